@@ -1,0 +1,1 @@
+//! Namespaces: null, mem, file, stripe, and decorators

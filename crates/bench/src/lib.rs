@@ -1,0 +1,1 @@
+//! Load generator, histograms and the six-pattern comparison

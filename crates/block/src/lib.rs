@@ -1,0 +1,1 @@
+//! The namespace contract: operations, errors and the conformance suite

@@ -1,0 +1,1 @@
+//! The NVMe/TCP host: discovery, controllers, remote namespaces

@@ -1,0 +1,1 @@
+//! NVMe over Fabrics as sans-I/O state machines

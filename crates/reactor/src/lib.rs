@@ -1,0 +1,1 @@
+//! Event loops: io_uring on Linux, a portable readiness loop everywhere

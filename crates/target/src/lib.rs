@@ -1,0 +1,1 @@
+//! The NVMe/TCP target: subsystems and controllers on reactor cores
