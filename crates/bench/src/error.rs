@@ -1,0 +1,141 @@
+//! Why a benchmark does not start, and why a run of it ends early.
+
+use std::io;
+
+use farblock_block::{BlockError, Command};
+use thiserror::Error;
+
+/// Why a plan cannot be carried out. Found before any I/O is done, except for the last two.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// A pattern that makes no sense on any namespace.
+    #[error("the pattern {text:?} is not usable: {why}")]
+    BadPattern {
+        /// The pattern's name or text.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A plan with nothing in it.
+    #[error("there is nothing to do: {0}")]
+    NothingToDo(&'static str),
+    /// A pattern writes to a namespace that may hold somebody's data.
+    #[error(
+        "{what} would overwrite data on {namespace}: pass --allow-writes to let it, or choose \
+         read patterns only"
+    )]
+    WritesRefused {
+        /// What writes: the pattern `4k random write`.
+        what: String,
+        /// The namespace's description.
+        namespace: String,
+    },
+    /// A pattern writes to a namespace that cannot be written.
+    #[error("{what} needs to write, but {namespace} is read-only")]
+    ReadOnly {
+        /// What writes.
+        what: String,
+        /// The namespace's description.
+        namespace: String,
+    },
+    /// A pattern that this namespace is too small or too coarse for.
+    #[error("the pattern {pattern} does not fit {namespace}: {why}")]
+    DoesNotFit {
+        /// The pattern's name.
+        pattern: String,
+        /// The namespace's description.
+        namespace: String,
+        /// What does not fit.
+        why: String,
+    },
+    /// Writing data to a fresh namespace, so that there is something to read, failed.
+    #[error("filling {namespace} with data failed: {error}")]
+    FillFailed {
+        /// The namespace's description.
+        namespace: String,
+        /// What happened.
+        #[source]
+        error: RunError,
+    },
+    /// It was cancelled before anything was measured.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// Why a run of a pattern came to an end before its time.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// An I/O failed. One is enough: a benchmark that goes on over errors measures something else.
+    #[error(
+        "job {job}: {} of {blocks} blocks at LBA {lba} failed after {completed} good I/Os: {error}",
+        command_word(*.command)
+    )]
+    Io {
+        /// The job, from 0.
+        job: u32,
+        /// What the operation was.
+        command: Command,
+        /// Its first block.
+        lba: u64,
+        /// Its number of blocks.
+        blocks: u32,
+        /// I/Os that the job had completed before.
+        completed: u64,
+        /// What the namespace said.
+        error: BlockError,
+    },
+    /// A job could not open a queue.
+    #[error("job {job}: opening a queue failed: {error}")]
+    Open {
+        /// The job, from 0.
+        job: u32,
+        /// What the namespace said.
+        error: BlockError,
+    },
+    /// A job's event loop could not be made or broke.
+    #[error("job {job}: the event loop failed: {error}")]
+    Reactor {
+        /// The job, from 0.
+        job: u32,
+        /// What the system said.
+        #[source]
+        error: io::Error,
+    },
+    /// A job's thread could not be started.
+    #[error("job {job}: no thread could be started: {error}")]
+    Thread {
+        /// The job, from 0.
+        job: u32,
+        /// What the system said.
+        #[source]
+        error: io::Error,
+    },
+    /// I/Os did not complete in time after the end of the run.
+    #[error("job {job}: {in_flight} I/Os did not complete within {limit_seconds} s of the end")]
+    Hung {
+        /// The job, from 0.
+        job: u32,
+        /// How many are outstanding.
+        in_flight: usize,
+        /// How long was waited.
+        limit_seconds: u64,
+    },
+    /// Not one I/O completed in the measured time.
+    #[error("not one I/O completed in the measured time")]
+    NothingMeasured,
+    /// It was cancelled.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+fn command_word(command: Command) -> &'static str {
+    match command {
+        Command::Read => "a read",
+        Command::Write => "a write",
+        Command::Flush => "a flush",
+        Command::WriteZeroes { .. } => "a write-zeroes",
+        Command::Deallocate => "a deallocate",
+    }
+}

@@ -1,0 +1,29 @@
+//! Every bound of the benchmark, with its unit.
+
+use std::time::Duration;
+
+/// The deepest queue of one job, as many I/Os as NVMe lets one queue hold.
+pub const MAX_IODEPTH: u32 = 65_535;
+/// The most jobs of one pattern.
+pub const MAX_NUMJOBS: u32 = 1024;
+/// The largest block of a pattern.
+pub const MAX_BLOCK_SIZE_BYTES: u32 = 64 << 20;
+/// The most memory that the buffers of one pattern may take.
+pub const MAX_BUFFER_BYTES: u64 = 4 << 30;
+/// The most runs of one pattern that are averaged.
+pub const MAX_RUNS: u32 = 1000;
+
+/// What a latency is recorded as if it was longer.
+pub const MAX_LATENCY: Duration = Duration::from_secs(3600);
+/// Digits of a latency that the histogram keeps.
+pub const LATENCY_DIGITS: u8 = 3;
+
+/// How long the last I/Os of a run may take after its end, before the run counts as hung.
+pub const DRAIN_LIMIT: Duration = Duration::from_secs(30);
+/// Longer than any run: the runtime of one that only its size ends.
+pub const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Time between two reports of progress, and the longest that a cancellation goes unseen.
+pub const TICK: Duration = Duration::from_millis(200);
+/// Time between two looks at the processor time, so that threads that end meanwhile are counted.
+pub const CPU_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);

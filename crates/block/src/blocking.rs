@@ -1,0 +1,224 @@
+//! A synchronous face on a queue, for tests, examples and command-line tools.
+
+use std::time::Duration;
+
+use farblock_reactor::{Buffer, Config, EngineKind, Reactor, TaskId};
+
+use crate::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
+
+/// The most bytes that one operation of a large transfer moves: the largest class of the pool.
+const PIECE_BYTES: usize = 1 << 20;
+/// Operations of one transfer in flight at once.
+const PIECES_IN_FLIGHT: usize = 8;
+
+/// A namespace with calls that block: a reactor and one queue of its own.
+///
+/// ```no_run
+/// # fn open() -> std::sync::Arc<dyn farblock_block::Namespace> { unimplemented!() }
+/// use farblock_block::blocking::Blocking;
+///
+/// let namespace = open();
+/// let mut disk = Blocking::new(&*namespace)?;
+/// let mut sector = vec![0; disk.geometry().block_size as usize];
+/// disk.read(0, &mut sector)?;
+/// disk.write(1, &sector)?;
+/// disk.flush()?;
+/// # Ok::<(), farblock_block::BlockError>(())
+/// ```
+///
+/// Transfers may have any length that is a multiple of the block size: large ones become several operations, some in
+/// flight at once, and therefore are not atomic. When one of them fails, the others are waited for, and the call
+/// returns the first error. Data is copied between the caller's slice and the operation's buffer: this is for
+/// convenience, not speed. Use a [`Queue`] for that.
+///
+/// # Panics
+/// All calls panic if the event loop itself breaks (its `poll` fails), and if a slice is no multiple of the block size.
+pub struct Blocking {
+    // The queue goes first: it may tell the reactor good-bye while it is dropped.
+    queue: Box<dyn Queue>,
+    reactor: Reactor,
+    task: TaskId,
+    geometry: Geometry,
+    ready: Vec<TaskId>,
+    done: Vec<Completion>,
+}
+
+/// How far a transfer of several operations is.
+#[derive(Default)]
+struct Progress {
+    submitted_bytes: usize,
+    error: Option<BlockError>,
+}
+
+impl Blocking {
+    /// Opens a queue on a reactor of its own, with the engine that suits the machine.
+    pub fn new(namespace: &dyn Namespace) -> Result<Blocking, BlockError> {
+        Self::with_config(namespace, &Config::default())
+    }
+
+    /// Opens a queue on a reactor of its own, with the given engine.
+    pub fn with_engine(
+        namespace: &dyn Namespace,
+        engine: EngineKind,
+    ) -> Result<Blocking, BlockError> {
+        Self::with_config(namespace, &Config { engine, ..Config::default() })
+    }
+
+    fn with_config(namespace: &dyn Namespace, config: &Config) -> Result<Blocking, BlockError> {
+        let reactor = Reactor::new(config).map_err(|_| BlockError::NoResources)?;
+        let task = reactor.add_task();
+        let queue = namespace.open(&reactor, task)?;
+        let geometry = namespace.geometry();
+        Ok(Blocking { queue, reactor, task, geometry, ready: Vec::new(), done: Vec::new() })
+    }
+
+    /// Sizes and abilities, as they were when the queue was opened.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Fills `data` from `lba` on.
+    pub fn read(&mut self, lba: u64, data: &mut [u8]) -> Result<(), BlockError> {
+        let first = lba;
+        self.check(Command::Read, lba, data.len())?;
+        let mut progress = Progress::default();
+        loop {
+            while self.may_submit(&progress, data.len()) {
+                let (lba, blocks, length) = self.piece(first, data.len(), &progress);
+                let buffer = self.reactor.buffers().take(length);
+                let token = progress.submitted_bytes as u64;
+                self.queue.submit(Op::read(lba, blocks, buffer, token));
+                progress.submitted_bytes += length;
+            }
+            if self.queue.in_flight() == 0 {
+                return progress.error.map_or(Ok(()), Err);
+            }
+            self.wait();
+            for done in self.done.drain(..) {
+                if let Err(error) = done.result {
+                    progress.error.get_or_insert(error);
+                }
+                if let Some(buffer) = done.buffer {
+                    let at = done.token as usize;
+                    data[at..at + buffer.len()].copy_from_slice(&buffer);
+                    self.reactor.buffers().give(buffer);
+                }
+            }
+        }
+    }
+
+    /// Writes `data` from `lba` on.
+    pub fn write(&mut self, lba: u64, data: &[u8]) -> Result<(), BlockError> {
+        self.write_with(lba, data, false)
+    }
+
+    /// Writes `data` from `lba` on; it is durable on return.
+    pub fn write_durable(&mut self, lba: u64, data: &[u8]) -> Result<(), BlockError> {
+        self.write_with(lba, data, true)
+    }
+
+    /// Makes durable everything written before.
+    pub fn flush(&mut self) -> Result<(), BlockError> {
+        self.execute(Op::flush(0)).result
+    }
+
+    /// Makes `blocks` blocks from `lba` on read as zeroes.
+    pub fn write_zeroes(
+        &mut self,
+        lba: u64,
+        blocks: u32,
+        deallocate: bool,
+    ) -> Result<(), BlockError> {
+        self.execute(Op::write_zeroes(lba, blocks, deallocate, 0)).result
+    }
+
+    /// Gives `blocks` blocks from `lba` on back.
+    pub fn deallocate(&mut self, lba: u64, blocks: u32) -> Result<(), BlockError> {
+        self.execute(Op::deallocate(lba, blocks, 0)).result
+    }
+
+    /// Submits any one operation and waits for it.
+    pub fn execute(&mut self, op: Op) -> Completion {
+        self.queue.submit(op);
+        self.wait();
+        assert!(self.done.len() == 1, "one operation completed {} times", self.done.len());
+        self.done.pop().expect("counted above")
+    }
+
+    /// A buffer for [`execute`](Self::execute), contents unspecified.
+    pub fn buffer(&self, blocks: u32) -> Buffer {
+        self.reactor.buffers().take(self.geometry.bytes(blocks))
+    }
+
+    fn write_with(&mut self, first: u64, data: &[u8], fua: bool) -> Result<(), BlockError> {
+        self.check(Command::Write, first, data.len())?;
+        let mut progress = Progress::default();
+        loop {
+            while self.may_submit(&progress, data.len()) {
+                let (lba, blocks, length) = self.piece(first, data.len(), &progress);
+                let from = progress.submitted_bytes;
+                let mut buffer = self.reactor.buffers().take(length);
+                buffer.copy_from_slice(&data[from..from + length]);
+                self.queue.submit(Op { fua, ..Op::write(lba, blocks, buffer, 0) });
+                progress.submitted_bytes += length;
+            }
+            if self.queue.in_flight() == 0 {
+                return progress.error.map_or(Ok(()), Err);
+            }
+            self.wait();
+            for done in self.done.drain(..) {
+                if let Err(error) = done.result {
+                    progress.error.get_or_insert(error);
+                }
+                if let Some(buffer) = done.buffer {
+                    self.reactor.buffers().give(buffer);
+                }
+            }
+        }
+    }
+
+    /// Checks a whole transfer, so that one that reaches out of the namespace does not begin.
+    fn check(&self, command: Command, lba: u64, length: usize) -> Result<(), BlockError> {
+        let block_size = self.geometry.block_size as usize;
+        assert!(length.is_multiple_of(block_size), "{length} bytes are no whole blocks");
+        let whole = Geometry { max_blocks: 0, ..self.geometry };
+        whole.check(command, lba, (length / block_size) as u64)
+    }
+
+    fn may_submit(&self, progress: &Progress, length: usize) -> bool {
+        progress.error.is_none()
+            && progress.submitted_bytes < length
+            && self.queue.in_flight() < PIECES_IN_FLIGHT
+    }
+
+    /// The next operation of a transfer: its block address, block count and length in bytes.
+    fn piece(&self, first: u64, length: usize, progress: &Progress) -> (u64, u32, usize) {
+        let block_size = self.geometry.block_size as usize;
+        let limit = match self.geometry.max_blocks {
+            0 => PIECE_BYTES,
+            blocks => PIECE_BYTES.min(self.geometry.bytes(blocks)),
+        };
+        let bytes = limit.min(length - progress.submitted_bytes);
+        let lba = first + (progress.submitted_bytes / block_size) as u64;
+        (lba, (bytes / block_size) as u32, bytes)
+    }
+
+    /// Returns when at least one operation has completed.
+    fn wait(&mut self) {
+        loop {
+            self.queue.poll(&mut self.done);
+            if !self.done.is_empty() {
+                return;
+            }
+            let polled = self.reactor.poll(None::<Duration>, &mut self.ready);
+            polled.expect("the event loop cannot go on");
+            self.ready.clear();
+        }
+    }
+}
+
+impl Drop for Blocking {
+    fn drop(&mut self) {
+        self.reactor.remove_task(self.task);
+    }
+}

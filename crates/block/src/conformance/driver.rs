@@ -1,0 +1,149 @@
+//! A reactor with queues, driven until things are done, with a limit on patience.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farblock_reactor::{Buffer, Config, EngineKind, Reactor, TaskId};
+
+use super::PATIENCE;
+use crate::{BlockError, Completion, Geometry, Namespace, Op, Queue};
+
+/// A reactor with any number of queues on it, for tests.
+pub struct Driver {
+    // The queues go first: they may tell the reactor good-bye while they are dropped.
+    queues: Vec<Option<Box<dyn Queue>>>,
+    reactor: Reactor,
+    task: TaskId,
+    ready: Vec<TaskId>,
+}
+
+impl Driver {
+    /// A reactor without queues.
+    pub fn new(engine: EngineKind) -> Driver {
+        let config = Config { engine, ..Config::default() };
+        let reactor = Reactor::new(&config).expect("a reactor");
+        let task = reactor.add_task();
+        Driver { queues: Vec::new(), reactor, task, ready: Vec::new() }
+    }
+
+    /// A reactor with one queue, number 0.
+    pub fn with(namespace: &Arc<dyn Namespace>, engine: EngineKind) -> Driver {
+        let mut driver = Driver::new(engine);
+        driver.open(namespace);
+        driver
+    }
+
+    /// Opens a queue and returns its number.
+    pub fn open(&mut self, namespace: &Arc<dyn Namespace>) -> usize {
+        let queue = namespace.open(&self.reactor, self.task).expect("a queue");
+        self.queues.push(Some(queue));
+        self.queues.len() - 1
+    }
+
+    /// Drops a queue with whatever it has in flight. Its number is not used again.
+    pub fn close(&mut self, queue: usize) {
+        self.queues[queue] = None;
+    }
+
+    /// The reactor.
+    pub fn reactor(&self) -> &Reactor {
+        &self.reactor
+    }
+
+    /// The task under which the queues are opened.
+    pub fn task(&self) -> TaskId {
+        self.task
+    }
+
+    /// A queue.
+    pub fn queue(&mut self, queue: usize) -> &mut dyn Queue {
+        self.queues[queue].as_mut().expect("the queue is closed").as_mut()
+    }
+
+    /// Submits an operation.
+    pub fn submit(&mut self, queue: usize, op: Op) {
+        self.queue(queue).submit(op);
+    }
+
+    /// Waits for `count` completions on a queue and returns exactly that many, or panics.
+    pub fn wait(&mut self, queue: usize, count: usize) -> Vec<Completion> {
+        let mut done = Vec::new();
+        self.wait_until(queue, count, &mut done);
+        assert_eq!(done.len(), count, "more completions than operations: {done:?}");
+        done
+    }
+
+    /// Waits for at least one completion on a queue.
+    pub fn wait_some(&mut self, queue: usize) -> Vec<Completion> {
+        let mut done = Vec::new();
+        self.wait_until(queue, 1, &mut done);
+        done
+    }
+
+    fn wait_until(&mut self, queue: usize, count: usize, done: &mut Vec<Completion>) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.queue(queue).poll(done);
+            if done.len() >= count {
+                return;
+            }
+            let missing = count - done.len();
+            assert!(
+                Instant::now() < deadline,
+                "{missing} of {count} operations did not complete in {PATIENCE:?}, or their queue \
+                 did not make its parent ready"
+            );
+            self.turn(deadline.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    /// Submits an operation to a queue that has nothing else in flight, and waits for it.
+    pub fn run(&mut self, queue: usize, op: Op) -> Completion {
+        self.submit(queue, op);
+        self.wait(queue, 1).pop().expect("counted by wait")
+    }
+
+    /// Like [`run`](Self::run), but any error is a failure; gives the buffer back.
+    #[track_caller]
+    pub fn must(&mut self, queue: usize, op: Op) -> Option<Buffer> {
+        let what = format!("{op:?}");
+        let done = self.run(queue, op);
+        assert_eq!(done.result, Ok(()), "{what}");
+        done.buffer
+    }
+
+    /// Like [`run`](Self::run), but only this error is right.
+    #[track_caller]
+    pub fn must_fail(&mut self, queue: usize, op: Op, error: BlockError) {
+        let what = format!("{op:?}");
+        let done = self.run(queue, op);
+        assert_eq!(done.result, Err(error), "{what}");
+    }
+
+    /// Reads a range into a new buffer; any error is a failure.
+    #[track_caller]
+    pub fn read(&mut self, queue: usize, geometry: Geometry, lba: u64, blocks: u32) -> Vec<u8> {
+        let mut buffer = Buffer::new(geometry.bytes(blocks));
+        buffer.fill(0xa5); // a read that does nothing must not look like zeroes
+        let read = self.must(queue, Op::read(lba, blocks, buffer, 0));
+        read.expect("a read gives its buffer back").to_vec()
+    }
+
+    /// Writes a range from a copy of `data`; any error is a failure.
+    #[track_caller]
+    pub fn write(&mut self, queue: usize, geometry: Geometry, lba: u64, data: &[u8]) {
+        let blocks = (data.len() / geometry.block_size as usize) as u32;
+        let mut buffer = Buffer::new(data.len());
+        buffer.copy_from_slice(data);
+        self.must(queue, Op::write(lba, blocks, buffer, 0));
+    }
+
+    /// One turn of the event loop. It waits for readiness alone, so that a queue which forgets to
+    /// make its parent ready is found out.
+    pub fn turn(&mut self, timeout: Duration) {
+        self.reactor.poll(Some(timeout), &mut self.ready).expect("the event loop");
+        for task in self.ready.drain(..) {
+            assert!(task == self.task, "a queue made a foreign task ready");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Checks of what a namespace says about itself and of what it refuses.
+
+use farblock_reactor::Buffer;
+
+use super::Context;
+use crate::{BlockError, Command, Geometry, Op};
+
+pub(super) const CHANGES: [Command; 4] = [
+    Command::Write,
+    Command::WriteZeroes { deallocate: false },
+    Command::WriteZeroes { deallocate: true },
+    Command::Deallocate,
+];
+const RANGED: [Command; 5] = [
+    Command::Read,
+    Command::Write,
+    Command::WriteZeroes { deallocate: false },
+    Command::WriteZeroes { deallocate: true },
+    Command::Deallocate,
+];
+
+/// An operation with the buffer that it needs.
+fn op(geometry: Geometry, command: Command, lba: u64, blocks: u32) -> Op {
+    let buffer = command.moves_data().then(|| Buffer::new(geometry.bytes(blocks)));
+    Op::with(command, lba, blocks, buffer, lba ^ u64::from(blocks))
+}
+
+pub(super) fn geometry_is_sane(context: &mut Context<'_>) {
+    let namespace = context.namespace();
+    let geometry = namespace.geometry();
+    assert_eq!(geometry.block_size, context.block_size);
+    assert!(Geometry::is_block_size(geometry.block_size));
+    assert!(i64::try_from(geometry.capacity_bytes()).is_ok(), "no file offset reaches the end");
+    assert_eq!(namespace.geometry(), geometry, "it changes while nobody does anything");
+    let line = namespace.describe();
+    assert!(!line.trim().is_empty() && !line.contains('\n'), "no line for a log: {line:?}");
+}
+
+pub(super) fn out_of_range_is_refused(context: &mut Context<'_>) {
+    let namespace = context.namespace();
+    let geometry = namespace.geometry();
+    let mut driver = context.driver_of(&namespace);
+    let end = geometry.blocks;
+    let block_size = u64::from(geometry.block_size);
+    let last = context.filled(geometry, 1).to_vec();
+    driver.write(0, geometry, end - 1, &last);
+    let ranges = [
+        (end, 1),
+        (end - 1, 2),
+        (end - 7, 8),
+        (end + 1, 1),
+        (u64::MAX, 1),
+        (u64::MAX, 2),
+        (u64::MAX - 7, 8),
+        (u64::MAX / block_size, 1),
+        // These wrap to the beginning when multiplied or added carelessly.
+        (u64::MAX / block_size + 1, 1),
+        (1 << 63, 1),
+        (1 << 32, 1),
+    ];
+    for command in RANGED {
+        for (lba, blocks) in ranges {
+            if lba.checked_add(u64::from(blocks)).is_some_and(|after| after <= end) {
+                continue; // a namespace as large as that
+            }
+            let done = driver.run(0, op(geometry, command, lba, blocks));
+            assert_eq!(done.result, Err(BlockError::OutOfRange), "{command:?} {blocks} at {lba}");
+            let expected = command.moves_data().then(|| geometry.bytes(blocks));
+            assert_eq!(done.buffer.map(|buffer| buffer.len()), expected, "its buffer is lost");
+        }
+    }
+    let read = driver.read(0, geometry, end - 1, 1);
+    context.expect(&read, &last, "the last block after refused operations");
+}
+
+pub(super) fn zero_blocks_do_nothing(context: &mut Context<'_>) {
+    let namespace = context.namespace();
+    let geometry = namespace.geometry();
+    let mut driver = context.driver_of(&namespace);
+    let first = context.filled(geometry, 1).to_vec();
+    driver.write(0, geometry, 0, &first);
+    for command in RANGED {
+        for lba in [0, 1, geometry.blocks] {
+            driver.must(0, Op::with(command, lba, 0, None, 1));
+            if command.moves_data() {
+                let back = driver.must(0, Op::with(command, lba, 0, Some(Buffer::new(0)), 1));
+                assert!(back.is_some_and(|buffer| buffer.is_empty()), "the empty buffer is lost");
+            }
+        }
+        for lba in [geometry.blocks + 1, u64::MAX] {
+            let op = Op::with(command, lba, 0, None, 1);
+            driver.must_fail(0, op, BlockError::OutOfRange);
+        }
+    }
+    let read = driver.read(0, geometry, 0, 1);
+    context.expect(&read, &first, "the first block after operations on nothing");
+}
+
+pub(super) fn more_than_max_blocks_is_refused(context: &mut Context<'_>) {
+    let namespace = context.namespace();
+    let geometry = namespace.geometry();
+    let limit = geometry.max_blocks;
+    if limit == 0 || u64::from(limit) >= geometry.blocks {
+        return;
+    }
+    let mut driver = context.driver_of(&namespace);
+    for command in [Command::Read, Command::Write] {
+        driver.must(0, op(geometry, command, 0, limit));
+        driver.must_fail(0, op(geometry, command, 0, limit + 1), BlockError::TooLarge);
+    }
+    for command in [Command::WriteZeroes { deallocate: true }, Command::Deallocate] {
+        driver.must(0, op(geometry, command, 0, limit + 1)); // they move nothing
+    }
+}
+
+pub(super) fn read_only_refuses_changes(context: &mut Context<'_>) {
+    let namespace = context.namespace();
+    let geometry = namespace.geometry();
+    assert!(geometry.read_only, "it does not say that it is read-only");
+    let mut driver = context.driver_of(&namespace);
+    let before = driver.read(0, geometry, 0, 16);
+    for command in CHANGES {
+        for (lba, blocks) in [(0, 1), (3, 8), (geometry.blocks - 1, 1)] {
+            let mut op = op(geometry, command, lba, blocks);
+            if let Some(buffer) = &mut op.buffer {
+                buffer.fill(0x77);
+            }
+            driver.must_fail(0, op, BlockError::ReadOnly);
+        }
+    }
+    assert!(driver.read(0, geometry, 0, 16) == before, "a refused operation changed something");
+}
+
+pub(super) fn read_only_still_reads(context: &mut Context<'_>) {
+    let namespace = context.namespace();
+    let geometry = namespace.geometry();
+    let mut driver = context.driver_of(&namespace);
+    driver.must(0, Op::flush(1));
+    for _ in 0..32 {
+        let blocks = context.random.within(1..33) as u32;
+        let lba = context.random.within(0..geometry.blocks - u64::from(blocks));
+        let once = driver.read(0, geometry, lba, blocks);
+        assert!(driver.read(0, geometry, lba, blocks) == once, "{blocks} blocks at {lba} change");
+    }
+    let beyond = op(geometry, Command::Read, geometry.blocks, 1);
+    driver.must_fail(0, beyond, BlockError::OutOfRange);
+}

@@ -1,0 +1,219 @@
+//! The conformance suite: what every [`Namespace`] has to do, as many small named checks.
+//!
+//! A backend's test gives the suite a way to make a fresh namespace, and says which engine drives it:
+//!
+//! ```ignore
+//! #[test]
+//! fn conforms() {
+//!     for engine in [EngineKind::Portable, EngineKind::Uring] {
+//!         conformance::run(&|block_size| Arc::new(Mem::new(block_size, MIN_BYTES)), engine);
+//!     }
+//! }
+//! ```
+//!
+//! Each check runs on a fresh namespace of 512-byte blocks and again on one of 4096-byte blocks.
+//! A failure names the check, the engine, the block size and the seed; `FARBLOCK_SEED` repeats it.
+//! An operation that does not complete within [`PATIENCE`] is a failure, not a hang.
+
+mod driver;
+mod limits;
+mod model;
+mod queues;
+mod random;
+mod transfers;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use farblock_reactor::{Buffer, EngineKind};
+
+pub use driver::Driver;
+pub use random::Random;
+
+use crate::{Geometry, Namespace};
+
+/// The least capacity of a namespace for the suite.
+pub const MIN_BYTES: u64 = 16 << 20;
+/// How long the suite waits for anything to complete.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a namespace does with what is written to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// It reads back: every real disk.
+    Kept,
+    /// It is thrown away, and reads give zeroes: the null device. Everything else is checked.
+    Discarded,
+}
+
+/// Makes a fresh namespace with blocks of the given size; a reference to it is cheap to pass on.
+pub type Make<'a> = &'a dyn Fn(u32) -> Arc<dyn Namespace>;
+
+/// Runs every check on writable namespaces that keep what is written, of at least [`MIN_BYTES`].
+pub fn run(make: Make<'_>, engine: EngineKind) {
+    Suite::new(engine).run(make);
+}
+
+/// Runs the checks for a read-only namespace, of at least [`MIN_BYTES`] with any contents.
+pub fn run_read_only(make: Make<'_>, engine: EngineKind) {
+    Suite::new(engine).run_read_only(make);
+}
+
+/// The suite with its choices.
+pub struct Suite {
+    engine: EngineKind,
+    contents: Contents,
+    block_sizes: Vec<u32>,
+    seed: u64,
+}
+
+type Check = (&'static str, fn(&mut Context<'_>));
+
+const WRITABLE: &[Check] = &[
+    ("geometry_is_sane", limits::geometry_is_sane),
+    ("out_of_range_is_refused", limits::out_of_range_is_refused),
+    ("zero_blocks_do_nothing", limits::zero_blocks_do_nothing),
+    ("more_than_max_blocks_is_refused", limits::more_than_max_blocks_is_refused),
+    ("one_block_leaves_its_neighbours", transfers::one_block_leaves_its_neighbours),
+    ("first_and_last_block", transfers::first_and_last_block),
+    ("odd_counts_at_odd_places", transfers::odd_counts_at_odd_places),
+    ("large_transfers", transfers::large_transfers),
+    ("buffers_at_any_address", transfers::buffers_at_any_address),
+    ("buffers_come_back", transfers::buffers_come_back),
+    ("tokens_are_the_submitters", transfers::tokens_are_the_submitters),
+    ("zeroes_both_ways", transfers::zeroes_both_ways),
+    ("large_zeroes", transfers::large_zeroes),
+    ("deallocated_reads_are_stable", transfers::deallocated_reads_are_stable),
+    ("flush_alone_and_among_writes", transfers::flush_alone_and_among_writes),
+    ("durable_writes", transfers::durable_writes),
+    ("random_transfers", model::random_transfers),
+    ("random_commands", model::random_commands),
+    ("full_depth_completes_once", queues::full_depth_completes_once),
+    ("a_steady_pipeline", queues::a_steady_pipeline),
+    ("in_flight_counts", queues::in_flight_counts),
+    ("poll_with_nothing_to_say", queues::poll_with_nothing_to_say),
+    ("queues_on_one_reactor", queues::queues_on_one_reactor),
+    ("queues_on_two_reactors", queues::queues_on_two_reactors),
+    ("contents_outlive_a_queue", queues::contents_outlive_a_queue),
+    ("a_queue_dropped_in_flight", queues::a_queue_dropped_in_flight),
+    ("a_reactor_dropped_in_flight", queues::a_reactor_dropped_in_flight),
+];
+
+const READ_ONLY: &[Check] = &[
+    ("geometry_is_sane", limits::geometry_is_sane),
+    ("read_only_refuses_changes", limits::read_only_refuses_changes),
+    ("read_only_still_reads", limits::read_only_still_reads),
+];
+
+impl Suite {
+    /// The usual choices: contents are kept, blocks of 512 and 4096 bytes, a new seed each time
+    /// unless `FARBLOCK_SEED` holds one.
+    pub fn new(engine: EngineKind) -> Suite {
+        let block_sizes = vec![512, 4096];
+        Suite { engine, contents: Contents::Kept, block_sizes, seed: fresh_seed() }
+    }
+
+    /// What the namespace does with what is written to it.
+    pub fn contents(mut self, contents: Contents) -> Suite {
+        self.contents = contents;
+        self
+    }
+
+    /// Other block sizes.
+    pub fn block_sizes(mut self, sizes: &[u32]) -> Suite {
+        self.block_sizes = sizes.to_vec();
+        self
+    }
+
+    /// Runs every check for a writable namespace.
+    pub fn run(&self, make: Make<'_>) {
+        self.run_checks(WRITABLE, make);
+    }
+
+    /// Runs the checks for a read-only namespace.
+    pub fn run_read_only(&self, make: Make<'_>) {
+        self.run_checks(READ_ONLY, make);
+    }
+
+    fn run_checks(&self, checks: &[Check], make: Make<'_>) {
+        for &block_size in &self.block_sizes {
+            for &(name, check) in checks {
+                let _story = Story { name, suite: self, block_size };
+                let mut context = Context {
+                    make,
+                    engine: self.engine,
+                    contents: self.contents,
+                    block_size,
+                    random: Random::new(self.seed),
+                };
+                check(&mut context);
+            }
+        }
+    }
+}
+
+/// Says, if the check panics, how to repeat it.
+struct Story<'a> {
+    name: &'static str,
+    suite: &'a Suite,
+    block_size: u32,
+}
+
+impl Drop for Story<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "conformance check {} failed: engine {}, {}-byte blocks, FARBLOCK_SEED={}",
+                self.name, self.suite.engine, self.block_size, self.suite.seed
+            );
+        }
+    }
+}
+
+fn fresh_seed() -> u64 {
+    if let Ok(seed) = std::env::var("FARBLOCK_SEED") {
+        return seed.parse().expect("FARBLOCK_SEED is no number");
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    now.as_nanos() as u64
+}
+
+/// What a check has to work with.
+struct Context<'a> {
+    make: Make<'a>,
+    engine: EngineKind,
+    contents: Contents,
+    block_size: u32,
+    random: Random,
+}
+
+impl Context<'_> {
+    fn namespace(&self) -> Arc<dyn Namespace> {
+        let namespace = (self.make)(self.block_size);
+        let capacity = namespace.geometry().capacity_bytes();
+        assert!(capacity >= MIN_BYTES, "the suite needs {MIN_BYTES} bytes, not {capacity}");
+        namespace
+    }
+
+    /// One queue (number 0) on a reactor of its own.
+    fn driver_of(&self, namespace: &Arc<dyn Namespace>) -> Driver {
+        Driver::with(namespace, self.engine)
+    }
+
+    /// A buffer of random bytes.
+    fn filled(&mut self, geometry: Geometry, blocks: u32) -> Buffer {
+        let mut buffer = Buffer::new(geometry.bytes(blocks));
+        self.random.fill(&mut buffer);
+        buffer
+    }
+
+    /// Checks what was read against what was written, or against zeroes where nothing is kept.
+    #[track_caller]
+    fn expect(&self, read: &[u8], written: &[u8], place: &str) {
+        assert_eq!(read.len(), written.len(), "length of {place}");
+        let want = |at: usize| if self.contents == Contents::Kept { written[at] } else { 0 };
+        if let Some(at) = (0..read.len()).find(|&at| read[at] != want(at)) {
+            panic!("{place}: byte {at} reads {:#04x}, not {:#04x}", read[at], want(at));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Why an operation on a block failed, in the words of the contract; frontends map them to their own status.
+
+use std::fmt;
+use std::io;
+
+use crate::op::Command;
+
+/// Why an operation failed. Says what the submitter can know and act on, not which system call it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// The range does not lie within the namespace.
+    OutOfRange,
+    /// The operation moves more blocks than [`Geometry::max_blocks`](crate::Geometry::max_blocks).
+    TooLarge,
+    /// The namespace is read-only, or has become so (a file system remounted after an error).
+    ReadOnly,
+    /// What stores the namespace is full.
+    NoSpace,
+    /// The data could not be read.
+    ReadFailed,
+    /// The data (or, for a flush, earlier data) could not be written.
+    WriteFailed,
+    /// The namespace cannot do this.
+    Unsupported,
+    /// The connection to the namespace is lost.
+    Disconnected,
+    /// The operation was given up before it was done, on purpose.
+    Aborted,
+    /// The system is out of something (memory, open files, queues) that the operation needs.
+    NoResources,
+}
+
+impl BlockError {
+    /// The meaning of an operating system's error for `command`: the direction decides what a plain failure is called.
+    pub fn from_io(command: Command, error: &io::Error) -> BlockError {
+        use io::ErrorKind as Kind;
+        let failed = if command.reads() { BlockError::ReadFailed } else { BlockError::WriteFailed };
+        match error.kind() {
+            Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge if !command.reads() => {
+                BlockError::NoSpace
+            }
+            Kind::ReadOnlyFilesystem | Kind::PermissionDenied if !command.reads() => {
+                BlockError::ReadOnly
+            }
+            Kind::OutOfMemory => BlockError::NoResources,
+            Kind::Unsupported => BlockError::Unsupported,
+            Kind::ConnectionReset
+            | Kind::ConnectionAborted
+            | Kind::NotConnected
+            | Kind::BrokenPipe
+            | Kind::NetworkDown
+            | Kind::NetworkUnreachable
+            | Kind::HostUnreachable => BlockError::Disconnected,
+            _ => Self::from_os(error).filter(|_| !command.reads()).unwrap_or(failed),
+        }
+    }
+
+    /// Numbers that the standard library has no kind for.
+    fn from_os(error: &io::Error) -> Option<BlockError> {
+        const EBADF: i32 = 9; // written through a handle opened for reading; the same number on every Unix
+        match error.raw_os_error() {
+            Some(EBADF) if cfg!(unix) => Some(BlockError::ReadOnly),
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            Some(95) => Some(BlockError::Unsupported), // EOPNOTSUPP
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for BlockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            BlockError::OutOfRange => "the range lies outside of the namespace",
+            BlockError::TooLarge => "the operation is larger than the namespace takes at once",
+            BlockError::ReadOnly => "the namespace is read-only",
+            BlockError::NoSpace => "no space is left on what stores the namespace",
+            BlockError::ReadFailed => "reading failed",
+            BlockError::WriteFailed => "writing failed",
+            BlockError::Unsupported => "the namespace does not support the operation",
+            BlockError::Disconnected => "the connection to the namespace is lost",
+            BlockError::Aborted => "the operation was aborted",
+            BlockError::NoResources => "the system is out of memory, open files or queues",
+        })
+    }
+}
+
+impl std::error::Error for BlockError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn direction_decides_what_an_os_error_means() {
+        let read = |kind: io::ErrorKind| BlockError::from_io(Command::Read, &kind.into());
+        let write = |kind: io::ErrorKind| BlockError::from_io(Command::Write, &kind.into());
+        assert_eq!(write(io::ErrorKind::StorageFull), BlockError::NoSpace);
+        assert_eq!(read(io::ErrorKind::StorageFull), BlockError::ReadFailed);
+        assert_eq!(write(io::ErrorKind::ReadOnlyFilesystem), BlockError::ReadOnly);
+        assert_eq!(write(io::ErrorKind::PermissionDenied), BlockError::ReadOnly);
+        assert_eq!(read(io::ErrorKind::PermissionDenied), BlockError::ReadFailed);
+        assert_eq!(read(io::ErrorKind::UnexpectedEof), BlockError::ReadFailed);
+        assert_eq!(write(io::ErrorKind::Other), BlockError::WriteFailed);
+        assert_eq!(write(io::ErrorKind::ConnectionReset), BlockError::Disconnected);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn linux_numbers() {
+        let of = |command, number| {
+            BlockError::from_io(command, &io::Error::from_raw_os_error(number))
+        };
+        const EIO: i32 = 5;
+        assert_eq!(of(Command::Read, EIO), BlockError::ReadFailed);
+        assert_eq!(of(Command::Write, EIO), BlockError::WriteFailed);
+        assert_eq!(of(Command::Flush, EIO), BlockError::WriteFailed);
+        assert_eq!(of(Command::Write, 9), BlockError::ReadOnly);
+        assert_eq!(of(Command::Read, 9), BlockError::ReadFailed);
+        assert_eq!(of(Command::Write, 13), BlockError::ReadOnly);
+        assert_eq!(of(Command::Write, 28), BlockError::NoSpace);
+        assert_eq!(of(Command::Write, 30), BlockError::ReadOnly);
+        assert_eq!(of(Command::Write, 122), BlockError::NoSpace);
+        assert_eq!(of(Command::Deallocate, 95), BlockError::Unsupported);
+    }
+}

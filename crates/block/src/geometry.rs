@@ -1,0 +1,143 @@
+//! Sizes and abilities of a namespace, and the one place where a range is checked against them.
+
+use crate::error::BlockError;
+use crate::op::Command;
+
+/// The smallest block that a namespace may have.
+pub const MIN_BLOCK_SIZE_BYTES: u32 = 512;
+/// The largest block that a namespace may have.
+pub const MAX_BLOCK_SIZE_BYTES: u32 = 64 * 1024;
+
+/// Sizes and abilities of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes in a block: a power of two, [`MIN_BLOCK_SIZE_BYTES`] to [`MAX_BLOCK_SIZE_BYTES`].
+    pub block_size: u32,
+    /// The capacity in blocks.
+    pub blocks: u64,
+    /// Whatever would change the namespace is refused.
+    pub read_only: bool,
+    /// A completed write may be lost until a flush, so that flushes mean something.
+    pub volatile_cache: bool,
+    /// `Deallocate` gives space back; otherwise it succeeds and does nothing.
+    pub deallocate: bool,
+    /// Operations that do not cross a multiple of this are fastest (NVMe's NOIOB, a stripe's chunk). 0: no matter.
+    pub optimal_blocks: u32,
+    /// Writes in multiples of this, aligned to it, avoid read-modify-write underneath. 0: no matter.
+    pub preferred_blocks: u32,
+    /// The most blocks that one read or write may move. 0: no limit.
+    pub max_blocks: u32,
+}
+
+impl Geometry {
+    /// A writable namespace with nothing special about it.
+    ///
+    /// # Panics
+    /// If `block_size` is not a power of two within the limits, or if the capacity in bytes exceeds `i64::MAX` (the
+    /// range of file offsets).
+    pub fn new(block_size: u32, blocks: u64) -> Geometry {
+        assert!(Self::is_block_size(block_size), "{block_size} bytes is no size for a block");
+        let bytes = blocks.checked_mul(u64::from(block_size));
+        assert!(bytes.is_some_and(|n| i64::try_from(n).is_ok()), "{blocks} blocks are too many");
+        Geometry {
+            block_size,
+            blocks,
+            read_only: false,
+            volatile_cache: false,
+            deallocate: false,
+            optimal_blocks: 0,
+            preferred_blocks: 0,
+            max_blocks: 0,
+        }
+    }
+
+    /// Whether a namespace may have blocks of this many bytes.
+    pub fn is_block_size(bytes: u32) -> bool {
+        bytes.is_power_of_two() && (MIN_BLOCK_SIZE_BYTES..=MAX_BLOCK_SIZE_BYTES).contains(&bytes)
+    }
+
+    /// Whether `command` on `blocks` blocks from `lba` on is in order here: everything that a frontend has to check
+    /// before it submits, and a backend afterwards.
+    ///
+    /// `blocks` is wider than an operation's count so that a frontend can check what a peer sent before narrowing it.
+    pub fn check(&self, command: Command, lba: u64, blocks: u64) -> Result<(), BlockError> {
+        if command == Command::Flush {
+            return Ok(());
+        }
+        if self.read_only && command.writes() {
+            return Err(BlockError::ReadOnly);
+        }
+        let end = lba.checked_add(blocks).ok_or(BlockError::OutOfRange)?;
+        if end > self.blocks {
+            return Err(BlockError::OutOfRange);
+        }
+        if self.max_blocks != 0 && command.moves_data() && blocks > u64::from(self.max_blocks) {
+            return Err(BlockError::TooLarge);
+        }
+        Ok(())
+    }
+
+    /// The length of the buffer that `blocks` blocks need.
+    ///
+    /// # Panics
+    /// If that exceeds the address space, which takes a 32-bit one.
+    pub fn bytes(&self, blocks: u32) -> usize {
+        let bytes = u64::from(blocks) * u64::from(self.block_size);
+        usize::try_from(bytes).expect("a buffer larger than the address space")
+    }
+
+    /// Where `lba` begins, in bytes. Meant for what [`check`](Self::check) let through.
+    ///
+    /// # Panics
+    /// If the product overflows.
+    pub fn offset(&self, lba: u64) -> u64 {
+        lba.checked_mul(u64::from(self.block_size)).expect("an unchecked block address")
+    }
+
+    /// The capacity in bytes.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.offset(self.blocks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn check_covers_edges() {
+        let geometry = Geometry { max_blocks: 8, ..Geometry::new(512, 100) };
+        let check = |lba, blocks| geometry.check(Command::Read, lba, blocks);
+        assert_eq!(check(0, 8), Ok(()));
+        assert_eq!(check(92, 8), Ok(()));
+        assert_eq!(check(93, 8), Err(BlockError::OutOfRange));
+        assert_eq!(check(100, 0), Ok(()));
+        assert_eq!(check(101, 0), Err(BlockError::OutOfRange));
+        assert_eq!(check(u64::MAX, 1), Err(BlockError::OutOfRange));
+        assert_eq!(check(1, u64::MAX), Err(BlockError::OutOfRange));
+        assert_eq!(check(0, 9), Err(BlockError::TooLarge));
+        assert_eq!(geometry.check(Command::Deallocate, 0, 100), Ok(()));
+        assert_eq!(geometry.check(Command::Flush, u64::MAX, u64::MAX), Ok(()));
+    }
+
+    #[test]
+    fn read_only_refuses_what_changes() {
+        let geometry = Geometry { read_only: true, ..Geometry::new(4096, 4) };
+        let zeroes = Command::WriteZeroes { deallocate: true };
+        for command in [Command::Write, zeroes, Command::Deallocate] {
+            assert_eq!(geometry.check(command, 0, 1), Err(BlockError::ReadOnly));
+        }
+        assert_eq!(geometry.check(Command::Read, 0, 1), Ok(()));
+        assert_eq!(geometry.check(Command::Flush, 0, 0), Ok(()));
+    }
+
+    #[test]
+    fn sizes() {
+        assert!(Geometry::is_block_size(512) && Geometry::is_block_size(4096));
+        assert!(!Geometry::is_block_size(0) && !Geometry::is_block_size(520));
+        assert!(!Geometry::is_block_size(256) && !Geometry::is_block_size(128 * 1024));
+        let geometry = Geometry::new(4096, 4);
+        assert_eq!((geometry.bytes(3), geometry.offset(3)), (12288, 12288));
+        assert_eq!(geometry.capacity_bytes(), 16384);
+    }
+}

@@ -1,0 +1,239 @@
+//! An operation, the token that says whose it is, and its completion.
+
+use std::fmt;
+
+use farblock_reactor::Buffer;
+
+use crate::error::BlockError;
+use crate::geometry::Geometry;
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// Fills the buffer from the range.
+    Read,
+    /// Stores the buffer in the range.
+    Write,
+    /// Makes durable what completed before; the range is ignored.
+    Flush,
+    /// Makes the range read as zeroes, without moving any.
+    WriteZeroes {
+        /// Giving the space back is welcome.
+        deallocate: bool,
+    },
+    /// The range's contents are not needed any more.
+    Deallocate,
+}
+
+impl Command {
+    /// Reads blocks.
+    pub fn reads(self) -> bool {
+        self == Command::Read
+    }
+
+    /// May change blocks, which a read-only namespace refuses.
+    pub fn writes(self) -> bool {
+        !matches!(self, Command::Read | Command::Flush)
+    }
+
+    /// Needs a buffer.
+    pub fn moves_data(self) -> bool {
+        matches!(self, Command::Read | Command::Write)
+    }
+}
+
+/// Says whose operation it is; the submitter chooses the value, and the completion carries it back.
+///
+/// An operation must come to an end, so a token dropped unfinished panics (unless the thread is panicking already):
+/// use [`Op::complete`], or [`Op::abandon`] where a whole queue goes away.
+#[derive(PartialEq, Eq)]
+pub struct Token(u64);
+
+impl Token {
+    /// A token of the submitter's choice.
+    pub fn new(value: u64) -> Token {
+        Token(value)
+    }
+
+    /// What the submitter chose.
+    pub fn value(&self) -> u64 {
+        self.0
+    }
+
+    /// Ends the token's life. For a decorator that puts a token of its own in place of the submitter's.
+    pub fn finish(self) -> u64 {
+        let value = self.0;
+        std::mem::forget(self);
+        value
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token({:#x})", self.0)
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("an operation (token {:#x}) was dropped without its completion", self.0);
+        }
+    }
+}
+
+/// One operation on a namespace. It owns its buffer until its completion.
+pub struct Op {
+    /// What to do.
+    pub command: Command,
+    /// The first block.
+    pub lba: u64,
+    /// How many blocks.
+    pub blocks: u32,
+    /// Force unit access: a write is durable when it completes. Ignored by other commands than writes.
+    pub fua: bool,
+    /// For `Read` and `Write`: exactly [`Geometry::bytes`] of `blocks`. `None` for the others.
+    pub buffer: Option<Buffer>,
+    /// Whose operation it is.
+    pub token: Token,
+}
+
+impl Op {
+    /// Reads `blocks` blocks from `lba` on into `buffer`.
+    pub fn read(lba: u64, blocks: u32, buffer: Buffer, token: u64) -> Op {
+        Op::with(Command::Read, lba, blocks, Some(buffer), token)
+    }
+
+    /// Writes `buffer` to `blocks` blocks from `lba` on.
+    pub fn write(lba: u64, blocks: u32, buffer: Buffer, token: u64) -> Op {
+        Op::with(Command::Write, lba, blocks, Some(buffer), token)
+    }
+
+    /// Makes durable what completed before.
+    pub fn flush(token: u64) -> Op {
+        Op::with(Command::Flush, 0, 0, None, token)
+    }
+
+    /// Makes a range read as zeroes.
+    pub fn write_zeroes(lba: u64, blocks: u32, deallocate: bool, token: u64) -> Op {
+        Op::with(Command::WriteZeroes { deallocate }, lba, blocks, None, token)
+    }
+
+    /// Gives a range back.
+    pub fn deallocate(lba: u64, blocks: u32, token: u64) -> Op {
+        Op::with(Command::Deallocate, lba, blocks, None, token)
+    }
+
+    /// Any command, with everything but `fua`.
+    pub fn with(
+        command: Command,
+        lba: u64,
+        blocks: u32,
+        buffer: Option<Buffer>,
+        token: u64,
+    ) -> Op {
+        Op { command, lba, blocks, fua: false, buffer, token: Token::new(token) }
+    }
+
+    /// The same operation, durable when it completes.
+    pub fn durable(mut self) -> Op {
+        self.fua = true;
+        self
+    }
+
+    /// What a backend checks before it starts an operation: the range, as [`Geometry::check`] does.
+    ///
+    /// # Panics
+    /// If a read or write in range has not exactly the buffer that its range needs: a bug of the submitter's.
+    pub fn check(&self, geometry: &Geometry) -> Result<(), BlockError> {
+        geometry.check(self.command, self.lba, u64::from(self.blocks))?;
+        if self.command.moves_data() {
+            let length = length(&self.buffer);
+            let expected = geometry.bytes(self.blocks);
+            assert!(length == expected, "{length} bytes of buffer where {expected} are needed");
+        }
+        Ok(())
+    }
+
+    /// Ends the operation.
+    pub fn complete(self, result: Result<(), BlockError>) -> Completion {
+        Completion { token: self.token.finish(), result, buffer: self.buffer }
+    }
+
+    /// Ends the operation without a completion. Only for tearing a whole queue down.
+    pub fn abandon(self) -> Option<Buffer> {
+        self.token.finish();
+        self.buffer
+    }
+}
+
+/// The one terminal outcome of an operation.
+pub struct Completion {
+    /// What the submitter chose.
+    pub token: u64,
+    /// How it went.
+    pub result: Result<(), BlockError>,
+    /// The operation's own buffer, whole, whatever the result.
+    pub buffer: Option<Buffer>,
+}
+
+// Written by hand, because a message wants the buffer's length and not its megabytes.
+impl fmt::Debug for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {} blocks at {}", self.command, self.blocks, self.lba)?;
+        if self.fua {
+            f.write_str(", durable")?;
+        }
+        write!(f, ", {} bytes of buffer, {:?}", length(&self.buffer), self.token)
+    }
+}
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let length = length(&self.buffer);
+        write!(f, "token {:#x}: {:?}, {length} bytes of buffer", self.token, self.result)
+    }
+}
+
+fn length(buffer: &Option<Buffer>) -> usize {
+    buffer.as_ref().map_or(0, |buffer| buffer.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complete_gives_token_and_buffer_back() {
+        let buffer = Buffer::new(512);
+        let address = buffer.as_ptr();
+        let done = Op::read(0, 1, buffer, 7).complete(Err(BlockError::ReadFailed));
+        assert_eq!((done.token, done.result), (7, Err(BlockError::ReadFailed)));
+        assert_eq!(done.buffer.map(|buffer| (buffer.as_ptr(), buffer.len())), Some((address, 512)));
+    }
+
+    #[test]
+    #[should_panic(expected = "token 0x2a")]
+    fn an_unfinished_token_panics() {
+        drop(Op::flush(42));
+    }
+
+    #[test]
+    fn abandon_does_not_panic() {
+        assert!(Op::write(0, 1, Buffer::new(512), 1).abandon().is_some());
+    }
+
+    #[test]
+    #[should_panic(expected = "511 bytes of buffer where 512 are needed")]
+    fn a_buffer_of_the_wrong_length_is_a_bug() {
+        let op = Op::read(0, 1, Buffer::new(511), 1);
+        let _ = op.check(&Geometry::new(512, 1));
+    }
+
+    #[test]
+    fn out_of_range_is_an_error_even_with_an_odd_buffer() {
+        let op = Op::read(9, 1, Buffer::new(1), 1);
+        assert_eq!(op.check(&Geometry::new(512, 1)), Err(BlockError::OutOfRange));
+        op.abandon();
+    }
+}

@@ -1,0 +1,63 @@
+//! A fault of the connection: what the terminate PDU says, and how that PDU is put together.
+
+use super::Sink;
+use core::fmt;
+use farblock_wire::tcp::{FatalErrorStatus, PduType, TERM_DATA_MAX_BYTES, TermReq};
+use zerocopy::IntoBytes;
+
+/// The peer broke the transport's rules; the connection ends with a terminate PDU.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// What kind of fault (FES).
+    pub status: FatalErrorStatus,
+    /// More about it (FEI): the byte offset of the field, or the digest that did not match.
+    pub information: u32,
+    /// In plain words, for the log and for people.
+    pub reason: &'static str,
+    header: [u8; TERM_DATA_MAX_BYTES],
+    header_length: u8,
+}
+
+impl Fault {
+    /// A fault in the PDU whose header starts with `header`.
+    pub(crate) fn new(
+        status: FatalErrorStatus,
+        information: u32,
+        reason: &'static str,
+        header: &[u8],
+    ) -> Self {
+        let length = header.len().min(TERM_DATA_MAX_BYTES);
+        let mut carried = [0; TERM_DATA_MAX_BYTES];
+        carried[..length].copy_from_slice(&header[..length]);
+        Self { status, information, reason, header: carried, header_length: length as u8 }
+    }
+
+    /// A header field that cannot be: `offset` is where it starts.
+    pub(crate) fn field(offset: u32, reason: &'static str, header: &[u8]) -> Self {
+        Self::new(FatalErrorStatus::INVALID_PDU_HEADER_FIELD, offset, reason, header)
+    }
+
+    /// Emits the terminate PDU. Digests never apply to it.
+    pub(crate) fn emit(&self, pdu_type: PduType, out: &mut impl Sink) {
+        let carried = &self.header[..usize::from(self.header_length)];
+        let term = TermReq::new(pdu_type, self.status, self.information, carried.len());
+        out.put(term.as_bytes());
+        out.put(carried);
+    }
+}
+
+impl fmt::Debug for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fault")
+            .field("status", &self.status)
+            .field("information", &self.information)
+            .field("reason", &self.reason)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} (FEI {})", self.status, self.reason, self.information)
+    }
+}

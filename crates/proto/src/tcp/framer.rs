@@ -1,0 +1,432 @@
+//! PDUs out of a byte stream: headers are collected and checked, payload is passed through.
+//!
+//! ```text
+//!            header bytes            all of it, checked
+//!  +--------+ ----------> +--------+ ------------------> Framed::Pdu
+//!  | Header |             | (same) |
+//!  +--------+ <--+        +--------+
+//!      ^         | no data    |
+//!      |         +------------+
+//!      | End                  v data follows
+//!  +--------+  digest   +------+  padding  +---------+
+//!  | Digest | <-------- | Data | <-------- | Padding |
+//!  +--------+           +------+           +---------+
+//! ```
+//! Data is handed on as slices of the input, or received by the driver straight into its
+//! destination ([`Framer::data_left`], [`Framer::data_received`]).
+
+use super::Digests;
+use super::digest::{crc32c, crc32c_append};
+use super::fault::Fault;
+use crate::limits;
+use farblock_wire::tcp::{
+    CapsuleCmd, CapsuleResp, CommonHeader, DIGEST_LEN, DataPdu, FatalErrorStatus, IcReq, IcResp,
+    PduType, R2t, TERM_DATA_MAX_BYTES, TermReq,
+};
+use zerocopy::FromBytes;
+
+/// Offsets of the common header's fields, for FEI.
+const FEI_TYPE: u32 = 0;
+const FEI_FLAGS: u32 = 1;
+const FEI_HLEN: u32 = 2;
+const FEI_PDO: u32 = 3;
+const FEI_PLEN: u32 = 4;
+/// Offset of DATAL in the data PDUs.
+const FEI_DATAL: u32 = 16;
+
+/// Longest header with its digest.
+const MAX_HEADER_BYTES: usize = 128 + DIGEST_LEN;
+
+/// Which end this framer reads for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Reads what a host sends.
+    Controller,
+    /// Reads what a controller sends.
+    Host,
+}
+
+/// A PDU whose header passed every check that does not need to know the commands in flight.
+#[derive(Clone, Copy, Debug)]
+pub enum Pdu {
+    /// ICReq.
+    IcReq(IcReq),
+    /// ICResp.
+    IcResp(IcResp),
+    /// H2CTermReq or C2HTermReq: the peer ends the connection.
+    TermReq(TermReq),
+    /// Command capsule, with how much data is in it.
+    Command(CapsuleCmd, u32),
+    /// Response capsule.
+    Response(CapsuleResp),
+    /// H2CData or C2HData.
+    Data(DataPdu),
+    /// R2T.
+    R2t(R2t),
+}
+
+/// What the framer found next.
+#[derive(Debug)]
+pub enum Framed<'a> {
+    /// A header; if data follows, `Data` pieces and one `End` come after it.
+    Pdu(Pdu),
+    /// The next bytes of the current PDU's data.
+    Data(&'a [u8]),
+    /// All data of the current PDU came; `intact` is false if its digest does not match.
+    End {
+        /// Whether the data digest, if any, matched.
+        intact: bool,
+    },
+}
+
+/// Where in a PDU the stream is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Collecting the header and its digest.
+    Header,
+    /// Skipping the padding before the data.
+    Padding(u32),
+    /// In the data: this many bytes to come.
+    Data(u32),
+    /// Collecting the data digest.
+    Digest,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Framer {
+    role: Role,
+    state: State,
+    digests: Digests,
+    /// False until the IC exchange: only IC and terminate PDUs, and no digests, before that.
+    operational: bool,
+    max_in_capsule_bytes: u32,
+    partial: [u8; MAX_HEADER_BYTES],
+    partial_length: usize,
+    data_length: u32,
+    crc: u32,
+}
+
+impl Framer {
+    /// A framer at the start of a connection.
+    #[must_use]
+    pub fn new(role: Role, max_in_capsule_bytes: u32) -> Self {
+        Self {
+            role,
+            state: State::Header,
+            digests: Digests::NONE,
+            operational: false,
+            max_in_capsule_bytes,
+            partial: [0; MAX_HEADER_BYTES],
+            partial_length: 0,
+            data_length: 0,
+            crc: 0,
+        }
+    }
+
+    /// The IC exchange is done: from the next PDU on, these digests apply.
+    pub fn set_operational(&mut self, digests: Digests) {
+        self.digests = digests;
+        self.operational = true;
+    }
+
+    /// Payload bytes that the stream brings next, without anything in between: a driver may
+    /// receive as many straight into their destination and report them by [`Self::data_received`].
+    #[must_use]
+    pub fn data_left(&self) -> u32 {
+        if let State::Data(left) = self.state { left } else { 0 }
+    }
+
+    /// `bytes` of data were received straight into their destination.
+    ///
+    /// # Panics
+    /// If that is more than [`Self::data_left`].
+    pub fn data_received(&mut self, bytes: &[u8]) {
+        let State::Data(left) = self.state else { panic!("no data is expected") };
+        let length = u32::try_from(bytes.len()).expect("bounded by data_left");
+        assert!(length <= left, "{length} bytes reported, {left} expected");
+        self.advance_data(bytes, left - length);
+    }
+
+    fn advance_data(&mut self, bytes: &[u8], left: u32) {
+        if self.digests.data() {
+            self.crc = crc32c_append(self.crc, bytes);
+        }
+        self.state = State::Data(left);
+    }
+
+    /// Takes the next piece off the front of `input`; `None` when more bytes are needed.
+    ///
+    /// # Errors
+    /// A [`Fault`], after which the connection is of no further use.
+    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Framed<'a>>, Fault> {
+        loop {
+            match self.state {
+                State::Header => return Ok(self.header(input)?.map(Framed::Pdu)),
+                State::Padding(left) => {
+                    let skipped = (left as usize).min(input.len());
+                    *input = &input[skipped..];
+                    let left = left - skipped as u32;
+                    if left > 0 {
+                        self.state = State::Padding(left);
+                        return Ok(None);
+                    }
+                    self.state = State::Data(self.data_length);
+                }
+                State::Data(0) if self.digests.data() => self.state = State::Digest,
+                State::Data(0) => {
+                    self.state = State::Header;
+                    return Ok(Some(Framed::End { intact: true }));
+                }
+                State::Data(left) => {
+                    let taken = (left as usize).min(input.len());
+                    if taken == 0 {
+                        return Ok(None);
+                    }
+                    let (data, rest) = input.split_at(taken);
+                    *input = rest;
+                    self.advance_data(data, left - taken as u32);
+                    return Ok(Some(Framed::Data(data)));
+                }
+                State::Digest => return Ok(self.data_digest(input)),
+            }
+        }
+    }
+
+    fn data_digest<'a>(&mut self, input: &mut &'a [u8]) -> Option<Framed<'a>> {
+        let digest = self.collect(input, DIGEST_LEN)?;
+        let received = u32::from_le_bytes(digest[..DIGEST_LEN].try_into().expect("four bytes"));
+        self.state = State::Header;
+        Some(Framed::End { intact: received == self.crc })
+    }
+
+    /// Collects `wanted` bytes across calls; gives them once they are all there.
+    fn collect(&mut self, input: &mut &[u8], wanted: usize) -> Option<[u8; MAX_HEADER_BYTES]> {
+        let taken = (wanted - self.partial_length).min(input.len());
+        self.partial[self.partial_length..][..taken].copy_from_slice(&input[..taken]);
+        *input = &input[taken..];
+        self.partial_length += taken;
+        if self.partial_length < wanted {
+            return None;
+        }
+        self.partial_length = 0;
+        Some(self.partial)
+    }
+
+    fn header(&mut self, input: &mut &[u8]) -> Result<Option<Pdu>, Fault> {
+        const COMMON: usize = size_of::<CommonHeader>();
+        // Whole headers in one piece are the rule; only split ones go through `partial`.
+        if self.partial_length == 0 && input.len() >= COMMON {
+            let whole = self.check_common(&input[..COMMON])?;
+            if input.len() >= whole {
+                let (header, rest) = input.split_at(whole);
+                *input = rest;
+                return self.whole_header(header).map(Some);
+            }
+        }
+        if self.partial_length < COMMON {
+            let taken = (COMMON - self.partial_length).min(input.len());
+            self.partial[self.partial_length..][..taken].copy_from_slice(&input[..taken]);
+            *input = &input[taken..];
+            self.partial_length += taken;
+            if self.partial_length < COMMON {
+                return Ok(None);
+            }
+        }
+        let common: [u8; COMMON] = self.partial[..COMMON].try_into().expect("collected");
+        let whole = self.check_common(&common)?;
+        let Some(header) = self.collect(input, whole) else { return Ok(None) };
+        self.whole_header(&header[..whole]).map(Some)
+    }
+
+    /// Checks the fields of the common header; gives the length of header and digest together.
+    fn check_common(&self, header: &[u8]) -> Result<usize, Fault> {
+        let common = CommonHeader::ref_from_bytes(header).expect("eight bytes");
+        let (hlen, with_digest) = self.expected_header(common, header)?;
+        if usize::from(common.hlen) != hlen {
+            return Err(Fault::field(FEI_HLEN, "header length does not fit the PDU type", header));
+        }
+        let digest_flag = common.has_header_digest();
+        if digest_flag != (with_digest && self.digests.header()) {
+            return Err(Fault::field(
+                FEI_FLAGS,
+                "header digest flag differs from what was agreed",
+                header,
+            ));
+        }
+        Ok(hlen + if digest_flag { DIGEST_LEN } else { 0 })
+    }
+
+    /// Header length of this type of PDU, and whether digests apply to it.
+    fn expected_header(
+        &self,
+        common: &CommonHeader,
+        header: &[u8],
+    ) -> Result<(usize, bool), Fault> {
+        let expected = match (self.role, common.pdu_type) {
+            (Role::Controller, PduType::IC_REQ) | (Role::Host, PduType::IC_RESP) => {
+                if self.operational {
+                    return Err(Fault::new(
+                        FatalErrorStatus::PDU_SEQUENCE_ERROR,
+                        FEI_TYPE,
+                        "the connection was initialised already",
+                        header,
+                    ));
+                }
+                return Ok((size_of::<IcReq>(), false));
+            }
+            (Role::Controller, PduType::H2C_TERM_REQ) | (Role::Host, PduType::C2H_TERM_REQ) => {
+                return Ok((size_of::<TermReq>(), false));
+            }
+            (Role::Controller, PduType::CAPSULE_CMD) => size_of::<CapsuleCmd>(),
+            (Role::Controller, PduType::H2C_DATA) | (Role::Host, PduType::C2H_DATA) => {
+                size_of::<DataPdu>()
+            }
+            (Role::Host, PduType::CAPSULE_RESP) => size_of::<CapsuleResp>(),
+            (Role::Host, PduType::R2T) => size_of::<R2t>(),
+            _ => return Err(Fault::field(FEI_TYPE, "not a PDU type for this direction", header)),
+        };
+        if !self.operational {
+            return Err(Fault::new(
+                FatalErrorStatus::PDU_SEQUENCE_ERROR,
+                FEI_TYPE,
+                "the connection is not initialised yet",
+                header,
+            ));
+        }
+        Ok((expected, true))
+    }
+
+    /// `bytes` is a whole header with its digest, if any.
+    fn whole_header(&mut self, bytes: &[u8]) -> Result<Pdu, Fault> {
+        let common = CommonHeader::read_from_prefix(bytes).expect("eight bytes").0;
+        let header = &bytes[..usize::from(common.hlen)];
+        if bytes.len() > header.len() {
+            let received = &bytes[header.len()..];
+            if received != crc32c(header).to_le_bytes() {
+                let received = u32::from_le_bytes(received.try_into().expect("four bytes"));
+                let status = FatalErrorStatus::HEADER_DIGEST_ERROR;
+                return Err(Fault::new(status, received, "header digest does not match", header));
+            }
+        }
+        match common.pdu_type {
+            PduType::IC_REQ => {
+                no_data(&common, header)?;
+                Ok(Pdu::IcReq(read(header)))
+            }
+            PduType::IC_RESP => {
+                no_data(&common, header)?;
+                Ok(Pdu::IcResp(read(header)))
+            }
+            PduType::H2C_TERM_REQ | PduType::C2H_TERM_REQ => self.term_req(&common, header),
+            PduType::CAPSULE_CMD => self.command(&common, header),
+            PduType::CAPSULE_RESP => {
+                self.exact(&common, header)?;
+                Ok(Pdu::Response(read(header)))
+            }
+            PduType::R2T => {
+                self.exact(&common, header)?;
+                Ok(Pdu::R2t(read(header)))
+            }
+            _ => {
+                let pdu: DataPdu = read(header);
+                let length = pdu.datal.get();
+                if length == 0 || length > limits::MAX_PDU_DATA_BYTES {
+                    return Err(Fault::field(FEI_DATAL, "data length out of bounds", header));
+                }
+                self.begin_data(&common, header, Some(length))?;
+                Ok(Pdu::Data(pdu))
+            }
+        }
+    }
+
+    fn header_with_digest(&self, common: &CommonHeader) -> u32 {
+        u32::from(common.hlen) + if self.digests.header() { DIGEST_LEN as u32 } else { 0 }
+    }
+
+    /// A PDU without data is exactly its header.
+    fn exact(&self, common: &CommonHeader, header: &[u8]) -> Result<(), Fault> {
+        if common.plen.get() != self.header_with_digest(common) {
+            return Err(Fault::field(FEI_PLEN, "PDU length does not fit the PDU type", header));
+        }
+        Ok(())
+    }
+
+    fn term_req(&self, common: &CommonHeader, header: &[u8]) -> Result<Pdu, Fault> {
+        match common.plen.get().checked_sub(u32::from(common.hlen)) {
+            Some(length) if length as usize <= TERM_DATA_MAX_BYTES => {
+                // What it carries is for people with a packet trace; the connection ends here.
+                Ok(Pdu::TermReq(read(header)))
+            }
+            _ => Err(Fault::field(FEI_PLEN, "terminate PDU is too long or too short", header)),
+        }
+    }
+
+    fn command(&mut self, common: &CommonHeader, header: &[u8]) -> Result<Pdu, Fault> {
+        let data = if common.plen.get() == self.header_with_digest(common) {
+            0
+        } else {
+            self.begin_data(common, header, None)?
+        };
+        Ok(Pdu::Command(read(header), data))
+    }
+
+    /// Checks where a PDU's data lies and goes there; gives its length.
+    fn begin_data(
+        &mut self,
+        common: &CommonHeader,
+        header: &[u8],
+        stated: Option<u32>,
+    ) -> Result<u32, Fault> {
+        let start = self.header_with_digest(common);
+        let pdo = u32::from(common.pdo);
+        if pdo < start || pdo % 4 != 0 {
+            return Err(Fault::field(
+                FEI_PDO,
+                "data offset lies in the header or is unaligned",
+                header,
+            ));
+        }
+        if common.has_data_digest() != self.digests.data() {
+            return Err(Fault::field(
+                FEI_FLAGS,
+                "data digest flag differs from what was agreed",
+                header,
+            ));
+        }
+        let trailer = if self.digests.data() { DIGEST_LEN as u32 } else { 0 };
+        let length = common.plen.get().checked_sub(pdo + trailer).filter(|&length| length > 0);
+        let Some(length) = length else {
+            return Err(Fault::field(FEI_PLEN, "PDU length is shorter than what it holds", header));
+        };
+        match stated {
+            Some(stated) if stated != length => {
+                return Err(Fault::field(
+                    FEI_PLEN,
+                    "PDU length differs from its data length",
+                    header,
+                ));
+            }
+            None if length > self.max_in_capsule_bytes => {
+                return Err(Fault::field(FEI_PLEN, "more in-capsule data than was agreed", header));
+            }
+            _ => {}
+        }
+        self.data_length = length;
+        self.crc = 0;
+        self.state = State::Padding(pdo - start);
+        Ok(length)
+    }
+}
+
+/// The IC PDUs have no data and no digests.
+fn no_data(common: &CommonHeader, header: &[u8]) -> Result<(), Fault> {
+    if common.plen.get() as usize != header.len() {
+        return Err(Fault::field(FEI_PLEN, "PDU length does not fit the PDU type", header));
+    }
+    Ok(())
+}
+
+fn read<T: FromBytes>(header: &[u8]) -> T {
+    T::read_from_bytes(header).expect("the header length was checked")
+}

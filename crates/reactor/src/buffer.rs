@@ -1,0 +1,255 @@
+//! [`Buffer`]: memory that one owner reads and writes, and that the kernel may be given for a while.
+
+use std::alloc::{self, Layout};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Alignment of every allocation in bytes: enough for direct I/O on any common device.
+pub const ALIGNMENT_BYTES: usize = 4096;
+
+/// One heap block. Buffers hold disjoint parts of it; the last of them frees it.
+struct Allocation {
+    base: NonNull<u8>,
+    capacity_bytes: usize,
+}
+
+// SAFETY: an `Allocation` is plain memory that no thread has an affinity to.
+unsafe impl Send for Allocation {}
+// SAFETY: the allocation itself gives no access to its bytes; only buffers do, to disjoint parts.
+unsafe impl Sync for Allocation {}
+
+impl Allocation {
+    fn layout(capacity_bytes: usize) -> Layout {
+        Layout::from_size_align(capacity_bytes, ALIGNMENT_BYTES).expect("buffer size overflows")
+    }
+
+    fn new(capacity_bytes: usize) -> Allocation {
+        if capacity_bytes == 0 {
+            let base = std::ptr::without_provenance_mut(ALIGNMENT_BYTES);
+            return Allocation { base: NonNull::new(base).expect("not null"), capacity_bytes };
+        }
+        let layout = Allocation::layout(capacity_bytes);
+        // SAFETY: the layout has a size above zero.
+        let base = unsafe { alloc::alloc_zeroed(layout) };
+        match NonNull::new(base) {
+            Some(base) => Allocation { base, capacity_bytes },
+            None => alloc::handle_alloc_error(layout),
+        }
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if self.capacity_bytes > 0 {
+            // SAFETY: allocated in `new` with the same layout, and nobody refers to it any more.
+            unsafe {
+                alloc::dealloc(self.base.as_ptr(), Allocation::layout(self.capacity_bytes));
+            }
+        }
+    }
+}
+
+/// Owned, exclusive bytes that can be handed to the kernel and to other threads.
+///
+/// Allocations are aligned to [`ALIGNMENT_BYTES`] and zeroed once, when they are made. A buffer can be cut in two
+/// ([`split_to`](Buffer::split_to)) and joined again ([`unsplit`](Buffer::unsplit)) without copying.
+pub struct Buffer {
+    /// First byte of this buffer's part, inside `owner`.
+    start: NonNull<u8>,
+    len: usize,
+    owner: Arc<Allocation>,
+}
+
+// SAFETY: a buffer has exclusive access to its part of the allocation, like a `Box<[u8]>`.
+unsafe impl Send for Buffer {}
+// SAFETY: shared access only reads, like `&Box<[u8]>`.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// A new allocation of `len` zero bytes.
+    pub fn new(len: usize) -> Buffer {
+        let owner = Arc::new(Allocation::new(len));
+        Buffer { start: owner.base, len, owner }
+    }
+
+    /// A new allocation holding a copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> Buffer {
+        let mut buffer = Buffer::new(bytes.len());
+        buffer.copy_from_slice(bytes);
+        buffer
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is not one byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Shortens to `len`; does nothing if the buffer is already that short. The tail stays allocated, and comes
+    /// back when the pool reuses the allocation.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Cuts the first `at` bytes off and returns them; `self` keeps the rest.
+    ///
+    /// # Panics
+    ///
+    /// If `at` is beyond the end.
+    pub fn split_to(&mut self, at: usize) -> Buffer {
+        assert!(at <= self.len, "split at {at} of a buffer of {} bytes", self.len);
+        let front = Buffer { start: self.start, len: at, owner: Arc::clone(&self.owner) };
+        // SAFETY: `at` is within this buffer's part, so the result is in bounds or one past its end.
+        self.start = unsafe { self.start.add(at) };
+        self.len -= at;
+        front
+    }
+
+    /// Joins `next`, which must begin where `self` ends in the same allocation.
+    ///
+    /// # Panics
+    ///
+    /// If the two are not adjacent parts of one allocation.
+    pub fn unsplit(&mut self, next: Buffer) {
+        assert!(Arc::ptr_eq(&self.owner, &next.owner), "unsplit: parts of different allocations");
+        let end = self.start.as_ptr().addr() + self.len;
+        assert!(end == next.start.as_ptr().addr(), "unsplit: the parts are not adjacent");
+        self.len += next.len;
+    }
+
+    /// Whether the first byte's address is a multiple of `alignment_bytes`.
+    pub fn is_aligned(&self, alignment_bytes: usize) -> bool {
+        assert!(alignment_bytes > 0, "alignment of zero");
+        self.start.as_ptr().addr().is_multiple_of(alignment_bytes)
+    }
+
+    /// The size of the allocation that this buffer is a part of.
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.owner.capacity_bytes
+    }
+
+    /// Grows back to the whole allocation, or `None` (and this part is gone) while other parts of it are alive.
+    pub(crate) fn into_whole(mut self) -> Option<Buffer> {
+        let owner = Arc::get_mut(&mut self.owner)?;
+        self.start = owner.base;
+        self.len = owner.capacity_bytes;
+        Some(self)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start..start + len` is inside the live allocation, initialised, and only ours.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; `&mut self` makes it exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Default for Buffer {
+    /// An empty buffer.
+    fn default() -> Buffer {
+        Buffer::new(0)
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes at {:p})", self.len, self.start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_is_zeroed_and_aligned() {
+        for len in [0, 1, 4095, 4096, 100_000] {
+            let buffer = Buffer::new(len);
+            assert_eq!(buffer.len(), len);
+            assert!(buffer.is_aligned(ALIGNMENT_BYTES));
+            assert!(buffer.iter().all(|&b| b == 0));
+        }
+    }
+
+    #[test]
+    fn split_and_unsplit() {
+        let mut rest = Buffer::copy_of(&(0..100).collect::<Vec<u8>>());
+        let mut front = rest.split_to(30);
+        assert_eq!((front.len(), rest.len()), (30, 70));
+        assert_eq!((front[0], front[29], rest[0]), (0, 29, 30));
+        front[29] = 200;
+        rest[0] = 201;
+        front.unsplit(rest);
+        assert_eq!(front.len(), 100);
+        assert_eq!(&front[28..32], &[28, 200, 201, 31]);
+    }
+
+    #[test]
+    fn split_at_the_edges() {
+        let mut rest = Buffer::new(10);
+        let empty = rest.split_to(0);
+        assert!(empty.is_empty());
+        let all = rest.split_to(10);
+        assert_eq!((all.len(), rest.len()), (10, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "not adjacent")]
+    fn unsplit_needs_adjacency() {
+        let mut c = Buffer::new(30);
+        let mut a = c.split_to(10);
+        let _b = c.split_to(10);
+        a.unsplit(c);
+    }
+
+    #[test]
+    #[should_panic(expected = "different allocations")]
+    fn unsplit_needs_one_allocation() {
+        Buffer::new(10).unsplit(Buffer::new(10));
+    }
+
+    #[test]
+    fn parts_may_live_on_different_threads() {
+        let mut rest = Buffer::new(8192);
+        let mut front = rest.split_to(4096);
+        let thread = std::thread::spawn(move || {
+            front.fill(1);
+            front
+        });
+        rest.fill(2);
+        let mut front = thread.join().unwrap();
+        front.unsplit(rest);
+        assert!(front[..4096].iter().all(|&b| b == 1));
+        assert!(front[4096..].iter().all(|&b| b == 2));
+    }
+
+    #[test]
+    fn whole_only_when_alone() {
+        let mut rest = Buffer::new(100);
+        let front = rest.split_to(10);
+        assert!(front.into_whole().is_none());
+        rest.truncate(3);
+        assert_eq!(rest.into_whole().unwrap().len(), 100);
+    }
+}

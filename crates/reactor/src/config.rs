@@ -1,0 +1,83 @@
+//! How a reactor is made.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Which event loop.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum EngineKind {
+    /// `Uring` where it works, else `Portable`.
+    #[default]
+    Auto,
+    /// Linux io_uring.
+    Uring,
+    /// Readiness (epoll, kqueue, IOCP) and a thread pool for files.
+    Portable,
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            EngineKind::Auto => "auto",
+            EngineKind::Uring => "uring",
+            EngineKind::Portable => "portable",
+        })
+    }
+}
+
+/// The text names no engine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParseEngineError(String);
+
+impl fmt::Display for ParseEngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no engine is called {:?}: use auto, uring or portable", self.0)
+    }
+}
+
+impl std::error::Error for ParseEngineError {}
+
+impl FromStr for EngineKind {
+    type Err = ParseEngineError;
+
+    fn from_str(text: &str) -> Result<EngineKind, ParseEngineError> {
+        match text {
+            "auto" => Ok(EngineKind::Auto),
+            "uring" => Ok(EngineKind::Uring),
+            "portable" => Ok(EngineKind::Portable),
+            _ => Err(ParseEngineError(text.to_owned())),
+        }
+    }
+}
+
+/// Options of a reactor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// Which event loop.
+    pub engine: EngineKind,
+    /// The longest time that `poll` looks for work before it sleeps. How long it really does adapts, down to not at
+    /// all when looking found nothing. Zero: never.
+    pub spin: Duration,
+    /// Threads for file operations in the portable engine (at least one), started at the first of them.
+    pub file_threads: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { engine: EngineKind::Auto, spin: Duration::from_micros(50), file_threads: 4 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engine_names_round_trip() {
+        for kind in [EngineKind::Auto, EngineKind::Uring, EngineKind::Portable] {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        assert!("epoll".parse::<EngineKind>().unwrap_err().to_string().contains("epoll"));
+    }
+}

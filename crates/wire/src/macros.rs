@@ -1,0 +1,140 @@
+//! The two shapes everything else is declared in: a byte layout and an open code.
+
+/// Declares a wire struct, one line a field: offset, name, type, doc.
+///
+/// The size, the alignment (1) and every offset are checked at compile time. Because the struct
+/// and the offsets come from the same list, a field cannot be forgotten by the checks.
+macro_rules! layout {
+    ($(#[$meta:meta])* pub struct $name:ident, $size:literal {
+        $($at:literal $field:ident: $ty:ty, $doc:literal;)+
+    }) => {
+        $(#[$meta])*
+        #[derive(
+            Clone, Copy, PartialEq, Eq, Debug,
+            zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable,
+            zerocopy::KnownLayout, zerocopy::Unaligned,
+        )]
+        #[repr(C)]
+        pub struct $name {
+            $(#[doc = $doc] pub $field: $ty,)+
+        }
+
+        const _: () = {
+            assert!(core::mem::size_of::<$name>() == $size);
+            assert!(core::mem::align_of::<$name>() == 1);
+            $(assert!(core::mem::offset_of!($name, $field) == $at);)+
+        };
+
+        impl $name {
+            /// Length in bytes.
+            pub const LEN: usize = $size;
+
+            /// The structure with every byte zero.
+            pub fn zeroed() -> Self {
+                zerocopy::FromZeros::new_zeroed()
+            }
+
+            /// Reads the structure from the start of `bytes`; `None` when they are too few.
+            pub fn parse(bytes: &[u8]) -> Option<Self> {
+                <Self as zerocopy::FromBytes>::read_from_prefix(bytes).ok().map(|(this, _)| this)
+            }
+
+            /// Writes all [`Self::LEN`] bytes to the start of `out` and returns that length.
+            ///
+            /// # Panics
+            /// When `out` is shorter than [`Self::LEN`].
+            pub fn emit(&self, out: &mut [u8]) -> usize {
+                out[..$size].copy_from_slice(zerocopy::IntoBytes::as_bytes(self));
+                $size
+            }
+        }
+    };
+}
+
+/// Declares a code as a newtype that keeps unknown values, with its names from the specification.
+///
+/// Extra attributes (for example zerocopy derives, for a code used inside a `layout!`) go above.
+macro_rules! open_code {
+    ($(#[$meta:meta])* pub struct $name:ident($inner:ty), $what:literal {
+        $($konst:ident = $value:literal, $text:literal;)+
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        pub struct $name(pub $inner);
+
+        impl $name {
+            $(#[doc = $text] pub const $konst: Self = Self($value);)+
+
+            /// The specification's name, or `None` for a value it does not define.
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($value => Some($text),)+
+                    _ => None,
+                }
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match self.name() {
+                    Some(name) => write!(f, "{name} ({:#04x})", self.0),
+                    None => write!(f, concat!("unknown ", $what, " {:#04x}"), self.0),
+                }
+            }
+        }
+
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                write!(f, concat!(stringify!($name), "({:#04x}"), self.0)?;
+                match self.name() {
+                    Some(name) => write!(f, " {name})"),
+                    None => f.write_str(")"),
+                }
+            }
+        }
+    };
+}
+
+/// Adds accessors for bit fields of a newtype over an unsigned integer.
+///
+/// `bit 3 name with_name "doc"` is one flag; `bits 4..7 name: u8 with_name "doc"` is the inclusive
+/// range of bits 4 to 7. The `with_` form returns a copy with the field replaced.
+macro_rules! bit_fields {
+    ($name:ident($inner:ty) { $($body:tt)+ }) => {
+        impl $name {
+            bit_fields!(@each $inner; $($body)+);
+        }
+    };
+    (@each $inner:ty; ) => {};
+    (@each $inner:ty; bit $at:literal $read:ident $with:ident $doc:literal; $($rest:tt)*) => {
+        #[doc = $doc]
+        pub const fn $read(self) -> bool {
+            (self.0 >> $at) & 1 != 0
+        }
+        #[doc = concat!("This value with the field replaced: ", $doc)]
+        pub const fn $with(self, on: bool) -> Self {
+            Self((self.0 & !(1 << $at)) | ((on as $inner) << $at))
+        }
+        bit_fields!(@each $inner; $($rest)*);
+    };
+    (@each $inner:ty; bits $lo:literal $hi:literal $read:ident: $ty:ty, $with:ident $doc:literal;
+     $($rest:tt)*) => {
+        #[doc = $doc]
+        pub const fn $read(self) -> $ty {
+            const MASK: $inner = ((1 << ($hi - $lo)) << 1) - 1;
+            ((self.0 >> $lo) & MASK) as $ty
+        }
+        #[doc = concat!("This value with the field replaced: ", $doc)]
+        ///
+        /// # Panics
+        /// When the value does not fit the field.
+        pub const fn $with(self, value: $ty) -> Self {
+            const MASK: $inner = ((1 << ($hi - $lo)) << 1) - 1;
+            let value = value as $inner;
+            assert!(value <= MASK, "value does not fit the bit field");
+            Self((self.0 & !(MASK << $lo)) | (value << $lo))
+        }
+        bit_fields!(@each $inner; $($rest)*);
+    };
+}

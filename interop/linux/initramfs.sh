@@ -1,0 +1,95 @@
+#!/bin/bash
+# initramfs.sh ROOT OUTPUT: builds the guest's initramfs (an uncompressed cpio archive, modules
+# uncompressed too: emulated decompression is slow) from ROOT, a tree of unpacked Debian packages.
+# Called by setup.sh. Smaller is faster: every megabyte is copied by an emulated processor.
+set -Eeuo pipefail
+. "$(dirname "$0")/place.sh"
+trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
+root=$1 output=$2
+build=$(mktemp -d "$output.XXXXXX")
+trap 'rm -rf "$build"' EXIT
+
+modules=(
+    # the peers: host and target over TCP, and the PCI host for QEMU's own emulated disk
+    nvme-tcp nvmet-tcp nvme
+    # disks to serve
+    null_blk brd loop
+    # the guest's own devices
+    virtio_net virtio_blk virtio-rng 9p 9pnet_virtio qemu_fw_cfg
+    # file systems, and the checksum both digests and ext4 load by alias
+    ext4 fuse crc32c_generic crc32c-intel
+    # ways to attach a namespace as a disk
+    ublk_drv nbd dm-multipath dm-round-robin dm-service-time
+)
+tools=(
+    bash nvme fio mkfs.ext4 e2fsck jq cmp ip kmod nbd-client dmsetup
+    blockdev blkdiscard lsblk losetup mount umount timeout
+)
+
+# Everything busybox can do, then the real tools over it.
+mkdir -p "$build"/{dev,etc/nvme,host,mnt,proc,root,run,sys,tmp,var,usr/{bin,sbin,lib,lib64}}
+for name in bin sbin lib lib64; do ln -s "usr/$name" "$build/$name"; done
+ln -s ../run "$build/var/run"
+ln -s /proc/mounts "$build/etc/mtab"
+cp -L "$root/usr/bin/busybox" "$build/usr/bin/busybox"
+for name in $("$build/usr/bin/busybox" --list); do
+    [ "$name" = busybox ] || ln -s busybox "$build/usr/bin/$name"
+done
+
+# Copies one file of ROOT to the same place in the image.
+copy() {
+    mkdir -p "$build/${1%/*}"
+    cp -L --remove-destination "$root/$1" "$build/$1"
+}
+
+# The libraries of a program, as paths inside ROOT; ROOT's own dynamic loader knows.
+libraries=$root/usr/lib/x86_64-linux-gnu
+libraries_of() {
+    "$root/lib64/ld-linux-x86-64.so.2" --library-path "$libraries:$libraries/ceph" --list "$1" |
+        sed -n "s#.* => $root/\([^ ]*\) .*#\1#p"
+}
+
+copy usr/lib64/ld-linux-x86-64.so.2
+for tool in "${tools[@]}"; do
+    path=$(cd "$root" && find -L usr/bin usr/sbin -maxdepth 1 -name "$tool" -print -quit)
+    [ -n "$path" ] || die "no package in setup.sh's list has the tool $tool."
+    rm -f "$build/usr/bin/$tool"
+    copy "$path"
+    for library in $(libraries_of "$root/$path"); do
+        [ -e "$build/$library" ] || copy "$library"
+    done
+done
+for name in modprobe insmod rmmod lsmod modinfo depmod; do
+    ln -sf ../bin/kmod "$build/usr/bin/$name"
+done
+
+# Modules and what they depend on. modprobe prints "insmod FILE" lines, or "builtin NAME".
+release=$(cd "$root/usr/lib/modules" && echo *)
+depmod -b "$root" "$release"
+for module in "${modules[@]}"; do
+    modprobe -d "$root" -S "$release" --show-depends "$module" ||
+        die "the kernel $release has no module $module."
+done | sed -n 's#^insmod \([^ ]*\).*#\1#p' | sort -u >"$build/modules"
+while read -r file; do
+    target=$build/usr/${file##*"$root"/}
+    mkdir -p "${target%/*}"
+    case $file in
+    *.ko.xz) xz -dc "$file" >"${target%.xz}" ;;
+    *.ko.zst) zstd -dcq "$file" >"${target%.zst}" ;;
+    *) cp "$file" "$target" ;;
+    esac
+done <"$build/modules"
+rm "$build/modules"
+cp "$root/usr/lib/modules/$release"/modules.{builtin,builtin.modinfo,order} \
+    "$build/usr/lib/modules/$release/"
+depmod -b "$build" "$release"
+
+echo 'root:x:0:0:root:/root:/bin/bash' >"$build/etc/passwd"
+echo 'root:x:0:' >"$build/etc/group"
+echo '127.0.0.1 localhost' >"$build/etc/hosts"
+install -m 755 "$linux_dir/guest/init" "$build/init"
+install -m 644 "$linux_dir/guest/lib.sh" "$build/lib.sh"
+
+(cd "$build" && find . -print0 | cpio --quiet -o -0 -H newc -R 0:0) >"$output"
+echo "initramfs.sh: kernel $release, $(find "$build" -name '*.ko' | wc -l) modules," \
+    "$(($(stat -c %s "$output") / 1000000)) MB"

@@ -1,0 +1,18 @@
+# shellcheck shell=bash disable=SC2034
+# Sourced by setup.sh, guest.sh and run.sh: where the guest's kernel and image are kept, and under
+# which name. The name carries a hash of everything the image is made from, so an image left by
+# another version of these scripts is never booted by accident.
+
+linux_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+vm_dir=${FARBLOCK_VM_DIR:-${HOME:?HOME is not set; set FARBLOCK_VM_DIR instead}/.cache/farblock-vm}
+export PATH=$PATH:/usr/sbin:/sbin
+
+image_hash=$(cd "$linux_dir" && cat place.sh setup.sh initramfs.sh guest/* | sha256sum | cut -c1-12)
+kernel=$vm_dir/vmlinux
+image=$vm_dir/image-$image_hash.cpio
+
+# die TEXT...: one sentence on standard error, exit code 2.
+die() {
+    echo "${0##*/}: $*" >&2
+    exit 2
+}

@@ -1,0 +1,163 @@
+#!/bin/bash
+# Prepares the Linux guest that guest.sh boots: a Debian kernel and an initramfs with the Linux
+# kernel's own NVMe/TCP host and target, nvme-cli, fio and a few more tools.
+#
+#   setup.sh            about a minute the first time (100 MB of packages), then under a second
+#
+# Everything lands in FARBLOCK_VM_DIR (default ~/.cache/farblock-vm); remove that folder to start
+# over or to pick up newer packages. Root is needed only when this machine lacks a package, e.g.
+# QEMU. The guest's packages come from the Debian mirror that apt already uses, through a private
+# apt state: nothing of the machine's own apt configuration changes.
+set -Eeuo pipefail
+. "$(dirname "$0")/place.sh"
+trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
+
+suite=trixie # the Debian release that the guest is made of: its kernel is the 6.12 series
+guest_packages=(
+    linux-image-amd64 libc-bin bash busybox-static kmod util-linux iproute2
+    nvme-cli fio e2fsprogs jq diffutils nbd-client dmsetup
+)
+# command on this machine : Debian package that has it
+needs=(qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod xz:xz-utils zstd:zstd jq:jq)
+
+say() { echo "setup.sh: $*"; }
+
+# Prints the packages whose commands this machine lacks.
+missing_packages() {
+    local need
+    for need in "${needs[@]}"; do
+        command -v "${need%%:*}" >/dev/null || echo "${need#*:}"
+    done
+}
+
+require_debian() {
+    if ! grep -qx 'ID=debian' /etc/os-release 2>/dev/null || ! command -v apt-get >/dev/null; then
+        die "this script needs Debian 12 or later, because it takes packages through apt:" \
+            "run it there (a container will do), then copy FARBLOCK_VM_DIR over."
+    fi
+    [ "$(dpkg --print-architecture)" = amd64 ] ||
+        die "this script needs an amd64 machine, because it unpacks amd64 tools for the guest."
+}
+
+# The machine's own package lists are needed to install packages and to learn its mirror.
+refresh_lists() {
+    [ -z "$(find /var/lib/apt/lists -name '*_Packages*' -print -quit 2>/dev/null)" ] || return 0
+    [ "$(id -u)" = 0 ] ||
+        die "apt has no package lists: run 'apt-get update' as root, then start this script again."
+    say "apt has no package lists; running apt-get update"
+    # A third-party source that is out of reach must not stop us: installing tells what is missing.
+    apt-get update -qq || true
+}
+
+install_packages() {
+    local packages
+    mapfile -t packages < <(missing_packages)
+    [ ${#packages[@]} -gt 0 ] || return 0
+    [ "$(id -u)" = 0 ] ||
+        die "packages are missing: run 'apt-get install --no-install-recommends ${packages[*]}'" \
+            "as root, then start this script again."
+    say "installing ${packages[*]}"
+    local log=$vm_dir/install.log
+    install_once() {
+        DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq -y \
+            install --no-install-recommends "${packages[@]}" >"$log" 2>&1 </dev/null
+    }
+    # Old lists may name versions that the mirror no longer has.
+    install_once || { apt-get update -qq || true; install_once; } || {
+        tail -n 20 "$log" >&2
+        die "apt-get could not install ${packages[*]}; its words are above."
+    }
+}
+
+# Downloads guest_packages and all they depend on into $vm_dir/packages, ignoring what this machine
+# has installed, and unpacks them into $vm_dir/root. Done once per list of packages.
+unpack_guest_root() {
+    local wanted="$suite ${guest_packages[*]}"
+    [ "$(cat "$vm_dir/root.stamp" 2>/dev/null)" != "$wanted" ] || return 0
+    refresh_lists
+    local mirror apt=$vm_dir/apt
+    # shellcheck disable=SC2016 # apt expands the name
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' \
+        'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | head -n 1)
+    [ -n "$mirror" ] || die "apt knows no Debian mirror: add one to its sources, then run" \
+        "'apt-get update' and this script again."
+    rm -rf "$vm_dir/root" "$vm_dir/root.stamp" "$apt"
+    mkdir -p "$apt"/{lists,cache/archives}/partial "$vm_dir/root"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" \
+        >"$apt/sources.list"
+    : >"$apt/status" # nothing is installed, so every dependency is fetched
+    local options=(
+        -o Dir::Etc::sourcelist="$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null
+        -o Dir::State::lists="$apt/lists" -o Dir::State::status="$apt/status"
+        -o Dir::Cache="$apt/cache" -o Debug::NoLocking=1 -o APT::Sandbox::User="$(id -un)"
+        -o Acquire::Languages=none -o Acquire::Retries=3
+    )
+    say "downloading the guest's kernel and tools (about 200 MB)"
+    { apt-get "${options[@]}" -q update &&
+        apt-get "${options[@]}" -q -y --no-install-recommends --download-only \
+            install "${guest_packages[@]}"; } >"$apt/log" 2>&1 </dev/null || {
+        tail -n 20 "$apt/log" >&2
+        die "the guest's packages could not be downloaded; apt's words are above."
+    }
+    say "unpacking them"
+    # Debian's merged /usr: packages still ship files under both names.
+    mkdir -p "$vm_dir"/root/usr/{bin,sbin,lib,lib64}
+    local name
+    for name in bin sbin lib lib64; do ln -s "usr/$name" "$vm_dir/root/$name"; done
+    for name in "$apt"/cache/archives/*.deb; do dpkg-deb -x "$name" "$vm_dir/root"; done
+    rm -rf "$apt"
+    extract_kernel
+    echo "$wanted" >"$vm_dir/root.stamp"
+}
+
+# Debian's kernel file is a loader with the compressed kernel inside. QEMU can enter the ELF kernel
+# itself, which saves seconds of decompression under emulation. Header fields (Linux boot protocol):
+# 0x1f1 setup sectors, 0x248 offset and 0x24c length of the payload, whose last 4 bytes are a size.
+extract_kernel() {
+    local file setup_sectors payload_offset payload_length magic unpack
+    file=$(find "$vm_dir/root/boot" -name 'vmlinuz-*' | head -n 1)
+    [ -n "$file" ] || die "the kernel package has no kernel in /boot."
+    setup_sectors=$(od -An -tu1 -j $((0x1f1)) -N 1 "$file")
+    read -r payload_offset payload_length < <(od -An -tu4 -j $((0x248)) -N 8 "$file")
+    payload_offset=$(((setup_sectors + 1) * 512 + payload_offset))
+    magic=$(od -An -tx1 -j "$payload_offset" -N 4 "$file" | tr -d ' ')
+    case $magic in
+    28b52ffd) unpack="zstd -dcq" ;;
+    fd377a58) unpack="xz -dc --single-stream" ;;
+    *) die "the kernel $file is compressed in a way this script does not know ($magic)." ;;
+    esac
+    head -c $((payload_offset + payload_length - 4)) "$file" |
+        tail -c +$((payload_offset + 1)) | $unpack >"$kernel.new"
+    [ "$(od -An -tx1 -N 4 "$kernel.new" | tr -d ' ')" = 7f454c46 ] ||
+        die "what was unpacked from $file is not an ELF kernel."
+    mv "$kernel.new" "$kernel"
+}
+
+main() {
+    # The usual case first, before anything slow.
+    if [ -s "$image" ] && [ -s "$kernel" ] && [ -z "$(missing_packages)" ]; then
+        say "ready: $image"
+        return
+    fi
+    mkdir -p "$vm_dir"
+    exec 9>"$vm_dir/lock"
+    flock 9 # a second setup.sh waits here for the first one
+    if [ -n "$(missing_packages)" ]; then
+        require_debian
+        refresh_lists
+        install_packages
+    fi
+    if [ ! -s "$image" ] || [ ! -s "$kernel" ]; then
+        require_debian
+        unpack_guest_root
+        say "building the guest's image"
+        "$linux_dir/initramfs.sh" "$vm_dir/root" "$image.new"
+        mv "$image.new" "$image"
+        # Keep the newest three: other checkouts of this project may use theirs.
+        find "$vm_dir" -maxdepth 1 -name 'image-*.cpio' -printf '%T@ %p\n' | sort -rn |
+            tail -n +4 | cut -d ' ' -f 2- | xargs -r rm -f --
+    fi
+    say "ready: $image"
+}
+
+main
