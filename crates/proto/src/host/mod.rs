@@ -1,1 +1,22 @@
-//! The host side.
+//! The host's side, sans I/O: the commands it sends, bringing a controller up, and reading what
+//! controllers say about themselves.
+//!
+//! Contract: everything that comes from a controller is hostile until it was read here. What a
+//! function returns is bounded and consistent; what makes no sense is an [`InfoError`] or a
+//! [`ConnectError`].
+//!
+//! Not implemented: authentication, reservations, zoned and key-value command sets, metadata.
+
+mod bringup;
+pub mod command;
+mod discovery;
+mod error;
+mod info;
+mod namespace;
+
+pub use bringup::{Bringup, Parameters, Step};
+pub use command::{Command, Data, Identity};
+pub use discovery::{DiscoveryEntry, DiscoveryKind, DiscoveryReader, DiscoveryStep};
+pub use error::{ConnectError, accepted, recognise, refused};
+pub use info::{ControllerInfo, InfoError};
+pub use namespace::{NamespaceInfo, parse_changed_namespaces, parse_namespace_list};

@@ -91,6 +91,18 @@ pub enum Event<'a> {
     },
 }
 
+/// Which part of a command's data a push is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// More follows.
+    More,
+    /// The last; a response capsule follows.
+    Last,
+    /// The last of a command that succeeded and has no result: needs no response capsule where
+    /// the SUCCESS flag is allowed.
+    Final,
+}
+
 /// Life of a slot; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Slot {
@@ -379,19 +391,19 @@ impl ControllerEnd {
     /// Emits the header for `length` bytes of data to the host, from `offset` of the command's
     /// data; the caller appends the bytes and then [`Self::data_digest`] of them.
     ///
-    /// `last` ends the transfer. Gives true if that also ended the command (SUCCESS flag): then
-    /// the slot is free and no response may follow; it is never so unless `status` is success.
+    /// Gives true if that also ended the command (SUCCESS flag): then the slot is free and no
+    /// response may follow.
     pub fn push_header(
         &mut self,
         slot: SlotId,
         offset: u32,
         length: u32,
-        last: Option<Status>,
+        part: Part,
         out: &mut impl Sink,
     ) -> bool {
         let cid = self.cid(slot);
-        let ends = self.success_flag && last.is_some_and(Status::is_success);
-        let flags = if last.is_some() { LAST_PDU } else { 0 } | if ends { SUCCESS } else { 0 };
+        let ends = self.success_flag && part == Part::Final;
+        let flags = if part != Part::More { LAST_PDU } else { 0 } | if ends { SUCCESS } else { 0 };
         let shape = self.shape::<DataPdu>(length);
         put_header(&DataPdu::c2h(cid.0, offset, shape, flags), shape, out);
         if ends {

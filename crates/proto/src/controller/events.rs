@@ -1,0 +1,191 @@
+//! Asynchronous events of one controller (NVMe Base Specification 2.0, "Asynchronous Event Request
+//! command").
+//!
+//! The controllers here only have notices. Each notice is told once and then masked until the host
+//! reads the log page that explains it without Retain Asynchronous Event:
+//!
+//! ```text
+//!           raised                told (an AER completes)
+//!    Quiet --------> Pending ---------------------------> Masked
+//!      ^                |                                   |
+//!      +----------------+-----------------------------------+
+//!                 the log page is read, RAE = 0
+//! ```
+
+use super::limits;
+use crate::ids::CommandId;
+use alloc::collections::VecDeque;
+
+/// Asynchronous Event Type 2h: notice.
+const TYPE_NOTICE: u64 = 2;
+
+/// The notices that our controllers give.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Notice {
+    /// Namespace Attribute Changed (00h), explained by the Changed Namespace List (04h).
+    NamespaceAttribute,
+    /// Discovery Log Page Change (F0h), explained by the discovery log page (70h).
+    DiscoveryLog,
+}
+
+impl Notice {
+    const ALL: [Self; 2] = [Self::NamespaceAttribute, Self::DiscoveryLog];
+
+    /// The bit that enables it in Asynchronous Event Configuration (feature 0Bh), and that says
+    /// that it is supported in OAES of Identify Controller.
+    pub(crate) const fn enable_bit(self) -> u32 {
+        match self {
+            Self::NamespaceAttribute => 1 << 8,
+            Self::DiscoveryLog => 1 << 31,
+        }
+    }
+
+    /// The completion's result: type, information and log page.
+    const fn result(self) -> u64 {
+        let (information, log_page) = match self {
+            Self::NamespaceAttribute => (0x00, 0x04),
+            Self::DiscoveryLog => (0xf0, 0x70),
+        };
+        TYPE_NOTICE | information << 8 | log_page << 16
+    }
+}
+
+/// Where one notice is in the diagram above.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Delivery {
+    /// Nothing to tell.
+    #[default]
+    Quiet,
+    /// To be told with the next request.
+    Pending,
+    /// Told; not told again before its log page is read.
+    Masked,
+}
+
+/// The held requests and the state of each notice.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    /// Asynchronous Event Requests without an answer, oldest first.
+    held: VecDeque<CommandId>,
+    deliveries: [Delivery; Notice::ALL.len()],
+    /// Asynchronous Event Configuration.
+    enabled: u32,
+}
+
+impl Events {
+    /// The current Asynchronous Event Configuration.
+    pub(crate) fn configuration(&self) -> u32 {
+        self.enabled
+    }
+
+    /// Sets the Asynchronous Event Configuration.
+    pub(crate) fn configure(&mut self, enabled: u32) {
+        self.enabled = enabled;
+    }
+
+    /// Holds a request. `false`: the limit is reached.
+    pub(crate) fn hold(&mut self, command: CommandId) -> bool {
+        let fits = self.held.len() < limits::ASYNC_EVENT_REQUESTS;
+        if fits {
+            self.held.push_back(command);
+        }
+        fits
+    }
+
+    /// Something happened that `notice` tells, if the host wants to know.
+    pub(crate) fn raise(&mut self, notice: Notice) {
+        let delivery = &mut self.deliveries[notice as usize];
+        if self.enabled & notice.enable_bit() != 0 && *delivery == Delivery::Quiet {
+            *delivery = Delivery::Pending;
+        }
+    }
+
+    /// The host read the notice's log page with Retain Asynchronous Event cleared.
+    pub(crate) fn log_was_read(&mut self, notice: Notice) {
+        self.deliveries[notice as usize] = Delivery::Quiet;
+    }
+
+    /// The next request to complete, with its result.
+    pub(crate) fn poll(&mut self) -> Option<(CommandId, u64)> {
+        let pending = |notice: &Notice| self.deliveries[*notice as usize] == Delivery::Pending;
+        let notice = Notice::ALL.into_iter().find(pending)?;
+        let command = self.held.pop_front()?;
+        self.deliveries[notice as usize] = Delivery::Masked;
+        Some((command, notice.result()))
+    }
+
+    /// Takes a held request back. `false`: it is not held.
+    pub(crate) fn abort(&mut self, command: CommandId) -> bool {
+        let index = self.held.iter().position(|&held| held == command);
+        index.and_then(|index| self.held.remove(index)).is_some()
+    }
+
+    /// Back to how a controller starts. Returns the requests that nothing will complete any more.
+    pub(crate) fn reset(&mut self) -> VecDeque<CommandId> {
+        core::mem::take(self).held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMESPACE: Notice = Notice::NamespaceAttribute;
+
+    #[test]
+    fn a_notice_waits_for_a_request_and_is_told_once() {
+        let mut events = Events::default();
+        events.configure(NAMESPACE.enable_bit());
+        events.raise(NAMESPACE);
+        events.raise(NAMESPACE);
+        assert_eq!(events.poll(), None);
+        assert!(events.hold(CommandId(7)));
+        assert!(events.hold(CommandId(8)));
+        assert_eq!(events.poll(), Some((CommandId(7), 0x0004_0002)));
+        assert_eq!(events.poll(), None);
+        events.raise(NAMESPACE);
+        assert_eq!(events.poll(), None, "masked until the log is read");
+        events.log_was_read(NAMESPACE);
+        assert_eq!(events.poll(), None, "reading the log tells what happened before");
+        events.raise(NAMESPACE);
+        assert_eq!(events.poll(), Some((CommandId(8), 0x0004_0002)));
+    }
+
+    #[test]
+    fn a_notice_that_is_not_enabled_is_not_told() {
+        let mut events = Events::default();
+        assert!(events.hold(CommandId(1)));
+        events.raise(NAMESPACE);
+        events.configure(NAMESPACE.enable_bit());
+        assert_eq!(events.poll(), None);
+        events.raise(NAMESPACE);
+        assert!(events.poll().is_some());
+    }
+
+    #[test]
+    fn different_notices_are_told_side_by_side() {
+        let mut events = Events::default();
+        events.configure(NAMESPACE.enable_bit() | Notice::DiscoveryLog.enable_bit());
+        events.raise(Notice::DiscoveryLog);
+        events.raise(NAMESPACE);
+        assert!(events.hold(CommandId(1)));
+        assert!(events.hold(CommandId(2)));
+        assert_eq!(events.poll(), Some((CommandId(1), 0x0004_0002)));
+        assert_eq!(events.poll(), Some((CommandId(2), 0x0070_f002)));
+    }
+
+    #[test]
+    fn requests_have_a_limit_and_can_be_aborted() {
+        let mut events = Events::default();
+        for id in 0..limits::ASYNC_EVENT_REQUESTS as u16 {
+            assert!(events.hold(CommandId(id)));
+        }
+        assert!(!events.hold(CommandId(99)));
+        assert!(events.abort(CommandId(2)));
+        assert!(!events.abort(CommandId(2)));
+        assert!(events.hold(CommandId(99)));
+        let left: alloc::vec::Vec<_> = events.reset().into();
+        assert_eq!(left, [0, 1, 3, 99].map(CommandId));
+        assert_eq!(events.configuration(), 0);
+    }
+}

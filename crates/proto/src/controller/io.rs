@@ -1,0 +1,348 @@
+//! I/O commands, from bytes to meaning, with every check that the command and the namespace allow
+//! (NVM Command Set Specification 1.0, "NVM Command Set"). Behind this nothing checks again.
+
+use super::admin::check_flags;
+use super::limits;
+use super::namespace::{NamespaceInfo, NamespaceTable};
+use crate::capsule::DataPointer;
+use crate::ids::{BlockCount, Lba, NamespaceId};
+use core::slice::ChunksExact;
+use farblock_wire::opcode::{DataDirection, NvmOpcode};
+use farblock_wire::sqe::Sqe;
+use farblock_wire::status::Status;
+
+/// A command of an I/O queue. Ranges are within the namespace, transfers within the limits, and
+/// data pointers as long as the transfer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoCommand {
+    /// Read blocks, and push them to the host.
+    Read {
+        /// From which namespace.
+        namespace: NamespaceId,
+        /// The first block.
+        lba: Lba,
+        /// How many blocks.
+        blocks: BlockCount,
+        /// Data must come from, or reach, the medium (FUA).
+        fua: bool,
+        /// The bytes to push and how the host takes them.
+        data: DataPointer,
+    },
+    /// Pull blocks from the host, and write them.
+    Write {
+        /// To which namespace.
+        namespace: NamespaceId,
+        /// The first block.
+        lba: Lba,
+        /// How many blocks.
+        blocks: BlockCount,
+        /// The data must be on the medium before completion (FUA).
+        fua: bool,
+        /// The bytes to pull and where the host has them.
+        data: DataPointer,
+    },
+    /// Pull blocks from the host, and compare them with what is there.
+    Compare {
+        /// In which namespace.
+        namespace: NamespaceId,
+        /// The first block.
+        lba: Lba,
+        /// How many blocks.
+        blocks: BlockCount,
+        /// Compare with what is on the medium (FUA).
+        fua: bool,
+        /// The bytes to pull and where the host has them.
+        data: DataPointer,
+    },
+    /// Check that blocks can be read.
+    Verify {
+        /// In which namespace.
+        namespace: NamespaceId,
+        /// The first block.
+        lba: Lba,
+        /// How many blocks.
+        blocks: BlockCount,
+        /// Check what is on the medium (FUA).
+        fua: bool,
+    },
+    /// Make blocks read as zeroes.
+    WriteZeroes {
+        /// In which namespace.
+        namespace: NamespaceId,
+        /// The first block.
+        lba: Lba,
+        /// How many blocks.
+        blocks: BlockCount,
+        /// The zeroes must be on the medium before completion (FUA).
+        fua: bool,
+        /// Giving the space back is welcome (DEAC).
+        deallocate: bool,
+    },
+    /// Pull ranges from the host, read them with [`DeallocateRanges::parse`], give their space
+    /// back (Dataset Management with AD).
+    Deallocate {
+        /// In which namespace.
+        namespace: NamespaceId,
+        /// How many ranges, 1 to 256.
+        ranges: u16,
+        /// The bytes to pull: at least 16 for each range, at most 4096.
+        data: DataPointer,
+    },
+    /// Hints about future use (Dataset Management without AD): complete with success, pull nothing.
+    Advise {
+        /// For which namespace.
+        namespace: NamespaceId,
+    },
+    /// Make completed writes durable.
+    Flush {
+        /// Of which namespace; [`NamespaceId::ALL`] for all.
+        namespace: NamespaceId,
+    },
+    /// A Fabrics command: hand the entry to
+    /// [`Registry::fabrics_on_io_queue`](super::Registry::fabrics_on_io_queue).
+    Fabrics,
+}
+
+/// Command dword 12 of the commands that name blocks, from the low bits: number of logical blocks.
+const CDW12_BLOCKS_Z: u32 = 0xffff;
+/// Command extension type, directive type, and a reserved bit: none of them is supported.
+const CDW12_UNSUPPORTED: u32 = 0xf << 16 | 0xf << 20;
+/// Storage tag check.
+const CDW12_STC: u32 = 1 << 24;
+/// Deallocate (DEAC) of Write Zeroes; otherwise reserved.
+const CDW12_DEAC: u32 = 1 << 25;
+/// Protection information action and checks (PRINFO).
+const CDW12_PRINFO: u32 = 0xf << 26;
+/// Force unit access (FUA).
+const CDW12_FUA: u32 = 1 << 30;
+/// Command dword 11 of Dataset Management: deallocate (AD).
+const CDW11_DEALLOCATE: u32 = 1 << 2;
+
+impl IoCommand {
+    /// Reads a command of an I/O queue.
+    ///
+    /// # Errors
+    /// The status to complete it with.
+    pub fn parse(sqe: &Sqe, table: &NamespaceTable) -> Result<Self, Status> {
+        let opcode = NvmOpcode(sqe.opcode);
+        if opcode == NvmOpcode::FABRICS {
+            return Ok(Self::Fabrics);
+        }
+        check_flags(sqe)?;
+        let namespace = NamespaceId(sqe.nsid.get());
+        if opcode == NvmOpcode::FLUSH && namespace == NamespaceId::ALL {
+            return Ok(Self::Flush { namespace });
+        }
+        let is_known = matches!(
+            opcode,
+            NvmOpcode::READ
+                | NvmOpcode::WRITE
+                | NvmOpcode::COMPARE
+                | NvmOpcode::VERIFY
+                | NvmOpcode::WRITE_ZEROES
+                | NvmOpcode::DATASET_MANAGEMENT
+                | NvmOpcode::FLUSH
+        );
+        if !is_known {
+            return Err(Status::INVALID_OPCODE.with_dnr());
+        }
+        let info = table.find(namespace).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
+        let changes = matches!(
+            opcode,
+            NvmOpcode::WRITE | NvmOpcode::WRITE_ZEROES | NvmOpcode::DATASET_MANAGEMENT
+        );
+        if changes && info.read_only {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
+        }
+        match opcode {
+            NvmOpcode::FLUSH => Ok(Self::Flush { namespace }),
+            NvmOpcode::DATASET_MANAGEMENT => dataset_management(sqe, namespace),
+            _ => Extent::parse(sqe, info)?.command(sqe, table, info),
+        }
+    }
+
+    /// The namespace that the command names; `None` for Fabrics commands.
+    #[must_use]
+    pub fn namespace(&self) -> Option<NamespaceId> {
+        match *self {
+            Self::Read { namespace, .. }
+            | Self::Write { namespace, .. }
+            | Self::Compare { namespace, .. }
+            | Self::Verify { namespace, .. }
+            | Self::WriteZeroes { namespace, .. }
+            | Self::Deallocate { namespace, .. }
+            | Self::Advise { namespace }
+            | Self::Flush { namespace } => Some(namespace),
+            Self::Fabrics => None,
+        }
+    }
+
+    /// How many bytes to pull from the host before the command can be carried out, and where it has
+    /// them.
+    #[must_use]
+    pub fn data_from_host(&self) -> Option<DataPointer> {
+        match *self {
+            Self::Write { data, .. } | Self::Compare { data, .. } => Some(data),
+            Self::Deallocate { data, .. } => Some(data),
+            _ => None,
+        }
+    }
+
+    /// How many bytes to push to the host.
+    #[must_use]
+    pub fn data_to_host(&self) -> Option<DataPointer> {
+        match *self {
+            Self::Read { data, .. } => Some(data),
+            _ => None,
+        }
+    }
+}
+
+/// The data pointer of a command that transfers `bytes`, which are not more than the host offers
+/// or expects, and not less.
+///
+/// # Errors
+/// Data SGL Length Invalid for another length, SGL Descriptor Type Invalid for a descriptor that
+/// cannot be used for the transfer, and those of [`DataPointer::parse`].
+pub fn data_pointer(sqe: &Sqe, bytes: u32) -> Result<DataPointer, Status> {
+    let data = usable_pointer(sqe)?;
+    if data.length() != bytes {
+        return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+    }
+    Ok(data)
+}
+
+/// A data pointer of any length that fits the direction of the transfer: capsules only carry data
+/// to the controller.
+fn usable_pointer(sqe: &Sqe) -> Result<DataPointer, Status> {
+    let data = DataPointer::parse(sqe)?;
+    let to_host = DataDirection::of_command(sqe) == DataDirection::ControllerToHost;
+    if to_host && matches!(data, DataPointer::InCapsule { .. }) {
+        return Err(Status::SGL_TYPE_INVALID.with_dnr());
+    }
+    Ok(data)
+}
+
+fn dataset_management(sqe: &Sqe, namespace: NamespaceId) -> Result<IoCommand, Status> {
+    if sqe.cdw11.get() & CDW11_DEALLOCATE == 0 {
+        return Ok(IoCommand::Advise { namespace });
+    }
+    // The number of ranges is 0's based, and has 8 bits.
+    let ranges = (sqe.cdw10.get() & 0xff) as u16 + 1;
+    let data = usable_pointer(sqe)?;
+    // Linux hosts always send 256 ranges' worth of bytes, because some devices read as many.
+    let needed = usize::from(ranges) * limits::DEALLOCATE_RANGE_BYTES;
+    let most = limits::DEALLOCATE_RANGES * limits::DEALLOCATE_RANGE_BYTES;
+    if !(needed..=most).contains(&(data.length() as usize)) {
+        return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+    }
+    Ok(IoCommand::Deallocate { namespace, ranges, data })
+}
+
+/// The blocks that a command names, checked against the namespace.
+#[derive(Clone, Copy)]
+struct Extent {
+    namespace: NamespaceId,
+    lba: Lba,
+    blocks: BlockCount,
+    fua: bool,
+}
+
+impl Extent {
+    fn parse(sqe: &Sqe, info: &NamespaceInfo) -> Result<Self, Status> {
+        let cdw12 = sqe.cdw12.get();
+        let is_write_zeroes = sqe.opcode == NvmOpcode::WRITE_ZEROES.0;
+        let reserved = if is_write_zeroes { 0 } else { CDW12_DEAC };
+        // Metadata does not exist here, so that a pointer to it must not either.
+        if cdw12 & (CDW12_UNSUPPORTED | reserved) != 0 || sqe.mptr.get() != 0 {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        if cdw12 & (CDW12_PRINFO | CDW12_STC) != 0 {
+            return Err(Status::INVALID_PROTECTION_INFORMATION.with_dnr());
+        }
+        let lba = Lba(u64::from(sqe.cdw11.get()) << 32 | u64::from(sqe.cdw10.get()));
+        let blocks = BlockCount((cdw12 & CDW12_BLOCKS_Z) + 1);
+        check_range(lba, blocks, info)?;
+        let fua = cdw12 & CDW12_FUA != 0;
+        Ok(Self { namespace: NamespaceId(sqe.nsid.get()), lba, blocks, fua })
+    }
+
+    fn command(
+        self,
+        sqe: &Sqe,
+        table: &NamespaceTable,
+        info: &NamespaceInfo,
+    ) -> Result<IoCommand, Status> {
+        let Self { namespace, lba, blocks, fua } = self;
+        match NvmOpcode(sqe.opcode) {
+            NvmOpcode::VERIFY => Ok(IoCommand::Verify { namespace, lba, blocks, fua }),
+            NvmOpcode::WRITE_ZEROES => {
+                let deallocate = sqe.cdw12.get() & CDW12_DEAC != 0 && info.deallocate;
+                Ok(IoCommand::WriteZeroes { namespace, lba, blocks, fua, deallocate })
+            }
+            opcode => {
+                let data = data_pointer(sqe, self.transfer_bytes(table, info)?)?;
+                Ok(match opcode {
+                    NvmOpcode::READ => IoCommand::Read { namespace, lba, blocks, fua, data },
+                    NvmOpcode::WRITE => IoCommand::Write { namespace, lba, blocks, fua, data },
+                    NvmOpcode::COMPARE => IoCommand::Compare { namespace, lba, blocks, fua, data },
+                    _ => unreachable!("the caller lets only known commands in"),
+                })
+            }
+        }
+    }
+
+    fn transfer_bytes(self, table: &NamespaceTable, info: &NamespaceInfo) -> Result<u32, Status> {
+        let too_many = info.max_blocks != 0 && self.blocks.0 > info.max_blocks;
+        let bytes = u64::from(self.blocks.0) * u64::from(info.block_size);
+        match u32::try_from(bytes) {
+            Ok(bytes) if bytes <= table.max_transfer_bytes() && !too_many => Ok(bytes),
+            _ => Err(Status::INVALID_FIELD.with_dnr()),
+        }
+    }
+}
+
+fn check_range(lba: Lba, blocks: BlockCount, info: &NamespaceInfo) -> Result<(), Status> {
+    match lba.0.checked_add(u64::from(blocks.0)) {
+        Some(end) if end <= info.blocks => Ok(()),
+        _ => Err(Status::LBA_OUT_OF_RANGE.with_dnr()),
+    }
+}
+
+/// The ranges of a Dataset Management command, in the host's order, without the empty ones. All are
+/// within the namespace ("Dataset Management command").
+#[derive(Clone, Debug)]
+pub struct DeallocateRanges<'a> {
+    ranges: ChunksExact<'a, u8>,
+}
+
+impl<'a> DeallocateRanges<'a> {
+    /// Reads the first `ranges` of `data`, which may be longer.
+    ///
+    /// # Errors
+    /// LBA Out of Range if any of them is, Data SGL Length Invalid if `data` is too short.
+    pub fn parse(data: &'a [u8], ranges: u16, info: &NamespaceInfo) -> Result<Self, Status> {
+        let bytes = data
+            .get(..usize::from(ranges) * limits::DEALLOCATE_RANGE_BYTES)
+            .ok_or(Status::DATA_SGL_LENGTH_INVALID.with_dnr())?;
+        let ranges = Self { ranges: bytes.chunks_exact(limits::DEALLOCATE_RANGE_BYTES) };
+        ranges.clone().try_for_each(|(lba, blocks)| check_range(lba, blocks, info))?;
+        Ok(ranges)
+    }
+}
+
+impl Iterator for DeallocateRanges<'_> {
+    type Item = (Lba, BlockCount);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.ranges.by_ref().map(parse_range).find(|&(_, blocks)| blocks != BlockCount(0))
+    }
+}
+
+/// A range: context attributes, length in blocks, first block.
+fn parse_range(bytes: &[u8]) -> (Lba, BlockCount) {
+    let (blocks, lba) = bytes[4..].split_at(4);
+    let blocks = u32::from_le_bytes(blocks.try_into().expect("split at 4 bytes"));
+    let lba = u64::from_le_bytes(lba.try_into().expect("a range has 16 bytes"));
+    (Lba(lba), BlockCount(blocks))
+}

@@ -1,0 +1,125 @@
+//! Namespaces as a controller describes them, and the snapshot that I/O queues work from.
+
+use super::config::ConfigError;
+use super::limits;
+use crate::ids::NamespaceId;
+use alloc::vec::Vec;
+
+/// What a controller says about a namespace (NVM Command Set Specification 1.0, "Identify
+/// Namespace Data Structure"), and what it checks commands against.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NamespaceInfo {
+    /// Logical block size in bytes (LBADS): a power of two.
+    pub block_size: u32,
+    /// Capacity in logical blocks (NSZE, NCAP, NUSE).
+    pub blocks: u64,
+    /// Commands that change the namespace are refused (NSATTR bit 0).
+    pub read_only: bool,
+    /// Completed writes may be lost until a flush (VWC).
+    pub volatile_cache: bool,
+    /// Deallocating gives space back, and deallocated blocks read as zeroes (DLFEAT).
+    pub deallocate: bool,
+    /// Commands that do not cross a multiple of this many blocks are fastest (NOIOB); 0: unknown.
+    pub optimal_blocks: u32,
+    /// Writes in multiples of this many blocks, aligned to it, are fastest (NPWG, NPWA, NPDG,
+    /// NPDA, NOWS); 0: unknown.
+    pub preferred_blocks: u32,
+    /// Most blocks that one command may read or write; 0: as the largest transfer (MDTS) says.
+    pub max_blocks: u32,
+    /// UUID (namespace identification descriptor 3h); all zero: none.
+    pub uuid: [u8; 16],
+    /// NGUID (descriptor 2h); all zero: none.
+    pub nguid: [u8; 16],
+    /// EUI-64 (descriptor 1h); all zero: none.
+    pub eui64: [u8; 8],
+}
+
+impl NamespaceInfo {
+    /// A writable namespace without a cache, hints or identifiers.
+    #[must_use]
+    pub fn new(block_size: u32, blocks: u64) -> Self {
+        Self {
+            block_size,
+            blocks,
+            read_only: false,
+            volatile_cache: false,
+            deallocate: false,
+            optimal_blocks: 0,
+            preferred_blocks: 0,
+            max_blocks: 0,
+            uuid: [0; 16],
+            nguid: [0; 16],
+            eui64: [0; 8],
+        }
+    }
+
+    /// Base-two logarithm of the block size (LBADS).
+    #[must_use]
+    pub fn block_shift(&self) -> u32 {
+        self.block_size.trailing_zeros()
+    }
+
+    /// Whether the namespace can be offered under `id`.
+    pub(crate) fn check(&self, id: NamespaceId) -> Result<(), ConfigError> {
+        if id.0 == 0 || id.0 > limits::MAX_NAMESPACE_ID {
+            return Err(ConfigError::NamespaceId(id));
+        }
+        let size = self.block_size;
+        let size_fits = (limits::MIN_BLOCK_BYTES..=limits::MAX_BLOCK_BYTES).contains(&size);
+        if !size.is_power_of_two() || !size_fits {
+            return Err(ConfigError::BlockSize(size));
+        }
+        // The capacity in bytes has to fit 64 bits, so that no offset computed from it wraps.
+        if self.blocks == 0 || self.blocks.checked_mul(u64::from(size)).is_none() {
+            return Err(ConfigError::Capacity(self.blocks));
+        }
+        Ok(())
+    }
+}
+
+/// The namespaces of a subsystem at one moment, for I/O queues: shared, never changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamespaceTable {
+    generation: u64,
+    max_transfer_bytes: u32,
+    /// Sorted by identifier.
+    namespaces: Vec<(NamespaceId, NamespaceInfo)>,
+}
+
+impl NamespaceTable {
+    /// A table of `namespaces`; `generation` rises with every change of a subsystem's table.
+    #[must_use]
+    pub fn new(
+        generation: u64,
+        max_transfer_bytes: u32,
+        namespaces: impl IntoIterator<Item = (NamespaceId, NamespaceInfo)>,
+    ) -> Self {
+        let mut namespaces: Vec<_> = namespaces.into_iter().collect();
+        namespaces.sort_by_key(|&(id, _)| id);
+        Self { generation, max_transfer_bytes, namespaces }
+    }
+
+    /// Which version of the subsystem's namespaces this is: higher is newer.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Most bytes that one command may transfer (MDTS).
+    #[must_use]
+    pub fn max_transfer_bytes(&self) -> u32 {
+        self.max_transfer_bytes
+    }
+
+    /// The namespace `id`, if it is active.
+    #[must_use]
+    pub fn find(&self, id: NamespaceId) -> Option<&NamespaceInfo> {
+        let index = self.namespaces.binary_search_by_key(&id, |&(id, _)| id).ok()?;
+        Some(&self.namespaces[index].1)
+    }
+
+    /// Every namespace, by rising identifier.
+    pub fn iter(&self) -> impl Iterator<Item = (NamespaceId, &NamespaceInfo)> {
+        self.namespaces.iter().map(|(id, info)| (*id, info))
+    }
+}

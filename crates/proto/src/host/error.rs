@@ -1,0 +1,280 @@
+//! Why a connection did not come about, in words that tell a person what to look at.
+
+use alloc::string::String;
+use core::fmt;
+use core::time::Duration;
+use farblock_wire::Status;
+use farblock_wire::fabrics::{ConnectCommand, ConnectData, ConnectInvalidParameter, ConnectResult};
+use farblock_wire::tcp::FatalErrorStatus;
+
+/// Why a host could not connect to a controller, or not bring it up.
+///
+/// The driver adds what only it can know (the network's errors); the state machines the rest.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The name of the address means nothing, with the resolver's reason.
+    Unresolved(String),
+    /// Nobody listens at the address.
+    Refused,
+    /// The network does not lead there, with the system's reason.
+    Unreachable(String),
+    /// No answer in time.
+    TimedOut {
+        /// What was waited for.
+        during: &'static str,
+        /// How long.
+        after: Duration,
+    },
+    /// The peer closed the connection.
+    Closed {
+        /// What was waited for.
+        during: &'static str,
+    },
+    /// Any other failure of the connection or of this machine, with the system's reason.
+    Io(String),
+    /// Something answered, but not an NVMe/TCP controller.
+    NotNvmeTcp {
+        /// What the answer looks like, if it is recognised.
+        looks_like: Option<&'static str>,
+    },
+    /// The controller does not grant the digests that were asked for.
+    DigestsRefused,
+    /// A digest did not match: the data was damaged on its way.
+    DigestMismatch,
+    /// The controller ended the connection with a terminate PDU.
+    Terminated(FatalErrorStatus),
+    /// The controller broke the protocol.
+    Protocol(&'static str),
+    /// The target has no subsystem of that name.
+    NoSuchSubsystem,
+    /// The subsystem does not accept this host.
+    HostNotAllowed,
+    /// The controller does not accept the queue size.
+    QueueSizeInvalid,
+    /// The controller rejects a parameter of the Connect command.
+    InvalidParameter(ConnectInvalidParameter),
+    /// The subsystem has no controller or queue to spare.
+    ControllerBusy,
+    /// The controller does not know the format of the Connect command.
+    IncompatibleFormat,
+    /// The discovery information is out of date.
+    RestartDiscovery,
+    /// The host must authenticate, which is not implemented.
+    AuthenticationRequired,
+    /// A command that is needed to bring the controller up failed.
+    CommandFailed {
+        /// The command.
+        what: &'static str,
+        /// Its status.
+        status: Status,
+    },
+    /// The controller did not become ready.
+    NotReady {
+        /// How long it was given: as long as it asks for.
+        after: Duration,
+    },
+    /// The controller reports a fatal internal state (CSTS.CFS).
+    ControllerFatal,
+    /// Every I/O queue that the controller granted is in use.
+    NoQueueLeft {
+        /// How many it granted.
+        granted: u16,
+    },
+}
+
+impl ConnectError {
+    /// Whether trying the same again later may help.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::ControllerBusy
+            | Self::Refused
+            | Self::Unreachable(_)
+            | Self::TimedOut { .. }
+            | Self::Closed { .. }
+            | Self::NotReady { .. } => true,
+            Self::CommandFailed { status, .. } => !status.is_dnr(),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unresolved(reason) => write!(f, "the address cannot be resolved: {reason}"),
+            Self::Refused => f.write_str("connection refused: nothing listens at this address"),
+            Self::Unreachable(reason) => write!(f, "the address is unreachable: {reason}"),
+            Self::TimedOut { during, after } => {
+                write!(f, "timed out after {after:?} while waiting for {during}")
+            }
+            Self::Closed { during } => {
+                write!(f, "the peer closed the connection while it was to send {during}")
+            }
+            Self::Io(reason) => write!(f, "the connection failed: {reason}"),
+            Self::NotNvmeTcp { looks_like: Some(what) } => {
+                write!(f, "the peer does not speak NVMe/TCP: it looks like {what}")
+            }
+            Self::NotNvmeTcp { looks_like: None } => f.write_str("the peer does not speak NVMe/TCP"),
+            Self::DigestsRefused => {
+                f.write_str("the controller does not grant the digests that were asked for")
+            }
+            Self::DigestMismatch => f.write_str("a digest did not match: data is damaged on the way"),
+            Self::Terminated(status) => {
+                write!(f, "the controller ended the connection: {status}")
+            }
+            Self::Protocol(reason) => write!(f, "the controller broke the protocol: {reason}"),
+            Self::NoSuchSubsystem => f.write_str("the target has no such subsystem"),
+            Self::HostNotAllowed => f.write_str("the subsystem does not allow this host"),
+            Self::QueueSizeInvalid => {
+                f.write_str("the controller does not accept the queue size: use a smaller depth")
+            }
+            Self::InvalidParameter(parameter) => {
+                write!(f, "the controller rejects {}", Parameter(*parameter))
+            }
+            Self::ControllerBusy => {
+                f.write_str("the controller is busy: no controller or queue is free")
+            }
+            Self::IncompatibleFormat => {
+                f.write_str("the controller does not know this format of the Connect command")
+            }
+            Self::RestartDiscovery => {
+                f.write_str("the discovery information is out of date: discover again")
+            }
+            Self::AuthenticationRequired => {
+                f.write_str("the controller requires authentication, which is not implemented")
+            }
+            Self::CommandFailed { what, status } => write!(f, "{what} failed: {status}"),
+            Self::NotReady { after } => {
+                write!(f, "the controller did not become ready within {after:?}")
+            }
+            Self::ControllerFatal => f.write_str("the controller reports a fatal internal error"),
+            Self::NoQueueLeft { granted } => {
+                write!(f, "all {granted} I/O queues that the controller granted are in use")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ConnectError {}
+
+/// What a failed Connect means (Base 2.0c, "Connect Command and Response", status values).
+#[must_use]
+pub fn refused(status: Status, result: u64) -> ConnectError {
+    const SQSIZE: ConnectInvalidParameter =
+        ConnectInvalidParameter::in_command(core::mem::offset_of!(ConnectCommand, sqsize_z));
+    const SUBNQN: ConnectInvalidParameter =
+        ConnectInvalidParameter::in_data(core::mem::offset_of!(ConnectData, subnqn));
+    const HOSTNQN: ConnectInvalidParameter =
+        ConnectInvalidParameter::in_data(core::mem::offset_of!(ConnectData, hostnqn));
+    match Status(status.code()) {
+        Status::CONNECT_INCOMPATIBLE_FORMAT => ConnectError::IncompatibleFormat,
+        Status::CONNECT_CONTROLLER_BUSY => ConnectError::ControllerBusy,
+        Status::CONNECT_INVALID_PARAMETERS => match ConnectInvalidParameter::parse(result) {
+            SUBNQN => ConnectError::NoSuchSubsystem,
+            HOSTNQN => ConnectError::HostNotAllowed,
+            SQSIZE => ConnectError::QueueSizeInvalid,
+            other => ConnectError::InvalidParameter(other),
+        },
+        Status::CONNECT_RESTART_DISCOVERY => ConnectError::RestartDiscovery,
+        Status::CONNECT_INVALID_HOST => ConnectError::HostNotAllowed,
+        Status::AUTHENTICATION_REQUIRED => ConnectError::AuthenticationRequired,
+        _ => ConnectError::CommandFailed { what: "Connect", status },
+    }
+}
+
+/// Reads the result of a successful Connect: the controller's identifier.
+///
+/// # Errors
+/// When the controller wants authentication first.
+pub fn accepted(result: u64) -> Result<u16, ConnectError> {
+    let result = ConnectResult::parse(result);
+    if result.authreq & (ConnectResult::AUTHREQ_ATR | ConnectResult::AUTHREQ_ASCR) != 0 {
+        return Err(ConnectError::AuthenticationRequired);
+    }
+    Ok(result.cntlid)
+}
+
+/// What a peer that answers an ICReq with these bytes probably is.
+#[must_use]
+pub fn recognise(answer: &[u8]) -> Option<&'static str> {
+    const ISCSI_LOGIN_RESPONSE: u8 = 0x23;
+    match answer {
+        [b'H', b'T', b'T', b'P', b'/', ..] => Some("a web server (HTTP)"),
+        [b'S', b'S', b'H', b'-', ..] => Some("an SSH server"),
+        [b'2', b'2', b'0', b' ' | b'-', ..] => Some("a mail or file transfer server"),
+        [0x15 | 0x16, 0x03, ..] => Some("a TLS server"),
+        [b'N', b'B', b'D', b'M', ..] => Some("an NBD server"),
+        [ISCSI_LOGIN_RESPONSE, _, _, _, _, ..] => Some("an iSCSI target"),
+        _ => None,
+    }
+}
+
+/// Names the field at an offset of the Connect command or its data.
+struct Parameter(ConnectInvalidParameter);
+
+impl fmt::Display for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match (self.0.in_data, self.0.offset) {
+            (true, 0) => "the host identifier",
+            (true, 16) => "the controller identifier",
+            (true, 256) => "the subsystem NQN",
+            (true, 512) => "the host NQN",
+            (false, 40) => "the record format",
+            (false, 42) => "the queue identifier",
+            (false, 44) => "the queue size",
+            (false, 46) => "the connect attributes",
+            (false, 48) => "the keep alive timeout",
+            (in_data, offset) => {
+                let place = if in_data { "data" } else { "command" };
+                return write!(f, "byte {offset} of the Connect {place}");
+            }
+        };
+        f.write_str(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn every_way_to_be_refused_has_its_words() {
+        let data = |offset| ConnectInvalidParameter::in_data(offset).emit();
+        let command = |offset| ConnectInvalidParameter::in_command(offset).emit();
+        let invalid = Status::CONNECT_INVALID_PARAMETERS.with_dnr();
+        assert_eq!(refused(invalid, data(256)), ConnectError::NoSuchSubsystem);
+        assert_eq!(refused(invalid, data(512)), ConnectError::HostNotAllowed);
+        assert_eq!(refused(invalid, command(44)), ConnectError::QueueSizeInvalid);
+        let other = refused(invalid, command(42));
+        assert_eq!(other.to_string(), "the controller rejects the queue identifier");
+        let other = refused(invalid, data(300));
+        assert_eq!(other.to_string(), "the controller rejects byte 300 of the Connect data");
+        let simple = |status: Status| refused(status, 0);
+        assert_eq!(simple(Status::CONNECT_INVALID_HOST), ConnectError::HostNotAllowed);
+        assert_eq!(simple(Status::CONNECT_CONTROLLER_BUSY), ConnectError::ControllerBusy);
+        assert_eq!(simple(Status::CONNECT_RESTART_DISCOVERY), ConnectError::RestartDiscovery);
+        assert_eq!(
+            simple(Status::AUTHENTICATION_REQUIRED),
+            ConnectError::AuthenticationRequired
+        );
+        assert!(matches!(simple(Status::INTERNAL_ERROR), ConnectError::CommandFailed { .. }));
+    }
+
+    #[test]
+    fn authentication_is_asked_for_in_the_result() {
+        assert_eq!(accepted(0x0000_0007), Ok(7));
+        assert_eq!(accepted(0x0002_0007), Err(ConnectError::AuthenticationRequired));
+    }
+
+    #[test]
+    fn strangers_are_recognised() {
+        assert_eq!(recognise(b"HTTP/1.1 400 Bad Request"), Some("a web server (HTTP)"));
+        assert_eq!(recognise(b"SSH-2.0-OpenSSH_9.6"), Some("an SSH server"));
+        assert_eq!(recognise(&[0x15, 3, 1, 0, 2, 2, 70]), Some("a TLS server"));
+        assert_eq!(recognise(b""), None);
+        assert_eq!(recognise(&[0x01, 0, 128, 0, 128]), None);
+    }
+}

@@ -1,0 +1,207 @@
+//! What a controller says about itself.
+
+use super::error::ConnectError;
+use alloc::string::String;
+use core::fmt;
+use core::time::Duration;
+use farblock_wire::IDENTIFY_BYTES;
+use farblock_wire::property::Version;
+
+/// Bytes of a submission queue entry, which IOCCSZ counts too.
+const SQE_BYTES: u32 = 64;
+/// IOCCSZ and IORCSZ are in units of 16 bytes.
+const CAPSULE_UNIT_BYTES: u32 = 16;
+/// Smallest memory page, for MDTS: 2^12 bytes.
+const PAGE_SHIFT: u32 = 12;
+/// CNTRLTYPE of a discovery controller.
+const TYPE_DISCOVERY: u8 = 2;
+/// OACS and ONCS bits that the host looks at.
+const ONCS_DSM: u16 = 1 << 2;
+const ONCS_WRITE_ZEROES: u16 = 1 << 3;
+
+/// A controller's answer that makes no sense, or describes what is not supported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum InfoError {
+    /// Fewer bytes than the structure has.
+    TooShort,
+    /// There is no active namespace of that identifier.
+    NoSuchNamespace,
+    /// The LBA format in use is none of the namespace's formats.
+    FormatOutOfRange,
+    /// The block size is none that the host can use, 2 to this power.
+    BlockSize {
+        /// LBADS.
+        shift: u8,
+    },
+    /// Blocks carry metadata.
+    Metadata {
+        /// Bytes per block.
+        bytes: u16,
+    },
+    /// The capacity does not fit an offset in bytes.
+    TooLarge {
+        /// NSZE.
+        blocks: u64,
+    },
+    /// A list of namespaces is not in ascending order.
+    NotAscending,
+    /// The discovery log page has a format that is not known.
+    RecordFormat(u16),
+    /// The discovery log page claims more records than anybody has.
+    TooManyRecords(u64),
+    /// The discovery log page changes faster than it can be read.
+    Unstable,
+}
+
+impl fmt::Display for InfoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooShort => f.write_str("the answer is too short"),
+            Self::NoSuchNamespace => f.write_str("there is no such namespace"),
+            Self::FormatOutOfRange => f.write_str("the LBA format in use does not exist"),
+            Self::BlockSize { shift } => {
+                write!(f, "the block size (2^{shift} bytes) is not supported")
+            }
+            Self::Metadata { bytes } => {
+                write!(f, "blocks carry {bytes} bytes of metadata, which is not supported")
+            }
+            Self::TooLarge { blocks } => write!(f, "{blocks} blocks are more than can be"),
+            Self::NotAscending => f.write_str("the list of namespaces is out of order"),
+            Self::RecordFormat(format) => {
+                write!(f, "the discovery log page has the unknown format {format}")
+            }
+            Self::TooManyRecords(count) => {
+                write!(f, "the discovery log page claims {count} records")
+            }
+            Self::Unstable => f.write_str("the discovery log page keeps changing"),
+        }
+    }
+}
+
+impl core::error::Error for InfoError {}
+
+/// Text of a fixed-length field: without its padding, and nothing that could move a cursor.
+pub(super) fn text(field: &[u8]) -> String {
+    let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
+    let text = String::from_utf8_lossy(&field[..end]);
+    text.trim().chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// What the host knows of a controller once it is ready.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ControllerInfo {
+    /// Controller identifier (CNTLID).
+    pub cntlid: u16,
+    /// Serial number.
+    pub serial: String,
+    /// Model number.
+    pub model: String,
+    /// Firmware revision.
+    pub firmware: String,
+    /// NQN that the controller reports for its subsystem; may be empty.
+    pub subnqn: String,
+    /// Version of the NVMe specification (VS).
+    pub version: Version,
+    /// It is a discovery controller.
+    pub discovery: bool,
+    /// Most bytes a command may move (MDTS); `None` for no limit.
+    pub max_transfer_bytes: Option<u32>,
+    /// Bytes of data that a command capsule of an I/O queue may carry (IOCCSZ).
+    pub in_capsule_bytes: u32,
+    /// Largest namespace identifier (NN).
+    pub namespaces: u32,
+    /// SGL support (SGLS), as it is.
+    pub sgls: u32,
+    /// Optional NVM commands (ONCS), as they are.
+    pub oncs: u16,
+    /// There is a volatile write cache (VWC).
+    pub volatile_cache: bool,
+    /// Keep alive granularity (KAS); zero if the controller does not say.
+    pub keep_alive_granularity: Duration,
+    /// Asynchronous event requests that may be outstanding (AERL, 1-based).
+    pub event_requests: u16,
+    /// Events that can be enabled (OAES), as they are.
+    pub events_supported: u32,
+    /// Most commands outstanding on an I/O queue (MAXCMD); 0 if the controller does not say.
+    pub max_commands: u16,
+    /// Largest I/O queue, in entries (MQES, 1-based).
+    pub max_queue_entries: u32,
+    /// I/O queues that the controller granted.
+    pub queues: u16,
+    /// How long the controller may take to become ready.
+    pub ready_timeout: Duration,
+    /// What was written to CC.
+    pub configuration: u32,
+}
+
+impl ControllerInfo {
+    /// Dataset Management is supported.
+    #[must_use]
+    pub fn has_deallocate(&self) -> bool {
+        self.oncs & ONCS_DSM != 0
+    }
+
+    /// Write Zeroes is supported.
+    #[must_use]
+    pub fn has_write_zeroes(&self) -> bool {
+        self.oncs & ONCS_WRITE_ZEROES != 0
+    }
+
+    /// Commands in flight and SQSIZE (0's-based) for an I/O queue that is to hold `depth`
+    /// commands. A queue has one entry more than commands, as a full one could not be told from
+    /// an empty one.
+    #[must_use]
+    pub fn queue_depth(&self, depth: u16) -> u16 {
+        let most = self.max_queue_entries.saturating_sub(1);
+        let most = match self.max_commands {
+            0 => most,
+            commands => most.min(commands.into()),
+        };
+        // 0FFFFh would leave no identifier for "none".
+        let most = u16::try_from(most).unwrap_or(u16::MAX).min(u16::MAX - 1);
+        depth.clamp(1, most.max(1))
+    }
+
+    /// Reads an Identify Controller data structure into the fields it is about.
+    pub(super) fn read_identify(&mut self, data: &[u8], mpsmin: u8) -> Result<(), ConnectError> {
+        if data.len() < IDENTIFY_BYTES {
+            return Err(ConnectError::Protocol("Identify Controller is too short"));
+        }
+        let u16_at = |at: usize| u16::from_le_bytes([data[at], data[at + 1]]);
+        let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
+        self.serial = text(&data[4..24]);
+        self.model = text(&data[24..64]);
+        self.firmware = text(&data[64..72]);
+        self.max_transfer_bytes = match data[77] {
+            0 => None,
+            mdts => Some(1u32.checked_shl(PAGE_SHIFT + u32::from(mpsmin) + u32::from(mdts)))
+                .map(|bytes| bytes.unwrap_or(u32::MAX)),
+        };
+        self.cntlid = u16_at(78);
+        self.events_supported = u32_at(92);
+        self.discovery = data[111] == TYPE_DISCOVERY;
+        self.event_requests = u16::from(data[259]) + 1;
+        self.keep_alive_granularity = Duration::from_millis(100) * u32::from(u16_at(320));
+        self.max_commands = u16_at(514);
+        self.namespaces = u32_at(516);
+        self.oncs = u16_at(520);
+        self.volatile_cache = data[525] & 1 != 0;
+        self.sgls = u32_at(536);
+        self.subnqn = text(&data[768..1024]);
+        self.in_capsule_bytes = in_capsule_bytes(u32_at(1792), u16_at(1800));
+        if !self.discovery && u32_at(1792) < SQE_BYTES / CAPSULE_UNIT_BYTES {
+            return Err(ConnectError::Protocol("IOCCSZ has no room for a command"));
+        }
+        Ok(())
+    }
+}
+
+/// Room for data in a capsule of IOCCSZ units. Data that would not follow the entry at once
+/// (ICDOFF) is not worth having.
+fn in_capsule_bytes(ioccsz: u32, icdoff: u16) -> u32 {
+    if icdoff != 0 {
+        return 0;
+    }
+    ioccsz.saturating_mul(CAPSULE_UNIT_BYTES).saturating_sub(SQE_BYTES)
+}

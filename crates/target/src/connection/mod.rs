@@ -1,0 +1,585 @@
+//! One connection: one queue pair, from accept to the last buffer's return.
+//!
+//! ```text
+//!            Connect accepted        shutdown of the target
+//!  Waiting ------------------> Open ------------------------> Draining
+//!     |  fault, timeout          |  fault, host gone, torn down   |  nothing in flight
+//!     +--------------------------+--------------------------------+
+//!                                v
+//!                  Closing (what was emitted is still sent)
+//!                                v  sent, or it cannot be
+//!                             Closed  --> freed when the stream is gone and every operation
+//!                                         that was handed to a namespace has ended
+//! ```
+
+mod commands;
+mod io;
+
+use crate::core::Context;
+use crate::limits;
+use crate::shared::{Counters, Route, Tally};
+use crate::volumes::VolumeId;
+use farblock_proto::capsule::DataPointer;
+use farblock_proto::controller::{IoCommand, NamespaceTable, SubsystemId, Traffic};
+use farblock_proto::ids::{ControllerId, NamespaceId, QueueId};
+use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event as TcpEvent, Part};
+use farblock_proto::tcp::{Sink, SlotId};
+use farblock_reactor::{Buffer, Event, SendBatch, StreamId, TaskId};
+use farblock_wire::{Cqe, Sqe, Status};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A connection of a core, by number; the core reuses numbers only after the connection is freed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct ConnectionKey(pub(crate) u32);
+
+/// Bits of a block operation's token that hold the slot; the rest holds the connection.
+const TOKEN_SLOT_BITS: u32 = 16;
+
+/// The token of the operations of `slot` of connection `key`.
+fn token(key: ConnectionKey, slot: SlotId) -> u64 {
+    u64::from(key.0) << TOKEN_SLOT_BITS | u64::from(slot.0)
+}
+
+/// Whose operation has `token`.
+pub(crate) fn token_owner(token: u64) -> (ConnectionKey, SlotId) {
+    (ConnectionKey((token >> TOKEN_SLOT_BITS) as u32), SlotId(token as u16))
+}
+
+/// Life of a connection; see the module's diagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Its Connect command was not accepted yet.
+    Waiting,
+    /// It serves commands.
+    Open,
+    /// It finishes what it has accepted and accepts nothing new.
+    Draining,
+    /// It only sends what was emitted.
+    Closing,
+    /// It neither sends nor receives; the stream is on its way out.
+    Closed,
+    /// The stream is gone.
+    Gone,
+}
+
+/// What the Connect command made of the connection.
+pub(crate) enum Session {
+    /// No queue yet.
+    None,
+    /// The admin queue of a controller.
+    Admin { controller: ControllerId },
+    /// An I/O queue of a controller.
+    Io(Box<IoSession>),
+}
+
+/// An I/O queue's view of its subsystem.
+pub(crate) struct IoSession {
+    pub(crate) controller: ControllerId,
+    pub(crate) queue: QueueId,
+    pub(crate) subsystem: SubsystemId,
+    pub(crate) table: Arc<NamespaceTable>,
+    /// The core's queues into namespaces used so far: a handful, so a search is quick.
+    pub(crate) volumes: Vec<(NamespaceId, VolumeId)>,
+    pub(crate) counters: Arc<Counters>,
+    /// Marked for the keep-alive timer when commands arrive.
+    pub(crate) traffic: Arc<Traffic>,
+}
+
+/// What a command in a slot is.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    /// No command, or one that is already answered.
+    None,
+    /// The Connect command, whose data is being pulled.
+    Connect,
+    /// An admin command, whose data is being pulled.
+    Admin,
+    /// An asynchronous event request, held until there is an event.
+    Held,
+    /// An I/O command.
+    Io(IoCommand),
+}
+
+/// A slot's command and what it holds.
+struct Request {
+    work: Work,
+    sqe: Sqe,
+    /// Data from the host or for it.
+    buffer: Option<Buffer>,
+    /// What a Compare reads.
+    second: Option<Buffer>,
+    /// Bytes that the buffers count for.
+    held_bytes: usize,
+    /// Block operations that have not ended.
+    operations: u32,
+    /// The first error, or success.
+    status: Status,
+    /// How much a Verify has read, or is reading.
+    verified_blocks: u32,
+}
+
+impl Request {
+    fn new() -> Self {
+        Self {
+            work: Work::None,
+            sqe: Sqe::zeroed(),
+            buffer: None,
+            second: None,
+            held_bytes: 0,
+            operations: 0,
+            status: Status::SUCCESS,
+            verified_blocks: 0,
+        }
+    }
+}
+
+/// Lets proto emit into a send batch.
+struct Out<'a>(&'a mut SendBatch);
+
+impl Sink for Out<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.bytes(bytes);
+    }
+}
+
+/// See the module's text.
+pub(crate) struct Connection {
+    route: Route,
+    task: TaskId,
+    stream: StreamId,
+    pub(crate) peer: SocketAddr,
+    local: SocketAddr,
+    state: State,
+    end: ControllerEnd,
+    pub(crate) session: Session,
+    requests: Vec<Request>,
+    depth: u16,
+    flow_control: bool,
+    head: u16,
+    outbox: SendBatch,
+    spare: SendBatch,
+    sending: bool,
+    receiving: bool,
+    /// Commands that wait for buffers, in order.
+    waiting: VecDeque<SlotId>,
+    held_bytes: usize,
+    /// Transfers from the host under way, and when data last came for one.
+    pulls: usize,
+    last_data: Instant,
+    /// Block operations in flight, of all slots.
+    pub(crate) operations: usize,
+    /// Held commands (asynchronous event requests), which draining does not wait for.
+    held_commands: usize,
+    tally: Tally,
+    /// Listed in the core's list of connections with something to do at the tick's end.
+    pub(crate) listed: bool,
+}
+
+impl Connection {
+    /// A connection that was just accepted.
+    pub(crate) fn new(
+        route: Route,
+        task: TaskId,
+        stream: StreamId,
+        peer: SocketAddr,
+        local: SocketAddr,
+    ) -> Self {
+        Self {
+            route,
+            task,
+            stream,
+            peer,
+            local,
+            state: State::Waiting,
+            end: ControllerEnd::new(controller_end::Config::default()),
+            session: Session::None,
+            requests: vec![Request::new()],
+            depth: 1,
+            flow_control: true,
+            head: 0,
+            outbox: SendBatch::new(),
+            spare: SendBatch::new(),
+            sending: false,
+            receiving: false,
+            waiting: VecDeque::new(),
+            held_bytes: 0,
+            pulls: 0,
+            last_data: Instant::now(),
+            operations: 0,
+            held_commands: 0,
+            tally: Tally::default(),
+            listed: false,
+        }
+    }
+
+    /// Starts receiving; the first thing that a connection does.
+    pub(crate) fn start(&mut self, cx: &mut Context) {
+        cx.reactor.set_timer(self.task, Some(Instant::now() + limits::CONNECT_TIMEOUT));
+        self.arm_receive(cx);
+    }
+
+    /// Whether nothing of it is left anywhere.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.state == State::Gone && self.operations == 0
+    }
+
+    /// Whether the stream is closed or about to be: nobody is left to answer.
+    fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed | State::Gone)
+    }
+
+    /// The reactor task whose events are this connection's.
+    pub(crate) fn task(&self) -> TaskId {
+        self.task
+    }
+
+    fn request(&mut self, slot: SlotId) -> &mut Request {
+        &mut self.requests[usize::from(slot.0)]
+    }
+
+    /// Does what an event asks for.
+    pub(crate) fn handle(&mut self, cx: &mut Context, event: Event) {
+        match event {
+            Event::Received { result, .. } => self.received(cx, result),
+            Event::ReceivedInto { buffer, result, .. } => self.received_into(cx, buffer, result),
+            Event::Sent { batch, result, .. } => self.sent(cx, batch, result.is_ok()),
+            Event::Closed { .. } => self.gone(cx),
+            Event::Timer => self.timer(cx),
+            other => unreachable!("a connection has no {other:?}"),
+        }
+    }
+
+    fn received(&mut self, cx: &mut Context, result: std::io::Result<Buffer>) {
+        self.receiving = false;
+        match result {
+            Ok(buffer) if !buffer.is_empty() => {
+                self.process(cx, &buffer);
+                cx.reactor.buffers().give(buffer);
+                self.arm_receive(cx);
+            }
+            // The host closed its side or the network did: nothing more can come or go.
+            _ => self.close(cx),
+        }
+    }
+
+    fn received_into(&mut self, cx: &mut Context, buffer: Buffer, result: std::io::Result<usize>) {
+        self.receiving = false;
+        let Some((slot, offset, _)) = self.end.data_wanted() else {
+            panic!("received straight without data wanted")
+        };
+        let count = result.unwrap_or(0);
+        let start = offset as usize;
+        self.end.data_received(&buffer[start..start + count]);
+        self.request(slot).buffer = Some(buffer);
+        self.last_data = cx.now;
+        if count == 0 {
+            self.close(cx);
+            return;
+        }
+        self.process(cx, &[]);
+        self.arm_receive(cx);
+    }
+
+    /// Takes everything out of `input`.
+    fn process(&mut self, cx: &mut Context, mut input: &[u8]) {
+        while matches!(self.state, State::Waiting | State::Open | State::Draining) {
+            let event = match self.end.next(&mut input, &mut Out(&mut self.outbox)) {
+                Ok(Some(event)) => event,
+                Ok(None) => break,
+                Err(fault) => {
+                    tracing::warn!(peer = %self.peer, "closing the connection: {fault}");
+                    self.end.terminate(&fault, &mut Out(&mut self.outbox));
+                    self.close_after_sending(cx);
+                    break;
+                }
+            };
+            match event {
+                TcpEvent::Initialized => {}
+                TcpEvent::Command { slot, sqe } => self.command(cx, slot, sqe),
+                TcpEvent::Data { slot, offset, bytes } => {
+                    self.last_data = cx.now;
+                    let buffer = self.request(slot).buffer.as_mut().expect("pulled into a buffer");
+                    buffer[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+                }
+                TcpEvent::Pulled { slot, intact } => self.pulled(cx, slot, intact),
+                TcpEvent::Terminated { status } => {
+                    tracing::warn!(peer = %self.peer, "the host ended the connection: {status}");
+                    self.close(cx);
+                }
+            }
+        }
+        cx.list(self.route.key, &mut self.listed);
+    }
+
+    /// Asks for more bytes, unless there is a reason not to.
+    fn arm_receive(&mut self, cx: &Context) {
+        let open = matches!(self.state, State::Waiting | State::Open | State::Draining);
+        if !open || self.receiving || self.outbox.len() > limits::OUTBOX_BYTES {
+            return;
+        }
+        self.receiving = true;
+        if let Some((slot, offset, left)) = self.end.data_wanted()
+            && left >= limits::DIRECT_RECEIVE_BYTES
+        {
+            let buffer = self.request(slot).buffer.take().expect("pulled into a buffer");
+            let range = offset as usize..(offset + left) as usize;
+            cx.reactor.recv_into(self.stream, buffer, range);
+        } else {
+            cx.reactor.recv(self.stream);
+        }
+    }
+
+    fn sent(&mut self, cx: &mut Context, mut batch: SendBatch, intact: bool) {
+        self.sending = false;
+        for (held_bytes, buffer) in batch.take_payloads() {
+            self.held_bytes -= held_bytes as usize;
+            cx.release_bytes(held_bytes as usize);
+            cx.reactor.buffers().give(buffer);
+        }
+        batch.clear();
+        self.spare = batch;
+        if !intact {
+            self.close(cx);
+            return;
+        }
+        cx.list(self.route.key, &mut self.listed);
+        self.arm_receive(cx);
+    }
+
+    /// What is left to do once everything of this tick was handled: send, and go on or close.
+    pub(crate) fn finish_tick(&mut self, cx: &mut Context) {
+        self.start_waiting(cx);
+        self.publish_tally();
+        if !self.is_closed() && !self.sending && !self.outbox.is_empty() {
+            let batch = std::mem::replace(&mut self.outbox, std::mem::take(&mut self.spare));
+            self.sending = true;
+            cx.reactor.send(self.stream, batch);
+        }
+        let idle = !self.sending && self.outbox.is_empty();
+        match self.state {
+            State::Closing if idle => self.close(cx),
+            State::Draining if idle && self.end.in_flight() <= self.held_commands => self.close(cx),
+            _ => {}
+        }
+    }
+
+    fn publish_tally(&mut self) {
+        if let Session::Io(session) = &self.session
+            && self.tally != Tally::default()
+        {
+            session.counters.add(&std::mem::take(&mut self.tally));
+        }
+    }
+
+    fn timer(&mut self, cx: &mut Context) {
+        match self.state {
+            State::Waiting => {
+                tracing::warn!(peer = %self.peer, "no Connect command in time: closing");
+                self.close(cx);
+            }
+            State::Open | State::Draining if self.pulls > 0 => {
+                let deadline = self.last_data + limits::TRANSFER_TIMEOUT;
+                if cx.now >= deadline {
+                    tracing::warn!(peer = %self.peer, "data that was asked for did not come: closing");
+                    self.close(cx);
+                } else {
+                    cx.reactor.set_timer(self.task, Some(deadline));
+                }
+            }
+            State::Draining | State::Closing => self.close(cx),
+            State::Open | State::Closed | State::Gone => {}
+        }
+    }
+
+    /// Ends the connection in good order: what was accepted is finished, then it is closed.
+    pub(crate) fn drain(&mut self, cx: &mut Context) {
+        match self.state {
+            State::Open => {
+                self.state = State::Draining;
+                self.answer_held_commands();
+                cx.reactor.set_timer(self.task, Some(cx.now + limits::DRAIN_TIMEOUT));
+                cx.list(self.route.key, &mut self.listed);
+            }
+            State::Waiting => self.close(cx),
+            _ => {}
+        }
+    }
+
+    /// Held asynchronous event requests are answered, so that the host hears of the end.
+    fn answer_held_commands(&mut self) {
+        for index in 0..self.requests.len() {
+            let slot = SlotId(index as u16);
+            if matches!(self.requests[index].work, Work::Held) {
+                self.held_commands -= 1;
+                self.respond(slot, Status::ABORTED_SQ_DELETION, 0);
+            }
+        }
+    }
+
+    /// Sends what was emitted and then closes.
+    fn close_after_sending(&mut self, cx: &mut Context) {
+        if matches!(self.state, State::Waiting | State::Open | State::Draining) {
+            self.state = State::Closing;
+            cx.reactor.set_timer(self.task, Some(cx.now + limits::CONNECT_TIMEOUT));
+            cx.list(self.route.key, &mut self.listed);
+        }
+    }
+
+    /// Closes at once. Operations that were handed to a namespace go on; nobody hears of them.
+    pub(crate) fn close(&mut self, cx: &mut Context) {
+        if self.is_closed() {
+            return;
+        }
+        self.state = State::Closed;
+        cx.reactor.set_timer(self.task, None);
+        cx.reactor.close(self.stream);
+        self.waiting.clear();
+        let session = std::mem::replace(&mut self.session, Session::None);
+        let closed = match session {
+            Session::None => None,
+            Session::Admin { controller } => Some((controller, QueueId(0))),
+            Session::Io(session) => Some((session.controller, session.queue)),
+        };
+        if let Some((controller, queue)) = closed {
+            cx.shared.queue_closed(controller, queue);
+        }
+        cx.list(self.route.key, &mut self.listed);
+    }
+
+    fn gone(&mut self, cx: &mut Context) {
+        self.close(cx);
+        self.state = State::Gone;
+        let mut outbox = std::mem::take(&mut self.outbox);
+        for (_, buffer) in outbox.take_payloads() {
+            cx.reactor.buffers().give(buffer);
+        }
+        for request in &mut self.requests {
+            request.held_bytes = 0;
+            if request.operations == 0 {
+                let buffers = [request.buffer.take(), request.second.take()];
+                buffers.into_iter().flatten().for_each(|b| cx.reactor.buffers().give(b));
+            }
+        }
+        cx.release_bytes(std::mem::take(&mut self.held_bytes));
+        cx.list(self.route.key, &mut self.listed);
+    }
+
+    /// Takes buffers for a command, if the limits let it. Otherwise the command has to wait.
+    fn admit(&mut self, cx: &mut Context, slot: SlotId, bytes: usize) -> bool {
+        let fits = self.held_bytes + bytes <= limits::CONNECTION_BUFFER_BYTES
+            && cx.held_bytes + bytes <= limits::CORE_BUFFER_BYTES;
+        if !fits && self.held_bytes > 0 {
+            return false;
+        }
+        self.hold(cx, slot, bytes);
+        true
+    }
+
+    fn hold(&mut self, cx: &mut Context, slot: SlotId, bytes: usize) {
+        self.held_bytes += bytes;
+        cx.held_bytes += bytes;
+        self.request(slot).held_bytes += bytes;
+    }
+
+    /// Lets commands start that waited for buffers, in their order.
+    fn start_waiting(&mut self, cx: &mut Context) {
+        while let Some(&slot) = self.waiting.front() {
+            let Work::Io(command) = self.request(slot).work else {
+                unreachable!("only I/O commands wait for buffers")
+            };
+            if !self.start_io(cx, slot, command) {
+                cx.starve(self.route.key);
+                break;
+            }
+            self.waiting.pop_front();
+        }
+    }
+
+    /// Begins to bring `bytes` of the command's data here, into a buffer that is already admitted.
+    fn pull(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        pointer: DataPointer,
+        bytes: u32,
+    ) -> Result<(), Status> {
+        self.end.pull(slot, pointer, bytes, &mut Out(&mut self.outbox))?;
+        self.request(slot).buffer = Some(cx.reactor.buffers().take(bytes as usize));
+        if matches!(pointer, DataPointer::Transport { .. }) {
+            if self.pulls == 0 && self.state == State::Open {
+                self.last_data = cx.now;
+                cx.reactor.set_timer(self.task, Some(cx.now + limits::TRANSFER_TIMEOUT));
+            }
+            self.pulls += 1;
+        }
+        Ok(())
+    }
+
+    fn pulled(&mut self, cx: &mut Context, slot: SlotId, intact: bool) {
+        let sqe = self.request(slot).sqe;
+        if sqe.dptr.is_transport() {
+            self.pulls -= 1;
+        }
+        if !intact {
+            self.respond_and_release(cx, slot, Status::TRANSIENT_TRANSPORT_ERROR, 0);
+            return;
+        }
+        match self.request(slot).work {
+            Work::None | Work::Held => unreachable!("only commands that wait for data pull it"),
+            Work::Connect => self.connect(cx, slot),
+            Work::Admin => self.admin(cx, slot),
+            Work::Io(command) => self.submit_io(cx, slot, command),
+        }
+    }
+
+    /// Answers a command and frees its slot.
+    fn respond(&mut self, slot: SlotId, status: Status, result: u64) {
+        let head = if self.flow_control { self.head } else { 0xffff };
+        let cqe = Cqe::new(0, head, status, result);
+        self.end.respond(slot, &cqe, &mut Out(&mut self.outbox));
+        self.request(slot).work = Work::None;
+    }
+
+    /// Answers a command, frees its slot and gives back what it held.
+    fn respond_and_release(&mut self, cx: &mut Context, slot: SlotId, status: Status, result: u64) {
+        self.respond(slot, status, result);
+        self.release(cx, slot);
+    }
+
+    /// Gives back the buffers that a command holds.
+    fn release(&mut self, cx: &mut Context, slot: SlotId) {
+        let request = self.request(slot);
+        let buffers = [request.buffer.take(), request.second.take()];
+        let held = std::mem::take(&mut request.held_bytes);
+        buffers.into_iter().flatten().for_each(|buffer| cx.reactor.buffers().give(buffer));
+        if held > 0 {
+            self.held_bytes -= held;
+            cx.release_bytes(held);
+        }
+    }
+
+    /// Sends the first `bytes` of the command's buffer to the host and ends the command.
+    fn push(&mut self, slot: SlotId, status: Status, result: u64) {
+        let request = &mut self.requests[usize::from(slot.0)];
+        let buffer = request.buffer.take().expect("there is something to push");
+        let held = std::mem::take(&mut request.held_bytes);
+        let length = buffer.len();
+        // The SUCCESS flag stands for a response with nothing in it.
+        let part = if status.is_success() && result == 0 { Part::Final } else { Part::Last };
+        let out = &mut Out(&mut self.outbox);
+        let ended = self.end.push_header(slot, 0, length as u32, part, out);
+        let digest = self.end.data_digest(&buffer);
+        self.outbox.payload(held as u64, buffer, 0..length);
+        if let Some(digest) = digest {
+            self.outbox.bytes(&digest);
+        }
+        if ended {
+            self.request(slot).work = Work::None;
+        } else {
+            self.respond(slot, status, result);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Every limit of the target, with its unit.
+
+use std::time::Duration;
+
+/// Connections that a target holds at once; one more is closed at accept.
+pub const MAX_CONNECTIONS: usize = 16_384;
+
+/// Data buffers that the commands of one connection hold at once, in bytes. Commands beyond it
+/// wait; it is several of the largest transfers, so that one slow transfer stops no other.
+pub const CONNECTION_BUFFER_BYTES: usize = 32 << 20;
+
+/// Data buffers that all commands of a core hold at once, in bytes. Beyond it a connection is
+/// still let have one command's, so that nobody can starve another.
+pub const CORE_BUFFER_BYTES: usize = 512 << 20;
+
+/// Bytes waiting to be sent beyond which a connection is not read from: a host that does not
+/// read its answers cannot ask for more.
+pub const OUTBOX_BYTES: usize = 8 << 20;
+
+/// Payload that is worth receiving straight into its destination, in bytes. Below it, copying out
+/// of a receive that may hold several PDUs is cheaper than a system call of its own.
+pub const DIRECT_RECEIVE_BYTES: u32 = 16 << 10;
+
+/// Time from accept to an accepted Connect command.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time in which some of the data that was asked for has to arrive.
+pub const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time that a stopping target gives accepted commands to finish.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often idle connections without a keep-alive timeout are probed by TCP itself.
+pub const TCP_KEEPALIVE: Duration = Duration::from_secs(60);

@@ -1,0 +1,314 @@
+//! What all cores share: the registry, where queues live, and the mailboxes of the cores.
+//!
+//! The mutex here is taken for Connect, admin commands and teardown, never for I/O.
+
+use crate::connection::ConnectionKey;
+use farblock_block::Namespace;
+use farblock_proto::controller::{
+    Action, AdminOutcome, ConnectRequest, Connected, ErrorRecord, NamespaceTable, QueueKind,
+    Refusal, Registry, SmartCounters, SubsystemId, Teardown,
+};
+use farblock_proto::ids::{CommandId, ControllerId, NamespaceId, QueueId};
+use farblock_proto::time::Instant;
+use farblock_reactor::Waker;
+use farblock_wire::{Sqe, Status};
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+/// Where a connection lives. The serial number tells it from a later one of the same key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Route {
+    pub(crate) core: usize,
+    pub(crate) key: ConnectionKey,
+    pub(crate) serial: u64,
+}
+
+/// What one core tells another.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// A new connection.
+    Accepted(TcpStream, SocketAddr),
+    /// Close this connection.
+    Close(Route),
+    /// Complete a held command of this connection.
+    Complete { route: Route, command: CommandId, status: Status, result: u64 },
+    /// Connections of this subsystem use this table from now on.
+    Namespaces(SubsystemId, Arc<NamespaceTable>),
+    /// Finish what was accepted, close everything and end.
+    Stop,
+}
+
+/// A core's mailbox.
+pub(crate) struct Mailbox {
+    messages: Mutex<Vec<Message>>,
+    waker: Waker,
+}
+
+impl Mailbox {
+    pub(crate) fn new(waker: Waker) -> Self {
+        Self { messages: Mutex::new(Vec::new()), waker }
+    }
+
+    pub(crate) fn post(&self, message: Message) {
+        self.messages.lock().expect("no holder panics").push(message);
+        self.waker.wake();
+    }
+
+    pub(crate) fn take(&self) -> Vec<Message> {
+        std::mem::take(&mut self.messages.lock().expect("no holder panics"))
+    }
+}
+
+/// I/O counts of one connection in one tick.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Tally {
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) media_errors: u64,
+}
+
+/// A subsystem's I/O counts since the target started.
+#[derive(Default, Debug)]
+pub(crate) struct Counters {
+    reads: AtomicU64,
+    writes: AtomicU64,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    media_errors: AtomicU64,
+}
+
+impl Counters {
+    /// Adds what a connection did in a tick.
+    pub(crate) fn add(&self, tally: &Tally) {
+        let add = |counter: &AtomicU64, count| counter.fetch_add(count, Ordering::Relaxed);
+        add(&self.reads, tally.reads);
+        add(&self.writes, tally.writes);
+        add(&self.read_bytes, tally.read_bytes);
+        add(&self.written_bytes, tally.written_bytes);
+        add(&self.media_errors, tally.media_errors);
+    }
+}
+
+struct Management {
+    registry: Registry,
+    routes: HashMap<(ControllerId, QueueId), Route>,
+}
+
+/// See the module's text.
+pub(crate) struct Shared {
+    management: Mutex<Management>,
+    exports: HashMap<(SubsystemId, NamespaceId), Arc<dyn Namespace>>,
+    counters: HashMap<SubsystemId, Arc<Counters>>,
+    epoch: std::time::Instant,
+    mailboxes: OnceLock<Vec<Mailbox>>,
+    pub(crate) connections: AtomicUsize,
+    serial: AtomicU64,
+    stopping: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        registry: Registry,
+        exports: HashMap<(SubsystemId, NamespaceId), Arc<dyn Namespace>>,
+    ) -> Self {
+        let counters =
+            registry.subsystems().map(|(id, _)| (id, Arc::new(Counters::default()))).collect();
+        Self {
+            management: Mutex::new(Management { registry, routes: HashMap::new() }),
+            exports,
+            counters,
+            epoch: std::time::Instant::now(),
+            mailboxes: OnceLock::new(),
+            connections: AtomicUsize::new(0),
+            serial: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// The cores' mailboxes; set once, when every core has its reactor.
+    pub(crate) fn set_mailboxes(&self, mailboxes: Vec<Mailbox>) {
+        assert!(self.mailboxes.set(mailboxes).is_ok(), "the cores are started once");
+    }
+
+    pub(crate) fn mailboxes(&self) -> &[Mailbox] {
+        self.mailboxes.get().expect("set before any core runs")
+    }
+
+    pub(crate) fn next_serial(&self) -> u64 {
+        self.serial.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn export(
+        &self,
+        subsystem: SubsystemId,
+        namespace: NamespaceId,
+    ) -> Option<&Arc<dyn Namespace>> {
+        self.exports.get(&(subsystem, namespace))
+    }
+
+    pub(crate) fn counters(&self, subsystem: SubsystemId) -> Arc<Counters> {
+        Arc::clone(&self.counters[&subsystem])
+    }
+
+    fn now(&self) -> Instant {
+        Instant(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Management> {
+        self.management.lock().expect("no holder panics")
+    }
+
+    /// Connects a queue, and remembers where it lives.
+    pub(crate) fn connect(
+        &self,
+        request: &ConnectRequest<'_>,
+        route: Route,
+    ) -> Result<Connected, Refusal> {
+        let mut management = self.lock();
+        let connected = management.registry.connect(request, self.now())?;
+        management.routes.insert((connected.controller, connected.queue), route);
+        self.act(&mut management);
+        drop(management);
+        if connected.kind == QueueKind::Admin {
+            // The first core keeps the time; a new controller may have the next deadline.
+            self.mailboxes()[0].waker.wake();
+        }
+        Ok(connected)
+    }
+
+    /// How many bytes of data an admin command brings.
+    pub(crate) fn admin_data_bytes(&self, controller: ControllerId, sqe: &Sqe) -> u32 {
+        self.lock().registry.admin_data_bytes(controller, sqe)
+    }
+
+    /// Does an admin command.
+    pub(crate) fn admin(&self, controller: ControllerId, sqe: &Sqe, data: &[u8]) -> AdminOutcome {
+        let mut management = self.lock();
+        self.publish_counters(&mut management.registry);
+        let outcome = management.registry.admin(controller, sqe, data, self.now());
+        self.act(&mut management);
+        outcome
+    }
+
+    /// Does a fabrics command of an I/O queue.
+    pub(crate) fn fabrics_on_io_queue(
+        &self,
+        controller: ControllerId,
+        queue: QueueId,
+        sqe: &Sqe,
+    ) -> AdminOutcome {
+        let mut management = self.lock();
+        let outcome = management.registry.fabrics_on_io_queue(controller, queue, sqe);
+        self.act(&mut management);
+        outcome
+    }
+
+    /// Notes a command that was refused in the controller's error log.
+    pub(crate) fn record_error(
+        &self,
+        controller: ControllerId,
+        queue: QueueId,
+        sqe: &Sqe,
+        status: Status,
+    ) {
+        let record = ErrorRecord {
+            queue,
+            command: CommandId(sqe.cid.get()),
+            status,
+            namespace: NamespaceId(sqe.nsid.get()),
+            lba: None,
+        };
+        let mut management = self.lock();
+        management.registry.record_error(controller, &record);
+        self.act(&mut management);
+    }
+
+    fn publish_counters(&self, registry: &mut Registry) {
+        for (&subsystem, counters) in &self.counters {
+            let load = |counter: &AtomicU64| u128::from(counter.load(Ordering::Relaxed));
+            registry.set_counters(
+                subsystem,
+                SmartCounters {
+                    read_bytes: load(&counters.read_bytes),
+                    written_bytes: load(&counters.written_bytes),
+                    read_commands: load(&counters.reads),
+                    write_commands: load(&counters.writes),
+                    media_errors: load(&counters.media_errors),
+                    uptime_ms: self.epoch.elapsed().as_millis(),
+                    ..SmartCounters::default()
+                },
+            );
+        }
+    }
+
+    /// A queue's connection is gone.
+    pub(crate) fn queue_closed(&self, controller: ControllerId, queue: QueueId) {
+        let mut management = self.lock();
+        management.routes.remove(&(controller, queue));
+        let teardown = management.registry.queue_closed(controller, queue);
+        if let Some(teardown) = teardown {
+            self.tear_down(&mut management, &teardown);
+        }
+        self.act(&mut management);
+    }
+
+    /// Looks at the keep-alive timers; gives the time until the next look.
+    pub(crate) fn tick(&self) -> Option<std::time::Duration> {
+        let mut management = self.lock();
+        let now = self.now();
+        for teardown in management.registry.tick(now) {
+            self.tear_down(&mut management, &teardown);
+        }
+        self.act(&mut management);
+        let deadline = management.registry.next_deadline()?;
+        Some(deadline.saturating_duration_since(now))
+    }
+
+    fn tear_down(&self, management: &mut Management, teardown: &Teardown) {
+        tracing::info!(
+            controller = teardown.controller.0,
+            reason = ?teardown.reason,
+            "ending {} queues",
+            teardown.queues.len()
+        );
+        for &queue in &teardown.queues {
+            if let Some(route) = management.routes.remove(&(teardown.controller, queue)) {
+                self.mailboxes()[route.core].post(Message::Close(route));
+            }
+        }
+    }
+
+    /// Does what the registry asks for after a call that changed it.
+    fn act(&self, management: &mut Management) {
+        while let Some(action) = management.registry.poll_action() {
+            match action {
+                Action::Complete { controller, command, status, result } => {
+                    if let Some(&route) = management.routes.get(&(controller, QueueId(0))) {
+                        let message = Message::Complete { route, command, status, result };
+                        self.mailboxes()[route.core].post(message);
+                    }
+                }
+                Action::Close(teardown) => self.tear_down(management, &teardown),
+                Action::Namespaces { subsystem, table } => {
+                    for mailbox in self.mailboxes() {
+                        mailbox.post(Message::Namespaces(subsystem, Arc::clone(&table)));
+                    }
+                }
+                Action::Flush { .. } => unreachable!("flush_on_shutdown is not asked for"),
+            }
+        }
+    }
+
+    /// Begins to stop: every core finishes what was accepted and ends.
+    pub(crate) fn stop(&self) {
+        if !self.stopping.swap(true, Ordering::Relaxed) {
+            for mailbox in self.mailboxes() {
+                mailbox.post(Message::Stop);
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! What a backend's error is called on the wire.
+
+use farblock_block::BlockError;
+use farblock_wire::Status;
+
+/// The status for `error`. Errors that another try cannot mend carry Do Not Retry.
+pub(crate) fn of(error: BlockError) -> Status {
+    match error {
+        BlockError::OutOfRange => Status::LBA_OUT_OF_RANGE.with_dnr(),
+        BlockError::TooLarge => Status::INVALID_FIELD.with_dnr(),
+        BlockError::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
+        BlockError::NoSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
+        BlockError::ReadFailed => Status::UNRECOVERED_READ_ERROR,
+        BlockError::WriteFailed => Status::WRITE_FAULT,
+        BlockError::Unsupported => Status::INVALID_OPCODE.with_dnr(),
+        // A path error lets a multipath host try another path at once.
+        BlockError::Disconnected => Status::INTERNAL_PATH_ERROR,
+        BlockError::Aborted => Status::ABORT_REQUESTED,
+        _ => Status::INTERNAL_ERROR,
+    }
+}
+
+/// The status of a result.
+pub(crate) fn of_result(result: Result<(), BlockError>) -> Status {
+    result.map_or_else(of, |()| Status::SUCCESS)
+}

@@ -1,0 +1,259 @@
+//! Starting and stopping a target.
+
+use crate::config::{StartError, TargetConfig};
+use crate::core::Core;
+use crate::identity;
+use crate::shared::{Mailbox, Shared};
+use farblock_block::Namespace;
+use farblock_proto::controller::{
+    AddressFamily, Listener, NamespaceInfo, PortId, Registry, SubsystemId,
+};
+use farblock_proto::ids::NamespaceId;
+use farblock_reactor::{Config as ReactorConfig, EngineKind, Reactor};
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+
+/// Connections that the system queues before they are accepted.
+const BACKLOG: i32 = 1024;
+
+/// The start of every core thread's name; what CPU accounting goes by.
+pub const THREAD_NAME_PREFIX: &str = "target-";
+
+/// A running target. Dropping it stops it.
+pub struct Target {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    addresses: Vec<SocketAddr>,
+    engine: EngineKind,
+}
+
+impl Target {
+    /// Binds, starts the cores and serves.
+    ///
+    /// # Errors
+    /// What could not be bound, made or offered; nothing runs then.
+    pub fn start(config: &TargetConfig) -> Result<Self, StartError> {
+        if config.listeners.is_empty() {
+            return Err(StartError::NoListener);
+        }
+        let listeners =
+            config.listeners.iter().map(|&address| bind(address)).collect::<Result<Vec<_>, _>>()?;
+        let addresses: Vec<SocketAddr> =
+            listeners.iter().map(|listener| listener.local_addr().expect("it is bound")).collect();
+        let (registry, exports) = register(config, &addresses)?;
+        let shared = Arc::new(Shared::new(registry, exports));
+        let cpus = cores(config);
+        let mut started = Vec::new();
+        let mut threads = Vec::new();
+        // Cores wait for this before they run: every one needs the mailboxes of all.
+        let gate = Arc::new(OnceLock::new());
+        let mut listeners = Some(listeners);
+        for (index, &cpu) in cpus.iter().enumerate() {
+            let (sender, receiver) = mpsc::channel();
+            let listeners = listeners.take().unwrap_or_default();
+            let start = CoreStart {
+                index,
+                cpu,
+                engine: config.engine,
+                listeners,
+                shared: Arc::clone(&shared),
+                gate: Arc::clone(&gate),
+                sender,
+            };
+            let thread = thread::Builder::new()
+                .name(format!("{THREAD_NAME_PREFIX}{index}"))
+                .spawn(move || start.run())
+                .map_err(StartError::Thread)?;
+            threads.push(thread);
+            started.push(receiver);
+        }
+        let (mailboxes, engine) = collect(started).inspect_err(|_| {
+            let _ = gate.set(false);
+        })?;
+        shared.set_mailboxes(mailboxes);
+        gate.set(true).expect("set only here");
+        Ok(Self { shared, threads, addresses, engine })
+    }
+
+    /// Where it listens, with the ports that were taken.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The event loop that was chosen.
+    #[must_use]
+    pub fn engine(&self) -> EngineKind {
+        self.engine
+    }
+
+    /// Connections at the moment.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Stops: commands that were accepted are finished, hosts are told, threads end.
+    ///
+    /// # Errors
+    /// If an event loop had failed.
+    pub fn stop(mut self) -> io::Result<()> {
+        self.stop_threads()
+    }
+
+    fn stop_threads(&mut self) -> io::Result<()> {
+        self.shared.stop();
+        self.threads
+            .drain(..)
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .fold(Ok(()), io::Result::and)
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if !thread::panicking()
+            && let Err(error) = self.stop_threads()
+        {
+            tracing::error!("an event loop had failed: {error}");
+        }
+    }
+}
+
+/// What a core's thread starts with.
+struct CoreStart {
+    index: usize,
+    cpu: Option<usize>,
+    engine: EngineKind,
+    listeners: Vec<TcpListener>,
+    shared: Arc<Shared>,
+    gate: Arc<OnceLock<bool>>,
+    sender: Sender<Result<(Mailbox, EngineKind), StartError>>,
+}
+
+impl CoreStart {
+    fn run(self) -> io::Result<()> {
+        let Self { index, cpu, engine, listeners, shared, gate, sender } = self;
+        let pinned = Core::pin(cpu).map_err(|error| StartError::Core(cpu.unwrap_or(0), error));
+        let config = ReactorConfig { engine, ..ReactorConfig::default() };
+        let made = pinned.and_then(|()| {
+            Reactor::new(&config).map_err(|error| StartError::Reactor(engine, error))
+        });
+        let reactor = match made {
+            Ok(reactor) => reactor,
+            Err(error) => {
+                // Whoever starts the target may have given up already over another core.
+                let _ = sender.send(Err(error));
+                return Ok(());
+            }
+        };
+        let task = reactor.add_task();
+        let _ = sender.send(Ok((Mailbox::new(reactor.waker(task)), reactor.engine())));
+        if !gate.wait() {
+            return Ok(());
+        }
+        let mut core = Core::new(index, reactor, task, shared);
+        core.listen(listeners)?;
+        core.run()
+    }
+}
+
+type Started = Receiver<Result<(Mailbox, EngineKind), StartError>>;
+
+fn collect(started: Vec<Started>) -> Result<(Vec<Mailbox>, EngineKind), StartError> {
+    let mut mailboxes = Vec::new();
+    let mut chosen = EngineKind::Auto;
+    for receiver in started {
+        let died = |_| StartError::Thread(io::Error::other("it ended at once"));
+        let (mailbox, engine) = receiver.recv().map_err(died)??;
+        mailboxes.push(mailbox);
+        chosen = engine;
+    }
+    Ok((mailboxes, chosen))
+}
+
+/// The processors to run on: those asked for, or as many unpinned threads as there are.
+fn cores(config: &TargetConfig) -> Vec<Option<usize>> {
+    if config.cores.is_empty() {
+        let count = thread::available_parallelism().map_or(1, usize::from);
+        return vec![None; count];
+    }
+    config.cores.iter().copied().map(Some).collect()
+}
+
+fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
+    let listen = || -> io::Result<TcpListener> {
+        let domain = socket2::Domain::for_address(address);
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+        // On Windows the option means something else: two programs on one port.
+        #[cfg(unix)]
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(socket.into())
+    };
+    listen().map_err(|error| StartError::Listen(address, error))
+}
+
+type Exports = HashMap<(SubsystemId, NamespaceId), Arc<dyn Namespace>>;
+
+fn register(
+    config: &TargetConfig,
+    addresses: &[SocketAddr],
+) -> Result<(Registry, Exports), StartError> {
+    let mut registry = Registry::new();
+    let mut exports = HashMap::new();
+    for (index, address) in addresses.iter().enumerate() {
+        let listener = Listener {
+            port: PortId(index as u16 + 1),
+            family: if address.is_ipv4() { AddressFamily::V4 } else { AddressFamily::V6 },
+            address: address.ip().to_string(),
+            service: address.port().to_string(),
+        };
+        registry
+            .add_listener(listener)
+            .map_err(|error| StartError::Address(address.to_string(), error))?;
+    }
+    for referral in &config.referrals {
+        registry
+            .add_referral(referral.clone())
+            .map_err(|error| StartError::Address(referral.address.clone(), error))?;
+    }
+    for subsystem in &config.subsystems {
+        let mut offered = subsystem.config.clone();
+        for (&nsid, export) in &subsystem.exports {
+            offered.namespaces.insert(nsid, describe(&offered.nqn, nsid, export));
+        }
+        let nqn = offered.nqn.clone();
+        let id =
+            registry.add_subsystem(offered).map_err(|error| StartError::Subsystem(nqn, error))?;
+        for (&nsid, export) in &subsystem.exports {
+            exports.insert((id, nsid), Arc::clone(&export.namespace));
+        }
+    }
+    // There are no hosts yet whom changes would have to be told.
+    while registry.poll_action().is_some() {}
+    Ok((registry, exports))
+}
+
+fn describe(nqn: &str, nsid: NamespaceId, export: &crate::config::Export) -> NamespaceInfo {
+    let geometry = export.namespace.geometry();
+    let identity = identity::namespace(nqn, nsid.0, &export.identity);
+    NamespaceInfo {
+        block_size: geometry.block_size,
+        blocks: geometry.blocks,
+        read_only: geometry.read_only,
+        volatile_cache: geometry.volatile_cache,
+        deallocate: geometry.deallocate,
+        optimal_blocks: geometry.optimal_blocks,
+        preferred_blocks: geometry.preferred_blocks,
+        max_blocks: geometry.max_blocks,
+        uuid: identity.uuid,
+        nguid: identity.nguid,
+        eui64: identity.eui64,
+    }
+}

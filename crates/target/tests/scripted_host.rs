@@ -1,0 +1,406 @@
+//! A target against a host made of nothing but a socket and the protocol's host end: what it
+//! answers, what it refuses, and that one connection's misdeeds are nobody else's.
+
+use farblock_backends::mem::Mem;
+use farblock_proto::controller::SubsystemConfig;
+use farblock_proto::ids::NamespaceId;
+use farblock_proto::tcp::host_end::{Event, HostEnd, Transfer};
+use farblock_proto::tcp::{Digests, SlotId};
+use farblock_reactor::EngineKind;
+use farblock_target::{Export, Subsystem, Target, TargetConfig};
+use farblock_wire::fabrics::{
+    ConnectCommand, ConnectData, PropertyGetCommand, PropertySetCommand, PropertySize,
+};
+use farblock_wire::property::offset;
+use farblock_wire::{IntoBytes, SglDescriptor, Sqe, Status};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+const NQN: &str = "nqn.2026-11.org.farblock:test";
+const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555";
+const BLOCK: usize = 512;
+const BLOCKS: u64 = 2048;
+
+fn target(engine: EngineKind, change: impl FnOnce(&mut SubsystemConfig)) -> Target {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    change(&mut subsystem.config);
+    let namespace = Arc::new(Mem::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("a size"));
+    let export = Export { namespace, identity: "mem".to_owned() };
+    subsystem.exports.insert(NamespaceId(1), export);
+    let config = TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec!["127.0.0.1:0".parse().expect("an address")],
+        engine,
+        ..TargetConfig::default()
+    };
+    Target::start(&config).expect("it starts")
+}
+
+const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Portable];
+
+/// A queue pair with one command in flight at a time.
+struct Queue {
+    stream: TcpStream,
+    end: HostEnd,
+    pending: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: Status,
+    result: u64,
+    data: Vec<u8>,
+}
+
+impl Queue {
+    fn new(address: SocketAddr, digests: Digests) -> Self {
+        let stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        stream.set_nodelay(true).expect("no delay");
+        let end = HostEnd::new(digests, 64);
+        let mut out = Vec::new();
+        end.start(&mut out);
+        let mut queue = Self { stream, end, pending: Vec::new() };
+        queue.stream.write_all(&out).expect("sent");
+        queue.wait_initialized();
+        queue
+    }
+
+    fn receive(&mut self) -> bool {
+        let mut bytes = [0; 65536];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => false,
+            Ok(count) => {
+                self.pending.extend_from_slice(&bytes[..count]);
+                true
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => false,
+            Err(error) => panic!("no answer: {error}"),
+        }
+    }
+
+    fn wait_initialized(&mut self) {
+        loop {
+            assert!(self.receive(), "closed");
+            let mut input = &self.pending[..];
+            if let Some(Event::Initialized) = self.end.next(&mut input).expect("well formed") {
+                self.pending.clear();
+                return;
+            }
+        }
+    }
+
+    /// Sends a command and waits for its answer.
+    fn run(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> Answer {
+        let mut out = Vec::new();
+        self.end.submit(SlotId(0), &sqe, transfer, &mut out);
+        if matches!(transfer, Transfer::InCapsule(_)) {
+            out.extend_from_slice(data);
+            out.extend(self.end.data_digest(data).into_iter().flatten());
+        }
+        self.stream.write_all(&out).expect("sent");
+        let expected = if let Transfer::FromController(length) = transfer { length } else { 0 };
+        let mut read = vec![0; expected as usize];
+        loop {
+            let pending = std::mem::take(&mut self.pending);
+            let mut input = &pending[..];
+            while let Some(event) = self.end.next(&mut input).expect("well formed") {
+                match event {
+                    Event::Data { offset, bytes, .. } => {
+                        read[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+                    }
+                    Event::Wanted(mut grant) => {
+                        let mut out = Vec::new();
+                        while let Some(range) = self.end.data_header(&mut grant, &mut out) {
+                            out.extend_from_slice(&data[range.clone()]);
+                            let digest = self.end.data_digest(&data[range]);
+                            out.extend(digest.into_iter().flatten());
+                        }
+                        self.stream.write_all(&out).expect("sent");
+                    }
+                    Event::Completed { cqe, intact, .. } => {
+                        assert!(intact);
+                        let (status, result) = (cqe.status(), cqe.result());
+                        return Answer { status, result, data: read };
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert!(self.receive(), "closed before the answer");
+        }
+    }
+
+    fn connect(&mut self, command: ConnectCommand, data: ConnectData) -> Answer {
+        let sqe = Sqe { dptr: SglDescriptor::in_capsule(0, 1024), ..command.to_sqe() };
+        self.run(sqe, Transfer::InCapsule(1024), data.as_bytes())
+    }
+
+    fn property(&mut self, ofst: u32) -> u64 {
+        let size = if ofst == offset::CAP { PropertySize::Eight } else { PropertySize::Four };
+        let answer = self.run(PropertyGetCommand::new(0, ofst, size).to_sqe(), Transfer::None, &[]);
+        assert_eq!(answer.status, Status::SUCCESS);
+        answer.result
+    }
+
+    /// Whether the target closed the connection, whatever it said before.
+    fn is_closed(&mut self) -> bool {
+        while self.receive() {}
+        true
+    }
+}
+
+fn connect_data(cntlid: u16) -> ConnectData {
+    ConnectData::new([7; 16], cntlid, NQN, HOST_NQN)
+}
+
+/// The admin queue of an enabled controller, and its identifier.
+fn admin(address: SocketAddr, digests: Digests) -> (Queue, u16) {
+    let mut queue = Queue::new(address, digests);
+    let answer = queue.connect(ConnectCommand::new(0, 0, 31, 0), connect_data(0xffff));
+    assert_eq!(answer.status, Status::SUCCESS);
+    let cc = 1 | 6 << 16 | 4 << 20;
+    let set = PropertySetCommand::new(0, offset::CC, PropertySize::Four, cc).to_sqe();
+    assert_eq!(queue.run(set, Transfer::None, &[]).status, Status::SUCCESS);
+    assert_eq!(queue.property(offset::CSTS) & 1, 1);
+    (queue, answer.result as u16)
+}
+
+fn io(address: SocketAddr, digests: Digests, controller: u16, flow_control: bool) -> Queue {
+    let mut queue = Queue::new(address, digests);
+    let mut command = ConnectCommand::new(0, 1, 63, 0);
+    command.cattr = if flow_control { 0 } else { 4 };
+    let answer = queue.connect(command, connect_data(controller));
+    assert_eq!(answer.status, Status::SUCCESS);
+    queue
+}
+
+fn blocks(opcode: u8, lba: u64, count: u32, dptr: SglDescriptor) -> Sqe {
+    let mut sqe = Sqe { dptr, ..Sqe::new(opcode, 0, 1) };
+    sqe.cdw10 = (lba as u32).into();
+    sqe.cdw11 = ((lba >> 32) as u32).into();
+    sqe.cdw12 = (count - 1).into();
+    sqe
+}
+
+fn write(queue: &mut Queue, lba: u64, data: &[u8], in_capsule: bool) -> Status {
+    let length = data.len() as u32;
+    let (dptr, transfer) = if in_capsule {
+        (SglDescriptor::in_capsule(0, length), Transfer::InCapsule(length))
+    } else {
+        (SglDescriptor::transport(length), Transfer::ToController(length))
+    };
+    queue.run(blocks(1, lba, length / BLOCK as u32, dptr), transfer, data).status
+}
+
+fn read(queue: &mut Queue, lba: u64, length: u32) -> Answer {
+    let sqe = blocks(2, lba, length / BLOCK as u32, SglDescriptor::transport(length));
+    queue.run(sqe, Transfer::FromController(length), &[])
+}
+
+fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed) ^ (i >> 8) as u8).collect()
+}
+
+#[test]
+fn reads_give_what_was_written_in_every_way_of_moving_it() {
+    for engine in ENGINES {
+        for digests in [Digests::NONE, Digests::HEADER, Digests::DATA, Digests::BOTH] {
+            let target = target(engine, |_| {});
+            let address = target.addresses()[0];
+            let (_admin, controller) = admin(address, digests);
+            for flow_control in [true, false] {
+                let mut queue = io(address, digests, controller, flow_control);
+                for (length, in_capsule) in
+                    [(512, true), (8192, true), (512, false), (16384, false), (1 << 20, false)]
+                {
+                    let data = pattern(length, length as u8 ^ flow_control as u8);
+                    assert_eq!(write(&mut queue, 0, &data, in_capsule), Status::SUCCESS);
+                    let answer = read(&mut queue, 0, length as u32);
+                    assert_eq!(answer.status, Status::SUCCESS);
+                    assert!(answer.data == data, "{engine} {digests:?} {length} differs");
+                }
+                drop(queue);
+                wait_for_connections(&target, 1);
+            }
+            drop(target);
+        }
+    }
+}
+
+/// Waits until the target has noticed what was closed.
+fn wait_for_connections(target: &Target, count: usize) {
+    for _ in 0..1000 {
+        if target.connections() == count {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("{} connections, expected {count}", target.connections());
+}
+
+#[test]
+fn flush_compare_verify_zeroes_and_deallocate() {
+    for engine in ENGINES {
+        let target = target(engine, |_| {});
+        let address = target.addresses()[0];
+        let (_admin, controller) = admin(address, Digests::NONE);
+        let mut queue = io(address, Digests::NONE, controller, false);
+        let data = pattern(4096, 1);
+        assert_eq!(write(&mut queue, 8, &data, true), Status::SUCCESS);
+
+        let flush = Sqe::new(0, 0, 1);
+        assert_eq!(queue.run(flush, Transfer::None, &[]).status, Status::SUCCESS);
+        let flush_all = Sqe::new(0, 0, 0xffff_ffff);
+        assert_eq!(queue.run(flush_all, Transfer::None, &[]).status, Status::SUCCESS);
+
+        let compare = blocks(5, 8, 8, SglDescriptor::in_capsule(0, 4096));
+        assert_eq!(queue.run(compare, Transfer::InCapsule(4096), &data).status, Status::SUCCESS);
+        let other = pattern(4096, 2);
+        let status = queue.run(compare, Transfer::InCapsule(4096), &other).status;
+        assert_eq!(status.code(), Status::COMPARE_FAILURE.code());
+
+        let verify = blocks(0x0c, 0, BLOCKS as u32, SglDescriptor::NONE);
+        assert_eq!(queue.run(verify, Transfer::None, &[]).status, Status::SUCCESS);
+
+        let zeroes = blocks(8, 8, 4, SglDescriptor::NONE);
+        assert_eq!(queue.run(zeroes, Transfer::None, &[]).status, Status::SUCCESS);
+        let answer = read(&mut queue, 8, 4096);
+        assert_eq!(answer.data[..2048], [0; 2048]);
+        assert_eq!(answer.data[2048..], data[2048..]);
+
+        let mut dsm = Sqe { dptr: SglDescriptor::in_capsule(0, 16), ..Sqe::new(9, 0, 1) };
+        dsm.cdw11 = 4.into();
+        let mut range = [0; 16];
+        range[4..8].copy_from_slice(&4u32.to_le_bytes());
+        range[8..16].copy_from_slice(&12u64.to_le_bytes());
+        assert_eq!(queue.run(dsm, Transfer::InCapsule(16), &range).status, Status::SUCCESS);
+    }
+}
+
+#[test]
+fn refused_commands_leave_the_queue_working() {
+    let target = target(EngineKind::Auto, |_| {});
+    let address = target.addresses()[0];
+    let (mut admin_queue, controller) = admin(address, Digests::NONE);
+    let mut queue = io(address, Digests::NONE, controller, false);
+    let out_of_range = read(&mut queue, BLOCKS, 512).status;
+    assert_eq!(out_of_range.code(), Status::LBA_OUT_OF_RANGE.code());
+    let wrapped = read(&mut queue, u64::MAX, 512).status;
+    assert_eq!(wrapped.code(), Status::LBA_OUT_OF_RANGE.code());
+    let mut other = blocks(2, 0, 1, SglDescriptor::transport(512));
+    other.nsid = 9.into();
+    let status = queue.run(other, Transfer::FromController(512), &[]).status;
+    assert_eq!(status.code(), Status::INVALID_NAMESPACE.code());
+    let short = blocks(2, 0, 2, SglDescriptor::transport(512));
+    let status = queue.run(short, Transfer::FromController(512), &[]).status;
+    assert_eq!(status.code(), Status::DATA_SGL_LENGTH_INVALID.code());
+    let unknown = queue.run(Sqe::new(0x55, 0, 1), Transfer::None, &[]).status;
+    assert_eq!(unknown.code(), Status::INVALID_OPCODE.code());
+    // A write whose data is in the capsule and refused: the data is skipped.
+    assert_eq!(write(&mut queue, BLOCKS, &[1; 512], true).code(), Status::LBA_OUT_OF_RANGE.code());
+    assert_eq!(read(&mut queue, 0, 512).status, Status::SUCCESS);
+    assert_eq!(admin_queue.property(offset::CSTS) & 1, 1);
+}
+
+#[test]
+fn hosts_and_names_are_checked_at_connect() {
+    let target = target(EngineKind::Auto, |config| {
+        config.allow_any_host = false;
+        config.allowed_hosts = vec![HOST_NQN.to_owned()];
+    });
+    let address = target.addresses()[0];
+    let refused = |data: ConnectData, command: ConnectCommand| {
+        let mut queue = Queue::new(address, Digests::NONE);
+        queue.connect(command, data).status.code()
+    };
+    let command = ConnectCommand::new(0, 0, 31, 0);
+    let stranger = ConnectData::new([7; 16], 0xffff, NQN, "nqn.2014-08.org.example:stranger");
+    assert_eq!(refused(stranger, command), Status::CONNECT_INVALID_HOST.code());
+    let elsewhere = ConnectData::new([7; 16], 0xffff, "nqn.2014-08.org.example:none", HOST_NQN);
+    assert_eq!(refused(elsewhere, command), Status::CONNECT_INVALID_PARAMETERS.code());
+    let no_controller = connect_data(0x77);
+    let io_command = ConnectCommand::new(0, 1, 31, 0);
+    assert_eq!(refused(no_controller, io_command), Status::CONNECT_INVALID_PARAMETERS.code());
+    assert_eq!(
+        Queue::new(address, Digests::NONE)
+            .run(Sqe::new(6, 0, 1), Transfer::None, &[])
+            .status
+            .code(),
+        Status::COMMAND_SEQUENCE_ERROR.code()
+    );
+    admin(address, Digests::NONE);
+}
+
+#[test]
+fn a_peer_that_speaks_something_else_is_told_and_closed_and_nobody_else_notices() {
+    for engine in ENGINES {
+        let target = target(engine, |_| {});
+        let address = target.addresses()[0];
+        let (_admin, controller) = admin(address, Digests::NONE);
+        let mut queue = io(address, Digests::NONE, controller, false);
+        for greeting in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0xff; 200], &[0; 64]] {
+            let mut stranger = TcpStream::connect(address).expect("it listens");
+            stranger.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+            stranger.write_all(greeting).expect("sent");
+            if greeting.len() > 24 && greeting[0] != 0 {
+                let mut answer = Vec::new();
+                let _ = stranger.read_to_end(&mut answer);
+                assert_eq!(answer[0], 3, "a C2HTermReq");
+            }
+        }
+        // A broken PDU on an initialised connection.
+        let mut rogue = Queue::new(address, Digests::NONE);
+        rogue.stream.write_all(&[4, 0, 99, 0, 0, 0, 0, 0]).expect("sent");
+        assert!(rogue.is_closed());
+        assert_eq!(write(&mut queue, 0, &pattern(512, 3), true), Status::SUCCESS);
+        assert_eq!(read(&mut queue, 0, 512).data, pattern(512, 3));
+    }
+}
+
+#[test]
+fn closing_the_admin_queue_ends_the_controllers_queues() {
+    let target = target(EngineKind::Auto, |_| {});
+    let address = target.addresses()[0];
+    let (admin_queue, controller) = admin(address, Digests::NONE);
+    let mut queue = io(address, Digests::NONE, controller, false);
+    drop(admin_queue);
+    assert!(queue.is_closed());
+    wait_for_connections(&target, 0);
+}
+
+#[test]
+fn a_silent_host_loses_its_controller_after_the_keep_alive_timeout() {
+    let target = target(EngineKind::Auto, |_| {});
+    let mut queue = Queue::new(target.addresses()[0], Digests::NONE);
+    let answer = queue.connect(ConnectCommand::new(0, 0, 31, 1000), connect_data(0xffff));
+    assert_eq!(answer.status, Status::SUCCESS);
+    assert!(queue.is_closed());
+}
+
+#[test]
+fn stopping_answers_held_requests_and_closes() {
+    for engine in ENGINES {
+        let target = target(engine, |_| {});
+        let (mut queue, _) = admin(target.addresses()[0], Digests::NONE);
+        let stopper = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            target.stop()
+        });
+        let answer = queue.run(Sqe::new(0x0c, 0, 0), Transfer::None, &[]);
+        assert_eq!(answer.status, Status::ABORTED_SQ_DELETION);
+        assert!(queue.is_closed());
+        stopper.join().expect("no panic").expect("a clean stop");
+    }
+}
+
+#[test]
+fn a_port_in_use_is_said_in_one_sentence() {
+    let first = target(EngineKind::Auto, |_| {});
+    let mut config = TargetConfig { listeners: first.addresses().to_vec(), ..Default::default() };
+    config.subsystems.push(Subsystem::new(NQN));
+    let error = Target::start(&config).err().expect("the port is taken");
+    assert!(error.to_string().contains("in use"), "{error}");
+}
