@@ -26,9 +26,6 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-#[cfg(test)]
-extern crate std;
-
 #[macro_use]
 mod macros;
 

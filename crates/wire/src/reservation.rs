@@ -1,1 +1,119 @@
-//! Placeholder.
+//! Reservations (Base 2.0c, "Reservation Acquire command", "Reservation Register command",
+//! "Reservation Release command", "Reservation Report command").
+
+use zerocopy::little_endian::{U16, U32, U64};
+
+open_code! {
+    /// Reservation Type (RTYPE) (Base 2.0c, "Reservation Type Encoding").
+    pub struct ReservationType(u8), "reservation type" {
+        NONE = 0x00, "no reservation";
+        WRITE_EXCLUSIVE = 0x01, "Write Exclusive";
+        EXCLUSIVE_ACCESS = 0x02, "Exclusive Access";
+        WRITE_EXCLUSIVE_REGISTRANTS = 0x03, "Write Exclusive - Registrants Only";
+        EXCLUSIVE_ACCESS_REGISTRANTS = 0x04, "Exclusive Access - Registrants Only";
+        WRITE_EXCLUSIVE_ALL = 0x05, "Write Exclusive - All Registrants";
+        EXCLUSIVE_ACCESS_ALL = 0x06, "Exclusive Access - All Registrants";
+    }
+}
+
+open_code! {
+    /// Action of Reservation Register (RREGA).
+    pub struct RegisterAction(u8), "register action" {
+        REGISTER = 0x00, "Register Reservation Key";
+        UNREGISTER = 0x01, "Unregister Reservation Key";
+        REPLACE = 0x02, "Replace Reservation Key";
+    }
+}
+
+open_code! {
+    /// Action of Reservation Acquire (RACQA).
+    pub struct AcquireAction(u8), "acquire action" {
+        ACQUIRE = 0x00, "Acquire";
+        PREEMPT = 0x01, "Preempt";
+        PREEMPT_ABORT = 0x02, "Preempt and Abort";
+    }
+}
+
+open_code! {
+    /// Action of Reservation Release (RRELA).
+    pub struct ReleaseAction(u8), "release action" {
+        RELEASE = 0x00, "Release";
+        CLEAR = 0x01, "Clear";
+    }
+}
+
+/// Command dword 10 of Reservation Register, Acquire and Release.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ReservationControl(pub u32);
+
+bit_fields! { ReservationControl(u32) {
+    bits 0 2 action: u8, with_action "What to do (RREGA, RACQA, RRELA).";
+    bit 3 iekey with_iekey "Ignore existing key (IEKEY).";
+    bits 8 15 rtype: u8, with_rtype "Reservation type, of Acquire and Release (RTYPE).";
+    bits 30 31 cptpl: u8, with_cptpl
+        "Change persist through power loss state, of Register: 0 keep, 2 clear, 3 set (CPTPL).";
+} }
+
+/// Reservation Report, command dword 11: extended data structure (EDS). Fabrics require it.
+pub const REPORT_EXTENDED: u32 = 1 << 0;
+
+layout! {
+    /// Data of Reservation Register (Base 2.0c, "Reservation Register Data Structure").
+    pub struct RegisterData, 16 {
+        0 crkey: U64, "Current reservation key (CRKEY).";
+        8 nrkey: U64, "New reservation key (NRKEY).";
+    }
+}
+
+layout! {
+    /// Data of Reservation Acquire (Base 2.0c, "Reservation Acquire Data Structure").
+    pub struct AcquireData, 16 {
+        0 crkey: U64, "Current reservation key (CRKEY).";
+        8 prkey: U64, "Preempt reservation key (PRKEY).";
+    }
+}
+
+layout! {
+    /// Data of Reservation Release (Base 2.0c, "Reservation Release Data Structure").
+    pub struct ReleaseData, 8 {
+        0 crkey: U64, "Current reservation key (CRKEY).";
+    }
+}
+
+layout! {
+    /// Header of Reservation Report with EDS (Base 2.0c, "Reservation Status Extended Data
+    /// Structure"). Registrants follow.
+    pub struct ReservationStatus, 64 {
+        0 gen_count: U32, "Generation: counts registrations and preemptions (GEN).";
+        4 rtype: u8, "Reservation type (RTYPE).";
+        5 regctl: U16, "Number of registrants that follow (REGCTL).";
+        7 rsvd_7: [u8; 2], "Reserved.";
+        9 ptpls: u8, "Persist through power loss state (PTPLS).";
+        10 rsvd_10: [u8; 54], "Reserved.";
+    }
+}
+
+layout! {
+    /// One registrant (Base 2.0c, "Registered Controller Extended Data Structure").
+    pub struct Registrant, 64 {
+        0 cntlid: U16, "Controller ID (CNTLID).";
+        2 rcsts: u8, "Reservation status: bit 0 holds the reservation (RCSTS).";
+        3 rsvd_3: [u8; 5], "Reserved.";
+        8 rkey: U64, "Reservation key (RKEY).";
+        16 hostid: [u8; 16], "Host identifier (HOSTID).";
+        32 rsvd_32: [u8; 32], "Reserved.";
+    }
+}
+
+layout! {
+    /// Reservation Notification log page (Base 2.0c, "Reservation Notification Log Page").
+    pub struct ReservationNotificationLog, 64 {
+        0 log_page_count: U64, "Counts notifications, 0 for an empty page.";
+        8 notification_type: u8,
+            "0 empty, 1 registration preempted, 2 reservation released, 3 reservation preempted.";
+        9 available_log_pages: u8, "Further notifications that wait, at most 255.";
+        10 rsvd_10: [u8; 2], "Reserved.";
+        12 nsid: U32, "Namespace.";
+        16 rsvd_16: [u8; 48], "Reserved.";
+    }
+}

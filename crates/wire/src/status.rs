@@ -127,6 +127,7 @@ statuses! {
     INVALID_COMMAND_SET = 0x12c, "Invalid I/O Command Set";
     IDENTIFIER_UNAVAILABLE = 0x12d, "Identifier Unavailable";
     CONNECT_INVALID_HOST = 0x184, "Connect Invalid Host";
+    INVALID_QUEUE_TYPE = 0x185, "Invalid Queue Type";
     DISCOVERY_RESTART = 0x190, "Discover Restart";
     AUTHENTICATION_REQUIRED = 0x191, "Authentication Required";
 

@@ -93,8 +93,19 @@ open_code! {
 }
 
 /// DGST of ICReq and ICResp: which digests the sender asks for or grants (TCP 1.0c, "ICReq").
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
 #[repr(transparent)]
 pub struct DigestFlags(pub u8);
 
@@ -216,7 +227,14 @@ impl PduShape {
         let header_end = hlen as u32 + if header_digest { DIGEST_LEN as u32 } else { 0 };
         if data_bytes == 0 {
             let plen = header_end;
-            return Some(Self { hlen, pdo: 0, plen, data_bytes, header_digest, data_digest: false });
+            return Some(Self {
+                hlen,
+                pdo: 0,
+                plen,
+                data_bytes,
+                header_digest,
+                data_digest: false,
+            });
         }
         if pda_z > PDA_MAX_Z {
             return None;

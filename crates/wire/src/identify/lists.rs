@@ -1,0 +1,120 @@
+//! The lists that Identify returns.
+
+use zerocopy::little_endian::{U16, U32, U64};
+
+open_code! {
+    /// Namespace Identifier Type (NIDT) (Base 2.0c, "Namespace Identification Descriptor").
+    pub struct NamespaceIdType(u8), "namespace identifier type" {
+        EUI64 = 0x01, "EUI64";
+        NGUID = 0x02, "NGUID";
+        UUID = 0x03, "UUID";
+        COMMAND_SET = 0x04, "Command Set Identifier";
+    }
+}
+
+impl NamespaceIdType {
+    /// Bytes of the identifier, or `None` for an unknown type.
+    pub const fn id_len(self) -> Option<u8> {
+        match self {
+            Self::EUI64 => Some(8),
+            Self::NGUID | Self::UUID => Some(16),
+            Self::COMMAND_SET => Some(1),
+            _ => None,
+        }
+    }
+}
+
+layout! {
+    /// Header of one entry of the Namespace Identification Descriptor list (CNS 03h) (Base 2.0c,
+    /// "Namespace Identification Descriptor"). NIDL bytes of identifier follow; NIDL 0 ends the
+    /// list.
+    pub struct NamespaceIdDescriptor, 4 {
+        0 nidt: u8, "Namespace identifier type (NIDT); see `NamespaceIdType`.";
+        1 nidl: u8, "Namespace identifier length in bytes (NIDL).";
+        2 rsvd_2: [u8; 2], "Reserved.";
+    }
+}
+
+impl NamespaceIdDescriptor {
+    /// Appends a descriptor to `out` at `at` and returns where the next one goes.
+    ///
+    /// # Panics
+    /// When `out` is too short, or `id` has the wrong length for its type.
+    pub fn append(out: &mut [u8], at: usize, id_type: NamespaceIdType, id: &[u8]) -> usize {
+        assert_eq!(id_type.id_len().map(usize::from), Some(id.len()), "length of {id_type}");
+        let header = Self { nidt: id_type.0, nidl: id.len() as u8, rsvd_2: [0; 2] };
+        let id_at = at + header.emit(&mut out[at..]);
+        out[id_at..id_at + id.len()].copy_from_slice(id);
+        id_at + id.len()
+    }
+
+    /// The descriptors of a list. It ends at a zero length or where the list is malformed.
+    pub fn iter(mut list: &[u8]) -> impl Iterator<Item = (NamespaceIdType, &[u8])> {
+        core::iter::from_fn(move || {
+            let header = Self::parse(list).filter(|header| header.nidl != 0)?;
+            let end = Self::LEN + usize::from(header.nidl);
+            let id = list.get(Self::LEN..end)?;
+            list = &list[end..];
+            Some((NamespaceIdType(header.nidt), id))
+        })
+    }
+}
+
+layout! {
+    /// Controller List (CNS 12h, 13h) (Base 2.0c, "Controller List Format"): ascending.
+    pub struct ControllerList, 4096 {
+        0 count: U16, "Number of identifiers that follow.";
+        2 ids: [U16; 2047], "Controller identifiers.";
+    }
+}
+
+impl ControllerList {
+    /// The first 2047 of `ids`, which ascend.
+    pub fn from_ids(ids: impl IntoIterator<Item = u16>) -> Self {
+        let mut list = Self::zeroed();
+        let mut count = 0;
+        for (slot, id) in list.ids.iter_mut().zip(ids) {
+            slot.set(id);
+            count += 1;
+        }
+        list.count.set(count);
+        list
+    }
+
+    /// The identifiers; a count beyond the list is cut.
+    pub fn iter(&self) -> impl Iterator<Item = u16> {
+        self.ids.iter().take(usize::from(self.count.get())).map(|id| id.get())
+    }
+}
+
+layout! {
+    /// Namespace List (CNS 02h, 07h, 10h, 1Ah) (Base 2.0c, "Namespace List Format"): ascending,
+    /// ended by 0.
+    pub struct NamespaceList, 4096 {
+        0 nsids: [U32; 1024], "Namespace identifiers.";
+    }
+}
+
+impl NamespaceList {
+    /// The first 1024 of `nsids`, which ascend.
+    pub fn from_nsids(nsids: impl IntoIterator<Item = u32>) -> Self {
+        let mut list = Self::zeroed();
+        for (slot, nsid) in list.nsids.iter_mut().zip(nsids) {
+            slot.set(nsid);
+        }
+        list
+    }
+
+    /// The identifiers, up to the first 0.
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        self.nsids.iter().map(|nsid| nsid.get()).take_while(|nsid| *nsid != 0)
+    }
+}
+
+layout! {
+    /// Identify I/O Command Set (CNS 1Ch) (Base 2.0c, "Identify I/O Command Set Data Structure").
+    pub struct CommandSetVector, 4096 {
+        0 combinations: [U64; 512],
+            "Supported combinations: one bit per command set identifier; bit 0 is NVM.";
+    }
+}
