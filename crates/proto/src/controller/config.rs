@@ -61,7 +61,7 @@ pub struct SubsystemConfig {
     pub max_io_queues: u16,
     /// Entries of the deepest I/O queue (CAP.MQES is one less).
     pub max_queue_depth: u16,
-    /// Most bytes that one command transfers (MDTS): a power of two, at least a page.
+    /// Most bytes that one command transfers (MDTS): a power of two, at least two pages.
     pub max_transfer_bytes: u32,
     /// Data that I/O queues accept in a capsule, in bytes (IOCCSZ): a multiple of 16.
     pub in_capsule_bytes: u32,
@@ -118,7 +118,7 @@ impl SubsystemConfig {
     }
 
     fn check_numbers(&self) -> Result<(), ConfigError> {
-        let transfer = limits::PAGE_BYTES..=limits::MAX_TRANSFER_BYTES;
+        let transfer = limits::MIN_TRANSFER_BYTES..=limits::MAX_TRANSFER_BYTES;
         let depth = limits::MIN_QUEUE_DEPTH..=crate::limits::MAX_QUEUE_DEPTH;
         let checks = [
             ("max_io_queues", (1..=limits::MAX_IO_QUEUES).contains(&self.max_io_queues)),

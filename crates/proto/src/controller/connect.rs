@@ -25,8 +25,8 @@ pub struct ConnectRequest<'a> {
     pub command: &'a ConnectCommand,
     /// The data that came with it.
     pub data: &'a ConnectData,
-    /// The local address of the connection, without port and brackets. It replaces the wildcard
-    /// address of a listener in the discovery log page.
+    /// The local address of the connection, without port and brackets: printable ASCII. It
+    /// replaces the wildcard address of a listener in the discovery log page.
     pub local_address: &'a str,
 }
 

@@ -15,9 +15,8 @@
 use super::limits;
 use crate::ids::CommandId;
 use alloc::collections::VecDeque;
-
-/// Asynchronous Event Type 2h: notice.
-const TYPE_NOTICE: u64 = 2;
+use farblock_wire::event::AsyncEvent;
+use farblock_wire::features::AsyncEventConfig;
 
 /// The notices that our controllers give.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,19 +33,20 @@ impl Notice {
     /// The bit that enables it in Asynchronous Event Configuration (feature 0Bh), and that says
     /// that it is supported in OAES of Identify Controller.
     pub(crate) const fn enable_bit(self) -> u32 {
+        let none = AsyncEventConfig(0);
         match self {
-            Self::NamespaceAttribute => 1 << 8,
-            Self::DiscoveryLog => 1 << 31,
+            Self::NamespaceAttribute => none.with_namespace_attributes(true).0,
+            Self::DiscoveryLog => none.with_discovery_log(true).0,
         }
     }
 
     /// The completion's result: type, information and log page.
     const fn result(self) -> u64 {
-        let (information, log_page) = match self {
-            Self::NamespaceAttribute => (0x00, 0x04),
-            Self::DiscoveryLog => (0xf0, 0x70),
+        let event = match self {
+            Self::NamespaceAttribute => AsyncEvent::NAMESPACE_CHANGED,
+            Self::DiscoveryLog => AsyncEvent::DISCOVERY_CHANGED,
         };
-        TYPE_NOTICE | information << 8 | log_page << 16
+        event.emit() as u64
     }
 }
 

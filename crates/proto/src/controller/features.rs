@@ -5,7 +5,6 @@
 //! identifier is ignored, as nvme-cli sends one for every feature.
 
 use super::admin::AdminOutcome;
-use super::config::SubsystemConfig;
 use super::events::Notice;
 use super::io::data_pointer;
 use super::registry::Registry;
@@ -13,71 +12,33 @@ use super::state::Controller;
 use crate::ids::ControllerId;
 use crate::time::Instant;
 use alloc::vec::Vec;
-use farblock_wire::sqe::Sqe;
-use farblock_wire::status::Status;
+use farblock_wire::features::{
+    AsyncEventConfig, CAPABILITY_CHANGEABLE, FeatureGet, FeatureId, FeatureSelect, FeatureSet,
+    HOST_IDENTIFIER_EXTENDED, NumberOfQueues, Timestamp, VOLATILE_WRITE_CACHE_ENABLE,
+};
+use farblock_wire::{IntoBytes, Sqe, Status};
 
-/// Feature identifiers.
-mod fid {
-    pub(super) const ARBITRATION: u8 = 0x01;
-    pub(super) const POWER_MANAGEMENT: u8 = 0x02;
-    pub(super) const TEMPERATURE_THRESHOLD: u8 = 0x04;
-    pub(super) const ERROR_RECOVERY: u8 = 0x05;
-    pub(super) const VOLATILE_WRITE_CACHE: u8 = 0x06;
-    pub(super) const NUMBER_OF_QUEUES: u8 = 0x07;
-    pub(super) const WRITE_ATOMICITY: u8 = 0x0a;
-    pub(super) const ASYNC_EVENTS: u8 = 0x0b;
-    pub(super) const TIMESTAMP: u8 = 0x0e;
-    pub(super) const KEEP_ALIVE: u8 = 0x0f;
-    pub(super) const HOST_IDENTIFIER: u8 = 0x81;
-}
-
-/// Every feature, for the log page that lists them: whether it can be set, and whether discovery
-/// controllers have it.
-const FEATURES: [(u8, bool, bool); 11] = [
-    (fid::ARBITRATION, true, false),
-    (fid::POWER_MANAGEMENT, true, false),
-    (fid::TEMPERATURE_THRESHOLD, true, false),
-    (fid::ERROR_RECOVERY, true, false),
-    (fid::VOLATILE_WRITE_CACHE, false, false),
-    (fid::NUMBER_OF_QUEUES, true, false),
-    (fid::WRITE_ATOMICITY, true, false),
-    (fid::ASYNC_EVENTS, true, true),
-    (fid::TIMESTAMP, true, false),
-    (fid::KEEP_ALIVE, true, true),
-    (fid::HOST_IDENTIFIER, false, true),
+/// Every feature: whether it can be set, and whether discovery controllers have it.
+const FEATURES: [(FeatureId, bool, bool); 11] = [
+    (FeatureId::ARBITRATION, true, false),
+    (FeatureId::POWER_MANAGEMENT, true, false),
+    (FeatureId::TEMPERATURE_THRESHOLD, true, false),
+    (FeatureId::ERROR_RECOVERY, true, false),
+    (FeatureId::VOLATILE_WRITE_CACHE, false, false),
+    (FeatureId::NUMBER_OF_QUEUES, true, false),
+    (FeatureId::WRITE_ATOMICITY, true, false),
+    (FeatureId::ASYNC_EVENT_CONFIGURATION, true, true),
+    (FeatureId::TIMESTAMP, true, false),
+    (FeatureId::KEEP_ALIVE_TIMER, true, true),
+    (FeatureId::HOST_IDENTIFIER, false, true),
 ];
 
-/// Bytes of the Timestamp feature's data.
-const TIMESTAMP_BYTES: u32 = 8;
-/// Bytes of an extended Host Identifier.
-const HOST_IDENTIFIER_BYTES: u32 = 16;
 /// Arbitration without a limit to the burst.
 const DEFAULT_ARBITRATION: u32 = 0b111;
-/// Capability bits of Get Features with Select 3h: changeable. Nothing is saveable (bit 0) or
-/// namespace specific (bit 1).
-const CHANGEABLE: u64 = 1 << 2;
 /// SMART warnings of Asynchronous Event Configuration: can be enabled, though we never warn.
-const SMART_WARNINGS: u32 = 0xff;
-
-/// Which value Get Features asks for (SEL).
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Select {
-    Current,
-    /// The default, which is also what is saved as nothing can be saved.
-    Default,
-    Capabilities,
-}
-
-impl Select {
-    fn parse(sqe: &Sqe) -> Result<Self, Status> {
-        match (sqe.cdw10.get() >> 8) & 0b111 {
-            0 => Ok(Self::Current),
-            1 | 2 => Ok(Self::Default),
-            3 => Ok(Self::Capabilities),
-            _ => Err(Status::INVALID_FIELD.with_dnr()),
-        }
-    }
-}
+const SMART_WARNINGS: u32 = AsyncEventConfig(0).with_critical_warnings(0xff).0;
+/// The threshold and sensor that dword 11 of Temperature Threshold selects.
+const TEMPERATURE_SELECTION: u32 = 0b11_1111 << 16;
 
 /// A feature's value.
 enum Value {
@@ -94,7 +55,7 @@ pub(crate) struct FeatureValues {
     over_temperature: u16,
     under_temperature: u16,
     granted_queues: Option<u16>,
-    timestamp: Timestamp,
+    clock: Clock,
 }
 
 impl FeatureValues {
@@ -107,13 +68,19 @@ impl FeatureValues {
             over_temperature: u16::MAX,
             under_temperature: 0,
             granted_queues: None,
-            timestamp: Timestamp { milliseconds: 0, since: now, set_by_host: false },
+            clock: Clock { milliseconds: 0, since: now, set_by_host: false },
         }
     }
 
     /// I/O queues granted by Number of Queues; `None` if the host did not ask yet.
     pub(crate) fn granted_queues(&self) -> Option<u16> {
         self.granted_queues
+    }
+
+    /// The threshold that command dword 11 selects, with that selection.
+    fn temperature_value(&mut self, cdw11: u32) -> Result<u32, Status> {
+        let threshold = u32::from(*self.temperature(cdw11)?);
+        Ok(threshold | cdw11 & TEMPERATURE_SELECTION)
     }
 
     /// The threshold that command dword 11 selects: only the composite temperature has any.
@@ -129,52 +96,47 @@ impl FeatureValues {
 
 /// The Timestamp feature: milliseconds that go on counting from where they were set.
 #[derive(Debug)]
-struct Timestamp {
+struct Clock {
     milliseconds: u64,
     since: Instant,
     set_by_host: bool,
 }
 
-impl Timestamp {
-    const MASK: u64 = (1 << 48) - 1;
-
+impl Clock {
     fn parse(data: &[u8], now: Instant) -> Result<Self, Status> {
-        let data = data.first_chunk::<8>().ok_or(Status::DATA_TRANSFER_ERROR)?;
-        let milliseconds = u64::from_le_bytes(*data) & Self::MASK;
-        Ok(Self { milliseconds, since: now, set_by_host: true })
+        let timestamp = Timestamp::parse(data).ok_or(Status::DATA_TRANSFER_ERROR)?;
+        Ok(Self { milliseconds: timestamp.unix_ms(), since: now, set_by_host: true })
     }
 
     fn emit(&self, now: Instant) -> Vec<u8> {
+        /// Timestamp origin 001b, in bits 3:1: Set Features.
+        const SET_BY_HOST: u8 = 0b001 << 1;
         let passed = now.saturating_duration_since(self.since).as_millis() as u64;
-        let milliseconds = self.milliseconds.wrapping_add(passed) & Self::MASK;
-        // Byte 6: timestamp origin in bits 3:1.
-        let attributes = u64::from(self.set_by_host) << 1;
-        (milliseconds | attributes << 48).to_le_bytes().to_vec()
+        let attributes = if self.set_by_host { SET_BY_HOST } else { 0 };
+        let timestamp = Timestamp::new(self.milliseconds.wrapping_add(passed), attributes);
+        timestamp.as_bytes().to_vec()
     }
 }
 
 /// How many bytes a Set Features command brings.
 pub(super) fn set_data_bytes(sqe: &Sqe) -> u32 {
-    match identifier(sqe) {
-        fid::TIMESTAMP => TIMESTAMP_BYTES,
+    match FeatureSet::parse(sqe).fid {
+        FeatureId::TIMESTAMP => Timestamp::LEN as u32,
         _ => 0,
     }
 }
 
-/// The features that a controller has, and whether each can be set.
-pub(super) fn supported(discovery: bool) -> impl Iterator<Item = (u8, bool)> {
+/// The features that a controller has.
+pub(super) fn supported(discovery: bool) -> impl Iterator<Item = FeatureId> {
     let features = FEATURES.into_iter().filter(move |&(_, _, shared)| shared || !discovery);
-    features.map(|(feature, changeable, _)| (feature, changeable))
-}
-
-fn identifier(sqe: &Sqe) -> u8 {
-    sqe.cdw10.get() as u8
+    features.map(|(feature, ..)| feature)
 }
 
 /// Whether a supported feature can be set.
-fn is_changeable(feature: u8, discovery: bool) -> Result<bool, Status> {
-    let found = supported(discovery).find(|&(known, _)| known == feature);
-    found.map(|(_, changeable)| changeable).ok_or(Status::INVALID_FIELD.with_dnr())
+fn is_changeable(feature: FeatureId, discovery: bool) -> Result<bool, Status> {
+    let found =
+        FEATURES.into_iter().find(|&(known, _, shared)| known == feature && (shared || !discovery));
+    found.map(|(_, changeable, _)| changeable).ok_or(Status::INVALID_FIELD.with_dnr())
 }
 
 /// The bits of Asynchronous Event Configuration that can be set.
@@ -193,18 +155,17 @@ impl Registry {
         sqe: &Sqe,
         now: Instant,
     ) -> Result<AdminOutcome, Status> {
+        let get = FeatureGet::parse(sqe);
+        let queues = self.max_io_queues(id);
         let controller = self.controllers.get_mut(&id).expect("the caller has found it");
-        let feature = identifier(sqe);
-        let changeable = is_changeable(feature, controller.is_discovery())?;
-        let subsystem = controller.subsystem;
-        let queues = subsystem.and_then(|id| self.subsystem(id)).map_or(0, |c| c.max_io_queues);
-        let controller = self.controllers.get_mut(&id).expect("the caller has found it");
-        let value = match Select::parse(sqe)? {
-            Select::Capabilities => {
-                return Ok(AdminOutcome::success(if changeable { CHANGEABLE } else { 0 }));
-            }
-            Select::Current => current(controller, sqe, queues, now)?,
-            Select::Default => default(controller, sqe, queues, now)?,
+        let changeable = is_changeable(get.fid, controller.is_discovery())?;
+        let value = match get.select {
+            FeatureSelect::SUPPORTED if changeable => Value::Dword(CAPABILITY_CHANGEABLE),
+            FeatureSelect::SUPPORTED => Value::Dword(0),
+            FeatureSelect::CURRENT => current(controller, get, queues, now)?,
+            // Nothing can be saved, so that the default is what is saved.
+            FeatureSelect::DEFAULT | FeatureSelect::SAVED => initial(controller, get, queues, now)?,
+            _ => return Err(Status::INVALID_FIELD.with_dnr()),
         };
         match value {
             Value::Dword(value) => Ok(AdminOutcome::success(u64::from(value))),
@@ -223,126 +184,126 @@ impl Registry {
         data: &[u8],
         now: Instant,
     ) -> Result<u64, Status> {
-        const SAVE: u32 = 1 << 31;
+        let set = FeatureSet::parse(sqe);
         let controller = self.controllers.get_mut(&id).expect("the caller has found it");
-        let feature = identifier(sqe);
-        let changeable = is_changeable(feature, controller.is_discovery())?;
-        if sqe.cdw10.get() & SAVE != 0 {
-            return Err(Status::FEATURE_NOT_SAVEABLE.with_dnr());
-        }
-        match feature {
+        let changeable = is_changeable(set.fid, controller.is_discovery())?;
+        match set.fid {
+            _ if set.save => return Err(Status::FEATURE_NOT_SAVEABLE.with_dnr()),
             // Over fabrics it comes with Connect, and is then fixed.
-            fid::HOST_IDENTIFIER => return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
+            FeatureId::HOST_IDENTIFIER => return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
             _ if !changeable => return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr()),
-            fid::NUMBER_OF_QUEUES => return self.grant_queues(id, sqe.cdw11.get()),
+            FeatureId::NUMBER_OF_QUEUES => {
+                return self.grant_queues(id, NumberOfQueues(set.cdw11));
+            }
             _ => {}
         }
         if set_data_bytes(sqe) != 0 {
             data_pointer(sqe, set_data_bytes(sqe))?;
         }
-        set(controller, sqe, data, now)?;
+        change(controller, set, data, now)?;
         Ok(0)
     }
 
     /// Number of Queues: as many as asked for, up to the subsystem's limit ("Number of Queues").
-    fn grant_queues(&mut self, id: ControllerId, cdw11: u32) -> Result<u64, Status> {
+    fn grant_queues(&mut self, id: ControllerId, asked: NumberOfQueues) -> Result<u64, Status> {
         /// The value that is not allowed, as it would be 65,536 queues.
         const RESERVED: u16 = u16::MAX;
-        let subsystem = self.controllers[&id].subsystem;
-        let most = subsystem.and_then(|id| self.subsystem(id)).map_or(0, |c| c.max_io_queues);
+        let most = self.max_io_queues(id);
         let controller = self.controllers.get_mut(&id).expect("the caller has found it");
-        let (submission_z, completion_z) = (cdw11 as u16, (cdw11 >> 16) as u16);
-        if submission_z == RESERVED || completion_z == RESERVED {
+        if asked.nsq_z() == RESERVED || asked.ncq_z() == RESERVED {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
         if controller.io_queues().next().is_some() {
             return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
         }
-        // A fabrics queue is a pair, so that the smaller number of either is what can be used.
-        let granted = (submission_z.min(completion_z) + 1).min(most);
+        let granted = u16::try_from(asked.pair_count()).unwrap_or(most).min(most);
         controller.features.granted_queues = Some(granted);
-        Ok(u64::from(queue_counts(granted)))
+        Ok(u64::from(NumberOfQueues::pairs(granted).0))
+    }
+
+    /// I/O queues that a controller may have at most.
+    fn max_io_queues(&self, id: ControllerId) -> u16 {
+        let subsystem = self.controllers[&id].subsystem.and_then(|id| self.subsystem(id));
+        // Discovery controllers have none, and no feature that would say so.
+        subsystem.map_or(1, |config| config.max_io_queues)
     }
 }
 
-/// The result of Number of Queues: 0's based counts of submission and completion queues.
-fn queue_counts(queues: u16) -> u32 {
-    let queues_z = u32::from(queues.saturating_sub(1));
-    queues_z | queues_z << 16
-}
-
+/// The value in force.
 fn current(
     controller: &mut Controller,
-    sqe: &Sqe,
+    get: FeatureGet,
     max_queues: u16,
     now: Instant,
 ) -> Result<Value, Status> {
-    let cdw11 = sqe.cdw11.get();
     let features = &mut controller.features;
-    Ok(Value::Dword(match identifier(sqe) {
-        fid::ARBITRATION => features.arbitration,
-        fid::TEMPERATURE_THRESHOLD => {
-            u32::from(*features.temperature(cdw11)?) | cdw11 & 0x003f_0000
+    Ok(Value::Dword(match get.fid {
+        FeatureId::ARBITRATION => features.arbitration,
+        FeatureId::TEMPERATURE_THRESHOLD => features.temperature_value(get.cdw11)?,
+        FeatureId::ERROR_RECOVERY => features.error_recovery,
+        FeatureId::NUMBER_OF_QUEUES => {
+            NumberOfQueues::pairs(features.granted_queues.unwrap_or(max_queues)).0
         }
-        fid::ERROR_RECOVERY => features.error_recovery,
-        fid::NUMBER_OF_QUEUES => queue_counts(features.granted_queues.unwrap_or(max_queues)),
-        fid::WRITE_ATOMICITY => features.write_atomicity,
-        fid::ASYNC_EVENTS => controller.events.configuration(),
-        fid::KEEP_ALIVE => controller.keep_alive.timeout_ms(),
-        fid::TIMESTAMP => return Ok(Value::Data(features.timestamp.emit(now))),
-        // The same for every controller, and so their own default.
-        _ => return default(controller, sqe, max_queues, now),
+        FeatureId::WRITE_ATOMICITY => features.write_atomicity,
+        FeatureId::ASYNC_EVENT_CONFIGURATION => controller.events.configuration(),
+        FeatureId::KEEP_ALIVE_TIMER => controller.keep_alive.timeout_ms(),
+        FeatureId::TIMESTAMP => return Ok(Value::Data(features.clock.emit(now))),
+        // What never changes is its own default.
+        _ => return initial(controller, get, max_queues, now),
     }))
 }
 
-fn default(
+/// The default value.
+fn initial(
     controller: &Controller,
-    sqe: &Sqe,
+    get: FeatureGet,
     max_queues: u16,
     now: Instant,
 ) -> Result<Value, Status> {
-    /// Volatile Write Cache Enable.
-    const WCE: u32 = 1;
-    /// Extended Host Identifier.
-    const EXHID: u32 = 1;
-    let cdw11 = sqe.cdw11.get();
-    let mut initial = FeatureValues::new(now);
-    Ok(Value::Dword(match identifier(sqe) {
-        fid::ARBITRATION => initial.arbitration,
-        fid::TEMPERATURE_THRESHOLD => u32::from(*initial.temperature(cdw11)?) | cdw11 & 0x003f_0000,
-        fid::VOLATILE_WRITE_CACHE => WCE,
-        fid::NUMBER_OF_QUEUES => queue_counts(max_queues),
-        fid::TIMESTAMP => return Ok(Value::Data(initial.timestamp.emit(now))),
-        fid::HOST_IDENTIFIER if cdw11 & EXHID == 0 => {
+    let mut features = FeatureValues::new(now);
+    Ok(Value::Dword(match get.fid {
+        FeatureId::ARBITRATION => features.arbitration,
+        FeatureId::TEMPERATURE_THRESHOLD => features.temperature_value(get.cdw11)?,
+        FeatureId::VOLATILE_WRITE_CACHE => VOLATILE_WRITE_CACHE_ENABLE,
+        FeatureId::NUMBER_OF_QUEUES => NumberOfQueues::pairs(max_queues).0,
+        FeatureId::TIMESTAMP => return Ok(Value::Data(features.clock.emit(now))),
+        FeatureId::HOST_IDENTIFIER if get.cdw11 & HOST_IDENTIFIER_EXTENDED == 0 => {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
-        fid::HOST_IDENTIFIER => return Ok(Value::Data(controller.host_id.to_vec())),
+        FeatureId::HOST_IDENTIFIER => return Ok(Value::Data(controller.host_id.to_vec())),
         _ => 0,
     }))
 }
 
 /// Sets a feature that can be set, other than Number of Queues.
-fn set(controller: &mut Controller, sqe: &Sqe, data: &[u8], now: Instant) -> Result<(), Status> {
+fn change(
+    controller: &mut Controller,
+    set: FeatureSet,
+    data: &[u8],
+    now: Instant,
+) -> Result<(), Status> {
     /// Deallocated or Unwritten Logical Block Error Enable: we have no such error.
     const DULBE: u32 = 1 << 16;
+    const TIME_LIMIT: u32 = 0xffff;
     const POWER_STATE: u32 = 0b1_1111;
+    const DISABLE_NORMAL: u32 = 1;
     let invalid = Err(Status::INVALID_FIELD.with_dnr());
-    let cdw11 = sqe.cdw11.get();
+    let value = set.cdw11;
     let mask = event_mask(controller);
     let features = &mut controller.features;
-    match identifier(sqe) {
-        fid::ARBITRATION => features.arbitration = cdw11,
+    match set.fid {
+        FeatureId::ARBITRATION => features.arbitration = value,
         // There is only power state 0.
-        fid::POWER_MANAGEMENT if cdw11 & POWER_STATE != 0 => return invalid,
-        fid::POWER_MANAGEMENT => {}
-        fid::TEMPERATURE_THRESHOLD => *features.temperature(cdw11)? = cdw11 as u16,
-        fid::ERROR_RECOVERY if cdw11 & DULBE != 0 => return invalid,
-        fid::ERROR_RECOVERY => features.error_recovery = cdw11 & 0xffff,
-        fid::WRITE_ATOMICITY => features.write_atomicity = cdw11 & 1,
-        fid::ASYNC_EVENTS if cdw11 & !mask != 0 => return invalid,
-        fid::ASYNC_EVENTS => controller.events.configure(cdw11),
-        fid::TIMESTAMP => features.timestamp = Timestamp::parse(data, now)?,
-        fid::KEEP_ALIVE => controller.keep_alive.set(cdw11, now),
+        FeatureId::POWER_MANAGEMENT if value & POWER_STATE != 0 => return invalid,
+        FeatureId::POWER_MANAGEMENT => {}
+        FeatureId::TEMPERATURE_THRESHOLD => *features.temperature(value)? = value as u16,
+        FeatureId::ERROR_RECOVERY if value & DULBE != 0 => return invalid,
+        FeatureId::ERROR_RECOVERY => features.error_recovery = value & TIME_LIMIT,
+        FeatureId::WRITE_ATOMICITY => features.write_atomicity = value & DISABLE_NORMAL,
+        FeatureId::ASYNC_EVENT_CONFIGURATION if value & !mask != 0 => return invalid,
+        FeatureId::ASYNC_EVENT_CONFIGURATION => controller.events.configure(value),
+        FeatureId::TIMESTAMP => features.clock = Clock::parse(data, now)?,
+        FeatureId::KEEP_ALIVE_TIMER => controller.keep_alive.set(value, now),
         _ => return invalid,
     }
     Ok(())

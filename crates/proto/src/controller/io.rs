@@ -2,11 +2,11 @@
 //! (NVM Command Set Specification 1.0, "NVM Command Set"). Behind this nothing checks again.
 
 use super::admin::check_flags;
-use super::limits;
 use super::namespace::{NamespaceInfo, NamespaceTable};
 use crate::capsule::DataPointer;
 use crate::ids::{BlockCount, Lba, NamespaceId};
 use core::slice::ChunksExact;
+use farblock_wire::nvm::{DSM_RANGES_MAX, DsmCommand, DsmRange, RwCommand};
 use farblock_wire::opcode::{DataDirection, NvmOpcode};
 use farblock_wire::sqe::Sqe;
 use farblock_wire::status::Status;
@@ -103,20 +103,9 @@ pub enum IoCommand {
     Fabrics,
 }
 
-/// Command dword 12 of the commands that name blocks, from the low bits: number of logical blocks.
-const CDW12_BLOCKS_Z: u32 = 0xffff;
-/// Command extension type, directive type, and a reserved bit: none of them is supported.
-const CDW12_UNSUPPORTED: u32 = 0xf << 16 | 0xf << 20;
-/// Storage tag check.
-const CDW12_STC: u32 = 1 << 24;
-/// Deallocate (DEAC) of Write Zeroes; otherwise reserved.
-const CDW12_DEAC: u32 = 1 << 25;
-/// Protection information action and checks (PRINFO).
-const CDW12_PRINFO: u32 = 0xf << 26;
-/// Force unit access (FUA).
-const CDW12_FUA: u32 = 1 << 30;
-/// Command dword 11 of Dataset Management: deallocate (AD).
-const CDW11_DEALLOCATE: u32 = 1 << 2;
+/// Command dword 12 of the commands that name blocks: the reserved bits where a later version has
+/// the command extension type.
+const EXTENSION_TYPE: u32 = 0xf << 16;
 
 impl IoCommand {
     /// Reads a command of an I/O queue.
@@ -224,19 +213,17 @@ fn usable_pointer(sqe: &Sqe) -> Result<DataPointer, Status> {
 }
 
 fn dataset_management(sqe: &Sqe, namespace: NamespaceId) -> Result<IoCommand, Status> {
-    if sqe.cdw11.get() & CDW11_DEALLOCATE == 0 {
+    let command = DsmCommand::parse(sqe);
+    if !command.attributes.ad() {
         return Ok(IoCommand::Advise { namespace });
     }
-    // The number of ranges is 0's based, and has 8 bits.
-    let ranges = (sqe.cdw10.get() & 0xff) as u16 + 1;
     let data = usable_pointer(sqe)?;
     // Linux hosts always send 256 ranges' worth of bytes, because some devices read as many.
-    let needed = usize::from(ranges) * limits::DEALLOCATE_RANGE_BYTES;
-    let most = limits::DEALLOCATE_RANGES * limits::DEALLOCATE_RANGE_BYTES;
-    if !(needed..=most).contains(&(data.length() as usize)) {
+    let lengths = command.data_bytes()..=DSM_RANGES_MAX * DsmRange::LEN;
+    if !lengths.contains(&(data.length() as usize)) {
         return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
     }
-    Ok(IoCommand::Deallocate { namespace, ranges, data })
+    Ok(IoCommand::Deallocate { namespace, ranges: command.range_count() as u16, data })
 }
 
 /// The blocks that a command names, checked against the namespace.
@@ -250,21 +237,21 @@ struct Extent {
 
 impl Extent {
     fn parse(sqe: &Sqe, info: &NamespaceInfo) -> Result<Self, Status> {
-        let cdw12 = sqe.cdw12.get();
-        let is_write_zeroes = sqe.opcode == NvmOpcode::WRITE_ZEROES.0;
-        let reserved = if is_write_zeroes { 0 } else { CDW12_DEAC };
+        let command = RwCommand::parse(sqe);
+        let control = command.control;
+        let deallocates = control.deac() && sqe.opcode != NvmOpcode::WRITE_ZEROES.0;
+        let is_extended = control.0 & EXTENSION_TYPE != 0 || control.dtype() != 0;
         // Metadata does not exist here, so that a pointer to it must not either.
-        if cdw12 & (CDW12_UNSUPPORTED | reserved) != 0 || sqe.mptr.get() != 0 {
+        if deallocates || is_extended || sqe.mptr.get() != 0 {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
-        if cdw12 & (CDW12_PRINFO | CDW12_STC) != 0 {
+        if control.prinfo() != 0 || control.stc() {
             return Err(Status::INVALID_PROTECTION_INFORMATION.with_dnr());
         }
-        let lba = Lba(u64::from(sqe.cdw11.get()) << 32 | u64::from(sqe.cdw10.get()));
-        let blocks = BlockCount((cdw12 & CDW12_BLOCKS_Z) + 1);
-        check_range(lba, blocks, info)?;
-        let fua = cdw12 & CDW12_FUA != 0;
-        Ok(Self { namespace: NamespaceId(sqe.nsid.get()), lba, blocks, fua })
+        check_end(command.end_lba(), info)?;
+        let (lba, blocks) = (Lba(command.slba), BlockCount(command.block_count()));
+        let namespace = NamespaceId(sqe.nsid.get());
+        Ok(Self { namespace, lba, blocks, fua: control.fua() })
     }
 
     fn command(
@@ -277,7 +264,7 @@ impl Extent {
         match NvmOpcode(sqe.opcode) {
             NvmOpcode::VERIFY => Ok(IoCommand::Verify { namespace, lba, blocks, fua }),
             NvmOpcode::WRITE_ZEROES => {
-                let deallocate = sqe.cdw12.get() & CDW12_DEAC != 0 && info.deallocate;
+                let deallocate = RwCommand::parse(sqe).control.deac() && info.deallocate;
                 Ok(IoCommand::WriteZeroes { namespace, lba, blocks, fua, deallocate })
             }
             opcode => {
@@ -302,8 +289,9 @@ impl Extent {
     }
 }
 
-fn check_range(lba: Lba, blocks: BlockCount, info: &NamespaceInfo) -> Result<(), Status> {
-    match lba.0.checked_add(u64::from(blocks.0)) {
+/// Whether a range that ends before the block `end`, if that exists at all, is within a namespace.
+fn check_end(end: Option<u64>, info: &NamespaceInfo) -> Result<(), Status> {
+    match end {
         Some(end) if end <= info.blocks => Ok(()),
         _ => Err(Status::LBA_OUT_OF_RANGE.with_dnr()),
     }
@@ -323,10 +311,11 @@ impl<'a> DeallocateRanges<'a> {
     /// LBA Out of Range if any of them is, Data SGL Length Invalid if `data` is too short.
     pub fn parse(data: &'a [u8], ranges: u16, info: &NamespaceInfo) -> Result<Self, Status> {
         let bytes = data
-            .get(..usize::from(ranges) * limits::DEALLOCATE_RANGE_BYTES)
+            .get(..usize::from(ranges) * DsmRange::LEN)
             .ok_or(Status::DATA_SGL_LENGTH_INVALID.with_dnr())?;
-        let ranges = Self { ranges: bytes.chunks_exact(limits::DEALLOCATE_RANGE_BYTES) };
-        ranges.clone().try_for_each(|(lba, blocks)| check_range(lba, blocks, info))?;
+        let ranges = Self { ranges: bytes.chunks_exact(DsmRange::LEN) };
+        let mut ends = ranges.ranges.clone().map(|bytes| parse_range(bytes).end_lba());
+        ends.try_for_each(|end| check_end(end, info))?;
         Ok(ranges)
     }
 }
@@ -335,14 +324,11 @@ impl Iterator for DeallocateRanges<'_> {
     type Item = (Lba, BlockCount);
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.ranges.by_ref().map(parse_range).find(|&(_, blocks)| blocks != BlockCount(0))
+        let range = self.ranges.by_ref().map(parse_range).find(|range| range.nlb.get() != 0)?;
+        Some((Lba(range.slba.get()), BlockCount(range.nlb.get())))
     }
 }
 
-/// A range: context attributes, length in blocks, first block.
-fn parse_range(bytes: &[u8]) -> (Lba, BlockCount) {
-    let (blocks, lba) = bytes[4..].split_at(4);
-    let blocks = u32::from_le_bytes(blocks.try_into().expect("split at 4 bytes"));
-    let lba = u64::from_le_bytes(lba.try_into().expect("a range has 16 bytes"));
-    (Lba(lba), BlockCount(blocks))
+fn parse_range(bytes: &[u8]) -> DsmRange {
+    DsmRange::parse(bytes).expect("chunks are as long as a range")
 }

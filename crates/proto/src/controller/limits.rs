@@ -10,7 +10,7 @@ pub const MAX_SUBSYSTEMS: usize = 256;
 pub const MAX_CONTROLLERS: usize = 1024;
 
 /// Listeners of a registry.
-pub const MAX_LISTENERS: usize = 64;
+pub const MAX_LISTENERS: usize = 32;
 
 /// Referrals of a registry.
 pub const MAX_REFERRALS: usize = 64;
@@ -18,7 +18,8 @@ pub const MAX_REFERRALS: usize = 64;
 /// Host NQNs that a subsystem may list as allowed.
 pub const MAX_ALLOWED_HOSTS: usize = 1024;
 
-/// Largest namespace identifier, and so also the most namespaces of a subsystem (NN and MNAN).
+/// Largest namespace identifier, and so also the most namespaces of a subsystem (NN and MNAN). As
+/// many as one page of a namespace list has room for.
 pub const MAX_NAMESPACE_ID: u32 = 1024;
 
 /// I/O queues that a subsystem may grant a controller.
@@ -42,10 +43,6 @@ pub const ABORT_COMMANDS: u8 = 4;
 /// Entries of a controller's error information log (ELPE is one less). The oldest goes first.
 pub const ERROR_LOG_ENTRIES: u8 = 64;
 
-/// Namespaces on the Changed Namespace List; fixed by the specification. One more, and the list
-/// becomes the single entry `0xffff_ffff`.
-pub const CHANGED_NAMESPACES: usize = 1024;
-
 /// Granularity of the keep-alive timeout, in milliseconds (KAS counts units of 100 ms).
 pub const KEEP_ALIVE_GRANULARITY_MS: u32 = 1000;
 
@@ -60,14 +57,12 @@ pub const ASSOCIATION_LINGER: Duration = Duration::from_secs(120);
 /// CAP.TO and CRTO: how long a host waits for readiness, in units of 500 ms. We are ready at once.
 pub const READY_TIMEOUT_500_MS: u8 = 15;
 
-/// Ranges of one Dataset Management command: fixed by the width of its field (DMRL).
-pub const DEALLOCATE_RANGES: usize = 256;
-
-/// Bytes of one Dataset Management range.
-pub const DEALLOCATE_RANGE_BYTES: usize = 16;
-
 /// Smallest memory page (CAP.MPSMIN 0), the unit of MDTS, in bytes.
 pub const PAGE_BYTES: u32 = 4096;
+
+/// Smallest data transfer limit that a subsystem may be configured with, in bytes: MDTS cannot say
+/// one page, as 0 means no limit.
+pub const MIN_TRANSFER_BYTES: u32 = 2 * PAGE_BYTES;
 
 /// Largest data transfer that a subsystem may be configured with, in bytes.
 pub const MAX_TRANSFER_BYTES: u32 = 64 << 20;

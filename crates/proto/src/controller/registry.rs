@@ -507,7 +507,8 @@ impl Registry {
     }
 
     /// The next Asynchronous Event Request of one controller to complete with success, and the
-    /// event, which is the result. The same as [`Action::Complete`]; each event comes out of one of them.
+    /// event, which is the result. The same as [`Action::Complete`]: each event comes out of one of
+    /// them.
     pub fn poll_event(&mut self, controller: ControllerId) -> Option<(CommandId, u64)> {
         self.controllers.get_mut(&controller)?.events.poll()
     }

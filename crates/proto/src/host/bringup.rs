@@ -17,6 +17,7 @@ use super::info::ControllerInfo;
 use alloc::vec::Vec;
 use core::time::Duration;
 use farblock_wire::fabrics::PropertySize;
+use farblock_wire::features::{AsyncEventConfig, FeatureId};
 use farblock_wire::property::{Cap, Cc, Csts, Version, offset};
 use farblock_wire::{Cqe, IntoBytes};
 
@@ -36,8 +37,8 @@ pub struct Parameters {
     pub keep_alive: Duration,
     /// I/O queue pairs to ask for.
     pub queues: u16,
-    /// Bits of the Asynchronous Event Configuration feature to enable where supported.
-    pub events: u32,
+    /// Asynchronous events to enable where supported.
+    pub events: AsyncEventConfig,
 }
 
 /// What the driver does next.
@@ -124,7 +125,7 @@ impl Bringup {
             State::Identify => command::identify_controller(),
             State::RequestQueues => command::set_number_of_queues(self.parameters.queues),
             State::ConfigureEvents => {
-                command::set_features(command::FEATURE_ASYNC_EVENTS, self.events())
+                command::set_features(FeatureId::ASYNC_EVENT_CONFIGURATION, self.events().0)
             }
             State::Ready => return Step::Ready(self.info.clone()),
         };
@@ -169,7 +170,7 @@ impl Bringup {
             }
             State::Enable => {
                 succeeded("enabling the controller")?;
-                self.info.configuration = self.configuration().0;
+                self.info.configuration = self.configuration();
                 self.state = State::PollReady;
             }
             State::PollReady => {
@@ -249,20 +250,17 @@ impl Bringup {
         if self.info.cntlid != connected_as {
             return Err(ConnectError::Protocol("Identify names another controller than Connect"));
         }
-        self.state = if self.parameters.queues > 0 {
-            State::RequestQueues
-        } else {
-            self.after_queues()
-        };
+        self.state =
+            if self.parameters.queues > 0 { State::RequestQueues } else { self.after_queues() };
         Ok(())
     }
 
     fn after_queues(&self) -> State {
-        if self.events() == 0 { State::Ready } else { State::ConfigureEvents }
+        if self.events().0 == 0 { State::Ready } else { State::ConfigureEvents }
     }
 
     /// Events that are wanted and supported.
-    fn events(&self) -> u32 {
-        self.parameters.events & self.info.events_supported
+    fn events(&self) -> AsyncEventConfig {
+        AsyncEventConfig(self.parameters.events.0 & self.info.events_supported.0)
     }
 }

@@ -7,36 +7,17 @@ use farblock_wire::fabrics::{
     CATTR_DISABLE_SQ_FLOW, CNTLID_DYNAMIC, ConnectCommand, ConnectData, PropertyGetCommand,
     PropertySetCommand, PropertySize,
 };
+use farblock_wire::features::{FeatureId, FeatureSet, NumberOfQueues};
+use farblock_wire::identify::{Cns, IdentifyParameters};
+use farblock_wire::log::{LogPageId, LogPageParameters};
+use farblock_wire::nvm::{
+    DSM_RANGES_MAX, DsmAttributes, DsmCommand, DsmRange, RwCommand, RwControl,
+};
 use farblock_wire::opcode::{AdminOpcode, NvmOpcode};
-use farblock_wire::{IDENTIFY_BYTES, NSID_BROADCAST, SglDescriptor, Sqe, U16, U32};
+use farblock_wire::{IDENTIFY_BYTES, NSID_BROADCAST, SglDescriptor, Sqe, U16};
 
-/// Bytes of one range of Dataset Management (NVM 1.0c, "Dataset Management - Range Definition").
-pub const DEALLOCATE_RANGE_BYTES: usize = 16;
 /// The most blocks that one Read, Write, Write Zeroes or Compare names (NLB has 16 bits, 0's-based).
 pub const MAX_COMMAND_BLOCKS: u32 = 1 << 16;
-/// CNS of Identify Namespace (NVM command set).
-pub const CNS_NAMESPACE: u8 = 0x00;
-/// CNS of Identify Controller.
-pub const CNS_CONTROLLER: u8 = 0x01;
-/// CNS of the list of active namespaces.
-pub const CNS_ACTIVE_NAMESPACES: u8 = 0x02;
-/// CNS of a namespace's identification descriptors.
-pub const CNS_NAMESPACE_DESCRIPTORS: u8 = 0x03;
-/// Feature: number of queues.
-pub const FEATURE_NUMBER_OF_QUEUES: u8 = 0x07;
-/// Feature: asynchronous event configuration.
-pub const FEATURE_ASYNC_EVENTS: u8 = 0x0b;
-/// Log page: changed namespace list.
-pub const LOG_CHANGED_NAMESPACES: u8 = 0x04;
-/// Log page: discovery.
-pub const LOG_DISCOVERY: u8 = 0x70;
-
-/// Bit 30 of command dword 12 of Write and Write Zeroes: force unit access (FUA).
-const FUA: u32 = 1 << 30;
-/// Bit 25 of command dword 12 of Write Zeroes: deallocate (DEAC).
-const DEAC: u32 = 1 << 25;
-/// Bit 2 of command dword 11 of Dataset Management: deallocate (AD).
-const DSM_DEALLOCATE: u32 = 1 << 2;
 
 /// Data that a command moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,49 +77,46 @@ fn nvm(opcode: NvmOpcode, nsid: u32, data: Data) -> Command {
     Command { sqe: Sqe::new(opcode.0, 0, nsid), data }
 }
 
-/// A command on a range of blocks: SLBA in dwords 10 and 11, NLB in dword 12.
-fn ranged(opcode: NvmOpcode, nsid: u32, lba: u64, blocks: u32, data: Data) -> Command {
-    assert!((1..=MAX_COMMAND_BLOCKS).contains(&blocks), "{blocks} blocks in one command");
-    let mut command = nvm(opcode, nsid, data);
-    command.sqe.cdw10 = U32::new(lba as u32);
-    command.sqe.cdw11 = U32::new((lba >> 32) as u32);
-    command.sqe.cdw12 = U32::new(blocks - 1);
-    command
+/// A command on a range of blocks.
+fn ranged(
+    opcode: NvmOpcode,
+    nsid: u32,
+    lba: u64,
+    blocks: u32,
+    flags: RwControl,
+    data: Data,
+) -> Command {
+    let mut range = RwCommand::new(lba, blocks).expect("1 to 65536 blocks in one command");
+    range.control.0 |= flags.0;
+    Command { sqe: range.to_sqe(opcode, 0, nsid, SglDescriptor::NONE), data }
 }
 
 /// Reads `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks, `bytes` in all.
 #[must_use]
 pub fn read(nsid: u32, lba: u64, blocks: u32, bytes: u32) -> Command {
-    ranged(NvmOpcode::READ, nsid, lba, blocks, Data::FromController(bytes))
+    let data = Data::FromController(bytes);
+    ranged(NvmOpcode::READ, nsid, lba, blocks, RwControl::default(), data)
 }
 
 /// Writes `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks, `bytes` in all.
 #[must_use]
 pub fn write(nsid: u32, lba: u64, blocks: u32, bytes: u32, fua: bool) -> Command {
-    let mut command = ranged(NvmOpcode::WRITE, nsid, lba, blocks, Data::ToController(bytes));
-    set(&mut command.sqe.cdw12, FUA, fua);
-    command
+    let flags = RwControl::default().with_fua(fua);
+    ranged(NvmOpcode::WRITE, nsid, lba, blocks, flags, Data::ToController(bytes))
 }
 
 /// Compares `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks with `bytes` of data.
 #[must_use]
 pub fn compare(nsid: u32, lba: u64, blocks: u32, bytes: u32) -> Command {
-    ranged(NvmOpcode::COMPARE, nsid, lba, blocks, Data::ToController(bytes))
+    let data = Data::ToController(bytes);
+    ranged(NvmOpcode::COMPARE, nsid, lba, blocks, RwControl::default(), data)
 }
 
 /// Zeroes `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks.
 #[must_use]
 pub fn write_zeroes(nsid: u32, lba: u64, blocks: u32, deallocate: bool, fua: bool) -> Command {
-    let mut command = ranged(NvmOpcode::WRITE_ZEROES, nsid, lba, blocks, Data::None);
-    set(&mut command.sqe.cdw12, DEAC, deallocate);
-    set(&mut command.sqe.cdw12, FUA, fua);
-    command
-}
-
-fn set(dword: &mut U32, bit: u32, on: bool) {
-    if on {
-        *dword = U32::new(dword.get() | bit);
-    }
+    let flags = RwControl::default().with_deac(deallocate).with_fua(fua);
+    ranged(NvmOpcode::WRITE_ZEROES, nsid, lba, blocks, flags, Data::None)
 }
 
 /// Makes what completed before durable.
@@ -149,62 +127,59 @@ pub fn flush(nsid: u32) -> Command {
 
 /// Deallocates `ranges` (1 to 256) ranges, which are the data: see [`deallocate_range`].
 #[must_use]
-pub fn deallocate(nsid: u32, ranges: u32) -> Command {
-    assert!((1..=256).contains(&ranges), "{ranges} ranges in one command");
-    let data = Data::ToController(ranges * DEALLOCATE_RANGE_BYTES as u32);
+pub fn deallocate(nsid: u32, ranges: usize) -> Command {
+    assert!((1..=DSM_RANGES_MAX).contains(&ranges), "{ranges} ranges in one command");
+    let data = Data::ToController((ranges * DsmRange::LEN) as u32);
     let mut command = nvm(NvmOpcode::DATASET_MANAGEMENT, nsid, data);
-    command.sqe.cdw10 = U32::new(ranges - 1);
-    command.sqe.cdw11 = U32::new(DSM_DEALLOCATE);
+    let attributes = DsmAttributes::default().with_ad(true);
+    DsmCommand { nr_z: (ranges - 1) as u8, attributes }.emit(&mut command.sqe);
     command
 }
 
-/// One range for [`deallocate`]: context attributes, length in blocks, first block.
+/// One range for [`deallocate`].
 #[must_use]
-pub fn deallocate_range(lba: u64, blocks: u32) -> [u8; DEALLOCATE_RANGE_BYTES] {
-    let mut range = [0; DEALLOCATE_RANGE_BYTES];
-    range[4..8].copy_from_slice(&blocks.to_le_bytes());
-    range[8..16].copy_from_slice(&lba.to_le_bytes());
-    range
+pub fn deallocate_range(lba: u64, blocks: u32) -> DsmRange {
+    DsmRange::new(lba, blocks)
 }
 
 /// Identify with any CNS; 4096 bytes come.
 #[must_use]
-pub fn identify(cns: u8, nsid: u32) -> Command {
-    let mut command =
-        admin(AdminOpcode::IDENTIFY, nsid, Data::FromController(IDENTIFY_BYTES as u32));
-    command.sqe.cdw10 = U32::new(cns.into());
+pub fn identify(cns: Cns, nsid: u32) -> Command {
+    let data = Data::FromController(IDENTIFY_BYTES as u32);
+    let mut command = admin(AdminOpcode::IDENTIFY, nsid, data);
+    IdentifyParameters::new(cns).emit(&mut command.sqe);
     command
 }
 
 /// Identify Controller.
 #[must_use]
 pub fn identify_controller() -> Command {
-    identify(CNS_CONTROLLER, 0)
+    identify(Cns::CONTROLLER, 0)
 }
 
 /// Identify Namespace, of the NVM command set.
 #[must_use]
 pub fn identify_namespace(nsid: u32) -> Command {
-    identify(CNS_NAMESPACE, nsid)
+    identify(Cns::NAMESPACE, nsid)
 }
 
 /// The identifiers (UUID, NGUID, EUI-64) of a namespace.
 #[must_use]
 pub fn identify_descriptors(nsid: u32) -> Command {
-    identify(CNS_NAMESPACE_DESCRIPTORS, nsid)
+    identify(Cns::NAMESPACE_ID_DESCRIPTORS, nsid)
 }
 
 /// The active namespaces whose identifiers are above `after`, at most 1024 of them.
 #[must_use]
 pub fn identify_active_namespaces(after: u32) -> Command {
-    identify(CNS_ACTIVE_NAMESPACES, after)
+    identify(Cns::ACTIVE_NAMESPACES, after)
 }
 
 /// Which part of which log page, for [`log_page`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogPage {
     /// Log page identifier (LID).
-    pub page: u8,
+    pub page: LogPageId,
     /// Namespace, or [`NSID_BROADCAST`] for the controller's.
     pub nsid: u32,
     /// Where to start, in bytes: a multiple of 4.
@@ -218,7 +193,7 @@ pub struct LogPage {
 impl LogPage {
     /// `bytes` of the controller's `page` from its start.
     #[must_use]
-    pub fn new(page: u8, bytes: u32) -> Self {
+    pub fn new(page: LogPageId, bytes: u32) -> Self {
         Self { page, nsid: NSID_BROADCAST, offset: 0, bytes, retain_event: false }
     }
 }
@@ -229,40 +204,38 @@ impl LogPage {
 /// If offset or length is no multiple of 4, or the length is 0.
 #[must_use]
 pub fn log_page(log: LogPage) -> Command {
-    assert!(log.bytes >= 4 && log.bytes.is_multiple_of(4), "{} bytes of log page", log.bytes);
     assert!(log.offset.is_multiple_of(4), "log page from byte {}", log.offset);
-    let mut command =
-        admin(AdminOpcode::GET_LOG_PAGE, log.nsid, Data::FromController(log.bytes));
-    let dwords_z = log.bytes / 4 - 1;
-    let retain = u32::from(log.retain_event) << 15;
-    command.sqe.cdw10 = U32::new(u32::from(log.page) | retain | (dwords_z & 0xffff) << 16);
-    command.sqe.cdw11 = U32::new(dwords_z >> 16);
-    command.sqe.cdw12 = U32::new(log.offset as u32);
-    command.sqe.cdw13 = U32::new((log.offset >> 32) as u32);
+    let parameters = LogPageParameters {
+        rae: log.retain_event,
+        ..LogPageParameters::new(log.page, log.offset, log.bytes.into())
+    };
+    let data = Data::FromController(log.bytes);
+    let mut command = admin(AdminOpcode::GET_LOG_PAGE, log.nsid, data);
+    parameters.emit(&mut command.sqe);
     command
 }
 
 /// Set Features, for features without data.
 #[must_use]
-pub fn set_features(feature: u8, value: u32) -> Command {
+pub fn set_features(feature: FeatureId, value: u32) -> Command {
     let mut command = admin(AdminOpcode::SET_FEATURES, 0, Data::None);
-    command.sqe.cdw10 = U32::new(feature.into());
-    command.sqe.cdw11 = U32::new(value);
+    FeatureSet { fid: feature, save: false, cdw11: value }.emit(&mut command.sqe);
     command
 }
 
 /// Asks for `count` (1 to 65535) I/O queue pairs.
+///
+/// # Panics
+/// If the count is 0, which cannot be said.
 #[must_use]
 pub fn set_number_of_queues(count: u16) -> Command {
-    let count_z = u32::from(count.saturating_sub(1));
-    set_features(FEATURE_NUMBER_OF_QUEUES, count_z << 16 | count_z)
+    set_features(FeatureId::NUMBER_OF_QUEUES, NumberOfQueues::pairs(count).0)
 }
 
 /// The queue pairs that the result of [`set_number_of_queues`] grants.
 #[must_use]
 pub fn granted_queues(result: u32) -> u16 {
-    let (submission_z, completion_z) = (result as u16, (result >> 16) as u16);
-    submission_z.min(completion_z).saturating_add(1)
+    u16::try_from(NumberOfQueues(result).pair_count()).unwrap_or(u16::MAX)
 }
 
 /// Async Event Request.

@@ -6,13 +6,16 @@
 //!    +--------------------------------------------+
 //! ```
 
-use super::command::{LOG_DISCOVERY, LogPage};
+use super::command::LogPage;
 use super::info::{InfoError, text};
 use alloc::string::String;
 use alloc::vec::Vec;
+use farblock_wire::log::{
+    AddressFamily, DiscoveryLogEntry, DiscoveryLogHeader, LogPageId, SubsystemType, TransportType,
+};
 
 /// Bytes of the header, and of each record.
-const RECORD_BYTES: usize = 1024;
+const RECORD_BYTES: usize = DiscoveryLogEntry::LEN;
 /// Records that are read at once.
 const RECORDS_PER_READ: u64 = 16;
 /// More records than this are a fault: the page would have 16 MiB.
@@ -20,28 +23,15 @@ const RECORDS_MAX: u64 = 16384;
 /// Generations after which reading is given up.
 const GENERATIONS_MAX: u32 = 10;
 
-/// What a record points to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DiscoveryKind {
-    /// Another discovery service.
-    Referral,
-    /// A subsystem with storage.
-    Subsystem,
-    /// The discovery service that was asked, itself.
-    Current,
-    /// Something that is not known.
-    Other(u8),
-}
-
 /// One record of a discovery log page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiscoveryEntry {
-    /// Transport type (TRTYPE): 3 is TCP.
-    pub transport: u8,
-    /// Address family (ADRFAM): 1 is IPv4, 2 is IPv6.
-    pub address_family: u8,
+    /// Transport type (TRTYPE).
+    pub transport: TransportType,
+    /// Address family (ADRFAM).
+    pub address_family: AddressFamily,
     /// What it points to (SUBTYPE).
-    pub kind: DiscoveryKind,
+    pub kind: SubsystemType,
     /// Secure channel requirements and the like (TREQ), as they are.
     pub requirements: u8,
     /// Port identifier (PORTID).
@@ -59,33 +49,36 @@ pub struct DiscoveryEntry {
 }
 
 impl DiscoveryEntry {
-    /// TRTYPE of TCP.
-    pub const TCP: u8 = 3;
-
     /// Whether this host can connect to it.
     #[must_use]
     pub fn is_tcp(&self) -> bool {
-        self.transport == Self::TCP
+        self.transport == TransportType::TCP
     }
 
-    fn parse(record: &[u8; RECORD_BYTES]) -> Self {
-        let u16_at = |at: usize| u16::from_le_bytes([record[at], record[at + 1]]);
+    /// Whether it points to another discovery service.
+    #[must_use]
+    pub fn is_referral(&self) -> bool {
+        self.kind == SubsystemType::REFERRAL
+    }
+
+    /// Whether it points to a subsystem with storage.
+    #[must_use]
+    pub fn is_subsystem(&self) -> bool {
+        self.kind == SubsystemType::NVM
+    }
+
+    fn parse(record: &DiscoveryLogEntry) -> Self {
         Self {
-            transport: record[0],
-            address_family: record[1],
-            kind: match record[2] {
-                1 => DiscoveryKind::Referral,
-                2 => DiscoveryKind::Subsystem,
-                3 => DiscoveryKind::Current,
-                other => DiscoveryKind::Other(other),
-            },
-            requirements: record[3],
-            port_id: u16_at(4),
-            cntlid: u16_at(6),
-            admin_entries: u16_at(8),
-            service: text(&record[32..64]),
-            subnqn: text(&record[256..512]),
-            address: text(&record[512..768]),
+            transport: TransportType(record.trtype),
+            address_family: AddressFamily(record.adrfam),
+            kind: SubsystemType(record.subtype),
+            requirements: record.treq,
+            port_id: record.portid.get(),
+            cntlid: record.cntlid.get(),
+            admin_entries: record.asqsz.get(),
+            address: text(&record.traddr),
+            service: text(&record.trsvcid),
+            subnqn: text(&record.subnqn),
         }
     }
 }
@@ -144,7 +137,7 @@ impl DiscoveryReader {
     /// What to read next.
     #[must_use]
     pub fn step(&self) -> DiscoveryStep {
-        let page = LogPage::new(LOG_DISCOVERY, RECORD_BYTES as u32);
+        let page = LogPage::new(LogPageId::DISCOVERY, RECORD_BYTES as u32);
         match self.state {
             State::Header | State::Check => DiscoveryStep::Read(page),
             State::Entries(from) => {
@@ -167,8 +160,8 @@ impl DiscoveryReader {
         match self.state {
             State::Header => self.handle_header(data),
             State::Check => {
-                let (generation, records, _) = header(data)?;
-                if (generation, records) == (self.generation, self.records) {
+                let header = DiscoveryLogHeader::parse(data).ok_or(InfoError::TooShort)?;
+                if (header.genctr.get(), header.numrec.get()) == (self.generation, self.records) {
                     self.state = State::Done;
                     return Ok(());
                 }
@@ -177,11 +170,13 @@ impl DiscoveryReader {
             }
             State::Entries(from) => {
                 let count = (self.records - from).min(RECORDS_PER_READ);
-                let (records, _) = data.as_chunks::<RECORD_BYTES>();
-                if (records.len() as u64) < count {
+                for record in data.chunks(RECORD_BYTES).take(count as usize) {
+                    let record = DiscoveryLogEntry::parse(record).ok_or(InfoError::TooShort)?;
+                    self.entries.push(DiscoveryEntry::parse(&record));
+                }
+                if data.len() < count as usize * RECORD_BYTES {
                     return Err(InfoError::TooShort);
                 }
-                self.entries.extend(records[..count as usize].iter().map(DiscoveryEntry::parse));
                 self.state = self.after(from + count);
                 Ok(())
             }
@@ -190,9 +185,10 @@ impl DiscoveryReader {
     }
 
     fn handle_header(&mut self, data: &[u8]) -> Result<(), InfoError> {
-        let (generation, records, format) = header(data)?;
-        if format != 0 {
-            return Err(InfoError::RecordFormat(format));
+        let header = DiscoveryLogHeader::parse(data).ok_or(InfoError::TooShort)?;
+        let (generation, records) = (header.genctr.get(), header.numrec.get());
+        if header.recfmt.get() != 0 {
+            return Err(InfoError::RecordFormat(header.recfmt.get()));
         }
         if records > RECORDS_MAX {
             return Err(InfoError::TooManyRecords(records));
@@ -215,16 +211,4 @@ impl DiscoveryReader {
     pub fn into_entries(self) -> Vec<DiscoveryEntry> {
         self.entries
     }
-}
-
-/// GENCTR, NUMREC and RECFMT.
-fn header(data: &[u8]) -> Result<(u64, u64, u16), InfoError> {
-    let field = |at: usize| {
-        let bytes = data.get(at..at + 8).ok_or(InfoError::TooShort)?;
-        Ok(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
-    };
-    if data.len() < RECORD_BYTES {
-        return Err(InfoError::TooShort);
-    }
-    Ok((field(0)?, field(8)?, field(16)? as u16))
 }

@@ -116,11 +116,15 @@ impl fmt::Display for ConnectError {
             Self::NotNvmeTcp { looks_like: Some(what) } => {
                 write!(f, "the peer does not speak NVMe/TCP: it looks like {what}")
             }
-            Self::NotNvmeTcp { looks_like: None } => f.write_str("the peer does not speak NVMe/TCP"),
+            Self::NotNvmeTcp { looks_like: None } => {
+                f.write_str("the peer does not speak NVMe/TCP")
+            }
             Self::DigestsRefused => {
                 f.write_str("the controller does not grant the digests that were asked for")
             }
-            Self::DigestMismatch => f.write_str("a digest did not match: data is damaged on the way"),
+            Self::DigestMismatch => {
+                f.write_str("a digest did not match: data is damaged on the way")
+            }
             Self::Terminated(status) => {
                 write!(f, "the controller ended the connection: {status}")
             }
@@ -256,10 +260,7 @@ mod tests {
         assert_eq!(simple(Status::CONNECT_INVALID_HOST), ConnectError::HostNotAllowed);
         assert_eq!(simple(Status::CONNECT_CONTROLLER_BUSY), ConnectError::ControllerBusy);
         assert_eq!(simple(Status::CONNECT_RESTART_DISCOVERY), ConnectError::RestartDiscovery);
-        assert_eq!(
-            simple(Status::AUTHENTICATION_REQUIRED),
-            ConnectError::AuthenticationRequired
-        );
+        assert_eq!(simple(Status::AUTHENTICATION_REQUIRED), ConnectError::AuthenticationRequired);
         assert!(matches!(simple(Status::INTERNAL_ERROR), ConnectError::CommandFailed { .. }));
     }
 

@@ -4,20 +4,14 @@ use super::error::ConnectError;
 use alloc::string::String;
 use core::fmt;
 use core::time::Duration;
-use farblock_wire::IDENTIFY_BYTES;
-use farblock_wire::property::Version;
+use farblock_wire::features::AsyncEventConfig;
+use farblock_wire::identify::{ControllerType, IdentifyController};
+use farblock_wire::property::{Cc, Version};
 
-/// Bytes of a submission queue entry, which IOCCSZ counts too.
-const SQE_BYTES: u32 = 64;
-/// IOCCSZ and IORCSZ are in units of 16 bytes.
-const CAPSULE_UNIT_BYTES: u32 = 16;
 /// Smallest memory page, for MDTS: 2^12 bytes.
 const PAGE_SHIFT: u32 = 12;
-/// CNTRLTYPE of a discovery controller.
-const TYPE_DISCOVERY: u8 = 2;
-/// OACS and ONCS bits that the host looks at.
-const ONCS_DSM: u16 = 1 << 2;
-const ONCS_WRITE_ZEROES: u16 = 1 << 3;
+/// IOCCSZ that just holds a submission queue entry, in units of 16 bytes.
+const IOCCSZ_MIN: u32 = 4;
 
 /// A controller's answer that makes no sense, or describes what is not supported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,8 +115,8 @@ pub struct ControllerInfo {
     pub keep_alive_granularity: Duration,
     /// Asynchronous event requests that may be outstanding (AERL, 1-based).
     pub event_requests: u16,
-    /// Events that can be enabled (OAES), as they are.
-    pub events_supported: u32,
+    /// Events that can be enabled (OAES).
+    pub events_supported: AsyncEventConfig,
     /// Most commands outstanding on an I/O queue (MAXCMD); 0 if the controller does not say.
     pub max_commands: u16,
     /// Largest I/O queue, in entries (MQES, 1-based).
@@ -132,20 +126,20 @@ pub struct ControllerInfo {
     /// How long the controller may take to become ready.
     pub ready_timeout: Duration,
     /// What was written to CC.
-    pub configuration: u32,
+    pub configuration: Cc,
 }
 
 impl ControllerInfo {
     /// Dataset Management is supported.
     #[must_use]
     pub fn has_deallocate(&self) -> bool {
-        self.oncs & ONCS_DSM != 0
+        self.oncs & IdentifyController::ONCS_DATASET_MANAGEMENT != 0
     }
 
     /// Write Zeroes is supported.
     #[must_use]
     pub fn has_write_zeroes(&self) -> bool {
-        self.oncs & ONCS_WRITE_ZEROES != 0
+        self.oncs & IdentifyController::ONCS_WRITE_ZEROES != 0
     }
 
     /// Commands in flight and SQSIZE (0's-based) for an I/O queue that is to hold `depth`
@@ -165,43 +159,34 @@ impl ControllerInfo {
 
     /// Reads an Identify Controller data structure into the fields it is about.
     pub(super) fn read_identify(&mut self, data: &[u8], mpsmin: u8) -> Result<(), ConnectError> {
-        if data.len() < IDENTIFY_BYTES {
+        let Some(identify) = IdentifyController::parse(data) else {
             return Err(ConnectError::Protocol("Identify Controller is too short"));
-        }
-        let u16_at = |at: usize| u16::from_le_bytes([data[at], data[at + 1]]);
-        let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
-        self.serial = text(&data[4..24]);
-        self.model = text(&data[24..64]);
-        self.firmware = text(&data[64..72]);
-        self.max_transfer_bytes = match data[77] {
-            0 => None,
-            mdts => Some(1u32.checked_shl(PAGE_SHIFT + u32::from(mpsmin) + u32::from(mdts)))
-                .map(|bytes| bytes.unwrap_or(u32::MAX)),
         };
-        self.cntlid = u16_at(78);
-        self.events_supported = u32_at(92);
-        self.discovery = data[111] == TYPE_DISCOVERY;
-        self.event_requests = u16::from(data[259]) + 1;
-        self.keep_alive_granularity = Duration::from_millis(100) * u32::from(u16_at(320));
-        self.max_commands = u16_at(514);
-        self.namespaces = u32_at(516);
-        self.oncs = u16_at(520);
-        self.volatile_cache = data[525] & 1 != 0;
-        self.sgls = u32_at(536);
-        self.subnqn = text(&data[768..1024]);
-        self.in_capsule_bytes = in_capsule_bytes(u32_at(1792), u16_at(1800));
-        if !self.discovery && u32_at(1792) < SQE_BYTES / CAPSULE_UNIT_BYTES {
+        self.discovery = identify.controller_type() == ControllerType::DISCOVERY;
+        if !self.discovery && identify.ioccsz.get() < IOCCSZ_MIN {
             return Err(ConnectError::Protocol("IOCCSZ has no room for a command"));
         }
+        self.serial = text(&identify.sn);
+        self.model = text(&identify.mn);
+        self.firmware = text(&identify.fr);
+        self.subnqn = text(&identify.subnqn);
+        let page_bytes = 1 << (PAGE_SHIFT + u32::from(mpsmin));
+        let most = identify.max_transfer_bytes(page_bytes);
+        self.max_transfer_bytes = most.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
+        self.cntlid = identify.cntlid.get();
+        self.events_supported = AsyncEventConfig(identify.oaes.get());
+        self.event_requests = u16::from(identify.aerl_z) + 1;
+        self.keep_alive_granularity = Duration::from_millis(100) * identify.kas.get().into();
+        self.max_commands = identify.maxcmd.get();
+        self.namespaces = identify.nn.get();
+        self.oncs = identify.oncs.get();
+        self.volatile_cache = identify.vwc & IdentifyController::VWC_PRESENT != 0;
+        self.sgls = identify.sgls.get();
+        // Data that would not follow the entry at once are not worth having.
+        self.in_capsule_bytes = match identify.icdoff.get() {
+            0 => u32::try_from(identify.in_capsule_data_bytes()).unwrap_or(u32::MAX),
+            _ => 0,
+        };
         Ok(())
     }
-}
-
-/// Room for data in a capsule of IOCCSZ units. Data that would not follow the entry at once
-/// (ICDOFF) is not worth having.
-fn in_capsule_bytes(ioccsz: u32, icdoff: u16) -> u32 {
-    if icdoff != 0 {
-        return 0;
-    }
-    ioccsz.saturating_mul(CAPSULE_UNIT_BYTES).saturating_sub(SQE_BYTES)
 }

@@ -16,7 +16,7 @@ mod namespace;
 
 pub use bringup::{Bringup, Parameters, Step};
 pub use command::{Command, Data, Identity};
-pub use discovery::{DiscoveryEntry, DiscoveryKind, DiscoveryReader, DiscoveryStep};
+pub use discovery::{DiscoveryEntry, DiscoveryReader, DiscoveryStep};
 pub use error::{ConnectError, accepted, recognise, refused};
 pub use info::{ControllerInfo, InfoError};
 pub use namespace::{NamespaceInfo, parse_changed_namespaces, parse_namespace_list};

@@ -2,17 +2,13 @@
 
 use super::info::InfoError;
 use alloc::vec::Vec;
-use farblock_wire::IDENTIFY_BYTES;
+use farblock_wire::identify::{
+    IdentifyNamespace, NamespaceIdDescriptor, NamespaceIdType, NamespaceList,
+};
 
 /// Block sizes that the host uses: 512 bytes to 64 KiB.
 const BLOCK_SHIFT_MIN: u8 = 9;
 const BLOCK_SHIFT_MAX: u8 = 16;
-/// Identifiers in one list of namespaces.
-const LIST_ENTRIES: usize = IDENTIFY_BYTES / 4;
-/// NSFEAT: NPWG and its kin are defined.
-const NSFEAT_OPTPERF: u8 = 1 << 4;
-/// NSATTR: write protected.
-const NSATTR_WRITE_PROTECTED: u8 = 1 << 0;
 
 /// A namespace as the host needs to know it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -49,51 +45,42 @@ impl NamespaceInfo {
     /// # Errors
     /// When there is no such namespace, or none that the host can use.
     pub fn parse(nsid: u32, data: &[u8]) -> Result<Self, InfoError> {
-        if data.len() < IDENTIFY_BYTES {
-            return Err(InfoError::TooShort);
-        }
-        let u16_at = |at: usize| u16::from_le_bytes([data[at], data[at + 1]]);
-        let u64_at =
-            |at: usize| u64::from_le_bytes(data[at..at + 8].try_into().expect("eight bytes"));
-        let blocks = u64_at(0);
+        let identify = IdentifyNamespace::parse(data).ok_or(InfoError::TooShort)?;
+        let blocks = identify.nsze.get();
         if blocks == 0 {
             return Err(InfoError::NoSuchNamespace);
         }
-        let (features, flbas) = (data[24], data[26]);
-        let formats = usize::from(data[25]) + 1;
-        // Bits 6:5 are the upper part, which only exists with more than 16 formats.
-        let upper = if formats > 16 { usize::from(flbas >> 5 & 0b11) << 4 } else { 0 };
-        let format = usize::from(flbas & 0xf) | upper;
-        if format >= formats.min(64) {
+        let formats = u16::from(identify.nlbaf_z) + u16::from(identify.nulbaf) + 1;
+        let index = usize::from(identify.format_index());
+        if index >= usize::from(formats) {
             return Err(InfoError::FormatOutOfRange);
         }
-        let at = 128 + format * 4;
-        let (metadata, shift) = (u16_at(at), data[at + 2]);
+        let format = identify.lbaf.get(index).ok_or(InfoError::FormatOutOfRange)?;
+        let (bytes, shift) = (format.ms.get(), format.lbads);
         if !(BLOCK_SHIFT_MIN..=BLOCK_SHIFT_MAX).contains(&shift) {
             return Err(InfoError::BlockSize { shift });
         }
-        if metadata != 0 {
-            return Err(InfoError::Metadata { bytes: metadata });
+        if bytes != 0 {
+            return Err(InfoError::Metadata { bytes });
         }
         if blocks > i64::MAX as u64 >> shift {
             return Err(InfoError::TooLarge { blocks });
         }
-        let preferred = u32::from(u16_at(64)) + 1;
-        let preferred_blocks = if features & NSFEAT_OPTPERF != 0 { preferred } else { 0 };
-        let nguid: [u8; 16] = data[104..120].try_into().expect("sixteen bytes");
-        let eui64: [u8; 8] = data[120..128].try_into().expect("eight bytes");
+        let features = identify.nsfeat;
+        let has_preferred = features & IdentifyNamespace::NSFEAT_OPTIMAL_IO != 0;
+        let preferred = u32::from(identify.npwg_z.get()) + 1;
         Ok(Self {
             nsid,
             block_size: 1 << shift,
             blocks,
-            used_blocks: u64_at(16),
-            read_only: data[99] & NSATTR_WRITE_PROTECTED != 0,
+            used_blocks: identify.nuse.get(),
+            read_only: identify.nsattr & IdentifyNamespace::NSATTR_WRITE_PROTECTED != 0,
             features,
-            optimal_blocks: u16_at(46).into(),
-            preferred_blocks,
-            shared: data[30] & 1 != 0,
-            nguid: (nguid != [0; 16]).then_some(nguid),
-            eui64: (eui64 != [0; 8]).then_some(eui64),
+            optimal_blocks: identify.noiob.get().into(),
+            preferred_blocks: if has_preferred { preferred } else { 0 },
+            shared: identify.nmic & IdentifyNamespace::NMIC_SHARED != 0,
+            nguid: not_zero(&identify.nguid),
+            eui64: not_zero(&identify.eui64),
             uuid: None,
         })
     }
@@ -101,22 +88,20 @@ impl NamespaceInfo {
     /// Adds what a namespace identification descriptor list says. A malformed list adds what
     /// stands before the fault.
     pub fn add_descriptors(&mut self, data: &[u8]) {
-        let mut rest = data;
-        while let [kind, length, _, _, tail @ ..] = rest {
-            let length = usize::from(*length);
-            if length == 0 || length > tail.len() {
-                return;
-            }
-            let (value, next) = tail.split_at(length);
-            match (*kind, length) {
-                (1, 8) => self.eui64 = value.try_into().ok().filter(|id| *id != [0; 8]),
-                (2, 16) => self.nguid = value.try_into().ok().filter(|id| *id != [0; 16]),
-                (3, 16) => self.uuid = value.try_into().ok().filter(|id| *id != [0; 16]),
+        for (id_type, id) in NamespaceIdDescriptor::iter(data) {
+            match id_type {
+                NamespaceIdType::EUI64 => self.eui64 = not_zero(id).or(self.eui64),
+                NamespaceIdType::NGUID => self.nguid = not_zero(id).or(self.nguid),
+                NamespaceIdType::UUID => self.uuid = not_zero(id).or(self.uuid),
                 _ => {}
             }
-            rest = next;
         }
     }
+}
+
+/// An identifier of the right length that is not all zero, which means none.
+fn not_zero<const N: usize>(id: &[u8]) -> Option<[u8; N]> {
+    id.try_into().ok().filter(|id| *id != [0; N])
 }
 
 /// Reads a list of active namespaces above `after`: ascending, ended by a zero. The flag says
@@ -125,32 +110,24 @@ impl NamespaceInfo {
 /// # Errors
 /// When the list is too short, or not in order.
 pub fn parse_namespace_list(data: &[u8], after: u32) -> Result<(Vec<u32>, bool), InfoError> {
-    if data.len() < IDENTIFY_BYTES {
-        return Err(InfoError::TooShort);
-    }
+    let identifiers = NamespaceList::parse(data).ok_or(InfoError::TooShort)?;
     let mut list = Vec::new();
     let mut last = after;
-    for nsid in identifiers(data) {
+    for nsid in identifiers.iter() {
         if nsid <= last {
             return Err(InfoError::NotAscending);
         }
         list.push(nsid);
         last = nsid;
     }
-    let full = list.len() == LIST_ENTRIES;
+    let full = list.len() == identifiers.nsids.len();
     Ok((list, full))
 }
 
-/// Reads a changed namespace list log page: `None` if more changed than it could hold.
+/// Reads a changed namespace list log page: `None` if more changed than it could hold, or if it
+/// is malformed.
 #[must_use]
 pub fn parse_changed_namespaces(data: &[u8]) -> Option<Vec<u32>> {
-    let list: Vec<u32> = identifiers(data).collect();
+    let list: Vec<u32> = NamespaceList::parse(data)?.iter().collect();
     (list.first() != Some(&u32::MAX)).then_some(list)
-}
-
-fn identifiers(data: &[u8]) -> impl Iterator<Item = u32> {
-    let entries = data.chunks_exact(4).take(LIST_ENTRIES);
-    entries
-        .map(|entry| u32::from_le_bytes(entry.try_into().expect("four bytes")))
-        .take_while(|&nsid| nsid != 0)
 }
