@@ -1,1 +1,41 @@
-//! Namespaces: null, mem, file, stripe, and decorators
+//! Namespaces to share: where the blocks really are.
+//!
+//! | Module       | What it is                                                               |
+//! |--------------|--------------------------------------------------------------------------|
+//! | [`null`]     | throws writes away, reads zeroes: shows what everything around it costs  |
+//! | [`mem`]      | a RAM disk, allocated as it is written                                   |
+//! | [`mod@file`] | a regular file or a block device, with direct I/O where that works       |
+//! | [`stripe`]   | RAID 0 over any namespaces                                               |
+//! | [`delay`]    | a decorator that makes any namespace slower                              |
+//! | [`fault`]    | a decorator that makes chosen operations fail                            |
+//! | [`limit`]    | a decorator with a budget of operations and bytes per second             |
+//!
+//! [`Spec`] is how people name one on a command line: `mem:1GiB`, `stripe:64KiB,a.img,b.img`,
+//! `disk.img`. [`size`] reads and writes sizes such as `64KiB`.
+//!
+//! All keep the contract of [`farblock_block`] and run its conformance suite on both engines.
+//! `null`, `mem`, `file` and `stripe` allocate nothing per operation once they have warmed up,
+//! apart from memory that `mem` hands out at the first write of a chunk.
+//!
+//! # Not here
+//!
+//! Mirrors and parity, thin provisioning and snapshots, encryption, image formats (qcow2), and
+//! resizing while open. Block devices other than Linux's are refused.
+
+#![forbid(unsafe_code)]
+
+pub mod delay;
+mod error;
+pub mod fault;
+pub mod file;
+pub mod limit;
+pub mod mem;
+pub mod null;
+mod random;
+pub mod size;
+mod slab;
+mod spec;
+pub mod stripe;
+
+pub use error::OpenError;
+pub use spec::{Spec, SpecError};

@@ -26,28 +26,38 @@ const PIECES_IN_FLIGHT: usize = 8;
 /// # Ok::<(), farblock_block::BlockError>(())
 /// ```
 ///
-/// Transfers may have any length that is a multiple of the block size: large ones become several operations, some in
-/// flight at once, and therefore are not atomic. When one of them fails, the others are waited for, and the call
-/// returns the first error. Data is copied between the caller's slice and the operation's buffer: this is for
-/// convenience, not speed. Use a [`Queue`] for that.
+/// Transfers may have any length that is a multiple of the block size: large ones become several
+/// operations, some in flight at once, and therefore are not atomic. When one of them fails, the
+/// others are waited for, and the call returns the first error. Data is copied between the caller's
+/// slice and the operation's buffer: this is for convenience, not speed. Use a [`Queue`] for that.
 ///
 /// # Panics
-/// All calls panic if the event loop itself breaks (its `poll` fails), and if a slice is no multiple of the block size.
+/// All calls panic if the event loop itself breaks (its `poll` fails), and if a slice is no
+/// multiple of the block size.
 pub struct Blocking {
     // The queue goes first: it may tell the reactor good-bye while it is dropped.
     queue: Box<dyn Queue>,
     reactor: Reactor,
-    task: TaskId,
     geometry: Geometry,
     ready: Vec<TaskId>,
     done: Vec<Completion>,
 }
 
-/// How far a transfer of several operations is.
-#[derive(Default)]
-struct Progress {
-    submitted_bytes: usize,
-    error: Option<BlockError>,
+/// The caller's side of a transfer.
+enum Data<'a> {
+    /// A read goes here.
+    Into(&'a mut [u8]),
+    /// A write comes from here.
+    From(&'a [u8]),
+}
+
+impl Data<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Data::Into(bytes) => bytes.len(),
+            Data::From(bytes) => bytes.len(),
+        }
+    }
 }
 
 impl Blocking {
@@ -69,7 +79,7 @@ impl Blocking {
         let task = reactor.add_task();
         let queue = namespace.open(&reactor, task)?;
         let geometry = namespace.geometry();
-        Ok(Blocking { queue, reactor, task, geometry, ready: Vec::new(), done: Vec::new() })
+        Ok(Blocking { queue, reactor, geometry, ready: Vec::new(), done: Vec::new() })
     }
 
     /// Sizes and abilities, as they were when the queue was opened.
@@ -79,42 +89,17 @@ impl Blocking {
 
     /// Fills `data` from `lba` on.
     pub fn read(&mut self, lba: u64, data: &mut [u8]) -> Result<(), BlockError> {
-        let first = lba;
-        self.check(Command::Read, lba, data.len())?;
-        let mut progress = Progress::default();
-        loop {
-            while self.may_submit(&progress, data.len()) {
-                let (lba, blocks, length) = self.piece(first, data.len(), &progress);
-                let buffer = self.reactor.buffers().take(length);
-                let token = progress.submitted_bytes as u64;
-                self.queue.submit(Op::read(lba, blocks, buffer, token));
-                progress.submitted_bytes += length;
-            }
-            if self.queue.in_flight() == 0 {
-                return progress.error.map_or(Ok(()), Err);
-            }
-            self.wait();
-            for done in self.done.drain(..) {
-                if let Err(error) = done.result {
-                    progress.error.get_or_insert(error);
-                }
-                if let Some(buffer) = done.buffer {
-                    let at = done.token as usize;
-                    data[at..at + buffer.len()].copy_from_slice(&buffer);
-                    self.reactor.buffers().give(buffer);
-                }
-            }
-        }
+        self.transfer(Command::Read, lba, false, Data::Into(data))
     }
 
     /// Writes `data` from `lba` on.
     pub fn write(&mut self, lba: u64, data: &[u8]) -> Result<(), BlockError> {
-        self.write_with(lba, data, false)
+        self.transfer(Command::Write, lba, false, Data::From(data))
     }
 
     /// Writes `data` from `lba` on; it is durable on return.
     pub fn write_durable(&mut self, lba: u64, data: &[u8]) -> Result<(), BlockError> {
-        self.write_with(lba, data, true)
+        self.transfer(Command::Write, lba, true, Data::From(data))
     }
 
     /// Makes durable everything written before.
@@ -150,29 +135,45 @@ impl Blocking {
         self.reactor.buffers().take(self.geometry.bytes(blocks))
     }
 
-    fn write_with(&mut self, first: u64, data: &[u8], fua: bool) -> Result<(), BlockError> {
-        self.check(Command::Write, first, data.len())?;
-        let mut progress = Progress::default();
+    fn transfer(
+        &mut self,
+        command: Command,
+        lba: u64,
+        fua: bool,
+        mut data: Data<'_>,
+    ) -> Result<(), BlockError> {
+        self.check(command, lba, data.len())?;
+        let mut submitted = 0;
+        let mut error = None;
         loop {
-            while self.may_submit(&progress, data.len()) {
-                let (lba, blocks, length) = self.piece(first, data.len(), &progress);
-                let from = progress.submitted_bytes;
+            while error.is_none()
+                && submitted < data.len()
+                && self.queue.in_flight() < PIECES_IN_FLIGHT
+            {
+                let length = self.piece_bytes().min(data.len() - submitted);
                 let mut buffer = self.reactor.buffers().take(length);
-                buffer.copy_from_slice(&data[from..from + length]);
-                self.queue.submit(Op { fua, ..Op::write(lba, blocks, buffer, 0) });
-                progress.submitted_bytes += length;
+                if let Data::From(bytes) = &data {
+                    buffer.copy_from_slice(&bytes[submitted..submitted + length]);
+                }
+                let (skipped, blocks) = (self.blocks(submitted), self.blocks(length));
+                // The token says where in `data` the piece belongs.
+                let op =
+                    Op::with(command, lba + skipped, blocks as u32, Some(buffer), submitted as u64);
+                self.queue.submit(Op { fua, ..op });
+                submitted += length;
             }
             if self.queue.in_flight() == 0 {
-                return progress.error.map_or(Ok(()), Err);
+                return error.map_or(Ok(()), Err);
             }
             self.wait();
             for done in self.done.drain(..) {
-                if let Err(error) = done.result {
-                    progress.error.get_or_insert(error);
+                error = error.or(done.result.err());
+                let Some(buffer) = done.buffer else { continue };
+                if let Data::Into(bytes) = &mut data {
+                    let at = done.token as usize;
+                    bytes[at..at + buffer.len()].copy_from_slice(&buffer);
                 }
-                if let Some(buffer) = done.buffer {
-                    self.reactor.buffers().give(buffer);
-                }
+                self.reactor.buffers().give(buffer);
             }
         }
     }
@@ -182,25 +183,19 @@ impl Blocking {
         let block_size = self.geometry.block_size as usize;
         assert!(length.is_multiple_of(block_size), "{length} bytes are no whole blocks");
         let whole = Geometry { max_blocks: 0, ..self.geometry };
-        whole.check(command, lba, (length / block_size) as u64)
+        whole.check(command, lba, self.blocks(length))
     }
 
-    fn may_submit(&self, progress: &Progress, length: usize) -> bool {
-        progress.error.is_none()
-            && progress.submitted_bytes < length
-            && self.queue.in_flight() < PIECES_IN_FLIGHT
-    }
-
-    /// The next operation of a transfer: its block address, block count and length in bytes.
-    fn piece(&self, first: u64, length: usize, progress: &Progress) -> (u64, u32, usize) {
-        let block_size = self.geometry.block_size as usize;
-        let limit = match self.geometry.max_blocks {
+    /// How much one operation of a transfer moves at most.
+    fn piece_bytes(&self) -> usize {
+        match self.geometry.max_blocks {
             0 => PIECE_BYTES,
             blocks => PIECE_BYTES.min(self.geometry.bytes(blocks)),
-        };
-        let bytes = limit.min(length - progress.submitted_bytes);
-        let lba = first + (progress.submitted_bytes / block_size) as u64;
-        (lba, (bytes / block_size) as u32, bytes)
+        }
+    }
+
+    fn blocks(&self, bytes: usize) -> u64 {
+        (bytes / self.geometry.block_size as usize) as u64
     }
 
     /// Returns when at least one operation has completed.
@@ -214,11 +209,5 @@ impl Blocking {
             polled.expect("the event loop cannot go on");
             self.ready.clear();
         }
-    }
-}
-
-impl Drop for Blocking {
-    fn drop(&mut self) {
-        self.reactor.remove_task(self.task);
     }
 }

@@ -1,11 +1,13 @@
-//! Why an operation on a block failed, in the words of the contract; frontends map them to their own status.
+//! Why an operation on a block failed, in the words of the contract; frontends map them to their
+//! own status.
 
 use std::fmt;
 use std::io;
 
 use crate::op::Command;
 
-/// Why an operation failed. Says what the submitter can know and act on, not which system call it was.
+/// Why an operation failed. Says what the submitter can know and act on, not which system call it
+/// was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BlockError {
@@ -32,7 +34,8 @@ pub enum BlockError {
 }
 
 impl BlockError {
-    /// The meaning of an operating system's error for `command`: the direction decides what a plain failure is called.
+    /// The meaning of an operating system's error for `command`: the direction decides what a plain
+    /// failure is called.
     pub fn from_io(command: Command, error: &io::Error) -> BlockError {
         use io::ErrorKind as Kind;
         let failed = if command.reads() { BlockError::ReadFailed } else { BlockError::WriteFailed };
@@ -58,7 +61,8 @@ impl BlockError {
 
     /// Numbers that the standard library has no kind for.
     fn from_os(error: &io::Error) -> Option<BlockError> {
-        const EBADF: i32 = 9; // written through a handle opened for reading; the same number on every Unix
+        // Written through a handle opened for reading; the same number on every Unix.
+        const EBADF: i32 = 9;
         match error.raw_os_error() {
             Some(EBADF) if cfg!(unix) => Some(BlockError::ReadOnly),
             #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -108,9 +112,8 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn linux_numbers() {
-        let of = |command, number| {
-            BlockError::from_io(command, &io::Error::from_raw_os_error(number))
-        };
+        let of =
+            |command, number| BlockError::from_io(command, &io::Error::from_raw_os_error(number));
         const EIO: i32 = 5;
         assert_eq!(of(Command::Read, EIO), BlockError::ReadFailed);
         assert_eq!(of(Command::Write, EIO), BlockError::WriteFailed);

@@ -21,9 +21,11 @@ pub struct Geometry {
     pub volatile_cache: bool,
     /// `Deallocate` gives space back; otherwise it succeeds and does nothing.
     pub deallocate: bool,
-    /// Operations that do not cross a multiple of this are fastest (NVMe's NOIOB, a stripe's chunk). 0: no matter.
+    /// Operations that do not cross a multiple of this are fastest (NVMe's NOIOB, a stripe's
+    /// chunk). 0: no matter.
     pub optimal_blocks: u32,
-    /// Writes in multiples of this, aligned to it, avoid read-modify-write underneath. 0: no matter.
+    /// Writes in multiples of this, aligned to it, avoid read-modify-write underneath. 0: no
+    /// matter.
     pub preferred_blocks: u32,
     /// The most blocks that one read or write may move. 0: no limit.
     pub max_blocks: u32,
@@ -33,8 +35,8 @@ impl Geometry {
     /// A writable namespace with nothing special about it.
     ///
     /// # Panics
-    /// If `block_size` is not a power of two within the limits, or if the capacity in bytes exceeds `i64::MAX` (the
-    /// range of file offsets).
+    /// If `block_size` is not a power of two within the limits, or if the capacity in bytes exceeds
+    /// `i64::MAX` (the range of file offsets).
     pub fn new(block_size: u32, blocks: u64) -> Geometry {
         assert!(Self::is_block_size(block_size), "{block_size} bytes is no size for a block");
         let bytes = blocks.checked_mul(u64::from(block_size));
@@ -56,10 +58,11 @@ impl Geometry {
         bytes.is_power_of_two() && (MIN_BLOCK_SIZE_BYTES..=MAX_BLOCK_SIZE_BYTES).contains(&bytes)
     }
 
-    /// Whether `command` on `blocks` blocks from `lba` on is in order here: everything that a frontend has to check
-    /// before it submits, and a backend afterwards.
+    /// Whether `command` on `blocks` blocks from `lba` on is in order here: everything that a
+    /// frontend has to check before it submits, and a backend afterwards.
     ///
-    /// `blocks` is wider than an operation's count so that a frontend can check what a peer sent before narrowing it.
+    /// `blocks` is wider than an operation's count so that a frontend can check what a peer sent
+    /// before narrowing it.
     pub fn check(&self, command: Command, lba: u64, blocks: u64) -> Result<(), BlockError> {
         if command == Command::Flush {
             return Ok(());

@@ -1,50 +1,62 @@
-//! The namespace contract: what a block device is to every part of farblock that reads or writes one.
+//! The namespace contract: what a block device is to every part of farblock that reads or writes
+//! one.
 //!
-//! A [`Namespace`] is a numbered row of blocks, shared by threads. A [`Queue`] is one thread's way into it: it
-//! belongs to one [`Reactor`], takes operations and hands back completions, without futures, locks or allocation per
-//! operation. Frontends (the NVMe controller, the attach drivers, the benchmark) submit; backends (memory, files,
-//! stripes, a remote namespace) implement. [`Blocking`](blocking::Blocking) puts a synchronous face on a queue.
+//! A [`Namespace`] is a numbered row of blocks, shared by threads. A [`Queue`] is one thread's way
+//! into it: it belongs to one [`Reactor`], takes operations and hands back completions, without
+//! futures, locks or allocation per operation. Frontends (the NVMe controller, the attach drivers,
+//! the benchmark) submit; backends (memory, files, stripes, a remote namespace) implement.
+//! [`Blocking`](blocking::Blocking) puts a synchronous face on a queue.
 //!
 //! # Contract
 //!
-//! **Ownership.** An [`Op`] owns its buffer and its [`Token`] until its one terminal [`Completion`], which gives both
-//! back: the same buffer, whole, whether the operation succeeded or failed. Until then nobody else can reach the
-//! buffer. After a failed read the buffer's contents are unspecified. A token dropped unfinished panics.
+//! **Ownership.** An [`Op`] owns its buffer and its [`Token`] until its one terminal
+//! [`Completion`], which gives both back: the same buffer, whole, whether the operation succeeded
+//! or failed. Until then nobody else can reach the buffer. It may begin at any address. A write
+//! leaves its contents alone; after a failed read they are unspecified. A token dropped unfinished
+//! panics.
 //!
-//! **Progress.** [`Queue::submit`] never blocks and never fails: whatever is wrong with an operation is reported by its
-//! completion. The operation is started at the latest by the reactor's next `poll`. Completions are collected with
-//! [`Queue::poll`], which is to be called after submitting (an operation may be complete at once) and whenever the
-//! parent task is ready. An operation counts as in flight until `poll` has handed its completion out.
+//! **Progress.** [`Queue::submit`] never blocks and never fails: whatever is wrong with an
+//! operation is reported by its completion. The operation is started at the latest by the reactor's
+//! next `poll`. Completions are collected with [`Queue::poll`], which is to be called after
+//! submitting (an operation may be complete at once) and whenever the parent task is ready. An
+//! operation counts as in flight until `poll` has handed its completion out.
 //!
-//! **Ranges.** The frontend checks ranges with [`Geometry::check`] before it submits. A backend checks again, only
-//! because a namespace may have shrunk, with checked arithmetic, and answers [`BlockError::OutOfRange`]. That a read or
-//! write carries a buffer of exactly [`Geometry::bytes`] is the submitter's duty; a backend asserts it, since a wrong
-//! length there is a bug of ours and not something that a peer can cause. An operation of zero blocks succeeds and does
-//! nothing if `lba` is at most the capacity; its buffer is then empty or absent. Other commands carry no buffer.
+//! **Ranges.** The frontend checks ranges with [`Geometry::check`] before it submits. A backend
+//! checks again, only because a namespace may have shrunk, with checked arithmetic, and answers
+//! [`BlockError::OutOfRange`]. That a read or write carries a buffer of exactly [`Geometry::bytes`]
+//! is the submitter's duty; a backend asserts it, since a wrong length there is a bug of ours and
+//! not something that a peer can cause. An operation of zero blocks succeeds and does nothing if
+//! `lba` is at most the capacity; its buffer is then empty or absent. Other commands carry no
+//! buffer.
 //!
-//! **Order.** Operations complete in any order. Overlapping operations in flight at the same time have no order among
-//! them, and a read that overlaps a write in flight may see any mixture of old and new blocks.
+//! **Order.** Operations complete in any order. Overlapping operations in flight at the same time
+//! have no order among them, and a read that overlaps a write in flight may see any mixture of old
+//! and new blocks.
 //!
-//! **Durability.** Everything that completed before a [`Command::Flush`] was submitted is durable once the flush
-//! completes. A write (or write zeroes) with `fua` is durable once it completes. Without a volatile cache
-//! ([`Geometry::volatile_cache`]) that is true of every write, or the namespace promises no durability at all (memory).
-//! A failed flush or write is reported to exactly its caller and never retried behind its back.
+//! **Durability.** Everything that completed before a [`Command::Flush`] was submitted is durable
+//! once the flush completes. A write (or write zeroes) with `fua` is durable once it completes.
+//! Without a volatile cache ([`Geometry::volatile_cache`]) that is true of every write, or the
+//! namespace promises no durability at all (memory). A failed flush or write is reported to exactly
+//! its caller and never retried behind its back.
 //!
-//! **Zeroes.** After [`Command::WriteZeroes`] reads give zeroes, whether it was allowed to deallocate or not. After
-//! [`Command::Deallocate`] reads give zeroes or the old data, but the same on every read until the block is written.
-//! `Deallocate` is a hint: where [`Geometry::deallocate`] is false it succeeds and does nothing.
+//! **Zeroes.** After [`Command::WriteZeroes`] reads give zeroes, whether it was allowed to
+//! deallocate or not. After [`Command::Deallocate`] reads give zeroes or the old data, but the same
+//! on every read until the block is written. `Deallocate` is a hint: where [`Geometry::deallocate`]
+//! is false it succeeds and does nothing.
 //!
-//! **Read-only.** A read-only namespace answers [`BlockError::ReadOnly`] to whatever would change it. A flush succeeds.
+//! **Read-only.** A read-only namespace answers [`BlockError::ReadOnly`] to whatever would change
+//! it. A flush succeeds.
 //!
-//! **Teardown.** A queue dropped with operations in flight *abandons* them: their completions are never handed out. It
-//! does not wait. Their buffers stay with the reactor until the kernel is done with them, and are recycled then. What
-//! an abandoned write did to its range is unspecified, as after a power cut; other ranges are untouched. Other queues
-//! of the namespace go on.
+//! **Teardown.** A queue dropped with operations in flight *abandons* them: their completions are
+//! never handed out. It does not wait. Their buffers stay with the reactor until the kernel is done
+//! with them, and are recycled then. What an abandoned write did to its range is unspecified, as
+//! after a power cut; other ranges are untouched. Other queues of the namespace go on.
 //!
 //! # Not in the contract
 //!
-//! Compare and Verify (the frontend reads and compares, so there is one implementation), reservations, metadata and
-//! protection information, atomic writes larger than a block, cancelling one operation, and resizing in place.
+//! Compare and Verify (the frontend reads and compares, so there is one implementation),
+//! reservations, metadata and protection information, atomic writes larger than a block, cancelling
+//! one operation, and resizing in place.
 
 pub mod blocking;
 #[cfg(feature = "conformance")]
@@ -67,16 +79,20 @@ pub trait Namespace: Send + Sync {
     /// One line for logs and people: `file disk.img (1 GiB, 512-byte blocks)`.
     fn describe(&self) -> String;
 
-    /// Opens a queue on `reactor`. When operations of the queue complete, `parent`'s root task becomes ready.
+    /// Opens a queue on `reactor`. When operations of the queue complete, `parent`'s root task
+    /// becomes ready.
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError>;
 }
 
-/// One thread's way into a [`Namespace`]: submit operations, collect completions. See the crate's contract.
+/// One thread's way into a [`Namespace`]: submit operations, collect completions. See the crate's
+/// contract.
 pub trait Queue {
-    /// Takes an operation. Never blocks; the operation is started at the latest by the reactor's next `poll`.
+    /// Takes an operation. Never blocks; the operation is started at the latest by the reactor's
+    /// next `poll`.
     fn submit(&mut self, op: Op);
 
-    /// Appends what has completed to `done`. Call it after submitting and whenever the parent task is ready.
+    /// Appends what has completed to `done`. Call it after submitting and whenever the parent task
+    /// is ready.
     fn poll(&mut self, done: &mut Vec<Completion>);
 
     /// Operations submitted whose completions [`poll`](Queue::poll) has not handed out yet.

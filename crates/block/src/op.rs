@@ -44,8 +44,8 @@ impl Command {
 
 /// Says whose operation it is; the submitter chooses the value, and the completion carries it back.
 ///
-/// An operation must come to an end, so a token dropped unfinished panics (unless the thread is panicking already):
-/// use [`Op::complete`], or [`Op::abandon`] where a whole queue goes away.
+/// An operation must come to an end, so a token dropped unfinished panics (unless the thread is
+/// panicking already): use [`Op::complete`], or [`Op::abandon`] where a whole queue goes away.
 #[derive(PartialEq, Eq)]
 pub struct Token(u64);
 
@@ -60,7 +60,8 @@ impl Token {
         self.0
     }
 
-    /// Ends the token's life. For a decorator that puts a token of its own in place of the submitter's.
+    /// Ends the token's life. For a decorator that puts a token of its own in place of the
+    /// submitter's.
     pub fn finish(self) -> u64 {
         let value = self.0;
         std::mem::forget(self);
@@ -90,7 +91,8 @@ pub struct Op {
     pub lba: u64,
     /// How many blocks.
     pub blocks: u32,
-    /// Force unit access: a write is durable when it completes. Ignored by other commands than writes.
+    /// Force unit access: a write is durable when it completes. Ignored by other commands than
+    /// writes.
     pub fua: bool,
     /// For `Read` and `Write`: exactly [`Geometry::bytes`] of `blocks`. `None` for the others.
     pub buffer: Option<Buffer>,
@@ -125,13 +127,7 @@ impl Op {
     }
 
     /// Any command, with everything but `fua`.
-    pub fn with(
-        command: Command,
-        lba: u64,
-        blocks: u32,
-        buffer: Option<Buffer>,
-        token: u64,
-    ) -> Op {
+    pub fn with(command: Command, lba: u64, blocks: u32, buffer: Option<Buffer>, token: u64) -> Op {
         Op { command, lba, blocks, fua: false, buffer, token: Token::new(token) }
     }
 
@@ -144,7 +140,8 @@ impl Op {
     /// What a backend checks before it starts an operation: the range, as [`Geometry::check`] does.
     ///
     /// # Panics
-    /// If a read or write in range has not exactly the buffer that its range needs: a bug of the submitter's.
+    /// If a read or write in range has not exactly the buffer that its range needs: a bug of the
+    /// submitter's.
     pub fn check(&self, geometry: &Geometry) -> Result<(), BlockError> {
         geometry.check(self.command, self.lba, u64::from(self.blocks))?;
         if self.command.moves_data() {

@@ -23,11 +23,12 @@ pub(crate) struct Cursor {
     offset: usize,
 }
 
-/// What one [`send`](crate::Reactor::send) sends: small pieces copied into one vector, and payload buffers that are
-/// sent from where they are, in the order of the calls that added them.
+/// What one [`send`](crate::Reactor::send) sends: small pieces copied into one vector, and payload
+/// buffers that are sent from where they are, in the order of the calls that added them.
 ///
-/// The batch owns its payloads until the send completes; then [`take_payloads`](SendBatch::take_payloads) gives them
-/// back and leaves the batch empty with its capacity, so a batch that is used again allocates nothing.
+/// The batch owns its payloads until the send completes; then
+/// [`take_payloads`](SendBatch::take_payloads) gives them back and leaves the batch empty with its
+/// capacity, so a batch that is used again allocates nothing.
 #[derive(Default)]
 pub struct SendBatch {
     inline: Vec<u8>,
@@ -87,7 +88,8 @@ impl SendBatch {
         self.len
     }
 
-    /// Whether there is nothing to send. A batch may still hold buffers of which an empty range was added.
+    /// Whether there is nothing to send. A batch may still hold buffers of which an empty range was
+    /// added.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -102,8 +104,8 @@ impl SendBatch {
         self.slices_from(Cursor::default())
     }
 
-    /// Gives the payload buffers back with their tags, in the order they were added, and empties the batch (even if
-    /// the iterator is dropped early: the rest is then freed).
+    /// Gives the payload buffers back with their tags, in the order they were added, and empties
+    /// the batch (even if the iterator is dropped early: the rest is then freed).
     pub fn take_payloads(&mut self) -> std::vec::Drain<'_, (u64, Buffer)> {
         self.inline.clear();
         self.segments.clear();

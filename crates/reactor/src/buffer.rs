@@ -1,4 +1,5 @@
-//! [`Buffer`]: memory that one owner reads and writes, and that the kernel may be given for a while.
+//! [`Buffer`]: memory that one owner reads and writes, and that the kernel may be given for a
+//! while.
 
 use std::alloc::{self, Layout};
 use std::fmt;
@@ -53,8 +54,9 @@ impl Drop for Allocation {
 
 /// Owned, exclusive bytes that can be handed to the kernel and to other threads.
 ///
-/// Allocations are aligned to [`ALIGNMENT_BYTES`] and zeroed once, when they are made. A buffer can be cut in two
-/// ([`split_to`](Buffer::split_to)) and joined again ([`unsplit`](Buffer::unsplit)) without copying.
+/// Allocations are aligned to [`ALIGNMENT_BYTES`] and zeroed once, when they are made. A buffer can
+/// be cut in two ([`split_to`](Buffer::split_to)) and joined again ([`unsplit`](Buffer::unsplit))
+/// without copying.
 pub struct Buffer {
     /// First byte of this buffer's part, inside `owner`.
     start: NonNull<u8>,
@@ -91,8 +93,8 @@ impl Buffer {
         self.len == 0
     }
 
-    /// Shortens to `len`; does nothing if the buffer is already that short. The tail stays allocated, and comes
-    /// back when the pool reuses the allocation.
+    /// Shortens to `len`; does nothing if the buffer is already that short. The tail stays
+    /// allocated, and comes back when the pool reuses the allocation.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -105,7 +107,8 @@ impl Buffer {
     pub fn split_to(&mut self, at: usize) -> Buffer {
         assert!(at <= self.len, "split at {at} of a buffer of {} bytes", self.len);
         let front = Buffer { start: self.start, len: at, owner: Arc::clone(&self.owner) };
-        // SAFETY: `at` is within this buffer's part, so the result is in bounds or one past its end.
+        // SAFETY: `at` is within this buffer's part, so the result is in bounds or one past its
+        // end.
         self.start = unsafe { self.start.add(at) };
         self.len -= at;
         front
@@ -134,7 +137,8 @@ impl Buffer {
         self.owner.capacity_bytes
     }
 
-    /// Grows back to the whole allocation, or `None` (and this part is gone) while other parts of it are alive.
+    /// Grows back to the whole allocation, or `None` (and this part is gone) while other parts of
+    /// it are alive.
     pub(crate) fn into_whole(mut self) -> Option<Buffer> {
         let owner = Arc::get_mut(&mut self.owner)?;
         self.start = owner.base;

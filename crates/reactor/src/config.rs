@@ -56,10 +56,11 @@ impl FromStr for EngineKind {
 pub struct Config {
     /// Which event loop.
     pub engine: EngineKind,
-    /// The longest time that `poll` looks for work before it sleeps. How long it really does adapts, down to not at
-    /// all when looking found nothing. Zero: never.
+    /// The longest time that `poll` looks for work before it sleeps. How long it really does
+    /// adapts, down to not at all when looking found nothing. Zero: never.
     pub spin: Duration,
-    /// Threads for file operations in the portable engine (at least one), started at the first of them.
+    /// Threads for file operations in the portable engine (at least one), started at the first of
+    /// them.
     pub file_threads: usize,
 }
 

@@ -18,19 +18,21 @@ macro_rules! identifiers {
 identifiers! {
     /// A mailbox of events with a "ready" mark. Calls that name a removed task do nothing.
     TaskId
-    /// A TCP connection. Calls that name a stream after its [`Event::Closed`] was put into the mailbox do nothing;
-    /// the buffers that they were given are freed.
+    /// A TCP connection. Calls that name a stream after its close do nothing; the buffers that they
+    /// were given go to the pool.
     StreamId
     /// A listening socket. Calls that name a closed listener do nothing.
     ListenerId
-    /// A file or block device. An operation on a removed file fails with [`io::ErrorKind::NotFound`].
+    /// A file or block device. An operation on a removed file fails with
+    /// [`io::ErrorKind::NotFound`].
     FileId
 }
 
 /// An operation on a file.
 #[derive(Debug)]
 pub enum FileOp {
-    /// Fills the buffer, all of it, or fails: with [`io::ErrorKind::UnexpectedEof`] if the file is too short.
+    /// Fills the buffer, all of it, or fails: with [`io::ErrorKind::UnexpectedEof`] if the file is
+    /// too short.
     Read {
         /// Where to; its length is how much.
         buffer: Buffer,
@@ -66,7 +68,8 @@ pub enum FileOp {
     },
 }
 
-/// Something happened; found in the mailbox of the task that the stream, listener or operation was given.
+/// Something happened; found in the mailbox of the task that the stream, listener or operation was
+/// given.
 #[derive(Debug)]
 pub enum Event {
     /// A connection came in, or accepting failed (and is resumed after a pause).
@@ -98,7 +101,8 @@ pub enum Event {
         stream: StreamId,
         /// The buffer that was given.
         buffer: Buffer,
-        /// How many bytes from the range's start were filled: fewer than the range at the end of the stream.
+        /// How many bytes from the range's start were filled: fewer than the range at the end of
+        /// the stream.
         result: io::Result<usize>,
     },
     /// A [`send`](crate::Reactor::send) ended.

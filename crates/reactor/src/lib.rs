@@ -1,14 +1,86 @@
-//! Event loops: io_uring on Linux, a portable readiness loop everywhere
+//! Event loops: io_uring on Linux, a portable readiness loop everywhere.
+//!
+//! A [`Reactor`] belongs to one thread and does its sockets, files and timers. It is completion
+//! style: an operation takes its buffer along and gives it back with an [`Event`], once. There are
+//! no futures and no callbacks. A *task* is a mailbox of events with a "ready" mark; a thread's
+//! loop is
+//!
+//! ```
+//! # use farblock_reactor::*;
+//! # fn main() -> std::io::Result<()> {
+//! let reactor = Reactor::new(&Config::default())?;
+//! let task = reactor.add_task();
+//! # reactor.set_timer(task, Some(std::time::Instant::now()));
+//! let (mut ready, mut events) = (Vec::new(), Vec::new());
+//! loop {
+//!     // Submits what was queued since the last time, and waits for a task to be ready.
+//!     reactor.poll(None, &mut ready)?;
+//!     for &task in &ready {
+//!         reactor.take_events(task, &mut events);
+//!         for event in events.drain(..) {
+//!             // Work, which queues operations: recv, recv_into, send, file, ...
+//! #           assert!(matches!(event, Event::Timer));
+//!         }
+//!     }
+//! #   break;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The contract
+//!
+//! - Nothing happens inside a submission: every result, even one that is known at once, is an event
+//!   that a later [`poll`](Reactor::poll) announces.
+//! - Every operation completes exactly once, unless its task is removed, which drops its events.
+//!   The operation owns its buffer until then.
+//! - A stream has at most one receive and one send outstanding (a second one is a bug of the caller
+//!   and panics). [`close`](Reactor::close) makes them complete, and [`Event::Closed`] is the last
+//!   event of a stream.
+//! - Identifiers carry a generation. Naming something that is gone does nothing, except that a file
+//!   operation fails with "not found".
+//! - [`poll`](Reactor::poll) does a bounded amount of work, so one busy connection does not starve
+//!   the others, nor does a task that is always ready starve the sockets.
+//! - An idle reactor sleeps. A busy one may look for work for a few microseconds before it does
+//!   ([`Config::spin`]), if looking proves to be worth it.
+//! - In steady state nothing is allocated and nothing locked per operation. (The portable engine's
+//!   file threads share a locked queue; [`Waker::wake`] locks if its task is not marked yet.)
+//! - Dropping the reactor ends what is outstanding: streams are closed, file operations may or may
+//!   not have been carried out, and it returns only when the system uses no buffer any more.
+//!
+//! # Engines
+//!
+//! | | `uring` | `portable` |
+//! |---|---|---|
+//! | where | Linux 6.1 and later, unless forbidden | wherever `mio` works |
+//! | sockets | completions, one system call per poll | readiness, non-blocking calls |
+//! | files | completions | a few threads |
+//! | durable writes | `RWF_DSYNC` | `RWF_DSYNC` on Linux, else write and sync |
+//! | holes, zeroing | `fallocate` | `fallocate` on Linux, else unsupported |
+//! | wakers | an event descriptor | `mio::Waker` |
+//!
+//! The same tests run on both.
+//!
+//! # What it does not do
+//!
+//! Datagrams, Unix sockets, TLS, name resolution, socket options beyond `TCP_NODELAY`, half-closing
+//! a stream, cancelling a single operation, deadlines of single operations, zero-copy sends,
+//! registered buffers and descriptors.
 
 mod batch;
 mod buffer;
 mod config;
+mod engine;
 mod event;
 mod pool;
+mod portable;
 mod reactor;
-#[allow(dead_code, reason = "used by the engines to come")]
 mod slab;
-#[allow(dead_code, reason = "used by the engines to come")]
+mod spin;
+mod task;
+mod timers;
+#[cfg(target_os = "linux")]
+mod uring;
 mod waker;
 
 pub use batch::SendBatch;

@@ -1,4 +1,5 @@
-//! [`BufferPool`]: buffers of a few sizes kept for reuse, so that I/O in steady state allocates nothing.
+//! [`BufferPool`]: buffers of a few sizes kept for reuse, so that I/O in steady state allocates
+//! nothing.
 
 use std::cell::{Cell, RefCell};
 
@@ -14,7 +15,8 @@ const CLASSES: usize =
 /// What one pool keeps at most, all classes together.
 const RETAIN_BYTES: usize = 64 << 20;
 
-/// A free list of buffers in power-of-two classes from 4 KiB to 2 MiB. One per reactor: not shared, not locked.
+/// A free list of buffers in power-of-two classes from 4 KiB to 2 MiB. One per reactor: not shared,
+/// not locked.
 ///
 /// Last in, first out, so that the buffers in use stay in the caches. At most 64 MiB are kept.
 #[derive(Default)]
@@ -29,7 +31,8 @@ impl BufferPool {
         BufferPool::default()
     }
 
-    /// A buffer of exactly `len` bytes whose contents are whatever the last user left (but initialised).
+    /// A buffer of exactly `len` bytes whose contents are whatever the last user left (but
+    /// initialised).
     pub fn take(&self, len: usize) -> Buffer {
         let Some(class) = class_for(len) else {
             return Buffer::new(len);
@@ -46,8 +49,9 @@ impl BufferPool {
         buffer
     }
 
-    /// Takes a buffer back. It is freed instead if it is not of a class's size, if other parts of its allocation are
-    /// still alive (the last part given brings the whole back), or if enough is kept.
+    /// Takes a buffer back. It is freed instead if it is not of a class's size, if other parts of
+    /// its allocation are still alive (the last part given brings the whole back), or if enough is
+    /// kept.
     pub fn give(&self, buffer: Buffer) {
         let capacity = buffer.capacity_bytes();
         let Some(class) = class_for(capacity) else { return };

@@ -26,10 +26,6 @@ impl<T> Slab<T> {
         Slab { slots: Vec::new(), free: Vec::new() }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
-
     pub(crate) fn insert(&mut self, value: T) -> Key {
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
@@ -84,7 +80,6 @@ mod tests {
         assert_eq!(slab.remove(a), None);
         assert_eq!((slab.find(a), slab.find(b)), (None, Some(&"b")));
         assert_eq!(slab.at_mut(a.index).map(|(key, _)| key), Some(b));
-        assert_eq!(slab.len(), 1);
     }
 
     #[test]

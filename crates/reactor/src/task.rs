@@ -105,7 +105,8 @@ impl Tasks {
     }
 }
 
-/// Gives the buffers of an event that nobody will see back to the pool; a connection in it is closed.
+/// Gives the buffers of an event that nobody will see back to the pool; a connection in it is
+/// closed.
 fn recycle(event: Event, pool: &BufferPool) {
     match event {
         Event::Received { result: Ok(buffer), .. }

@@ -1,5 +1,5 @@
-//! [`Timers`]: one deadline per task in a binary heap that knows where everybody is, so that moving a deadline for
-//! every command neither allocates nor leaves old entries behind.
+//! [`Timers`]: one deadline per task in a binary heap that knows where everybody is, so that moving
+//! a deadline for every command neither allocates nor leaves old entries behind.
 
 use std::time::Instant;
 

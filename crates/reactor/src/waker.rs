@@ -1,8 +1,8 @@
 //! [`Waker`]: marks a task ready from any thread.
 //!
-//! The loop and the wakers share one state: `AWAKE` (the loop will look by itself before it sleeps), `NOTIFIED` (there
-//! is something to look at) and `SLEEPING` (a system call is needed). So however many wakes there are, at most one
-//! system call is made per sleep.
+//! The loop and the wakers share one state: `AWAKE` (the loop will look by itself before it
+//! sleeps), `NOTIFIED` (there is something to look at) and `SLEEPING` (a system call is needed). So
+//! however many wakes there are, at most one system call is made per sleep.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -75,7 +75,8 @@ impl Shared {
     }
 }
 
-/// Marks its task ready from any thread, ending the loop's sleep. Cheap when the task is already marked.
+/// Marks its task ready from any thread, ending the loop's sleep. Cheap when the task is already
+/// marked.
 #[derive(Clone)]
 pub struct Waker {
     shared: Arc<Shared>,

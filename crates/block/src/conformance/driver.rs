@@ -22,6 +22,8 @@ impl Driver {
     pub fn new(engine: EngineKind) -> Driver {
         let config = Config { engine, ..Config::default() };
         let reactor = Reactor::new(&config).expect("a reactor");
+        let right = engine == EngineKind::Auto || reactor.engine() == engine;
+        assert!(right, "{} instead of the engine {engine}", reactor.engine());
         let task = reactor.add_task();
         Driver { queues: Vec::new(), reactor, task, ready: Vec::new() }
     }
@@ -120,22 +122,36 @@ impl Driver {
         assert_eq!(done.result, Err(error), "{what}");
     }
 
-    /// Reads a range into a new buffer; any error is a failure.
+    /// Reads a range, in as few operations as the namespace takes; any error is a failure.
     #[track_caller]
     pub fn read(&mut self, queue: usize, geometry: Geometry, lba: u64, blocks: u32) -> Vec<u8> {
-        let mut buffer = Buffer::new(geometry.bytes(blocks));
-        buffer.fill(0xa5); // a read that does nothing must not look like zeroes
-        let read = self.must(queue, Op::read(lba, blocks, buffer, 0));
-        read.expect("a read gives its buffer back").to_vec()
+        let mut data = Vec::new();
+        let end = lba + u64::from(blocks);
+        let mut lba = lba;
+        while lba < end {
+            let blocks = at_once(geometry, (end - lba) as u32);
+            let mut buffer = Buffer::new(geometry.bytes(blocks));
+            buffer.fill(0xa5); // a read that does nothing must not look like zeroes
+            let read = self.must(queue, Op::read(lba, blocks, buffer, 0));
+            data.extend_from_slice(&read.expect("a read gives its buffer back"));
+            lba += u64::from(blocks);
+        }
+        data
     }
 
-    /// Writes a range from a copy of `data`; any error is a failure.
+    /// Writes a range, in as few operations as the namespace takes; any error is a failure.
     #[track_caller]
     pub fn write(&mut self, queue: usize, geometry: Geometry, lba: u64, data: &[u8]) {
-        let blocks = (data.len() / geometry.block_size as usize) as u32;
-        let mut buffer = Buffer::new(data.len());
-        buffer.copy_from_slice(data);
-        self.must(queue, Op::write(lba, blocks, buffer, 0));
+        let (mut lba, mut rest) = (lba, data);
+        while !rest.is_empty() {
+            let blocks = (rest.len() / geometry.block_size as usize) as u32;
+            let blocks = at_once(geometry, blocks);
+            let mut buffer = Buffer::new(geometry.bytes(blocks));
+            let (now, later) = rest.split_at(buffer.len());
+            buffer.copy_from_slice(now);
+            self.must(queue, Op::write(lba, blocks, buffer, 0));
+            (lba, rest) = (lba + u64::from(blocks), later);
+        }
     }
 
     /// One turn of the event loop. It waits for readiness alone, so that a queue which forgets to
@@ -145,5 +161,13 @@ impl Driver {
         for task in self.ready.drain(..) {
             assert!(task == self.task, "a queue made a foreign task ready");
         }
+    }
+}
+
+/// As many of these blocks as one operation may move.
+pub(super) fn at_once(geometry: Geometry, blocks: u32) -> u32 {
+    match geometry.max_blocks {
+        0 => blocks,
+        limit => blocks.min(limit),
     }
 }

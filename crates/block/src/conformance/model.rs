@@ -1,5 +1,6 @@
 //! Checks against a model: the same bytes in a vector.
 
+use super::driver::at_once;
 use super::{Context, Driver};
 use crate::{Geometry, Op};
 
@@ -12,7 +13,7 @@ pub(super) fn random_transfers(context: &mut Context<'_>) {
     let mut driver = context.driver_of(&namespace);
     let mut model = Model::new(&mut driver, geometry);
     for _ in 0..300 {
-        let (lba, blocks) = range(context, 64);
+        let (lba, blocks) = range(context, at_once(geometry, 64));
         if context.random.within(0..2) == 0 {
             model.write(context, &mut driver, lba, blocks);
         } else {
@@ -28,7 +29,7 @@ pub(super) fn random_commands(context: &mut Context<'_>) {
     let mut driver = context.driver_of(&namespace);
     let mut model = Model::new(&mut driver, geometry);
     for _ in 0..300 {
-        let (lba, blocks) = range(context, 200);
+        let (lba, blocks) = range(context, at_once(geometry, 200));
         match context.random.within(0..8) {
             0..=2 => model.write(context, &mut driver, lba, blocks),
             3 | 4 => model.check(context, &mut driver, lba, blocks),
@@ -51,8 +52,8 @@ pub(super) fn random_commands(context: &mut Context<'_>) {
     model.check_all(context, &mut driver);
 }
 
-fn range(context: &mut Context<'_>, max_blocks: u64) -> (u64, u32) {
-    let blocks = context.random.within(1..max_blocks + 1);
+fn range(context: &mut Context<'_>, max_blocks: u32) -> (u64, u32) {
+    let blocks = context.random.within(1..u64::from(max_blocks) + 1);
     (context.random.within(0..BLOCKS - blocks + 1), blocks as u32)
 }
 

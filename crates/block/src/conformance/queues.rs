@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use farblock_reactor::{Buffer, EngineKind};
 
-use super::{Context, Contents, Driver, Random};
+use super::{Contents, Context, Driver, Random};
 use crate::{Geometry, Namespace, Op};
 
 /// Operations in flight at once.
@@ -166,7 +166,7 @@ pub(super) fn queues_on_two_reactors(context: &mut Context<'_>) {
     let contents = context.contents;
     let engine = context.engine;
     let barrier = Arc::new(Barrier::new(2));
-    let seeds = [context.random.next(), context.random.next()];
+    let seeds = [context.random.number(), context.random.number()];
     let work = |me: usize| {
         let namespace = Arc::clone(&namespace);
         let barrier = Arc::clone(&barrier);
@@ -208,7 +208,7 @@ impl Side {
         data
     }
 
-    fn block<'a>(geometry: Geometry, data: &'a [u8], at: u64) -> &'a [u8] {
+    fn block(geometry: Geometry, data: &[u8], at: u64) -> &[u8] {
         &data[geometry.bytes(at as u32)..geometry.bytes(at as u32 + 1)]
     }
 

@@ -14,7 +14,7 @@ impl Random {
     }
 
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -25,13 +25,13 @@ impl Random {
     /// A number within the range, which must not be empty.
     pub fn within(&mut self, range: Range<u64>) -> u64 {
         assert!(!range.is_empty(), "no number lies in {range:?}");
-        range.start + self.next() % (range.end - range.start)
+        range.start + self.number() % (range.end - range.start)
     }
 
     /// Random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
-            let number = self.next().to_le_bytes();
+            let number = self.number().to_le_bytes();
             chunk.copy_from_slice(&number[..chunk.len()]);
         }
     }

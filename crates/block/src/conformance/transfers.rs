@@ -3,6 +3,7 @@
 use farblock_reactor::Buffer;
 
 use super::Context;
+use super::driver::at_once;
 use crate::{BlockError, Op};
 
 pub(super) fn one_block_leaves_its_neighbours(context: &mut Context<'_>) {
@@ -101,7 +102,7 @@ pub(super) fn buffers_come_back(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
-    for blocks in [1, 3, 8, 100, 256] {
+    for blocks in [1, 3, 8, 100, 256].map(|blocks| at_once(geometry, blocks)) {
         let buffer = context.filled(geometry, blocks);
         let identity = (buffer.as_ptr(), buffer.len());
         let written = driver.must(0, Op::write(5, blocks, buffer, 1)).expect("a write's buffer");
@@ -231,7 +232,7 @@ pub(super) fn durable_writes(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
-    for (lba, blocks) in [(0_u64, 1_u32), (11, 3), (64, 64)] {
+    for (lba, blocks) in [(0_u64, 1_u32), (11, 3), (64, at_once(geometry, 64))] {
         let buffer = context.filled(geometry, blocks);
         let data = buffer.to_vec();
         driver.must(0, Op::write(lba, blocks, buffer, 1).durable());

@@ -1,0 +1,164 @@
+//! A decorator that makes any namespace slower: each completion is held back for a while.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering as MemoryOrder};
+use std::time::{Duration, Instant};
+
+use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
+use farblock_reactor::{Event, Reactor, TaskId};
+
+use crate::random;
+
+/// A namespace whose completions arrive later: by `fixed`, and a random part of `jitter`.
+///
+/// The delay comes on top of what the namespace itself takes. Completions change their order when
+/// the jitter says so. The same seed gives the same delays in the same order, over all queues.
+pub struct Delay {
+    inner: Arc<dyn Namespace>,
+    fixed: Duration,
+    jitter: Duration,
+    dice: Arc<Dice>,
+}
+
+struct Dice {
+    seed: u64,
+    rolled: AtomicU64,
+}
+
+impl Delay {
+    /// Holds every completion back by `fixed`.
+    pub fn new(inner: Arc<dyn Namespace>, fixed: Duration) -> Delay {
+        let dice = Arc::new(Dice { seed: 0, rolled: AtomicU64::new(0) });
+        Delay { inner, fixed, jitter: Duration::ZERO, dice }
+    }
+
+    /// Adds up to `jitter`, evenly distributed.
+    pub fn jitter(mut self, jitter: Duration, seed: u64) -> Delay {
+        self.jitter = jitter;
+        self.dice = Arc::new(Dice { seed, rolled: AtomicU64::new(0) });
+        self
+    }
+}
+
+impl Namespace for Delay {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn describe(&self) -> String {
+        let inner = self.inner.describe();
+        match self.jitter {
+            Duration::ZERO => format!("{inner}, delayed by {:?}", self.fixed),
+            jitter => format!("{inner}, delayed by {:?} to {:?}", self.fixed, self.fixed + jitter),
+        }
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        Ok(Box::new(DelayQueue {
+            inner: self.inner.open(reactor, parent)?,
+            fixed: self.fixed,
+            jitter: self.jitter,
+            dice: Arc::clone(&self.dice),
+            reactor: reactor.clone(),
+            task: reactor.add_child(parent),
+            held: BinaryHeap::new(),
+            sequence: 0,
+            arrived: Vec::new(),
+            events: Vec::new(),
+        }))
+    }
+}
+
+struct DelayQueue {
+    inner: Box<dyn Queue>,
+    fixed: Duration,
+    jitter: Duration,
+    dice: Arc<Dice>,
+    reactor: Reactor,
+    /// Has the timer.
+    task: TaskId,
+    held: BinaryHeap<Reverse<Held>>,
+    sequence: u64,
+    /// Kept for their capacity.
+    arrived: Vec<Completion>,
+    events: Vec<Event>,
+}
+
+/// A completion to be handed out later. Ordered by when, then by arrival.
+struct Held {
+    due: Instant,
+    sequence: u64,
+    completion: Completion,
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Held) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Held {}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Held) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Held {
+    fn cmp(&self, other: &Held) -> Ordering {
+        (self.due, self.sequence).cmp(&(other.due, other.sequence))
+    }
+}
+
+impl DelayQueue {
+    fn delay(&self) -> Duration {
+        let span = self.jitter.as_nanos() as u64;
+        if span == 0 {
+            return self.fixed;
+        }
+        let index = self.dice.rolled.fetch_add(1, MemoryOrder::Relaxed);
+        let part = random::number(self.dice.seed, index) % (span + 1);
+        self.fixed + Duration::from_nanos(part)
+    }
+}
+
+impl Queue for DelayQueue {
+    fn submit(&mut self, op: Op) {
+        self.inner.submit(op);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.reactor.take_events(self.task, &mut self.events);
+        self.events.clear(); // only timers
+        let now = Instant::now();
+        let mut arrived = std::mem::take(&mut self.arrived);
+        self.inner.poll(&mut arrived);
+        for completion in arrived.drain(..) {
+            let due = now + self.delay();
+            self.sequence += 1;
+            self.held.push(Reverse(Held { due, sequence: self.sequence, completion }));
+        }
+        self.arrived = arrived;
+        while let Some(Reverse(first)) = self.held.peek() {
+            if first.due > now {
+                break;
+            }
+            done.extend(self.held.pop().map(|Reverse(first)| first.completion));
+        }
+        let next = self.held.peek().map(|Reverse(first)| first.due);
+        self.reactor.set_timer(self.task, next);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight() + self.held.len()
+    }
+}
+
+impl Drop for DelayQueue {
+    fn drop(&mut self) {
+        self.reactor.remove_task(self.task);
+    }
+}

@@ -1,0 +1,197 @@
+//! Why a namespace could not be opened: sentences for the person who named it.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use farblock_block::{Geometry, MAX_BLOCK_SIZE_BYTES, MIN_BLOCK_SIZE_BYTES};
+
+use crate::size::Size;
+use crate::spec::SpecError;
+
+/// Why a namespace could not be opened. Each says what to do in one sentence.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The text names no namespace.
+    Spec(SpecError),
+    /// No block has this many bytes.
+    BlockSize(u32),
+    /// The capacity is zero.
+    NoCapacity,
+    /// The capacity is not a whole number of blocks.
+    PartialBlock {
+        /// What was asked for.
+        bytes: u64,
+        /// The block size that does not divide it.
+        block_size: u32,
+    },
+    /// The capacity is beyond what a namespace of this kind can have.
+    TooLarge {
+        /// What was asked for.
+        bytes: u64,
+        /// The most that works.
+        max_bytes: u64,
+    },
+    /// A file or device does not open.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        problem: FileProblem,
+    },
+    /// A stripe set does not fit together.
+    Stripe(String),
+}
+
+/// What is wrong with a file or device.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FileProblem {
+    /// It does not exist.
+    NotFound,
+    /// It may not be read.
+    MayNotRead,
+    /// It may not be written, though it may be read.
+    MayNotWrite,
+    /// It is on a read-only file system, or a write-protected device.
+    ReadOnly,
+    /// It is a directory.
+    Directory,
+    /// It is neither a regular file nor a block device.
+    NoDisk,
+    /// It has no bytes.
+    Empty,
+    /// Its size is not a whole number of blocks.
+    PartialBlock {
+        /// Its size.
+        bytes: u64,
+        /// The block size that does not divide it.
+        block_size: u32,
+    },
+    /// Somebody else has opened it, so that it cannot be opened the way it was asked for.
+    Locked {
+        /// Whether it was to be opened read-only.
+        read_only: bool,
+    },
+    /// The device is mounted, or belongs to a RAID, LVM or another program.
+    Busy,
+    /// Something else, in the operating system's words.
+    Other(io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Spec(error) => error.fmt(f),
+            OpenError::BlockSize(bytes) => write!(
+                f,
+                "blocks cannot have {bytes} bytes: the block size is a power of two from \
+                 {MIN_BLOCK_SIZE_BYTES} to {MAX_BLOCK_SIZE_BYTES}, usually 512 or 4096"
+            ),
+            OpenError::NoCapacity => f.write_str("a disk of 0 bytes is no use: give it a size"),
+            OpenError::PartialBlock { bytes, block_size } => write!(
+                f,
+                "{bytes} bytes are no whole number of {block_size}-byte blocks: make the size a \
+                 multiple of {block_size}"
+            ),
+            OpenError::TooLarge { bytes, max_bytes } => write!(
+                f,
+                "{} are too much: the largest size that works is {}",
+                Size(*bytes),
+                Size(*max_bytes)
+            ),
+            OpenError::File { path, problem } => {
+                write!(f, "{} {}", path.display(), Sentence { path, problem })
+            }
+            OpenError::Stripe(sentence) => f.write_str(sentence),
+        }
+    }
+}
+
+/// What follows the path in a message.
+struct Sentence<'a> {
+    path: &'a PathBuf,
+    problem: &'a FileProblem,
+}
+
+impl fmt::Display for Sentence<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match self.problem {
+            FileProblem::NotFound => {
+                write!(f, "does not exist: create it, for example with `truncate -s 1G {path}`")
+            }
+            FileProblem::MayNotRead => {
+                f.write_str("may not be read by this user: change its permissions or its owner")
+            }
+            FileProblem::MayNotWrite => f.write_str(
+                "may not be written by this user: change its permissions, or open it read-only",
+            ),
+            FileProblem::ReadOnly => {
+                f.write_str("is write-protected, or its file system is: open it read-only")
+            }
+            FileProblem::Directory => f.write_str("is a directory: name a file in it"),
+            FileProblem::NoDisk => f.write_str("is neither a regular file nor a block device"),
+            FileProblem::Empty => {
+                write!(f, "is empty: give it a size, for example with `truncate -s 1G {path}`")
+            }
+            FileProblem::PartialBlock { bytes, block_size } => {
+                let better = bytes.next_multiple_of(u64::from(*block_size));
+                write!(
+                    f,
+                    "has {bytes} bytes, which is no whole number of {block_size}-byte blocks: \
+                     extend it with `truncate -s {better} {path}`, or choose smaller blocks"
+                )
+            }
+            FileProblem::Locked { read_only: false } => f.write_str(
+                "is in use, by another program or twice here: stop its other user (two writers \
+                 would destroy it)",
+            ),
+            FileProblem::Locked { read_only: true } => f.write_str(
+                "is being written by another program or elsewhere here: stop its writer, since \
+                 what it shows would change underneath",
+            ),
+            FileProblem::Busy => f.write_str(
+                "is in use by the system: unmount it, or take it out of its RAID or volume group",
+            ),
+            FileProblem::Other(error) => write!(f, "cannot be opened: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            OpenError::Spec(error) => Some(error),
+            OpenError::File { problem: FileProblem::Other(error), .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<SpecError> for OpenError {
+    fn from(error: SpecError) -> OpenError {
+        OpenError::Spec(error)
+    }
+}
+
+/// Whether a namespace may have such blocks.
+pub(crate) fn check_block_size(block_size: u32) -> Result<(), OpenError> {
+    if Geometry::is_block_size(block_size) { Ok(()) } else { Err(OpenError::BlockSize(block_size)) }
+}
+
+/// How many blocks a capacity is, if it is a whole number of them that file offsets can reach.
+pub(crate) fn whole_blocks(block_size: u32, bytes: u64) -> Result<u64, OpenError> {
+    check_block_size(block_size)?;
+    let max_bytes = i64::MAX as u64;
+    if bytes == 0 {
+        Err(OpenError::NoCapacity)
+    } else if !bytes.is_multiple_of(u64::from(block_size)) {
+        Err(OpenError::PartialBlock { bytes, block_size })
+    } else if bytes > max_bytes {
+        Err(OpenError::TooLarge { bytes, max_bytes })
+    } else {
+        Ok(bytes / u64::from(block_size))
+    }
+}

@@ -1,0 +1,169 @@
+//! A decorator that makes chosen operations fail, to see what the parts above do about it.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
+use farblock_reactor::{Reactor, TaskId};
+
+use crate::random;
+
+/// Which operations fail, and how. An operation must meet all of a rule's conditions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Only this command. `None`: any.
+    pub command: Option<Command>,
+    /// Only what touches one of these blocks (a flush touches none). `None`: anywhere.
+    pub blocks: Option<Range<u64>>,
+    /// Which of the operations that meet the other conditions.
+    pub when: When,
+    /// How they fail.
+    pub error: BlockError,
+}
+
+/// Which operations of those that meet a rule's other conditions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// All of them.
+    Always,
+    /// Every n-th of them, counted over all queues; the first one to fail is the n-th. 0: none.
+    Every(u64),
+    /// Each with this probability in a million, as the seed decides.
+    PerMillion(u32),
+}
+
+impl Rule {
+    /// Every operation fails.
+    pub fn new(error: BlockError) -> Rule {
+        Rule { command: None, blocks: None, when: When::Always, error }
+    }
+
+    /// Only operations of this command.
+    pub fn command(self, command: Command) -> Rule {
+        Rule { command: Some(command), ..self }
+    }
+
+    /// Only operations that touch one of these blocks.
+    pub fn blocks(self, blocks: Range<u64>) -> Rule {
+        Rule { blocks: Some(blocks), ..self }
+    }
+
+    /// Only some of them.
+    pub fn when(self, when: When) -> Rule {
+        Rule { when, ..self }
+    }
+
+    fn concerns(&self, op: &Op) -> bool {
+        self.command.is_none_or(|command| command == op.command)
+            && self.blocks.as_ref().is_none_or(|blocks| {
+                let end = op.lba.saturating_add(u64::from(op.blocks));
+                op.command != Command::Flush && op.lba < blocks.end && blocks.start < end
+            })
+    }
+}
+
+/// A namespace some of whose operations fail.
+///
+/// An operation that is chosen fails at once and does not reach the namespace: a failed write has
+/// changed nothing, a failed flush has flushed nothing.
+pub struct Fault {
+    inner: Arc<dyn Namespace>,
+    plan: Arc<Plan>,
+}
+
+struct Plan {
+    rules: Vec<Counted>,
+    seed: u64,
+    enabled: AtomicBool,
+    injected: AtomicU64,
+}
+
+struct Counted {
+    rule: Rule,
+    met: AtomicU64,
+}
+
+impl Fault {
+    /// Fails operations that a rule chooses; the first such rule says how.
+    pub fn new(inner: Arc<dyn Namespace>, rules: Vec<Rule>, seed: u64) -> Fault {
+        let counted = |rule| Counted { rule, met: AtomicU64::new(0) };
+        let rules = rules.into_iter().map(counted).collect();
+        let (enabled, injected) = (AtomicBool::new(true), AtomicU64::new(0));
+        Fault { inner, plan: Arc::new(Plan { rules, seed, enabled, injected }) }
+    }
+
+    /// Stops (or resumes) failing, for queues that are open, too.
+    pub fn set_enabled(&self, enabled: bool) {
+        self.plan.enabled.store(enabled, Ordering::Relaxed);
+    }
+
+    /// How many operations have been failed.
+    pub fn injected(&self) -> u64 {
+        self.plan.injected.load(Ordering::Relaxed)
+    }
+}
+
+impl Namespace for Fault {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn describe(&self) -> String {
+        let rules = self.plan.rules.len();
+        format!("{}, with {rules} rules for faults", self.inner.describe())
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        let inner = self.inner.open(reactor, parent)?;
+        Ok(Box::new(FaultQueue { inner, plan: Arc::clone(&self.plan), done: Vec::new() }))
+    }
+}
+
+impl Plan {
+    fn verdict(&self, op: &Op) -> Option<BlockError> {
+        if !self.enabled.load(Ordering::Relaxed) {
+            return None;
+        }
+        let counted = self.rules.iter().find(|counted| {
+            if !counted.rule.concerns(op) {
+                return false;
+            }
+            let met = counted.met.fetch_add(1, Ordering::Relaxed);
+            match counted.rule.when {
+                When::Always => true,
+                When::Every(n) => n != 0 && (met + 1).is_multiple_of(n),
+                When::PerMillion(chance) => {
+                    random::number(self.seed, met) % 1_000_000 < u64::from(chance)
+                }
+            }
+        })?;
+        self.injected.fetch_add(1, Ordering::Relaxed);
+        Some(counted.rule.error)
+    }
+}
+
+struct FaultQueue {
+    inner: Box<dyn Queue>,
+    plan: Arc<Plan>,
+    /// Failed, to be handed out.
+    done: Vec<Completion>,
+}
+
+impl Queue for FaultQueue {
+    fn submit(&mut self, op: Op) {
+        match self.plan.verdict(&op) {
+            Some(error) => self.done.push(op.complete(Err(error))),
+            None => self.inner.submit(op),
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.done);
+        self.inner.poll(done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight() + self.done.len()
+    }
+}

@@ -1,0 +1,233 @@
+//! A decorator with a budget: so many operations, so many bytes per second.
+//!
+//! The budget is one for all queues of the namespace, on whatever threads. Instead of a bucket that
+//! somebody would have to fill, each budget is the moment at which it has been spent up to (the
+//! "generic cell rate algorithm"): an operation moves that moment on by what it costs, and starts
+//! when the moment at which it found it has come, or up to [`Limit::burst`] before. That is one
+//! atomic update per operation and budget.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
+use farblock_reactor::{Event, Reactor, TaskId};
+
+use crate::size::Size;
+
+/// What may be spent at once after a pause, unless something else is chosen.
+pub const DEFAULT_BURST: Duration = Duration::from_millis(20);
+
+/// A namespace that takes so many operations and bytes per second.
+///
+/// Operations over budget wait, in order, before they reach the namespace. Every operation counts
+/// as one; reads and writes also count as their bytes.
+pub struct Limit {
+    inner: Arc<dyn Namespace>,
+    rates: Rates,
+    budget: Arc<Budget>,
+}
+
+#[derive(Clone, Copy)]
+struct Rates {
+    ops_per_second: Option<u64>,
+    bytes_per_second: Option<u64>,
+    burst: Duration,
+}
+
+struct Budget {
+    epoch: Instant,
+    /// Nanoseconds since `epoch` up to which operations have been spent.
+    ops_spent: AtomicU64,
+    /// The same for bytes.
+    bytes_spent: AtomicU64,
+}
+
+impl Limit {
+    /// Without a limit yet.
+    pub fn new(inner: Arc<dyn Namespace>) -> Limit {
+        let epoch = Instant::now();
+        let budget = Budget { epoch, ops_spent: AtomicU64::new(0), bytes_spent: AtomicU64::new(0) };
+        let rates = Rates { ops_per_second: None, bytes_per_second: None, burst: DEFAULT_BURST };
+        Limit { inner, rates, budget: Arc::new(budget) }
+    }
+
+    /// At most so many operations per second.
+    ///
+    /// # Panics
+    /// If it is zero.
+    pub fn ops_per_second(mut self, rate: u64) -> Limit {
+        assert!(rate > 0, "a limit of nothing per second");
+        self.rates.ops_per_second = Some(rate);
+        self
+    }
+
+    /// At most so many bytes read and written per second.
+    ///
+    /// # Panics
+    /// If it is zero.
+    pub fn bytes_per_second(mut self, rate: u64) -> Limit {
+        assert!(rate > 0, "a limit of nothing per second");
+        self.rates.bytes_per_second = Some(rate);
+        self
+    }
+
+    /// After a pause, as much may be spent at once as the limit allows in this time.
+    pub fn burst(mut self, burst: Duration) -> Limit {
+        self.rates.burst = burst;
+        self
+    }
+}
+
+impl Namespace for Limit {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn describe(&self) -> String {
+        let mut text = self.inner.describe();
+        if let Some(rate) = self.rates.ops_per_second {
+            text.push_str(&format!(", at most {rate} operations per second"));
+        }
+        if let Some(rate) = self.rates.bytes_per_second {
+            text.push_str(&format!(", at most {} per second", Size(rate)));
+        }
+        text
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        Ok(Box::new(LimitQueue {
+            inner: self.inner.open(reactor, parent)?,
+            rates: self.rates,
+            budget: Arc::clone(&self.budget),
+            reactor: reactor.clone(),
+            task: reactor.add_child(parent),
+            held: VecDeque::new(),
+            events: Vec::new(),
+        }))
+    }
+}
+
+impl Budget {
+    /// Books an operation and says when it may start.
+    fn book(&self, rates: &Rates, bytes: u64, now: Instant) -> Instant {
+        let burst = rates.burst.as_nanos() as u64;
+        let now_ns = now.saturating_duration_since(self.epoch).as_nanos() as u64;
+        let mut start = 0;
+        if let Some(rate) = rates.ops_per_second {
+            start = start.max(spend(&self.ops_spent, cost_ns(1, rate), now_ns, burst));
+        }
+        if let Some(rate) = rates.bytes_per_second
+            && bytes > 0
+        {
+            start = start.max(spend(&self.bytes_spent, cost_ns(bytes, rate), now_ns, burst));
+        }
+        self.epoch + Duration::from_nanos(start)
+    }
+}
+
+/// How long a budget takes to earn `amount`.
+fn cost_ns(amount: u64, per_second: u64) -> u64 {
+    let cost = u128::from(amount) * 1_000_000_000 / u128::from(per_second);
+    u64::try_from(cost).unwrap_or(u64::MAX)
+}
+
+/// Moves `spent` on by `cost` and says when what was booked may start.
+fn spend(spent: &AtomicU64, cost: u64, now: u64, burst: u64) -> u64 {
+    // What was not spent is lost, apart from a burst's worth.
+    let unspent = now.saturating_sub(burst);
+    let found = spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spent| {
+        Some(spent.max(unspent).saturating_add(cost))
+    });
+    found.unwrap_or_else(|spent| spent).max(unspent)
+}
+
+struct LimitQueue {
+    inner: Box<dyn Queue>,
+    rates: Rates,
+    budget: Arc<Budget>,
+    reactor: Reactor,
+    /// Has the timer.
+    task: TaskId,
+    /// Over budget, in order, with the moment from which each may start.
+    held: VecDeque<(Instant, Op)>,
+    /// Kept for its capacity.
+    events: Vec<Event>,
+}
+
+impl LimitQueue {
+    /// Starts what may start now, and sees to the rest.
+    fn release(&mut self, now: Instant) {
+        while let Some((start, op)) = self.held.pop_front() {
+            if start > now {
+                self.held.push_front((start, op));
+                break;
+            }
+            self.inner.submit(op);
+        }
+        let next = self.held.front().map(|(start, _)| *start);
+        self.reactor.set_timer(self.task, next);
+    }
+}
+
+impl Queue for LimitQueue {
+    fn submit(&mut self, op: Op) {
+        let now = Instant::now();
+        let bytes = op.buffer.as_ref().map_or(0, |buffer| buffer.len() as u64);
+        let start = self.budget.book(&self.rates, bytes, now);
+        if start <= now && self.held.is_empty() {
+            return self.inner.submit(op);
+        }
+        // Later ones wait as well, though a budget that they do not touch may have room.
+        self.held.push_back((start, op));
+        if self.held.len() == 1 {
+            self.reactor.set_timer(self.task, Some(start));
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.reactor.take_events(self.task, &mut self.events);
+        self.events.clear(); // only timers
+        if !self.held.is_empty() {
+            self.release(Instant::now());
+        }
+        self.inner.poll(done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight() + self.held.len()
+    }
+}
+
+impl Drop for LimitQueue {
+    fn drop(&mut self) {
+        for (_, op) in self.held.drain(..) {
+            op.abandon();
+        }
+        self.reactor.remove_task(self.task);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_spent_in_turn() {
+        let spent = AtomicU64::new(0);
+        let at = |now, cost| spend(&spent, cost, now, 100);
+        // At 1000 the burst allows to start as if from 900 on.
+        assert_eq!([at(1000, 60), at(1000, 60), at(1000, 60)], [900, 960, 1020]);
+        assert_eq!(at(1100, 10), 1080);
+        // After a pause only the burst is left.
+        assert_eq!([at(9000, 50), at(9000, 50), at(9000, 50)], [8900, 8950, 9000]);
+    }
+
+    #[test]
+    fn costs() {
+        assert_eq!(cost_ns(1, 1000), 1_000_000);
+        assert_eq!(cost_ns(1 << 20, 1 << 20), 1_000_000_000);
+        assert_eq!(cost_ns(u64::MAX, 1), u64::MAX);
+    }
+}

@@ -1,0 +1,68 @@
+//! The null device: writes are thrown away, reads give zeroes, everything completes at once.
+
+use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
+use farblock_reactor::{Reactor, TaskId};
+
+use crate::error::{self, OpenError};
+use crate::size::Size;
+
+/// A namespace without contents. It shows what everything around a namespace costs.
+///
+/// Reads fill their buffer with zeroes: leaving it as it is would show one peer what another one
+/// read before. That costs a `memset`, which is far below the cost of moving the same bytes.
+#[derive(Clone, Debug)]
+pub struct Null {
+    geometry: Geometry,
+}
+
+impl Null {
+    /// A null device of the given capacity, a multiple of the block size.
+    pub fn new(block_size: u32, bytes: u64) -> Result<Null, OpenError> {
+        let blocks = error::whole_blocks(block_size, bytes)?;
+        Ok(Null { geometry: Geometry { deallocate: true, ..Geometry::new(block_size, blocks) } })
+    }
+
+    /// The same, read-only.
+    pub fn read_only(mut self) -> Null {
+        self.geometry.read_only = true;
+        self
+    }
+}
+
+impl Namespace for Null {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn describe(&self) -> String {
+        let Geometry { block_size, .. } = self.geometry;
+        format!("null ({}, {block_size}-byte blocks)", Size(self.geometry.capacity_bytes()))
+    }
+
+    fn open(&self, _: &Reactor, _: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        Ok(Box::new(NullQueue { geometry: self.geometry, done: Vec::new() }))
+    }
+}
+
+struct NullQueue {
+    geometry: Geometry,
+    done: Vec<Completion>,
+}
+
+impl Queue for NullQueue {
+    fn submit(&mut self, mut op: Op) {
+        let result = op.check(&self.geometry);
+        if let (Ok(()), Command::Read, Some(buffer)) = (result, op.command, &mut op.buffer) {
+            buffer.fill(0);
+        }
+        self.done.push(op.complete(result));
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.done.len()
+    }
+}

@@ -1,0 +1,405 @@
+//! How people name a namespace on a command line.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use farblock_block::{BlockError, Namespace};
+
+use crate::delay::Delay;
+use crate::error::OpenError;
+use crate::fault::{Fault, Rule, When};
+use crate::file::{FileDisk, FileOptions};
+use crate::limit::Limit;
+use crate::mem::Mem;
+use crate::null::Null;
+use crate::size::{self, ExactSize, SizeError};
+use crate::stripe::{DEFAULT_CHUNK_BYTES, Stripe};
+
+/// A namespace's name, taken apart. [`Display`](fmt::Display) puts it together again.
+///
+/// | Text                        | Meaning                                               |
+/// |-----------------------------|-------------------------------------------------------|
+/// | `disk.img`, `/dev/sdb`      | a file or block device                                |
+/// | `file:PATH`                 | the same, where PATH looks like something else here   |
+/// | `mem:1GiB`                  | a RAM disk                                            |
+/// | `null:1GiB`                 | a device that forgets                                 |
+/// | `stripe:64KiB,a.img,mem:1G` | RAID 0; the chunk size may be left out                |
+/// | `delay:500us,SPEC`          | each completion later; `delay:1ms+200us,` with jitter |
+/// | `limit:1000/s,SPEC`         | so many operations per second                         |
+/// | `limit:64MiB/s,SPEC`        | so many bytes per second                              |
+/// | `fault:100,SPEC`            | every 100th read and every 100th write fails          |
+///
+/// In the last four, `SPEC` is all the rest, commas included, so that a stripe set can be
+/// decorated. The disks of a stripe set are separated by commas and hence hold none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Spec {
+    /// A file or block device.
+    File(PathBuf),
+    /// A RAM disk.
+    Mem {
+        /// Its capacity.
+        bytes: u64,
+    },
+    /// The null device.
+    Null {
+        /// Its capacity.
+        bytes: u64,
+    },
+    /// RAID 0.
+    Stripe {
+        /// The chunk size.
+        chunk_bytes: u64,
+        /// The disks.
+        children: Vec<Spec>,
+    },
+    /// Slower.
+    Delay {
+        /// By so much,
+        fixed: Duration,
+        /// and by up to so much more.
+        jitter: Duration,
+        /// What is.
+        inner: Box<Spec>,
+    },
+    /// With a budget.
+    Limit {
+        /// The budget.
+        rate: Rate,
+        /// What has it.
+        inner: Box<Spec>,
+    },
+    /// With faults.
+    Fault {
+        /// Every n-th read and write fails.
+        every: u64,
+        /// What fails.
+        inner: Box<Spec>,
+    },
+}
+
+/// A budget per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// So many operations.
+    Ops(u64),
+    /// So many bytes.
+    Bytes(u64),
+}
+
+/// A text that names no namespace. Shown, it says why in a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecError(String);
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+impl From<SizeError> for SpecError {
+    fn from(error: SizeError) -> SpecError {
+        SpecError(error.to_string())
+    }
+}
+
+impl Spec {
+    /// Takes a name apart. Opens nothing.
+    pub fn parse(text: &str) -> Result<Spec, SpecError> {
+        if text.trim().is_empty() {
+            return Err(SpecError(
+                "a disk is missing: name a file, or for example mem:1GiB".to_owned(),
+            ));
+        }
+        let Some((kind, rest)) = text.split_once(':') else {
+            return Ok(Spec::File(text.into()));
+        };
+        match kind {
+            "file" if rest.is_empty() => Err(SpecError("file: needs a path".to_owned())),
+            "file" => Ok(Spec::File(rest.into())),
+            "mem" => Ok(Spec::Mem { bytes: size::parse(rest)? }),
+            "null" => Ok(Spec::Null { bytes: size::parse(rest)? }),
+            "stripe" => Self::parse_stripe(rest),
+            "delay" => {
+                let (delay, inner) = decorated(text, rest)?;
+                let (fixed, jitter) = delay.split_once('+').unwrap_or((delay, "0s"));
+                let (fixed, jitter) = (parse_duration(fixed)?, parse_duration(jitter)?);
+                Ok(Spec::Delay { fixed, jitter, inner })
+            }
+            "limit" => {
+                let (rate, inner) = decorated(text, rest)?;
+                Ok(Spec::Limit { rate: parse_rate(rate)?, inner })
+            }
+            "fault" => {
+                let (every, inner) = decorated(text, rest)?;
+                let every = every.parse().ok().filter(|&every| every > 0).ok_or_else(|| {
+                    SpecError(format!(
+                        "{every:?} is no count: fault:100,disk.img fails every 100th operation"
+                    ))
+                })?;
+                Ok(Spec::Fault { every, inner })
+            }
+            _ => Ok(Spec::File(text.into())), // a path may hold colons
+        }
+    }
+
+    /// Opens what it names. Each open of a `mem:` is another RAM disk.
+    pub fn open(&self, block_size: u32, read_only: bool) -> Result<Arc<dyn Namespace>, OpenError> {
+        Ok(match self {
+            Spec::File(path) => {
+                let options = FileOptions { read_only, ..FileOptions::new(block_size) };
+                Arc::new(FileDisk::open(path, &options)?)
+            }
+            Spec::Mem { bytes } => {
+                let mem = Mem::new(block_size, *bytes)?;
+                Arc::new(if read_only { mem.read_only() } else { mem })
+            }
+            Spec::Null { bytes } => {
+                let null = Null::new(block_size, *bytes)?;
+                Arc::new(if read_only { null.read_only() } else { null })
+            }
+            Spec::Stripe { chunk_bytes, children } => {
+                let children = children.iter().map(|child| child.open(block_size, read_only));
+                Arc::new(Stripe::new(children.collect::<Result<_, _>>()?, *chunk_bytes)?)
+            }
+            Spec::Delay { fixed, jitter, inner } => {
+                let inner = inner.open(block_size, read_only)?;
+                Arc::new(Delay::new(inner, *fixed).jitter(*jitter, 0))
+            }
+            Spec::Limit { rate, inner } => {
+                let limit = Limit::new(inner.open(block_size, read_only)?);
+                Arc::new(match *rate {
+                    Rate::Ops(rate) => limit.ops_per_second(rate),
+                    Rate::Bytes(rate) => limit.bytes_per_second(rate),
+                })
+            }
+            Spec::Fault { every, inner } => {
+                let inner = inner.open(block_size, read_only)?;
+                Arc::new(Fault::new(inner, faults(*every), 0))
+            }
+        })
+    }
+
+    fn parse_stripe(rest: &str) -> Result<Spec, SpecError> {
+        let mut items = rest.split(',').peekable();
+        let first = items.peek().copied().unwrap_or_default();
+        // What begins with a digit and has no letter that a unit lacks is meant as the chunk size.
+        let chunk_bytes = if first.starts_with(|c: char| c.is_ascii_digit()) && !first.contains('.')
+        {
+            items.next();
+            size::parse(first)?
+        } else {
+            DEFAULT_CHUNK_BYTES
+        };
+        let children: Vec<Spec> = items.map(Spec::parse).collect::<Result<_, _>>()?;
+        if children.is_empty() {
+            return Err(SpecError(format!(
+                "stripe:{rest} lists no disks: write for example stripe:64KiB,a.img,b.img"
+            )));
+        }
+        Ok(Spec::Stripe { chunk_bytes, children })
+    }
+}
+
+/// Every n-th read and every n-th write.
+fn faults(every: u64) -> Vec<Rule> {
+    use farblock_block::Command::{Read, Write};
+    vec![
+        Rule::new(BlockError::ReadFailed).command(Read).when(When::Every(every)),
+        Rule::new(BlockError::WriteFailed).command(Write).when(When::Every(every)),
+    ]
+}
+
+/// Takes the argument of a decorator off what it decorates.
+fn decorated<'a>(text: &str, rest: &'a str) -> Result<(&'a str, Box<Spec>), SpecError> {
+    match rest.split_once(',') {
+        Some((argument, inner)) => Ok((argument, Box::new(Spec::parse(inner)?))),
+        None => Err(SpecError(format!("{text} lacks what it applies to: add a comma and a disk"))),
+    }
+}
+
+const DURATION_UNITS: [(&str, u64); 4] =
+    [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+
+fn parse_duration(text: &str) -> Result<Duration, SpecError> {
+    let parsed = DURATION_UNITS.iter().find_map(|(unit, nanos)| {
+        let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+        number.checked_mul(*nanos).map(Duration::from_nanos)
+    });
+    parsed.ok_or_else(|| {
+        SpecError(format!("{text:?} is no time: write a whole number of us, ms or s, as in 500us"))
+    })
+}
+
+fn parse_rate(text: &str) -> Result<Rate, SpecError> {
+    let refuse = || {
+        SpecError(format!("{text:?} is no rate: write 1000/s for operations, or 64MiB/s for bytes"))
+    };
+    let amount = text.strip_suffix("/s").ok_or_else(refuse)?;
+    let rate = match amount.parse() {
+        Ok(ops) => Rate::Ops(ops),
+        Err(_) => Rate::Bytes(size::parse(amount)?),
+    };
+    if matches!(rate, Rate::Ops(0) | Rate::Bytes(0)) { Err(refuse()) } else { Ok(rate) }
+}
+
+impl FromStr for Spec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Spec, SpecError> {
+        Spec::parse(text)
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Spec::File(path) => {
+                let text = path.display().to_string();
+                let plain = Spec::parse(&text).as_ref() == Ok(self);
+                write!(f, "{}{text}", if plain { "" } else { "file:" })
+            }
+            Spec::Mem { bytes } => write!(f, "mem:{}", ExactSize(*bytes)),
+            Spec::Null { bytes } => write!(f, "null:{}", ExactSize(*bytes)),
+            Spec::Stripe { chunk_bytes, children } => {
+                write!(f, "stripe:{}", ExactSize(*chunk_bytes))?;
+                children.iter().try_for_each(|child| write!(f, ",{child}"))
+            }
+            Spec::Delay { fixed, jitter, inner } if jitter.is_zero() => {
+                write!(f, "delay:{},{inner}", Exact(*fixed))
+            }
+            Spec::Delay { fixed, jitter, inner } => {
+                write!(f, "delay:{}+{},{inner}", Exact(*fixed), Exact(*jitter))
+            }
+            Spec::Limit { rate: Rate::Ops(rate), inner } => write!(f, "limit:{rate}/s,{inner}"),
+            Spec::Limit { rate: Rate::Bytes(rate), inner } => {
+                // With a unit, since a number alone means operations.
+                let text = ExactSize(*rate).to_string();
+                let unit = if text.ends_with('B') { "" } else { "B" };
+                write!(f, "limit:{text}{unit}/s,{inner}")
+            }
+            Spec::Fault { every, inner } => write!(f, "fault:{every},{inner}"),
+        }
+    }
+}
+
+/// A time with the largest unit that divides it.
+struct Exact(Duration);
+
+impl fmt::Display for Exact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.0.as_nanos();
+        let fits = |(_, unit): &&(&str, u64)| nanos.is_multiple_of(u128::from(*unit));
+        let (name, unit) = DURATION_UNITS.iter().rev().find(fits).unwrap_or(&DURATION_UNITS[0]);
+        write!(f, "{}{name}", nanos / u128::from(*unit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_taken_apart_and_put_together() {
+        let file = |path: &str| Spec::File(path.into());
+        let inner = || Box::new(file("a.img"));
+        let second = Duration::from_secs(1);
+        for (text, spec) in [
+            ("a.img", file("a.img")),
+            ("/dev/sdb", file("/dev/sdb")),
+            ("C:\\disk.img", file("C:\\disk.img")),
+            ("file:mem:1GiB", file("mem:1GiB")),
+            ("mem:1GiB", Spec::Mem { bytes: 1 << 30 }),
+            ("null:512", Spec::Null { bytes: 512 }),
+            (
+                "stripe:128KiB,a.img,mem:1GiB",
+                Spec::Stripe {
+                    chunk_bytes: 128 << 10,
+                    children: vec![file("a.img"), Spec::Mem { bytes: 1 << 30 }],
+                },
+            ),
+            (
+                "delay:1s,a.img",
+                Spec::Delay { fixed: second, jitter: Duration::ZERO, inner: inner() },
+            ),
+            (
+                "delay:1s+500us,a.img",
+                Spec::Delay { fixed: second, jitter: second / 2000, inner: inner() },
+            ),
+            ("limit:1000/s,a.img", Spec::Limit { rate: Rate::Ops(1000), inner: inner() }),
+            ("limit:64MiB/s,a.img", Spec::Limit { rate: Rate::Bytes(64 << 20), inner: inner() }),
+            ("limit:7B/s,a.img", Spec::Limit { rate: Rate::Bytes(7), inner: inner() }),
+            (
+                "fault:3,delay:0s,a.img",
+                Spec::Fault {
+                    every: 3,
+                    inner: Box::new(Spec::Delay {
+                        fixed: Duration::ZERO,
+                        jitter: Duration::ZERO,
+                        inner: inner(),
+                    }),
+                },
+            ),
+        ] {
+            assert_eq!(Spec::parse(text).as_ref(), Ok(&spec), "{text}");
+            assert_eq!(spec.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn the_chunk_size_may_be_left_out() {
+        let spec = Spec::parse("stripe:a.img,b.img").unwrap();
+        assert_eq!(spec.to_string(), "stripe:64KiB,a.img,b.img");
+        // A file may begin with a digit if it has an extension.
+        let spec = Spec::parse("stripe:1.img,2.img").unwrap();
+        assert_eq!(spec.to_string(), "stripe:64KiB,1.img,2.img");
+    }
+
+    #[test]
+    fn what_names_nothing_says_why() {
+        for (text, message) in [
+            ("", "a disk is missing"),
+            ("file:", "needs a path"),
+            ("mem:", "a size is missing"),
+            ("mem:lots", "must begin with a number"),
+            ("null:1GB", "write 1GiB"),
+            ("stripe:", "a disk is missing"),
+            ("stripe:64KiB", "lists no disks"),
+            ("stripe:64KiB,", "a disk is missing"),
+            ("stripe:64XB,a.img", "not known"),
+            ("delay:1ms", "add a comma and a disk"),
+            ("delay:1,a.img", "no time"),
+            ("delay:1ms+x,a.img", "no time"),
+            ("limit:1000,a.img", "no rate"),
+            ("limit:0/s,a.img", "no rate"),
+            ("limit:1GB/s,a.img", "write 1GiB"),
+            ("fault:0,a.img", "no count"),
+            ("fault:x,a.img", "no count"),
+        ] {
+            let error = Spec::parse(text).unwrap_err().to_string();
+            assert!(error.contains(message), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn opening_reports_what_does_not_fit() {
+        let open = |text: &str| Spec::parse(text).unwrap().open(512, false);
+        let message = |text| open(text).err().expect("it opened").to_string();
+        assert!(open("stripe:64KiB,mem:1MiB,mem:2MiB").is_ok());
+        assert!(message("mem:1000").contains("multiple of 512"));
+        assert!(message("stripe:100,mem:1MiB").contains("do not suit"));
+        assert!(message("stripe:64KiB,mem:32KiB").contains("no stripe set"));
+        assert!(message("no/such/disk.img").contains("no/such/disk.img does not exist"));
+        let stripe = open("stripe:64KiB,mem:1MiB,mem:2MiB").unwrap();
+        assert_eq!(stripe.geometry().capacity_bytes(), 2 << 20);
+        assert_eq!(
+            stripe.describe(),
+            "stripe of 2 (2 MiB, 512-byte blocks, chunks of 64 KiB): memory (1 MiB, 512-byte \
+             blocks), memory (2 MiB, 512-byte blocks)"
+        );
+    }
+}

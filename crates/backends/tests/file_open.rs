@@ -1,0 +1,166 @@
+//! What is said about files that do not open, and what happens to files that change.
+
+mod support;
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use farblock_backends::file::{FileDisk, FileOptions};
+use farblock_block::blocking::Blocking;
+use farblock_block::{BlockError, Namespace};
+use farblock_reactor::EngineKind;
+use support::{Dir, on_both_engines};
+
+fn refusal(path: &Path, options: &FileOptions) -> String {
+    let error = FileDisk::open(path, options).err().expect("it opened").to_string();
+    assert!(error.contains(path.to_str().unwrap()), "it does not name the file: {error}");
+    assert!(!error.contains('\n'));
+    error
+}
+
+#[test]
+fn files_that_are_no_disks() {
+    let dir = Dir::new();
+    let options = FileOptions::new(512);
+    let missing = refusal(&dir.path("missing.img"), &options);
+    assert!(missing.contains("does not exist: create it"), "{missing}");
+    let under_file = refusal(&dir.file(512).join("x.img"), &options);
+    assert!(under_file.contains("cannot be opened"), "{under_file}");
+    let directory = refusal(&dir.path(""), &options);
+    assert!(directory.contains("is a directory"), "{directory}");
+    let empty = refusal(&dir.file(0), &options);
+    assert!(empty.contains("is empty: give it a size"), "{empty}");
+    let odd = refusal(&dir.file(10_000), &options);
+    assert!(odd.contains("truncate -s 10240 "), "{odd}");
+    let odd = refusal(&dir.file(512), &FileOptions::new(4096));
+    assert!(odd.contains("no whole number of 4096-byte blocks"), "{odd}");
+    let error = FileDisk::open(dir.file(512), &FileOptions::new(520)).err().unwrap();
+    assert!(error.to_string().contains("a power of two"), "{error}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn special_files_are_no_disks() {
+    let options = FileOptions::new(512);
+    let device = refusal(Path::new("/dev/null"), &options);
+    assert!(device.contains("neither a regular file nor a block device"), "{device}");
+    let dir = Dir::new();
+    let pipe = dir.path("pipe");
+    support::run("mkfifo", &[pipe.to_str().unwrap()]);
+    let pipe = refusal(&pipe, &options); // without waiting for a writer
+    assert!(pipe.contains("neither a regular file nor a block device"), "{pipe}");
+}
+
+#[test]
+fn one_writer_or_many_readers() {
+    let dir = Dir::new();
+    let path = dir.file(4096);
+    let (writable, read_only) = (FileOptions::new(512), FileOptions::new(512).read_only());
+    let writer = FileDisk::open(&path, &writable).unwrap();
+    assert!(refusal(&path, &writable).contains("two writers would destroy it"));
+    assert!(refusal(&path, &read_only).contains("stop its writer"));
+    // A queue keeps the file, and with it the lock.
+    let disk = Blocking::new(&writer).unwrap();
+    drop(writer);
+    assert!(refusal(&path, &writable).contains("two writers would destroy it"));
+    drop(disk);
+    let reader = FileDisk::open(&path, &read_only).unwrap();
+    let another = FileDisk::open(&path, &read_only).unwrap();
+    assert!(refusal(&path, &writable).contains("in use, by another program or twice here"));
+    drop((reader, another));
+    FileDisk::open(&path, &writable).unwrap();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn permissions() {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    let dir = Dir::new();
+    let (secret, shown) = (dir.file(4096), dir.file(4096));
+    fs::set_permissions(&secret, Permissions::from_mode(0o000)).unwrap();
+    fs::set_permissions(&shown, Permissions::from_mode(0o444)).unwrap();
+    as_nobody(dir, move || {
+        let message = refusal(&secret, &FileOptions::new(512));
+        assert!(message.contains("may not be read by this user"), "{message}");
+        let message = refusal(&secret, &FileOptions::new(512).read_only());
+        assert!(message.contains("may not be read by this user"), "{message}");
+        let message = refusal(&shown, &FileOptions::new(512));
+        assert!(message.contains("may not be written by this user"), "{message}");
+        FileDisk::open(&shown, &FileOptions::new(512).read_only()).unwrap();
+    });
+}
+
+/// Runs on a thread without root's rights. Changing the user of a thread alone is Linux's way,
+/// which the C library hides; nothing else runs on the thread.
+#[cfg(target_os = "linux")]
+fn as_nobody(dir: Dir, work: impl FnOnce() + Send + 'static) {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    for part in dir.path("").ancestors() {
+        let Ok(found) = fs::metadata(part) else { continue };
+        let mode = found.permissions().mode();
+        assert!(mode & 1 != 0 || part == dir.path(""), "{} is closed to others", part.display());
+    }
+    fs::set_permissions(dir.path(""), Permissions::from_mode(0o755)).unwrap();
+    let thread = std::thread::spawn(move || {
+        if rustix::process::geteuid().is_root() {
+            let nobody = rustix::process::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        }
+        work();
+    });
+    thread.join().unwrap();
+    drop(dir);
+}
+
+#[test]
+fn description_says_what_it_is() {
+    let dir = Dir::new();
+    let path = dir.file(1 << 20);
+    let text = path.display();
+    let disk = FileDisk::open(&path, &FileOptions::new(512).buffered()).unwrap();
+    assert_eq!(
+        disk.describe(),
+        format!("file {text} (1 MiB, 512-byte blocks, page cache: as asked)")
+    );
+    drop(disk);
+    let disk = FileDisk::open(&path, &FileOptions::new(4096).read_only()).unwrap();
+    assert!(disk.describe().contains("4096-byte blocks, read-only, "), "{}", disk.describe());
+}
+
+on_both_engines! {
+    a_file_cut_short_meanwhile(engine) {
+        for options in [FileOptions::new(512), FileOptions::new(512).buffered()] {
+            let dir = Dir::new();
+            let path = dir.noise(1 << 20);
+            let disk = FileDisk::open(&path, &options).unwrap();
+            let mut disk = Blocking::with_engine(&disk, engine).unwrap();
+            let mut data = vec![0; 65536];
+            disk.read(1024, &mut data).unwrap();
+            File::options().write(true).open(&path).unwrap().set_len(300_000).unwrap();
+            assert_eq!(disk.read(1024, &mut data), Err(BlockError::ReadFailed));
+            // Half inside, half not, and not even a whole block left.
+            assert_eq!(disk.read(580, &mut data), Err(BlockError::ReadFailed));
+            assert_eq!(disk.read(585, &mut data[..512]), Err(BlockError::ReadFailed));
+            disk.read(0, &mut data).unwrap();
+            disk.flush().unwrap();
+        }
+    }
+
+    contents_are_in_the_file(engine) {
+        let dir = Dir::new();
+        let path = dir.file(1 << 20);
+        let disk = FileDisk::open(&path, &FileOptions::new(512)).unwrap();
+        let mut disk = Blocking::with_engine(&disk, engine).unwrap();
+        disk.write(3, &[7; 1024]).unwrap();
+        disk.flush().unwrap();
+        drop(disk);
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), 1 << 20, "the size changed");
+        assert!(bytes[1536..2560].iter().all(|&byte| byte == 7));
+        assert_eq!(bytes.iter().filter(|&&byte| byte != 0).count(), 1024);
+    }
+}

@@ -1,0 +1,140 @@
+//! Operations allocate nothing once everything has warmed up.
+//!
+//! Counted on the thread that submits and polls: that is the data path. What the portable engine's
+//! file threads do is not counted here.
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use farblock_backends::file::FileOptions;
+use farblock_backends::mem::Mem;
+use farblock_backends::null::Null;
+use farblock_backends::stripe::Stripe;
+use farblock_block::{Completion, Namespace, Op, Queue};
+use farblock_reactor::{Buffer, Config, EngineKind, Reactor, TaskId};
+use support::{Dir, on_both_engines};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const DEPTH: u64 = 32;
+const BLOCKS: u32 = 8;
+
+struct Load {
+    queue: Box<dyn Queue>,
+    reactor: Reactor,
+    ready: Vec<TaskId>,
+    done: Vec<Completion>,
+    buffers: Vec<Buffer>,
+}
+
+impl Load {
+    fn new(namespace: &dyn Namespace, engine: EngineKind, skew: usize) -> Load {
+        let reactor = Reactor::new(&Config { engine, ..Config::default() }).unwrap();
+        let task = reactor.add_task();
+        let queue = namespace.open(&reactor, task).unwrap();
+        let length = namespace.geometry().bytes(BLOCKS);
+        let buffer = |_| {
+            let mut buffer = Buffer::new(skew + length);
+            buffer.split_to(skew);
+            buffer
+        };
+        let buffers = (0..DEPTH).map(buffer).collect();
+        Load { queue, reactor, ready: Vec::new(), done: Vec::new(), buffers }
+    }
+
+    /// A full depth of operations, and all of their completions.
+    fn round(&mut self, round: u64) {
+        for at in 0..DEPTH {
+            let buffer = self.buffers.pop().expect("one for each");
+            let lba = at * u64::from(BLOCKS) + round % 3;
+            self.queue.submit(match (at + round) % 4 {
+                0 | 1 => Op::read(lba, BLOCKS, buffer, at),
+                _ => Op::write(lba, BLOCKS, buffer, at),
+            });
+        }
+        self.queue.submit(Op::flush(DEPTH));
+        self.queue.submit(Op::write_zeroes(2000, 8, true, DEPTH + 1));
+        self.queue.submit(Op::deallocate(2000, 8, DEPTH + 1));
+        while self.queue.in_flight() > 0 {
+            self.queue.poll(&mut self.done);
+            for done in self.done.drain(..) {
+                assert_eq!(done.result, Ok(()));
+                self.buffers.extend(done.buffer);
+            }
+            if self.queue.in_flight() > 0 {
+                self.reactor.poll(None, &mut self.ready).unwrap();
+                self.ready.clear();
+            }
+        }
+    }
+}
+
+fn check(namespace: &dyn Namespace, engine: EngineKind, skew: usize) {
+    let mut load = Load::new(namespace, engine, skew);
+    // How completions bunch up is up to the system: a bunch larger than any before makes vectors
+    // grow once more. An allocation per operation, or per anything regular, shows every time.
+    let counts = [(); 8].map(|()| {
+        let before = ALLOCATIONS.get();
+        (0..100).for_each(|round| load.round(round));
+        ALLOCATIONS.get() - before
+    });
+    let what = namespace.describe();
+    assert!(counts.contains(&0), "allocations in each 3500 operations on {what}: {counts:?}");
+}
+
+on_both_engines! {
+    null(engine) {
+        check(&Null::new(512, 16 << 20).unwrap(), engine, 0);
+    }
+
+    memory(engine) {
+        check(&Mem::new(512, 16 << 20).unwrap(), engine, 0);
+    }
+
+    file_with_direct_io(engine) {
+        check(&Dir::new().disk(16 << 20, &FileOptions::new(512)), engine, 0);
+    }
+
+    file_with_unaligned_buffers(engine) {
+        check(&Dir::new().disk(16 << 20, &FileOptions::new(512)), engine, 72);
+    }
+
+    file_through_the_page_cache(engine) {
+        check(&Dir::new().disk(16 << 20, &FileOptions::new(512).buffered()), engine, 0);
+    }
+
+    stripe(engine) {
+        let mem = || Arc::new(Mem::new(512, 16 << 20).unwrap()) as Arc<dyn Namespace>;
+        check(&Stripe::new(vec![mem(), mem(), mem()], 1024).unwrap(), engine, 0);
+    }
+}

@@ -1,0 +1,217 @@
+//! What several tests here need.
+
+#![allow(dead_code, unused_imports, unused_macros, reason = "each test uses a part of it")]
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use farblock_backends::file::{FileDisk, FileOptions};
+use farblock_block::conformance::Random;
+use farblock_block::{BlockError, Geometry, Namespace, Op, Queue};
+use farblock_reactor::{Reactor, TaskId};
+
+/// Makes a module of each name, with a test for each engine in it.
+macro_rules! on_both_engines {
+    ($($name:ident($engine:ident) $body:block)*) => {$(
+        mod $name {
+            use super::*;
+
+            fn with($engine: EngineKind) $body
+
+            #[test]
+            fn portable() {
+                with(EngineKind::Portable);
+            }
+
+            #[test]
+            fn uring() {
+                with(EngineKind::Uring);
+            }
+        }
+    )*};
+}
+pub(crate) use on_both_engines;
+
+/// A directory for files, on the disk that holds the build (`/tmp` may be memory).
+pub(crate) struct Dir {
+    dir: tempfile::TempDir,
+    files: AtomicU32,
+}
+
+impl Dir {
+    pub(crate) fn new() -> Dir {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+        Dir { dir, files: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A new sparse file.
+    pub(crate) fn file(&self, bytes: u64) -> PathBuf {
+        let number = self.files.fetch_add(1, Ordering::Relaxed);
+        let path = self.path(&format!("disk{number}.img"));
+        File::create(&path).and_then(|file| file.set_len(bytes)).expect("a file");
+        path
+    }
+
+    /// A new file full of random bytes.
+    pub(crate) fn noise(&self, bytes: u64) -> PathBuf {
+        let path = self.file(0);
+        let mut data = vec![0; bytes as usize];
+        Random::new(1).fill(&mut data);
+        std::fs::write(&path, data).expect("a file");
+        path
+    }
+
+    /// A new sparse file, open. Its name is gone already, and its space goes with its last user.
+    pub(crate) fn disk(&self, bytes: u64, options: &FileOptions) -> FileDisk {
+        let path = self.file(bytes);
+        let disk = FileDisk::open(&path, options).expect("a disk");
+        std::fs::remove_file(&path).expect("its name goes");
+        disk
+    }
+}
+
+/// A namespace that takes few blocks at once.
+pub(crate) struct Capped {
+    inner: Arc<dyn Namespace>,
+    max_blocks: u32,
+}
+
+impl Capped {
+    pub(crate) fn new(inner: Arc<dyn Namespace>, max_blocks: u32) -> Capped {
+        Capped { inner, max_blocks }
+    }
+}
+
+impl Namespace for Capped {
+    fn geometry(&self) -> Geometry {
+        Geometry { max_blocks: self.max_blocks, ..self.inner.geometry() }
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, {} blocks at once", self.inner.describe(), self.max_blocks)
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        let inner = self.inner.open(reactor, parent)?;
+        Ok(Box::new(CappedQueue { inner, geometry: self.geometry(), refused: Vec::new() }))
+    }
+}
+
+struct CappedQueue {
+    inner: Box<dyn Queue>,
+    geometry: Geometry,
+    refused: Vec<farblock_block::Completion>,
+}
+
+impl Queue for CappedQueue {
+    fn submit(&mut self, op: Op) {
+        match op.check(&self.geometry) {
+            Ok(()) => self.inner.submit(op),
+            Err(error) => self.refused.push(op.complete(Err(error))),
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<farblock_block::Completion>) {
+        done.append(&mut self.refused);
+        self.inner.poll(done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight() + self.refused.len()
+    }
+}
+
+/// Tests that mount or make loop devices need root. They fail without it, unless told to pass.
+pub(crate) fn may_use_root() -> bool {
+    let skip = std::env::var_os("FARBLOCK_SKIP_ROOT_TESTS").is_some();
+    if skip {
+        eprintln!("NOT TESTED: FARBLOCK_SKIP_ROOT_TESTS is set");
+    }
+    !skip
+}
+
+/// Runs a program that must succeed, and returns what it says.
+#[track_caller]
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.unwrap_or_else(|error| panic!("{program} does not start: {error}"));
+    assert!(
+        output.status.success(),
+        "`{program} {}` failed (this test needs root and loop devices; \
+         FARBLOCK_SKIP_ROOT_TESTS=1 leaves it out): {}",
+        arguments.join(" "),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
+}
+
+/// A mounted file system, unmounted when dropped.
+pub(crate) struct Mount {
+    at: PathBuf,
+}
+
+impl Mount {
+    /// Memory, so many bytes of it.
+    pub(crate) fn tmpfs(dir: &Dir, bytes: u64) -> Mount {
+        Mount::new(dir, &["-t", "tmpfs", "-o", &format!("size={bytes}"), "farblock-test"])
+    }
+
+    /// What is on a device.
+    pub(crate) fn device(dir: &Dir, device: &Loop) -> Mount {
+        Mount::new(dir, &[text(&device.path)])
+    }
+
+    fn new(dir: &Dir, arguments: &[&str]) -> Mount {
+        let at = dir.path("mount");
+        std::fs::create_dir_all(&at).expect("a directory to mount on");
+        let mut arguments = arguments.to_vec();
+        arguments.push(text(&at));
+        run("mount", &arguments);
+        Mount { at }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.at.join(name)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.at).status();
+    }
+}
+
+/// A loop device over a sparse file, detached when dropped.
+pub(crate) struct Loop {
+    pub(crate) path: PathBuf,
+}
+
+impl Loop {
+    pub(crate) fn new(dir: &Dir, bytes: u64, sector: u32) -> Loop {
+        let file = dir.file(bytes);
+        let sector = sector.to_string();
+        let arguments = ["--show", "--find", "--sector-size", &sector, text(&file)];
+        Loop { path: run("losetup", &arguments).into() }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        text(&self.path)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
+    }
+}

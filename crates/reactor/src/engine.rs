@@ -1,0 +1,221 @@
+//! [`Engine`]: one of the two loops behind the [`Reactor`](crate::Reactor), and what it is lent for
+//! each call.
+
+use std::fs::File;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::batch::SendBatch;
+use crate::buffer::Buffer;
+use crate::config::{Config, EngineKind};
+use crate::event::{Event, FileOp, TaskId};
+use crate::pool::BufferPool;
+use crate::portable::Portable;
+use crate::slab::Key;
+use crate::task::Tasks;
+#[cfg(target_os = "linux")]
+use crate::uring::Uring;
+use crate::waker::Shared;
+
+/// Size of the pool buffers that `recv` fills, in bytes.
+pub(crate) const RECV_BYTES: usize = 64 << 10;
+/// How long a listener rests after an error, for example when there are no more descriptors.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What an engine may use during a call.
+pub(crate) struct Context<'a> {
+    pub(crate) tasks: &'a mut Tasks,
+    pub(crate) pool: &'a BufferPool,
+}
+
+impl Context<'_> {
+    pub(crate) fn deliver(&mut self, task: TaskId, event: Event) {
+        self.tasks.deliver(task, event, self.pool);
+    }
+
+    /// Completes a file operation that was not started.
+    pub(crate) fn deliver_file(
+        &mut self,
+        task: TaskId,
+        user_data: u64,
+        op: FileOp,
+        result: io::Result<()>,
+    ) {
+        let buffer = op.into_buffer();
+        self.deliver(task, Event::File { user_data, buffer, result });
+    }
+}
+
+impl FileOp {
+    pub(crate) fn into_buffer(self) -> Option<Buffer> {
+        match self {
+            FileOp::Read { buffer, .. } | FileOp::Write { buffer, .. } => Some(buffer),
+            FileOp::Sync | FileOp::PunchHole { .. } | FileOp::ZeroRange { .. } => None,
+        }
+    }
+
+    /// Whether the range can be expressed in signed offsets, as systems want it. Linux takes some
+    /// negative ones for "the current position".
+    fn range_is_valid(&self) -> bool {
+        let (offset, len) = match self {
+            FileOp::Read { buffer, offset } | FileOp::Write { buffer, offset, .. } => {
+                (*offset, buffer.len() as u64)
+            }
+            FileOp::PunchHole { offset, len } | FileOp::ZeroRange { offset, len } => {
+                (*offset, *len)
+            }
+            FileOp::Sync => (0, 0),
+        };
+        offset.checked_add(len).is_some_and(|end| i64::try_from(end).is_ok())
+    }
+}
+
+/// How long a turn may wait for something to happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wait {
+    /// Not at all.
+    No,
+    /// Until then, or for ever.
+    Until(Option<Instant>),
+}
+
+/// The loop that was chosen.
+pub(crate) enum Engine {
+    #[cfg(target_os = "linux")]
+    Uring(Box<Uring>),
+    Portable(Box<Portable>),
+}
+
+macro_rules! dispatch {
+    ($self:expr, $engine:ident => $call:expr) => {
+        match $self {
+            #[cfg(target_os = "linux")]
+            Engine::Uring($engine) => $call,
+            Engine::Portable($engine) => $call,
+        }
+    };
+}
+
+impl Engine {
+    pub(crate) fn new(config: &Config, shared: &Arc<Shared>) -> io::Result<Engine> {
+        let portable = || Portable::new(config, shared).map(|p| Engine::Portable(Box::new(p)));
+        match config.engine {
+            EngineKind::Uring => Engine::uring(shared),
+            EngineKind::Portable => portable(),
+            EngineKind::Auto => Engine::uring(shared).or_else(|error| {
+                tracing::info!(%error, "using the portable engine");
+                portable()
+            }),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn uring(shared: &Arc<Shared>) -> io::Result<Engine> {
+        Uring::new(shared).map(|uring| Engine::Uring(Box::new(uring)))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn uring(_: &Arc<Shared>) -> io::Result<Engine> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring is a Linux interface"))
+    }
+
+    pub(crate) fn kind(&self) -> EngineKind {
+        match self {
+            #[cfg(target_os = "linux")]
+            Engine::Uring(_) => EngineKind::Uring,
+            Engine::Portable(_) => EngineKind::Portable,
+        }
+    }
+
+    /// Starts what was queued, waits, and delivers what happened: a bounded amount of it.
+    pub(crate) fn turn(&mut self, cx: &mut Context<'_>, wait: Wait) -> io::Result<()> {
+        dispatch!(self, engine => engine.turn(cx, wait))
+    }
+
+    /// Whether a turn that does not wait may find something; cheap.
+    pub(crate) fn has_work(&mut self) -> bool {
+        dispatch!(self, engine => engine.has_work())
+    }
+
+    /// Delivers what the engine's own threads finished.
+    pub(crate) fn collect(&mut self, cx: &mut Context<'_>) {
+        match self {
+            #[cfg(target_os = "linux")]
+            Engine::Uring(_) => {}
+            Engine::Portable(engine) => engine.collect(cx),
+        }
+    }
+
+    /// When the engine wants a turn even if nothing happens.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        dispatch!(self, engine => engine.next_deadline())
+    }
+
+    /// Ends everything that is outstanding, before memory is freed.
+    pub(crate) fn shut_down(&mut self, cx: &mut Context<'_>) {
+        dispatch!(self, engine => engine.shut_down(cx));
+    }
+
+    pub(crate) fn listen(&mut self, task: TaskId, listener: TcpListener) -> io::Result<Key> {
+        dispatch!(self, engine => engine.listen(task, listener))
+    }
+
+    pub(crate) fn close_listener(&mut self, key: Key) {
+        dispatch!(self, engine => engine.close_listener(key));
+    }
+
+    pub(crate) fn connect(&mut self, task: TaskId, address: SocketAddr) -> io::Result<Key> {
+        dispatch!(self, engine => engine.connect(task, address))
+    }
+
+    pub(crate) fn add_stream(&mut self, task: TaskId, stream: TcpStream) -> io::Result<Key> {
+        dispatch!(self, engine => engine.add_stream(task, stream))
+    }
+
+    pub(crate) fn recv(&mut self, cx: &mut Context<'_>, key: Key) {
+        dispatch!(self, engine => engine.recv(cx, key));
+    }
+
+    pub(crate) fn recv_into(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: Key,
+        buffer: Buffer,
+        range: Range<usize>,
+    ) {
+        dispatch!(self, engine => engine.recv_into(cx, key, buffer, range));
+    }
+
+    pub(crate) fn send(&mut self, cx: &mut Context<'_>, key: Key, batch: SendBatch) {
+        dispatch!(self, engine => engine.send(cx, key, batch));
+    }
+
+    pub(crate) fn close(&mut self, cx: &mut Context<'_>, key: Key) {
+        dispatch!(self, engine => engine.close(cx, key));
+    }
+
+    pub(crate) fn add_file(&mut self, file: File) -> io::Result<Key> {
+        dispatch!(self, engine => engine.add_file(file))
+    }
+
+    pub(crate) fn remove_file(&mut self, key: Key) {
+        dispatch!(self, engine => engine.remove_file(key));
+    }
+
+    pub(crate) fn file(
+        &mut self,
+        cx: &mut Context<'_>,
+        task: TaskId,
+        key: Key,
+        op: FileOp,
+        user_data: u64,
+    ) {
+        if !op.range_is_valid() {
+            return cx.deliver_file(task, user_data, op, Err(io::ErrorKind::InvalidInput.into()));
+        }
+        dispatch!(self, engine => engine.file(cx, task, key, op, user_data));
+    }
+}

@@ -1,0 +1,88 @@
+//! The `user_data` key space: the one place that says what a completion belongs to.
+//!
+//! ```text
+//! 63      56 55          32 31             0
+//! ┌─────────┬──────────────┬────────────────┐
+//! │  kind   │  generation  │     index      │
+//! └─────────┴──────────────┴────────────────┘
+//! ```
+//!
+//! | kind      | key of             | outstanding at once                    |
+//! |-----------|--------------------|----------------------------------------|
+//! | `Recv`    | a stream           | one per stream                         |
+//! | `Send`    | a stream           | one per stream                         |
+//! | `Connect` | a stream           | one per stream, before the others      |
+//! | `Accept`  | a listener         | one per listener, multishot            |
+//! | `File`    | a file operation   | one per operation                      |
+//! | `Alarm`   | none (zero)        | one                                    |
+//! | `Cancel`  | none (zero)        | any number; the result means nothing   |
+//! | `Probe`   | none (zero)        | one, while the engine is made          |
+//!
+//! A slot lives until its last completion was reaped: a stream that is closed stays in its slot
+//! while an operation is outstanding. So a completion always finds its slot, and one that does not
+//! is a bug of ours (it panics).
+//!
+//! Cancellation names the key of the operation to be cancelled. Both complete; an operation that
+//! was faster than its cancellation completes with its own result.
+
+use crate::slab::{GENERATION_BITS, Key};
+
+/// What a completion is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Recv = 1,
+    Send = 2,
+    Connect = 3,
+    Accept = 4,
+    File = 5,
+    Alarm = 6,
+    Cancel = 7,
+    Probe = 8,
+}
+
+const KINDS: [Kind; 8] = [
+    Kind::Recv,
+    Kind::Send,
+    Kind::Connect,
+    Kind::Accept,
+    Kind::File,
+    Kind::Alarm,
+    Kind::Cancel,
+    Kind::Probe,
+];
+
+const INDEX_BITS: u32 = 32;
+const KIND_SHIFT: u32 = INDEX_BITS + GENERATION_BITS;
+
+/// The key of what has no slot.
+pub(super) const NO_SLOT: Key = Key { index: 0, generation: 0 };
+
+pub(super) fn pack(kind: Kind, key: Key) -> u64 {
+    let (generation, index) = (u64::from(key.generation), u64::from(key.index));
+    (kind as u64) << KIND_SHIFT | generation << INDEX_BITS | index
+}
+
+pub(super) fn unpack(user_data: u64) -> (Kind, Key) {
+    let kind = (user_data >> KIND_SHIFT) as usize;
+    let generation = (user_data >> INDEX_BITS) as u32 & ((1 << GENERATION_BITS) - 1);
+    let kind = *KINDS.get(kind.wrapping_sub(1)).expect("the kernel returns our user_data");
+    (kind, Key { index: user_data as u32, generation })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trip() {
+        for kind in KINDS {
+            for index in [0, 1, u32::MAX] {
+                for generation in [0, 1, (1 << GENERATION_BITS) - 1] {
+                    let key = Key { index, generation };
+                    assert_eq!(unpack(pack(kind, key)), (kind, key));
+                }
+            }
+        }
+    }
+}

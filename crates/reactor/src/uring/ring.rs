@@ -1,0 +1,248 @@
+//! The queues shared with the kernel: filling, entering, reaping. Knows nothing of streams and
+//! files.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Instant;
+
+use io_uring::squeue::Entry;
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring, Probe, opcode};
+
+use super::keys::{Kind, NO_SLOT, pack, unpack};
+use crate::engine::Wait;
+use crate::slab::Key;
+
+/// Submissions that fit before the kernel has to be asked to take them.
+const SUBMISSIONS: u32 = 512;
+/// Completions that fit before the kernel has to keep them aside.
+const COMPLETIONS: u32 = 4096;
+/// What the engine cannot do without.
+const OPCODES: [(&str, u8); 10] = [
+    ("accept", opcode::AcceptMulti::CODE),
+    ("cancel", opcode::AsyncCancel::CODE),
+    ("connect", opcode::Connect::CODE),
+    ("recv", opcode::Recv::CODE),
+    ("send", opcode::Send::CODE),
+    ("sendmsg", opcode::SendMsg::CODE),
+    ("read", opcode::Read::CODE),
+    ("write", opcode::Write::CODE),
+    ("fsync", opcode::Fsync::CODE),
+    ("fallocate", opcode::Fallocate::CODE),
+];
+
+/// One result from the kernel.
+#[derive(Clone, Copy)]
+pub(super) struct Completion {
+    pub(super) kind: Kind,
+    pub(super) key: Key,
+    result: i32,
+    flags: u32,
+}
+
+impl Completion {
+    pub(super) fn result(&self) -> io::Result<usize> {
+        usize::try_from(self.result).map_err(|_| io::Error::from_raw_os_error(-self.result))
+    }
+
+    /// The error number, if it is an error.
+    pub(super) fn errno(&self) -> Option<i32> {
+        (self.result < 0).then_some(-self.result)
+    }
+
+    /// The provided buffer that was used up.
+    pub(super) fn buffer_id(&self) -> Option<u16> {
+        io_uring::cqueue::buffer_select(self.flags)
+    }
+
+    /// Whether more bytes are waiting in the socket after a receive.
+    pub(super) fn has_more_bytes(&self) -> bool {
+        io_uring::cqueue::sock_nonempty(self.flags)
+    }
+
+    /// Whether the operation goes on.
+    pub(super) fn more(&self) -> bool {
+        io_uring::cqueue::more(self.flags)
+    }
+}
+
+pub(super) struct Ring {
+    uring: IoUring,
+    /// Submissions that found the queue full even after entering (the kernel was short of memory).
+    backlog: VecDeque<Entry>,
+    /// Operations that the kernel owes a last completion.
+    in_flight: usize,
+    enter_flags: EnterFlags,
+}
+
+impl Ring {
+    /// Sets the queues up, and proves that they work and know all that is needed.
+    pub(super) fn new() -> io::Result<Ring> {
+        let uring: IoUring = IoUring::builder()
+            .setup_cqsize(COMPLETIONS)
+            .setup_clamp()
+            .setup_submit_all()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .build(SUBMISSIONS)
+            .map_err(explain_setup)?;
+        let parameters = uring.params();
+        if !parameters.is_feature_ext_arg() || !parameters.is_feature_nodrop() {
+            return Err(unsupported("the kernel's io_uring is too old"));
+        }
+        let mut probe = Probe::new();
+        uring.submitter().register_probe(&mut probe)?;
+        for (name, code) in OPCODES {
+            if !probe.is_supported(code) {
+                return Err(unsupported(&format!("the kernel's io_uring has no {name}")));
+            }
+        }
+        let mut enter_flags = EnterFlags::GETEVENTS;
+        if parameters.is_feature_no_iowait() {
+            // A loop that waits for a peer is idle; it is not waiting for a disk.
+            enter_flags |= EnterFlags::NO_IOWAIT;
+        }
+        let mut ring = Ring { uring, backlog: VecDeque::new(), in_flight: 0, enter_flags };
+        ring.try_nop()?;
+        Ok(ring)
+    }
+
+    fn try_nop(&mut self) -> io::Result<()> {
+        let nop = opcode::Nop::new().build().user_data(pack(Kind::Probe, NO_SLOT));
+        // SAFETY: a nop refers to no memory.
+        unsafe { self.push(nop) };
+        self.enter(Wait::Until(None))?;
+        let mut completions = Vec::new();
+        self.reap(&mut completions);
+        match completions[..] {
+            [completion] if completion.kind == Kind::Probe => completion.result().map(drop),
+            _ => Err(unsupported("io_uring did not complete a nop")),
+        }
+    }
+
+    pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {
+        self.uring.submitter()
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Queues an operation; the next [`enter`](Ring::enter) submits it.
+    ///
+    /// # Safety
+    ///
+    /// All memory that the entry refers to stays valid, and is not touched otherwise, until its
+    /// last completion.
+    pub(super) unsafe fn push(&mut self, entry: Entry) {
+        self.in_flight += 1;
+        if !self.backlog.is_empty() {
+            return self.backlog.push_back(entry);
+        }
+        // SAFETY: promised by the caller.
+        if unsafe { self.uring.submission().push(&entry) }.is_ok() {
+            return;
+        }
+        // Full: let the kernel take them without waiting. If it cannot, the backlog keeps the
+        // order.
+        if let Err(error) = self.uring.submitter().submit() {
+            tracing::debug!(%error, "submitting a full queue");
+        }
+        // SAFETY: promised by the caller.
+        if unsafe { self.uring.submission().push(&entry) }.is_err() {
+            self.backlog.push_back(entry);
+        }
+    }
+
+    fn push_backlog(&mut self) {
+        let mut submission = self.uring.submission();
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: promised by the caller of `push`.
+            if unsafe { submission.push(entry) }.is_err() {
+                break;
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    /// Whether entering or reaping would find something.
+    pub(super) fn has_work(&mut self) -> bool {
+        if !self.uring.completion().is_empty() {
+            return true;
+        }
+        let submission = self.uring.submission();
+        submission.taskrun() || submission.cq_overflow() || !submission.is_empty()
+    }
+
+    /// Submits what is queued and waits for a completion, in one system call; in none, if there is
+    /// nothing to do.
+    pub(super) fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        if !self.backlog.is_empty() {
+            self.push_backlog();
+        }
+        let submission = self.uring.submission();
+        let to_submit = submission.len() as u32;
+        let idle = to_submit == 0 && !submission.taskrun() && !submission.cq_overflow();
+        drop(submission);
+        let flags = self.enter_flags;
+        let submitter = self.uring.submitter();
+        let result = match wait {
+            Wait::No if idle => Ok(0),
+            // SAFETY: the counts are right and there is no argument.
+            Wait::No => unsafe {
+                submitter.enter::<SubmitArgs<'_, '_>>(to_submit, 0, flags.bits(), None)
+            },
+            // SAFETY: as above.
+            Wait::Until(None) => unsafe {
+                submitter.enter::<SubmitArgs<'_, '_>>(to_submit, 1, flags.bits(), None)
+            },
+            Wait::Until(Some(until)) => {
+                let timeout = until.saturating_duration_since(Instant::now());
+                let timeout = Timespec::from(timeout);
+                let arguments = SubmitArgs::new().timespec(&timeout);
+                let flags = flags | EnterFlags::EXT_ARG;
+                // SAFETY: the counts are right, and the argument is what `EXT_ARG` announces.
+                unsafe { submitter.enter(to_submit, 1, flags.bits(), Some(&arguments)) }
+            }
+        };
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                // Time is up; a signal; completions to be reaped first; no memory for now. What was
+                // not submitted stays in the queue.
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Appends the completions that are there.
+    pub(super) fn reap(&mut self, into: &mut Vec<Completion>) {
+        let in_flight = &mut self.in_flight;
+        into.extend(self.uring.completion().map(|entry| {
+            let (kind, key) = unpack(entry.user_data());
+            let completion = Completion { kind, key, result: entry.result(), flags: entry.flags() };
+            if !completion.more() {
+                *in_flight -= 1;
+            }
+            completion
+        }));
+    }
+}
+
+fn unsupported(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, reason)
+}
+
+fn explain_setup(error: io::Error) -> io::Error {
+    let reason = match error.raw_os_error() {
+        Some(libc::ENOSYS) => "the kernel has no io_uring",
+        Some(libc::EPERM | libc::EACCES) => {
+            "io_uring is forbidden (kernel.io_uring_disabled, or a container's seccomp filter)"
+        }
+        Some(libc::EINVAL) => "the kernel's io_uring is too old (Linux 6.1 is needed)",
+        _ => "io_uring cannot be set up",
+    };
+    io::Error::new(error.kind(), format!("{reason}: {error}"))
+}

@@ -1,0 +1,69 @@
+//! What happens when the process has no descriptors left. One test: the limit is the whole
+//! process's.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::fs::File;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use farblock_reactor::Event;
+use support::{Loop, local_listener};
+
+#[test]
+fn accepting_pauses_and_resumes() {
+    for event_loop in [Loop::uring(), Some(Loop::portable())].into_iter().flatten() {
+        pause_and_resume(event_loop);
+    }
+}
+
+fn pause_and_resume(mut event_loop: Loop) {
+    let socket = local_listener();
+    let address = socket.local_addr().unwrap();
+    event_loop.reactor.listen(event_loop.task, socket).unwrap();
+    assert!(event_loop.next_within(Duration::from_millis(5)).is_none());
+    let client = TcpStream::connect(address).unwrap();
+    assert!(matches!(event_loop.next(), Event::Accepted { result: Ok(_), .. }));
+    let mut hoard: Vec<File> = Vec::new();
+    loop {
+        match File::open("/dev/null") {
+            Ok(file) => hoard.push(file),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+                break;
+            }
+        }
+    }
+    // Room for the client's end only.
+    hoard.pop();
+    let second = TcpStream::connect(address).unwrap();
+    match event_loop.next() {
+        Event::Accepted { result: Err(error), .. } => {
+            assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+        }
+        other => panic!("{other:?}"),
+    }
+    // A second later there were a few more attempts, not thousands.
+    let start = Instant::now();
+    let mut errors = 0;
+    while start.elapsed() < Duration::from_secs(1) {
+        if let Some(event) = event_loop.next_within(Duration::from_millis(50)) {
+            assert!(matches!(event, Event::Accepted { result: Err(_), .. }));
+            errors += 1;
+        }
+    }
+    assert!((2..20).contains(&errors), "{errors} attempts in a second");
+    drop(hoard);
+    loop {
+        match event_loop.next() {
+            Event::Accepted { result: Ok((_, peer)), .. } => {
+                assert_eq!(peer, second.local_addr().unwrap());
+                break;
+            }
+            Event::Accepted { result: Err(_), .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(client);
+}
