@@ -23,7 +23,7 @@ modules=(
 )
 tools=(
     bash nvme fio mkfs.ext4 e2fsck jq cmp ip kmod nbd-client dmsetup
-    blockdev blkdiscard lsblk losetup mount umount timeout
+    blockdev blkdiscard lsblk losetup mount umount timeout flock
 )
 
 # Everything busybox can do, then the real tools over it.
@@ -60,7 +60,8 @@ for tool in "${tools[@]}"; do
     done
 done
 for name in modprobe insmod rmmod lsmod modinfo depmod; do
-    ln -sf ../bin/kmod "$build/usr/bin/$name"
+    rm -f "$build/usr/bin/$name"
+    ln -s ../bin/kmod "$build/usr/sbin/$name" # the kernel itself calls /sbin/modprobe
 done
 
 # Modules and what they depend on. modprobe prints "insmod FILE" lines, or "builtin NAME".

@@ -17,9 +17,9 @@ pub enum BenchError {
         /// What is wrong with it.
         why: String,
     },
-    /// A plan with nothing in it.
-    #[error("there is nothing to do: {0}")]
-    NothingToDo(&'static str),
+    /// A plan that measures nothing.
+    #[error("the plan is not usable: {0}")]
+    BadPlan(&'static str),
     /// A pattern writes to a namespace that may hold somebody's data.
     #[error(
         "{what} would overwrite data on {namespace}: pass --allow-writes to let it, or choose \

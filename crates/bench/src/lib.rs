@@ -1,1 +1,69 @@
-//! Load generator, histograms and the six-pattern comparison
+//! The benchmark: how close to local a remote disk is.
+//!
+//! [`compare()`] puts the same load on a local [`Namespace`](farblock_block::Namespace) and on a remote one (which is
+//! just another namespace) and returns a [`Report`]: I/Os per second, throughput, latency percentiles, processor time
+//! per I/O of host and target, and the remote side as a percentage of the local. The report becomes JSON
+//! ([`Report::to_json`]), a text table ([`table::render`]) or a self-contained page ([`html::render`]).
+//!
+//! ```no_run
+//! # fn open(_: &str) -> std::sync::Arc<dyn farblock_block::Namespace> { unimplemented!() }
+//! use farblock_bench::{Cancel, Plan, Side, Snapshot, compare, table};
+//!
+//! let local = Side::new(open("disk.img"));
+//! let remote = Side::new(open("nvme+tcp://server/nqn.2026-11.io.farblock:disk"));
+//! let plan = Plan { allow_writes: true, ..Plan::quick() };
+//! let mut progress = |s: &Snapshot<'_>| eprintln!("{}: {:.0} IOPS", s.pattern.name, s.iops);
+//! let report = compare(&plan, Some(&local), Some(&remote), &Cancel::new(), &mut progress)?;
+//! print!("{}", table::render(&report));
+//! # Ok::<(), farblock_bench::BenchError>(())
+//! ```
+//!
+//! # Contract
+//!
+//! - A job is a thread with one reactor and one queue. It keeps its depth in flight, sleeps in the reactor whenever it
+//!   has nothing to submit, and allocates nothing per I/O.
+//! - Nothing is written to a namespace unless [`Plan::allow_writes`] is set or the namespace is marked as
+//!   [made for the benchmark](Side::scratch).
+//! - An I/O error ends its run and is named in the report. A benchmark never counts over errors.
+//! - Ranges, sizes and memory are checked before the first I/O.
+//!
+//! # What it does not do
+//!
+//! Verify data, trim, fixed rates, think time, more than one namespace per side, and jobs on other machines. It does not
+//! pin its threads. Processor time of single threads is known on Linux only, elsewhere that of the whole process.
+
+#![forbid(unsafe_code)]
+
+mod addresses;
+mod compare;
+pub mod cpu;
+mod error;
+mod format;
+mod generator;
+pub mod html;
+mod job;
+mod latency;
+pub mod limits;
+mod machine;
+mod pattern;
+mod plan;
+#[cfg(target_os = "linux")]
+mod proc_fs;
+mod progress;
+mod random;
+mod result;
+mod slots;
+pub mod table;
+#[cfg(test)]
+mod testing;
+
+pub use compare::compare;
+pub use cpu::{CpuSource, CpuUse, Meters};
+pub use error::{BenchError, RunError};
+pub use generator::THREAD_NAME_PREFIX;
+pub use latency::{Latencies, LatencySummary};
+pub use machine::{Machine, cores};
+pub use pattern::{Pattern, Rw, parse_size};
+pub use plan::{Plan, Side};
+pub use progress::{Cancel, Phase, Progress, SideName, Silent, Snapshot};
+pub use result::{Failure, Figures, Method, PatternReport, Percent, Report, RunFigures, SCHEMA};

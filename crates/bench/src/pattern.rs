@@ -183,9 +183,8 @@ impl FromStr for Pattern {
             let (key, value) = word
                 .split_once('=')
                 .ok_or_else(|| bad(format!("{word:?} is not of the form key=value")))?;
-            let number = || {
-                value.parse::<u32>().map_err(|_| bad(format!("{key}={value} is not a number")))
-            };
+            let number =
+                || value.parse::<u32>().map_err(|_| bad(format!("{key}={value} is not a number")));
             match key {
                 "bs" => {
                     pattern.block_size_bytes = parse_size(value)

@@ -69,30 +69,39 @@ sum_of() {
 
 # --- The kernel's host. The functions below find things by the subsystem's NQN.
 
-subsystem_of() {
-    local file
-    for file in /sys/class/nvme-subsystem/*/subsysnqn; do
-        [ -e "$file" ] && [ "$(cat "$file")" = "$1" ] && dirname "$file" && return
+# Every process costs an emulated processor dear, so these read sysfs without starting any, and
+# answer in the variable 'found'. Files may vanish while we look: others connect and disconnect.
+
+# first_line FILE: its first line in 'line', or nothing.
+first_line() {
+    line=
+    { read -r line <"$1"; } 2>/dev/null || true
+}
+
+# find_controller NQN: finds the controller's name, e.g. nvme0.
+find_controller() {
+    local file line
+    for file in /sys/class/nvme/*/subsysnqn; do
+        first_line "$file"
+        [ "$line" = "$1" ] || continue
+        file=${file%/subsysnqn}
+        found=${file##*/}
+        return
     done
     return 1
 }
 
-# controllers_of NQN: prints each controller's name, e.g. nvme0.
-controllers_of() {
-    local file
-    for file in /sys/class/nvme/*/subsysnqn; do
-        [ -e "$file" ] && [ "$(cat "$file")" = "$1" ] && basename "${file%/subsysnqn}"
-    done
-}
-
-# namespace_of NQN NSID: prints the namespace's device, e.g. /dev/nvme0n1; fails if there is none.
-namespace_of() {
-    local directory name
-    directory=$(subsystem_of "$1") || return 1
-    for directory in "$directory"/nvme*n*; do
-        name=${directory##*/}
-        [[ $name =~ ^nvme[0-9]+n[0-9]+$ ]] || continue
-        [ "$(cat "$directory/nsid")" = "$2" ] && [ -b "/dev/$name" ] && echo "/dev/$name" && return
+# find_namespace NQN NSID: finds the namespace's device, e.g. /dev/nvme0n1.
+find_namespace() {
+    local directory line
+    for directory in /sys/block/nvme*n*; do
+        found=/dev/${directory##*/}
+        [[ $found =~ ^/dev/nvme[0-9]+n[0-9]+$ && -b $found ]] || continue # no hidden paths
+        first_line "$directory/device/subsysnqn"
+        [ "$line" = "$1" ] || continue
+        first_line "$directory/nsid"
+        [ "$line" = "$2" ] || continue
+        return
     done
     return 1
 }

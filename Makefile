@@ -1,0 +1,33 @@
+# The two commands that do all set-up: `make demo` and `make test`. The rest is their parts.
+
+CARGO ?= cargo
+BINARY = target/release/farblock
+
+.PHONY: demo test packages build lint unit fuzz-replay interop
+
+## Builds farblock and compares a disk with itself from afar.
+demo: build
+	$(BINARY) bench
+
+## Everything: installs what the tests need, then lints, tests, and meets the real peers.
+test: packages lint unit interop
+	@echo "make test: all passed"
+
+## Debian packages that the tests need (the guest's own are got by interop/linux/setup.sh).
+packages:
+	interop/packages.sh
+
+build:
+	$(CARGO) build --release --locked -p farblock
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
+	shellcheck --severity=warning interop/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh
+
+unit:
+	$(CARGO) test --locked --workspace --all-features
+
+## The Linux kernel's host and target in a guest, against this build.
+interop: build
+	interop/linux/run.sh $(BINARY)

@@ -1,0 +1,350 @@
+//! One run of one pattern on one namespace: starts the jobs, watches them, and adds up what they measured.
+//!
+//! Every job is a thread with a reactor, a queue and buffers of its own (`job`); this thread sleeps, except to report
+//! progress and to read the processor clocks at the two ends of the measured time.
+//!
+//! Random jobs choose among all I/Os of the span alike. Sequential jobs each have a region of their own, an equal part
+//! of the span, and start over at its end: fio's `offset_increment`, not its default, in which all jobs read the same
+//! blocks at about the same time.
+//!
+//! An I/O counts if it *completes* in the measured time, as with fio. Its latency runs from just before its submission
+//! until its job has learnt of its completion. One that the namespace takes only in parts
+//! ([`Geometry::max_blocks`](farblock_block::Geometry::max_blocks)) is complete with the last of them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, Scope};
+use std::time::{Duration, Instant};
+
+use farblock_block::Namespace;
+use farblock_reactor::{Config, EngineKind};
+
+use crate::addresses::Span;
+use crate::cpu::{Meters, Readings};
+use crate::error::RunError;
+use crate::job::{self, JobOutcome, JobSpec, Message, Schedule, Shared};
+use crate::latency::Latencies;
+use crate::limits::{CPU_SAMPLE_INTERVAL, FOREVER, TICK};
+use crate::pattern::Pattern;
+use crate::progress::{Cancel, Phase};
+
+/// Beginning of the names of the threads that generate load; a number follows.
+pub const THREAD_NAME_PREFIX: &str = "fb-bench-";
+
+/// One run.
+#[derive(Debug)]
+pub(crate) struct RunSpec<'a> {
+    pub(crate) pattern: &'a Pattern,
+    pub(crate) span: Span,
+    pub(crate) reactor: &'a Config,
+    pub(crate) seed: u64,
+    pub(crate) ramp: Duration,
+    /// How long to measure; without, until `io_size` is reached.
+    pub(crate) runtime: Option<Duration>,
+    /// Bytes after which each job is done.
+    pub(crate) io_size: Option<u64>,
+    pub(crate) meters: &'a Meters,
+}
+
+/// What one run measured.
+#[derive(Debug)]
+pub(crate) struct Sample {
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) latencies: Latencies,
+    pub(crate) elapsed: Duration,
+    pub(crate) host_cpu: Option<Duration>,
+    pub(crate) target_cpu: Option<Duration>,
+    /// The time in which the processor times were used.
+    pub(crate) cpu_elapsed: Duration,
+    pub(crate) host_memory_bytes: Option<u64>,
+    pub(crate) target_memory_bytes: Option<u64>,
+    pub(crate) engine: EngineKind,
+}
+
+/// Progress within a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tick {
+    pub(crate) phase: Phase,
+    pub(crate) elapsed: Duration,
+    pub(crate) iops: f64,
+}
+
+/// Carries out one run.
+pub(crate) fn run(
+    namespace: &Arc<dyn Namespace>,
+    spec: &RunSpec<'_>,
+    cancel: &Cancel,
+    on_tick: &mut dyn FnMut(Tick),
+) -> Result<Sample, RunError> {
+    let shared = Shared::default();
+    let (sender, messages) = mpsc::channel();
+    thread::scope(|scope| {
+        let started = start_jobs(scope, &**namespace, spec, &shared, sender);
+        let mut watch = Watch::new(spec, &shared, cancel, messages);
+        watch.unfinished = started.starts.len();
+        if let Err(error) = started.result {
+            watch.fail(error);
+        }
+        let schedule = watch.wait_until_ready(started.starts);
+        if let Some(schedule) = schedule {
+            watch.measure(schedule, on_tick);
+        }
+        watch.wait_until_finished();
+        // Leaving the scope joins the threads, and goes on with the panic of one that panicked.
+        watch.result()
+    })
+}
+
+struct Started {
+    /// One per thread that runs.
+    starts: Vec<Sender<Schedule>>,
+    result: Result<(), RunError>,
+}
+
+fn start_jobs<'scope, 'env: 'scope>(
+    scope: &'scope Scope<'scope, 'env>,
+    namespace: &'env dyn Namespace,
+    spec: &'env RunSpec<'env>,
+    shared: &'env Shared,
+    messages: Sender<Message>,
+) -> Started {
+    let mut starts = Vec::new();
+    for job in 0..spec.pattern.numjobs {
+        let (start, wait) = mpsc::channel();
+        let messages = messages.clone();
+        let job_spec = JobSpec {
+            namespace,
+            pattern: spec.pattern,
+            span: spec.span,
+            reactor: spec.reactor,
+            seed: spec.seed,
+            io_size: spec.io_size,
+            job,
+        };
+        let body = move || job::run(job_spec, shared, &messages, &wait);
+        let builder = thread::Builder::new().name(format!("{THREAD_NAME_PREFIX}{job}"));
+        match builder.spawn_scoped(scope, body) {
+            Ok(_) => starts.push(start),
+            Err(error) => return Started { starts, result: Err(RunError::Thread { job, error }) },
+        }
+    }
+    Started { starts, result: Ok(()) }
+}
+
+/// The clocks at one end of the measured time.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    at: Instant,
+    readings: Readings,
+}
+
+/// The watching thread's view of a run.
+struct Watch<'a> {
+    spec: &'a RunSpec<'a>,
+    shared: &'a Shared,
+    cancel: &'a Cancel,
+    messages: Receiver<Message>,
+    unfinished: usize,
+    unmeasured: usize,
+    engine: EngineKind,
+    outcomes: Vec<JobOutcome>,
+    failure: Option<RunError>,
+    first: Option<Mark>,
+    last: Option<Mark>,
+    host_memory_bytes: Option<u64>,
+    target_memory_bytes: Option<u64>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(
+        spec: &'a RunSpec<'a>,
+        shared: &'a Shared,
+        cancel: &'a Cancel,
+        messages: Receiver<Message>,
+    ) -> Watch<'a> {
+        Watch {
+            spec,
+            shared,
+            cancel,
+            messages,
+            unfinished: 0,
+            unmeasured: spec.pattern.numjobs as usize,
+            engine: EngineKind::Auto,
+            outcomes: Vec::new(),
+            failure: None,
+            first: None,
+            last: None,
+            host_memory_bytes: None,
+            target_memory_bytes: None,
+        }
+    }
+
+    /// The first failure is kept, and stops the others.
+    fn fail(&mut self, error: RunError) {
+        self.failure.get_or_insert(error);
+        self.shared.stop();
+    }
+
+    /// Waits for all jobs, then sets them off together. Nothing if one of them could not start.
+    fn wait_until_ready(&mut self, starts: Vec<Sender<Schedule>>) -> Option<Schedule> {
+        let mut waiting = starts.len();
+        while waiting > 0 && self.failure.is_none() && self.unfinished == starts.len() {
+            match self.messages.recv() {
+                Ok(Message::Ready(engine)) => {
+                    self.engine = engine;
+                    waiting -= 1;
+                }
+                Ok(other) => self.take(other),
+                Err(_) => break,
+            }
+        }
+        if waiting > 0 || self.failure.is_some() {
+            return None;
+        }
+        let measure_start = Instant::now() + self.spec.ramp;
+        let runtime = self.spec.runtime.unwrap_or(FOREVER).min(FOREVER);
+        let schedule = Schedule { measure_start, measure_end: measure_start + runtime };
+        for start in starts {
+            // One that is gone has said why, or is about to.
+            let _ = start.send(schedule);
+        }
+        Some(schedule)
+    }
+
+    /// Watches the ramp and the measured time.
+    fn measure(&mut self, schedule: Schedule, on_tick: &mut dyn FnMut(Tick)) {
+        let mut rate = Rate::new();
+        let mut next_sample = schedule.measure_start + CPU_SAMPLE_INTERVAL;
+        while self.unmeasured > 0 && self.unfinished > 0 && self.failure.is_none() {
+            let now = Instant::now();
+            if self.cancel.is_cancelled() {
+                return self.fail(RunError::Cancelled);
+            }
+            if self.first.is_none() && now >= schedule.measure_start {
+                self.first = Some(self.mark());
+            } else if now >= next_sample {
+                self.spec.meters.read();
+                next_sample = now + CPU_SAMPLE_INTERVAL;
+            }
+            let (phase, phase_start) = match self.first {
+                None => (Phase::Ramp, schedule.measure_start - self.spec.ramp),
+                Some(_) => (Phase::Measure, schedule.measure_start),
+            };
+            let completed = self.shared.completed.load(Ordering::Relaxed);
+            let elapsed = now.saturating_duration_since(phase_start);
+            on_tick(Tick { phase, elapsed, iops: rate.update(now, completed) });
+            let wake = match self.first {
+                None => (now + TICK).min(schedule.measure_start),
+                Some(_) => now + TICK,
+            };
+            self.take_until(wake);
+        }
+        self.last = Some(self.mark());
+        self.host_memory_bytes = self.spec.meters.host_memory_bytes();
+        self.target_memory_bytes = self.spec.meters.target_memory_bytes();
+        let elapsed = Duration::ZERO;
+        on_tick(Tick { phase: Phase::Drain, elapsed, iops: 0.0 });
+    }
+
+    fn mark(&self) -> Mark {
+        Mark { at: Instant::now(), readings: self.spec.meters.read() }
+    }
+
+    /// Takes messages in until the time has come, or until there is nothing left to watch.
+    fn take_until(&mut self, time: Instant) {
+        while self.unmeasured > 0 && self.unfinished > 0 && self.failure.is_none() {
+            let left = time.saturating_duration_since(Instant::now());
+            match self.messages.recv_timeout(left) {
+                Ok(message) => self.take(message),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn wait_until_finished(&mut self) {
+        while self.unfinished > 0 {
+            match self.messages.recv() {
+                Ok(message) => self.take(message),
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Ready(_) => {}
+            Message::Measured => self.unmeasured -= 1,
+            Message::Finished(Ok(outcome)) => {
+                self.unfinished -= 1;
+                self.outcomes.push(outcome);
+            }
+            Message::Finished(Err(error)) => {
+                self.unfinished -= 1;
+                self.fail(error);
+            }
+            Message::Panicked => {
+                self.unfinished -= 1;
+                self.fail(RunError::Cancelled); // never seen: the panic goes on in its stead
+            }
+        }
+    }
+
+    fn result(self) -> Result<Sample, RunError> {
+        if let Some(error) = self.failure {
+            return Err(error);
+        }
+        let mut sample = Sample {
+            reads: 0,
+            writes: 0,
+            latencies: Latencies::new(),
+            elapsed: Duration::ZERO,
+            host_cpu: None,
+            target_cpu: None,
+            cpu_elapsed: Duration::ZERO,
+            host_memory_bytes: self.host_memory_bytes,
+            target_memory_bytes: self.target_memory_bytes,
+            engine: self.engine,
+        };
+        for outcome in &self.outcomes {
+            sample.reads += outcome.reads;
+            sample.writes += outcome.writes;
+            sample.latencies.merge(&outcome.latencies);
+            sample.elapsed = sample.elapsed.max(outcome.elapsed);
+        }
+        if sample.reads + sample.writes == 0 {
+            return Err(RunError::NothingMeasured);
+        }
+        if let (Some(first), Some(last)) = (self.first, self.last) {
+            let used = |last: Option<Duration>, first| Some(last?.saturating_sub(first?));
+            sample.cpu_elapsed = last.at - first.at;
+            sample.host_cpu = used(last.readings.host, first.readings.host);
+            sample.target_cpu = used(last.readings.target, first.readings.target);
+        }
+        Ok(sample)
+    }
+}
+
+/// I/Os per second between two looks at a counter.
+struct Rate {
+    at: Instant,
+    completed: u64,
+    iops: f64,
+}
+
+impl Rate {
+    fn new() -> Rate {
+        Rate { at: Instant::now(), completed: 0, iops: 0.0 }
+    }
+
+    fn update(&mut self, now: Instant, completed: u64) -> f64 {
+        let seconds = now.saturating_duration_since(self.at).as_secs_f64();
+        // Two looks right after another say nothing.
+        if seconds >= TICK.as_secs_f64() / 4.0 {
+            self.iops = (completed - self.completed) as f64 / seconds;
+            (self.at, self.completed) = (now, completed);
+        }
+        self.iops
+    }
+}

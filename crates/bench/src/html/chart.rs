@@ -1,0 +1,228 @@
+//! Bar charts as SVG: lying bars, one group per pattern, one bar per side, the value written at its end.
+
+use std::fmt::Write;
+
+use super::escape::Escaped;
+
+/// Width of a chart in its own units; the page scales it.
+const WIDTH: f64 = 380.0;
+/// Where the longest bar ends: the rest is for its value.
+const BARS: f64 = 236.0;
+/// Height of a bar and the space below it.
+const BAR: f64 = 17.0;
+const BAR_GAP: f64 = 4.0;
+/// Height of a group's label and the space below a group.
+const LABEL: f64 = 19.0;
+const GROUP_GAP: f64 = 13.0;
+/// Height of the axis with its numbers.
+const AXIS: f64 = 22.0;
+/// About as many ticks as fit.
+const TICKS: f64 = 4.0;
+/// Room for a value inside of a bar's end, in the characters of a value.
+const CHARACTER: f64 = 6.6;
+
+/// One chart.
+pub(crate) struct Chart<'a> {
+    /// Unique on the page.
+    pub(crate) id: String,
+    /// What it shows, with the unit.
+    pub(crate) title: String,
+    /// Writes a tick's number.
+    pub(crate) tick: &'a dyn Fn(f64) -> String,
+    pub(crate) groups: Vec<Group>,
+}
+
+/// The bars of one pattern.
+pub(crate) struct Group {
+    pub(crate) label: String,
+    pub(crate) bars: Vec<Bar>,
+}
+
+/// One bar, of one part or of several one after the other.
+pub(crate) struct Bar {
+    /// For those who cannot see it: `remote`.
+    pub(crate) name: &'static str,
+    /// Classes and values of the parts. None if it was not measured.
+    pub(crate) parts: Vec<(&'static str, f64)>,
+    /// What is written at its end.
+    pub(crate) value: String,
+}
+
+impl Bar {
+    fn total(&self) -> f64 {
+        self.parts.iter().map(|(_, value)| value).sum()
+    }
+}
+
+impl Chart<'_> {
+    /// The chart as an `svg` element.
+    pub(crate) fn render(&self) -> String {
+        let bars = self.groups.iter().flat_map(|group| &group.bars);
+        let largest = bars.map(Bar::total).fold(0.0, f64::max);
+        let scale = Scale::new(largest);
+        let height = self.groups.iter().map(Group::height).sum::<f64>() + AXIS;
+        let mut svg = String::new();
+        let _ = write!(
+            svg,
+            "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\">\
+             <title id=\"{id}-t\">{}</title><desc id=\"{id}-d\">{}</desc>",
+            Escaped(&self.title),
+            Escaped(&self.description()),
+            id = Escaped(&self.id),
+        );
+        self.axis(&mut svg, &scale, height - AXIS);
+        let mut top = 0.0;
+        for group in &self.groups {
+            group.render(&mut svg, &scale, top);
+            top += group.height();
+        }
+        svg.push_str("</svg>\n");
+        svg
+    }
+
+    fn description(&self) -> String {
+        let mut groups = self.groups.iter().map(|group| {
+            let bars = group.bars.iter().map(|bar| format!("{} {}", bar.name, bar.value));
+            format!("{}: {}", group.label, bars.collect::<Vec<_>>().join(", "))
+        });
+        let first = groups.next().unwrap_or_default();
+        groups.fold(first, |all, group| format!("{all}. {group}"))
+    }
+
+    fn axis(&self, svg: &mut String, scale: &Scale, bottom: f64) {
+        for (value, x) in scale.ticks() {
+            let anchor = if value == 0.0 { "start" } else { "middle" };
+            let _ = write!(
+                svg,
+                "<line class=\"axis\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"2\" y2=\"{:.1}\"/>\
+                 <text class=\"soft\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
+                bottom,
+                bottom + 15.0,
+                Escaped(&(self.tick)(value)),
+            );
+        }
+    }
+}
+
+impl Group {
+    fn height(&self) -> f64 {
+        LABEL + self.bars.len() as f64 * (BAR + BAR_GAP) + GROUP_GAP
+    }
+
+    fn render(&self, svg: &mut String, scale: &Scale, top: f64) {
+        let baseline = top + LABEL - 6.0;
+        let _ = write!(svg, "<text x=\"0\" y=\"{baseline:.1}\">{}</text>", Escaped(&self.label));
+        let mut y = top + LABEL;
+        for bar in &self.bars {
+            let mut x = 0.0;
+            for (class, value) in &bar.parts {
+                // Something measured is always something to be seen.
+                let width = scale.place(*value).max(1.5);
+                let _ = write!(
+                    svg,
+                    "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" \
+                     height=\"{BAR}\" rx=\"2\"/>"
+                );
+                x += width + 1.0;
+            }
+            // A long value goes further left, over the grid but never over the bar.
+            let room = WIDTH - bar.value.chars().count() as f64 * CHARACTER;
+            let at = (x + 5.0).min(room.max(x + 5.0));
+            let _ = write!(
+                svg,
+                "<text x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
+                y + BAR - 4.5,
+                Escaped(&bar.value),
+            );
+            y += BAR + BAR_GAP;
+        }
+    }
+}
+
+/// From values to places.
+struct Scale {
+    largest: f64,
+    step: f64,
+}
+
+impl Scale {
+    fn new(largest: f64) -> Scale {
+        let largest = if largest.is_finite() && largest > 0.0 { largest } else { 1.0 };
+        Scale { largest, step: round_step(largest / TICKS) }
+    }
+
+    fn place(&self, value: f64) -> f64 {
+        if value.is_finite() { (value / self.largest).clamp(0.0, 1.0) * BARS } else { 0.0 }
+    }
+
+    fn ticks(&self) -> impl Iterator<Item = (f64, f64)> {
+        let count = (self.largest / self.step).floor() as u32;
+        (0..=count).map(|tick| {
+            let value = f64::from(tick) * self.step;
+            (value, self.place(value))
+        })
+    }
+}
+
+/// The next larger of 1, 2, 2.5, 5 times a power of ten.
+fn round_step(at_least: f64) -> f64 {
+    let power = 10f64.powf(at_least.log10().floor());
+    let factors = [1.0, 2.0, 2.5, 5.0, 10.0];
+    let fitting = factors.iter().find(|factor| *factor * power >= at_least * 0.999_999);
+    fitting.unwrap_or(&10.0) * power
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bar(parts: Vec<(&'static str, f64)>, value: &str) -> Bar {
+        Bar { name: "local", parts, value: value.to_owned() }
+    }
+
+    fn chart(groups: Vec<Group>) -> Chart<'static> {
+        Chart {
+            id: "c".to_owned(),
+            title: "a <title>".to_owned(),
+            tick: &|v| v.to_string(),
+            groups,
+        }
+    }
+
+    #[test]
+    fn steps_are_round() {
+        assert_eq!(round_step(0.9), 1.0);
+        assert_eq!(round_step(1.1), 2.0);
+        assert_eq!(round_step(2.4), 2.5);
+        assert_eq!(round_step(178_000.0), 200_000.0);
+        assert_eq!(round_step(0.03), 0.05);
+    }
+
+    #[test]
+    fn the_longest_bar_spans_the_chart_and_the_others_are_in_proportion() {
+        let scale = Scale::new(200.0);
+        assert_eq!((scale.place(200.0), scale.place(50.0)), (BARS, BARS / 4.0));
+        assert_eq!(
+            scale.ticks().map(|(value, _)| value).collect::<Vec<_>>(),
+            [0.0, 50.0, 100.0, 150.0, 200.0]
+        );
+    }
+
+    #[test]
+    fn nothing_measured_is_an_empty_chart() {
+        let group = Group { label: "x".to_owned(), bars: vec![bar(Vec::new(), "–")] };
+        let svg = chart(vec![group]).render();
+        assert!(!svg.contains("<rect"), "{svg}");
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+
+    #[test]
+    fn charts_are_described_and_escaped() {
+        let parts = vec![("local", 1.0), ("target", 2.0)];
+        let group = Group { label: "4k & more".to_owned(), bars: vec![bar(parts, "3 µs")] };
+        let svg = chart(vec![group]).render();
+        assert!(svg.contains("<title id=\"c-t\">a &lt;title&gt;</title>"), "{svg}");
+        assert!(svg.contains("<desc id=\"c-d\">4k &amp; more: local 3 µs</desc>"), "{svg}");
+        assert_eq!(svg.matches("<rect").count(), 2);
+    }
+}

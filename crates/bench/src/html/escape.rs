@@ -1,0 +1,39 @@
+//! Text that becomes part of a page.
+
+use std::fmt;
+
+/// Shows any text so that HTML and SVG take it for text, in an element or in a quoted attribute.
+pub(crate) struct Escaped<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let special = |c| matches!(c, '&' | '<' | '>' | '"' | '\'');
+        let mut rest = self.0;
+        while let Some(at) = rest.find(special) {
+            f.write_str(&rest[..at])?;
+            f.write_str(match rest.as_bytes()[at] {
+                b'&' => "&amp;",
+                b'<' => "&lt;",
+                b'>' => "&gt;",
+                b'"' => "&quot;",
+                _ => "&#39;",
+            })?;
+            rest = &rest[at + 1..];
+        }
+        f.write_str(rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_html_reads_is_escaped_and_nothing_else() {
+        let text = r#"<b a="x" c='y'>&amp; ü"#;
+        let expected = "&lt;b a=&quot;x&quot; c=&#39;y&#39;&gt;&amp;amp; ü";
+        assert_eq!(Escaped(text).to_string(), expected);
+        assert_eq!(Escaped("").to_string(), "");
+        assert_eq!(Escaped("<").to_string(), "&lt;");
+    }
+}

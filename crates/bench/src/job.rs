@@ -1,0 +1,344 @@
+//! One job of a pattern: a thread with a reactor and a queue of its own that keeps its I/Os in flight.
+//!
+//! ```text
+//!  starting --schedule--> ramp --its time--> measure --its time, or size--> drain --nothing in flight--> done
+//!      |                   |                    |                             |
+//!      +-------------------+---- a failure, or stop: drain, then report ------+---- drain limit: hung
+//! ```
+//!
+//! The loop blocks in [`Reactor::poll`] whenever all of its I/Os are in flight. After the start it allocates nothing.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use farblock_block::{Command, Completion, Namespace, Queue};
+use farblock_reactor::{Config, EngineKind, Reactor, TaskId, Waker};
+
+use crate::addresses::{Addresses, Span};
+use crate::error::RunError;
+use crate::latency::Latencies;
+use crate::limits::DRAIN_LIMIT;
+use crate::pattern::Pattern;
+use crate::random::{Random, mix_seed};
+use crate::slots::{Failed, Slots};
+
+/// What a job is to do.
+#[derive(Clone, Copy)]
+pub(crate) struct JobSpec<'a> {
+    pub(crate) namespace: &'a dyn Namespace,
+    pub(crate) pattern: &'a Pattern,
+    pub(crate) span: Span,
+    pub(crate) reactor: &'a Config,
+    pub(crate) seed: u64,
+    /// Measured bytes after which the job is done, whatever the time.
+    pub(crate) io_size: Option<u64>,
+    pub(crate) job: u32,
+}
+
+/// When a run's phases begin. The same instants for all jobs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedule {
+    pub(crate) measure_start: Instant,
+    pub(crate) measure_end: Instant,
+}
+
+/// What the jobs of a run and the thread that watches them share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    stop: AtomicBool,
+    wakers: Mutex<Vec<Waker>>,
+    /// I/Os completed since the start, for progress only.
+    pub(crate) completed: AtomicU64,
+}
+
+impl Shared {
+    /// Makes every job drain and finish.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        for waker in self.wakers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// A stop that happens from now on wakes the job, and an earlier one it sees.
+    fn register(&self, waker: Waker) {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(waker);
+    }
+}
+
+/// What a job tells the thread that watches it. `Finished` or `Panicked` is always the last.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// Queue and buffers are there; waiting for the schedule.
+    Ready(EngineKind),
+    /// The measured time is over, or the measured size reached.
+    Measured,
+    /// All I/Os are complete.
+    Finished(Result<JobOutcome, RunError>),
+    /// The thread unwinds.
+    Panicked,
+}
+
+/// What a job measured.
+#[derive(Debug)]
+pub(crate) struct JobOutcome {
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) latencies: Box<Latencies>,
+    /// From the start of measuring to its end.
+    pub(crate) elapsed: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// I/Os are not counted yet.
+    Ramp,
+    /// I/Os that complete are counted.
+    Measure,
+    /// Nothing is submitted any more.
+    Drain,
+}
+
+struct Job<'a> {
+    // The queue goes first: it may tell the reactor good-bye while it is dropped.
+    queue: Box<dyn Queue>,
+    reactor: Reactor,
+    task: TaskId,
+    shared: &'a Shared,
+    messages: &'a Sender<Message>,
+    spec: JobSpec<'a>,
+    slots: Slots,
+    addresses: Addresses,
+    random: Random,
+    phase: Phase,
+    schedule: Schedule,
+    drain_deadline: Instant,
+    measured_until: Option<Instant>,
+    completed: u64,
+    outcome: JobOutcome,
+    failed: Option<RunError>,
+    done: Vec<Completion>,
+    ready: Vec<TaskId>,
+}
+
+/// Says that the thread panicked if it did not say that it finished.
+struct Farewell<'a>(&'a Sender<Message>);
+
+impl Drop for Farewell<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.0.send(Message::Panicked);
+        }
+    }
+}
+
+/// The whole life of a job's thread.
+pub(crate) fn run(
+    spec: JobSpec<'_>,
+    shared: &Shared,
+    messages: &Sender<Message>,
+    start: &Receiver<Schedule>,
+) {
+    let _farewell = Farewell(messages);
+    let result = run_job(spec, shared, messages, start);
+    // Nobody listens any more only if the watching thread panicked.
+    let _ = messages.send(Message::Finished(result));
+}
+
+fn run_job(
+    spec: JobSpec<'_>,
+    shared: &Shared,
+    messages: &Sender<Message>,
+    start: &Receiver<Schedule>,
+) -> Result<JobOutcome, RunError> {
+    let job = spec.job;
+    let reactor = Reactor::new(spec.reactor).map_err(|error| RunError::Reactor { job, error })?;
+    let task = reactor.add_task();
+    shared.register(reactor.waker(task));
+    let queue =
+        spec.namespace.open(&reactor, task).map_err(|error| RunError::Open { job, error })?;
+    let mut random = Random::new(mix_seed(&[spec.seed, u64::from(job)]));
+    let block_size = spec.namespace.geometry().block_size;
+    let slots = Slots::new(spec.pattern, spec.span, block_size, &mut random);
+    let addresses = Addresses::new(spec.pattern, &spec.span, job);
+    let outcome =
+        JobOutcome { reads: 0, writes: 0, latencies: Box::default(), elapsed: Duration::ZERO };
+    let ops = spec.pattern.iodepth as usize * spec.span.ops_per_io() as usize;
+    let _ = messages.send(Message::Ready(reactor.engine()));
+    let Ok(schedule) = start.recv() else {
+        return Err(RunError::Cancelled); // another job could not start
+    };
+    let job = Job {
+        queue,
+        reactor,
+        task,
+        shared,
+        messages,
+        spec,
+        slots,
+        addresses,
+        random,
+        phase: Phase::Ramp,
+        schedule,
+        drain_deadline: schedule.measure_end + DRAIN_LIMIT,
+        measured_until: None,
+        completed: 0,
+        outcome,
+        failed: None,
+        done: Vec::with_capacity(ops),
+        ready: Vec::with_capacity(8),
+    };
+    job.run()
+}
+
+impl Job<'_> {
+    fn run(mut self) -> Result<JobOutcome, RunError> {
+        loop {
+            let now = Instant::now();
+            self.advance(now);
+            if self.phase == Phase::Drain {
+                if self.slots.in_flight() == 0 {
+                    break;
+                }
+                if now >= self.drain_deadline {
+                    return Err(self.hung());
+                }
+            }
+            self.submit();
+            self.collect();
+            let timeout = self.timeout();
+            if let Err(error) = self.reactor.poll(Some(timeout), &mut self.ready) {
+                return Err(RunError::Reactor { job: self.spec.job, error });
+            }
+            self.collect();
+        }
+        self.reactor.remove_task(self.task);
+        match self.failed.take() {
+            Some(error) => Err(error),
+            None if self.measured_until.is_none() => Err(RunError::Cancelled),
+            None => Ok(self.outcome),
+        }
+    }
+
+    /// The one place where the phase changes with time; [`Job::end_measuring`] and [`Job::drain`] carry it out.
+    fn advance(&mut self, now: Instant) {
+        if self.phase == Phase::Ramp && now >= self.schedule.measure_start {
+            self.phase = Phase::Measure;
+        }
+        if self.phase == Phase::Measure && now >= self.schedule.measure_end {
+            self.end_measuring(self.schedule.measure_end, now);
+        }
+        if self.phase != Phase::Drain && self.shared.stopped() {
+            self.drain(now);
+        }
+    }
+
+    fn end_measuring(&mut self, end: Instant, now: Instant) {
+        self.measured_until = Some(end);
+        self.outcome.elapsed = end.saturating_duration_since(self.schedule.measure_start);
+        let _ = self.messages.send(Message::Measured);
+        self.drain(now);
+    }
+
+    fn drain(&mut self, now: Instant) {
+        self.phase = Phase::Drain;
+        self.drain_deadline = now + DRAIN_LIMIT;
+    }
+
+    fn submit(&mut self) {
+        while self.phase != Phase::Drain && self.slots.has_idle() {
+            let command = self.next_command();
+            let io = self.addresses.next(&mut self.random);
+            self.slots.submit(&mut *self.queue, command, io, &mut self.random);
+        }
+    }
+
+    fn next_command(&mut self) -> Command {
+        let rw = self.spec.pattern.rw;
+        let read = match (rw.reads(), rw.writes()) {
+            (true, true) => self.random.below(100) < u64::from(self.spec.pattern.rwmixread),
+            (reads, _) => reads,
+        };
+        if read { Command::Read } else { Command::Write }
+    }
+
+    /// How long to sleep: not at all with something to submit, else to the end of the phase.
+    fn timeout(&self) -> Duration {
+        let until = match self.phase {
+            Phase::Drain if self.slots.in_flight() == 0 => return Duration::ZERO,
+            Phase::Drain => self.drain_deadline,
+            _ if self.slots.has_idle() => return Duration::ZERO,
+            Phase::Ramp => self.schedule.measure_start,
+            Phase::Measure => self.schedule.measure_end,
+        };
+        until.saturating_duration_since(Instant::now())
+    }
+
+    fn collect(&mut self) {
+        let mut done = std::mem::take(&mut self.done);
+        self.queue.poll(&mut done);
+        if !done.is_empty() {
+            let now = Instant::now();
+            let before = self.completed;
+            for completion in done.drain(..) {
+                self.complete(completion, now);
+            }
+            self.shared.completed.fetch_add(self.completed - before, Ordering::Relaxed);
+        }
+        self.done = done;
+    }
+
+    fn complete(&mut self, completion: Completion, now: Instant) {
+        let finished = match self.slots.complete(completion) {
+            Ok(Some(finished)) => finished,
+            Ok(None) => return,
+            Err(failed) => return self.fail(&failed, now),
+        };
+        self.completed += 1;
+        let in_time = now >= self.schedule.measure_start && now < self.schedule.measure_end;
+        if !in_time || self.measured_until.is_some() {
+            return;
+        }
+        let outcome = &mut self.outcome;
+        outcome.latencies.record(now.saturating_duration_since(finished.submitted));
+        match finished.command {
+            Command::Write => outcome.writes += 1,
+            _ => outcome.reads += 1,
+        }
+        let bytes = (outcome.reads + outcome.writes).saturating_mul(self.slots.io_bytes());
+        if self.spec.io_size.is_some_and(|limit| bytes >= limit) {
+            self.end_measuring(now, now);
+        }
+    }
+
+    /// The first failure is the one to tell: what follows may be its consequence.
+    fn fail(&mut self, failed: &Failed, now: Instant) {
+        if self.failed.is_none() {
+            self.failed = Some(RunError::Io {
+                job: self.spec.job,
+                command: failed.command,
+                lba: failed.lba,
+                blocks: failed.blocks,
+                completed: self.completed,
+                error: failed.error,
+            });
+        }
+        if self.phase != Phase::Drain {
+            self.drain(now);
+        }
+    }
+
+    fn hung(&mut self) -> RunError {
+        self.failed.take().unwrap_or(RunError::Hung {
+            job: self.spec.job,
+            in_flight: self.slots.in_flight(),
+            limit_seconds: DRAIN_LIMIT.as_secs(),
+        })
+    }
+}

@@ -1,0 +1,143 @@
+//! Latencies of many I/Os in little memory, and what is said about them.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{LATENCY_DIGITS, MAX_LATENCY};
+
+/// A histogram of latencies in nanoseconds, with three digits, an exact mean and an exact maximum.
+///
+/// It has its final size from the start, so recording allocates nothing.
+#[derive(Clone, Debug)]
+pub struct Latencies {
+    histogram: Histogram<u64>,
+    sum_ns: u128,
+    max_ns: u64,
+}
+
+impl Latencies {
+    /// An empty histogram.
+    pub fn new() -> Latencies {
+        let max_ns = MAX_LATENCY.as_nanos() as u64;
+        let histogram = Histogram::new_with_bounds(1, max_ns, LATENCY_DIGITS)
+            .expect("constant bounds that the histogram takes");
+        Latencies { histogram, sum_ns: 0, max_ns: 0 }
+    }
+
+    /// Adds one latency. What exceeds [`MAX_LATENCY`] goes to the last bucket.
+    pub fn record(&mut self, latency: Duration) {
+        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        self.histogram.saturating_record(ns);
+        self.sum_ns += u128::from(ns);
+        self.max_ns = self.max_ns.max(ns);
+    }
+
+    /// Adds everything that `other` has recorded.
+    pub fn merge(&mut self, other: &Latencies) {
+        self.histogram.add(&other.histogram).expect("histograms of the same bounds");
+        self.sum_ns += other.sum_ns;
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    /// How many latencies there are.
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// The exact mean in nanoseconds; 0 of nothing.
+    pub fn mean_ns(&self) -> f64 {
+        if self.count() == 0 { 0.0 } else { self.sum_ns as f64 / self.count() as f64 }
+    }
+
+    /// The latency that `percent` of all I/Os did not exceed, never more than the maximum.
+    pub fn percentile_ns(&self, percent: f64) -> u64 {
+        if self.count() == 0 {
+            return 0;
+        }
+        self.histogram.value_at_percentile(percent).min(self.max_ns)
+    }
+
+    /// What goes into a report.
+    pub fn summary(&self) -> LatencySummary {
+        LatencySummary {
+            mean_ns: self.mean_ns(),
+            p50_ns: self.percentile_ns(50.0),
+            p99_ns: self.percentile_ns(99.0),
+            p99_9_ns: self.percentile_ns(99.9),
+            max_ns: self.max_ns,
+        }
+    }
+}
+
+impl Default for Latencies {
+    fn default() -> Latencies {
+        Latencies::new()
+    }
+}
+
+/// Latencies of a run or of several, from submission to completion, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencySummary {
+    /// The arithmetic mean.
+    pub mean_ns: f64,
+    /// The median.
+    pub p50_ns: u64,
+    /// What 99 % of the I/Os did not exceed.
+    pub p99_ns: u64,
+    /// What 99.9 % of the I/Os did not exceed.
+    pub p99_9_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(latencies: impl IntoIterator<Item = u64>) -> Latencies {
+        let mut all = Latencies::new();
+        latencies.into_iter().for_each(|ns| all.record(Duration::from_nanos(ns)));
+        all
+    }
+
+    fn near(value: u64, expected: u64) -> bool {
+        value.abs_diff(expected) * 1000 <= expected
+    }
+
+    #[test]
+    fn percentiles_have_three_digits() {
+        let summary = of((1..=100_000).map(|i| i * 10)).summary();
+        assert!((summary.mean_ns - 500_005.0).abs() < 1e-6, "the mean is exact");
+        assert!(near(summary.p50_ns, 500_000), "{}", summary.p50_ns);
+        assert!(near(summary.p99_ns, 990_000), "{}", summary.p99_ns);
+        assert!(near(summary.p99_9_ns, 999_000), "{}", summary.p99_9_ns);
+        assert_eq!(summary.max_ns, 1_000_000);
+    }
+
+    #[test]
+    fn merged_is_the_same_as_recorded_together() {
+        let mut merged = of([100, 200, 300]);
+        merged.merge(&of([1_000_000, 50]));
+        let together = of([100, 200, 300, 1_000_000, 50]);
+        assert_eq!(merged.count(), 5);
+        assert_eq!(merged.summary(), together.summary());
+    }
+
+    #[test]
+    fn nothing_is_zero_and_too_long_is_kept() {
+        assert_eq!(Latencies::new().summary(), LatencySummary::default());
+        let mut long = Latencies::new();
+        long.record(Duration::from_secs(100_000));
+        assert_eq!(long.count(), 1);
+        assert_eq!(long.summary().max_ns, 100_000_000_000_000);
+        assert!(long.percentile_ns(50.0) >= MAX_LATENCY.as_nanos() as u64);
+    }
+
+    #[test]
+    fn a_single_value_is_every_percentile() {
+        let summary = of([123_456_789]).summary();
+        assert_eq!((summary.p50_ns, summary.p99_9_ns), (123_456_789, 123_456_789));
+    }
+}

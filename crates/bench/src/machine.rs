@@ -1,0 +1,135 @@
+//! What a report says about the machine and the moment.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// The machine that a report was made on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor's name, as it gives it.
+    pub cpu_model: String,
+    /// Logical processors that this process may use.
+    pub cores: u32,
+    /// Main memory, where the system tells.
+    pub memory_bytes: Option<u64>,
+    /// Name and version of the operating system's kernel.
+    pub kernel: String,
+    /// The processor's architecture.
+    pub architecture: String,
+}
+
+impl Machine {
+    /// This machine.
+    pub fn this() -> Machine {
+        let read = |path| std::fs::read_to_string(path).ok();
+        let release = read("/proc/sys/kernel/osrelease");
+        let kernel = match (std::env::consts::OS, release) {
+            ("linux", Some(release)) => format!("Linux {}", release.trim()),
+            (other, _) => other.to_owned(),
+        };
+        let cpu_model = read("/proc/cpuinfo").as_deref().and_then(parse_cpu_model);
+        Machine {
+            cpu_model: cpu_model.unwrap_or_else(|| "unknown".to_owned()),
+            cores: cores(),
+            memory_bytes: read("/proc/meminfo").as_deref().and_then(parse_memory),
+            kernel,
+            architecture: std::env::consts::ARCH.to_owned(),
+        }
+    }
+}
+
+/// Logical processors that this process may use: what jobs are scaled to.
+pub fn cores() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
+    u32::try_from(cores).unwrap_or(u32::MAX)
+}
+
+/// The command line of this process, quoted where a shell would need it.
+pub(crate) fn command_line() -> String {
+    let words = std::env::args_os().map(|word| quote(&word.to_string_lossy()));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// The time as `2026-11-21T05:06:13Z`.
+pub(crate) fn utc(now: SystemTime) -> String {
+    let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil_from_days(days);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Year, month and day of a number of days since 1970, by Howard Hinnant's method: years that begin in March.
+fn civil_from_days(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+fn parse_cpu_model(cpuinfo: &str) -> Option<String> {
+    let names = ["model name", "Model", "cpu model", "uarch"];
+    names.iter().find_map(|name| {
+        let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
+        let (_, value) = line.split_once(':')?;
+        Some(value.split_whitespace().collect::<Vec<_>>().join(" "))
+    })
+}
+
+fn parse_memory(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn dates() {
+        let at = |seconds| utc(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(at(1_709_251_199), "2024-02-29T23:59:59Z");
+        assert_eq!(at(1_767_225_599), "2025-12-31T23:59:59Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        assert_eq!(quote("--bs=4k"), "--bs=4k");
+        assert_eq!(quote("my disk"), "'my disk'");
+        assert_eq!(quote("it's"), r"'it'\''s'");
+        assert_eq!(quote(""), "''");
+    }
+
+    #[test]
+    fn proc_files_are_parsed() {
+        let cpuinfo = "processor\t: 0\nmodel\t\t: 143\nmodel name\t: Intel(R)  Xeon(R) @ 2.1GHz\n";
+        assert_eq!(parse_cpu_model(cpuinfo).as_deref(), Some("Intel(R) Xeon(R) @ 2.1GHz"));
+        assert_eq!(parse_cpu_model("BogoMIPS: 2\n"), None);
+        assert_eq!(parse_memory("MemTotal:       2048 kB\nMemFree: 1 kB\n"), Some(2 << 20));
+    }
+
+    #[test]
+    fn this_machine_has_cores() {
+        let machine = Machine::this();
+        assert!(machine.cores >= 1);
+        assert!(!machine.kernel.is_empty());
+    }
+}

@@ -1,0 +1,233 @@
+//! What is to be measured, on what, and for how long.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farblock_block::Namespace;
+use farblock_reactor::Config;
+
+use crate::addresses::{Span, check_fit};
+use crate::cpu::Meters;
+use crate::error::BenchError;
+use crate::limits::{MAX_BUFFER_BYTES, MAX_RUNS};
+use crate::machine;
+use crate::pattern::{Pattern, Rw};
+use crate::progress::SideName;
+use crate::slots::buffer_bytes;
+
+/// What to run, and how. Start from [`Plan::quick`] or [`Plan::full`].
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// In this order.
+    pub patterns: Vec<Pattern>,
+    /// Measured time of each run.
+    pub runtime: Duration,
+    /// Unmeasured load at the start of each run.
+    pub ramp: Duration,
+    /// Unmeasured load before a side's first run of each pattern.
+    pub warm_up: Duration,
+    /// Runs of each pattern on each side, averaged.
+    pub runs: u32,
+    /// Write patterns may overwrite data on namespaces that were not made for the benchmark.
+    pub allow_writes: bool,
+    /// Bytes of each namespace that are used, from its start (fio's `size`). Without: all of it.
+    pub size: Option<u64>,
+    /// Bytes after which each job of a run is done (fio's `io_size`), if `runtime` is not over before.
+    pub io_size: Option<u64>,
+    /// Most jobs of a pattern. Without: as many as there are cores.
+    pub max_jobs: Option<u32>,
+    /// The event loop of each job.
+    pub reactor: Config,
+    /// Where random addresses and data begin. The same seed gives the same I/Os.
+    pub seed: u64,
+}
+
+impl Plan {
+    /// The six patterns, one run of five seconds each: about a minute and a half for both sides.
+    pub fn quick() -> Plan {
+        Plan {
+            patterns: Pattern::six(),
+            runtime: Duration::from_secs(5),
+            ramp: Duration::from_secs(1),
+            warm_up: Duration::ZERO,
+            runs: 1,
+            allow_writes: false,
+            size: None,
+            io_size: None,
+            max_jobs: None,
+            reactor: Config::default(),
+            seed: 0x6661_7262_6c6f_636b,
+        }
+    }
+
+    /// The documents' method in less time: a warm-up, then three runs of half a minute, averaged.
+    pub fn full() -> Plan {
+        Plan {
+            runtime: Duration::from_secs(30),
+            ramp: Duration::from_secs(5),
+            warm_up: Duration::from_secs(30),
+            runs: 3,
+            ..Plan::quick()
+        }
+    }
+
+    /// How long it takes on so many sides, filling aside.
+    pub fn duration(&self, sides: usize) -> Duration {
+        let runs = self.runs.saturating_mul(u32::try_from(sides).unwrap_or(u32::MAX));
+        let side = u32::try_from(sides).unwrap_or(u32::MAX);
+        let pattern =
+            (self.runtime + self.ramp).saturating_mul(runs) + self.warm_up.saturating_mul(side);
+        pattern.saturating_mul(u32::try_from(self.patterns.len()).unwrap_or(u32::MAX))
+    }
+
+    /// The patterns as they are run here: no more jobs than cores.
+    pub fn scaled_patterns(&self) -> Vec<Pattern> {
+        let cores = self.max_jobs.unwrap_or_else(machine::cores);
+        self.patterns.iter().map(|pattern| pattern.scaled_to(cores)).collect()
+    }
+
+    /// Checks everything that can be known before the first I/O.
+    pub(crate) fn check(&self, sides: &[(SideName, &Side)]) -> Result<(), BenchError> {
+        if sides.is_empty() {
+            return Err(BenchError::BadPlan("neither a local nor a remote namespace"));
+        }
+        if self.patterns.is_empty() {
+            return Err(BenchError::BadPlan("no patterns"));
+        }
+        if self.runs == 0 || self.runs > MAX_RUNS {
+            return Err(BenchError::BadPlan("the number of runs is between 1 and 1000"));
+        }
+        if self.runtime.is_zero() && self.io_size.is_none() {
+            return Err(BenchError::BadPlan("no time to measure in"));
+        }
+        for pattern in &self.scaled_patterns() {
+            pattern.validate()?;
+            if buffer_bytes(pattern) > MAX_BUFFER_BYTES {
+                let why = format!("its buffers take more than {MAX_BUFFER_BYTES} bytes");
+                return Err(BenchError::BadPattern { text: pattern.name.clone(), why });
+            }
+        }
+        for (_, side) in sides {
+            side.check(self)?;
+        }
+        Ok(())
+    }
+}
+
+impl Default for Plan {
+    fn default() -> Plan {
+        Plan::quick()
+    }
+}
+
+/// A namespace to measure, and what may be done to it.
+#[derive(Clone)]
+pub struct Side {
+    /// The namespace.
+    pub namespace: Arc<dyn Namespace>,
+    /// What is measured beside the I/Os.
+    pub meters: Meters,
+    /// It was made for the benchmark: there is nothing in it to lose.
+    pub scratch: bool,
+    /// Fill it with random data first: what was never written is read faster than the disk can.
+    pub fill: bool,
+}
+
+impl Side {
+    /// A namespace with somebody's data: write patterns need [`Plan::allow_writes`].
+    pub fn new(namespace: Arc<dyn Namespace>) -> Side {
+        Side { namespace, meters: Meters::default(), scratch: false, fill: false }
+    }
+
+    /// It was made for the benchmark, so it may be written.
+    #[must_use]
+    pub fn scratch(mut self) -> Side {
+        self.scratch = true;
+        self
+    }
+
+    /// Fill it with random data first.
+    #[must_use]
+    pub fn fill(mut self) -> Side {
+        self.fill = true;
+        self
+    }
+
+    /// What is measured beside the I/Os.
+    #[must_use]
+    pub fn meters(mut self, meters: Meters) -> Side {
+        self.meters = meters;
+        self
+    }
+
+    fn check(&self, plan: &Plan) -> Result<(), BenchError> {
+        let namespace = self.namespace.describe();
+        let geometry = self.namespace.geometry();
+        for pattern in &plan.scaled_patterns() {
+            if pattern.rw.writes() {
+                self.check_writes(plan, format!("the pattern {}", pattern.name))?;
+            }
+            check_fit(&geometry, &namespace, pattern, plan.size)?;
+        }
+        if self.fill {
+            self.check_writes(plan, "filling it with data".to_owned())?;
+            self.fill_span(plan)?;
+        }
+        Ok(())
+    }
+
+    fn check_writes(&self, plan: &Plan, what: String) -> Result<(), BenchError> {
+        let namespace = self.namespace.describe();
+        if self.namespace.geometry().read_only {
+            return Err(BenchError::ReadOnly { what, namespace });
+        }
+        if !plan.allow_writes && !self.scratch {
+            return Err(BenchError::WritesRefused { what, namespace });
+        }
+        Ok(())
+    }
+
+    /// How a namespace is filled: the pattern, and the span that it covers once.
+    pub(crate) fn fill_span(&self, plan: &Plan) -> Result<(Pattern, Span), BenchError> {
+        let geometry = self.namespace.geometry();
+        let size = plan.size.unwrap_or(geometry.capacity_bytes());
+        let block_size_bytes = fill_block_bytes(size).max(geometry.block_size);
+        let mut pattern = Pattern::new(Rw::Write, block_size_bytes, 1, 8);
+        pattern.name = "fill".to_owned();
+        let span = check_fit(&geometry, &self.namespace.describe(), &pattern, Some(size))?;
+        Ok((pattern, span))
+    }
+}
+
+/// The largest I/O up to 1 MiB that divides `size`; 64 KiB leave less than that unwritten at the end of an odd size.
+fn fill_block_bytes(size: u64) -> u32 {
+    let divisor = 1 << size.trailing_zeros().min(20);
+    if size >= 64 << 10 { divisor.max(64 << 10) } else { divisor }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fills_in_large_pieces() {
+        assert_eq!(fill_block_bytes(1 << 30), 1 << 20);
+        assert_eq!(fill_block_bytes((1 << 30) + (256 << 10)), 256 << 10);
+        assert_eq!(fill_block_bytes((1 << 30) + 512), 64 << 10);
+        assert_eq!(fill_block_bytes(12 << 10), 4 << 10);
+    }
+
+    #[test]
+    fn durations_add_up() {
+        let quick = Plan::quick();
+        assert_eq!(quick.duration(2), Duration::from_secs(6 * 2 * 6));
+        assert_eq!(Plan::full().duration(1), Duration::from_secs(6 * (30 + 3 * 35)));
+    }
+
+    #[test]
+    fn patterns_are_scaled_to_the_jobs_allowed() {
+        let plan = Plan { max_jobs: Some(2), ..Plan::quick() };
+        let jobs: Vec<u32> = plan.scaled_patterns().iter().map(|p| p.numjobs).collect();
+        assert_eq!(jobs, [2, 2, 2, 2, 2, 1]);
+    }
+}

@@ -1,0 +1,358 @@
+//! What a benchmark found, as types and as JSON.
+//!
+//! The JSON is stable: fields are added, never renamed or given another meaning, without [`SCHEMA`] going up. All
+//! names end in their unit where there is one. Optional numbers that were not measured are `null`.
+//!
+//! ```json
+//! { "schema": 1, "tool": "farblock-bench 0.1.0", "date": "2026-11-21T05:06:13Z", "command_line": "farblock bench …",
+//!   "machine": { "cpu_model": "…", "cores": 2, "memory_bytes": 25769803776, "kernel": "Linux 6.18.44", … },
+//!   "engine": "uring", "interrupted": false,
+//!   "method": { "runtime_seconds": 30.0, "ramp_seconds": 5.0, "warm_up_seconds": 30.0, "runs": 3, … },
+//!   "local": "file disk.img (1 GiB, 512-byte blocks)", "remote": "…",
+//!   "patterns": [ {
+//!     "pattern": { "name": "4k random read", "rw": "randread", "block_size_bytes": 4096, "iodepth": 32, … },
+//!     "local": { "iops": 1.0, "mib_per_second": 1.0, "latency": { "mean_ns": 1.0, "p50_ns": 1, … }, … },
+//!     "remote": { … },
+//!     "remote_percent_of_local": { "iops": 97.3, "throughput": 97.3, "mean_latency": 102.8, … },
+//!     "errors": []
+//!   } ] }
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+use crate::cpu::CpuUse;
+use crate::generator::Sample;
+use crate::latency::{Latencies, LatencySummary};
+use crate::machine::Machine;
+use crate::pattern::Pattern;
+use crate::progress::SideName;
+
+/// Version of the JSON.
+pub const SCHEMA: u32 = 1;
+/// Bytes in a MiB.
+const MIB: f64 = (1 << 20) as f64;
+
+/// All results of one benchmark.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`] of what wrote it.
+    pub schema: u32,
+    /// Name and version of what wrote it.
+    pub tool: String,
+    /// When it began, in UTC: `2026-11-21T05:06:13Z`.
+    pub date: String,
+    /// The command that ran it.
+    pub command_line: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// The generator's event loop: `uring` or `portable`.
+    pub engine: String,
+    /// How it was measured.
+    pub method: Method,
+    /// The local namespace, if one was measured.
+    pub local: Option<String>,
+    /// The remote namespace, if one was measured.
+    pub remote: Option<String>,
+    /// One per pattern, in the order of the plan.
+    pub patterns: Vec<PatternReport>,
+    /// It was cancelled: the last pattern may lack runs, and later ones are missing.
+    pub interrupted: bool,
+}
+
+/// How a report was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Method {
+    /// Measured time of each run; with `io_size_bytes`, the longest.
+    pub runtime_seconds: f64,
+    /// Unmeasured load at the start of each run.
+    pub ramp_seconds: f64,
+    /// Unmeasured load before a side's first run of each pattern.
+    pub warm_up_seconds: f64,
+    /// Runs of each pattern and side, averaged.
+    pub runs: u32,
+    /// Bytes used of each namespace, from its start; `null` is all of it.
+    pub size_bytes: Option<u64>,
+    /// Bytes after which each job of a run was done.
+    pub io_size_bytes: Option<u64>,
+    /// In words: order of the runs, regions of sequential jobs, what is averaged.
+    pub notes: Vec<String>,
+}
+
+/// One pattern on both sides.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PatternReport {
+    /// The pattern, as it was run.
+    pub pattern: Pattern,
+    /// The local side, if it was measured.
+    pub local: Option<Figures>,
+    /// The remote side, if it was measured.
+    pub remote: Option<Figures>,
+    /// The remote side relative to the local, if both were measured.
+    pub remote_percent_of_local: Option<Percent>,
+    /// Why figures are missing, or made of fewer runs than planned.
+    pub errors: Vec<Failure>,
+}
+
+/// A run that came to a bad end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Which side.
+    pub side: SideName,
+    /// Which run, from 0.
+    pub run: u32,
+    /// What happened, as a sentence.
+    pub message: String,
+}
+
+/// What one side did in one pattern: the mean of its runs, except where a field says otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// I/Os per second.
+    pub iops: f64,
+    /// Throughput.
+    pub mib_per_second: f64,
+    /// Latencies: the mean is the mean of the runs' means, percentiles and maximum are of all runs' I/Os together.
+    pub latency: LatencySummary,
+    /// Processor use of the host.
+    pub host_cpu: Option<CpuUse>,
+    /// Processor use of the target.
+    pub target_cpu: Option<CpuUse>,
+    /// Resident memory of the host's process after a run, the largest.
+    pub host_memory_bytes: Option<u64>,
+    /// Resident memory of the target's process after a run, the largest.
+    pub target_memory_bytes: Option<u64>,
+    /// Reads measured, over all runs.
+    pub reads: u64,
+    /// Writes measured, over all runs.
+    pub writes: u64,
+    /// Each run by itself.
+    pub runs: Vec<RunFigures>,
+}
+
+/// One run of one side.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunFigures {
+    /// Measured time.
+    pub seconds: f64,
+    /// I/Os per second.
+    pub iops: f64,
+    /// Throughput.
+    pub mib_per_second: f64,
+    /// Latencies.
+    pub latency: LatencySummary,
+    /// Processor use of the host.
+    pub host_cpu: Option<CpuUse>,
+    /// Processor use of the target.
+    pub target_cpu: Option<CpuUse>,
+}
+
+/// The remote side as a percentage of the local. 100 is equal; more is better for the first two, worse for the others.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Percent {
+    /// I/Os per second.
+    pub iops: f64,
+    /// Throughput.
+    pub throughput: f64,
+    /// Mean latency.
+    pub mean_latency: f64,
+    /// Median latency.
+    pub p50_latency: f64,
+    /// 99th percentile of the latency.
+    pub p99_latency: f64,
+    /// 99.9th percentile of the latency.
+    pub p99_9_latency: f64,
+    /// Processor time per I/O of host and target together, where it was measured.
+    pub cpu_per_io: Option<f64>,
+}
+
+impl Report {
+    /// The report as indented JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("a report has only keys and numbers of JSON's")
+    }
+
+    /// Reads a report that [`to_json`](Report::to_json) wrote.
+    ///
+    /// # Errors
+    ///
+    /// If it is no report, or one of a newer schema.
+    pub fn from_json(text: &str) -> Result<Report, serde_json::Error> {
+        use serde::de::Error;
+        let report: Report = serde_json::from_str(text)?;
+        if report.schema > SCHEMA {
+            let schema = report.schema;
+            return Err(Error::custom(format_args!("schema {schema} is newer than {SCHEMA}")));
+        }
+        Ok(report)
+    }
+
+    /// Some run came to a bad end.
+    pub fn has_errors(&self) -> bool {
+        self.patterns.iter().any(|pattern| !pattern.errors.is_empty())
+    }
+}
+
+impl Figures {
+    /// Averages runs of one pattern. Nothing without runs.
+    pub(crate) fn average(pattern: &Pattern, samples: &[Sample]) -> Option<Figures> {
+        if samples.is_empty() {
+            return None;
+        }
+        let runs: Vec<RunFigures> = samples.iter().map(|s| RunFigures::new(pattern, s)).collect();
+        let mut latencies = Latencies::new();
+        samples.iter().for_each(|sample| latencies.merge(&sample.latencies));
+        let latency = LatencySummary {
+            mean_ns: mean(runs.iter().map(|run| run.latency.mean_ns)),
+            ..latencies.summary()
+        };
+        Some(Figures {
+            iops: mean(runs.iter().map(|run| run.iops)),
+            mib_per_second: mean(runs.iter().map(|run| run.mib_per_second)),
+            latency,
+            host_cpu: mean_cpu(&runs, |run| run.host_cpu),
+            target_cpu: mean_cpu(&runs, |run| run.target_cpu),
+            host_memory_bytes: samples.iter().filter_map(|s| s.host_memory_bytes).max(),
+            target_memory_bytes: samples.iter().filter_map(|s| s.target_memory_bytes).max(),
+            reads: samples.iter().map(|sample| sample.reads).sum(),
+            writes: samples.iter().map(|sample| sample.writes).sum(),
+            runs,
+        })
+    }
+
+    /// Processor time per I/O of host and target together, in microseconds.
+    pub fn cpu_us_per_io(&self) -> Option<f64> {
+        let parts = [self.host_cpu, self.target_cpu];
+        parts.into_iter().flatten().map(|cpu| cpu.us_per_io).reduce(|a, b| a + b)
+    }
+}
+
+impl RunFigures {
+    fn new(pattern: &Pattern, sample: &Sample) -> RunFigures {
+        let seconds = sample.elapsed.as_secs_f64();
+        let count = (sample.reads + sample.writes) as f64;
+        let iops = if seconds > 0.0 { count / seconds } else { 0.0 };
+        let cpu = |used| CpuUse::new(used, sample.cpu_elapsed, iops);
+        RunFigures {
+            seconds,
+            iops,
+            mib_per_second: iops * f64::from(pattern.block_size_bytes) / MIB,
+            latency: sample.latencies.summary(),
+            host_cpu: sample.host_cpu.and_then(cpu),
+            target_cpu: sample.target_cpu.and_then(cpu),
+        }
+    }
+}
+
+impl Percent {
+    /// `remote` relative to `local`. Nothing if there is nothing to relate to.
+    pub fn new(local: &Figures, remote: &Figures) -> Option<Percent> {
+        let of = |remote: f64, local: f64| (local > 0.0).then(|| remote / local * 100.0);
+        let (l, r) = (&local.latency, &remote.latency);
+        let cpu = local.cpu_us_per_io().zip(remote.cpu_us_per_io());
+        Some(Percent {
+            iops: of(remote.iops, local.iops)?,
+            throughput: of(remote.mib_per_second, local.mib_per_second)?,
+            mean_latency: of(r.mean_ns, l.mean_ns)?,
+            p50_latency: of(r.p50_ns as f64, l.p50_ns as f64)?,
+            p99_latency: of(r.p99_ns as f64, l.p99_ns as f64)?,
+            p99_9_latency: of(r.p99_9_ns as f64, l.p99_9_ns as f64)?,
+            cpu_per_io: cpu.and_then(|(local, remote)| of(remote, local)),
+        })
+    }
+}
+
+fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len();
+    if count == 0 { 0.0 } else { values.sum::<f64>() / count as f64 }
+}
+
+/// The mean, if every run has a value: a mean of some would look like one of all.
+fn mean_cpu(runs: &[RunFigures], of: impl Fn(&RunFigures) -> Option<CpuUse>) -> Option<CpuUse> {
+    let all: Vec<CpuUse> = runs.iter().map(of).collect::<Option<_>>()?;
+    Some(CpuUse {
+        percent_of_core: mean(all.iter().map(|cpu| cpu.percent_of_core)),
+        us_per_io: mean(all.iter().map(|cpu| cpu.us_per_io)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pattern::Rw;
+    use crate::testing::{figures, report};
+    use farblock_reactor::EngineKind;
+    use std::time::Duration;
+
+    fn sample(ios: u64, seconds: u64, latency_us: u64) -> Sample {
+        let mut latencies = Latencies::new();
+        (0..ios).for_each(|_| latencies.record(Duration::from_micros(latency_us)));
+        Sample {
+            reads: ios,
+            writes: 0,
+            latencies,
+            elapsed: Duration::from_secs(seconds),
+            host_cpu: Some(Duration::from_millis(500 * seconds)),
+            target_cpu: None,
+            cpu_elapsed: Duration::from_secs(seconds),
+            host_memory_bytes: Some(ios),
+            target_memory_bytes: None,
+            engine: EngineKind::Portable,
+        }
+    }
+
+    #[test]
+    fn runs_are_averaged() {
+        let pattern = Pattern::new(Rw::Read, 1 << 20, 1, 1);
+        let samples = [sample(1000, 10, 100), sample(4000, 20, 400)];
+        let figures = Figures::average(&pattern, &samples).expect("two runs");
+        assert_eq!((figures.iops, figures.mib_per_second), (150.0, 150.0));
+        assert_eq!(figures.latency.mean_ns, 250_000.0, "the mean of the runs' means");
+        assert_eq!(figures.latency.max_ns, 400_000);
+        assert_eq!(figures.latency.p50_ns / 1000, 400, "the median of all I/Os");
+        let cpu = figures.host_cpu.expect("measured in both");
+        assert!((cpu.percent_of_core - 50.0).abs() < 1e-9);
+        assert!((cpu.us_per_io - (5000.0 + 2500.0) / 2.0).abs() < 1e-6);
+        assert_eq!((figures.target_cpu, figures.reads), (None, 5000));
+        assert_eq!((figures.host_memory_bytes, figures.runs.len()), (Some(4000), 2));
+        assert_eq!(Figures::average(&pattern, &[]), None);
+    }
+
+    #[test]
+    fn a_clock_that_some_runs_lack_is_not_averaged() {
+        let pattern = Pattern::new(Rw::Read, 4096, 1, 1);
+        let without = Sample { host_cpu: None, ..sample(10, 1, 1) };
+        let figures = Figures::average(&pattern, &[sample(10, 1, 1), without]).expect("two runs");
+        assert_eq!(figures.host_cpu, None);
+    }
+
+    #[test]
+    fn percentages_are_those_of_the_documents() {
+        // StarWind's 4k random read: 5,540,879 IOPS at 0.369 ms of 5,696,000 at 0.359 ms.
+        let local = figures(5_696_000.0, 4096, 359_000.0, None);
+        let remote = figures(5_540_879.0, 4096, 369_000.0, None);
+        let percent = Percent::new(&local, &remote).expect("both measured");
+        assert_eq!(format!("{:.1} {:.1}", percent.iops, percent.mean_latency), "97.3 102.8");
+        assert!((percent.iops - percent.throughput).abs() < 1e-9);
+        let nothing = figures(0.0, 4096, 0.0, None);
+        assert_eq!(Percent::new(&nothing, &remote), None);
+    }
+
+    #[test]
+    fn processor_time_is_that_of_both_ends() {
+        let local = figures(1000.0, 4096, 1000.0, Some((2.0, None)));
+        let remote = figures(1000.0, 4096, 1000.0, Some((5.0, Some(4.0))));
+        let percent = Percent::new(&local, &remote).expect("both measured");
+        assert_eq!(percent.cpu_per_io, Some(450.0));
+    }
+
+    #[test]
+    fn json_round_trips_and_a_newer_schema_is_refused() {
+        let report = report();
+        let text = report.to_json();
+        assert_eq!(Report::from_json(&text).expect("our own"), report);
+        let newer = text.replacen("\"schema\": 1", "\"schema\": 2", 1);
+        let error = Report::from_json(&newer).expect_err("a newer schema");
+        assert!(error.to_string().contains("schema 2 is newer than 1"), "{error}");
+        insta::assert_snapshot!(text);
+    }
+}

@@ -1,0 +1,271 @@
+//! A report as text: the documents' table, for a terminal of 130 columns or more.
+//!
+//! The first block has what was measured, one line per pattern and side; the second the remote side as a percentage of
+//! the local; then what there is to say about single patterns.
+
+use crate::cpu::CpuUse;
+use crate::format::{self, NOTHING};
+use crate::result::{Figures, PatternReport, Percent, Report};
+
+/// Spaces between two columns.
+const GAP: &str = "  ";
+
+/// The whole report as text, lines ended.
+pub fn render(report: &Report) -> String {
+    let mut text = String::new();
+    let mut line = |words: &str| {
+        text.push_str(words.trim_end());
+        text.push('\n');
+    };
+    line(&format!("{}, {}", report.tool, report.date));
+    line(&format!("machine  {}", format::machine(report)));
+    for (name, side) in [("local  ", &report.local), ("remote ", &report.remote)] {
+        if let Some(description) = side {
+            line(&format!("{name}  {description}"));
+        }
+    }
+    line(&format!("method   {}", format::method(&report.method)));
+    line("");
+    text.push_str(&performance(report).render());
+    if report.patterns.iter().any(|pattern| pattern.remote_percent_of_local.is_some()) {
+        text.push_str("\nremote as a percentage of local (IOPS, MiB/s: more is better; latency, CPU: less)\n\n");
+        text.push_str(&percentages(report).render());
+    }
+    let remarks = remarks(report);
+    if !remarks.is_empty() {
+        text.push('\n');
+        text.push_str(&remarks);
+    }
+    text
+}
+
+fn performance(report: &Report) -> Grid {
+    let any = |of: fn(&Figures) -> Option<CpuUse>| {
+        let mut all = report.patterns.iter().flat_map(|p| [&p.local, &p.remote]).flatten();
+        all.any(|figures| of(figures).is_some())
+    };
+    let (host, target) = (any(|f| f.host_cpu), any(|f| f.target_cpu));
+    let mut grid = Grid::new(&["pattern", "jobs × depth", "side"]);
+    grid.column("IOPS");
+    grid.column("MiB/s");
+    grid.group("latency, µs", &["mean", "p50", "p99", "p99.9", "max"]);
+    if host {
+        grid.group("host CPU", &["%", "µs/IO"]);
+    }
+    if target {
+        grid.group("target CPU", &["%", "µs/IO"]);
+    }
+    for pattern in &report.patterns {
+        let mut heading = [pattern.pattern.name.clone(), format::jobs_and_depth(&pattern.pattern)];
+        for (side, figures) in sides(report, pattern) {
+            let mut row: Vec<String> = heading.iter_mut().map(std::mem::take).collect();
+            row.push(side.to_owned());
+            row.extend(performance_cells(figures, host, target));
+            grid.rows.push(row);
+        }
+    }
+    grid
+}
+
+fn sides<'a>(
+    report: &Report,
+    pattern: &'a PatternReport,
+) -> impl Iterator<Item = (&'static str, Option<&'a Figures>)> {
+    let local = report.local.is_some().then_some(("local", pattern.local.as_ref()));
+    let remote = report.remote.is_some().then_some(("remote", pattern.remote.as_ref()));
+    [local, remote].into_iter().flatten()
+}
+
+fn performance_cells(figures: Option<&Figures>, host: bool, target: bool) -> Vec<String> {
+    let number =
+        |show: &dyn Fn(&Figures) -> String| figures.map_or_else(|| NOTHING.to_owned(), show);
+    let mut cells = vec![
+        number(&|f| format::iops(f.iops)),
+        number(&|f| format::tenths(f.mib_per_second)),
+        number(&|f| format::us(f.latency.mean_ns)),
+        number(&|f| format::us(f.latency.p50_ns as f64)),
+        number(&|f| format::us(f.latency.p99_ns as f64)),
+        number(&|f| format::us(f.latency.p99_9_ns as f64)),
+        number(&|f| format::us(f.latency.max_ns as f64)),
+    ];
+    let mut cpu = |used: Option<CpuUse>| {
+        cells.push(format::optional(used.map(|cpu| cpu.percent_of_core), format::tenths));
+        cells.push(format::optional(used.map(|cpu| cpu.us_per_io), format::fine));
+    };
+    if host {
+        cpu(figures.and_then(|f| f.host_cpu));
+    }
+    if target {
+        cpu(figures.and_then(|f| f.target_cpu));
+    }
+    cells
+}
+
+fn percentages(report: &Report) -> Grid {
+    let mut grid = Grid::new(&["pattern", "jobs × depth"]);
+    grid.column("IOPS");
+    grid.column("MiB/s");
+    grid.group("latency", &["mean", "p50", "p99", "p99.9"]);
+    grid.column("CPU/IO");
+    for pattern in &report.patterns {
+        let percent = pattern.remote_percent_of_local;
+        let cell = |of: fn(Percent) -> f64| format::optional(percent.map(of), format::tenths);
+        grid.rows.push(vec![
+            pattern.pattern.name.clone(),
+            format::jobs_and_depth(&pattern.pattern),
+            cell(|p| p.iops),
+            cell(|p| p.throughput),
+            cell(|p| p.mean_latency),
+            cell(|p| p.p50_latency),
+            cell(|p| p.p99_latency),
+            cell(|p| p.p99_9_latency),
+            format::optional(percent.and_then(|p| p.cpu_per_io), format::tenths),
+        ]);
+    }
+    grid
+}
+
+fn remarks(report: &Report) -> String {
+    let mut text = String::new();
+    for pattern in &report.patterns {
+        let name = &pattern.pattern.name;
+        if let Some(note) = &pattern.pattern.note {
+            text.push_str(&format!("{name}: {note}\n"));
+        }
+        for failure in &pattern.errors {
+            let (side, run) = (failure.side.name(), failure.run + 1);
+            text.push_str(&format!("{name}: {side}, run {run}: {}\n", failure.message));
+        }
+    }
+    if report.interrupted {
+        text.push_str("interrupted: later runs and patterns were not measured\n");
+    }
+    text
+}
+
+/// Columns that line up. The first ones, named at the start, are words on the left; all others numbers on the right.
+struct Grid {
+    words: usize,
+    header: Vec<String>,
+    /// Titles above several columns: the first, how many, and what.
+    groups: Vec<(usize, usize, &'static str)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Grid {
+    fn new(words: &[&str]) -> Grid {
+        let header = words.iter().map(|&word| word.to_owned()).collect();
+        Grid { words: words.len(), header, groups: Vec::new(), rows: Vec::new() }
+    }
+
+    fn column(&mut self, name: &str) {
+        self.header.push(name.to_owned());
+    }
+
+    fn group(&mut self, title: &'static str, names: &[&str]) {
+        self.groups.push((self.header.len(), names.len(), title));
+        names.iter().for_each(|name| self.column(name));
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let rows = || std::iter::once(&self.header).chain(&self.rows);
+        let width = |column: usize| rows().map(|row| row[column].chars().count()).max();
+        let mut widths: Vec<usize> =
+            (0..self.header.len()).map(|column| width(column).unwrap_or(0)).collect();
+        for (first, count, title) in &self.groups {
+            // Room for the title, at the cost of the first of its columns.
+            let span = span_width(&widths, *first, *count);
+            widths[*first] += (title.chars().count() + 4).saturating_sub(span);
+        }
+        widths
+    }
+
+    fn render(&self) -> String {
+        let widths = self.widths();
+        let mut text = String::new();
+        let mut push = |line: String| {
+            text.push_str(line.trim_end());
+            text.push('\n');
+        };
+        push(self.group_line(&widths));
+        push(self.line(&self.header, &widths));
+        push("─".repeat(span_width(&widths, 0, widths.len())));
+        for row in &self.rows {
+            push(self.line(row, &widths));
+        }
+        text
+    }
+
+    fn group_line(&self, widths: &[usize]) -> String {
+        let mut cells: Vec<String> = Vec::new();
+        let mut column = 0;
+        while column < widths.len() {
+            let group = self.groups.iter().find(|(first, ..)| *first == column);
+            let (count, cell) = match group {
+                None => (1, " ".repeat(widths[column])),
+                Some((first, count, title)) => {
+                    let width = span_width(widths, *first, *count);
+                    (*count, format!("{:─^width$}", format!(" {title} ")))
+                }
+            };
+            cells.push(cell);
+            column += count;
+        }
+        cells.join(GAP)
+    }
+
+    fn line(&self, cells: &[String], widths: &[usize]) -> String {
+        let aligned = cells.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
+            if column < self.words { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        aligned.collect::<Vec<_>>().join(GAP)
+    }
+}
+
+fn span_width(widths: &[usize], first: usize, count: usize) -> usize {
+    widths[first..first + count].iter().sum::<usize>() + (count - 1) * GAP.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn widest(text: &str) -> usize {
+        let tables = text.lines().filter(|line| !line.contains(": "));
+        tables.map(|line| line.chars().count()).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn both_sides() {
+        let text = render(&testing::report());
+        assert!((120..=150).contains(&widest(&text)), "{} columns\n{text}", widest(&text));
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn one_side_has_no_percentages() {
+        let mut report = testing::report();
+        report.remote = None;
+        report.interrupted = true;
+        report.patterns.truncate(2);
+        for pattern in &mut report.patterns {
+            pattern.remote = None;
+            pattern.remote_percent_of_local = None;
+        }
+        insta::assert_snapshot!(render(&report));
+    }
+
+    #[test]
+    fn the_largest_numbers_still_fit() {
+        let mut report = testing::report();
+        for pattern in &mut report.patterns {
+            let huge = testing::figures(99_999_999.0, 4096, 3e10, Some((99.9, Some(99.9))));
+            pattern.remote_percent_of_local = Percent::new(&huge, &huge);
+            (pattern.local, pattern.remote) = (Some(huge.clone()), Some(huge));
+            pattern.errors.clear();
+        }
+        let text = render(&report);
+        assert!(widest(&text) <= 180, "{}", widest(&text));
+    }
+}

@@ -1,0 +1,86 @@
+//! What a person reads when something does not work: one sentence, and an exit code.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+/// Why a command ends without having done what it was asked for.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// What was asked for makes no sense (exit code 2, as for a bad command line).
+    Usage(String),
+    /// It made sense and did not work (exit code 1).
+    Run(String),
+    /// A signal ended it (exit code 130, as the shell has it for Ctrl-C).
+    Interrupted(String),
+    /// Whoever read our output has had enough: nobody is there to be told (exit code 0).
+    OutputClosed,
+}
+
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+impl Failure {
+    pub(crate) fn run(sentence: impl fmt::Display) -> Failure {
+        Failure::Run(sentence.to_string())
+    }
+
+    pub(crate) fn usage(sentence: impl fmt::Display) -> Failure {
+        Failure::Usage(sentence.to_string())
+    }
+
+    /// Text that could not be written to the standard output.
+    pub(crate) fn output(error: &io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::OutputClosed,
+            _ => Failure::Run(format!("cannot write to the standard output: {}", os(error))),
+        }
+    }
+
+    /// Tells the person, and gives what the process exits with.
+    pub(crate) fn report(&self) -> ExitCode {
+        let (code, sentence) = match self {
+            Failure::Usage(sentence) => (2, sentence),
+            Failure::Run(sentence) => (1, sentence),
+            Failure::Interrupted(sentence) => (130, sentence),
+            Failure::OutputClosed => return ExitCode::SUCCESS,
+        };
+        let red = crate::output::stderr_has_colour();
+        let (start, end) = if red { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
+        // If nobody reads the standard error either, there is the exit code.
+        let _ = crate::output::write_stderr(&format!("{start}error:{end} {sentence}\n"));
+        ExitCode::from(code)
+    }
+}
+
+impl From<farblock_host::Error> for Failure {
+    fn from(error: farblock_host::Error) -> Failure {
+        Failure::run(error)
+    }
+}
+
+impl From<farblock_backends::OpenError> for Failure {
+    fn from(error: farblock_backends::OpenError) -> Failure {
+        Failure::run(error)
+    }
+}
+
+/// An operating system's error in its own words, without Rust's `(os error 28)`.
+pub(crate) fn os(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error ") {
+        Some(at) => text[..at].to_owned(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn system_errors_are_words_only() {
+        let error = io::Error::from_raw_os_error(2);
+        assert!(!os(&error).contains("os error"), "{}", os(&error));
+        assert_eq!(os(&io::Error::other("odd")), "odd");
+    }
+}

@@ -1,0 +1,86 @@
+//! `farblock`: share disks over NVMe/TCP and use them from anywhere, entirely in user space.
+//!
+//! The binary is thin: it reads the command line ([`args`]), calls the crates below it, and prints
+//! tables or JSON. Its own contract is with people and scripts:
+//! - Results go to the standard output, everything else (progress, notes, logs, errors) to the
+//!   standard error.
+//! - An error is one sentence that says what is wrong and what to do. The exit code is 2 when the
+//!   command line or a configuration makes no sense, 1 when something failed, 130 after a signal.
+//! - A closed pipe is an ordinary end; no peer, file or option causes a panic.
+
+mod args;
+mod discover;
+mod error;
+mod identify;
+mod logging;
+mod machine;
+mod output;
+mod pending;
+mod remote;
+mod serve;
+mod signals;
+mod table;
+mod transfer;
+mod values;
+
+use args::{Cli, Command};
+use clap::{CommandFactory, Parser};
+use error::Result;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    logging::start(cli.global.verbose, cli.global.quiet);
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+/// Prints help, the version, or what is wrong with the command line.
+fn usage(error: &clap::Error) -> ExitCode {
+    // If nobody reads it, there is the exit code.
+    let _ = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+fn run(cli: Cli) -> Result<()> {
+    let global = &cli.global;
+    match cli.command {
+        Command::Serve(mut args) => {
+            args.json |= cli.json;
+            serve::run(&args, global)
+        }
+        Command::Discover(mut args) => {
+            args.json |= cli.json;
+            discover::run(&args, global)
+        }
+        Command::Id(mut args) => {
+            args.json |= cli.json;
+            identify::run(&args, global)
+        }
+        Command::Read(mut args) => {
+            args.json |= cli.json;
+            transfer::read(&args, global)
+        }
+        Command::Write(mut args) => {
+            args.json |= cli.json;
+            transfer::write(&args, global)
+        }
+        Command::Copy(mut args) => {
+            args.json |= cli.json;
+            transfer::copy(&args, global)
+        }
+        Command::Completions(args) => completions(args.shell),
+        _ => Ok(()),
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "farblock", &mut script);
+    output::print(&String::from_utf8_lossy(&script))
+}

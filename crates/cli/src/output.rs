@@ -1,0 +1,41 @@
+//! Writing to the terminal or the pipe: what every command prints goes through here, so that a
+//! closed pipe is an ordinary end and never a panic.
+
+use crate::error::{Failure, Result};
+use serde::Serialize;
+use std::io::{self, IsTerminal, Write};
+
+/// Writes text to the standard output and flushes it.
+pub(crate) fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Failure::output(&e))
+}
+
+/// Writes a value as JSON: on several lines for people who look at it.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).expect("our own types are JSON");
+    print(&format!("{text}\n"))
+}
+
+/// Writes a value as JSON on one line, for programs that wait for it.
+pub(crate) fn print_json_line(value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string(value).expect("our own types are JSON");
+    print(&format!("{text}\n"))
+}
+
+/// Writes text to the standard error.
+pub(crate) fn write_stderr(text: &str) -> io::Result<()> {
+    io::stderr().lock().write_all(text.as_bytes())
+}
+
+/// Tells the person something that is no error and no result, if there is anybody to be told.
+pub(crate) fn note(text: &str) {
+    let _ = write_stderr(&format!("{text}\n"));
+}
+
+/// Whether colours are welcome on the standard error: it is a terminal and nobody said otherwise
+/// (<https://no-color.org>).
+pub(crate) fn stderr_has_colour() -> bool {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !refused && io::stderr().is_terminal()
+}

@@ -1,0 +1,102 @@
+//! `farblock serve`: runs a target until it is told to stop.
+
+mod announce;
+mod config;
+mod disks;
+mod located;
+
+use crate::args::{Global, ServeArgs};
+use crate::error::{Failure, Result};
+use crate::output;
+use crate::signals::Stop;
+use farblock_proto::ids::NamespaceId;
+use farblock_target::{Export, StartError, Subsystem, Target, TargetConfig};
+use farblock_wire::tcp::PORT_IO;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// Runs the command.
+pub(crate) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
+    // First, so that a signal while disks are being opened ends it cleanly as well.
+    let stop = Stop::install()?;
+    let mut config = match &args.config {
+        Some(path) => config::load(path)?,
+        None => from_paths(args)?,
+    };
+    if args.config.is_none() || global.engine != farblock_reactor::EngineKind::Auto {
+        config.engine = global.engine;
+    }
+    let target = Target::start(&config).map_err(|error| explain(&error, args))?;
+    announce::announce(&target, &config, args.json, global.quiet)?;
+    stop.wait();
+    let connections = target.connections();
+    if !global.quiet && connections > 0 {
+        let plural = if connections == 1 { "" } else { "s" };
+        output::note(&format!(
+            "stopping: finishing what {connections} connection{plural} had accepted (again to stop at once)"
+        ));
+    }
+    target.stop().map_err(|error| {
+        Failure::run(format_args!("an event loop had failed: {}", crate::error::os(&error)))
+    })
+}
+
+/// One subsystem with a namespace for each path.
+fn from_paths(args: &ServeArgs) -> Result<TargetConfig> {
+    let specs = args.paths.iter().map(|path| disks::parse(path)).collect::<Result<Vec<_>, _>>();
+    let specs = specs.map_err(Failure::Usage)?;
+    let nqn = args.nqn.clone().unwrap_or_else(|| disks::default_nqn(&specs));
+    let mut subsystem = Subsystem::new(&nqn);
+    subsystem.config.allow_any_host = args.allow_host.is_empty();
+    subsystem.config.allowed_hosts.clone_from(&args.allow_host);
+    subsystem.config.check().map_err(|error| Failure::usage(format_args!("--nqn: {error}")))?;
+    for (index, spec) in specs.iter().enumerate() {
+        let namespace = spec.open(args.block_size, args.read_only)?;
+        let nsid = NamespaceId(index as u32 + 1);
+        subsystem.exports.insert(nsid, Export { namespace, identity: disks::identity(spec) });
+    }
+    let default = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT_IO));
+    let listeners = if args.listen.is_empty() { vec![default] } else { args.listen.clone() };
+    Ok(TargetConfig {
+        subsystems: vec![subsystem],
+        listeners,
+        cores: args.cores.clone().map(|cores| cores.0).unwrap_or_default(),
+        ..TargetConfig::default()
+    })
+}
+
+/// Says which option would help.
+fn explain(error: &StartError, args: &ServeArgs) -> Failure {
+    let place = match &args.config {
+        Some(path) => format!("listeners in {}", path.display()),
+        None => "--listen".to_owned(),
+    };
+    Failure::run(match error {
+        StartError::Listen(address, problem) if problem.kind() == io::ErrorKind::AddrInUse => {
+            let next = address.port().checked_add(1).unwrap_or(0);
+            let other = SocketAddr::new(address.ip(), next);
+            format!(
+                "cannot listen on {address}: another program uses this port; \
+                 choose another one with {place} {other} (port 0 takes a free one)"
+            )
+        }
+        StartError::Listen(address, problem)
+            if problem.kind() == io::ErrorKind::AddrNotAvailable =>
+        {
+            format!(
+                "cannot listen on {address}: this machine has no such address; choose another one \
+                 with {place}, for example 0.0.0.0:{} for all of this machine's",
+                address.port()
+            )
+        }
+        StartError::Core(core, _) => {
+            let count = std::thread::available_parallelism().map_or(1, usize::from);
+            format!(
+                "cannot run on processor {core}: this process may use {count} of them; \
+                 choose others with {}",
+                if args.config.is_some() { "cores" } else { "--cores" }
+            )
+        }
+        other => other.to_string(),
+    })
+}

@@ -1,0 +1,309 @@
+//! Who this host says it is: its NQN and its identifier.
+//!
+//! Where they come from, the first that there is:
+//! 1. the options of the connection,
+//! 2. `/etc/nvme/hostnqn` and `/etc/nvme/hostid`, which nvme-cli keeps,
+//! 3. `hostid` in the user's configuration directory, made once at random,
+//! 4. random for this process, if nothing can be written.
+
+use farblock_wire::nqn::UUID_NQN_PREFIX;
+use std::fmt;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// A host identifier: a UUID.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HostId(pub [u8; 16]);
+
+impl HostId {
+    /// A random one (UUID version 4).
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn random() -> io::Result<HostId> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        Ok(HostId(bytes))
+    }
+
+    /// The host NQN that is made from this identifier.
+    #[must_use]
+    pub fn to_nqn(self) -> String {
+        format!("{UUID_NQN_PREFIX}{self}")
+    }
+}
+
+impl fmt::Display for HostId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            if matches!(index, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for HostId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostId({self})")
+    }
+}
+
+/// The text is no UUID.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ParseHostIdError;
+
+impl fmt::Display for ParseHostIdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a host identifier is a UUID that is not zero")
+    }
+}
+
+impl std::error::Error for ParseHostIdError {}
+
+impl FromStr for HostId {
+    type Err = ParseHostIdError;
+
+    fn from_str(text: &str) -> Result<HostId, ParseHostIdError> {
+        let dashes_fit = match text.len() {
+            36 => text
+                .bytes()
+                .enumerate()
+                .all(|(at, byte)| (byte == b'-') == matches!(at, 8 | 13 | 18 | 23)),
+            32 => !text.contains('-'),
+            _ => false,
+        };
+        if !dashes_fit {
+            return Err(ParseHostIdError);
+        }
+        let mut digits = text.chars().filter(|&c| c != '-').map(|c| c.to_digit(16));
+        let mut bytes = [0; 16];
+        for byte in &mut bytes {
+            let high = digits.next().flatten().ok_or(ParseHostIdError)?;
+            let low = digits.next().flatten().ok_or(ParseHostIdError)?;
+            *byte = (high * 16 + low) as u8;
+        }
+        if bytes == [0; 16] {
+            return Err(ParseHostIdError);
+        }
+        Ok(HostId(bytes))
+    }
+}
+
+/// Name and identifier of a host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostIdentity {
+    /// Host NQN.
+    pub nqn: String,
+    /// Host identifier.
+    pub id: HostId,
+}
+
+impl HostIdentity {
+    /// This host's identity: read or made once per process.
+    #[must_use]
+    pub fn of_this_host() -> &'static HostIdentity {
+        static IDENTITY: OnceLock<HostIdentity> = OnceLock::new();
+        IDENTITY.get_or_init(|| {
+            let system = cfg!(unix).then_some(Path::new("/etc/nvme"));
+            find(system, user_directory().as_deref())
+        })
+    }
+
+    /// This host's identity with what the options put in its place. A name alone keeps the
+    /// identifier only if that is the name's own.
+    #[must_use]
+    pub fn with(nqn: Option<&str>, id: Option<HostId>) -> HostIdentity {
+        match (nqn, id) {
+            (Some(nqn), Some(id)) => HostIdentity { nqn: nqn.to_owned(), id },
+            (None, Some(id)) => HostIdentity { nqn: id.to_nqn(), id },
+            (Some(nqn), None) => {
+                let id = id_of_nqn(nqn).unwrap_or(HostIdentity::of_this_host().id);
+                HostIdentity { nqn: nqn.to_owned(), id }
+            }
+            (None, None) => HostIdentity::of_this_host().clone(),
+        }
+    }
+}
+
+/// The UUID in a host NQN that is made from one.
+fn id_of_nqn(nqn: &str) -> Option<HostId> {
+    nqn.strip_prefix(UUID_NQN_PREFIX)?.parse().ok()
+}
+
+/// `farblock` in the user's configuration directory.
+fn user_directory() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let base = if cfg!(windows) {
+        PathBuf::from(variable("APPDATA")?)
+    } else {
+        match variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute()) {
+            Some(path) => path,
+            None => PathBuf::from(variable("HOME")?).join(".config"),
+        }
+    };
+    Some(base.join("farblock"))
+}
+
+fn find(system: Option<&Path>, user: Option<&Path>) -> HostIdentity {
+    if let Some(identity) = system.and_then(from_system) {
+        return identity;
+    }
+    let kept = match user {
+        Some(directory) => from_user(directory),
+        None => Err(io::Error::other("there is no home directory")),
+    };
+    let id = kept.or_else(|error| {
+        tracing::warn!(%error, "the host identity cannot be kept; it lasts for this process");
+        HostId::random()
+    });
+    // Without random numbers a fixed identity is still better than no connection.
+    let id = id.unwrap_or_else(|error| {
+        tracing::warn!(%error, "no random numbers: using a fixed host identity");
+        HostId(*b"farblock-no-rand")
+    });
+    HostIdentity { nqn: id.to_nqn(), id }
+}
+
+fn from_system(directory: &Path) -> Option<HostIdentity> {
+    let line = |name| {
+        let text = fs::read_to_string(directory.join(name)).ok()?;
+        text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+    };
+    let nqn: Option<String> = line("hostnqn").filter(|nqn| crate::url::check_name(nqn).is_ok());
+    let id: Option<HostId> = line("hostid").and_then(|text| text.parse().ok());
+    match (nqn, id) {
+        (Some(nqn), Some(id)) => Some(HostIdentity { nqn, id }),
+        (Some(nqn), None) => id_of_nqn(&nqn).map(|id| HostIdentity { nqn, id }),
+        (None, Some(id)) => Some(HostIdentity { nqn: id.to_nqn(), id }),
+        (None, None) => None,
+    }
+}
+
+/// Reads the identifier that is kept in the directory, or makes one.
+fn from_user(directory: &Path) -> io::Result<HostId> {
+    const TRIES: u32 = 10;
+    let path = directory.join("hostid");
+    for _ in 0..TRIES {
+        match fs::read_to_string(&path) {
+            Ok(text) if !text.trim().is_empty() => {
+                return text.trim().parse().map_err(|error: ParseHostIdError| {
+                    io::Error::other(format!("{}: {error}", path.display()))
+                });
+            }
+            // Another process has created it just now and is about to write.
+            Ok(_) => std::thread::sleep(Duration::from_millis(5)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(directory)?;
+                let created = fs::OpenOptions::new().write(true).create_new(true).open(&path);
+                match created {
+                    Ok(mut file) => {
+                        let id = HostId::random()?;
+                        file.write_all(format!("{id}\n").as_bytes())?;
+                        return Ok(id);
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::other(format!("{} is empty", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of this test's own, removed at the end.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new() -> Scratch {
+            let name = format!("farblock-identity-{}", HostId::random().unwrap());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir(&path).unwrap();
+            Scratch(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
+
+    #[test]
+    fn identifiers_are_uuids() {
+        let id: HostId = UUID.parse().unwrap();
+        assert_eq!(id.to_string(), UUID);
+        assert_eq!(UUID.replace('-', "").parse(), Ok(id));
+        assert_eq!(id.to_nqn(), format!("nqn.2014-08.org.nvmexpress:uuid:{UUID}"));
+        let zero = "00000000-0000-0000-0000-000000000000";
+        for bad in ["", "x", &UUID[1..], &UUID.replace('a', "g"), zero, &UUID.replace('0', "é")] {
+            assert_eq!(bad.parse::<HostId>(), Err(ParseHostIdError), "{bad}");
+        }
+        let random = HostId::random().unwrap();
+        assert_eq!((random.0[6] >> 4, random.0[8] >> 6), (4, 2));
+        assert_ne!(random, HostId::random().unwrap());
+    }
+
+    #[test]
+    fn the_systems_files_come_first() {
+        let (system, user) = (Scratch::new(), Scratch::new());
+        fs::write(system.0.join("hostnqn"), "nqn.2014-08.org.example:me\n").unwrap();
+        fs::write(system.0.join("hostid"), format!("{UUID}\n")).unwrap();
+        let identity = find(Some(&system.0), Some(&user.0));
+        assert_eq!(identity.nqn, "nqn.2014-08.org.example:me");
+        assert_eq!(identity.id.to_string(), UUID);
+        assert!(fs::read_dir(&user.0).unwrap().next().is_none(), "nothing was written");
+    }
+
+    #[test]
+    fn one_of_the_systems_files_is_enough() {
+        let system = Scratch::new();
+        fs::write(system.0.join("hostid"), UUID).unwrap();
+        assert!(find(Some(&system.0), None).nqn.ends_with(UUID));
+        fs::remove_file(system.0.join("hostid")).unwrap();
+        fs::write(system.0.join("hostnqn"), format!("{UUID_NQN_PREFIX}{UUID}")).unwrap();
+        assert_eq!(find(Some(&system.0), None).id.to_string(), UUID);
+    }
+
+    #[test]
+    fn made_once_and_kept() {
+        let scratch = Scratch::new();
+        let directory = scratch.0.join("deeper/farblock");
+        let first = find(None, Some(&directory));
+        assert_eq!(find(None, Some(&directory)), first);
+        assert_eq!(first.nqn, first.id.to_nqn());
+    }
+
+    #[test]
+    fn nothing_writable_gives_one_for_now() {
+        let scratch = Scratch::new();
+        let file = scratch.0.join("file");
+        fs::write(&file, "").unwrap();
+        let first = find(None, Some(&file.join("below")));
+        assert_ne!(find(None, None), first);
+    }
+
+    #[test]
+    fn options_win() {
+        let id: HostId = UUID.parse().unwrap();
+        let both = HostIdentity::with(Some("nqn.me"), Some(id));
+        assert_eq!((both.nqn.as_str(), both.id), ("nqn.me", id));
+        assert_eq!(HostIdentity::with(None, Some(id)).nqn, id.to_nqn());
+        assert_eq!(HostIdentity::with(Some(&id.to_nqn()), None).id, id);
+    }
+}

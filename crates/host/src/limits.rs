@@ -1,0 +1,56 @@
+//! Every limit of the host, with its unit. What happens at each is tested.
+
+use std::time::Duration;
+
+/// Entries of the admin queue; one less is in flight at once.
+pub const ADMIN_QUEUE_ENTRIES: u16 = 32;
+
+/// I/O queue pairs that are asked for, unless the options say otherwise.
+pub const QUEUES: u16 = 64;
+
+/// Most bytes that one command moves, if the controller allows more: larger operations are split.
+/// Beyond this, header overhead is nothing and other commands would wait.
+pub const MAX_COMMAND_BYTES: u32 = 1 << 20;
+
+/// In-capsule data up to this many bytes is copied next to its header instead of becoming a piece
+/// of its own in the gather list.
+pub const COPY_BYTES: usize = 4096;
+
+/// The rest of a payload of at least this many bytes is received straight into its destination.
+pub const DIRECT_RECEIVE_BYTES: u32 = 8192;
+
+/// Most in-capsule bytes used, whatever the controller announces.
+pub const MAX_IN_CAPSULE_BYTES: u32 = 64 << 10;
+
+/// Zeroes that are sent at once where the controller has no Write Zeroes command, in bytes.
+pub const ZEROES_BYTES: u32 = 256 << 10;
+
+/// How long a terminate PDU may take to be sent before the connection is closed all the same.
+pub const TERMINATE_TIME: Duration = Duration::from_secs(1);
+
+/// How long the orderly shutdown of a controller may take in all.
+pub const SHUTDOWN_TIME: Duration = Duration::from_secs(1);
+
+/// How long a new I/O queue is tried for while the controller has not let go of the last one yet.
+pub const BUSY_RETRY_TIME: Duration = Duration::from_secs(2);
+
+/// Pause between those tries.
+pub const BUSY_RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// Admin commands of users that wait or are in flight at once.
+pub const ADMIN_REQUESTS: usize = 1024;
+
+/// Largest transfer of an admin command, in bytes.
+pub const ADMIN_TRANSFER_BYTES: u32 = 4 << 20;
+
+/// Namespaces that a controller's list may name.
+pub const NAMESPACES: usize = 1 << 16;
+
+/// Referrals that discovery follows from one to the next.
+pub const REFERRAL_DEPTH: usize = 4;
+
+/// Failed commands that are logged per queue and [`LOG_PERIOD`].
+pub const LOGGED_FAILURES: u32 = 8;
+
+/// Period of [`LOGGED_FAILURES`].
+pub const LOG_PERIOD: Duration = Duration::from_secs(10);

@@ -1,0 +1,149 @@
+//! A remote namespace behind the contract of every block device.
+
+use crate::controller::Inner;
+use crate::error::Error;
+use crate::limits;
+use crate::queue::{RemoteQueue, Settings};
+use crate::shared::NamespaceState;
+use farblock_block::{BlockError, Geometry, Namespace, Queue};
+use farblock_proto::host::{ConnectError, NamespaceInfo};
+use farblock_reactor::{Reactor, TaskId};
+use std::sync::Arc;
+
+/// A namespace of a connected [`Controller`](crate::Controller), to read and write.
+///
+/// Each queue that is opened is a connection of its own. Opening one waits for the network, as
+/// long as the options say; nothing else does.
+#[derive(Clone)]
+pub struct RemoteNamespace {
+    controller: Arc<Inner>,
+    state: Arc<NamespaceState>,
+    info: NamespaceInfo,
+}
+
+impl RemoteNamespace {
+    pub(crate) fn new(controller: Arc<Inner>, info: NamespaceInfo) -> RemoteNamespace {
+        let geometry = Geometry {
+            read_only: info.read_only,
+            volatile_cache: controller.info().volatile_cache,
+            deallocate: controller.info().has_deallocate(),
+            optimal_blocks: info.optimal_blocks,
+            preferred_blocks: info.preferred_blocks,
+            ..Geometry::new(info.block_size, info.blocks)
+        };
+        let state = controller.shared().namespace(&info, geometry);
+        RemoteNamespace { controller, state, info }
+    }
+
+    /// What the controller said about the namespace when it was looked up.
+    #[must_use]
+    pub fn info(&self) -> &NamespaceInfo {
+        &self.info
+    }
+
+    /// As [`Namespace::open`], with the whole story if it fails.
+    ///
+    /// # Errors
+    /// When there is no queue to be had.
+    pub fn open_queue(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, Error> {
+        let shared = self.controller.shared();
+        if shared.is_lost() {
+            return Err(shared.lost_error());
+        }
+        let Some(qid) = shared.take_queue() else {
+            let granted = self.controller.info().queues;
+            return Err(self.controller.connect_error(ConnectError::NoQueueLeft { granted }));
+        };
+        let queue = self.open_as(qid, reactor, parent);
+        if queue.is_err() {
+            shared.return_queue(qid);
+        }
+        Ok(Box::new(queue?))
+    }
+
+    fn open_as(&self, qid: u16, reactor: &Reactor, parent: TaskId) -> Result<RemoteQueue, Error> {
+        let settings = self.settings();
+        let connected = self
+            .controller
+            .connect_queue(qid, settings.depth)
+            .map_err(|reason| self.controller.connect_error(reason))?;
+        let controller = (Arc::clone(&self.controller), qid);
+        let namespace = Arc::clone(&self.state);
+        RemoteQueue::new(reactor, parent, connected, namespace, settings, controller)
+            .map_err(Error::system)
+    }
+
+    fn settings(&self) -> Settings {
+        let (info, options) = (self.controller.info(), self.controller.options());
+        let most = info.max_transfer_bytes.unwrap_or(u32::MAX).min(limits::MAX_COMMAND_BYTES);
+        let block_size = self.info.block_size;
+        let in_capsule_bytes = info.in_capsule_bytes.min(limits::MAX_IN_CAPSULE_BYTES);
+        Settings {
+            nsid: self.info.nsid,
+            depth: info.queue_depth(options.queue_depth),
+            // A controller whose limit is less than a block refuses every command; let it.
+            command_bytes: (most / block_size).max(1) * block_size,
+            in_capsule_bytes: if options.in_capsule { in_capsule_bytes } else { 0 },
+            write_zeroes: info.has_write_zeroes(),
+            io_timeout: options.io_timeout,
+        }
+    }
+}
+
+impl Namespace for RemoteNamespace {
+    fn geometry(&self) -> Geometry {
+        self.state.geometry()
+    }
+
+    fn describe(&self) -> String {
+        let geometry = self.geometry();
+        let size = Size(geometry.capacity_bytes());
+        let url = self.controller.url(self.info.nsid);
+        format!("remote {url} ({size}, {}-byte blocks)", geometry.block_size)
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        self.open_queue(reactor, parent).map_err(|error| {
+            tracing::warn!("no queue: {error}");
+            match error {
+                Error::System(_) => BlockError::NoResources,
+                Error::Connect {
+                    reason: ConnectError::NoQueueLeft { .. } | ConnectError::ControllerBusy,
+                    ..
+                } => BlockError::NoResources,
+                _ => BlockError::Disconnected,
+            }
+        })
+    }
+}
+
+/// A capacity as people say it.
+struct Size(u64);
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let power = (self.0.max(1).ilog2() / 10) as usize;
+        let whole = self.0 >> (10 * power);
+        if whole << (10 * power) == self.0 {
+            return write!(f, "{whole} {}", UNITS[power]);
+        }
+        let tenths = (u128::from(self.0) * 10) >> (10 * power);
+        write!(f, "{}.{} {}", tenths / 10, tenths % 10, UNITS[power])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_for_people() {
+        let text = |bytes| Size(bytes).to_string();
+        assert_eq!(text(0), "0 bytes");
+        assert_eq!(text(512), "512 bytes");
+        assert_eq!(text(1 << 30), "1 GiB");
+        assert_eq!(text(3 << 29), "1.5 GiB");
+        assert_eq!(text(u64::MAX), "15.9 EiB");
+    }
+}

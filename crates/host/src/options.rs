@@ -1,0 +1,78 @@
+//! How to connect.
+
+use crate::identity::{HostId, HostIdentity};
+use crate::limits;
+use crate::url::Url;
+use farblock_proto::tcp::Digests;
+use farblock_reactor::EngineKind;
+use std::time::Duration;
+
+/// How to connect to a controller. The default suits a subsystem on a local network.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Check every PDU header with a CRC.
+    pub header_digest: bool,
+    /// Check all data with a CRC.
+    pub data_digest: bool,
+    /// Host NQN, instead of this machine's.
+    pub hostnqn: Option<String>,
+    /// Host identifier, instead of this machine's.
+    pub hostid: Option<HostId>,
+    /// Keep alive timeout: after this long without a sign of life either side gives up. Zero:
+    /// never. Discovery by the well-known name never uses it.
+    pub keep_alive: Duration,
+    /// How long each step of connecting may take: the TCP connection, and each answer.
+    pub connect_timeout: Duration,
+    /// How long a command may take before the connection is given up. Zero: for ever.
+    pub io_timeout: Duration,
+    /// Commands in flight per I/O queue, if the controller allows as many.
+    pub queue_depth: u16,
+    /// I/O queues to ask for: how many can be open at once.
+    pub queues: u16,
+    /// Send small writes in the command capsule, if the controller takes them there.
+    pub in_capsule: bool,
+    /// The event loop of the admin queue. I/O queues live on their users' loops.
+    pub engine: EngineKind,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            header_digest: false,
+            data_digest: false,
+            hostnqn: None,
+            hostid: None,
+            keep_alive: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(5),
+            io_timeout: Duration::from_secs(30),
+            queue_depth: 128,
+            queues: limits::QUEUES,
+            in_capsule: true,
+            engine: EngineKind::Auto,
+        }
+    }
+}
+
+impl Options {
+    /// These options with what a URL says about digests and identity.
+    #[must_use]
+    pub fn with_url(&self, url: &Url) -> Options {
+        Options {
+            header_digest: self.header_digest || url.header_digest,
+            data_digest: self.data_digest || url.data_digest,
+            hostnqn: url.hostnqn.clone().or_else(|| self.hostnqn.clone()),
+            hostid: url.hostid.or(self.hostid),
+            ..self.clone()
+        }
+    }
+
+    /// Who the host is, by these options.
+    #[must_use]
+    pub fn identity(&self) -> HostIdentity {
+        HostIdentity::with(self.hostnqn.as_deref(), self.hostid)
+    }
+
+    pub(crate) fn digests(&self) -> Digests {
+        Digests::new(self.header_digest, self.data_digest)
+    }
+}

@@ -1,0 +1,113 @@
+//! Nothing is allocated per operation, once the queue has warmed up.
+
+mod peer;
+
+use farblock_block::conformance::Driver;
+use farblock_block::{Namespace, Op};
+use farblock_host::{Controller, Options};
+use farblock_reactor::Buffer;
+use peer::{Peer, SUBSYSTEM, Script, engines, options};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// Counts what each thread allocates.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that ends has no counter any more, and nobody asks for it.
+    let _ = ALLOCATIONS.try_with(|counter| counter.set(counter.get() + 1));
+}
+
+// SAFETY: every call goes to the system's allocator as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `realloc`.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const DEPTH: u64 = 16;
+
+/// Keeps `DEPTH` operations in flight until `total` are done; what was allocated meanwhile by
+/// anything but this function itself.
+fn pipeline(
+    driver: &mut Driver,
+    make: impl Fn(Buffer, u64) -> Op,
+    bytes: usize,
+    total: u64,
+) -> u64 {
+    let mut done = Vec::with_capacity(2 * DEPTH as usize);
+    let mut free: Vec<Buffer> = (0..DEPTH).map(|_| Buffer::new(bytes)).collect();
+    let before = ALLOCATIONS.get();
+    let (mut submitted, mut completed) = (0, 0);
+    while completed < total {
+        while submitted < total
+            && let Some(buffer) = free.pop()
+        {
+            driver.queue(0).submit(make(buffer, submitted));
+            submitted += 1;
+        }
+        driver.queue(0).poll(&mut done);
+        for done in done.drain(..) {
+            assert_eq!(done.result, Ok(()));
+            free.extend(done.buffer);
+            completed += 1;
+        }
+        if completed < total {
+            driver.turn(std::time::Duration::from_secs(10));
+        }
+    }
+    ALLOCATIONS.get() - before
+}
+
+#[test]
+fn steady_state_allocates_nothing() {
+    let digests = Options { header_digest: true, data_digest: true, ..options() };
+    for engine in engines() {
+        for options in [options(), digests.clone()] {
+            let peer = Peer::new(Script::default());
+            let controller = Controller::connect(&peer.address(), SUBSYSTEM, &options).unwrap();
+            let namespace: Arc<dyn Namespace> = Arc::new(controller.namespace(1).unwrap());
+            let mut driver = Driver::with(&namespace, engine);
+            // In the capsule and copied, in the capsule, one command, and several.
+            for blocks in [1u32, 16, 128, 600] {
+                let bytes = blocks as usize * 512;
+                let read = |buffer, at| Op::read(at % 100, blocks, buffer, at);
+                let write = |buffer, at| Op::write(at % 100, blocks, buffer, at);
+                pipeline(&mut driver, read, bytes, 300);
+                let reads = pipeline(&mut driver, read, bytes, 300);
+                pipeline(&mut driver, write, bytes, 300);
+                let writes = pipeline(&mut driver, write, bytes, 300);
+                // A buffer or a list may grow once more when the timing is new; no more than that.
+                assert!(reads <= 3, "{engine}, {blocks} blocks: {reads} in 300 reads");
+                assert!(writes <= 3, "{engine}, {blocks} blocks: {writes} in 300 writes");
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! A remote namespace is a namespace: the conformance suite over a scripted target, in the ways a
+//! target may move data.
+
+mod peer;
+
+use farblock_block::conformance::Suite;
+use farblock_block::{Geometry, Namespace, Queue};
+use farblock_host::{Controller, Options, RemoteNamespace};
+use farblock_reactor::{Reactor, TaskId};
+use peer::{Peer, SUBSYSTEM, Script, engines, options};
+use std::sync::Arc;
+
+/// A namespace and the target it lives on.
+struct Remote {
+    namespace: RemoteNamespace,
+    _peer: Peer,
+}
+
+impl Namespace for Remote {
+    fn geometry(&self) -> Geometry {
+        self.namespace.geometry()
+    }
+
+    fn describe(&self) -> String {
+        self.namespace.describe()
+    }
+
+    fn open(
+        &self,
+        reactor: &Reactor,
+        parent: TaskId,
+    ) -> Result<Box<dyn Queue>, farblock_block::BlockError> {
+        self.namespace.open(reactor, parent)
+    }
+}
+
+fn remote(script: Script, options: &Options) -> Arc<dyn Namespace> {
+    let peer = Peer::new(script);
+    let controller = Controller::connect(&peer.address(), SUBSYSTEM, options).expect("connected");
+    let namespace = controller.namespace(1).expect("a namespace");
+    Arc::new(Remote { namespace, _peer: peer })
+}
+
+/// Runs the suite on both engines over targets that behave as `script` says.
+fn conforms(script: impl Fn(Script) -> Script, options: &Options) {
+    for engine in engines() {
+        Suite::new(engine).run(&|block_size| {
+            let blocks = (16 << 20) / u64::from(block_size);
+            let script = script(Script { block_size, blocks, ..Script::default() });
+            remote(script, options)
+        });
+    }
+}
+
+#[test]
+fn as_usual() {
+    conforms(|script| script, &options());
+}
+
+#[test]
+fn with_digests_and_small_pdus() {
+    let options = Options { header_digest: true, data_digest: true, ..options() };
+    conforms(
+        |script| Script { max_h2c_bytes: 8192, c2h_bytes: 12288, r2t_bytes: 40960, ..script },
+        &options,
+    );
+}
+
+#[test]
+fn without_capsule_data_success_flag_or_optional_commands() {
+    conforms(|script| Script { ioccsz: 4, oncs: 0, success_flag: false, ..script }, &options());
+}
+
+#[test]
+fn with_a_short_queue_and_small_transfers() {
+    let options = Options { queue_depth: 3, ..options() };
+    conforms(|script| Script { mdts: 4, mqes_z: 2, vwc: false, ..script }, &options);
+}
+
+#[test]
+fn read_only() {
+    for engine in engines() {
+        Suite::new(engine).run_read_only(&|block_size| {
+            let blocks = (16 << 20) / u64::from(block_size);
+            let script = Script { block_size, blocks, read_only: true, ..Script::default() };
+            remote(script, &options())
+        });
+    }
+}

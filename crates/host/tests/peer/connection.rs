@@ -1,0 +1,242 @@
+//! One connection as a controller sees it: PDUs in and out, nothing checked that a test does not
+//! want checked.
+
+use farblock_wire::fabrics::ConnectData;
+use farblock_wire::tcp::{
+    CapsuleCmd, CapsuleResp, CommonHeader, DataPdu, DigestFlags, IcReq, IcResp, LAST_PDU, PduShape,
+    PduType, R2t, SUCCESS, TermReq,
+};
+use farblock_wire::{Cqe, FromBytes, IntoBytes, Sqe, Status};
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+
+/// A command capsule.
+#[derive(Clone, Debug)]
+pub struct Capsule {
+    pub sqe: Sqe,
+    /// In-capsule data.
+    pub data: Vec<u8>,
+}
+
+impl Capsule {
+    pub fn cid(&self) -> u16 {
+        self.sqe.cid.get()
+    }
+
+    pub fn connect_data(&self) -> ConnectData {
+        ConnectData::parse(&self.data).expect("Connect carries its data")
+    }
+}
+
+/// What a host sends.
+#[derive(Debug)]
+pub enum Pdu {
+    Command(Capsule),
+    Data(DataPdu, Vec<u8>),
+    Terminate(TermReq),
+}
+
+pub struct Connection {
+    pub stream: TcpStream,
+    pub digests: DigestFlags,
+    /// Commands that came while data was waited for.
+    waiting: VecDeque<Capsule>,
+    /// Damage the next data digest.
+    pub corrupt_data_digest: bool,
+    /// Damage the next header digest.
+    pub corrupt_header_digest: bool,
+    /// Send in pieces of this many bytes, if not 0.
+    pub piece_bytes: usize,
+    /// Send what comes next in two parts, the first of this many bytes.
+    pub split_at: Option<usize>,
+    /// Gather what is sent here instead.
+    pub hold: Option<Vec<u8>>,
+}
+
+impl Connection {
+    pub fn new(stream: TcpStream) -> Connection {
+        stream.set_nodelay(true).unwrap();
+        Connection {
+            stream,
+            digests: DigestFlags::NONE,
+            waiting: VecDeque::new(),
+            corrupt_data_digest: false,
+            corrupt_header_digest: false,
+            piece_bytes: 0,
+            split_at: None,
+            hold: None,
+        }
+    }
+
+    fn read(&mut self, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        self.stream.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // Long enough for a part to arrive on its own, most of the time.
+        let pause = || std::thread::sleep(std::time::Duration::from_micros(200));
+        if let Some(hold) = &mut self.hold {
+            hold.extend_from_slice(bytes);
+            return Ok(());
+        }
+        if let Some(at) = self.split_at.take() {
+            let (front, back) = bytes.split_at(at.min(bytes.len()));
+            self.stream.write_all(front)?;
+            pause();
+            return self.stream.write_all(back);
+        }
+        match self.piece_bytes {
+            0 => self.stream.write_all(bytes),
+            piece => bytes.chunks(piece).try_for_each(|bytes| {
+                self.stream.write_all(bytes)?;
+                pause();
+                Ok(())
+            }),
+        }
+    }
+
+    /// Reads the ICReq and answers it.
+    pub fn initialize(&mut self, granted: DigestFlags, max_h2c_bytes: u32) -> io::Result<IcReq> {
+        let request = IcReq::parse(&self.read(IcReq::LEN)?).unwrap();
+        assert_eq!(request.ch.pdu_type, PduType::IC_REQ);
+        let digests = request.dgst.intersection(granted);
+        self.write(IcResp::new(0, digests, max_h2c_bytes).as_bytes())?;
+        self.digests = digests;
+        Ok(request)
+    }
+
+    /// The next PDU, digests checked.
+    pub fn pdu(&mut self) -> io::Result<Pdu> {
+        let common = self.read(CommonHeader::LEN)?;
+        let header = CommonHeader::parse(&common).unwrap();
+        let mut bytes = common;
+        bytes.extend(self.read(header.plen.get() as usize - CommonHeader::LEN)?);
+        let hlen = usize::from(header.hlen);
+        if header.has_header_digest() {
+            let digest = crc32c::crc32c(&bytes[..hlen]).to_le_bytes();
+            assert_eq!(bytes[hlen..hlen + 4], digest, "header digest");
+        }
+        let mut data = match header.pdo {
+            0 => Vec::new(),
+            pdo => bytes[usize::from(pdo)..].to_vec(),
+        };
+        if header.has_data_digest() {
+            let digest = data.split_off(data.len() - 4);
+            assert_eq!(digest, crc32c::crc32c(&data).to_le_bytes(), "data digest");
+        }
+        Ok(match header.pdu_type {
+            PduType::CAPSULE_CMD => {
+                let capsule = CapsuleCmd::read_from_bytes(&bytes[..hlen]).unwrap();
+                Pdu::Command(Capsule { sqe: capsule.sqe, data })
+            }
+            PduType::H2C_DATA => Pdu::Data(DataPdu::read_from_bytes(&bytes[..hlen]).unwrap(), data),
+            PduType::H2C_TERM_REQ => {
+                Pdu::Terminate(TermReq::read_from_bytes(&bytes[..hlen]).unwrap())
+            }
+            other => panic!("a host sends no {other}"),
+        })
+    }
+
+    /// The next command; data PDUs are not expected.
+    pub fn command(&mut self) -> io::Result<Capsule> {
+        if let Some(capsule) = self.waiting.pop_front() {
+            return Ok(capsule);
+        }
+        match self.pdu()? {
+            Pdu::Command(capsule) => Ok(capsule),
+            Pdu::Data(..) => panic!("data without R2T"),
+            Pdu::Terminate(term) => {
+                Err(io::Error::other(format!("terminated by the host: {}", term.status())))
+            }
+        }
+    }
+
+    /// Sends a header with its digest, then padding and data with its digest.
+    fn send(&mut self, header: &[u8], shape: PduShape, data: &[u8]) -> io::Result<()> {
+        let mut out = header.to_vec();
+        if shape.header_digest {
+            let damage = u32::from(std::mem::take(&mut self.corrupt_header_digest));
+            out.extend((crc32c::crc32c(header) ^ damage).to_le_bytes());
+        }
+        out.resize(out.len() + shape.pad_bytes(), 0);
+        out.extend_from_slice(data);
+        if shape.data_digest {
+            let damage = u32::from(std::mem::take(&mut self.corrupt_data_digest));
+            out.extend((crc32c::crc32c(data) ^ damage).to_le_bytes());
+        }
+        self.write(&out)
+    }
+
+    pub fn respond(&mut self, cid: u16, status: Status, result: u64) -> io::Result<()> {
+        let response = CapsuleResp::new(Cqe::new(cid, 0xffff, status, result), self.digests);
+        let shape = PduShape::new(24, 0, self.digests, 0).unwrap();
+        self.send(response.as_bytes(), shape, &[])
+    }
+
+    pub fn succeed(&mut self, cid: u16) -> io::Result<()> {
+        self.respond(cid, Status::SUCCESS, 0)
+    }
+
+    /// Data for a command, with any offset and flags.
+    pub fn push(&mut self, cid: u16, offset: u32, data: &[u8], flags: u8) -> io::Result<()> {
+        let shape = PduShape::new(24, data.len() as u32, self.digests, 0).unwrap();
+        let pdu = DataPdu::c2h(cid, offset, shape, flags);
+        self.send(pdu.as_bytes(), shape, data)
+    }
+
+    /// All data of a command, in pieces, and its success one way or the other.
+    pub fn push_all(
+        &mut self,
+        cid: u16,
+        data: &[u8],
+        pdu_bytes: usize,
+        success_flag: bool,
+    ) -> io::Result<()> {
+        let last_flags = if success_flag { LAST_PDU | SUCCESS } else { LAST_PDU };
+        for (index, piece) in data.chunks(pdu_bytes).enumerate() {
+            let offset = index * pdu_bytes;
+            let last = offset + piece.len() == data.len();
+            self.push(cid, offset as u32, piece, if last { last_flags } else { 0 })?;
+        }
+        if success_flag { Ok(()) } else { self.succeed(cid) }
+    }
+
+    pub fn r2t(&mut self, cid: u16, tag: u16, offset: u32, length: u32) -> io::Result<()> {
+        let pdu = R2t::new(cid, tag, offset, length, self.digests);
+        let shape = PduShape::new(24, 0, self.digests, 0).unwrap();
+        self.send(pdu.as_bytes(), shape, &[])
+    }
+
+    /// Asks for part of a command's data and waits for it. Commands that come meanwhile wait.
+    pub fn pull(&mut self, cid: u16, offset: u32, length: u32) -> io::Result<Vec<u8>> {
+        let tag = cid ^ 0x5a5a;
+        self.r2t(cid, tag, offset, length)?;
+        let mut all = Vec::new();
+        loop {
+            match self.pdu()? {
+                Pdu::Command(capsule) => self.waiting.push_back(capsule),
+                Pdu::Data(pdu, data) => {
+                    assert_eq!((pdu.cccid.get(), pdu.ttag.get()), (cid, tag));
+                    assert_eq!(pdu.datao.get() as usize, offset as usize + all.len());
+                    assert_eq!(pdu.datal.get() as usize, data.len());
+                    all.extend(data);
+                    assert_eq!(pdu.ch.is_last(), all.len() == length as usize, "LAST_PDU");
+                    if pdu.ch.is_last() {
+                        return Ok(all);
+                    }
+                }
+                Pdu::Terminate(term) => {
+                    return Err(io::Error::other(format!("terminated: {}", term.status())));
+                }
+            }
+        }
+    }
+
+    /// Ends the connection with a terminate PDU.
+    pub fn terminate(&mut self, status: farblock_wire::tcp::FatalErrorStatus) -> io::Result<()> {
+        self.write(TermReq::new(PduType::C2H_TERM_REQ, status, 0, 0).as_bytes())
+    }
+}
