@@ -1,0 +1,84 @@
+//! A remote namespace is a namespace: it passes the suite that every backend passes, through a
+//! real target and a real host on loopback, with each engine and each kind of digest.
+
+use farblock_backends::mem::Mem;
+use farblock_block::conformance::Suite;
+use farblock_block::{BlockError, Geometry, Namespace, Queue};
+use farblock_host::{Controller, Options, RemoteNamespace};
+use farblock_proto::ids::NamespaceId;
+use farblock_reactor::{EngineKind, Reactor, TaskId};
+use farblock_target::{Export, Subsystem, Target, TargetConfig};
+use std::sync::Arc;
+
+const NQN: &str = "nqn.2026-11.org.farblock:conformance";
+
+/// A remote namespace with all that is behind it; fields are dropped in this order.
+struct Remote {
+    namespace: RemoteNamespace,
+    _controller: Controller,
+    _target: Target,
+}
+
+impl Namespace for Remote {
+    fn geometry(&self) -> Geometry {
+        self.namespace.geometry()
+    }
+
+    fn describe(&self) -> String {
+        self.namespace.describe()
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        self.namespace.open(reactor, parent)
+    }
+}
+
+fn remote(block_size: u32, engine: EngineKind, digests: (bool, bool)) -> Arc<dyn Namespace> {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    let namespace = Arc::new(Mem::new(block_size, 64 << 20).expect("a size"));
+    let export = Export { namespace, identity: "mem".to_owned() };
+    subsystem.exports.insert(NamespaceId(1), export);
+    let target = Target::start(&TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec!["127.0.0.1:0".parse().expect("an address")],
+        engine,
+        ..TargetConfig::default()
+    })
+    .expect("it starts");
+    let options = Options {
+        header_digest: digests.0,
+        data_digest: digests.1,
+        engine,
+        queue_depth: 64,
+        ..Options::default()
+    };
+    let address = target.addresses()[0].to_string();
+    let controller = Controller::connect(&address, NQN, &options).expect("it connects");
+    let namespace = controller.namespace(1).expect("it is shared");
+    Arc::new(Remote { namespace, _controller: controller, _target: target })
+}
+
+fn run(engine: EngineKind, digests: (bool, bool)) {
+    Suite::new(engine).run(&|block_size| remote(block_size, engine, digests));
+}
+
+#[test]
+fn uring() {
+    run(EngineKind::Uring, (false, false));
+}
+
+#[test]
+fn uring_with_digests() {
+    run(EngineKind::Uring, (true, true));
+}
+
+#[test]
+fn portable() {
+    run(EngineKind::Portable, (false, false));
+}
+
+#[test]
+fn portable_with_digests() {
+    run(EngineKind::Portable, (true, true));
+}
