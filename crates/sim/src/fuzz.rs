@@ -271,7 +271,7 @@ pub fn replay(body: fn(&[u8]), seed: u64, count: u64) {
         let length = random.below(1500) as usize;
         let sparse = random.one_in(2);
         let data: Vec<u8> = (0..length)
-            .map(|_| if sparse && random.below(3) > 0 { 0 } else { random.next() as u8 })
+            .map(|_| if sparse && random.below(3) > 0 { 0 } else { random.bits() as u8 })
             .collect();
         body(&data);
     }

@@ -227,11 +227,11 @@ impl Target {
                     return;
                 }
                 let length = ConnectData::LEN as u32;
-                self.pull(id, slot, Work::Connect, data_pointer(&sqe, length), now);
+                self.pull(id, slot, Work::Connect, data_pointer(&sqe, length));
             }
             &Session::Admin(controller) => match self.registry.admin_data_bytes(controller, &sqe) {
                 0 => self.admin(id, slot, now),
-                bytes => self.pull(id, slot, Work::Admin, data_pointer(&sqe, bytes), now),
+                bytes => self.pull(id, slot, Work::Admin, data_pointer(&sqe, bytes)),
             },
             Session::Io(controller, queue, table) => match IoCommand::parse(&sqe, table) {
                 Ok(IoCommand::Fabrics) => {
@@ -240,7 +240,7 @@ impl Target {
                     self.outcome(id, slot, outcome);
                 }
                 Ok(command) => match command.data_from_host() {
-                    Some(pointer) => self.pull(id, slot, Work::Io(command), Ok(pointer), now),
+                    Some(pointer) => self.pull(id, slot, Work::Io(command), Ok(pointer)),
                     None => self.submit(id, slot, command, now),
                 },
                 Err(status) => self.respond(id, slot, status, 0),
@@ -248,14 +248,7 @@ impl Target {
         }
     }
 
-    fn pull(
-        &mut self,
-        id: u64,
-        slot: SlotId,
-        work: Work,
-        pointer: Result<DataPointer, Status>,
-        _now: Instant,
-    ) {
+    fn pull(&mut self, id: u64, slot: SlotId, work: Work, pointer: Result<DataPointer, Status>) {
         let connection = self.connection(id);
         let pulled = pointer.and_then(|pointer| {
             connection.end.pull(slot, pointer, pointer.length(), &mut connection.out)?;

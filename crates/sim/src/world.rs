@@ -222,7 +222,7 @@ impl World {
                 assert_eq!(done.cqe.status(), Status::SUCCESS, "nothing is wrong with the command");
                 if link == io.id {
                     let operation = flying.remove(&done.slot).expect("it was submitted");
-                    self.complete(operation, &done.data, &flying);
+                    self.complete(operation, &done.data);
                 }
             }
         }
@@ -270,7 +270,7 @@ impl World {
                 let content: Vec<u64> = (first..first + blocks).collect();
                 self.may_become(lba, &content);
                 let data = content.iter().flat_map(|&number| block(number)).collect();
-                let command = command::write(1, lba, blocks as u32, bytes, first % 5 == 0);
+                let command = command::write(1, lba, blocks as u32, bytes, first.is_multiple_of(5));
                 (Operation::Write { lba, content }, command, data)
             }
         }
@@ -282,12 +282,7 @@ impl World {
         }
     }
 
-    fn complete(
-        &mut self,
-        operation: Operation,
-        data: &[u8],
-        _flying: &BTreeMap<SlotId, Operation>,
-    ) {
+    fn complete(&mut self, operation: Operation, data: &[u8]) {
         self.completed += 1;
         match operation {
             Operation::Flush => {}
@@ -328,7 +323,7 @@ fn block(number: u64) -> Vec<u8> {
     let bytes = (0..u64::from(BLOCK_BYTES) / 8).map(|word| match word {
         0 => number,
         _ if number == 0 => 0,
-        _ => Random::new(number ^ word << 48).next(),
+        _ => Random::new(number ^ word << 48).bits(),
     });
     bytes.flat_map(u64::to_le_bytes).collect()
 }

@@ -1,6 +1,7 @@
 //! A fault of the connection: what the terminate PDU says, and how that PDU is put together.
 
 use super::Sink;
+use alloc::boxed::Box;
 use core::fmt;
 use farblock_wire::tcp::{FatalErrorStatus, PduType, TERM_DATA_MAX_BYTES, TermReq};
 use zerocopy::IntoBytes;
@@ -14,8 +15,8 @@ pub struct Fault {
     pub information: u32,
     /// In plain words, for the log and for people.
     pub reason: &'static str,
-    header: [u8; TERM_DATA_MAX_BYTES],
-    header_length: u8,
+    /// The start of the offending PDU's header. Boxed, so that results stay small.
+    header: Box<[u8]>,
 }
 
 impl Fault {
@@ -26,10 +27,8 @@ impl Fault {
         reason: &'static str,
         header: &[u8],
     ) -> Self {
-        let length = header.len().min(TERM_DATA_MAX_BYTES);
-        let mut carried = [0; TERM_DATA_MAX_BYTES];
-        carried[..length].copy_from_slice(&header[..length]);
-        Self { status, information, reason, header: carried, header_length: length as u8 }
+        let carried = &header[..header.len().min(TERM_DATA_MAX_BYTES)];
+        Self { status, information, reason, header: carried.into() }
     }
 
     /// A header field that cannot be: `offset` is where it starts.
@@ -39,10 +38,9 @@ impl Fault {
 
     /// Emits the terminate PDU. Digests never apply to it.
     pub(crate) fn emit(&self, pdu_type: PduType, out: &mut impl Sink) {
-        let carried = &self.header[..usize::from(self.header_length)];
-        let term = TermReq::new(pdu_type, self.status, self.information, carried.len());
+        let term = TermReq::new(pdu_type, self.status, self.information, self.header.len());
         out.put(term.as_bytes());
-        out.put(carried);
+        out.put(&self.header);
     }
 }
 

@@ -25,8 +25,12 @@ impl Connection {
             }
             Ok(command) => command,
             Err(status) => {
-                let (controller, queue) = (session.controller, session.queue);
-                cx.shared.record_error(controller, queue, sqe, status);
+                // One a tick: the log is behind the registry's lock, which a host that sends
+                // nothing but bad commands must not hold all the time.
+                if !std::mem::replace(&mut self.logged_error, true) {
+                    let (controller, queue) = (session.controller, session.queue);
+                    cx.shared.record_error(controller, queue, sqe, status);
+                }
                 self.respond(slot, status, 0);
                 return;
             }

@@ -174,6 +174,8 @@ pub(crate) struct Connection {
     /// Held commands (asynchronous event requests), which draining does not wait for.
     held_commands: usize,
     tally: Tally,
+    /// A refused command of this tick is in the error log already.
+    logged_error: bool,
     /// Listed in the core's list of connections with something to do at the tick's end.
     pub(crate) listed: bool,
 }
@@ -211,6 +213,7 @@ impl Connection {
             operations: 0,
             held_commands: 0,
             tally: Tally::default(),
+            logged_error: false,
             listed: false,
         }
     }
@@ -351,6 +354,7 @@ impl Connection {
 
     /// What is left to do once everything of this tick was handled: send, and go on or close.
     pub(crate) fn finish_tick(&mut self, cx: &mut Context) {
+        self.logged_error = false;
         self.start_waiting(cx);
         self.publish_tally();
         if !self.is_closed() && !self.sending && !self.outbox.is_empty() {
