@@ -1,11 +1,13 @@
 //! Carries out a plan on one namespace or on two, and makes a report of it.
 //!
-//! **Order.** Pattern by pattern; within a pattern run by run; within a run one side right after the other, local first
-//! in the first run, remote first in the second, and so on. What drifts slowly (a disk that warms up, a neighbour on
-//! the machine) then touches both sides alike. The two never run at the same time.
+//! **Order.** Pattern by pattern; within a pattern run by run; within a run one side right after
+//! the other, local first in the first run, remote first in the second, and so on. What drifts
+//! slowly (a disk that warms up, a neighbour on the machine) then touches both sides alike. The two
+//! never run at the same time.
 //!
-//! **Failures.** What is wrong with the plan is found before the first I/O and returned as an error. A run that fails
-//! ends its side of that pattern and is named in the report, and the benchmark goes on with the rest.
+//! **Failures.** What is wrong with the plan is found before the first I/O and returned as an
+//! error. A run that fails ends its side of that pattern and is named in the report, and the
+//! benchmark goes on with the rest.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,6 +16,7 @@ use farblock_reactor::EngineKind;
 use crate::addresses::check_fit;
 use crate::error::{BenchError, RunError};
 use crate::generator::{self, RunSpec, Sample, Tick};
+use crate::limits::DRAIN_LIMIT;
 use crate::machine::{self, Machine};
 use crate::pattern::Pattern;
 use crate::plan::{Plan, Side};
@@ -30,7 +33,8 @@ const MIB: f64 = (1 << 20) as f64;
 ///
 /// # Errors
 ///
-/// If the plan cannot be carried out (see [`BenchError`]); a run that fails is in the report instead.
+/// If the plan cannot be carried out (see [`BenchError`]); a run that fails is in the report
+/// instead.
 ///
 /// # Panics
 ///
@@ -119,6 +123,7 @@ impl Session<'_> {
                 ramp: Duration::ZERO,
                 runtime: None,
                 io_size: Some(bytes),
+                drain_limit: DRAIN_LIMIT,
                 meters: &side.meters,
             };
             let (progress, pattern_count) = (&mut *self.progress, self.patterns.len());
@@ -211,6 +216,7 @@ impl Session<'_> {
             ramp: warm_up + plan.ramp,
             runtime: Some(plan.runtime).filter(|runtime| !runtime.is_zero()),
             io_size: plan.io_size,
+            drain_limit: DRAIN_LIMIT,
             meters: &side.meters,
         };
         let all_runs = plan.runs as usize * self.sides.len() * self.patterns.len();
@@ -284,32 +290,25 @@ fn phase_of(tick: Tick, warm_up: Duration, plan: &Plan) -> (Phase, Duration, Opt
 }
 
 fn method(plan: &Plan, sides: usize) -> Method {
-    let mut notes = Vec::new();
-    if sides > 1 {
-        let order = "Within a run one side right after the other, never both at once; the side that goes first alternates \
-                     from run to run, beginning with the local one.";
-        notes.push(order.to_owned());
-    }
-    notes.push(
-        "Latency runs from submission to completion as the job sees them. An I/O counts if it completes within the \
-         measured time. One I/O error ends a run."
-            .to_owned(),
-    );
-    notes.push(
-        "Random jobs use the whole size; sequential jobs each have an equal region of it (fio's offset_increment). \
-         Written data is random, and no page is written twice."
-            .to_owned(),
-    );
-    if plan.runs > 1 {
-        notes.push(
-            "Figures are the mean of the runs; percentiles and maxima are of all runs' I/Os together."
-                .to_owned(),
-        );
-    }
-    notes.push(
-        "CPU is that of one core: 100 % is one core busy all the time. The host's includes the load generator."
-            .to_owned(),
-    );
+    let order = "Within a run one side right after the other, never both at once; the side that \
+                 goes first alternates from run to run, beginning with the local one.";
+    let latency = "Latency runs from submission to completion as the job sees them. An I/O counts \
+                   if it completes within the measured time. One I/O error ends a run.";
+    let addresses = "Random jobs use the whole size; sequential jobs each have an equal region of \
+                     it (fio's offset_increment). Written data is random, and no page is written \
+                     twice.";
+    let average = "Figures are the mean of the runs; percentiles and maxima are of all runs' I/Os \
+                   together.";
+    let cpu = "CPU is that of one core: 100 % is one core busy all the time. The host's includes \
+               the load generator.";
+    let notes = [
+        (sides > 1, order),
+        (true, latency),
+        (true, addresses),
+        (plan.runs > 1, average),
+        (true, cpu),
+    ];
+    let applies = notes.into_iter().filter(|(applies, _)| *applies);
     Method {
         runtime_seconds: plan.runtime.as_secs_f64(),
         ramp_seconds: plan.ramp.as_secs_f64(),
@@ -317,6 +316,6 @@ fn method(plan: &Plan, sides: usize) -> Method {
         runs: plan.runs,
         size_bytes: plan.size,
         io_size_bytes: plan.io_size,
-        notes,
+        notes: applies.map(|(_, note)| note.to_owned()).collect(),
     }
 }

@@ -1,9 +1,10 @@
 //! Processor time and memory of the processes and threads that take part.
 //!
-//! Threads of the kernel that work for an io_uring (`iou-wrk-N`, `iou-sqp-N`, where N is the thread that made the
-//! ring) are threads of the process: they count for whole processes, and for a group of threads when N belongs to it.
-//! In a PID namespace the N of a worker's name is the outer one, so there workers count for the process only.
-//! Time in interrupts and in the kernel's network threads is charged to nobody, here as in any other accounting.
+//! Threads of the kernel that work for an io_uring (`iou-wrk-N`, `iou-sqp-N`, where N is the thread
+//! that made the ring) are threads of the process: they count for whole processes, and for a group
+//! of threads when N belongs to it. In a PID namespace the N of a worker's name is the outer one,
+//! so there workers count for the process only. Time in interrupts and in the kernel's network
+//! threads is charged to nobody, here as in any other accounting.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,7 +32,8 @@ impl CpuSource for ThisProcess {
     }
 }
 
-/// One source without another that is part of it: the process without the threads of the target in it.
+/// One source without another that is part of it: the process without the threads of the target in
+/// it.
 #[derive(Clone)]
 pub struct Without {
     whole: Arc<dyn CpuSource>,
@@ -47,7 +49,8 @@ impl Without {
 
 impl CpuSource for Without {
     fn cpu_time(&self) -> Duration {
-        // The part first: what it does in between is then counted for the rest, and the rest is never negative.
+        // The part first: what it does in between is then counted for the rest, and the rest is
+        // never negative.
         let part = self.part.cpu_time();
         self.whole.cpu_time().saturating_sub(part)
     }

@@ -1,6 +1,7 @@
 //! Why a benchmark does not start, and why a run of it ends early.
 
 use std::io;
+use std::time::Duration;
 
 use farblock_block::{BlockError, Command};
 use thiserror::Error;
@@ -113,14 +114,14 @@ pub enum RunError {
         error: io::Error,
     },
     /// I/Os did not complete in time after the end of the run.
-    #[error("job {job}: {in_flight} I/Os did not complete within {limit_seconds} s of the end")]
+    #[error("job {job}: {in_flight} I/Os did not complete within {limit:?} of the end")]
     Hung {
         /// The job, from 0.
         job: u32,
         /// How many are outstanding.
         in_flight: usize,
         /// How long was waited.
-        limit_seconds: u64,
+        limit: Duration,
     },
     /// Not one I/O completed in the measured time.
     #[error("not one I/O completed in the measured time")]

@@ -35,6 +35,11 @@ pub(crate) fn iops(value: f64) -> String {
     if value < 999.95 { tenths(value) } else { whole(value) }
 }
 
+/// A percentage, without the sign: no fraction where it would say nothing.
+pub(crate) fn percent(value: f64) -> String {
+    if value < 999.95 { tenths(value) } else { whole(value) }
+}
+
 pub(crate) fn optional(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
     value.map_or_else(|| NOTHING.to_owned(), show)
 }
@@ -130,6 +135,7 @@ mod tests {
         assert_eq!(us(369_040.0), "369.0");
         assert_eq!(iops(17.25), "17.2");
         assert_eq!(iops(712_000.4), "712,000");
+        assert_eq!((percent(97.27), percent(10_531.1)), ("97.3".to_owned(), "10,531".to_owned()));
         assert_eq!(optional(None, whole), "–");
     }
 

@@ -1,15 +1,18 @@
-//! One run of one pattern on one namespace: starts the jobs, watches them, and adds up what they measured.
+//! One run of one pattern on one namespace: starts the jobs, watches them, and adds up what they
+//! measured.
 //!
-//! Every job is a thread with a reactor, a queue and buffers of its own (`job`); this thread sleeps, except to report
-//! progress and to read the processor clocks at the two ends of the measured time.
+//! Every job is a thread with a reactor, a queue and buffers of its own (`job`); this thread
+//! sleeps, except to report progress and to read the processor clocks at the two ends of the
+//! measured time.
 //!
-//! Random jobs choose among all I/Os of the span alike. Sequential jobs each have a region of their own, an equal part
-//! of the span, and start over at its end: fio's `offset_increment`, not its default, in which all jobs read the same
-//! blocks at about the same time.
+//! Random jobs choose among all I/Os of the span alike. Sequential jobs each have a region of their
+//! own, an equal part of the span, and start over at its end: fio's `offset_increment`, not its
+//! default, in which all jobs read the same blocks at about the same time.
 //!
-//! An I/O counts if it *completes* in the measured time, as with fio. Its latency runs from just before its submission
-//! until its job has learnt of its completion. One that the namespace takes only in parts
-//! ([`Geometry::max_blocks`](farblock_block::Geometry::max_blocks)) is complete with the last of them.
+//! An I/O counts if it *completes* in the measured time, as with fio. Its latency runs from just
+//! before its submission until its job has learnt of its completion. One that the namespace takes
+//! only in parts ([`Geometry::max_blocks`](farblock_block::Geometry::max_blocks)) is complete with
+//! the last of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,6 +47,8 @@ pub(crate) struct RunSpec<'a> {
     pub(crate) runtime: Option<Duration>,
     /// Bytes after which each job is done.
     pub(crate) io_size: Option<u64>,
+    /// How long the last I/Os may take after the end.
+    pub(crate) drain_limit: Duration,
     pub(crate) meters: &'a Meters,
 }
 
@@ -122,6 +127,7 @@ fn start_jobs<'scope, 'env: 'scope>(
             seed: spec.seed,
             io_size: spec.io_size,
             job,
+            drain_limit: spec.drain_limit,
         };
         let body = move || job::run(job_spec, shared, &messages, &wait);
         let builder = thread::Builder::new().name(format!("{THREAD_NAME_PREFIX}{job}"));
@@ -219,9 +225,6 @@ impl<'a> Watch<'a> {
         let mut next_sample = schedule.measure_start + CPU_SAMPLE_INTERVAL;
         while self.unmeasured > 0 && self.unfinished > 0 && self.failure.is_none() {
             let now = Instant::now();
-            if self.cancel.is_cancelled() {
-                return self.fail(RunError::Cancelled);
-            }
             if self.first.is_none() && now >= schedule.measure_start {
                 self.first = Some(self.mark());
             } else if now >= next_sample {
@@ -235,6 +238,9 @@ impl<'a> Watch<'a> {
             let completed = self.shared.completed.load(Ordering::Relaxed);
             let elapsed = now.saturating_duration_since(phase_start);
             on_tick(Tick { phase, elapsed, iops: rate.update(now, completed) });
+            if self.cancel.is_cancelled() {
+                return self.fail(RunError::Cancelled);
+            }
             let wake = match self.first {
                 None => (now + TICK).min(schedule.measure_start),
                 Some(_) => now + TICK,
@@ -346,5 +352,88 @@ impl Rate {
             (self.at, self.completed) = (now, completed);
         }
         self.iops
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pattern::Rw;
+    use farblock_block::{BlockError, Completion, Geometry, Op, Queue};
+    use farblock_reactor::{Reactor, TaskId};
+
+    /// Takes operations and never completes them.
+    struct Silent(Vec<Op>);
+
+    impl Queue for Silent {
+        fn submit(&mut self, op: Op) {
+            self.0.push(op);
+        }
+        fn poll(&mut self, _done: &mut Vec<Completion>) {}
+        fn in_flight(&self) -> usize {
+            self.0.len()
+        }
+    }
+
+    impl Drop for Silent {
+        fn drop(&mut self) {
+            self.0.drain(..).for_each(|op| drop(op.abandon()));
+        }
+    }
+
+    struct Hangs;
+
+    impl Namespace for Hangs {
+        fn geometry(&self) -> Geometry {
+            Geometry::new(512, 800)
+        }
+        fn describe(&self) -> String {
+            "hangs".to_owned()
+        }
+        fn open(&self, _: &Reactor, _: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+            Ok(Box::new(Silent(Vec::new())))
+        }
+    }
+
+    fn run_hanging(runtime: Duration, cancel: &Cancel) -> RunError {
+        let pattern = Pattern::new(Rw::RandRead, 4096, 2, 3);
+        let meters = Meters::default();
+        let spec = RunSpec {
+            pattern: &pattern,
+            span: Span { io_blocks: 8, op_blocks: 8, ios: 100 },
+            reactor: &Config::default(),
+            seed: 1,
+            ramp: Duration::ZERO,
+            runtime: Some(runtime),
+            io_size: None,
+            drain_limit: Duration::from_millis(5),
+            meters: &meters,
+        };
+        let namespace: Arc<dyn Namespace> = Arc::new(Hangs);
+        run(&namespace, &spec, cancel, &mut |_| {}).expect_err("nothing completes")
+    }
+
+    #[test]
+    fn ios_that_never_complete_end_the_run_with_an_error() {
+        let error = run_hanging(Duration::from_millis(5), &Cancel::new());
+        let text = error.to_string();
+        assert!(text.ends_with("3 I/Os did not complete within 5ms of the end"), "{text}");
+    }
+
+    #[test]
+    fn a_cancelled_run_does_not_wait_for_its_time() {
+        let cancel = Cancel::new();
+        cancel.cancel();
+        assert!(matches!(run_hanging(FOREVER, &cancel), RunError::Cancelled));
+    }
+
+    #[test]
+    fn rates_are_of_the_time_since_the_last_look() {
+        let mut rate = Rate::new();
+        let start = rate.at;
+        assert_eq!(rate.update(start + Duration::from_secs(2), 1000), 500.0);
+        assert_eq!(rate.update(start + Duration::from_secs(3), 1100), 100.0);
+        let soon = start + Duration::from_secs(3) + Duration::from_millis(1);
+        assert_eq!(rate.update(soon, 9999), 100.0, "too soon to say");
     }
 }

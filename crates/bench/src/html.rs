@@ -1,7 +1,9 @@
-//! A report as one web page that needs nothing else: no scripts, fonts, images or styles from elsewhere.
+//! A report as one web page that needs nothing else: no scripts, fonts, images or styles from
+//! elsewhere.
 //!
-//! Charts are drawn as SVG and described for those who do not see them; the same numbers stand in tables beside them.
-//! Light or dark follows the reader's system. Every text of the report is escaped.
+//! Charts are drawn as SVG and described for those who do not see them; the same numbers stand in
+//! tables beside them. Light or dark follows the reader's system. Every text of the report is
+//! escaped.
 
 mod chart;
 mod escape;
@@ -73,7 +75,8 @@ fn lead(report: &Report) -> Option<String> {
         count => format!("Over {count} patterns"),
     };
     Some(format!(
-        "{patterns} the remote disk reached {} of the local one’s I/Os per second, with {} of its mean latency.",
+        "{patterns} the remote disk reached {} of the local one’s I/Os per second, with {} of its \
+         mean latency.",
         range(|p| p.iops),
         range(|p| p.mean_latency),
     ))
@@ -125,8 +128,8 @@ fn cards(page: &mut String, report: &Report) {
                 "<p class=\"big {}\">{}<small> %</small></p>\
                  <p class=\"hint\">of local IOPS<br>latency {} %</p>",
                 grade(percent.iops),
-                format::tenths(percent.iops),
-                format::tenths(percent.mean_latency),
+                format::percent(percent.iops),
+                format::percent(percent.mean_latency),
             ),
             None => write!(
                 page,
@@ -222,7 +225,7 @@ fn percent_of_local(
     of: fn(&Percent) -> f64,
 ) -> Option<String> {
     let percent = pattern.remote_percent_of_local.filter(|_| side == SideName::Remote)?;
-    Some(format!("{} %", format::tenths(of(&percent))))
+    Some(format!("{} %", format::percent(of(&percent))))
 }
 
 fn section(page: &mut String, report: &Report, metric: &Metric) {

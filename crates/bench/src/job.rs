@@ -1,12 +1,14 @@
-//! One job of a pattern: a thread with a reactor and a queue of its own that keeps its I/Os in flight.
+//! One job of a pattern: a thread with a reactor and a queue of its own that keeps its I/Os in
+//! flight.
 //!
 //! ```text
-//!  starting --schedule--> ramp --its time--> measure --its time, or size--> drain --nothing in flight--> done
-//!      |                   |                    |                             |
-//!      +-------------------+---- a failure, or stop: drain, then report ------+---- drain limit: hung
+//!  starting --schedule--> ramp --time--> measure --time, or size--> drain --all complete--> done
+//!                           |                |                         |
+//!                           +-- a failure, or stop: drain, report      +-- drain limit: hung
 //! ```
 //!
-//! The loop blocks in [`Reactor::poll`] whenever all of its I/Os are in flight. After the start it allocates nothing.
+//! The loop blocks in [`Reactor::poll`] whenever all of its I/Os are in flight. After the start it
+//! allocates nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
@@ -19,7 +21,6 @@ use farblock_reactor::{Config, EngineKind, Reactor, TaskId, Waker};
 use crate::addresses::{Addresses, Span};
 use crate::error::RunError;
 use crate::latency::Latencies;
-use crate::limits::DRAIN_LIMIT;
 use crate::pattern::Pattern;
 use crate::random::{Random, mix_seed};
 use crate::slots::{Failed, Slots};
@@ -35,6 +36,8 @@ pub(crate) struct JobSpec<'a> {
     /// Measured bytes after which the job is done, whatever the time.
     pub(crate) io_size: Option<u64>,
     pub(crate) job: u32,
+    /// How long the last I/Os may take after the end.
+    pub(crate) drain_limit: Duration,
 }
 
 /// When a run's phases begin. The same instants for all jobs.
@@ -186,7 +189,7 @@ fn run_job(
         random,
         phase: Phase::Ramp,
         schedule,
-        drain_deadline: schedule.measure_end + DRAIN_LIMIT,
+        drain_deadline: schedule.measure_end + spec.drain_limit,
         measured_until: None,
         completed: 0,
         outcome,
@@ -226,7 +229,8 @@ impl Job<'_> {
         }
     }
 
-    /// The one place where the phase changes with time; [`Job::end_measuring`] and [`Job::drain`] carry it out.
+    /// The one place where the phase changes with time; [`Job::end_measuring`] and [`Job::drain`]
+    /// carry it out.
     fn advance(&mut self, now: Instant) {
         if self.phase == Phase::Ramp && now >= self.schedule.measure_start {
             self.phase = Phase::Measure;
@@ -248,7 +252,7 @@ impl Job<'_> {
 
     fn drain(&mut self, now: Instant) {
         self.phase = Phase::Drain;
-        self.drain_deadline = now + DRAIN_LIMIT;
+        self.drain_deadline = now + self.spec.drain_limit;
     }
 
     fn submit(&mut self) {
@@ -338,7 +342,7 @@ impl Job<'_> {
         self.failed.take().unwrap_or(RunError::Hung {
             job: self.spec.job,
             in_flight: self.slots.in_flight(),
-            limit_seconds: DRAIN_LIMIT.as_secs(),
+            limit: self.spec.drain_limit,
         })
     }
 }

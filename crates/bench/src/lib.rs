@@ -1,9 +1,10 @@
 //! The benchmark: how close to local a remote disk is.
 //!
-//! [`compare()`] puts the same load on a local [`Namespace`](farblock_block::Namespace) and on a remote one (which is
-//! just another namespace) and returns a [`Report`]: I/Os per second, throughput, latency percentiles, processor time
-//! per I/O of host and target, and the remote side as a percentage of the local. The report becomes JSON
-//! ([`Report::to_json`]), a text table ([`table::render`]) or a self-contained page ([`html::render`]).
+//! [`compare()`] puts the same load on a local [`Namespace`](farblock_block::Namespace) and on a
+//! remote one (which is just another namespace) and returns a [`Report`]: I/Os per second,
+//! throughput, latency percentiles, processor time per I/O of host and target, and the remote side
+//! as a percentage of the local. The report becomes JSON ([`Report::to_json`]), a text table
+//! ([`table::render`]) or a self-contained page ([`html::render`]).
 //!
 //! ```no_run
 //! # fn open(_: &str) -> std::sync::Arc<dyn farblock_block::Namespace> { unimplemented!() }
@@ -20,17 +21,18 @@
 //!
 //! # Contract
 //!
-//! - A job is a thread with one reactor and one queue. It keeps its depth in flight, sleeps in the reactor whenever it
-//!   has nothing to submit, and allocates nothing per I/O.
-//! - Nothing is written to a namespace unless [`Plan::allow_writes`] is set or the namespace is marked as
-//!   [made for the benchmark](Side::scratch).
+//! - A job is a thread with one reactor and one queue. It keeps its depth in flight, sleeps in the
+//!   reactor whenever it has nothing to submit, and allocates nothing per I/O.
+//! - Nothing is written to a namespace unless [`Plan::allow_writes`] is set or the namespace is
+//!   marked as [made for the benchmark](Side::scratch).
 //! - An I/O error ends its run and is named in the report. A benchmark never counts over errors.
 //! - Ranges, sizes and memory are checked before the first I/O.
 //!
 //! # What it does not do
 //!
-//! Verify data, trim, fixed rates, think time, more than one namespace per side, and jobs on other machines. It does not
-//! pin its threads. Processor time of single threads is known on Linux only, elsewhere that of the whole process.
+//! Verify data, trim, fixed rates, think time, more than one namespace per side, and jobs on other
+//! machines. It does not pin its threads. Processor time of single threads is known on Linux only,
+//! elsewhere that of the whole process.
 
 #![forbid(unsafe_code)]
 

@@ -60,7 +60,8 @@ pub(crate) fn utc(now: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of a number of days since 1970, by Howard Hinnant's method: years that begin in March.
+/// Year, month and day of a number of days since 1970, by Howard Hinnant's method: years that begin
+/// in March.
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);

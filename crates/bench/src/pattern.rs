@@ -130,8 +130,8 @@ impl Pattern {
 
     /// The same pattern with no more jobs than there are cores for them; a note says so.
     ///
-    /// A job is a thread that can use a whole core. More of them than cores would measure the scheduler. The depth of
-    /// each job stays, for it is what the pattern's latency is about.
+    /// A job is a thread that can use a whole core. More of them than cores would measure the
+    /// scheduler. The depth of each job stays, for it is what the pattern's latency is about.
     pub fn scaled_to(&self, cores: u32) -> Pattern {
         let cores = cores.max(1);
         let mut scaled = self.clone();

@@ -32,7 +32,8 @@ pub struct Plan {
     pub allow_writes: bool,
     /// Bytes of each namespace that are used, from its start (fio's `size`). Without: all of it.
     pub size: Option<u64>,
-    /// Bytes after which each job of a run is done (fio's `io_size`), if `runtime` is not over before.
+    /// Bytes after which each job of a run is done (fio's `io_size`), if `runtime` is not over
+    /// before.
     pub io_size: Option<u64>,
     /// Most jobs of a pattern. Without: as many as there are cores.
     pub max_jobs: Option<u32>,
@@ -199,7 +200,8 @@ impl Side {
     }
 }
 
-/// The largest I/O up to 1 MiB that divides `size`; 64 KiB leave less than that unwritten at the end of an odd size.
+/// The largest I/O up to 1 MiB that divides `size`; 64 KiB leave less than that unwritten at the
+/// end of an odd size.
 fn fill_block_bytes(size: u64) -> u32 {
     let divisor = 1 << size.trailing_zeros().min(20);
     if size >= 64 << 10 { divisor.max(64 << 10) } else { divisor }

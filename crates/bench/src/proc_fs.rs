@@ -48,7 +48,8 @@ impl CpuSource for OtherProcess {
 
 /// Some threads of a process: by the beginning of their names, and by number.
 ///
-/// A thread that ends keeps counting with what it had when it was last looked at. Threads that begin later are found.
+/// A thread that ends keeps counting with what it had when it was last looked at. Threads that
+/// begin later are found.
 #[derive(Debug)]
 pub struct ThreadGroup {
     tasks: PathBuf,
@@ -65,7 +66,8 @@ struct Seen {
 }
 
 impl ThreadGroup {
-    /// Threads of this process whose names begin with one of `prefixes`. Linux keeps 15 bytes of a name.
+    /// Threads of this process whose names begin with one of `prefixes`. Linux keeps 15 bytes of a
+    /// name.
     pub fn named(prefixes: &[&str]) -> io::Result<ThreadGroup> {
         Self::new(std::process::id(), prefixes, &[])
     }
@@ -161,7 +163,8 @@ fn parse_schedstat(text: &str) -> Option<Duration> {
     (ns > 0).then(|| Duration::from_nanos(ns))
 }
 
-/// User and system time, the 14th and 15th field; the name before them may hold spaces and brackets.
+/// User and system time, the 14th and 15th field; the name before them may hold spaces and
+/// brackets.
 fn parse_stat(text: &str) -> Option<Duration> {
     let (_, after_name) = text.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace().skip(11);
@@ -210,7 +213,8 @@ mod tests {
             })
             .into();
         (0..3).for_each(|_| burnt.recv().expect("all three say so"));
-        // A little less: the kernel's sum may lag behind the thread's own clock by a tick while it runs.
+        // A little less: the kernel's sum may lag behind the thread's own clock by a tick while it
+        // runs.
         assert!(group.cpu_time() >= WORK, "{:?}", group.cpu_time());
         assert_eq!(group.members().len(), 2);
         let before_end = group.cpu_time();

@@ -1,4 +1,5 @@
-//! A small fast random number generator with a seed: xoshiro256++ by Blackman and Vigna, seeded through SplitMix64.
+//! A small fast random number generator with a seed: xoshiro256++ by Blackman and Vigna, seeded
+//! through SplitMix64.
 //!
 //! Not for secrets. It chooses addresses and fills buffers with data that does not compress.
 
@@ -64,7 +65,8 @@ mod tests {
 
     #[test]
     fn matches_the_published_generators() {
-        // SplitMix64 from 1234567, and xoshiro256++ from the state 1, 2, 3, 4: as in the rand_xoshiro crate's tests.
+        // SplitMix64 from 1234567, and xoshiro256++ from the state 1, 2, 3, 4: as in the
+        // rand_xoshiro crate's tests.
         let mut state = 1_234_567;
         assert_eq!(split_mix(&mut state), 6_457_827_717_110_365_317);
         assert_eq!(split_mix(&mut state), 3_203_168_211_198_807_973);

@@ -1,22 +1,26 @@
 //! What a benchmark found, as types and as JSON.
 //!
-//! The JSON is stable: fields are added, never renamed or given another meaning, without [`SCHEMA`] going up. All
-//! names end in their unit where there is one. Optional numbers that were not measured are `null`.
+//! The JSON is stable: fields are added, never renamed or given another meaning, without [`SCHEMA`]
+//! going up. All names end in their unit where there is one. Optional numbers that were not
+//! measured are `null`.
 //!
 //! ```json
-//! { "schema": 1, "tool": "farblock-bench 0.1.0", "date": "2026-11-21T05:06:13Z", "command_line": "farblock bench …",
-//!   "machine": { "cpu_model": "…", "cores": 2, "memory_bytes": 25769803776, "kernel": "Linux 6.18.44", … },
+//! { "schema": 1, "tool": "farblock-bench 0.1.0", "date": "2026-11-21T05:06:13Z",
+//!   "command_line": "farblock bench …",
+//!   "machine": { "cpu_model": "…", "cores": 2, "kernel": "Linux 6.18.44", … },
 //!   "engine": "uring", "interrupted": false,
-//!   "method": { "runtime_seconds": 30.0, "ramp_seconds": 5.0, "warm_up_seconds": 30.0, "runs": 3, … },
+//!   "method": { "runtime_seconds": 30.0, "ramp_seconds": 5.0, "runs": 3, … },
 //!   "local": "file disk.img (1 GiB, 512-byte blocks)", "remote": "…",
 //!   "patterns": [ {
-//!     "pattern": { "name": "4k random read", "rw": "randread", "block_size_bytes": 4096, "iodepth": 32, … },
-//!     "local": { "iops": 1.0, "mib_per_second": 1.0, "latency": { "mean_ns": 1.0, "p50_ns": 1, … }, … },
+//!     "pattern": { "name": "4k random read", "rw": "randread", "iodepth": 32, "numjobs": 2, … },
+//!     "local": { "iops": 1.0, "mib_per_second": 1.0, "latency": { "mean_ns": 1.0, … }, … },
 //!     "remote": { … },
 //!     "remote_percent_of_local": { "iops": 97.3, "throughput": 97.3, "mean_latency": 102.8, … },
 //!     "errors": []
 //!   } ] }
 //! ```
+//!
+//! The snapshot beside this module's tests is a whole report.
 
 use serde::{Deserialize, Serialize};
 
@@ -111,7 +115,8 @@ pub struct Figures {
     pub iops: f64,
     /// Throughput.
     pub mib_per_second: f64,
-    /// Latencies: the mean is the mean of the runs' means, percentiles and maximum are of all runs' I/Os together.
+    /// Latencies: the mean is the mean of the runs' means, percentiles and maximum are of all runs'
+    /// I/Os together.
     pub latency: LatencySummary,
     /// Processor use of the host.
     pub host_cpu: Option<CpuUse>,
@@ -146,7 +151,8 @@ pub struct RunFigures {
     pub target_cpu: Option<CpuUse>,
 }
 
-/// The remote side as a percentage of the local. 100 is equal; more is better for the first two, worse for the others.
+/// The remote side as a percentage of the local. 100 is equal; more is better for the first two,
+/// worse for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Percent {
     /// I/Os per second.

@@ -1,7 +1,7 @@
 //! A report as text: the documents' table, for a terminal of 130 columns or more.
 //!
-//! The first block has what was measured, one line per pattern and side; the second the remote side as a percentage of
-//! the local; then what there is to say about single patterns.
+//! The first block has what was measured, one line per pattern and side; the second the remote side
+//! as a percentage of the local; then what there is to say about single patterns.
 
 use crate::cpu::CpuUse;
 use crate::format::{self, NOTHING};
@@ -28,7 +28,8 @@ pub fn render(report: &Report) -> String {
     line("");
     text.push_str(&performance(report).render());
     if report.patterns.iter().any(|pattern| pattern.remote_percent_of_local.is_some()) {
-        text.push_str("\nremote as a percentage of local (IOPS, MiB/s: more is better; latency, CPU: less)\n\n");
+        text.push_str("\nremote as a percentage of local ");
+        text.push_str("(IOPS, MiB/s: more is better; latency, CPU: less)\n\n");
         text.push_str(&percentages(report).render());
     }
     let remarks = remarks(report);
@@ -109,7 +110,7 @@ fn percentages(report: &Report) -> Grid {
     grid.column("CPU/IO");
     for pattern in &report.patterns {
         let percent = pattern.remote_percent_of_local;
-        let cell = |of: fn(Percent) -> f64| format::optional(percent.map(of), format::tenths);
+        let cell = |of: fn(Percent) -> f64| format::optional(percent.map(of), format::percent);
         grid.rows.push(vec![
             pattern.pattern.name.clone(),
             format::jobs_and_depth(&pattern.pattern),
@@ -119,7 +120,7 @@ fn percentages(report: &Report) -> Grid {
             cell(|p| p.p50_latency),
             cell(|p| p.p99_latency),
             cell(|p| p.p99_9_latency),
-            format::optional(percent.and_then(|p| p.cpu_per_io), format::tenths),
+            format::optional(percent.and_then(|p| p.cpu_per_io), format::percent),
         ]);
     }
     grid
@@ -143,7 +144,8 @@ fn remarks(report: &Report) -> String {
     text
 }
 
-/// Columns that line up. The first ones, named at the start, are words on the left; all others numbers on the right.
+/// Columns that line up. The first ones, named at the start, are words on the left; all others
+/// numbers on the right.
 struct Grid {
     words: usize,
     header: Vec<String>,

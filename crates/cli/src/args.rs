@@ -1,8 +1,8 @@
 //! The command line, as clap reads it.
 
-use crate::pending::Rw;
 use crate::values::{self, DiscoveryAddress};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
+use farblock_bench::Rw;
 use farblock_host::url::Url;
 use farblock_reactor::EngineKind;
 use std::net::SocketAddr;
@@ -348,7 +348,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "SIZE", value_parser = values::fio_size, help_heading = "Load")]
     pub(crate) size: Option<u64>,
 
-    /// The whole method: all jobs and depths, a long warm-up, three runs averaged (about an hour)
+    /// The whole method: warm-up, then three longer runs, averaged (about half an hour)
     #[arg(long, help_heading = "Load")]
     pub(crate) full: bool,
 

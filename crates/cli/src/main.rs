@@ -9,13 +9,13 @@
 //! - A closed pipe is an ordinary end; no peer, file or option causes a panic.
 
 mod args;
+mod bench;
 mod discover;
 mod error;
 mod identify;
 mod logging;
 mod machine;
 mod output;
-mod pending;
 mod remote;
 mod serve;
 mod signals;
@@ -33,7 +33,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    logging::start(cli.global.verbose, cli.global.quiet);
+    let runs_for_long = matches!(cli.command, Command::Serve(_));
+    logging::start(cli.global.verbose, cli.global.quiet, runs_for_long);
+    signals::survive_file_size_limit();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
@@ -75,7 +77,12 @@ fn run(cli: Cli) -> Result<()> {
             transfer::copy(&args, global)
         }
         Command::Completions(args) => completions(args.shell),
-        _ => Ok(()),
+        Command::Bench(mut args) => {
+            if cli.json && args.json.is_none() {
+                args.json = Some("-".into());
+            }
+            bench::run(&args, global)
+        }
     }
 }
 

@@ -49,11 +49,6 @@ impl Stop {
         self.flag.load(Ordering::Relaxed)
     }
 
-    /// The flag itself, for whoever looks at one.
-    pub(crate) fn flag(&self) -> &Arc<AtomicBool> {
-        &self.flag
-    }
-
     /// Sleeps until a signal comes, without waking up in between where the system allows that.
     pub(crate) fn wait(&self) {
         while !self.requested() {
@@ -69,5 +64,14 @@ impl Stop {
             #[cfg(not(unix))]
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
+    }
+}
+
+/// A write beyond the limit on file sizes (`ulimit -f`) sends SIGXFSZ, which would end the process
+/// without a word. Handled, the write fails with an error like any other.
+pub(crate) fn survive_file_size_limit() {
+    #[cfg(unix)]
+    if let Err(error) = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()) {
+        tracing::debug!("cannot handle SIGXFSZ: {error}");
     }
 }

@@ -139,7 +139,7 @@ pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
 
 /// A size as fio has it: `4k`, `1M`, `1g`; everything is binary.
 pub(crate) fn fio_size(text: &str) -> Result<u64, String> {
-    crate::pending::parse_size(text)
+    farblock_bench::parse_size(text)
         .filter(|&bytes| bytes > 0)
         .ok_or_else(|| format!("{text:?} is no size: write for example 4k or 1M"))
 }

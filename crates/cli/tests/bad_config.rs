@@ -68,7 +68,7 @@ const MISTAKES: &[Mistake] = &[
     ("listeners", "cores = \"2-1\"\nlisteners", &[":1: cores: ", "backwards", "cores = \"0-3,6\""]),
     ("listeners", "cores = [1]\nlisteners", &[":1: cores: ", "cores = \"0-3,6\""]),
     ("listeners", "referrals = [\"host\"]\nlisteners", &[":1: referrals[0]: ", "no IP address"]),
-    ("= [\"127.0.0.1:0\"]", "= [", &[":1:", "listeners: this is not TOML"]),
+    ("= [\"127.0.0.1:0\"]", "= [", &[":4:1: nqn: this is not TOML", "comma"]),
     ("nqn = ", "nqn ", &[":4:", "this is not TOML"]),
     ("true", "true\nallow_any_host = true", &[":6:", "allow_any_host", "duplicate key"]),
 ];

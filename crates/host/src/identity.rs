@@ -126,7 +126,7 @@ impl HostIdentity {
             (Some(nqn), Some(id)) => HostIdentity { nqn: nqn.to_owned(), id },
             (None, Some(id)) => HostIdentity { nqn: id.to_nqn(), id },
             (Some(nqn), None) => {
-                let id = id_of_nqn(nqn).unwrap_or(HostIdentity::of_this_host().id);
+                let id = id_of_nqn(nqn).unwrap_or_else(|| HostIdentity::of_this_host().id);
                 HostIdentity { nqn: nqn.to_owned(), id }
             }
             (None, None) => HostIdentity::of_this_host().clone(),

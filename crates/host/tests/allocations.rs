@@ -79,7 +79,7 @@ fn pipeline(
             free.extend(done.buffer);
             completed += 1;
         }
-        if completed < total {
+        if completed < total && (free.is_empty() || submitted == total) {
             driver.turn(std::time::Duration::from_secs(10));
         }
     }

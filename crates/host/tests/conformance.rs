@@ -42,9 +42,9 @@ fn remote(script: Script, options: &Options) -> Arc<dyn Namespace> {
 }
 
 /// Runs the suite on both engines over targets that behave as `script` says.
-fn conforms(script: impl Fn(Script) -> Script, options: &Options) {
+fn conforms(block_sizes: &[u32], script: impl Fn(Script) -> Script, options: &Options) {
     for engine in engines() {
-        Suite::new(engine).run(&|block_size| {
+        Suite::new(engine).block_sizes(block_sizes).run(&|block_size| {
             let blocks = (16 << 20) / u64::from(block_size);
             let script = script(Script { block_size, blocks, ..Script::default() });
             remote(script, options)
@@ -54,13 +54,14 @@ fn conforms(script: impl Fn(Script) -> Script, options: &Options) {
 
 #[test]
 fn as_usual() {
-    conforms(|script| script, &options());
+    conforms(&[512, 4096], |script| script, &options());
 }
 
 #[test]
 fn with_digests_and_small_pdus() {
     let options = Options { header_digest: true, data_digest: true, ..options() };
     conforms(
+        &[512],
         |script| Script { max_h2c_bytes: 8192, c2h_bytes: 12288, r2t_bytes: 40960, ..script },
         &options,
     );
@@ -68,13 +69,14 @@ fn with_digests_and_small_pdus() {
 
 #[test]
 fn without_capsule_data_success_flag_or_optional_commands() {
-    conforms(|script| Script { ioccsz: 4, oncs: 0, success_flag: false, ..script }, &options());
+    let script = |script| Script { ioccsz: 4, oncs: 0, success_flag: false, ..script };
+    conforms(&[4096], script, &options());
 }
 
 #[test]
 fn with_a_short_queue_and_small_transfers() {
     let options = Options { queue_depth: 3, ..options() };
-    conforms(|script| Script { mdts: 4, mqes_z: 2, vwc: false, ..script }, &options);
+    conforms(&[512], |script| Script { mdts: 4, mqes_z: 2, vwc: false, ..script }, &options);
 }
 
 #[test]

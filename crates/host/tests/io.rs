@@ -421,28 +421,48 @@ fn a_target_that_stops_reading() {
 
 #[test]
 fn the_admin_connection_is_lost() {
+    type Ending = fn(&mut Connection, &Capsule) -> io::Result<Handled>;
+    let endings: [(Ending, &str); 4] = [
+        (|_, _| Ok(Handled::Close), "closed the connection"),
+        (
+            |connection, _| connection.write(&[0xff; 64]).map(|()| Handled::Yes),
+            "broke the protocol",
+        ),
+        (
+            |connection, capsule| {
+                connection.succeed(capsule.cid())?;
+                connection.succeed(capsule.cid()).map(|()| Handled::Yes)
+            },
+            "broke the protocol",
+        ),
+        (
+            |connection, _| {
+                let status = FatalErrorStatus::PDU_SEQUENCE_ERROR;
+                connection.terminate(status).map(|()| Handled::Yes)
+            },
+            "PDU sequence error",
+        ),
+    ];
     for engine in engines() {
-        let closing = Arc::new(Mutex::new(false));
-        let close = Arc::clone(&closing);
-        let script = Script {
-            hook: Box::new(move |_, qid, capsule| {
-                let keep_alive = qid == 0 && capsule.sqe.opcode == 0x18;
-                if keep_alive && *close.lock().unwrap() {
-                    return Ok(Handled::Close);
-                }
-                Ok(if qid > 0 && capsule.sqe.opcode == 2 { Handled::Yes } else { Handled::No })
-            }),
-            ..Script::default()
-        };
-        let options = Options { keep_alive: Duration::from_millis(400), ..options() };
-        let mut setup = Setup::new(script, &options, engine);
-        setup.submit_read(1, 1);
-        *closing.lock().unwrap() = true;
-        assert_eq!(setup.result(), Err(BlockError::Disconnected), "{engine}");
-        let lost = setup.controller.lost().expect("it is lost").to_string();
-        assert!(lost.contains("closed the connection"), "{lost}");
-        let error = setup.controller.namespace_ids().unwrap_err().to_string();
-        assert_eq!(error, lost);
+        for (ending, reason) in endings {
+            // A read that is never answered, until the keep alive ends it all.
+            let script = Script {
+                hook: Box::new(move |connection, qid, capsule| match (qid, capsule.sqe.opcode) {
+                    (0, 0x18) => ending(connection, capsule),
+                    (1, 0x02) => Ok(Handled::Yes),
+                    _ => Ok(Handled::No),
+                }),
+                ..Script::default()
+            };
+            let options = Options { keep_alive: Duration::from_millis(400), ..options() };
+            let mut setup = Setup::new(script, &options, engine);
+            setup.submit_read(1, 1);
+            assert_eq!(setup.result(), Err(BlockError::Disconnected), "{engine}");
+            let lost = setup.controller.lost().expect("it is lost").to_string();
+            assert!(lost.contains(reason), "{lost}");
+            let error = setup.controller.namespace_ids().unwrap_err().to_string();
+            assert_eq!(error, lost);
+        }
     }
 }
 

@@ -33,6 +33,8 @@ on_both_engines! {
     removed_task_gets_nothing
     dropped_with_everything_in_flight
     moves_between_engines
+    a_second_receive_is_a_bug
+    a_second_send_is_a_bug
 }
 
 fn bytes(content: &[u8]) -> SendBatch {
@@ -626,4 +628,40 @@ fn moves_between_engines(mut event_loop: Loop) {
     assert!(event_loop.next_within(Duration::from_millis(5)).is_none());
     client.write_all(b"moved").unwrap();
     assert_eq!(&received(event_loop.next())[..], b"moved");
+}
+
+fn panics(call: impl FnOnce()) -> bool {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err()
+}
+
+fn a_second_receive_is_a_bug(mut event_loop: Loop) {
+    let reactor = event_loop.reactor.clone();
+    let (stream, mut socket) = event_loop.stream_and_socket();
+    reactor.recv(stream);
+    assert!(panics(|| reactor.recv(stream)));
+    assert!(panics(|| reactor.recv_into(stream, Buffer::new(10), 0..10)));
+    assert!(panics(|| reactor.recv_into(stream, Buffer::new(10), 5..5)));
+    assert!(panics(|| reactor.recv_into(stream, Buffer::new(10), 5..11)));
+    // The first one is not harmed.
+    socket.write_all(b"first").unwrap();
+    assert_eq!(&received(event_loop.next())[..], b"first");
+}
+
+fn a_second_send_is_a_bug(mut event_loop: Loop) {
+    let reactor = event_loop.reactor.clone();
+    let (stream, _socket) = event_loop.stream_and_socket();
+    reactor.send(stream, bytes(b"first"));
+    assert!(panics(|| reactor.send(stream, bytes(b"second"))));
+    assert!(matches!(event_loop.next(), Event::Sent { result: Ok(()), .. }));
+}
+
+#[test]
+fn what_crosses_threads() {
+    fn is_send<T: Send>() {}
+    fn is_sync<T: Sync>() {}
+    is_send::<Buffer>();
+    is_send::<SendBatch>();
+    is_send::<Event>();
+    is_send::<farblock_reactor::Waker>();
+    is_sync::<farblock_reactor::Waker>();
 }

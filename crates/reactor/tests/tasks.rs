@@ -19,6 +19,7 @@ on_both_engines! {
     timers_move_and_disarm
     children_report_their_root
     busy_tasks_do_not_starve_streams
+    an_idle_loop_uses_no_processor
 }
 
 fn says_what_it_is(event_loop: Loop) {
@@ -191,4 +192,31 @@ fn busy_tasks_do_not_starve_streams(mut event_loop: Loop) {
         }
     }
     panic!("starved");
+}
+
+/// Processor time of this thread so far; none where the system does not tell.
+fn processor_time() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+}
+
+/// Processor time, not passing time, so it does not depend on what else the machine does.
+fn an_idle_loop_uses_no_processor(mut event_loop: Loop) {
+    // Lively first, so that the loop has learnt to spin if it ever does.
+    let waker = event_loop.reactor.waker(event_loop.task);
+    let thread = std::thread::spawn(move || {
+        for _ in 0..2000 {
+            waker.wake();
+            std::thread::sleep(Duration::from_micros(1));
+        }
+    });
+    while !thread.is_finished() {
+        event_loop.poll(Some(Duration::from_millis(1)));
+    }
+    let (_stream, _socket) = event_loop.stream_and_socket();
+    let Some(before) = processor_time() else { return };
+    let idle = Duration::from_millis(500);
+    assert!(event_loop.next_within(idle).is_none());
+    let used = processor_time().unwrap() - before;
+    assert!(used < idle / 50, "{used:?} used in {idle:?}");
 }

@@ -8,8 +8,9 @@
 #            compare verify list-ctrl supported-logs lba-range identifiers verify-bit
 #            feature-status
 #   lane     targets of one lane are checked one after the other, lanes beside each other
-# Prints "ok: ..." for each thing that holds and "data: LABEL NSID SHA256" for each namespace's final
-# content, so that whoever owns the backing files can compare. Ends at the first thing that does not.
+# Prints "ok: ..." for each thing that holds, and "data: LABEL NSID SHA256" for what each namespace
+# holds in the end, so that whoever owns the backing files can compare. Ends at the first thing that
+# does not hold.
 # shellcheck shell=bash disable=SC2016 # the dollars in single quotes are jq's
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -301,7 +302,8 @@ check_file_system() {
     mkdir -p "$mount"
     check "$text: mkfs" mkfs.ext4 -q -F "$device"
     check "$text: mount" mount -o discard "$device" "$mount"
-    verified_load "$text: random writes of mixed sizes verify" --name=file --directory="$mount" --fsync=64
+    verified_load "$text: random writes of mixed sizes verify" \
+        --name=file --directory="$mount" --fsync=64
     cp /bin/bash "$mount/copy"
     check "$text: umount" umount "$mount"
     check "$text: e2fsck -f" e2fsck -f -n "$device"
@@ -369,8 +371,9 @@ check_writable() {
         each_namespace write_pattern
         disconnect
     done
-    say "$label: the last connection"
-    connect
+    say "$label: the last connection, with one short queue"
+    connect --nr-io-queues=1 --queue-size=16
+    check_raw_load
     each_namespace check_pattern
     print_data
     disconnect
@@ -435,7 +438,8 @@ for_all any connect --keep-alive-tmo=2
 sleep 5
 for_all any check_still_live
 # Nothing above may have made the host's transport stumble.
-if dmesg | grep -E 'I/O timeout|timeout, |digest error|econnecting|error recovery|WARNING:|BUG:'; then
+stumbles='I/O timeout|timeout, |digest error|econnecting|error recovery|WARNING:|BUG:'
+if dmesg | grep -E "$stumbles"; then
     fail "the kernel complained (above)"
 fi
 say "done"

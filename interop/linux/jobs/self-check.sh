@@ -7,22 +7,22 @@
 
 name=nqn.2024-01.farblock:self
 
-# target LABEL PORT NQN BLOCK SIZES MODEL LACKS: one line of the list that kernel-host.sh reads; each
-# target has its own lane.
+# target LABEL PORT NQN BLOCK SIZES MODEL LACKS: adds a line to the list that kernel-host.sh reads;
+# each target has its own lane.
 target() {
     echo "label=$1 lane=$1 address=127.0.0.1 port=$2 nqn=$3 block=$4 sizes=$5 model=$6 lacks=$7" \
         "checks=all" >>targets
 }
 
-memory_disk small 64 512
-memory_disk small2 40 512
-memory_disk large 64 4096
+memory_disk small 48 512
+memory_disk small2 36 512
+memory_disk large 36 4096
 target_subsystem $name-512 /dev/small /dev/small2
 target_subsystem $name-4096 /dev/large
 target_port 4420 $name-512 $name-4096
 lacks=compare,verify,list-ctrl,supported-logs,lba-range
-target kernel-512 4420 $name-512 512 67108864,41943040 Linux $lacks
-target kernel-4096 4420 $name-4096 4096 67108864 Linux $lacks
+target kernel-512 4420 $name-512 512 50331648,37748736 Linux $lacks
+target kernel-4096 4420 $name-4096 4096 37748736 Linux $lacks
 
 # The disk that run.sh gave to QEMU.
 modprobe nvme
@@ -33,7 +33,7 @@ echo 1 >"$subsystem/attr_allow_any_host"
 echo -n /dev/nvme0 >"$subsystem/passthru/device_path"
 echo 1 >"$subsystem/passthru/enable"
 target_port 4421 $name-pass
-target passthrough 4421 $name-pass 512 67108864 QEMU_NVMe_Ctrl \
+target passthrough 4421 $name-pass 512 37748736 QEMU_NVMe_Ctrl \
     list-ctrl,supported-logs,identifiers,verify-bit,feature-status
 
 . ./kernel-host.sh

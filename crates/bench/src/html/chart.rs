@@ -1,4 +1,5 @@
-//! Bar charts as SVG: lying bars, one group per pattern, one bar per side, the value written at its end.
+//! Bar charts as SVG: lying bars, one group per pattern, one bar per side, the value written at its
+//! end.
 
 use std::fmt::Write;
 
@@ -6,8 +7,8 @@ use super::escape::Escaped;
 
 /// Width of a chart in its own units; the page scales it.
 const WIDTH: f64 = 380.0;
-/// Where the longest bar ends: the rest is for its value.
-const BARS: f64 = 236.0;
+/// What the longest bar has at least and at most: the rest is for the values.
+const BARS: std::ops::RangeInclusive<f64> = 140.0..=250.0;
 /// Height of a bar and the space below it.
 const BAR: f64 = 17.0;
 const BAR_GAP: f64 = 4.0;
@@ -18,8 +19,10 @@ const GROUP_GAP: f64 = 13.0;
 const AXIS: f64 = 22.0;
 /// About as many ticks as fit.
 const TICKS: f64 = 4.0;
-/// Room for a value inside of a bar's end, in the characters of a value.
-const CHARACTER: f64 = 6.6;
+/// About the width of a value's character.
+const CHARACTER: f64 = 6.8;
+/// Between a bar and its value.
+const VALUE_GAP: f64 = 5.0;
 
 /// One chart.
 pub(crate) struct Chart<'a> {
@@ -57,9 +60,11 @@ impl Bar {
 impl Chart<'_> {
     /// The chart as an `svg` element.
     pub(crate) fn render(&self) -> String {
-        let bars = self.groups.iter().flat_map(|group| &group.bars);
-        let largest = bars.map(Bar::total).fold(0.0, f64::max);
-        let scale = Scale::new(largest);
+        let bars = || self.groups.iter().flat_map(|group| &group.bars);
+        let largest = bars().map(Bar::total).fold(0.0, f64::max);
+        let longest = bars().map(|bar| bar.value.chars().count()).max().unwrap_or(0);
+        let room = WIDTH - longest as f64 * CHARACTER - 2.0 * VALUE_GAP;
+        let scale = Scale::new(largest, room.clamp(*BARS.start(), *BARS.end()));
         let height = self.groups.iter().map(Group::height).sum::<f64>() + AXIS;
         let mut svg = String::new();
         let _ = write!(
@@ -125,9 +130,7 @@ impl Group {
                 );
                 x += width + 1.0;
             }
-            // A long value goes further left, over the grid but never over the bar.
-            let room = WIDTH - bar.value.chars().count() as f64 * CHARACTER;
-            let at = (x + 5.0).min(room.max(x + 5.0));
+            let at = x + VALUE_GAP;
             let _ = write!(
                 svg,
                 "<text x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
@@ -142,17 +145,19 @@ impl Group {
 /// From values to places.
 struct Scale {
     largest: f64,
+    /// Where the largest value is.
+    width: f64,
     step: f64,
 }
 
 impl Scale {
-    fn new(largest: f64) -> Scale {
+    fn new(largest: f64, width: f64) -> Scale {
         let largest = if largest.is_finite() && largest > 0.0 { largest } else { 1.0 };
-        Scale { largest, step: round_step(largest / TICKS) }
+        Scale { largest, width, step: round_step(largest / TICKS) }
     }
 
     fn place(&self, value: f64) -> f64 {
-        if value.is_finite() { (value / self.largest).clamp(0.0, 1.0) * BARS } else { 0.0 }
+        if value.is_finite() { (value / self.largest).clamp(0.0, 1.0) * self.width } else { 0.0 }
     }
 
     fn ticks(&self) -> impl Iterator<Item = (f64, f64)> {
@@ -200,8 +205,8 @@ mod tests {
 
     #[test]
     fn the_longest_bar_spans_the_chart_and_the_others_are_in_proportion() {
-        let scale = Scale::new(200.0);
-        assert_eq!((scale.place(200.0), scale.place(50.0)), (BARS, BARS / 4.0));
+        let scale = Scale::new(200.0, 100.0);
+        assert_eq!((scale.place(200.0), scale.place(50.0)), (100.0, 25.0));
         assert_eq!(
             scale.ticks().map(|(value, _)| value).collect::<Vec<_>>(),
             [0.0, 50.0, 100.0, 150.0, 200.0]

@@ -53,33 +53,88 @@ fn metric_row(
     }
     if both {
         let percent = pattern.remote_percent_of_local.as_ref().and_then(metric.percent);
-        let _ = write!(page, "<td>{}</td>", format::optional(percent, format::tenths));
+        let _ = write!(page, "<td>{}</td>", format::optional(percent, format::percent));
     }
     page.push_str("</tr>\n");
 }
 
+/// One end of the connection, as far as anything of it was measured.
+struct Party {
+    title: &'static str,
+    cpu: fn(&Figures) -> Option<CpuUse>,
+    memory: fn(&Figures) -> Option<u64>,
+    has_cpu: bool,
+    has_memory: bool,
+}
+
+impl Party {
+    fn both(report: &Report) -> Vec<Party> {
+        let all = || report.patterns.iter().flat_map(|p| [&p.local, &p.remote]).flatten();
+        let party = |title, cpu: fn(&Figures) -> Option<CpuUse>, memory: fn(&Figures) -> _| Party {
+            title,
+            cpu,
+            memory,
+            has_cpu: all().any(|figures| cpu(figures).is_some()),
+            has_memory: all().any(|figures| Option::<u64>::is_some(&memory(figures))),
+        };
+        vec![
+            party("host", |f| f.host_cpu, |f| f.host_memory_bytes),
+            party("target", |f| f.target_cpu, |f| f.target_memory_bytes),
+        ]
+    }
+
+    fn columns(&self) -> Vec<&'static str> {
+        let cpu: &[_] = if self.has_cpu { &["CPU %", "µs/IO"] } else { &[] };
+        let memory: &[_] = if self.has_memory { &["memory"] } else { &[] };
+        [cpu, memory].concat()
+    }
+
+    fn cells(&self, page: &mut String, figures: Option<&Figures>) {
+        let cpu = figures.and_then(self.cpu);
+        if self.has_cpu {
+            cell(page, cpu.map(|cpu| cpu.percent_of_core), format::tenths);
+            cell(page, cpu.map(|cpu| cpu.us_per_io), format::fine);
+        }
+        if self.has_memory {
+            let memory = figures.and_then(self.memory).map(|bytes| bytes as f64);
+            cell(page, memory, |bytes| format::bytes(bytes as u64));
+        }
+    }
+}
+
 /// Everything that was measured, one row per pattern and side.
 pub(super) fn all_figures(page: &mut String, report: &Report) {
+    let parties = Party::both(report);
     page.push_str(
         "<section>\n<h2>All figures</h2>\n<p class=\"hint\">Latencies in µs. CPU % is that of one \
-         core. Memory is what the process has resident.</p>\n<div class=\"scroll\"><table>\n\
+         core. Memory is what the process has resident.</p>\n\
+         <div class=\"scroll\"><table class=\"wide\">\n\
          <caption>Each pattern and side</caption>\n<thead>\n<tr>\
          <th class=\"word\" rowspan=\"2\" scope=\"col\">pattern</th>\
          <th class=\"word\" rowspan=\"2\" scope=\"col\">jobs × depth</th>\
          <th class=\"word\" rowspan=\"2\" scope=\"col\">side</th>\
          <th rowspan=\"2\" scope=\"col\">IOPS</th><th rowspan=\"2\" scope=\"col\">MiB/s</th>\
-         <th colspan=\"5\" scope=\"colgroup\">latency, µs</th>\
-         <th colspan=\"3\" scope=\"colgroup\">host</th>\
-         <th colspan=\"3\" scope=\"colgroup\">target</th></tr>\n<tr>",
+         <th colspan=\"5\" scope=\"colgroup\">latency, µs</th>",
     );
-    let party = ["CPU %", "µs/IO", "memory"];
-    for name in ["mean", "p50", "p99", "p99.9", "max"].into_iter().chain(party).chain(party) {
+    for party in &parties {
+        let (title, count) = (party.title, party.columns().len());
+        if count > 0 {
+            let _ = write!(page, "<th colspan=\"{count}\" scope=\"colgroup\">{title}</th>");
+        }
+    }
+    page.push_str("</tr>\n<tr>");
+    let columns = parties.iter().flat_map(Party::columns);
+    for name in ["mean", "p50", "p99", "p99.9", "max"].into_iter().chain(columns) {
         let _ = write!(page, "<th scope=\"col\">{name}</th>");
     }
     page.push_str("</tr>\n</thead>\n<tbody>\n");
     for pattern in &report.patterns {
         for (index, (side, figures)) in sides(report, pattern).into_iter().enumerate() {
-            figures_row(page, pattern, side, figures, index == 0);
+            let class = if index == 0 { " class=\"first\"" } else { "" };
+            let _ = write!(page, "<tr{class}>");
+            figures_row(page, pattern, side, figures);
+            parties.iter().for_each(|party| party.cells(page, figures));
+            page.push_str("</tr>\n");
         }
     }
     page.push_str("</tbody></table></div>\n</section>\n");
@@ -90,33 +145,24 @@ fn figures_row(
     pattern: &PatternReport,
     side: SideName,
     figures: Option<&Figures>,
-    first: bool,
 ) {
-    let class = if first { " class=\"first\"" } else { "" };
     let _ = write!(
         page,
-        "<tr{class}><th class=\"word\" scope=\"row\">{}</th><td class=\"word\">{}</td>\
+        "<th class=\"word\" scope=\"row\">{}</th><td class=\"word\">{}</td>\
          <td class=\"word\">{}</td>",
         Escaped(&pattern.pattern.name),
         format::jobs_and_depth(&pattern.pattern),
         side.name(),
     );
-    let mut cell = |value: Option<f64>, show: &dyn Fn(f64) -> String| {
-        let _ = write!(page, "<td>{}</td>", format::optional(value, show));
-    };
-    cell(figures.map(|f| f.iops), &format::iops);
-    cell(figures.map(|f| f.mib_per_second), &format::tenths);
-    cell(figures.map(|f| f.latency.mean_ns), &format::us);
-    cell(figures.map(|f| f.latency.p50_ns as f64), &format::us);
-    cell(figures.map(|f| f.latency.p99_ns as f64), &format::us);
-    cell(figures.map(|f| f.latency.p99_9_ns as f64), &format::us);
-    cell(figures.map(|f| f.latency.max_ns as f64), &format::us);
-    let mut party = |cpu: Option<CpuUse>, memory: Option<u64>| {
-        cell(cpu.map(|cpu| cpu.percent_of_core), &format::tenths);
-        cell(cpu.map(|cpu| cpu.us_per_io), &format::fine);
-        cell(memory.map(|bytes| bytes as f64), &|bytes| format::bytes(bytes as u64));
-    };
-    party(figures.and_then(|f| f.host_cpu), figures.and_then(|f| f.host_memory_bytes));
-    party(figures.and_then(|f| f.target_cpu), figures.and_then(|f| f.target_memory_bytes));
-    page.push_str("</tr>\n");
+    cell(page, figures.map(|f| f.iops), format::iops);
+    cell(page, figures.map(|f| f.mib_per_second), format::tenths);
+    cell(page, figures.map(|f| f.latency.mean_ns), format::us);
+    cell(page, figures.map(|f| f.latency.p50_ns as f64), format::us);
+    cell(page, figures.map(|f| f.latency.p99_ns as f64), format::us);
+    cell(page, figures.map(|f| f.latency.p99_9_ns as f64), format::us);
+    cell(page, figures.map(|f| f.latency.max_ns as f64), format::us);
+}
+
+fn cell(page: &mut String, value: Option<f64>, show: fn(f64) -> String) {
+    let _ = write!(page, "<td>{}</td>", format::optional(value, show));
 }

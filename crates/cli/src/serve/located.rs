@@ -111,6 +111,9 @@ fn key_path(path: &serde_path_to_error::Path) -> String {
     text
 }
 
+/// A message of the TOML crate on one line, Rust's names of types in words.
 fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = line.replace("sequence", "list").replace("a map", "a table");
+    line.replace("expected u32", "expected a number from 0 to 4294967295")
 }

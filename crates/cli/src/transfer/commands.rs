@@ -163,10 +163,10 @@ fn report(what: &str, summary: &Summary, json: bool, global: &Global) -> Result<
     }
     if !global.quiet {
         let Summary { bytes, seconds, mib_per_second } = summary;
-        output::note(&format!(
-            "{what} {} in {seconds:.2} s ({mib_per_second:.0} MiB/s)",
-            Size(*bytes)
-        ));
+        // Of less than that, a rate says nothing.
+        let rate =
+            if *bytes >= 1 << 20 { format!(" ({mib_per_second:.0} MiB/s)") } else { String::new() };
+        output::note(&format!("{what} {} in {seconds:.2} s{rate}", Size(*bytes)));
     }
     Ok(())
 }

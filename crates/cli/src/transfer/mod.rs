@@ -13,7 +13,7 @@ pub(crate) use commands::{copy, read, write};
 
 use crate::error::{Failure, Result};
 use crate::signals::Stop;
-use farblock_block::{Geometry, Namespace, Queue};
+use farblock_block::{BlockError, Geometry, Namespace, Queue};
 use farblock_reactor::{Buffer, Config, EngineKind, Reactor, TaskId};
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -152,6 +152,15 @@ fn open_queue(
         Failure::run(format_args!("cannot open a queue into {name}: {error}"))
     })?;
     Ok((reactor, task, queue))
+}
+
+/// Why an operation failed, behind the word `failed`.
+fn reason(error: BlockError) -> String {
+    match error {
+        BlockError::ReadFailed => "what stores it cannot be read there".to_owned(),
+        BlockError::WriteFailed => "what stores it cannot be written there".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 fn event_loop_failed(error: &io::Error) -> Failure {

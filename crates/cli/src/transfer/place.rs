@@ -157,8 +157,13 @@ impl Opener<'_> {
     pub(super) fn start_input(&self, input: Input, range: Range<u64>) -> Result<Source> {
         let limit = Some(range.end - range.start);
         match input.kind {
-            InputKind::Namespace(namespace) => Source::namespace(&namespace, self.engine(), range),
-            InputKind::File(file) => Source::stream(file, input.name, limit),
+            InputKind::Namespace(namespace) => {
+                Source::namespace(&namespace, input.name, self.engine(), range)
+            }
+            InputKind::File(file) => {
+                lock(&file, &input.name, false)?;
+                Source::stream(file, input.name, limit)
+            }
             InputKind::Pipe => Source::stream(io::stdin(), input.name, limit),
         }
     }
@@ -172,10 +177,14 @@ impl Opener<'_> {
                 Ok(Sink::Namespace(Box::new(sink)))
             }
             OutputKind::Regular(file) => {
+                lock(&file, &name, true)?;
                 file.set_len(0).map_err(|error| cannot("empty", &name, &error))?;
                 Ok(Sink::File(FileSink::new(file, name, true)))
             }
-            OutputKind::Device(file) => Ok(Sink::File(FileSink::new(file, name, false))),
+            OutputKind::Device(file) => {
+                lock(&file, &name, true)?;
+                Ok(Sink::File(FileSink::new(file, name, false)))
+            }
             OutputKind::Stream(file) => {
                 Ok(Sink::Stream { output: Box::new(file), name, written: 0 })
             }
@@ -247,7 +256,6 @@ fn file_input(path: &Path) -> Result<Input> {
         return Err(Failure::run(format_args!("{name} is a directory: name a file in it")));
     }
     let bytes = if metadata.is_file() {
-        lock(&file, &name, false)?;
         Some(metadata.len())
     } else if is_block_device(metadata.file_type()) {
         Some(device_bytes(&mut file, &name)?)
@@ -270,10 +278,8 @@ fn file_output(path: &Path) -> Result<Output> {
     let metadata = file.metadata().map_err(|error| cannot("write to", &name, &error))?;
     let identity = file_identity(&metadata);
     let (capacity, kind) = if metadata.is_file() {
-        lock(&file, &name, true)?;
         (None, OutputKind::Regular(file))
     } else if is_block_device(metadata.file_type()) {
-        lock(&file, &name, true)?;
         (Some(device_bytes(&mut file, &name)?), OutputKind::Device(file))
     } else {
         (None, OutputKind::Stream(file))

@@ -240,7 +240,7 @@ impl NamespaceSink {
         let mut outcome = Ok(());
         for completion in self.done.drain(..) {
             if let (Err(error), Ok(())) = (completion.result, &outcome) {
-                let name = &self.name;
+                let (name, error) = (&self.name, super::reason(error));
                 let what = match completion.token {
                     SINGLE => format!("making {name} durable, or reading from it, failed: {error}"),
                     at => format!("writing to {name} at byte {at} failed: {error}"),
@@ -298,7 +298,7 @@ impl FileSink {
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
-    // SAFETY-free and fast enough: the compiler turns the comparison of words into vectors.
+    // In pieces, so that the compiler compares many bytes at once.
     let (chunks, rest) = bytes.as_chunks::<64>();
     chunks.iter().all(|chunk| *chunk == [0; 64]) && rest.iter().all(|&byte| byte == 0)
 }

@@ -37,6 +37,7 @@ impl Source {
     /// Reads `range`, in bytes, of a namespace.
     pub(super) fn namespace(
         namespace: &Arc<dyn Namespace>,
+        name: String,
         engine: EngineKind,
         range: Range<u64>,
     ) -> Result<Source> {
@@ -47,6 +48,7 @@ impl Source {
         let thread = spawn(move || {
             match Reader::open(&*namespace, engine, range, chunk_sender, used_receiver) {
                 Ok((mut reader, waker)) => {
+                    reader.name = name;
                     let _ = ready_sender.send(Ok(waker));
                     reader.run();
                 }
@@ -164,6 +166,8 @@ struct Reader {
     queue: Box<dyn Queue>,
     reactor: Reactor,
     geometry: Geometry,
+    /// For errors.
+    name: String,
     /// What is wanted, in bytes.
     range: Range<u64>,
     /// Where the next operation begins, in bytes: whole blocks.
@@ -189,8 +193,18 @@ impl Reader {
         let block = u64::from(geometry.block_size);
         let position = range.start / block * block;
         let slots = VecDeque::with_capacity(DEPTH);
-        let reader =
-            Reader { queue, reactor, geometry, range, position, slots, first: 0, chunks, used };
+        let reader = Reader {
+            queue,
+            reactor,
+            geometry,
+            name: String::new(),
+            range,
+            position,
+            slots,
+            first: 0,
+            chunks,
+            used,
+        };
         Ok((reader, waker))
     }
 
@@ -239,7 +253,8 @@ impl Reader {
         let block = u64::from(self.geometry.block_size);
         let start = self.range.start / block * block + completion.token * piece;
         completion.result.map_err(|error| {
-            Failure::run(format_args!("reading at byte {start} failed: {error}"))
+            let (name, error) = (&self.name, super::reason(error));
+            Failure::run(format_args!("reading {name} at byte {start} failed: {error}"))
         })?;
         let buffer = completion.buffer.expect("a read has a buffer");
         let skip = self.range.start.saturating_sub(start) as usize;

@@ -1,5 +1,6 @@
 //! Runs the binary as a person would, and a target to use it against.
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(unreachable_pub, reason = "a module of each test file")]
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -107,7 +108,8 @@ impl Outcome {
     pub fn fails(self, code: i32, parts: &[&str]) -> Outcome {
         let all = format!("{}\n--- stderr\n{}", self.out(), self.stderr);
         assert_eq!(self.code, Some(code), "{all}");
-        assert!(self.stderr.starts_with("error: "), "{all}");
+        let errors = self.stderr.lines().filter(|line| line.starts_with("error: ")).count();
+        assert_eq!(errors, 1, "{all}");
         assert!(!self.stderr.contains("panicked") && !self.stderr.contains("os error"), "{all}");
         for part in parts {
             assert!(self.stderr.contains(part), "{part:?} is missing in:\n{all}");
@@ -165,9 +167,20 @@ pub fn wait(child: Child) -> Output {
     }
 }
 
+/// Waits until something is so, not for ever.
+#[track_caller]
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{what} does not come true");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Sends a signal to a process that a test started.
 pub fn signal(id: u32, name: &str) {
-    let status = Command::new("kill").args([format!("-{name}"), id.to_string()]).status();
+    // The shell's own, since a small system has no other.
+    let status = Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).status();
     assert!(status.is_ok_and(|status| status.success()), "kill -{name} {id}");
 }
 

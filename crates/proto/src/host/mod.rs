@@ -20,3 +20,6 @@ pub use discovery::{DiscoveryEntry, DiscoveryReader, DiscoveryStep};
 pub use error::{ConnectError, accepted, recognise, refused};
 pub use info::{ControllerInfo, InfoError};
 pub use namespace::{NamespaceInfo, parse_changed_namespaces, parse_namespace_list};
+
+#[cfg(test)]
+mod tests;

@@ -35,9 +35,6 @@ const EVENTS_PER_TURN: usize = 1024;
 /// Streams and listeners attempted at once, before the system is asked for news.
 const ATTEMPTS_PER_RUN: usize = 256;
 
-/// So many turns in a row that have results anyway do not ask the system for news.
-const TURNS_WITHOUT_NEWS: u32 = 3;
-
 const WAKER: Token = Token(usize::MAX);
 
 /// Something that may be attempted.
@@ -53,8 +50,6 @@ pub(crate) struct Portable {
     streams: Slab<Stream>,
     listeners: Slab<Listener>,
     runnable: VecDeque<Runnable>,
-    /// Turns since the system was asked for news.
-    turns_without_news: u32,
     /// Listeners that rest after an error, and until when.
     paused: Vec<(Instant, Key)>,
     files: Slab<Arc<File>>,
@@ -88,7 +83,6 @@ impl Portable {
             streams: Slab::new(),
             listeners: Slab::new(),
             runnable: VecDeque::new(),
-            turns_without_news: 0,
             paused: Vec::new(),
             files: Slab::new(),
             file_threads: config.file_threads,
@@ -100,11 +94,6 @@ impl Portable {
 
     pub(crate) fn turn(&mut self, cx: &mut Context<'_>, wait: Wait) -> io::Result<()> {
         self.run(cx);
-        if cx.tasks.has_ready() && self.turns_without_news < TURNS_WITHOUT_NEWS {
-            self.turns_without_news += 1;
-            return Ok(());
-        }
-        self.turns_without_news = 0;
         let timeout = match wait {
             Wait::Until(until) if self.runnable.is_empty() && !cx.tasks.has_ready() => {
                 until.map(|until| until.saturating_duration_since(Instant::now()))

@@ -92,7 +92,7 @@ impl Ring {
             return Err(unsupported("the kernel's io_uring is too old"));
         }
         let mut probe = Probe::new();
-        uring.submitter().register_probe(&mut probe)?;
+        uring.submitter().register_probe(&mut probe).map_err(explain_use)?;
         for (name, code) in OPCODES {
             if !probe.is_supported(code) {
                 return Err(unsupported(&format!("the kernel's io_uring has no {name}")));
@@ -104,7 +104,7 @@ impl Ring {
             enter_flags |= EnterFlags::NO_IOWAIT;
         }
         let mut ring = Ring { uring, backlog: VecDeque::new(), in_flight: 0, enter_flags };
-        ring.try_nop()?;
+        ring.try_nop().map_err(explain_use)?;
         Ok(ring)
     }
 
@@ -245,4 +245,8 @@ fn explain_setup(error: io::Error) -> io::Error {
         _ => "io_uring cannot be set up",
     };
     io::Error::new(error.kind(), format!("{reason}: {error}"))
+}
+
+fn explain_use(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("io_uring can be set up but not used: {error}"))
 }

@@ -1,0 +1,98 @@
+//! A job allocates nothing per I/O: a hundred times the I/Os take as many allocations.
+
+mod namespaces;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use farblock_bench::{Cancel, Pattern, Plan, Rw, Side, Silent, compare};
+use farblock_block::{Geometry, Namespace};
+use farblock_reactor::{Config, EngineKind};
+
+use namespaces::{Fake, When};
+
+struct Counting;
+
+/// Allocations of the jobs' threads.
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// This thread is a job's, from the opening of its queue on.
+    static COUNTED: Cell<bool> = const { Cell::new(false) };
+}
+
+fn count() {
+    if COUNTED.try_with(Cell::get).unwrap_or(false) {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+    }
+}
+
+// SAFETY: everything is handed to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's duties are the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's duties are the same.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's duties are the same.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How the threads meet at the start decides whether a channel has to allocate for somebody who
+/// waits.
+const STARTUP_NOISE: u64 = 16;
+
+/// Allocations that two jobs make for so many I/Os each.
+fn allocations(engine: EngineKind, when: When, max_blocks: u32, rw: Rw, ios: u64) -> u64 {
+    let geometry = Geometry { max_blocks, ..Geometry::new(512, 80_000) };
+    let mut fake = Fake::new(geometry, when);
+    fake.keep_addresses = false;
+    fake.on_open = || COUNTED.with(|counted| counted.set(true));
+    let plan = Plan {
+        patterns: vec![Pattern::new(rw, 4096, 2, 16)],
+        runtime: Duration::from_secs(3600),
+        ramp: Duration::ZERO,
+        io_size: Some(ios * 4096),
+        max_jobs: Some(2),
+        reactor: Config { engine, ..Config::default() },
+        ..Plan::quick()
+    };
+    let namespace: Arc<dyn Namespace> = Arc::new(fake);
+    let side = Side::new(namespace).scratch();
+    let before = ALLOCATIONS.load(Relaxed);
+    let report = compare(&plan, Some(&side), None, &Cancel::new(), &mut Silent).expect("it runs");
+    assert!(!report.has_errors());
+    ALLOCATIONS.load(Relaxed) - before
+}
+
+/// One test only: the counter belongs to the whole process.
+#[test]
+fn ios_do_not_allocate() {
+    for engine in [EngineKind::Auto, EngineKind::Portable] {
+        for when in [When::AtOnce, When::Later] {
+            for (rw, max_blocks) in [(Rw::RandRead, 0), (Rw::RandRw, 0), (Rw::Write, 3)] {
+                let few = allocations(engine, when, max_blocks, rw, 300);
+                let many = allocations(engine, when, max_blocks, rw, 30_000);
+                assert!(few > 0, "the counter counts");
+                let more = many.saturating_sub(few);
+                let which = format!("{engine} {when:?} {rw} {max_blocks}");
+                assert!(more <= STARTUP_NOISE, "{which}: {more} more for 59,400 more I/Os");
+            }
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Whole benchmarks on small namespaces: what is done to them, and what is said about it.
+
+mod namespaces;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use farblock_backends::delay::Delay;
+use farblock_backends::fault::{Fault, Rule, When as FaultWhen};
+use farblock_backends::mem::Mem;
+use farblock_bench::{
+    BenchError, Cancel, CpuSource, Meters, Pattern, Phase, Plan, Report, Rw, Side, SideName,
+    Silent, Snapshot, compare,
+};
+use farblock_block::{BlockError, Command, Geometry, Namespace, Queue};
+use farblock_reactor::{Config, EngineKind, Reactor, TaskId};
+
+use namespaces::{Fake, When};
+
+/// So long that only the size ends a run.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// A plan whose jobs end after `ios` I/Os of each pattern, if the patterns share a block size.
+fn plan(patterns: Vec<Pattern>, ios: u64) -> Plan {
+    let io_size = ios * u64::from(patterns[0].block_size_bytes);
+    Plan {
+        patterns,
+        runtime: LONG,
+        ramp: Duration::ZERO,
+        io_size: Some(io_size),
+        max_jobs: Some(8),
+        ..Plan::quick()
+    }
+}
+
+fn run(plan: &Plan, local: Option<&Side>, remote: Option<&Side>) -> Result<Report, BenchError> {
+    compare(plan, local, remote, &Cancel::new(), &mut Silent)
+}
+
+fn run_one(plan: &Plan, side: &Side) -> Report {
+    let report = run(plan, Some(side), None).expect("a good plan");
+    assert!(!report.has_errors(), "{:?}", report.patterns);
+    report
+}
+
+fn mem(bytes: u64) -> Arc<dyn Namespace> {
+    Arc::new(Mem::new(512, bytes).expect("a RAM disk"))
+}
+
+fn fake(geometry: Geometry, when: When) -> (Arc<Fake>, Side) {
+    let fake = Arc::new(Fake::new(geometry, when));
+    let side = Side::new(Arc::clone(&fake) as Arc<dyn Namespace>).scratch();
+    (fake, side)
+}
+
+#[test]
+fn the_six_patterns_run_on_both_engines() {
+    for engine in [EngineKind::Auto, EngineKind::Portable] {
+        let (local, remote) = (mem(32 << 20), mem(32 << 20));
+        let plan = Plan {
+            patterns: Pattern::six(),
+            io_size: Some(4 << 20),
+            reactor: Config { engine, ..Config::default() },
+            max_jobs: Some(2),
+            ..plan(Pattern::six(), 1)
+        };
+        let (local, remote) = (Side::new(local).scratch().fill(), Side::new(remote).scratch());
+        let report = run(&plan, Some(&local), Some(&remote)).expect("a good plan");
+        assert!(!report.has_errors() && !report.interrupted);
+        assert_eq!(report.patterns.len(), 6);
+        for pattern in &report.patterns {
+            let jobs = u64::from(pattern.pattern.numjobs);
+            let ios = jobs * (4 << 20) / u64::from(pattern.pattern.block_size_bytes);
+            for figures in [&pattern.local, &pattern.remote] {
+                let figures = figures.as_ref().expect("measured");
+                assert_eq!(figures.reads + figures.writes, ios, "{}", pattern.pattern.name);
+                assert!(figures.iops > 0.0 && figures.latency.p50_ns > 0);
+                assert!(figures.latency.max_ns >= figures.latency.p99_9_ns);
+                assert!(figures.host_cpu.is_some() && figures.target_cpu.is_none());
+            }
+            assert!(pattern.remote_percent_of_local.is_some());
+        }
+        assert!(["uring", "portable"].contains(&report.engine.as_str()), "{}", report.engine);
+    }
+}
+
+#[test]
+fn the_depth_is_kept_and_never_exceeded() {
+    for when in [When::AtOnce, When::Later] {
+        let (fake, side) = fake(Geometry::new(512, 8000), when);
+        let report = run_one(&plan(vec![Pattern::new(Rw::RandRead, 4096, 3, 7)], 500), &side);
+        let figures = report.patterns[0].local.as_ref().expect("measured");
+        assert_eq!((figures.reads, figures.writes), (1500, 0));
+        assert_eq!(fake.seen.queues.load(Relaxed), 3);
+        assert_eq!(fake.seen.deepest.load(Relaxed), 7, "{when:?}");
+        let addresses = fake.seen.addresses.lock().unwrap();
+        assert!(addresses.keys().all(|(write, lba)| !write && lba % 8 == 0));
+        assert!(addresses.len() > 500, "random addresses are spread");
+    }
+}
+
+#[test]
+fn sequential_jobs_keep_to_their_regions() {
+    let (fake, side) = fake(Geometry::new(512, 80), When::Later);
+    run_one(&plan(vec![Pattern::new(Rw::Write, 4096, 2, 2)], 10), &side);
+    let addresses = fake.seen.addresses.lock().unwrap();
+    let lbas: Vec<u64> = addresses.keys().map(|(_, lba)| *lba).collect();
+    assert_eq!(lbas, [0, 8, 16, 24, 32, 40, 48, 56, 64, 72]);
+    assert!(addresses.values().all(|count| (2..=3).contains(count)), "{addresses:?}");
+}
+
+#[test]
+fn mixed_patterns_mix() {
+    let (_, side) = fake(Geometry::new(512, 8000), When::AtOnce);
+    let pattern = Pattern { rwmixread: 70, ..Pattern::new(Rw::RandRw, 4096, 1, 4) };
+    let report = run_one(&plan(vec![pattern], 10_000), &side);
+    let figures = report.patterns[0].local.as_ref().expect("measured");
+    assert_eq!(figures.reads + figures.writes, 10_000);
+    assert!((6_700..7_300).contains(&figures.reads), "{}", figures.reads);
+}
+
+#[test]
+fn large_ios_are_cut_to_what_the_namespace_takes() {
+    let geometry = Geometry { max_blocks: 3, ..Geometry::new(512, 8000) };
+    let (fake, side) = fake(geometry, When::Later);
+    let report = run_one(&plan(vec![Pattern::new(Rw::RandRead, 4096, 1, 2)], 100), &side);
+    assert_eq!(report.patterns[0].local.as_ref().expect("measured").reads, 100);
+    let ops = fake.seen.ops.load(Relaxed);
+    assert!((300..=306).contains(&ops), "three operations each, and one I/O left over: {ops}");
+    assert_eq!(fake.seen.deepest.load(Relaxed), 6);
+}
+
+#[test]
+fn a_job_sleeps_while_its_ios_are_under_way() {
+    let (fake, side) = fake(Geometry::new(512, 8000), When::AtOnce);
+    let slow: Arc<dyn Namespace> = Arc::new(Delay::new(fake.clone(), Duration::from_millis(2)));
+    run_one(
+        &plan(vec![Pattern::new(Rw::RandRead, 4096, 1, 1)], 50),
+        &Side { namespace: slow, ..side },
+    );
+    let (ops, polls) = (fake.seen.ops.load(Relaxed), fake.seen.polls.load(Relaxed));
+    assert!(polls <= ops * 10, "{polls} polls for {ops} operations is a busy loop");
+}
+
+#[test]
+fn an_error_ends_its_run_and_not_the_others() {
+    let rule = Rule::new(BlockError::ReadFailed).command(Command::Read).when(FaultWhen::Every(20));
+    let broken: Arc<dyn Namespace> = Arc::new(Fault::new(mem(1 << 20), vec![rule], 1));
+    let plan = Plan {
+        runs: 3,
+        ..plan(
+            vec![Pattern::new(Rw::RandRead, 4096, 2, 4), Pattern::new(Rw::RandWrite, 4096, 2, 4)],
+            100,
+        )
+    };
+    let (local, remote) = (Side::new(mem(1 << 20)).scratch(), Side::new(broken).scratch());
+    let report = run(&plan, Some(&local), Some(&remote)).expect("a good plan");
+    assert!(report.has_errors() && !report.interrupted);
+    let [reads, writes] = &report.patterns[..] else { panic!("two patterns") };
+    let failure = &reads.errors[0];
+    assert_eq!((reads.errors.len(), failure.side, failure.run), (1, SideName::Remote, 0));
+    assert!(failure.message.contains("a read of 8 blocks at LBA"), "{}", failure.message);
+    assert!(failure.message.ends_with("reading failed"), "{}", failure.message);
+    assert_eq!(reads.local.as_ref().map(|figures| figures.runs.len()), Some(3));
+    assert!(reads.remote.is_none() && reads.remote_percent_of_local.is_none());
+    assert!(writes.errors.is_empty() && writes.remote.is_some(), "the next pattern runs");
+}
+
+#[test]
+fn writes_need_permission() {
+    let plan = plan(vec![Pattern::new(Rw::Read, 4096, 1, 1), Pattern::new(Rw::Rw, 4096, 1, 1)], 10);
+    let precious = Side::new(mem(1 << 20));
+    let error = run(&plan, Some(&precious), None).expect_err("it may hold data");
+    assert!(matches!(error, BenchError::WritesRefused { .. }));
+    let text = error.to_string();
+    assert!(text.contains("--allow-writes") && text.contains("4k sequential mixed"), "{text}");
+    assert!(run(&Plan { allow_writes: true, ..plan.clone() }, Some(&precious), None).is_ok());
+    assert!(run(&plan, Some(&precious.clone().scratch()), None).is_ok());
+    let scratch = precious.clone().scratch();
+    let error = run(&plan, Some(&scratch), Some(&precious)).expect_err("either side counts");
+    assert!(matches!(error, BenchError::WritesRefused { .. }));
+    let reads = Plan { patterns: vec![plan.patterns[0].clone()], ..plan };
+    assert!(run(&reads, Some(&precious), None).is_ok());
+    let error = run(&reads, Some(&precious.fill()), None).expect_err("filling writes too");
+    assert!(error.to_string().starts_with("filling it with data would overwrite"), "{error}");
+}
+
+#[test]
+fn a_read_only_namespace_is_not_written_whatever_is_allowed() {
+    let (_, side) = fake(Geometry { read_only: true, ..Geometry::new(512, 800) }, When::AtOnce);
+    let plan = Plan { allow_writes: true, ..plan(vec![Pattern::new(Rw::Write, 4096, 1, 1)], 1) };
+    let error = run(&plan, Some(&side), None).expect_err("read-only");
+    assert!(matches!(error, BenchError::ReadOnly { .. }), "{error}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_any_io() {
+    let (fake, side) = fake(Geometry::new(512, 800), When::AtOnce);
+    let good = plan(vec![Pattern::new(Rw::Read, 4096, 1, 1)], 1);
+    let refused = |plan: Plan| run(&plan, Some(&side), None).expect_err("refused").to_string();
+    assert!(run(&good, None, None).expect_err("refused").to_string().contains("neither"));
+    assert!(refused(Plan { patterns: Vec::new(), ..good.clone() }).contains("no patterns"));
+    assert!(refused(Plan { runs: 0, ..good.clone() }).contains("number of runs"));
+    let no_time = Plan { runtime: Duration::ZERO, io_size: None, ..good.clone() };
+    assert!(refused(no_time).contains("no time"));
+    assert!(refused(Plan { size: Some(1 << 30), ..good.clone() }).contains("does not fit"));
+    let huge = Pattern::new(Rw::Read, 64 << 20, 8, 1024);
+    assert!(refused(Plan { patterns: vec![huge], ..good.clone() }).contains("buffers take more"));
+    let odd = Pattern::new(Rw::Read, 100, 1, 1);
+    assert!(refused(Plan { patterns: vec![odd], ..good }).contains("not whole blocks"));
+    assert_eq!(fake.seen.queues.load(Relaxed), 0);
+}
+
+#[test]
+fn filling_covers_the_whole_size() {
+    let disk = Arc::new(Mem::new(512, 3 << 20).expect("a RAM disk"));
+    let side = Side::new(disk.clone() as Arc<dyn Namespace>).scratch().fill();
+    run_one(&plan(vec![Pattern::new(Rw::RandRead, 4096, 1, 1)], 1), &side);
+    assert_eq!(disk.allocated_bytes(), 3 << 20);
+}
+
+#[test]
+fn the_size_bounds_every_address() {
+    let (fake, side) = fake(Geometry::new(512, 8000), When::AtOnce);
+    let plan = plan(vec![Pattern::new(Rw::RandWrite, 4096, 2, 4)], 500);
+    run_one(&Plan { size: Some(64 << 10), ..plan }, &side.fill());
+    let addresses = fake.seen.addresses.lock().unwrap();
+    assert!(addresses.keys().all(|(_, lba)| *lba < 128), "{addresses:?}");
+}
+
+#[test]
+fn cancelled_during_the_second_pattern_leaves_the_first() {
+    let reads = Pattern::new(Rw::RandRead, 4096, 2, 4);
+    let endless = Pattern::new(Rw::RandRead, 8192, 2, 4);
+    let plan =
+        Plan { runtime: Duration::from_millis(50), io_size: None, ..plan(vec![reads, endless], 1) };
+    let (_, side) = fake(Geometry::new(512, 8000), When::Later);
+    let cancel = Cancel::new();
+    let mut progress = |snapshot: &Snapshot<'_>| {
+        if snapshot.pattern_index == 1 {
+            cancel.cancel();
+        }
+    };
+    let report = compare(&plan, Some(&side), None, &cancel, &mut progress).expect("a report");
+    assert!(report.interrupted && !report.has_errors());
+    assert_eq!(report.patterns.len(), 1);
+    let mut at_once = |_: &Snapshot<'_>| cancel.cancel();
+    let error = compare(&plan, Some(&side), None, &cancel, &mut at_once).expect_err("nothing yet");
+    assert!(matches!(error, BenchError::Cancelled));
+}
+
+#[test]
+fn progress_goes_through_the_phases_and_sides_take_turns() {
+    let plan = Plan {
+        ramp: Duration::from_millis(10),
+        warm_up: Duration::from_millis(250),
+        runs: 2,
+        ..plan(vec![Pattern::new(Rw::RandRead, 4096, 1, 4)], 100)
+    };
+    let (_, local) = fake(Geometry::new(512, 8000), When::Later);
+    let (_, remote) = fake(Geometry::new(512, 8000), When::AtOnce);
+    let (mut order, mut fractions) = (Vec::new(), Vec::new());
+    let mut progress = |snapshot: &Snapshot<'_>| {
+        let step = (snapshot.run, snapshot.side, snapshot.phase);
+        if order.last() != Some(&step) {
+            order.push(step);
+        }
+        fractions.push(snapshot.plan_fraction);
+    };
+    let (local, remote) = (local.fill(), remote);
+    let report = compare(&plan, Some(&local), Some(&remote), &Cancel::new(), &mut progress);
+    let report = report.expect("a good plan");
+    assert!(!report.has_errors(), "{:?}", report.patterns[0].errors);
+    let drained: Vec<_> = order
+        .iter()
+        .filter(|(.., phase)| *phase == Phase::Drain)
+        .map(|(run, side, _)| (*run, side.name()))
+        .collect();
+    assert_eq!(drained, [(0, "local"), (0, "remote"), (1, "remote"), (1, "local")]);
+    assert_eq!(order[0], (0, SideName::Local, Phase::Fill));
+    assert!(order.contains(&(0, SideName::Local, Phase::WarmUp)));
+    assert!(!order.contains(&(1, SideName::Local, Phase::WarmUp)), "only before the first run");
+    assert!(fractions.is_sorted(), "{fractions:?}");
+    assert!(fractions.last().is_some_and(|last| (0.99..=1.0).contains(last)), "{fractions:?}");
+}
+
+#[test]
+fn time_ends_a_run_that_no_size_ends() {
+    let plan = Plan {
+        runtime: Duration::from_millis(250),
+        io_size: None,
+        ..plan(vec![Pattern::new(Rw::Read, 4096, 2, 2)], 1)
+    };
+    let (_, side) = fake(Geometry::new(512, 8000), When::Later);
+    let report = run_one(&plan, &side);
+    let figures = report.patterns[0].local.as_ref().expect("measured");
+    assert!((figures.runs[0].seconds - 0.25).abs() < 1e-9);
+    let ios = figures.iops * 0.25;
+    assert!((ios - figures.reads as f64).abs() < 0.01, "{ios} {}", figures.reads);
+}
+
+#[test]
+fn meters_are_read_for_host_and_target() {
+    /// A second more at each look.
+    #[derive(Default)]
+    struct Ticking(AtomicU64);
+    impl CpuSource for Ticking {
+        fn cpu_time(&self) -> Duration {
+            Duration::from_secs(self.0.fetch_add(1, Relaxed))
+        }
+    }
+    let (_, side) = fake(Geometry::new(512, 8000), When::Later);
+    let meters = Meters { target_cpu: Some(Arc::new(Ticking::default())), ..Meters::default() };
+    let plan = plan(vec![Pattern::new(Rw::RandRead, 4096, 1, 1)], 5000);
+    let report = run_one(&plan, &side.meters(meters));
+    let figures = report.patterns[0].local.as_ref().expect("measured");
+    let target = figures.target_cpu.expect("a clock that always runs");
+    let per_second_us = target.us_per_io * figures.iops;
+    assert!(target.percent_of_core > 0.0);
+    assert!((per_second_us / 1e4 / target.percent_of_core - 1.0).abs() < 1e-9, "{target:?}");
+    assert!(figures.host_cpu.is_some());
+    assert_eq!(figures.host_memory_bytes.is_some(), cfg!(target_os = "linux"));
+}
+
+#[test]
+fn a_queue_that_does_not_open_is_named() {
+    struct Closed;
+    impl Namespace for Closed {
+        fn geometry(&self) -> Geometry {
+            Geometry::new(512, 800)
+        }
+        fn describe(&self) -> String {
+            "closed".to_owned()
+        }
+        fn open(&self, _: &Reactor, _: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+            Err(BlockError::Disconnected)
+        }
+    }
+    let plan = plan(vec![Pattern::new(Rw::Read, 4096, 4, 1)], 1);
+    let report = run(&plan, None, Some(&Side::new(Arc::new(Closed)))).expect("a good plan");
+    let message = &report.patterns[0].errors[0].message;
+    assert!(message.contains("opening a queue failed: the connection"), "{message}");
+}
+
+#[test]
+fn a_namespace_that_breaks_its_contract_panics_and_hangs_nothing() {
+    struct Wild(Fake);
+    impl Namespace for Wild {
+        fn geometry(&self) -> Geometry {
+            self.0.geometry
+        }
+        fn describe(&self) -> String {
+            "wild".to_owned()
+        }
+        fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+            if std::thread::current().name() == Some("fb-bench-1") {
+                panic!("a bug");
+            }
+            self.0.open(reactor, parent)
+        }
+    }
+    let plan = plan(vec![Pattern::new(Rw::Read, 4096, 3, 1)], 1);
+    let side = Side::new(Arc::new(Wild(Fake::new(Geometry::new(512, 800), When::Later))));
+    let outcome =
+        std::panic::catch_unwind(AssertUnwindSafe(|| run(&plan, None, Some(&side)).is_ok()));
+    assert!(outcome.is_err(), "our own bugs are not hidden");
+}

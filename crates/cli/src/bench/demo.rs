@@ -1,0 +1,203 @@
+//! The demonstration: a disk file, and a target in this process that shares it over loopback.
+
+use super::sides::{Sides, Temporary, remote_options};
+use crate::args::{BenchArgs, Global};
+use crate::error::{Failure, Result, os};
+use farblock_backends::file::{FileDisk, FileOptions};
+use farblock_backends::size::Size;
+use farblock_bench::{Meters, Plan, Side};
+use farblock_block::Namespace;
+use farblock_host::Controller;
+use farblock_proto::ids::NamespaceId;
+use farblock_target::{Export, Subsystem, Target, TargetConfig};
+use std::fs::OpenOptions;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Size of the disk file, if there is room.
+const SIZE_BYTES: u64 = 1 << 30;
+/// The least that is worth measuring.
+const LEAST_BYTES: u64 = 64 << 20;
+/// Names of the subsystem and its namespace.
+const NQN: &str = "nqn.2026-11.org.farblock:bench";
+const NSID: u32 = 1;
+
+/// Makes the disk and the target.
+pub(super) fn sides(args: &BenchArgs, global: &Global, plan: &Plan) -> Result<Sides> {
+    let mut notes = Vec::new();
+    let (disk, file) = disk(args, &mut notes)?;
+    if !disk.is_direct() {
+        notes.push(
+            "note: the disk file goes through the page cache, so this measures memory more than \
+             a disk; --directory chooses another place"
+                .to_owned(),
+        );
+    }
+    let namespace: Arc<dyn Namespace> = Arc::new(disk);
+    let target = start(Arc::clone(&namespace), global)?;
+    let address = target.addresses()[0].to_string();
+    let options = remote_options(args, global, plan);
+    let remote = Controller::connect(&address, NQN, &options)?.namespace(NSID)?;
+    Ok(Sides {
+        local: Some(Side::new(namespace).scratch().fill()),
+        remote: Some(Side::new(Arc::new(remote)).scratch().meters(meters()?)),
+        target: Some(target),
+        file,
+        notes,
+    })
+}
+
+fn start(namespace: Arc<dyn Namespace>, global: &Global) -> Result<Target> {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    let identity = format!("bench {}", std::process::id());
+    subsystem.exports.insert(NamespaceId(NSID), Export { namespace, identity });
+    let config = TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))],
+        engine: global.engine,
+        ..TargetConfig::default()
+    };
+    Target::start(&config).map_err(Failure::run)
+}
+
+/// The target is those threads of this process, and the host is all others.
+#[cfg(target_os = "linux")]
+fn meters() -> Result<Meters> {
+    // The portable engine's file threads: the host, which has only sockets, starts none.
+    let names = [farblock_target::THREAD_NAME_PREFIX, "farblock-file"];
+    let threads = farblock_bench::cpu::ThreadGroup::named(&names).map_err(|error| {
+        Failure::run(format_args!("cannot read this process's threads: {}", os(&error)))
+    })?;
+    Ok(Meters::embedded(Arc::new(threads)))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn meters() -> Result<Meters> {
+    Ok(Meters::default())
+}
+
+/// The disk file, in the first place that suits.
+fn disk(args: &BenchArgs, notes: &mut Vec<String>) -> Result<Made> {
+    let places = match &args.directory {
+        Some(directory) => vec![directory.clone()],
+        None => places(),
+    };
+    let (real, memory): (Vec<_>, Vec<_>) = places.into_iter().partition(|place| !is_memory(place));
+    let mut reasons = Vec::new();
+    for place in real.iter().chain(&memory) {
+        match disk_in(place, args) {
+            Ok((disk, file)) => {
+                let bytes = disk.geometry().capacity_bytes();
+                let place = std::fs::canonicalize(place).unwrap_or_else(|_| place.clone());
+                notes.push(format!(
+                    "the disk is a file of {} in {}, removed at the end",
+                    Size(bytes),
+                    place.display()
+                ));
+                if bytes < SIZE_BYTES && args.size.is_none() {
+                    notes.push(format!(
+                        "note: scaled down from {}, since space is scarce there",
+                        Size(SIZE_BYTES)
+                    ));
+                }
+                if is_memory(&place) {
+                    notes.push(
+                        "note: that is in memory and no disk; --directory chooses another place"
+                            .to_owned(),
+                    );
+                }
+                return Ok((disk, file));
+            }
+            Err(reason) => reasons.push(reason),
+        }
+    }
+    let reason = reasons.into_iter().next().unwrap_or_else(|| "there is no directory".to_owned());
+    Err(Failure::run(format_args!(
+        "there is no place for a disk file: {reason}; choose one with --directory, and --size"
+    )))
+}
+
+/// Directories to try, the likeliest first.
+fn places() -> Vec<PathBuf> {
+    let chosen = std::env::var_os("TMPDIR").filter(|value| !value.is_empty()).map(PathBuf::from);
+    let mut places: Vec<PathBuf> = chosen.into_iter().collect();
+    places.push(PathBuf::from("."));
+    places.push(PathBuf::from("/var/tmp"));
+    places.push(std::env::temp_dir());
+    places
+}
+
+type Made = (FileDisk, Option<Temporary>);
+
+fn disk_in(directory: &Path, args: &BenchArgs) -> Result<Made, String> {
+    let place = directory.display();
+    let bytes = size(directory, args)?;
+    let path = directory.join(format!("farblock-bench-{}.img", std::process::id()));
+    let file = OpenOptions::new().write(true).create_new(true).open(&path);
+    let made = file.map_err(|error| format!("{place}: {}", os(&error)))?;
+    let file = Temporary(path.clone());
+    let opened = made.set_len(bytes).map_err(|error| format!("{place}: {}", os(&error)));
+    drop(made);
+    let options = FileOptions::new(args.block_size);
+    let opened =
+        opened.and_then(|()| FileDisk::open(&path, &options).map_err(|error| error.to_string()));
+    let disk = opened?;
+    // Where an open file may be removed, it lives on without a name, and goes with this process,
+    // however that ends.
+    let kept = if cfg!(unix) { None } else { Some(file) };
+    Ok((disk, kept))
+}
+
+/// As much as is wanted, but no more than half of what is free.
+fn size(directory: &Path, args: &BenchArgs) -> Result<u64, String> {
+    let free = free_bytes(directory)
+        .map_err(|error| format!("{}: {}", directory.display(), os(&error)))?;
+    let wanted = args.size.unwrap_or(SIZE_BYTES);
+    if args.size.is_some() {
+        let block = u64::from(args.block_size);
+        if !wanted.is_multiple_of(block) {
+            return Err(format!("{wanted} bytes are no whole number of {block}-byte blocks"));
+        }
+        return match free {
+            Some(free) if wanted > free => {
+                Err(format!("{} has only {} free", directory.display(), Size(free)))
+            }
+            _ => Ok(wanted),
+        };
+    }
+    let bytes = free.map_or(wanted, |free| wanted.min(free / 2)) / LEAST_BYTES * LEAST_BYTES;
+    if bytes == 0 {
+        let free = Size(free.unwrap_or(0));
+        return Err(format!("{} has only {free} free", directory.display()));
+    }
+    Ok(bytes)
+}
+
+#[cfg(unix)]
+fn free_bytes(directory: &Path) -> io::Result<Option<u64>> {
+    let stat = rustix::fs::statvfs(directory)?;
+    Ok(stat.f_bavail.checked_mul(stat.f_frsize))
+}
+
+#[cfg(not(unix))]
+fn free_bytes(_: &Path) -> io::Result<Option<u64>> {
+    Ok(None)
+}
+
+/// Whether what is stored there is only in memory. Such file systems may well claim direct I/O.
+#[cfg(target_os = "linux")]
+fn is_memory(directory: &Path) -> bool {
+    const TMPFS: u64 = 0x0102_1994;
+    const RAMFS: u64 = 0x8584_58f6;
+    // The type's width differs between architectures.
+    rustix::fs::statfs(directory)
+        .is_ok_and(|stat| [TMPFS, RAMFS].contains(&(stat.f_type as u64 & u64::from(u32::MAX))))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_memory(_: &Path) -> bool {
+    false
+}

@@ -1,0 +1,88 @@
+//! `farblock bench`: how near a remote disk is to a local one.
+
+mod demo;
+mod plan;
+mod progress;
+mod report;
+mod sides;
+
+use crate::args::{BenchArgs, Global};
+use crate::error::{Failure, Result};
+use crate::output;
+use crate::signals::Stop;
+use farblock_bench::{BenchError, Cancel};
+
+/// Runs the command.
+pub(crate) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
+    let stop = Stop::install()?;
+    let plan = plan::plan(args, global)?;
+    // Before hours are spent on what cannot be kept.
+    let files = report::Files::open(args)?;
+    let sides = match args.disks.as_slice() {
+        [] => demo::sides(args, global, &plan)?,
+        disks => sides::open(disks, args, global, &plan)?,
+    };
+    if !global.quiet {
+        sides.notes.iter().for_each(|note| output::note(note));
+        let count = [&sides.local, &sides.remote].into_iter().flatten().count();
+        output::note(&format!("this takes about {}", words(plan.duration(count))));
+    }
+    let cancel = Cancel::new();
+    watch(&stop, &cancel)?;
+    let mut progress = progress::Bar::new(global.quiet);
+    let outcome = farblock_bench::compare(
+        &plan,
+        sides.local.as_ref(),
+        sides.remote.as_ref(),
+        &cancel,
+        &mut progress,
+    );
+    progress.finish();
+    let measured = outcome.map_err(|error| explain(&error))?;
+    let closed = sides.close();
+    files.write(&measured)?;
+    closed?;
+    if measured.interrupted {
+        return Err(Failure::Interrupted(
+            "interrupted: what was measured until then is reported".to_owned(),
+        ));
+    }
+    if measured.has_errors() {
+        return Err(Failure::run("some runs failed, as the report says"));
+    }
+    Ok(())
+}
+
+/// Calls the benchmark off when a signal comes.
+fn watch(stop: &Stop, cancel: &Cancel) -> Result<()> {
+    let (stop, cancel) = (stop.clone(), cancel.clone());
+    let body = move || {
+        stop.wait();
+        cancel.cancel();
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(body);
+    thread.map(drop).map_err(|error| {
+        Failure::run(format_args!("cannot start a thread: {}", crate::error::os(&error)))
+    })
+}
+
+fn explain(error: &BenchError) -> Failure {
+    match error {
+        BenchError::Cancelled => {
+            Failure::Interrupted("interrupted before anything was measured".into())
+        }
+        BenchError::FillFailed { .. } => Failure::run(error),
+        BenchError::WritesRefused { .. } => {
+            Failure::usage(format_args!("{error} (for example --patterns read)"))
+        }
+        _ => Failure::usage(error),
+    }
+}
+
+/// A time as people say it.
+fn words(time: std::time::Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..=119 => format!("{} seconds", seconds.max(1)),
+        seconds => format!("{} minutes", seconds.div_ceil(60)),
+    }
+}

@@ -1,0 +1,62 @@
+//! What is measured and for how long, by the options.
+
+use crate::args::{BenchArgs, Global};
+use crate::error::{Failure, Result};
+use farblock_bench::{Pattern, Plan};
+use farblock_reactor::Config;
+
+/// The plan that the options ask for.
+pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {
+    let mut plan = if args.full { Plan::full() } else { Plan::quick() };
+    if let Some(rw) = args.rw {
+        let (jobs, depth) = (args.numjobs.unwrap_or(1), args.iodepth.unwrap_or(1));
+        let mut pattern = Pattern::new(rw, args.bs.unwrap_or(4096), jobs, depth);
+        pattern.rwmixread = args.rwmixread.unwrap_or(pattern.rwmixread);
+        pattern.validate().map_err(Failure::usage)?;
+        plan.patterns = vec![pattern];
+        // What was asked for by number is done as asked.
+        plan.max_jobs = Some(jobs);
+    } else if !args.patterns.is_empty() {
+        plan.patterns = chosen(plan.patterns, &args.patterns)?;
+    }
+    plan.runtime = args.runtime.unwrap_or(plan.runtime);
+    plan.ramp = args.ramp_time.unwrap_or(plan.ramp);
+    plan.allow_writes = args.allow_writes;
+    plan.size = args.size;
+    plan.reactor = Config { engine: global.engine, ..plan.reactor };
+    Ok(plan)
+}
+
+/// Those whose name holds one of the words.
+fn chosen(patterns: Vec<Pattern>, words: &[String]) -> Result<Vec<Pattern>> {
+    let holds = |pattern: &Pattern, word: &String| pattern.slug().contains(&word.to_lowercase());
+    for word in words {
+        if word.is_empty() || !patterns.iter().any(|pattern| holds(pattern, word)) {
+            let names: Vec<String> = patterns.iter().map(Pattern::slug).collect();
+            return Err(Failure::usage(format_args!(
+                "no pattern is called {word:?}: use words of {}",
+                names.join(", ")
+            )));
+        }
+    }
+    Ok(patterns.into_iter().filter(|one| words.iter().any(|word| holds(one, word))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_by_words() {
+        let names = |words: &[&str]| -> Result<Vec<String>> {
+            let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+            Ok(chosen(Pattern::six(), &words)?.iter().map(Pattern::slug).collect())
+        };
+        assert_eq!(names(&["4k-random-read"]).unwrap(), ["4k-random-read", "64k-random-read"]);
+        assert_eq!(names(&["1M", "64k-random-w"]).unwrap().len(), 3);
+        assert!(names(&["read"]).unwrap().iter().all(|name| !name.contains("write")));
+        let Err(Failure::Usage(text)) = names(&["2k"]) else { panic!("there is no such pattern") };
+        assert!(text.contains("\"2k\"") && text.contains("1m-sequential-write"), "{text}");
+        assert!(names(&[""]).is_err());
+    }
+}

@@ -1,0 +1,167 @@
+//! The benchmark, in seconds instead of minutes.
+
+mod support;
+
+use serde_json::Value;
+use std::time::Duration;
+use support::{Outcome, Scratch, noise, read};
+
+/// Options that make it short.
+const SHORT: [&str; 5] = ["bench", "--runtime", "200ms", "--ramp-time", "0"];
+
+fn bench(scratch: &Scratch, args: &[&str]) -> Outcome {
+    scratch.run([&SHORT[..], args].concat())
+}
+
+fn patterns(report: &Value) -> &Vec<Value> {
+    report["patterns"].as_array().expect("patterns")
+}
+
+#[test]
+fn the_demonstration_measures_both_sides_and_leaves_nothing() {
+    for engine in ["auto", "portable"] {
+        let scratch = Scratch::new();
+        std::fs::create_dir(scratch.path("disk")).unwrap();
+        let html = scratch.text("report.html");
+        let outcome = bench(
+            &scratch,
+            &[
+                "--engine",
+                engine,
+                "--directory",
+                "disk",
+                "--size",
+                "64m",
+                "--json",
+                "-",
+                "--html",
+                &html,
+            ],
+        )
+        .ok();
+        assert!(outcome.stderr.contains("64 MiB in "), "{}", outcome.stderr);
+        let report = outcome.json();
+        assert_eq!(patterns(&report).len(), 6);
+        for pattern in patterns(&report) {
+            for side in ["local", "remote"] {
+                assert!(pattern[side]["iops"].as_f64().unwrap() > 0.0, "{engine}: {pattern}");
+                assert!(pattern[side]["host_cpu"]["us_per_io"].as_f64().unwrap() > 0.0);
+            }
+            assert!(pattern["local"]["target_cpu"].is_null());
+            if cfg!(target_os = "linux") {
+                let target = &pattern["remote"]["target_cpu"]["us_per_io"];
+                assert!(target.as_f64().unwrap() > 0.0, "{engine}: {pattern}");
+            }
+            assert!(pattern["remote_percent_of_local"]["iops"].as_f64().unwrap() > 0.0);
+        }
+        assert_eq!(std::fs::read_dir(scratch.path("disk")).unwrap().count(), 0, "nothing is left");
+        let page = String::from_utf8(read(&html)).unwrap();
+        assert!(page.contains("</html>") && page.contains("<svg"), "{page}");
+        assert!(!page.contains("src=\"http") && !page.contains("href=\"http"), "self-contained");
+    }
+}
+
+#[test]
+fn one_pattern_in_fios_words() {
+    let scratch = Scratch::new();
+    let options = "--rw randrw --rwmixread 70 --bs 8k --iodepth 4 --numjobs 3 --size 16M --json -";
+    let args: Vec<&str> = ["mem:32MiB"].into_iter().chain(options.split(' ')).collect();
+    let report = bench(&scratch, &args).ok().json();
+    let [pattern] = patterns(&report).as_slice() else { panic!("one pattern") };
+    let wanted = &pattern["pattern"];
+    assert_eq!((&wanted["rw"], &wanted["rwmixread"]), (&"randrw".into(), &70.into()));
+    assert_eq!((&wanted["block_size_bytes"], &wanted["iodepth"]), (&8192.into(), &4.into()));
+    assert_eq!(wanted["numjobs"], 3, "as asked, however few processors there are");
+    assert!(pattern["remote"].is_null() && pattern["local"]["iops"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn a_remote_disk_alone_and_beside_a_local_one() {
+    let scratch = Scratch::new();
+    let data = noise(1, 32 << 20);
+    let disk = scratch.file("disk.img", &data);
+    let server = scratch.serve([&disk]);
+    let (url, id) = (server.url(1), server.id.to_string());
+    bench(&scratch, &[&url, "--size", "16M"])
+        .fails_in_a_line(2, &["random write", "--allow-writes", "--patterns read"]);
+    let reads = ["--patterns", "read", "--json", "-"];
+    let report = bench(&scratch, &[&[url.as_str(), "--target-pid", &id], &reads[..]].concat());
+    let report = report.ok().json();
+    assert_eq!(patterns(&report).len(), 3);
+    for pattern in patterns(&report) {
+        assert!(pattern["local"].is_null());
+        if cfg!(target_os = "linux") {
+            assert!(pattern["remote"]["target_cpu"].is_object(), "{pattern}");
+        }
+    }
+    let report = bench(&scratch, &[&["mem:32MiB", url.as_str()], &reads[..]].concat());
+    assert!(patterns(&report.ok().json())[0]["remote_percent_of_local"].is_object());
+    assert!(read(&disk) == data, "nothing was written");
+    let table = bench(&scratch, &[&url, "--rw", "write", "--bs", "64k", "--allow-writes"]).ok();
+    assert!(table.out().contains("64k sequential write"), "{}", table.out());
+    assert!(read(&disk) != data, "now it was");
+    server.stop();
+}
+
+#[test]
+fn what_makes_no_sense() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk("disk.img", 1 << 20);
+    for (args, parts) in [
+        (&[disk.as_str()] as &[&str], &["disk.img", "--allow-writes"] as &[&str]),
+        (&["a", "b", "c"], &["c"]),
+        (&["--patterns", "8k"], &["\"8k\"", "4k-random-read"]),
+        (&["--patterns", "4k", "--rw", "read"], &["cannot be used with"]),
+        (&["--iodepth", "4"], &["--rw"]),
+        (&["mem:1MiB", "--rw", "reed"], &["randread"]),
+        (&["mem:1MiB", "--rw", "read", "--bs", "0"], &["no size"]),
+        (&["mem:1MiB", "--rw", "read", "--bs", "1000"], &["does not fit"]),
+        (&["mem:1MiB", "--rw", "read", "--bs", "2M"], &["does not fit"]),
+        (&["mem:1MiB", "--rw", "read", "--iodepth", "0"], &["iodepth is between"]),
+        (&["mem:1MiB", "--rw", "read", "--numjobs", "2000"], &["numjobs is between"]),
+        (&["mem:1MiB", "--rw", "rw", "--rwmixread", "101"], &["101"]),
+        (&["mem:1MiB", "--rw", "read", "--runtime", "0"], &["no time to measure"]),
+        (&["mem:1MiB", "--rw", "read", "--runtime", "soon"], &["no time: write seconds"]),
+        (&["--target-pid", "1"], &["LOCAL"]),
+        (&["nvme+tcp://127.0.0.1:1", "--patterns", "read"], &["names no subsystem"]),
+        (&["--json", "-", "--html", "-"], &["both"]),
+    ] {
+        // Not with the others' times, since one here has its own.
+        let args: Vec<&str> = ["bench"].iter().chain(args).copied().collect();
+        let outcome = scratch.run(&args);
+        eprintln!("{args:?}: {}", outcome.stderr.lines().next().unwrap_or_default());
+        outcome.fails(2, parts);
+    }
+    bench(&scratch, &["missing.img", "--patterns", "read"])
+        .fails_in_a_line(1, &["missing.img does not exist"]);
+    bench(&scratch, &["--json", "no/such/file.json"])
+        .fails_in_a_line(1, &["cannot write to no/such/file.json"]);
+    bench(&scratch, &["--directory", "no/such/place"])
+        .fails_in_a_line(1, &["no place for a disk file", "no/such/place", "--directory"]);
+    bench(&scratch, &["--size", "1000t"])
+        .fails_in_a_line(1, &["no place for a disk file", "free", "--size"]);
+    bench(&scratch, &["mem:1MiB,", "--rw", "read"]).fails_in_a_line(2, &["not known"]);
+}
+
+#[test]
+fn interrupted_it_reports_what_it_has_and_leaves_nothing() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.path("disk")).unwrap();
+    let args = ["bench", "--directory", "disk", "--size", "64m", "--runtime", "2"];
+    let child = scratch.command(args).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(5));
+    support::signal(child.id(), "INT");
+    let output = support::wait(child);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("error: interrupted"), "{stderr}");
+    assert_eq!(std::fs::read_dir(scratch.path("disk")).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn a_disk_that_fails_is_named() {
+    let scratch = Scratch::new();
+    let outcome = bench(&scratch, &["fault:50,null:64MiB", "--rw", "randread"]);
+    assert!(outcome.out().contains("failed after"), "{}", outcome.out());
+    outcome.fails(1, &["some runs failed"]);
+}
