@@ -26,7 +26,7 @@ lint:
 	shellcheck --severity=warning interop/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh
 
 unit:
-	$(CARGO) test --locked --workspace --all-features
+	FARBLOCK_NEED_URING=1 $(CARGO) test --locked --workspace --all-features
 
 ## The Linux kernel's host and target in a guest, against this build.
 interop: build
