@@ -99,7 +99,8 @@ pub(crate) struct ServeArgs {
 
     /// Subsystems, namespaces, listeners, allowed hosts and cores from a TOML file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    #[arg(conflicts_with_all = ["paths", "listen", "nqn", "read_only", "block_size", "allow_host", "cores"])]
+    #[arg(conflicts_with_all = ["paths", "listen", "nqn", "read_only", "block_size", "allow_host"])]
+    #[arg(conflicts_with = "cores")]
     pub(crate) config: Option<PathBuf>,
 
     /// Where to listen (repeatable) [default: 127.0.0.1:4420; port 0 takes a free one]
@@ -344,7 +345,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Load")]
     pub(crate) ramp_time: Option<Duration>,
 
-    /// Size of the disk file, or how much of each disk to use [default: 1g, less if space is scarce]
+    /// Size of the disk file, or how much of each disk to use [default: 1g if there is room]
     #[arg(long, value_name = "SIZE", value_parser = values::fio_size, help_heading = "Load")]
     pub(crate) size: Option<u64>,
 

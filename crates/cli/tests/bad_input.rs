@@ -116,7 +116,7 @@ fn a_processor_that_is_not_there() {
 #[test]
 fn nobody_at_home() {
     let scratch = Scratch::new();
-    // Bound, so that nobody else takes it, but not listening.
+    // No program has this port.
     let url = "nvme+tcp://127.0.0.1:1/nqn.2026-11.org.example:a";
     scratch.run(["id", url]).fails_in_a_line(1, &["refused", "is the target running"]);
     scratch.run(["read", url]).fails_in_a_line(1, &["refused"]);
@@ -162,6 +162,7 @@ fn files_that_cannot_be_copied() {
 }
 
 /// As root everything may be read, so the binary runs as nobody.
+#[cfg(unix)]
 #[test]
 fn files_that_may_not_be_touched() {
     use std::os::unix::fs::PermissionsExt;

@@ -143,6 +143,7 @@ fn what_makes_no_sense() {
     bench(&scratch, &["mem:1MiB,", "--rw", "read"]).fails_in_a_line(2, &["not known"]);
 }
 
+#[cfg(unix)]
 #[test]
 fn interrupted_it_reports_what_it_has_and_leaves_nothing() {
     let scratch = Scratch::new();

@@ -90,9 +90,12 @@ fn copies_in_all_directions() {
         let result = scratch.disk("result.img", 32 << 20);
         copy(&[&second, &result, "--length", "8MiB"]).ok();
         assert!(read(&result) == data, "{engine}");
-        use std::os::unix::fs::MetadataExt;
-        let allocated = std::fs::metadata(&result).unwrap().blocks() * 512;
-        assert!(allocated < 6 << 20, "{allocated} bytes are allocated, of which 4 MiB are data");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            let allocated = std::fs::metadata(&result).unwrap().blocks() * 512;
+            assert!(allocated < 6 << 20, "{allocated} bytes are allocated for 4 MiB of data");
+        }
         let summary = copy(&[&result, &scratch.text("again.img"), "--json"]).ok().json();
         assert_eq!(summary["bytes"], 8 << 20);
         assert!(read(scratch.path("again.img")) == data, "{engine}");
@@ -269,6 +272,28 @@ fn several_listeners_each_serve() {
     for address in listening {
         scratch.run(["discover", address.as_str().unwrap()]).ok();
     }
+    server.stop();
+}
+
+/// On an address of its own, since the ports are fixed.
+#[test]
+fn discovery_finds_the_port() {
+    const ADDRESS: &str = "127.0.0.77";
+    if std::net::TcpListener::bind((ADDRESS, 4420)).is_err() {
+        return support::skip("127.0.0.77:4420 is not to be had");
+    }
+    let scratch = Scratch::new();
+    scratch
+        .run(["discover", ADDRESS])
+        .fails_in_a_line(1, &["refused", "ports 8009 and 4420 were tried"]);
+    let command = scratch.command(["serve", "mem:1MiB", "--listen", ADDRESS]);
+    let server = support::Server::start(command);
+    assert_eq!(server.address, "127.0.0.77:4420");
+    assert!(scratch.run(["discover", ADDRESS]).ok().out().contains(&server.nqn));
+    let discovery = format!("nvme+tcp://{ADDRESS}/nqn.2014-08.org.nvmexpress.discovery");
+    let id = scratch.run(["id", &discovery, "--json"]).ok().json();
+    assert_eq!(id["controller"]["discovery"], true);
+    scratch.run(["id", &discovery]).ok();
     server.stop();
 }
 

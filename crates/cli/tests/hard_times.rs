@@ -1,4 +1,5 @@
 //! Signals, full disks, and disks that vanish while they are used.
+#![cfg(unix)]
 
 mod support;
 

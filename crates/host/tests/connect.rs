@@ -126,30 +126,31 @@ fn nobody_there() {
 
 #[test]
 fn strangers() {
-    let http = against(|mut stream| {
-        let mut request = [0; 128];
-        let _ = stream.read_exact(&mut request);
-        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
-    });
+    // Each reads the request, as closing with something unread would reset the connection.
+    let answering = |answer: &'static [u8], piece_bytes: usize| {
+        against(move |mut stream| {
+            let _ = stream.read_exact(&mut [0; 128]);
+            for piece in answer.chunks(piece_bytes) {
+                let _ = stream.write_all(piece);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        })
+    };
+    let http = answering(b"HTTP/1.1 400 Bad Request\r\n\r\n", 100);
     assert_eq!(
         http.to_string(),
         "the peer does not speak NVMe/TCP: it looks like a web server (HTTP)"
     );
-    let ssh = against(|mut stream| {
-        for byte in b"SSH-2.0-OpenSSH_9.6\r\n" {
-            let _ = stream.write_all(&[*byte]);
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    });
+    let ssh = answering(b"SSH-2.0-OpenSSH_9.6\r\n", 1);
     assert_eq!(ssh, ConnectError::NotNvmeTcp { looks_like: Some("an SSH server") });
-    let noise = against(|mut stream| drop(stream.write_all(&[0xa5; 200])));
-    assert_eq!(noise, ConnectError::NotNvmeTcp { looks_like: None });
-    // A host, as it were.
-    let request = against(|mut stream| {
-        let ic = farblock_wire::tcp::IcReq::new(0, DigestFlags::NONE, 0);
-        let _ = stream.write_all(farblock_wire::IntoBytes::as_bytes(&ic));
-    });
-    assert_eq!(request, ConnectError::NotNvmeTcp { looks_like: None });
+    assert_eq!(answering(&[0xa5; 200], 200), ConnectError::NotNvmeTcp { looks_like: None });
+    // A host, as it were: an ICReq.
+    const IC_REQ: [u8; 128] = {
+        let mut bytes = [0; 128];
+        (bytes[2], bytes[4]) = (128, 128);
+        bytes
+    };
+    assert_eq!(answering(&IC_REQ, 128), ConnectError::NotNvmeTcp { looks_like: None });
 }
 
 #[test]
@@ -178,7 +179,10 @@ fn silence_and_hanging_up() {
 #[test]
 fn terminated() {
     let status = FatalErrorStatus::UNSUPPORTED_PARAMETER;
-    let at_once = against(move |stream| drop(Connection::new(stream).terminate(status)));
+    let at_once = against(move |mut stream| {
+        let _ = stream.read_exact(&mut [0; 128]);
+        let _ = Connection::new(stream).terminate(status);
+    });
     assert_eq!(at_once, ConnectError::Terminated(status));
     let after_ic = against(move |stream| {
         let mut connection = Connection::new(stream);

@@ -59,11 +59,11 @@ eventually() {
 }
 
 # sum_of DEVICE [OFFSET LENGTH]: SHA-256 of its bytes, read past the page cache; both in bytes,
-# multiples of 64 KiB.
+# multiples of 1 MiB.
 sum_of() {
-    local skip=$((${2:-0} / 65536)) count=()
-    [ $# -lt 3 ] || count=(count=$(($3 / 65536)))
-    dd if="$1" iflag=direct bs=64k skip=$skip "${count[@]}" 2>/dev/null | sha256sum |
+    local skip=$((${2:-0} / 1048576)) count=()
+    [ $# -lt 3 ] || count=(count=$(($3 / 1048576)))
+    dd if="$1" iflag=direct bs=1M skip=$skip "${count[@]}" 2>/dev/null | sha256sum |
         cut -d ' ' -f 1
 }
 

@@ -3,7 +3,7 @@
 # Prints READY when it serves, and ends when it is told to.
 #
 # Port 4499 takes one line per connection, so that the other side can be checked against what the
-# kernel itself finds on the disks (bytes; multiples of 64 KiB):
+# kernel itself finds on the disks (bytes; multiples of 1 MiB):
 #   sum NSID OFFSET LENGTH    answers the SHA-256 of these bytes
 #   fill NSID OFFSET LENGTH   writes random bytes there and answers their SHA-256
 #   stop                      ends the job
@@ -23,8 +23,8 @@ cat >/run/answer <<'A'
 read -r verb nsid offset length
 case $verb in
 fill)
-    dd if=/dev/urandom of="/dev/disk$nsid" oflag=direct bs=64k seek=$((offset / 65536)) \
-        count=$((length / 65536)) conv=notrunc 2>/dev/null
+    dd if=/dev/urandom of="/dev/disk$nsid" oflag=direct bs=1M seek=$((offset / 1048576)) \
+        count=$((length / 1048576)) conv=notrunc 2>/dev/null
     sum_of "/dev/disk$nsid" "$offset" "$length"
     ;;
 sum) sum_of "/dev/disk$nsid" "$offset" "$length" ;;

@@ -27,9 +27,11 @@ pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {
     Ok(plan)
 }
 
-/// Those whose name holds one of the words.
+/// Those whose name holds one of the words, whole: `4k` is not in `64k-random-read`.
 fn chosen(patterns: Vec<Pattern>, words: &[String]) -> Result<Vec<Pattern>> {
-    let holds = |pattern: &Pattern, word: &String| pattern.slug().contains(&word.to_lowercase());
+    let holds = |pattern: &Pattern, word: &String| {
+        format!("-{}-", pattern.slug()).contains(&format!("-{}-", word.to_lowercase()))
+    };
     for word in words {
         if word.is_empty() || !patterns.iter().any(|pattern| holds(pattern, word)) {
             let names: Vec<String> = patterns.iter().map(Pattern::slug).collect();
@@ -52,8 +54,9 @@ mod tests {
             let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
             Ok(chosen(Pattern::six(), &words)?.iter().map(Pattern::slug).collect())
         };
-        assert_eq!(names(&["4k-random-read"]).unwrap(), ["4k-random-read", "64k-random-read"]);
-        assert_eq!(names(&["1M", "64k-random-w"]).unwrap().len(), 3);
+        assert_eq!(names(&["4k-random-read"]).unwrap(), ["4k-random-read"]);
+        assert_eq!(names(&["1M", "64k-random-write"]).unwrap().len(), 3);
+        assert_eq!(names(&["4k"]).unwrap().len(), 2);
         assert!(names(&["read"]).unwrap().iter().all(|name| !name.contains("write")));
         let Err(Failure::Usage(text)) = names(&["2k"]) else { panic!("there is no such pattern") };
         assert!(text.contains("\"2k\"") && text.contains("1m-sequential-write"), "{text}");

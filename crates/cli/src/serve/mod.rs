@@ -33,7 +33,8 @@ pub(crate) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
     if !global.quiet && connections > 0 {
         let plural = if connections == 1 { "" } else { "s" };
         output::note(&format!(
-            "stopping: finishing what {connections} connection{plural} had accepted (again to stop at once)"
+            "stopping: finishing what {connections} connection{plural} had accepted \
+             (again to stop at once)"
         ));
     }
     target.stop().map_err(|error| {

@@ -18,18 +18,16 @@ pub(crate) fn read(args: &ReadArgs, global: &Global) -> Result<()> {
              name a file with --output",
         ));
     }
-    let stop = Stop::install()?;
     let opener = Opener { global, digests: args.digests };
     let input = opener.input(&Place::Remote(Box::new(args.url.clone())))?;
     let range = range_within(&input, args.offset, args.length)?;
     let output = opener.output(&Place::of_path(&args.output))?;
-    let summary = run(&opener, input, range, output, 0, &stop)?;
+    let summary = run(&opener, input, range, output, 0)?;
     report("read", &summary, args.json, global)
 }
 
 /// `farblock write`.
 pub(crate) fn write(args: &WriteArgs, global: &Global) -> Result<()> {
-    let stop = Stop::install()?;
     let opener = Opener { global, digests: args.digests };
     let input = opener.input(&Place::of_path(&args.input))?;
     let output = opener.output(&Place::Remote(Box::new(args.url.clone())))?;
@@ -54,13 +52,12 @@ pub(crate) fn write(args: &WriteArgs, global: &Global) -> Result<()> {
     {
         return Err(too_small(&output.name, room, length, &input.name));
     }
-    let summary = run_from(&opener, input, length, output, args.offset, room, &stop)?;
+    let summary = run_from(&opener, input, length, output, args.offset, room)?;
     report("wrote", &summary, args.json, global)
 }
 
 /// `farblock copy`.
 pub(crate) fn copy(args: &CopyArgs, global: &Global) -> Result<()> {
-    let stop = Stop::install()?;
     let opener = Opener { global, digests: args.digests };
     let (source, destination) = (Place::parse(&args.source)?, Place::parse(&args.destination)?);
     if args.json && matches!(destination, Place::Pipe) {
@@ -87,7 +84,7 @@ pub(crate) fn copy(args: &CopyArgs, global: &Global) -> Result<()> {
     {
         return Err(too_small(&output.name, room, length, &input.name));
     }
-    let summary = run_from(&opener, input, length, output, 0, room, &stop)?;
+    let summary = run_from(&opener, input, length, output, 0, room)?;
     report("copied", &summary, args.json, global)
 }
 
@@ -130,14 +127,14 @@ fn run(
     range: Range<u64>,
     output: Output,
     offset: u64,
-    stop: &Stop,
 ) -> Result<Summary> {
     let length = range.end - range.start;
     let bar = progress::bytes(Some(length), opener.global.quiet);
     let limits = Limits { exactly: Some(length), room: None };
     let source = opener.start_input(input, range)?;
     let sink = opener.start_output(output, offset)?;
-    transfer(source, sink, limits, &bar, stop)
+    // Not before: while it connects, a signal may well end it on the spot.
+    transfer(source, sink, limits, &bar, &Stop::install()?)
 }
 
 /// The same from the start of an input whose length may not be known.
@@ -148,13 +145,12 @@ fn run_from(
     output: Output,
     offset: u64,
     room: u64,
-    stop: &Stop,
 ) -> Result<Summary> {
     let bar = progress::bytes(length, opener.global.quiet);
     let limits = Limits { exactly: length, room: Some(room) };
     let source = opener.start_input(input, 0..length.unwrap_or(u64::MAX))?;
     let sink = opener.start_output(output, offset)?;
-    transfer(source, sink, limits, &bar, stop)
+    transfer(source, sink, limits, &bar, &Stop::install()?)
 }
 
 fn report(what: &str, summary: &Summary, json: bool, global: &Global) -> Result<()> {
