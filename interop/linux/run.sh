@@ -184,12 +184,14 @@ kernel_host() {
 
 # run_guest JOB FILE...: a guest whose job must succeed.
 run_guest() {
-    local code=0 output=$logs/guest.log
+    local code=0 output=$logs/guest.log shower
     : >"$output"
     TIMEOUT=$guest_seconds "$linux_dir/guest.sh" "$linux_dir/$1" "${@:2}" >>"$output" 2>&1 &
     guest=$!
-    tail -n +1 -f --pid=$guest -s 0.2 "$output" | show
-    wait $guest || code=$?
+    tail -n +1 -f --pid=$guest -s 0.2 "$output" | show &
+    shower=$!
+    wait $guest || code=$? # unlike a pipeline, 'wait' lets signals through
+    wait $shower
     guest=
     [ $code = 0 ] || fail "the guest's job $1 ended with $code"
 }

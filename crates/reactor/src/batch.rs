@@ -118,6 +118,16 @@ impl SendBatch {
         drop(self.take_payloads());
     }
 
+    /// Gives memory back that the batch keeps for reuse, beyond `bytes` for inline bytes and as
+    /// much in proportion for the rest.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        if self.inline.capacity() > bytes {
+            self.inline.shrink_to(bytes);
+            self.segments.shrink_to(bytes / 64);
+            self.payloads.shrink_to(bytes / 64);
+        }
+    }
+
     /// What is left to send, piece by piece.
     pub(crate) fn slices_from(&self, cursor: Cursor) -> impl Iterator<Item = &[u8]> {
         let mut skip = cursor.offset;

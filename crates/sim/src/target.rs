@@ -251,7 +251,7 @@ impl Target {
     fn pull(&mut self, id: u64, slot: SlotId, work: Work, pointer: Result<DataPointer, Status>) {
         let connection = self.connection(id);
         let pulled = pointer.and_then(|pointer| {
-            connection.end.pull(slot, pointer, pointer.length(), &mut connection.out)?;
+            connection.end.pull(slot, pointer, &mut connection.out)?;
             let request = &mut connection.requests[usize::from(slot.0)];
             request.work = work;
             request.data = vec![0xa5; pointer.length() as usize];

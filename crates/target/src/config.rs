@@ -83,6 +83,8 @@ pub enum StartError {
     Subsystem(String, ConfigError),
     /// A listener or referral cannot be offered like this.
     Address(String, ConfigError),
+    /// The subsystem asks for something that this target does not do.
+    NotOffered(String, &'static str),
     /// There is nothing to listen on.
     NoListener,
 }
@@ -100,6 +102,9 @@ impl fmt::Display for StartError {
             }
             Self::Subsystem(nqn, error) => write!(f, "subsystem {nqn}: {error}"),
             Self::Address(address, error) => write!(f, "address {address}: {error}"),
+            Self::NotOffered(nqn, what) => {
+                write!(f, "subsystem {nqn}: this target does not do {what}")
+            }
             Self::NoListener => f.write_str("there is no address to listen on"),
         }
     }

@@ -48,9 +48,9 @@ impl Context {
         self.released = true;
     }
 
-    /// Has the connection listed again when buffers come back.
-    pub(crate) fn starve(&mut self, key: ConnectionKey) {
-        if !self.starved.contains(&key) {
+    /// Has the connection listed again when buffers come back. `starving` is its own mark.
+    pub(crate) fn starve(&mut self, key: ConnectionKey, starving: &mut bool) {
+        if !std::mem::replace(starving, true) {
             self.starved.push(key);
         }
     }
@@ -66,6 +66,8 @@ pub(crate) struct Core {
     by_task: HashMap<TaskId, ConnectionKey>,
     next_core: usize,
     stopping: bool,
+    /// Connections whose tick is being finished.
+    finishing: Vec<ConnectionKey>,
 }
 
 impl Core {
@@ -90,6 +92,7 @@ impl Core {
             by_task: HashMap::new(),
             next_core: 0,
             stopping: false,
+            finishing: Vec::new(),
         }
     }
 
@@ -111,8 +114,10 @@ impl Core {
         let mut ready = Vec::new();
         let mut events = Vec::new();
         let mut done = Vec::new();
+        let mut more = false;
         while !(self.stopping && self.by_task.is_empty()) {
-            self.cx.reactor.poll(None, &mut ready)?;
+            let timeout = more.then_some(Duration::ZERO);
+            self.cx.reactor.poll(timeout, &mut ready)?;
             self.cx.now = Instant::now();
             for task in ready.drain(..) {
                 if task == self.task {
@@ -124,7 +129,7 @@ impl Core {
                     self.cx.volumes.ready(task);
                 }
             }
-            self.settle(&mut done);
+            more = self.settle(&mut done);
         }
         self.cx.volumes.close(&self.cx.reactor);
         Ok(())
@@ -138,9 +143,9 @@ impl Core {
         }
     }
 
-    /// Completions to connections and answers to hosts, until nothing is left to do now.
-    fn settle(&mut self, done: &mut Vec<Completion>) {
-        loop {
+    /// Completions to connections and answers to hosts. True if there is more to do at once.
+    fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
+        for _ in 0..limits::ROUNDS_PER_TICK {
             self.cx.volumes.poll(done);
             for completion in done.drain(..) {
                 let (key, slot) = token_owner(completion.token);
@@ -150,17 +155,27 @@ impl Core {
                 connection.complete(&mut self.cx, slot, completion.result, completion.buffer);
             }
             if std::mem::take(&mut self.cx.released) {
-                for key in std::mem::take(&mut self.cx.starved) {
-                    if let Some((_, connection)) = &mut self.connections[key.0 as usize] {
-                        self.cx.list(key, &mut connection.listed);
-                    }
-                }
+                self.wake_starved();
             }
             if self.cx.listed.is_empty() {
-                return;
+                return false;
             }
-            for key in std::mem::take(&mut self.cx.listed) {
-                self.finish_tick(key);
+            // Two vectors change places, so that neither is allocated again.
+            std::mem::swap(&mut self.cx.listed, &mut self.finishing);
+            for index in 0..self.finishing.len() {
+                self.finish_tick(self.finishing[index]);
+            }
+            self.finishing.clear();
+        }
+        true
+    }
+
+    /// Buffers came back: whoever waits for some may try again.
+    fn wake_starved(&mut self) {
+        while let Some(key) = self.cx.starved.pop() {
+            if let Some((_, connection)) = &mut self.connections[key.0 as usize] {
+                connection.starving = false;
+                self.cx.list(key, &mut connection.listed);
             }
         }
     }
@@ -271,7 +286,11 @@ impl Core {
         let keepalive = socket2::TcpKeepalive::new()
             .with_time(limits::TCP_KEEPALIVE)
             .with_interval(limits::TCP_KEEPALIVE / 4);
-        socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+        let socket = socket2::SockRef::from(&stream);
+        socket.set_tcp_keepalive(&keepalive)?;
+        // A host that takes nothing of what it is sent holds buffers that others need.
+        #[cfg(target_os = "linux")]
+        socket.set_tcp_user_timeout(Some(limits::TRANSFER_TIMEOUT))?;
         let task = self.cx.reactor.add_task();
         let stream = match self.cx.reactor.add_stream(task, stream) {
             Ok(stream) => stream,

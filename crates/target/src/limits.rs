@@ -13,18 +13,30 @@ pub const CONNECTION_BUFFER_BYTES: usize = 32 << 20;
 /// still let have one command's, so that nobody can starve another.
 pub const CORE_BUFFER_BYTES: usize = 512 << 20;
 
-/// Bytes waiting to be sent beyond which a connection is not read from: a host that does not
-/// read its answers cannot ask for more.
-pub const OUTBOX_BYTES: usize = 8 << 20;
+/// Bytes waiting to be sent beyond which nothing more of a connection is looked at: a host that
+/// does not read its answers cannot ask for more.
+pub const OUTBOX_BYTES: usize = 2 << 20;
+
+/// Capacity for headers that a connection keeps between sends, in bytes.
+pub const KEPT_BATCH_BYTES: usize = 64 << 10;
 
 /// Payload that is worth receiving straight into its destination, in bytes. Below it, copying out
 /// of a receive that may hold several PDUs is cheaper than a system call of its own.
 pub const DIRECT_RECEIVE_BYTES: u32 = 16 << 10;
 
+/// Payload that is received straight at once, in bytes: little enough that even a slow network
+/// brings it within [`TRANSFER_TIMEOUT`].
+pub const DIRECT_RECEIVE_MAX_BYTES: u32 = 256 << 10;
+
+/// Rounds of completions and answers before the event loop is looked at again: a namespace that
+/// completes at once must not keep a core from everything else.
+pub const ROUNDS_PER_TICK: usize = 8;
+
 /// Time from accept to an accepted Connect command.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time in which some of the data that was asked for has to arrive.
+/// Time in which some of the data that was asked for has to arrive, and in which the host has to
+/// take some of what is sent to it.
 pub const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time that a stopping target gives accepted commands to finish.

@@ -11,6 +11,7 @@ use farblock_proto::controller::{
 use farblock_proto::ids::{CommandId, ControllerId, NamespaceId, QueueId};
 use farblock_proto::time::Instant;
 use farblock_reactor::Waker;
+use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::{Sqe, Status};
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
@@ -188,9 +189,16 @@ impl Shared {
     /// Does an admin command.
     pub(crate) fn admin(&self, controller: ControllerId, sqe: &Sqe, data: &[u8]) -> AdminOutcome {
         let mut management = self.lock();
-        self.publish_counters(&mut management.registry);
+        let opcode = AdminOpcode(sqe.opcode);
+        if opcode == AdminOpcode::GET_LOG_PAGE {
+            self.publish_counters(&mut management.registry);
+        }
         let outcome = management.registry.admin(controller, sqe, data, self.now());
         self.act(&mut management);
+        if matches!(opcode, AdminOpcode::SET_FEATURES | AdminOpcode::FABRICS) {
+            // These may have set a deadline that the first core does not know of.
+            self.mailboxes()[0].waker.wake();
+        }
         outcome
     }
 

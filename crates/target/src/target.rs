@@ -9,6 +9,7 @@ use farblock_proto::controller::{
     AddressFamily, Listener, NamespaceInfo, PortId, Registry, SubsystemId,
 };
 use farblock_proto::ids::NamespaceId;
+use farblock_proto::limits::IN_CAPSULE_BYTES;
 use farblock_reactor::{Config as ReactorConfig, EngineKind, Reactor};
 use std::collections::HashMap;
 use std::io;
@@ -45,6 +46,7 @@ impl Target {
         let addresses: Vec<SocketAddr> =
             listeners.iter().map(|listener| listener.local_addr().expect("it is bound")).collect();
         let (registry, exports) = register(config, &addresses)?;
+        raise_file_limit();
         let shared = Arc::new(Shared::new(registry, exports));
         let cpus = cores(config);
         let mut started = Vec::new();
@@ -66,14 +68,17 @@ impl Target {
             };
             let thread = thread::Builder::new()
                 .name(format!("{THREAD_NAME_PREFIX}{index}"))
-                .spawn(move || start.run())
-                .map_err(StartError::Thread)?;
-            threads.push(thread);
+                .spawn(move || start.run());
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(error) => return Err(give_up(&gate, threads, StartError::Thread(error))),
+            }
             started.push(receiver);
         }
-        let (mailboxes, engine) = collect(started).inspect_err(|_| {
-            let _ = gate.set(false);
-        })?;
+        let (mailboxes, engine) = match collect(started) {
+            Ok(collected) => collected,
+            Err(error) => return Err(give_up(&gate, threads, error)),
+        };
         shared.set_mailboxes(mailboxes);
         gate.set(true).expect("set only here");
         Ok(Self { shared, threads, addresses, engine })
@@ -156,9 +161,46 @@ impl CoreStart {
         if !gate.wait() {
             return Ok(());
         }
+        let _ends_all = EndsTarget(Arc::clone(&shared));
         let mut core = Core::new(index, reactor, task, shared);
         core.listen(listeners)?;
         core.run()
+    }
+}
+
+/// A core that ends, for whatever reason, ends the target: the others would go on to deal it
+/// connections that nobody serves.
+struct EndsTarget(Arc<Shared>);
+
+impl Drop for EndsTarget {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Ends the threads of a target that does not start.
+fn give_up(
+    gate: &OnceLock<bool>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    error: StartError,
+) -> StartError {
+    let _ = gate.set(false);
+    for thread in threads {
+        let _ = thread.join();
+    }
+    error
+}
+
+/// Lets the process open as many files as it is allowed to ask for: every connection is one.
+fn raise_file_limit() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        let mut limit = getrlimit(Resource::Nofile);
+        limit.current = limit.maximum;
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::debug!("the limit of open files stays: {error}");
+        }
     }
 }
 
@@ -229,6 +271,12 @@ fn register(
             offered.namespaces.insert(nsid, describe(&offered.nqn, nsid, export));
         }
         let nqn = offered.nqn.clone();
+        if offered.flush_on_shutdown {
+            return Err(StartError::NotOffered(nqn, "flush_on_shutdown"));
+        }
+        if offered.in_capsule_bytes != IN_CAPSULE_BYTES {
+            return Err(StartError::NotOffered(nqn, "in_capsule_bytes other than the default"));
+        }
         let id =
             registry.add_subsystem(offered).map_err(|error| StartError::Subsystem(nqn, error))?;
         for (&nsid, export) in &subsystem.exports {

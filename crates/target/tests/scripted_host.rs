@@ -404,3 +404,62 @@ fn a_port_in_use_is_said_in_one_sentence() {
     let error = Target::start(&config).err().expect("the port is taken");
     assert!(error.to_string().contains("in use"), "{error}");
 }
+
+/// Resident memory of this process, in bytes.
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages = statm.split(' ').nth(1).expect("a field").parse::<usize>().expect("a number");
+    pages * 4096
+}
+
+#[test]
+fn a_host_that_asks_and_does_not_read_holds_little_memory() {
+    const QUESTIONS: u16 = 600;
+    const PAGE_BYTES: u32 = 1 << 20;
+    let target = target(EngineKind::Auto, |_| {});
+    let address = target.addresses()[0];
+    let (mut greedy, _) = admin(address, Digests::NONE);
+    let mut log = Sqe { dptr: SglDescriptor::transport(PAGE_BYTES), ..Sqe::new(2, 0, 0) };
+    let dwords = PAGE_BYTES / 4 - 1;
+    log.cdw10 = (dwords << 16 | 1).into();
+    log.cdw11 = (dwords >> 16).into();
+    let capsules: Vec<u8> = (0..QUESTIONS)
+        .flat_map(|_| {
+            let capsule = farblock_wire::tcp::CapsuleCmd::new(log, 0, Digests::NONE, 0);
+            capsule.expect("no data").as_bytes().to_vec()
+        })
+        .collect();
+    let before = resident_bytes();
+    greedy.stream.write_all(&capsules).expect("they fit the socket");
+    // Somebody else is served meanwhile.
+    let (mut other, _) = admin(address, Digests::NONE);
+    for _ in 0..50 {
+        other.property(offset::CSTS);
+        std::thread::sleep(Duration::from_millis(4));
+    }
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 128 << 20, "{} MiB for one connection", grown >> 20);
+    // Everything is answered once it is read.
+    let per_answer = 24 + PAGE_BYTES as u64 + 24;
+    let mut left = u64::from(QUESTIONS) * per_answer;
+    let mut bytes = vec![0; 1 << 20];
+    while left > 0 {
+        let count = greedy.stream.read(&mut bytes).expect("an answer");
+        assert!(count > 0, "closed with {left} bytes to come");
+        left -= count as u64;
+    }
+}
+
+#[test]
+fn a_write_that_never_comes_does_not_keep_the_target_from_stopping() {
+    let target = target(EngineKind::Auto, |_| {});
+    let address = target.addresses()[0];
+    let (_admin, controller) = admin(address, Digests::NONE);
+    let mut queue = io(address, Digests::NONE, controller, false);
+    let sqe = blocks(1, 0, 8, SglDescriptor::transport(4096));
+    let mut out = Vec::new();
+    queue.end.submit(SlotId(3), &sqe, Transfer::ToController(4096), &mut out);
+    queue.stream.write_all(&out).expect("sent");
+    assert!(queue.receive(), "an R2T");
+    target.stop().expect("a clean stop");
+}

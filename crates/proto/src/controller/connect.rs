@@ -152,7 +152,9 @@ impl Registry {
         let names = Names::parse(data)?;
         let subsystem = self.named_subsystem(&names)?;
         let depth = queue_depth(command, limits::ADMIN_QUEUE_ENTRIES)?;
-        if self.controllers.len() >= limits::MAX_CONTROLLERS {
+        let others = || self.controllers.values().filter(|other| other.is_discovery()).count();
+        let too_many = subsystem.is_none() && others() >= limits::MAX_DISCOVERY_CONTROLLERS;
+        if too_many || self.controllers.len() >= limits::MAX_CONTROLLERS {
             return Err(Refusal::plain(Status::CONNECT_CONTROLLER_BUSY));
         }
         let id =

@@ -7,7 +7,10 @@ pub const MAX_SUBSYSTEMS: usize = 256;
 
 /// Live controllers of a registry, discovery controllers included. At the limit Connect is
 /// answered with Connect Controller Busy.
-pub const MAX_CONTROLLERS: usize = 1024;
+pub const MAX_CONTROLLERS: usize = 16_384;
+
+/// Discovery controllers among them: anybody may have one, so they must not use up the others'.
+pub const MAX_DISCOVERY_CONTROLLERS: usize = 1024;
 
 /// Listeners of a registry.
 pub const MAX_LISTENERS: usize = 32;

@@ -159,10 +159,10 @@ impl ControllerEnd {
 
     /// Allows this many commands in flight; called when the Connect command was accepted.
     pub fn set_depth(&mut self, depth: u16) {
-        for index in self.slots.len()..usize::from(depth) {
-            self.slots.push(Slot::Free);
-            self.free.push(SlotId(index as u16));
-        }
+        let before = self.slots.len() as u16;
+        self.slots.resize(usize::from(depth.max(before)), Slot::Free);
+        // The lowest on top: slots that are never needed are never touched.
+        self.free.splice(0..0, (before..depth).rev().map(SlotId));
     }
 
     /// Allows the SUCCESS flag instead of a response capsule: only when the host disabled
@@ -343,22 +343,19 @@ impl ControllerEnd {
         Some(Event::Pulled { slot, intact })
     }
 
-    /// Asks for `length` bytes of a command's data: by R2T, or by taking what is in its capsule.
+    /// Asks for a command's data: by R2T, or by taking what is in its capsule.
     ///
     /// # Errors
-    /// Data SGL Length Invalid if the host does not offer exactly that much where it says it is.
+    /// Data SGL Length Invalid if the capsule does not hold exactly as much as the pointer says.
     pub fn pull(
         &mut self,
         slot: SlotId,
         pointer: DataPointer,
-        length: u32,
         out: &mut impl Sink,
     ) -> Result<(), Status> {
         let cid = self.cid(slot);
+        let length = pointer.length();
         assert!(length > 0, "a pull has data");
-        if pointer.length() < length {
-            return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
-        }
         let in_capsule = matches!(pointer, DataPointer::InCapsule { .. });
         if in_capsule {
             if self.incoming != Incoming::Offered(slot, length) {

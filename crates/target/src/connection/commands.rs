@@ -17,7 +17,12 @@ impl Connection {
     /// A command arrived.
     pub(super) fn command(&mut self, cx: &mut Context, slot: SlotId, sqe: Sqe) {
         self.head = (self.head + 1) % self.depth;
-        *self.request(slot) = super::Request { sqe, ..super::Request::new() };
+        // Slots are taken from the lowest, so that a queue costs as much as it is really used.
+        let index = usize::from(slot.0);
+        if index >= self.requests.len() {
+            self.requests.resize_with(index + 1, super::Request::new);
+        }
+        self.requests[index] = super::Request { sqe, ..super::Request::new() };
         if self.state == State::Draining {
             self.respond(slot, Status::ABORTED_SQ_DELETION, 0);
             return;
@@ -37,7 +42,7 @@ impl Connection {
         }
         self.request(slot).work = Work::Connect;
         let pulled = data_pointer(sqe, ConnectData::LEN as u32)
-            .and_then(|pointer| self.pull_now(cx, slot, pointer, ConnectData::LEN as u32));
+            .and_then(|pointer| self.pull_now(cx, slot, pointer));
         if let Err(status) = pulled {
             self.respond_and_release(cx, slot, status, 0);
         }
@@ -49,10 +54,9 @@ impl Connection {
         cx: &mut Context,
         slot: SlotId,
         pointer: DataPointer,
-        bytes: u32,
     ) -> Result<(), Status> {
-        self.hold(cx, slot, bytes as usize);
-        self.pull(cx, slot, pointer, bytes)
+        self.hold(cx, slot, pointer.length() as usize);
+        self.pull(cx, slot, pointer)
     }
 
     /// The Connect command's data is here.
@@ -86,7 +90,6 @@ impl Connection {
         self.flow_control = connected.flow_control;
         self.end.set_depth(connected.depth);
         self.end.set_success_flag(!connected.flow_control);
-        self.requests.resize_with(usize::from(connected.depth), super::Request::new);
         let controller = connected.controller;
         self.session = match (connected.kind, connected.subsystem) {
             (QueueKind::Io, Some(subsystem)) => Session::Io(Box::new(IoSession {
@@ -114,8 +117,7 @@ impl Connection {
             return;
         }
         self.request(slot).work = Work::Admin;
-        let pulled =
-            data_pointer(sqe, bytes).and_then(|pointer| self.pull_now(cx, slot, pointer, bytes));
+        let pulled = data_pointer(sqe, bytes).and_then(|pointer| self.pull_now(cx, slot, pointer));
         if let Err(status) = pulled {
             self.respond_and_release(cx, slot, status, 0);
         }
@@ -172,17 +174,32 @@ impl Connection {
         cx.list(self.route.key, &mut self.listed);
     }
 
-    /// A fabrics command on an I/O queue: Disconnect ends it in good order.
+    /// A fabrics command on an I/O queue: Disconnect ends it in good order. Nothing else is for an
+    /// I/O queue, and saying so needs no lock.
     pub(super) fn io_fabrics_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
+        if sqe.fctype() != FabricsCommandType::DISCONNECT.0 {
+            self.respond(slot, Status::INVALID_OPCODE.with_dnr(), 0);
+            return;
+        }
         let Session::Io(session) = &self.session else { unreachable!("checked by the caller") };
         match cx.shared.fabrics_on_io_queue(session.controller, session.queue, sqe) {
             AdminOutcome::Disconnect => {
-                self.respond(slot, Status::SUCCESS, 0);
+                self.disconnect = Some(slot);
                 self.state = State::Draining;
                 cx.reactor.set_timer(self.task, Some(cx.now + limits::DRAIN_TIMEOUT));
             }
             AdminOutcome::Respond { status, result } => self.respond(slot, status, result),
             other => unreachable!("no answer to a fabrics command of an I/O queue: {other:?}"),
+        }
+    }
+
+    /// Answers a Disconnect command when it is the last: its answer is the queue's last.
+    pub(super) fn answer_disconnect(&mut self) {
+        if let Some(slot) = self.disconnect
+            && self.end.in_flight() == 1
+        {
+            self.disconnect = None;
+            self.respond(slot, Status::SUCCESS, 0);
         }
     }
 }

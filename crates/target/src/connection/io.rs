@@ -41,7 +41,7 @@ impl Connection {
         let waits = !in_capsule && !self.waiting.is_empty();
         if waits || !self.start_io(cx, slot, command) {
             self.waiting.push_back(slot);
-            cx.starve(self.route.key);
+            cx.starve(self.route.key, &mut self.starving);
         }
     }
 
@@ -58,7 +58,7 @@ impl Connection {
         match from_host {
             None => self.submit_io(cx, slot, command),
             Some(pointer) => {
-                if let Err(status) = self.pull(cx, slot, pointer, pointer.length()) {
+                if let Err(status) = self.pull(cx, slot, pointer) {
                     self.respond_and_release(cx, slot, status, 0);
                 }
             }
@@ -83,8 +83,10 @@ impl Connection {
         let Session::Io(session) = &self.session else { return 0 };
         let Some(info) = session.table.find(namespace) else { return 0 };
         // At most 65536 blocks of at most 64 KiB: 32 bits are just too few.
-        let bytes = u64::from(blocks.0) * u64::from(info.block_size);
-        bytes.min(u64::from(session.table.max_transfer_bytes())) as u32
+        let most_blocks = if info.max_blocks == 0 { u32::MAX } else { info.max_blocks };
+        let bytes = u64::from(blocks.0.min(most_blocks)) * u64::from(info.block_size);
+        let most = session.table.max_transfer_bytes().max(info.block_size);
+        bytes.min(u64::from(most)) as u32
     }
 
     /// Hands a command whose data is here to the namespace.
@@ -257,7 +259,7 @@ impl Connection {
         if matches!(result, Err(BlockError::ReadFailed | BlockError::WriteFailed)) {
             self.tally.media_errors += 1;
         }
-        let gone = self.is_closed();
+        let gone = !self.is_serving();
         let request = self.request(slot);
         request.operations -= 1;
         if request.status.is_success() {

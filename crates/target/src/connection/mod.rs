@@ -174,6 +174,12 @@ pub(crate) struct Connection {
     /// Held commands (asynchronous event requests), which draining does not wait for.
     held_commands: usize,
     tally: Tally,
+    /// What was received and not taken apart yet: bytes from this offset on.
+    unread: Option<(Buffer, usize)>,
+    /// A Disconnect command, answered when nothing else is in flight.
+    disconnect: Option<SlotId>,
+    /// Listed in the core's list of connections that wait for buffers.
+    pub(crate) starving: bool,
     /// A refused command of this tick is in the error log already.
     logged_error: bool,
     /// Listed in the core's list of connections with something to do at the tick's end.
@@ -213,6 +219,9 @@ impl Connection {
             operations: 0,
             held_commands: 0,
             tally: Tally::default(),
+            unread: None,
+            disconnect: None,
+            starving: false,
             logged_error: false,
             listed: false,
         }
@@ -227,6 +236,11 @@ impl Connection {
     /// Whether nothing of it is left anywhere.
     pub(crate) fn is_gone(&self) -> bool {
         self.state == State::Gone && self.operations == 0
+    }
+
+    /// Whether commands are carried out and answered.
+    fn is_serving(&self) -> bool {
+        matches!(self.state, State::Open | State::Draining)
     }
 
     /// Whether the stream is closed or about to be: nobody is left to answer.
@@ -259,9 +273,8 @@ impl Connection {
         self.receiving = false;
         match result {
             Ok(buffer) if !buffer.is_empty() => {
-                self.process(cx, &buffer);
-                cx.reactor.buffers().give(buffer);
-                self.arm_receive(cx);
+                self.unread = Some((buffer, 0));
+                self.process_unread(cx);
             }
             // The host closed its side or the network did: nothing more can come or go.
             _ => self.close(cx),
@@ -286,9 +299,29 @@ impl Connection {
         self.arm_receive(cx);
     }
 
-    /// Takes everything out of `input`.
-    fn process(&mut self, cx: &mut Context, mut input: &[u8]) {
-        while matches!(self.state, State::Waiting | State::Open | State::Draining) {
+    /// Takes what was received apart, as far as the answers find room, and asks for more.
+    fn process_unread(&mut self, cx: &mut Context) {
+        if let Some((buffer, start)) = self.unread.take() {
+            let left = self.process(cx, &buffer[start..]);
+            if left > 0 && self.is_receiving_state() {
+                let start = buffer.len() - left;
+                self.unread = Some((buffer, start));
+            } else {
+                cx.reactor.buffers().give(buffer);
+            }
+        }
+        self.arm_receive(cx);
+    }
+
+    /// Whether what the host sends is still looked at.
+    fn is_receiving_state(&self) -> bool {
+        matches!(self.state, State::Waiting | State::Open | State::Draining)
+    }
+
+    /// Takes events out of `input` until it is empty or too many answers wait to be sent; gives
+    /// the number of bytes that are left.
+    fn process(&mut self, cx: &mut Context, mut input: &[u8]) -> usize {
+        while self.is_receiving_state() && self.outbox.len() <= limits::OUTBOX_BYTES {
             let event = match self.end.next(&mut input, &mut Out(&mut self.outbox)) {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
@@ -315,12 +348,13 @@ impl Connection {
             }
         }
         cx.list(self.route.key, &mut self.listed);
+        input.len()
     }
 
     /// Asks for more bytes, unless there is a reason not to.
     fn arm_receive(&mut self, cx: &Context) {
-        let open = matches!(self.state, State::Waiting | State::Open | State::Draining);
-        if !open || self.receiving || self.outbox.len() > limits::OUTBOX_BYTES {
+        let full = self.unread.is_some() || self.outbox.len() > limits::OUTBOX_BYTES;
+        if !self.is_receiving_state() || self.receiving || full {
             return;
         }
         self.receiving = true;
@@ -328,6 +362,8 @@ impl Connection {
             && left >= limits::DIRECT_RECEIVE_BYTES
         {
             let buffer = self.request(slot).buffer.take().expect("pulled into a buffer");
+            // Not all of a long transfer at once: its progress is what the timer looks at.
+            let left = left.min(limits::DIRECT_RECEIVE_MAX_BYTES);
             let range = offset as usize..(offset + left) as usize;
             cx.reactor.recv_into(self.stream, buffer, range);
         } else {
@@ -343,6 +379,7 @@ impl Connection {
             cx.reactor.buffers().give(buffer);
         }
         batch.clear();
+        batch.shrink_to(limits::KEPT_BATCH_BYTES);
         self.spare = batch;
         if !intact {
             self.close(cx);
@@ -355,12 +392,18 @@ impl Connection {
     /// What is left to do once everything of this tick was handled: send, and go on or close.
     pub(crate) fn finish_tick(&mut self, cx: &mut Context) {
         self.logged_error = false;
-        self.start_waiting(cx);
+        if self.is_serving() {
+            self.start_waiting(cx);
+            self.answer_disconnect();
+        }
         self.publish_tally();
         if !self.is_closed() && !self.sending && !self.outbox.is_empty() {
             let batch = std::mem::replace(&mut self.outbox, std::mem::take(&mut self.spare));
             self.sending = true;
             cx.reactor.send(self.stream, batch);
+        }
+        if self.unread.is_some() && self.outbox.len() <= limits::OUTBOX_BYTES {
+            self.process_unread(cx);
         }
         let idle = !self.sending && self.outbox.is_empty();
         match self.state {
@@ -384,7 +427,7 @@ impl Connection {
                 tracing::warn!(peer = %self.peer, "no Connect command in time: closing");
                 self.close(cx);
             }
-            State::Open | State::Draining if self.pulls > 0 => {
+            State::Open if self.pulls > 0 => {
                 let deadline = self.last_data + limits::TRANSFER_TIMEOUT;
                 if cx.now >= deadline {
                     tracing::warn!(peer = %self.peer, "data that was asked for did not come: closing");
@@ -457,17 +500,20 @@ impl Connection {
         self.close(cx);
         self.state = State::Gone;
         let mut outbox = std::mem::take(&mut self.outbox);
-        for (_, buffer) in outbox.take_payloads() {
+        for (held_bytes, buffer) in outbox.take_payloads() {
+            self.held_bytes -= held_bytes as usize;
+            cx.release_bytes(held_bytes as usize);
             cx.reactor.buffers().give(buffer);
         }
-        for request in &mut self.requests {
-            request.held_bytes = 0;
-            if request.operations == 0 {
-                let buffers = [request.buffer.take(), request.second.take()];
-                buffers.into_iter().flatten().for_each(|b| cx.reactor.buffers().give(b));
+        // What a namespace still works on is given back when that ends.
+        for index in 0..self.requests.len() {
+            if self.requests[index].operations == 0 {
+                self.release(cx, SlotId(index as u16));
             }
         }
-        cx.release_bytes(std::mem::take(&mut self.held_bytes));
+        if let Some((buffer, _)) = self.unread.take() {
+            cx.reactor.buffers().give(buffer);
+        }
         cx.list(self.route.key, &mut self.listed);
     }
 
@@ -495,23 +541,18 @@ impl Connection {
                 unreachable!("only I/O commands wait for buffers")
             };
             if !self.start_io(cx, slot, command) {
-                cx.starve(self.route.key);
+                cx.starve(self.route.key, &mut self.starving);
                 break;
             }
             self.waiting.pop_front();
         }
     }
 
-    /// Begins to bring `bytes` of the command's data here, into a buffer that is already admitted.
-    fn pull(
-        &mut self,
-        cx: &mut Context,
-        slot: SlotId,
-        pointer: DataPointer,
-        bytes: u32,
-    ) -> Result<(), Status> {
-        self.end.pull(slot, pointer, bytes, &mut Out(&mut self.outbox))?;
-        self.request(slot).buffer = Some(cx.reactor.buffers().take(bytes as usize));
+    /// Begins to bring the command's data here, into a buffer that is already admitted.
+    fn pull(&mut self, cx: &mut Context, slot: SlotId, pointer: DataPointer) -> Result<(), Status> {
+        self.end.pull(slot, pointer, &mut Out(&mut self.outbox))?;
+        let bytes = pointer.length() as usize;
+        self.request(slot).buffer = Some(cx.reactor.buffers().take(bytes));
         if matches!(pointer, DataPointer::Transport { .. }) {
             if self.pulls == 0 && self.state == State::Open {
                 self.last_data = cx.now;
