@@ -184,7 +184,7 @@ kernel_host() {
 
 # run_guest JOB FILE...: a guest whose job must succeed.
 run_guest() {
-    local code=0 output=$logs/guest.log shower
+    local code=0 output=$logs/guest.log shower number
     : >"$output"
     TIMEOUT=$guest_seconds "$linux_dir/guest.sh" "$linux_dir/$1" "${@:2}" >>"$output" 2>&1 &
     guest=$!
@@ -193,7 +193,12 @@ run_guest() {
     wait $guest || code=$? # unlike a pipeline, 'wait' lets signals through
     wait $shower
     guest=
-    [ $code = 0 ] || fail "the guest's job $1 ended with $code"
+    [ $code = 0 ] && return
+    for number in "${!servers[@]}"; do
+        kill -0 "${servers[number]}" 2>/dev/null || echo "${labels[number]}: farblock serve is" \
+            "gone: $(tail -n 5 "$logs/${labels[number]}.log")" | show
+    done
+    fail "the guest's job $1 ended with $code"
 }
 
 # --- 2: the kernel's target, farblock's host

@@ -236,6 +236,9 @@ impl Core {
     fn message(&mut self, message: Message) {
         match message {
             Message::Accepted(stream, peer) => self.adopt(stream, peer),
+            Message::Look(route) => {
+                self.with(route, |connection, cx| cx.list(route.key, &mut connection.listed));
+            }
             Message::Close(route) => self.with(route, |connection, cx| connection.close(cx)),
             Message::Complete { route, command, status, result } => {
                 self.with(route, |connection, cx| {

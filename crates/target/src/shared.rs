@@ -33,6 +33,8 @@ pub(crate) enum Message {
     Accepted(TcpStream, SocketAddr),
     /// Close this connection.
     Close(Route),
+    /// A queue of this admin connection's controller is gone: it may be drained now.
+    Look(Route),
     /// Complete a held command of this connection.
     Complete { route: Route, command: CommandId, status: Status, result: u64 },
     /// Connections of this subsystem use this table from now on.
@@ -253,10 +255,20 @@ impl Shared {
         }
     }
 
+    /// Whether a controller has queues besides its admin queue.
+    pub(crate) fn has_io_queues(&self, controller: ControllerId) -> bool {
+        self.lock().routes.keys().any(|(owner, queue)| *owner == controller && queue.0 != 0)
+    }
+
     /// A queue's connection is gone.
     pub(crate) fn queue_closed(&self, controller: ControllerId, queue: QueueId) {
         let mut management = self.lock();
         management.routes.remove(&(controller, queue));
+        if self.stopping.load(Ordering::Relaxed)
+            && let Some(&route) = management.routes.get(&(controller, QueueId(0)))
+        {
+            self.mailboxes()[route.core].post(Message::Look(route));
+        }
         let teardown = management.registry.queue_closed(controller, queue);
         if let Some(teardown) = teardown {
             self.tear_down(&mut management, &teardown);

@@ -451,6 +451,41 @@ fn a_host_that_asks_and_does_not_read_holds_little_memory() {
 }
 
 #[test]
+fn stopping_finishes_a_write_that_was_accepted() {
+    for engine in ENGINES {
+        let target = target(engine, |_| {});
+        let address = target.addresses()[0];
+        let (_admin, controller) = admin(address, Digests::NONE);
+        let mut queue = io(address, Digests::NONE, controller, false);
+        let data = pattern(4096, 9);
+        let sqe = blocks(1, 0, 8, SglDescriptor::transport(4096));
+        let mut out = Vec::new();
+        queue.end.submit(SlotId(3), &sqe, Transfer::ToController(4096), &mut out);
+        queue.stream.write_all(&out).expect("sent");
+        assert!(queue.receive(), "an R2T");
+        let stopper = std::thread::spawn(move || target.stop());
+        std::thread::sleep(Duration::from_millis(300));
+        let pending = std::mem::take(&mut queue.pending);
+        let mut input = &pending[..];
+        let Some(Event::Wanted(mut grant)) = queue.end.next(&mut input).expect("well formed")
+        else {
+            panic!("no R2T")
+        };
+        let mut out = Vec::new();
+        queue.end.data_header(&mut grant, &mut out).expect("all of it");
+        out.extend_from_slice(&data);
+        queue.stream.write_all(&out).expect("the connection is still there");
+        while queue.receive() {}
+        let mut input = &queue.pending[..];
+        match queue.end.next(&mut input).expect("well formed") {
+            Some(Event::Completed { cqe, .. }) => assert_eq!(cqe.status(), Status::SUCCESS),
+            other => panic!("{other:?}"),
+        }
+        stopper.join().expect("no panic").expect("a clean stop");
+    }
+}
+
+#[test]
 fn a_write_that_never_comes_does_not_keep_the_target_from_stopping() {
     let target = target(EngineKind::Auto, |_| {});
     let address = target.addresses()[0];

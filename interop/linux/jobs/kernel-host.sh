@@ -55,7 +55,7 @@ connect_only() {
 # Connects and waits for every namespace; sets controller and the array namespace[NSID].
 connect() {
     local nsid line queue
-    check "$label: connect $*" connect_only "$@"
+    check "$label: connect${*:+ }$*" connect_only "$@"
     find_controller "$nqn" || fail "$label: there is no controller after nvme connect"
     controller=$found
     namespace=()

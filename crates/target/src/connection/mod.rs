@@ -408,8 +408,18 @@ impl Connection {
         let idle = !self.sending && self.outbox.is_empty();
         match self.state {
             State::Closing if idle => self.close(cx),
-            State::Draining if idle && self.end.in_flight() <= self.held_commands => self.close(cx),
+            State::Draining if idle && self.is_drained(cx) => self.close(cx),
             _ => {}
+        }
+    }
+
+    /// Nothing that was accepted is left to do. An admin queue stays for as long as its
+    /// controller has I/O queues, which its end would end.
+    fn is_drained(&self, cx: &Context) -> bool {
+        let idle = self.end.in_flight() <= self.held_commands;
+        match self.session {
+            Session::Admin { controller } if idle => !cx.shared.has_io_queues(controller),
+            _ => idle,
         }
     }
 
