@@ -163,7 +163,13 @@ check_logs_and_features() {
         any(test("Identify"))' nvme effects-log "$device"
     check "$label: changed-ns-list-log" nvme changed-ns-list-log "$device"
     if has supported-logs; then
-        check "$label: supported-log-pages" nvme supported-log-pages "$device"
+        local output page
+        output=$(nvme supported-log-pages "$device")
+        for page in 0x1 0x2 0x3 0x4 0x5; do
+            [[ $output == *"LID $page - "* ]] ||
+                fail "$label: supported-log-pages lacks $page: $output"
+        done
+        ok "$label: supported-log-pages has pages 1 to 5"
     fi
     refused "$label: an unknown log page" 'Invalid (Field|Log Page)' \
         nvme get-log "$device" --log-id=0xbf --log-len=512
