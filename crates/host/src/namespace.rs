@@ -99,7 +99,7 @@ impl Namespace for RemoteNamespace {
         let geometry = self.geometry();
         let size = Size(geometry.capacity_bytes());
         let url = self.controller.url(self.info.nsid);
-        format!("remote {url} ({size}, {}-byte blocks)", geometry.block_size)
+        format!("{url} ({size}, {}-byte blocks)", geometry.block_size)
     }
 
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {

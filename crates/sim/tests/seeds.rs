@@ -1,4 +1,5 @@
-//! Runs over many seeds. A failure names its seed: `SIM_SEED=… cargo test -p farblock-sim` repeats it.
+//! Runs over many seeds. A failure names its seed: `SIM_SEED=… cargo test -p farblock-sim`
+//! repeats it.
 
 use farblock_proto::tcp::Digests;
 use farblock_sim::{Faults, Random, World};

@@ -135,9 +135,10 @@ impl Peer {
     }
 
     /// With a hook for commands, and everything else as usual.
-    pub fn with_hook(
-        hook: impl Fn(&mut Connection, u16, &Capsule) -> io::Result<Handled> + Send + Sync + 'static,
-    ) -> Peer {
+    pub fn with_hook<F>(hook: F) -> Peer
+    where
+        F: Fn(&mut Connection, u16, &Capsule) -> io::Result<Handled> + Send + Sync + 'static,
+    {
         Peer::new(Script { hook: Box::new(hook), ..Script::default() })
     }
 

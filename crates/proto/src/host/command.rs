@@ -16,7 +16,7 @@ use farblock_wire::nvm::{
 use farblock_wire::opcode::{AdminOpcode, NvmOpcode};
 use farblock_wire::{IDENTIFY_BYTES, NSID_BROADCAST, SglDescriptor, Sqe, U16};
 
-/// The most blocks that one Read, Write, Write Zeroes or Compare names (NLB has 16 bits, 0's-based).
+/// The most blocks that one Read, Write, Write Zeroes or Compare names (NLB: 16 bits, 0's-based).
 pub const MAX_COMMAND_BLOCKS: u32 = 1 << 16;
 
 /// Data that a command moves.

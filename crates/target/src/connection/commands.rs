@@ -76,7 +76,8 @@ impl Connection {
             Err(refusal) => {
                 let host = data.host_nqn().unwrap_or("(malformed)");
                 let wanted = data.subsystem_nqn().unwrap_or("(malformed)");
-                tracing::warn!(peer = %self.peer, "refused host {host} at {wanted}: {}", refusal.status);
+                let status = refusal.status;
+                tracing::warn!(peer = %self.peer, "refused host {host} at {wanted}: {status}");
                 self.respond_and_release(cx, slot, refusal.status, refusal.result);
             }
         }

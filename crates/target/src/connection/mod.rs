@@ -440,7 +440,7 @@ impl Connection {
             State::Open if self.pulls > 0 => {
                 let deadline = self.last_data + limits::TRANSFER_TIMEOUT;
                 if cx.now >= deadline {
-                    tracing::warn!(peer = %self.peer, "data that was asked for did not come: closing");
+                    tracing::warn!(peer = %self.peer, "the data asked for did not come: closing");
                     self.close(cx);
                 } else {
                     cx.reactor.set_timer(self.task, Some(deadline));

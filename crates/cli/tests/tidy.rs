@@ -1,0 +1,124 @@
+//! The rules of the house that a program can check: which crate may use which, where `unsafe` may
+//! be, and how long files and lines may get.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The arrows of `docs/ARCHITECTURE.md`: what each crate may use of the others outside its tests.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("wire", &[]),
+    ("proto", &["wire"]),
+    ("reactor", &[]),
+    ("block", &["reactor"]),
+    ("backends", &["block", "reactor"]),
+    ("target", &["block", "proto", "reactor", "wire"]),
+    ("host", &["block", "proto", "reactor", "wire"]),
+    ("bench", &["block", "reactor"]),
+    ("sim", &["proto", "wire"]),
+    ("cli", &["backends", "bench", "block", "host", "proto", "reactor", "target", "wire"]),
+];
+
+/// Everything that the crates without I/O depend on besides each other.
+const WITHOUT_IO: &[(&str, &[&str])] =
+    &[("wire", &["zerocopy"]), ("proto", &["crc32c", "zerocopy"])];
+
+/// The one crate that talks to the kernel.
+const MAY_BE_UNSAFE: &[&str] = &["reactor"];
+
+const MAX_FILE_LINES: usize = 800;
+const MAX_COLUMNS: usize = 100;
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates/").to_path_buf()
+}
+
+fn dependencies(name: &str) -> Vec<String> {
+    let path = crates().join(name).join("Cargo.toml");
+    let text = fs::read_to_string(&path).expect("a manifest");
+    let manifest: toml::Table = text.parse().expect("TOML");
+    let mut found = Vec::new();
+    let mut tables = vec![manifest.get("dependencies")];
+    if let Some(targets) = manifest.get("target").and_then(toml::Value::as_table) {
+        tables.extend(targets.values().map(|target| target.get("dependencies")));
+    }
+    for table in tables.into_iter().flatten() {
+        found.extend(table.as_table().expect("a table").keys().cloned());
+    }
+    found
+}
+
+/// Rust sources under a crate's folder, with their text.
+fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).expect("text");
+            found.push((path, text));
+        }
+    }
+    found
+}
+
+#[test]
+fn arrows_run_one_way() {
+    let arrows: BTreeMap<_, _> = ARROWS.iter().copied().collect();
+    for entry in fs::read_dir(crates()).expect("crates/") {
+        let name = entry.expect("an entry").file_name().into_string().expect("ASCII");
+        let allowed = arrows.get(name.as_str()).unwrap_or_else(|| panic!("{name} has no arrows"));
+        for dependency in dependencies(&name) {
+            if let Some(used) = dependency.strip_prefix("farblock-") {
+                assert!(allowed.contains(&used), "{name} must not use {used}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_protocol_does_no_io() {
+    for (name, allowed) in WITHOUT_IO {
+        for dependency in dependencies(name) {
+            let ours = dependency.starts_with("farblock-");
+            assert!(ours || allowed.contains(&dependency.as_str()), "{name} uses {dependency}");
+        }
+        let root = fs::read_to_string(crates().join(name).join("src/lib.rs")).expect("a root");
+        for attribute in ["#![no_std]", "#![forbid(unsafe_code)]"] {
+            assert!(root.contains(attribute), "{name} lacks {attribute}");
+        }
+        for (path, text) in sources(&crates().join(name).join("src")) {
+            // Unit tests may use what they like; they come last in a file, or have one of their own.
+            if path.ends_with("tests.rs") {
+                continue;
+            }
+            let code = text.split("#[cfg(test)]\nmod tests").next().expect("a first piece");
+            assert!(!code.contains("std::"), "{} names std", path.display());
+        }
+    }
+}
+
+#[test]
+fn unsafe_is_where_the_kernel_is() {
+    for (name, _) in ARROWS.iter().filter(|(name, _)| !MAY_BE_UNSAFE.contains(name)) {
+        for (path, text) in sources(&crates().join(name).join("src")) {
+            let found = ["unsafe {", "unsafe impl", "unsafe fn"].iter().any(|u| text.contains(u));
+            assert!(!found, "{} has unsafe code", path.display());
+        }
+    }
+}
+
+#[test]
+fn files_and_lines_are_short() {
+    for (path, text) in sources(&crates()) {
+        let code = text.split("#[cfg(test)]\nmod tests").next().expect("a first piece");
+        let lines = code.lines().count();
+        assert!(lines <= MAX_FILE_LINES, "{} has {lines} lines", path.display());
+        for (number, line) in text.lines().enumerate() {
+            let columns = line.chars().count();
+            let place = format!("{}:{}", path.display(), number + 1);
+            assert!(columns <= MAX_COLUMNS, "{place} has {columns} columns");
+        }
+    }
+}
