@@ -26,7 +26,7 @@ lint:
 	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh
 
 unit:
-	FARBLOCK_NEED_URING=1 $(CARGO) test --locked --workspace --all-features
+	FARBLOCK_NEED_URING=1 $(CARGO) test --locked --workspace --all-features --no-fail-fast
 
 ## The Linux kernel's host and target in a guest, against this build.
 interop: build

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Scratch, finish, has, is_root, skip};
+use support::{Scratch, cannot_check, finish, has, is_root};
 
 #[test]
 fn no_command_shows_help() {
@@ -173,12 +173,16 @@ fn files_that_may_not_be_touched() {
     };
     let binary = if is_root() {
         if !has("setpriv") {
-            return skip("root may do everything, and there is no setpriv");
+            cannot_check("root may do everything, and there is no setpriv");
         }
         std::fs::set_permissions(scratch.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
-        // The build directory may be out of nobody's reach.
-        std::fs::copy(env!("CARGO_BIN_EXE_farblock"), scratch.path("farblock")).unwrap();
-        scratch.text("farblock")
+        // The build directory may be out of nobody's reach. Another process copies: a file that
+        // this one has open for writing, when another test forks, cannot be executed ("text busy").
+        let copy = scratch.text("farblock");
+        let copied =
+            std::process::Command::new("cp").args([env!("CARGO_BIN_EXE_farblock"), &copy]).status();
+        assert!(copied.unwrap().success(), "cp");
+        copy
     } else {
         env!("CARGO_BIN_EXE_farblock").to_owned()
     };

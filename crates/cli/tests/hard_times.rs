@@ -6,7 +6,7 @@ mod support;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{Scratch, Server, has, noise, read, skip};
+use support::{Scratch, Server, cannot_check, has, noise, read};
 
 const ENGINES: [&str; 2] = ["auto", "portable"];
 
@@ -139,11 +139,10 @@ fn a_file_cut_short() {
     }
 }
 
-/// A command that runs with a full disk at `full` in the scratch directory, if that can be had.
-fn with_full_disk(scratch: &Scratch, kib: u32) -> Option<Command> {
+/// A command that runs with a full disk at `full` in the scratch directory.
+fn with_full_disk(scratch: &Scratch, kib: u32) -> Command {
     if !has("unshare") || !has("mount") {
-        skip("there is no unshare to mount a small disk with");
-        return None;
+        cannot_check("there is no unshare to mount a small disk with");
     }
     std::fs::create_dir(scratch.path("full")).unwrap();
     let mut command = Command::new("unshare");
@@ -160,16 +159,15 @@ fn with_full_disk(scratch: &Scratch, kib: u32) -> Option<Command> {
     probe.args(["--mount", "sh", "-c", "mount -t tmpfs tmpfs full"]);
     scratch.prepare(&mut probe);
     if !probe.status().is_ok_and(|status| status.success()) {
-        skip("this user may not mount a small disk");
-        return None;
+        cannot_check("this user may not mount a small disk");
     }
-    Some(command)
+    command
 }
 
 #[test]
 fn a_full_disk_here() {
     let scratch = Scratch::new();
-    let Some(mut command) = with_full_disk(&scratch, 1024) else { return };
+    let mut command = with_full_disk(&scratch, 1024);
     let server = scratch.serve(["mem:4MiB"]);
     scratch.run_with(["write", &server.url(1)], &noise(2, 4 << 20)).ok();
     command.args(["read", &server.url(1), "-o", "full/out.bin"]);
@@ -182,7 +180,7 @@ fn a_full_disk_here() {
 fn a_full_disk_there() {
     for engine in ENGINES {
         let scratch = Scratch::new();
-        let Some(command) = with_full_disk(&scratch, 1024) else { return };
+        let command = with_full_disk(&scratch, 1024);
         // A sparse file that promises more than there is.
         let mut inner = Command::new("unshare");
         inner.args(command.get_args().map(|arg| {
