@@ -89,7 +89,7 @@ fn the_protocol_does_no_io() {
             assert!(root.contains(attribute), "{name} lacks {attribute}");
         }
         for (path, text) in sources(&crates().join(name).join("src")) {
-            // Unit tests may use what they like; they come last in a file, or have one of their own.
+            // Unit tests may use what they like: at a file's end, or in one of their own.
             if path.ends_with("tests.rs") {
                 continue;
             }

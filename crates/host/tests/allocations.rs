@@ -100,13 +100,12 @@ fn steady_state_allocates_nothing() {
                 let bytes = blocks as usize * 512;
                 let read = |buffer, at| Op::read(at % 100, blocks, buffer, at);
                 let write = |buffer, at| Op::write(at % 100, blocks, buffer, at);
-                pipeline(&mut driver, read, bytes, 300);
-                let reads = pipeline(&mut driver, read, bytes, 300);
-                pipeline(&mut driver, write, bytes, 300);
-                let writes = pipeline(&mut driver, write, bytes, 300);
-                // A buffer or a list may grow once more when the timing is new; no more than that.
-                assert!(reads <= 3, "{engine}, {blocks} blocks: {reads} in 300 reads");
-                assert!(writes <= 3, "{engine}, {blocks} blocks: {writes} in 300 writes");
+                let mut settles = |make: &dyn Fn(Buffer, u64) -> Op| {
+                    // Lists grow as long as the timing brings something new, and then no more.
+                    (0..20).any(|_| pipeline(&mut driver, make, bytes, 300) == 0)
+                };
+                assert!(settles(&read), "{engine}, {blocks} blocks: reads go on allocating");
+                assert!(settles(&write), "{engine}, {blocks} blocks: writes go on allocating");
             }
         }
     }
