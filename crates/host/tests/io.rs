@@ -107,8 +107,12 @@ fn disconnects(
             if write { setup.submit_write(40, token) } else { setup.submit_read(2, token) }
         }
         let results = setup.results(300);
-        let failed = |result: &&Result<(), BlockError>| **result == Err(BlockError::Disconnected);
-        assert!(results.iter().filter(failed).count() >= 299, "{engine}: {results:?}");
+        // A second completion may come just after the next command took the identifier over: then
+        // that one fails for want of its data, and only the third is a fault.
+        let lost = |result: &&Result<(), BlockError>| **result == Err(BlockError::Disconnected);
+        let failed = results.iter().filter(|result| result.is_err()).count();
+        assert!(failed >= 299, "{engine}: {results:?}");
+        assert!(results.iter().filter(lost).count() >= 298, "{engine}: {results:?}");
         setup.submit_read(1, 1);
         assert_eq!(setup.result(), Err(BlockError::Disconnected), "{engine}");
         assert!(start.elapsed() < Duration::from_secs(5), "{engine}: took {:?}", start.elapsed());
