@@ -18,7 +18,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let namespace = controller.namespace(url.namespace.unwrap_or(1))?;
     let reactor = Reactor::new(&Config::default())?;
     let task = reactor.add_task();
-    let held = (0..queues).map(|_| namespace.open(&reactor, task)).collect::<Result<Vec<_>, _>>()?;
+    let held =
+        (0..queues).map(|_| namespace.open(&reactor, task)).collect::<Result<Vec<_>, _>>()?;
     println!("holding {} queues for {seconds} s", held.len());
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut ready = Vec::new();
