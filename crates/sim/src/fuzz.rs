@@ -106,6 +106,8 @@ struct Session {
     framers: BTreeMap<u64, Framer>,
     asked: [u64; 2],
     answered: [u64; 2],
+    /// Raw bytes went in, which may hold commands that were not counted.
+    raw: [bool; 2],
 }
 
 impl Session {
@@ -118,6 +120,7 @@ impl Session {
             framers: BTreeMap::new(),
             asked: [0; 2],
             answered: [0; 2],
+            raw: [false; 2],
         };
         for id in [ADMIN, IO] {
             session.target.accept(id);
@@ -156,6 +159,7 @@ impl Session {
             0 => {
                 let length = usize::from(input.byte());
                 let bytes: Vec<u8> = (0..length).map(|_| input.byte()).collect();
+                self.raw[id as usize] = true;
                 self.feed(id, &bytes);
             }
             1 => {
@@ -251,12 +255,15 @@ impl Session {
         }
     }
 
-    /// Lets the disk finish, and holds answers against questions. Raw bytes may hold questions
-    /// that were not counted, so only what went through `command` alone is exact.
+    /// Lets the disk finish, and holds answers against questions.
     fn finish(mut self) {
         self.now = self.now.saturating_add(Duration::from_secs(1));
         self.target.tick(self.now);
         self.check_output();
+        for id in [ADMIN, IO].map(|id| id as usize) {
+            let (asked, answered) = (self.asked[id], self.answered[id]);
+            assert!(self.raw[id] || answered <= asked, "{answered} answers to {asked} commands");
+        }
         self.target.cut(IO);
         self.target.cut(ADMIN);
         self.target.tick(self.now.saturating_add(Duration::from_secs(600)));
