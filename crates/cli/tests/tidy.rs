@@ -14,9 +14,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("backends", &["block", "reactor"]),
     ("target", &["block", "proto", "reactor", "wire"]),
     ("host", &["block", "proto", "reactor", "wire"]),
+    ("attach", &["block", "host", "reactor"]),
     ("bench", &["block", "reactor"]),
     ("sim", &["proto", "wire"]),
-    ("cli", &["backends", "bench", "block", "host", "proto", "reactor", "target", "wire"]),
+    (
+        "cli",
+        &["attach", "backends", "bench", "block", "host", "proto", "reactor", "target", "wire"],
+    ),
 ];
 
 /// Everything that the crates without I/O depend on besides each other.
