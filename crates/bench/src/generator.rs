@@ -41,6 +41,7 @@ pub(crate) struct RunSpec<'a> {
     pub(crate) pattern: &'a Pattern,
     pub(crate) span: Span,
     pub(crate) reactor: &'a Config,
+    pub(crate) connections: u32,
     pub(crate) seed: u64,
     pub(crate) ramp: Duration,
     /// How long to measure; without, until `io_size` is reached.
@@ -124,6 +125,7 @@ fn start_jobs<'scope, 'env: 'scope>(
             pattern: spec.pattern,
             span: spec.span,
             reactor: spec.reactor,
+            connections: spec.connections,
             seed: spec.seed,
             io_size: spec.io_size,
             job,
@@ -402,6 +404,7 @@ mod tests {
             pattern: &pattern,
             span: Span { io_blocks: 8, op_blocks: 8, ios: 100 },
             reactor: &Config::default(),
+            connections: 1,
             seed: 1,
             ramp: Duration::ZERO,
             runtime: Some(runtime),

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use farblock_block::{Command, Completion, Namespace, Queue};
+use farblock_block::{Command, Completion, Namespace};
 use farblock_reactor::{Config, EngineKind, Reactor, TaskId, Waker};
 
 use crate::addresses::{Addresses, Span};
@@ -24,6 +24,7 @@ use crate::latency::Latencies;
 use crate::pattern::Pattern;
 use crate::random::{Random, mix_seed};
 use crate::slots::{Failed, Slots};
+use crate::spread::Spread;
 
 /// What a job is to do.
 #[derive(Clone, Copy)]
@@ -32,6 +33,8 @@ pub(crate) struct JobSpec<'a> {
     pub(crate) pattern: &'a Pattern,
     pub(crate) span: Span,
     pub(crate) reactor: &'a Config,
+    /// Queues into the namespace: connections, of a remote one.
+    pub(crate) connections: u32,
     pub(crate) seed: u64,
     /// Measured bytes after which the job is done, whatever the time.
     pub(crate) io_size: Option<u64>,
@@ -109,8 +112,8 @@ enum Phase {
 }
 
 struct Job<'a> {
-    // The queue goes first: it may tell the reactor good-bye while it is dropped.
-    queue: Box<dyn Queue>,
+    // The queues go first: they may tell the reactor good-bye while they are dropped.
+    queues: Spread,
     reactor: Reactor,
     task: TaskId,
     shared: &'a Shared,
@@ -164,8 +167,8 @@ fn run_job(
     let reactor = Reactor::new(spec.reactor).map_err(|error| RunError::Reactor { job, error })?;
     let task = reactor.add_task();
     shared.register(reactor.waker(task));
-    let queue =
-        spec.namespace.open(&reactor, task).map_err(|error| RunError::Open { job, error })?;
+    let queues = Spread::open(spec.namespace, &reactor, spec.connections)
+        .map_err(|error| RunError::Open { job, error })?;
     let mut random = Random::new(mix_seed(&[spec.seed, u64::from(job)]));
     let block_size = spec.namespace.geometry().block_size;
     let slots = Slots::new(spec.pattern, spec.span, block_size, &mut random);
@@ -178,7 +181,7 @@ fn run_job(
         return Err(RunError::Cancelled); // another job could not start
     };
     let job = Job {
-        queue,
+        queues,
         reactor,
         task,
         shared,
@@ -218,6 +221,9 @@ impl Job<'_> {
             let timeout = self.timeout();
             if let Err(error) = self.reactor.poll(Some(timeout), &mut self.ready) {
                 return Err(RunError::Reactor { job: self.spec.job, error });
+            }
+            for &task in &self.ready {
+                self.queues.ready(task);
             }
             self.collect();
         }
@@ -259,7 +265,8 @@ impl Job<'_> {
         while self.phase != Phase::Drain && self.slots.has_idle() {
             let command = self.next_command();
             let io = self.addresses.next(&mut self.random);
-            self.slots.submit(&mut *self.queue, command, io, &mut self.random);
+            let queues = &mut self.queues;
+            self.slots.submit(&mut |op| queues.submit(op), command, io, &mut self.random);
         }
     }
 
@@ -286,7 +293,7 @@ impl Job<'_> {
 
     fn collect(&mut self) {
         let mut done = std::mem::take(&mut self.done);
-        self.queue.poll(&mut done);
+        self.queues.poll(&mut done);
         if !done.is_empty() {
             let now = Instant::now();
             let before = self.completed;

@@ -55,6 +55,7 @@ mod progress;
 mod random;
 mod result;
 mod slots;
+mod spread;
 pub mod table;
 #[cfg(test)]
 mod testing;

@@ -37,6 +37,8 @@ pub struct Plan {
     pub io_size: Option<u64>,
     /// Most jobs of a pattern. Without: as many as there are cores.
     pub max_jobs: Option<u32>,
+    /// Queues (connections, of a remote namespace) that each job divides its I/Os among.
+    pub connections: u32,
     /// The event loop of each job.
     pub reactor: Config,
     /// Where random addresses and data begin. The same seed gives the same I/Os.
@@ -56,6 +58,7 @@ impl Plan {
             size: None,
             io_size: None,
             max_jobs: None,
+            connections: 1,
             reactor: Config::default(),
             seed: 0x6661_7262_6c6f_636b,
         }

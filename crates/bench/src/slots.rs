@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use farblock_block::{BlockError, Command, Completion, Op, Queue};
+use farblock_block::{BlockError, Command, Completion, Op};
 use farblock_reactor::Buffer;
 
 use crate::addresses::Span;
@@ -113,7 +113,7 @@ impl Slots {
     /// Starts the I/O with the number `io` of the span.
     pub(crate) fn submit(
         &mut self,
-        queue: &mut dyn Queue,
+        submit: &mut impl FnMut(Op),
         command: Command,
         io: u64,
         random: &mut Random,
@@ -136,7 +136,7 @@ impl Slots {
             }
             let lba = lba + u64::from(part) * u64::from(self.span.op_blocks);
             let blocks = op_blocks(&self.span, part);
-            queue.submit(Op::with(command, lba, blocks, Some(buffer), u64::from(token)));
+            submit(Op::with(command, lba, blocks, Some(buffer), u64::from(token)));
         }
     }
 
@@ -194,20 +194,6 @@ mod tests {
     use super::*;
     use crate::pattern::Rw;
 
-    /// Keeps what is submitted for the test to complete.
-    #[derive(Default)]
-    struct Held(Vec<Op>);
-
-    impl Queue for Held {
-        fn submit(&mut self, op: Op) {
-            self.0.push(op);
-        }
-        fn poll(&mut self, _done: &mut Vec<Completion>) {}
-        fn in_flight(&self) -> usize {
-            self.0.len()
-        }
-    }
-
     fn slots(rw: Rw, span: Span) -> (Slots, Random) {
         let mut random = Random::new(1);
         let bytes = span.io_blocks * 512;
@@ -219,20 +205,20 @@ mod tests {
     fn an_io_in_parts_is_done_with_its_last_operation() {
         let span = Span { io_blocks: 8, op_blocks: 3, ios: 100 };
         let (mut slots, mut random) = slots(Rw::RandRead, span);
-        let mut held = Held::default();
-        slots.submit(&mut held, Command::Read, 0, &mut random);
-        slots.submit(&mut held, Command::Read, 5, &mut random);
+        let mut held = Vec::new();
+        slots.submit(&mut |op| held.push(op), Command::Read, 0, &mut random);
+        slots.submit(&mut |op| held.push(op), Command::Read, 5, &mut random);
         assert!(!slots.has_idle());
-        let shape: Vec<_> = held.0.iter().map(|op| (op.token.value(), op.lba, op.blocks)).collect();
+        let shape: Vec<_> = held.iter().map(|op| (op.token.value(), op.lba, op.blocks)).collect();
         assert_eq!(shape, [(0, 0, 3), (1, 3, 3), (2, 6, 2), (3, 40, 3), (4, 43, 3), (5, 46, 2)]);
         let mut finished = 0;
-        for op in held.0.drain(..).rev() {
+        for op in held.drain(..).rev() {
             finished += u32::from(slots.complete(op.complete(Ok(()))).expect("good").is_some());
         }
         assert_eq!((finished, slots.in_flight()), (2, 0));
-        slots.submit(&mut held, Command::Read, 1, &mut random);
-        assert!(held.0.iter().all(|op| op.check(&Geometry::new(512, 800)).is_ok()));
-        held.0.drain(..).for_each(|op| drop(op.abandon()));
+        slots.submit(&mut |op| held.push(op), Command::Read, 1, &mut random);
+        assert!(held.iter().all(|op| op.check(&Geometry::new(512, 800)).is_ok()));
+        held.drain(..).for_each(|op| drop(op.abandon()));
     }
 
     use farblock_block::Geometry;
@@ -241,25 +227,25 @@ mod tests {
     fn a_failure_names_the_operation() {
         let span = Span { io_blocks: 8, op_blocks: 3, ios: 100 };
         let (mut slots, mut random) = slots(Rw::Write, span);
-        let mut held = Held::default();
-        slots.submit(&mut held, Command::Write, 2, &mut random);
-        let last = held.0.pop().expect("three parts");
+        let mut held = Vec::new();
+        slots.submit(&mut |op| held.push(op), Command::Write, 2, &mut random);
+        let last = held.pop().expect("three parts");
         let failed = slots.complete(last.complete(Err(BlockError::NoSpace)));
         let expected =
             Failed { command: Command::Write, lba: 22, blocks: 2, error: BlockError::NoSpace };
         assert_eq!(failed.expect_err("it failed"), expected);
-        held.0.drain(..).for_each(|op| drop(op.abandon()));
+        held.drain(..).for_each(|op| drop(op.abandon()));
     }
 
     #[test]
     fn writes_are_random_and_no_two_pages_alike() {
         let span = Span { io_blocks: 16, op_blocks: 16, ios: 100 };
         let (mut slots, mut random) = slots(Rw::RandWrite, span);
-        let mut held = Held::default();
+        let mut held = Vec::new();
         let mut pages = std::collections::HashSet::new();
         for _ in 0..10 {
-            slots.submit(&mut held, Command::Write, 0, &mut random);
-            let op = held.0.pop().expect("one operation");
+            slots.submit(&mut |op| held.push(op), Command::Write, 0, &mut random);
+            let op = held.pop().expect("one operation");
             for page in op.buffer.as_deref().expect("a write has data").chunks(4096) {
                 assert!(pages.insert(page.to_vec()), "a page was written twice");
                 let zeroes = page.iter().filter(|byte| **byte == 0).count();
@@ -273,13 +259,13 @@ mod tests {
     fn mixed_patterns_keep_written_data_apart_from_read_data() {
         let span = Span { io_blocks: 8, op_blocks: 8, ios: 100 };
         let (mut slots, mut random) = slots(Rw::RandRw, span);
-        let mut held = Held::default();
-        slots.submit(&mut held, Command::Read, 0, &mut random);
-        let mut read = held.0.pop().expect("one operation");
+        let mut held = Vec::new();
+        slots.submit(&mut |op| held.push(op), Command::Read, 0, &mut random);
+        let mut read = held.pop().expect("one operation");
         read.buffer.as_deref_mut().expect("a buffer").fill(0);
         slots.complete(read.complete(Ok(()))).expect("good");
-        slots.submit(&mut held, Command::Write, 0, &mut random);
-        let write = held.0.pop().expect("one operation");
+        slots.submit(&mut |op| held.push(op), Command::Write, 0, &mut random);
+        let write = held.pop().expect("one operation");
         assert!(write.buffer.as_deref().expect("a buffer")[8..].iter().any(|byte| *byte != 0));
         write.abandon();
     }

@@ -4,7 +4,7 @@ use crate::values::{self, DiscoveryAddress};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 use farblock_bench::Rw;
 use farblock_host::url::Url;
-use farblock_reactor::EngineKind;
+use farblock_reactor::{Config, EngineKind, Polling};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -50,6 +50,11 @@ pub(crate) struct Global {
     #[arg(help_heading = "Global options")]
     pub(crate) engine: EngineKind,
 
+    /// Never sleep: the lowest latency, for a processor that is busy all the time
+    #[arg(long, global = true)]
+    #[arg(help_heading = "Global options")]
+    pub(crate) poll: bool,
+
     /// Say more on the standard error; twice for still more
     #[arg(short, long, global = true, action = ArgAction::Count)]
     #[arg(help_heading = "Global options")]
@@ -59,6 +64,18 @@ pub(crate) struct Global {
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     #[arg(help_heading = "Global options")]
     pub(crate) quiet: bool,
+}
+
+impl Global {
+    /// What an event loop does before it sleeps.
+    pub(crate) fn polling(&self) -> Polling {
+        if self.poll { Polling::Always } else { Polling::default() }
+    }
+
+    /// How event loops are made.
+    pub(crate) fn reactor(&self) -> Config {
+        Config { engine: self.engine, polling: self.polling(), ..Config::default() }
+    }
 }
 
 #[derive(Subcommand, Debug)]
@@ -326,6 +343,11 @@ pub(crate) struct BenchArgs {
     /// Jobs, each with a queue of its own (with --rw) [default: 1]
     #[arg(long, value_name = "N", requires = "rw", help_heading = "Load")]
     pub(crate) numjobs: Option<u32>,
+
+    /// Connections that each job divides its I/Os among
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    pub(crate) connections: u32,
 
     /// Percentage of reads for rw and randrw [default: 50]
     #[arg(long, value_name = "PERCENT", requires = "rw", help_heading = "Load")]

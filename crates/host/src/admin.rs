@@ -20,7 +20,7 @@ use farblock_proto::host::{Command, Data, NamespaceInfo, parse_changed_namespace
 use farblock_proto::limits::ADMIN_IN_CAPSULE_BYTES;
 use farblock_proto::tcp::SlotId;
 use farblock_proto::tcp::host_end::{Grant, Transfer};
-use farblock_reactor::{Buffer, Config, EngineKind, Event, Reactor, TaskId};
+use farblock_reactor::{Buffer, Config, EngineKind, Event, Polling, Reactor, TaskId};
 use farblock_wire::event::AsyncEvent;
 use farblock_wire::fabrics::PropertySize;
 use farblock_wire::identify::NamespaceList;
@@ -221,7 +221,8 @@ impl Admin {
         depth: u16,
     ) -> io::Result<Admin> {
         // Nobody waits for admin commands with a stop-watch: sleep at once.
-        let config = Config { engine: settings.engine, spin: Duration::ZERO, ..Config::default() };
+        let config =
+            Config { engine: settings.engine, polling: Polling::Never, ..Config::default() };
         let reactor = Reactor::new(&config)?;
         let task = reactor.add_task();
         let mut table = Table::default();

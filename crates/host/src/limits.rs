@@ -19,6 +19,9 @@ pub const COPY_BYTES: usize = 4096;
 /// The rest of a payload of at least this many bytes is received straight into its destination.
 pub const DIRECT_RECEIVE_BYTES: u32 = 8192;
 
+/// What is received at once between large payloads, in bytes: a few headers.
+pub const HEADER_RECEIVE_BYTES: u32 = 256;
+
 /// Most in-capsule bytes used, whatever the controller announces.
 pub const MAX_IN_CAPSULE_BYTES: u32 = 64 << 10;
 

@@ -114,6 +114,8 @@ pub(crate) struct Link {
     sending: bool,
     /// Where a lent buffer is being filled.
     lent: Option<(SlotId, Range<usize>)>,
+    /// The last payload was a large one: the next will be, too.
+    expects_large: bool,
     state: State,
     loss: Option<Loss>,
     ending_since: Option<Instant>,
@@ -136,6 +138,7 @@ impl Link {
             spare: SendBatch::new(),
             sending: false,
             lent: None,
+            expects_large: false,
             state: State::Open,
             loss: None,
             ending_since: None,
@@ -281,10 +284,16 @@ impl Link {
         {
             let range = start..start + left as usize;
             self.lent = Some((slot, range.clone()));
+            self.expects_large = true;
             self.reactor.recv_into(self.stream, buffer, range);
             return;
         }
-        self.reactor.recv(self.stream);
+        // Little more than the next header, so that its payload is not in two places.
+        if std::mem::take(&mut self.expects_large) {
+            self.reactor.recv_at_most(self.stream, limits::HEADER_RECEIVE_BYTES);
+        } else {
+            self.reactor.recv(self.stream);
+        }
     }
 
     fn received_into(

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use farblock_reactor::{Buffer, Config, EngineKind, Event, Reactor, SendBatch, StreamId};
+use farblock_reactor::{Buffer, Config, EngineKind, Event, Polling, Reactor, SendBatch, StreamId};
 
 /// Bytes of a small message, like a command capsule.
 const MESSAGE_BYTES: usize = 72;
@@ -305,11 +305,11 @@ fn cases() -> Vec<Case> {
     };
     let mut configs = Vec::new();
     for engine in [EngineKind::Uring, EngineKind::Portable] {
-        for spin in [Duration::ZERO, Config::default().spin] {
-            configs.push(Config { engine, spin, ..Config::default() });
+        for polling in [Polling::Never, Polling::default(), Polling::Always] {
+            configs.push(Config { engine, polling, ..Config::default() });
         }
     }
-    let describe = |config: &Config| format!("{}, spin {:?}", config.engine, config.spin);
+    let describe = |config: &Config| format!("{}, polling {:?}", config.engine, config.polling);
     for depth in [1, 32, 256] {
         let blocking = Box::new(move |time| blocking_messages(depth, time));
         add(format!("depth {depth}: blocking sockets"), "messages/s", blocking);

@@ -51,14 +51,34 @@ impl FromStr for EngineKind {
     }
 }
 
+/// What a loop does before it sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Polling {
+    /// It sleeps at once.
+    Never,
+    /// It looks for work for a while, up to `longest` and up to three times as long as it worked;
+    /// not at all if looking has found nothing.
+    Adaptive {
+        /// The longest time that it looks before it sleeps.
+        longest: Duration,
+    },
+    /// It never sleeps, and uses its processor all the time.
+    Always,
+}
+
+impl Default for Polling {
+    fn default() -> Polling {
+        Polling::Adaptive { longest: Duration::from_micros(100) }
+    }
+}
+
 /// Options of a reactor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
     /// Which event loop.
     pub engine: EngineKind,
-    /// The longest time that `poll` looks for work before it sleeps. How long it really does
-    /// adapts, down to not at all when looking found nothing. Zero: never.
-    pub spin: Duration,
+    /// Whether `poll` looks for work before it sleeps.
+    pub polling: Polling,
     /// Threads for file operations in the portable engine (at least one), started at the first of
     /// them.
     pub file_threads: usize,
@@ -66,7 +86,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        Config { engine: EngineKind::Auto, spin: Duration::from_micros(50), file_threads: 4 }
+        Config { engine: EngineKind::Auto, polling: Polling::default(), file_threads: 4 }
     }
 }
 

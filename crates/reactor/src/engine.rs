@@ -175,8 +175,8 @@ impl Engine {
         dispatch!(self, engine => engine.add_stream(task, stream))
     }
 
-    pub(crate) fn recv(&mut self, cx: &mut Context<'_>, key: Key) {
-        dispatch!(self, engine => engine.recv(cx, key));
+    pub(crate) fn recv(&mut self, cx: &mut Context<'_>, key: Key, limit: u32) {
+        dispatch!(self, engine => engine.recv(cx, key, limit));
     }
 
     pub(crate) fn recv_into(

@@ -42,7 +42,7 @@
 //! - [`poll`](Reactor::poll) does a bounded amount of work, so one busy connection does not starve
 //!   the others, nor does a task that is always ready starve the sockets.
 //! - An idle reactor sleeps. A busy one may look for work for a few microseconds before it does
-//!   ([`Config::spin`]), if looking proves to be worth it.
+//!   ([`Config::polling`]), if looking proves to be worth it.
 //! - In steady state nothing is allocated and nothing locked per operation. (The portable engine's
 //!   file threads share a locked queue; [`Waker::wake`] locks if its task is not marked yet.)
 //! - Dropping the reactor ends what is outstanding: streams are closed, file operations may or may
@@ -76,6 +76,7 @@ mod pool;
 mod portable;
 mod reactor;
 mod slab;
+mod socket;
 mod spin;
 mod task;
 mod timers;
@@ -85,7 +86,7 @@ mod waker;
 
 pub use batch::SendBatch;
 pub use buffer::{ALIGNMENT_BYTES, Buffer};
-pub use config::{Config, EngineKind, ParseEngineError};
+pub use config::{Config, EngineKind, ParseEngineError, Polling};
 pub use event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId};
 pub use pool::BufferPool;
 pub use reactor::Reactor;

@@ -16,12 +16,17 @@ use crate::config::{Config, EngineKind};
 use crate::engine::{Context, Engine, Wait};
 use crate::event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId};
 use crate::pool::BufferPool;
-use crate::spin::Spin;
+use crate::spin::{Budget, Spin};
 use crate::task::Tasks;
 use crate::waker::{Shared, Waker};
 
 /// While spinning, the clock is read once in so many looks.
 const LOOKS_PER_CLOCK: u32 = 8;
+/// While spinning, the processor is offered to others once in so long: to the thread that is waited
+/// for, if it shares the processor; and to the kernel's own, to which Linux leaves what is on its
+/// way through loopback when there was too much to do at once. A loop that does not let it in
+/// stalls itself until the scheduler's next tick, for milliseconds.
+const YIELD_EVERY: Duration = Duration::from_micros(5);
 
 /// An event loop of one thread: see the [crate]. Clones are the same loop.
 #[derive(Clone)]
@@ -41,6 +46,8 @@ struct State {
     engine: Engine,
     tasks: Tasks,
     spin: Spin,
+    /// When the last wait was over.
+    working_since: Instant,
     woken: Vec<Waker>,
 }
 
@@ -57,8 +64,9 @@ impl Reactor {
         let engine = Engine::new(config, &shared)?;
         let kind = engine.kind();
         tracing::debug!(engine = %kind, "reactor started");
-        let spin = Spin::new(config.spin);
-        let state = State { engine, tasks: Tasks::new(), spin, woken: Vec::new() };
+        let spin = Spin::new(config.polling);
+        let (tasks, working_since) = (Tasks::new(), Instant::now());
+        let state = State { engine, tasks, spin, working_since, woken: Vec::new() };
         Ok(Reactor { inner: Rc::new(Inner { kind, shared, state: RefCell::new(state), pool }) })
     }
 
@@ -168,7 +176,18 @@ impl Reactor {
     ///
     /// If a `recv` or `recv_into` of this stream is outstanding.
     pub fn recv(&self, stream: StreamId) {
-        self.with(|engine, cx| engine.recv(cx, stream.0));
+        self.with(|engine, cx| engine.recv(cx, stream.0, 0));
+    }
+
+    /// The same, up to `most` bytes (at least one): for who expects a header and then much that is
+    /// better received straight [into](Reactor::recv_into) its place than copied there.
+    ///
+    /// # Panics
+    ///
+    /// If a `recv` or `recv_into` of this stream is outstanding.
+    pub fn recv_at_most(&self, stream: StreamId, most: u32) {
+        let limit = most.max(1);
+        self.with(|engine, cx| engine.recv(cx, stream.0, limit));
     }
 
     /// Receives exactly `range` of `buffer`: [`Event::ReceivedInto`], when it is full or the stream
@@ -248,7 +267,7 @@ impl State {
             return Ok(());
         }
         loop {
-            if self.spin.budget() > Duration::ZERO && self.spin(shared, pool, deadline)? {
+            if self.spin.budget() != Budget::None && self.spin(shared, pool, deadline)? {
                 return Ok(());
             }
             if shared.try_sleep() {
@@ -292,23 +311,34 @@ impl State {
             return Ok(true);
         }
         let start = Instant::now();
-        let end = start + self.spin.budget();
-        let until = self.earliest(deadline).map_or(end, |deadline| deadline.min(end));
-        let mut looks = 0;
+        self.spin.worked(start - self.working_since);
+        let end = match self.spin.budget() {
+            Budget::None => return Ok(false),
+            Budget::Limited(time) => Some(start + time),
+            Budget::Unlimited => None,
+        };
+        let until = [end, self.earliest(deadline)].into_iter().flatten().min();
+        let (mut looks, mut yielded) = (0, start);
         loop {
             if shared.is_notified() || self.engine.has_work() {
                 self.turn(shared, pool, Wait::No)?;
                 if self.tasks.has_ready() {
-                    self.spin.found(start.elapsed());
+                    self.working_since = Instant::now();
+                    self.spin.found(self.working_since - start);
                     return Ok(true);
                 }
             }
             looks += 1;
             if looks % LOOKS_PER_CLOCK == 0 {
                 let now = Instant::now();
-                if now >= until {
+                if until.is_some_and(|until| now >= until) {
+                    self.working_since = now;
                     self.spin.missed(now - start);
                     return Ok(false);
+                }
+                if now - yielded >= YIELD_EVERY {
+                    std::thread::yield_now();
+                    yielded = Instant::now();
                 }
             }
             std::hint::spin_loop();
@@ -322,12 +352,15 @@ impl State {
         deadline: Option<Instant>,
     ) -> io::Result<()> {
         let until = self.earliest(deadline);
-        let start = self.spin.is_enabled().then(Instant::now);
+        if !self.spin.is_adaptive() {
+            return self.turn(shared, pool, Wait::Until(until));
+        }
+        let start = Instant::now();
+        self.spin.worked(start - self.working_since);
         let result = self.turn(shared, pool, Wait::Until(until));
-        if let Some(start) = start
-            && self.tasks.has_ready()
-        {
-            self.spin.slept(start.elapsed());
+        self.working_since = Instant::now();
+        if self.tasks.has_ready() {
+            self.spin.slept(self.working_since - start);
         }
         result
     }

@@ -1,103 +1,144 @@
 //! [`Spin`]: how long to look for work before sleeping.
 //!
-//! Sleeping and being woken costs several microseconds (tens in a virtual machine), so under load
-//! it is cheaper to look a little longer. But an idle loop must use no CPU; and where the
-//! processors are busy, looking takes them from the very thread that is waited for. So spinning has
-//! to prove itself:
+//! Sleeping and being woken costs several microseconds (some fifty in a virtual machine), so under
+//! load it is cheaper to look a little longer. But an idle loop must use no CPU; a light load must
+//! not use much more than its work takes; and where the processors are busy, looking takes them
+//! from the very thread that is waited for. So looking has to be earned, and to prove itself:
 //!
-//! - Sleeps that turn out shorter than the longest spin are counted. A few in a row say that
-//!   spinning would have found the work, and start it.
-//! - A spin that finds something adds to the budget of the next one, up to the configured maximum.
-//!   One that finds nothing halves it; one during which the processor was taken away ends it.
-//! - When the budget is gone, the next try needs more short sleeps than the last one did, many more
-//!   each time. So a load for which spinning does not pay is left in peace, and one that changes
-//!   gets its chance again.
+//! - **Credit.** Working earns time to spin: [`CREDIT_PER_WORK`] times as much as was worked. So a
+//!   loop uses at most so many times the CPU of its work, however the work is spread; and without
+//!   work it never spins.
+//! - **Confidence.** A spin that finds something adds to it, one that finds nothing takes more. At
+//!   zero, spinning stops until sleeps in a row turn out to be so short that it would have found
+//!   something. If confidence is lost again before it was full, the next trial needs many more
+//!   short sleeps. So a load for which spinning does not pay, such as more threads than processors,
+//!   is left in peace; one that changes gets its chance again; and a single interruption, such as
+//!   every virtual machine has, does little.
 
 use std::time::Duration;
 
-/// This many short sleeps in a row start spinning at first.
+use crate::config::Polling;
+
+/// Time to spin that is earned by working.
+const CREDIT_PER_WORK: u32 = 3;
+/// Credit that can be saved, as a multiple of the longest spin.
+const MOST_CREDIT: u32 = 4;
+/// Spins shorter than the longest one divided by this are not worth starting.
+const SHORTEST_DIVISOR: u32 = 32;
+
+/// What confidence a trial starts with, what it can grow to, and what a miss takes of it.
+const TRIAL_CONFIDENCE: u32 = 8;
+const FULL_CONFIDENCE: u32 = 32;
+const MISS: u32 = 3;
+
+/// Short sleeps in a row that start a trial at first.
 const FIRST_SHORT_SLEEPS: u32 = 4;
-/// Each time that spinning ended without having paid, it takes so many times more.
-const SHORT_SLEEPS_FACTOR: u32 = 8;
-/// But not more than this.
-const MOST_SHORT_SLEEPS: u32 = 65_536;
-/// This many spins in a row that find something make up for earlier failures.
-const PROVEN: u32 = 64;
-/// What one that finds something adds: the maximum divided by this.
-const GROWTH_DIVISOR: u32 = 4;
-/// A budget that falls below the maximum divided by this becomes zero.
-const FLOOR_DIVISOR: u32 = 16;
+/// Each trial that failed makes it so many times more,
+const SHORT_SLEEPS_FACTOR: u32 = 4;
+/// but not more than this.
+const MOST_SHORT_SLEEPS: u32 = 4096;
 
 /// The policy's state. Knows no clock.
 #[derive(Debug)]
 pub(crate) struct Spin {
-    max: Duration,
-    budget: Duration,
+    polling: Polling,
+    credit: Duration,
+    confidence: u32,
     short_sleeps: u32,
-    /// Short sleeps in a row that start spinning.
+    /// Short sleeps in a row that start a trial.
     short_sleeps_needed: u32,
-    /// Spins in a row that found something.
-    hits: u32,
+}
+
+/// How long a spin may last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Budget {
+    None,
+    Limited(Duration),
+    Unlimited,
 }
 
 impl Spin {
-    pub(crate) fn new(max: Duration) -> Spin {
-        let short_sleeps_needed = FIRST_SHORT_SLEEPS;
-        Spin { max, budget: Duration::ZERO, short_sleeps: 0, short_sleeps_needed, hits: 0 }
+    pub(crate) fn new(polling: Polling) -> Spin {
+        Spin {
+            polling,
+            credit: Duration::ZERO,
+            confidence: 0,
+            short_sleeps: 0,
+            short_sleeps_needed: FIRST_SHORT_SLEEPS,
+        }
+    }
+
+    /// The longest adaptive spin.
+    fn longest(&self) -> Duration {
+        match self.polling {
+            Polling::Adaptive { longest } => longest,
+            Polling::Never | Polling::Always => Duration::ZERO,
+        }
     }
 
     /// How long to spin before the next sleep.
-    pub(crate) fn budget(&self) -> Duration {
-        self.budget
+    pub(crate) fn budget(&self) -> Budget {
+        if self.polling == Polling::Always {
+            return Budget::Unlimited;
+        }
+        let longest = self.longest();
+        let time = self.credit.min(longest);
+        if self.confidence == 0 || time.is_zero() || time < longest / SHORTEST_DIVISOR {
+            return Budget::None;
+        }
+        Budget::Limited(time)
     }
 
-    /// Whether sleeps need to be measured.
-    pub(crate) fn is_enabled(&self) -> bool {
-        !self.max.is_zero()
+    /// Whether time needs to be measured.
+    pub(crate) fn is_adaptive(&self) -> bool {
+        !self.longest().is_zero()
+    }
+
+    /// The loop's owner, and the engine on its behalf, worked for so long.
+    pub(crate) fn worked(&mut self, time: Duration) {
+        let most = self.longest() * MOST_CREDIT;
+        // Without overflow, however long the owner was away.
+        self.credit = (self.credit + time.min(most) * CREDIT_PER_WORK).min(most);
     }
 
     /// A spin found work after `spun`.
     pub(crate) fn found(&mut self, spun: Duration) {
-        if self.was_interrupted(spun) {
-            // By the thread that was waited for, perhaps, which could not run before.
-            return self.missed(spun);
+        self.credit = self.credit.saturating_sub(spun);
+        // Much longer than it could last: the processor was given to somebody else, perhaps to the
+        // thread that was waited for, which could not run before.
+        if spun > self.longest() * 2 {
+            return self.lose_confidence();
         }
-        self.budget = (self.budget + self.max / GROWTH_DIVISOR).min(self.max);
-        self.hits += 1;
-        if self.hits >= PROVEN {
-            self.hits = 0;
+        self.confidence = (self.confidence + 1).min(FULL_CONFIDENCE);
+        if self.confidence == FULL_CONFIDENCE {
             self.short_sleeps_needed = FIRST_SHORT_SLEEPS;
         }
     }
 
-    /// Much longer than its budget: somebody else was given the processor.
-    fn was_interrupted(&self, spun: Duration) -> bool {
-        spun > self.budget + self.max
-    }
-
     /// A spin of `spun` found nothing.
     pub(crate) fn missed(&mut self, spun: Duration) {
-        self.hits = 0;
-        let was_interrupted = self.was_interrupted(spun);
-        self.budget /= 2;
-        if was_interrupted || self.budget < self.max / FLOOR_DIVISOR {
-            self.budget = Duration::ZERO;
-            let needed = self.short_sleeps_needed.saturating_mul(SHORT_SLEEPS_FACTOR);
+        self.credit = self.credit.saturating_sub(spun);
+        self.lose_confidence();
+    }
+
+    fn lose_confidence(&mut self) {
+        self.confidence = self.confidence.saturating_sub(MISS);
+        if self.confidence == 0 {
+            let needed = self.short_sleeps_needed * SHORT_SLEEPS_FACTOR;
             self.short_sleeps_needed = needed.min(MOST_SHORT_SLEEPS);
         }
     }
 
-    /// A sleep lasted `slept`. After a spin that found nothing, it says nothing about the whole
-    /// wait.
+    /// A sleep lasted `slept`.
     pub(crate) fn slept(&mut self, slept: Duration) {
-        if slept > self.max || self.budget > Duration::ZERO || self.max.is_zero() {
+        if slept > self.longest() || self.confidence > 0 {
             self.short_sleeps = 0;
             return;
         }
         self.short_sleeps += 1;
         if self.short_sleeps >= self.short_sleeps_needed {
             self.short_sleeps = 0;
-            self.budget = self.max;
+            self.confidence = TRIAL_CONFIDENCE;
         }
     }
 }
@@ -106,94 +147,120 @@ impl Spin {
 mod tests {
     use super::*;
 
-    const MAX: Duration = Duration::from_micros(50);
+    const LONGEST: Duration = Duration::from_micros(100);
     const SHORT: Duration = Duration::from_micros(20);
     const LONG: Duration = Duration::from_millis(1);
 
+    fn adaptive() -> Spin {
+        Spin::new(Polling::Adaptive { longest: LONGEST })
+    }
+
     fn spinning() -> Spin {
-        let mut spin = Spin::new(MAX);
+        let mut spin = adaptive();
         (0..FIRST_SHORT_SLEEPS).for_each(|_| spin.slept(SHORT));
+        spin.worked(LONG);
         spin
+    }
+
+    fn limit(spin: &Spin) -> Duration {
+        match spin.budget() {
+            Budget::None => Duration::ZERO,
+            Budget::Limited(time) => time,
+            Budget::Unlimited => panic!("adaptive"),
+        }
     }
 
     #[test]
     fn an_idle_loop_never_spins() {
-        let mut spin = Spin::new(MAX);
+        let mut spin = adaptive();
         for _ in 0..1000 {
-            assert_eq!(spin.budget(), Duration::ZERO);
+            assert_eq!(spin.budget(), Budget::None);
             spin.slept(LONG);
+            spin.worked(SHORT);
         }
     }
 
     #[test]
     fn short_sleeps_in_a_row_start_it() {
-        let mut spin = Spin::new(MAX);
+        let mut spin = adaptive();
+        spin.worked(LONG);
         for _ in 0..100 {
             (1..FIRST_SHORT_SLEEPS).for_each(|_| spin.slept(SHORT));
             spin.slept(LONG);
-            assert_eq!(spin.budget(), Duration::ZERO);
+            assert_eq!(spin.budget(), Budget::None);
         }
-        assert_eq!(spinning().budget(), MAX);
+        assert_eq!(limit(&spinning()), LONGEST);
+    }
+
+    #[test]
+    fn work_limits_what_is_spun() {
+        let mut spin = spinning();
+        let (mut worked, mut spun) = (Duration::ZERO, Duration::ZERO);
+        for _ in 0..10_000 {
+            spin.worked(Duration::from_micros(5));
+            worked += Duration::from_micros(5);
+            // Found, but only just: a light load at a steady rate.
+            let waited = limit(&spin);
+            spin.found(waited);
+            spun += waited;
+        }
+        assert!(spun <= worked * CREDIT_PER_WORK + LONGEST * MOST_CREDIT, "{spun:?}");
     }
 
     #[test]
     fn fruitless_spins_fade_to_nothing() {
         let mut spin = spinning();
+        (0..FULL_CONFIDENCE).for_each(|_| spin.found(Duration::from_micros(1)));
         let mut total = Duration::ZERO;
-        for _ in 0..10 {
-            total += spin.budget();
-            spin.missed(spin.budget());
+        for _ in 0..100 {
+            total += limit(&spin);
+            spin.missed(limit(&spin));
             spin.slept(LONG);
+            spin.worked(SHORT);
         }
-        assert_eq!(spin.budget(), Duration::ZERO);
-        assert!(total < MAX * 2, "going idle costs less than two full spins");
+        assert_eq!(spin.budget(), Budget::None);
+        assert!(total < LONGEST * FULL_CONFIDENCE.div_ceil(MISS), "{total:?}");
     }
 
     #[test]
     fn a_load_that_never_pays_is_hardly_ever_tried() {
-        let mut spin = Spin::new(MAX);
+        let mut spin = adaptive();
         let mut wasted = Duration::ZERO;
         for _ in 0..100_000 {
-            if spin.budget() > Duration::ZERO {
-                wasted += spin.budget();
-                spin.missed(spin.budget());
+            spin.worked(SHORT);
+            wasted += limit(&spin);
+            if spin.budget() != Budget::None {
+                spin.missed(limit(&spin));
             }
             spin.slept(SHORT);
         }
-        assert!(wasted < MAX * 20, "{wasted:?} wasted in 100,000 short sleeps");
+        assert!(wasted < LONGEST * 120, "{wasted:?} wasted in 100,000 short sleeps");
     }
 
     #[test]
-    fn hits_grow_it_back_and_prove_it() {
+    fn full_confidence_bears_interruptions_and_forgives_failures() {
         let mut spin = spinning();
-        spin.missed(MAX);
-        assert_eq!(spin.budget(), MAX / 2);
-        spin.found(SHORT);
-        spin.found(SHORT);
-        assert_eq!(spin.budget(), MAX);
-        (0..10).for_each(|_| spin.missed(spin.budget()));
-        let needed = spin.short_sleeps_needed;
-        assert!(needed > FIRST_SHORT_SLEEPS);
-        (0..needed).for_each(|_| spin.slept(SHORT));
-        (0..PROVEN).for_each(|_| spin.found(SHORT));
+        while spin.confidence > 0 {
+            spin.missed(SHORT);
+        }
+        assert!(spin.short_sleeps_needed > FIRST_SHORT_SLEEPS);
+        (0..spin.short_sleeps_needed).for_each(|_| spin.slept(SHORT));
+        (0..FULL_CONFIDENCE).for_each(|_| spin.found(Duration::ZERO));
         assert_eq!(spin.short_sleeps_needed, FIRST_SHORT_SLEEPS);
-    }
-
-    #[test]
-    fn losing_the_processor_ends_it() {
-        let mut spin = spinning();
-        spin.missed(LONG);
-        assert_eq!(spin.budget(), Duration::ZERO);
-        let mut spin = spinning();
+        spin.worked(LONG);
         spin.found(LONG);
-        assert_eq!(spin.budget(), Duration::ZERO);
+        assert_eq!(spin.confidence, FULL_CONFIDENCE - MISS);
     }
 
     #[test]
-    fn zero_turns_it_off() {
-        let mut spin = Spin::new(Duration::ZERO);
-        (0..100).for_each(|_| spin.slept(Duration::ZERO));
-        assert_eq!(spin.budget(), Duration::ZERO);
-        assert!(!spin.is_enabled());
+    fn never_and_always() {
+        let mut spin = Spin::new(Polling::Never);
+        for _ in 0..100 {
+            spin.slept(Duration::ZERO);
+            spin.worked(LONG);
+        }
+        assert_eq!(spin.budget(), Budget::None);
+        assert!(!spin.is_adaptive());
+        assert_eq!(Spin::new(Polling::Always).budget(), Budget::Unlimited);
     }
 }

@@ -3,7 +3,7 @@
 use farblock_block::Namespace;
 use farblock_proto::controller::{ConfigError, Referral, SubsystemConfig};
 use farblock_proto::ids::NamespaceId;
-use farblock_reactor::EngineKind;
+use farblock_reactor::{EngineKind, Polling};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -54,6 +54,8 @@ pub struct TargetConfig {
     pub cores: Vec<usize>,
     /// The event loop.
     pub engine: EngineKind,
+    /// What a core does before it sleeps.
+    pub polling: Polling,
 }
 
 impl Default for TargetConfig {
@@ -64,6 +66,7 @@ impl Default for TargetConfig {
             referrals: Vec::new(),
             cores: Vec::new(),
             engine: EngineKind::Auto,
+            polling: Polling::default(),
         }
     }
 }

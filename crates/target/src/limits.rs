@@ -24,6 +24,9 @@ pub const KEPT_BATCH_BYTES: usize = 64 << 10;
 /// of a receive that may hold several PDUs is cheaper than a system call of its own.
 pub const DIRECT_RECEIVE_BYTES: u32 = 16 << 10;
 
+/// What is received at once between payloads that are received straight, in bytes: a few headers.
+pub const HEADER_RECEIVE_BYTES: u32 = 512;
+
 /// Payload that is received straight at once, in bytes: little enough that even a slow network
 /// brings it within [`TRANSFER_TIMEOUT`].
 pub const DIRECT_RECEIVE_MAX_BYTES: u32 = 256 << 10;

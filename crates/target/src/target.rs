@@ -10,7 +10,7 @@ use farblock_proto::controller::{
 };
 use farblock_proto::ids::NamespaceId;
 use farblock_proto::limits::IN_CAPSULE_BYTES;
-use farblock_reactor::{Config as ReactorConfig, EngineKind, Reactor};
+use farblock_reactor::{Config as ReactorConfig, EngineKind, Polling, Reactor};
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -61,6 +61,7 @@ impl Target {
                 index,
                 cpu,
                 engine: config.engine,
+                polling: config.polling,
                 listeners,
                 shared: Arc::clone(&shared),
                 gate: Arc::clone(&gate),
@@ -134,6 +135,7 @@ struct CoreStart {
     index: usize,
     cpu: Option<usize>,
     engine: EngineKind,
+    polling: Polling,
     listeners: Vec<TcpListener>,
     shared: Arc<Shared>,
     gate: Arc<OnceLock<bool>>,
@@ -142,9 +144,9 @@ struct CoreStart {
 
 impl CoreStart {
     fn run(self) -> io::Result<()> {
-        let Self { index, cpu, engine, listeners, shared, gate, sender } = self;
+        let Self { index, cpu, engine, polling, listeners, shared, gate, sender } = self;
         let pinned = Core::pin(cpu).map_err(|error| StartError::Core(cpu.unwrap_or(0), error));
-        let config = ReactorConfig { engine, ..ReactorConfig::default() };
+        let config = ReactorConfig { engine, polling, ..ReactorConfig::default() };
         let made = pinned.and_then(|()| {
             Reactor::new(&config).map_err(|error| StartError::Reactor(engine, error))
         });

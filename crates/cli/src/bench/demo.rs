@@ -58,6 +58,7 @@ fn start(namespace: Arc<dyn Namespace>, global: &Global) -> Result<Target> {
         subsystems: vec![subsystem],
         listeners: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))],
         engine: global.engine,
+        polling: global.polling(),
         ..TargetConfig::default()
     };
     Target::start(&config).map_err(Failure::run)

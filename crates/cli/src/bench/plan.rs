@@ -3,7 +3,6 @@
 use crate::args::{BenchArgs, Global};
 use crate::error::{Failure, Result};
 use farblock_bench::{Pattern, Plan};
-use farblock_reactor::Config;
 
 /// The plan that the options ask for.
 pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {
@@ -23,7 +22,8 @@ pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {
     plan.ramp = args.ramp_time.unwrap_or(plan.ramp);
     plan.allow_writes = args.allow_writes;
     plan.size = args.size;
-    plan.reactor = Config { engine: global.engine, ..plan.reactor };
+    plan.reactor = global.reactor();
+    plan.connections = args.connections;
     Ok(plan)
 }
 

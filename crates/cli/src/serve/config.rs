@@ -10,6 +10,7 @@ use crate::values;
 use farblock_backends::Spec;
 use farblock_proto::controller::{AddressFamily, Referral, limits};
 use farblock_proto::ids::NamespaceId;
+use farblock_reactor::Polling;
 use farblock_target::{Export, Subsystem, TargetConfig};
 use farblock_wire::tcp::{PORT_DISCOVERY, PORT_IO};
 use serde::Deserialize;
@@ -27,6 +28,8 @@ const MAX_BYTES: u64 = 16 << 20;
 #[serde(deny_unknown_fields)]
 struct FileConfig {
     engine: Option<Spanned<String>>,
+    #[serde(default)]
+    poll: bool,
     cores: Option<Spanned<String>>,
     listeners: Option<Spanned<Vec<Spanned<String>>>>,
     #[serde(default)]
@@ -131,6 +134,9 @@ fn check(
     if let Some(engine) = &file.engine {
         let parsed = engine.as_ref().parse();
         config.engine = parsed.map_err(|error| source.error(engine.span(), "engine", error))?;
+    }
+    if file.poll {
+        config.polling = Polling::Always;
     }
     if let Some(cores) = &file.cores {
         let parsed = values::cores(cores.as_ref());

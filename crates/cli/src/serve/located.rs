@@ -5,8 +5,9 @@ use std::ops::Range;
 use std::path::Path;
 
 /// How a value of each key should look, by the key's name.
-const EXAMPLES: [(&str, &str); 14] = [
+const EXAMPLES: [(&str, &str); 15] = [
     ("engine", "engine = \"auto\""),
+    ("poll", "poll = true"),
     ("cores", "cores = \"0-3,6\""),
     ("listeners", "listeners = [\"127.0.0.1:4420\"]"),
     ("referrals", "referrals = [\"192.0.2.7:8009\"]"),

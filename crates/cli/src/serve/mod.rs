@@ -26,6 +26,9 @@ pub(crate) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
     if args.config.is_none() || global.engine != farblock_reactor::EngineKind::Auto {
         config.engine = global.engine;
     }
+    if global.poll {
+        config.polling = global.polling();
+    }
     let target = Target::start(&config).map_err(|error| explain(&error, args))?;
     announce::announce(&target, &config, args.json, global.quiet)?;
     stop.wait();

@@ -25,6 +25,7 @@ use crate::config::Config;
 use crate::engine::{Context, Wait};
 use crate::event::{Event, FileOp, ListenerId, TaskId};
 use crate::slab::{Key, Slab};
+use crate::socket::tune;
 use crate::waker::{Alarm, Shared};
 
 use files::{FilePool, Job};
@@ -223,11 +224,13 @@ impl Portable {
 
     pub(crate) fn connect(&mut self, task: TaskId, address: SocketAddr) -> io::Result<Key> {
         let socket = mio::net::TcpStream::connect(address)?;
+        tune(&socket, Some(address));
         self.insert(Stream::connecting(task, socket))
     }
 
     pub(crate) fn add_stream(&mut self, task: TaskId, stream: TcpStream) -> io::Result<Key> {
         stream.set_nonblocking(true)?;
+        tune(&stream, stream.peer_addr().ok());
         let stream = Stream::open(task, mio::net::TcpStream::from_std(stream));
         self.insert(stream)
     }
@@ -235,9 +238,6 @@ impl Portable {
     fn insert(&mut self, stream: Stream) -> io::Result<Key> {
         let key = self.streams.insert(stream);
         let socket = &mut self.streams.find_mut(key).expect("inserted just now").socket;
-        // Fails where a peer that reset the connection already made the socket useless: the next
-        // operation tells.
-        let _ = socket.set_nodelay(true);
         let interest = Interest::READABLE | Interest::WRITABLE;
         match self.poll.registry().register(socket, token(key, false), interest) {
             Ok(()) => Ok(key),
@@ -248,9 +248,9 @@ impl Portable {
         }
     }
 
-    pub(crate) fn recv(&mut self, cx: &mut Context<'_>, key: Key) {
+    pub(crate) fn recv(&mut self, cx: &mut Context<'_>, key: Key, limit: u32) {
         if let Some(stream) = self.streams.find_mut(key) {
-            stream.start_recv(key, cx);
+            stream.start_recv(key, cx, limit);
             self.schedule(key);
         }
     }

@@ -50,8 +50,15 @@ enum State {
 /// The receive operation outstanding.
 enum Recv {
     None,
-    Any,
-    Into { buffer: Buffer, range: Range<usize>, done: usize },
+    /// Into a buffer of the engine's, so many bytes at most; zero: as many as it holds.
+    Any {
+        limit: u32,
+    },
+    Into {
+        buffer: Buffer,
+        range: Range<usize>,
+        done: usize,
+    },
 }
 
 pub(crate) struct Stream {
@@ -126,13 +133,13 @@ impl Stream {
         }
     }
 
-    pub(crate) fn start_recv(&mut self, key: Key, cx: &mut Context<'_>) {
+    pub(crate) fn start_recv(&mut self, key: Key, cx: &mut Context<'_>, limit: u32) {
         if let Err(error) = self.can_start() {
             let event = Event::Received { stream: StreamId(key), result: Err(error) };
             return cx.deliver(self.task, event);
         }
         assert!(matches!(self.recv, Recv::None), "a receive is outstanding");
-        self.recv = Recv::Any;
+        self.recv = Recv::Any { limit };
     }
 
     pub(crate) fn start_recv_into(
@@ -225,12 +232,13 @@ impl Stream {
         let stream = StreamId(key);
         match std::mem::replace(&mut self.recv, Recv::None) {
             Recv::None => {}
-            Recv::Any => {
-                let mut buffer = cx.pool.take(RECV_BYTES);
+            Recv::Any { limit } => {
+                let most = if limit == 0 { RECV_BYTES } else { RECV_BYTES.min(limit as usize) };
+                let mut buffer = cx.pool.take(most);
                 let result = match self.read(&mut buffer) {
                     None => {
                         cx.pool.give(buffer);
-                        self.recv = Recv::Any;
+                        self.recv = Recv::Any { limit };
                         return;
                     }
                     Some(Ok(count)) => {
@@ -291,7 +299,9 @@ impl Stream {
         }
         match self.recv {
             Recv::None => {}
-            Recv::Any => cx.deliver(self.task, Event::Received { stream, result: Err(aborted()) }),
+            Recv::Any { .. } => {
+                cx.deliver(self.task, Event::Received { stream, result: Err(aborted()) })
+            }
             Recv::Into { buffer, .. } => {
                 let result = Err(aborted());
                 cx.deliver(self.task, Event::ReceivedInto { stream, buffer, result });

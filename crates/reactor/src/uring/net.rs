@@ -20,6 +20,7 @@ use crate::buffer::Buffer;
 use crate::engine::{ACCEPT_PAUSE, Context};
 use crate::event::{Event, ListenerId, StreamId, TaskId};
 use crate::slab::Key;
+use crate::socket::tune;
 
 /// Pieces that one `sendmsg` takes (`UIO_MAXIOV`).
 const SLICES_PER_MESSAGE: usize = 1024;
@@ -50,8 +51,15 @@ enum State {
 /// The receive operation outstanding.
 enum Recv {
     None,
-    Any,
-    Into { buffer: Buffer, range: Range<usize>, done: usize },
+    /// Into a buffer of the engine's, so many bytes at most; zero: as many as it holds.
+    Any {
+        limit: u32,
+    },
+    Into {
+        buffer: Buffer,
+        range: Range<usize>,
+        done: usize,
+    },
 }
 
 /// The send operation outstanding.
@@ -139,7 +147,7 @@ impl Uring {
     pub(crate) fn connect(&mut self, task: TaskId, address: SocketAddr) -> io::Result<Key> {
         let domain = Domain::for_address(address);
         let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_tcp_nodelay(true)?;
+        tune(&socket, Some(address));
         let mut stream = Stream::new(task, socket.into(), State::Connecting);
         stream.in_flight = 1;
         let address = Box::new(SockAddr::from(address));
@@ -154,19 +162,17 @@ impl Uring {
     pub(crate) fn add_stream(&mut self, task: TaskId, stream: TcpStream) -> io::Result<Key> {
         // The kernel would take a non-blocking socket's word for it and not wait.
         stream.set_nonblocking(false)?;
-        // Fails where a peer that reset the connection already made the socket useless: the next
-        // operation tells.
-        let _ = stream.set_nodelay(true);
+        tune(&stream, stream.peer_addr().ok());
         Ok(self.streams.insert(Stream::new(task, stream, State::Open)))
     }
 
-    pub(crate) fn recv(&mut self, cx: &mut Context<'_>, key: Key) {
+    pub(crate) fn recv(&mut self, cx: &mut Context<'_>, key: Key, limit: u32) {
         let Some(stream) = self.streams.find_mut(key) else { return };
         match stream.state {
             State::Closing => {}
             State::Open => {
                 assert!(matches!(stream.recv, Recv::None), "a receive is outstanding");
-                stream.recv = Recv::Any;
+                stream.recv = Recv::Any { limit };
                 self.provided.prepare(cx.pool);
                 self.submit_recv(key);
             }
@@ -210,8 +216,8 @@ impl Uring {
         let priority = if stream.drained { RECV_POLL_FIRST } else { 0 };
         let entry = match &mut stream.recv {
             Recv::None => unreachable!("there is a receive to be submitted"),
-            Recv::Any => {
-                let recv = opcode::Recv::new(fd, std::ptr::null_mut(), 0);
+            Recv::Any { limit } => {
+                let recv = opcode::Recv::new(fd, std::ptr::null_mut(), *limit);
                 let recv = recv.buf_group(GROUP).ioprio(priority);
                 recv.build().flags(Flags::BUFFER_SELECT)
             }
@@ -237,12 +243,12 @@ impl Uring {
         let (task, closing, stream_id) = (stream.task, stream.is_closing(), StreamId(key));
         let again = match mem::replace(&mut stream.recv, Recv::None) {
             Recv::None => unreachable!("nothing was received into"),
-            Recv::Any => match self.received_any(cx, &completion, closing) {
+            Recv::Any { limit } => match self.received_any(cx, &completion, closing) {
                 Some(result) => {
                     cx.deliver(task, Event::Received { stream: stream_id, result });
                     None
                 }
-                None => Some(Recv::Any),
+                None => Some(Recv::Any { limit }),
             },
             Recv::Into { buffer, range, mut done } => {
                 match received_into(&completion, range.len(), &mut done, closing) {

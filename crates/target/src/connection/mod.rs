@@ -163,6 +163,8 @@ pub(crate) struct Connection {
     spare: SendBatch,
     sending: bool,
     receiving: bool,
+    /// The last payload was a large one: the next will be, too.
+    expects_large: bool,
     /// Commands that wait for buffers, in order.
     waiting: VecDeque<SlotId>,
     held_bytes: usize,
@@ -212,6 +214,7 @@ impl Connection {
             spare: SendBatch::new(),
             sending: false,
             receiving: false,
+            expects_large: false,
             waiting: VecDeque::new(),
             held_bytes: 0,
             pulls: 0,
@@ -365,7 +368,11 @@ impl Connection {
             // Not all of a long transfer at once: its progress is what the timer looks at.
             let left = left.min(limits::DIRECT_RECEIVE_MAX_BYTES);
             let range = offset as usize..(offset + left) as usize;
+            self.expects_large = true;
             cx.reactor.recv_into(self.stream, buffer, range);
+        } else if std::mem::take(&mut self.expects_large) {
+            // Little more than the next header, so that its payload is not in two places.
+            cx.reactor.recv_at_most(self.stream, limits::HEADER_RECEIVE_BYTES);
         } else {
             cx.reactor.recv(self.stream);
         }
