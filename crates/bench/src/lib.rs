@@ -40,6 +40,7 @@ mod addresses;
 mod compare;
 pub mod cpu;
 mod error;
+pub mod floor;
 mod format;
 mod generator;
 pub mod html;
