@@ -18,5 +18,16 @@ fn main() {
         meters: Meters::default(),
     };
     let f = drive(server.address(), &load, &Cancel::new()).unwrap();
-    println!("{:9} {:6} c{:<4} qd{:<4} {:9.0} IOPS {:7.0} MiB/s p50 {:.1} p99 {:.1} us cpu {:.0}%", a[0], a[1], conns, depth, f.iops, f.mib_per_second, f.latency.p50_ns as f64/1e3, f.latency.p99_ns as f64/1e3, f.host_cpu.unwrap().percent_of_core);
+    println!(
+        "{:9} {:6} c{:<4} qd{:<4} {:9.0} IOPS {:7.0} MiB/s p50 {:.1} p99 {:.1} us cpu {:.0}%",
+        a[0],
+        a[1],
+        conns,
+        depth,
+        f.iops,
+        f.mib_per_second,
+        f.latency.p50_ns as f64 / 1e3,
+        f.latency.p99_ns as f64 / 1e3,
+        f.host_cpu.unwrap().percent_of_core
+    );
 }

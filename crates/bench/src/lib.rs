@@ -65,7 +65,7 @@ pub use cpu::{CpuSource, CpuUse, Meters};
 pub use error::{BenchError, RunError};
 pub use generator::THREAD_NAME_PREFIX;
 pub use latency::{Latencies, LatencySummary};
-pub use machine::{Machine, cores};
+pub use machine::{Machine, command_line, cores, utc};
 pub use pattern::{Pattern, Rw, parse_size};
 pub use plan::{Plan, Side};
 pub use progress::{Cancel, Phase, Progress, SideName, Silent, Snapshot};

@@ -197,7 +197,8 @@ struct Load {
 
 impl Asker {
     fn connect(spec: &FloorSpec<'_>, thread: u32, connections: usize) -> io::Result<Asker> {
-        let (depth, bytes) = (spec.pattern.iodepth as usize, spec.pattern.block_size_bytes as usize);
+        let (depth, bytes) =
+            (spec.pattern.iodepth as usize, spec.pattern.block_size_bytes as usize);
         let size = |wanted| if wanted { depth * bytes } else { 0 };
         let lane = |_| {
             let socket = TcpStream::connect_timeout(&spec.address, Duration::from_secs(5))?;
@@ -303,7 +304,8 @@ impl Load {
 impl Lane {
     /// Receives what is there. The number of answers that are complete now.
     fn receive(&mut self, bytes: usize, most: usize) -> io::Result<u64> {
-        let mut pieces: [IoSliceMut<'_>; 2 * ANSWERS] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        let mut pieces: [IoSliceMut<'_>; 2 * ANSWERS] =
+            std::array::from_fn(|_| IoSliceMut::new(&mut []));
         let mut count = 0;
         let mut left = most;
         let mut heads = &mut self.heads[..];

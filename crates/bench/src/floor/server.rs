@@ -13,9 +13,7 @@ use super::pin::pin;
 use super::spin::Patience;
 use super::stream::{Cutter, Stream};
 use super::tuning::Tuning;
-use crate::limits::{
-    FLOOR_IDLE_LIMIT, FLOOR_MAX_BYTES, FLOOR_MAX_CONNECTIONS, FLOOR_MAX_UNSENT,
-};
+use crate::limits::{FLOOR_IDLE_LIMIT, FLOOR_MAX_BYTES, FLOOR_MAX_CONNECTIONS, FLOOR_MAX_UNSENT};
 
 /// Beginning of the names of the threads that answer; a number follows.
 pub const SERVER_THREAD_PREFIX: &str = "fb-floor-s";
@@ -42,11 +40,8 @@ impl Server {
         cpus: &[usize],
     ) -> io::Result<Server> {
         let listener = TcpListener::bind(address)?;
-        let mut server = Server {
-            address: listener.local_addr()?,
-            stop: Arc::default(),
-            threads: Vec::new(),
-        };
+        let mut server =
+            Server { address: listener.local_addr()?, stop: Arc::default(), threads: Vec::new() };
         let mut workers = Vec::new();
         for index in 0..threads.max(1) {
             let (sender, arrivals) = mpsc::channel();
