@@ -123,12 +123,31 @@ pub enum RunError {
         /// How long was waited.
         limit: Duration,
     },
+    /// The floor's connection to its server failed.
+    #[error("the floor: {}", floor_words(.0))]
+    Floor(#[source] io::Error),
     /// Not one I/O completed in the measured time.
     #[error("not one I/O completed in the measured time")]
     NothingMeasured,
     /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
+}
+
+fn floor_words(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "nothing listens there: start `farblock bench --floor-serve` on that machine".to_owned()
+        }
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            "the other end closed the connection; is it `farblock bench --floor-serve`?".to_owned()
+        }
+        io::ErrorKind::InvalidData => {
+            "what listens there is no `farblock bench --floor-serve`".to_owned()
+        }
+        io::ErrorKind::TimedOut => "the other end does not answer".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 fn command_word(command: Command) -> &'static str {

@@ -27,3 +27,16 @@ pub const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 pub const TICK: Duration = Duration::from_millis(200);
 /// Time between two looks at the processor time, so that threads that end meanwhile are counted.
 pub const CPU_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The largest I/O of the floor.
+pub const FLOOR_MAX_BYTES: u32 = 16 << 20;
+/// The most connections that one thread of the floor's server holds.
+pub const FLOOR_MAX_CONNECTIONS: usize = 4096;
+/// The most answers that wait for one of them to take them, before it is not listened to.
+pub const FLOOR_MAX_UNSENT: usize = 4096;
+/// How long one of them may be silent before it is disconnected.
+pub const FLOOR_IDLE_LIMIT: Duration = Duration::from_secs(60);
+/// How long a thread of the floor looks for work without finding any before it begins to sleep.
+pub const FLOOR_PATIENCE: Duration = Duration::from_millis(500);
+/// How long it then sleeps between two looks.
+pub const FLOOR_NAP: Duration = Duration::from_millis(2);

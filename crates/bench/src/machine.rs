@@ -46,13 +46,13 @@ pub fn cores() -> u32 {
 }
 
 /// The command line of this process, quoted where a shell would need it.
-pub(crate) fn command_line() -> String {
+pub fn command_line() -> String {
     let words = std::env::args_os().map(|word| quote(&word.to_string_lossy()));
     words.collect::<Vec<_>>().join(" ")
 }
 
 /// The time as `2026-11-21T05:06:13Z`.
-pub(crate) fn utc(now: SystemTime) -> String {
+pub fn utc(now: SystemTime) -> String {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil_from_days(days);

@@ -1,0 +1,384 @@
+//! The asking end.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use farblock_reactor::EngineKind;
+
+use super::frame::{ANSWER_BYTES, Request, parse_answer};
+use super::pin::pin;
+use super::spin::Patience;
+use super::stream::Stream;
+use super::tuning::Tuning;
+use crate::cpu::Meters;
+use crate::error::RunError;
+use crate::generator::{Sample, Tick};
+use crate::latency::Latencies;
+use crate::limits::{DRAIN_LIMIT, FLOOR_MAX_BYTES, TICK};
+use crate::pattern::Pattern;
+use crate::progress::{Cancel, Phase};
+use crate::random::{Random, mix_seed};
+
+/// Beginning of the names of the threads that ask; a number follows.
+pub const CLIENT_THREAD_PREFIX: &str = "fb-floor-c";
+
+/// One run against a server.
+#[derive(Clone, Copy)]
+pub(crate) struct FloorSpec<'a> {
+    pub(crate) address: SocketAddr,
+    /// Its jobs are connections here.
+    pub(crate) pattern: &'a Pattern,
+    /// Threads that share the connections.
+    pub(crate) threads: u32,
+    /// Processors for them, in turn; none is anywhere.
+    pub(crate) cpus: &'a [usize],
+    pub(crate) ramp: Duration,
+    pub(crate) runtime: Duration,
+    pub(crate) seed: u64,
+    pub(crate) meters: &'a Meters,
+}
+
+/// What a thread is told at the start.
+#[derive(Clone, Copy)]
+struct Schedule {
+    measure_start: Instant,
+    measure_end: Instant,
+}
+
+/// What a thread measured.
+struct Counted {
+    reads: u64,
+    writes: u64,
+    latencies: Latencies,
+}
+
+/// Carries out one run.
+pub(crate) fn run(
+    spec: &FloorSpec<'_>,
+    cancel: &Cancel,
+    on_tick: &mut dyn FnMut(Tick),
+) -> Result<Sample, RunError> {
+    let completed = AtomicU64::new(0);
+    let threads = spec.threads.clamp(1, spec.pattern.numjobs);
+    let mut askers = Vec::new();
+    for thread in 0..threads {
+        let connections = (thread..spec.pattern.numjobs).step_by(threads as usize).count();
+        askers.push(Asker::connect(spec, thread, connections).map_err(RunError::Floor)?);
+    }
+    let measure_start = Instant::now() + spec.ramp;
+    let schedule = Schedule { measure_start, measure_end: measure_start + spec.runtime };
+    thread::scope(|scope| {
+        let (sender, results) = mpsc::channel();
+        for (index, asker) in askers.into_iter().enumerate() {
+            let cpu = spec.cpus.get(index % spec.cpus.len().max(1)).copied();
+            let (sender, completed) = (sender.clone(), &completed);
+            let body = move || {
+                pin(cpu);
+                let _ = sender.send(asker.run(schedule, completed, cancel));
+            };
+            let name = format!("{CLIENT_THREAD_PREFIX}{index}");
+            let spawned = thread::Builder::new().name(name).spawn_scoped(scope, body);
+            if let Err(error) = spawned {
+                cancel.cancel();
+                return Err(RunError::Thread { job: index as u32, error });
+            }
+        }
+        drop(sender);
+        let marks = watch(spec, schedule, &completed, cancel, on_tick);
+        let mut sample = marks.sample(spec);
+        for _ in 0..threads {
+            let Ok(counted) = results.recv() else { break }; // the scope goes on with the panic
+            let counted = counted?;
+            sample.reads += counted.reads;
+            sample.writes += counted.writes;
+            sample.latencies.merge(&counted.latencies);
+        }
+        if cancel.is_cancelled() {
+            return Err(RunError::Cancelled);
+        }
+        match sample.reads + sample.writes {
+            0 => Err(RunError::NothingMeasured),
+            _ => Ok(sample),
+        }
+    })
+}
+
+/// The clocks at the two ends of the measured time.
+struct Marks {
+    at: [Instant; 2],
+    readings: [crate::cpu::Readings; 2],
+}
+
+fn watch(
+    spec: &FloorSpec<'_>,
+    schedule: Schedule,
+    completed: &AtomicU64,
+    cancel: &Cancel,
+    on_tick: &mut dyn FnMut(Tick),
+) -> Marks {
+    let mut wait_until = |end: Instant, phase: Phase| {
+        let start = Instant::now();
+        let (mut last, mut before) = (start, completed.load(Ordering::Relaxed));
+        while !cancel.is_cancelled() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            thread::sleep(left.min(TICK));
+            let (now, count) = (Instant::now(), completed.load(Ordering::Relaxed));
+            let iops = (count - before) as f64 / (now - last).as_secs_f64();
+            on_tick(Tick { phase, elapsed: now - start, iops });
+            (last, before) = (now, count);
+        }
+        (Instant::now(), spec.meters.read())
+    };
+    let first = wait_until(schedule.measure_start, Phase::Ramp);
+    let last = wait_until(schedule.measure_end, Phase::Measure);
+    Marks { at: [first.0, last.0], readings: [first.1, last.1] }
+}
+
+impl Marks {
+    fn sample(&self, spec: &FloorSpec<'_>) -> Sample {
+        let [first, last] = &self.readings;
+        let used = |last: Option<Duration>, first| Some(last?.saturating_sub(first?));
+        Sample {
+            reads: 0,
+            writes: 0,
+            latencies: Latencies::new(),
+            elapsed: spec.runtime,
+            host_cpu: used(last.host, first.host),
+            target_cpu: used(last.target, first.target),
+            cpu_elapsed: self.at[1] - self.at[0],
+            host_memory_bytes: spec.meters.host_memory_bytes(),
+            target_memory_bytes: spec.meters.target_memory_bytes(),
+            engine: EngineKind::Auto,
+        }
+    }
+}
+
+/// Answers of one receive.
+const ANSWERS: usize = 64;
+
+/// One connection and the requests that are not answered yet, the oldest first.
+///
+/// Answers come in the order of the requests, so it is known beforehand which byte is what: they
+/// are received straight to where they belong, each request having a place for its data.
+struct Lane {
+    stream: Stream,
+    asked: VecDeque<(Request, Instant)>,
+    /// The place of the oldest request.
+    place: usize,
+    /// Bytes of its answer that are there.
+    received: usize,
+    heads: [u8; ANSWERS * ANSWER_BYTES],
+    destination: Vec<u8>,
+}
+
+/// A thread that asks, with its connections.
+struct Asker {
+    lanes: Vec<Lane>,
+    load: Load,
+}
+
+/// What a thread asks for, and what came of it.
+struct Load {
+    pattern: Pattern,
+    /// What is written: a place for each request.
+    source: Vec<u8>,
+    random: Random,
+    counted: Counted,
+    most: usize,
+}
+
+impl Asker {
+    fn connect(spec: &FloorSpec<'_>, thread: u32, connections: usize) -> io::Result<Asker> {
+        let (depth, bytes) =
+            (spec.pattern.iodepth as usize, spec.pattern.block_size_bytes as usize);
+        let size = |wanted| if wanted { depth * bytes } else { 0 };
+        let lane = |_| {
+            let socket = TcpStream::connect_timeout(&spec.address, Duration::from_secs(5))?;
+            Ok(Lane {
+                stream: Stream::new(socket)?,
+                asked: VecDeque::with_capacity(depth),
+                place: 0,
+                received: 0,
+                heads: [0; ANSWERS * ANSWER_BYTES],
+                destination: vec![0; size(spec.pattern.rw.reads())],
+            })
+        };
+        let load = Load {
+            pattern: spec.pattern.clone(),
+            source: vec![0x5a; size(spec.pattern.rw.writes())],
+            random: Random::new(mix_seed(&[spec.seed, u64::from(thread)])),
+            counted: Counted { reads: 0, writes: 0, latencies: Latencies::new() },
+            most: Tuning::get().receive_bytes,
+        };
+        Ok(Asker { lanes: (0..connections).map(lane).collect::<io::Result<_>>()?, load })
+    }
+
+    fn run(
+        mut self,
+        schedule: Schedule,
+        completed: &AtomicU64,
+        cancel: &Cancel,
+    ) -> Result<Counted, RunError> {
+        let mut patience = Patience::new();
+        let start = Instant::now();
+        for lane in &mut self.lanes {
+            (0..self.load.pattern.iodepth).for_each(|_| self.load.ask(lane, start));
+            lane.stream.flush(&self.load.source).map_err(RunError::Floor)?;
+        }
+        let mut heard = start;
+        loop {
+            let mut answered = 0;
+            for lane in &mut self.lanes {
+                answered += self.load.turn(lane, schedule).map_err(RunError::Floor)?;
+            }
+            patience.after_a_round(answered > 0);
+            if answered > 0 {
+                heard = patience.now();
+                completed.fetch_add(answered, Ordering::Relaxed);
+            }
+            if patience.now_and_then() {
+                let now = patience.now();
+                if now >= schedule.measure_end || cancel.is_cancelled() {
+                    return Ok(self.load.counted);
+                }
+                if now.saturating_duration_since(heard) > DRAIN_LIMIT {
+                    return Err(RunError::Floor(io::ErrorKind::TimedOut.into()));
+                }
+            }
+        }
+    }
+}
+
+impl Load {
+    /// Adds a request to what the connection will send.
+    fn ask(&mut self, lane: &mut Lane, now: Instant) {
+        let (rw, bytes) = (self.pattern.rw, self.pattern.block_size_bytes);
+        let read = match (rw.reads(), rw.writes()) {
+            (true, true) => self.random.below(100) < u64::from(self.pattern.rwmixread),
+            (reads, _) => reads,
+        };
+        let request = if read { Request::Read { bytes } } else { Request::Write { bytes } };
+        let place = (lane.place + lane.asked.len()) % self.pattern.iodepth as usize;
+        let data_at = if read { 0 } else { place * bytes as usize };
+        lane.stream.push(&request.emit(), data_at, request.data_bytes());
+        lane.asked.push_back((request, now));
+    }
+
+    /// Takes in the answers that are there, and asks as much again with one send. How many answers
+    /// that were.
+    fn turn(&mut self, lane: &mut Lane, schedule: Schedule) -> io::Result<u64> {
+        let answers = lane.receive(self.pattern.block_size_bytes as usize, self.most)?;
+        if answers == 0 {
+            if lane.stream.unsent() > 0 {
+                lane.stream.flush(&self.source)?;
+            }
+            return Ok(0);
+        }
+        let now = Instant::now();
+        let counts = now >= schedule.measure_start && now < schedule.measure_end;
+        for _ in 0..answers {
+            let (request, asked) = lane.next();
+            if counts {
+                self.counted.latencies.record(now - asked);
+                match request {
+                    Request::Read { .. } => self.counted.reads += 1,
+                    Request::Write { .. } => self.counted.writes += 1,
+                }
+            }
+            lane.place = (lane.place + 1) % self.pattern.iodepth as usize;
+            self.ask(lane, now);
+        }
+        lane.stream.flush(&self.source)?;
+        Ok(answers)
+    }
+}
+
+impl Lane {
+    /// Receives what is there. The number of answers that are complete now.
+    fn receive(&mut self, bytes: usize, most: usize) -> io::Result<u64> {
+        let mut pieces: [IoSliceMut<'_>; 2 * ANSWERS] =
+            std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        let mut count = 0;
+        let mut left = most;
+        let mut heads = &mut self.heads[..];
+        let at = (self.place * bytes).min(self.destination.len());
+        let (before, after) = self.destination.split_at_mut(at);
+        let mut places = after.chunks_exact_mut(bytes).chain(before.chunks_exact_mut(bytes));
+        let mut skip = self.received;
+        let mut run = 0; // bytes of headers next to each other
+        let mut answers = 0;
+        for (request, _) in self.asked.iter().take(ANSWERS) {
+            answers += 1;
+            let place = places.next();
+            run += ANSWER_BYTES;
+            let data = request.answer_bytes() as usize;
+            left = left.saturating_sub(ANSWER_BYTES + data - skip);
+            if data > 0 {
+                let (now, rest) = std::mem::take(&mut heads).split_at_mut(run);
+                heads = rest;
+                run = 0;
+                let head_skip = skip.min(now.len());
+                if head_skip < now.len() {
+                    pieces[count] = IoSliceMut::new(&mut now[head_skip..]);
+                    count += 1;
+                }
+                if let Some(place) = place {
+                    pieces[count] = IoSliceMut::new(&mut place[skip - head_skip..]);
+                    count += 1;
+                }
+                skip = 0;
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        if run > 0 {
+            pieces[count] = IoSliceMut::new(&mut heads[skip.min(run)..run]);
+            count += 1;
+        }
+        let received = self.stream.receive_scattered(&mut pieces[..count])?;
+        let _ = answers;
+        self.complete(received)
+    }
+
+    /// Counts the answers that are complete with so many more bytes, and checks their headers.
+    fn complete(&mut self, received: usize) -> io::Result<u64> {
+        let mut left = self.received + received;
+        let mut answers = 0;
+        let heads = self.heads.chunks_exact(ANSWER_BYTES);
+        for ((request, _), head) in self.asked.iter().zip(heads) {
+            let data = request.answer_bytes();
+            if left < ANSWER_BYTES {
+                break;
+            }
+            if parse_answer(head, data) != Some(data) {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            if left < ANSWER_BYTES + data as usize {
+                break;
+            }
+            left -= ANSWER_BYTES + data as usize;
+            answers += 1;
+        }
+        // What is there of the next header comes first again.
+        let at = answers * ANSWER_BYTES;
+        if at > 0 && left > 0 {
+            self.heads.copy_within(at..at + ANSWER_BYTES.min(left), 0);
+        }
+        self.received = left;
+        Ok(answers as u64)
+    }
+
+    /// The oldest request, which is answered.
+    fn next(&mut self) -> (Request, Instant) {
+        self.asked.pop_front().expect("only what was asked is counted as answered")
+    }
+}

@@ -1,0 +1,103 @@
+//! The bytes: a request of 72, an answer of 24, and data after either. As many as NVMe/TCP needs
+//! for a read or a write with its data in the capsule, and no more meaning than needed to count.
+
+/// Bytes of a request: what a command capsule and its header have.
+pub(super) const REQUEST_BYTES: usize = 72;
+/// Bytes of an answer: what a data or response header and its capsule have.
+pub(super) const ANSWER_BYTES: usize = 24;
+
+/// Tells a peer from somebody who connected by mistake.
+const MAGIC: [u8; 4] = *b"fBfL";
+const READ: u8 = 2;
+const WRITE: u8 = 1;
+
+/// What a driver asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    Read { bytes: u32 },
+    Write { bytes: u32 },
+}
+
+impl Request {
+    /// Data that follow the request.
+    pub(super) fn data_bytes(self) -> u32 {
+        match self {
+            Request::Read { .. } => 0,
+            Request::Write { bytes } => bytes,
+        }
+    }
+
+    /// Data that follow the answer.
+    pub(super) fn answer_bytes(self) -> u32 {
+        match self {
+            Request::Read { bytes } => bytes,
+            Request::Write { .. } => 0,
+        }
+    }
+
+    pub(super) fn emit(self) -> [u8; REQUEST_BYTES] {
+        let (kind, bytes) = match self {
+            Request::Read { bytes } => (READ, bytes),
+            Request::Write { bytes } => (WRITE, bytes),
+        };
+        let mut head = [0; REQUEST_BYTES];
+        head[..4].copy_from_slice(&MAGIC);
+        head[4] = kind;
+        head[8..12].copy_from_slice(&bytes.to_le_bytes());
+        head
+    }
+
+    /// The request in `head`, unless it is none or asks for more than `most` bytes.
+    pub(super) fn parse(head: &[u8], most: u32) -> Option<Request> {
+        let bytes = sized(head, most)?;
+        match head[4] {
+            READ => Some(Request::Read { bytes }),
+            WRITE => Some(Request::Write { bytes }),
+            _ => None,
+        }
+    }
+}
+
+/// An answer with `bytes` of data after it.
+pub(super) fn emit_answer(bytes: u32) -> [u8; ANSWER_BYTES] {
+    let mut head = [0; ANSWER_BYTES];
+    head[..4].copy_from_slice(&MAGIC);
+    head[8..12].copy_from_slice(&bytes.to_le_bytes());
+    head
+}
+
+/// How many bytes of data follow an answer, unless `head` is none.
+pub(super) fn parse_answer(head: &[u8], most: u32) -> Option<u32> {
+    sized(head, most)
+}
+
+fn sized(head: &[u8], most: u32) -> Option<u32> {
+    let bytes = u32::from_le_bytes(*head.get(8..)?.first_chunk()?);
+    (head.starts_with(&MAGIC) && bytes <= most).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_answers_round_trip() {
+        for request in [Request::Read { bytes: 4096 }, Request::Write { bytes: 0 }] {
+            assert_eq!(Request::parse(&request.emit(), 4096), Some(request));
+        }
+        assert_eq!(parse_answer(&emit_answer(77), 77), Some(77));
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused() {
+        let good = Request::Read { bytes: 4096 }.emit();
+        assert_eq!(Request::parse(&good, 4095), None, "too large");
+        assert_eq!(Request::parse(&good[..11], 4096), None, "too short");
+        for at in 0..5 {
+            let mut bad = good;
+            bad[at] ^= 0xff;
+            assert_eq!(Request::parse(&bad, 4096), None, "byte {at}");
+        }
+        assert_eq!(parse_answer(&emit_answer(5), 4), None);
+    }
+}

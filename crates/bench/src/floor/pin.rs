@@ -1,0 +1,17 @@
+//! Pinning a thread to a processor, where the system can.
+
+/// Pins the calling thread to a processor, if one is given. Where that cannot be done the thread
+/// runs wherever the system likes: slower, perhaps, but right.
+#[cfg(target_os = "linux")]
+pub(super) fn pin(cpu: Option<usize>) {
+    use nix::sched::{CpuSet, sched_setaffinity};
+    let mut set = CpuSet::new();
+    if let Some(cpu) = cpu
+        && set.set(cpu).is_ok()
+    {
+        let _ = sched_setaffinity(nix::unistd::Pid::from_raw(0), &set);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn pin(_: Option<usize>) {}

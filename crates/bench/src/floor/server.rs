@@ -1,0 +1,186 @@
+//! The answering end.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::frame::{REQUEST_BYTES, Request, emit_answer};
+use super::pin::pin;
+use super::spin::Patience;
+use super::stream::{Cutter, Stream};
+use super::tuning::Tuning;
+use crate::limits::{FLOOR_IDLE_LIMIT, FLOOR_MAX_BYTES, FLOOR_MAX_CONNECTIONS, FLOOR_MAX_UNSENT};
+
+/// Beginning of the names of the threads that answer; a number follows.
+pub const SERVER_THREAD_PREFIX: &str = "fb-floor-s";
+
+/// Answers [`drive`](super::drive()) until it is dropped.
+///
+/// Whatever else connects is disconnected at its first bytes that make no sense, or when it has
+/// been silent for a minute.
+pub struct Server {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens on `address` with so many threads, pinned to `cpus` in turn unless there are none.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot listen there, or start its threads.
+    pub fn start(
+        address: impl ToSocketAddrs,
+        threads: usize,
+        cpus: &[usize],
+    ) -> io::Result<Server> {
+        let listener = TcpListener::bind(address)?;
+        let mut server =
+            Server { address: listener.local_addr()?, stop: Arc::default(), threads: Vec::new() };
+        let mut workers = Vec::new();
+        for index in 0..threads.max(1) {
+            let (sender, arrivals) = mpsc::channel();
+            let cpu = cpus.get(index % cpus.len().max(1)).copied();
+            let stop = Arc::clone(&server.stop);
+            let body = move || serve(cpu, &arrivals, &stop);
+            server.spawn(format!("{SERVER_THREAD_PREFIX}{index}"), body)?;
+            workers.push(sender);
+        }
+        let stop = Arc::clone(&server.stop);
+        server.spawn("fb-floor-accept".to_owned(), move || accept(&listener, &workers, &stop))?;
+        Ok(server)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn spawn(&mut self, name: String, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.threads.push(thread::Builder::new().name(name).spawn(body)?);
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        // Wakes the accepting thread, which then lets go of the others.
+        let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Deals connections to the threads in turn.
+fn accept(listener: &TcpListener, workers: &[Sender<TcpStream>], stop: &AtomicBool) {
+    for index in (0..workers.len()).cycle() {
+        let accepted = listener.accept();
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        match accepted {
+            Ok((socket, _)) => {
+                if workers[index].send(socket).is_err() {
+                    return; // that thread panicked
+                }
+            }
+            // The connection is gone already, or there are too many: the next one may do better.
+            Err(_) => thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+/// Where what is written goes, and where what is read comes from: a disk that costs nothing.
+struct Memory {
+    received: Vec<u8>,
+    data: Vec<u8>,
+}
+
+/// One connection and what it is in the middle of.
+struct Peer {
+    stream: Stream,
+    requests: Cutter<Request, REQUEST_BYTES>,
+    heard: Instant,
+}
+
+/// The life of an answering thread: waits without a connection, spins with one.
+fn serve(cpu: Option<usize>, arrivals: &Receiver<TcpStream>, stop: &AtomicBool) {
+    pin(cpu);
+    let mut memory = Memory {
+        received: vec![0; Tuning::get().receive_bytes],
+        data: vec![0x5a; FLOOR_MAX_BYTES as usize],
+    };
+    let mut peers: Vec<Peer> = Vec::new();
+    let mut patience = Patience::new();
+    while !stop.load(Ordering::Relaxed) {
+        let arrival = match peers.is_empty() {
+            true => match arrivals.recv() {
+                Ok(socket) => Some(socket),
+                Err(_) => return,
+            },
+            false => patience.now_and_then().then(|| arrivals.try_recv().ok()).flatten(),
+        };
+        if let Some(peer) = arrival.and_then(Peer::new) {
+            if peers.len() < FLOOR_MAX_CONNECTIONS {
+                peers.push(peer);
+            }
+        }
+        let mut received = 0;
+        peers.retain_mut(|peer| match peer.answer(&mut memory, patience.now()) {
+            Ok(bytes) => {
+                received += bytes;
+                true
+            }
+            Err(_) => false,
+        });
+        patience.after_a_round(received > 0);
+    }
+}
+
+impl Peer {
+    fn new(socket: TcpStream) -> Option<Peer> {
+        let stream = Stream::new(socket).ok()?;
+        Some(Peer { stream, requests: Cutter::new(), heard: Instant::now() })
+    }
+
+    /// Takes in what there is and answers all of it with one send. Bytes received.
+    fn answer(&mut self, memory: &mut Memory, now: Instant) -> io::Result<usize> {
+        if self.stream.unsent() > FLOOR_MAX_UNSENT {
+            self.stream.flush(&memory.data)?; // it has to take its answers before it is heard again
+            return self.check_silence(now);
+        }
+        let received = self.stream.receive(&mut memory.received)?;
+        if received == 0 {
+            if self.stream.unsent() > 0 {
+                self.stream.flush(&memory.data)?;
+            }
+            return self.check_silence(now);
+        }
+        self.heard = now;
+        let Peer { stream, requests, .. } = self;
+        let parse = |head: &[u8]| {
+            let request = Request::parse(head, FLOOR_MAX_BYTES)?;
+            Some((request, request.data_bytes()))
+        };
+        requests.feed(&memory.received[..received], parse, |request| {
+            let bytes = request.answer_bytes();
+            stream.push(&emit_answer(bytes), 0, bytes);
+        })?;
+        stream.flush(&memory.data)?;
+        Ok(received)
+    }
+
+    fn check_silence(&self, now: Instant) -> io::Result<usize> {
+        if now.saturating_duration_since(self.heard) > FLOOR_IDLE_LIMIT {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(0)
+    }
+}

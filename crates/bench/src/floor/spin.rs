@@ -1,0 +1,55 @@
+//! Looking for work all the time, but not for ever.
+
+use std::thread;
+use std::time::Instant;
+
+use crate::limits::{FLOOR_NAP, FLOOR_PATIENCE};
+use crate::machine::cores;
+
+/// Rounds between two looks at the clock.
+const ROUNDS: u32 = 64;
+
+/// Decides what a thread does after a round in which nothing was there to do.
+pub(super) struct Patience {
+    round: u32,
+    now: Instant,
+    active: Instant,
+    /// The peer may be waiting for this very processor.
+    crowded: bool,
+}
+
+impl Patience {
+    pub(super) fn new() -> Patience {
+        let now = Instant::now();
+        Patience { round: 0, now, active: now, crowded: cores() == 1 }
+    }
+
+    /// About now.
+    pub(super) fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// True in one of many rounds.
+    pub(super) fn now_and_then(&self) -> bool {
+        self.round == 0
+    }
+
+    pub(super) fn after_a_round(&mut self, active: bool) {
+        self.round += 1;
+        if self.round == ROUNDS {
+            self.round = 0;
+            self.now = Instant::now();
+        }
+        if active {
+            self.active = self.now;
+        } else if self.now.saturating_duration_since(self.active) > FLOOR_PATIENCE {
+            thread::sleep(FLOOR_NAP);
+            self.round = 0;
+            self.now = Instant::now();
+        } else if self.crowded {
+            thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! One connection: receives as much as there is, sends as much as fits.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::TcpStream;
+
+#[cfg(target_os = "linux")]
+use socket2::SockRef;
+
+/// Pieces of one gathered send.
+const PIECES: usize = 256;
+/// Bytes of sent headers that are kept before the rest is moved to the front.
+const KEPT_HEAD_BYTES: usize = 64 << 10;
+
+/// A header with data after it that waits to be sent.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    head_bytes: usize,
+    data_bytes: usize,
+    /// Where the data are in what the sender gives.
+    data_at: usize,
+}
+
+/// A connection that never blocks.
+pub(super) struct Stream {
+    socket: TcpStream,
+    /// Headers that wait to be sent, one after the other.
+    heads: Vec<u8>,
+    /// What the pieces of `heads` are, and what follows each.
+    frames: VecDeque<Frame>,
+    /// Bytes of `heads` that are sent.
+    heads_sent: usize,
+    /// Bytes of the first frame's header and data that are sent.
+    first_sent: usize,
+}
+
+impl Stream {
+    /// Takes a connected socket over. Cubic, where the system lets us: over loopback it moves a
+    /// fifth more than bbr, which paces.
+    pub(super) fn new(socket: TcpStream) -> io::Result<Stream> {
+        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)?;
+        #[cfg(target_os = "linux")]
+        let _ = SockRef::from(&socket).set_tcp_congestion(b"cubic");
+        Ok(Stream {
+            socket,
+            heads: Vec::new(),
+            frames: VecDeque::new(),
+            heads_sent: 0,
+            first_sent: 0,
+        })
+    }
+
+    /// The congestion control that it has, where the system tells.
+    pub(super) fn congestion_control(&self) -> Option<String> {
+        #[cfg(target_os = "linux")]
+        {
+            let name = SockRef::from(&self.socket).tcp_congestion().ok()?;
+            let name: Vec<u8> = name.into_iter().take_while(|byte| *byte != 0).collect();
+            String::from_utf8(name).ok()
+        }
+        #[cfg(not(target_os = "linux"))]
+        None
+    }
+
+    /// Bytes that were received: none if there are none yet.
+    pub(super) fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        received(self.socket.read(into))
+    }
+
+    /// Bytes that were received into several places, one after the other.
+    pub(super) fn receive_scattered(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match into {
+            [one] => received(self.socket.read(one)),
+            several => received(self.socket.read_vectored(several)),
+        }
+    }
+
+    /// Frames that are not sent yet.
+    pub(super) fn unsent(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Adds a header to what will be sent, and data that follow it: where they are in what
+    /// [`flush`](Stream::flush) gets.
+    pub(super) fn push(&mut self, head: &[u8], data_at: usize, data_bytes: u32) {
+        self.heads.extend_from_slice(head);
+        let data_bytes = data_bytes as usize;
+        self.frames.push_back(Frame { head_bytes: head.len(), data_bytes, data_at });
+    }
+
+    /// Sends what there is, as much as the connection takes.
+    pub(super) fn flush(&mut self, data: &[u8]) -> io::Result<()> {
+        while !self.frames.is_empty() {
+            let (sent, all) = match self.send(data) {
+                Err(error) if is_transient(&error) => return Ok(()),
+                other => other?,
+            };
+            self.advance(sent);
+            if sent < all {
+                return Ok(()); // the next one would block
+            }
+        }
+        Ok(())
+    }
+
+    /// One gathered send: bytes sent, of how many.
+    fn send(&self, data: &[u8]) -> io::Result<(usize, usize)> {
+        let mut pieces = [IoSlice::new(&[]); PIECES];
+        let (mut count, mut all) = (0, 0);
+        let mut push = |piece| {
+            all += <[u8]>::len(piece);
+            pieces[count] = IoSlice::new(piece);
+            count += 1;
+            count + 2 <= PIECES
+        };
+        let (mut run_start, mut at) = (self.heads_sent, self.heads_sent);
+        let mut skip = self.first_sent;
+        for frame in &self.frames {
+            at += frame.head_bytes - skip.min(frame.head_bytes);
+            skip = skip.saturating_sub(frame.head_bytes);
+            if frame.data_bytes > 0 {
+                if at > run_start {
+                    push(&self.heads[run_start..at]);
+                    run_start = at;
+                }
+                if !push(&data[frame.data_at + skip..frame.data_at + frame.data_bytes]) {
+                    break;
+                }
+            }
+            skip = 0;
+        }
+        if at > run_start {
+            push(&self.heads[run_start..at]);
+        }
+        let sent = match count {
+            1 => (&self.socket).write(&pieces[0])?,
+            _ => (&self.socket).write_vectored(&pieces[..count])?,
+        };
+        Ok((sent, all))
+    }
+
+    fn advance(&mut self, sent: usize) {
+        let mut left = sent;
+        while let Some(&Frame { head_bytes, data_bytes, .. }) = self.frames.front() {
+            let (whole, before) = (head_bytes + data_bytes, self.first_sent);
+            let now = left.min(whole - before);
+            self.heads_sent += (before + now).min(head_bytes) - before.min(head_bytes);
+            left -= now;
+            if before + now < whole {
+                self.first_sent = before + now;
+                if self.heads_sent > KEPT_HEAD_BYTES {
+                    self.heads.drain(..self.heads_sent);
+                    self.heads_sent = 0;
+                }
+                return;
+            }
+            self.first_sent = 0;
+            self.frames.pop_front();
+        }
+        self.heads.clear();
+        self.heads_sent = 0;
+    }
+}
+
+/// Nothing yet is no error, and an end is one.
+fn received(result: io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(error) if is_transient(&error) => Ok(0),
+        other => other,
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// Cuts received bytes into frames: headers of `HEAD` bytes, and the data that follow each.
+pub(super) struct Cutter<T, const HEAD: usize> {
+    head: [u8; HEAD],
+    have: usize,
+    /// What the last header meant, until its data are all there.
+    frame: Option<T>,
+    data_left: usize,
+}
+
+impl<T, const HEAD: usize> Cutter<T, HEAD> {
+    pub(super) fn new() -> Cutter<T, HEAD> {
+        Cutter { head: [0; HEAD], have: 0, frame: None, data_left: 0 }
+    }
+
+    /// Takes bytes in. `parse` says what a header means and how much data follows it, unless it is
+    /// none; `on_frame` gets what it said once these are there.
+    pub(super) fn feed(
+        &mut self,
+        mut bytes: &[u8],
+        parse: impl Fn(&[u8]) -> Option<(T, u32)>,
+        mut on_frame: impl FnMut(T),
+    ) -> io::Result<()> {
+        loop {
+            if let Some(frame) = self.frame.take() {
+                let now = self.data_left.min(bytes.len());
+                self.data_left -= now;
+                bytes = &bytes[now..];
+                if self.data_left > 0 {
+                    self.frame = Some(frame);
+                    return Ok(());
+                }
+                on_frame(frame);
+            }
+            let parsed = if self.have == 0 && bytes.len() >= HEAD {
+                let (head, rest) = bytes.split_at(HEAD);
+                bytes = rest;
+                parse(head)
+            } else {
+                let now = (HEAD - self.have).min(bytes.len());
+                self.head[self.have..self.have + now].copy_from_slice(&bytes[..now]);
+                self.have += now;
+                bytes = &bytes[now..];
+                if self.have < HEAD {
+                    return Ok(());
+                }
+                self.have = 0;
+                parse(&self.head)
+            };
+            let (frame, data_bytes) = parsed.ok_or(io::ErrorKind::InvalidData)?;
+            self.frame = Some(frame);
+            self.data_left = data_bytes as usize;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames(pieces: &[&[u8]]) -> io::Result<Vec<u8>> {
+        let mut cutter = Cutter::<u8, 2>::new();
+        let mut frames = Vec::new();
+        for piece in pieces {
+            let parse = |head: &[u8]| (head[0] < 100).then_some((head[0], u32::from(head[1])));
+            cutter.feed(piece, parse, |frame| frames.push(frame))?;
+        }
+        Ok(frames)
+    }
+
+    #[test]
+    fn frames_are_found_however_they_are_cut() {
+        let all = [1, 0, 2, 3, 9, 9, 9, 3, 1, 200, 4, 0];
+        assert_eq!(frames(&[&all]).expect("good"), [1, 2, 3, 4]);
+        for cut in 0..all.len() {
+            let (first, second) = all.split_at(cut);
+            assert_eq!(frames(&[first, second]).expect("good"), [1, 2, 3, 4], "cut at {cut}");
+        }
+        let single: Vec<&[u8]> = all.chunks(1).collect();
+        assert_eq!(frames(&single).expect("good"), [1, 2, 3, 4]);
+        assert_eq!(frames(&[&all[..5]]).expect("good"), [1], "the second lacks data");
+        assert!(frames(&[&[1, 0, 200, 0]]).is_err());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_sent_later_and_in_order() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let socket = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let (mut peer, _) = listener.accept().expect("somebody connects");
+        let mut stream = Stream::new(socket).expect("a socket");
+        let memory: Vec<u8> = (0..100_000_u32).map(|at| at as u8).collect();
+        let mut expected = Vec::new();
+        for index in 0..1000_u32 {
+            let (head, data) = (index.to_le_bytes(), index * 37 % 99_000);
+            let at = index as usize % 64;
+            stream.push(&head, at, data);
+            expected.extend_from_slice(&head);
+            expected.extend_from_slice(&memory[at..at + data as usize]);
+        }
+        let size = expected.len();
+        let reader = std::thread::spawn(move || {
+            let mut all = vec![0; size];
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            peer.read_exact(&mut all).map(|()| all)
+        });
+        let mut waited = false;
+        while stream.unsent() > 0 {
+            stream.flush(&memory).expect("the peer reads");
+            waited |= stream.unsent() > 0;
+        }
+        assert!(waited, "18 MB do not fit into a socket");
+        assert!(reader.join().expect("no panic").expect("all of it") == expected);
+        assert!(stream.heads.is_empty());
+    }
+}

@@ -1,0 +1,284 @@
+//! The measuring stand: farblock and its peers side by side, in one run on one machine.
+//!
+//! **Order.** Row by row; within a row round by round, all sides of it one right after the other,
+//! each round beginning with the next side: what drifts touches all alike. Medians over the rounds.
+//!
+//! **Fairness.** The target is pinned to one processor and the host to another, whoever they are.
+//! Targets whose turn it is not are stopped (SIGSTOP), for some of them poll when idle. Disks are as
+//! large, and as full, for everybody. Processor time is that of the whole process, polling
+//! included, from the system's own accounting; nobody is asked.
+//!
+//! **Noise.** What everything else on the machine uses meanwhile is measured too. A run during which
+//! that is too much is repeated, a few times; what is left of it is in the results.
+//!
+//! Nothing here asserts a time: goals are compared, and said to be met or not.
+
+mod goals;
+mod measure;
+mod process;
+mod report;
+mod sides;
+mod work;
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use measure::Figures;
+use report::{RowReport, SideReport};
+use sides::{Means, Server, Side, Target, Times};
+use work::{Backend, Row};
+
+/// Bytes of each disk, unless an option says otherwise.
+const DISK_MIB: u64 = 512;
+/// How often a run is repeated because of noise.
+const REPEATS: u32 = 3;
+
+/// Measure farblock and its peers side by side
+///
+/// Without options: everything, about two hours. The peers that are not installed are named.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only rows and sides whose name holds these words (repeatable); see --list
+    #[arg(long, value_name = "WORDS")]
+    only: Vec<String>,
+    /// Say what would be measured, and stop
+    #[arg(long)]
+    list: bool,
+    /// One second a run
+    #[arg(long)]
+    quick: bool,
+    /// Runs of each side
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Measured seconds of each run [default: 3, or 1 with --quick]
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Write all results as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Put the tables into a file, between its bench-peers markers
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// farblock's release build [default: beside this program]
+    #[arg(long, value_name = "FILE")]
+    farblock: Option<PathBuf>,
+    /// Where the disk file goes: a real disk
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    directory: PathBuf,
+    /// Size of each disk in MiB
+    #[arg(long, default_value_t = DISK_MIB)]
+    disk_mib: u64,
+    /// Processor of the targets
+    #[arg(long, default_value_t = 0)]
+    target_cpu: usize,
+    /// Processor of the hosts
+    #[arg(long, default_value_t = 1)]
+    host_cpu: usize,
+}
+
+/// Runs the stand.
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let rows = work::choose(work::all(), &options.only);
+    if rows.is_empty() {
+        return Err("nothing is called that: --list says what there is".to_owned());
+    }
+    if options.list {
+        for row in &rows {
+            let sides: Vec<&str> = row.sides.iter().map(|side| side.name).collect();
+            println!("{}: {}", row.slug(), sides.join(", "));
+        }
+        return Ok(());
+    }
+    let file = DiskFile::create(&options.directory, options.disk_mib)?;
+    let means = means(options, &file)?;
+    let seconds = options.seconds.unwrap_or(if options.quick { 1.0 } else { 3.0 });
+    let times = Times {
+        ramp: Duration::from_secs_f64(if options.quick { 0.3 } else { 0.7 }),
+        runtime: Duration::try_from_secs_f64(seconds).map_err(|_| "--seconds is no time")?,
+    };
+    let mut stand = Stand {
+        means: &means,
+        times,
+        rounds: options.rounds.max(1),
+        servers: HashMap::new(),
+        missing: Vec::new(),
+        done: 0,
+        all: rows.iter().map(|row| row.sides.len()).sum::<usize>() * options.rounds as usize,
+        began: Instant::now(),
+    };
+    let reports = rows.iter().map(|row| stand.measure(row)).collect();
+    let missing = std::mem::take(&mut stand.missing);
+    drop(stand);
+    let report = report::Report::new(reports, missing, options.rounds, times);
+    print!("{}", report.markdown());
+    if let Some(path) = &options.json {
+        write(path, &report.json())?;
+    }
+    if let Some(path) = &options.markdown {
+        let before = fs::read_to_string(path).unwrap_or_default();
+        write(path, &report::between_markers(&before, &report.markdown()))?;
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("cannot write to {}: {error}", path.display()))
+}
+
+fn means(options: &Options, file: &DiskFile) -> Result<Means, String> {
+    let xtask = std::env::current_exe().map_err(|error| format!("who am I? {error}"))?;
+    let farblock = options.farblock.clone().unwrap_or_else(|| xtask.with_file_name("farblock"));
+    if !farblock.is_file() {
+        return Err(format!(
+            "there is no {}: build it with `cargo build --release -p farblock`, or say --farblock",
+            farblock.display()
+        ));
+    }
+    let cpus = std::thread::available_parallelism().map_or(1, |count| count.get());
+    if options.target_cpu == options.host_cpu || cpus < 2 {
+        return Err("target and host each need a processor of their own".to_owned());
+    }
+    Ok(Means {
+        farblock,
+        xtask,
+        file: file.0.clone(),
+        disk_bytes: options.disk_mib << 20,
+        target_cpu: options.target_cpu,
+        host_cpu: options.host_cpu,
+    })
+}
+
+/// Files full of random data, removed at the end.
+struct DiskFile(PathBuf);
+
+impl DiskFile {
+    fn create(directory: &Path, mib: u64) -> Result<DiskFile, String> {
+        let path = directory.join(format!("farblock-bench-peers-{}.img", std::process::id()));
+        let fill = || {
+            let mut random = File::open("/dev/urandom")?;
+            let mut file = File::create_new(&path)?;
+            let mut chunk = vec![0; 1 << 20];
+            for _ in 0..mib {
+                random.read_exact(&mut chunk)?;
+                file.write_all(&chunk)?;
+            }
+            file.sync_all()
+        };
+        let made = DiskFile(path.clone());
+        fill().map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+        Ok(made)
+    }
+}
+
+impl Drop for DiskFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+        for copy in sides::FILE_COPIES {
+            let _ = fs::remove_file(sides::copy_of(&self.0, copy));
+        }
+    }
+}
+
+/// The stand while it runs.
+struct Stand<'a> {
+    means: &'a Means,
+    times: Times,
+    rounds: u32,
+    /// Targets of the backend that is measured; why one could not be started.
+    servers: HashMap<(Target, Backend), Result<Option<Server>, String>>,
+    missing: Vec<String>,
+    done: usize,
+    all: usize,
+    began: Instant,
+}
+
+impl Stand<'_> {
+    fn measure(&mut self, row: &Row) -> RowReport {
+        self.servers.retain(|(_, backend), _| *backend == row.backend);
+        let mut sides: Vec<SideReport> = row.sides.iter().map(SideReport::new).collect();
+        for round in 0..self.rounds {
+            for turn in 0..sides.len() {
+                let index = (turn + round as usize) % sides.len();
+                let side = row.sides[index];
+                let result = match &sides[index].error {
+                    Some(_) => None, // it will not get better
+                    None => Some(self.run_quietly(side, row)),
+                };
+                self.done += 1;
+                self.tell(row, side, round, result.as_ref());
+                match result {
+                    Some(Ok(figures)) => sides[index].runs.push(figures),
+                    Some(Err(sentence)) => sides[index].error = Some(sentence),
+                    None => {}
+                }
+            }
+        }
+        for side in &mut sides {
+            side.median = measure::median(&side.runs);
+        }
+        RowReport::new(row, sides)
+    }
+
+    /// Runs a side, again if there was noise: the quietest run counts.
+    fn run_quietly(&mut self, side: Side, row: &Row) -> Result<Figures, String> {
+        let key = (side.target, row.backend);
+        if !self.servers.contains_key(&key) {
+            let server = self.means.serve(side.target, row.backend);
+            if let Ok(Some(server)) = &server {
+                server.process.pause();
+            }
+            if let Err(sentence) = &server
+                && !self.missing.contains(sentence)
+            {
+                self.missing.push(sentence.clone());
+            }
+            self.servers.insert(key, server);
+        }
+        let server = self.servers[&key].as_ref().map_err(String::clone)?.as_ref();
+        let mut best = measure::run(self.means, side, row, server, self.times)?;
+        for _ in 1..REPEATS {
+            if best.noise_percent <= measure::NOISE_PERCENT {
+                break;
+            }
+            measure::wait_for_quiet();
+            let again = measure::run(self.means, side, row, server, self.times)?;
+            if again.noise_percent < best.noise_percent {
+                best = again;
+            }
+        }
+        Ok(best)
+    }
+
+    fn tell(&self, row: &Row, side: Side, round: u32, result: Option<&Result<Figures, String>>) {
+        let said = match result {
+            Some(Ok(figures)) => {
+                let p50 = figures.p50_us.map_or(String::new(), |us| format!(", p50 {us:.1} µs"));
+                let noise = match figures.noise_percent {
+                    noise if noise > measure::NOISE_PERCENT => {
+                        format!(" (NOISE: others used {noise:.0} % of a processor)")
+                    }
+                    _ => String::new(),
+                };
+                format!("{:.0} IOPS{p50}{noise}", figures.iops)
+            }
+            Some(Err(sentence)) => sentence.clone(),
+            None => "failed before".to_owned(),
+        };
+        let each = self.began.elapsed().div_f64(self.done as f64);
+        let left = each.mul_f64((self.all - self.done) as f64);
+        eprintln!(
+            "[{}/{}, {} min left] {} {}, round {}: {said}",
+            self.done,
+            self.all,
+            left.as_secs().div_ceil(60),
+            row.slug(),
+            side.name,
+            round + 1,
+        );
+    }
+}

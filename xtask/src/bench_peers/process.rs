@@ -1,0 +1,154 @@
+//! Processes of the stand: pinned when they start, paused between their turns, gone at the end.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use farblock_bench::CpuSource;
+use farblock_bench::cpu::{OtherProcess, resident_memory_bytes};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// How long a process may take to end once it should.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Lines of a process that a complaint about it quotes.
+const QUOTED_LINES: usize = 4;
+
+/// A process. It is killed when this is dropped.
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+    pid: Pid,
+    cpu: OtherProcess,
+    output: Receiver<String>,
+    /// All lines so far, of both outputs.
+    lines: Vec<String>,
+}
+
+impl Process {
+    /// Starts a command on one processor.
+    pub(crate) fn start(mut command: Command, cpu: usize) -> Result<Process, String> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let name = name.rsplit('/').next().unwrap_or_default().to_owned();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = spawn_pinned(&mut command, cpu)
+            .map_err(|error| format!("cannot start {}: {error}", describe(&command)))?;
+        let (sender, output) = mpsc::channel();
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        follow(stdout.expect("it is piped"), sender.clone());
+        follow(stderr.expect("it is piped"), sender);
+        let cpu = OtherProcess::new(child.id())
+            .map_err(|error| format!("cannot read the processor time of {name}: {error}"))?;
+        let pid = Pid::from_child(&child);
+        Ok(Process { name, child, pid, cpu, output, lines: Vec::new() })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn cpu_time(&self) -> Duration {
+        self.cpu.cpu_time()
+    }
+
+    pub(crate) fn memory_bytes(&self) -> Option<u64> {
+        resident_memory_bytes(self.id())
+    }
+
+    /// Stops it without ending it, so that it uses no processor while another is measured.
+    pub(crate) fn pause(&self) {
+        let _ = kill_process(self.pid, Signal::STOP);
+    }
+
+    pub(crate) fn resume(&self) {
+        let _ = kill_process(self.pid, Signal::CONT);
+    }
+
+    /// Waits for a line that `wanted` finds something in.
+    pub(crate) fn wait_for<T>(&mut self, wanted: impl Fn(&str) -> Option<T>) -> Result<T, String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.output.recv_timeout(left) {
+                Ok(line) => {
+                    let found = wanted(&line);
+                    self.lines.push(line);
+                    if let Some(found) = found {
+                        return Ok(found);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => return Err(self.complain("did not get ready")),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.complain("ended")),
+            }
+        }
+    }
+
+    /// Waits for its end, and gives its output.
+    pub(crate) fn finish(mut self, limit: Duration) -> Result<String, String> {
+        let deadline = Instant::now() + limit + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.output.recv_timeout(left) {
+                Ok(line) => self.lines.push(line),
+                Err(RecvTimeoutError::Timeout) => return Err(self.complain("did not end in time")),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        match self.child.wait() {
+            Ok(status) if status.success() => Ok(self.lines.join("\n")),
+            Ok(status) => Err(self.complain(&format!("failed ({status})"))),
+            Err(error) => Err(self.complain(&format!("cannot be waited for: {error}"))),
+        }
+    }
+
+    fn complain(&mut self, what: &str) -> String {
+        self.lines.extend(self.output.try_iter());
+        let first = self.lines.len().saturating_sub(QUOTED_LINES);
+        format!("{} {what}: {}", self.name, self.lines[first..].join(" / "))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.resume();
+        let _ = kill_process(self.pid, Signal::TERM);
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < deadline {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A command as one would type it.
+pub(crate) fn describe(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// A child inherits the processors of the thread that starts it.
+fn spawn_pinned(command: &mut Command, cpu: usize) -> std::io::Result<Child> {
+    let before = sched_getaffinity(None)?;
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    sched_setaffinity(None, &only)?;
+    let child = command.spawn();
+    sched_setaffinity(None, &before)?;
+    child
+}
+
+fn follow(output: impl std::io::Read + Send + 'static, lines: mpsc::Sender<String>) {
+    thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if lines.send(line).is_err() {
+                return;
+            }
+        }
+    });
+}

@@ -1,0 +1,110 @@
+//! farblock itself, as users run it.
+
+use std::process::Command;
+
+use farblock_bench::Report;
+use serde_json::Value;
+
+use super::{Client, Endpoint, Means, Measured, Server, Times};
+use crate::bench_peers::process::Process;
+use crate::bench_peers::work::{Backend, Load, MIX_READ};
+
+pub(super) fn serve(means: &Means, backend: Backend) -> Result<Server, String> {
+    let mut command = Command::new(&means.farblock);
+    let disk = match backend {
+        // farblock lets no two programs write to one file.
+        Backend::File => format!("file:{}", means.file_for("farblock")?.display()),
+        _ => disk(means, backend),
+    };
+    command.args(["serve", "--json", "--listen", "127.0.0.1:0", &disk]);
+    let mut process = Process::start(command, means.target_cpu)?;
+    let endpoint = process.wait_for(parse_listening)?;
+    if backend == Backend::Mem {
+        fill(means, &endpoint)?;
+    }
+    Ok(Server { process, endpoint })
+}
+
+/// Writes data to a memory disk of any NVMe/TCP target: what was never written is read faster.
+pub(super) fn fill(means: &Means, endpoint: &Endpoint) -> Result<(), String> {
+    let mut command = Command::new(&means.farblock);
+    command.args(["--quiet", "copy"]).arg(&means.file).arg(url(endpoint));
+    let limit = std::time::Duration::from_secs(60);
+    Process::start(command, means.host_cpu)?.finish(limit).map(drop)
+}
+
+fn disk(means: &Means, backend: Backend) -> String {
+    match backend {
+        Backend::Mem => format!("mem:{}", means.disk_bytes),
+        Backend::Null => format!("null:{}", means.disk_bytes),
+        Backend::File => format!("file:{}", means.file.display()),
+    }
+}
+
+fn url(endpoint: &Endpoint) -> String {
+    format!("nvme+tcp://{}/{}?ns=1", endpoint.address, endpoint.name)
+}
+
+pub(super) fn local(means: &Means, backend: Backend, load: &Load, times: Times) -> Client {
+    bench(means, &disk(means, backend), load, times)
+}
+
+pub(super) fn remote(means: &Means, endpoint: &Endpoint, load: &Load, times: Times) -> Client {
+    let mut client = bench(means, &url(endpoint), load, times);
+    if load.digests {
+        client.command.args(["--header-digest", "--data-digest"]);
+    }
+    client
+}
+
+fn bench(means: &Means, disk: &str, load: &Load, times: Times) -> Client {
+    let mut command = Command::new(&means.farblock);
+    command
+        .args(["bench", disk, "--quiet", "--json", "-", "--allow-writes"])
+        .args(["--rw", load.rw.name(), "--bs", &load.block_size()])
+        .args(["--iodepth", &load.depth_each().to_string()])
+        .args(["--rwmixread", &MIX_READ.to_string()])
+        .args(["--size", &means.disk_bytes.to_string()])
+        .args(["--runtime", &times.runtime.as_secs_f64().to_string()])
+        .args(["--ramp-time", &times.ramp.as_secs_f64().to_string()]);
+    if load.connections > 1 {
+        command.args(["--queues", &load.connections.to_string()]);
+    }
+    if let Some(rate) = load.rate {
+        command.args(["--rate-iops", &rate.to_string()]);
+    }
+    Client { command, begins: None, parse }
+}
+
+/// The line that `farblock serve --json` prints.
+fn parse_listening(line: &str) -> Option<Endpoint> {
+    let value: Value = serde_json::from_str(line).ok()?;
+    let address = value["listening"][0].as_str()?.parse().ok()?;
+    let name = value["subsystems"][0]["nqn"].as_str()?.to_owned();
+    Some(Endpoint { address, name })
+}
+
+fn parse(output: &str, _: &Load) -> Result<Measured, String> {
+    let start = output.find('{').ok_or("farblock bench printed no report")?;
+    let report = Report::from_json(&output[start..])
+        .map_err(|error| format!("farblock bench printed no report: {error}"))?;
+    let pattern = report.patterns.first().ok_or("farblock bench measured nothing")?;
+    let figures = pattern.remote.as_ref().or(pattern.local.as_ref());
+    figures.map(Measured::from).ok_or_else(|| {
+        let errors = pattern.errors.iter().map(|error| error.message.as_str());
+        errors.collect::<Vec<_>>().join("; ")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_it_listens() {
+        let line = r#"{"listening":["127.0.0.1:45751"],"subsystems":[{"nqn":"nqn.x","n":1}]}"#;
+        let endpoint = parse_listening(line).expect("a good line");
+        assert_eq!(url(&endpoint), "nvme+tcp://127.0.0.1:45751/nqn.x?ns=1");
+        assert!(parse_listening("warning: something else").is_none());
+    }
+}

@@ -1,0 +1,203 @@
+//! What is measured: loads, what they are put on, and which peers take part.
+
+use farblock_bench::Rw;
+use serde::Serialize;
+
+use super::sides::{self, Side};
+
+/// What the targets share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Backend {
+    /// Memory.
+    Mem,
+    /// Nothing: reads give what happens to be there, writes are forgotten.
+    Null,
+    /// A file on a disk, without the page cache.
+    File,
+}
+
+impl Backend {
+    pub(crate) const ALL: [Backend; 3] = [Backend::Mem, Backend::Null, Backend::File];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Backend::Mem => "mem",
+            Backend::Null => "null",
+            Backend::File => "file",
+        }
+    }
+}
+
+/// One load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Load {
+    pub(crate) rw: Rw,
+    pub(crate) block_bytes: u32,
+    /// I/Os in flight on all connections together.
+    pub(crate) depth: u32,
+    pub(crate) connections: u32,
+    /// I/Os per second at most.
+    pub(crate) rate: Option<u32>,
+    /// Header and data digests.
+    pub(crate) digests: bool,
+}
+
+/// Reads in a hundred I/Os of mixed loads.
+pub(crate) const MIX_READ: u8 = 70;
+
+impl Load {
+    pub(crate) const fn new(rw: Rw, block_bytes: u32, depth: u32, connections: u32) -> Load {
+        Load { rw, block_bytes, depth, connections, rate: None, digests: false }
+    }
+
+    /// I/Os in flight on each connection.
+    pub(crate) fn depth_each(&self) -> u32 {
+        self.depth / self.connections
+    }
+
+    pub(crate) fn block_size(&self) -> String {
+        match self.block_bytes {
+            bytes if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
+            bytes => format!("{}k", bytes >> 10),
+        }
+    }
+
+    /// `4k-randread-qd32-c1`: what `--only` looks at, after the backend's name.
+    pub(crate) fn slug(&self) -> String {
+        let mut slug =
+            format!("{}-{}-qd{}-c{}", self.block_size(), self.rw, self.depth, self.connections);
+        if let Some(rate) = self.rate {
+            slug += &format!("-rate{rate}");
+        }
+        if self.digests {
+            slug += "-digests";
+        }
+        slug
+    }
+
+    /// `4k randread, QD 32, 1 connection`.
+    pub(crate) fn words(&self) -> String {
+        let connections = match self.connections {
+            1 => "1 connection".to_owned(),
+            count => format!("{count} connections"),
+        };
+        let rate = self.rate.map_or(String::new(), |rate| format!(", at most {rate} IOPS"));
+        let digests = if self.digests { ", digests" } else { "" };
+        format!(
+            "{} {}, QD {}, {connections}{rate}{digests}",
+            self.block_size(),
+            self.rw,
+            self.depth
+        )
+    }
+}
+
+/// A load on a backend, and who takes part.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) backend: Backend,
+    pub(crate) load: Load,
+    pub(crate) sides: Vec<Side>,
+}
+
+impl Row {
+    pub(crate) fn slug(&self) -> String {
+        format!("{}-{}", self.backend.name(), self.load.slug())
+    }
+}
+
+/// Everything, in the order in which it is measured.
+pub(crate) fn all() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for backend in Backend::ALL {
+        let mut push = |load: Load, sides: &[Side]| {
+            let takes_part = |side: &&Side| side.supports(backend, &load);
+            let sides: Vec<Side> = sides.iter().filter(takes_part).copied().collect();
+            rows.push(Row { backend, load, sides });
+        };
+        for rw in [Rw::RandRead, Rw::RandWrite] {
+            for depth in [1, 32, 128] {
+                push(Load::new(rw, 4 << 10, depth, 1), &sides::ALL);
+            }
+            for depth in [32, 128] {
+                for connections in [4, 16] {
+                    push(Load::new(rw, 4 << 10, depth, connections), &sides::PAIRS);
+                }
+            }
+        }
+        for (bytes, depth) in [(64 << 10, 32), (1 << 20, 8)] {
+            for rw in [Rw::RandRead, Rw::RandWrite] {
+                push(Load::new(rw, bytes, depth, 1), &sides::ALL);
+            }
+        }
+        push(Load::new(Rw::RandRw, 4 << 10, 32, 1), &sides::PAIRS);
+        if backend == Backend::Mem {
+            for rw in [Rw::RandRead, Rw::RandWrite] {
+                let load = Load::new(rw, 4 << 10, 32, 1);
+                push(Load { digests: true, ..load }, &sides::PAIRS);
+                push(Load { rate: Some(RATE), ..load }, &sides::PAIRS);
+            }
+        }
+        if backend == Backend::Null {
+            for connections in [1, 10, 100, 1000] {
+                push(Load::new(Rw::RandRead, 4 << 10, 1000, connections), &sides::PAIRS);
+            }
+        }
+    }
+    rows
+}
+
+/// The fixed load, in I/Os per second.
+pub(crate) const RATE: u32 = 20_000;
+
+/// Rows, or sides of them, whose name holds all words of `patterns`, separated by spaces. A side's
+/// name comes after the row's: `mem 4k-randread spdk`.
+pub(crate) fn choose(mut rows: Vec<Row>, patterns: &[String]) -> Vec<Row> {
+    if patterns.is_empty() {
+        return rows;
+    }
+    for row in &mut rows {
+        let slug = row.slug();
+        row.sides.retain(|side| {
+            let name = format!("{slug} {}", side.name);
+            patterns.iter().any(|pattern| pattern.split(' ').all(|word| name.contains(word)))
+        });
+    }
+    rows.retain(|row| !row.sides.is_empty());
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        let load = Load::new(Rw::RandRead, 4096, 32, 4);
+        assert_eq!((load.slug(), load.depth_each()), ("4k-randread-qd32-c4".to_owned(), 8));
+        let load = Load { rate: Some(7), digests: true, ..Load::new(Rw::RandRw, 1 << 20, 8, 1) };
+        assert_eq!(load.slug(), "1M-randrw-qd8-c1-rate7-digests");
+        assert_eq!(load.words(), "1M randrw, QD 8, 1 connection, at most 7 IOPS, digests");
+    }
+
+    #[test]
+    fn every_row_is_whole_and_there_once() {
+        let rows = all();
+        let slugs: std::collections::HashSet<_> = rows.iter().map(Row::slug).collect();
+        assert_eq!(slugs.len(), rows.len());
+        for row in &rows {
+            assert!(!row.sides.is_empty(), "{}", row.slug());
+            assert_eq!(row.load.depth_each() * row.load.connections, row.load.depth);
+        }
+    }
+
+    #[test]
+    fn rows_are_chosen_by_words() {
+        let chosen = |pattern: &str| choose(all(), &[pattern.to_owned()]);
+        assert_eq!(choose(all(), &[]).len(), all().len());
+        let rows = chosen("mem-4k-randread-qd32-c1 floor");
+        assert!(!rows.is_empty() && rows.iter().all(|row| row.sides.len() == 1), "{rows:?}");
+        assert!(chosen("nothing").is_empty());
+    }
+}

@@ -1,0 +1,89 @@
+//! Either end of the floor as a process of its own.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Args;
+use farblock_bench::floor::{Drive, Server};
+use farblock_bench::{Cancel, Meters, Pattern, Rw, parse_size};
+
+/// Answer `floor-drive` until killed
+#[derive(Args)]
+pub(crate) struct ServeOptions {
+    /// Where to listen
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Threads
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Processors to pin them to
+    #[arg(long, value_delimiter = ',')]
+    cpus: Vec<usize>,
+}
+
+/// Measure what bare sockets move: prints figures as JSON
+#[derive(Args)]
+pub(crate) struct DriveOptions {
+    /// A `floor-serve`
+    server: SocketAddr,
+    /// randread, randwrite or randrw
+    #[arg(long)]
+    rw: Rw,
+    /// Bytes of one I/O
+    #[arg(long, default_value = "4k")]
+    bs: String,
+    /// I/Os in flight on each connection
+    #[arg(long, default_value_t = 1)]
+    iodepth: u32,
+    /// Connections
+    #[arg(long, default_value_t = 1)]
+    connections: u32,
+    /// Reads in a hundred I/Os, for randrw
+    #[arg(long, default_value_t = 50)]
+    rwmixread: u8,
+    /// Threads
+    #[arg(long, default_value_t = 1)]
+    threads: u32,
+    /// Processors to pin them to
+    #[arg(long, value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// Measured seconds
+    #[arg(long, default_value_t = 3.0)]
+    runtime: f64,
+    /// Seconds before that
+    #[arg(long, default_value_t = 0.5)]
+    ramp_time: f64,
+}
+
+pub(crate) fn serve(options: &ServeOptions) -> Result<(), String> {
+    let server = Server::start(options.listen, options.threads, &options.cpus)
+        .map_err(|error| format!("cannot listen on {}: {error}", options.listen))?;
+    println!("listening on {}", server.address());
+    loop {
+        std::thread::park();
+    }
+}
+
+pub(crate) fn drive(options: &DriveOptions) -> Result<(), String> {
+    let bytes = parse_size(&options.bs).and_then(|bytes| u32::try_from(bytes).ok());
+    let bytes = bytes.ok_or_else(|| format!("{} is no size such as 4k or 1M", options.bs))?;
+    let mut pattern = Pattern::new(options.rw, bytes, options.connections, options.iodepth);
+    pattern.rwmixread = options.rwmixread;
+    pattern.validate().map_err(|error| error.to_string())?;
+    let seconds = |value: f64| {
+        Duration::try_from_secs_f64(value).map_err(|_| format!("{value} is no number of seconds"))
+    };
+    let load = Drive {
+        pattern,
+        threads: options.threads,
+        cpus: options.cpus.clone(),
+        ramp: seconds(options.ramp_time)?,
+        runtime: seconds(options.runtime)?,
+        meters: Meters::default(),
+    };
+    let figures = farblock_bench::floor::drive(options.server, &load, &Cancel::new())
+        .map_err(|error| error.to_string())?;
+    let json = serde_json::to_string(&figures).expect("figures are plain data");
+    println!("{json}");
+    Ok(())
+}

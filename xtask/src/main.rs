@@ -1,0 +1,45 @@
+//! What developers of farblock run besides its tests: `cargo run --release -p xtask -- COMMAND`.
+//!
+//! `bench-peers` is the measuring stand; the other commands are the parts of it that need a process
+//! of their own. Linux only, as the peers are.
+
+#![forbid(unsafe_code)]
+
+#[cfg(target_os = "linux")]
+mod bench_peers;
+#[cfg(target_os = "linux")]
+mod floor;
+
+use std::process::ExitCode;
+
+#[cfg(target_os = "linux")]
+fn main() -> ExitCode {
+    use clap::Parser;
+
+    #[derive(Parser)]
+    #[command(name = "xtask", about = "What developers of farblock run besides its tests")]
+    enum Command {
+        BenchPeers(bench_peers::Options),
+        FloorServe(floor::ServeOptions),
+        FloorDrive(floor::DriveOptions),
+    }
+
+    let result = match Command::parse() {
+        Command::BenchPeers(options) => bench_peers::run(&options),
+        Command::FloorServe(options) => floor::serve(&options),
+        Command::FloorDrive(options) => floor::drive(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("error: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() -> ExitCode {
+    eprintln!("error: the measuring stand needs Linux");
+    ExitCode::FAILURE
+}
