@@ -8,3 +8,5 @@
 //! # Not implemented
 //!
 //! Choosing a way, supervising it and remembering it across a restart are the command line's work.
+
+pub mod nbd;

@@ -1,0 +1,289 @@
+//! Where a server listens: a Unix socket or a port of this machine, and how it is bound.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+#[cfg(unix)]
+use std::path::Path;
+use std::path::PathBuf;
+
+/// Clients that the system queues before they are accepted.
+const BACKLOG: i32 = 128;
+
+/// Where a server listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Address {
+    /// A Unix socket, which only its owner may use.
+    Unix(PathBuf),
+    /// A TCP port of this machine; port 0 takes a free one.
+    Tcp(SocketAddr),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => write!(f, "{}", path.display()),
+            Address::Tcp(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+impl Address {
+    /// How clients name an export there: an NBD URI, without which most of them can do nothing.
+    #[must_use]
+    pub fn uri(&self, export: &str) -> String {
+        let export = escape(export.as_bytes());
+        match self {
+            Address::Unix(path) => {
+                let path = escape(path.as_os_str().as_encoded_bytes());
+                format!("nbd+unix:///{export}?socket={path}")
+            }
+            Address::Tcp(address) => format!("nbd://{address}/{export}"),
+        }
+    }
+}
+
+/// Bytes as part of a URI.
+fn escape(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for &byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+/// Why nobody can be listened to there. Shown, it says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// The port is none of this machine alone.
+    NotLoopback(SocketAddr),
+    /// The system has no Unix sockets.
+    NoUnixSockets,
+    /// Somebody else listens there.
+    InUse(Address),
+    /// There is something at the path that is no socket.
+    NotASocket(PathBuf),
+    /// The path is longer than the system takes.
+    TooLong(PathBuf),
+    /// What the system says.
+    System(Address, io::Error),
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenError::NotLoopback(address) => write!(
+                f,
+                "NBD asks nobody who they are, so it is served to this machine only: listen on \
+                 127.0.0.1 or a Unix socket instead of {address}"
+            ),
+            ListenError::NoUnixSockets => {
+                f.write_str("there are no Unix sockets here: listen on a port of 127.0.0.1")
+            }
+            ListenError::InUse(address) => {
+                write!(f, "somebody listens at {address} already: choose another address")
+            }
+            ListenError::NotASocket(path) => {
+                let path = path.display();
+                write!(f, "{path} is no socket: choose another path, or remove what is there")
+            }
+            ListenError::TooLong(path) => {
+                let path = path.display();
+                write!(f, "the path {path} is too long for a socket: take one below 108 bytes")
+            }
+            ListenError::System(address, error) => {
+                write!(f, "cannot listen at {address}: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ListenError {}
+
+/// A bound socket. Dropping it removes a Unix socket's path, if it is still this socket's.
+pub(super) struct Listener {
+    pub(super) socket: Socket,
+    pub(super) address: Address,
+    #[cfg(unix)]
+    identity: Option<(u64, u64)>,
+}
+
+/// What accepts clients.
+pub(super) enum Socket {
+    Tcp(mio::net::TcpListener),
+    #[cfg(unix)]
+    Unix(mio::net::UnixListener),
+}
+
+impl Socket {
+    pub(super) fn source(&mut self) -> &mut dyn mio::event::Source {
+        match self {
+            Socket::Tcp(listener) => listener,
+            #[cfg(unix)]
+            Socket::Unix(listener) => listener,
+        }
+    }
+
+    /// The next client, and who that is.
+    pub(super) fn accept(&self) -> io::Result<(TcpStream, String)> {
+        match self {
+            Socket::Tcp(listener) => {
+                let (stream, peer) = listener.accept()?;
+                Ok((stream.into(), peer.to_string()))
+            }
+            #[cfg(unix)]
+            Socket::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                Ok(from_unix(std::os::fd::OwnedFd::from(stream)))
+            }
+        }
+    }
+}
+
+/// A Unix stream socket as the reactor takes it: it does nothing with a stream that a Unix socket
+/// cannot do. Also says who is at its other end.
+#[cfg(unix)]
+pub(super) fn from_unix(socket: std::os::fd::OwnedFd) -> (TcpStream, String) {
+    #[cfg(target_os = "linux")]
+    let peer = rustix::net::sockopt::socket_peercred(&socket)
+        .map(|who| format!("process {} of user {}", who.pid.as_raw_nonzero(), who.uid.as_raw()));
+    #[cfg(not(target_os = "linux"))]
+    let peer = Err(());
+    (TcpStream::from(socket), peer.unwrap_or_else(|_| "a local client".to_owned()))
+}
+
+/// Binds, and listens.
+pub(super) fn bind(address: &Address) -> Result<Listener, ListenError> {
+    match address {
+        Address::Tcp(address) => bind_tcp(*address),
+        #[cfg(unix)]
+        Address::Unix(path) => bind_unix(path),
+        #[cfg(not(unix))]
+        Address::Unix(_) => Err(ListenError::NoUnixSockets),
+    }
+}
+
+fn failed(address: &Address, error: io::Error) -> ListenError {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => ListenError::InUse(address.clone()),
+        _ => ListenError::System(address.clone(), error),
+    }
+}
+
+fn bind_tcp(address: SocketAddr) -> Result<Listener, ListenError> {
+    if !address.ip().is_loopback() {
+        return Err(ListenError::NotLoopback(address));
+    }
+    let listen = || -> io::Result<TcpListener> {
+        let domain = socket2::Domain::for_address(address);
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+        // On Windows the option means something else: two programs on one port.
+        #[cfg(unix)]
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    };
+    let listener = listen().map_err(|error| failed(&Address::Tcp(address), error))?;
+    let bound = listener.local_addr().unwrap_or(address);
+    Ok(Listener {
+        socket: Socket::Tcp(mio::net::TcpListener::from_std(listener)),
+        address: Address::Tcp(bound),
+        #[cfg(unix)]
+        identity: None,
+    })
+}
+
+#[cfg(unix)]
+fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
+    use std::os::unix::fs::PermissionsExt;
+    let address = Address::Unix(path.to_path_buf());
+    let Ok(name) = socket2::SockAddr::unix(path) else {
+        return Err(ListenError::TooLong(path.to_path_buf()));
+    };
+    make_way(path, &name)?;
+    let listen = || -> io::Result<std::os::unix::net::UnixListener> {
+        let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+        socket.bind(&name)?;
+        // Nobody can connect before it listens, so nobody slips in before this.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        Ok(std::os::fd::OwnedFd::from(socket).into())
+    };
+    let listener = listen().map_err(|error| failed(&address, error))?;
+    let socket = Socket::Unix(mio::net::UnixListener::from_std(listener));
+    Ok(Listener { socket, address, identity: identity(path) })
+}
+
+/// Removes a socket that a server left behind which did not come to its end.
+#[cfg(unix)]
+fn make_way(path: &Path, name: &socket2::SockAddr) -> Result<(), ListenError> {
+    use std::os::unix::fs::FileTypeExt;
+    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        return Err(ListenError::NotASocket(path.to_path_buf()));
+    }
+    let address = Address::Unix(path.to_path_buf());
+    let probe = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).and_then(
+        |socket| {
+            socket.set_nonblocking(true)?;
+            socket.connect(name)
+        },
+    );
+    match probe {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            tracing::info!("removing the socket {address}, which nobody listens to any more");
+            std::fs::remove_file(path).map_err(|error| failed(&address, error))
+        }
+        // Somebody answers, or has too much to do to answer now.
+        Ok(()) => Err(ListenError::InUse(address)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(ListenError::InUse(address)),
+        Err(error) => Err(failed(&address, error)),
+    }
+}
+
+/// Tells one file from another of the same name.
+#[cfg(unix)]
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let found = std::fs::symlink_metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+#[cfg(unix)]
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Address::Unix(path) = &self.address
+            && self.identity.is_some()
+            && identity(path) == self.identity
+        {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris() {
+        let unix = Address::Unix("/run/a b.sock".into());
+        assert_eq!(unix.uri("disk"), "nbd+unix:///disk?socket=/run/a%20b.sock");
+        let tcp = Address::Tcp(([127, 0, 0, 1], 10809).into());
+        assert_eq!(tcp.uri(""), "nbd://127.0.0.1:10809/");
+    }
+
+    #[test]
+    fn only_this_machine() {
+        let error = bind(&Address::Tcp(([0, 0, 0, 0], 0).into())).err().expect("refused");
+        assert!(error.to_string().contains("listen on 127.0.0.1"), "{error}");
+    }
+}

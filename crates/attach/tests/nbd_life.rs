@@ -1,0 +1,159 @@
+//! A server's beginning and end, and where it listens.
+#![cfg(target_os = "linux")]
+
+mod nbd_support;
+
+use farblock_attach::nbd::{Address, Config, Server};
+use nbd_support::*;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+fn at(path: &Path) -> Config {
+    Config::new(Some(Address::Unix(path.to_path_buf())))
+}
+
+fn refusal(config: &Config) -> String {
+    match Server::start(config, disk("mem:1MiB", 512)) {
+        Ok(_) => panic!("it started"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn a_unix_socket() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("disk.sock");
+    for engine in ENGINES {
+        let config = Config { engine, ..at(&path) };
+        let server = Server::start(&config, disk("mem:1MiB", 512)).expect("it starts");
+        assert_eq!(server.engine(), engine);
+        assert_eq!(server.address(), Some(&Address::Unix(path.clone())));
+        let found = std::fs::metadata(&path).expect("a socket");
+        assert!(found.file_type().is_socket());
+        assert_eq!(found.permissions().mode() & 0o777, 0o600, "for its owner only");
+        let stream = UnixStream::connect(&path).expect("somebody listens");
+        eventually("it is a client", || server.connections() == 1);
+        drop(stream);
+        eventually("it is none any more", || server.connections() == 0);
+        server.stop().expect("it stops");
+        assert!(!path.exists(), "the socket was left behind");
+    }
+}
+
+#[test]
+fn what_is_there_already() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("disk.sock");
+    // Left by a server that was killed.
+    drop(UnixListener::bind(&path).expect("a socket"));
+    let server = Server::start(&at(&path), disk("mem:1MiB", 512)).expect("it makes way");
+    assert!(refusal(&at(&path)).contains("somebody listens at"));
+    UnixStream::connect(&path).expect("the first server is still there");
+    // Somebody else's socket of the same name stays.
+    std::fs::remove_file(&path).expect("it is there");
+    let other = UnixListener::bind(&path).expect("a socket");
+    server.stop().expect("it stops");
+    assert!(path.exists());
+    drop(other);
+    std::fs::remove_file(&path).expect("it is there");
+    std::fs::write(&path, "text").expect("a file");
+    assert!(refusal(&at(&path)).contains("is no socket"));
+    assert_eq!(std::fs::read(&path).expect("a file"), b"text");
+    assert!(refusal(&at(&folder.path().join("x".repeat(120)))).contains("too long"));
+    assert!(refusal(&at(&folder.path().join("none/disk.sock"))).contains("No such file"));
+}
+
+#[test]
+fn a_port() {
+    let server = serve_tcp(ENGINES[0], disk("mem:1MiB", 512));
+    let Some(address @ Address::Tcp(port)) = server.address().cloned() else { panic!("no port") };
+    assert!(port.port() != 0);
+    assert!(refusal(&Config::new(Some(address))).contains("somebody listens at"));
+    let anywhere = Address::Tcp(([0, 0, 0, 0], 0).into());
+    assert!(refusal(&Config::new(Some(anywhere))).contains("asks nobody who they are"));
+    let config = Config { export: "x".repeat(5000), ..Config::new(None) };
+    assert!(refusal(&config).contains("has at most 4096 bytes"));
+}
+
+#[test]
+fn what_was_accepted_is_answered_before_the_end() {
+    for engine in ENGINES {
+        let disk = disk("delay:200ms,mem:1MiB", 512);
+        let server = serve(engine, Arc::clone(&disk));
+        let mut client = Client::simple(&server);
+        for cookie in 0..8 {
+            client.request(0, WRITE, cookie, cookie * 512, 512);
+            client.send(&[cookie as u8 + 1; 512]);
+        }
+        // Half of a ninth.
+        client.request(0, WRITE, 9, 9 * 512, 512);
+        client.send(&[9; 200]);
+        std::thread::sleep(Duration::from_millis(50));
+        let stopping = std::thread::spawn(move || server.stop());
+        for _ in 0..8 {
+            assert_eq!(client.reply(0).errno, 0);
+        }
+        client.expect_end();
+        stopping.join().expect("no panic").expect("it stops");
+        let server = serve(engine, disk);
+        let read = Client::simple(&server).read(0, 5120);
+        for (index, block) in read.chunks(512).enumerate() {
+            let expected = if index < 8 { index as u8 + 1 } else { 0 };
+            assert_eq!(block, [expected; 512], "block {index}");
+        }
+    }
+}
+
+#[test]
+fn idle_clients_do_not_keep_it() {
+    for engine in ENGINES {
+        let server = serve(engine, disk("mem:16MiB", 512));
+        let mut clients = vec![Client::raw(&server), Client::simple(&server)];
+        // In the middle of a large write.
+        let mut writing = Client::structured(&server);
+        writing.request(0, WRITE, 9, 0, 1 << 20);
+        writing.send(&[9; 50_000]);
+        clients.push(writing);
+        std::thread::sleep(Duration::from_millis(20));
+        let start = Instant::now();
+        server.stop().expect("it stops");
+        assert!(start.elapsed() < Duration::from_secs(2), "it took {:?}", start.elapsed());
+        clients.iter_mut().for_each(Client::expect_end);
+    }
+}
+
+#[test]
+fn a_client_that_takes_nothing_does_not_keep_it_for_ever() {
+    let server = serve(ENGINES[0], disk("mem:16MiB", 512));
+    let mut client = Client::simple(&server);
+    (0..20).for_each(|cookie| client.request(0, READ, cookie, 0, 1 << 20));
+    std::thread::sleep(Duration::from_millis(50));
+    let start = Instant::now();
+    server.stop().expect("it stops");
+    let seconds = start.elapsed().as_secs();
+    assert!((9..13).contains(&seconds), "it had {seconds} s");
+}
+
+#[test]
+fn another_size() {
+    let spy = Spy::new(disk("mem:1MiB", 512));
+    spy.blocks.store(1024, Ordering::Relaxed);
+    let server = serve(ENGINES[0], spy.clone());
+    let mut client = Client::simple(&server);
+    assert_eq!(client.call(0, READ, 512 << 10, 512).errno, EINVAL);
+    spy.blocks.store(2048, Ordering::Relaxed);
+    server.resized();
+    eventually("it is larger", || client.call(0, READ, 512 << 10, 512).errno == 0);
+    let mut late = Client::raw(&server);
+    late.flags(3);
+    let info = late.ask(6, b"", &[]).expect("there is an export");
+    assert_eq!(number(&info[0][2..10]), 1 << 20);
+    spy.blocks.store(1, Ordering::Relaxed);
+    server.resized();
+    eventually("it is smaller", || client.call(0, READ, 512, 512).errno == EINVAL);
+    assert_eq!(client.call(0, READ, 0, 512).errno, 0);
+}
