@@ -31,3 +31,5 @@ unit:
 ## The Linux kernel's host and target in a guest, against this build.
 interop: build
 	interop/linux/run.sh $(BINARY)
+	$(CARGO) build --release --locked -p farblock-attach --examples
+	interop/linux/nbd.sh $(dir $(BINARY))examples

@@ -2,7 +2,8 @@
 //!
 //! **What it is.** [`Server::start`] opens a namespace, listens on a Unix socket or a port of
 //! 127.0.0.1, and serves it with a few threads, each with a reactor and a queue of its own. QEMU,
-//! libnbd (nbdcopy, nbdinfo, nbdfuse), fio's nbd engine and the kernel's client know the protocol.
+//! libnbd (nbdcopy, nbdinfo, nbdfuse), fio's nbd engine and the kernel's client know the protocol;
+//! [`kernel`] makes `/dev/nbdN` of it.
 //!
 //! **Contract.** Clients see the namespace as it is: its size, its block size, whether it can be
 //! written and given back. The fixed newstyle negotiation; simple replies, and structured ones for
@@ -26,6 +27,8 @@
 mod address;
 mod connection;
 mod core;
+#[cfg(target_os = "linux")]
+pub mod kernel;
 pub mod limits;
 mod negotiate;
 mod request;

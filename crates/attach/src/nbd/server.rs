@@ -142,9 +142,16 @@ impl Server {
         self.shared.connected(stream, peer);
     }
 
+    /// Whether completed writes may be lost until a flush.
+    #[cfg(target_os = "linux")]
+    pub(super) fn has_volatile_cache(&self) -> bool {
+        self.shared.namespace().geometry().volatile_cache
+    }
+
     /// The namespace has another size now. Clients that come from now on see it, and requests are
-    /// held against it at once. NBD has no way to tell clients that are there: they have to connect
-    /// again.
+    /// held against it at once. NBD has no way to tell clients that are there: programs have to
+    /// connect again; the kernel's device is told with
+    /// [`kernel::resize`](super::kernel::resize).
     pub fn resized(&self) {
         self.shared.post_all(|| Message::Resized);
     }

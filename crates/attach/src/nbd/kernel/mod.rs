@@ -1,0 +1,251 @@
+//! The kernel's own NBD client: a server's disk as `/dev/nbdN`.
+//!
+//! Devices are made, told and unmade by generic netlink; the sockets that they get are one end of a
+//! pair, whose other end the [`Server`] of this process has. It takes root and the module `nbd`.
+//!
+//! The device goes on without this process only as far as it has to: reads and writes wait for
+//! [`Options::dead_connection_timeout`] until [`reconnect`] gives the device sockets of a new
+//! server. A process whose memory the kernel wants to write to such a device must not wait for that
+//! device: keep the process locked in memory, or the device off the swap.
+
+mod client;
+mod netlink;
+
+use super::Server;
+use super::wire::flag;
+use client::Disk;
+use netlink::{Attributes, Family};
+use std::fmt;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const FAMILY: &str = "nbd";
+const VERSION: u8 = 1;
+
+/// `NBD_CMD_…` of the kernel's netlink family.
+mod command {
+    pub(super) const CONNECT: u8 = 1;
+    pub(super) const DISCONNECT: u8 = 2;
+    pub(super) const RECONFIGURE: u8 = 3;
+}
+
+/// `NBD_ATTR_…`, and what is inside of `SOCKETS`.
+mod attribute {
+    pub(super) const INDEX: u16 = 1;
+    pub(super) const SIZE_BYTES: u16 = 2;
+    pub(super) const BLOCK_SIZE_BYTES: u16 = 3;
+    pub(super) const TIMEOUT: u16 = 4;
+    pub(super) const SERVER_FLAGS: u16 = 5;
+    pub(super) const SOCKETS: u16 = 7;
+    pub(super) const DEAD_CONN_TIMEOUT: u16 = 8;
+    pub(super) const BACKEND_IDENTIFIER: u16 = 10;
+    pub(super) const SOCKET_ITEM: u16 = 1;
+    pub(super) const SOCKET_FD: u16 = 1;
+}
+
+/// How the kernel connects.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Which device: `Some(3)` is `/dev/nbd3`; any free one otherwise.
+    pub index: Option<u32>,
+    /// Connections, each of which the kernel makes a hardware queue of.
+    pub connections: usize,
+    /// A request without an answer for so long is sent again on another connection, or fails. Zero:
+    /// it waits for ever.
+    pub timeout: Duration,
+    /// When every connection is dead, requests wait for [`reconnect`] so long before they fail.
+    /// Zero: they fail at once.
+    pub dead_connection_timeout: Duration,
+    /// Whose device it is, shown in `/sys/block/nbdN/backend`; [`reconnect`] has to name the same.
+    /// Kernels before 5.14 ignore it.
+    pub identifier: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            index: None,
+            connections: 1,
+            timeout: Duration::ZERO,
+            dead_connection_timeout: Duration::ZERO,
+            identifier: None,
+        }
+    }
+}
+
+/// A device of the kernel. It stays when this is dropped: [`disconnect`] ends it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Device {
+    /// Its number.
+    pub index: u32,
+}
+
+impl Device {
+    /// `/dev/nbdN`
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        format!("/dev/nbd{}", self.index).into()
+    }
+}
+
+/// Why the kernel did not do it. Shown, it says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel has no NBD client, or not now.
+    NoModule,
+    /// Only root may.
+    NotAllowed,
+    /// The device is another's already.
+    InUse(u32),
+    /// There is no such device, it is not connected, or its identifier is another.
+    NoDevice(u32),
+    /// The server does not answer the kernel's client.
+    Server(io::Error),
+    /// What else the kernel says.
+    System(io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoModule => f.write_str(
+                "the kernel has no NBD client now: run 'modprobe nbd' as root, or attach another \
+                 way if there is no such module",
+            ),
+            Error::NotAllowed => f.write_str("only root may make and change NBD devices"),
+            Error::InUse(index) => write!(
+                f,
+                "/dev/nbd{index} is in use: choose another, or end it with 'nbd-client -d'"
+            ),
+            Error::NoDevice(index) => {
+                write!(f, "/dev/nbd{index} is not connected, or is another disk's")
+            }
+            Error::Server(error) => write!(f, "the NBD server does not answer: {error}"),
+            Error::System(error) => write!(f, "the kernel's NBD client refuses: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Makes a device of the server's disk.
+///
+/// # Errors
+/// If the kernel refuses; there is no new device then.
+pub fn connect(server: &Server, options: &Options) -> Result<Device, Error> {
+    let mut family = family()?;
+    let (sockets, disk) = sockets(server, options)?;
+    // The kernel takes these for a cache that forgets, and shows it.
+    let unneeded = if server.has_volatile_cache() { 0 } else { flag::SEND_FLUSH | flag::SEND_FUA };
+    let mut attributes = Attributes::default()
+        .u64(attribute::SIZE_BYTES, disk.bytes)
+        .u64(attribute::BLOCK_SIZE_BYTES, u64::from(disk.block_size))
+        .u64(attribute::SERVER_FLAGS, u64::from(disk.flags & !unneeded));
+    if let Some(index) = options.index {
+        attributes = attributes.u32(attribute::INDEX, index);
+    }
+    attributes = with_sockets(attributes, options, &sockets);
+    // The kernel keeps the sockets, also when ours are closed.
+    let answer = family.call(command::CONNECT, &attributes).map_err(|error| {
+        match (error.kind(), options.index) {
+            (io::ErrorKind::ResourceBusy, Some(index)) => Error::InUse(index),
+            _ => refused(error),
+        }
+    })?;
+    let index = answer.find_u32(attribute::INDEX);
+    let index = index.ok_or_else(|| Error::System(io::ErrorKind::InvalidData.into()))?;
+    Ok(Device { index })
+}
+
+/// Gives a device whose connections are dead new ones, to this server, which must have the same
+/// disk. What waits then goes on.
+///
+/// # Errors
+/// If the kernel refuses: for example because the device has given up, or belongs to another
+/// [`Options::identifier`].
+pub fn reconnect(server: &Server, device: Device, options: &Options) -> Result<(), Error> {
+    let mut family = family()?;
+    let (sockets, _) = sockets(server, options)?;
+    let attributes = Attributes::default().u32(attribute::INDEX, device.index);
+    let attributes = with_sockets(attributes, options, &sockets);
+    change(&mut family, device, &attributes)
+}
+
+/// Tells a device that its disk has another size now.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn resize(device: Device, bytes: u64) -> Result<(), Error> {
+    let attributes =
+        Attributes::default().u32(attribute::INDEX, device.index).u64(attribute::SIZE_BYTES, bytes);
+    change(&mut family()?, device, &attributes)
+}
+
+/// Ends a device. What is in flight fails, and who still has it open gets errors: whether somebody
+/// has is to be asked before.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn disconnect(device: Device) -> Result<(), Error> {
+    let attributes = Attributes::default().u32(attribute::INDEX, device.index);
+    let done = family()?.call(command::DISCONNECT, &attributes);
+    done.map(drop).map_err(|error| not_there(device, error))
+}
+
+fn change(family: &mut Family, device: Device, attributes: &Attributes) -> Result<(), Error> {
+    let done = family.call(command::RECONFIGURE, attributes);
+    done.map(drop).map_err(|error| not_there(device, error))
+}
+
+fn family() -> Result<Family, Error> {
+    Family::find(FAMILY, VERSION).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::NoModule,
+        _ => refused(error),
+    })
+}
+
+fn refused(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Error::NotAllowed,
+        _ => Error::System(error),
+    }
+}
+
+/// The kernel says that a device which is not there, or not connected, is invalid.
+fn not_there(device: Device, error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::InvalidInput | io::ErrorKind::NotFound => Error::NoDevice(device.index),
+        _ => refused(error),
+    }
+}
+
+fn sockets(server: &Server, options: &Options) -> Result<(Vec<UnixStream>, Disk), Error> {
+    let (first, disk) = client::connect(server)?;
+    let mut sockets = vec![first];
+    for _ in 1..options.connections {
+        sockets.push(client::connect(server)?.0);
+    }
+    Ok((sockets, disk))
+}
+
+fn with_sockets(attributes: Attributes, options: &Options, sockets: &[UnixStream]) -> Attributes {
+    let list = sockets.iter().fold(Attributes::default(), |list, socket| {
+        let number = socket.as_raw_fd().unsigned_abs();
+        let item = Attributes::default().u32(attribute::SOCKET_FD, number);
+        list.nested(attribute::SOCKET_ITEM, &item)
+    });
+    let attributes = attributes.nested(attribute::SOCKETS, &list);
+    // Not rounded down: zero means something else.
+    let seconds = |time: Duration| time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    let attributes = attributes
+        .u64(attribute::TIMEOUT, seconds(options.timeout))
+        .u64(attribute::DEAD_CONN_TIMEOUT, seconds(options.dead_connection_timeout));
+    match &options.identifier {
+        Some(text) => attributes.text(attribute::BACKEND_IDENTIFIER, text),
+        None => attributes,
+    }
+}

@@ -1,0 +1,194 @@
+//! As much of generic netlink as it takes to talk to one family: by hand, because it is two kinds
+//! of header and one kind of attribute.
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// The family that knows all families.
+const CONTROL_FAMILY: u16 = 0x10;
+const CONTROL_GET_FAMILY: u8 = 3;
+const CONTROL_FAMILY_ID: u16 = 1;
+const CONTROL_FAMILY_NAME: u16 = 2;
+
+const MESSAGE_ERROR: u16 = 2;
+const FLAG_REQUEST: u16 = 1;
+const FLAG_ACK: u16 = 4;
+/// Length, type, flags, sequence number, sender.
+const HEADER_BYTES: usize = 16;
+/// Command, version, and two bytes that mean nothing.
+const FAMILY_HEADER_BYTES: usize = 4;
+const ATTRIBUTE_NESTED: u16 = 1 << 15;
+/// Both flags that an attribute's type may have.
+const ATTRIBUTE_FLAGS: u16 = 3 << 14;
+/// More than any answer here has.
+const ANSWER_BYTES: usize = 64 << 10;
+
+/// Attributes of a message.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Attributes(Vec<u8>);
+
+impl Attributes {
+    pub(super) fn bytes(mut self, kind: u16, value: &[u8]) -> Attributes {
+        // Its length does not count the bytes that align the next one.
+        let length = u16::try_from(4 + value.len()).expect("attributes are short");
+        self.0.extend(length.to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+
+    pub(super) fn u32(self, kind: u16, value: u32) -> Attributes {
+        self.bytes(kind, &value.to_ne_bytes())
+    }
+
+    pub(super) fn u64(self, kind: u16, value: u64) -> Attributes {
+        self.bytes(kind, &value.to_ne_bytes())
+    }
+
+    pub(super) fn text(self, kind: u16, value: &str) -> Attributes {
+        self.bytes(kind, &[value.as_bytes(), &[0]].concat())
+    }
+
+    pub(super) fn nested(self, kind: u16, value: &Attributes) -> Attributes {
+        self.bytes(kind | ATTRIBUTE_NESTED, &value.0)
+    }
+
+    /// The first attribute of this kind.
+    pub(super) fn find(&self, kind: u16) -> Option<&[u8]> {
+        let mut rest = &self.0[..];
+        loop {
+            let length = usize::from(u16::from_ne_bytes(rest.get(..2)?.try_into().ok()?));
+            let found = u16::from_ne_bytes(rest.get(2..4)?.try_into().ok()?);
+            let value = rest.get(4..length)?;
+            if found & !ATTRIBUTE_FLAGS == kind {
+                return Some(value);
+            }
+            rest = rest.get(length.next_multiple_of(4)..)?;
+        }
+    }
+
+    pub(super) fn find_u32(&self, kind: u16) -> Option<u32> {
+        Some(u32::from_ne_bytes(self.find(kind)?.try_into().ok()?))
+    }
+}
+
+/// A family of messages.
+pub(super) struct Family {
+    socket: OwnedFd,
+    id: u16,
+    version: u8,
+    sequence: u32,
+}
+
+impl Family {
+    /// Looks a family up by its name.
+    ///
+    /// # Errors
+    /// `NotFound` if the kernel has none of that name (now).
+    pub(super) fn find(name: &str, version: u8) -> io::Result<Family> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            Some(netlink::GENERIC),
+        )?;
+        // From now on, nobody but the kernel is heard.
+        rustix::net::connect(&socket, &netlink::SocketAddrNetlink::new(0, 0))?;
+        let mut family = Family { socket, id: CONTROL_FAMILY, version: 1, sequence: 0 };
+        let wanted = Attributes::default().text(CONTROL_FAMILY_NAME, name);
+        let answer = family.call(CONTROL_GET_FAMILY, &wanted)?;
+        let id = answer.find(CONTROL_FAMILY_ID).and_then(|id| id.try_into().ok());
+        family.id = u16::from_ne_bytes(id.ok_or(io::ErrorKind::InvalidData)?);
+        family.version = version;
+        Ok(family)
+    }
+
+    /// Sends a message and waits until it was carried out; what was answered to it.
+    pub(super) fn call(&mut self, command: u8, attributes: &Attributes) -> io::Result<Attributes> {
+        self.sequence += 1;
+        let length = HEADER_BYTES + FAMILY_HEADER_BYTES + attributes.0.len();
+        let mut message = (length as u32).to_ne_bytes().to_vec();
+        message.extend(self.id.to_ne_bytes());
+        message.extend((FLAG_REQUEST | FLAG_ACK).to_ne_bytes());
+        message.extend(self.sequence.to_ne_bytes());
+        message.extend([0; 4]);
+        message.extend([command, self.version, 0, 0]);
+        message.extend(&attributes.0);
+        rustix::io::retry_on_intr(|| {
+            rustix::net::send(&self.socket, &message, SendFlags::empty())
+        })?;
+        let mut answer = Attributes::default();
+        let mut room = vec![0; ANSWER_BYTES];
+        loop {
+            let (count, _) = rustix::io::retry_on_intr(|| {
+                rustix::net::recv(&self.socket, &mut room[..], RecvFlags::empty())
+            })?;
+            if self.read(&room[..count], &mut answer)? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Reads what was received; true if it says that the message was carried out.
+    fn read(&self, mut bytes: &[u8], answer: &mut Attributes) -> io::Result<bool> {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+        while !bytes.is_empty() {
+            let header = bytes.get(..HEADER_BYTES).ok_or_else(invalid)?;
+            let field = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().expect("4"));
+            let kind = u16::from_ne_bytes([header[4], header[5]]);
+            let length = field(0) as usize;
+            let body = bytes.get(HEADER_BYTES..length).ok_or_else(invalid)?;
+            if field(8) == self.sequence {
+                if kind == MESSAGE_ERROR {
+                    let code = body.get(..4).ok_or_else(invalid)?;
+                    let code = i32::from_ne_bytes(code.try_into().expect("4"));
+                    return match code.checked_neg() {
+                        Some(0) => Ok(true),
+                        Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+                        None => Err(invalid()),
+                    };
+                }
+                answer.0 = body.get(FAMILY_HEADER_BYTES..).ok_or_else(invalid)?.to_vec();
+            }
+            bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_found_again() {
+        let inner = Attributes::default().u32(1, 7);
+        let all = Attributes::default().text(1, "disk").u64(2, 1 << 40).nested(3, &inner).u32(4, 9);
+        assert_eq!(all.0.len() % 4, 0);
+        assert_eq!(all.find(1), Some(&b"disk\0"[..]));
+        assert_eq!(all.find(2), Some(&(1_u64 << 40).to_ne_bytes()[..]));
+        assert_eq!(all.find(3), Some(&inner.0[..]));
+        assert_eq!((all.find_u32(4), all.find_u32(1), all.find(5)), (Some(9), None, None));
+    }
+
+    #[test]
+    fn cut_attributes_are_not_found() {
+        let whole = Attributes::default().u32(1, 7).u32(2, 8);
+        for length in 0..16 {
+            assert_eq!(Attributes(whole.0[..length].to_vec()).find(2), None, "{length} bytes");
+        }
+        assert_eq!(Attributes(vec![0; 64]).find(2), None, "attributes of no length");
+    }
+
+    /// The family of the control messages is in every kernel.
+    #[test]
+    fn the_kernel_answers() {
+        let mut family = Family::find("nlctrl", 1).expect("netlink works");
+        assert_eq!(family.id, CONTROL_FAMILY);
+        let wanted = Attributes::default().text(CONTROL_FAMILY_NAME, "no such family");
+        let error = family.call(CONTROL_GET_FAMILY, &wanted).expect_err("there is none");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}

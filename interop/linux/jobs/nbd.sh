@@ -1,0 +1,149 @@
+# Guest job: the Linux kernel's NBD client and farblock's server. The file "targets" lists servers
+# outside, one per line: LABEL PORT OPTIONS; "nbd_kernel" makes devices by netlink and serves them
+# in here.
+# shellcheck shell=bash
+# shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
+. /lib.sh
+
+queue() { cat "/sys/block/${1#/dev/}/queue/$2"; }
+
+# verify DEVICE BLOCK_SIZES: fio writes and verifies.
+verify() {
+    fio --name=verify --filename="$1" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite \
+        --bsrange="$2" --size=24m --verify=crc32c --verify_fatal=1 --minimal
+}
+
+# A file system on a device, used and checked.
+file_system() {
+    local sum
+    check "$1: mkfs.ext4" mkfs.ext4 -q -F "$2"
+    check "$1: mount" mount -o discard "$2" /mnt
+    head -c 20000000 /dev/urandom >/mnt/random
+    sum=$(sha256sum </mnt/random)
+    check "$1: copy" cp /mnt/random /mnt/copy
+    check "$1: delete" rm /mnt/random
+    check "$1: fstrim" fstrim /mnt
+    check "$1: umount" umount /mnt
+    echo 3 >/proc/sys/vm/drop_caches
+    check "$1: e2fsck" e2fsck -fn "$2"
+    check "$1: mount again" mount -o ro "$2" /mnt
+    equal "$1: the file's checksum" "$sum" "$(sha256sum </mnt/copy)"
+    check "$1: umount again" umount /mnt
+}
+
+# --- Without the module, which the kernel would load by itself
+
+mkdir -p /etc/modprobe.d
+echo "install nbd /bin/false" >/etc/modprobe.d/nbd.conf
+refused "a device without the module" "modprobe nbd" ./nbd_kernel mem:1MiB
+rm /etc/modprobe.d/nbd.conf
+modprobe nbd
+
+# --- Servers outside, nbd-client
+
+device=/dev/nbd0
+attach() {
+    local label=$1 port=$2
+    shift 2
+    check "$label: nbd-client $*" nbd-client 10.0.2.2 "$port" $device -N disk "$@"
+    eventually "$label: its size" test "$(blockdev --getsize64 $device)" = 67108864
+}
+detach() { check "$1: nbd-client -d" nbd-client -d $device; }
+
+while read -r label port options; do
+    say "$label"
+    if [ "$label" = read-only ]; then
+        attach "$label" "$port"
+        equal "$label: read-only" 1 "$(blockdev --getro $device)"
+        refused "$label: a write" "." dd if=/dev/zero of=$device bs=4096 count=1 oflag=direct
+        check "$label: a read" dd if=$device of=/dev/null bs=1M count=8 iflag=direct
+        detach "$label"
+        continue
+    fi
+    block=${options##*--block }
+    attach "$label" "$port" -b "$block" -C 4
+    equal "$label: block size" "$block" "$(queue $device logical_block_size)"
+    [ "$(queue $device discard_max_bytes)" != 0 ] || fail "$label: no discard"
+    check "$label: fio verify" verify $device "$block-64k"
+    check "$label: blkdiscard" blkdiscard -o 1048576 -l 4194304 $device
+    check "$label: blkdiscard -z" blkdiscard -z -o 8388608 -l 4194304 $device
+    equal "$label: zeroes" "$(head -c 4194304 /dev/zero | sha256sum | cut -d ' ' -f 1)" \
+        "$(sum_of $device 8388608 4194304)"
+    file_system "$label" $device
+    detach "$label"
+    # Blocks smaller than the disk's.
+    attach "$label" "$port" -b 512
+    check "$label: fio verify in 512-byte blocks" verify $device 512-8k
+    detach "$label"
+done <targets
+
+# --- Devices by netlink, served in here
+
+# start NAME ARGUMENT...: runs nbd_kernel; sets device, and server to its process.
+start() {
+    local name=$1 try
+    shift
+    [ -p "$name.in" ] || mkfifo "$name.in"
+    ./nbd_kernel "$@" <>"$name.in" >"$name.out" 2>&1 &
+    server=$!
+    for ((try = 0; try < 200; try++)); do
+        device=$(grep -m 1 '^/dev/nbd' "$name.out") && break
+        kill -0 $server 2>/dev/null || break
+        sleep 0.1
+    done
+    [ -b "$device" ] || fail "$name: nbd_kernel $*: $(cat "$name.out")"
+    ok "$name: nbd_kernel $*"
+}
+
+for engine in uring portable; do
+    say "netlink, $engine"
+    start "$engine" mem:64MiB --engine $engine --block 4096 --connections 3 --threads 2
+    equal "$engine: size" 67108864 "$(blockdev --getsize64 "$device")"
+    equal "$engine: block size" 4096 "$(queue "$device" logical_block_size)"
+    equal "$engine: memory has no cache" "write through" "$(queue "$device" write_cache)"
+    # As many as connections, but no more than processors.
+    equal "$engine: queues" 2 "$(find "/sys/block/${device#/dev/}/mq" -mindepth 1 -maxdepth 1 | wc -l)"
+    check "$engine: fio verify" verify "$device" 4k-64k
+    file_system "$engine" "$device"
+    refused "$engine: the same device again" "is in use" \
+        ./nbd_kernel mem:1MiB --index "${device#/dev/nbd}"
+    echo "resize 33554432" >"$engine.in"
+    smaller() { [ "$(blockdev --getsize64 "$device")" = 33554432 ]; }
+    eventually "$engine: it is smaller" smaller
+    # The end of its input is that of the last writer; a line that means nothing ends it, too, but
+    # without a disconnect.
+    kill $server
+    wait $server || true
+    check "$engine: disconnect" nbd-client -d "$device"
+done
+
+say "a server that is killed under load"
+truncate -s 64M /run/disk
+options=(/run/disk --block 4096 --connections 2 --wait 60 --identifier test)
+start killed "${options[@]}"
+equal "killed: a file has a cache" "write back" "$(queue "$device" write_cache)"
+verify "$device" 4k-16k >fio.out 2>&1 &
+load=$!
+fio --name=load --filename="$device" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite \
+    --bs=4k --offset=32m --size=16m --verify=crc32c --verify_fatal=1 --loops=6 --minimal >fio2.out 2>&1 &
+load2=$!
+for round in 1 2 3; do
+    sleep 1
+    kill -0 $load2 || fail "the load ended before kill $round"
+    kill -9 $server
+    wait $server 2>/dev/null || true
+    ok "round $round: killed"
+    sleep 0.3
+    start "killed" "${options[@]}" --reconnect "${device#/dev/nbd}"
+done
+wait $load || fail "the first load: $(cat fio.out)"
+wait $load2 || fail "the second load: $(cat fio2.out)"
+ok "no error and no lost block in three kills"
+refused "somebody else's disk" "another disk's" ./nbd_kernel mem:64MiB --identifier other \
+    --reconnect "${device#/dev/nbd}"
+kill $server
+wait $server || true
+nbd-client -d "$device"
+
+if dmesg | grep -E 'BUG:|WARNING:|Oops'; then fail "the kernel complained (above)"; fi
+say "done"

@@ -1,0 +1,66 @@
+#!/bin/bash
+# nbd.sh FOLDER: farblock's NBD server and the Linux kernel's NBD client, in a guest. FOLDER has the
+# programs nbd_serve and nbd_kernel (cargo build --release -p farblock-attach --examples).
+#   1. servers here, nbd-client in the guest;
+#   2. servers in the guest, devices by netlink, a server that is killed under load.
+# Runs setup.sh first. Prints what holds. Exit code: 0 all holds, 1 something does not, 2 misuse.
+set -Eeuo pipefail
+. "$(dirname "$0")/place.sh"
+
+[ $# = 1 ] || die "usage: nbd.sh FOLDER"
+for program in nbd_serve nbd_kernel; do
+    [ -x "$1/$program" ] || die "there is no $1/$program; build farblock-attach's examples."
+done
+programs=$(realpath -- "$1")
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/farblock-nbd.XXXXXX")
+servers=() # process ids
+# shellcheck disable=SC2317 # called by the trap
+clean_up() {
+    local code=$?
+    trap - EXIT
+    [ ${#servers[@]} = 0 ] || kill "${servers[@]}" 2>/dev/null || true
+    wait
+    if [ $code = 0 ]; then rm -rf "$work"; else echo "nbd.sh: the logs are in $work" >&2; fi
+    exit $code
+}
+trap clean_up EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+"$linux_dir/setup.sh"
+
+# serve LABEL ARGUMENT...: a server of 64 MiB, noted in the file "targets".
+serve() {
+    local label=$1 try log=$work/$1.log port
+    shift
+    mkfifo "$work/$label.in"
+    # Open for reading and writing: it never ends while this script runs.
+    "$programs/nbd_serve" mem:64MiB 127.0.0.1:0 --export disk --threads 2 "$@" \
+        <>"$work/$label.in" >"$log" 2>&1 &
+    servers+=($!)
+    for ((try = 0; try < 100; try++)); do
+        port=$(sed -n 's#^ready nbd://127.0.0.1:\([0-9]*\)/disk$#\1#p' "$log")
+        [ -z "$port" ] || break
+        sleep 0.1
+    done
+    [ -n "$port" ] || { cat "$log" >&2; echo "nbd.sh: the server $label is not ready" >&2; exit 1; }
+    echo "$label $port $*" >>"$work/targets"
+}
+serve uring-512 --engine uring --block 512
+serve portable-4096 --engine portable --block 4096
+serve read-only --read-only
+
+# Without debugging information, which only takes time to copy.
+strip -o "$work/nbd_kernel" "$programs/nbd_kernel"
+TIMEOUT=600 "$linux_dir/guest.sh" "$linux_dir/jobs/nbd.sh" "$work/targets" "$work/nbd_kernel"
+
+for label in uring-512 portable-4096 read-only; do
+    echo >"$work/$label.in"
+done
+for server in "${servers[@]}"; do
+    wait "$server" || { cat "$work"/*.log >&2; echo "nbd.sh: a server did not end well" >&2; exit 1; }
+done
+servers=()
+if grep -i panicked "$work"/*.log; then exit 1; fi
+echo "nbd.sh: all holds"
