@@ -14,8 +14,9 @@ pub const CONNECTION_BUFFER_BYTES: usize = 32 << 20;
 pub const CORE_BUFFER_BYTES: usize = 512 << 20;
 
 /// Bytes waiting to be sent beyond which nothing more of a connection is looked at: a host that
-/// does not read its answers cannot ask for more.
-pub const OUTBOX_BYTES: usize = 2 << 20;
+/// does not read its answers cannot ask for more. No more than this is read at once from a
+/// namespace that answers at once, so that it is sent while it is still in the processor's cache.
+pub const OUTBOX_BYTES: usize = 256 << 10;
 
 /// Capacity for headers that a connection keeps between sends, in bytes.
 pub const KEPT_BATCH_BYTES: usize = 64 << 10;

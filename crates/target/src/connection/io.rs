@@ -56,7 +56,10 @@ impl Connection {
             return false;
         }
         match from_host {
-            None => self.submit_io(cx, slot, command),
+            None => {
+                self.round_bytes += bytes;
+                self.submit_io(cx, slot, command);
+            }
             Some(pointer) => {
                 if let Err(status) = self.pull(cx, slot, pointer) {
                     self.respond_and_release(cx, slot, status, 0);

@@ -111,6 +111,8 @@ struct Request {
     buffer: Option<Buffer>,
     /// What a Compare reads.
     second: Option<Buffer>,
+    /// Bytes of data that the host was asked for.
+    pulled_bytes: usize,
     /// Bytes that the buffers count for.
     held_bytes: usize,
     /// Block operations that have not ended.
@@ -128,6 +130,7 @@ impl Request {
             sqe: Sqe::zeroed(),
             buffer: None,
             second: None,
+            pulled_bytes: 0,
             held_bytes: 0,
             operations: 0,
             status: Status::SUCCESS,
@@ -176,6 +179,8 @@ pub(crate) struct Connection {
     /// Held commands (asynchronous event requests), which draining does not wait for.
     held_commands: usize,
     tally: Tally,
+    /// Bytes that the reads of this round will push.
+    round_bytes: usize,
     /// What was received and not taken apart yet: bytes from this offset on.
     unread: Option<(Buffer, usize)>,
     /// A Disconnect command, answered when nothing else is in flight.
@@ -222,6 +227,7 @@ impl Connection {
             operations: 0,
             held_commands: 0,
             tally: Tally::default(),
+            round_bytes: 0,
             unread: None,
             disconnect: None,
             starving: false,
@@ -324,7 +330,7 @@ impl Connection {
     /// Takes events out of `input` until it is empty or too many answers wait to be sent; gives
     /// the number of bytes that are left.
     fn process(&mut self, cx: &mut Context, mut input: &[u8]) -> usize {
-        while self.is_receiving_state() && self.outbox.len() <= limits::OUTBOX_BYTES {
+        while self.is_receiving_state() && self.has_room() {
             let event = match self.end.next(&mut input, &mut Out(&mut self.outbox)) {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
@@ -340,7 +346,7 @@ impl Connection {
                 TcpEvent::Command { slot, sqe } => self.command(cx, slot, sqe),
                 TcpEvent::Data { slot, offset, bytes } => {
                     self.last_data = cx.now;
-                    let buffer = self.request(slot).buffer.as_mut().expect("pulled into a buffer");
+                    let buffer = self.landing(cx, slot);
                     buffer[offset as usize..][..bytes.len()].copy_from_slice(bytes);
                 }
                 TcpEvent::Pulled { slot, intact } => self.pulled(cx, slot, intact),
@@ -354,6 +360,11 @@ impl Connection {
         input.len()
     }
 
+    /// Whether more answers may be made before some are sent.
+    fn has_room(&self) -> bool {
+        self.outbox.len() + self.round_bytes <= limits::OUTBOX_BYTES
+    }
+
     /// Asks for more bytes, unless there is a reason not to.
     fn arm_receive(&mut self, cx: &Context) {
         let full = self.unread.is_some() || self.outbox.len() > limits::OUTBOX_BYTES;
@@ -364,7 +375,8 @@ impl Connection {
         if let Some((slot, offset, left)) = self.end.data_wanted()
             && left >= limits::DIRECT_RECEIVE_BYTES
         {
-            let buffer = self.request(slot).buffer.take().expect("pulled into a buffer");
+            self.landing(cx, slot);
+            let buffer = self.request(slot).buffer.take().expect("taken just now");
             // Not all of a long transfer at once: its progress is what the timer looks at.
             let left = left.min(limits::DIRECT_RECEIVE_MAX_BYTES);
             let range = offset as usize..(offset + left) as usize;
@@ -399,6 +411,7 @@ impl Connection {
     /// What is left to do once everything of this tick was handled: send, and go on or close.
     pub(crate) fn finish_tick(&mut self, cx: &mut Context) {
         self.logged_error = false;
+        self.round_bytes = 0;
         if self.is_serving() {
             self.start_waiting(cx);
             self.answer_disconnect();
@@ -568,8 +581,7 @@ impl Connection {
     /// Begins to bring the command's data here, into a buffer that is already admitted.
     fn pull(&mut self, cx: &mut Context, slot: SlotId, pointer: DataPointer) -> Result<(), Status> {
         self.end.pull(slot, pointer, &mut Out(&mut self.outbox))?;
-        let bytes = pointer.length() as usize;
-        self.request(slot).buffer = Some(cx.reactor.buffers().take(bytes));
+        self.request(slot).pulled_bytes = pointer.length() as usize;
         if matches!(pointer, DataPointer::Transport { .. }) {
             if self.pulls == 0 && self.state == State::Open {
                 self.last_data = cx.now;
@@ -580,7 +592,16 @@ impl Connection {
         Ok(())
     }
 
+    /// Where the data that is pulled goes. The buffer is taken when the data comes, not when it is
+    /// asked for: most often it is the one that the last command has just given back, and still in
+    /// the processor's cache.
+    fn landing(&mut self, cx: &Context, slot: SlotId) -> &mut Buffer {
+        let Request { buffer, pulled_bytes, .. } = self.request(slot);
+        buffer.get_or_insert_with(|| cx.reactor.buffers().take(*pulled_bytes))
+    }
+
     fn pulled(&mut self, cx: &mut Context, slot: SlotId, intact: bool) {
+        self.landing(cx, slot);
         let sqe = self.request(slot).sqe;
         if sqe.dptr.is_transport() {
             self.pulls -= 1;
