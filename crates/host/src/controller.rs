@@ -1,6 +1,6 @@
 //! A connected controller: bringing it up, admin commands, namespaces and I/O queues.
 
-use crate::admin::{self, check_request};
+use crate::admin::{self, Pulse, check_request};
 use crate::error::Error;
 use crate::handshake::{Connected, Handshake};
 use crate::identity::HostIdentity;
@@ -11,14 +11,17 @@ use crate::shared::{Request, Shared};
 use crate::url::{self, Url};
 use farblock_proto::host::command::{self, LogPage};
 use farblock_proto::host::{
-    Bringup, Command, ConnectError, ControllerInfo, DiscoveryEntry, DiscoveryReader, DiscoveryStep,
-    Identity, InfoError, NamespaceInfo, Parameters, Step, accepted, parse_namespace_list, refused,
+    AnaLog, Bringup, Command, ConnectError, ControllerInfo, DiscoveryEntry, DiscoveryReader,
+    DiscoveryStep, Identity, InfoError, NamespaceInfo, Parameters, Step, accepted, ana_log_page,
+    parse_namespace_list, refused,
 };
 use farblock_wire::features::AsyncEventConfig;
 use farblock_wire::identify::Cns;
+use farblock_wire::log::AnaState;
 use farblock_wire::nqn::DISCOVERY_NQN;
+use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::tcp::PORT_IO;
-use farblock_wire::{Cqe, IntoBytes};
+use farblock_wire::{Cqe, IntoBytes, Status};
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::sync_channel;
@@ -26,8 +29,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Asynchronous events to ask for: changed namespaces.
-const EVENTS: AsyncEventConfig = AsyncEventConfig(0).with_namespace_attributes(true);
+/// Asynchronous events to ask for: changed namespaces, and changed access to them.
+const EVENTS: AsyncEventConfig =
+    AsyncEventConfig(0).with_namespace_attributes(true).with_ana_change(true);
 
 /// A controller of a remote subsystem. Clones are the same controller; it is shut down when the
 /// last of them, and of its namespaces and queues, is gone.
@@ -93,6 +97,44 @@ impl Controller {
     #[must_use]
     pub fn lost(&self) -> Option<Error> {
         self.inner.shared.is_lost().then(|| self.inner.shared.lost_error())
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    /// Ends another controller of this host's in the same subsystem: true once it is gone with
+    /// all that was sent to it, false if it is to be asked again.
+    ///
+    /// # Errors
+    /// As [`Controller::admin`], and when this controller cannot or will not.
+    pub fn end_other(&self, other: CrossControllerReset) -> Result<bool, Error> {
+        let (cqe, _) = self.admin(&command::cross_controller_reset(other), &[])?;
+        let status = cqe.status();
+        match Status(status.code()) {
+            Status::SUCCESS => Ok(cqe.result() & CrossControllerReset::IMMEDIATE != 0),
+            Status::CROSS_CONTROLLER_RESET_IN_PROGRESS
+            | Status::CROSS_CONTROLLER_RESET_LOG_FULL
+            | Status::CROSS_CONTROLLER_RESET_LIMIT => Ok(false),
+            _ => Err(Error::Command { what: "Cross-Controller Reset".to_owned(), status }),
+        }
+    }
+
+    /// How a namespace can be reached through this controller (ANA); optimized if it does not say.
+    ///
+    /// # Errors
+    /// As [`Controller::namespace_info`] and [`Controller::log_page`].
+    pub fn access(&self, nsid: u32) -> Result<AnaState, Error> {
+        let Some(groups) = self.inner.info.ana_groups else { return Ok(AnaState::OPTIMIZED) };
+        let group = self.namespace_info(nsid)?.ana_group;
+        if group == 0 {
+            return Ok(AnaState::OPTIMIZED);
+        }
+        let data = self.log_page(ana_log_page(groups))?;
+        let answer = |reason| Error::Answer { what: "the ANA log page".to_owned(), reason };
+        let state = AnaLog::parse(&data).map_err(answer)?.state(group);
+        // A group that is not listed is one whose state is about to be known.
+        Ok(state.unwrap_or(AnaState::CHANGE))
     }
 
     /// Executes an admin command and waits for it. `data` is what it moves to the controller.
@@ -311,6 +353,10 @@ fn check_options(subsystem: &str, options: &Options) -> Result<(), Error> {
     if options.queue_depth == 0 {
         return Err(Error::Options("a queue depth of 0 does nothing".to_owned()));
     }
+    if options.path_timeout.is_some_and(|timeout| timeout < limits::PATH_TIMEOUT_MIN) {
+        let least = limits::PATH_TIMEOUT_MIN;
+        return Err(Error::Options(format!("a path timeout below {least:?} sees ghosts")));
+    }
     if options.connect_timeout.is_zero() {
         return Err(Error::Options("a connect timeout of 0 is always over".to_owned()));
     }
@@ -345,10 +391,10 @@ impl Connecting<'_> {
         let shared = Arc::new(Shared::new(info.queues));
         let settings = admin::Settings {
             engine: self.options.engine,
-            keep_alive: self.keep_alive(),
+            keep_alive: Pulse::new(self.keep_alive(), self.options.path_timeout),
             timeout: self.options.io_timeout,
             configuration: info.configuration,
-            events: info.events_supported.namespace_attributes(),
+            events: info.events_supported.0 & EVENTS.0 != 0,
         };
         let (started, wait) = sync_channel(1);
         let thread = std::thread::Builder::new().name("farblock-admin".to_owned());

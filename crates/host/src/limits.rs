@@ -40,6 +40,9 @@ pub const BUSY_RETRY_TIME: Duration = Duration::from_secs(2);
 /// Pause between those tries.
 pub const BUSY_RETRY_PAUSE: Duration = Duration::from_millis(20);
 
+/// The shortest time in which a controller can be expected to answer a sign of life.
+pub const PATH_TIMEOUT_MIN: Duration = Duration::from_millis(100);
+
 /// Admin commands of users that wait or are in flight at once.
 pub const ADMIN_REQUESTS: usize = 1024;
 

@@ -2,6 +2,7 @@
 
 use crate::controller::Inner;
 use crate::error::Error;
+use crate::handshake::Connected;
 use crate::limits;
 use crate::queue::{RemoteQueue, Settings};
 use crate::shared::NamespaceState;
@@ -46,6 +47,12 @@ impl RemoteNamespace {
     /// # Errors
     /// When there is no queue to be had.
     pub fn open_queue(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, Error> {
+        Ok(Box::new(self.connect_queue()?.settle(reactor, parent)?))
+    }
+
+    /// Connects a queue that no event loop has yet: the part of opening one that waits, for any
+    /// thread.
+    pub(crate) fn connect_queue(&self) -> Result<ConnectedQueue, Error> {
         let shared = self.controller.shared();
         if shared.is_lost() {
             return Err(shared.lost_error());
@@ -54,23 +61,13 @@ impl RemoteNamespace {
             let granted = self.controller.info().queues;
             return Err(self.controller.connect_error(ConnectError::NoQueueLeft { granted }));
         };
-        let queue = self.open_as(qid, reactor, parent);
-        if queue.is_err() {
-            shared.return_queue(qid);
-        }
-        Ok(Box::new(queue?))
-    }
-
-    fn open_as(&self, qid: u16, reactor: &Reactor, parent: TaskId) -> Result<RemoteQueue, Error> {
         let settings = self.settings();
-        let connected = self
-            .controller
-            .connect_queue(qid, settings.depth)
-            .map_err(|reason| self.controller.connect_error(reason))?;
-        let controller = (Arc::clone(&self.controller), qid);
-        let namespace = Arc::clone(&self.state);
-        RemoteQueue::new(reactor, parent, connected, namespace, settings, controller)
-            .map_err(Error::system)
+        let namespace = self.clone();
+        let mut queue =
+            ConnectedQueue { namespace, qid, connected: None, settings, settled: false };
+        let connected = self.controller.connect_queue(qid, queue.settings.depth);
+        queue.connected = Some(connected.map_err(|reason| self.controller.connect_error(reason))?);
+        Ok(queue)
     }
 
     fn settings(&self) -> Settings {
@@ -114,6 +111,41 @@ impl Namespace for RemoteNamespace {
                 _ => BlockError::Disconnected,
             }
         })
+    }
+}
+
+/// A connected I/O queue on its way to an event loop. It has its identifier until it is settled or
+/// dropped.
+pub(crate) struct ConnectedQueue {
+    namespace: RemoteNamespace,
+    qid: u16,
+    connected: Option<Connected>,
+    settings: Settings,
+    settled: bool,
+}
+
+impl ConnectedQueue {
+    /// Puts the queue on an event loop, without waiting for anything.
+    pub(crate) fn settle(
+        mut self,
+        reactor: &Reactor,
+        parent: TaskId,
+    ) -> Result<RemoteQueue, Error> {
+        let connected = self.connected.take().expect("it is settled once");
+        let controller = (Arc::clone(&self.namespace.controller), self.qid);
+        let (state, settings) = (Arc::clone(&self.namespace.state), self.settings.clone());
+        let queue = RemoteQueue::new(reactor, parent, connected, state, settings, controller);
+        // The identifier is the queue's from here on.
+        self.settled = queue.is_ok();
+        queue.map_err(Error::system)
+    }
+}
+
+impl Drop for ConnectedQueue {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.namespace.controller.shared().return_queue(self.qid);
+        }
     }
 }
 

@@ -5,8 +5,8 @@
 use crate::connection::ConnectionKey;
 use farblock_block::Namespace;
 use farblock_proto::controller::{
-    Action, AdminOutcome, ConnectRequest, Connected, ErrorRecord, NamespaceTable, QueueKind,
-    Refusal, Registry, SmartCounters, SubsystemId, Teardown,
+    Action, AdminOutcome, ConnectRequest, Connected, ErrorRecord, Instance, NamespaceTable,
+    QueueKind, Refusal, Registry, SmartCounters, SubsystemId, Teardown,
 };
 use farblock_proto::ids::{CommandId, ControllerId, NamespaceId, QueueId};
 use farblock_proto::time::Instant;
@@ -99,6 +99,9 @@ impl Counters {
 struct Management {
     registry: Registry,
     routes: HashMap<(ControllerId, QueueId), Route>,
+    /// Queues of each controller, those included that were closed but have operations left with a
+    /// namespace.
+    queues: HashMap<Instance, usize>,
 }
 
 /// See the module's text.
@@ -121,7 +124,11 @@ impl Shared {
         let counters =
             registry.subsystems().map(|(id, _)| (id, Arc::new(Counters::default()))).collect();
         Self {
-            management: Mutex::new(Management { registry, routes: HashMap::new() }),
+            management: Mutex::new(Management {
+                registry,
+                routes: HashMap::new(),
+                queues: HashMap::new(),
+            }),
             exports,
             counters,
             epoch: std::time::Instant::now(),
@@ -174,6 +181,7 @@ impl Shared {
         let mut management = self.lock();
         let connected = management.registry.connect(request, self.now())?;
         management.routes.insert((connected.controller, connected.queue), route);
+        *management.queues.entry(connected.instance).or_default() += 1;
         self.act(&mut management);
         drop(management);
         if connected.kind == QueueKind::Admin {
@@ -274,6 +282,21 @@ impl Shared {
             self.tear_down(&mut management, &teardown);
         }
         self.act(&mut management);
+    }
+
+    /// Nothing is left of a closed queue, and of what it had handed to namespaces.
+    pub(crate) fn queue_gone(&self, instance: Instance) {
+        let queues = &mut self.lock().queues;
+        let left = queues.get_mut(&instance).expect("counted when it was connected");
+        *left -= 1;
+        if *left == 0 {
+            queues.remove(&instance);
+        }
+    }
+
+    /// Whether nothing is left of any queue of a controller that was ended.
+    pub(crate) fn is_gone(&self, instance: Instance) -> bool {
+        !self.lock().queues.contains_key(&instance)
     }
 
     /// Looks at the keep-alive timers; gives the time until the next look.

@@ -20,7 +20,7 @@ use crate::limits;
 use crate::shared::{Counters, Route, Tally};
 use crate::volumes::VolumeId;
 use farblock_proto::capsule::DataPointer;
-use farblock_proto::controller::{IoCommand, NamespaceTable, SubsystemId, Traffic};
+use farblock_proto::controller::{Instance, IoCommand, NamespaceTable, SubsystemId, Traffic};
 use farblock_proto::ids::{ControllerId, NamespaceId, QueueId};
 use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event as TcpEvent, Part};
 use farblock_proto::tcp::{Sink, SlotId};
@@ -155,6 +155,8 @@ pub(crate) struct Connection {
     state: State,
     end: ControllerEnd,
     pub(crate) session: Session,
+    /// The controller that its queue was connected to, even when that is gone.
+    pub(crate) instance: Option<Instance>,
     requests: Vec<Request>,
     depth: u16,
     flow_control: bool,
@@ -206,6 +208,7 @@ impl Connection {
             state: State::Waiting,
             end: ControllerEnd::new(controller_end::Config::default()),
             session: Session::None,
+            instance: None,
             requests: vec![Request::new()],
             depth: 1,
             flow_control: true,
