@@ -212,9 +212,13 @@ impl Controller {
         let data = self.identify(Cns::NAMESPACE, nsid)?;
         let mut info = NamespaceInfo::parse(nsid, &data)
             .map_err(|reason| Error::Answer { what: format!("namespace {nsid}"), reason })?;
-        // Before version 1.3 there is no such list.
-        if let Ok(data) = self.identify(Cns::NAMESPACE_ID_DESCRIPTORS, nsid) {
-            info.add_descriptors(&data);
+        match self.identify(Cns::NAMESPACE_ID_DESCRIPTORS, nsid) {
+            Ok(data) => info.add_descriptors(&data),
+            // Before version 1.3 there is no such list.
+            Err(Error::Command { status, .. })
+                if status.is_dnr() || status.code() == Status::INVALID_FIELD.0 => {}
+            // A namespace must not be taken for one without a name.
+            Err(error) => return Err(error),
         }
         Ok(info)
     }

@@ -39,6 +39,7 @@
 mod admin;
 mod controller;
 mod discover;
+pub mod disk;
 mod error;
 mod handshake;
 pub mod identity;
@@ -53,6 +54,7 @@ pub mod url;
 
 pub use controller::Controller;
 pub use discover::{discover, discover_all, entry_address};
+pub use disk::{Disk, DiskOptions};
 pub use error::Error;
 pub use identity::{HostId, HostIdentity};
 pub use namespace::RemoteNamespace;

@@ -36,6 +36,11 @@ impl RemoteNamespace {
         RemoteNamespace { controller, state, info }
     }
 
+    /// It is not there any more, or another one took its place.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.state.geometry().blocks == 0
+    }
+
     /// What the controller said about the namespace when it was looked up.
     #[must_use]
     pub fn info(&self) -> &NamespaceInfo {
@@ -150,7 +155,7 @@ impl Drop for ConnectedQueue {
 }
 
 /// A capacity as people say it.
-struct Size(u64);
+pub(crate) struct Size(pub(crate) u64);
 
 impl std::fmt::Display for Size {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -245,6 +245,13 @@ impl NamespaceState {
         }
     }
 
+    /// Takes over what may change; true if it did.
+    pub(crate) fn set(&self, geometry: Geometry) -> bool {
+        let blocks = self.blocks.swap(geometry.blocks, Ordering::Relaxed);
+        let read_only = self.read_only.swap(geometry.read_only, Ordering::Relaxed);
+        (blocks, read_only) != (geometry.blocks, geometry.read_only)
+    }
+
     fn refresh(&self, info: Option<&NamespaceInfo>) {
         // With another block size it is another namespace, and this one gone.
         let info = info.filter(|info| info.block_size == self.geometry.block_size);
