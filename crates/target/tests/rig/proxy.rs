@@ -102,8 +102,14 @@ impl Drop for Proxy {
 }
 
 impl State {
-    fn is_stalled(&self, number: u64) -> bool {
-        self.stalled.load(Ordering::SeqCst) || number < self.stalled_before.load(Ordering::SeqCst)
+    fn wait_while_stalled(&self, number: u64) {
+        let is_stalled = || {
+            let before = self.stalled_before.load(Ordering::SeqCst);
+            self.stalled.load(Ordering::SeqCst) || number < before
+        };
+        while is_stalled() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn join(self: &Arc<Self>, host: TcpStream, to: SocketAddr) {
@@ -124,13 +130,13 @@ impl State {
                     if delay > 0 {
                         std::thread::sleep(Duration::from_micros(delay));
                     }
-                    while state.is_stalled(number) {
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
+                    state.wait_while_stalled(number);
                     if to.write_all(&buffer[..length]).is_err() {
                         break;
                     }
                 }
+                // The end arrives no sooner than what was sent before.
+                state.wait_while_stalled(number);
                 let _ = from.shutdown(Shutdown::Both);
                 let _ = to.shutdown(Shutdown::Both);
             });
