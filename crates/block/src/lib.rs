@@ -24,11 +24,11 @@
 //!
 //! **Ranges.** The frontend checks ranges with [`Geometry::check`] before it submits. A backend
 //! checks again, only because a namespace may have changed, with checked arithmetic, and answers
-//! [`BlockError::OutOfRange`] or [`BlockError::ReadOnly`]. That a read or write carries a buffer of exactly [`Geometry::bytes`]
-//! is the submitter's duty; a backend asserts it, since a wrong length there is a bug of ours and
-//! not something that a peer can cause. An operation of zero blocks succeeds and does nothing if
-//! `lba` is at most the capacity; its buffer is then empty or absent. Other commands carry no
-//! buffer.
+//! [`BlockError::OutOfRange`] or [`BlockError::ReadOnly`]. That a read or write carries a buffer of
+//! exactly [`Geometry::bytes`] is the submitter's duty; a backend asserts it, since a wrong length
+//! there is a bug of ours and not something that a peer can cause. An operation of zero blocks
+//! succeeds and does nothing if `lba` is at most the capacity; its buffer is then empty or absent.
+//! Other commands carry no buffer.
 //!
 //! **Order.** Operations complete in any order. Overlapping operations in flight at the same time
 //! have no order among them, and a read that overlaps a write in flight may see any mixture of old
@@ -46,8 +46,8 @@
 //! is false it succeeds and does nothing.
 //!
 //! **Resizing.** A namespace may grow, shrink, or become read-only or writable while it is in use:
-//! `blocks` and `read_only` of [`Namespace::geometry`] then change, and nothing else ever does. What
-//! was in flight beyond a new end ends with [`BlockError::OutOfRange`] or as if nothing had
+//! `blocks` and `read_only` of [`Namespace::geometry`] then change, and nothing else ever does.
+//! What was in flight beyond a new end ends with [`BlockError::OutOfRange`] or as if nothing had
 //! happened. Blocks that a namespace gains hold anything until they are written. Few namespaces do
 //! it by themselves; those have a way of their own to tell.
 //!

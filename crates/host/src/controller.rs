@@ -304,15 +304,7 @@ impl Inner {
 
     /// Connects I/O queue `qid` for `depth` commands.
     pub(crate) fn connect_queue(&self, qid: u16, depth: u16) -> Result<Connected, ConnectError> {
-        let give_up = Instant::now() + limits::BUSY_RETRY_TIME;
-        loop {
-            match self.try_connect_queue(qid, depth) {
-                Err(ConnectError::ControllerBusy) if Instant::now() < give_up => {
-                    std::thread::sleep(limits::BUSY_RETRY_PAUSE);
-                }
-                result => return result,
-            }
-        }
+        until_not_busy(|| self.try_connect_queue(qid, depth))
     }
 
     fn try_connect_queue(&self, qid: u16, depth: u16) -> Result<Connected, ConnectError> {
@@ -339,6 +331,22 @@ impl Drop for Inner {
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         // It ends within a bounded time. If it panicked, that is in the log already.
         let _ = thread.map(JoinHandle::join);
+    }
+}
+
+/// Tries again for a while when the controller is busy: with letting go of the last queue, or of
+/// what this host left behind when it lost its last controller.
+fn until_not_busy<T>(
+    mut connect: impl FnMut() -> Result<T, ConnectError>,
+) -> Result<T, ConnectError> {
+    let give_up = Instant::now() + limits::BUSY_RETRY_TIME;
+    loop {
+        match connect() {
+            Err(ConnectError::ControllerBusy) if Instant::now() < give_up => {
+                std::thread::sleep(limits::BUSY_RETRY_PAUSE);
+            }
+            result => return result,
+        }
     }
 }
 
@@ -380,7 +388,7 @@ struct Connecting<'a> {
 impl Connecting<'_> {
     fn connect(self) -> Result<Controller, Error> {
         let sqsize_z = limits::ADMIN_QUEUE_ENTRIES - 1;
-        let (connected, address, info) = match self.bring_up(sqsize_z) {
+        let (connected, address, info) = match until_not_busy(|| self.bring_up(sqsize_z)) {
             Ok(parts) => parts,
             Err(reason) => {
                 let address = format!("{}:{}", url::Bracketed(&self.host), self.port);

@@ -76,7 +76,9 @@
 //!
 //! # Contract
 //!
-//! **Every operation ends.** (Of a [`RemoteNamespace`]; [`disk`] has a contract of its own.) If the controller is lost (connection closed, protocol broken, keep
+//! This is [`RemoteNamespace`]'s; [`disk`] has one of its own.
+//!
+//! **Every operation ends.** If the controller is lost (connection closed, protocol broken, keep
 //! alive unanswered, a command not answered in time), everything in flight ends with
 //! [`BlockError::Disconnected`](farblock_block::BlockError::Disconnected); whether a write among
 //! it was done is not known. What is submitted later ends likewise, at once.
@@ -84,8 +86,8 @@
 //! **The peer is not trusted.** Whatever it sends ends in data where they were asked for, or in an
 //! error.
 //!
-//! **Nothing is retried** behind the user's back, except opening a queue while the controller has
-//! not let go of the previous one.
+//! **Nothing is retried** behind the user's back, except connecting while the target has not let
+//! go of the previous queue or controller.
 //!
 //! # Not implemented
 //!

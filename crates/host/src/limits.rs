@@ -34,7 +34,7 @@ pub const TERMINATE_TIME: Duration = Duration::from_secs(1);
 /// How long the orderly shutdown of a controller may take in all.
 pub const SHUTDOWN_TIME: Duration = Duration::from_secs(1);
 
-/// How long a new I/O queue is tried for while the controller has not let go of the last one yet.
+/// How long a new queue is tried for while the controller is busy letting go of the last one.
 pub const BUSY_RETRY_TIME: Duration = Duration::from_secs(2);
 
 /// Pause between those tries.

@@ -189,7 +189,7 @@ impl Core {
             self.by_task.remove(&connection.task());
             self.cx.reactor.remove_task(connection.task());
             if let Some(instance) = connection.instance {
-                self.cx.shared.queue_gone(instance);
+                self.cx.shared.queue_gone(instance, connection.is_orphan);
             }
             *entry = None;
             self.free.push(key);

@@ -7,7 +7,7 @@ use farblock_backends::mem::Mem;
 use farblock_block::conformance::Suite;
 use farblock_block::{BlockError, Geometry, Namespace, Queue};
 use farblock_host::disk::{DiskOptions, DiskState, PathState, Policy};
-use farblock_host::{Disk, Options};
+use farblock_host::{Disk, HostId, Options};
 use farblock_reactor::{EngineKind, Reactor, TaskId};
 use farblock_target::Target;
 use rig::gate::Gate;
@@ -399,4 +399,36 @@ fn a_queue_outlives_the_handle() {
     let start = Instant::now();
     drop(user);
     assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
+}
+
+/// A host that knows nothing of what its predecessor left behind has to wait for it, too.
+#[test]
+fn a_new_controller_waits_for_what_the_last_one_left() {
+    let gate = Arc::new(Gate::new(mem()));
+    let target = serve(gate.clone(), &[any()]);
+    let proxy = Proxy::new(target.addresses()[0]);
+    let options = options(EngineKind::Auto);
+    let connect = |options: &Options| {
+        farblock_host::Controller::connect_url(&url(target.addresses()[0]), options)
+    };
+    let lost = farblock_host::Controller::connect_url(&url(proxy.address), &options.connection);
+    let lost = lost.expect("connected").namespace(1).expect("a namespace");
+    let mut user = User::new(&lost, EngineKind::Auto);
+    assert_eq!(user.value(0), 0);
+    gate.keep(1);
+    user.write(0, 1, 1, 1);
+    while gate.kept() == 0 {
+        assert!(user.turn(Duration::from_millis(5)).is_empty());
+    }
+    // As long as it is connected, others may be as well.
+    drop(connect(&options.connection).expect("a second path"));
+    proxy.cut();
+    assert_eq!(user.one().result, Err(BlockError::Disconnected));
+    until("the target knows", || target.connections() <= 1);
+    let error = connect(&options.connection).expect_err("too early").to_string();
+    assert!(error.contains("busy"), "{error}");
+    let other = Options { hostid: Some(HostId([9; 16])), ..options.connection.clone() };
+    drop(connect(&other).expect("another host"));
+    gate.open_up();
+    drop(connect(&options.connection).expect("it is over"));
 }

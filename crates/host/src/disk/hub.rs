@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 
 /// A queue on a path for one of the disk's queues, or why there is none.
 pub(super) struct Arrival {
-    pub(super) session: Arc<Session>,
+    // Before the session, which the keeper is to let go of last.
     pub(super) queue: Result<ConnectedQueue, Error>,
+    pub(super) session: Arc<Session>,
 }
 
 /// Where one of the disk's queues is told of changes.

@@ -157,6 +157,8 @@ pub(crate) struct Connection {
     pub(crate) session: Session,
     /// The controller that its queue was connected to, even when that is gone.
     pub(crate) instance: Option<Instance>,
+    /// It was closed while operations were with a namespace.
+    pub(crate) is_orphan: bool,
     requests: Vec<Request>,
     depth: u16,
     flow_control: bool,
@@ -209,6 +211,7 @@ impl Connection {
             end: ControllerEnd::new(controller_end::Config::default()),
             session: Session::None,
             instance: None,
+            is_orphan: false,
             requests: vec![Request::new()],
             depth: 1,
             flow_control: true,
@@ -512,6 +515,10 @@ impl Connection {
         };
         if let Some((controller, queue)) = closed {
             cx.shared.queue_closed(controller, queue);
+        }
+        if let Some(instance) = self.instance.filter(|_| self.operations > 0) {
+            self.is_orphan = true;
+            cx.shared.queue_orphaned(instance);
         }
         cx.list(self.route.key, &mut self.listed);
     }
