@@ -44,9 +44,10 @@ fn killed_and_started_again() {
     let start = |address: &str| {
         Server::start(scratch.command(["serve", "--listen", address, image.as_str()]))
     };
-    let mut server = start("127.0.0.1:0");
-    let address = server.address.clone();
-    let url: Url = server.url(1).parse().expect("a URL");
+    let first = start("127.0.0.1:0");
+    let address = first.address.clone();
+    let url: Url = first.url(1).parse().expect("a URL");
+    let mut server = Some(first);
     let connection = Options { hostid: Some(HostId(*b"farblock-testing")), ..Options::default() };
     let options = DiskOptions {
         connection,
@@ -64,11 +65,12 @@ fn killed_and_started_again() {
         for _ in 0..3 {
             let before = count.load(Ordering::Relaxed);
             until("writes are done", || count.load(Ordering::Relaxed) > before + 200);
-            server.signal("KILL");
-            let _ = server.wait();
+            let killed = server.take().expect("it runs");
+            killed.signal("KILL");
+            let _ = killed.wait();
             until("the loss is seen", || disk.state() == DiskState::Waiting);
             std::thread::sleep(Duration::from_millis(200));
-            server = start(&address);
+            server = Some(start(&address));
             until("it is back", || disk.state() == DiskState::Live);
         }
         let before = count.load(Ordering::Relaxed);
@@ -77,5 +79,5 @@ fn killed_and_started_again() {
     });
     assert!(disk.paths()[0].reconnects >= 3);
     drop(disk);
-    server.stop();
+    server.expect("it runs").stop();
 }
