@@ -64,6 +64,10 @@ pub const LOG_PERIOD: Duration = Duration::from_secs(10);
 /// The pause before the second attempt to reconnect; the first is made at once.
 pub const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
+/// A path that lasted for this long is tried again at once when it is lost; one that did not, like
+/// one that could not be connected.
+pub const STEADY: Duration = Duration::from_secs(1);
+
 /// The shortest time that a step of reconnecting is given when the path is about to be given up.
 pub const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 

@@ -334,3 +334,32 @@ fn a_target_that_cannot_end_a_lost_controller() {
         assert!(took < expected + Duration::from_millis(700), "{took:?}");
     }
 }
+
+/// Controllers that come and go without being of use are no hope, and are not tried without a
+/// pause.
+#[test]
+fn a_target_that_refuses_queues() {
+    let controllers = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&controllers);
+    let peer = Peer::with_hook(move |_, qid, capsule| {
+        if capsule.sqe.opcode == 0x7f && capsule.sqe.fctype() == 1 {
+            if qid > 0 {
+                return Ok(Handled::Close);
+            }
+            counter.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(Handled::No)
+    });
+    let options = DiskOptions {
+        fast_io_fail_timeout: Some(Duration::from_millis(500)),
+        ctrl_loss_timeout: Some(Duration::from_millis(1500)),
+        reconnect_delay: Duration::from_millis(200),
+        ..usual()
+    };
+    let disk = disk(&[&peer], &options);
+    let mut user = User::new(&disk);
+    assert_eq!(user.write(0), Err(BlockError::Disconnected));
+    until("it is given up", || disk.state() == DiskState::Dead);
+    let count = controllers.load(Ordering::SeqCst);
+    assert!((3..20).contains(&count), "{count} controllers");
+}

@@ -50,15 +50,20 @@ impl Keeper {
             match self.establish() {
                 Ok(session) => {
                     self.report(Ok(()));
+                    let begin = Instant::now();
                     self.keep(&session);
                     self.lose(session);
-                    pause = Duration::ZERO;
+                    if begin.elapsed() >= limits::STEADY {
+                        pause = Duration::ZERO;
+                        continue;
+                    }
                 }
-                Err(error) => {
-                    self.handle_failure(error);
-                    pause = (pause * 2).max(limits::RECONNECT_PAUSE);
-                }
+                Err(error) => self.handle_failure(error),
             }
+            if self.is_late() && self.path().state() != PathState::Dead {
+                self.give_up();
+            }
+            pause = (pause * 2).max(limits::RECONNECT_PAUSE);
             pause = pause.min(self.hub.options.reconnect_delay);
         }
         while !self.hub.is_stopping() {
@@ -84,10 +89,8 @@ impl Keeper {
         loop {
             let rings = self.hub.bell.rings();
             self.let_go();
-            let now = Instant::now();
-            let dead = self.path().gives_up_at(&self.hub.options).is_some_and(|at| at <= now);
-            let left = until.saturating_duration_since(now);
-            if left.is_zero() || dead || self.hub.is_stopping() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.is_late() || self.hub.is_stopping() {
                 return;
             }
             // Not longer, as the time to give up may come first.
@@ -99,17 +102,25 @@ impl Keeper {
         let url = &self.path().url;
         tracing::warn!(path = %url, "not connected: {error}");
         self.path().failed(&error.to_string());
-        let now = Instant::now();
         // What is not the disk's namespace does not become it.
         let is_another = matches!(error, Error::Namespace(_));
-        let late = self.path().gives_up_at(&self.hub.options).is_some_and(|at| at <= now);
         self.report(Err(error));
-        if is_another || late {
-            tracing::error!(path = %self.path().url, "the path is given up");
-            self.path().give_up();
-            self.hub.ring_queues();
-            self.hub.watchers.tell(super::Change::Paths);
+        if is_another {
+            self.give_up();
         }
+    }
+
+    /// Whether it is time to give the path up.
+    fn is_late(&self) -> bool {
+        let now = Instant::now();
+        self.path().gives_up_at(&self.hub.options).is_some_and(|at| at <= now)
+    }
+
+    fn give_up(&self) {
+        tracing::error!(path = %self.path().url, "the path is given up");
+        self.path().give_up();
+        self.hub.ring_queues();
+        self.hub.watchers.tell(super::Change::Paths);
     }
 
     /// Connects the controller and puts it into use.
@@ -163,6 +174,7 @@ impl Keeper {
     /// Does what a live session needs, until it is lost or the disk is closed.
     fn keep(&mut self, session: &Arc<Session>) {
         let mut served = Served::default();
+        let mut is_served = false;
         let mut pause = limits::FINISH_PAUSE;
         loop {
             let rings = self.hub.bell.rings();
@@ -177,7 +189,10 @@ impl Keeper {
             if access || changed || session.reach() == Reach::Blocked {
                 self.read_access(session);
             }
-            self.serve_queues(session, &mut served);
+            if self.serve_queues(session, &mut served) && !std::mem::replace(&mut is_served, true) {
+                self.path().served();
+                self.hub.ring_queues();
+            }
             let period = if !self.finish_lost(session) {
                 pause = (pause * 2).min(limits::FINISH_PAUSE_MAX);
                 pause
@@ -219,11 +234,12 @@ impl Keeper {
         }
     }
 
-    /// Connects queues for those of the disk's queues that have none on this session.
-    fn serve_queues(&self, session: &Arc<Session>, served: &mut Served) {
+    /// Connects queues for those of the disk's queues that have none on this session; false if that
+    /// ended it.
+    fn serve_queues(&self, session: &Arc<Session>, served: &mut Served) -> bool {
         let mailboxes = self.hub.mailboxes();
         if served.refused_at.is_some_and(|count| mailboxes.len() >= count) {
-            return;
+            return true;
         }
         served.refused_at = None;
         served.done.retain(|id| mailboxes.iter().any(|mailbox| mailbox.id == *id));
@@ -239,13 +255,17 @@ impl Keeper {
                     tracing::warn!(path = %self.path().url, "{reason}");
                     served.refused_at = Some(mailboxes.len());
                 }
-                Err(error) => return session.abort(&error.to_string()),
+                Err(error) => {
+                    session.abort(&error.to_string());
+                    return false;
+                }
                 Ok(_) => {
                     served.done.insert(mailbox.id);
                 }
             }
             mailbox.post(Arrival { session: Arc::clone(session), queue });
         }
+        true
     }
 
     /// The session is of no use any more.

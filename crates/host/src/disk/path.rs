@@ -59,7 +59,10 @@ pub(super) enum Patience {
 struct State {
     state: PathState,
     since: Instant,
-    /// Since when the namespace cannot be reached, if it cannot.
+    /// Since when there is no connection that served, if there is none: one that is lost again
+    /// before it could be used changes nothing.
+    lost_since: Option<Instant>,
+    /// Since when the namespace cannot be reached, if it cannot: as well because it must not be.
     unusable_since: Option<Instant>,
     reconnects: u64,
     error: Option<String>,
@@ -78,6 +81,7 @@ impl Path {
         let state = State {
             state: PathState::Connecting,
             since: now,
+            lost_since: Some(now),
             unusable_since: Some(now),
             reconnects: 0,
             error: None,
@@ -100,6 +104,12 @@ impl Path {
         state.state = PathState::Live;
         state.since = Instant::now();
         state.session = Some(Arc::clone(session));
+    }
+
+    /// Whoever wanted a queue has one.
+    pub(super) fn served(&self) {
+        let mut state = self.lock();
+        state.lost_since = None;
         state.note_reach();
     }
 
@@ -116,6 +126,7 @@ impl Path {
         state.since = now;
         state.session = None;
         state.error = Some(reason.to_owned());
+        state.lost_since.get_or_insert(now);
         state.unusable_since.get_or_insert(now);
     }
 
@@ -137,8 +148,7 @@ impl Path {
 
     /// When to give up reconnecting, if ever.
     pub(super) fn gives_up_at(&self, options: &DiskOptions) -> Option<Instant> {
-        let state = self.lock();
-        state.since.checked_add(options.ctrl_loss_timeout?)
+        self.lock().lost_since?.checked_add(options.ctrl_loss_timeout?)
     }
 
     /// How long operations may wait for the path.
@@ -175,7 +185,7 @@ impl Path {
 impl State {
     fn note_reach(&mut self) {
         let usable = self.session.as_ref().is_some_and(|session| session.reach() < Reach::Blocked);
-        match usable {
+        match usable && self.lost_since.is_none() {
             true => self.unusable_since = None,
             false => {
                 self.unusable_since.get_or_insert_with(Instant::now);
