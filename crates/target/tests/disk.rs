@@ -432,3 +432,40 @@ fn a_new_controller_waits_for_what_the_last_one_left() {
     gate.open_up();
     drop(connect(&options.connection).expect("it is over"));
 }
+
+/// A write that was reported as failed is over before anything else is written.
+#[test]
+fn a_failed_write_does_not_come_late() {
+    let gate = Arc::new(Gate::new(mem()));
+    let target = serve(gate.clone(), &[any()]);
+    let proxy = Proxy::new(target.addresses()[0]);
+    let fast_io_fail_timeout = Some(Duration::from_millis(50));
+    let options = DiskOptions { fast_io_fail_timeout, ..options(EngineKind::Auto) };
+    let disk = connect(&[&proxy], &options);
+    let mut user = User::new(&disk, EngineKind::Auto);
+    assert_eq!(user.value(0), 0);
+    gate.keep(1);
+    user.write(0, 1, 1, 1);
+    while gate.kept() == 0 {
+        assert!(user.turn(Duration::from_millis(5)).is_empty());
+    }
+    proxy.cut();
+    assert_eq!(user.one().result, Err(BlockError::Disconnected));
+    // It fails for as long as the first is under way, and then it is done.
+    let mut failed = 0;
+    loop {
+        user.write(0, 1, 2, 2);
+        match user.one().result {
+            Ok(()) => break,
+            Err(error) => assert_eq!(error, BlockError::Disconnected),
+        }
+        failed += 1;
+        assert!(gate.kept() > 0 || failed < 50, "in vain");
+        std::thread::sleep(Duration::from_millis(20));
+        if failed == 10 {
+            gate.open_up();
+        }
+    }
+    assert!(failed >= 10, "written while an earlier write was under way");
+    assert_eq!(user.value(0), 2);
+}

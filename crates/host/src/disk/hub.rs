@@ -11,7 +11,7 @@ use crate::shared::NamespaceState;
 use farblock_block::{BlockError, Geometry};
 use farblock_proto::host::NamespaceInfo;
 use farblock_reactor::Waker;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -100,6 +100,8 @@ pub(super) struct Hub {
     next_mailbox: AtomicU64,
     /// Sessions that are lost, but whose commands may still be carried out.
     lost: Mutex<Vec<Arc<Session>>>,
+    /// Sessions that are not finished, and on which writes were that were reported as failed.
+    tainted: AtomicUsize,
     pub(super) bell: Arc<Bell>,
     stopping: AtomicBool,
     pub(super) watchers: Watchers,
@@ -120,6 +122,7 @@ impl Hub {
             mailboxes: Mutex::default(),
             next_mailbox: AtomicU64::new(0),
             lost: Mutex::default(),
+            tainted: AtomicUsize::new(0),
             bell: Arc::default(),
             stopping: AtomicBool::new(false),
             watchers: Watchers::default(),
@@ -208,11 +211,32 @@ impl Hub {
     pub(super) fn forget_finished(&self) {
         let mut lost = lock(&self.lost);
         let before = lost.len();
-        lost.retain(|session| !session.is_finished());
+        lost.retain(|session| {
+            let finished = session.is_finished();
+            if finished && session.is_tainted() {
+                self.tainted.fetch_sub(1, Ordering::AcqRel);
+            }
+            !finished
+        });
         if lost.len() < before {
             drop(lost);
             self.ring_queues();
         }
+    }
+
+    /// A write that was sent on this session is about to be reported as failed.
+    pub(super) fn taint(&self, session: &Session) {
+        let lost = lock(&self.lost);
+        if !session.is_finished() && !session.taint() {
+            self.tainted.fetch_add(1, Ordering::AcqRel);
+        }
+        drop(lost);
+    }
+
+    /// Whether a write that was reported as failed may yet be carried out: nothing is to be
+    /// written before that is over.
+    pub(super) fn is_tainted(&self) -> bool {
+        self.tainted.load(Ordering::Acquire) > 0
     }
 
     /// Puts a new session into use, unless some lost one is not finished: then false.

@@ -154,9 +154,13 @@ impl Path {
     /// How long operations may wait for the path.
     pub(super) fn patience(&self, options: &DiskOptions) -> Patience {
         let state = self.lock();
-        let gone = state.session.as_ref().is_some_and(|session| session.reach() == Reach::Gone);
-        if state.state == PathState::Dead || gone {
+        let reach = state.session.as_ref().map(|session| session.reach());
+        if state.state == PathState::Dead || reach == Some(Reach::Gone) {
             return Patience::Until(state.since);
+        }
+        if state.lost_since.is_some() && reach.is_some_and(|reach| reach < Reach::Blocked) {
+            // Connected, and about to serve.
+            return Patience::Until(state.since + options.connection.connect_timeout);
         }
         let Some(since) = state.unusable_since else { return Patience::Unlimited };
         let limits = [options.fast_io_fail_timeout, options.ctrl_loss_timeout];

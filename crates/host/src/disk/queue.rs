@@ -12,6 +12,9 @@
 //!      |         for it now
 //!      +------------------------------------------- no hope: failed --------> completed
 //! ```
+//! Once a Held operation was failed, no other that writes is started before its session is
+//! finished.
+//!
 //! Held is what may have been sent on a lost session and changes blocks: as long as the target may
 //! still carry that out, doing it again would let the first attempt undo what came after the
 //! second. Reads and flushes need not wait.
@@ -114,12 +117,16 @@ impl DiskQueue {
     /// Gives an operation to a path, or has it wait.
     fn start(&mut self, index: u32) {
         match self.choose() {
-            Some(path) => self.give(index, path),
-            None => {
+            Some(path) if self.may_start(index) => self.give(index, path),
+            _ => {
                 self.waiting.push_back(index);
                 self.review = true;
             }
         }
+    }
+
+    fn may_start(&mut self, index: u32) -> bool {
+        !self.hub.is_tainted() || !self.table.writes(index)
     }
 
     fn give(&mut self, index: u32, path: usize) {
@@ -268,7 +275,7 @@ impl DiskQueue {
             !session.is_finished()
         });
         while let Some(&index) = self.waiting.front() {
-            let Some(path) = self.choose() else { break };
+            let Some(path) = self.choose().filter(|_| self.may_start(index)) else { break };
             self.waiting.pop_front();
             self.give(index, path);
         }
@@ -290,6 +297,7 @@ impl DiskQueue {
         match verdict {
             Verdict::Wait(until) => until,
             Verdict::Fail(error) => {
+                self.held.iter().for_each(|(_, session)| self.hub.taint(session));
                 let held = self.held.drain(..).map(|(index, _)| index);
                 for index in self.waiting.drain(..).chain(held) {
                     self.done.push(self.table.complete(index, Err(error), None));

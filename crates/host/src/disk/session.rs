@@ -54,6 +54,7 @@ pub(super) struct Session {
     pub(super) inbox: Arc<Inbox>,
     access: AtomicU8,
     finished: AtomicBool,
+    tainted: AtomicBool,
     lost_since: OnceLock<Instant>,
 }
 
@@ -72,6 +73,7 @@ impl Session {
             inbox,
             access: AtomicU8::new(access.0),
             finished: AtomicBool::new(false),
+            tainted: AtomicBool::new(false),
             lost_since: OnceLock::new(),
         }
     }
@@ -110,6 +112,15 @@ impl Session {
     /// Nothing that was sent on the session is carried out any more.
     pub(super) fn is_finished(&self) -> bool {
         self.finished.load(Ordering::Acquire)
+    }
+
+    /// A write that may yet be carried out was reported as failed. Gives whether it was so before.
+    pub(super) fn taint(&self) -> bool {
+        self.tainted.swap(true, Ordering::AcqRel)
+    }
+
+    pub(super) fn is_tainted(&self) -> bool {
+        self.tainted.load(Ordering::Acquire)
     }
 
     pub(super) fn set_finished(&self) {
