@@ -5,7 +5,8 @@
 //! into it: it belongs to one [`Reactor`], takes operations and hands back completions, without
 //! futures, locks or allocation per operation. Frontends (the NVMe controller, the attach drivers,
 //! the benchmark) submit; backends (memory, files, stripes, a remote namespace) implement.
-//! [`Blocking`](blocking::Blocking) puts a synchronous face on a queue.
+//! [`Blocking`](blocking::Blocking) puts a synchronous face on a queue,
+//! [`AsyncNamespace`](nonblocking::AsyncNamespace) one of futures.
 //!
 //! # Contract
 //!
@@ -22,12 +23,12 @@
 //! operation counts as in flight until `poll` has handed its completion out.
 //!
 //! **Ranges.** The frontend checks ranges with [`Geometry::check`] before it submits. A backend
-//! checks again, only because a namespace may have shrunk, with checked arithmetic, and answers
-//! [`BlockError::OutOfRange`]. That a read or write carries a buffer of exactly [`Geometry::bytes`]
-//! is the submitter's duty; a backend asserts it, since a wrong length there is a bug of ours and
-//! not something that a peer can cause. An operation of zero blocks succeeds and does nothing if
-//! `lba` is at most the capacity; its buffer is then empty or absent. Other commands carry no
-//! buffer.
+//! checks again, only because a namespace may have changed, with checked arithmetic, and answers
+//! [`BlockError::OutOfRange`] or [`BlockError::ReadOnly`]. That a read or write carries a buffer of
+//! exactly [`Geometry::bytes`] is the submitter's duty; a backend asserts it, since a wrong length
+//! there is a bug of ours and not something that a peer can cause. An operation of zero blocks
+//! succeeds and does nothing if `lba` is at most the capacity; its buffer is then empty or absent.
+//! Other commands carry no buffer.
 //!
 //! **Order.** Operations complete in any order. Overlapping operations in flight at the same time
 //! have no order among them, and a read that overlaps a write in flight may see any mixture of old
@@ -44,6 +45,12 @@
 //! on every read until the block is written. `Deallocate` is a hint: where [`Geometry::deallocate`]
 //! is false it succeeds and does nothing.
 //!
+//! **Resizing.** A namespace may grow, shrink, or become read-only or writable while it is in use:
+//! `blocks` and `read_only` of [`Namespace::geometry`] then change, and nothing else ever does.
+//! What was in flight beyond a new end ends with [`BlockError::OutOfRange`] or as if nothing had
+//! happened. Blocks that a namespace gains hold anything until they are written. Few namespaces do
+//! it by themselves; those have a way of their own to tell.
+//!
 //! **Read-only.** A read-only namespace answers [`BlockError::ReadOnly`] to whatever would change
 //! it. A flush succeeds.
 //!
@@ -55,14 +62,15 @@
 //! # Not in the contract
 //!
 //! Compare and Verify (the frontend reads and compares, so there is one implementation),
-//! reservations, metadata and protection information, atomic writes larger than a block, cancelling
-//! one operation, and resizing in place.
+//! reservations, metadata and protection information, atomic writes larger than a block, and
+//! cancelling one operation.
 
 pub mod blocking;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
 mod geometry;
+pub mod nonblocking;
 mod op;
 
 pub use error::BlockError;
@@ -73,7 +81,8 @@ use farblock_reactor::{Reactor, TaskId};
 
 /// A row of equally sized blocks, shared by any number of threads, each with [`Queue`]s of its own.
 pub trait Namespace: Send + Sync {
-    /// Sizes and abilities. Constant for the life of a namespace, except that `blocks` may shrink.
+    /// Sizes and abilities. Constant for the life of a namespace, except for `blocks` and
+    /// `read_only`.
     fn geometry(&self) -> Geometry;
 
     /// One line for logs and people: `file disk.img (1 GiB, 512-byte blocks)`.

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::handshake::Connected;
 use crate::limits;
 use crate::link::{Commands, Inline, Link, Loss, Outgoing};
-use crate::shared::{Request, Shared};
+use crate::shared::{Notice, Request, Shared};
 use farblock_proto::host::command::{self, LogPage};
 use farblock_proto::host::{Command, Data, NamespaceInfo, parse_changed_namespaces};
 use farblock_proto::limits::ADMIN_IN_CAPSULE_BYTES;
@@ -41,14 +41,38 @@ const EVENT_LOG_BYTES: u32 = 512;
 /// What the thread is started with.
 pub(crate) struct Settings {
     pub(crate) engine: EngineKind,
-    /// Zero: none.
-    pub(crate) keep_alive: Duration,
+    /// How often a keep alive is sent, and how long it may go unanswered; `None`: never.
+    pub(crate) keep_alive: Option<Pulse>,
     /// Zero: commands may take for ever.
     pub(crate) timeout: Duration,
     /// What was written to CC.
     pub(crate) configuration: Cc,
     /// Asynchronous events are enabled.
     pub(crate) events: bool,
+}
+
+/// How the host finds out that the controller does not answer any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Pulse {
+    pub(crate) interval: Duration,
+    pub(crate) timeout: Duration,
+}
+
+impl Pulse {
+    /// The controller ends the association if it hears nothing for `keep_alive` (zero: never);
+    /// the host is to know within `path_timeout` that nobody answers.
+    pub(crate) fn new(keep_alive: Duration, path_timeout: Option<Duration>) -> Option<Pulse> {
+        let pulse = (!keep_alive.is_zero())
+            .then(|| Pulse { interval: keep_alive / 2, timeout: keep_alive });
+        let Some(path_timeout) = path_timeout else { return pulse };
+        // Sent, and sent again: one third passes before the first, two until it is late.
+        let interval = path_timeout / 3;
+        let quick = Pulse { interval, timeout: path_timeout - interval };
+        Some(pulse.map_or(quick, |pulse| Pulse {
+            interval: pulse.interval.min(quick.interval),
+            timeout: pulse.timeout.min(quick.timeout),
+        }))
+    }
 }
 
 /// What an admin command is for.
@@ -59,7 +83,7 @@ enum Purpose {
     /// Reading the changed namespace list.
     Changed,
     /// Reading a log page only to clear its event.
-    ClearEvent,
+    ClearEvent(LogPageId),
     /// Learning about a namespace anew.
     Refresh(u32),
     /// Setting CC.SHN.
@@ -230,10 +254,10 @@ impl Admin {
         let link = Link::new(&reactor, task, connected, &mut table)?;
         shared.set_admin(reactor.waker(task));
         let now = Instant::now();
-        let keep_alive = (!settings.keep_alive.is_zero()).then(|| KeepAlive {
-            interval: settings.keep_alive / 2,
-            timeout: settings.keep_alive,
-            next: now + settings.keep_alive / 2,
+        let keep_alive = settings.keep_alive.map(|Pulse { interval, timeout }| KeepAlive {
+            interval,
+            timeout,
+            next: now + interval,
             unanswered: None,
         });
         if settings.events {
@@ -308,6 +332,9 @@ impl Admin {
             self.table.waiting.push_back((Purpose::User(reply), command, data));
         }
         let now = Instant::now();
+        if self.shared.is_lost() {
+            return self.link.fail(Loss::Shutdown, &mut self.table);
+        }
         if self.shared.is_stopping() && self.stopping.is_none() {
             self.begin_shutdown(now);
         }
@@ -347,7 +374,9 @@ impl Admin {
                 tracing::info!(status = %cqe.status(), "the controller sends no events");
             }
             Purpose::Changed => self.handle_changed(succeeded.then_some(data.as_slice())),
-            Purpose::ClearEvent => {}
+            // Only now is a later change told by another event.
+            Purpose::ClearEvent(LogPageId::ANA) => self.shared.notify(Notice::Access),
+            Purpose::ClearEvent(_) => {}
             Purpose::Refresh(nsid) if succeeded => {
                 let info = NamespaceInfo::parse(nsid, &data);
                 match &info {
@@ -374,7 +403,7 @@ impl Admin {
             self.send(Purpose::Changed, command::log_page(log));
         } else if event.log_page != LogPageId::SUPPORTED_LOG_PAGES {
             let log = LogPage::new(event.log_page, EVENT_LOG_BYTES);
-            self.send(Purpose::ClearEvent, command::log_page(log));
+            self.send(Purpose::ClearEvent(event.log_page), command::log_page(log));
         }
     }
 

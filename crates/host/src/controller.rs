@@ -1,6 +1,6 @@
 //! A connected controller: bringing it up, admin commands, namespaces and I/O queues.
 
-use crate::admin::{self, check_request};
+use crate::admin::{self, Pulse, check_request};
 use crate::error::Error;
 use crate::handshake::{Connected, Handshake};
 use crate::identity::HostIdentity;
@@ -11,14 +11,17 @@ use crate::shared::{Request, Shared};
 use crate::url::{self, Url};
 use farblock_proto::host::command::{self, LogPage};
 use farblock_proto::host::{
-    Bringup, Command, ConnectError, ControllerInfo, DiscoveryEntry, DiscoveryReader, DiscoveryStep,
-    Identity, InfoError, NamespaceInfo, Parameters, Step, accepted, parse_namespace_list, refused,
+    AnaLog, Bringup, Command, ConnectError, ControllerInfo, DiscoveryEntry, DiscoveryReader,
+    DiscoveryStep, Identity, InfoError, NamespaceInfo, Parameters, Step, accepted, ana_log_page,
+    parse_namespace_list, refused,
 };
 use farblock_wire::features::AsyncEventConfig;
 use farblock_wire::identify::Cns;
+use farblock_wire::log::AnaState;
 use farblock_wire::nqn::DISCOVERY_NQN;
+use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::tcp::PORT_IO;
-use farblock_wire::{Cqe, IntoBytes};
+use farblock_wire::{Cqe, IntoBytes, Status};
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::sync_channel;
@@ -26,8 +29,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Asynchronous events to ask for: changed namespaces.
-const EVENTS: AsyncEventConfig = AsyncEventConfig(0).with_namespace_attributes(true);
+/// Asynchronous events to ask for: changed namespaces, and changed access to them.
+const EVENTS: AsyncEventConfig =
+    AsyncEventConfig(0).with_namespace_attributes(true).with_ana_change(true);
 
 /// A controller of a remote subsystem. Clones are the same controller; it is shut down when the
 /// last of them, and of its namespaces and queues, is gone.
@@ -93,6 +97,44 @@ impl Controller {
     #[must_use]
     pub fn lost(&self) -> Option<Error> {
         self.inner.shared.is_lost().then(|| self.inner.shared.lost_error())
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    /// Ends another controller of this host's in the same subsystem: true once it is gone with
+    /// all that was sent to it, false if it is to be asked again.
+    ///
+    /// # Errors
+    /// As [`Controller::admin`], and when this controller cannot or will not.
+    pub fn end_other(&self, other: CrossControllerReset) -> Result<bool, Error> {
+        let (cqe, _) = self.admin(&command::cross_controller_reset(other), &[])?;
+        let status = cqe.status();
+        match Status(status.code()) {
+            Status::SUCCESS => Ok(cqe.result() & CrossControllerReset::IMMEDIATE != 0),
+            Status::CROSS_CONTROLLER_RESET_IN_PROGRESS
+            | Status::CROSS_CONTROLLER_RESET_LOG_FULL
+            | Status::CROSS_CONTROLLER_RESET_LIMIT => Ok(false),
+            _ => Err(Error::Command { what: "Cross-Controller Reset".to_owned(), status }),
+        }
+    }
+
+    /// How a namespace can be reached through this controller (ANA); optimized if it does not say.
+    ///
+    /// # Errors
+    /// As [`Controller::namespace_info`] and [`Controller::log_page`].
+    pub fn access(&self, nsid: u32) -> Result<AnaState, Error> {
+        let Some(groups) = self.inner.info.ana_groups else { return Ok(AnaState::OPTIMIZED) };
+        let group = self.namespace_info(nsid)?.ana_group;
+        if group == 0 {
+            return Ok(AnaState::OPTIMIZED);
+        }
+        let data = self.log_page(ana_log_page(groups))?;
+        let answer = |reason| Error::Answer { what: "the ANA log page".to_owned(), reason };
+        let state = AnaLog::parse(&data).map_err(answer)?.state(group);
+        // A group that is not listed is one whose state is about to be known.
+        Ok(state.unwrap_or(AnaState::CHANGE))
     }
 
     /// Executes an admin command and waits for it. `data` is what it moves to the controller.
@@ -170,9 +212,13 @@ impl Controller {
         let data = self.identify(Cns::NAMESPACE, nsid)?;
         let mut info = NamespaceInfo::parse(nsid, &data)
             .map_err(|reason| Error::Answer { what: format!("namespace {nsid}"), reason })?;
-        // Before version 1.3 there is no such list.
-        if let Ok(data) = self.identify(Cns::NAMESPACE_ID_DESCRIPTORS, nsid) {
-            info.add_descriptors(&data);
+        match self.identify(Cns::NAMESPACE_ID_DESCRIPTORS, nsid) {
+            Ok(data) => info.add_descriptors(&data),
+            // Before version 1.3 there is no such list.
+            Err(Error::Command { status, .. })
+                if status.is_dnr() || status.code() == Status::INVALID_FIELD.0 => {}
+            // A namespace must not be taken for one without a name.
+            Err(error) => return Err(error),
         }
         Ok(info)
     }
@@ -258,15 +304,7 @@ impl Inner {
 
     /// Connects I/O queue `qid` for `depth` commands.
     pub(crate) fn connect_queue(&self, qid: u16, depth: u16) -> Result<Connected, ConnectError> {
-        let give_up = Instant::now() + limits::BUSY_RETRY_TIME;
-        loop {
-            match self.try_connect_queue(qid, depth) {
-                Err(ConnectError::ControllerBusy) if Instant::now() < give_up => {
-                    std::thread::sleep(limits::BUSY_RETRY_PAUSE);
-                }
-                result => return result,
-            }
-        }
+        until_not_busy(|| self.try_connect_queue(qid, depth))
     }
 
     fn try_connect_queue(&self, qid: u16, depth: u16) -> Result<Connected, ConnectError> {
@@ -296,6 +334,22 @@ impl Drop for Inner {
     }
 }
 
+/// Tries again for a while when the controller is busy: with letting go of the last queue, or of
+/// what this host left behind when it lost its last controller.
+fn until_not_busy<T>(
+    mut connect: impl FnMut() -> Result<T, ConnectError>,
+) -> Result<T, ConnectError> {
+    let give_up = Instant::now() + limits::BUSY_RETRY_TIME;
+    loop {
+        match connect() {
+            Err(ConnectError::ControllerBusy) if Instant::now() < give_up => {
+                std::thread::sleep(limits::BUSY_RETRY_PAUSE);
+            }
+            result => return result,
+        }
+    }
+}
+
 fn wire_identity<'a>(identity: &'a HostIdentity, subnqn: &'a str) -> Identity<'a> {
     Identity { hostid: identity.id.0, hostnqn: &identity.nqn, subnqn }
 }
@@ -310,6 +364,10 @@ fn check_options(subsystem: &str, options: &Options) -> Result<(), Error> {
     }
     if options.queue_depth == 0 {
         return Err(Error::Options("a queue depth of 0 does nothing".to_owned()));
+    }
+    if options.path_timeout.is_some_and(|timeout| timeout < limits::PATH_TIMEOUT_MIN) {
+        let least = limits::PATH_TIMEOUT_MIN;
+        return Err(Error::Options(format!("a path timeout below {least:?} sees ghosts")));
     }
     if options.connect_timeout.is_zero() {
         return Err(Error::Options("a connect timeout of 0 is always over".to_owned()));
@@ -330,7 +388,7 @@ struct Connecting<'a> {
 impl Connecting<'_> {
     fn connect(self) -> Result<Controller, Error> {
         let sqsize_z = limits::ADMIN_QUEUE_ENTRIES - 1;
-        let (connected, address, info) = match self.bring_up(sqsize_z) {
+        let (connected, address, info) = match until_not_busy(|| self.bring_up(sqsize_z)) {
             Ok(parts) => parts,
             Err(reason) => {
                 let address = format!("{}:{}", url::Bracketed(&self.host), self.port);
@@ -345,10 +403,10 @@ impl Connecting<'_> {
         let shared = Arc::new(Shared::new(info.queues));
         let settings = admin::Settings {
             engine: self.options.engine,
-            keep_alive: self.keep_alive(),
+            keep_alive: Pulse::new(self.keep_alive(), self.options.path_timeout),
             timeout: self.options.io_timeout,
             configuration: info.configuration,
-            events: info.events_supported.namespace_attributes(),
+            events: info.events_supported.0 & EVENTS.0 != 0,
         };
         let (started, wait) = sync_channel(1);
         let thread = std::thread::Builder::new().name("farblock-admin".to_owned());

@@ -39,6 +39,8 @@ pub enum Error {
         /// What is wrong with it.
         reason: InfoError,
     },
+    /// The namespace is another one than was expected, with the difference.
+    Namespace(String),
     /// The connection to the controller is lost.
     Lost(Arc<str>),
     /// Too many admin commands wait already.
@@ -57,7 +59,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Url(error) => error.fmt(f),
-            Error::Options(reason) => f.write_str(reason),
+            Error::Options(reason) | Error::Namespace(reason) => f.write_str(reason),
             Error::Connect { address, subsystem, reason } => {
                 write!(f, "cannot connect to {subsystem} at {address}: {reason}")
             }

@@ -15,9 +15,68 @@
 //!
 //! A [`Controller`] has one thread, for its admin queue. A [`RemoteNamespace`] is a
 //! [`Namespace`](farblock_block::Namespace) like any other: its queues live on their users' event
-//! loops, each with a connection of its own.
+//! loops, each with a connection of its own. It ends with its connections. A [`Disk`] does not: it
+//! reconnects, over one path or several, and is what to use for anything that lasts. See
+//! [`disk`].
+//!
+//! # Three ways to read and write
+//!
+//! Every namespace can be used in each of them.
+//!
+//! **Blocking**: [`Blocking`](farblock_block::blocking::Blocking), as above.
+//!
+//! **Async**: [`AsyncNamespace`](farblock_block::nonblocking::AsyncNamespace), with any executor.
+//!
+//! ```no_run
+//! use farblock_block::nonblocking::{AsyncNamespace, Buffer};
+//! use farblock_host::{Disk, DiskOptions, Url};
+//!
+//! # async fn use_it() -> Result<(), Box<dyn std::error::Error>> {
+//! let url: Url = "nvme+tcp://storage.example/nqn.2024-01.example:disk?ns=1".parse()?;
+//! let disk = Disk::connect(&[url], &DiskOptions::default())?;
+//! let disk = AsyncNamespace::new(std::sync::Arc::new(disk))?;
+//! let data = disk.read(0, Buffer::new(4096)).await?;
+//! disk.write(8, data).await?;
+//! disk.flush().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Submit and poll**: a [`Queue`](farblock_block::Queue) on an event loop of one's own, without
+//! another thread, a lock or an allocation for each operation.
+//!
+//! ```no_run
+//! use farblock_block::{Namespace, Op};
+//! use farblock_host::{Disk, DiskOptions, Url};
+//! use farblock_reactor::{Config, Reactor};
+//!
+//! let url: Url = "nvme+tcp://storage.example/nqn.2024-01.example:disk?ns=1".parse()?;
+//! let disk = Disk::connect(&[url], &DiskOptions::default())?;
+//! let reactor = Reactor::new(&Config::default())?;
+//! let task = reactor.add_task();
+//! let mut queue = disk.open(&reactor, task)?;
+//! let (mut ready, mut done) = (Vec::new(), Vec::new());
+//! for token in 0..32 {
+//!     let buffer = reactor.buffers().take(4096);
+//!     queue.submit(Op::read(token * 8, 8, buffer, token));
+//! }
+//! while queue.in_flight() > 0 {
+//!     queue.poll(&mut done);
+//!     for done in done.drain(..) {
+//!         done.result?;
+//!         // The operation's own buffer, to be used again.
+//!         done.buffer.into_iter().for_each(|buffer| reactor.buffers().give(buffer));
+//!     }
+//!     if queue.in_flight() > 0 {
+//!         reactor.poll(None, &mut ready)?;
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # Contract
+//!
+//! This is [`RemoteNamespace`]'s; [`disk`] has one of its own.
 //!
 //! **Every operation ends.** If the controller is lost (connection closed, protocol broken, keep
 //! alive unanswered, a command not answered in time), everything in flight ends with
@@ -27,18 +86,19 @@
 //! **The peer is not trusted.** Whatever it sends ends in data where they were asked for, or in an
 //! error.
 //!
-//! **Nothing is retried** behind the user's back, except opening a queue while the controller has
-//! not let go of the previous one.
+//! **Nothing is retried** behind the user's back, except connecting while the target has not let
+//! go of the previous queue or controller.
 //!
 //! # Not implemented
 //!
-//! Reconnecting, several paths to one namespace, authentication, TLS, metadata, the limits of
+//! Authentication, TLS, metadata, the limits of
 //! Dataset Management and Write Zeroes that controllers may state (DMRSL, WZSL). Resolving a name
 //! takes as long as the system's resolver does.
 
 mod admin;
 mod controller;
 mod discover;
+pub mod disk;
 mod error;
 mod handshake;
 pub mod identity;
@@ -53,6 +113,7 @@ pub mod url;
 
 pub use controller::Controller;
 pub use discover::{discover, discover_all, entry_address};
+pub use disk::{Disk, DiskOptions};
 pub use error::Error;
 pub use identity::{HostId, HostIdentity};
 pub use namespace::RemoteNamespace;

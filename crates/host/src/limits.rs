@@ -34,11 +34,14 @@ pub const TERMINATE_TIME: Duration = Duration::from_secs(1);
 /// How long the orderly shutdown of a controller may take in all.
 pub const SHUTDOWN_TIME: Duration = Duration::from_secs(1);
 
-/// How long a new I/O queue is tried for while the controller has not let go of the last one yet.
+/// How long a new queue is tried for while the controller is busy letting go of the last one.
 pub const BUSY_RETRY_TIME: Duration = Duration::from_secs(2);
 
 /// Pause between those tries.
 pub const BUSY_RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// The shortest time in which a controller can be expected to answer a sign of life.
+pub const PATH_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
 /// Admin commands of users that wait or are in flight at once.
 pub const ADMIN_REQUESTS: usize = 1024;
@@ -57,3 +60,43 @@ pub const LOGGED_FAILURES: u32 = 8;
 
 /// Period of [`LOGGED_FAILURES`].
 pub const LOG_PERIOD: Duration = Duration::from_secs(10);
+
+/// The pause before the second attempt to reconnect; the first is made at once.
+pub const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A path that lasted for this long is tried again at once when it is lost; one that did not, like
+/// one that could not be connected.
+pub const STEADY: Duration = Duration::from_secs(1);
+
+/// The shortest time that a step of reconnecting is given when the path is about to be given up.
+pub const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
+
+/// How often the keeper of a path looks around even if nothing happens.
+pub const KEEPER_PERIOD: Duration = Duration::from_secs(1);
+
+/// First pause between two questions whether a lost controller has ended; it doubles.
+pub const FINISH_PAUSE: Duration = Duration::from_millis(1);
+
+/// Longest pause between those questions.
+pub const FINISH_PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// How often the access state of a path that cannot be used is read, besides when it changes.
+pub const ACCESS_PERIOD: Duration = Duration::from_millis(500);
+
+/// The keep alive timeout that is reckoned with if none was asked for.
+pub const KEEP_ALIVE_UNKNOWN: Duration = Duration::from_secs(5);
+
+/// The path timeout of a disk with several paths: half a second is left of one to go on elsewhere.
+pub const PATH_TIMEOUT: Duration = Duration::from_millis(600);
+
+/// How long connecting a disk waits for its other paths once one is connected.
+pub const OTHER_PATHS_TIME: Duration = Duration::from_secs(1);
+
+/// How long a path is left alone after it answered that a command is not for it now.
+pub const REST: Duration = Duration::from_millis(20);
+
+/// How often one operation is answered so before it fails.
+pub const RESTS: u16 = 3000;
+
+/// Paths of a disk.
+pub const PATHS: usize = 16;

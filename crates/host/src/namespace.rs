@@ -2,6 +2,7 @@
 
 use crate::controller::Inner;
 use crate::error::Error;
+use crate::handshake::Connected;
 use crate::limits;
 use crate::queue::{RemoteQueue, Settings};
 use crate::shared::NamespaceState;
@@ -35,6 +36,11 @@ impl RemoteNamespace {
         RemoteNamespace { controller, state, info }
     }
 
+    /// It is not there any more, or another one took its place.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.state.geometry().blocks == 0
+    }
+
     /// What the controller said about the namespace when it was looked up.
     #[must_use]
     pub fn info(&self) -> &NamespaceInfo {
@@ -46,6 +52,12 @@ impl RemoteNamespace {
     /// # Errors
     /// When there is no queue to be had.
     pub fn open_queue(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, Error> {
+        Ok(Box::new(self.connect_queue()?.settle(reactor, parent)?))
+    }
+
+    /// Connects a queue that no event loop has yet: the part of opening one that waits, for any
+    /// thread.
+    pub(crate) fn connect_queue(&self) -> Result<ConnectedQueue, Error> {
         let shared = self.controller.shared();
         if shared.is_lost() {
             return Err(shared.lost_error());
@@ -54,23 +66,13 @@ impl RemoteNamespace {
             let granted = self.controller.info().queues;
             return Err(self.controller.connect_error(ConnectError::NoQueueLeft { granted }));
         };
-        let queue = self.open_as(qid, reactor, parent);
-        if queue.is_err() {
-            shared.return_queue(qid);
-        }
-        Ok(Box::new(queue?))
-    }
-
-    fn open_as(&self, qid: u16, reactor: &Reactor, parent: TaskId) -> Result<RemoteQueue, Error> {
         let settings = self.settings();
-        let connected = self
-            .controller
-            .connect_queue(qid, settings.depth)
-            .map_err(|reason| self.controller.connect_error(reason))?;
-        let controller = (Arc::clone(&self.controller), qid);
-        let namespace = Arc::clone(&self.state);
-        RemoteQueue::new(reactor, parent, connected, namespace, settings, controller)
-            .map_err(Error::system)
+        let namespace = self.clone();
+        let mut queue =
+            ConnectedQueue { namespace, qid, connected: None, settings, settled: false };
+        let connected = self.controller.connect_queue(qid, queue.settings.depth);
+        queue.connected = Some(connected.map_err(|reason| self.controller.connect_error(reason))?);
+        Ok(queue)
     }
 
     fn settings(&self) -> Settings {
@@ -117,8 +119,43 @@ impl Namespace for RemoteNamespace {
     }
 }
 
+/// A connected I/O queue on its way to an event loop. It has its identifier until it is settled or
+/// dropped.
+pub(crate) struct ConnectedQueue {
+    namespace: RemoteNamespace,
+    qid: u16,
+    connected: Option<Connected>,
+    settings: Settings,
+    settled: bool,
+}
+
+impl ConnectedQueue {
+    /// Puts the queue on an event loop, without waiting for anything.
+    pub(crate) fn settle(
+        mut self,
+        reactor: &Reactor,
+        parent: TaskId,
+    ) -> Result<RemoteQueue, Error> {
+        let connected = self.connected.take().expect("it is settled once");
+        let controller = (Arc::clone(&self.namespace.controller), self.qid);
+        let (state, settings) = (Arc::clone(&self.namespace.state), self.settings.clone());
+        let queue = RemoteQueue::new(reactor, parent, connected, state, settings, controller);
+        // The identifier is the queue's from here on.
+        self.settled = queue.is_ok();
+        queue.map_err(Error::system)
+    }
+}
+
+impl Drop for ConnectedQueue {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.namespace.controller.shared().return_queue(self.qid);
+        }
+    }
+}
+
 /// A capacity as people say it.
-struct Size(u64);
+pub(crate) struct Size(pub(crate) u64);
 
 impl std::fmt::Display for Size {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -21,6 +21,9 @@ pub struct Options {
     /// Keep alive timeout: after this long without a sign of life either side gives up. Zero:
     /// never. Discovery by the well-known name never uses it.
     pub keep_alive: Duration,
+    /// How soon to know that the controller does not answer any more, if that is to be sooner than
+    /// by the keep alive timeout: signs of life are then asked for more often.
+    pub path_timeout: Option<Duration>,
     /// How long each step of connecting may take: the TCP connection, and each answer.
     pub connect_timeout: Duration,
     /// How long a command may take before the connection is given up. Zero: for ever.
@@ -43,6 +46,7 @@ impl Default for Options {
             hostnqn: None,
             hostid: None,
             keep_alive: Duration::from_secs(5),
+            path_timeout: None,
             connect_timeout: Duration::from_secs(5),
             io_timeout: Duration::from_secs(30),
             queue_depth: 128,

@@ -123,6 +123,11 @@ impl RemoteQueue {
         self.timer_armed = true;
     }
 
+    /// The connection is lost, and every operation with it that was not answered in full.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.table.is_lost()
+    }
+
     fn handle_events(&mut self) {
         let mut events = std::mem::take(&mut self.events);
         self.reactor.take_events(self.task, &mut events);

@@ -10,7 +10,7 @@ use farblock_wire::Cqe;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// What an admin command gives.
 pub(crate) type Answer = Result<(Cqe, Vec<u8>), Error>;
@@ -22,12 +22,26 @@ pub(crate) struct Request {
     pub(crate) reply: SyncSender<Answer>,
 }
 
+/// What somebody who keeps a controller in use wants to hear of, at once and from any thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Notice {
+    /// The controller is lost.
+    Lost,
+    /// A namespace in use was read anew.
+    Namespace(u32),
+    /// The access states of namespaces (ANA) may have changed.
+    Access,
+}
+
+type Watcher = Box<dyn Fn(Notice) + Send + Sync>;
+
 /// See the module's text.
 #[derive(Default)]
 pub(crate) struct Shared {
     lost: AtomicBool,
     stopping: AtomicBool,
     state: Mutex<State>,
+    watcher: OnceLock<Watcher>,
     namespaces: Mutex<HashMap<u32, Weak<NamespaceState>>>,
 }
 
@@ -84,6 +98,25 @@ impl Shared {
         }
         for (_, waker) in &state.wakers {
             waker.wake();
+        }
+        drop(state);
+        self.notify(Notice::Lost);
+    }
+
+    /// Loses the controller on purpose: every connection is closed at once, without a shutdown.
+    pub(crate) fn abort(&self, reason: &str) {
+        self.lose(reason);
+        self.wake_admin(&self.state());
+    }
+
+    /// Has `watcher` told of what happens from now on; once for a controller.
+    pub(crate) fn watch(&self, watcher: Watcher) {
+        assert!(self.watcher.set(watcher).is_ok(), "a controller has one watcher");
+    }
+
+    pub(crate) fn notify(&self, notice: Notice) {
+        if let Some(watcher) = self.watcher.get() {
+            watcher(notice);
         }
     }
 
@@ -180,8 +213,10 @@ impl Shared {
 
     /// What the controller now says about a namespace: nothing if it is gone.
     pub(crate) fn refresh(&self, nsid: u32, info: Option<&NamespaceInfo>) {
-        if let Some(state) = self.namespaces().get(&nsid).and_then(Weak::upgrade) {
+        let state = self.namespaces().get(&nsid).and_then(Weak::upgrade);
+        if let Some(state) = state {
             state.refresh(info);
+            self.notify(Notice::Namespace(nsid));
         }
     }
 }
@@ -194,7 +229,7 @@ pub(crate) struct NamespaceState {
 }
 
 impl NamespaceState {
-    fn new(geometry: Geometry) -> NamespaceState {
+    pub(crate) fn new(geometry: Geometry) -> NamespaceState {
         NamespaceState {
             geometry,
             blocks: AtomicU64::new(geometry.blocks),
@@ -208,6 +243,13 @@ impl NamespaceState {
             read_only: self.read_only.load(Ordering::Relaxed),
             ..self.geometry
         }
+    }
+
+    /// Takes over what may change; true if it did.
+    pub(crate) fn set(&self, geometry: Geometry) -> bool {
+        let blocks = self.blocks.swap(geometry.blocks, Ordering::Relaxed);
+        let read_only = self.read_only.swap(geometry.read_only, Ordering::Relaxed);
+        (blocks, read_only) != (geometry.blocks, geometry.read_only)
     }
 
     fn refresh(&self, info: Option<&NamespaceInfo>) {

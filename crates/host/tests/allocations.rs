@@ -4,8 +4,9 @@ mod peer;
 
 use farblock_block::conformance::Driver;
 use farblock_block::{Namespace, Op};
-use farblock_host::{Controller, Options};
-use farblock_reactor::Buffer;
+use farblock_host::disk::Policy;
+use farblock_host::{Controller, Disk, DiskOptions, Options};
+use farblock_reactor::{Buffer, EngineKind};
 use peer::{Peer, SUBSYSTEM, Script, engines, options};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -86,6 +87,23 @@ fn pipeline(
     ALLOCATIONS.get() - before
 }
 
+/// Operations of every size, until none allocates.
+fn settle(namespace: &Arc<dyn Namespace>, engine: EngineKind) {
+    let mut driver = Driver::with(namespace, engine);
+    // In the capsule and copied, in the capsule, one command, and several.
+    for blocks in [1u32, 16, 128, 600] {
+        let bytes = blocks as usize * 512;
+        let read = |buffer, at| Op::read(at % 100, blocks, buffer, at);
+        let write = |buffer, at| Op::write(at % 100, blocks, buffer, at);
+        let mut settles = |make: &dyn Fn(Buffer, u64) -> Op| {
+            // Lists grow as long as the timing brings something new, and then no more.
+            (0..20).any(|_| pipeline(&mut driver, make, bytes, 300) == 0)
+        };
+        assert!(settles(&read), "{engine}, {blocks} blocks: reads go on allocating");
+        assert!(settles(&write), "{engine}, {blocks} blocks: writes go on allocating");
+    }
+}
+
 #[test]
 fn steady_state_allocates_nothing() {
     let digests = Options { header_digest: true, data_digest: true, ..options() };
@@ -94,19 +112,24 @@ fn steady_state_allocates_nothing() {
             let peer = Peer::new(Script::default());
             let controller = Controller::connect(&peer.address(), SUBSYSTEM, &options).unwrap();
             let namespace: Arc<dyn Namespace> = Arc::new(controller.namespace(1).unwrap());
-            let mut driver = Driver::with(&namespace, engine);
-            // In the capsule and copied, in the capsule, one command, and several.
-            for blocks in [1u32, 16, 128, 600] {
-                let bytes = blocks as usize * 512;
-                let read = |buffer, at| Op::read(at % 100, blocks, buffer, at);
-                let write = |buffer, at| Op::write(at % 100, blocks, buffer, at);
-                let mut settles = |make: &dyn Fn(Buffer, u64) -> Op| {
-                    // Lists grow as long as the timing brings something new, and then no more.
-                    (0..20).any(|_| pipeline(&mut driver, make, bytes, 300) == 0)
-                };
-                assert!(settles(&read), "{engine}, {blocks} blocks: reads go on allocating");
-                assert!(settles(&write), "{engine}, {blocks} blocks: writes go on allocating");
-            }
+            settle(&namespace, engine);
+        }
+    }
+}
+
+#[test]
+fn a_disk_allocates_nothing_either() {
+    for engine in engines() {
+        for policy in [Policy::Numa, Policy::RoundRobin, Policy::QueueDepth] {
+            let peers = [Peer::new(Script::default()), Peer::new(Script::default())];
+            let url = |peer: &Peer| format!("nvme+tcp://{}/{SUBSYSTEM}", peer.address());
+            let urls = [&peers[0], &peers[1]].map(|peer| url(peer).parse().unwrap());
+            // Nothing is to be lost here, however busy the machine is.
+            let path_timeout = Some(std::time::Duration::from_secs(30));
+            let connection = Options { path_timeout, ..options() };
+            let options = DiskOptions { connection, policy, ..DiskOptions::default() };
+            let disk: Arc<dyn Namespace> = Arc::new(Disk::connect(&urls, &options).unwrap());
+            settle(&disk, engine);
         }
     }
 }

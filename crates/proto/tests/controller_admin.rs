@@ -201,7 +201,7 @@ fn unknown_and_malformed_commands_are_refused() {
     let (mut registry, _) = registry();
     let host = Host::ready(&mut registry);
     let discovery = Host::discovery(&mut registry);
-    let known = [0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18, 0x7f];
+    let known = [0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18, 0x38, 0x7f];
     for opcode in (0..=0xff).filter(|opcode| !known.contains(opcode)) {
         for host in [&host, &discovery] {
             let outcome = host.admin(&mut registry, &Sqe::new(opcode, 1, 1), at(0));
@@ -210,6 +210,8 @@ fn unknown_and_malformed_commands_are_refused() {
     }
     let abort = command(AdminOpcode::ABORT, 0);
     assert_eq!(discovery.admin(&mut registry, &abort, at(0)), failed(Status::INVALID_OPCODE));
+    let reset = command(AdminOpcode::CROSS_CONTROLLER_RESET, 0);
+    assert_eq!(discovery.admin(&mut registry, &reset, at(0)), failed(Status::INVALID_OPCODE));
     // PRPs, a reserved PSDT, fused.
     for flags in [0x00, 0xc0, 0x41, 0x42, 0x43] {
         let mut sqe = command(AdminOpcode::KEEP_ALIVE, 0);

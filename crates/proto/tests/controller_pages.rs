@@ -465,7 +465,7 @@ fn firmware_slots_and_effects() {
     let page = host.fetch(&mut registry, log_page(0x05, 0, 4096), 4096).unwrap();
     let (admin, io) = (&page[..1024], &page[1024..2048]);
     for opcode in 0..256 {
-        let known = [0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18].contains(&opcode);
+        let known = [0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18, 0x38].contains(&opcode);
         assert_eq!(u32_at(admin, opcode * 4) & 1 == 1, known, "admin {opcode:#x}");
         let known = [0x00, 0x01, 0x02, 0x05, 0x08, 0x09, 0x0c].contains(&opcode);
         assert_eq!(u32_at(io, opcode * 4) & 1 == 1, known, "I/O {opcode:#x}");

@@ -311,6 +311,7 @@ impl Target {
                 self.connection(id).requests[usize::from(slot.0)].work = Work::Held;
             }
             AdminOutcome::Abort { .. } => self.respond(id, slot, Status::SUCCESS, 1),
+            AdminOutcome::Reset { .. } => self.respond(id, slot, Status::SUCCESS, 0),
             AdminOutcome::Disconnect => {
                 self.respond(id, slot, Status::SUCCESS, 0);
                 self.connection(id).open = false;

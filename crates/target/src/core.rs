@@ -188,6 +188,9 @@ impl Core {
         if connection.is_gone() {
             self.by_task.remove(&connection.task());
             self.cx.reactor.remove_task(connection.task());
+            if let Some(instance) = connection.instance {
+                self.cx.shared.queue_gone(instance, connection.is_orphan);
+            }
             *entry = None;
             self.free.push(key);
             self.cx.shared.connections.fetch_sub(1, Ordering::Relaxed);

@@ -5,12 +5,13 @@
 use crate::connection::ConnectionKey;
 use farblock_block::Namespace;
 use farblock_proto::controller::{
-    Action, AdminOutcome, ConnectRequest, Connected, ErrorRecord, NamespaceTable, QueueKind,
-    Refusal, Registry, SmartCounters, SubsystemId, Teardown,
+    Action, AdminOutcome, ConnectRequest, Connected, ErrorRecord, Instance, NamespaceTable,
+    QueueKind, Refusal, Registry, SmartCounters, SubsystemId, Teardown,
 };
 use farblock_proto::ids::{CommandId, ControllerId, NamespaceId, QueueId};
 use farblock_proto::time::Instant;
 use farblock_reactor::Waker;
+use farblock_wire::fabrics::ConnectData;
 use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::{Sqe, Status};
 use std::collections::HashMap;
@@ -99,6 +100,36 @@ impl Counters {
 struct Management {
     registry: Registry,
     routes: HashMap<(ControllerId, QueueId), Route>,
+    queues: HashMap<Instance, Queues>,
+}
+
+/// The queues of one controller, those included that were closed but have operations left with a
+/// namespace.
+struct Queues {
+    host: HostKey,
+    count: usize,
+    /// Those that were closed and have.
+    orphaned: usize,
+}
+
+/// A host at a subsystem: names as they are in the Connect command's data.
+#[derive(PartialEq, Eq)]
+struct HostKey {
+    subsystem: [u8; 256],
+    nqn: [u8; 256],
+    id: [u8; 16],
+}
+
+impl HostKey {
+    fn of(data: &ConnectData) -> Self {
+        Self { subsystem: data.subnqn, nqn: data.hostnqn, id: data.hostid }
+    }
+}
+
+impl Management {
+    fn has_orphans(&self, host: &HostKey) -> bool {
+        self.queues.values().any(|queues| queues.orphaned > 0 && queues.host == *host)
+    }
 }
 
 /// See the module's text.
@@ -121,7 +152,11 @@ impl Shared {
         let counters =
             registry.subsystems().map(|(id, _)| (id, Arc::new(Counters::default()))).collect();
         Self {
-            management: Mutex::new(Management { registry, routes: HashMap::new() }),
+            management: Mutex::new(Management {
+                registry,
+                routes: HashMap::new(),
+                queues: HashMap::new(),
+            }),
             exports,
             counters,
             epoch: std::time::Instant::now(),
@@ -172,8 +207,16 @@ impl Shared {
         route: Route,
     ) -> Result<Connected, Refusal> {
         let mut management = self.lock();
+        if request.command.qid.get() == 0 && management.has_orphans(&HostKey::of(request.data)) {
+            // What the host sends anew must not be undone by what is left of its last controller.
+            let status = Status::CONNECT_CONTROLLER_BUSY;
+            return Err(Refusal { status, result: 0 });
+        }
         let connected = management.registry.connect(request, self.now())?;
         management.routes.insert((connected.controller, connected.queue), route);
+        let host = HostKey::of(request.data);
+        let new = Queues { host, count: 0, orphaned: 0 };
+        management.queues.entry(connected.instance).or_insert(new).count += 1;
         self.act(&mut management);
         drop(management);
         if connected.kind == QueueKind::Admin {
@@ -274,6 +317,28 @@ impl Shared {
             self.tear_down(&mut management, &teardown);
         }
         self.act(&mut management);
+    }
+
+    /// Nothing is left of a closed queue, and of what it had handed to namespaces.
+    pub(crate) fn queue_gone(&self, instance: Instance, was_orphan: bool) {
+        let queues = &mut self.lock().queues;
+        let left = queues.get_mut(&instance).expect("counted when it was connected");
+        left.count -= 1;
+        left.orphaned -= usize::from(was_orphan);
+        if left.count == 0 {
+            queues.remove(&instance);
+        }
+    }
+
+    /// A queue was closed that has operations left with a namespace.
+    pub(crate) fn queue_orphaned(&self, instance: Instance) {
+        let queues = &mut self.lock().queues;
+        queues.get_mut(&instance).expect("counted when it was connected").orphaned += 1;
+    }
+
+    /// Whether nothing is left of any queue of a controller that was ended.
+    pub(crate) fn is_gone(&self, instance: Instance) -> bool {
+        !self.lock().queues.contains_key(&instance)
     }
 
     /// Looks at the keep-alive timers; gives the time until the next look.

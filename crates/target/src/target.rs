@@ -12,6 +12,7 @@ use farblock_proto::ids::NamespaceId;
 use farblock_proto::limits::IN_CAPSULE_BYTES;
 use farblock_reactor::{Config as ReactorConfig, EngineKind, Polling, Reactor};
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -250,6 +251,9 @@ fn register(
     addresses: &[SocketAddr],
 ) -> Result<(Registry, Exports), StartError> {
     let mut registry = Registry::new();
+    // The standard library's hash keys are the system's random numbers.
+    let random = RandomState::new().hash_one(std::process::id());
+    registry.set_instance_seed(random);
     let mut exports = HashMap::new();
     for (index, address) in addresses.iter().enumerate() {
         let listener = Listener {

@@ -39,6 +39,7 @@ pub mod nvm;
 pub mod opcode;
 pub mod property;
 pub mod reservation;
+pub mod reset;
 pub mod sgl;
 pub mod sqe;
 pub mod status;

@@ -26,6 +26,7 @@ open_code! {
         NVME_MI_RECEIVE = 0x1e, "NVMe-MI Receive";
         CAPACITY_MANAGEMENT = 0x20, "Capacity Management";
         LOCKDOWN = 0x24, "Lockdown";
+        CROSS_CONTROLLER_RESET = 0x38, "Cross-Controller Reset";
         DOORBELL_BUFFER_CONFIG = 0x7c, "Doorbell Buffer Config";
         FABRICS = 0x7f, "Fabrics Commands";
         FORMAT_NVM = 0x80, "Format NVM";

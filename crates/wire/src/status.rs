@@ -126,6 +126,9 @@ statuses! {
     COMMAND_SET_COMBINATION_REJECTED = 0x12b, "I/O Command Set Combination Rejected";
     INVALID_COMMAND_SET = 0x12c, "Invalid I/O Command Set";
     IDENTIFIER_UNAVAILABLE = 0x12d, "Identifier Unavailable";
+    CROSS_CONTROLLER_RESET_IN_PROGRESS = 0x13f, "Cross-Controller Reset in Progress";
+    CROSS_CONTROLLER_RESET_LOG_FULL = 0x140, "Cross-Controller Reset Log Page Full";
+    CROSS_CONTROLLER_RESET_LIMIT = 0x141, "Cross-Controller Reset Limit Exceeded";
     CONNECT_INVALID_HOST = 0x184, "Connect Invalid Host";
     INVALID_QUEUE_TYPE = 0x185, "Invalid Queue Type";
     DISCOVERY_RESTART = 0x190, "Discover Restart";

@@ -13,6 +13,7 @@ use farblock_wire::log::{CommandEffects, LogPageId, LogPageParameters};
 use farblock_wire::nvm::{DsmCommand, DsmRange, RwCommand, RwControl};
 use farblock_wire::opcode::{AdminOpcode, DataDirection, FabricsCommandType, NvmOpcode};
 use farblock_wire::property::{Cap, Cc, Csts, Version};
+use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::sgl::{SglSubtype, SglType};
 use farblock_wire::status::StatusType;
 use farblock_wire::tcp::{DigestFlags, FatalErrorStatus, PduType};
@@ -266,4 +267,14 @@ fn async_events() {
     assert_eq!(AsyncEvent::ANA_CHANGE.emit(), 0x000c_0302);
     assert_eq!(AsyncEvent::DISCOVERY_CHANGED.emit(), 0x0070_f002);
     assert_eq!(AsyncEvent::parse(0x0070_f002), AsyncEvent::DISCOVERY_CHANGED);
+}
+
+#[test]
+fn cross_controller_reset_names_a_life_of_a_controller() {
+    let reset = CrossControllerReset { icid: 0x1234, ciu: 0x56, cirn: 0x0123_4567_89ab_cdef };
+    let sqe = reset.emit();
+    assert_eq!((sqe.opcode, sqe.flags), (0x38, 0x40));
+    assert_eq!(sqe.cdw10.get(), 0x0056_1234);
+    assert_eq!((sqe.cdw12.get(), sqe.cdw13.get()), (0x89ab_cdef, 0x0123_4567));
+    assert_eq!(CrossControllerReset::parse(&sqe), reset);
 }

@@ -98,6 +98,7 @@ struct Shared {
     disk: Mutex<Vec<u8>>,
     stop: AtomicBool,
     connections: AtomicUsize,
+    streams: Mutex<Vec<std::net::TcpStream>>,
     /// CC.SHN was set.
     shut_down: AtomicBool,
 }
@@ -112,6 +113,7 @@ impl Peer {
             disk: Mutex::new(vec![0; bytes]),
             stop: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
+            streams: Mutex::default(),
             shut_down: AtomicBool::new(false),
         });
         let accepting = Arc::clone(&shared);
@@ -121,7 +123,9 @@ impl Peer {
                     return;
                 }
                 let shared = Arc::clone(&accepting);
-                let mut connection = Connection::new(stream.unwrap());
+                let stream = stream.unwrap();
+                shared.streams.lock().unwrap().push(stream.try_clone().unwrap());
+                let mut connection = Connection::new(stream);
                 std::thread::spawn(move || {
                     shared.connections.fetch_add(1, Ordering::AcqRel);
                     // The other side goes away when a test ends.
@@ -152,6 +156,13 @@ impl Peer {
 
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Acquire)
+    }
+
+    /// Closes every connection there is.
+    pub fn cut(&self) {
+        for stream in self.shared.streams.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
     }
 
     pub fn was_shut_down(&self) -> bool {

@@ -5,6 +5,7 @@ use super::io::data_pointer;
 use super::logs::ErrorRecord;
 use super::properties::{self, Lifecycle, Properties};
 use super::registry::{Action, Registry, Teardown, TeardownReason};
+use super::reset::Instance;
 use super::state::Controller;
 use crate::ids::{CommandId, ControllerId, NamespaceId, QueueId};
 use crate::time::Instant;
@@ -41,6 +42,15 @@ pub enum AdminOutcome {
         queue: QueueId,
         /// The command to abort.
         command: CommandId,
+    },
+    /// Complete it with success. The result is [`CrossControllerReset::IMMEDIATE`] if no operation
+    /// of any queue of this controller is left with a namespace, and none can come any more;
+    /// otherwise 0, and the host asks again.
+    ///
+    /// [`CrossControllerReset::IMMEDIATE`]: farblock_wire::reset::CrossControllerReset::IMMEDIATE
+    Reset {
+        /// The controller that was ended, now or earlier.
+        instance: Instance,
     },
     /// Complete it with success, then close the queue's connection ("Disconnect Command").
     Disconnect,
@@ -160,6 +170,9 @@ impl Registry {
                 Ok(AdminOutcome::Pending)
             }
             AdminOpcode::ABORT if !controller.is_discovery() => Ok(self.abort(id, sqe)),
+            AdminOpcode::CROSS_CONTROLLER_RESET if !controller.is_discovery() => self
+                .cross_controller_reset(id, sqe)
+                .map(|instance| AdminOutcome::Reset { instance }),
             _ => Err(Status::INVALID_OPCODE.with_dnr()),
         }
     }

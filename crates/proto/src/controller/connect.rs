@@ -6,6 +6,7 @@ use super::limits;
 use super::namespace::NamespaceTable;
 use super::properties::Lifecycle;
 use super::registry::Registry;
+use super::reset::Instance;
 use super::state::{Beginning, Controller, Traffic};
 use crate::ids::{ControllerId, QueueId};
 use crate::time::Instant;
@@ -44,6 +45,8 @@ pub enum QueueKind {
 pub struct Connected {
     /// The controller that the queue belongs to.
     pub controller: ControllerId,
+    /// Which of all the controllers there ever were.
+    pub instance: Instance,
     /// The queue's identifier.
     pub queue: QueueId,
     /// What it carries.
@@ -161,6 +164,7 @@ impl Registry {
             self.unused_controller_id().ok_or(Refusal::plain(Status::CONNECT_CONTROLLER_BUSY))?;
         let beginning = Beginning {
             id,
+            instance: self.next_instance(),
             subsystem,
             host_nqn: names.host,
             host_id: data.hostid,
@@ -234,6 +238,7 @@ impl Registry {
         let result = ConnectResult { cntlid: controller.id.0, authreq: 0 };
         Connected {
             controller: controller.id,
+            instance: controller.instance,
             queue,
             kind: if queue == QueueId(0) { QueueKind::Admin } else { QueueKind::Io },
             depth,

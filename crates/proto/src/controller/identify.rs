@@ -17,6 +17,7 @@ use farblock_wire::identify::{
     IdentifyParameters, NamespaceIdDescriptor, NamespaceIdType, NamespaceList, ascii_field,
 };
 use farblock_wire::nqn::{DISCOVERY_NQN, nqn_field};
+use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::{Cqe, IDENTIFY_BYTES, Immutable, IntoBytes, Sqe, Status};
 
 /// Unit of IOCCSZ and IORCSZ, in bytes.
@@ -74,7 +75,9 @@ impl Registry {
         };
         let table = self.table_of(controller.subsystem);
         Ok(match request.cns {
-            Cns::CONTROLLER => page(&io_controller(controller, config)),
+            Cns::CONTROLLER => {
+                page(&io_controller(controller, config, &self.instances.name(controller)))
+            }
             Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
                 let info = table.find(request.valid_namespace()?);
                 page(&info.map_or_else(IdentifyNamespace::zeroed, namespace))
@@ -175,7 +178,11 @@ fn any_controller(controller: &Controller, subnqn: &str) -> IdentifyController {
     }
 }
 
-fn io_controller(controller: &Controller, config: &SubsystemConfig) -> IdentifyController {
+fn io_controller(
+    controller: &Controller,
+    config: &SubsystemConfig,
+    life: &CrossControllerReset,
+) -> IdentifyController {
     type Id = IdentifyController;
     const COMMANDS: u16 = Id::ONCS_COMPARE
         | Id::ONCS_DATASET_MANAGEMENT
@@ -188,6 +195,9 @@ fn io_controller(controller: &Controller, config: &SubsystemConfig) -> IdentifyC
         mn: ascii_field(&config.model),
         fr: ascii_field(&config.firmware),
         cmic: Id::CMIC_MULTI_PORT | Id::CMIC_MULTI_CONTROLLER,
+        ciu: life.ciu,
+        cirn: life.cirn.into(),
+        ccrl: limits::CROSS_CONTROLLER_RESETS,
         mdts: mdts(config),
         oaes: Notice::NamespaceAttribute.enable_bit().into(),
         cntrltype: ControllerType::IO.0,

@@ -43,6 +43,10 @@ pub const ASYNC_EVENT_REQUESTS: usize = 4;
 /// once or by the target, so that nothing is held here and the limit is not enforced.
 pub const ABORT_COMMANDS: u8 = 4;
 
+/// Cross-Controller Resets that a host may have in progress (CCRL): each is answered at once, so
+/// that nothing is held here and the limit is not enforced.
+pub const CROSS_CONTROLLER_RESETS: u8 = 4;
+
 /// Entries of a controller's error information log (ELPE is one less). The oldest goes first.
 pub const ERROR_LOG_ENTRIES: u8 = 64;
 

@@ -295,6 +295,7 @@ fn effects_page() -> Vec<u8> {
         AdminOpcode::GET_FEATURES,
         AdminOpcode::ASYNC_EVENT_REQUEST,
         AdminOpcode::KEEP_ALIVE,
+        AdminOpcode::CROSS_CONTROLLER_RESET,
     ];
     let nvm = [
         (NvmOpcode::FLUSH, CommandEffects::SUPPORTED),

@@ -36,6 +36,7 @@ mod logs;
 mod namespace;
 mod properties;
 mod registry;
+mod reset;
 mod state;
 
 pub use admin::AdminOutcome;
@@ -48,4 +49,5 @@ pub use logs::{ErrorRecord, SmartCounters};
 pub use namespace::{NamespaceInfo, NamespaceTable};
 pub use properties::Lifecycle;
 pub use registry::{Action, ControllerSummary, Registry, Teardown, TeardownReason};
+pub use reset::Instance;
 pub use state::Traffic;

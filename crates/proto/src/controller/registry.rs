@@ -8,6 +8,7 @@ use super::limits;
 use super::logs::{ErrorRecord, SmartCounters};
 use super::namespace::{NamespaceInfo, NamespaceTable};
 use super::properties::Lifecycle;
+use super::reset::Instances;
 use super::state::Controller;
 use crate::ids::{CommandId, ControllerId, NamespaceId, QueueId};
 use crate::time::Instant;
@@ -29,6 +30,7 @@ pub struct Registry {
     pub(super) controllers: BTreeMap<ControllerId, Controller>,
     controller_ids: RangeInclusive<u16>,
     next_controller_id: u16,
+    pub(super) instances: Instances,
     /// GENCTR of the discovery log page.
     pub(super) discovery_generation: u64,
     /// The namespaces of a discovery controller: none.
@@ -104,6 +106,8 @@ pub enum TeardownReason {
     Disabled,
     /// The target's operator removed the controller.
     Removed,
+    /// The host had it ended by another of its controllers.
+    CrossControllerReset,
     /// The subsystem was removed.
     SubsystemRemoved,
     /// The host may not use the subsystem any more.
@@ -154,6 +158,7 @@ impl Registry {
             controllers: BTreeMap::new(),
             controller_ids: 1..=CNTLID_MAX,
             next_controller_id: 1,
+            instances: Instances::default(),
             discovery_generation: 0,
             no_namespaces: Arc::new(NamespaceTable::new(0, crate::limits::MAX_TRANSFER_BYTES, [])),
             actions: VecDeque::new(),
@@ -631,7 +636,7 @@ impl Registry {
         gone.into_iter().filter_map(|id| self.remove(id, reason)).collect()
     }
 
-    fn remove(&mut self, id: ControllerId, reason: TeardownReason) -> Option<Teardown> {
+    pub(super) fn remove(&mut self, id: ControllerId, reason: TeardownReason) -> Option<Teardown> {
         let controller = self.controllers.remove(&id)?;
         self.noisy.remove(&id);
         // Its connections are closed, so that nothing is left to complete on them.

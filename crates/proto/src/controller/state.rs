@@ -6,6 +6,7 @@ use super::features::FeatureValues;
 use super::limits;
 use super::logs::{ChangedNamespaces, ErrorLog};
 use super::properties::{Circumstances, Lifecycle};
+use super::reset::Instance;
 use crate::ids::{CommandId, ControllerId, QueueId};
 use crate::time::Instant;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -123,6 +124,7 @@ impl KeepAlive {
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) id: ControllerId,
+    pub(crate) instance: Instance,
     /// The subsystem; `None` on a discovery controller.
     pub(crate) subsystem: Option<SubsystemId>,
     pub(crate) host_nqn: String,
@@ -143,6 +145,7 @@ pub(crate) struct Controller {
 /// What a controller starts with.
 pub(crate) struct Beginning<'a> {
     pub(crate) id: ControllerId,
+    pub(crate) instance: Instance,
     pub(crate) subsystem: Option<SubsystemId>,
     pub(crate) host_nqn: &'a str,
     pub(crate) host_id: [u8; 16],
@@ -161,6 +164,7 @@ impl Controller {
         };
         Self {
             id: beginning.id,
+            instance: beginning.instance,
             subsystem: beginning.subsystem,
             host_nqn: beginning.host_nqn.into(),
             host_id: beginning.host_id,

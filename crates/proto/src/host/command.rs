@@ -14,6 +14,7 @@ use farblock_wire::nvm::{
     DSM_RANGES_MAX, DsmAttributes, DsmCommand, DsmRange, RwCommand, RwControl,
 };
 use farblock_wire::opcode::{AdminOpcode, NvmOpcode};
+use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::{IDENTIFY_BYTES, NSID_BROADCAST, SglDescriptor, Sqe, U16};
 
 /// The most blocks that one Read, Write, Write Zeroes or Compare names (NLB: 16 bits, 0's-based).
@@ -188,13 +189,15 @@ pub struct LogPage {
     pub bytes: u32,
     /// Leave the asynchronous event that points here pending (RAE).
     pub retain_event: bool,
+    /// Log specific parameter (LSP).
+    pub specific: u8,
 }
 
 impl LogPage {
     /// `bytes` of the controller's `page` from its start.
     #[must_use]
     pub fn new(page: LogPageId, bytes: u32) -> Self {
-        Self { page, nsid: NSID_BROADCAST, offset: 0, bytes, retain_event: false }
+        Self { page, nsid: NSID_BROADCAST, offset: 0, bytes, retain_event: false, specific: 0 }
     }
 }
 
@@ -207,6 +210,7 @@ pub fn log_page(log: LogPage) -> Command {
     assert!(log.offset.is_multiple_of(4), "log page from byte {}", log.offset);
     let parameters = LogPageParameters {
         rae: log.retain_event,
+        lsp: log.specific,
         ..LogPageParameters::new(log.page, log.offset, log.bytes.into())
     };
     let data = Data::FromController(log.bytes);
@@ -248,6 +252,12 @@ pub fn async_event_request() -> Command {
 #[must_use]
 pub fn keep_alive() -> Command {
     admin(AdminOpcode::KEEP_ALIVE, 0, Data::None)
+}
+
+/// Cross-Controller Reset: ends another controller of this host's in the same subsystem.
+#[must_use]
+pub fn cross_controller_reset(impacted: CrossControllerReset) -> Command {
+    Command::new(impacted.emit(), Data::None)
 }
 
 /// Connect queue `qid`, whose data is [`connect_data`]. SQ flow control is always disabled, so

@@ -7,6 +7,7 @@ use core::time::Duration;
 use farblock_wire::features::AsyncEventConfig;
 use farblock_wire::identify::{ControllerType, IdentifyController};
 use farblock_wire::property::{Cc, Version};
+use farblock_wire::reset::CrossControllerReset;
 
 /// Smallest memory page, for MDTS: 2^12 bytes.
 const PAGE_SHIFT: u32 = 12;
@@ -127,6 +128,15 @@ pub struct ControllerInfo {
     pub ready_timeout: Duration,
     /// What was written to CC.
     pub configuration: Cc,
+    /// What names this life of the controller for a Cross-Controller Reset, if it can be ended
+    /// and end others so (CCRL, CIU, CIRN).
+    pub life: Option<CrossControllerReset>,
+    /// How long after the end of its association the controller may still carry out commands
+    /// (CQT); zero if it does not say.
+    pub quiesce_time: Duration,
+    /// ANA groups that the subsystem may have (NANAGRPID), if the controller reports asymmetric
+    /// namespace access.
+    pub ana_groups: Option<u32>,
 }
 
 impl ControllerInfo {
@@ -182,6 +192,15 @@ impl ControllerInfo {
         self.oncs = identify.oncs.get();
         self.volatile_cache = identify.vwc & IdentifyController::VWC_PRESENT != 0;
         self.sgls = identify.sgls.get();
+        let life = CrossControllerReset {
+            icid: identify.cntlid.get(),
+            ciu: identify.ciu,
+            cirn: identify.cirn.get(),
+        };
+        self.life = (identify.ccrl > 0 && life.ciu > 0).then_some(life);
+        self.quiesce_time = Duration::from_millis(identify.cqt.get().into());
+        let reports_ana = identify.cmic & IdentifyController::CMIC_ANA != 0;
+        self.ana_groups = reports_ana.then_some(identify.nanagrpid.get());
         // Data that would not follow the entry at once are not worth having.
         self.in_capsule_bytes = match identify.icdoff.get() {
             0 => u32::try_from(identify.in_capsule_data_bytes()).unwrap_or(u32::MAX),

@@ -7,6 +7,7 @@
 //!
 //! Not implemented: authentication, reservations, zoned and key-value command sets, metadata.
 
+mod ana;
 mod bringup;
 pub mod command;
 mod discovery;
@@ -14,6 +15,7 @@ mod error;
 mod info;
 mod namespace;
 
+pub use ana::{AnaLog, ana_log_page};
 pub use bringup::{Bringup, Parameters, Step};
 pub use command::{Command, Data, Identity};
 pub use discovery::{DiscoveryEntry, DiscoveryReader, DiscoveryStep};

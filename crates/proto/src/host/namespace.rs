@@ -31,6 +31,8 @@ pub struct NamespaceInfo {
     pub preferred_blocks: u32,
     /// The namespace may be used by several controllers (NMIC).
     pub shared: bool,
+    /// ANA group that it belongs to (ANAGRPID); 0 if it is in none.
+    pub ana_group: u32,
     /// Namespace globally unique identifier, if it has one.
     pub nguid: Option<[u8; 16]>,
     /// IEEE extended unique identifier, if it has one.
@@ -79,6 +81,7 @@ impl NamespaceInfo {
             optimal_blocks: identify.noiob.get().into(),
             preferred_blocks: if has_preferred { preferred } else { 0 },
             shared: identify.nmic & IdentifyNamespace::NMIC_SHARED != 0,
+            ana_group: identify.anagrpid.get(),
             nguid: not_zero(&identify.nguid),
             eui64: not_zero(&identify.eui64),
             uuid: None,

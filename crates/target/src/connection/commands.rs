@@ -11,6 +11,7 @@ use farblock_proto::ids::CommandId;
 use farblock_proto::tcp::SlotId;
 use farblock_wire::fabrics::{ConnectCommand, ConnectData, FabricsCommandType};
 use farblock_wire::opcode::AdminOpcode;
+use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::{Sqe, Status};
 
 impl Connection {
@@ -92,6 +93,7 @@ impl Connection {
         self.end.set_depth(connected.depth);
         self.end.set_success_flag(!connected.flow_control);
         let controller = connected.controller;
+        self.instance = Some(connected.instance);
         self.session = match (connected.kind, connected.subsystem) {
             (QueueKind::Io, Some(subsystem)) => Session::Io(Box::new(IoSession {
                 controller,
@@ -150,6 +152,11 @@ impl Connection {
             // Every command runs to its end here; saying "not aborted" is always allowed.
             AdminOutcome::Abort { .. } => {
                 self.respond_and_release(cx, slot, Status::SUCCESS, 1);
+            }
+            AdminOutcome::Reset { instance } => {
+                let gone = cx.shared.is_gone(instance);
+                let result = if gone { CrossControllerReset::IMMEDIATE } else { 0 };
+                self.respond_and_release(cx, slot, Status::SUCCESS, result);
             }
             AdminOutcome::Disconnect => {
                 self.respond_and_release(cx, slot, Status::SUCCESS, 0);

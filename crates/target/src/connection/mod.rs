@@ -20,7 +20,7 @@ use crate::limits;
 use crate::shared::{Counters, Route, Tally};
 use crate::volumes::VolumeId;
 use farblock_proto::capsule::DataPointer;
-use farblock_proto::controller::{IoCommand, NamespaceTable, SubsystemId, Traffic};
+use farblock_proto::controller::{Instance, IoCommand, NamespaceTable, SubsystemId, Traffic};
 use farblock_proto::ids::{ControllerId, NamespaceId, QueueId};
 use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event as TcpEvent, Part};
 use farblock_proto::tcp::{Sink, SlotId};
@@ -158,6 +158,10 @@ pub(crate) struct Connection {
     state: State,
     end: ControllerEnd,
     pub(crate) session: Session,
+    /// The controller that its queue was connected to, even when that is gone.
+    pub(crate) instance: Option<Instance>,
+    /// It was closed while operations were with a namespace.
+    pub(crate) is_orphan: bool,
     requests: Vec<Request>,
     depth: u16,
     flow_control: bool,
@@ -211,6 +215,8 @@ impl Connection {
             state: State::Waiting,
             end: ControllerEnd::new(controller_end::Config::default()),
             session: Session::None,
+            instance: None,
+            is_orphan: false,
             requests: vec![Request::new()],
             depth: 1,
             flow_control: true,
@@ -522,6 +528,10 @@ impl Connection {
         };
         if let Some((controller, queue)) = closed {
             cx.shared.queue_closed(controller, queue);
+        }
+        if let Some(instance) = self.instance.filter(|_| self.operations > 0) {
+            self.is_orphan = true;
+            cx.shared.queue_orphaned(instance);
         }
         cx.list(self.route.key, &mut self.listed);
     }

@@ -60,7 +60,10 @@ layout! {
         128 crdt1: U16, "Command retry delay time 1, in units of 100 ms (CRDT1).";
         130 crdt2: U16, "Command retry delay time 2, in units of 100 ms (CRDT2).";
         132 crdt3: U16, "Command retry delay time 3, in units of 100 ms (CRDT3).";
-        134 rsvd_134: [u8; 119], "Reserved.";
+        134 crcap: u8, "Controller reachability capabilities (CRCAP), since 2.1.";
+        135 ciu: u8, "Controller instance uniquifier, 0 for none (CIU), since 2.3.";
+        136 cirn: U64, "Controller instance random number (CIRN), since 2.3.";
+        144 rsvd_144: [u8; 109], "Reserved.";
         253 nvmsr: u8, "NVM subsystem report (NVMSR).";
         254 vwci: u8, "VPD write cycle information (VWCI).";
         255 mec: u8, "Management endpoint capabilities (MEC).";
@@ -101,7 +104,9 @@ layout! {
         356 did: U16, "Domain identifier.";
         358 rsvd_358: [u8; 10], "Reserved.";
         368 megcap: U128, "Max endurance group capacity in bytes (MEGCAP).";
-        384 rsvd_384: [u8; 128], "Reserved.";
+        384 rsvd_384: [u8; 2], "Reserved.";
+        386 cqt: U16, "Command quiesce time in milliseconds, 0 if not said (CQT), since 2.1.";
+        388 rsvd_388: [u8; 124], "Reserved.";
         512 sqes: u8, "SQ entry size: required in bits 3:0, maximum in bits 7:4 (SQES).";
         513 cqes: u8, "CQ entry size: required in bits 3:0, maximum in bits 7:4 (CQES).";
         514 maxcmd: U16, "Maximum outstanding commands per queue (MAXCMD); fabrics need it.";
@@ -129,7 +134,9 @@ layout! {
         1802 fcatt: u8, "Fabrics controller attributes: bit 0 static controller model (FCATT).";
         1803 msdbd: u8, "Maximum SGL data block descriptors, 0 for no limit (MSDBD).";
         1804 ofcs: U16, "Optional fabrics commands support: bit 0 Disconnect (OFCS).";
-        1806 rsvd_1806: [u8; 242], "Reserved.";
+        1806 dctype: u8, "Discovery controller type (DCTYPE), since 2.1.";
+        1807 ccrl: u8, "Cross-Controller Resets in progress at once, 0 for none (CCRL), since 2.3.";
+        1808 rsvd_1808: [u8; 240], "Reserved.";
         2048 psd: [PowerState; 32], "Power state descriptors (PSD0 to PSD31).";
         3072 vs: [u8; 1024], "Vendor specific.";
     }

@@ -1,0 +1,83 @@
+//! A disk whose target is killed under load and started again: what was acknowledged is there.
+#![cfg(unix)]
+
+mod support;
+
+use farblock_block::blocking::Blocking;
+use farblock_host::disk::{DiskOptions, DiskState};
+use farblock_host::{Disk, HostId, Options, Url};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use support::{Scratch, Server, until};
+
+const THREADS: u64 = 4;
+const BLOCKS: u64 = 32;
+
+/// Writes versions over its blocks and reads them back until it is told to stop. Gives how many.
+fn load(disk: &Disk, first: u64, stop: &AtomicBool, count: &AtomicU64) {
+    let mut blocks = Blocking::new(disk).expect("a queue");
+    let size = blocks.geometry().block_size as usize;
+    let (mut data, mut versions) = (vec![0; size], [0; BLOCKS as usize]);
+    let fill = |data: &mut [u8], version: u64| {
+        data.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&version.to_le_bytes()));
+    };
+    let mut version: u64 = 0;
+    while !stop.load(Ordering::Relaxed) {
+        version += 1;
+        let at = (version * 7 % BLOCKS) as usize;
+        let lba = first + at as u64;
+        blocks.read(lba, &mut data).expect("read");
+        let mut expected = vec![0; size];
+        fill(&mut expected, versions[at]);
+        assert_eq!(data, expected, "block {lba} went back");
+        fill(&mut data, version);
+        blocks.write(lba, &data).expect("written");
+        versions[at] = version;
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn killed_and_started_again() {
+    let scratch = Scratch::new();
+    let image = scratch.disk("disk.img", 1 << 20);
+    let start = |address: &str| {
+        Server::start(scratch.command(["serve", "--listen", address, image.as_str()]))
+    };
+    let first = start("127.0.0.1:0");
+    let address = first.address.clone();
+    let url: Url = first.url(1).parse().expect("a URL");
+    let mut server = Some(first);
+    let connection = Options { hostid: Some(HostId(*b"farblock-testing")), ..Options::default() };
+    let options = DiskOptions {
+        connection,
+        reconnect_delay: Duration::from_millis(100),
+        ctrl_loss_timeout: Some(Duration::from_secs(30)),
+        ..DiskOptions::default()
+    };
+    let disk = Disk::connect(&[url], &options).expect("connected");
+    let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (disk, stop, count) = (&disk, &stop, &count);
+            scope.spawn(move || load(disk, thread * BLOCKS, stop, count));
+        }
+        for _ in 0..3 {
+            let before = count.load(Ordering::Relaxed);
+            until("writes are done", || count.load(Ordering::Relaxed) > before + 200);
+            let killed = server.take().expect("it runs");
+            killed.signal("KILL");
+            let _ = killed.wait();
+            until("the loss is seen", || disk.state() == DiskState::Waiting);
+            std::thread::sleep(Duration::from_millis(200));
+            server = Some(start(&address));
+            until("it is back", || disk.state() == DiskState::Live);
+        }
+        let before = count.load(Ordering::Relaxed);
+        until("writes are done", || count.load(Ordering::Relaxed) > before + 200);
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(disk.paths()[0].reconnects >= 3);
+    drop(disk);
+    server.expect("it runs").stop();
+}

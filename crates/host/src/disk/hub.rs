@@ -1,0 +1,282 @@
+//! What a disk's paths, queues and users share. Queues look at it when they are rung for, never
+//! per operation, except at the geometry.
+
+use super::options::DiskOptions;
+use super::path::{Path, PathState, Patience};
+use super::session::Session;
+use super::watch::{Change, Watchers};
+use crate::error::Error;
+use crate::namespace::ConnectedQueue;
+use crate::shared::NamespaceState;
+use farblock_block::{BlockError, Geometry};
+use farblock_proto::host::NamespaceInfo;
+use farblock_reactor::Waker;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A queue on a path for one of the disk's queues, or why there is none.
+pub(super) struct Arrival {
+    // Before the session, which the keeper is to let go of last.
+    pub(super) queue: Result<ConnectedQueue, Error>,
+    pub(super) session: Arc<Session>,
+}
+
+/// Where one of the disk's queues is told of changes.
+pub(super) struct Mailbox {
+    pub(super) id: u64,
+    waker: Waker,
+    rung: AtomicBool,
+    arrivals: Mutex<Vec<Arrival>>,
+}
+
+impl Mailbox {
+    pub(super) fn post(&self, arrival: Arrival) {
+        lock(&self.arrivals).push(arrival);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        // A waker takes a lock: once is enough until the queue looks.
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            self.waker.wake();
+        }
+    }
+
+    /// Whether it was rung since the last call.
+    pub(super) fn take_ring(&self) -> bool {
+        self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::AcqRel)
+    }
+
+    pub(super) fn take_arrivals(&self) -> Vec<Arrival> {
+        std::mem::take(&mut lock(&self.arrivals))
+    }
+}
+
+/// Wakes the paths' keepers.
+#[derive(Default)]
+pub(super) struct Bell {
+    count: Mutex<u64>,
+    rung: Condvar,
+}
+
+impl Bell {
+    /// Has every keeper look around.
+    pub(super) fn ring(&self) {
+        *lock(&self.count) += 1;
+        self.rung.notify_all();
+    }
+
+    /// How often it was rung so far.
+    pub(super) fn rings(&self) -> u64 {
+        *lock(&self.count)
+    }
+
+    /// Returns when it was rung again, but not later than after `timeout`.
+    pub(super) fn wait(&self, rings: u64, timeout: Duration) {
+        let count = lock(&self.count);
+        let result = self.rung.wait_timeout_while(count, timeout, |count| *count == rings);
+        drop(result.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// What operations that found no path are to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// Wait; ask again then, or when rung for.
+    Wait(Option<Instant>),
+    /// End like this.
+    Fail(BlockError),
+}
+
+/// See the module's text.
+pub(super) struct Hub {
+    pub(super) options: DiskOptions,
+    pub(super) nsid: u32,
+    pub(super) paths: Vec<Path>,
+    /// What every path has to lead to, as the first that was connected said.
+    namespace: OnceLock<(NamespaceInfo, NamespaceState)>,
+    mailboxes: Mutex<Vec<Arc<Mailbox>>>,
+    next_mailbox: AtomicU64,
+    /// Sessions that are lost, but whose commands may still be carried out.
+    lost: Mutex<Vec<Arc<Session>>>,
+    /// Sessions that are not finished, and on which writes were that were reported as failed.
+    tainted: AtomicUsize,
+    pub(super) bell: Arc<Bell>,
+    stopping: AtomicBool,
+    pub(super) watchers: Watchers,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing in here panics half-way through a change.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Hub {
+    pub(super) fn new(options: DiskOptions, nsid: u32, paths: Vec<Path>) -> Hub {
+        Hub {
+            options,
+            nsid,
+            paths,
+            namespace: OnceLock::new(),
+            mailboxes: Mutex::default(),
+            next_mailbox: AtomicU64::new(0),
+            lost: Mutex::default(),
+            tainted: AtomicUsize::new(0),
+            bell: Arc::default(),
+            stopping: AtomicBool::new(false),
+            watchers: Watchers::default(),
+        }
+    }
+
+    /// Sizes and abilities; nothing before the first path was connected.
+    pub(super) fn geometry(&self) -> Geometry {
+        let known = self.namespace.get();
+        known.map_or_else(|| Geometry::new(512, 0), |(_, state)| state.geometry())
+    }
+
+    /// Whether a path leads to the disk's namespace: the first one decides what that is.
+    pub(super) fn agree(&self, info: &NamespaceInfo, geometry: Geometry) -> Result<(), Error> {
+        let (known, state) =
+            self.namespace.get_or_init(|| (info.clone(), NamespaceState::new(geometry)));
+        super::identity::check(known, info).map_err(Error::Namespace)?;
+        if state.set(geometry) {
+            self.watchers.tell(Change::Geometry(self.geometry()));
+        }
+        Ok(())
+    }
+
+    /// The namespace's sizes are others now.
+    pub(super) fn resized(&self, geometry: Geometry) {
+        if let Some((_, state)) = self.namespace.get()
+            && state.set(geometry)
+        {
+            self.watchers.tell(Change::Geometry(self.geometry()));
+        }
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.bell.ring();
+        self.ring_queues();
+    }
+
+    /// Where a new queue is told of changes. Every path is asked to connect one for it.
+    pub(super) fn add_mailbox(&self, waker: Waker) -> Arc<Mailbox> {
+        let id = self.next_mailbox.fetch_add(1, Ordering::Relaxed);
+        let mailbox =
+            Mailbox { id, waker, rung: AtomicBool::new(false), arrivals: Mutex::default() };
+        let mailbox = Arc::new(mailbox);
+        lock(&self.mailboxes).push(Arc::clone(&mailbox));
+        self.bell.ring();
+        mailbox
+    }
+
+    pub(super) fn remove_mailbox(&self, id: u64) {
+        lock(&self.mailboxes).retain(|mailbox| mailbox.id != id);
+        self.bell.ring();
+    }
+
+    pub(super) fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
+        lock(&self.mailboxes).clone()
+    }
+
+    pub(super) fn ring_queues(&self) {
+        lock(&self.mailboxes).iter().for_each(|mailbox| mailbox.ring());
+    }
+
+    /// A path's session is lost: what was sent on it is to be finished before anything that may
+    /// change the same blocks is sent anew.
+    pub(super) fn lose(&self, session: &Arc<Session>, reason: &str) {
+        let mut lost = lock(&self.lost);
+        session.lost_since();
+        lost.push(Arc::clone(session));
+        self.paths[session.path].lost(reason);
+        drop(lost);
+        self.bell.ring();
+        self.ring_queues();
+        self.watchers.tell(Change::Paths);
+    }
+
+    /// Sessions that are lost and may not be finished.
+    pub(super) fn unfinished(&self) -> Vec<Arc<Session>> {
+        lock(&self.lost).clone()
+    }
+
+    /// Forgets the lost sessions that are finished, and lets those go on who waited for them.
+    pub(super) fn forget_finished(&self) {
+        let mut lost = lock(&self.lost);
+        let before = lost.len();
+        lost.retain(|session| {
+            let finished = session.is_finished();
+            if finished && session.is_tainted() {
+                self.tainted.fetch_sub(1, Ordering::AcqRel);
+            }
+            !finished
+        });
+        if lost.len() < before {
+            drop(lost);
+            self.ring_queues();
+        }
+    }
+
+    /// A write that was sent on this session is about to be reported as failed.
+    pub(super) fn taint(&self, session: &Session) {
+        let lost = lock(&self.lost);
+        if !session.is_finished() && !session.taint() {
+            self.tainted.fetch_add(1, Ordering::AcqRel);
+        }
+        drop(lost);
+    }
+
+    /// Whether a write that was reported as failed may yet be carried out: nothing is to be
+    /// written before that is over.
+    pub(super) fn is_tainted(&self) -> bool {
+        self.tainted.load(Ordering::Acquire) > 0
+    }
+
+    /// Puts a new session into use, unless some lost one is not finished: then false.
+    pub(super) fn publish(&self, session: &Arc<Session>) -> bool {
+        let lost = lock(&self.lost);
+        if !lost.is_empty() {
+            return false;
+        }
+        // While nothing can be added to the list: or else an operation could fail in between, and
+        // be done again on the new session before it is finished on the old one.
+        self.paths[session.path].connected(session);
+        drop(lost);
+        self.ring_queues();
+        self.watchers.tell(Change::Paths);
+        true
+    }
+
+    /// What operations are to do that find no path. `refused` says which paths have no queue for
+    /// them.
+    pub(super) fn verdict(&self, now: Instant, refused: impl Fn(usize) -> bool) -> Verdict {
+        if self.is_stopping() {
+            return Verdict::Fail(BlockError::Disconnected);
+        }
+        let mut until = None;
+        let mut is_refused = false;
+        for (index, path) in self.paths.iter().enumerate() {
+            if path.state() == PathState::Live && refused(index) {
+                is_refused = true;
+                continue;
+            }
+            match path.patience(&self.options) {
+                Patience::Unlimited => return Verdict::Wait(None),
+                Patience::Until(at) if at > now => until = until.max(Some(at)),
+                Patience::Until(_) => {}
+            }
+        }
+        match until {
+            Some(_) => Verdict::Wait(until),
+            None if is_refused => Verdict::Fail(BlockError::NoResources),
+            None => Verdict::Fail(BlockError::Disconnected),
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! A network that can be cut: TCP connections through this process.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+#[derive(Default)]
+struct State {
+    /// New connections are closed at once.
+    down: AtomicBool,
+    /// Nothing moves, and nobody is told.
+    stalled: AtomicBool,
+    /// The same for the connections that were made before this one.
+    stalled_before: AtomicU64,
+    made: AtomicU64,
+    delay_us: AtomicU64,
+    stop: AtomicBool,
+    /// Both sides of every connection.
+    streams: Mutex<Vec<(TcpStream, TcpStream)>>,
+}
+
+pub struct Proxy {
+    pub address: SocketAddr,
+    state: Arc<State>,
+}
+
+impl Proxy {
+    pub fn new(to: SocketAddr) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::new(State::default());
+        let shared = Arc::clone(&state);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(host) = stream else { continue };
+                if shared.stop.load(Ordering::SeqCst) {
+                    return;
+                }
+                if !shared.down.load(Ordering::SeqCst) {
+                    shared.join(host, to);
+                }
+            }
+        });
+        Proxy { address, state }
+    }
+
+    /// Closes every connection there is.
+    pub fn cut(&self) {
+        for (host, target) in self.state.streams.lock().unwrap().drain(..) {
+            let _ = host.shutdown(Shutdown::Both);
+            let _ = target.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Closes every connection, and lets none through until [`up`](Self::up).
+    pub fn down(&self) {
+        self.state.down.store(true, Ordering::SeqCst);
+        self.cut();
+    }
+
+    pub fn up(&self) {
+        self.state.down.store(false, Ordering::SeqCst);
+        self.state.stalled.store(false, Ordering::SeqCst);
+        self.state.stalled_before.store(0, Ordering::SeqCst);
+    }
+
+    /// What the present connections carry stays on its way until [`up`](Self::up), while new ones
+    /// work. Only the hosts are told that the present ones are over.
+    pub fn detain(&self) {
+        let made = self.state.made.load(Ordering::SeqCst);
+        self.state.stalled_before.store(made, Ordering::SeqCst);
+        for (host, _) in self.state.streams.lock().unwrap().drain(..) {
+            let _ = host.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// From here on nothing arrives any more, in either direction, and nothing says so.
+    pub fn stall(&self) {
+        self.state.stalled.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends what [`stall`](Self::stall) began, but not what was detained.
+    pub fn resume(&self) {
+        self.state.stalled.store(false, Ordering::SeqCst);
+    }
+
+    /// Everything takes this much longer.
+    pub fn delay(&self, delay: Duration) {
+        self.state.delay_us.store(delay.as_micros() as u64, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.state.stop.store(true, Ordering::SeqCst);
+        self.up();
+        self.cut();
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl State {
+    fn wait_while_stalled(&self, number: u64) {
+        let is_stalled = || {
+            let before = self.stalled_before.load(Ordering::SeqCst);
+            self.stalled.load(Ordering::SeqCst) || number < before
+        };
+        while is_stalled() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn join(self: &Arc<Self>, host: TcpStream, to: SocketAddr) {
+        let Ok(target) = TcpStream::connect(to) else { return };
+        host.set_nodelay(true).unwrap();
+        target.set_nodelay(true).unwrap();
+        let pair = (host.try_clone().unwrap(), target.try_clone().unwrap());
+        self.streams.lock().unwrap().push(pair);
+        let number = self.made.fetch_add(1, Ordering::SeqCst);
+        for (mut from, mut to) in
+            [(host.try_clone().unwrap(), target.try_clone().unwrap()), (target, host)]
+        {
+            let state = Arc::clone(self);
+            std::thread::spawn(move || {
+                let mut buffer = vec![0; 256 << 10];
+                while let Ok(length @ 1..) = from.read(&mut buffer) {
+                    let delay = state.delay_us.load(Ordering::SeqCst);
+                    if delay > 0 {
+                        std::thread::sleep(Duration::from_micros(delay));
+                    }
+                    state.wait_while_stalled(number);
+                    if to.write_all(&buffer[..length]).is_err() {
+                        break;
+                    }
+                }
+                // The end arrives no sooner than what was sent before.
+                state.wait_while_stalled(number);
+                let _ = from.shutdown(Shutdown::Both);
+                let _ = to.shutdown(Shutdown::Both);
+            });
+        }
+    }
+}

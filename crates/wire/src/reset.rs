@@ -1,0 +1,40 @@
+//! Cross-Controller Reset: one controller of a subsystem ends another one (Base 2.3,
+//! "Cross-Controller Reset command").
+
+use crate::Sqe;
+use crate::opcode::AdminOpcode;
+
+/// Which controller is to be ended, as Identify Controller described it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CrossControllerReset {
+    /// Impacted controller's identifier (ICID).
+    pub icid: u16,
+    /// Its controller instance uniquifier (CIU).
+    pub ciu: u8,
+    /// Its controller instance random number (CIRN).
+    pub cirn: u64,
+}
+
+impl CrossControllerReset {
+    /// Completion dword 0: the impacted controller is gone already, and so are its commands (IRS).
+    pub const IMMEDIATE: u64 = 1 << 0;
+
+    /// Reads the command's dwords 10, 12 and 13.
+    pub const fn parse(sqe: &Sqe) -> Self {
+        let (cdw10, low) = (sqe.cdw10.get(), sqe.cdw12.get());
+        let cirn = (sqe.cdw13.get() as u64) << 32 | low as u64;
+        Self { icid: cdw10 as u16, ciu: (cdw10 >> 16) as u8, cirn }
+    }
+
+    /// The command.
+    pub fn emit(&self) -> Sqe {
+        Sqe {
+            opcode: AdminOpcode::CROSS_CONTROLLER_RESET.0,
+            flags: Sqe::FLAGS_SGL,
+            cdw10: (u32::from(self.icid) | u32::from(self.ciu) << 16).into(),
+            cdw12: (self.cirn as u32).into(),
+            cdw13: ((self.cirn >> 32) as u32).into(),
+            ..Sqe::zeroed()
+        }
+    }
+}
