@@ -1,9 +1,10 @@
-# The two commands that do all set-up: `make demo` and `make test`. The rest is their parts.
+# The two commands that do all set-up: `make demo` and `make test`. The rest is their parts, except
+# for `make bench-peers`, which measures, for hours.
 
 CARGO ?= cargo
 BINARY = target/release/farblock
 
-.PHONY: demo test packages build lint unit fuzz-replay interop
+.PHONY: demo test packages build lint unit fuzz-replay interop bench-peers
 
 ## Builds farblock and compares a disk with itself from afar.
 demo: build
@@ -27,6 +28,7 @@ lint:
 
 unit:
 	FARBLOCK_NEED_URING=1 $(CARGO) test --locked --workspace --all-features --no-fail-fast
+	$(CARGO) bench --locked -p farblock-proto --benches -- --test
 
 ## The Linux kernel's host and target in a guest, against this build.
 interop: build
@@ -35,3 +37,9 @@ interop: build
 	interop/linux/nbd.sh $(dir $(BINARY))examples
 	$(CARGO) build --release --locked -p farblock-host --example paths
 	interop/linux/ana.sh $(dir $(BINARY))examples/paths
+
+## farblock, SPDK (FARBLOCK_SPDK=directory of a build), iSCSI, NBD and bare sockets side by side.
+## OPTIONS="--quick --only mem-4k" measures less; see `target/release/xtask bench-peers --help`.
+bench-peers: build
+	$(CARGO) build --release --locked -p xtask
+	target/release/xtask bench-peers --markdown docs/performance.md --json docs/performance.json $(OPTIONS)

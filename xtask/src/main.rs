@@ -9,6 +9,8 @@
 mod bench_peers;
 #[cfg(target_os = "linux")]
 mod floor;
+#[cfg(target_os = "linux")]
+mod hold;
 
 use std::process::ExitCode;
 
@@ -22,12 +24,14 @@ fn main() -> ExitCode {
         BenchPeers(bench_peers::Options),
         FloorServe(floor::ServeOptions),
         FloorDrive(floor::DriveOptions),
+        Hold(hold::HoldOptions),
     }
 
     let result = match Command::parse() {
         Command::BenchPeers(options) => bench_peers::run(&options),
         Command::FloorServe(options) => floor::serve(&options),
         Command::FloorDrive(options) => floor::drive(&options),
+        Command::Hold(options) => hold::hold(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -7,7 +7,8 @@
 //!                           +-- a failure, or stop: drain, report      +-- drain limit: hung
 //! ```
 //!
-//! The loop blocks in [`Reactor::poll`] whenever all of its I/Os are in flight. After the start it
+//! The loop blocks in [`Reactor::poll`] whenever all of its I/Os are in flight, or its rate allows no
+//! more yet. After the start it
 //! allocates nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,6 +22,7 @@ use farblock_reactor::{Config, EngineKind, Reactor, TaskId, Waker};
 use crate::addresses::{Addresses, Span};
 use crate::error::RunError;
 use crate::latency::Latencies;
+use crate::limits::MAX_RATE_LAG;
 use crate::pattern::Pattern;
 use crate::random::{Random, mix_seed};
 use crate::slots::{Failed, Slots};
@@ -116,6 +118,7 @@ struct Job<'a> {
     queues: Spread,
     reactor: Reactor,
     task: TaskId,
+    pace: Option<Pace>,
     shared: &'a Shared,
     messages: &'a Sender<Message>,
     spec: JobSpec<'a>,
@@ -184,6 +187,7 @@ fn run_job(
         queues,
         reactor,
         task,
+        pace: spec.pattern.rate_iops.map(Pace::new),
         shared,
         messages,
         spec,
@@ -203,6 +207,32 @@ fn run_job(
     job.run()
 }
 
+/// Spreads I/Os over time.
+#[derive(Debug)]
+struct Pace {
+    interval: Duration,
+    /// When the next one may start.
+    next: Option<Instant>,
+}
+
+impl Pace {
+    fn new(rate_iops: u32) -> Pace {
+        Pace { interval: Duration::from_secs(1) / rate_iops, next: None }
+    }
+
+    /// Whether one may start now, which is then counted.
+    fn take(&mut self, now: Instant) -> bool {
+        let next = self.next.unwrap_or(now);
+        if now < next {
+            return false;
+        }
+        // What was missed is caught up with, unless it is too much.
+        let oldest = now.checked_sub(MAX_RATE_LAG).unwrap_or(now);
+        self.next = Some(next.max(oldest) + self.interval);
+        true
+    }
+}
+
 impl Job<'_> {
     fn run(mut self) -> Result<JobOutcome, RunError> {
         loop {
@@ -216,7 +246,7 @@ impl Job<'_> {
                     return Err(self.hung());
                 }
             }
-            self.submit();
+            self.submit(now);
             self.collect();
             let timeout = self.timeout();
             if let Err(error) = self.reactor.poll(Some(timeout), &mut self.ready) {
@@ -261,8 +291,11 @@ impl Job<'_> {
         self.drain_deadline = now + self.spec.drain_limit;
     }
 
-    fn submit(&mut self) {
+    fn submit(&mut self, now: Instant) {
         while self.phase != Phase::Drain && self.slots.has_idle() {
+            if self.pace.as_mut().is_some_and(|pace| !pace.take(now)) {
+                return;
+            }
             let command = self.next_command();
             let io = self.addresses.next(&mut self.random);
             let queues = &mut self.queues;
@@ -279,14 +312,21 @@ impl Job<'_> {
         if read { Command::Read } else { Command::Write }
     }
 
-    /// How long to sleep: not at all with something to submit, else to the end of the phase.
+    /// How long to sleep: not at all with something to submit, else to when there is, or to the end
+    /// of the phase.
     fn timeout(&self) -> Duration {
+        let phase_end = match self.phase {
+            Phase::Ramp => self.schedule.measure_start,
+            _ => self.schedule.measure_end,
+        };
         let until = match self.phase {
             Phase::Drain if self.slots.in_flight() == 0 => return Duration::ZERO,
             Phase::Drain => self.drain_deadline,
-            _ if self.slots.has_idle() => return Duration::ZERO,
-            Phase::Ramp => self.schedule.measure_start,
-            Phase::Measure => self.schedule.measure_end,
+            _ if self.slots.has_idle() => match &self.pace {
+                None => return Duration::ZERO,
+                Some(pace) => pace.next.map_or(phase_end, |next| next.min(phase_end)),
+            },
+            _ => phase_end,
         };
         until.saturating_duration_since(Instant::now())
     }
@@ -351,5 +391,23 @@ impl Job<'_> {
             in_flight: self.slots.in_flight(),
             limit: self.spec.drain_limit,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_spreads_catches_up_and_gives_up() {
+        let start = Instant::now();
+        let mut pace = Pace::new(1000);
+        let at = |us| start + Duration::from_micros(us);
+        assert!(pace.take(at(0)) && !pace.take(at(999)));
+        assert!(pace.take(at(3500)), "the second");
+        assert!(pace.take(at(3500)) && pace.take(at(3500)), "two that were missed");
+        assert!(!pace.take(at(3500)));
+        let late = (0..100).filter(|_| pace.take(at(1_000_000))).count();
+        assert_eq!(late, 11, "what fits into the lag, and the one that is due");
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const MAX_IODEPTH: u32 = 65_535;
 /// The most jobs of one pattern.
 pub const MAX_NUMJOBS: u32 = 1024;
+/// How far a job with a fixed rate may be behind before it gives up catching up.
+pub const MAX_RATE_LAG: Duration = Duration::from_millis(10);
 /// The largest block of a pattern.
 pub const MAX_BLOCK_SIZE_BYTES: u32 = 64 << 20;
 /// The most memory that the buffers of one pattern may take.
@@ -30,6 +32,8 @@ pub const CPU_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The largest I/O of the floor.
 pub const FLOOR_MAX_BYTES: u32 = 16 << 20;
+/// The most that one receive of the floor asks for.
+pub const FLOOR_RECEIVE_BYTES: usize = 256 << 10;
 /// The most connections that one thread of the floor's server holds.
 pub const FLOOR_MAX_CONNECTIONS: usize = 4096;
 /// The most answers that wait for one of them to take them, before it is not listened to.

@@ -104,6 +104,9 @@ pub struct Pattern {
     pub numjobs: u32,
     /// Reads in a hundred I/Os, for the mixed patterns.
     pub rwmixread: u8,
+    /// The most I/Os that each job starts in a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_iops: Option<u32>,
     /// What was changed to fit the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -113,7 +116,8 @@ impl Pattern {
     /// A pattern named after its block size and direction.
     pub fn new(rw: Rw, block_size_bytes: u32, numjobs: u32, iodepth: u32) -> Pattern {
         let name = format!("{} {}", size_words(block_size_bytes), rw.words());
-        Pattern { name, rw, block_size_bytes, iodepth, numjobs, rwmixread: 50, note: None }
+        let (rwmixread, rate_iops, note) = (50, None, None);
+        Pattern { name, rw, block_size_bytes, iodepth, numjobs, rwmixread, rate_iops, note }
     }
 
     /// The six patterns of the documents, with the jobs and depths that a Linux host had there.
@@ -166,6 +170,9 @@ impl Pattern {
         if self.rwmixread > 100 {
             return wrong("rwmixread is at most 100");
         }
+        if self.rate_iops == Some(0) {
+            return wrong("rate_iops is at least 1");
+        }
         Ok(())
     }
 }
@@ -193,13 +200,14 @@ impl FromStr for Pattern {
                 }
                 "iodepth" => pattern.iodepth = number()?,
                 "numjobs" => pattern.numjobs = number()?,
+                "rate_iops" => pattern.rate_iops = Some(number()?),
                 "rwmixread" => {
                     pattern.rwmixread = u8::try_from(number()?)
                         .map_err(|_| bad("rwmixread is at most 100".to_owned()))?;
                 }
                 "name" => name = Some(value.to_owned()),
                 _ => {
-                    let known = "bs, iodepth, numjobs, rwmixread and name";
+                    let known = "bs, iodepth, numjobs, rate_iops, rwmixread and name";
                     return Err(bad(format!("{key} is not one of {known}")));
                 }
             }

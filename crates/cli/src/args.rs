@@ -349,6 +349,10 @@ pub(crate) struct BenchArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) connections: u32,
 
+    /// The most I/Os that each job starts in a second (with --rw) [default: as many as it can]
+    #[arg(long, alias = "rate_iops", value_name = "N", requires = "rw", help_heading = "Load")]
+    pub(crate) rate_iops: Option<u32>,
+
     /// Percentage of reads for rw and randrw [default: 50]
     #[arg(long, value_name = "PERCENT", requires = "rw", help_heading = "Load")]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=100))]

@@ -76,6 +76,17 @@ fn one_pattern_in_fios_words() {
 }
 
 #[test]
+fn a_fixed_rate_is_kept() {
+    let scratch = Scratch::new();
+    let options = "--rw randread --iodepth 8 --rate_iops 500 --runtime 1 --ramp-time 0 --json -";
+    let args: Vec<&str> = ["bench", "null:32MiB"].into_iter().chain(options.split(' ')).collect();
+    let report = scratch.run(&args).ok().json();
+    let iops = patterns(&report)[0]["local"]["iops"].as_f64().unwrap();
+    // Never more than asked; how much less is up to the machine.
+    assert!(iops > 0.0 && iops < 515.0, "{iops}");
+}
+
+#[test]
 fn a_remote_disk_alone_and_beside_a_local_one() {
     let scratch = Scratch::new();
     let data = noise(1, 32 << 20);
@@ -119,6 +130,7 @@ fn what_makes_no_sense() {
         (&["mem:1MiB", "--rw", "read", "--bs", "2M"], &["does not fit"]),
         (&["mem:1MiB", "--rw", "read", "--iodepth", "0"], &["iodepth is between"]),
         (&["mem:1MiB", "--rw", "read", "--numjobs", "2000"], &["numjobs is between"]),
+        (&["mem:1MiB", "--rw", "read", "--rate-iops", "0"], &["rate_iops is at least 1"]),
         (&["mem:1MiB", "--rw", "rw", "--rwmixread", "101"], &["101"]),
         (&["mem:1MiB", "--rw", "read", "--runtime", "0"], &["no time to measure"]),
         (&["mem:1MiB", "--rw", "read", "--runtime", "soon"], &["no time: write seconds"]),

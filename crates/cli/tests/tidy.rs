@@ -52,6 +52,13 @@ fn dependencies(name: &str) -> Vec<String> {
     found
 }
 
+/// Every folder of ours with Rust in it that is part of the workspace.
+fn everywhere() -> Vec<(PathBuf, String)> {
+    let mut all = sources(&crates());
+    all.extend(sources(&crates().with_file_name("xtask")));
+    all
+}
+
 /// Rust sources under a crate's folder, with their text.
 fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
@@ -111,11 +118,14 @@ fn unsafe_is_where_the_kernel_is() {
             assert!(!found, "{} has unsafe code", path.display());
         }
     }
+    let xtask = crates().with_file_name("xtask").join("src/main.rs");
+    let text = fs::read_to_string(xtask).expect("xtask is there");
+    assert!(text.contains("#![forbid(unsafe_code)]"), "xtask may have unsafe code");
 }
 
 #[test]
 fn files_and_lines_are_short() {
-    for (path, text) in sources(&crates()) {
+    for (path, text) in everywhere() {
         let code = text.split("#[cfg(test)]\nmod tests").next().expect("a first piece");
         let lines = code.lines().count();
         assert!(lines <= MAX_FILE_LINES, "{} has {lines} lines", path.display());

@@ -13,7 +13,6 @@ use super::sides::{self, Side};
 #[serde(rename_all = "snake_case")]
 enum Better {
     More,
-    #[expect(dead_code, reason = "latencies come with the peers")]
     Less,
 }
 
@@ -41,35 +40,147 @@ pub(crate) struct GoalReport {
     met: bool,
 }
 
-const IOPS: fn(&Figures) -> Option<f64> = |figures| Some(figures.iops);
+type Metric = fn(&Figures) -> Option<f64>;
 
-const fn floor(row: &'static str, bound: f64) -> Goal {
-    Goal {
-        row,
-        what: "farblock to the floor, IOPS",
-        side: sides::FARBLOCK,
-        of: IOPS,
-        against: &[sides::FLOOR],
-        better: Better::More,
-        bound,
-    }
-}
+const IOPS: Metric = |figures| Some(figures.iops);
+const P50: Metric = |figures| figures.p50_us;
+const HOST_CPU: Metric = |figures| Some(figures.host_cpu_us);
+const TARGET_CPU: Metric = |figures| figures.target_cpu_us;
 
-const GOALS: &[Goal] = &[
-    floor("null-4k-randread-qd32-c1", 0.80),
-    floor("null-4k-randwrite-qd32-c1", 0.80),
-    floor("null-4k-randread-qd128-c1", 0.85),
-    floor("null-4k-randwrite-qd128-c1", 0.85),
-    floor("null-64k-randread-qd32-c1", 0.90),
-    floor("null-64k-randwrite-qd32-c1", 0.90),
-    floor("null-1M-randread-qd8-c1", 0.90),
-    floor("null-1M-randwrite-qd8-c1", 0.90),
+/// SPDK's own pair, whichever way it is better.
+const SPDK: &[Side] = &[sides::SPDK, sides::SPDK_ZERO_COPY];
+
+/// Rows and what is expected of the pair in I/Os per second against SPDK's.
+const AGAINST_SPDK: [(&str, f64); 8] = [
+    ("mem-4k-randread-qd32-c1", 1.75),
+    ("mem-4k-randwrite-qd32-c1", 1.75),
+    ("mem-4k-randread-qd128-c1", 1.25),
+    ("mem-4k-randwrite-qd128-c1", 1.25),
+    ("mem-64k-randread-qd32-c1", 1.6),
+    ("mem-64k-randwrite-qd32-c1", 1.6),
+    ("mem-1M-randread-qd8-c1", 1.4),
+    ("mem-1M-randwrite-qd8-c1", 1.4),
 ];
 
-/// Every goal whose row and sides were measured.
+const AGAINST_FLOOR: [(&str, f64); 8] = [
+    ("null-4k-randread-qd32-c1", 0.80),
+    ("null-4k-randwrite-qd32-c1", 0.80),
+    ("null-4k-randread-qd128-c1", 0.85),
+    ("null-4k-randwrite-qd128-c1", 0.85),
+    ("null-64k-randread-qd32-c1", 0.90),
+    ("null-64k-randwrite-qd32-c1", 0.90),
+    ("null-1M-randread-qd8-c1", 0.90),
+    ("null-1M-randwrite-qd8-c1", 0.90),
+];
+
+const QD1: [&str; 2] = ["mem-4k-randread-qd1-c1", "mem-4k-randwrite-qd1-c1"];
+
+const FIXED_RATE: [&str; 2] =
+    ["mem-4k-randread-qd32-c1-rate20000", "mem-4k-randwrite-qd32-c1-rate20000"];
+
+/// The disk file's patterns at the documents' depths.
+const AGAINST_LOCAL: [&str; 6] = [
+    "file-4k-randread-qd32-c1",
+    "file-4k-randwrite-qd4-c1",
+    "file-64k-randread-qd32-c1",
+    "file-64k-randwrite-qd1-c1",
+    "file-1M-read-qd8-c1",
+    "file-1M-write-qd8-c1",
+];
+
+/// All goals that compare sides of one row.
+fn within_rows() -> Vec<Goal> {
+    let goal = |row, what, side, of, against, better, bound| Goal {
+        row,
+        what,
+        side,
+        of,
+        against,
+        better,
+        bound,
+    };
+    let more =
+        |row, what, side, against, bound| goal(row, what, side, IOPS, against, Better::More, bound);
+    let mut goals = Vec::new();
+    for (row, bound) in AGAINST_SPDK {
+        goals.push(more(row, "farblock to SPDK, IOPS", sides::FARBLOCK, SPDK, bound));
+    }
+    for row in QD1 {
+        let less = |what, side, bound| goal(row, what, side, P50, SPDK, Better::Less, bound);
+        goals.push(less("farblock polling to SPDK, p50", sides::POLLING, 0.85));
+        goals.push(less("farblock to SPDK, p50", sides::FARBLOCK, 1.1));
+    }
+    for row in AGAINST_SPDK.map(|(row, _)| row).into_iter().chain(QD1) {
+        let swapped = [
+            ("SPDK's host on farblock's target to SPDK, IOPS", sides::SPDK_ON_FARBLOCK),
+            ("farblock's host on SPDK's target to SPDK, IOPS", sides::FARBLOCK_ON_SPDK),
+        ];
+        goals.extend(swapped.map(|(what, side)| more(row, what, side, SPDK, 1.0)));
+    }
+    for row in FIXED_RATE {
+        let less = |what, of| goal(row, what, sides::FARBLOCK, of, SPDK, Better::Less, 0.5);
+        goals.push(less("farblock to SPDK at 20,000 IOPS, target CPU per I/O", TARGET_CPU));
+        goals.push(less("farblock to SPDK at 20,000 IOPS, host CPU per I/O", HOST_CPU));
+    }
+    for (row, bound) in AGAINST_FLOOR {
+        goals.push(more(
+            row,
+            "farblock to the floor, IOPS",
+            sides::FARBLOCK,
+            &[sides::FLOOR],
+            bound,
+        ));
+    }
+    for row in AGAINST_LOCAL {
+        let local = &[sides::LOCAL];
+        goals.push(more(row, "farblock to local, IOPS", sides::FARBLOCK, local, 0.97));
+        let p50 =
+            goal(row, "farblock to local, p50", sides::FARBLOCK, P50, local, Better::Less, 1.05);
+        goals.push(p50);
+    }
+    let iscsi = &[sides::ISCSI];
+    for row in [QD1[0], AGAINST_SPDK[0].0, AGAINST_SPDK[2].0] {
+        goals.push(more(row, "farblock to iSCSI, IOPS", sides::FARBLOCK, iscsi, 5.5));
+    }
+    goals
+}
+
+/// One side in two rows: what the second costs of the first.
+struct Pair {
+    what: &'static str,
+    row: &'static str,
+    base: &'static str,
+    of: Metric,
+    better: Better,
+    bound: f64,
+}
+
+/// All goals that compare two rows of farblock.
+fn between_rows() -> Vec<Pair> {
+    let keeps =
+        |what, row, base, bound| Pair { what, row, base, of: IOPS, better: Better::More, bound };
+    let four = "4 connections to 1, IOPS";
+    let sixteen = "16 connections to 1, IOPS";
+    let digests = "digests on to off, IOPS";
+    vec![
+        keeps(four, "mem-4k-randread-qd32-c4", "mem-4k-randread-qd32-c1", 0.85),
+        keeps(sixteen, "mem-4k-randread-qd32-c16", "mem-4k-randread-qd32-c1", 0.85),
+        keeps(four, "mem-4k-randwrite-qd32-c4", "mem-4k-randwrite-qd32-c1", 0.85),
+        keeps(sixteen, "mem-4k-randwrite-qd32-c16", "mem-4k-randwrite-qd32-c1", 0.85),
+        keeps(four, "mem-4k-randread-qd128-c4", "mem-4k-randread-qd128-c1", 0.85),
+        keeps(sixteen, "mem-4k-randread-qd128-c16", "mem-4k-randread-qd128-c1", 0.85),
+        keeps(four, "mem-4k-randwrite-qd128-c4", "mem-4k-randwrite-qd128-c1", 0.85),
+        keeps(sixteen, "mem-4k-randwrite-qd128-c16", "mem-4k-randwrite-qd128-c1", 0.85),
+        keeps(digests, "mem-4k-randread-qd32-c1-digests", "mem-4k-randread-qd32-c1", 0.9),
+        keeps(digests, "mem-4k-randwrite-qd32-c1-digests", "mem-4k-randwrite-qd32-c1", 0.9),
+    ]
+}
+
+/// Every goal whose rows and sides were measured.
 pub(crate) fn compare(rows: &[RowReport]) -> Vec<GoalReport> {
-    let report = |goal: &Goal| {
-        let row = rows.iter().find(|row| row.name == goal.row)?;
+    let find = |name: &str| rows.iter().find(|row| row.name == name);
+    let within = |goal: Goal| {
+        let row = find(goal.row)?;
         let ours = (goal.of)(row.of(goal.side)?)?;
         let others = goal.against.iter().filter_map(|side| (goal.of)(row.of(*side)?));
         let best = match goal.better {
@@ -78,7 +189,13 @@ pub(crate) fn compare(rows: &[RowReport]) -> Vec<GoalReport> {
         };
         Some(goal_report(goal.row, goal.what, goal.better, goal.bound, ours / best))
     };
-    GOALS.iter().filter_map(report).collect()
+    let between = |pair: Pair| {
+        let of = |row| (pair.of)(find(row)?.of(sides::FARBLOCK)?);
+        let ratio = of(pair.row)? / of(pair.base)?;
+        Some(goal_report(pair.row, pair.what, pair.better, pair.bound, ratio))
+    };
+    let within = within_rows().into_iter().filter_map(within);
+    within.chain(between_rows().into_iter().filter_map(between)).collect()
 }
 
 fn goal_report(row: &str, what: &str, better: Better, goal: f64, measured: f64) -> GoalReport {
@@ -103,12 +220,42 @@ pub(crate) fn markdown(goals: &[GoalReport], text: &mut String) {
         };
         let _ = writeln!(
             text,
-            "| {} | {} | {sign} {} | {:.2} | {} |",
+            "| {} | {} | {sign} {} | {:.3} | {} |",
             goal.what,
             goal.row,
             goal.goal,
             goal.measured,
             if goal.met { "yes" } else { "**no**" },
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench_peers::work;
+
+    #[test]
+    fn every_goal_names_rows_and_sides_that_are_measured() {
+        let rows = work::all();
+        let has = |name: &str, side: Side| {
+            let row = rows.iter().find(|row| row.slug() == name);
+            row.unwrap_or_else(|| panic!("there is no row {name}")).sides.contains(&side)
+        };
+        for goal in within_rows() {
+            assert!(has(goal.row, goal.side), "{} {}", goal.row, goal.side.name);
+            let against = goal.against.iter().any(|side| has(goal.row, *side));
+            assert!(against, "{}: {}", goal.row, goal.what);
+        }
+        for pair in between_rows() {
+            assert!(has(pair.row, sides::FARBLOCK) && has(pair.base, sides::FARBLOCK));
+        }
+    }
+
+    #[test]
+    fn bounds_are_met_at_the_bound() {
+        let met = |better, measured| goal_report("r", "w", better, 0.9, measured).met;
+        assert!(met(Better::More, 0.9) && met(Better::More, 1.0) && !met(Better::More, 0.89));
+        assert!(met(Better::Less, 0.9) && met(Better::Less, 0.5) && !met(Better::Less, 0.91));
     }
 }

@@ -74,6 +74,9 @@ fn run_awake(
     server: Option<&Server>,
     times: Times,
 ) -> Result<Figures, String> {
+    if let Some(server) = server {
+        means.prepare(side, server, &row.load)?;
+    }
     let endpoint = server.map(|server| &server.endpoint);
     let client = means.client(side.host, endpoint, row.backend, &row.load, times);
     let mut host = Process::start(client.command, means.host_cpu)?;

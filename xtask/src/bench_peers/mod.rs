@@ -13,8 +13,10 @@
 //!
 //! Nothing here asserts a time: goals are compared, and said to be met or not.
 
+mod facts;
 mod goals;
 mod measure;
+mod network;
 mod process;
 mod report;
 mod sides;
@@ -83,19 +85,21 @@ pub(crate) struct Options {
 
 /// Runs the stand.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let rows = work::choose(work::all(), &options.only);
-    if rows.is_empty() {
-        return Err("nothing is called that: --list says what there is".to_owned());
-    }
+    let mut rows = work::choose(work::all(), &options.only);
     if options.list {
         for row in &rows {
             let sides: Vec<&str> = row.sides.iter().map(|side| side.name).collect();
             println!("{}: {}", row.slug(), sides.join(", "));
         }
+        facts::names().for_each(|name| println!("{name}"));
         return Ok(());
     }
+    network::enter();
+    allow_many_files();
     let file = DiskFile::create(&options.directory, options.disk_mib)?;
     let means = means(options, &file)?;
+    let missing = lacks(&means, &mut rows);
+    missing.iter().for_each(|sentence| eprintln!("not measured: {sentence}"));
     let seconds = options.seconds.unwrap_or(if options.quick { 1.0 } else { 3.0 });
     let times = Times {
         ramp: Duration::from_secs_f64(if options.quick { 0.3 } else { 0.7 }),
@@ -106,7 +110,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         times,
         rounds: options.rounds.max(1),
         servers: HashMap::new(),
-        missing: Vec::new(),
+        missing,
         done: 0,
         all: rows.iter().map(|row| row.sides.len()).sum::<usize>() * options.rounds as usize,
         began: Instant::now(),
@@ -114,7 +118,11 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let reports = rows.iter().map(|row| stand.measure(row)).collect();
     let missing = std::mem::take(&mut stand.missing);
     drop(stand);
-    let report = report::Report::new(reports, missing, options.rounds, times);
+    let facts = facts::measure(&means, &options.only);
+    let report = report::Report::new(reports, facts, missing, options.rounds, times);
+    if report.is_empty() {
+        return Err("nothing is called that: --list says what there is".to_owned());
+    }
     print!("{}", report.markdown());
     if let Some(path) = &options.json {
         write(path, &report.json())?;
@@ -124,6 +132,30 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         write(path, &report::between_markers(&before, &report.markdown()))?;
     }
     Ok(())
+}
+
+/// Ten thousand connections are as many files.
+fn allow_many_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+/// Takes out the sides that cannot be measured here, and says why.
+fn lacks(means: &Means, rows: &mut Vec<Row>) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for row in rows.iter_mut() {
+        row.sides.retain(|side| {
+            let Some(sentence) = means.lack(*side) else { return true };
+            if !sentences.contains(&sentence) {
+                sentences.push(sentence);
+            }
+            false
+        });
+    }
+    rows.retain(|row| !row.sides.is_empty());
+    sentences
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
@@ -146,6 +178,7 @@ fn means(options: &Options, file: &DiskFile) -> Result<Means, String> {
     Ok(Means {
         farblock,
         xtask,
+        spdk: std::env::var_os("FARBLOCK_SPDK").filter(|path| !path.is_empty()).map(PathBuf::from),
         file: file.0.clone(),
         disk_bytes: options.disk_mib << 20,
         target_cpu: options.target_cpu,
@@ -180,6 +213,7 @@ impl Drop for DiskFile {
         let _ = fs::remove_file(&self.0);
         for copy in sides::FILE_COPIES {
             let _ = fs::remove_file(sides::copy_of(&self.0, copy));
+            let _ = fs::remove_file(sides::memory_copy_of(&self.0, copy));
         }
     }
 }

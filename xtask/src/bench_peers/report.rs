@@ -6,8 +6,10 @@ use std::time::SystemTime;
 use farblock_bench::{Machine, command_line, utc};
 use serde::Serialize;
 
+use super::facts::Fact;
 use super::goals::{self, GoalReport};
 use super::measure::Figures;
+use super::network;
 use super::sides::{self, Side, Times};
 use super::work::{Backend, Load, Row};
 
@@ -25,9 +27,12 @@ pub(crate) struct Report {
     rounds: u32,
     runtime_seconds: f64,
     ramp_seconds: f64,
+    /// TCP's, of all sockets that choose none.
+    congestion_control: String,
     /// Why sides are missing.
     missing: Vec<String>,
     goals: Vec<GoalReport>,
+    facts: Vec<Fact>,
     rows: Vec<RowReport>,
 }
 
@@ -69,6 +74,7 @@ impl RowReport {
 impl Report {
     pub(crate) fn new(
         rows: Vec<RowReport>,
+        facts: Vec<Fact>,
         missing: Vec<String>,
         rounds: u32,
         times: Times,
@@ -80,10 +86,16 @@ impl Report {
             rounds,
             runtime_seconds: times.runtime.as_secs_f64(),
             ramp_seconds: times.ramp.as_secs_f64(),
+            congestion_control: network::congestion_control(),
             missing,
             goals: goals::compare(&rows),
+            facts,
             rows,
         }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.facts.is_empty()
     }
 
     pub(crate) fn json(&self) -> String {
@@ -96,19 +108,24 @@ impl Report {
         let _ = write!(
             text,
             "{}, {} processors, {}. {}. Medians of {} runs of {} s, sides interleaved, target and \
-             host pinned to a processor each. `{}`\n\n",
+             host pinned to a processor each, TCP congestion control {}. `{}`\n\n",
             machine.cpu_model,
             machine.cores,
             machine.kernel,
             self.date,
             self.rounds,
             self.runtime_seconds,
+            self.congestion_control,
             self.command_line,
         );
         for sentence in &self.missing {
-            let _ = writeln!(text, "* not measured: {sentence}");
+            let _ = writeln!(text, "* not measured: {}", sentence.replace('\n', " "));
         }
         goals::markdown(&self.goals, &mut text);
+        if !self.facts.is_empty() {
+            text.push_str("\n| what | goal | measured | met |\n| --- | --- | --- | --- |\n");
+            self.facts.iter().for_each(|fact| text.push_str(&fact.markdown()));
+        }
         for backend in Backend::ALL {
             let rows: Vec<_> = self.rows.iter().filter(|row| row.backend == backend).collect();
             if !rows.is_empty() {
@@ -136,7 +153,9 @@ fn table(backend: Backend, rows: &[&RowReport], text: &mut String) {
             match (&side.median, &side.error) {
                 (Some(figures), _) => line(&name, side.name, figures, floor, text),
                 (None, Some(error)) => {
-                    let _ = writeln!(text, "| {name} | {} | {error} |||||||||", side.name);
+                    let error = error.replace(['\n', '|'], " ");
+                    let _ =
+                        writeln!(text, "| {name} | {} | {error} | | | | | | | | | |", side.name);
                 }
                 (None, None) => {}
             }

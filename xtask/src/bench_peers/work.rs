@@ -139,9 +139,15 @@ pub(crate) fn all() -> Vec<Row> {
                 push(Load { rate: Some(RATE), ..load }, &sides::PAIRS);
             }
         }
-        if backend == Backend::Null {
-            for connections in [1, 10, 100, 1000] {
-                push(Load::new(Rw::RandRead, 4 << 10, 1000, connections), &sides::PAIRS);
+        if backend == Backend::File {
+            // What is left of the documents' six patterns.
+            for (rw, bytes, depth) in [
+                (Rw::RandWrite, 4 << 10, 4),
+                (Rw::RandWrite, 64 << 10, 1),
+                (Rw::Read, 1 << 20, 8),
+                (Rw::Write, 1 << 20, 8),
+            ] {
+                push(Load::new(rw, bytes, depth, 1), &sides::ALL);
             }
         }
     }

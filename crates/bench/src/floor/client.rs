@@ -14,12 +14,11 @@ use super::frame::{ANSWER_BYTES, Request, parse_answer};
 use super::pin::pin;
 use super::spin::Patience;
 use super::stream::Stream;
-use super::tuning::Tuning;
 use crate::cpu::Meters;
 use crate::error::RunError;
 use crate::generator::{Sample, Tick};
 use crate::latency::Latencies;
-use crate::limits::{DRAIN_LIMIT, FLOOR_MAX_BYTES, TICK};
+use crate::limits::{DRAIN_LIMIT, FLOOR_RECEIVE_BYTES, TICK};
 use crate::pattern::Pattern;
 use crate::progress::{Cancel, Phase};
 use crate::random::{Random, mix_seed};
@@ -192,7 +191,6 @@ struct Load {
     source: Vec<u8>,
     random: Random,
     counted: Counted,
-    most: usize,
 }
 
 impl Asker {
@@ -216,7 +214,6 @@ impl Asker {
             source: vec![0x5a; size(spec.pattern.rw.writes())],
             random: Random::new(mix_seed(&[spec.seed, u64::from(thread)])),
             counted: Counted { reads: 0, writes: 0, latencies: Latencies::new() },
-            most: Tuning::get().receive_bytes,
         };
         Ok(Asker { lanes: (0..connections).map(lane).collect::<io::Result<_>>()?, load })
     }
@@ -275,7 +272,7 @@ impl Load {
     /// Takes in the answers that are there, and asks as much again with one send. How many answers
     /// that were.
     fn turn(&mut self, lane: &mut Lane, schedule: Schedule) -> io::Result<u64> {
-        let answers = lane.receive(self.pattern.block_size_bytes as usize, self.most)?;
+        let answers = lane.receive(self.pattern.block_size_bytes as usize)?;
         if answers == 0 {
             if lane.stream.unsent() > 0 {
                 lane.stream.flush(&self.source)?;
@@ -303,25 +300,22 @@ impl Load {
 
 impl Lane {
     /// Receives what is there. The number of answers that are complete now.
-    fn receive(&mut self, bytes: usize, most: usize) -> io::Result<u64> {
+    fn receive(&mut self, bytes: usize) -> io::Result<u64> {
         let mut pieces: [IoSliceMut<'_>; 2 * ANSWERS] =
             std::array::from_fn(|_| IoSliceMut::new(&mut []));
         let mut count = 0;
-        let mut left = most;
-        let mut heads = &mut self.heads[..];
         let at = (self.place * bytes).min(self.destination.len());
         let (before, after) = self.destination.split_at_mut(at);
         let mut places = after.chunks_exact_mut(bytes).chain(before.chunks_exact_mut(bytes));
+        let mut heads = &mut self.heads[..];
         let mut skip = self.received;
         let mut run = 0; // bytes of headers next to each other
-        let mut answers = 0;
+        let mut wanted = 0;
         for (request, _) in self.asked.iter().take(ANSWERS) {
-            answers += 1;
             let place = places.next();
             run += ANSWER_BYTES;
-            let data = request.answer_bytes() as usize;
-            left = left.saturating_sub(ANSWER_BYTES + data - skip);
-            if data > 0 {
+            wanted += ANSWER_BYTES + request.answer_bytes() as usize;
+            if let (true, Some(place)) = (request.answer_bytes() > 0, place) {
                 let (now, rest) = std::mem::take(&mut heads).split_at_mut(run);
                 heads = rest;
                 run = 0;
@@ -330,22 +324,19 @@ impl Lane {
                     pieces[count] = IoSliceMut::new(&mut now[head_skip..]);
                     count += 1;
                 }
-                if let Some(place) = place {
-                    pieces[count] = IoSliceMut::new(&mut place[skip - head_skip..]);
-                    count += 1;
-                }
+                pieces[count] = IoSliceMut::new(&mut place[skip - head_skip..]);
+                count += 1;
                 skip = 0;
             }
-            if left == 0 {
+            if wanted - self.received >= FLOOR_RECEIVE_BYTES {
                 break;
             }
         }
         if run > 0 {
-            pieces[count] = IoSliceMut::new(&mut heads[skip.min(run)..run]);
+            pieces[count] = IoSliceMut::new(&mut heads[skip..run]);
             count += 1;
         }
         let received = self.stream.receive_scattered(&mut pieces[..count])?;
-        let _ = answers;
         self.complete(received)
     }
 

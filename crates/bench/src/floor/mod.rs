@@ -1,11 +1,47 @@
 //! The floor: the same bytes over bare sockets, with no protocol at all.
+//!
+//! For each read a request of 72 bytes goes out, and 24 and the data come back; for each write 72 and
+//! the data go out, and 24 come back: as many bytes as NVMe/TCP moves. Depth and connections are
+//! the pattern's. No disk is behind it, no command is parsed, nothing can be in the wrong order. What
+//! it reaches, nothing that serves blocks over TCP sockets will surpass, and how near farblock comes
+//! is the number that cannot be argued with.
+//!
+//! # How it is made fast
+//!
+//! Both ends look for work all the time. Each receives all that is there, and answers, or asks
+//! again, with one gathered send. The asking end receives data straight to where they belong: every
+//! I/O in flight has a place of its own, as every real host's has. The answering end has no disk: it
+//! sends one piece of memory over and over, and receives to another.
+//!
+//! # What was tried
+//!
+//! On two cores of a virtual AMD EPYC, best of several half-second runs, thousands of I/Os per
+//! second of: 4k reads at depth 32, 4k writes at 32, 4k reads at 128, 64k reads and writes at 32, 1M
+//! reads and writes at 8.
+//!
+//! | what | 4k r | 4k w | 4k r 128 | 64k r | 64k w | 1M r | 1M w |
+//! | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+//! | this | 916 | 794 | 1302 | 121 | 95 | 7.5 | 6.4 |
+//! | receives of at most 64 KiB | 826 | 491 | 990 | 69 | 72 | 6.6 | 7.2 |
+//! | receives of at most 1 MiB | 816 | 800 | 1647 | 128 | 132 | 6.6 | 6.8 |
+//! | sends of at most 64 KiB | 801 | 840 | 321 | 58 | 66 | 5.3 | 6.9 |
+//! | sends of at most 256 KiB | 942 | 865 | 1115 | 84 | 93 | 6.1 | 7.5 |
+//! | a send buffer of 4 MiB, not the system's choice | 926 | 825 | 1594 | 123 | 99 | 7.3 | 6.6 |
+//! | one destination for everything, not one per I/O | 712 | 463 | 769 | 113 | 130 | 7.8 | 6.1 |
+//!
+//! Repeated runs differ by a fifth, so the rows that are worse are the ones that say something.
+//! Not taken: one destination for everything, which no disk could do; both ends of a connection on one
+//! core, which over loopback is as fast again but is no network.
+//!
+//! Busy threads want a processor each. On a machine with a single one they yield to each other, and
+//! the floor is then none.
+
 mod client;
 mod frame;
 mod pin;
 mod server;
 mod spin;
 mod stream;
-mod tuning;
 
 pub use client::CLIENT_THREAD_PREFIX;
 pub use server::{SERVER_THREAD_PREFIX, Server};

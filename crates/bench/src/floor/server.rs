@@ -12,8 +12,9 @@ use super::frame::{REQUEST_BYTES, Request, emit_answer};
 use super::pin::pin;
 use super::spin::Patience;
 use super::stream::{Cutter, Stream};
-use super::tuning::Tuning;
-use crate::limits::{FLOOR_IDLE_LIMIT, FLOOR_MAX_BYTES, FLOOR_MAX_CONNECTIONS, FLOOR_MAX_UNSENT};
+use crate::limits::{
+    FLOOR_IDLE_LIMIT, FLOOR_MAX_BYTES, FLOOR_MAX_CONNECTIONS, FLOOR_MAX_UNSENT, FLOOR_RECEIVE_BYTES,
+};
 
 /// Beginning of the names of the threads that answer; a number follows.
 pub const SERVER_THREAD_PREFIX: &str = "fb-floor-s";
@@ -114,7 +115,7 @@ struct Peer {
 fn serve(cpu: Option<usize>, arrivals: &Receiver<TcpStream>, stop: &AtomicBool) {
     pin(cpu);
     let mut memory = Memory {
-        received: vec![0; Tuning::get().receive_bytes],
+        received: vec![0; FLOOR_RECEIVE_BYTES],
         data: vec![0x5a; FLOOR_MAX_BYTES as usize],
     };
     let mut peers: Vec<Peer> = Vec::new();
@@ -127,10 +128,10 @@ fn serve(cpu: Option<usize>, arrivals: &Receiver<TcpStream>, stop: &AtomicBool) 
             },
             false => patience.now_and_then().then(|| arrivals.try_recv().ok()).flatten(),
         };
-        if let Some(peer) = arrival.and_then(Peer::new) {
-            if peers.len() < FLOOR_MAX_CONNECTIONS {
-                peers.push(peer);
-            }
+        if let Some(peer) = arrival.and_then(Peer::new)
+            && peers.len() < FLOOR_MAX_CONNECTIONS
+        {
+            peers.push(peer);
         }
         let mut received = 0;
         peers.retain_mut(|peer| match peer.answer(&mut memory, patience.now()) {

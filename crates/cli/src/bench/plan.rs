@@ -11,6 +11,7 @@ pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {
         let (jobs, depth) = (args.numjobs.unwrap_or(1), args.iodepth.unwrap_or(1));
         let mut pattern = Pattern::new(rw, args.bs.unwrap_or(4096), jobs, depth);
         pattern.rwmixread = args.rwmixread.unwrap_or(pattern.rwmixread);
+        pattern.rate_iops = args.rate_iops;
         pattern.validate().map_err(Failure::usage)?;
         plan.patterns = vec![pattern];
         // What was asked for by number is done as asked.

@@ -153,17 +153,17 @@ impl Opener<'_> {
     }
 }
 
-/// Connection options for what the plan needs: its depth, and a queue for each job.
+/// Connection options for what the plan needs: its depth, and all queues of its jobs.
 pub(super) fn remote_options(args: &BenchArgs, global: &Global, plan: &Plan) -> Options {
     let patterns = plan.scaled_patterns();
-    let most = |of: fn(&farblock_bench::Pattern) -> u32, least: u16| {
+    let most = |of: &dyn Fn(&farblock_bench::Pattern) -> u32, least: u16| {
         let most = patterns.iter().map(of).max().unwrap_or(1);
         u16::try_from(most).unwrap_or(u16::MAX).max(least)
     };
     let options = remote::options(global, args.digests);
     Options {
-        queue_depth: most(|pattern| pattern.iodepth, options.queue_depth),
-        queues: most(|pattern| pattern.numjobs, options.queues),
+        queue_depth: most(&|pattern| pattern.iodepth, options.queue_depth),
+        queues: most(&|pattern| pattern.numjobs.saturating_mul(plan.connections), options.queues),
         ..options
     }
 }

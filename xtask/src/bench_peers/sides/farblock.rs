@@ -9,7 +9,7 @@ use super::{Client, Endpoint, Means, Measured, Server, Times};
 use crate::bench_peers::process::Process;
 use crate::bench_peers::work::{Backend, Load, MIX_READ};
 
-pub(super) fn serve(means: &Means, backend: Backend) -> Result<Server, String> {
+pub(super) fn serve(means: &Means, backend: Backend, poll: bool) -> Result<Server, String> {
     let mut command = Command::new(&means.farblock);
     let disk = match backend {
         // farblock lets no two programs write to one file.
@@ -17,6 +17,9 @@ pub(super) fn serve(means: &Means, backend: Backend) -> Result<Server, String> {
         _ => disk(means, backend),
     };
     command.args(["serve", "--json", "--listen", "127.0.0.1:0", &disk]);
+    if poll {
+        command.arg("--poll");
+    }
     let mut process = Process::start(command, means.target_cpu)?;
     let endpoint = process.wait_for(parse_listening)?;
     if backend == Backend::Mem {
@@ -49,10 +52,19 @@ pub(super) fn local(means: &Means, backend: Backend, load: &Load, times: Times) 
     bench(means, &disk(means, backend), load, times)
 }
 
-pub(super) fn remote(means: &Means, endpoint: &Endpoint, load: &Load, times: Times) -> Client {
+pub(super) fn remote(
+    means: &Means,
+    endpoint: &Endpoint,
+    poll: bool,
+    load: &Load,
+    times: Times,
+) -> Client {
     let mut client = bench(means, &url(endpoint), load, times);
     if load.digests {
         client.command.args(["--header-digest", "--data-digest"]);
+    }
+    if poll {
+        client.command.arg("--poll");
     }
     client
 }
@@ -62,14 +74,12 @@ fn bench(means: &Means, disk: &str, load: &Load, times: Times) -> Client {
     command
         .args(["bench", disk, "--quiet", "--json", "-", "--allow-writes"])
         .args(["--rw", load.rw.name(), "--bs", &load.block_size()])
-        .args(["--iodepth", &load.depth_each().to_string()])
+        .args(["--iodepth", &load.depth.to_string()])
+        .args(["--connections", &load.connections.to_string()])
         .args(["--rwmixread", &MIX_READ.to_string()])
         .args(["--size", &means.disk_bytes.to_string()])
         .args(["--runtime", &times.runtime.as_secs_f64().to_string()])
         .args(["--ramp-time", &times.ramp.as_secs_f64().to_string()]);
-    if load.connections > 1 {
-        command.args(["--queues", &load.connections.to_string()]);
-    }
     if let Some(rate) = load.rate {
         command.args(["--rate-iops", &rate.to_string()]);
     }

@@ -2,6 +2,9 @@
 
 mod farblock;
 mod floor;
+mod iscsi;
+mod nbd;
+mod spdk;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,14 +20,26 @@ pub(crate) enum Target {
     /// Nobody: the host is at the backend.
     None,
     Floor,
-    Farblock,
+    Farblock {
+        poll: bool,
+    },
+    Spdk {
+        zero_copy: bool,
+    },
+    /// iSCSI.
+    Tgt,
+    /// NBD.
+    Nbdkit,
 }
 
 /// Who uses, and puts the load on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Host {
     Floor,
-    Farblock,
+    Farblock { poll: bool },
+    SpdkPerf,
+    IscsiPerf,
+    Fio,
 }
 
 /// A pair that is measured.
@@ -39,22 +54,56 @@ const fn side(name: &'static str, target: Target, host: Host) -> Side {
     Side { name, target, host }
 }
 
-pub(crate) const FARBLOCK: Side = side("farblock", Target::Farblock, Host::Farblock);
+const ADAPTIVE_TARGET: Target = Target::Farblock { poll: false };
+const ADAPTIVE_HOST: Host = Host::Farblock { poll: false };
+const SPDK_TARGET: Target = Target::Spdk { zero_copy: false };
+
+pub(crate) const FARBLOCK: Side = side("farblock", ADAPTIVE_TARGET, ADAPTIVE_HOST);
+/// Both ends never sleep, as SPDK's do.
+pub(crate) const POLLING: Side =
+    side("farblock polling", Target::Farblock { poll: true }, Host::Farblock { poll: true });
 pub(crate) const FLOOR: Side = side("floor", Target::Floor, Host::Floor);
-pub(crate) const LOCAL: Side = side("local", Target::None, Host::Farblock);
+pub(crate) const LOCAL: Side = side("local", Target::None, ADAPTIVE_HOST);
+pub(crate) const SPDK: Side = side("SPDK", SPDK_TARGET, Host::SpdkPerf);
+/// With zero-copy send, its default.
+pub(crate) const SPDK_ZERO_COPY: Side =
+    side("SPDK zero-copy", Target::Spdk { zero_copy: true }, Host::SpdkPerf);
+pub(crate) const SPDK_ON_FARBLOCK: Side =
+    side("SPDK host, farblock target", ADAPTIVE_TARGET, Host::SpdkPerf);
+pub(crate) const FARBLOCK_ON_SPDK: Side =
+    side("farblock host, SPDK target", SPDK_TARGET, ADAPTIVE_HOST);
+pub(crate) const ISCSI: Side = side("iSCSI", Target::Tgt, Host::IscsiPerf);
+pub(crate) const NBD: Side = side("NBD", Target::Nbdkit, Host::Fio);
 
 /// All, in the order of the tables.
-pub(crate) const ALL: [Side; 3] = [FARBLOCK, FLOOR, LOCAL];
+pub(crate) const ALL: [Side; 10] = [
+    FARBLOCK,
+    POLLING,
+    FLOOR,
+    LOCAL,
+    SPDK,
+    SPDK_ZERO_COPY,
+    SPDK_ON_FARBLOCK,
+    FARBLOCK_ON_SPDK,
+    ISCSI,
+    NBD,
+];
 /// Those that are measured where a row is about one thing.
-pub(crate) const PAIRS: [Side; 2] = [FARBLOCK, FLOOR];
+pub(crate) const PAIRS: [Side; 3] = [FARBLOCK, FLOOR, SPDK];
 
 impl Side {
-    /// Whether it can do this at all.
+    /// Whether it can do this at all, and whether it says anything.
     pub(crate) fn supports(&self, backend: Backend, load: &Load) -> bool {
         let plain = load.rate.is_none() && !load.digests;
-        match self.host {
-            Host::Floor => plain && backend != Backend::File,
-            Host::Farblock => true,
+        match *self {
+            FLOOR => plain && backend != Backend::File,
+            // What polling saves is the wake-up of an I/O that is alone.
+            POLLING => plain && load.depth == 1 && backend == Backend::Mem,
+            ISCSI => plain && backend == Backend::Mem && !load.rw.writes(),
+            NBD => plain && backend == Backend::Mem,
+            SPDK_ZERO_COPY => plain && backend == Backend::Mem,
+            SPDK_ON_FARBLOCK | FARBLOCK_ON_SPDK => backend != Backend::File,
+            _ => true,
         }
     }
 }
@@ -65,6 +114,8 @@ pub(crate) struct Means {
     pub(crate) farblock: PathBuf,
     /// This program.
     pub(crate) xtask: PathBuf,
+    /// A build of SPDK.
+    pub(crate) spdk: Option<PathBuf>,
     /// The disk file, full of data.
     pub(crate) file: PathBuf,
     /// Bytes of each disk.
@@ -113,11 +164,16 @@ pub(crate) struct Measured {
 }
 
 /// Who gets a copy of the disk file.
-pub(crate) const FILE_COPIES: [&str; 2] = ["farblock", "spdk"];
+pub(crate) const FILE_COPIES: [&str; 3] = ["farblock", "spdk", "iscsi"];
 
 /// The name of somebody's copy of the disk file.
 pub(crate) fn copy_of(file: &Path, whose: &str) -> PathBuf {
     file.with_extension(whose)
+}
+
+/// The same in a memory file system.
+pub(crate) fn memory_copy_of(file: &Path, whose: &str) -> PathBuf {
+    Path::new("/dev/shm").join(copy_of(file, whose).file_name().unwrap_or_default())
 }
 
 impl Means {
@@ -131,12 +187,48 @@ impl Means {
         Ok(copy)
     }
 
+    /// A copy in a memory file system.
+    fn file_in_memory(&self, whose: &str) -> Result<PathBuf, String> {
+        assert!(FILE_COPIES.contains(&whose), "or nobody removes it");
+        let copy = memory_copy_of(&self.file, whose);
+        std::fs::copy(&self.file, &copy)
+            .map_err(|error| format!("cannot make {}: {error}", copy.display()))?;
+        Ok(copy)
+    }
+
+    /// Why a side cannot be measured here, if it cannot.
+    pub(crate) fn lack(&self, side: Side) -> Option<String> {
+        let spdk = matches!(side.target, Target::Spdk { .. }) || side.host == Host::SpdkPerf;
+        match (&self.spdk, side) {
+            (None, _) if spdk => {
+                Some("SPDK: set FARBLOCK_SPDK to the directory of a build of it".to_owned())
+            }
+            (Some(build), _) if spdk => spdk::check(build).err(),
+            (_, ISCSI) => lack_of("iSCSI", &["tgtd", "tgtadm", "iscsi-perf"], "tgt libiscsi-bin"),
+            (_, NBD) => lack_of("NBD", &["nbdkit", "fio"], "nbdkit fio"),
+            _ => None,
+        }
+    }
+
     /// Starts a target that shares a backend, with data on it; nothing if there is none to start.
     pub(crate) fn serve(&self, target: Target, backend: Backend) -> Result<Option<Server>, String> {
         match target {
-            Target::None => Ok(None),
-            Target::Floor => floor::serve(self).map(Some),
-            Target::Farblock => farblock::serve(self, backend).map(Some),
+            Target::None => return Ok(None),
+            Target::Floor => floor::serve(self),
+            Target::Farblock { poll } => farblock::serve(self, backend, poll),
+            Target::Spdk { zero_copy } => spdk::serve(self, backend, zero_copy),
+            Target::Tgt => iscsi::serve(self),
+            Target::Nbdkit => nbd::serve(self),
+        }
+        .map(Some)
+    }
+
+    /// What has to be done to a target, awake, before a load.
+    pub(crate) fn prepare(&self, side: Side, server: &Server, load: &Load) -> Result<(), String> {
+        match (side.target, side.host) {
+            (Target::Spdk { .. }, Host::SpdkPerf) => spdk::limit(server, load.rate),
+            (Target::Spdk { .. }, _) => spdk::limit(server, None),
+            _ => Ok(()),
         }
     }
 
@@ -149,11 +241,23 @@ impl Means {
         load: &Load,
         times: Times,
     ) -> Client {
-        match (host, endpoint) {
-            (Host::Farblock, None) => farblock::local(self, backend, load, times),
-            (Host::Farblock, Some(endpoint)) => farblock::remote(self, endpoint, load, times),
-            (Host::Floor, Some(endpoint)) => floor::client(self, endpoint, load, times),
-            (Host::Floor, None) => unreachable!("the floor is nothing without its server"),
+        let Some(endpoint) = endpoint else { return farblock::local(self, backend, load, times) };
+        match host {
+            Host::Farblock { poll } => farblock::remote(self, endpoint, poll, load, times),
+            Host::Floor => floor::client(self, endpoint, load, times),
+            Host::SpdkPerf => spdk::client(self, endpoint, load, times),
+            Host::IscsiPerf => iscsi::client(endpoint, load, times),
+            Host::Fio => nbd::client(self, endpoint, load, times),
         }
     }
+}
+
+/// What has to be installed to measure a peer, unless all programs are there.
+fn lack_of(peer: &str, programs: &[&str], packages: &str) -> Option<String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories: Vec<PathBuf> =
+        std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]).collect();
+    let there = |program: &&str| directories.iter().any(|place| place.join(program).is_file());
+    let missing = programs.iter().find(|program| !there(program))?;
+    Some(format!("{peer}: there is no {missing}: apt-get install {packages}"))
 }

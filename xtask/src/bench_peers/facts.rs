@@ -1,0 +1,187 @@
+//! What is no load: the cost of connections that do nothing, memory, and how many there can be.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::process::Process;
+use super::sides::{Endpoint, Means, Server, Target};
+use super::work::Backend;
+use crate::hold::Held;
+
+/// How long idleness is looked at.
+const IDLE_LOOK: Duration = Duration::from_secs(10);
+
+/// One fact about the target, and its goal.
+#[derive(Debug, Serialize)]
+pub(crate) struct Fact {
+    name: &'static str,
+    what: &'static str,
+    /// As a condition in words.
+    goal: &'static str,
+    measured: Option<f64>,
+    unit: &'static str,
+    pub(crate) met: bool,
+    error: Option<String>,
+}
+
+type Measure = fn(&Means, &Server) -> Result<f64, String>;
+
+struct Question {
+    name: &'static str,
+    what: &'static str,
+    goal: &'static str,
+    unit: &'static str,
+    measure: Measure,
+    met: fn(f64) -> bool,
+}
+
+const QUESTIONS: [Question; 5] = [
+    Question {
+        name: "idle-cpu",
+        what: "CPU of a target with 100 connected, idle queues",
+        goal: "< 0.5",
+        unit: "% of a core",
+        measure: idle_cpu,
+        met: |percent| percent < 0.5,
+    },
+    Question {
+        name: "memory",
+        what: "resident memory of a target, 100 queues of depth 128, all of it used",
+        goal: "< 128",
+        unit: "MiB",
+        measure: memory,
+        met: |mib| mib < 128.0,
+    },
+    Question {
+        name: "connections",
+        what: "connections held by one target at once, each served",
+        goal: "≥ 10000",
+        unit: "connections",
+        measure: |means, server| Ok(hold(means, &server.endpoint, 10_000, 1000)?.served as f64),
+        met: |served| served >= 10_000.0,
+    },
+    Question {
+        name: "scaling-target-cpu",
+        what: "CPU per I/O of the target, 1,000 connections to 10, 1,000 reads in flight",
+        goal: "< 1.3",
+        unit: "times",
+        measure: scaling,
+        met: |ratio| ratio < 1.3,
+    },
+    Question {
+        name: "scaling-iops",
+        what: "IOPS, 1,000 connections to 10, 1,000 reads in flight",
+        goal: "> 0.77",
+        unit: "times",
+        measure: |means, server| {
+            let few = hold(means, &server.endpoint, 10, 1000)?;
+            Ok(hold(means, &server.endpoint, 1000, 1000)?.iops / few.iops)
+        },
+        met: |ratio| ratio > 0.77,
+    },
+];
+
+/// Those whose name is asked for.
+pub(crate) fn measure(means: &Means, only: &[String]) -> Vec<Fact> {
+    let name = |question: &Question| format!("fact {}", question.name);
+    let asked = |question: &&Question| {
+        let holds = |words: &String| words.split(' ').all(|word| name(question).contains(word));
+        only.is_empty() || only.iter().any(holds)
+    };
+    QUESTIONS.iter().filter(asked).map(|question| answer(means, question)).collect()
+}
+
+/// All names, for `--list`.
+pub(crate) fn names() -> impl Iterator<Item = String> {
+    QUESTIONS.iter().map(|question| format!("fact {}: {}", question.name, question.what))
+}
+
+fn answer(means: &Means, question: &Question) -> Fact {
+    let result = means
+        .serve(Target::Farblock { poll: false }, Backend::Null)
+        .and_then(|server| (question.measure)(means, &server.expect("farblock has a server")));
+    match &result {
+        Ok(value) => eprintln!("fact {}: {value:.2} {}", question.name, question.unit),
+        Err(sentence) => eprintln!("fact {}: {sentence}", question.name),
+    }
+    Fact {
+        name: question.name,
+        what: question.what,
+        goal: question.goal,
+        unit: question.unit,
+        met: result.as_ref().is_ok_and(|value| (question.met)(*value)),
+        measured: result.as_ref().ok().copied(),
+        error: result.err(),
+    }
+}
+
+impl Fact {
+    /// As a row of a table: what, goal, measured, met.
+    pub(crate) fn markdown(&self) -> String {
+        let measured = match (self.measured, &self.error) {
+            (Some(value), _) => format!("{value:.2} {}", self.unit),
+            (None, error) => error.clone().unwrap_or_default().replace(['\n', '|'], " "),
+        };
+        let met = if self.met { "yes" } else { "**no**" };
+        format!("| {} | {} {} | {measured} | {met} |\n", self.what, self.goal, self.unit)
+    }
+}
+
+/// Starts the program that holds connections, and waits until it has them.
+fn start(
+    means: &Means,
+    endpoint: &Endpoint,
+    connections: u32,
+    depth: u32,
+    seconds: u64,
+) -> Result<Process, String> {
+    let mut command = Command::new(&means.xtask);
+    command
+        .args(["hold", &format!("nvme+tcp://{}/{}?ns=1", endpoint.address, endpoint.name)])
+        .args(["--connections", &connections.to_string(), "--depth", &depth.to_string()])
+        .args(["--seconds", &seconds.to_string()]);
+    let mut process = Process::start(command, means.host_cpu)?;
+    process.wait_for(|line| line.starts_with("holding ").then_some(()))?;
+    Ok(process)
+}
+
+fn finish(process: Process) -> Result<Held, String> {
+    let output = process.finish(Duration::from_secs(30))?;
+    let line = output.lines().find(|line| line.starts_with('{')).unwrap_or_default();
+    serde_json::from_str(line).map_err(|error| format!("hold printed no result: {error}"))
+}
+
+fn hold(means: &Means, endpoint: &Endpoint, connections: u32, depth: u32) -> Result<Held, String> {
+    finish(start(means, endpoint, connections, depth, 4)?)
+}
+
+fn idle_cpu(means: &Means, server: &Server) -> Result<f64, String> {
+    let process = start(means, &server.endpoint, 100, 0, IDLE_LOOK.as_secs() + 3)?;
+    std::thread::sleep(Duration::from_secs(1));
+    let (at, before) = (Instant::now(), server.process.cpu_time());
+    std::thread::sleep(IDLE_LOOK);
+    let used = server.process.cpu_time().saturating_sub(before);
+    let percent = used.as_secs_f64() / at.elapsed().as_secs_f64() * 100.0;
+    finish(process).map(|_| percent)
+}
+
+fn memory(means: &Means, server: &Server) -> Result<f64, String> {
+    let process = start(means, &server.endpoint, 100, 12_800, 4)?;
+    std::thread::sleep(Duration::from_secs(3));
+    let bytes = server.process.memory_bytes().ok_or("the target is gone")?;
+    finish(process).map(|_| bytes as f64 / f64::from(1 << 20))
+}
+
+fn scaling(means: &Means, server: &Server) -> Result<f64, String> {
+    let cost = |connections| {
+        let process = start(means, &server.endpoint, connections, 1000, 4)?;
+        let before = server.process.cpu_time();
+        let held = finish(process)?;
+        let used = server.process.cpu_time().saturating_sub(before);
+        Ok::<f64, String>(used.as_secs_f64() / held.iops)
+    };
+    let few = cost(10)?;
+    Ok(cost(1000)? / few)
+}

@@ -1,0 +1,170 @@
+//! Many connections to one target, more than one controller grants: idle, or each served.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use farblock_block::{Command, Completion, Namespace, Op, Queue};
+use farblock_host::{Controller, Options, RemoteNamespace, Url};
+use farblock_reactor::{Buffer, Config, Reactor, TaskId};
+use serde::{Deserialize, Serialize};
+
+/// I/O queues of one controller: what farblock's own target grants.
+const QUEUES_EACH: usize = 128;
+/// The longest wait for an I/O.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Hold many connections to a target, and read through all of them in turn: prints JSON
+#[derive(Args)]
+pub(crate) struct HoldOptions {
+    /// A namespace
+    url: Url,
+    /// Connections, each an I/O queue
+    #[arg(long, default_value_t = 100)]
+    connections: usize,
+    /// Reads in flight on all of them together; none leaves them idle
+    #[arg(long, default_value_t = 0)]
+    depth: usize,
+    /// Entries of each queue
+    #[arg(long, default_value_t = 128)]
+    queue_depth: u16,
+    /// How long
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Held {
+    pub(crate) connections: usize,
+    /// Connections through which at least one read succeeded.
+    pub(crate) served: usize,
+    pub(crate) iops: f64,
+}
+
+struct Member {
+    queue: Box<dyn Queue>,
+    served: bool,
+}
+
+struct Holder {
+    // The queues go before the reactor that they live on.
+    members: Vec<Member>,
+    by_task: HashMap<TaskId, usize>,
+    reactor: Reactor,
+    namespaces: Vec<RemoteNamespace>,
+    /// Whose turn it is.
+    next: usize,
+    in_flight: usize,
+    completed: u64,
+}
+
+/// Runs the command.
+pub(crate) fn hold(options: &HoldOptions) -> Result<(), String> {
+    let run = Duration::try_from_secs_f64(options.seconds)
+        .map_err(|_| format!("{} is no number of seconds", options.seconds))?;
+    let mut holder = Holder::connect(options)?;
+    println!("holding {} connections", holder.members.len());
+    let held = holder.read(options.depth, run)?;
+    println!("{}", serde_json::to_string(&held).expect("plain data"));
+    Ok(())
+}
+
+impl Holder {
+    fn connect(options: &HoldOptions) -> Result<Holder, String> {
+        let reactor = Reactor::new(&Config::default()).map_err(|error| error.to_string())?;
+        let (mut members, mut by_task) = (Vec::new(), HashMap::new());
+        let mut namespaces = Vec::new();
+        while members.len() < options.connections {
+            let queues = (options.connections - members.len()).min(QUEUES_EACH);
+            let connect = Options {
+                queues: queues as u16, // at most 128
+                queue_depth: options.queue_depth,
+                ..Options::default()
+            };
+            let namespace = Controller::connect_url(&options.url, &connect)
+                .and_then(|controller| controller.namespace(options.url.namespace.unwrap_or(1)))
+                .map_err(|error| error.to_string())?;
+            for _ in 0..queues {
+                let task = reactor.add_task();
+                let queue = namespace.open(&reactor, task);
+                let queue =
+                    queue.map_err(|error| format!("connection {}: {error}", members.len() + 1))?;
+                by_task.insert(task, members.len());
+                members.push(Member { queue, served: false });
+            }
+            namespaces.push(namespace);
+        }
+        let (next, in_flight, completed) = (0, 0, 0);
+        Ok(Holder { members, by_task, reactor, namespaces, next, in_flight, completed })
+    }
+
+    /// Keeps `depth` reads in flight, through one connection after the other.
+    fn read(&mut self, depth: usize, run: Duration) -> Result<Held, String> {
+        let block_bytes = self.namespaces[0].geometry().block_size;
+        let blocks = (4096 / block_bytes).max(1);
+        let buffer = || Buffer::new((blocks * block_bytes) as usize);
+        let mut idle: Vec<Buffer> = (0..depth).map(|_| buffer()).collect();
+        let (mut done, mut ready, mut touched) = (Vec::new(), Vec::new(), Vec::new());
+        let start = Instant::now();
+        while start.elapsed() < run || self.in_flight > 0 {
+            while start.elapsed() < run
+                && let Some(buffer) = idle.pop()
+            {
+                touched.push(self.submit(blocks, buffer));
+            }
+            // What was submitted may wait to be sent, or be complete at once.
+            for index in touched.drain(..) {
+                self.collect(index, &mut done, &mut idle)?;
+            }
+            let left = run.saturating_sub(start.elapsed());
+            let timeout = match self.in_flight {
+                _ if start.elapsed() < run && !idle.is_empty() => Duration::ZERO,
+                0 => left,
+                _ => PATIENCE,
+            };
+            self.reactor.poll(Some(timeout), &mut ready).map_err(|error| error.to_string())?;
+            for task in ready.drain(..) {
+                if let Some(&index) = self.by_task.get(&task) {
+                    self.collect(index, &mut done, &mut idle)?;
+                }
+            }
+            if start.elapsed() > run + PATIENCE {
+                return Err(format!("{} reads were not answered", self.in_flight));
+            }
+        }
+        Ok(Held {
+            connections: self.members.len(),
+            served: self.members.iter().filter(|member| member.served).count(),
+            iops: self.completed as f64 / run.as_secs_f64(),
+        })
+    }
+
+    /// Submits a read to the member whose turn it is, and says which that is.
+    fn submit(&mut self, blocks: u32, buffer: Buffer) -> usize {
+        let index = self.next;
+        self.next = (index + 1) % self.members.len();
+        let op = Op::with(Command::Read, 0, blocks, Some(buffer), index as u64);
+        self.members[index].queue.submit(op);
+        self.in_flight += 1;
+        index
+    }
+
+    fn collect(
+        &mut self,
+        index: usize,
+        done: &mut Vec<Completion>,
+        idle: &mut Vec<Buffer>,
+    ) -> Result<(), String> {
+        let member = &mut self.members[index];
+        member.queue.poll(done);
+        for completion in done.drain(..) {
+            completion.result.map_err(|error| format!("connection {}: {error}", index + 1))?;
+            member.served = true;
+            self.in_flight -= 1;
+            self.completed += 1;
+            idle.extend(completion.buffer);
+        }
+        Ok(())
+    }
+}
