@@ -26,7 +26,7 @@ const LOOKS_PER_CLOCK: u32 = 8;
 /// for, if it shares the processor; and to the kernel's own, to which Linux leaves what is on its
 /// way through loopback when there was too much to do at once. A loop that does not let it in
 /// stalls itself until the scheduler's next tick, for milliseconds.
-const YIELD_EVERY: Duration = Duration::from_micros(5);
+const YIELD_EVERY: Duration = Duration::from_micros(20);
 
 /// An event loop of one thread: see the [crate]. Clones are the same loop.
 #[derive(Clone)]

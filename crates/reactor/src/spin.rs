@@ -8,7 +8,9 @@
 //! - **Credit.** Working earns time to spin: [`CREDIT_PER_WORK`] times as much as was worked. So a
 //!   loop uses at most so many times the CPU of its work, however the work is spread; and without
 //!   work it never spins.
-//! - **Confidence.** A spin that finds something adds to it, one that finds nothing takes more. At
+//! - **Confidence.** A spin that finds something soon adds to it; one that finds nothing takes more,
+//!   and so does one that took longer than the work before it: a load that leaves the loop mostly
+//!   idle is carried for a fraction of the CPU by sleeping. At
 //!   zero, spinning stops until sleeps in a row turn out to be so short that it would have found
 //!   something. If confidence is lost again before it was full, the next trial needs many more
 //!   short sleeps. So a load for which spinning does not pay, such as more threads than processors,
@@ -23,6 +25,8 @@ use crate::config::Polling;
 const CREDIT_PER_WORK: u32 = 3;
 /// Credit that can be saved, as a multiple of the longest spin.
 const MOST_CREDIT: u32 = 4;
+/// A spin that found something within the longest one divided by this was worth it in any case.
+const SOON_DIVISOR: u32 = 4;
 /// Spins shorter than the longest one divided by this are not worth starting.
 const SHORTEST_DIVISOR: u32 = 32;
 
@@ -43,6 +47,8 @@ const MOST_SHORT_SLEEPS: u32 = 4096;
 pub(crate) struct Spin {
     polling: Polling,
     credit: Duration,
+    /// How long the loop worked before this wait.
+    last_work: Duration,
     confidence: u32,
     short_sleeps: u32,
     /// Short sleeps in a row that start a trial.
@@ -62,6 +68,7 @@ impl Spin {
         Spin {
             polling,
             credit: Duration::ZERO,
+            last_work: Duration::ZERO,
             confidence: 0,
             short_sleeps: 0,
             short_sleeps_needed: FIRST_SHORT_SLEEPS,
@@ -97,6 +104,7 @@ impl Spin {
     /// The loop's owner, and the engine on its behalf, worked for so long.
     pub(crate) fn worked(&mut self, time: Duration) {
         let most = self.longest() * MOST_CREDIT;
+        self.last_work = time;
         // Without overflow, however long the owner was away.
         self.credit = (self.credit + time.min(most) * CREDIT_PER_WORK).min(most);
     }
@@ -104,9 +112,7 @@ impl Spin {
     /// A spin found work after `spun`.
     pub(crate) fn found(&mut self, spun: Duration) {
         self.credit = self.credit.saturating_sub(spun);
-        // Much longer than it could last: the processor was given to somebody else, perhaps to the
-        // thread that was waited for, which could not run before.
-        if spun > self.longest() * 2 {
+        if spun > self.last_work.max(self.longest() / SOON_DIVISOR) {
             return self.lose_confidence();
         }
         self.confidence = (self.confidence + 1).min(FULL_CONFIDENCE);
@@ -199,12 +205,29 @@ mod tests {
         for _ in 0..10_000 {
             spin.worked(Duration::from_micros(5));
             worked += Duration::from_micros(5);
-            // Found, but only just: a light load at a steady rate.
-            let waited = limit(&spin);
+            let waited = limit(&spin).min(LONGEST / SOON_DIVISOR);
             spin.found(waited);
             spun += waited;
         }
+        assert!(spin.confidence == FULL_CONFIDENCE && spun > worked, "{spun:?}");
         assert!(spun <= worked * CREDIT_PER_WORK + LONGEST * MOST_CREDIT, "{spun:?}");
+    }
+
+    #[test]
+    fn a_light_load_at_a_steady_rate_ends_up_asleep() {
+        let mut spin = spinning();
+        let mut spun = Duration::ZERO;
+        for _ in 0..10_000 {
+            spin.worked(Duration::from_micros(10));
+            if spin.budget() == Budget::None {
+                spin.slept(Duration::from_micros(40));
+            } else {
+                let waited = limit(&spin).min(Duration::from_micros(40));
+                spun += waited;
+                spin.found(waited);
+            }
+        }
+        assert!(spun < Duration::from_millis(20), "{spun:?} spun in half a second");
     }
 
     #[test]
@@ -247,7 +270,7 @@ mod tests {
         (0..spin.short_sleeps_needed).for_each(|_| spin.slept(SHORT));
         (0..FULL_CONFIDENCE).for_each(|_| spin.found(Duration::ZERO));
         assert_eq!(spin.short_sleeps_needed, FIRST_SHORT_SLEEPS);
-        spin.worked(LONG);
+        spin.worked(SHORT);
         spin.found(LONG);
         assert_eq!(spin.confidence, FULL_CONFIDENCE - MISS);
     }
