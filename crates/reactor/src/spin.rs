@@ -9,8 +9,8 @@
 //!   loop uses at most so many times the CPU of its work, however the work is spread; and without
 //!   work it never spins.
 //! - **Confidence.** A spin that finds something soon adds to it; one that finds nothing takes more,
-//!   and so does one that took longer than the work before it: a load that leaves the loop mostly
-//!   idle is carried for a fraction of the CPU by sleeping. At
+//!   and so does one that took longer than the work before it: a load that leaves the loop idle
+//!   for the most part is carried for a fraction of the CPU by sleeping. At
 //!   zero, spinning stops until sleeps in a row turn out to be so short that it would have found
 //!   something. If confidence is lost again before it was full, the next trial needs many more
 //!   short sleeps. So a load for which spinning does not pay, such as more threads than processors,
