@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
-use farblock_reactor::{Reactor, TaskId};
+use farblock_reactor::{Reactor, TaskId, prefetch};
 
 use crate::error::{self, OpenError};
 use crate::size::Size;
@@ -74,6 +74,7 @@ impl Namespace for Mem {
         Ok(Box::new(MemQueue {
             geometry: self.geometry,
             store: Arc::clone(&self.store),
+            begun: Vec::new(),
             done: Vec::new(),
             zeroing: VecDeque::new(),
             reactor: reactor.clone(),
@@ -85,6 +86,8 @@ impl Namespace for Mem {
 struct MemQueue {
     geometry: Geometry,
     store: Arc<Store>,
+    /// Submitted and not begun: what they need is on its way from memory to the processor.
+    begun: Vec<Op>,
     done: Vec<Completion>,
     /// Large ranges to be made zero, a part in every `poll`.
     zeroing: VecDeque<Zeroing>,
@@ -141,29 +144,34 @@ impl MemQueue {
 }
 
 impl Queue for MemQueue {
-    fn submit(&mut self, mut op: Op) {
+    fn submit(&mut self, op: Op) {
         if matches!(op.command, Command::WriteZeroes { .. } | Command::Deallocate) {
             return self.submit_zeroes(op);
         }
-        let result = self.transfer(&mut op);
-        self.done.push(op.complete(result));
+        self.store.prefetch(self.geometry.block_size, &op);
+        self.begun.push(op);
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
+        let mut begun = std::mem::take(&mut self.begun);
+        for mut op in begun.drain(..) {
+            let result = self.transfer(&mut op);
+            self.done.push(op.complete(result));
+        }
+        self.begun = begun;
         self.advance_zeroes();
         done.append(&mut self.done);
     }
 
     fn in_flight(&self) -> usize {
-        self.done.len() + self.zeroing.len()
+        self.begun.len() + self.done.len() + self.zeroing.len()
     }
 }
 
 impl Drop for MemQueue {
     fn drop(&mut self) {
-        for Zeroing { op, .. } in self.zeroing.drain(..) {
-            op.abandon();
-        }
+        let zeroing = self.zeroing.drain(..).map(|Zeroing { op, .. }| op);
+        self.begun.drain(..).chain(zeroing).for_each(|op| drop(op.abandon()));
     }
 }
 
@@ -214,6 +222,19 @@ impl Store {
         let group = self.groups[chunk / GROUP_CHUNKS]
             .get_or_init(|| (0..GROUP_CHUNKS).map(|_| RwLock::new(None)).collect());
         &group[chunk % GROUP_CHUNKS]
+    }
+
+    /// Has what a read will copy first brought near.
+    fn prefetch(&self, block_size: u32, op: &Op) {
+        // Out of range: found out when it is carried out.
+        let Some(offset) = op.lba.checked_mul(u64::from(block_size)) else { return };
+        let (chunk, start) = (offset / CHUNK_BYTES as u64, (offset % CHUNK_BYTES as u64) as usize);
+        if op.command != Command::Read || chunk / GROUP_CHUNKS as u64 >= self.groups.len() as u64 {
+            return;
+        }
+        if let Some(Some(bytes)) = self.chunk(chunk as usize).map(shared).as_deref() {
+            prefetch(&bytes[start..]);
+        }
     }
 
     fn read(&self, offset: u64, mut data: &mut [u8]) {

@@ -74,6 +74,7 @@ mod engine;
 mod event;
 mod pool;
 mod portable;
+mod prefetch;
 mod reactor;
 mod slab;
 mod socket;
@@ -89,5 +90,7 @@ pub use buffer::{ALIGNMENT_BYTES, Buffer};
 pub use config::{Config, EngineKind, ParseEngineError, Polling};
 pub use event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId};
 pub use pool::BufferPool;
+
+pub use prefetch::prefetch;
 pub use reactor::Reactor;
 pub use waker::Waker;
