@@ -1,9 +1,10 @@
-//! Carries out a plan on one namespace or on two, and makes a report of it.
+//! Carries out a plan on one namespace or on two, and on the floor if the plan has one, and makes a
+//! report of it.
 //!
 //! **Order.** Pattern by pattern; within a pattern run by run; within a run one side right after
-//! the other, local first in the first run, remote first in the second, and so on. What drifts
-//! slowly (a disk that warms up, a neighbour on the machine) then touches both sides alike. The two
-//! never run at the same time.
+//! the other, local first and the floor last in the first run, the other way round in the
+//! second, and so on. What drifts slowly (a disk that warms up, a neighbour on the machine) then
+//! touches all sides alike. No two run at the same time.
 //!
 //! **Failures.** What is wrong with the plan is found before the first I/O and returned as an
 //! error. A run that fails ends its side of that pattern and is named in the report, and the
@@ -15,6 +16,7 @@ use farblock_reactor::EngineKind;
 
 use crate::addresses::check_fit;
 use crate::error::{BenchError, RunError};
+use crate::floor::{self, Floor, FloorSpec};
 use crate::generator::{self, RunSpec, Sample, Tick};
 use crate::limits::DRAIN_LIMIT;
 use crate::machine::{self, Machine};
@@ -27,7 +29,7 @@ use crate::result::{Failure, Figures, Method, PatternReport, Percent, Report, SC
 /// Bytes in a MiB.
 const MIB: f64 = (1 << 20) as f64;
 
-/// Measures `local`, `remote` or both as `plan` says.
+/// Measures `local`, `remote` or both as `plan` says, and its floor.
 ///
 /// Blocks until done, or until `cancel`: what was measured by then is reported as interrupted.
 ///
@@ -47,9 +49,11 @@ pub fn compare(
     progress: &mut dyn Progress,
 ) -> Result<Report, BenchError> {
     let named = [(SideName::Local, local), (SideName::Remote, remote)];
-    let sides: Vec<(SideName, &Side)> =
-        named.into_iter().filter_map(|(name, side)| Some((name, side?))).collect();
-    plan.check(&sides)?;
+    let disks = named.into_iter().filter_map(|(name, side)| Some((name, Under::Disk(side?))));
+    let floor = plan.floor.iter().map(|floor| (SideName::Floor, Under::Floor(floor)));
+    let sides: Vec<(SideName, Under<'_>)> = disks.chain(floor).collect();
+    let given: Vec<&Side> = [local, remote].into_iter().flatten().collect();
+    plan.check(&given)?;
     let mut session = Session {
         plan,
         sides: &sides,
@@ -66,9 +70,32 @@ pub fn compare(
     Ok(report)
 }
 
+/// What a load is put on.
+#[derive(Clone, Copy)]
+enum Under<'a> {
+    Disk(&'a Side),
+    Floor(&'a Floor),
+}
+
+impl<'a> Under<'a> {
+    fn describe(self) -> String {
+        match self {
+            Under::Disk(side) => side.namespace.describe(),
+            Under::Floor(floor) => floor.describe(),
+        }
+    }
+
+    fn disk(self) -> Option<&'a Side> {
+        match self {
+            Under::Disk(side) => Some(side),
+            Under::Floor(_) => None,
+        }
+    }
+}
+
 struct Session<'a> {
     plan: &'a Plan,
-    sides: &'a [(SideName, &'a Side)],
+    sides: &'a [(SideName, Under<'a>)],
     patterns: Vec<Pattern>,
     cancel: &'a Cancel,
     progress: &'a mut dyn Progress,
@@ -94,7 +121,7 @@ impl Session<'_> {
     fn empty_report(&self) -> Report {
         let describe = |wanted: SideName| {
             let side = self.sides.iter().find(|(name, _)| *name == wanted);
-            side.map(|(_, side)| side.namespace.describe())
+            side.map(|(_, side)| side.describe())
         };
         Report {
             schema: SCHEMA,
@@ -103,16 +130,18 @@ impl Session<'_> {
             command_line: machine::command_line(),
             machine: Machine::this(),
             engine: String::new(),
-            method: method(self.plan, self.sides.len()),
+            method: method(self.plan, self.sides),
             local: describe(SideName::Local),
             remote: describe(SideName::Remote),
+            floor: describe(SideName::Floor),
             patterns: Vec::new(),
             interrupted: false,
         }
     }
 
     fn fill(&mut self) -> Result<(), BenchError> {
-        for &(name, side) in self.sides.iter().filter(|(_, side)| side.fill) {
+        let disks = self.sides.iter().filter_map(|&(name, side)| Some((name, side.disk()?)));
+        for (name, side) in disks.filter(|(_, side)| side.fill) {
             let (pattern, span) = side.fill_span(self.plan)?;
             let bytes = span.ios * u64::from(pattern.block_size_bytes);
             let spec = RunSpec {
@@ -185,7 +214,9 @@ impl Session<'_> {
                 }
                 match self.run_once(Place { pattern, side, run })? {
                     Ok(sample) => {
-                        self.engine = sample.engine;
+                        if self.sides[side].1.disk().is_some() {
+                            self.engine = sample.engine; // the floor has none
+                        }
                         measured[side].samples.push(sample);
                     }
                     Err(RunError::Cancelled) => return Ok(measured),
@@ -203,23 +234,15 @@ impl Session<'_> {
 
     fn run_once(&mut self, place: Place) -> Result<Result<Sample, RunError>, BenchError> {
         let plan = self.plan;
-        let (name, side) = self.sides[place.side];
+        let (name, under) = self.sides[place.side];
         let pattern = &self.patterns[place.pattern];
-        let geometry = side.namespace.geometry();
-        let span = check_fit(&geometry, &side.namespace.describe(), pattern, plan.size)?;
         let warm_up = if place.run == 0 { plan.warm_up } else { Duration::ZERO };
         let parts = [place.pattern as u64, name as u64, u64::from(place.run)];
-        let spec = RunSpec {
+        let load = Load {
+            plan,
             pattern,
-            span,
-            reactor: &plan.reactor,
-            connections: plan.connections,
             seed: mix_seed(&[plan.seed, parts[0], parts[1], parts[2]]),
             ramp: warm_up + plan.ramp,
-            runtime: Some(plan.runtime).filter(|runtime| !runtime.is_zero()),
-            io_size: plan.io_size,
-            drain_limit: DRAIN_LIMIT,
-            meters: &side.meters,
         };
         let all_runs = plan.runs as usize * self.sides.len() * self.patterns.len();
         let (progress, runs_done) = (&mut *self.progress, f64::from(self.runs_done));
@@ -251,7 +274,10 @@ impl Session<'_> {
                 plan_fraction: (runs_done + run_fraction) / all_runs as f64,
             });
         };
-        Ok(generator::run(&side.namespace, &spec, self.cancel, &mut on_tick))
+        match under {
+            Under::Disk(side) => load.put_on_disk(side, self.cancel, &mut on_tick),
+            Under::Floor(floor) => Ok(load.put_on_floor(floor, self.cancel, &mut on_tick)),
+        }
     }
 
     fn pattern_report(&self, index: usize, measured: Vec<Measured>) -> PatternReport {
@@ -260,7 +286,9 @@ impl Session<'_> {
             pattern: pattern.clone(),
             local: None,
             remote: None,
+            floor: None,
             remote_percent_of_local: None,
+            remote_percent_of_floor: None,
             errors: Vec::new(),
         };
         for (&(name, _), side) in self.sides.iter().zip(measured) {
@@ -268,13 +296,71 @@ impl Session<'_> {
             match name {
                 SideName::Local => report.local = figures,
                 SideName::Remote => report.remote = figures,
+                SideName::Floor => report.floor = figures,
             }
             report.errors.extend(side.failure);
         }
-        let both = report.local.as_ref().zip(report.remote.as_ref());
-        report.remote_percent_of_local =
-            both.and_then(|(local, remote)| Percent::new(local, remote));
+        let percent_of = |base: &Option<Figures>| {
+            let (base, remote) = base.as_ref().zip(report.remote.as_ref())?;
+            Percent::new(base, remote)
+        };
+        report.remote_percent_of_local = percent_of(&report.local);
+        report.remote_percent_of_floor = percent_of(&report.floor);
         report
+    }
+}
+
+/// One run's load, whatever it is put on.
+struct Load<'a> {
+    plan: &'a Plan,
+    pattern: &'a Pattern,
+    seed: u64,
+    ramp: Duration,
+}
+
+impl Load<'_> {
+    fn put_on_disk(
+        &self,
+        side: &Side,
+        cancel: &Cancel,
+        on_tick: &mut dyn FnMut(Tick),
+    ) -> Result<Result<Sample, RunError>, BenchError> {
+        let Load { plan, pattern, seed, ramp } = *self;
+        let geometry = side.namespace.geometry();
+        let span = check_fit(&geometry, &side.namespace.describe(), pattern, plan.size)?;
+        let spec = RunSpec {
+            pattern,
+            span,
+            reactor: &plan.reactor,
+            connections: plan.connections,
+            seed,
+            ramp,
+            runtime: Some(plan.runtime).filter(|runtime| !runtime.is_zero()),
+            io_size: plan.io_size,
+            drain_limit: DRAIN_LIMIT,
+            meters: &side.meters,
+        };
+        Ok(generator::run(&side.namespace, &spec, cancel, on_tick))
+    }
+
+    fn put_on_floor(
+        &self,
+        floor: &Floor,
+        cancel: &Cancel,
+        on_tick: &mut dyn FnMut(Tick),
+    ) -> Result<Sample, RunError> {
+        let spec = FloorSpec {
+            address: floor.address,
+            pattern: self.pattern,
+            connections: self.plan.connections,
+            threads: floor.threads,
+            cpus: &[],
+            ramp: self.ramp,
+            runtime: self.plan.runtime,
+            seed: self.seed,
+            meters: &floor.meters,
+        };
+        floor::run(&spec, cancel, on_tick)
     }
 }
 
@@ -291,8 +377,8 @@ fn phase_of(tick: Tick, warm_up: Duration, plan: &Plan) -> (Phase, Duration, Opt
     }
 }
 
-fn method(plan: &Plan, sides: usize) -> Method {
-    let order = "Within a run one side right after the other, never both at once; the side that \
+fn method(plan: &Plan, sides: &[(SideName, Under<'_>)]) -> Method {
+    let order = "Within a run one side right after the other, never two at once; the side that \
                  goes first alternates from run to run, beginning with the local one.";
     let latency = "Latency runs from submission to completion as the job sees them. An I/O counts \
                    if it completes within the measured time. One I/O error ends a run.";
@@ -303,12 +389,16 @@ fn method(plan: &Plan, sides: usize) -> Method {
                    together.";
     let cpu = "CPU is that of one core: 100 % is one core busy all the time. The host's includes \
                the load generator.";
+    let floor = "The floor is the same load on bare sockets: as many connections, bytes and I/Os \
+                 in flight, no protocol and no disk. Its threads never sleep, so they are no more \
+                 than there are cores, and its CPU is what they burn.";
     let notes = [
-        (sides > 1, order),
+        (sides.len() > 1, order),
         (true, latency),
         (true, addresses),
         (plan.runs > 1, average),
         (true, cpu),
+        (plan.floor.is_some(), floor),
     ];
     let applies = notes.into_iter().filter(|(applies, _)| *applies);
     Method {

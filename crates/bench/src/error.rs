@@ -1,6 +1,7 @@
 //! Why a benchmark does not start, and why a run of it ends early.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use farblock_block::{BlockError, Command};
@@ -58,6 +59,15 @@ pub enum BenchError {
         /// What happened.
         #[source]
         error: RunError,
+    },
+    /// The floor's server cannot be used.
+    #[error("the floor at {address}: {}", floor_words(.error))]
+    Floor {
+        /// Where it should be.
+        address: SocketAddr,
+        /// What happened.
+        #[source]
+        error: io::Error,
     },
     /// It was cancelled before anything was measured.
     #[error("cancelled")]
@@ -145,7 +155,13 @@ fn floor_words(error: &io::Error) -> String {
         io::ErrorKind::InvalidData => {
             "what listens there is no `farblock bench --floor-serve`".to_owned()
         }
-        io::ErrorKind::TimedOut => "the other end does not answer".to_owned(),
+        io::ErrorKind::TimedOut => "the other end does not answer; is that machine up, does a \
+                                    firewall let the port through, and is it `farblock bench \
+                                    --floor-serve`?"
+            .to_owned(),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            "there is no way to that address from here".to_owned()
+        }
         _ => error.to_string(),
     }
 }

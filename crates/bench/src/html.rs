@@ -61,24 +61,27 @@ pub fn render(report: &Report) -> String {
 
 /// The result in a sentence, if both sides were measured.
 fn lead(report: &Report) -> Option<String> {
-    let percents: Vec<Percent> =
-        report.patterns.iter().filter_map(|p| p.remote_percent_of_local).collect();
-    let range = |of: fn(&Percent) -> f64| {
-        let low = percents.iter().map(of).fold(f64::INFINITY, f64::min);
-        let high = percents.iter().map(of).fold(0.0, f64::max);
-        let (low, high) = (format::whole(low), format::whole(high));
-        if low == high { format!("{low} %") } else { format!("{low} to {high} %") }
+    let of_local = |pattern: &PatternReport| pattern.remote_percent_of_local;
+    let range = |base: &dyn Fn(&PatternReport) -> Option<Percent>, of: fn(&Percent) -> f64| {
+        let all = || report.patterns.iter().filter_map(base).map(|percent| of(&percent));
+        let low = all().reduce(f64::min)?;
+        let (low, high) = (format::whole(low), format::whole(all().fold(low, f64::max)));
+        Some(if low == high { format!("{low} %") } else { format!("{low} to {high} %") })
     };
-    let patterns = match percents.len() {
+    let patterns = match report.patterns.iter().filter_map(of_local).count() {
         0 => return None,
         1 => "In one pattern".to_owned(),
         count => format!("Over {count} patterns"),
     };
+    let floor = range(&|p| p.remote_percent_of_floor, |p| p.iops);
     Some(format!(
         "{patterns} the remote disk reached {} of the local one’s I/Os per second, with {} of its \
-         mean latency.",
-        range(|p| p.iops),
-        range(|p| p.mean_latency),
+         mean latency{}.",
+        range(&of_local, |p| p.iops)?,
+        range(&of_local, |p| p.mean_latency)?,
+        floor
+            .map(|floor| format!(", and {floor} of the floor’s: what bare sockets move"))
+            .unwrap_or_default(),
     ))
 }
 
@@ -126,10 +129,14 @@ fn cards(page: &mut String, report: &Report) {
             Some(percent) => write!(
                 page,
                 "<p class=\"big {}\">{}<small> %</small></p>\
-                 <p class=\"hint\">of local IOPS<br>latency {} %</p>",
+                 <p class=\"hint\">of local IOPS<br>latency {} %{}</p>",
                 grade(percent.iops),
                 format::percent(percent.iops),
                 format::percent(percent.mean_latency),
+                pattern.remote_percent_of_floor.map_or_else(String::new, |floor| format!(
+                    "<br>{} % of the floor’s IOPS",
+                    format::percent(floor.iops)
+                )),
             ),
             None => write!(
                 page,
@@ -202,8 +209,7 @@ const CPU: Metric = Metric {
     hint: "Less is better. The host’s part includes the load generator.",
     unit: |_| "µs of one core",
     parts: |side, _, figures| {
-        let host = if side == SideName::Local { "local" } else { "remote" };
-        let parts = [(host, figures.host_cpu), ("target", figures.target_cpu)];
+        let parts = [(side.name(), figures.host_cpu), ("target", figures.target_cpu)];
         parts.into_iter().filter_map(|(class, cpu)| Some((class, cpu?.us_per_io))).collect()
     },
     show: format::fine,
@@ -230,7 +236,7 @@ fn percent_of_local(
 
 fn section(page: &mut String, report: &Report, metric: &Metric) {
     let measured = |pattern: &PatternReport| {
-        sides(report, pattern).into_iter().any(|(side, figures)| {
+        report.figures(pattern).any(|(side, figures)| {
             figures.is_some_and(|f| !(metric.parts)(side, pattern, f).is_empty())
         })
     };
@@ -273,15 +279,11 @@ fn section(page: &mut String, report: &Report, metric: &Metric) {
 fn legend(page: &mut String, report: &Report, metric: &Metric) {
     let mut entries = Vec::new();
     let host = if metric.by_party { ", host" } else { "" };
-    for (class, name, present) in
-        [("local", "local", &report.local), ("remote", "remote", &report.remote)]
-    {
-        if present.is_some() {
-            entries.push((class, format!("{name}{host}")));
-        }
+    for (side, _) in report.sides() {
+        entries.push((side.name(), format!("{}{host}", side.name())));
     }
-    let all = || report.patterns.iter().flat_map(|p| [&p.local, &p.remote]).flatten();
-    if metric.by_party && all().any(|figures| figures.target_cpu.is_some()) {
+    let mut all = report.all_figures();
+    if metric.by_party && all.any(|figures| figures.target_cpu.is_some()) {
         entries.push(("target", "target".to_owned()));
     }
     page.push_str("<ul class=\"legend\">");
@@ -292,7 +294,7 @@ fn legend(page: &mut String, report: &Report, metric: &Metric) {
 }
 
 fn group(report: &Report, pattern: &PatternReport, metric: &Metric) -> Group {
-    let bars = sides(report, pattern).into_iter().map(|(side, figures)| {
+    let bars = report.figures(pattern).map(|(side, figures)| {
         let parts = figures.map(|f| (metric.parts)(side, pattern, f)).unwrap_or_default();
         let value = if parts.is_empty() {
             format::NOTHING.to_owned()
@@ -308,13 +310,6 @@ fn group(report: &Report, pattern: &PatternReport, metric: &Metric) -> Group {
     let name = &pattern.pattern.name;
     let label = format!("{name}, {}", format::jobs_and_depth(&pattern.pattern));
     Group { label, bars: bars.collect() }
-}
-
-/// The sides that were to be measured, with what was.
-fn sides<'a>(report: &Report, pattern: &'a PatternReport) -> Vec<(SideName, Option<&'a Figures>)> {
-    let local = report.local.is_some().then_some((SideName::Local, pattern.local.as_ref()));
-    let remote = report.remote.is_some().then_some((SideName::Remote, pattern.remote.as_ref()));
-    [local, remote].into_iter().flatten().collect()
 }
 
 /// A number on an axis: `200k`, `1.5M`, `0.05`.
@@ -333,11 +328,13 @@ fn method(page: &mut String, report: &Report) {
     let mut entry = |name: &str, text: &str| {
         let _ = writeln!(page, "<dt>{name}</dt><dd>{}</dd>", Escaped(text));
     };
-    if let Some(local) = &report.local {
-        entry("Local", local);
-    }
-    if let Some(remote) = &report.remote {
-        entry("Remote", remote);
+    for (side, description) in report.sides() {
+        let name = match side {
+            SideName::Local => "Local",
+            SideName::Remote => "Remote",
+            SideName::Floor => "Floor",
+        };
+        entry(name, description);
     }
     entry("Machine", &format::machine(report));
     entry("Measured", &format::method(&report.method));
@@ -345,12 +342,12 @@ fn method(page: &mut String, report: &Report) {
     entry("Tool", &report.tool);
     let command = Escaped(&report.command_line);
     let _ = writeln!(page, "<dt>Command</dt><dd><code>{command}</code></dd>\n</dl>");
-    let scaled = report.patterns.iter().filter_map(|pattern| {
-        let note = pattern.pattern.note.as_ref()?;
-        Some(format!("{}: {note}.", pattern.pattern.name))
+    let remarks = report.patterns.iter().flat_map(|pattern| {
+        let notes = [pattern.pattern.note.as_deref(), pattern.floor_doubt()];
+        notes.into_iter().flatten().map(|note| format!("{}: {note}.", pattern.pattern.name))
     });
     page.push_str("<ul class=\"notes\">\n");
-    for note in report.method.notes.iter().cloned().chain(scaled) {
+    for note in report.method.notes.iter().cloned().chain(remarks) {
         let _ = writeln!(page, "<li>{}</li>", Escaped(&note));
     }
     page.push_str("</ul>\n</section>\n");
@@ -382,8 +379,20 @@ mod tests {
     }
 
     #[test]
+    fn the_floor_beside_them() {
+        let page = render(&testing::with_floor(testing::report()));
+        assert_eq!(page.matches("<i class=\"floor\">").count(), 3, "in each legend");
+        assert_eq!(page.matches("<th scope=\"col\">remote, % of floor</th>").count(), 3);
+        assert!(page.contains("<rect class=\"floor\""), "a bar");
+        assert!(page.contains("<dt>Floor</dt><dd>bare sockets"), "{page}");
+        assert!(page.contains("<br>80.0 % of the floor’s IOPS"), "{page}");
+        assert!(page.contains("and 80 % of the floor’s: what bare sockets move."), "{page}");
+        assert!(!render(&testing::report()).contains("floor</"), "only where it was measured");
+    }
+
+    #[test]
     fn tags_are_closed() {
-        let page = render(&testing::report());
+        let page = render(&testing::with_floor(testing::report()));
         for tag in ["section", "table", "tr", "td", "th", "ul", "li", "svg", "text", "figure", "dl"]
         {
             let opened = page.matches(&format!("<{tag}>")).count()
@@ -406,6 +415,7 @@ mod tests {
         report.method.notes = vec![evil.clone()];
         report.local = Some(evil.clone());
         report.remote = Some(evil.clone());
+        report.floor = Some(evil.clone());
         for pattern in &mut report.patterns {
             pattern.pattern.name = evil.clone();
             pattern.pattern.note = Some(evil.clone());

@@ -7,9 +7,8 @@
 //!                           +-- a failure, or stop: drain, report      +-- drain limit: hung
 //! ```
 //!
-//! The loop blocks in [`Reactor::poll`] whenever all of its I/Os are in flight, or its rate allows no
-//! more yet. After the start it
-//! allocates nothing.
+//! The loop blocks in [`Reactor::poll`] whenever all of its I/Os are in flight, or its rate allows
+//! no more yet. After the start it allocates nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};

@@ -3,7 +3,8 @@
 //! [`compare()`] puts the same load on a local [`Namespace`](farblock_block::Namespace) and on a
 //! remote one (which is just another namespace) and returns a [`Report`]: I/Os per second,
 //! throughput, latency percentiles, processor time per I/O of host and target, and the remote side
-//! as a percentage of the local. The report becomes JSON ([`Report::to_json`]), a text table
+//! as a percentage of the local. A plan with a [`floor`] measures that too: what the network allows
+//! whoever serves blocks over it. The report becomes JSON ([`Report::to_json`]), a text table
 //! ([`table::render`]) or a self-contained page ([`html::render`]).
 //!
 //! ```no_run

@@ -38,6 +38,8 @@ pub const FLOOR_RECEIVE_BYTES: usize = 256 << 10;
 pub const FLOOR_MAX_CONNECTIONS: usize = 4096;
 /// The most answers that wait for one of them to take them, before it is not listened to.
 pub const FLOOR_MAX_UNSENT: usize = 4096;
+/// How long connecting to the floor's server may take, and its first answer.
+pub const FLOOR_CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// How long one of them may be silent before it is disconnected.
 pub const FLOOR_IDLE_LIMIT: Duration = Duration::from_secs(60);
 /// How long a thread of the floor looks for work without finding any before it begins to sleep.

@@ -9,10 +9,10 @@ use farblock_reactor::Config;
 use crate::addresses::{Span, check_fit};
 use crate::cpu::Meters;
 use crate::error::BenchError;
+use crate::floor::Floor;
 use crate::limits::{MAX_BUFFER_BYTES, MAX_RUNS};
 use crate::machine;
 use crate::pattern::{Pattern, Rw};
-use crate::progress::SideName;
 use crate::slots::buffer_bytes;
 
 /// What to run, and how. Start from [`Plan::quick`] or [`Plan::full`].
@@ -41,6 +41,8 @@ pub struct Plan {
     pub connections: u32,
     /// The event loop of each job.
     pub reactor: Config,
+    /// Beside the namespaces, measure what the network allows.
+    pub floor: Option<Floor>,
     /// Where random addresses and data begin. The same seed gives the same I/Os.
     pub seed: u64,
 }
@@ -60,6 +62,7 @@ impl Plan {
             max_jobs: None,
             connections: 1,
             reactor: Config::default(),
+            floor: None,
             seed: 0x6661_7262_6c6f_636b,
         }
     }
@@ -75,7 +78,7 @@ impl Plan {
         }
     }
 
-    /// How long it takes on so many sides, filling aside.
+    /// How long it takes on so many sides, the floor being one, filling aside.
     pub fn duration(&self, sides: usize) -> Duration {
         let runs = self.runs.saturating_mul(u32::try_from(sides).unwrap_or(u32::MAX));
         let side = u32::try_from(sides).unwrap_or(u32::MAX);
@@ -91,7 +94,7 @@ impl Plan {
     }
 
     /// Checks everything that can be known before the first I/O.
-    pub(crate) fn check(&self, sides: &[(SideName, &Side)]) -> Result<(), BenchError> {
+    pub(crate) fn check(&self, sides: &[&Side]) -> Result<(), BenchError> {
         if sides.is_empty() {
             return Err(BenchError::BadPlan("neither a local nor a remote namespace"));
         }
@@ -111,10 +114,10 @@ impl Plan {
                 return Err(BenchError::BadPattern { text: pattern.name.clone(), why });
             }
         }
-        for (_, side) in sides {
+        for side in sides {
             side.check(self)?;
         }
-        Ok(())
+        self.floor.as_ref().map_or(Ok(()), |floor| floor.check(self))
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pattern::Pattern;
 
-/// Which namespace is measured.
+/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SideName {
@@ -16,14 +16,17 @@ pub enum SideName {
     Local,
     /// The same kind of storage, through the network.
     Remote,
+    /// Bare sockets over the same network, with no storage at all.
+    Floor,
 }
 
 impl SideName {
-    /// `local` or `remote`.
+    /// `local`, `remote` or `floor`.
     pub fn name(self) -> &'static str {
         match self {
             SideName::Local => "local",
             SideName::Remote => "remote",
+            SideName::Floor => "floor",
         }
     }
 }
@@ -65,7 +68,7 @@ pub struct Snapshot<'a> {
     pub pattern_count: usize,
     /// The pattern, as it is run.
     pub pattern: &'a Pattern,
-    /// Which namespace.
+    /// What is measured.
     pub side: SideName,
     /// The run of this pattern on this side, from 0.
     pub run: u32,

@@ -10,12 +10,13 @@
 //!   "machine": { "cpu_model": "…", "cores": 2, "kernel": "Linux 6.18.44", … },
 //!   "engine": "uring", "interrupted": false,
 //!   "method": { "runtime_seconds": 30.0, "ramp_seconds": 5.0, "runs": 3, … },
-//!   "local": "file disk.img (1 GiB, 512-byte blocks)", "remote": "…",
+//!   "local": "file disk.img (1 GiB, 512-byte blocks)", "remote": "…", "floor": null,
 //!   "patterns": [ {
 //!     "pattern": { "name": "4k random read", "rw": "randread", "iodepth": 32, "numjobs": 2, … },
 //!     "local": { "iops": 1.0, "mib_per_second": 1.0, "latency": { "mean_ns": 1.0, … }, … },
 //!     "remote": { … },
 //!     "remote_percent_of_local": { "iops": 97.3, "throughput": 97.3, "mean_latency": 102.8, … },
+//!     "floor": null, "remote_percent_of_floor": null,
 //!     "errors": []
 //!   } ] }
 //! ```
@@ -57,6 +58,8 @@ pub struct Report {
     pub local: Option<String>,
     /// The remote namespace, if one was measured.
     pub remote: Option<String>,
+    /// The floor, if it was measured: bare sockets over the same network.
+    pub floor: Option<String>,
     /// One per pattern, in the order of the plan.
     pub patterns: Vec<PatternReport>,
     /// It was cancelled: the last pattern may lack runs, and later ones are missing.
@@ -82,7 +85,7 @@ pub struct Method {
     pub notes: Vec<String>,
 }
 
-/// One pattern on both sides.
+/// One pattern on all sides.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PatternReport {
     /// The pattern, as it was run.
@@ -91,8 +94,12 @@ pub struct PatternReport {
     pub local: Option<Figures>,
     /// The remote side, if it was measured.
     pub remote: Option<Figures>,
+    /// The floor, if it was measured.
+    pub floor: Option<Figures>,
     /// The remote side relative to the local, if both were measured.
     pub remote_percent_of_local: Option<Percent>,
+    /// The remote side relative to the floor, if both were measured.
+    pub remote_percent_of_floor: Option<Percent>,
     /// Why figures are missing, or made of fewer runs than planned.
     pub errors: Vec<Failure>,
 }
@@ -151,8 +158,8 @@ pub struct RunFigures {
     pub target_cpu: Option<CpuUse>,
 }
 
-/// The remote side as a percentage of the local. 100 is equal; more is better for the first two,
-/// worse for the others.
+/// The remote side as a percentage of the local, or of the floor. 100 is equal; more is better for
+/// the first two, worse for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Percent {
     /// I/Os per second.
@@ -195,6 +202,52 @@ impl Report {
     /// Some run came to a bad end.
     pub fn has_errors(&self) -> bool {
         self.patterns.iter().any(|pattern| !pattern.errors.is_empty())
+    }
+}
+
+impl Report {
+    /// What was to be measured, with descriptions.
+    pub(crate) fn sides(&self) -> impl Iterator<Item = (SideName, &str)> {
+        let all = [
+            (SideName::Local, &self.local),
+            (SideName::Remote, &self.remote),
+            (SideName::Floor, &self.floor),
+        ];
+        all.into_iter().filter_map(|(name, side)| Some((name, side.as_deref()?)))
+    }
+
+    /// The sides that were to be measured, with what was of this pattern.
+    pub(crate) fn figures<'a>(
+        &self,
+        pattern: &'a PatternReport,
+    ) -> impl Iterator<Item = (SideName, Option<&'a Figures>)> {
+        self.sides().map(|(name, _)| (name, pattern.figures(name)))
+    }
+
+    /// All that was measured.
+    pub(crate) fn all_figures(&self) -> impl Iterator<Item = &Figures> {
+        self.patterns.iter().flat_map(|p| [&p.local, &p.remote, &p.floor]).flatten()
+    }
+}
+
+impl PatternReport {
+    /// What makes the floor doubtful: nothing that serves blocks is faster than it, if it has the
+    /// processors that it wants.
+    pub fn floor_doubt(&self) -> Option<&'static str> {
+        let percent = self.remote_percent_of_floor?;
+        (percent.iops > 100.0).then_some(
+            "the floor was slower than the remote disk, so it is none: its threads never sleep, \
+             and lacked processors of their own",
+        )
+    }
+
+    /// What was measured of one side.
+    pub fn figures(&self, side: SideName) -> Option<&Figures> {
+        match side {
+            SideName::Local => self.local.as_ref(),
+            SideName::Remote => self.remote.as_ref(),
+            SideName::Floor => self.floor.as_ref(),
+        }
     }
 }
 
@@ -250,7 +303,8 @@ impl RunFigures {
 }
 
 impl Percent {
-    /// `remote` relative to `local`. Nothing if there is nothing to relate to.
+    /// `remote` relative to `local`, or to what stands in its place. Nothing if there is nothing to
+    /// relate to.
     pub fn new(local: &Figures, remote: &Figures) -> Option<Percent> {
         let of = |remote: f64, local: f64| (local > 0.0).then(|| remote / local * 100.0);
         let (l, r) = (&local.latency, &remote.latency);
@@ -341,6 +395,20 @@ mod tests {
         assert!((percent.iops - percent.throughput).abs() < 1e-9);
         let nothing = figures(0.0, 4096, 0.0, None);
         assert_eq!(Percent::new(&nothing, &remote), None);
+    }
+
+    #[test]
+    fn a_floor_that_is_none_is_doubted() {
+        let mut report = crate::testing::with_floor(report());
+        assert!(report.patterns.iter().all(|pattern| pattern.floor_doubt().is_none()));
+        let pattern = &mut report.patterns[0];
+        let remote = pattern.remote.clone().expect("measured");
+        let slower = figures(remote.iops * 0.9, 4096, 1e6, None);
+        pattern.remote_percent_of_floor = Percent::new(&slower, &remote);
+        assert!(pattern.floor_doubt().is_some());
+        for text in [crate::table::render(&report), crate::html::render(&report)] {
+            assert_eq!(text.matches("lacked processors").count(), 1, "{text}");
+        }
     }
 
     #[test]

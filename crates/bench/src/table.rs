@@ -1,7 +1,7 @@
 //! A report as text: the documents' table, for a terminal of 130 columns or more.
 //!
 //! The first block has what was measured, one line per pattern and side; the second the remote side
-//! as a percentage of the local; then what there is to say about single patterns.
+//! as a percentage of the local, and of the floor; then what there is to say about single patterns.
 
 use crate::cpu::CpuUse;
 use crate::format::{self, NOTHING};
@@ -9,6 +9,9 @@ use crate::result::{Figures, PatternReport, Percent, Report};
 
 /// Spaces between two columns.
 const GAP: &str = "  ";
+
+/// The remote side as a percentage of something.
+type PercentOf = fn(&PatternReport) -> Option<Percent>;
 
 /// The whole report as text, lines ended.
 pub fn render(report: &Report) -> String {
@@ -19,18 +22,22 @@ pub fn render(report: &Report) -> String {
     };
     line(&format!("{}, {}", report.tool, report.date));
     line(&format!("machine  {}", format::machine(report)));
-    for (name, side) in [("local  ", &report.local), ("remote ", &report.remote)] {
-        if let Some(description) = side {
-            line(&format!("{name}  {description}"));
-        }
+    for (name, description) in report.sides() {
+        line(&format!("{:<7}  {description}", name.name()));
     }
     line(&format!("method   {}", format::method(&report.method)));
     line("");
     text.push_str(&performance(report).render());
-    if report.patterns.iter().any(|pattern| pattern.remote_percent_of_local.is_some()) {
-        text.push_str("\nremote as a percentage of local ");
-        text.push_str("(IOPS, MiB/s: more is better; latency, CPU: less)\n\n");
-        text.push_str(&percentages(report).render());
+    let bases: [(&str, PercentOf); 2] = [
+        ("local", |pattern| pattern.remote_percent_of_local),
+        ("floor", |pattern| pattern.remote_percent_of_floor),
+    ];
+    for (base, of) in bases {
+        if report.patterns.iter().any(|pattern| of(pattern).is_some()) {
+            text.push_str(&format!("\nremote as a percentage of {base} "));
+            text.push_str("(IOPS, MiB/s: more is better; latency, CPU: less)\n\n");
+            text.push_str(&percentages(report, of).render());
+        }
     }
     let remarks = remarks(report);
     if !remarks.is_empty() {
@@ -42,8 +49,7 @@ pub fn render(report: &Report) -> String {
 
 fn performance(report: &Report) -> Grid {
     let any = |of: fn(&Figures) -> Option<CpuUse>| {
-        let mut all = report.patterns.iter().flat_map(|p| [&p.local, &p.remote]).flatten();
-        all.any(|figures| of(figures).is_some())
+        report.all_figures().any(|figures| of(figures).is_some())
     };
     let (host, target) = (any(|f| f.host_cpu), any(|f| f.target_cpu));
     let mut grid = Grid::new(&["pattern", "jobs × depth", "side"]);
@@ -58,23 +64,14 @@ fn performance(report: &Report) -> Grid {
     }
     for pattern in &report.patterns {
         let mut heading = [pattern.pattern.name.clone(), format::jobs_and_depth(&pattern.pattern)];
-        for (side, figures) in sides(report, pattern) {
+        for (side, figures) in report.figures(pattern) {
             let mut row: Vec<String> = heading.iter_mut().map(std::mem::take).collect();
-            row.push(side.to_owned());
+            row.push(side.name().to_owned());
             row.extend(performance_cells(figures, host, target));
             grid.rows.push(row);
         }
     }
     grid
-}
-
-fn sides<'a>(
-    report: &Report,
-    pattern: &'a PatternReport,
-) -> impl Iterator<Item = (&'static str, Option<&'a Figures>)> {
-    let local = report.local.is_some().then_some(("local", pattern.local.as_ref()));
-    let remote = report.remote.is_some().then_some(("remote", pattern.remote.as_ref()));
-    [local, remote].into_iter().flatten()
 }
 
 fn performance_cells(figures: Option<&Figures>, host: bool, target: bool) -> Vec<String> {
@@ -102,14 +99,14 @@ fn performance_cells(figures: Option<&Figures>, host: bool, target: bool) -> Vec
     cells
 }
 
-fn percentages(report: &Report) -> Grid {
+fn percentages(report: &Report, of: PercentOf) -> Grid {
     let mut grid = Grid::new(&["pattern", "jobs × depth"]);
     grid.column("IOPS");
     grid.column("MiB/s");
     grid.group("latency", &["mean", "p50", "p99", "p99.9"]);
     grid.column("CPU/IO");
     for pattern in &report.patterns {
-        let percent = pattern.remote_percent_of_local;
+        let percent = of(pattern);
         let cell = |of: fn(Percent) -> f64| format::optional(percent.map(of), format::percent);
         grid.rows.push(vec![
             pattern.pattern.name.clone(),
@@ -132,6 +129,9 @@ fn remarks(report: &Report) -> String {
         let name = &pattern.pattern.name;
         if let Some(note) = &pattern.pattern.note {
             text.push_str(&format!("{name}: {note}\n"));
+        }
+        if let Some(doubt) = pattern.floor_doubt() {
+            text.push_str(&format!("{name}: {doubt}\n"));
         }
         for failure in &pattern.errors {
             let (side, run) = (failure.side.name(), failure.run + 1);
@@ -243,6 +243,12 @@ mod tests {
         let text = render(&testing::report());
         assert!((120..=150).contains(&widest(&text)), "{} columns\n{text}", widest(&text));
         insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn the_floor_beside_them() {
+        let report = testing::with_floor(testing::report());
+        insta::assert_snapshot!(render(&report));
     }
 
     #[test]

@@ -61,8 +61,10 @@ pub(crate) fn report() -> Report {
             PatternReport {
                 pattern: pattern.scaled_to(2),
                 remote_percent_of_local: Percent::new(&local, &remote),
+                remote_percent_of_floor: None,
                 local: Some(local),
                 remote: Some(remote),
+                floor: None,
                 errors: Vec::new(),
             }
         })
@@ -71,7 +73,9 @@ pub(crate) fn report() -> Report {
         pattern: Pattern::six()[5].clone(),
         local: Some(figures(3_290.0, 1 << 20, 1_215_000.0, None)),
         remote: None,
+        floor: None,
         remote_percent_of_local: None,
+        remote_percent_of_floor: None,
         errors: vec![Failure {
             side: SideName::Remote,
             run: 0,
@@ -104,7 +108,22 @@ pub(crate) fn report() -> Report {
         },
         local: Some("file disk.img (1 GiB, 512-byte blocks)".to_owned()),
         remote: Some("nqn.test namespace 1 at [::1]:4420 (1 GiB, 512-byte blocks)".to_owned()),
+        floor: None,
         patterns,
         interrupted: false,
     }
+}
+
+/// A report with a floor of which the remote side has four fifths.
+pub(crate) fn with_floor(mut report: Report) -> Report {
+    report.floor = Some("bare sockets to [::1]:4422, no protocol and no disk".to_owned());
+    for pattern in &mut report.patterns {
+        let Some(remote) = &pattern.remote else { continue };
+        let (iops, mean_ns) = (remote.iops / 0.8, remote.latency.mean_ns * 0.8);
+        let cpu = Some((0.9, Some(0.7)));
+        let floor = figures(iops, pattern.pattern.block_size_bytes, mean_ns, cpu);
+        pattern.remote_percent_of_floor = Percent::new(&floor, remote);
+        pattern.floor = Some(floor);
+    }
+    report
 }

@@ -1,12 +1,16 @@
 //! The floor over loopback: it counts what it should, and whoever else connects does it no harm.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use farblock_bench::floor::{Drive, Server, drive};
-use farblock_bench::{Cancel, Meters, Pattern, RunError, Rw};
+use farblock_backends::mem::Mem;
+use farblock_bench::floor::{Drive, Floor, Server, drive};
+use farblock_bench::{
+    Cancel, Meters, Pattern, Plan, Report, RunError, Rw, Side, SideName, Silent, Snapshot, compare,
+};
 
 fn load(pattern: Pattern) -> Drive {
     Drive {
@@ -50,7 +54,7 @@ fn who_speaks_nonsense_is_disconnected_and_nobody_else_notices() {
     request[..5].copy_from_slice(b"fBfL\x02");
     request[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
     let web: &[u8] =
-        b"GET / HTTP/1.1\r\nHost: example.org\r\nAccept: everything, and some more to fill it\r\n\r\n";
+        b"GET / HTTP/1.1\r\nHost: example.org\r\nAccept: everything and some more, to fill\r\n\r\n";
     let nonsense: [&[u8]; 4] = [&request, web, &[0; 4096], &[255; 100_000]];
     for bytes in nonsense {
         let mut stranger = TcpStream::connect(server.address()).expect("it listens");
@@ -106,4 +110,99 @@ fn it_can_be_called_off() {
     });
     let result = drive(server.address(), &load, &cancel);
     assert!(matches!(result, Err(RunError::Cancelled)), "{result:?}");
+}
+
+fn plan(address: SocketAddr) -> Plan {
+    let patterns = vec![
+        Pattern::new(Rw::RandRead, 4096, 2, 8),
+        Pattern { rwmixread: 70, ..Pattern::new(Rw::RandRw, 65536, 1, 4) },
+    ];
+    Plan {
+        patterns,
+        runtime: Duration::from_millis(200),
+        ramp: Duration::ZERO,
+        max_jobs: Some(2),
+        connections: 3,
+        floor: Some(Floor { address, threads: 1, meters: Meters::default() }),
+        ..Plan::quick()
+    }
+}
+
+fn disk() -> Side {
+    Side::new(Arc::new(Mem::new(512, 16 << 20).expect("a RAM disk"))).scratch()
+}
+
+#[test]
+fn it_stands_beside_both_sides() {
+    let server = server();
+    let (local, remote) = (disk(), disk());
+    let mut order = Vec::new();
+    let mut progress = |snapshot: &Snapshot<'_>| order.push((snapshot.side, snapshot.run));
+    let plan = Plan { runs: 2, ..plan(server.address()) };
+    let report = compare(&plan, Some(&local), Some(&remote), &Cancel::new(), &mut progress);
+    let report = report.expect("a good plan");
+    assert!(!report.has_errors(), "{:?}", report.patterns);
+    assert!(report.floor.as_ref().is_some_and(|floor| floor.contains("bare sockets")));
+    assert!(report.method.notes.iter().any(|note| note.contains("bare sockets")));
+    assert!(report.engine != "auto", "the disks' engine");
+    for pattern in &report.patterns {
+        let floor = pattern.floor.as_ref().expect("measured");
+        assert_eq!((floor.reads > 0, floor.writes > 0), (true, pattern.pattern.rw.writes()));
+        assert_eq!(floor.runs.len(), 2);
+        let percent = pattern.remote_percent_of_floor.expect("both measured").iops;
+        let remote = pattern.remote.as_ref().expect("measured");
+        assert!((percent - remote.iops / floor.iops * 100.0).abs() < 1e-6, "{percent}");
+        if pattern.pattern.rw == Rw::RandRw {
+            let share = floor.reads as f64 / (floor.reads + floor.writes) as f64;
+            assert!((0.65..0.75).contains(&share), "{share}");
+        }
+    }
+    order.dedup();
+    let one = [(SideName::Local, 0), (SideName::Remote, 0), (SideName::Floor, 0)];
+    let other = [(SideName::Floor, 1), (SideName::Remote, 1), (SideName::Local, 1)];
+    assert_eq!(order, [one, other, one, other].concat());
+    assert_eq!(Report::from_json(&report.to_json()).expect("our own"), report);
+}
+
+#[test]
+fn what_it_cannot_do_is_said_before_the_first_io() {
+    let gone = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port");
+    let server = server();
+    let good = plan(server.address());
+    let with = |pattern: Pattern| Plan { patterns: vec![pattern], ..good.clone() };
+    let timeless = Plan { runtime: Duration::ZERO, io_size: Some(1 << 20), ..good.clone() };
+    let rate = Pattern { rate_iops: Some(100), ..Pattern::new(Rw::RandRead, 4096, 1, 1) };
+    for (plan, part) in [
+        (plan(gone), "--floor-serve"),
+        (timeless, "the floor needs a time"),
+        (with(rate), "no fixed rate"),
+        (with(Pattern::new(Rw::Read, 32 << 20, 1, 1)), "at most 16 MiB"),
+    ] {
+        let mut progress = |_: &Snapshot<'_>| panic!("nothing is measured");
+        let side = Side::new(Arc::new(Mem::new(512, 64 << 20).expect("a RAM disk"))).fill();
+        let side = side.scratch();
+        let error = compare(&plan, Some(&side), None, &Cancel::new(), &mut progress);
+        let error = error.expect_err("no good plan").to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    let error = compare(&good, None, None, &Cancel::new(), &mut Silent).expect_err("no disk");
+    assert!(error.to_string().contains("neither"), "{error}");
+}
+
+#[test]
+fn a_server_that_goes_away_ends_the_run_at_once() {
+    let server = server();
+    let address = server.address();
+    let load =
+        Drive { runtime: Duration::from_secs(600), ..load(Pattern::new(Rw::RandRead, 4096, 2, 4)) };
+    let load = Drive { threads: 2, ..load };
+    let killer = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(200));
+        drop(server);
+    });
+    let start = Instant::now();
+    let error = drive(address, &load, &Cancel::new()).expect_err("it is gone");
+    assert!(error.to_string().contains("closed the connection"), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    killer.join().expect("no panic");
 }

@@ -1,6 +1,6 @@
 //! The command line, as clap reads it.
 
-use crate::values::{self, DiscoveryAddress};
+use crate::values::{self, DiscoveryAddress, FloorPlace};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 use farblock_bench::Rw;
 use farblock_host::url::Url;
@@ -321,7 +321,10 @@ Examples:
   farblock bench --full --html report.html
   farblock bench /dev/nvme0n1 'nvme+tcp://192.0.2.7/NQN?ns=1' --patterns 4k-random-read
   farblock bench 'nvme+tcp://192.0.2.7/NQN?ns=1' --rw randrw --rwmixread 70 --bs 4k --iodepth 32
-  farblock bench mem:1GiB --rw read --bs 1M --json -")]
+  farblock bench mem:1GiB --rw read --bs 1M --json -
+What the network allows, both ends here or with `farblock bench --floor-serve 0.0.0.0:4421` there:
+  farblock bench --floor
+  farblock bench 'nvme+tcp://192.0.2.7/NQN?ns=1' --patterns read --floor 192.0.2.7:4421")]
 pub(crate) struct BenchArgs {
     /// A local disk (a path as in `farblock serve`), then a remote one (a URL); either or both
     #[arg(value_name = "LOCAL|REMOTE-URL", num_args = 0..=2, value_hint = ValueHint::AnyPath)]
@@ -378,6 +381,22 @@ pub(crate) struct BenchArgs {
     /// The whole method: warm-up, then three longer runs, averaged (about half an hour)
     #[arg(long, help_heading = "Load")]
     pub(crate) full: bool,
+
+    /// Beside them, the same load on bare sockets: what the network allows
+    ///
+    /// No protocol, no disk, nothing written. Alone, both ends are in this process, over loopback;
+    /// with an address, the other end is a `farblock bench --floor-serve` there.
+    #[arg(long, value_name = "ADDR:PORT", value_parser = values::floor_driven)]
+    #[arg(num_args = 0..=1, default_missing_value = values::FLOOR_HERE)]
+    #[arg(conflicts_with = "rate_iops", help_heading = "Floor")]
+    pub(crate) floor: Option<FloorPlace>,
+
+    /// Be the other end of another machine's --floor, until SIGINT or SIGTERM
+    #[arg(long, value_name = "ADDR:PORT", value_parser = values::floor_served)]
+    #[arg(conflicts_with_all = ["disks", "floor", "rw", "patterns", "runtime", "ramp_time"])]
+    #[arg(conflicts_with_all = ["size", "full", "allow_writes", "directory", "json_file", "html"])]
+    #[arg(help_heading = "Floor")]
+    pub(crate) floor_serve: Option<SocketAddr>,
 
     /// Let it overwrite what is on LOCAL and REMOTE-URL
     #[arg(long)]

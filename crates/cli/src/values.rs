@@ -99,6 +99,45 @@ pub(crate) fn host_and_port(text: &str) -> Result<(String, Option<u16>), String>
     Ok((host.to_owned(), port))
 }
 
+/// Where the other end of the floor is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FloorPlace {
+    /// In this process.
+    Here,
+    /// In a `farblock bench --floor-serve`.
+    There(SocketAddr),
+}
+
+/// What `--floor` without an address stands for.
+pub(crate) const FLOOR_HERE: &str = "here";
+
+/// Where the floor's other end is: `ADDR:PORT`.
+pub(crate) fn floor_driven(text: &str) -> Result<FloorPlace, String> {
+    if text == FLOOR_HERE {
+        return Ok(FloorPlace::Here);
+    }
+    let hint = "after --floor comes the ADDR:PORT of a `farblock bench --floor-serve`, or nothing \
+                if it is the last option";
+    let address = floor_address(text).map_err(|error| format!("{error}; {hint}"))?;
+    match address.port() {
+        0 => Err("\"0\" is no port to connect to: use 1 to 65535".to_owned()),
+        _ => Ok(FloorPlace::There(address)),
+    }
+}
+
+/// Where to be the floor's other end: `ADDR:PORT`, the port 0 for a free one.
+pub(crate) fn floor_served(text: &str) -> Result<SocketAddr, String> {
+    floor_address(text).map_err(|error| format!("{error}; write for example 0.0.0.0:4421"))
+}
+
+fn floor_address(text: &str) -> Result<SocketAddr, String> {
+    let (host, port) = host_and_port(text)?;
+    let port = port.ok_or_else(|| format!("{text:?} has no port"))?;
+    let found = (host.as_str(), port).to_socket_addrs();
+    let first = found.ok().and_then(|mut addresses| addresses.next());
+    first.ok_or_else(|| format!("{host:?} is no address of a machine"))
+}
+
 /// Where a discovery service may be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct DiscoveryAddress {
@@ -152,6 +191,20 @@ pub(crate) fn fio_block_size(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn places_of_the_floor() {
+        let there = FloorPlace::There(SocketAddr::from(([192, 0, 2, 7], 4421)));
+        assert_eq!(floor_driven("192.0.2.7:4421"), Ok(there));
+        assert_eq!(floor_driven(FLOOR_HERE), Ok(FloorPlace::Here));
+        for text in ["disk.img", "mem:64MiB", "192.0.2.7"] {
+            let error = floor_driven(text).unwrap_err();
+            assert!(error.contains("--floor-serve"), "{error}");
+        }
+        assert!(floor_driven("192.0.2.7:0").unwrap_err().contains("no port to connect to"));
+        assert_eq!(floor_served("[::]:0"), Ok("[::]:0".parse().unwrap()));
+        assert!(floor_served("0.0.0.0").unwrap_err().contains("0.0.0.0:4421"));
+    }
 
     #[test]
     fn core_lists() {

@@ -4,7 +4,7 @@ mod support;
 
 use serde_json::Value;
 use std::time::Duration;
-use support::{Outcome, Scratch, noise, read};
+use support::{Outcome, Scratch, Server, noise, read};
 
 /// Options that make it short.
 const SHORT: [&str; 5] = ["bench", "--runtime", "200ms", "--ramp-time", "0"];
@@ -76,6 +76,80 @@ fn one_pattern_in_fios_words() {
 }
 
 #[test]
+fn the_floor_beside_the_demonstration() {
+    let scratch = Scratch::new();
+    let html = scratch.text("report.html");
+    let options = "--size 64m --patterns 4k-random --json - --floor --html";
+    let args: Vec<&str> = options.split(' ').chain([html.as_str()]).collect();
+    let report = bench(&scratch, &args).ok().json();
+    assert!(report["floor"].as_str().unwrap().contains("bare sockets to 127.0.0.1:"));
+    assert_eq!(patterns(&report).len(), 2);
+    for pattern in patterns(&report) {
+        let floor = &pattern["floor"];
+        assert!(floor["iops"].as_f64().unwrap() > 0.0, "{pattern}");
+        assert!(pattern["remote_percent_of_local"]["iops"].as_f64().unwrap() > 0.0);
+        assert!(pattern["remote_percent_of_floor"]["iops"].as_f64().unwrap() > 0.0);
+        if cfg!(target_os = "linux") {
+            // Both ends never sleep: each has about what the other has.
+            for party in ["host_cpu", "target_cpu"] {
+                let percent = floor[party]["percent_of_core"].as_f64().unwrap();
+                assert!(percent > 1.0, "{party}: {pattern}");
+            }
+        }
+    }
+    let page = String::from_utf8(read(&html)).unwrap();
+    assert!(page.contains("remote, % of floor"), "{page}");
+}
+
+#[test]
+fn the_floor_beside_one_disk_and_on_two_processes() {
+    let scratch = Scratch::new();
+    let mixed = "mem:64MiB --rw randrw --iodepth 8 --numjobs 2 --connections 3 --floor";
+    let args: Vec<&str> = mixed.split(' ').collect();
+    let table = bench(&scratch, &args).ok().out();
+    let row =
+        |side: &str| table.lines().find(|line| line.contains(&format!("   {side} "))).is_some();
+    assert!(row("local") && row("floor") && !row("remote"), "{table}");
+    assert!(!table.contains("a percentage of"), "of what?\n{table}");
+
+    let server = Server::start(scratch.command(["bench", "--floor-serve", "127.0.0.1:0"]));
+    assert!(server.said.contains(&format!("--floor {}", server.address)), "{}", server.said);
+    let disk = scratch.serve(["mem:64MiB"]);
+    let url = disk.url(1);
+    let reads = "--rw randread --iodepth 8 --numjobs 2 --runtime 0.3 --floor";
+    let args: Vec<&str> = [url.as_str()]
+        .into_iter()
+        .chain(reads.split(' '))
+        .chain([server.address.as_str()])
+        .collect();
+    let args: Vec<&str> = ["bench", "--ramp-time", "0"].into_iter().chain(args).collect();
+    let table = scratch.run(args).ok().out();
+    assert!(table.contains(&format!("bare sockets to {}", server.address)), "{table}");
+    assert!(table.contains("remote as a percentage of floor"), "{table}");
+    assert!(!table.contains("percentage of local"), "{table}");
+    disk.stop();
+    let stopped = server.stop();
+    assert_eq!(stopped.code, Some(0), "{}", stopped.stderr);
+}
+
+#[test]
+fn what_is_no_floor_is_said_before_anything_is_measured() {
+    let scratch = Scratch::new();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free.to_string();
+    bench(&scratch, &["mem:64MiB", "--floor", &free])
+        .fails_in_a_line(1, &[&free, "nothing listens there", "--floor-serve"]);
+    let target = scratch.serve(["mem:1MiB"]);
+    bench(&scratch, &["mem:64MiB", "--floor", &target.address])
+        .fails_in_a_line(1, &[&target.address, "`farblock bench --floor-serve`"]);
+    bench(&scratch, &["--floor-serve", "127.0.0.1:0"]).fails(2, &["cannot be used with"]);
+    scratch
+        .run(["bench", "--floor-serve", &target.address])
+        .fails_in_a_line(1, &["cannot listen on", &target.address, "in use"]);
+    target.stop();
+}
+
+#[test]
 fn a_fixed_rate_is_kept() {
     let scratch = Scratch::new();
     let options = "--rw randread --iodepth 8 --rate_iops 500 --runtime 1 --ramp-time 0 --json -";
@@ -137,6 +211,12 @@ fn what_makes_no_sense() {
         (&["--target-pid", "1"], &["LOCAL"]),
         (&["nvme+tcp://127.0.0.1:1", "--patterns", "read"], &["names no subsystem"]),
         (&["--json", "-", "--html", "-"], &["both"]),
+        (&["--floor", "127.0.0.1:4421"], &["REMOTE-URL", "leave the address out"]),
+        (&["--floor", "mem:1MiB"], &["ADDR:PORT", "last option"]),
+        (&["mem:1MiB", "--rw", "read", "--rate-iops", "9", "--floor"], &["cannot be used with"]),
+        (&["null:1GiB", "--rw", "read", "--bs", "32M", "--floor"], &["16 MiB"]),
+        (&["--floor-serve", "127.0.0.1"], &["has no port"]),
+        (&["--floor-serve", "127.0.0.1:0", "--floor"], &["cannot be used with"]),
     ] {
         // Not with the others' times, since one here has its own.
         let args: Vec<&str> = ["bench"].iter().chain(args).copied().collect();

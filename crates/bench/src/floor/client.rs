@@ -1,9 +1,9 @@
 //! The asking end.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::cpu::Meters;
 use crate::error::RunError;
 use crate::generator::{Sample, Tick};
 use crate::latency::Latencies;
-use crate::limits::{DRAIN_LIMIT, FLOOR_RECEIVE_BYTES, TICK};
+use crate::limits::{DRAIN_LIMIT, FLOOR_CONNECT_LIMIT, FLOOR_RECEIVE_BYTES, TICK};
 use crate::pattern::Pattern;
 use crate::progress::{Cancel, Phase};
 use crate::random::{Random, mix_seed};
@@ -30,8 +30,10 @@ pub const CLIENT_THREAD_PREFIX: &str = "fb-floor-c";
 #[derive(Clone, Copy)]
 pub(crate) struct FloorSpec<'a> {
     pub(crate) address: SocketAddr,
-    /// Its jobs are connections here.
+    /// Its jobs are connections here, or so many connections each.
     pub(crate) pattern: &'a Pattern,
+    /// Connections that each job divides its depth among.
+    pub(crate) connections: u32,
     /// Threads that share the connections.
     pub(crate) threads: u32,
     /// Processors for them, in turn; none is anywhere.
@@ -56,18 +58,35 @@ struct Counted {
     latencies: Latencies,
 }
 
+/// What the threads of a run share.
+#[derive(Default)]
+struct Shared {
+    completed: AtomicU64,
+    /// One of them failed: there is nothing left to measure.
+    failed: AtomicBool,
+}
+
+/// The depth of each connection: a job's I/Os divided among its connections, of which none idles.
+fn depths(spec: &FloorSpec<'_>) -> Vec<usize> {
+    let (depth, connections) = (spec.pattern.iodepth, spec.connections.max(1));
+    let share = |one: u32| (depth / connections + u32::from(one < depth % connections)) as usize;
+    let job: Vec<usize> = (0..connections.min(depth)).map(share).collect();
+    job.repeat(spec.pattern.numjobs as usize)
+}
+
 /// Carries out one run.
 pub(crate) fn run(
     spec: &FloorSpec<'_>,
     cancel: &Cancel,
     on_tick: &mut dyn FnMut(Tick),
 ) -> Result<Sample, RunError> {
-    let completed = AtomicU64::new(0);
-    let threads = spec.threads.clamp(1, spec.pattern.numjobs);
+    let shared = Shared::default();
+    let depths = depths(spec);
+    let threads = (spec.threads as usize).clamp(1, depths.len());
     let mut askers = Vec::new();
     for thread in 0..threads {
-        let connections = (thread..spec.pattern.numjobs).step_by(threads as usize).count();
-        askers.push(Asker::connect(spec, thread, connections).map_err(RunError::Floor)?);
+        let mine = depths.iter().copied().skip(thread).step_by(threads);
+        askers.push(Asker::connect(spec, thread, mine.collect()).map_err(RunError::Floor)?);
     }
     let measure_start = Instant::now() + spec.ramp;
     let schedule = Schedule { measure_start, measure_end: measure_start + spec.runtime };
@@ -75,20 +94,24 @@ pub(crate) fn run(
         let (sender, results) = mpsc::channel();
         for (index, asker) in askers.into_iter().enumerate() {
             let cpu = spec.cpus.get(index % spec.cpus.len().max(1)).copied();
-            let (sender, completed) = (sender.clone(), &completed);
+            let (sender, shared) = (sender.clone(), &shared);
             let body = move || {
                 pin(cpu);
-                let _ = sender.send(asker.run(schedule, completed, cancel));
+                let outcome = asker.run(schedule, shared, cancel);
+                if outcome.is_err() {
+                    shared.failed.store(true, Ordering::Relaxed);
+                }
+                let _ = sender.send(outcome);
             };
             let name = format!("{CLIENT_THREAD_PREFIX}{index}");
             let spawned = thread::Builder::new().name(name).spawn_scoped(scope, body);
             if let Err(error) = spawned {
-                cancel.cancel();
+                shared.failed.store(true, Ordering::Relaxed); // ends those that run
                 return Err(RunError::Thread { job: index as u32, error });
             }
         }
         drop(sender);
-        let marks = watch(spec, schedule, &completed, cancel, on_tick);
+        let marks = watch(spec, schedule, &shared, cancel, on_tick);
         let mut sample = marks.sample(spec);
         for _ in 0..threads {
             let Ok(counted) = results.recv() else { break }; // the scope goes on with the panic
@@ -116,14 +139,15 @@ struct Marks {
 fn watch(
     spec: &FloorSpec<'_>,
     schedule: Schedule,
-    completed: &AtomicU64,
+    shared: &Shared,
     cancel: &Cancel,
     on_tick: &mut dyn FnMut(Tick),
 ) -> Marks {
+    let completed = &shared.completed;
     let mut wait_until = |end: Instant, phase: Phase| {
         let start = Instant::now();
         let (mut last, mut before) = (start, completed.load(Ordering::Relaxed));
-        while !cancel.is_cancelled() {
+        while !cancel.is_cancelled() && !shared.failed.load(Ordering::Relaxed) {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -169,6 +193,7 @@ const ANSWERS: usize = 64;
 /// are received straight to where they belong, each request having a place for its data.
 struct Lane {
     stream: Stream,
+    depth: usize,
     asked: VecDeque<(Request, Instant)>,
     /// The place of the oldest request.
     place: usize,
@@ -194,40 +219,42 @@ struct Load {
 }
 
 impl Asker {
-    fn connect(spec: &FloorSpec<'_>, thread: u32, connections: usize) -> io::Result<Asker> {
-        let (depth, bytes) =
-            (spec.pattern.iodepth as usize, spec.pattern.block_size_bytes as usize);
-        let size = |wanted| if wanted { depth * bytes } else { 0 };
-        let lane = |_| {
-            let socket = TcpStream::connect_timeout(&spec.address, Duration::from_secs(5))?;
+    /// Connects once for each of `depths`.
+    fn connect(spec: &FloorSpec<'_>, thread: usize, depths: Vec<usize>) -> io::Result<Asker> {
+        let bytes = spec.pattern.block_size_bytes as usize;
+        let size = |wanted, depth: usize| if wanted { depth * bytes } else { 0 };
+        let deepest = depths.iter().copied().max().unwrap_or(0);
+        let lane = |depth| {
+            let socket = TcpStream::connect_timeout(&spec.address, FLOOR_CONNECT_LIMIT)?;
             Ok(Lane {
                 stream: Stream::new(socket)?,
+                depth,
                 asked: VecDeque::with_capacity(depth),
                 place: 0,
                 received: 0,
                 heads: [0; ANSWERS * ANSWER_BYTES],
-                destination: vec![0; size(spec.pattern.rw.reads())],
+                destination: vec![0; size(spec.pattern.rw.reads(), depth)],
             })
         };
         let load = Load {
             pattern: spec.pattern.clone(),
-            source: vec![0x5a; size(spec.pattern.rw.writes())],
-            random: Random::new(mix_seed(&[spec.seed, u64::from(thread)])),
+            source: vec![0x5a; size(spec.pattern.rw.writes(), deepest)],
+            random: Random::new(mix_seed(&[spec.seed, thread as u64])),
             counted: Counted { reads: 0, writes: 0, latencies: Latencies::new() },
         };
-        Ok(Asker { lanes: (0..connections).map(lane).collect::<io::Result<_>>()?, load })
+        Ok(Asker { lanes: depths.into_iter().map(lane).collect::<io::Result<_>>()?, load })
     }
 
     fn run(
         mut self,
         schedule: Schedule,
-        completed: &AtomicU64,
+        shared: &Shared,
         cancel: &Cancel,
     ) -> Result<Counted, RunError> {
         let mut patience = Patience::new();
         let start = Instant::now();
         for lane in &mut self.lanes {
-            (0..self.load.pattern.iodepth).for_each(|_| self.load.ask(lane, start));
+            (0..lane.depth).for_each(|_| self.load.ask(lane, start));
             lane.stream.flush(&self.load.source).map_err(RunError::Floor)?;
         }
         let mut heard = start;
@@ -239,11 +266,12 @@ impl Asker {
             patience.after_a_round(answered > 0);
             if answered > 0 {
                 heard = patience.now();
-                completed.fetch_add(answered, Ordering::Relaxed);
+                shared.completed.fetch_add(answered, Ordering::Relaxed);
             }
             if patience.now_and_then() {
                 let now = patience.now();
-                if now >= schedule.measure_end || cancel.is_cancelled() {
+                let failed = shared.failed.load(Ordering::Relaxed);
+                if now >= schedule.measure_end || cancel.is_cancelled() || failed {
                     return Ok(self.load.counted);
                 }
                 if now.saturating_duration_since(heard) > DRAIN_LIMIT {
@@ -263,7 +291,7 @@ impl Load {
             (reads, _) => reads,
         };
         let request = if read { Request::Read { bytes } } else { Request::Write { bytes } };
-        let place = (lane.place + lane.asked.len()) % self.pattern.iodepth as usize;
+        let place = (lane.place + lane.asked.len()) % lane.depth;
         let data_at = if read { 0 } else { place * bytes as usize };
         lane.stream.push(&request.emit(), data_at, request.data_bytes());
         lane.asked.push_back((request, now));
@@ -290,7 +318,7 @@ impl Load {
                     Request::Write { .. } => self.counted.writes += 1,
                 }
             }
-            lane.place = (lane.place + 1) % self.pattern.iodepth as usize;
+            lane.place = (lane.place + 1) % lane.depth;
             self.ask(lane, now);
         }
         lane.stream.flush(&self.source)?;
@@ -371,5 +399,50 @@ impl Lane {
     /// The oldest request, which is answered.
     fn next(&mut self) -> (Request, Instant) {
         self.asked.pop_front().expect("only what was asked is counted as answered")
+    }
+}
+
+/// Asks once for a little, and is refused by whoever is no server.
+pub(super) fn probe(address: SocketAddr) -> io::Result<()> {
+    let mut socket = TcpStream::connect_timeout(&address, FLOOR_CONNECT_LIMIT)?;
+    socket.set_read_timeout(Some(FLOOR_CONNECT_LIMIT))?;
+    socket.set_write_timeout(Some(FLOOR_CONNECT_LIMIT))?;
+    let request = Request::Read { bytes: 0 };
+    socket.write_all(&request.emit())?;
+    let mut answer = [0; ANSWER_BYTES];
+    socket.read_exact(&mut answer).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(), // Unix's word for a timeout
+        _ => error,
+    })?;
+    match parse_answer(&answer, 0) {
+        Some(_) => Ok(()),
+        None => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pattern::Rw;
+
+    #[test]
+    fn a_job_divides_its_depth_among_its_connections() {
+        let depths = |numjobs, iodepth, connections| {
+            let pattern = Pattern::new(Rw::RandRead, 4096, numjobs, iodepth);
+            depths(&FloorSpec {
+                address: SocketAddr::from(([127, 0, 0, 1], 0)),
+                pattern: &pattern,
+                connections,
+                threads: 1,
+                cpus: &[],
+                ramp: Duration::ZERO,
+                runtime: Duration::ZERO,
+                seed: 0,
+                meters: &Meters::default(),
+            })
+        };
+        assert_eq!(depths(1, 32, 1), [32]);
+        assert_eq!(depths(2, 8, 3), [3, 3, 2, 3, 3, 2]);
+        assert_eq!(depths(2, 2, 4), [1; 4], "none idles");
     }
 }

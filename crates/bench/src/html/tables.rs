@@ -2,35 +2,45 @@
 
 use std::fmt::Write;
 
+use super::Metric;
 use super::escape::Escaped;
-use super::{Metric, sides};
 use crate::cpu::CpuUse;
 use crate::format;
 use crate::progress::SideName;
-use crate::result::{Figures, PatternReport, Report};
+use crate::result::{Figures, PatternReport, Percent, Report};
 
 /// The numbers of one section's charts.
 pub(super) fn metric(page: &mut String, report: &Report, metric: &Metric) {
-    let both = report.local.is_some() && report.remote.is_some();
+    let bases = bases(report);
     let _ = write!(
         page,
         "<div class=\"scroll numbers\"><table>\n<caption>{}</caption>\n<thead><tr>\
          <th class=\"word\" scope=\"col\">pattern</th><th class=\"word\" scope=\"col\">unit</th>",
         metric.title
     );
-    for (name, present) in [("local", &report.local), ("remote", &report.remote)] {
-        if present.is_some() {
-            let _ = write!(page, "<th scope=\"col\">{name}</th>");
-        }
+    for (side, _) in report.sides() {
+        let _ = write!(page, "<th scope=\"col\">{}</th>", side.name());
     }
-    if both {
-        page.push_str("<th scope=\"col\">remote, % of local</th>");
+    for (base, _) in &bases {
+        let _ = write!(page, "<th scope=\"col\">remote, % of {base}</th>");
     }
     page.push_str("</tr></thead>\n<tbody>\n");
     for pattern in &report.patterns {
-        metric_row(page, report, metric, pattern, both);
+        metric_row(page, report, metric, pattern, &bases);
     }
     page.push_str("</tbody></table></div>\n");
+}
+
+/// What the remote side is a percentage of.
+type Base = (&'static str, fn(&PatternReport) -> Option<Percent>);
+
+fn bases(report: &Report) -> Vec<Base> {
+    let all: [(_, Base); 2] = [
+        (&report.local, ("local", |pattern| pattern.remote_percent_of_local)),
+        (&report.floor, ("floor", |pattern| pattern.remote_percent_of_floor)),
+    ];
+    let applies = all.into_iter().filter(|(base, _)| base.is_some() && report.remote.is_some());
+    applies.map(|(_, base)| base).collect()
 }
 
 fn metric_row(
@@ -38,7 +48,7 @@ fn metric_row(
     report: &Report,
     metric: &Metric,
     pattern: &PatternReport,
-    both: bool,
+    bases: &[Base],
 ) {
     let _ = write!(
         page,
@@ -46,13 +56,13 @@ fn metric_row(
         Escaped(&pattern.pattern.name),
         (metric.unit)(pattern.pattern.block_size_bytes),
     );
-    for (side, figures) in sides(report, pattern) {
+    for (side, figures) in report.figures(pattern) {
         let parts = figures.map(|f| (metric.parts)(side, pattern, f)).unwrap_or_default();
         let total = (!parts.is_empty()).then(|| parts.iter().map(|(_, value)| value).sum());
         let _ = write!(page, "<td>{}</td>", format::optional(total, metric.show));
     }
-    if both {
-        let percent = pattern.remote_percent_of_local.as_ref().and_then(metric.percent);
+    for (_, percent) in bases {
+        let percent = percent(pattern).as_ref().and_then(metric.percent);
         let _ = write!(page, "<td>{}</td>", format::optional(percent, format::percent));
     }
     page.push_str("</tr>\n");
@@ -69,13 +79,14 @@ struct Party {
 
 impl Party {
     fn both(report: &Report) -> Vec<Party> {
-        let all = || report.patterns.iter().flat_map(|p| [&p.local, &p.remote]).flatten();
         let party = |title, cpu: fn(&Figures) -> Option<CpuUse>, memory: fn(&Figures) -> _| Party {
             title,
             cpu,
             memory,
-            has_cpu: all().any(|figures| cpu(figures).is_some()),
-            has_memory: all().any(|figures| Option::<u64>::is_some(&memory(figures))),
+            has_cpu: report.all_figures().any(|figures| cpu(figures).is_some()),
+            has_memory: report
+                .all_figures()
+                .any(|figures| Option::<u64>::is_some(&memory(figures))),
         };
         vec![
             party("host", |f| f.host_cpu, |f| f.host_memory_bytes),
@@ -129,7 +140,7 @@ pub(super) fn all_figures(page: &mut String, report: &Report) {
     }
     page.push_str("</tr>\n</thead>\n<tbody>\n");
     for pattern in &report.patterns {
-        for (index, (side, figures)) in sides(report, pattern).into_iter().enumerate() {
+        for (index, (side, figures)) in report.figures(pattern).enumerate() {
             let class = if index == 0 { " class=\"first\"" } else { "" };
             let _ = write!(page, "<tr{class}>");
             figures_row(page, pattern, side, figures);

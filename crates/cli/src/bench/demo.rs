@@ -64,12 +64,16 @@ fn start(namespace: Arc<dyn Namespace>, global: &Global) -> Result<Target> {
     Target::start(&config).map_err(Failure::run)
 }
 
-/// The target is those threads of this process, and the host is all others.
 #[cfg(target_os = "linux")]
 fn meters() -> Result<Meters> {
     // The portable engine's file threads: the host, which has only sockets, starts none.
-    let names = [farblock_target::THREAD_NAME_PREFIX, "farblock-file"];
-    let threads = farblock_bench::cpu::ThreadGroup::named(&names).map_err(|error| {
+    embedded(&[farblock_target::THREAD_NAME_PREFIX, "farblock-file"])
+}
+
+/// The target is the threads of this process with such names, and the host is all others.
+#[cfg(target_os = "linux")]
+pub(super) fn embedded(names: &[&str]) -> Result<Meters> {
+    let threads = farblock_bench::cpu::ThreadGroup::named(names).map_err(|error| {
         Failure::run(format_args!("cannot read this process's threads: {}", os(&error)))
     })?;
     Ok(Meters::embedded(Arc::new(threads)))

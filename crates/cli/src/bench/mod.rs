@@ -1,6 +1,7 @@
 //! `farblock bench`: how near a remote disk is to a local one.
 
 mod demo;
+mod floor;
 mod plan;
 mod progress;
 mod report;
@@ -15,7 +16,12 @@ use farblock_bench::{BenchError, Cancel};
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
     let stop = Stop::install()?;
-    let plan = plan::plan(args, global)?;
+    if let Some(address) = args.floor_serve {
+        return floor::serve(address, &stop, global);
+    }
+    let mut plan = plan::plan(args, global)?;
+    let floor = args.floor.map(|place| floor::open(place, args)).transpose()?;
+    plan.floor = floor.as_ref().map(floor::Open::side);
     // Before hours are spent on what cannot be kept.
     let files = report::Files::open(args)?;
     let sides = match args.disks.as_slice() {
@@ -24,7 +30,8 @@ pub(crate) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
     };
     if !global.quiet {
         sides.notes.iter().for_each(|note| output::note(note));
-        let count = [&sides.local, &sides.remote].into_iter().flatten().count();
+        let disks = [&sides.local, &sides.remote].into_iter().flatten().count();
+        let count = disks + usize::from(plan.floor.is_some());
         output::note(&format!("this takes about {}", words(plan.duration(count))));
     }
     let cancel = Cancel::new();
@@ -71,7 +78,7 @@ fn explain(error: &BenchError) -> Failure {
         BenchError::Cancelled => {
             Failure::Interrupted("interrupted before anything was measured".into())
         }
-        BenchError::FillFailed { .. } => Failure::run(error),
+        BenchError::FillFailed { .. } | BenchError::Floor { .. } => Failure::run(error),
         BenchError::WritesRefused { .. } => {
             Failure::usage(format_args!("{error} (for example --patterns read)"))
         }

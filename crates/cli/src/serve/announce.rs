@@ -192,7 +192,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// An address that others can connect to: for a wildcard, one that this machine has.
-fn reachable(listening: SocketAddr) -> SocketAddr {
+pub(crate) fn reachable(listening: SocketAddr) -> SocketAddr {
     if !listening.ip().is_unspecified() {
         return listening;
     }

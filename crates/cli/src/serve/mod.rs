@@ -5,6 +5,8 @@ mod config;
 mod disks;
 mod located;
 
+pub(crate) use announce::reachable;
+
 use crate::args::{Global, ServeArgs};
 use crate::error::{Failure, Result};
 use crate::output;

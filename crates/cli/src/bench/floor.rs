@@ -1,0 +1,87 @@
+//! The floor: what bare sockets move, from this process or from another machine.
+
+use crate::args::{BenchArgs, Global};
+use crate::error::{Failure, Result, os};
+use crate::output;
+use crate::serve::reachable;
+use crate::signals::Stop;
+use crate::values::FloorPlace;
+use farblock_bench::floor::{Floor, Server, probe};
+use farblock_bench::{BenchError, Meters, cores};
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// The floor, and its other end if that is here.
+pub(super) struct Open {
+    floor: Floor,
+    /// Answers until this is dropped.
+    _server: Option<Server>,
+}
+
+impl Open {
+    pub(super) fn side(&self) -> Floor {
+        self.floor.clone()
+    }
+}
+
+/// Finds or starts the other end, before disks are opened and filled.
+pub(super) fn open(place: FloorPlace, args: &BenchArgs) -> Result<Open> {
+    match place {
+        FloorPlace::Here => here(),
+        FloorPlace::There(_) if args.disks.is_empty() => Err(Failure::usage(
+            "without disks the bench stays in this process, so --floor takes no address: name the \
+             REMOTE-URL on that machine as well, or leave the address out",
+        )),
+        FloorPlace::There(address) => {
+            probe(address)
+                .map_err(|error| super::explain(&BenchError::Floor { address, error }))?;
+            let floor = Floor { address, threads: cores(), meters: Meters::default() };
+            Ok(Open { floor, _server: None })
+        }
+    }
+}
+
+/// Both ends here, each with half of the processors: none of their threads ever sleeps.
+fn here() -> Result<Open> {
+    let threads = (cores() / 2).max(1);
+    let server = Server::start((Ipv4Addr::LOCALHOST, 0), threads as usize, &[]);
+    let server = server.map_err(|error| {
+        Failure::run(format_args!("cannot start the floor's server: {}", os(&error)))
+    })?;
+    let floor = Floor { address: server.address(), threads, meters: meters()? };
+    Ok(Open { floor, _server: Some(server) })
+}
+
+/// The threads that answer are the target, and all others the host.
+#[cfg(target_os = "linux")]
+fn meters() -> Result<Meters> {
+    let names = [farblock_bench::floor::SERVER_THREAD_PREFIX];
+    super::demo::embedded(&names)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn meters() -> Result<Meters> {
+    Ok(Meters::default())
+}
+
+/// Is the other end until a signal comes.
+pub(super) fn serve(address: SocketAddr, stop: &Stop, global: &Global) -> Result<()> {
+    let server = Server::start(address, cores() as usize, &[]).map_err(|error| {
+        Failure::run(format_args!("cannot listen on {address}: {}", os(&error)))
+    })?;
+    let listening = server.address();
+    let mut text = String::new();
+    if !global.quiet {
+        text = format!(
+            "the other end of a bench on another machine: bare sockets, no disk. Run there\n  \
+             farblock bench REMOTE-URL --patterns read --floor {}\n",
+            reachable(listening)
+        );
+    }
+    match output::print(&format!("{text}listening on {listening}\n")) {
+        // Nobody has to read that.
+        Ok(()) | Err(Failure::OutputClosed) => {}
+        Err(failure) => return Err(failure),
+    }
+    stop.wait();
+    Ok(())
+}
