@@ -4,14 +4,16 @@
 CARGO ?= cargo
 BINARY = target/release/farblock
 
-.PHONY: demo test packages build lint unit fuzz-replay interop bench-peers
+.PHONY: demo test packages build lint unit fuzz-replay interop bench-peers engines library install header
+
+PREFIX ?= /usr/local
 
 ## Builds farblock and compares a disk with itself from afar.
 demo: build
 	$(BINARY) bench
 
 ## Everything: installs what the tests need, then lints, tests, and meets the real peers.
-test: packages lint unit interop
+test: packages lint unit engines interop
 	@echo "make test: all passed"
 
 ## Debian packages that the tests need (the guest's own are got by interop/linux/setup.sh).
@@ -24,11 +26,28 @@ build:
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
-	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh
+	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh \
+		engines/*.sh engines/fio/*.sh
 
 unit:
 	FARBLOCK_NEED_URING=1 $(CARGO) test --locked --workspace --all-features --no-fail-fast
 	$(CARGO) bench --locked -p farblock-proto --benches -- --test
+
+## libfarblock, for C and what can call C.
+library:
+	$(CARGO) build --release --locked -p farblock-capi
+
+## Installs libfarblock, its header and its pkg-config file; DESTDIR= and PREFIX= say where.
+install: library
+	engines/install.sh $(dir $(BINARY)) $(PREFIX)
+
+## Makes engines/include/farblock.h anew; `make unit` fails when it is out of date.
+header:
+	FARBLOCK_WRITE_HEADER=1 $(CARGO) test --locked -p farblock-capi header
+
+## The C library, Python and fio's engine against this build.
+engines: build library
+	engines/test.sh $(dir $(BINARY))
 
 ## The Linux kernel's host and target in a guest, against this build.
 interop: build

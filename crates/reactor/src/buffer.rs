@@ -10,7 +10,8 @@ use std::sync::Arc;
 /// Alignment of every allocation in bytes: enough for direct I/O on any common device.
 pub const ALIGNMENT_BYTES: usize = 4096;
 
-/// One heap block. Buffers hold disjoint parts of it; the last of them frees it.
+/// One heap block. Buffers hold disjoint parts of it; the last of them frees it. One without
+/// capacity owns nothing: what empty buffers and a [`Lender`]'s are parts of.
 struct Allocation {
     base: NonNull<u8>,
     capacity_bytes: usize,
@@ -169,6 +170,37 @@ impl AsRef<[u8]> for Buffer {
     }
 }
 
+/// Makes buffers of memory that somebody else owns: what a caller through a foreign interface
+/// reads into and writes from, without a copy.
+///
+/// No buffer pool keeps such a buffer, and dropping it leaves the memory alone.
+#[derive(Debug, Default)]
+pub struct Lender(Buffer);
+
+impl Lender {
+    /// A lender with nothing on loan.
+    pub fn new() -> Lender {
+        Lender::default()
+    }
+
+    /// A buffer of `len` bytes from `start` on. Allocates nothing.
+    ///
+    /// # Safety
+    ///
+    /// Until the buffer is dropped, wherever it went meanwhile, the memory must stay valid and be
+    /// reached by nobody else; but what is only written *from* (a buffer that is sent, or written
+    /// to a file) may be read by others and need not be writable.
+    pub unsafe fn lend(&self, start: NonNull<u8>, len: usize) -> Buffer {
+        assert!(isize::try_from(len).is_ok(), "{len} bytes are no memory");
+        Buffer { start, len, owner: Arc::clone(&self.0.owner) }
+    }
+
+    /// Whether nothing is on loan.
+    pub fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.0.owner) == 1
+    }
+}
+
 impl Default for Buffer {
     /// An empty buffer.
     fn default() -> Buffer {
@@ -246,6 +278,22 @@ mod tests {
         front.unsplit(rest);
         assert!(front[..4096].iter().all(|&b| b == 1));
         assert!(front[4096..].iter().all(|&b| b == 2));
+    }
+
+    #[test]
+    fn lent_memory_is_used_in_place_and_never_pooled() {
+        let mut memory = vec![7_u8; 10_000];
+        let start = NonNull::new(memory.as_mut_ptr()).unwrap();
+        let lender = Lender::new();
+        // SAFETY: `memory` lives longer than the buffer and is not touched before its end.
+        let mut buffer = unsafe { lender.lend(start, 8192) };
+        assert_eq!((buffer.as_ptr(), buffer.len()), (start.as_ptr().cast_const(), 8192));
+        assert!(!lender.is_idle());
+        buffer[8191] = 9;
+        let pool = crate::BufferPool::new();
+        pool.give(buffer);
+        assert!(lender.is_idle());
+        assert_eq!((pool.retained_bytes(), &memory[8190..8193]), (0, &[7, 9, 7][..]));
     }
 
     #[test]

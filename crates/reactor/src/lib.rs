@@ -86,7 +86,7 @@ mod uring;
 mod waker;
 
 pub use batch::SendBatch;
-pub use buffer::{ALIGNMENT_BYTES, Buffer};
+pub use buffer::{ALIGNMENT_BYTES, Buffer, Lender};
 pub use config::{Config, EngineKind, ParseEngineError, Polling};
 pub use event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId};
 pub use pool::BufferPool;

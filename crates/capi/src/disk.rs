@@ -1,0 +1,357 @@
+//! Connected namespaces, and calls on them that block.
+
+use crate::fork::Process;
+use crate::memory::{Memory, give, handle, text, write_sized};
+use crate::options::{self, fb_options};
+use crate::status::{Failure, Outcome, fb_status, guard};
+use crate::worker::{Request, Worker};
+use farblock_block::{Command, Geometry, Namespace};
+use farblock_host::{Controller, RemoteNamespace, Url};
+use farblock_reactor::EngineKind;
+use std::ffi::{CString, c_char, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A property of a disk: whatever would change it is refused.
+pub const FB_READ_ONLY: u32 = 1;
+/// A property of a disk: what was written may be lost until it is flushed.
+pub const FB_VOLATILE_CACHE: u32 = 2;
+/// A property of a disk: deallocating gives space back.
+pub const FB_DEALLOCATE: u32 = 4;
+
+/// For a write, or for zeroes: durable when it is complete.
+pub const FB_DURABLE: u32 = 1;
+/// For zeroes: the space stays allocated.
+pub const FB_KEEP_ALLOCATED: u32 = 2;
+
+/// The most data that one piece of a blocking call moves.
+const PIECE_BYTES: u64 = 1 << 30;
+/// The longest piece of a blocking call without data.
+const DATALESS_PIECE_BYTES: u64 = 1 << 40;
+
+/// A connected namespace. Any thread may use it, several at a time.
+pub struct fb_disk {
+    pub(crate) controller: Controller,
+    pub(crate) namespace: RemoteNamespace,
+    description: CString,
+    /// Started by the first blocking call: programs with queues of their own need no such thread.
+    worker: Mutex<Option<Arc<Worker>>>,
+    pub(crate) engine: EngineKind,
+    process: Process,
+}
+
+/// What a disk is. Set `size` to `sizeof(fb_info)` before the call.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fb_info {
+    /// `sizeof(fb_info)`, by which the library knows your version of it.
+    pub size: usize,
+    /// The capacity in bytes.
+    pub capacity_bytes: u64,
+    /// The capacity in blocks.
+    pub blocks: u64,
+    /// Operations that do not cross a multiple of this are fastest. 0: no matter.
+    pub optimal_bytes: u64,
+    /// Writes in multiples of this, aligned to it, are fastest. 0: no matter.
+    pub preferred_write_bytes: u64,
+    /// One line for people. Valid until fb_disconnect.
+    pub description: *const c_char,
+    /// Bytes in a block.
+    pub block_size: u32,
+    /// FB_READ_ONLY, FB_VOLATILE_CACHE, FB_DEALLOCATE.
+    pub flags: u32,
+    /// The namespace's identifier.
+    pub namespace_id: u32,
+    /// How many queues can be open at once, the blocking calls' own not counted.
+    pub queues: u16,
+    /// Commands in flight per queue. More may be submitted; they wait.
+    pub queue_depth: u16,
+}
+
+/// Connects to what a URL names: `nvme+tcp://host:4420/nqn...?ns=1`. The namespace may be left out
+/// if there is only one. `options` may be null. Waits as long as the options allow.
+///
+/// # Safety
+/// The pointers are null or valid: a text, options, and a place for the disk.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fb_connect(
+    url: *const c_char,
+    options: *const fb_options,
+    disk: *mut *mut fb_disk,
+) -> fb_status {
+    guard(|| {
+        // SAFETY: the caller's promises.
+        let (url, options) = unsafe {
+            give(disk, std::ptr::null_mut(), "disk")?;
+            (text(url, "the URL")?, options::read(options)?)
+        };
+        let connected = Box::new(fb_disk::connect(url, &options)?);
+        // SAFETY: the caller's promise.
+        unsafe { give(disk, Box::into_raw(connected), "disk") }
+    })
+}
+
+/// Lets go of a disk; null is none. Its queues go on until they are closed. No other call may be
+/// using the disk. In a forked process it does nothing.
+///
+/// # Safety
+/// The pointer is null, or a disk that nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fb_disconnect(disk: *mut fb_disk) {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let forked = !disk.is_null() && !unsafe { handle(disk, "disk")? }.process.is_current();
+        // A forked process has not got the threads that would have to be waited for.
+        if !disk.is_null() && !forked {
+            // SAFETY: made by `fb_connect` from a box, and by the caller's promise not freed yet.
+            drop(unsafe { Box::from_raw(disk) });
+        }
+        Ok(())
+    });
+}
+
+/// What the disk is now: a size may change while it is connected.
+///
+/// # Safety
+/// The pointers are null or valid: a disk, and a place of as many bytes as its `size` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fb_describe(disk: *const fb_disk, info: *mut fb_info) -> fb_status {
+    guard(|| {
+        // SAFETY: the caller's promises.
+        unsafe { write_sized(info, &handle(disk, "disk")?.info(), "fb_info") }
+    })
+}
+
+/// Reads `length` bytes from `offset` on into `data`: whole blocks, of any number. Blocks until it
+/// is done. A large transfer becomes several; when one fails, the rest is not begun.
+///
+/// # Safety
+/// The disk is null or valid, and `data` has `length` bytes that nobody else uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fb_read(
+    disk: *const fb_disk,
+    data: *mut c_void,
+    offset: u64,
+    length: u64,
+) -> fb_status {
+    guard(|| {
+        // SAFETY: the caller's promises.
+        let (disk, data) = unsafe { (handle(disk, "disk")?, Memory::new(data.cast(), length)?) };
+        disk.transfer(Command::Read, Some(data), offset, length, 0)
+    })
+}
+
+/// Writes `length` bytes of `data` from `offset` on, otherwise as `fb_read`. `flags` is 0 or
+/// FB_DURABLE.
+///
+/// # Safety
+/// The disk is null or valid, and `data` has `length` bytes that nobody changes meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fb_write(
+    disk: *const fb_disk,
+    data: *const c_void,
+    offset: u64,
+    length: u64,
+    flags: u32,
+) -> fb_status {
+    guard(|| {
+        check_flags(flags, FB_DURABLE)?;
+        let data = data.cast_mut().cast();
+        // SAFETY: the caller's promises; what is written from is not written to.
+        let (disk, data) = unsafe { (handle(disk, "disk")?, Memory::new(data, length)?) };
+        disk.transfer(Command::Write, Some(data), offset, length, flags)
+    })
+}
+
+/// Makes durable everything that was complete before.
+///
+/// # Safety
+/// The disk is null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fb_flush(disk: *const fb_disk) -> fb_status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let disk = unsafe { handle(disk, "disk") }?;
+        disk.call(Request { command: Command::Flush, lba: 0, blocks: 0, fua: false, data: None })
+    })
+}
+
+/// Makes a range of whole blocks read as zeroes, without moving any. `flags`: FB_DURABLE,
+/// FB_KEEP_ALLOCATED.
+///
+/// # Safety
+/// The disk is null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fb_write_zeroes(
+    disk: *const fb_disk,
+    offset: u64,
+    length: u64,
+    flags: u32,
+) -> fb_status {
+    guard(|| {
+        check_flags(flags, FB_DURABLE | FB_KEEP_ALLOCATED)?;
+        let command = Command::WriteZeroes { deallocate: flags & FB_KEEP_ALLOCATED == 0 };
+        // SAFETY: the caller's promise.
+        unsafe { handle(disk, "disk") }?.transfer(command, None, offset, length, flags)
+    })
+}
+
+/// Says that a range of whole blocks is not needed any more: it reads as zeroes or as before. A
+/// hint, which the disk may not follow.
+///
+/// # Safety
+/// The disk is null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fb_deallocate(
+    disk: *const fb_disk,
+    offset: u64,
+    length: u64,
+) -> fb_status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        unsafe { handle(disk, "disk") }?.transfer(Command::Deallocate, None, offset, length, 0)
+    })
+}
+
+impl fb_disk {
+    fn connect(url: &str, options: &farblock_host::Options) -> Result<fb_disk, Failure> {
+        let url: Url = url.parse().map_err(Failure::argument)?;
+        if url.subsystem.is_none() {
+            return Err(Failure::argument(format!("{url} names no subsystem: write {url}/NQN")));
+        }
+        let controller = Controller::connect_url(&url, options)?;
+        let nsid = match url.namespace {
+            Some(nsid) => nsid,
+            None => only_namespace(&controller, &url)?,
+        };
+        let namespace = controller.namespace(nsid)?;
+        let description = CString::new(namespace.describe()).unwrap_or_default();
+        let (worker, process) = (Mutex::default(), Process::current());
+        Ok(fb_disk { controller, namespace, description, worker, engine: options.engine, process })
+    }
+
+    /// Refuses a process that was forked since the disk was connected.
+    pub(crate) fn check_process(&self) -> Outcome {
+        match self.process.is_current() {
+            true => Ok(()),
+            false => Err(Failure::new(
+                fb_status::Thread,
+                "the disk was connected before the process was forked: connect again",
+            )),
+        }
+    }
+
+    fn info(&self) -> fb_info {
+        let geometry = self.namespace.geometry();
+        let bytes = |blocks: u32| u64::from(blocks) * u64::from(geometry.block_size);
+        let flag = |is: bool, flag: u32| if is { flag } else { 0 };
+        let controller = self.controller.info();
+        fb_info {
+            size: size_of::<fb_info>(),
+            capacity_bytes: geometry.capacity_bytes(),
+            blocks: geometry.blocks,
+            optimal_bytes: bytes(geometry.optimal_blocks),
+            preferred_write_bytes: bytes(geometry.preferred_blocks),
+            description: self.description.as_ptr(),
+            block_size: geometry.block_size,
+            flags: flag(geometry.read_only, FB_READ_ONLY)
+                | flag(geometry.volatile_cache, FB_VOLATILE_CACHE)
+                | flag(geometry.deallocate, FB_DEALLOCATE),
+            namespace_id: self.namespace.info().nsid,
+            queues: controller.queues.saturating_sub(1),
+            queue_depth: controller.queue_depth(u16::MAX),
+        }
+    }
+
+    /// Does a range, in pieces if it is a large one.
+    fn transfer(
+        &self,
+        command: Command,
+        data: Option<Memory>,
+        offset: u64,
+        length: u64,
+        flags: u32,
+    ) -> Outcome {
+        let geometry = self.namespace.geometry();
+        // All of it first, so that one that reaches out of the disk does not begin.
+        let (lba, blocks) = range(&geometry, command, offset, length)?;
+        let most = if data.is_some() { PIECE_BYTES } else { DATALESS_PIECE_BYTES };
+        let most = most / u64::from(geometry.block_size);
+        let mut done = 0;
+        // Once, for a range of no blocks.
+        while done < blocks || (blocks == 0 && done == 0) {
+            let blocks_now = most.min(blocks - done) as u32;
+            let at = (done * u64::from(geometry.block_size)) as usize;
+            let data = data.map(|data| data.part(at, geometry.bytes(blocks_now)));
+            let fua = flags & FB_DURABLE != 0;
+            self.call(Request { command, lba: lba + done, blocks: blocks_now, fua, data })?;
+            done += u64::from(blocks_now.max(1));
+        }
+        Ok(())
+    }
+
+    fn call(&self, request: Request) -> Outcome {
+        self.check_process()?;
+        self.worker()?.call(request).map_err(|failure| self.explain(failure))
+    }
+
+    fn worker(&self) -> Result<Arc<Worker>, Failure> {
+        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(worker) = &*worker {
+            return Ok(Arc::clone(worker));
+        }
+        let started = Arc::new(Worker::start(&self.namespace, self.engine)?);
+        Ok(Arc::clone(worker.insert(started)))
+    }
+
+    /// Tells the whole story where there is one.
+    fn explain(&self, failure: Failure) -> Failure {
+        match self.controller.lost() {
+            Some(story) if failure.status == fb_status::Lost => story.into(),
+            _ => failure,
+        }
+    }
+}
+
+fn only_namespace(controller: &Controller, url: &Url) -> Result<u32, Failure> {
+    match controller.namespace_ids()?.as_slice() {
+        [only] => Ok(*only),
+        [] => Err(Failure::new(fb_status::Connect, format!("{url} has no namespaces"))),
+        several => {
+            let text = format!("{url} has namespaces {several:?}: choose one with ?ns=");
+            Err(Failure::argument(text))
+        }
+    }
+}
+
+/// Blocks of a range in bytes.
+pub(crate) fn range(
+    geometry: &Geometry,
+    command: Command,
+    offset: u64,
+    length: u64,
+) -> Result<(u64, u64), Failure> {
+    let size = u64::from(geometry.block_size);
+    for (what, value) in [("offset", offset), ("length", length)] {
+        if !value.is_multiple_of(size) {
+            let text = format!("the {what} {value} is no multiple of the block size, {size}");
+            return Err(Failure::new(fb_status::Alignment, text));
+        }
+    }
+    let (lba, blocks) = (offset / size, length / size);
+    geometry.check(command, lba, blocks).map_err(|error| {
+        let capacity = geometry.capacity_bytes();
+        let text =
+            format!("{error}: {length} bytes from {offset} on, of a disk of {capacity} bytes");
+        Failure::new(crate::status::block_status(error), text)
+    })?;
+    Ok((lba, blocks))
+}
+
+pub(crate) fn check_flags(flags: u32, allowed: u32) -> Outcome {
+    match flags & !allowed {
+        0 => Ok(()),
+        unknown => {
+            Err(Failure::argument(format!("the flags {unknown:#x} mean nothing for this call")))
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! How calls end: a status, a sentence about it, and never a panic.
+
+use farblock_block::BlockError;
+use farblock_host::Error;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// How a call or an operation ended. New versions may add values: treat what you do not know as a
+/// failure.
+#[repr(i32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum fb_status {
+    /// It is done.
+    Ok = 0,
+    /// An argument is out of the question: null, unknown, contradictory.
+    Argument = -1,
+    /// An offset or a length is no multiple of the block size.
+    Alignment = -2,
+    /// The range lies outside of the disk.
+    Range = -3,
+    /// The operation is too large to be one.
+    TooLarge = -4,
+    /// The connection did not come about.
+    Connect = -5,
+    /// The connection is lost. Whether a write in flight was done is not known.
+    Lost = -6,
+    /// The disk is read-only.
+    ReadOnly = -7,
+    /// No space is left on what stores the disk.
+    NoSpace = -8,
+    /// The data could not be read.
+    Read = -9,
+    /// The data (or, for a flush, earlier data) could not be written.
+    Write = -10,
+    /// The disk, or this version of the library, cannot do it.
+    Unsupported = -11,
+    /// The operation was given up on purpose.
+    Aborted = -12,
+    /// The system is out of memory, descriptors or queues.
+    Resources = -13,
+    /// The wrong thread (a queue belongs to the one that opened it), or a forked process.
+    Thread = -14,
+    /// Too much is in flight on the queue: poll first.
+    Busy = -15,
+    /// A bug of the library's; the message is worth reporting.
+    Bug = -16,
+}
+
+use fb_status as Status;
+
+const ALL: [(Status, &CStr, c_int); 17] = [
+    (Status::Ok, c"it is done", 0),
+    (Status::Argument, c"an argument is out of the question", libc::EINVAL),
+    (Status::Alignment, c"the range is not made of whole blocks", libc::EINVAL),
+    (Status::Range, c"the range lies outside of the disk", libc::ENXIO),
+    (Status::TooLarge, c"the operation is too large to be one", libc::E2BIG),
+    (Status::Connect, c"the connection did not come about", libc::ECONNREFUSED),
+    (Status::Lost, c"the connection to the disk is lost", libc::ENOTCONN),
+    (Status::ReadOnly, c"the disk is read-only", libc::EROFS),
+    (Status::NoSpace, c"no space is left on what stores the disk", libc::ENOSPC),
+    (Status::Read, c"reading failed", libc::EIO),
+    (Status::Write, c"writing failed", libc::EIO),
+    (Status::Unsupported, c"it is not supported", libc::EOPNOTSUPP),
+    (Status::Aborted, c"the operation was aborted", libc::ECANCELED),
+    (Status::Resources, c"the system is out of memory, descriptors or queues", libc::ENOMEM),
+    (Status::Thread, c"the handle belongs to another thread or process", libc::EPERM),
+    (Status::Busy, c"too much is in flight on the queue", libc::EAGAIN),
+    (Status::Bug, c"a bug in libfarblock", libc::EIO),
+];
+
+fn known(code: i32) -> Option<&'static (Status, &'static CStr, c_int)> {
+    ALL.iter().find(|(status, ..)| *status as i32 == code)
+}
+
+/// A status in plain words, for ever valid.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_status_text(status: i32) -> *const c_char {
+    known(status).map_or(c"an unknown status", |(_, text, _)| text).as_ptr()
+}
+
+/// The errno that comes closest to a status (0 for success), for programs that know no better.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_status_errno(status: i32) -> c_int {
+    known(status).map_or(if status < 0 { libc::EIO } else { 0 }, |&(.., errno)| errno)
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// What was wrong with the last call in this thread that failed: one sentence, in UTF-8. Valid
+/// until the next call that fails in this thread; empty before the first.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_last_error() -> *const c_char {
+    // While the thread ends there may be none any more.
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// Why a call failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: Status,
+    text: String,
+}
+
+/// What most calls come to.
+pub(crate) type Outcome = Result<(), Failure>;
+
+impl Failure {
+    pub(crate) fn new(status: Status, text: impl ToString) -> Failure {
+        Failure { status, text: text.to_string() }
+    }
+
+    pub(crate) fn argument(text: impl ToString) -> Failure {
+        Failure::new(Status::Argument, text)
+    }
+
+    pub(crate) fn bug() -> Failure {
+        Failure::new(
+            Status::Bug,
+            "a bug in libfarblock; what standard error says is worth a report",
+        )
+    }
+
+    /// Leaves the sentence for [`fb_last_error`].
+    pub(crate) fn leave(self) -> Status {
+        let text = CString::new(self.text.replace('\0', "?")).unwrap_or_default();
+        let _ = LAST.try_with(|last| *last.borrow_mut() = text);
+        self.status
+    }
+}
+
+impl From<BlockError> for Failure {
+    fn from(error: BlockError) -> Failure {
+        Failure::new(block_status(error), error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let status = match &error {
+            Error::Url(_) | Error::Options(_) => Status::Argument,
+            Error::Lost(_) => Status::Lost,
+            Error::System(_) | Error::Busy => Status::Resources,
+            _ => Status::Connect,
+        };
+        Failure::new(status, error)
+    }
+}
+
+/// The status of an operation that failed.
+pub(crate) fn block_status(error: BlockError) -> Status {
+    match error {
+        BlockError::OutOfRange => Status::Range,
+        BlockError::TooLarge => Status::TooLarge,
+        BlockError::ReadOnly => Status::ReadOnly,
+        BlockError::NoSpace => Status::NoSpace,
+        BlockError::ReadFailed => Status::Read,
+        BlockError::WriteFailed => Status::Write,
+        BlockError::Unsupported => Status::Unsupported,
+        BlockError::Disconnected => Status::Lost,
+        BlockError::Aborted => Status::Aborted,
+        BlockError::NoResources => Status::Resources,
+        // The contract may learn words that this interface does not have yet.
+        _ => Status::Read,
+    }
+}
+
+/// Does what a call does, and keeps panics in.
+pub(crate) fn guard(body: impl FnOnce() -> Outcome) -> Status {
+    match guarded(body) {
+        Ok(()) => Status::Ok,
+        Err(failure) => failure.leave(),
+    }
+}
+
+/// The same for a call with a result of its own.
+pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    // Whoever holds state that a panic may have left broken marks it so.
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| Err(Failure::bug()))
+}

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# build.sh FOLDER: builds FOLDER/libfarblock-fio.so, fio's engine for farblock, of the static library
+# FOLDER/libfarblock.a (cargo build --release -p farblock-capi). fio has no package of headers, so they
+# come from the source of the fio that is installed: FIO_SOURCE if it is set (configured), else Debian's
+# source package, kept in ~/.cache/farblock-fio (FARBLOCK_FIO_DIR moves it).
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+
+die() {
+    echo "build.sh: $*" >&2
+    exit 2
+}
+
+[ $# = 1 ] || die "usage: build.sh FOLDER"
+[ -f "$1/libfarblock.a" ] || die "there is no $1/libfarblock.a: cargo build --release -p farblock-capi"
+out=$(realpath -- "$1")
+command -v fio >/dev/null || die "fio is not installed"
+
+# get VERSION FOLDER: the configured source of Debian's fio.
+get() {
+    local work
+    work=$(mktemp -d "$cache/get.XXXXXX")
+    # Lists of its own: the machine's may have no source packages, and are not ours to change.
+    mkdir -p "$work/lists/partial"
+    cat >"$work/fio.sources" <<EOF
+Types: deb-src
+URIs: http://deb.debian.org/debian
+Suites: $(. /etc/os-release && echo "${VERSION_CODENAME:?}")
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+EOF
+    local apt=(apt-get -qq -o "Dir::Etc::SourceList=$work/fio.sources" -o Dir::Etc::SourceParts=/dev/null
+        -o "Dir::State::Lists=$work/lists" -o APT::Sandbox::User=root)
+    (
+        cd "$work" && "${apt[@]}" update && "${apt[@]}" source --download-only "fio=$1" >/dev/null &&
+            mkdir fio && tar xf fio_*.orig.tar.?z --strip-components=1 -C fio &&
+            cd fio && ./configure >configure.log
+    ) || die "the source of fio $1 is not to be had; its folder is $work"
+    rm -rf "$2"
+    mv "$work/fio" "$2"
+    rm -rf "$work"
+}
+
+source=${FIO_SOURCE:-}
+if [ -z "$source" ]; then
+    version=$(dpkg-query --show --showformat='${Version}' fio) || die "fio is no package: set FIO_SOURCE"
+    cache=${FARBLOCK_FIO_DIR:-${HOME:?set FARBLOCK_FIO_DIR}/.cache/farblock-fio}
+    source=$cache/fio-$version
+    mkdir -p "$cache"
+    [ -f "$source/config-host.h" ] || get "$version" "$source"
+fi
+[ -f "$source/config-host.h" ] || die "$source has no config-host.h: run ./configure there"
+
+# Only fio's entry point is visible, so that nothing of ours can be in the way of what fio uses.
+echo '{ global: ioengine; local: *; };' >"$out/libfarblock-fio.map"
+gcc -O2 -g -Wall -Wextra -Wno-unused-parameter -Werror -std=gnu11 -D_GNU_SOURCE -fPIC -shared \
+    -include "$source/config-host.h" -isystem "$source" -I "$here/../include" \
+    -Wl,--version-script="$out/libfarblock-fio.map" -Wl,-z,defs,-z,nodelete -Wl,--unresolved-symbols=ignore-in-object-files \
+    -o "$out/libfarblock-fio.so" "$here/farblock.c" "$out/libfarblock.a" -lpthread -ldl -lm
+echo "$out/libfarblock-fio.so"

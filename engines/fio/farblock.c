@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * An I/O engine for fio: NVMe over TCP through libfarblock, without a kernel module.
+ *
+ *   fio --ioengine=external:/path/libfarblock-fio.so --name=a --rw=randread --bs=4k --iodepth=32 \
+ *       --filename='nvme+tcp\://192.0.2.1\:4420/nqn.2026-11.org.example\:disk?ns=1'
+ *
+ * Every job has a connection of its own for each of its files, and one queue for all of them. Data
+ * goes from and to fio's own buffers. Trims deallocate, syncs flush.
+ *
+ * This file includes fio's headers, so it is under fio's licence and not under farblock's, and no
+ * other part of farblock includes it. libfarblock is used under the MIT licence.
+ *
+ * Not implemented: zoned modes, and opening files later than the job begins. fio 3.33 itself cannot
+ * use an external engine with io_submit_mode=offload.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "fio.h"
+
+#include "farblock.h"
+
+#if FIO_IOOPS_VERSION != 31
+#warning "written for engine interface 31 (fio 3.33)"
+#endif
+
+/* What a job has. */
+struct job {
+	fb_queue *queue;
+	fb_disk **disks;
+	unsigned int disk_count;
+	/* What the last getevents found. */
+	fb_completion *events;
+};
+
+/* Connects to what a file's name says. */
+static int farblock_connect(struct thread_data *td, struct fio_file *f, fb_disk **disk)
+{
+	fb_options options = { .size = sizeof(options), .queues = 1 };
+	fb_status status;
+
+	options.queue_depth = td->o.iodepth <= 128 ? 128 : min(td->o.iodepth + 1, 1024U);
+	status = fb_connect(f->file_name, &options, disk);
+	if (status == FB_STATUS_OK)
+		return 0;
+	log_err("farblock: %s: %s\n", f->file_name, fb_last_error());
+	td_verror(td, fb_status_errno(status), "fb_connect");
+	return 1;
+}
+
+/* Refuses what the disk could only refuse later, block by block. */
+static int farblock_check(struct thread_data *td, struct fio_file *f, const fb_info *info)
+{
+	int ddir;
+
+	if ((td_write(td) || td_trim(td)) && (info->flags & FB_READ_ONLY)) {
+		log_err("farblock: %s: the disk is read-only\n", f->file_name);
+		td_verror(td, EROFS, "fb_describe");
+		return 1;
+	}
+	for (ddir = 0; ddir < DDIR_RWDIR_CNT; ddir++) {
+		if (td->o.min_bs[ddir] % info->block_size == 0)
+			continue;
+		log_err("farblock: %s: bs=%llu is no multiple of the disk's block size, %u\n",
+			f->file_name, td->o.min_bs[ddir], info->block_size);
+		td_verror(td, EINVAL, "fb_describe");
+		return 1;
+	}
+	return 0;
+}
+
+/*
+ * Finds out how large the files are. It runs in fio's main process, which forks later, so it leaves
+ * no connection behind.
+ */
+static int farblock_setup(struct thread_data *td)
+{
+	struct fio_file *f;
+	unsigned int i;
+
+	if (!td->files_index) {
+		log_err("farblock: say filename=nvme+tcp\\://..., with \\: for each colon\n");
+		td_verror(td, EINVAL, "filename");
+		return 1;
+	}
+	for_each_file(td, f, i) {
+		fb_info info = { .size = sizeof(info) };
+		fb_disk *disk;
+		int error;
+
+		if (farblock_connect(td, f, &disk))
+			return 1;
+		error = fb_describe(disk, &info) != FB_STATUS_OK || farblock_check(td, f, &info);
+		fb_disconnect(disk);
+		if (error)
+			return 1;
+		f->real_file_size = info.capacity_bytes;
+		f->filetype = FIO_TYPE_BLOCK;
+		fio_file_set_size_known(f);
+	}
+	return 0;
+}
+
+static void farblock_cleanup(struct thread_data *td)
+{
+	struct job *job = td->io_ops_data;
+	unsigned int i;
+
+	if (!job)
+		return;
+	td->io_ops_data = NULL;
+	if (fb_queue_close(job->queue) != FB_STATUS_OK)
+		log_err("farblock: %s\n", fb_last_error());
+	for (i = 0; i < job->disk_count; i++)
+		fb_disconnect(job->disks[i]);
+	free(job->disks);
+	free(job->events);
+	free(job);
+}
+
+/* Connects a job's files, in the job's own thread or process. */
+static int farblock_init(struct thread_data *td)
+{
+	struct job *job = calloc(1, sizeof(*job));
+	struct fio_file *f;
+	unsigned int i;
+
+	td->io_ops_data = job;
+	if (!job)
+		return 1;
+	job->disks = calloc(td->o.nr_files, sizeof(*job->disks));
+	job->events = calloc(td->o.iodepth, sizeof(*job->events));
+	if (!job->disks || !job->events)
+		return 1;
+	for_each_file(td, f, i) {
+		fb_disk *disk;
+		fb_status status;
+		uint32_t index;
+
+		if (farblock_connect(td, f, &disk))
+			return 1;
+		job->disks[job->disk_count++] = disk;
+		status = job->queue ? fb_queue_add(job->queue, disk, &index)
+				    : fb_queue_open(disk, &job->queue);
+		if (status != FB_STATUS_OK) {
+			log_err("farblock: %s: %s\n", f->file_name, fb_last_error());
+			td_verror(td, fb_status_errno(status), "fb_queue_open");
+			return 1;
+		}
+	}
+	return 0;
+}
+
+/*
+ * Whether the job may sleep after it queued something, without asking for events. Others queue until
+ * the depth is reached and then wait, which begins all of it together, in one system call.
+ */
+static bool farblock_may_sleep(struct thread_data *td)
+{
+	return should_check_rate(td) || td->o.thinktime || td->o.read_iolog_file;
+}
+
+static enum fio_q_status farblock_queue(struct thread_data *td, struct io_u *io_u)
+{
+	struct job *job = td->io_ops_data;
+	fb_op op = {
+		.user = io_u,
+		.offset = io_u->offset,
+		.length = io_u->xfer_buflen,
+		.disk = io_u->file->fileno,
+	};
+	fb_status status;
+
+	fio_ro_check(td, io_u);
+	switch (io_u->ddir) {
+	case DDIR_READ:
+		op.kind = FB_KIND_READ;
+		op.data = io_u->xfer_buf;
+		break;
+	case DDIR_WRITE:
+		op.kind = FB_KIND_WRITE;
+		op.data = io_u->xfer_buf;
+		op.flags = td->o.sync_io ? FB_DURABLE : 0;
+		break;
+	case DDIR_TRIM:
+		op.kind = FB_KIND_DEALLOCATE;
+		break;
+	case DDIR_SYNC:
+	case DDIR_DATASYNC:
+		op.kind = FB_KIND_FLUSH;
+		break;
+	default:
+		io_u->error = EINVAL;
+		return FIO_Q_COMPLETED;
+	}
+	status = fb_submit(job->queue, &op);
+	if (status == FB_STATUS_BUSY)
+		return FIO_Q_BUSY;
+	if (status != FB_STATUS_OK) {
+		log_err("farblock: %s\n", fb_last_error());
+		io_u->error = fb_status_errno(status);
+		return FIO_Q_COMPLETED;
+	}
+	/* What breaks here breaks getevents, too, which says so. */
+	if (farblock_may_sleep(td))
+		fb_poll(job->queue, NULL, 0, 0, 0);
+	return FIO_Q_QUEUED;
+}
+
+static int farblock_getevents(struct thread_data *td, unsigned int min, unsigned int max,
+			      const struct timespec *t)
+{
+	struct job *job = td->io_ops_data;
+	int64_t timeout_us = t ? t->tv_sec * 1000000LL + t->tv_nsec / 1000 : -1;
+	int count;
+
+	max = min(max, td->o.iodepth);
+	count = fb_poll(job->queue, job->events, min(min, max), max, timeout_us);
+	if (count < 0) {
+		log_err("farblock: %s\n", fb_last_error());
+		return -fb_status_errno(count);
+	}
+	return count;
+}
+
+static struct io_u *farblock_event(struct thread_data *td, int event)
+{
+	struct job *job = td->io_ops_data;
+	const fb_completion *completion = &job->events[event];
+	struct io_u *io_u = completion->user;
+
+	io_u->error = fb_status_errno(completion->status);
+	io_u->resid = 0;
+	return io_u;
+}
+
+/* Files are connected in init, for as long as the job runs. */
+static int farblock_open_file(struct thread_data *td, struct fio_file *f)
+{
+	return 0;
+}
+
+static int farblock_close_file(struct thread_data *td, struct fio_file *f)
+{
+	return 0;
+}
+
+/* There is no cache to drop. */
+static int farblock_invalidate(struct thread_data *td, struct fio_file *f)
+{
+	return 0;
+}
+
+struct ioengine_ops ioengine = {
+	.name		= "farblock",
+	.version	= FIO_IOOPS_VERSION,
+	.flags		= FIO_DISKLESSIO | FIO_NOEXTEND | FIO_NODISKUTIL | FIO_RAWIO,
+	.setup		= farblock_setup,
+	.init		= farblock_init,
+	.cleanup	= farblock_cleanup,
+	.queue		= farblock_queue,
+	.getevents	= farblock_getevents,
+	.event		= farblock_event,
+	.open_file	= farblock_open_file,
+	.close_file	= farblock_close_file,
+	.invalidate	= farblock_invalidate,
+};

@@ -1,0 +1,46 @@
+"""Takes the C library and its header along.
+
+The library is built with cargo, or taken from FARBLOCK_LIBRARY, the path of a libfarblock.so.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.build_py import build_py
+
+TREE = Path(__file__).resolve().parents[2]
+VERSION = re.search(r'^version = "(.*)"', (TREE / "Cargo.toml").read_text(), re.M).group(1)
+
+
+def library() -> Path:
+    """Where the C library is, built if need be."""
+    given = os.environ.get("FARBLOCK_LIBRARY")
+    if given:
+        return Path(given)
+    command = ["cargo", "build", "--release", "--locked", "-p", "farblock-capi"]
+    subprocess.run(command, cwd=TREE, check=True)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", TREE / "target"))
+    return TREE / target / "release" / "libfarblock.so"
+
+
+class BuildWithLibrary(build_py):
+    def run(self) -> None:
+        super().run()
+        package = Path(self.build_lib) / "farblock"
+        package.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library(), package / "libfarblock.so")
+        shutil.copy(TREE / "engines/include/farblock.h", package / "farblock.h")
+
+
+class WithLibrary(Distribution):
+    """Says that the package is this platform's, whatever the version of Python."""
+
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+setup(version=VERSION, distclass=WithLibrary, cmdclass={"build_py": BuildWithLibrary})

@@ -1,0 +1,230 @@
+"""NVMe over TCP disks, in user space.
+
+    with farblock.connect("nvme+tcp://host/nqn.2026-11.org.example:disk?ns=1") as disk:
+        first = disk.read(0, disk.block_size)
+
+Offsets and lengths are in bytes and made of whole blocks. Data is received into and sent from the
+memory of the buffers that are given, without a copy. A disk may be used by several threads, and
+others run while one waits.
+"""
+
+import threading
+from pathlib import Path
+
+import cffi
+
+__all__ = ["Disk", "Error", "connect"]
+
+_FOLDER = Path(__file__).parent
+
+
+def _declarations():
+    """The header as a C11 compiler's preprocessor leaves it; cffi has none."""
+    lines, kept = [], [True]
+    for line in (_FOLDER / "farblock.h").read_text().splitlines():
+        words = line.split()
+        directive = words[0] if words and words[0].startswith("#") else None
+        if directive in ("#if", "#ifdef", "#ifndef"):
+            # Conditions are about C++ and C23, but for the guard around everything.
+            kept.append(kept[-1] and directive == "#ifndef")
+        elif directive == "#else":
+            kept[-1] = kept[-2] and not kept[-1]
+        elif directive == "#endif":
+            kept.pop()
+        elif kept[-1] and directive == "#define" and len(words) == 3 and words[2].isdigit():
+            lines.append(line)
+        elif kept[-1] and not directive:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+_ffi = cffi.FFI()
+_ffi.cdef(_declarations())
+_library = _ffi.dlopen(str(_FOLDER / "libfarblock.so"))
+_FOREVER = 0xFFFFFFFF
+_ARGUMENTS = {
+    _library.FB_STATUS_ARGUMENT,
+    _library.FB_STATUS_ALIGNMENT,
+    _library.FB_STATUS_RANGE,
+}
+
+
+class Error(OSError):
+    """What went wrong with a disk, in plain words. `status` is the library's number for it."""
+
+    def __init__(self, status, text):
+        super().__init__(_library.fb_status_errno(status), text)
+        self.status = status
+
+
+def _check(status):
+    if status == _library.FB_STATUS_OK:
+        return
+    text = _ffi.string(_library.fb_last_error()).decode()
+    raise ValueError(text) if status in _ARGUMENTS else Error(status, text)
+
+
+def _milliseconds(what, seconds):
+    if seconds is None:
+        return _FOREVER
+    if not 0.001 <= seconds < _FOREVER / 1000:
+        raise ValueError(f"{what} is {seconds} seconds: use 0.001 or more, or None for no limit")
+    return int(seconds * 1000)
+
+
+def _number(what, value):
+    """A number that fits the library's, or a sentence about it."""
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"the {what} is {value}: it has to be 0 or more, and below 2**64")
+    return value
+
+
+def connect(
+    url,
+    *,
+    connect_timeout=5.0,
+    io_timeout=30.0,
+    keep_alive=5.0,
+    header_digest=False,
+    data_digest=False,
+    hostnqn=None,
+    hostid=None,
+):
+    """Connects to what a URL names, and waits for it. Times are in seconds; None is no limit."""
+    options = _ffi.new("fb_options *")
+    options.size = _ffi.sizeof("fb_options")
+    options.queues = 1
+    options.connect_timeout_ms = _milliseconds("connect_timeout", connect_timeout)
+    options.io_timeout_ms = _milliseconds("io_timeout", io_timeout)
+    options.keep_alive_ms = _milliseconds("keep_alive", keep_alive)
+    options.flags = (_library.FB_HEADER_DIGEST if header_digest else 0) | (
+        _library.FB_DATA_DIGEST if data_digest else 0
+    )
+    texts = [None if text is None else _ffi.new("char[]", text.encode()) for text in (hostnqn, hostid)]
+    options.hostnqn, options.hostid = (_ffi.NULL if text is None else text for text in texts)
+    place = _ffi.new("fb_disk **")
+    _check(_library.fb_connect(url.encode(), options, place))
+    return Disk(place[0])
+
+
+class Disk:
+    """A connected disk; made by `connect`. Leaving its `with` block, or `close`, lets it go."""
+
+    def __init__(self, handle):
+        self._handle = handle
+        self._calls = 0
+        self._idle = threading.Condition()
+
+    def close(self):
+        """Waits for the calls of other threads, and lets go of the disk. A second time is fine."""
+        with self._idle:
+            handle, self._handle = self._handle, None
+            self._idle.wait_for(lambda: self._calls == 0)
+        if handle is not None:
+            _library.fb_disconnect(handle)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __del__(self):
+        if getattr(self, "_handle", None) is not None:
+            self.close()
+
+    def _call(self, function, *arguments):
+        with self._idle:
+            handle = self._handle
+            if handle is None:
+                raise ValueError("the disk is closed")
+            self._calls += 1
+        try:
+            _check(function(handle, *arguments))
+        finally:
+            with self._idle:
+                self._calls -= 1
+                self._idle.notify_all()
+
+    def _info(self):
+        info = _ffi.new("fb_info *")
+        info.size = _ffi.sizeof("fb_info")
+        self._call(_library.fb_describe, info)
+        return info
+
+    @property
+    def size(self):
+        """Bytes in the disk."""
+        return self._info().capacity_bytes
+
+    @property
+    def block_size(self):
+        """Bytes in a block."""
+        return self._info().block_size
+
+    @property
+    def read_only(self):
+        """Whether writing is refused."""
+        return bool(self._info().flags & _library.FB_READ_ONLY)
+
+    @property
+    def volatile_cache(self):
+        """Whether what was written may be lost until it is flushed."""
+        return bool(self._info().flags & _library.FB_VOLATILE_CACHE)
+
+    @property
+    def discards(self):
+        """Whether discarding gives space back."""
+        return bool(self._info().flags & _library.FB_DEALLOCATE)
+
+    def __repr__(self):
+        if self._handle is None:
+            return "<farblock.Disk, closed>"
+        return f"<farblock.Disk {_ffi.string(self._info().description).decode()}>"
+
+    def read(self, offset, length):
+        """Bytes of the disk."""
+        info = self._info()
+        if not 0 <= offset <= offset + length <= info.capacity_bytes or length < 0:
+            raise ValueError(
+                f"{length} bytes from {offset} on lie outside of the disk of {info.capacity_bytes} bytes"
+            )
+        data = bytearray(length)
+        self.readinto(offset, data)
+        return data
+
+    def readinto(self, offset, buffer):
+        """Fills a writable buffer, in its own memory, and gives its length in bytes."""
+        with memoryview(buffer) as view:
+            if view.readonly:
+                raise ValueError("the buffer cannot be written to")
+            data = _ffi.from_buffer("char[]", view, require_writable=True)
+            with data:
+                self._call(_library.fb_read, data, _number("offset", offset), view.nbytes)
+            return view.nbytes
+
+    def write(self, offset, data, *, durable=False):
+        """Writes a buffer from its own memory, and gives its length in bytes."""
+        with memoryview(data) as view:
+            flags = _library.FB_DURABLE if durable else 0
+            with _ffi.from_buffer("char[]", view) as memory:
+                self._call(
+                    _library.fb_write, memory, _number("offset", offset), view.nbytes, flags
+                )
+            return view.nbytes
+
+    def flush(self):
+        """Makes durable what was written before."""
+        self._call(_library.fb_flush)
+
+    def zeroes(self, offset, length, *, keep_allocated=False, durable=False):
+        """Makes a range read as zeroes without moving any."""
+        flags = (_library.FB_KEEP_ALLOCATED if keep_allocated else 0) | (
+            _library.FB_DURABLE if durable else 0
+        )
+        range_ = _number("offset", offset), _number("length", length)
+        self._call(_library.fb_write_zeroes, *range_, flags)
+
+    def discard(self, offset, length):
+        """Says that a range is not needed any more: it reads as zeroes or as before."""
+        self._call(_library.fb_deallocate, _number("offset", offset), _number("length", length))

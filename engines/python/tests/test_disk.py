@@ -1,0 +1,134 @@
+"""Against `farblock serve`: FARBLOCK_URL names 64 MiB to write, FARBLOCK_READ_ONLY_URL the rest."""
+
+import array
+import errno
+import os
+import threading
+import unittest
+
+import farblock
+
+URL = os.environ["FARBLOCK_URL"]
+READ_ONLY_URL = os.environ["FARBLOCK_READ_ONLY_URL"]
+
+
+class DiskTest(unittest.TestCase):
+    def setUp(self):
+        self.disk = farblock.connect(URL)
+        self.addCleanup(self.disk.close)
+        self.block = self.disk.block_size
+
+    def test_says_what_it_is(self):
+        self.assertEqual((self.disk.size, self.block), (64 << 20, 512))
+        self.assertFalse(self.disk.read_only)
+        self.assertTrue(self.disk.discards)
+        self.assertIn("64 MiB", repr(self.disk))
+
+    def test_there_and_back(self):
+        data = os.urandom(3 << 20)
+        self.assertEqual(self.disk.write(1 << 20, data, durable=True), len(data))
+        self.disk.flush()
+        self.assertEqual(self.disk.read(1 << 20, len(data)), data)
+        self.assertEqual(self.disk.read(self.disk.size, 0), b"")
+
+    def test_any_buffer_without_a_copy(self):
+        numbers = array.array("Q", range(128))
+        self.disk.write(0, numbers)
+        back = array.array("Q", bytes(1024))
+        self.assertEqual(self.disk.readinto(0, back), 1024)
+        self.assertEqual(back, numbers)
+        memory = bytearray(3 * self.block + 3)
+        self.disk.readinto(0, memoryview(memory)[1 : 1 + 2 * self.block])
+        self.assertEqual(memory[1 : 1 + 2 * self.block], numbers.tobytes())
+        self.assertEqual(memory[0], 0)
+        self.assertFalse(any(memory[1 + 2 * self.block :]))
+
+    def test_a_buffer_can_be_resized_afterwards(self):
+        memory = bytearray(self.block)
+        self.disk.readinto(0, memory)
+        self.disk.write(0, memory)
+        memory.extend(b"more")
+
+    def test_zeroes_and_discard(self):
+        self.disk.write(0, b"\x55" * 4 * self.block)
+        self.disk.zeroes(0, self.block, keep_allocated=True, durable=True)
+        self.disk.discard(2 * self.block, self.block)
+        data = self.disk.read(0, 4 * self.block)
+        self.assertFalse(any(data[: self.block]))
+        self.assertEqual(data[self.block : 2 * self.block], b"\x55" * self.block)
+        self.assertEqual(data[3 * self.block :], b"\x55" * self.block)
+
+    def test_threads(self):
+        def work(number):
+            for turn in range(50):
+                offset = (number * 50 + turn) * 4096
+                data = bytes([number + turn]) * 4096
+                self.disk.write(offset, data)
+                if self.disk.read(offset, 4096) != data:
+                    failures.append(offset)
+
+        failures = []
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+
+    def test_bad_arguments_have_their_sentence(self):
+        for words, call in [
+            ("multiple of the block size", lambda: self.disk.read(1, self.block)),
+            ("multiple of the block size", lambda: self.disk.write(0, b"odd")),
+            ("outside of", lambda: self.disk.read(self.disk.size, self.block)),
+            ("outside of", lambda: self.disk.zeroes(self.disk.size, self.block)),
+            ("0 or more", lambda: self.disk.write(-self.block, bytes(self.block))),
+            ("outside of the disk", lambda: self.disk.read(0, -self.block)),
+            ("cannot be written", lambda: self.disk.readinto(0, bytes(self.block))),
+            ("nvme+tcp://", lambda: farblock.connect("http://localhost")),
+            ("hostid", lambda: farblock.connect(URL, hostid="me")),
+            ("io_timeout", lambda: farblock.connect(URL, io_timeout=-1)),
+        ]:
+            with self.subTest(words), self.assertRaises(ValueError) as caught:
+                call()
+            self.assertIn(words, str(caught.exception))
+        with self.assertRaises((TypeError, BufferError, ValueError)):
+            self.disk.readinto(0, memoryview(bytearray(2 * self.block))[::2])
+
+    def test_errors_have_their_sentence(self):
+        with farblock.connect(READ_ONLY_URL, data_digest=True, io_timeout=None) as disk:
+            self.assertTrue(disk.read_only)
+            with self.assertRaises(farblock.Error) as caught:
+                disk.write(0, bytes(disk.block_size))
+        self.assertEqual(caught.exception.errno, errno.EROFS)
+        self.assertIn("read-only", str(caught.exception))
+        with self.assertRaises(farblock.Error) as caught:
+            farblock.connect("nvme+tcp://127.0.0.1:1/nqn.2026-11.org.farblock:none")
+        self.assertIn("127.0.0.1:1", str(caught.exception))
+
+    def test_closed(self):
+        self.disk.close()
+        self.disk.close()
+        with self.assertRaisesRegex(ValueError, "closed"):
+            self.disk.flush()
+
+    def test_a_fork_has_to_connect_again(self):
+        self.disk.flush()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                self.disk.flush()
+            except farblock.Error as error:
+                if "connect again" in str(error):
+                    self.disk.close()
+                    with farblock.connect(URL) as disk:
+                        disk.flush()
+                    code = 0
+            finally:
+                os._exit(code)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.disk.flush()
+
+
+if __name__ == "__main__":
+    unittest.main()

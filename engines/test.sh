@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# test.sh RELEASE: the C library, Python and fio, each as its user would have it, against `farblock serve`
+# from the folder RELEASE (target/release: farblock, libfarblock.so, libfarblock.a). Prints what holds.
+# Exit code: 0 all holds, 1 something does not, 2 misuse.
+set -Eeuo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+
+[ $# = 1 ] || { echo "usage: test.sh RELEASE" >&2; exit 2; }
+release=$(realpath -- "$1")
+for file in farblock libfarblock.so libfarblock.a; do
+    [ -f "$release/$file" ] || { echo "test.sh: no $release/$file: make engines builds it" >&2; exit 2; }
+done
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/farblock-engines.XXXXXX")
+servers=()
+# shellcheck disable=SC2317 # called by the trap
+clean_up() {
+    local code=$?
+    trap - EXIT
+    [ ${#servers[@]} = 0 ] || kill "${servers[@]}" 2>/dev/null || true
+    wait
+    if [ $code = 0 ]; then rm -rf "$work"; else echo "test.sh: failed; the logs are in $work" >&2; fi
+    exit $code
+}
+trap clean_up EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+# quietly LABEL COMMAND...: says what holds, or shows what the command said.
+quietly() {
+    local label=$1
+    shift
+    if "$@" >"$work/output" 2>&1; then echo "ok   $label"; else
+        cat "$work/output" >&2
+        echo "FAIL $label: $*" >&2
+        exit 1
+    fi
+}
+
+# serve ARGUMENT...: a target with two disks of 64 MiB; its address is in $address then.
+nqn=nqn.2026-11.org.farblock:engines
+serve() {
+    local try log=$work/serve-${#servers[@]}.log
+    "$release/farblock" serve mem:64MiB mem:64MiB --listen 127.0.0.1:0 --nqn $nqn --json "$@" >"$log" 2>&1 &
+    servers+=($!)
+    address=
+    for ((try = 0; try < 100; try++)); do
+        address=$(sed -n 's/^{"listening":\["\([^"]*\)".*/\1/p' "$log")
+        [ -z "$address" ] || return 0
+        sleep 0.1
+    done
+    cat "$log" >&2
+    echo "test.sh: the target is not ready" >&2
+    exit 1
+}
+serve --read-only
+read_only="nvme+tcp://$address/$nqn?ns=1"
+serve
+url="nvme+tcp://$address/$nqn?ns=1"
+second="nvme+tcp://$address/$nqn?ns=2"
+
+# C: installed, found by pkg-config, linked both ways.
+quietly "the C library is installed" "$here/install.sh" "$release" "$work/prefix"
+export PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig
+read -ra flags < <(pkg-config --cflags --libs farblock)
+warnings=(-std=c11 -Wall -Wextra -Wpedantic -Werror)
+quietly "the example builds" gcc "${warnings[@]}" "$here/examples/disk.c" "${flags[@]}" -o "$work/disk"
+quietly "the example runs" env "LD_LIBRARY_PATH=$work/prefix/lib" "$work/disk" "$url"
+read -ra flags < <(pkg-config --static --cflags --libs farblock)
+quietly "it links statically" gcc "${warnings[@]}" "$here/examples/disk.c" -o "$work/disk-static" \
+    -Wl,-Bstatic "${flags[@]/-lpthread/-Wl,-Bdynamic}" -lpthread
+quietly "and runs without the library" "$work/disk-static" "$url"
+quietly "the header is one of C++, too" g++ -std=c++17 "${warnings[@]:1}" -fsyntax-only -x c++ "$here/include/farblock.h"
+if "$work/disk-static" "$read_only" >"$work/output" 2>&1 || ! grep -q 'read-only' "$work/output"; then
+    echo "FAIL a read-only disk: $(cat "$work/output")" >&2
+    exit 1
+fi
+echo "ok   a read-only disk is said to be one"
+
+# Python: in an environment of its own.
+quietly "an environment for Python" python3 -m venv "$work/venv"
+quietly "pip install" env "FARBLOCK_LIBRARY=$release/libfarblock.so" \
+    "$work/venv/bin/pip" install --quiet --disable-pip-version-check "$here/python"
+quietly "Python's tests" env "FARBLOCK_URL=$url" "FARBLOCK_READ_ONLY_URL=$read_only" \
+    "$work/venv/bin/python" -m unittest discover -s "$here/python/tests"
+
+# fio: the documents' job, and what it can get wrong.
+quietly "fio's engine builds" "$here/fio/build.sh" "$release"
+name() { sed 's/:/\\:/g' <<<"$1"; }
+fio() {
+    (cd "$work" && timeout 120 fio "--ioengine=external:$release/libfarblock-fio.so" --name=job --bs=4k --iodepth=32 \
+        --group_reporting "$@")
+}
+disk=--filename=$(name "$url") both=--filename=$(name "$url"):$(name "$second")
+quietly "fio, 16 processes" fio "$disk" --rw=randread --numjobs=16 --runtime=2 --time_based
+quietly "fio, 16 threads" fio "$disk" --rw=randread --numjobs=16 --runtime=2 --time_based --thread
+quietly "fio verifies" fio "$disk" --rw=randwrite --verify=crc32c --verify_fatal=1 --size=64m --end_fsync=1
+quietly "fio verifies two disks" fio "$both" --rw=randwrite --bsrange=512-256k --bs_unaligned=0 --blockalign=512 \
+    --verify=crc32c --verify_fatal=1 --size=64m --fsync=64
+quietly "fio verifies with digests" fio "--filename=$(name "$url&data-digest=1&header-digest=1")" --rw=write --bs=128k \
+    --verify=crc32c --verify_fatal=1 --size=64m --sync=1
+quietly "fio trims" fio "$disk" --rw=randtrimwrite --size=16m
+quietly "fio at a rate" fio "$disk" --rw=randrw --runtime=2 --time_based --rate_iops=500 --output="$work/rate" \
+    --output-format=json
+# What is queued at a rate is begun at once: in milliseconds, and not when the depth is reached.
+quietly "and its operations do not lie" \
+    jq --exit-status '.jobs[0] | .read.clat_ns.mean < 10e6 and .read.total_ios > 800' "$work/rate"
+# bad WORDS ARGUMENT...: fio ends with an error that says WORDS.
+bad() {
+    local words=$1
+    shift
+    if fio "$@" >"$work/output" 2>&1 || ! grep -q "$words" "$work/output"; then
+        cat "$work/output" >&2
+        echo "FAIL fio does not say '$words': $*" >&2
+        exit 1
+    fi
+    echo "ok   fio says '$words'"
+}
+bad 'the disk is read-only' "--filename=$(name "$read_only")" --rw=write
+bad 'bs=1000 is no multiple' "$disk" --rw=read --bs=1000
+bad 'start with nvme+tcp://' --filename=/dev/null --rw=read
+bad 'cannot connect to' "--filename=$(name "nvme+tcp://127.0.0.1:1/$nqn?ns=1")" --rw=read
+echo "test.sh: all holds"
