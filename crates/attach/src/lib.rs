@@ -10,3 +10,5 @@
 //! Choosing a way, supervising it and remembering it across a restart are the command line's work.
 
 pub mod nbd;
+#[cfg(target_os = "linux")]
+pub mod vhost_user;

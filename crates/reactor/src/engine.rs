@@ -205,6 +205,20 @@ impl Engine {
         dispatch!(self, engine => engine.remove_file(key));
     }
 
+    #[cfg(unix)]
+    pub(crate) fn watch(
+        &mut self,
+        task: TaskId,
+        descriptor: std::os::fd::OwnedFd,
+    ) -> io::Result<Key> {
+        dispatch!(self, engine => engine.watch(task, descriptor))
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn unwatch(&mut self, key: Key) {
+        dispatch!(self, engine => engine.unwatch(key));
+    }
+
     pub(crate) fn file(
         &mut self,
         cx: &mut Context<'_>,

@@ -26,6 +26,8 @@ identifiers! {
     /// A file or block device. An operation on a removed file fails with
     /// [`io::ErrorKind::NotFound`].
     FileId
+    /// A descriptor that is watched. Calls that name one that is watched no longer do nothing.
+    WatchId
 }
 
 /// An operation on a file.

@@ -58,6 +58,7 @@
 //! | durable writes | `RWF_DSYNC` | `RWF_DSYNC` on Linux, else write and sync |
 //! | holes, zeroing | `fallocate` | `fallocate` on Linux, else unsupported |
 //! | wakers | an event descriptor | `mio::Waker` |
+//! | watches | multishot polls | readiness (Unix only) |
 //!
 //! The same tests run on both.
 //!
@@ -88,7 +89,7 @@ mod waker;
 pub use batch::SendBatch;
 pub use buffer::{ALIGNMENT_BYTES, Buffer, Lender};
 pub use config::{Config, EngineKind, ParseEngineError, Polling};
-pub use event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId};
+pub use event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId, WatchId};
 pub use pool::BufferPool;
 
 pub use prefetch::prefetch;

@@ -14,7 +14,7 @@ use crate::batch::SendBatch;
 use crate::buffer::Buffer;
 use crate::config::{Config, EngineKind};
 use crate::engine::{Context, Engine, Wait};
-use crate::event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId};
+use crate::event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId, WatchId};
 use crate::pool::BufferPool;
 use crate::spin::{Budget, Spin};
 use crate::task::Tasks;
@@ -236,6 +236,24 @@ impl Reactor {
     /// they have no order.
     pub fn file(&self, task: TaskId, file: FileId, op: FileOp, user_data: u64) {
         self.with(|engine, cx| engine.file(cx, task, file.0, op, user_data));
+    }
+
+    /// Marks the task ready whenever the descriptor becomes readable, and once at the beginning if
+    /// it is. There is no event, and nobody reads: for event descriptors, which are written to
+    /// again whether or not somebody reads them. Once the other end is gone, nothing more comes.
+    ///
+    /// # Errors
+    ///
+    /// If the system cannot wait for such a descriptor (a file, for example).
+    #[cfg(unix)]
+    pub fn watch(&self, task: TaskId, descriptor: std::os::fd::OwnedFd) -> io::Result<WatchId> {
+        self.with(|engine, _| engine.watch(task, descriptor)).map(WatchId)
+    }
+
+    /// Watches no longer, and closes the descriptor.
+    #[cfg(unix)]
+    pub fn unwatch(&self, watch: WatchId) {
+        self.with(|engine, _| engine.unwatch(watch.0));
     }
 
     fn with<R>(&self, call: impl FnOnce(&mut Engine, &mut Context<'_>) -> R) -> R {

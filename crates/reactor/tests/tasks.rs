@@ -22,6 +22,67 @@ on_both_engines! {
     an_idle_loop_uses_no_processor
 }
 
+#[cfg(target_os = "linux")]
+mod watches {
+    use std::os::fd::OwnedFd;
+    use std::time::Duration;
+
+    use super::support::Loop;
+    use crate::on_both_engines;
+    use rustix::event::{EventfdFlags, eventfd};
+
+    on_both_engines! {
+        every_write_is_seen
+        nothing_after_the_end
+        a_file_is_refused
+    }
+
+    fn write(event: &OwnedFd) {
+        rustix::io::write(event, &1_u64.to_ne_bytes()).expect("a write");
+    }
+
+    /// Although nobody reads.
+    fn every_write_is_seen(mut event_loop: Loop) {
+        let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
+        let task = event_loop.task;
+        event_loop.reactor.watch(task, event.try_clone().expect("a copy")).expect("a watch");
+        assert!(event_loop.poll(Some(Duration::from_millis(20))).is_empty());
+        for _ in 0..100 {
+            write(&event);
+            assert_eq!(event_loop.poll(None), [task]);
+        }
+        assert!(event_loop.poll(Some(Duration::from_millis(20))).is_empty());
+        // From before it was watched, and for another task.
+        let other = event_loop.reactor.add_task();
+        event_loop.reactor.watch(other, event).expect("a watch");
+        assert_eq!(event_loop.poll(None), [other]);
+    }
+
+    fn nothing_after_the_end(mut event_loop: Loop) {
+        let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
+        let task = event_loop.task;
+        let copy = event.try_clone().expect("a copy");
+        let watch = event_loop.reactor.watch(task, copy).expect("a watch");
+        event_loop.reactor.unwatch(watch);
+        event_loop.reactor.unwatch(watch);
+        write(&event);
+        assert!(event_loop.poll(Some(Duration::from_millis(20))).is_empty());
+        // A pipe whose other end is closed says so, but not again and again.
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        let watch = event_loop.reactor.watch(task, reader).expect("a watch");
+        drop(writer);
+        assert_eq!(event_loop.poll(None), [task]);
+        assert!(event_loop.poll(Some(Duration::from_millis(20))).is_empty());
+        event_loop.reactor.unwatch(watch);
+        assert!(event_loop.poll(Some(Duration::from_millis(20))).is_empty());
+    }
+
+    fn a_file_is_refused(event_loop: Loop) {
+        let file = std::fs::File::open("Cargo.toml").expect("a file");
+        assert!(event_loop.reactor.watch(event_loop.task, file.into()).is_err());
+    }
+}
+
 fn says_what_it_is(event_loop: Loop) {
     let kind = event_loop.reactor.engine();
     assert!(matches!(kind, EngineKind::Uring | EngineKind::Portable));

@@ -106,22 +106,22 @@ impl fmt::Display for ListenError {
 impl std::error::Error for ListenError {}
 
 /// A bound socket. Dropping it removes a Unix socket's path, if it is still this socket's.
-pub(super) struct Listener {
-    pub(super) socket: Socket,
-    pub(super) address: Address,
+pub(crate) struct Listener {
+    pub(crate) socket: Socket,
+    pub(crate) address: Address,
     #[cfg(unix)]
     identity: Option<(u64, u64)>,
 }
 
 /// What accepts clients.
-pub(super) enum Socket {
+pub(crate) enum Socket {
     Tcp(mio::net::TcpListener),
     #[cfg(unix)]
     Unix(mio::net::UnixListener),
 }
 
 impl Socket {
-    pub(super) fn source(&mut self) -> &mut dyn mio::event::Source {
+    pub(crate) fn source(&mut self) -> &mut dyn mio::event::Source {
         match self {
             Socket::Tcp(listener) => listener,
             #[cfg(unix)]
@@ -130,7 +130,7 @@ impl Socket {
     }
 
     /// The next client, and who that is.
-    pub(super) fn accept(&self) -> io::Result<(TcpStream, String)> {
+    pub(crate) fn accept(&self) -> io::Result<(TcpStream, String)> {
         match self {
             Socket::Tcp(listener) => {
                 let (stream, peer) = listener.accept()?;
@@ -148,7 +148,7 @@ impl Socket {
 /// A Unix stream socket as the reactor takes it: it does nothing with a stream that a Unix socket
 /// cannot do. Also says who is at its other end.
 #[cfg(unix)]
-pub(super) fn from_unix(socket: std::os::fd::OwnedFd) -> (TcpStream, String) {
+pub(crate) fn from_unix(socket: std::os::fd::OwnedFd) -> (TcpStream, String) {
     #[cfg(target_os = "linux")]
     let peer = rustix::net::sockopt::socket_peercred(&socket)
         .map(|who| format!("process {} of user {}", who.pid.as_raw_nonzero(), who.uid.as_raw()));
@@ -158,7 +158,7 @@ pub(super) fn from_unix(socket: std::os::fd::OwnedFd) -> (TcpStream, String) {
 }
 
 /// Binds, and listens.
-pub(super) fn bind(address: &Address) -> Result<Listener, ListenError> {
+pub(crate) fn bind(address: &Address) -> Result<Listener, ListenError> {
     match address {
         Address::Tcp(address) => bind_tcp(*address),
         #[cfg(unix)]

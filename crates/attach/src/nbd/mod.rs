@@ -24,7 +24,7 @@
 //! `NBD_CMD_CACHE`, more than one export, and telling a client that the size has changed, which the
 //! protocol cannot.
 
-mod address;
+pub(crate) mod address;
 mod connection;
 mod core;
 #[cfg(target_os = "linux")]

@@ -54,6 +54,8 @@ pub(crate) struct Portable {
     /// Listeners that rest after an error, and until when.
     paused: Vec<(Instant, Key)>,
     files: Slab<Arc<File>>,
+    #[cfg(unix)]
+    watches: Slab<Watch>,
     file_threads: usize,
     file_pool: Option<FilePool>,
     /// Finished file operations; empty between calls.
@@ -68,10 +70,27 @@ impl Alarm for mio::Waker {
     }
 }
 
-/// Streams have even tokens and listeners odd ones. There is no generation in it: a late event only
-/// causes an attempt that finds nothing.
-fn token(key: Key, is_listener: bool) -> Token {
-    Token(key.index as usize * 2 + usize::from(is_listener))
+/// What a readiness event is about.
+#[derive(Clone, Copy)]
+enum Source {
+    Stream = 0,
+    Listener = 1,
+    #[cfg(unix)]
+    Watch = 2,
+}
+
+const SOURCES: usize = 3;
+
+/// There is no generation in it: a late event only causes an attempt that finds nothing.
+fn token(key: Key, source: Source) -> Token {
+    Token(key.index as usize * SOURCES + source as usize)
+}
+
+/// A watched descriptor.
+#[cfg(unix)]
+struct Watch {
+    task: TaskId,
+    descriptor: std::os::fd::OwnedFd,
 }
 
 impl Portable {
@@ -86,6 +105,8 @@ impl Portable {
             runnable: VecDeque::new(),
             paused: Vec::new(),
             files: Slab::new(),
+            #[cfg(unix)]
+            watches: Slab::new(),
             file_threads: config.file_threads,
             file_pool: None,
             done: Vec::new(),
@@ -105,7 +126,7 @@ impl Portable {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
         }
-        self.take_readiness();
+        self.take_readiness(cx);
         self.resume_listeners();
         self.run(cx);
         Ok(())
@@ -124,13 +145,22 @@ impl Portable {
         self.file_pool = None;
     }
 
-    fn take_readiness(&mut self) {
+    #[cfg_attr(not(unix), expect(unused_variables, reason = "there are no watches"))]
+    fn take_readiness(&mut self, cx: &mut Context<'_>) {
         for event in &self.events {
             if event.token() == WAKER {
                 continue;
             }
-            let index = (event.token().0 / 2) as u32;
-            if event.token().0 % 2 == 1 {
+            let index = (event.token().0 / SOURCES) as u32;
+            let source = event.token().0 % SOURCES;
+            #[cfg(unix)]
+            if source == Source::Watch as usize {
+                if let Some((_, watch)) = self.watches.at_mut(index) {
+                    cx.tasks.mark_ready(watch.task);
+                }
+                continue;
+            }
+            if source == Source::Listener as usize {
                 if let Some((key, listener)) = self.listeners.at_mut(index)
                     && listener.became_ready()
                 {
@@ -206,7 +236,11 @@ impl Portable {
         let key = self.listeners.insert(Listener::new(task, socket));
         let listener = self.listeners.find_mut(key).expect("inserted just now");
         let registry = self.poll.registry();
-        let result = registry.register(&mut listener.socket, token(key, true), Interest::READABLE);
+        let result = registry.register(
+            &mut listener.socket,
+            token(key, Source::Listener),
+            Interest::READABLE,
+        );
         if let Err(error) = result {
             self.listeners.remove(key);
             return Err(error);
@@ -239,7 +273,7 @@ impl Portable {
         let key = self.streams.insert(stream);
         let socket = &mut self.streams.find_mut(key).expect("inserted just now").socket;
         let interest = Interest::READABLE | Interest::WRITABLE;
-        match self.poll.registry().register(socket, token(key, false), interest) {
+        match self.poll.registry().register(socket, token(key, Source::Stream), interest) {
             Ok(()) => Ok(key),
             Err(error) => {
                 self.streams.remove(key);
@@ -280,6 +314,34 @@ impl Portable {
             // The socket is closed now in any case.
             let _ = self.poll.registry().deregister(&mut stream.socket);
             stream.abort(key, cx);
+        }
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn watch(
+        &mut self,
+        task: TaskId,
+        descriptor: std::os::fd::OwnedFd,
+    ) -> io::Result<Key> {
+        use std::os::fd::AsRawFd;
+        let fd = descriptor.as_raw_fd();
+        let key = self.watches.insert(Watch { task, descriptor });
+        let mut source = mio::unix::SourceFd(&fd);
+        let token = token(key, Source::Watch);
+        if let Err(error) = self.poll.registry().register(&mut source, token, Interest::READABLE) {
+            self.watches.remove(key);
+            return Err(error);
+        }
+        Ok(key)
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn unwatch(&mut self, key: Key) {
+        use std::os::fd::AsRawFd;
+        if let Some(watch) = self.watches.remove(key) {
+            let fd = watch.descriptor.as_raw_fd();
+            // The descriptor is closed now in any case.
+            let _ = self.poll.registry().deregister(&mut mio::unix::SourceFd(&fd));
         }
     }
 

@@ -16,6 +16,7 @@
 //! | `File`    | a file operation   | one per operation                      |
 //! | `Alarm`   | none (zero)        | one                                    |
 //! | `Cancel`  | none (zero)        | any number; the result means nothing   |
+//! | `Watch`   | a watch            | one per watch, multishot               |
 //! | `Probe`   | none (zero)        | one, while the engine is made          |
 //!
 //! A slot lives until its last completion was reaped: a stream that is closed stays in its slot
@@ -39,9 +40,10 @@ pub(super) enum Kind {
     Alarm = 6,
     Cancel = 7,
     Probe = 8,
+    Watch = 9,
 }
 
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 9] = [
     Kind::Recv,
     Kind::Send,
     Kind::Connect,
@@ -50,6 +52,7 @@ const KINDS: [Kind; 8] = [
     Kind::Alarm,
     Kind::Cancel,
     Kind::Probe,
+    Kind::Watch,
 ];
 
 const INDEX_BITS: u32 = 32;

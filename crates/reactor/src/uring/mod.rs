@@ -15,6 +15,7 @@ mod keys;
 mod net;
 mod provided;
 mod ring;
+mod watches;
 
 use std::fs::File;
 use std::io;
@@ -37,6 +38,7 @@ use keys::{Kind, NO_SLOT, pack};
 use net::{Listener, Message, Stream};
 use provided::{GROUP, ProvidedBuffers};
 use ring::{Completion, Ring};
+use watches::Watch;
 
 /// How long a dropped reactor waits for the kernel to let go of its memory.
 const SHUT_DOWN_PATIENCE: Duration = Duration::from_secs(30);
@@ -51,6 +53,7 @@ pub(crate) struct Uring {
     listeners: Slab<Listener>,
     files: Slab<FileSlot>,
     operations: Slab<Operation>,
+    watches: Slab<Watch>,
     /// Gather lists not in use.
     #[expect(clippy::vec_box, reason = "the kernel has their addresses while they are in use")]
     messages: Vec<Box<Message>>,
@@ -88,6 +91,7 @@ impl Uring {
             listeners: Slab::new(),
             files: Slab::new(),
             operations: Slab::new(),
+            watches: Slab::new(),
             messages: Vec::new(),
             paused: Vec::new(),
             alarm,
@@ -124,6 +128,7 @@ impl Uring {
             Kind::Connect => self.complete_connect(cx, completion),
             Kind::Accept => self.complete_accept(cx, completion),
             Kind::File => self.complete_file(cx, completion),
+            Kind::Watch => self.complete_watch(cx, completion),
             Kind::Alarm => self.alarm_armed = false,
             Kind::Cancel => {}
             Kind::Probe => unreachable!("probed before there was an engine"),

@@ -18,7 +18,7 @@ const SUBMISSIONS: u32 = 512;
 /// Completions that fit before the kernel has to keep them aside.
 const COMPLETIONS: u32 = 4096;
 /// What the engine cannot do without.
-const OPCODES: [(&str, u8); 10] = [
+const OPCODES: [(&str, u8); 11] = [
     ("accept", opcode::AcceptMulti::CODE),
     ("cancel", opcode::AsyncCancel::CODE),
     ("connect", opcode::Connect::CODE),
@@ -29,6 +29,7 @@ const OPCODES: [(&str, u8); 10] = [
     ("write", opcode::Write::CODE),
     ("fsync", opcode::Fsync::CODE),
     ("fallocate", opcode::Fallocate::CODE),
+    ("poll", opcode::PollAdd::CODE),
 ];
 
 /// One result from the kernel.

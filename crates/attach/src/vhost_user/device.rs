@@ -1,0 +1,64 @@
+//! The disk as all threads of a server see it.
+
+use super::blk::{self, ID_BYTES};
+use farblock_block::{Geometry, Namespace};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// See the module's text.
+pub(super) struct Device {
+    namespace: Arc<dyn Namespace>,
+    read_only: bool,
+    pub(super) queues: usize,
+    pub(super) id: [u8; ID_BYTES],
+    /// The guest wants its writes to be durable when they complete.
+    write_through: AtomicBool,
+}
+
+impl Device {
+    pub(super) fn new(
+        namespace: Arc<dyn Namespace>,
+        queues: usize,
+        serial: &str,
+        read_only: bool,
+    ) -> Device {
+        let mut id = [0; ID_BYTES];
+        id[..serial.len()].copy_from_slice(serial.as_bytes());
+        let write_through = AtomicBool::new(false);
+        let device = Device { namespace, read_only, queues, id, write_through };
+        device.reset();
+        device
+    }
+
+    pub(super) fn namespace(&self) -> &dyn Namespace {
+        &*self.namespace
+    }
+
+    /// Sizes and abilities, as of now.
+    pub(super) fn geometry(&self) -> Geometry {
+        let mut geometry = self.namespace.geometry();
+        geometry.read_only |= self.read_only;
+        geometry
+    }
+
+    /// As it is before a driver has its say: a cache where there is one.
+    pub(super) fn reset(&self) {
+        self.set_writeback(self.geometry().volatile_cache);
+    }
+
+    pub(super) fn set_writeback(&self, writeback: bool) {
+        self.write_through.store(!writeback, Ordering::Relaxed);
+    }
+
+    pub(super) fn write_through(&self) -> bool {
+        self.write_through.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn features(&self) -> u64 {
+        blk::features(&self.geometry(), self.queues)
+    }
+
+    pub(super) fn config_space(&self) -> Vec<u8> {
+        blk::config_space(&self.geometry(), self.queues, !self.write_through())
+    }
+}

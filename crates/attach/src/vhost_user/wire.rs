@@ -1,0 +1,188 @@
+//! The vhost-user protocol as bytes: messages with descriptors, on a Unix socket.
+//!
+//! The `vhost` crate has the protocol, too, but its back end keeps the channel to the monitor to
+//! itself and cannot tell it that the configuration has changed, which is how a guest learns of a
+//! disk's new size. Its front end plays the monitor in the tests.
+
+use super::limits;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// Requests of a monitor (`VhostUserRequest`).
+pub(super) mod code {
+    pub(crate) const GET_FEATURES: u32 = 1;
+    pub(crate) const SET_FEATURES: u32 = 2;
+    pub(crate) const SET_OWNER: u32 = 3;
+    pub(crate) const RESET_OWNER: u32 = 4;
+    pub(crate) const SET_MEM_TABLE: u32 = 5;
+    pub(crate) const SET_VRING_NUM: u32 = 8;
+    pub(crate) const SET_VRING_ADDR: u32 = 9;
+    pub(crate) const SET_VRING_BASE: u32 = 10;
+    pub(crate) const GET_VRING_BASE: u32 = 11;
+    pub(crate) const SET_VRING_KICK: u32 = 12;
+    pub(crate) const SET_VRING_CALL: u32 = 13;
+    pub(crate) const SET_VRING_ERR: u32 = 14;
+    pub(crate) const GET_PROTOCOL_FEATURES: u32 = 15;
+    pub(crate) const SET_PROTOCOL_FEATURES: u32 = 16;
+    pub(crate) const GET_QUEUE_NUM: u32 = 17;
+    pub(crate) const SET_VRING_ENABLE: u32 = 18;
+    pub(crate) const SET_BACKEND_REQ_FD: u32 = 21;
+    pub(crate) const GET_CONFIG: u32 = 24;
+    pub(crate) const SET_CONFIG: u32 = 25;
+    pub(crate) const GET_INFLIGHT_FD: u32 = 31;
+    pub(crate) const SET_INFLIGHT_FD: u32 = 32;
+}
+
+/// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`, the one message of ours that is no answer.
+const CONFIG_CHANGE: u32 = 2;
+
+/// `VHOST_USER_F_PROTOCOL_FEATURES`, among the device's features.
+pub(super) const F_PROTOCOL_FEATURES: u64 = 1 << 30;
+
+/// `VHOST_USER_PROTOCOL_F_...`
+pub(super) mod protocol {
+    pub(crate) const MQ: u64 = 1 << 0;
+    pub(crate) const REPLY_ACK: u64 = 1 << 3;
+    pub(crate) const BACKEND_REQ: u64 = 1 << 5;
+    pub(crate) const CONFIG: u64 = 1 << 9;
+    pub(crate) const INFLIGHT_SHMFD: u64 = 1 << 12;
+    pub(crate) const ALL: u64 = MQ | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD;
+}
+
+const HEADER_BYTES: usize = 12;
+const VERSION: u32 = 1;
+const VERSION_MASK: u32 = 3;
+const REPLY: u32 = 1 << 2;
+const NEED_REPLY: u32 = 1 << 3;
+
+/// A message of a monitor.
+pub(super) struct Message {
+    pub(super) code: u32,
+    pub(super) need_reply: bool,
+    pub(super) body: Vec<u8>,
+    pub(super) descriptors: Vec<OwnedFd>,
+}
+
+fn malformed(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+/// The next message; none at the end of the connection. Blocks.
+pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<Message>> {
+    let mut header = [0; HEADER_BYTES];
+    let mut descriptors = Vec::new();
+    let first = receive_with_descriptors(stream, &mut header, &mut descriptors)?;
+    if first == 0 {
+        return Ok(None);
+    }
+    (&*stream).read_exact(&mut header[first..])?;
+    let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
+    let (code, flags, size) = (word(0), word(4), word(8) as usize);
+    if flags & VERSION_MASK != VERSION || flags & REPLY != 0 {
+        return Err(malformed("it speaks another version of the protocol"));
+    }
+    if size > limits::MAX_MESSAGE_BYTES {
+        return Err(malformed("a message is too long"));
+    }
+    let mut body = vec![0; size];
+    (&*stream).read_exact(&mut body)?;
+    Ok(Some(Message { code, need_reply: flags & NEED_REPLY != 0, body, descriptors }))
+}
+
+/// Descriptors come with the first byte of a message.
+fn receive_with_descriptors(
+    stream: &UnixStream,
+    bytes: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(limits::MAX_REGIONS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let slices = &mut [IoSliceMut::new(bytes)];
+        match rustix::net::recvmsg(stream, slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => break result?,
+        }
+    };
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    if received.flags.contains(rustix::net::ReturnFlags::CTRUNC) {
+        return Err(malformed("a message has too many descriptors"));
+    }
+    Ok(received.bytes)
+}
+
+/// Answers a request, perhaps with a descriptor.
+pub(super) fn reply(
+    stream: &UnixStream,
+    code: u32,
+    body: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    send(stream, code, VERSION | REPLY, body, descriptor)
+}
+
+/// Tells a monitor, on the channel that it gave for this, to look at the configuration again. It
+/// does not have to answer.
+pub(super) fn notify_config_change(channel: &UnixStream) -> io::Result<()> {
+    send(channel, CONFIG_CHANGE, VERSION, &[], None)
+}
+
+fn send(
+    stream: &UnixStream,
+    code: u32,
+    flags: u32,
+    body: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+    bytes.extend(code.to_le_bytes());
+    bytes.extend(flags.to_le_bytes());
+    bytes.extend((body.len() as u32).to_le_bytes());
+    bytes.extend(body);
+    let rights = descriptor.map(|descriptor| [descriptor]);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if let Some(rights) = &rights {
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(rights)), "there is space for one");
+    }
+    // A few bytes into an empty socket: they go all at once or not at all.
+    let slices = &[IoSlice::new(&bytes)];
+    let sent = rustix::net::sendmsg(stream.as_fd(), slices, &mut ancillary, SendFlags::NOSIGNAL)?;
+    if sent < bytes.len() {
+        return Err(io::ErrorKind::WriteZero.into());
+    }
+    Ok(())
+}
+
+/// Reads the fields of a message's body, one after the other.
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let (taken, rest) = self.0.split_first_chunk::<N>().ok_or("a message is too short")?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    pub(super) fn u16(&mut self) -> Result<u16, String> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, String> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, String> {
+        self.take().map(u64::from_le_bytes)
+    }
+}

@@ -1,0 +1,204 @@
+//! Back ends and monitors that go away with requests under way.
+#![cfg(target_os = "linux")]
+
+mod vhost_support;
+
+use farblock_attach::vhost_user::Server;
+use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
+use farblock_reactor::{Reactor, TaskId, Waker};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use vhost::VhostBackend;
+use vhost_support::*;
+
+/// A namespace that holds its operations back until it is told to let them go.
+struct Gate {
+    inner: Arc<dyn Namespace>,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    open: AtomicBool,
+    submitted: AtomicUsize,
+    /// Where writes went, in the order of their submission.
+    writes: Mutex<Vec<u64>>,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+impl State {
+    fn open(&self) {
+        self.open.store(true, Ordering::SeqCst);
+        self.wakers.lock().expect("a lock").iter().for_each(Waker::wake);
+    }
+
+    fn submitted(&self) -> usize {
+        self.submitted.load(Ordering::SeqCst)
+    }
+}
+
+impl Gate {
+    fn around(inner: &Arc<dyn Namespace>) -> (Arc<dyn Namespace>, Arc<State>) {
+        let state = Arc::<State>::default();
+        (Arc::new(Gate { inner: Arc::clone(inner), state: Arc::clone(&state) }), state)
+    }
+}
+
+impl Namespace for Gate {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        let inner = self.inner.open(reactor, parent)?;
+        self.state.wakers.lock().expect("a lock").push(reactor.waker(parent));
+        Ok(Box::new(GateQueue { inner, state: Arc::clone(&self.state), held: Vec::new() }))
+    }
+}
+
+struct GateQueue {
+    inner: Box<dyn Queue>,
+    state: Arc<State>,
+    held: Vec<Op>,
+}
+
+impl Queue for GateQueue {
+    fn submit(&mut self, op: Op) {
+        self.state.submitted.fetch_add(1, Ordering::SeqCst);
+        if op.command.writes() {
+            self.state.writes.lock().expect("a lock").push(op.lba);
+        }
+        self.held.push(op);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        if self.state.open.load(Ordering::SeqCst) {
+            self.held.drain(..).for_each(|op| self.inner.submit(op));
+        }
+        self.inner.poll(done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.held.len() + self.inner.in_flight()
+    }
+}
+
+impl Drop for GateQueue {
+    fn drop(&mut self) {
+        self.held.drain(..).for_each(|op| drop(op.abandon()));
+    }
+}
+
+/// A server that is given up with requests under way, as if it had been killed: its successor
+/// carries them out, in their order, and the guest gets each of them once.
+#[test]
+fn a_successor_goes_on() {
+    for engine in ENGINES {
+        let inner = disk("mem:1MiB", 512);
+        let (gate, state) = Gate::around(&inner);
+        let mut served = serve(engine, gate);
+        let mut vm = served.boot();
+        // One that is done before, so that not everything begins at zero.
+        state.open();
+        assert_eq!(vm.store(100, &[9; 512]), OK);
+        state.open.store(false, Ordering::SeqCst);
+        let sectors = [7_u64, 3, 5, 1];
+        let mut open = Vec::new();
+        for (index, &sector) in sectors.iter().enumerate() {
+            let at = DATA + 4096 * (index as u64 + 1);
+            vm.write(at, &[sector as u8; 512]);
+            open.push((vm.submit(0, OUT, sector, &[(at, 512)]), sector));
+        }
+        eventually("all are under way", || state.submitted() == 5);
+        // Nobody waits for operations that never end, longer than for a while.
+        served.server.take().expect("it runs").stop().expect("it stops");
+        assert_eq!(vm.used_within(0, Duration::ZERO), None);
+        vm.disconnect();
+
+        let (gate, state) = Gate::around(&inner);
+        state.open();
+        served.server = Some(Server::start(&served.config, gate).expect("it starts"));
+        // QEMU names the index of the used ring here; ours is as far as that.
+        vm.attach(&served, u64::MAX);
+        for _ in 0..sectors.len() {
+            let (id, written) = vm.used(0).expect("an answer");
+            assert_eq!(written, 1);
+            assert!(open.iter().any(|&((head, _), _)| u32::from(head) == id));
+        }
+        assert_eq!(*state.writes.lock().expect("a lock"), sectors, "in their order");
+        assert!(vm.rings[0].call.read().is_ok(), "the guest is told");
+        assert_eq!(vm.used_within(0, Duration::from_millis(100)), None, "each once");
+        for ((_, status), sector) in open {
+            assert_eq!(vm.read(status, 1), [OK]);
+            assert_eq!(vm.load(sector, 512), [sector as u8; 512]);
+        }
+        served.stop();
+    }
+}
+
+/// A monitor that goes away and comes back: what was under way is waited for without a touch of its
+/// memory, and then done again.
+#[test]
+fn a_monitor_comes_back() {
+    for engine in ENGINES {
+        let (gate, state) = Gate::around(&disk("mem:1MiB", 512));
+        let served = serve(engine, gate);
+        let mut vm = served.boot();
+        vm.write(DATA, &[4; 512]);
+        let (_, status) = vm.submit(0, IN, 0, &[(DATA, 512)]);
+        eventually("it is under way", || state.submitted() == 1);
+        vm.disconnect();
+        std::thread::sleep(Duration::from_millis(100));
+        state.open();
+        eventually("it is gone", || !served.server.as_ref().expect("it runs").is_connected());
+        assert_eq!(vm.used_within(0, Duration::from_millis(50)), None);
+        assert_eq!(vm.read(DATA, 512), [4; 512], "nobody else touches the guest's memory");
+        vm.attach(&served, u64::MAX);
+        assert_eq!(vm.used(0).map(|used| used.1), Some(513));
+        assert_eq!((vm.read(status, 1), vm.read(DATA, 512)), (vec![OK], vec![0; 512]));
+        assert_eq!(state.submitted(), 2);
+        served.stop();
+    }
+}
+
+/// A ring that is stopped finishes what it has taken, and says where it is.
+#[test]
+fn a_ring_is_stopped_and_started() {
+    for engine in ENGINES {
+        let served = serve(engine, disk("delay:50ms,mem:1MiB", 512));
+        let mut vm = served.boot();
+        for _ in 0..3 {
+            vm.submit(0, IN, 0, &[(DATA, 512)]);
+        }
+        eventually("they are taken", || vm.used_index(0) > 0 || vm.rings[0].kick.read().is_ok());
+        std::thread::sleep(Duration::from_millis(20));
+        let base = vm.frontend().get_vring_base(0).expect("a base") as u16;
+        assert_eq!(vm.used_index(0), base, "nothing is under way any more");
+        vm.submit(0, IN, 0, &[(DATA, 512)]);
+        let so_far = (0..base).map(|_| vm.used(0)).collect::<Vec<_>>();
+        assert!(so_far.iter().all(Option::is_some));
+        assert_eq!(vm.used_within(0, Duration::from_millis(100)), None, "it stands still");
+        vm.start(0, base);
+        assert!(vm.used(0).is_some(), "it goes on");
+        served.stop();
+    }
+}
+
+/// Requests that were taken are answered before a server ends.
+#[test]
+fn a_stop_answers() {
+    for engine in ENGINES {
+        let served = serve(engine, disk("delay:100ms,mem:1MiB", 512));
+        let mut vm = served.boot();
+        vm.submit(0, OUT, 0, &[(DATA, 512)]);
+        vm.submit(1, OUT, 1, &[(DATA, 512)]);
+        std::thread::sleep(Duration::from_millis(50));
+        served.stop();
+        assert_eq!((vm.used_index(0), vm.used_index(1)), (1, 1));
+    }
+}

@@ -1,0 +1,98 @@
+//! Watched descriptors of the io_uring engine: polls that go on until they are cancelled.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use io_uring::opcode;
+use io_uring::types::Fd;
+
+use super::keys::{Kind, pack};
+use super::{Completion, Uring};
+use crate::engine::Context;
+use crate::event::TaskId;
+use crate::slab::Key;
+
+/// ```text
+/// Armed ──unwatch──> Cancelled ──last completion──> (gone)
+///   └───error, hang-up───> Ended ──unwatch──> (gone)
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// The kernel polls.
+    Armed,
+    /// Nobody wants to know any more; the kernel does not know that yet.
+    Cancelled,
+    /// Nothing more can come.
+    Ended,
+}
+
+pub(super) struct Watch {
+    task: TaskId,
+    descriptor: OwnedFd,
+    state: State,
+}
+
+impl Uring {
+    pub(crate) fn watch(&mut self, task: TaskId, descriptor: OwnedFd) -> io::Result<Key> {
+        refuse_files(&descriptor)?;
+        let key = self.watches.insert(Watch { task, descriptor, state: State::Armed });
+        self.arm_watch(key);
+        Ok(key)
+    }
+
+    /// The slot, and with it the descriptor, stays until the kernel has let go of it.
+    pub(crate) fn unwatch(&mut self, key: Key) {
+        let Some(watch) = self.watches.find_mut(key) else { return };
+        match watch.state {
+            State::Armed => {
+                watch.state = State::Cancelled;
+                self.cancel(Kind::Watch, key);
+            }
+            State::Cancelled => {}
+            State::Ended => drop(self.watches.remove(key)),
+        }
+    }
+
+    fn arm_watch(&mut self, key: Key) {
+        let watch = self.watches.find(key).expect("armed while it is there");
+        let fd = Fd(watch.descriptor.as_raw_fd());
+        let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();
+        // SAFETY: a poll refers to no memory; the descriptor is open until its last completion.
+        unsafe { self.ring.push(entry.user_data(pack(Kind::Watch, key))) };
+    }
+
+    pub(super) fn complete_watch(&mut self, cx: &mut Context<'_>, completion: Completion) {
+        let key = completion.key;
+        let watch = self.watches.find_mut(key).expect("in flight until now");
+        if watch.state == State::Cancelled {
+            if !completion.more() {
+                self.watches.remove(key);
+            }
+            return;
+        }
+        cx.tasks.mark_ready(watch.task);
+        if completion.more() {
+            return;
+        }
+        // The kernel may end a poll because it was short of something: ask again. What was written
+        // in between is seen then, since nobody reads the descriptor.
+        let hung_up = (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) as usize;
+        if completion.result().is_ok_and(|events| events & hung_up == 0) {
+            self.arm_watch(key);
+        } else {
+            watch.state = State::Ended;
+        }
+    }
+}
+
+/// What is always readable would be reported without an end.
+fn refuse_files(descriptor: &OwnedFd) -> io::Result<()> {
+    use rustix::fs::FileType;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(descriptor)?.st_mode);
+    match kind {
+        FileType::RegularFile | FileType::Directory | FileType::BlockDevice => {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "a file is always readable"))
+        }
+        _ => Ok(()),
+    }
+}

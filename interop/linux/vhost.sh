@@ -1,0 +1,162 @@
+#!/bin/bash
+# vhost.sh FARBLOCK FOLDER: farblock's vhost-user back end and the Linux kernel's virtio-blk driver,
+# in a guest of QEMU's. FARBLOCK is the program, FOLDER has vhost_serve (cargo build --release -p
+# farblock-attach --examples). The disks with 512 and 4096-byte blocks are namespaces that
+# `farblock serve` serves; under load, their back ends are killed and started again, and then the
+# servers are.
+# Runs setup.sh first. Prints what holds. Exit code: 0 all holds, 1 something does not, 2 misuse.
+set -Eeuo pipefail
+. "$(dirname "$0")/place.sh"
+
+[ $# = 2 ] || die "usage: vhost.sh FARBLOCK FOLDER"
+[ -x "$1" ] || die "there is no program $1; build farblock."
+[ -x "$2/vhost_serve" ] || die "there is no $2/vhost_serve; build farblock-attach's examples."
+farblock=$(realpath -- "$1")
+vhost_serve=$(realpath -- "$2")/vhost_serve
+nqn=nqn.2026-11.org.farblock:vhost
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/farblock-vhost.XXXXXX")
+declare -A targets  # process ids by block size
+declare -A backends # process ids by label
+guest=              # process id
+# shellcheck disable=SC2317 # called by the trap
+clean_up() {
+    local code=$?
+    trap - EXIT
+    [ -z "$guest" ] || kill "$guest" 2>/dev/null || true
+    kill "${targets[@]}" "${backends[@]}" 2>/dev/null || true
+    wait
+    if [ $code = 0 ]; then rm -rf "$work"; else echo "vhost.sh: the logs are in $work" >&2; fi
+    exit $code
+}
+trap clean_up EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+fail() {
+    echo "FAIL: $*" >&2
+    exit 1
+}
+
+"$linux_dir/setup.sh"
+
+# until_line FILE EXPRESSION: waits for a line, and prints what sed makes of it.
+until_line() {
+    local try line
+    for ((try = 0; try < 200; try++)); do
+        line=$(sed -n "$2" "$1" | head -n 1)
+        [ -z "$line" ] || break
+        sleep 0.1
+    done
+    [ -n "$line" ] || { cat "$1" >&2; fail "$1 does not say $2"; }
+    echo "$line"
+}
+
+# target BLOCK ADDRESS: serves a file of 64 MiB; its address in address.
+target() {
+    truncate -s 64M "$work/disk-$1"
+    : >"$work/target-$1.log"
+    "$farblock" serve "$work/disk-$1" --listen "$2" --nqn "$nqn-$1" --block-size "$1" \
+        >>"$work/target-$1.log" 2>&1 &
+    targets[$1]=$!
+    address=$(until_line "$work/target-$1.log" 's#.*\(127\.0\.0\.1:[1-9][0-9]*\).*#\1#p')
+}
+
+# start LABEL DISK ARGUMENT...: a back end with that serial number.
+start() {
+    local label=$1 disk=$2
+    shift 2
+    [ -p "$work/$label.in" ] || mkfifo "$work/$label.in"
+    : >"$work/$label.log"
+    # Open for reading and writing: it never ends while this script runs.
+    "$vhost_serve" "$disk" "$work/$label.sock" --serial "$label" --queues 2 "$@" \
+        <>"$work/$label.in" >>"$work/$label.log" 2>&1 &
+    backends[$label]=$!
+    until_line "$work/$label.log" '/^ready/p' >/dev/null
+}
+
+declare -A addresses disks engines=([512]=uring [4096]=portable)
+for block in 512 4096; do
+    target $block 127.0.0.1:0
+    addresses[$block]=$address
+    disks[$block]="nvme+tcp://$address/$nqn-$block?ns=1"
+    start remote-$block "${disks[$block]}" --engine ${engines[$block]}
+done
+start read-only mem:64MiB --read-only
+start local mem:64MiB --block 4096
+
+memory=1536
+arguments="-object memory-backend-memfd,id=mem,size=${memory}M,share=on -machine memory-backend=mem"
+for label in remote-512 remote-4096 read-only local; do
+    arguments+=" -chardev socket,id=$label,path=$work/$label.sock,reconnect=1"
+    arguments+=" -device vhost-user-blk-pci,chardev=$label,num-queues=2"
+done
+guest_log=$work/guest.log
+MEM=$memory QEMU_ARGS=$arguments TIMEOUT=900 "$linux_dir/guest.sh" "$linux_dir/jobs/vhost.sh" \
+    >"$guest_log" 2>&1 &
+guest=$!
+tail -n +1 -f "$guest_log" --pid=$guest &
+
+# kill_and_restart ROUND: both remote back ends, one after the other.
+kill_and_restart() {
+    local block
+    for block in 512 4096; do
+        sleep 2
+        ! grep -q '^DONE' "$guest_log" || fail "the load ended before kill $1"
+        kill -9 "${backends[remote-$block]}"
+        wait "${backends[remote-$block]}" 2>/dev/null || true
+        sleep 1
+        start remote-$block "${disks[$block]}" --engine ${engines[$block]}
+        echo "vhost.sh: round $1: remote-$block was killed and is back"
+    done
+}
+
+# Both targets are away for three seconds.
+cut() {
+    local block
+    sleep 2
+    ! grep -q '^DONE' "$guest_log" || fail "the load ended before the targets were killed"
+    for block in 512 4096; do
+        kill -9 "${targets[$block]}"
+        wait "${targets[$block]}" 2>/dev/null || true
+    done
+    sleep 3
+    for block in 512 4096; do target $block "${addresses[$block]}"; done
+    echo "vhost.sh: the targets were killed and are back"
+    sleep 2
+    ! grep -q '^DONE' "$guest_log" || fail "the load ended before the targets were back"
+}
+
+# Does what the guest asks for, until it ends.
+done_lines=0
+while kill -0 $guest 2>/dev/null; do
+    mapfile -t lines < <(grep '^DO ' "$guest_log" | tr -d '\r' || true)
+    for line in "${lines[@]:$done_lines}"; do
+        done_lines=$((done_lines + 1))
+        case $line in
+        "DO resize "*)
+            read -r _ _ label bytes <<<"$line"
+            echo "resize $bytes" >"$work/$label.in"
+            ;;
+        "DO kill")
+            for round in 1 2 3; do kill_and_restart $round; done
+            cut
+            ;;
+        *) fail "the guest asks for '$line'" ;;
+        esac
+    done
+    sleep 0.1
+done
+code=0
+wait $guest || code=$?
+guest=
+[ $code = 0 ] || fail "the guest's job ended with $code"
+[ $done_lines = 3 ] || fail "the guest asked for $done_lines things, not 3"
+
+for label in "${!backends[@]}"; do
+    echo >"$work/$label.in"
+    wait "${backends[$label]}" || { cat "$work/$label.log" >&2; fail "$label did not end well"; }
+done
+backends=()
+if grep -i panicked "$work"/*.log; then exit 1; fi
+echo "vhost.sh: all holds: $(grep -c '^ok: ' "$guest_log") checks"
