@@ -9,4 +9,7 @@
 //!
 //! Choosing a way, supervising it and remembering it across a restart are the command line's work.
 
+pub mod limits;
 pub mod nbd;
+mod pieces;
+mod writes;
