@@ -30,6 +30,10 @@ const WITHOUT_IO: &[(&str, &[&str])] =
 /// The one crate that talks to the kernel.
 const MAY_BE_UNSAFE: &[&str] = &["reactor"];
 
+/// Single files that do. Loop devices are nothing for an event loop, and no crate offers their
+/// calls with a block size and direct I/O.
+const MAY_BE_UNSAFE_FILES: &[&str] = &["attach/src/fuse/loop_device/ioctl.rs"];
+
 const MAX_FILE_LINES: usize = 800;
 const MAX_COLUMNS: usize = 100;
 
@@ -114,6 +118,9 @@ fn the_protocol_does_no_io() {
 fn unsafe_is_where_the_kernel_is() {
     for (name, _) in ARROWS.iter().filter(|(name, _)| !MAY_BE_UNSAFE.contains(name)) {
         for (path, text) in sources(&crates().join(name).join("src")) {
+            if MAY_BE_UNSAFE_FILES.iter().any(|file| path.ends_with(file)) {
+                continue;
+            }
             let found = ["unsafe {", "unsafe impl", "unsafe fn"].iter().any(|u| text.contains(u));
             assert!(!found, "{} has unsafe code", path.display());
         }
