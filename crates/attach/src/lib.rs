@@ -9,6 +9,11 @@
 //!
 //! Choosing a way, supervising it and remembering it across a restart are the command line's work.
 
+#[cfg(target_os = "linux")]
+pub mod fuse;
+pub mod limits;
 pub mod nbd;
+mod pieces;
 #[cfg(target_os = "linux")]
 pub mod vhost_user;
+mod writes;

@@ -157,3 +157,11 @@ fn another_size() {
     eventually("it is smaller", || client.call(0, READ, 512, 512).errno == EINVAL);
     assert_eq!(client.call(0, READ, 0, 512).errno, 0);
 }
+
+#[test]
+fn a_stopped_server_gives_the_namespace_up() {
+    let namespace = disk("mem:1MiB", 512);
+    let server = serve(ENGINES[0], Arc::clone(&namespace));
+    server.stop().expect("it stops");
+    assert_eq!(Arc::strong_count(&namespace), 1);
+}

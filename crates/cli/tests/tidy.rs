@@ -31,6 +31,10 @@ const WITHOUT_IO: &[(&str, &[&str])] =
 /// Which crates may have `unsafe` code, and why.
 const MAY_BE_UNSAFE: &[(&str, &str)] = &[("reactor", "the kernel"), ("capi", "a foreign ABI")];
 
+/// Single files that do. Loop devices are nothing for an event loop, and no crate offers their
+/// calls with a block size and direct I/O.
+const MAY_BE_UNSAFE_FILES: &[&str] = &["attach/src/fuse/loop_device/ioctl.rs"];
+
 const MAX_FILE_LINES: usize = 800;
 const MAX_COLUMNS: usize = 100;
 
@@ -116,6 +120,9 @@ fn unsafe_is_where_it_has_to_be() {
     let may = |name: &str| MAY_BE_UNSAFE.iter().any(|(allowed, _)| *allowed == name);
     for (name, _) in ARROWS.iter().filter(|(name, _)| !may(name)) {
         for (path, text) in sources(&crates().join(name).join("src")) {
+            if MAY_BE_UNSAFE_FILES.iter().any(|file| path.ends_with(file)) {
+                continue;
+            }
             let found = ["unsafe {", "unsafe impl", "unsafe fn"].iter().any(|u| text.contains(u));
             assert!(!found, "{} has unsafe code", path.display());
         }

@@ -9,12 +9,13 @@
 //!   loop uses at most so many times the CPU of its work, however the work is spread; and without
 //!   work it never spins.
 //! - **Confidence.** A spin that finds something soon adds to it. One that finds nothing takes
-//!   more, and so does one that took longer than the work before it: a loop that is idle for the most
-//!   part does with a fraction of the CPU by sleeping. At zero, spinning stops until sleeps in a
-//!   row turn out to be so short that it would have found something. If confidence is lost again
-//!   before it was full, the next trial needs many more short sleeps. So a load for which spinning
-//!   does not pay, such as more threads than processors, is left in peace; one that changes gets
-//!   its chance again; and a single interruption, such as every virtual machine has, does little.
+//!   more, and so does one that took longer than the work before it: a loop that is idle for the
+//!   most part does with a fraction of the CPU by sleeping. At zero, spinning stops until sleeps
+//!   in a row turn out to be so short that it would have found something. If confidence is lost
+//!   again before it was full, the next trial needs many more short sleeps. So a load for which
+//!   spinning does not pay, such as more threads than processors, is left in peace; one that
+//!   changes gets its chance again; and a single interruption, such as every virtual machine has,
+//!   does little.
 
 use std::time::Duration;
 

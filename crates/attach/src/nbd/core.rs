@@ -7,7 +7,7 @@ use super::connection::{Connection, ConnectionKey, Slot, token_owner};
 use super::limits;
 use super::negotiate::Export;
 use super::shared::{Message, Shared};
-use super::writes::{Arbiter, Gate, Order, Report};
+use crate::writes::{Arbiter, Gate, Order, Report};
 use farblock_block::{Completion, Op, Queue};
 use farblock_reactor::{Reactor, TaskId};
 use std::collections::HashMap;
@@ -199,7 +199,7 @@ impl Core {
                 self.connections[key.0 as usize]
                     .as_mut()
                     .expect("a connection outlives its operations")
-                    .complete(&mut self.cx, (slot, piece), completion.result, completion.buffer);
+                    .complete(&mut self.cx, (slot, piece), completion);
             }
             if std::mem::take(&mut self.cx.merged) {
                 self.merge();

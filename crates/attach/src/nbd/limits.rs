@@ -1,5 +1,6 @@
 //! Every limit of the server, with its unit.
 
+pub use crate::limits::{MERGES_PER_TURN, PIECE_BYTES};
 use std::time::Duration;
 
 /// Connections that a server holds at once; one more is closed at accept.
@@ -10,10 +11,6 @@ pub const MAX_THREADS: usize = 64;
 
 /// Data that one read or write moves at most, in bytes: what the specification has clients expect.
 pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
-
-/// Data that one block operation moves at most, in bytes, so that the buffers of large requests
-/// come from the pool. Larger requests become several operations.
-pub const PIECE_BYTES: u32 = 1 << 20;
 
 /// Block operations of one request.
 pub const MAX_PIECES: u32 = 1 << 14;
@@ -54,9 +51,6 @@ pub const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time that a stopping server gives accepted requests to finish.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Unaligned writes that a thread carries out while all other writes wait.
-pub const MERGES_PER_TURN: usize = 32;
 
 /// Rounds of completions and answers before the event loop is looked at again: a namespace that
 /// completes at once must not keep a thread from everything else.

@@ -35,7 +35,6 @@ mod request;
 mod server;
 mod shared;
 mod wire;
-mod writes;
 
 pub use address::{Address, ListenError};
 pub use server::{Config, Server, StartError, THREAD_NAME_PREFIX};

@@ -9,6 +9,7 @@
 
 use super::limits;
 use super::wire::{self, Reader, flag, handshake, info, option, reply};
+use crate::pieces::piece_blocks;
 use farblock_block::Geometry;
 
 /// What a client can know about an export.
@@ -61,12 +62,6 @@ pub(super) fn max_payload_bytes(geometry: &Geometry) -> u32 {
     let bytes = pieces * u64::from(geometry.block_size);
     // The smaller of them is a multiple of every block size, or of this one.
     bytes.min(u64::from(limits::MAX_PAYLOAD_BYTES)) as u32
-}
-
-/// Blocks that one operation moves at most.
-pub(super) fn piece_blocks(geometry: &Geometry) -> u32 {
-    let blocks = limits::PIECE_BYTES / geometry.block_size;
-    if geometry.max_blocks == 0 { blocks } else { blocks.min(geometry.max_blocks) }
 }
 
 /// What was agreed on.

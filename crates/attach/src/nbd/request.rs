@@ -1,9 +1,8 @@
 //! Requests: from 28 bytes to block operations, and back to an error number.
 
-use super::negotiate::{Agreement, max_payload_bytes, piece_blocks};
+use super::negotiate::{Agreement, max_payload_bytes};
 use super::wire::{self, Reader, command, command_flag, errno};
 use farblock_block::{BlockError, Command, Geometry};
-use farblock_reactor::Buffer;
 
 /// A request as it was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,57 +135,10 @@ impl Refusal {
     }
 }
 
-/// A part of a request: what one block operation does.
-pub(super) struct Piece {
-    pub(super) lba: u64,
-    pub(super) blocks: u32,
-    /// Where in the first block the request's bytes begin. Only a piece of one block has less than
-    /// all of it.
-    pub(super) start: u32,
-    /// The request's bytes.
-    pub(super) length: u32,
-    /// The data, of whole blocks.
-    pub(super) buffer: Option<Buffer>,
-    /// The block that a part of is to be written is being read.
-    pub(super) reading: bool,
-}
-
-impl Piece {
-    /// Whether it has less than whole blocks.
-    pub(super) fn is_part(&self, block_size: u32) -> bool {
-        self.length < block_size
-    }
-}
-
-/// Cuts a request's range into pieces: whole blocks, as many as one operation takes, and what is
-/// less than a block before and after them. Appends them in order.
-pub(super) fn cut(command: Command, header: &Header, geometry: &Geometry, pieces: &mut Vec<Piece>) {
-    let block_size = geometry.block_size;
-    let most = if command.moves_data() { piece_blocks(geometry) } else { u32::MAX };
-    let (mut offset, mut left) = (header.offset, header.length);
-    while left > 0 {
-        // A block size is a power of two that fits into 32 bits.
-        let start = (offset & u64::from(block_size - 1)) as u32;
-        let blocks = if start > 0 || left < block_size { 1 } else { (left / block_size).min(most) };
-        let length = if blocks == 1 { (block_size - start).min(left) } else { blocks * block_size };
-        let lba = offset / u64::from(block_size);
-        let piece = Piece { lba, blocks, start, length, buffer: None, reading: false };
-        // Nobody asked for all of the block to be given back.
-        if command != Command::Deallocate || !piece.is_part(block_size) {
-            pieces.push(piece);
-        }
-        offset += u64::from(length);
-        left -= length;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn header(code: u16, offset: u64, length: u32) -> Header {
-        Header { flags: 0, code, cookie: 1, offset, length }
-    }
+    use crate::pieces::cut;
 
     #[test]
     fn a_header_is_read_as_it_was_sent() {
@@ -206,54 +158,6 @@ mod tests {
         assert_eq!(Header::parse(&bytes), None);
     }
 
-    /// Pieces cover the range once, in order, and none is more than it may be.
-    #[test]
-    fn pieces_cover_the_range() {
-        for (block_size, max_blocks) in [(512, 0), (512, 3), (4096, 0), (4096, 1), (65_536, 7)] {
-            let geometry = Geometry { max_blocks, ..Geometry::new(block_size, 1 << 40) };
-            for (command, code) in
-                [(Command::Write, 1), (Command::Deallocate, 4), (Command::Read, 0)]
-            {
-                for offset in [0, 1, 511, 512, 4095, 65_536, 1 << 40] {
-                    for length in [0, 1, 511, 512, 513, 4096, 100_000, 3 << 20] {
-                        check_pieces(&geometry, command, &header(code, offset, length));
-                    }
-                }
-            }
-        }
-    }
-
-    fn check_pieces(geometry: &Geometry, command: Command, header: &Header) {
-        let block_size = u64::from(geometry.block_size);
-        let mut pieces = Vec::new();
-        cut(command, header, geometry, &mut pieces);
-        let (mut at, mut covered) = (header.offset, 0);
-        for piece in &pieces {
-            let begin = piece.lba * block_size + u64::from(piece.start);
-            if command == Command::Deallocate {
-                assert_eq!(piece.length, piece.blocks * geometry.block_size, "whole blocks only");
-                assert!(begin >= at && begin - at < block_size);
-            } else {
-                assert_eq!(begin, at);
-                assert!(piece.blocks <= piece_blocks(geometry));
-            }
-            if piece.is_part(geometry.block_size) {
-                assert_eq!(piece.blocks, 1);
-            } else {
-                assert_eq!((piece.start, piece.length), (0, piece.blocks * geometry.block_size));
-            }
-            assert!(u64::from(piece.start + piece.length) <= u64::from(piece.blocks) * block_size);
-            at = begin + u64::from(piece.length);
-            covered += u64::from(piece.length);
-        }
-        let left = header.offset + u64::from(header.length) - at;
-        if command == Command::Deallocate {
-            assert!(left < 2 * block_size, "{left} bytes are not given back");
-        } else {
-            assert_eq!((left, covered), (0, u64::from(header.length)));
-        }
-    }
-
     /// However small the pieces, there are few enough to be numbered.
     #[test]
     fn the_largest_request_has_few_enough_pieces() {
@@ -262,7 +166,7 @@ mod tests {
             let most = max_payload_bytes(&geometry);
             assert!(most.is_multiple_of(block_size) && most >= 1 << 20);
             let mut pieces = Vec::new();
-            cut(Command::Read, &header(0, 1, most), &geometry, &mut pieces);
+            cut(Command::Read, 1, most, &geometry, &mut pieces);
             assert!(pieces.len() <= 1 << 16, "{} pieces", pieces.len());
         }
     }

@@ -332,11 +332,11 @@ impl CoreStart {
         if !gate.wait() {
             return Ok(());
         }
-        let guard = EndsServer(Arc::clone(&shared));
+        let mut guard = EndsServer(Some(Arc::clone(&shared)));
         let parts = Parts { index, cores, reactor, task, queue, queue_task, shared };
         let result = Core::new(parts).run();
         if result.is_ok() {
-            std::mem::forget(guard);
+            guard.0 = None;
         }
         result
     }
@@ -344,11 +344,13 @@ impl CoreStart {
 
 /// A core that ends before its time ends the server: the others would go on to deal it connections
 /// that nobody serves, and wait for its answers.
-struct EndsServer(Arc<Shared>);
+struct EndsServer(Option<Arc<Shared>>);
 
 impl Drop for EndsServer {
     fn drop(&mut self) {
-        self.0.fail();
-        self.0.post_all(|| Message::Stop);
+        if let Some(shared) = &self.0 {
+            shared.fail();
+            shared.post_all(|| Message::Stop);
+        }
     }
 }

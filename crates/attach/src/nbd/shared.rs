@@ -2,7 +2,7 @@
 
 use super::limits;
 use super::negotiate::Export;
-use super::writes::{Order, Report};
+use crate::writes::{Order, Report};
 use farblock_block::Namespace;
 use farblock_reactor::Waker;
 use std::net::TcpStream;

@@ -14,8 +14,9 @@ pub(super) use transfer::token_owner;
 use super::core::{Context, Ticket};
 use super::limits;
 use super::negotiate::{Agreement, Negotiation, Progress};
-use super::request::{Header, Piece};
+use super::request::Header;
 use super::wire::REQUEST_BYTES;
+use crate::pieces::Piece;
 use farblock_block::{BlockError, Command};
 use farblock_reactor::{Buffer, Event, SendBatch, StreamId, TaskId};
 

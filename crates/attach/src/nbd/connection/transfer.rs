@@ -3,10 +3,11 @@
 use super::{Connection, Phase, Request, Slot};
 use crate::nbd::core::Context;
 use crate::nbd::limits;
-use crate::nbd::request::{self, Header, Refusal};
+use crate::nbd::request::{Header, Refusal};
 use crate::nbd::wire::{CHUNK_MAGIC, REQUEST_BYTES, SIMPLE_REPLY_MAGIC, chunk};
 use crate::nbd::wire::{command, command_flag};
-use farblock_block::{BlockError, Command, Op};
+use crate::pieces;
+use farblock_block::{BlockError, Command, Completion, Op};
 use farblock_reactor::{Buffer, SendBatch};
 use std::ops::Range;
 
@@ -89,7 +90,7 @@ impl Connection {
         request.result = Ok(());
         request.held_bytes = bytes;
         if command != Command::Flush {
-            request::cut(command, header, &geometry, &mut request.pieces);
+            pieces::cut(command, header.offset, header.length, &geometry, &mut request.pieces);
         }
         let block_size = geometry.block_size;
         let has_part = request.pieces.iter().any(|piece| piece.is_part(block_size));
@@ -212,17 +213,8 @@ impl Connection {
             request.operations = request.pieces.len();
             for (index, piece) in request.pieces.iter_mut().enumerate() {
                 let token = token(key, slot, index);
-                let part = request.merges && piece.is_part(block_size);
-                let op = if part {
-                    piece.reading = true;
-                    let block = cx.reactor.buffers().take(block_size as usize);
-                    Op::read(piece.lba, 1, block, token)
-                } else {
-                    let buffer = piece.buffer.take();
-                    let fua = request.fua && request.command.writes();
-                    let op = Op::with(request.command, piece.lba, piece.blocks, buffer, token);
-                    Op { fua, ..op }
-                };
+                let pool = cx.reactor.buffers();
+                let op = piece.begin(request.command, request.fua, block_size, pool, token);
                 cx.submit(op);
             }
         }
@@ -236,31 +228,16 @@ impl Connection {
         &mut self,
         cx: &mut Context,
         (slot, index): (Slot, usize),
-        result: Result<(), BlockError>,
-        buffer: Option<Buffer>,
+        mut done: Completion,
     ) {
-        let key = self.key;
         let request = &mut self.requests[usize::from(slot.0)];
-        if let Some(piece) = request.pieces.get_mut(index) {
-            if std::mem::take(&mut piece.reading) && result.is_ok() {
-                // The block of which a part is to be written.
-                let mut block = buffer.expect("a read gives its buffer back");
-                let part = piece.start as usize..(piece.start + piece.length) as usize;
-                match &piece.buffer {
-                    Some(data) => block[part.clone()].copy_from_slice(&data[part]),
-                    None => block[part].fill(0),
-                }
-                let op = Op::write(piece.lba, 1, block, token(key, slot, index));
-                cx.submit(Op { fua: request.fua, ..op });
-                return;
-            }
-            if request.command == Command::Read {
-                piece.buffer = buffer;
-            } else if let Some(buffer) = buffer {
-                cx.reactor.buffers().give(buffer);
-            }
+        if let Some(piece) = request.pieces.get_mut(index)
+            && let Some(op) = piece.end(&mut done, request.fua, cx.reactor.buffers())
+        {
+            cx.submit(op);
+            return;
         }
-        request.result = request.result.and(result);
+        request.result = request.result.and(done.result);
         request.operations -= 1;
         if request.operations == 0 {
             self.finish(cx, slot);

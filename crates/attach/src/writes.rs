@@ -2,7 +2,7 @@
 //!
 //! Whole blocks are written without further ado. A client that does not know the block size may
 //! write parts of a block, and between the read and the write of such a *merge* no other write of
-//! this server may come, on any connection of any core: it would be undone. (What others do to a
+//! this server may come, from any client on any core: it would be undone. (What others do to a
 //! remote namespace cannot be kept out.) So a merge waits until no write is in flight anywhere, and
 //! writes wait until it is done. That is slow, and rare; whole writes pay one addition for it.
 //!
@@ -15,11 +15,11 @@
 
 use std::collections::VecDeque;
 
-use super::limits;
+use crate::limits;
 
 /// What the arbiter tells the cores' gates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// Start no more writes, and say when none is in flight.
     Close,
     /// Merge.
@@ -30,7 +30,7 @@ pub(super) enum Order {
 
 /// What a core tells the arbiter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Report {
+pub(crate) enum Report {
     /// It wants to merge.
     Wants,
     /// No write is in flight.
@@ -41,7 +41,7 @@ pub(super) enum Report {
 
 /// Lets one core at a time merge.
 #[derive(Debug)]
-pub(super) struct Arbiter {
+pub(crate) struct Arbiter {
     cores: usize,
     waiting: VecDeque<usize>,
     /// Gates are closed or closing; so many of them are closed.
@@ -49,12 +49,12 @@ pub(super) struct Arbiter {
 }
 
 impl Arbiter {
-    pub(super) fn new(cores: usize) -> Arbiter {
+    pub(crate) fn new(cores: usize) -> Arbiter {
         Arbiter { cores, waiting: VecDeque::new(), closed: None }
     }
 
     /// Handles a report; `order` is called with a core and what it is to do.
-    pub(super) fn handle(
+    pub(crate) fn handle(
         &mut self,
         core: usize,
         report: Report,
@@ -97,7 +97,7 @@ enum State {
 
 /// A core's writes; `T` names one.
 #[derive(Debug)]
-pub(super) struct Gate<T> {
+pub(crate) struct Gate<T> {
     state: State,
     in_flight: usize,
     parked: VecDeque<T>,
@@ -107,14 +107,14 @@ pub(super) struct Gate<T> {
 }
 
 impl<T> Gate<T> {
-    pub(super) fn new() -> Gate<T> {
+    pub(crate) fn new() -> Gate<T> {
         let (parked, merges) = (VecDeque::new(), VecDeque::new());
         Gate { state: State::Open, in_flight: 0, parked, merges, wants: false }
     }
 
     /// A write of whole blocks: given back if it may start. Else it comes out of
     /// [`next_parked`](Self::next_parked) later.
-    pub(super) fn enter(&mut self, write: T) -> Option<T> {
+    pub(crate) fn enter(&mut self, write: T) -> Option<T> {
         if self.state == State::Open {
             self.in_flight += 1;
             return Some(write);
@@ -124,7 +124,7 @@ impl<T> Gate<T> {
     }
 
     /// A write of whole blocks ended. May have something to tell the arbiter.
-    pub(super) fn leave(&mut self) -> Option<Report> {
+    pub(crate) fn leave(&mut self) -> Option<Report> {
         self.in_flight -= 1;
         self.closed()
     }
@@ -138,12 +138,12 @@ impl<T> Gate<T> {
     }
 
     /// A merge, which comes out of [`next_merge`](Self::next_merge) later.
-    pub(super) fn enter_merge(&mut self, merge: T) -> Option<Report> {
+    pub(crate) fn enter_merge(&mut self, merge: T) -> Option<Report> {
         self.merges.push_back(merge);
         (!std::mem::replace(&mut self.wants, true)).then_some(Report::Wants)
     }
 
-    pub(super) fn obey(&mut self, order: Order) -> Option<Report> {
+    pub(crate) fn obey(&mut self, order: Order) -> Option<Report> {
         match order {
             Order::Close => {
                 self.state = State::Closing;
@@ -162,7 +162,7 @@ impl<T> Gate<T> {
 
     /// While merging: the merge to carry out next, or what to tell the arbiter. One at a time: call
     /// it after a grant, and when a merge has ended.
-    pub(super) fn next_merge(&mut self) -> Result<T, Report> {
+    pub(crate) fn next_merge(&mut self) -> Result<T, Report> {
         let State::Merging(left) = &mut self.state else { panic!("merging without a grant") };
         if *left > 0
             && let Some(merge) = self.merges.pop_front()
@@ -176,13 +176,13 @@ impl<T> Gate<T> {
     }
 
     /// After [`Report::Done`]: whether there is more to merge.
-    pub(super) fn wants_more(&mut self) -> Option<Report> {
+    pub(crate) fn wants_more(&mut self) -> Option<Report> {
         (!self.merges.is_empty() && !std::mem::replace(&mut self.wants, true))
             .then_some(Report::Wants)
     }
 
     /// While open: a write that was parked and may start now.
-    pub(super) fn next_parked(&mut self) -> Option<T> {
+    pub(crate) fn next_parked(&mut self) -> Option<T> {
         if self.state != State::Open {
             return None;
         }

@@ -1,0 +1,348 @@
+//! What the kernel asks of the mount: a directory with one file in it.
+//!
+//! Everything about names and attributes is answered at once, by the thread that read the request;
+//! what needs the namespace goes to a core.
+
+use super::limits;
+use super::shared::{Job, Reply, Shared};
+use farblock_block::{Command, Geometry};
+use fuser::{
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
+    WriteFlags,
+};
+use rustix::fs::{FallocateFlags, OFlags};
+use std::cell::Cell;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+const ROOT: INodeNo = INodeNo::ROOT;
+/// The file.
+pub(super) const FILE: INodeNo = INodeNo(2);
+
+/// What the kernel may remember of the file; when it changes, the kernel is told.
+const REMEMBER: Duration = Duration::from_secs(3600);
+/// Of the directory it remembers nothing: who looks at the mount of a server that is gone shall
+/// notice.
+const FORGET: Duration = Duration::ZERO;
+
+/// The handle of an open file tells whether it may be written.
+const READS: FileHandle = FileHandle(0);
+const WRITES: FileHandle = FileHandle(1);
+
+/// What the kernel counts blocks of a file in, in bytes, whatever its block size.
+const STAT_BLOCK_BYTES: u64 = 512;
+
+thread_local! {
+    /// The core that this thread gives requests to.
+    static CORE: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// See the module's text.
+pub(super) struct Disk {
+    pub(super) shared: Arc<Shared>,
+    pub(super) name: OsString,
+    /// Also for others than the one who mounted it.
+    pub(super) for_all: bool,
+    pub(super) mounted_at: SystemTime,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+impl Disk {
+    fn attributes(&self, inode: INodeNo) -> Option<(Duration, FileAttr)> {
+        let Geometry { block_size, read_only, .. } = self.shared.geometry();
+        let (ttl, kind, size, writable, perm) = match inode {
+            ROOT => {
+                (FORGET, FileType::Directory, 0, false, if self.for_all { 0o755 } else { 0o700 })
+            }
+            FILE => {
+                let perm = if self.for_all { 0o666 } else { 0o600 };
+                (REMEMBER, FileType::RegularFile, self.shared.capacity_bytes(), !read_only, perm)
+            }
+            _ => return None,
+        };
+        let attributes = FileAttr {
+            ino: inode,
+            size,
+            blocks: size / STAT_BLOCK_BYTES,
+            atime: self.mounted_at,
+            mtime: self.mounted_at,
+            ctime: self.mounted_at,
+            crtime: self.mounted_at,
+            kind,
+            perm: if kind == FileType::Directory || writable { perm } else { perm & 0o444 },
+            nlink: if kind == FileType::Directory { 2 } else { 1 },
+            uid: self.uid,
+            gid: self.gid,
+            rdev: 0,
+            blksize: block_size,
+            flags: 0,
+        };
+        Some((ttl, attributes))
+    }
+
+    fn core(&self) -> usize {
+        CORE.get().unwrap_or_else(|| {
+            let core = self.shared.core_of_reader();
+            CORE.set(Some(core));
+            core
+        })
+    }
+
+    fn post(&self, job: Job) {
+        self.shared.post_job(self.core(), job);
+    }
+
+    fn flush(&self, reply: ReplyEmpty) {
+        let (reply, command) = (Reply::Done(reply), Command::Flush);
+        self.post(Job { reply, command, offset: 0, length: 0, fua: false, buffer: None });
+    }
+
+    /// How much of a range is inside of the namespace.
+    fn clamp(&self, offset: u64, length: u64) -> u64 {
+        length.min(self.shared.capacity_bytes().saturating_sub(offset))
+    }
+}
+
+/// What a `fallocate` asks for.
+///
+/// A hole reads as zeroes: programs rely on it, and so does the loop device, which zeroes ranges
+/// that way. `Deallocate` does not promise that; zeroing that may give the space back does both.
+fn zeroing(mode: i32, geometry: &Geometry) -> Option<Command> {
+    let flags = FallocateFlags::from_bits_retain(mode.cast_unsigned());
+    match flags - FallocateFlags::KEEP_SIZE {
+        // Where nothing is given back, punching would be to write zeroes for no good.
+        FallocateFlags::PUNCH_HOLE if !geometry.deallocate => None,
+        FallocateFlags::PUNCH_HOLE => Some(Command::WriteZeroes { deallocate: true }),
+        FallocateFlags::ZERO_RANGE => Some(Command::WriteZeroes { deallocate: false }),
+        _ => None,
+    }
+}
+
+impl Filesystem for Disk {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // Each is of use where there is it, and not missed elsewhere: asynchronous requests at
+        // depth, and shared mappings of what is not cached.
+        for wish in [InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP] {
+            if config.add_capabilities(wish).is_err() {
+                tracing::debug!("the kernel's FUSE has no {wish:?}");
+            }
+        }
+        let limits = (
+            config.set_max_write(limits::MAX_REQUEST_BYTES),
+            config.set_max_background(limits::MAX_BACKGROUND),
+            config.set_congestion_threshold(limits::MAX_BACKGROUND),
+        );
+        assert!(matches!(limits, (Ok(_), Ok(_), Ok(_))), "limits that the library takes");
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.attributes(FILE) {
+            Some((ttl, file)) if parent == ROOT && name == self.name => {
+                reply.entry(&ttl, &file, Generation(0));
+            }
+            _ => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.attributes(inode) {
+            Some((ttl, attributes)) => reply.attr(&ttl, &attributes),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    /// A disk does not change its size, its owner or its mode for somebody who asks. As with a
+    /// device, truncating while opening means nothing, so that `cp` and `dd` can write to it.
+    fn setattr(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        _: Option<TimeOrNow>,
+        _: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        if mode.is_some() || uid.is_some() || gid.is_some() {
+            return reply.error(Errno::EPERM);
+        }
+        match self.attributes(inode) {
+            Some((_, file)) if size.is_some_and(|size| size != 0 && size != file.size) => {
+                reply.error(Errno::EINVAL);
+            }
+            Some((ttl, attributes)) => reply.attr(&ttl, &attributes),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    /// Nothing of the file is cached by the kernel: readers see what the namespace has, errors
+    /// reach who caused them, and this process never holds up memory that the kernel wants to write
+    /// back. A file system on the loop device has its own cache.
+    fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
+        if inode != FILE {
+            return reply.error(Errno::EISDIR);
+        }
+        if !reads && self.shared.geometry().read_only {
+            return reply.error(Errno::EROFS);
+        }
+        let direct = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        reply.opened(if reads { READS } else { WRITES }, direct);
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let length = self.clamp(offset, u64::from(size));
+        if length == 0 {
+            return reply.data(&[]);
+        }
+        let (reply, command) = (Reply::Read(reply), Command::Read);
+        self.post(Job { reply, command, offset, length, fua: false, buffer: None });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let length = self.clamp(offset, data.len() as u64) as usize;
+        let Geometry { block_size, read_only, .. } = self.shared.geometry();
+        if read_only || length == 0 {
+            let beyond = if data.is_empty() { Errno::EINVAL } else { Errno::ENOSPC };
+            return reply.error(if read_only { Errno::EROFS } else { beyond });
+        }
+        let start = (offset & u64::from(block_size - 1)) as usize;
+        let whole = (start + length).next_multiple_of(block_size as usize);
+        let mut buffer = self.shared.buffer(self.core(), whole);
+        buffer[start..start + length].copy_from_slice(&data[..length]);
+        let flags = OFlags::from_bits_retain(flags.0.cast_unsigned());
+        self.post(Job {
+            reply: Reply::Write(reply),
+            command: Command::Write,
+            offset,
+            length: length as u64,
+            fua: flags.contains(OFlags::DSYNC),
+            buffer: Some(buffer),
+        });
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, fh: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        match fh {
+            WRITES => self.flush(reply),
+            _ => reply.ok(),
+        }
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.flush(reply);
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let geometry = self.shared.geometry();
+        let Some(command) = zeroing(mode, &geometry) else {
+            return reply.error(Errno::EOPNOTSUPP);
+        };
+        let inside = self.clamp(offset, length);
+        let grows = mode.cast_unsigned() & FallocateFlags::KEEP_SIZE.bits() == 0;
+        if geometry.read_only {
+            return reply.error(Errno::EROFS);
+        }
+        if inside < length && grows {
+            return reply.error(Errno::ENOSPC);
+        }
+        if inside == 0 {
+            return reply.ok();
+        }
+        let reply = Reply::Done(reply);
+        self.post(Job { reply, command, offset, length: inside, fua: false, buffer: None });
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        if inode != ROOT {
+            return reply.error(Errno::ENOTDIR);
+        }
+        let entries = [
+            (ROOT, FileType::Directory, OsStr::new(".")),
+            (ROOT, FileType::Directory, OsStr::new("..")),
+            (FILE, FileType::RegularFile, &self.name),
+        ];
+        for (index, (inode, kind, name)) in (1..).zip(entries) {
+            if index > offset && reply.add(inode, index, kind, name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    /// The loop device takes the block size for what it can discard.
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let Geometry { block_size, blocks, .. } = self.shared.geometry();
+        reply.statfs(blocks, 0, 0, 1, 0, block_size, limits::MAX_NAME_BYTES as u32, block_size);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_read_as_zeroes_and_are_not_written_for_nothing() {
+        let geometry = Geometry { deallocate: true, ..Geometry::new(512, 1) };
+        let keeps_all = Geometry { deallocate: false, ..geometry };
+        let zeroes = |deallocate| Some(Command::WriteZeroes { deallocate });
+        // FALLOC_FL_KEEP_SIZE is 1, PUNCH_HOLE 2, ZERO_RANGE 0x10, COLLAPSE_RANGE 8.
+        assert_eq!(zeroing(3, &geometry), zeroes(true));
+        assert_eq!(zeroing(3, &keeps_all), None);
+        assert_eq!(zeroing(0x10, &geometry), zeroes(false));
+        assert_eq!(zeroing(0x11, &keeps_all), zeroes(false));
+        for mode in [0, 1, 8, 0x13, -1] {
+            assert_eq!(zeroing(mode, &geometry), None, "mode {mode:#x}");
+        }
+    }
+}

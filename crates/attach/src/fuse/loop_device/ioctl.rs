@@ -1,0 +1,82 @@
+//! The five calls of Linux's loop driver that a disk needs. The only place here with `unsafe`.
+
+use linux_raw_sys::loop_device::{
+    LO_FLAGS_DIRECT_IO, LO_FLAGS_PARTSCAN, LO_FLAGS_READ_ONLY, LOOP_CLR_FD, LOOP_CONFIGURE,
+    LOOP_CTL_GET_FREE, LOOP_SET_CAPACITY, loop_config, loop_info64,
+};
+use rustix::ioctl::{self, Ioctl, IoctlOutput, NoArg, Opcode, Setter};
+use std::ffi::c_void;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+/// Asks for the number of a free device; the driver makes one if there is none.
+struct NextFree;
+
+// SAFETY: LOOP_CTL_GET_FREE takes no argument, writes to no memory, and returns the number.
+unsafe impl Ioctl for NextFree {
+    type Output = u32;
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        LOOP_CTL_GET_FREE
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::null_mut()
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<u32> {
+        u32::try_from(out).map_err(|_| rustix::io::Errno::INVAL)
+    }
+}
+
+/// The number of a free device.
+pub(super) fn next_free(control: &File) -> rustix::io::Result<u32> {
+    // SAFETY: as above; on anything but the control device it fails.
+    unsafe { ioctl::ioctl(control, NextFree) }
+}
+
+/// Makes `device` a disk of what `backing` has, with direct I/O and its partitions.
+pub(super) fn configure(
+    device: &File,
+    backing: &File,
+    block_size: u32,
+    read_only: bool,
+) -> rustix::io::Result<()> {
+    let read_only = if read_only { LO_FLAGS_READ_ONLY as u32 } else { 0 };
+    let flags = LO_FLAGS_DIRECT_IO as u32 | LO_FLAGS_PARTSCAN as u32 | read_only;
+    let info = loop_info64 {
+        lo_device: 0,
+        lo_inode: 0,
+        lo_rdevice: 0,
+        lo_offset: 0,
+        lo_sizelimit: 0,
+        lo_number: 0,
+        lo_encrypt_type: 0,
+        lo_encrypt_key_size: 0,
+        lo_flags: flags,
+        lo_file_name: [0; 64],
+        lo_crypt_name: [0; 64],
+        lo_encrypt_key: [0; 32],
+        lo_init: [0; 2],
+    };
+    let fd = backing.as_raw_fd().cast_unsigned();
+    let config = loop_config { fd, block_size, info, __reserved: [0; 8] };
+    // SAFETY: LOOP_CONFIGURE takes a `struct loop_config`, reads it, and keeps none of it: of the
+    // descriptor in it the driver takes the file.
+    unsafe {
+        ioctl::ioctl(device, Setter::<{ LOOP_CONFIGURE as Opcode }, loop_config>::new(config))
+    }
+}
+
+/// Has a device give its file up: at once, or when its last user closes it.
+pub(super) fn clear(device: &File) -> rustix::io::Result<()> {
+    // SAFETY: LOOP_CLR_FD takes no argument and writes to no memory.
+    unsafe { ioctl::ioctl(device, NoArg::<{ LOOP_CLR_FD as Opcode }>::new()) }
+}
+
+/// Has a device look at its file's size again.
+pub(super) fn set_capacity(device: &File) -> rustix::io::Result<()> {
+    // SAFETY: LOOP_SET_CAPACITY takes no argument and writes to no memory.
+    unsafe { ioctl::ioctl(device, NoArg::<{ LOOP_SET_CAPACITY as Opcode }>::new()) }
+}

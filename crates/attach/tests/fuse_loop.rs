@@ -1,0 +1,229 @@
+//! A block device of the file: file systems on it, what it says of itself, its size. It takes root.
+#![cfg(target_os = "linux")]
+
+mod fuse_support;
+
+use farblock_attach::fuse::{StopError, loop_device};
+use farblock_block::Command;
+use fuse_support::{ENGINES, Loop, MountedFs, Random, Served, Spy, disk, fio_verify, output, run};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A backend in a file, for what shall outlive a server.
+fn image(folder: &Path, bytes: u64) -> String {
+    let path = folder.join("image");
+    fs::File::create(&path).expect("a file").set_len(bytes).expect("a size");
+    path.to_str().expect("UTF-8").into()
+}
+
+/// The whole life of a disk: made, used, checked, detached, attached again, and all is there.
+#[test]
+fn a_file_system_lives_on_it() {
+    for (engine, block_size) in [(ENGINES[0], 512), (ENGINES[1], 4096)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = image(folder.path(), 128 << 20);
+        let data = Random(5).bytes(5 << 20);
+        {
+            let served = Served::new(engine, disk(&image, block_size));
+            let device = Loop::new(served.path(), block_size, false);
+            run("mkfs.ext4", &["-q", device.name()]);
+            let mounted = MountedFs::new(device.name(), "discard");
+            fs::write(mounted.file("kept"), &data).expect("it writes");
+            for arguments in [
+                ["--ioengine=libaio", "--direct=1", "--iodepth=32", "--rw=randrw", "--bs=4k"],
+                ["--ioengine=psync", "--direct=0", "--fsync=64", "--rw=randwrite", "--bs=8k"],
+                ["--ioengine=libaio", "--direct=1", "--iodepth=4", "--rw=write", "--bs=1m"],
+            ] {
+                let mut all = arguments.to_vec();
+                all.extend(["--size=24m", "--allow_file_create=1"]);
+                fio_verify(&mounted.file("fio"), &all);
+            }
+            mounted.unmount();
+            run("fsck.ext4", &["-fn", device.name()]);
+            loop_device::detach(&device.0, false).expect("nobody uses it");
+            served.stop();
+        }
+        let served = Served::new(engine, disk(&image, block_size));
+        let device = Loop::new(served.path(), block_size, false);
+        run("fsck.ext4", &["-fn", device.name()]);
+        let mounted = MountedFs::new(device.name(), "ro");
+        assert!(fs::read(mounted.file("kept")).expect("it is there") == data, "other data");
+        mounted.unmount();
+        loop_device::detach(&device.0, false).expect("nobody uses it");
+        served.stop();
+        // It was in the backend all the time, not in the mount.
+        run("fsck.ext4", &["-fn", &image]);
+    }
+}
+
+#[test]
+fn the_device_says_what_the_disk_is() {
+    for block_size in [512, 4096] {
+        let served = Served::new(ENGINES[0], disk("mem:64MiB", block_size));
+        let device = Loop::new(served.path(), block_size, false);
+        assert_eq!(device.says("queue/logical_block_size"), block_size.to_string());
+        assert_eq!(device.says("queue/discard_granularity"), block_size.to_string());
+        assert_eq!(device.says("size"), "131072");
+        assert_eq!(device.says("ro"), "0");
+        assert_eq!(device.says("loop/dio"), "1", "data would be cached twice");
+        assert_eq!(device.says("queue/write_cache"), "write back");
+        loop_device::detach(&device.0, false).expect("nobody uses it");
+        served.stop();
+    }
+}
+
+/// What a file system gives back arrives as leave to deallocate, and the backend gives it back.
+#[test]
+fn trimming_gives_space_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = image(folder.path(), 128 << 20);
+    let spy = Spy::new(disk(&image, 512), true);
+    let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
+    let device = Loop::new(served.path(), 512, false);
+    run("mkfs.ext4", &["-q", device.name()]);
+    let mounted = MountedFs::new(device.name(), "nodiscard");
+    fs::write(mounted.file("large"), Random(1).bytes(40 << 20)).expect("it writes");
+    run("sync", &["-f", &mounted.file("large")]);
+    let blocks = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&image).expect("a file"));
+    let full = blocks();
+    assert!(full * 512 > 40 << 20);
+    fs::remove_file(mounted.file("large")).expect("it is removed");
+    run("sync", &["-f", &mounted.file("")]);
+    spy.take();
+    run("fstrim", &[&mounted.file("")]);
+    let given: u64 = spy
+        .take()
+        .iter()
+        .filter(|asked| asked.0 == Command::WriteZeroes { deallocate: true })
+        .map(|asked| u64::from(asked.2) * 512)
+        .sum();
+    assert!(given > 40 << 20, "{given} bytes");
+    assert!(blocks() * 512 < (full * 512) - (39 << 20), "{full} blocks, then {}", blocks());
+    mounted.unmount();
+    run("fsck.ext4", &["-fn", device.name()]);
+    // Zeroing through the device makes zeroes, with space given back or not.
+    run("blkdiscard", &["-z", "-o", "0", "-l", "1048576", device.name()]);
+    run("cmp", &["-n", "1048576", "/dev/zero", device.name()]);
+    loop_device::detach(&device.0, false).expect("nobody uses it");
+    served.stop();
+}
+
+#[test]
+fn a_device_without_discard_learns_so() {
+    let spy = Spy::new(disk("mem:64MiB", 512), false);
+    let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
+    let device = Loop::new(served.path(), 512, false);
+    // Where it is not supported it succeeds, being a hint; from then on it is not even tried.
+    output("blkdiscard", &[device.name()]);
+    assert_eq!(device.says("queue/discard_max_bytes"), "0");
+    assert!(spy.take().iter().all(|asked| !asked.0.writes()), "zeroes were written for a hint");
+    // And zeroing still works, the long way.
+    run("dd", &["if=/dev/urandom", &format!("of={}", device.name()), "bs=1M", "count=2"]);
+    run("blkdiscard", &["-z", "-l", "1048576", device.name()]);
+    run("cmp", &["-n", "1048576", "/dev/zero", device.name()]);
+    loop_device::detach(&device.0, false).expect("nobody uses it");
+    served.stop();
+}
+
+#[test]
+fn read_only_reaches_the_device() {
+    let served = Served::with(disk("mem:64MiB", 512), |config| config.read_only = true);
+    let device = Loop::new(served.path(), 512, true);
+    assert_eq!(device.says("ro"), "1");
+    assert!(!output("dd", &["if=/dev/zero", &format!("of={}", device.name())]).status.success());
+    run("dd", &[&format!("if={}", device.name()), "of=/dev/null", "bs=1M"]);
+    loop_device::detach(&device.0, false).expect("nobody uses it");
+    served.stop();
+}
+
+#[test]
+fn another_size_reaches_the_file_system() {
+    let spy = Spy::new(disk("mem:128MiB", 512), true);
+    spy.blocks.store(131_072, Ordering::Relaxed);
+    let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
+    let device = Loop::new(served.path(), 512, false);
+    run("mkfs.ext4", &["-q", device.name()]);
+    let held = fs::File::open(&device.0).expect("it opens");
+    spy.blocks.store(262_144, Ordering::Relaxed);
+    served.server.resized().expect("the kernel takes it");
+    loop_device::resize(&device.0).expect("the kernel takes it");
+    assert_eq!(device.says("size"), "262144", "without a detach");
+    drop(held);
+    run("fsck.ext4", &["-fp", device.name()]);
+    run("resize2fs", &[device.name()]);
+    let mounted = MountedFs::new(device.name(), "rw");
+    fs::write(mounted.file("large"), Random(2).bytes(80 << 20)).expect("there is room now");
+    mounted.unmount();
+    run("fsck.ext4", &["-fn", device.name()]);
+    loop_device::detach(&device.0, false).expect("nobody uses it");
+    served.stop();
+}
+
+/// Nobody loses a disk that is mounted, swapped to, partitioned or just open.
+#[test]
+fn who_uses_it_keeps_it_and_is_named() {
+    let mut served = Served::new(ENGINES[0], disk("mem:64MiB", 512));
+    let device = Loop::new(served.path(), 512, false);
+    let refused = |words: &[&str]| {
+        let error = loop_device::detach(&device.0, false).expect_err("it is in use").to_string();
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    };
+    let open = fs::File::open(&device.0).expect("it opens");
+    refused(&[&format!("(process {}) has {} open", std::process::id(), device.name())]);
+    drop(open);
+    run("mkfs.ext4", &["-q", device.name()]);
+    let mounted = MountedFs::new(device.name(), "rw");
+    refused(&[&format!("{} is mounted at {}", device.name(), mounted.0.path().display())]);
+    let Err(StopError::InUse(_, users)) = served.server.stop(false) else { panic!("it stopped") };
+    let said: Vec<_> = users.iter().map(ToString::to_string).collect();
+    assert!(said.iter().any(|user| user.contains("is mounted at")), "{said:?}");
+    fs::write(mounted.file("still"), "works").expect("it goes on");
+    mounted.unmount();
+    run("mkswap", &[device.name()]);
+    run("swapon", &[device.name()]);
+    let swapped = std::panic::catch_unwind(|| refused(&["is swapped to"]));
+    run("swapoff", &[device.name()]);
+    swapped.expect("swap is named");
+    // A partition, made by hand: not every kernel reads partition tables.
+    run("addpart", &[device.name(), "1", "2048", "40960"]);
+    let partition = format!("{}p1", device.name());
+    run("mkfs.ext4", &["-q", &partition]);
+    let mounted = MountedFs::new(&partition, "rw");
+    refused(&[&format!("{partition} is mounted at")]);
+    mounted.unmount();
+    loop_device::detach(&device.0, false).expect("nobody uses it");
+    let gone = loop_device::detach(&device.0, false).expect_err("it is gone").to_string();
+    assert!(gone.contains("is no loop device that is attached"), "{gone}");
+    served.stop();
+}
+
+/// By force it goes, and whoever has it gets errors instead of waiting.
+#[test]
+fn by_force_it_goes() {
+    let mut served = Served::new(ENGINES[0], disk("mem:64MiB", 512));
+    let device = Loop::new(served.path(), 512, false);
+    run("mkfs.ext4", &["-q", device.name()]);
+    let mounted = MountedFs::new(device.name(), "rw");
+    fs::write(mounted.file("lost"), Random(1).bytes(1 << 20)).expect("it writes");
+    served.server.stop(true).expect("it stops");
+    assert!(!fuse_support::mounted(served.folder.path()));
+    assert!(!output("sync", &["-f", &mounted.file("lost")]).status.success());
+    mounted.unmount();
+    assert!(loop_device::detach(&device.0, false).is_err(), "the last user took it along");
+}
+
+/// The kernel's own words for what it does not take.
+#[test]
+fn what_is_not_possible_is_said() {
+    let served = Served::new(ENGINES[0], disk("mem:64MiB", 512));
+    let error = loop_device::attach(served.path(), 300, false).expect_err("no power of two");
+    assert!(error.to_string().contains("no blocks of 300 bytes"), "{error}");
+    let error = loop_device::attach(&served.folder.path().join("none"), 512, false);
+    let error = error.expect_err("no file").to_string();
+    assert!(error.starts_with("cannot open ") && error.contains("none"), "{error}");
+    let error = loop_device::resize(Path::new("/dev/null")).expect_err("no loop device");
+    assert!(error.to_string().contains("/dev/null is no loop device"), "{error}");
+    served.stop();
+}
