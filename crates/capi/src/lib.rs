@@ -20,9 +20,9 @@
 //!
 //! # Not implemented
 //!
-//! Reconnecting and several paths (this connects a `Controller` and not yet a `Disk`), discovery, admin
-//! commands, a descriptor to wait for completions on (the event loop has none that tells all of its
-//! reasons to wake), cancelling an operation, closing one of a queue's disks.
+//! Reconnecting and several paths (this connects a `Controller` and not yet a `Disk`), discovery,
+//! admin commands, a descriptor to wait for completions on (the event loop has none that tells all
+//! of its reasons to wake), cancelling an operation, closing one of a queue's disks.
 
 #![allow(non_camel_case_types, reason = "the names of the C interface")]
 

@@ -4,8 +4,8 @@
 //! each round beginning with the next side: what drifts touches all alike. Medians over the rounds.
 //!
 //! **Fairness.** The target is pinned to one processor and the host to another, whoever they are.
-//! Targets whose turn it is not are stopped (SIGSTOP), for some of them poll when idle. Disks are as
-//! large, and as full, for everybody. Processor time is that of the whole process, polling
+//! Targets whose turn it is not are stopped (SIGSTOP), for some of them poll when idle. Disks are
+//! as large, and as full, for everybody. Processor time is that of the whole process, polling
 //! included, from the system's own accounting; nobody is asked.
 //!
 //! **Noise.** What everything else on the machine uses meanwhile is measured too. A run during which

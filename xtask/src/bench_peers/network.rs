@@ -1,8 +1,8 @@
 //! A network of the stand's own.
 //!
 //! Linux keeps its TCP settings per network namespace. In one of its own the stand gives everybody
-//! the congestion control that farblock asks for on loopback (cubic: the usual bbr paces, and moves a
-//! fifth less), without touching the machine's settings or meeting its traffic.
+//! the congestion control that farblock asks for on loopback (cubic: the usual bbr paces, and moves
+//! a fifth less), without touching the machine's settings or meeting its traffic.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
