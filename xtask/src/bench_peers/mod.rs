@@ -8,8 +8,8 @@
 //! as large, and as full, for everybody. Processor time is that of the whole process, polling
 //! included, from the system's own accounting; nobody is asked.
 //!
-//! **Noise.** What everything else on the machine uses meanwhile is measured too. A run during which
-//! that is too much is repeated, a few times; what is left of it is in the results.
+//! **Noise.** What everything else on the machine uses meanwhile is measured too. A run during
+//! which that is too much is repeated, a few times; what is left of it is in the results.
 //!
 //! Nothing here asserts a time: goals are compared, and said to be met or not.
 

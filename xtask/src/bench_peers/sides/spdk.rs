@@ -212,7 +212,7 @@ mod tests {
             ========================================================\n\
             \x20                                            Latency(us)\n\
             Device Information : IOPS MiB/s Average min max\n\
-            TCP (addr:127.0.0.1 subnqn:nqn.x) NSID 1 from core 1: 336758.50 1315.46 95.0 11.1 900.0\n\
+            TCP (addr:127.0.0.1 subnqn:nqn.x) NSID 1 from core 1: 336758.50 1315.46 95 11 900\n\
             ========================================================\n\
             Total                                    :  336759.00    1315.46      95.00     11.12\n\
             \n\
