@@ -35,6 +35,8 @@ const TRIAL_CONFIDENCE: u32 = 8;
 const FULL_CONFIDENCE: u32 = 32;
 const MISS: u32 = 3;
 
+/// A sleep is short up to so many times the longest spin.
+const SHORT_SLEEP: u32 = 2;
 /// Short sleeps in a row that start a trial at first.
 const FIRST_SHORT_SLEEPS: u32 = 4;
 /// Each trial that failed makes it so many times more,
@@ -137,7 +139,8 @@ impl Spin {
 
     /// A sleep lasted `slept`.
     pub(crate) fn slept(&mut self, slept: Duration) {
-        if slept > self.longest() || self.confidence > 0 {
+        // Where both ends sleep, each waits for the other to wake as well as for itself.
+        if slept > self.longest() * SHORT_SLEEP || self.confidence > 0 {
             self.short_sleeps = 0;
             return;
         }
