@@ -144,6 +144,8 @@ impl Uring {
     }
 
     fn cancel(&mut self, kind: Kind, key: Key) {
+        // It finds only what came before it.
+        self.ring.queue_last();
         let entry: Entry = opcode::AsyncCancel::new(pack(kind, key)).build();
         // SAFETY: a cancellation refers to no memory.
         unsafe { self.ring.push(entry.user_data(pack(Kind::Cancel, NO_SLOT))) };

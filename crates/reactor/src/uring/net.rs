@@ -231,8 +231,8 @@ impl Uring {
             }
         };
         // SAFETY: the memory is a provided buffer, or a buffer owned by the slot, which nobody
-        // touches until the completion.
-        unsafe { self.ring.push(entry.user_data(pack(Kind::Recv, key))) };
+        // touches until the completion. What is sent in the same turn need not wait for it.
+        unsafe { self.ring.push_last(entry.user_data(pack(Kind::Recv, key))) };
     }
 
     pub(super) fn complete_recv(&mut self, cx: &mut Context<'_>, completion: Completion) {
