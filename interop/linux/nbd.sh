@@ -35,6 +35,7 @@ serve() {
     local label=$1 try log=$work/$1.log port
     shift
     mkfifo "$work/$label.in"
+    : >"$log" # It is looked into at once.
     # Open for reading and writing: it never ends while this script runs.
     "$programs/nbd_serve" mem:64MiB 127.0.0.1:0 --export disk --threads 2 "$@" \
         <>"$work/$label.in" >"$log" 2>&1 &

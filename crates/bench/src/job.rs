@@ -21,7 +21,7 @@ use farblock_reactor::{Config, EngineKind, Reactor, TaskId, Waker};
 use crate::addresses::{Addresses, Span};
 use crate::error::RunError;
 use crate::latency::Latencies;
-use crate::limits::MAX_RATE_LAG;
+use crate::limits::{MAX_RATE_LAG, RATE_SLACK};
 use crate::pattern::Pattern;
 use crate::random::{Random, mix_seed};
 use crate::slots::{Failed, Slots};
@@ -230,6 +230,11 @@ impl Pace {
         self.next = Some(next.max(oldest) + self.interval);
         true
     }
+
+    /// When to wake up if nothing else does: a little late, to start all that is due by then.
+    fn look_again(&self) -> Option<Instant> {
+        Some(self.next? + RATE_SLACK)
+    }
 }
 
 impl Job<'_> {
@@ -323,7 +328,7 @@ impl Job<'_> {
             Phase::Drain => self.drain_deadline,
             _ if self.slots.has_idle() => match &self.pace {
                 None => return Duration::ZERO,
-                Some(pace) => pace.next.map_or(phase_end, |next| next.min(phase_end)),
+                Some(pace) => pace.look_again().map_or(phase_end, |time| time.min(phase_end)),
             },
             _ => phase_end,
         };
@@ -406,6 +411,7 @@ mod tests {
         assert!(pace.take(at(3500)), "the second");
         assert!(pace.take(at(3500)) && pace.take(at(3500)), "two that were missed");
         assert!(!pace.take(at(3500)));
+        assert_eq!(pace.look_again(), Some(at(4000) + RATE_SLACK));
         let late = (0..100).filter(|_| pace.take(at(1_000_000))).count();
         assert_eq!(late, 11, "what fits into the lag, and the one that is due");
     }

@@ -8,6 +8,9 @@ pub const MAX_IODEPTH: u32 = 65_535;
 pub const MAX_NUMJOBS: u32 = 1024;
 /// How far a job with a fixed rate may be behind before it gives up catching up.
 pub const MAX_RATE_LAG: Duration = Duration::from_millis(10);
+/// How late a job with a fixed rate wakes up, as any sleeping thread of Linux may be: a wake-up for
+/// each single I/O would cost more than the I/O.
+pub const RATE_SLACK: Duration = Duration::from_micros(50);
 /// The largest block of a pattern.
 pub const MAX_BLOCK_SIZE_BYTES: u32 = 64 << 20;
 /// The most memory that the buffers of one pattern may take.
