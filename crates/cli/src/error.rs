@@ -28,6 +28,15 @@ impl Failure {
         Failure::Usage(sentence.to_string())
     }
 
+    /// The sentence, for who is to be told another way.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn sentence(&self) -> &str {
+        match self {
+            Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
+            Failure::OutputClosed => "nobody reads the output",
+        }
+    }
+
     /// Text that could not be written to the standard output.
     pub(crate) fn output(error: &io::Error) -> Failure {
         match error.kind() {
