@@ -72,11 +72,18 @@ pub(super) fn run(folder: Folder) -> Result<()> {
         .map_err(not_ours)?
         .ok_or_else(|| Failure::run("the supervisor ended before it said anything"))?;
     match offer(folder, &order, kept, events.clone()) {
-        Ok(shared) => serve(&Arc::new(shared), channel, &receiver, &events),
-        Err(sentence) => {
-            let _ = channel.send(&Report::Failed(sentence.clone()), None);
-            Err(Failure::Run(sentence))
+        Ok(shared) => {
+            let shared = Arc::new(shared);
+            serve(&shared, channel, &receiver, &events)?;
+            if !shared.folder.is_held(Role::Supervisor) {
+                shared.folder.remove();
+            }
+            Ok(())
         }
+        Err(sentence) => match channel.send(&Report::Failed(sentence.clone()), None) {
+            Ok(()) => Err(Failure::Reported),
+            Err(_) => Err(Failure::Run(sentence)),
+        },
     }
 }
 

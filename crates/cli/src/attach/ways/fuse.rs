@@ -8,7 +8,7 @@
 use super::super::folder::Folder;
 use super::super::settings::Settings;
 use super::super::status::{Kind, Use};
-use super::{Attached, Start, StopError, is_root, users_of};
+use super::{Attached, Start, StopError, is_root, sentence, users_of};
 use farblock_attach::fuse::{self, Config, Server, StopError as FuseError, loop_device};
 use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
@@ -55,18 +55,18 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     {
         return resume(start, config, &predecessor.state, connection);
     }
-    fuse::clean_up(&mountpoint).map_err(|error| error.to_string())?;
+    fuse::clean_up(&mountpoint).map_err(sentence)?;
     let made = make(&mountpoint, settings)?;
     let namespace = start.namespace()?;
     let geometry = namespace.geometry();
-    let server = Server::start(&config, namespace).map_err(|error| error.to_string())?;
+    let server = Server::start(&config, namespace).map_err(sentence)?;
     // From here on, dropping it unmounts.
     let mut fuse = Fuse { server, device: None, made };
     if !settings.no_device && is_root() {
         let read_only = geometry.read_only || settings.read_only;
         let device = loop_device::attach(fuse.server.path(), geometry.block_size, read_only);
         let hint = "; --no-device does without it";
-        fuse.device = Some(device.map_err(|error| format!("{error}{hint}"))?);
+        fuse.device = Some(device.map_err(|error| format!("{}{hint}", sentence(error)))?);
     }
     Ok(Box::new(fuse))
 }
@@ -83,7 +83,7 @@ fn resume(
     }
     let file = config.mountpoint.join(&config.name);
     let server = Server::resume(&config, start.namespace()?, connection);
-    let server = server.map_err(|error| error.to_string())?;
+    let server = server.map_err(sentence)?;
     let device = state["device"].as_str().map(PathBuf::from);
     let device = device.filter(|device| {
         let is_ours = loop_device::backing_file(device).is_some_and(|path| path == file);
@@ -146,7 +146,7 @@ impl Attached for Fuse {
     fn resized(&mut self, _: u64) -> Result<(), String> {
         self.server.resized().map_err(|error| crate::error::os(&error))?;
         let told = self.device.as_ref().map_or(Ok(()), |device| loop_device::resize(device));
-        told.map_err(|error| error.to_string())
+        told.map_err(sentence)
     }
 
     fn stop(&mut self, force: bool) -> Result<(), StopError> {
@@ -163,7 +163,7 @@ impl Attached for Fuse {
                     Err(loop_device::Error::InUse(..)) => {
                         return Err(StopError::InUse(self.users()));
                     }
-                    Err(error) => return Err(StopError::Failed(error.to_string())),
+                    Err(error) => return Err(StopError::Failed(sentence(error))),
                 }
             }
             self.device = None;
@@ -172,7 +172,7 @@ impl Attached for Fuse {
             Ok(()) => {}
             Err(FuseError::InUse(..)) => return Err(StopError::InUse(self.users())),
             Err(FuseError::Failed(error)) => tracing::error!("an event loop had failed: {error}"),
-            Err(error) => return Err(StopError::Failed(error.to_string())),
+            Err(error) => return Err(StopError::Failed(sentence(error))),
         }
         if let Some(path) = &self.made {
             let _ = fs::remove_dir(path);
@@ -198,5 +198,5 @@ pub(super) fn clean_up(
     if !force && !users.is_empty() {
         return Err(StopError::InUse(users));
     }
-    fuse::clean_up(&path).map_err(|error| StopError::Failed(error.to_string()))
+    fuse::clean_up(&path).map_err(|error| StopError::Failed(sentence(error)))
 }

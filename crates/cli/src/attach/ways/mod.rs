@@ -18,6 +18,7 @@ use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::OnceCell;
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -146,6 +147,17 @@ fn system(device: &Path, attribute: &str) -> Option<String> {
     Some(std::fs::read_to_string(folder.join(attribute)).ok()?.trim_end().to_owned())
 }
 
+/// An error in words, without Rust's `(os error 28)`.
+fn sentence(error: impl fmt::Display) -> String {
+    const NUMBER: &str = " (os error ";
+    let mut text = error.to_string();
+    while let Some(start) = text.find(NUMBER) {
+        let end = text[start..].find(')').map_or(text.len(), |end| start + end + 1);
+        text.replace_range(start..end, "");
+    }
+    text
+}
+
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -158,6 +170,13 @@ fn users_of(device: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sentences_have_no_numbers_of_errors() {
+        let error = std::io::Error::from_raw_os_error(2);
+        let text = sentence(format_args!("/x is none ({error}): create it"));
+        assert_eq!(text, "/x is none (No such file or directory): create it");
+    }
 
     #[test]
     fn a_choice_says_why() {

@@ -4,7 +4,7 @@
 //! connections. The socket does not: programs that are connected see it close.
 
 use super::super::status::{Kind, Use};
-use super::{Attached, Start, StopError, is_root, system, users_of};
+use super::{Attached, Start, StopError, is_root, sentence, system, users_of};
 use farblock_attach::nbd::kernel::{self, Device, Options};
 use farblock_attach::nbd::{Address, Config, Server};
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     config.engine = settings.engine();
     config.threads = settings.threads();
     config.read_only = settings.read_only;
-    let server = Server::start(&config, start.namespace()?).map_err(|error| error.to_string())?;
+    let server = Server::start(&config, start.namespace()?).map_err(sentence)?;
     let mut nbd = Nbd { server: Some(server), device: None, export: config.export };
     if with_device {
         nbd.device = Some(nbd.connect(start, before)?);
@@ -78,7 +78,7 @@ impl Nbd {
             Some(device) => kernel::reconnect(server, device, &options).map(|()| device),
             None => kernel::connect(server, &options),
         };
-        device.map_err(|error| error.to_string())
+        device.map_err(sentence)
     }
 }
 
@@ -121,7 +121,7 @@ impl Attached for Nbd {
     fn resized(&mut self, bytes: u64) -> Result<(), String> {
         self.server.iter().for_each(Server::resized);
         let told = self.device.map_or(Ok(()), |device| kernel::resize(device, bytes));
-        told.map_err(|error| error.to_string())
+        told.map_err(sentence)
     }
 
     fn stop(&mut self, force: bool) -> Result<(), StopError> {
@@ -131,7 +131,7 @@ impl Attached for Nbd {
         }
         if let Some(device) = self.device {
             let ended = kernel::disconnect(device);
-            ended.map_err(|error| StopError::Failed(error.to_string()))?;
+            ended.map_err(|error| StopError::Failed(sentence(error)))?;
             self.device = None;
         }
         if let Some(server) = self.server.take()
@@ -150,5 +150,5 @@ pub(super) fn clean_up(state: &Value, force: bool) -> Result<(), StopError> {
     if !force && !users.is_empty() {
         return Err(StopError::InUse(users));
     }
-    kernel::disconnect(device).map_err(|error| StopError::Failed(error.to_string()))
+    kernel::disconnect(device).map_err(|error| StopError::Failed(sentence(error)))
 }

@@ -2,7 +2,7 @@
 //! again when the server dies, and the next one goes on.
 
 use super::super::status::{Kind, Use};
-use super::{Attached, Start, StopError};
+use super::{Attached, Start, StopError, sentence};
 use farblock_attach::vhost_user::{Config, Server};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
         let bytes = start.name.len().min(SERIAL_BYTES);
         start.name[..bytes].to_owned()
     });
-    let server = Server::start(&config, start.namespace()?).map_err(|error| error.to_string())?;
+    let server = Server::start(&config, start.namespace()?).map_err(sentence)?;
     Ok(Box::new(VhostUser { server: Some(server), socket }))
 }
 
