@@ -15,5 +15,7 @@ pub mod limits;
 pub mod nbd;
 mod pieces;
 #[cfg(target_os = "linux")]
+pub mod users;
+#[cfg(target_os = "linux")]
 pub mod vhost_user;
 mod writes;

@@ -1,5 +1,6 @@
 //! The command line, as clap reads it.
 
+use crate::attach::args::{AttachArgs, DetachArgs, ListArgs, PartArgs};
 use crate::values::{self, DiscoveryAddress, FloorPlace};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 use farblock_bench::Rw;
@@ -21,6 +22,7 @@ Examples:
   farblock serve mem:1GiB --listen 0.0.0.0      share a RAM disk with the network
   farblock discover 192.0.2.7                   what does that machine share?
   farblock copy backup.img 'nvme+tcp://192.0.2.7:4420/NQN?ns=1'
+  farblock attach 'nvme+tcp://192.0.2.7:4420/NQN?ns=1'      as a disk of this machine
   farblock bench                                how near is remote to local?
 
 A remote disk's address is nvme+tcp://HOST[:PORT]/NQN[?ns=ID]; quote it in a shell.")]
@@ -86,6 +88,11 @@ pub(crate) enum Command {
     Read(ReadArgs),
     Write(WriteArgs),
     Copy(CopyArgs),
+    Attach(Box<AttachArgs>),
+    List(ListArgs),
+    Detach(DetachArgs),
+    #[command(hide = true)]
+    Attachment(PartArgs),
     Bench(Box<BenchArgs>),
     Completions(CompletionsArgs),
 }
@@ -197,11 +204,11 @@ pub(crate) struct IdArgs {
 #[derive(Args, Debug, Clone, Copy, Default)]
 pub(crate) struct DigestArgs {
     /// Protect headers with a CRC (as ?header-digest=1 in the URL)
-    #[arg(long)]
+    #[arg(long, aliases = ["hdr-digest", "hdr_digest"])]
     pub(crate) header_digest: bool,
 
     /// Protect data with a CRC (as ?data-digest=1 in the URL)
-    #[arg(long)]
+    #[arg(long, alias = "data_digest")]
     pub(crate) data_digest: bool,
 }
 

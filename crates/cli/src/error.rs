@@ -15,6 +15,9 @@ pub(crate) enum Failure {
     Interrupted(String),
     /// Whoever read our output has had enough: nobody is there to be told (exit code 0).
     OutputClosed,
+    /// It did not work, and the process that waits for this one knows why (exit code 1).
+    #[cfg(target_os = "linux")]
+    Reported,
 }
 
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -26,6 +29,15 @@ impl Failure {
 
     pub(crate) fn usage(sentence: impl fmt::Display) -> Failure {
         Failure::Usage(sentence.to_string())
+    }
+
+    /// The sentence, for who is to be told another way.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn sentence(&self) -> &str {
+        match self {
+            Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
+            Failure::OutputClosed | Failure::Reported => "it ended",
+        }
     }
 
     /// Text that could not be written to the standard output.
@@ -43,6 +55,8 @@ impl Failure {
             Failure::Run(sentence) => (1, sentence),
             Failure::Interrupted(sentence) => (130, sentence),
             Failure::OutputClosed => return ExitCode::SUCCESS,
+            #[cfg(target_os = "linux")]
+            Failure::Reported => return ExitCode::FAILURE,
         };
         let red = crate::output::stderr_has_colour();
         let (start, end) = if red { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };

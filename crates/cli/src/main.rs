@@ -9,6 +9,7 @@
 //! - A closed pipe is an ordinary end; no peer, file or option causes a panic.
 
 mod args;
+mod attach;
 mod bench;
 mod discover;
 mod error;
@@ -33,7 +34,11 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    let runs_for_long = matches!(cli.command, Command::Serve(_));
+    let runs_for_long = match &cli.command {
+        Command::Serve(_) | Command::Attachment(_) => true,
+        Command::Attach(args) => args.foreground,
+        _ => false,
+    };
     logging::start(cli.global.verbose, cli.global.quiet, runs_for_long);
     signals::survive_file_size_limit();
     match run(cli) {
@@ -76,6 +81,16 @@ fn run(cli: Cli) -> Result<()> {
             args.json |= cli.json;
             transfer::copy(&args, global)
         }
+        Command::Attach(mut args) => {
+            args.json |= cli.json;
+            attach::attach(&args, global)
+        }
+        Command::List(mut args) => {
+            args.json |= cli.json;
+            attach::list(&args)
+        }
+        Command::Detach(args) => attach::detach(&args),
+        Command::Attachment(args) => attach::part(args, global),
         Command::Completions(args) => completions(args.shell),
         Command::Bench(mut args) => {
             if cli.json && args.json.is_none() {

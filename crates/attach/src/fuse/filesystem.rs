@@ -132,6 +132,8 @@ impl Filesystem for Disk {
                 tracing::debug!("the kernel's FUSE has no {wish:?}");
             }
         }
+        let resends = config.add_capabilities(InitFlags::FUSE_HAS_RESEND).is_ok();
+        self.shared.set_resends(resends);
         let limits = (
             config.set_max_write(limits::MAX_REQUEST_BYTES),
             config.set_max_background(limits::MAX_BACKGROUND),

@@ -27,7 +27,10 @@
 //!
 //! **Who uses it.** [`Server::stop`] and [`loop_device::detach`] refuse while somebody uses the
 //! disk, and say who, unless they are forced. What a killed server left is cleaned up by the next
-//! one that mounts at the same place.
+//! one that mounts at the same place, or by [`clean_up`].
+//!
+//! **Restarts.** If another process keeps [`Server::connection`], the mount outlives a killed
+//! server, and whoever uses it, a loop device included, waits until [`Server::resume`] goes on.
 //!
 //! **Not implemented.** FUSE over io_uring, which the library (fuser 0.18) does not have; splicing;
 //! a file for each of several namespaces; telling holes from data (`SEEK_DATA` finds data
@@ -38,10 +41,10 @@ mod filesystem;
 pub mod limits;
 pub mod loop_device;
 mod mount;
+mod resume;
 mod server;
 mod shared;
-mod users;
 
-pub use mount::MountError;
+pub use crate::users::User;
+pub use mount::{MountError, clean_up};
 pub use server::{Config, Server, StartError, StopError, THREAD_NAME_PREFIX};
-pub use users::User;

@@ -2,7 +2,7 @@
 
 use super::limits;
 use super::loop_device;
-use super::users;
+use crate::users;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::fmt;
@@ -98,7 +98,7 @@ pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
     if !rustix::process::geteuid().is_root() && !has_helper() {
         return Err(MountError::NoHelper);
     }
-    clear_stale(mountpoint)?;
+    clean_up(mountpoint)?;
     let wrong = |error| MountError::NoDirectory(mountpoint.to_path_buf(), error);
     let path = mountpoint.canonicalize().map_err(wrong)?;
     if !path.is_dir() {
@@ -110,8 +110,12 @@ pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
     Ok(path)
 }
 
-/// Unmounts what a server of ours left there when it was killed, with its loop devices.
-fn clear_stale(mountpoint: &Path) -> Result<(), MountError> {
+/// Unmounts what a server of ours left there when it was killed, with its loop devices. Does
+/// nothing if there is nothing of the kind.
+///
+/// # Errors
+/// If that is in the way which is no mount of ours, or cannot be unmounted.
+pub fn clean_up(mountpoint: &Path) -> Result<(), MountError> {
     let gone = |path: &Path| {
         fs::metadata(path).is_err_and(|error| error.raw_os_error() == Some(NOT_CONNECTED))
     };

@@ -5,14 +5,16 @@ use super::filesystem::{Disk, FILE};
 use super::limits;
 use super::loop_device;
 use super::mount::{self, MountError, Way, wait_until};
+use super::resume;
 use super::shared::{Mailbox, Shared};
-use super::users::{self, Listed, User};
+use crate::users::{self, Listed, User};
 use farblock_block::{BlockError, Namespace};
 use farblock_reactor::{Config as ReactorConfig, EngineKind, Reactor};
 use fuser::{MountOption, Notifier, Session, SessionACL};
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
@@ -42,6 +44,9 @@ pub struct Config {
     pub read_only: bool,
     /// Also for other users than the one who mounts, root among them.
     pub allow_other: bool,
+    /// Another process will keep [`Server::connection`]. Every thread then reads requests from that
+    /// one descriptor, since the kernel fails what was read from any other when that is closed.
+    pub kept: bool,
 }
 
 impl Config {
@@ -55,6 +60,7 @@ impl Config {
             threads: 0,
             read_only: false,
             allow_other: false,
+            kept: false,
         }
     }
 }
@@ -67,6 +73,8 @@ pub enum StartError {
     Name(String),
     /// It cannot be mounted.
     Mount(MountError),
+    /// The mount of a server that was killed is not there any more, or cannot be gone on with.
+    Resume(PathBuf, io::Error),
     /// The namespace cannot be used.
     Open(BlockError),
     /// The event loop does not start.
@@ -84,6 +92,9 @@ impl fmt::Display for StartError {
                 limits::MAX_NAME_BYTES
             ),
             StartError::Mount(error) => error.fmt(f),
+            StartError::Resume(path, error) => {
+                write!(f, "cannot go on with the mount at {}: {error}", path.display())
+            }
             StartError::Open(error) => write!(f, "cannot open the namespace: {error}"),
             StartError::Reactor(engine, error) => {
                 write!(f, "the {engine} event loop does not start: {error}")
@@ -140,6 +151,7 @@ struct Mounted {
     /// Ends when the kernel has ended the mount.
     thread: Thread,
     notifier: Notifier,
+    connection: OwnedFd,
     /// What the kernel calls the connection.
     minor: Option<u32>,
 }
@@ -152,24 +164,61 @@ impl Server {
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         check_name(&config.name)?;
         let mountpoint = mount::prepare(&config.mountpoint).map_err(StartError::Mount)?;
-        let path = mountpoint.join(&config.name);
-        let shared = Arc::new(Shared::new(namespace, config.read_only));
-        let (cores, engine) = start_cores(config, &shared)?;
-        // From here on, dropping it stops the cores.
-        let mut server = Server { shared, cores, session: None, engine, mountpoint, path };
+        let mut server = Server::new(config, namespace, mountpoint)?;
         server.session = Some(server.mount(config)?);
         Ok(server)
     }
 
-    fn mount(&self, config: &Config) -> Result<Mounted, StartError> {
-        let disk = Disk {
+    /// Goes on with the mount of a server that was killed. `connection` is what was kept of it
+    /// ([`Server::connection`]), and the configuration the same: its mountpoint is the full path.
+    ///
+    /// Requests that were not answered are carried out again. It cannot be known here whether the
+    /// dead server had carried them out; the namespace has to be one on which that does not matter,
+    /// and nothing of the dead server may be under way to it any more.
+    ///
+    /// # Errors
+    /// Nothing runs then.
+    pub fn resume(
+        config: &Config,
+        namespace: Arc<dyn Namespace>,
+        connection: &OwnedFd,
+    ) -> Result<Server, StartError> {
+        check_name(&config.name)?;
+        let failed = |error| StartError::Resume(config.mountpoint.clone(), error);
+        // Of the mount itself nothing must be asked: nobody would answer.
+        if !mount::is_mounted(&config.mountpoint) {
+            return Err(failed(io::ErrorKind::NotFound.into()));
+        }
+        let mut server = Server::new(config, namespace, config.mountpoint.clone())?;
+        let session = resume::session(server.disk(config), connection, server.options(config));
+        server.session = Some(server.run(session.map_err(failed)?)?);
+        Ok(server)
+    }
+
+    /// What runs before there is a session. From here on, dropping it stops that.
+    fn new(
+        config: &Config,
+        namespace: Arc<dyn Namespace>,
+        mountpoint: PathBuf,
+    ) -> Result<Server, StartError> {
+        let path = mountpoint.join(&config.name);
+        let shared = Arc::new(Shared::new(namespace, config.read_only));
+        let (cores, engine) = start_cores(config, &shared)?;
+        Ok(Server { shared, cores, session: None, engine, mountpoint, path })
+    }
+
+    fn disk(&self, config: &Config) -> Disk {
+        Disk {
             shared: Arc::clone(&self.shared),
             name: config.name.clone().into(),
             for_all: config.allow_other,
             mounted_at: SystemTime::now(),
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
-        };
+        }
+    }
+
+    fn options(&self, config: &Config) -> fuser::Config {
         let read_only = self.shared.geometry().read_only;
         let writing = if read_only { MountOption::RO } else { MountOption::RW };
         let mut options = fuser::Config::default();
@@ -177,11 +226,20 @@ impl Server {
             vec![MountOption::FSName(mount::SOURCE.into()), MountOption::NoExec, writing];
         options.acl = if config.allow_other { SessionACL::All } else { SessionACL::Owner };
         options.n_threads = Some(threads(config));
-        options.clone_fd = true;
+        options.clone_fd = !config.kept;
+        options
+    }
+
+    fn mount(&self, config: &Config) -> Result<Mounted, StartError> {
         let failed = |error| StartError::Mount(mount::failed(&self.mountpoint, error));
-        let session = Session::new(disk, &self.mountpoint, &options).map_err(failed)?;
+        let session = Session::new(self.disk(config), &self.mountpoint, &self.options(config));
+        self.run(session.map_err(failed)?)
+    }
+
+    fn run(&self, session: Session<Disk>) -> Result<Mounted, StartError> {
         let notifier = session.notifier();
         let minor = mount::minor(&self.mountpoint);
+        let connection = session.as_fd().try_clone_to_owned().map_err(StartError::System)?;
         let thread = thread::Builder::new()
             .name(format!("{THREAD_NAME_PREFIX}-session"))
             .spawn(move || {
@@ -189,7 +247,16 @@ impl Server {
                 session.run()
             })
             .map_err(StartError::System)?;
-        Ok(Mounted { thread, notifier, minor })
+        Ok(Mounted { thread, notifier, minor, connection })
+    }
+
+    /// The connection to the kernel, for another process to keep: while it has it, the mount
+    /// outlives this process, and requests wait for [`Server::resume`]. `None` if the kernel could
+    /// not hand out again what was under way (before Linux 6.9), and would leave that hanging.
+    #[must_use]
+    pub fn connection(&self) -> Option<OwnedFd> {
+        let session = self.session.as_ref().filter(|_| self.shared.resends())?;
+        session.connection.try_clone().ok()
     }
 
     /// The file.

@@ -101,6 +101,8 @@ pub(super) struct Shared {
     stopping: AtomicBool,
     /// A core ended before its time: no use in giving anybody work.
     failed: AtomicBool,
+    /// The kernel can hand out again what was not answered.
+    resends: AtomicBool,
 }
 
 impl Shared {
@@ -115,7 +117,16 @@ impl Shared {
             jobs: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            resends: AtomicBool::new(false),
         }
+    }
+
+    pub(super) fn set_resends(&self, can: bool) {
+        self.resends.store(can, Ordering::Relaxed);
+    }
+
+    pub(super) fn resends(&self) -> bool {
+        self.resends.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_mailboxes(&self, mailboxes: Vec<Mailbox>) {

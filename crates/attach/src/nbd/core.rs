@@ -311,7 +311,7 @@ impl Core {
     }
 
     /// Makes an accepted socket one of this core's connections.
-    fn adopt(&mut self, stream: TcpStream, peer: String) {
+    fn adopt(&mut self, stream: TcpStream, peer: Arc<str>) {
         if self.stopping {
             self.cx.shared.disconnected();
             return;

@@ -134,6 +134,12 @@ impl Server {
         self.shared.connections()
     }
 
+    /// Who the clients are: a process of this machine, or an address.
+    #[must_use]
+    pub fn clients(&self) -> Vec<String> {
+        self.shared.peers()
+    }
+
     /// Serves the client at the other end of this socket, as if it had connected. One that is too
     /// many is closed.
     #[cfg(unix)]

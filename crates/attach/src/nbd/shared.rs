@@ -7,13 +7,13 @@ use farblock_block::Namespace;
 use farblock_reactor::Waker;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// What a core is told.
 #[derive(Debug)]
 pub(super) enum Message {
     /// Serve this client. The stream may be any stream socket.
-    Adopt(TcpStream, String),
+    Adopt(TcpStream, Arc<str>),
     /// The namespace has another size.
     Resized,
     /// See whether all is over.
@@ -49,6 +49,8 @@ pub(super) struct Shared {
     read_only: bool,
     mailboxes: OnceLock<Vec<Mailbox>>,
     connections: AtomicUsize,
+    /// Who they are, for as long as each of them lives.
+    peers: Mutex<Vec<Weak<str>>>,
     next_core: AtomicUsize,
     /// A core ended before its time: no use in waiting for its connections.
     failed: AtomicBool,
@@ -62,6 +64,7 @@ impl Shared {
             read_only,
             mailboxes: OnceLock::new(),
             connections: AtomicUsize::new(0),
+            peers: Mutex::default(),
             next_core: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
         }
@@ -114,8 +117,23 @@ impl Shared {
             tracing::warn!(%peer, "refused an NBD client: {most} connections are the limit");
             return;
         }
+        let peer: Arc<str> = peer.into();
+        let mut peers = self.lock_peers();
+        peers.retain(|peer| peer.strong_count() > 0);
+        peers.push(Arc::downgrade(&peer));
+        drop(peers);
         let core = self.next_core.fetch_add(1, Ordering::Relaxed) % self.mailboxes().len();
         self.post(core, Message::Adopt(stream, peer));
+    }
+
+    fn lock_peers(&self) -> MutexGuard<'_, Vec<Weak<str>>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who the clients are.
+    pub(super) fn peers(&self) -> Vec<String> {
+        let peers = self.lock_peers();
+        peers.iter().filter_map(|peer| peer.upgrade().map(|peer| peer.to_string())).collect()
     }
 
     /// A client is gone.

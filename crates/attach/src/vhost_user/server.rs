@@ -113,6 +113,8 @@ pub(super) struct Shared {
 struct State {
     /// Its connection, so that it can be ended from elsewhere.
     connection: Option<UnixStream>,
+    /// Who it is.
+    peer: String,
     /// Where it wants to hear from us.
     channel: Option<UnixStream>,
     /// The server is to stop, and no wait may be longer than this.
@@ -157,10 +159,11 @@ impl Shared {
     }
 
     /// Makes this the monitor at the moment; false if there is to be none any more.
-    fn begin(&self, stream: &UnixStream) -> io::Result<bool> {
+    fn begin(&self, stream: &UnixStream, peer: &str) -> io::Result<bool> {
         let copy = stream.try_clone()?;
         let mut state = self.lock();
         state.connection = Some(copy);
+        peer.clone_into(&mut state.peer);
         Ok(state.give_up.is_none())
     }
 }
@@ -230,6 +233,13 @@ impl Server {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.shared.lock().connection.is_some()
+    }
+
+    /// Who the monitor is, if one is connected.
+    #[must_use]
+    pub fn monitor(&self) -> Option<String> {
+        let state = self.shared.lock();
+        state.connection.is_some().then(|| state.peer.clone())
     }
 
     /// The namespace has another size now. Requests are held against it at once, and the guest is
@@ -372,7 +382,7 @@ fn accept_all(listener: &Listener, shared: &Shared) -> bool {
 
 fn serve(shared: &Shared, stream: UnixStream, peer: &str) {
     tracing::info!(%peer, "a monitor has connected");
-    let begun = stream.set_nonblocking(false).and_then(|()| shared.begin(&stream));
+    let begun = stream.set_nonblocking(false).and_then(|()| shared.begin(&stream, peer));
     match begun {
         Ok(true) => {
             let mut session = Session::new(shared, &stream);

@@ -9,7 +9,7 @@
 mod ioctl;
 
 use super::mount::wait_until;
-use super::users::{self, Listed, User};
+use crate::users::{self, Listed, User};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fmt;
@@ -156,8 +156,9 @@ pub(super) fn below(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The file that a loop device is on.
-fn backing_file(device: &Path) -> Option<PathBuf> {
+/// The file that a loop device is on; none if it is on none, or no loop device.
+#[must_use]
+pub fn backing_file(device: &Path) -> Option<PathBuf> {
     let system = Path::new("/sys/block").join(device.file_name()?);
     let text = fs::read_to_string(system.join("loop/backing_file")).ok()?;
     Some(text.strip_suffix('\n').unwrap_or(&text).into())

@@ -19,6 +19,7 @@ use super::wire::REQUEST_BYTES;
 use crate::pieces::Piece;
 use farblock_block::{BlockError, Command};
 use farblock_reactor::{Buffer, Event, SendBatch, StreamId, TaskId};
+use std::sync::Arc;
 
 /// A connection of a core, by number; the core reuses numbers only after the connection is freed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -78,7 +79,7 @@ pub(super) struct Connection {
     task: TaskId,
     stream: StreamId,
     /// Who it is, for the log.
-    peer: String,
+    peer: Arc<str>,
     state: State,
     phase: Phase,
     agreement: Agreement,
@@ -106,7 +107,7 @@ impl Connection {
         key: ConnectionKey,
         task: TaskId,
         stream: StreamId,
-        peer: String,
+        peer: Arc<str>,
     ) -> Connection {
         let mut greeting = Vec::new();
         let negotiation = Box::new(Negotiation::start(&mut greeting));

@@ -1,0 +1,92 @@
+//! Going on with a mount whose server was killed.
+//!
+//! The kernel ends a mount when the last descriptor of its connection is closed. Another process
+//! that keeps one ([`Server::connection`](super::Server::connection)) keeps the mount: requests
+//! wait, and a successor that is given the descriptor takes them. What the dead server had read and
+//! not answered the kernel hands out once more when it is asked to (`FUSE_NOTIFY_RESEND`, Linux
+//! 6.9).
+//!
+//! The library begins every session with the kernel's greeting, which comes only once, when the
+//! mount is made. So the session is begun on one end of a pair of sockets, greeted from the other,
+//! and the descriptor under it is then exchanged for the kernel's.
+
+use fuser::{Config, Filesystem, Session};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::io::DupFlags;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::io;
+use std::mem::ManuallyDrop;
+
+/// `struct fuse_in_header` and `struct fuse_init_in` of `linux/fuse.h`.
+const HEADER_BYTES: usize = 40;
+const INIT_BYTES: usize = 64;
+const OPCODE_INIT: u32 = 26;
+const MAJOR: u32 = 7;
+const MINOR: u32 = 40;
+/// `FUSE_INIT_EXT`: there are more flags; `FUSE_HAS_RESEND` is among those.
+const FLAGS: u32 = 1 << 30;
+const MORE_FLAGS: u32 = 1 << (39 - 32);
+const MAX_READAHEAD_BYTES: u32 = 128 << 10;
+/// `FUSE_NOTIFY_RESEND`, in the place of an answer's error.
+const NOTIFY_RESEND: u32 = 7;
+/// More than an answer to the greeting has.
+const ANSWER_BYTES: usize = 256;
+
+/// A session on a connection that had one before. It is to be run at once: the kernel hands out
+/// anew what was not answered.
+pub(super) fn session<F: Filesystem>(
+    filesystem: F,
+    connection: &OwnedFd,
+    config: Config,
+) -> io::Result<Session<F>> {
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::net::send(&theirs, &greeting(), SendFlags::NOSIGNAL)?;
+    let session = Session::from_fd(filesystem, ours, config.acl, config)?;
+    let mut answer = [0; ANSWER_BYTES];
+    let (received, _) = rustix::net::recv(&theirs, &mut answer, RecvFlags::DONTWAIT)?;
+    if received == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    exchange(session.as_fd(), connection)?;
+    rustix::io::write(connection, &resend())?;
+    Ok(session)
+}
+
+/// Has the descriptor's number stand for another file.
+fn exchange(descriptor: BorrowedFd<'_>, file: &OwnedFd) -> io::Result<()> {
+    // SAFETY: the descriptor is open for as long as it is borrowed, and is not closed here. Its
+    // owner, the session, goes on with the file that it stands for afterwards.
+    let mut target = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(descriptor.as_raw_fd()) });
+    Ok(rustix::io::dup3(file, &mut target, DupFlags::CLOEXEC)?)
+}
+
+/// What the kernel says first, so far as it matters to the library.
+fn greeting() -> [u8; HEADER_BYTES + INIT_BYTES] {
+    let mut bytes = [0; HEADER_BYTES + INIT_BYTES];
+    let mut put = |at: usize, value: u32| {
+        bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    };
+    put(0, (HEADER_BYTES + INIT_BYTES) as u32);
+    put(4, OPCODE_INIT);
+    // The low half on little-endian, the high one elsewhere: any number but zero.
+    put(8, 1);
+    put(HEADER_BYTES, MAJOR);
+    put(HEADER_BYTES + 4, MINOR);
+    put(HEADER_BYTES + 8, MAX_READAHEAD_BYTES);
+    put(HEADER_BYTES + 12, FLAGS);
+    put(HEADER_BYTES + 16, MORE_FLAGS);
+    bytes
+}
+
+/// `struct fuse_out_header` of a notification without a body.
+fn resend() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..4].copy_from_slice(&16_u32.to_ne_bytes());
+    bytes[4..8].copy_from_slice(&NOTIFY_RESEND.to_ne_bytes());
+    bytes
+}

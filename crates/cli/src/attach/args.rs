@@ -1,0 +1,248 @@
+//! The command lines of `attach`, `list` and `detach`.
+
+use crate::args::DigestArgs;
+use crate::values;
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use farblock_host::disk::Policy;
+use farblock_host::url::Url;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How a disk is offered to this machine.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum As {
+    /// The best that is there: ublk, nbd, fuse
+    #[default]
+    Auto,
+    /// The kernel's own host connects, and nothing of farblock's is in the way
+    Nvme,
+    /// A block device of the kernel's ublk driver (Linux 6.0)
+    Ublk,
+    /// A block device of the kernel's NBD client, or an NBD server for programs
+    Nbd,
+    /// A file in a FUSE mount and, for root, a loop device on it
+    Fuse,
+    /// A socket for a virtual machine's disk
+    VhostUser,
+}
+
+impl As {
+    /// As the command line has it.
+    pub(crate) fn name(self) -> String {
+        let value = self.to_possible_value().expect("no way is hidden");
+        value.get_name().to_owned()
+    }
+}
+
+/// A time after which to give up, or none: `10m`, `never`, and `-1` as nvme-cli has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(into = "String")]
+pub(crate) struct Timeout(pub(crate) Option<Duration>);
+
+impl FromStr for Timeout {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Timeout, String> {
+        match text {
+            "never" | "off" | "-1" => Ok(Timeout(None)),
+            text => values::seconds(text)
+                .map(|time| Timeout(Some(time)))
+                .map_err(|error| format!("{error}, or never")),
+        }
+    }
+}
+
+impl From<Timeout> for String {
+    fn from(timeout: Timeout) -> String {
+        timeout.0.map_or("never".to_owned(), in_words)
+    }
+}
+
+/// A time as the command line takes it.
+pub(crate) fn in_words(time: Duration) -> String {
+    format!("{}ms", time.as_millis())
+}
+
+/// Attach a remote disk to this machine
+///
+/// Returns when the disk can be used, and says how. A daemon serves it from then on, reconnects
+/// when the network comes and goes, and is started again if it dies. SIGTERM asks it to end when
+/// nobody uses the disk any more; `farblock detach` ends it at once, or says who uses it.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farblock attach 'nvme+tcp://192.0.2.7/NQN?ns=1'
+  farblock attach 'nvme+tcp://192.0.2.7/NQN?ns=1' --as vhost-user --socket /run/vm1.sock
+  farblock attach 'nvme+tcp://10.0.0.1/NQN?ns=1' 'nvme+tcp://10.0.1.1/NQN?ns=1' --name data
+  farblock attach --restore data --foreground         what farblock-attach@data.service does
+A file has the options' names as keys:
+  urls = [\"nvme+tcp://10.0.0.1/NQN?ns=1\"]
+  as = \"auto\"
+  ctrl-loss-timeout = \"never\"")]
+pub(crate) struct AttachArgs {
+    /// The namespace; several are paths to the same one
+    #[arg(value_name = "URL", required_unless_present_any = ["config", "restore"])]
+    pub(crate) urls: Vec<Url>,
+
+    /// How: auto, nvme, ublk, nbd, fuse or vhost-user [default: auto]
+    #[arg(id = "as", long = "as", value_name = "WAY", hide_possible_values = true)]
+    pub(crate) way: Option<As>,
+
+    /// What to call it [default: fb0, fb1, …]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+
+    /// URLs and options from a TOML file; options here come before those there
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "urls")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// The same from /etc/farblock/attach.d/NAME.toml, and call it so
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["urls", "config", "name"])]
+    pub(crate) restore: Option<String>,
+
+    /// Stay in the foreground, for a service manager (tells systemd when it is ready)
+    #[arg(long)]
+    pub(crate) foreground: bool,
+
+    /// Print JSON instead of a sentence
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) disk: DiskArgs,
+
+    #[command(flatten)]
+    pub(crate) offer: OfferArgs,
+
+    #[command(flatten)]
+    pub(crate) digests: DigestArgs,
+
+    #[command(flatten)]
+    pub(crate) runtime: RuntimeArgs,
+}
+
+/// How the disk is kept; named as nvme-cli names it.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Connection")]
+pub(crate) struct DiskArgs {
+    /// Which path an operation takes: numa, round-robin or queue-depth [default: numa]
+    #[arg(long, alias = "io-policy", value_name = "POLICY")]
+    pub(crate) iopolicy: Option<Policy>,
+
+    /// The longest pause between attempts to reconnect [default: 10s]
+    #[arg(long, short = 'c', alias = "reconnect_delay", value_name = "TIME")]
+    #[arg(value_parser = values::seconds)]
+    pub(crate) reconnect_delay: Option<Duration>,
+
+    /// Give a lost path up after this time, or never (-1) [default: 10m]
+    #[arg(long, short = 'l', aliases = ["ctrl-loss-tmo", "ctrl_loss_tmo"], value_name = "TIME")]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) ctrl_loss_timeout: Option<Timeout>,
+
+    /// Fail I/O when no path was there for this time; it waits otherwise [default: never]
+    #[arg(long, aliases = ["fast-io-fail-tmo", "fast_io_fail_tmo"], value_name = "TIME")]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) fast_io_fail_timeout: Option<Timeout>,
+
+    /// Give a silent connection up after this time; 0 for never [default: 5s]
+    #[arg(long, short = 'k', aliases = ["keep-alive-tmo", "keep_alive_tmo"], value_name = "TIME")]
+    #[arg(value_parser = values::seconds)]
+    pub(crate) keep_alive: Option<Duration>,
+}
+
+/// How the disk is offered.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Offer")]
+pub(crate) struct OfferArgs {
+    /// Refuse writes
+    #[arg(long)]
+    pub(crate) read_only: bool,
+
+    /// Make no block device: only the file (fuse) or the server (nbd)
+    #[arg(long)]
+    pub(crate) no_device: bool,
+
+    /// Where to listen (nbd, vhost-user) [default: in the runtime directory]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) socket: Option<PathBuf>,
+
+    /// Where to listen on TCP (nbd), an address of this machine only
+    #[arg(long, value_name = "ADDR:PORT", value_parser = values::listen_address)]
+    #[arg(conflicts_with = "socket")]
+    pub(crate) listen: Option<SocketAddr>,
+
+    /// An empty directory to mount at (fuse) [default: in the runtime directory]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) mountpoint: Option<PathBuf>,
+
+    /// Let other users in (fuse)
+    #[arg(long)]
+    pub(crate) allow_other: bool,
+
+    /// The disk's serial number in the virtual machine (vhost-user) [default: its name]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) serial: Option<String>,
+
+    /// Threads, each with connections of its own; queues of a virtual machine's disk
+    #[arg(long, alias = "queues", value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) threads: Option<u16>,
+}
+
+/// Where attachments are kept.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct RuntimeArgs {
+    /// Where attachments are kept [default: $FARBLOCK_RUNTIME_DIR, or /run/farblock for root and
+    /// $XDG_RUNTIME_DIR/farblock for others]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) runtime_dir: Option<PathBuf>,
+}
+
+/// List what is attached to this machine
+///
+/// What a daemon that is gone has left is shown as stale, and cleaned up if nobody uses it.
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) runtime: RuntimeArgs,
+}
+
+/// Detach a disk
+///
+/// Refuses while somebody uses it, and says who. What was written is flushed before it ends.
+#[derive(Args, Debug)]
+pub(crate) struct DetachArgs {
+    /// What it is called, as `farblock list` shows it, or its path
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+
+    /// Detach it even if somebody uses it: who does gets errors, and loses what was not written
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    #[command(flatten)]
+    pub(crate) runtime: RuntimeArgs,
+}
+
+/// The processes of an attachment.
+#[derive(Args, Debug)]
+pub(crate) struct PartArgs {
+    #[command(subcommand)]
+    pub(crate) part: Part,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Part {
+    /// Has a server run, and runs the next one if it dies
+    Supervise { folder: PathBuf },
+    /// Serves the disk
+    Serve { folder: PathBuf },
+}

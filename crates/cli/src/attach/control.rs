@@ -1,0 +1,113 @@
+//! The server's socket, over which `farblock list` and `farblock detach` talk to it: a line of JSON
+//! each way. Who may open the folder may talk to it: nobody else can see the socket.
+
+use super::folder::Folder;
+use super::server::Shared;
+use super::status::Status;
+use super::ways::StopError;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, Permissions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// Bytes of a request or an answer.
+const MAX_BYTES: u64 = 1 << 20;
+/// How long who is connected may take to say something, and to listen.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long accepting rests after an error, for example when there are no more descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const SOCKET: &str = "control";
+
+#[derive(Serialize, Deserialize, Debug)]
+pub(super) enum Request {
+    Status,
+    Detach { force: bool },
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+pub(super) enum Answer {
+    Status(Box<Status>),
+    Detached,
+    Refused(StopError),
+}
+
+/// Serves the socket until the process ends.
+pub(super) fn serve(folder: &Folder, shared: &Arc<Shared>) -> io::Result<()> {
+    let path = folder.path(SOCKET);
+    // A predecessor's, which is dead: this process has its lock.
+    let _ = fs::remove_file(&path);
+    let listener = UnixListener::bind(&path)?;
+    fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+    let shared = Arc::clone(shared);
+    thread::Builder::new().name("control".to_owned()).spawn(move || {
+        loop {
+            let answered = listener.accept().and_then(|(stream, _)| {
+                let shared = Arc::clone(&shared);
+                // A thread each: a detach may take its time.
+                let thread = thread::Builder::new().name("control-client".to_owned());
+                thread.spawn(move || answer(&stream, &shared)).map(drop)
+            });
+            if let Err(error) = answered {
+                tracing::warn!("cannot serve who asks: {error}");
+                thread::sleep(ACCEPT_PAUSE);
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn answer(stream: &UnixStream, shared: &Shared) {
+    let answered = stream
+        .set_read_timeout(Some(PATIENCE))
+        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+        .and_then(|()| receive(stream))
+        .and_then(|request| {
+            let answer = match request {
+                Request::Status => Answer::Status(Box::new(shared.status())),
+                Request::Detach { force } => match shared.detach(force) {
+                    Ok(()) => Answer::Detached,
+                    Err(error) => Answer::Refused(error),
+                },
+            };
+            let ends = matches!(answer, Answer::Detached);
+            let sent = send(stream, &answer);
+            if ends {
+                // Only now: the answer would be lost with the process.
+                shared.end();
+            }
+            sent
+        });
+    if let Err(error) = answered {
+        tracing::debug!("who asked is not answered: {error}");
+    }
+}
+
+fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message).expect("our own types are JSON");
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<T> {
+    let mut line = Vec::new();
+    BufReader::new(stream.take(MAX_BYTES)).read_until(b'\n', &mut line)?;
+    Ok(serde_json::from_slice(&line)?)
+}
+
+/// Asks a server. `patience`: how long for an answer; `None`: however long it takes.
+pub(super) fn ask(
+    folder: &Folder,
+    request: &Request,
+    patience: Option<Duration>,
+) -> io::Result<Answer> {
+    let stream = UnixStream::connect(folder.path(SOCKET))?;
+    stream.set_read_timeout(patience)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    send(&stream, request)?;
+    receive(&stream)
+}

@@ -1,0 +1,116 @@
+//! `farblock detach`.
+
+use super::args::DetachArgs;
+use super::control::{self, Answer, Request};
+use super::folder::{Folder, Role, runtime};
+use super::list;
+use super::status::Status;
+use super::ways::StopError;
+use crate::error::{Failure, Result, os};
+use rustix::process::{Pid, Signal};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long the processes of an attachment may take to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs the command.
+pub(crate) fn run(args: &DetachArgs) -> Result<()> {
+    let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
+    let folder = find(&runtime, &args.name)?;
+    let name = folder.name();
+    if folder.is_held(Role::Server) {
+        return ask(&folder, args.force);
+    }
+    if folder.is_held(Role::Supervisor) {
+        if !args.force {
+            let why = folder.read("trouble").unwrap_or_else(|| "it is starting".to_owned());
+            return Err(Failure::run(format_args!(
+                "{name} is being started again ({why}), and nobody can say who uses it: wait, or \
+                 detach it with --force"
+            )));
+        }
+        end_supervisor(&folder)?;
+    }
+    let Some(_lock) = folder.lock(Role::Supervisor) else {
+        return Err(Failure::run(format_args!("{name} is being attached: wait")));
+    };
+    list::clean_up(&folder, args.force).map_err(|error| refused(&name, error))?;
+    folder.remove();
+    Ok(())
+}
+
+/// The attachment with this name, or that is used at this path.
+fn find(runtime: &Path, name: &str) -> Result<Folder> {
+    let all = Folder::all(runtime);
+    if let Some(folder) = all.iter().find(|folder| folder.name() == name) {
+        return Ok(folder.clone());
+    }
+    let used_at = |status: Status| status.offer.used.path == name;
+    let by_path = all.iter().find(|folder| {
+        let is_alive = folder.is_held(Role::Server) || folder.is_held(Role::Supervisor);
+        is_alive && list::status(folder).is_some_and(used_at)
+    });
+    by_path.cloned().ok_or_else(|| {
+        let names: Vec<String> = all.iter().map(Folder::name).collect();
+        let known = match names.as_slice() {
+            [] => "nothing is attached".to_owned(),
+            names => format!("attached are {}", names.join(", ")),
+        };
+        Failure::usage(format_args!("{name:?} is not attached: {known}"))
+    })
+}
+
+/// Has the server detach the disk.
+fn ask(folder: &Folder, force: bool) -> Result<()> {
+    let name = folder.name();
+    match control::ask(folder, &Request::Detach { force }, None) {
+        Ok(Answer::Detached) => {}
+        Ok(Answer::Refused(error)) => return Err(refused(&name, error)),
+        Ok(Answer::Status(_)) => {
+            return Err(Failure::run(format_args!("{name} is served by another version: end it")));
+        }
+        // It ended, perhaps because somebody else detached it.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+        Err(error) => {
+            return Err(Failure::run(format_args!(
+                "the process that serves {name} does not answer: {}",
+                os(&error)
+            )));
+        }
+    }
+    if folder.wait_for_end(PATIENCE) {
+        return Ok(());
+    }
+    Err(Failure::run(format_args!("{name} is detached, but its processes do not end")))
+}
+
+fn refused(name: &str, error: StopError) -> Failure {
+    match error {
+        StopError::InUse(users) => {
+            let users = match users.as_slice() {
+                [] => "somebody who cannot be seen from here uses it".to_owned(),
+                users => users.join("; "),
+            };
+            Failure::run(format_args!(
+                "{name} is in use: {users}; end that first, or detach with --force, which loses \
+                 what was not written"
+            ))
+        }
+        StopError::Failed(sentence) => Failure::run(format_args!("{name} stays: {sentence}")),
+    }
+}
+
+/// Ends a supervisor that has no server to be asked.
+fn end_supervisor(folder: &Folder) -> Result<()> {
+    let pid = folder.pid().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+    if let Some(pid) = pid {
+        // It has the lock, so the number is its own.
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+    if folder.wait_for_end(PATIENCE) {
+        return Ok(());
+    }
+    Err(Failure::run(format_args!("the daemon of {} does not end", folder.name())))
+}

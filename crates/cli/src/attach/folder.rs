@@ -1,0 +1,281 @@
+//! Where attachments are kept: a directory with one folder for each.
+//!
+//! ```text
+//! /run/farblock/fb0/
+//!   settings.json   what was asked for
+//!   supervisor      locked while the supervisor lives
+//!   server          locked while the server lives
+//!   pid             the supervisor's process
+//!   state.json      what the server serves, for its successor and for who cleans up
+//!   trouble         why there is no server at the moment, if there is none
+//!   control         the server's socket
+//!   log             what both have to say
+//! ```
+//! Locks and not process numbers tell who lives: a number may be another process's by now.
+
+use crate::error::{Failure, Result, os};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::FlockOperation;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Bytes in a name.
+const MAX_NAME_BYTES: usize = 32;
+/// The first part of names that nobody chose.
+const DERIVED: &str = "fb";
+/// Attachments with derived names.
+const MAX_DERIVED: u32 = 1024;
+/// Between looks whether something is over.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// A name that is a file's, a unit's and a serial number's as well.
+pub(super) fn check_name(name: &str) -> Result<(), String> {
+    let fits = (1..=MAX_NAME_BYTES).contains(&name.len());
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if fits && name.bytes().all(plain) && !name.starts_with(['.', '-']) {
+        return Ok(());
+    }
+    Err(format!(
+        "{name:?} is no name for an attachment: take 1 to {MAX_NAME_BYTES} letters, digits, \
+         '.', '-' and '_', the first a letter or digit"
+    ))
+}
+
+/// The directory with all attachments.
+pub(super) fn runtime(given: Option<&Path>) -> Result<PathBuf> {
+    let variable = |name| {
+        let value = std::env::var_os(name).map(PathBuf::from);
+        value.filter(|path| path.is_absolute())
+    };
+    if let Some(path) = given {
+        return std::path::absolute(path)
+            .map_err(|error| Failure::run(format_args!("{}: {}", path.display(), os(&error))));
+    }
+    if let Some(path) = variable("FARBLOCK_RUNTIME_DIR") {
+        return Ok(path);
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok("/run/farblock".into());
+    }
+    variable("XDG_RUNTIME_DIR").map(|path| path.join("farblock")).ok_or_else(|| {
+        Failure::usage("there is no $XDG_RUNTIME_DIR to keep attachments in: give --runtime-dir")
+    })
+}
+
+/// Everything of one attachment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Folder(pub(super) PathBuf);
+
+/// Held for as long as a process of an attachment lives.
+#[derive(Debug)]
+pub(super) struct Lock(File);
+
+impl Lock {
+    /// A lock that another process had and hands over.
+    pub(super) fn inherited(descriptor: OwnedFd) -> Lock {
+        Lock(descriptor.into())
+    }
+}
+
+impl AsFd for Lock {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A process of an attachment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Role {
+    Supervisor,
+    Server,
+}
+
+impl Role {
+    fn file(self) -> &'static str {
+        match self {
+            Role::Supervisor => "supervisor",
+            Role::Server => "server",
+        }
+    }
+}
+
+impl Folder {
+    pub(super) fn name(&self) -> String {
+        self.0.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    pub(super) fn path(&self, file: &str) -> PathBuf {
+        self.0.join(file)
+    }
+
+    /// The folder of an attachment that has this name, or of a new one with a name of ours, with
+    /// the right to start its supervisor.
+    pub(super) fn claim(runtime: &Path, name: Option<&str>) -> Result<(Folder, Lock)> {
+        let derived = (0..MAX_DERIVED).map(|number| format!("{DERIVED}{number}"));
+        let names: Vec<String> = match name {
+            Some(name) => vec![name.to_owned()],
+            None => derived.collect(),
+        };
+        for candidate in names {
+            let folder = Folder(runtime.join(&candidate));
+            // What somebody else's left is theirs to pick up, by its name.
+            if name.is_none() && folder.0.exists() {
+                continue;
+            }
+            folder.make()?;
+            match folder.lock(Role::Supervisor) {
+                Some(_) if folder.is_held(Role::Server) => {}
+                Some(lock) => return Ok((folder, lock)),
+                None => {}
+            }
+        }
+        Err(match name {
+            Some(name) => Failure::usage(format_args!(
+                "{name} is attached already: choose another --name, or `farblock detach {name}`"
+            )),
+            None => Failure::run(format_args!("{MAX_DERIVED} disks are attached already")),
+        })
+    }
+
+    fn make(&self) -> Result<()> {
+        let cannot = |error| {
+            let error: &io::Error = &error;
+            let (path, error) = (self.0.display(), os(error));
+            Failure::run(format_args!("cannot make {path}: {error}; choose another --runtime-dir"))
+        };
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(&self.0).map_err(cannot)
+    }
+
+    /// Every folder there is, by name.
+    pub(super) fn all(runtime: &Path) -> Vec<Folder> {
+        let entries = fs::read_dir(runtime).into_iter().flatten().flatten();
+        let mut all: Vec<Folder> = entries
+            .filter(|entry| entry.file_name().to_str().is_some_and(|it| check_name(it).is_ok()))
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .map(|entry| Folder(entry.path()))
+            .collect();
+        all.sort_by_key(Folder::name);
+        all
+    }
+
+    /// Becomes the only process of this kind; `None` if there is one.
+    pub(super) fn lock(&self, role: Role) -> Option<Lock> {
+        let mut options = File::options();
+        let file = options.create(true).truncate(false).write(true).mode(0o600);
+        let file = file.open(self.path(role.file())).ok()?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        // Somebody may have removed the folder meanwhile, this file with it.
+        self.path(role.file()).exists().then_some(Lock(file))
+    }
+
+    /// Whether there is a process of this kind.
+    pub(super) fn is_held(&self, role: Role) -> bool {
+        let Ok(file) = File::open(self.path(role.file())) else { return false };
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err()
+    }
+
+    /// Waits until none of its processes lives, but not for ever.
+    pub(super) fn wait_for_end(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        loop {
+            if !self.is_held(Role::Supervisor) && !self.is_held(Role::Server) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Writes a file as a whole: nobody sees half of it.
+    pub(super) fn write(&self, file: &str, text: &str) -> io::Result<()> {
+        let (new, path) = (self.path(&format!("{file}.new")), self.path(file));
+        fs::write(&new, text)?;
+        fs::rename(new, path)
+    }
+
+    pub(super) fn write_json(&self, file: &str, value: &impl Serialize) -> io::Result<()> {
+        self.write(file, &serde_json::to_string_pretty(value).expect("our own types are JSON"))
+    }
+
+    pub(super) fn read(&self, file: &str) -> Option<String> {
+        fs::read_to_string(self.path(file)).ok()
+    }
+
+    pub(super) fn read_json<T: DeserializeOwned>(&self, file: &str) -> Option<T> {
+        serde_json::from_str(&self.read(file)?).ok()
+    }
+
+    /// The supervisor's process.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.read("pid")?.trim().parse().ok()
+    }
+
+    /// The log, for a process to append to.
+    pub(super) fn log(&self) -> io::Result<File> {
+        File::options().create(true).append(true).mode(0o600).open(self.path("log"))
+    }
+
+    /// Forgets the attachment. A mount in it that is not gone keeps its directory.
+    pub(super) fn remove(&self) {
+        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        // The lock files last: a folder without them is nobody's.
+        let (mut locks, mut first) = (Vec::new(), Vec::new());
+        for entry in entries {
+            let name = entry.file_name();
+            let is_lock = [Role::Supervisor, Role::Server].iter().any(|role| name == role.file());
+            if is_lock { &mut locks } else { &mut first }.push(entry.path());
+        }
+        for path in first.iter().chain(&locks) {
+            // Never into a mount: a directory is removed only if it is empty.
+            let removed = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+            if let Err(error) = removed {
+                tracing::debug!("{} stays: {error}", path.display());
+            }
+        }
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for name in ["fb0", "data-1", "a.b_c", "0"] {
+            assert_eq!(check_name(name), Ok(()));
+        }
+        for name in ["", ".", "..", "a/b", "-x", ".x", "a b", "ä", &"x".repeat(33), "a\n"] {
+            assert!(check_name(name).expect_err(name).contains("is no name"), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_are_claimed_once() {
+        let runtime = tempfile::tempdir().expect("a folder");
+        let path = runtime.path();
+        let (first, lock) = Folder::claim(path, None).expect("nobody has it");
+        assert_eq!(first.name(), "fb0");
+        let (second, _lock) = Folder::claim(path, None).expect("nobody has it");
+        assert_eq!(second.name(), "fb1");
+        assert!(first.is_held(Role::Supervisor) && !first.is_held(Role::Server));
+        let Err(Failure::Usage(error)) = Folder::claim(path, Some("fb0")) else {
+            panic!("it is taken");
+        };
+        assert!(error.contains("attached already"), "{error}");
+        drop(lock);
+        assert!(first.wait_for_end(Duration::ZERO));
+        Folder::claim(path, Some("fb0")).expect("it is free again");
+        assert_eq!(Folder::all(path), [first.clone(), second]);
+        first.remove();
+        assert!(!first.0.exists());
+    }
+}

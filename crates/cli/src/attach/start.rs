@@ -1,0 +1,167 @@
+//! `farblock attach`, and the processes that it starts.
+
+use super::args::{As, AttachArgs, Part, PartArgs};
+use super::folder::{Folder, Lock, Role, runtime};
+use super::messages::{Channel, Report};
+use super::server::{self, Saved};
+use super::settings::Settings;
+use super::status::Offer;
+use super::supervisor::{Audience, Supervisor, again};
+use super::ways::{self, StopError};
+use crate::args::Global;
+use crate::error::{Failure, Result, os};
+use crate::{output, remote};
+use farblock_host::disk::Disk;
+use rustix::fd::AsFd;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::process::Stdio;
+
+/// What a supervisor is told when it starts, together with its lock.
+#[derive(Serialize, Deserialize)]
+struct Begin {
+    resume: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &AttachArgs, global: &Global) -> Result<()> {
+    let mut settings = Settings::new(args, global)?;
+    let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
+    if settings.way == As::Auto {
+        let (way, why) = ways::choose(&settings);
+        settings.way = way;
+        if !global.quiet {
+            output::note(&why);
+        }
+    }
+    let (folder, lock) = Folder::claim(&runtime, settings.name.as_deref())?;
+    let resume = clear(&folder, &settings)?;
+    let written = folder.write_json("settings.json", &settings);
+    written.map_err(|error| {
+        Failure::run(format_args!("cannot write to {}: {}", folder.0.display(), os(&error)))
+    })?;
+    if args.foreground {
+        let mut terminal = Terminal { json: args.json };
+        return Supervisor::new(folder, lock, global)?.run(resume, &mut terminal);
+    }
+    let offer = in_background(&folder, lock, resume, global)?;
+    Terminal { json: args.json }.ready(&offer)
+}
+
+/// What processes that are gone have left under this name is the same disk's, and gone on with, or
+/// cleared away. True if there is something to go on with.
+fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
+    let Some(saved) = folder.read_json::<Saved>("state.json") else { return Ok(false) };
+    let Some(before) = folder.read_json::<Settings>("settings.json") else { return Ok(false) };
+    if before.urls == settings.urls && before.way == settings.way {
+        return Ok(true);
+    }
+    let name = folder.name();
+    ways::clean_up(folder, &before, &saved.state, false).map_err(|error| match error {
+        StopError::InUse(users) => Failure::run(format_args!(
+            "another disk was attached as {name}, whose daemon is gone, and it is in use: {}; end \
+             that first, or choose another --name",
+            users.join("; ")
+        )),
+        StopError::Failed(sentence) => Failure::Run(sentence),
+    })?;
+    let _ = std::fs::remove_file(folder.path("state.json"));
+    Ok(false)
+}
+
+/// Starts a supervisor that outlives us, and waits until the disk can be used.
+fn in_background(folder: &Folder, lock: Lock, resume: bool, global: &Global) -> Result<Offer> {
+    let failed =
+        |error: io::Error| Failure::run(format_args!("cannot start the daemon: {}", os(&error)));
+    let _ = std::fs::remove_file(folder.path("log"));
+    let log = folder.log().map_err(failed)?;
+    let (channel, theirs) = Channel::pair().map_err(failed)?;
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut command = again(&program, global);
+    command.args(["attachment".as_ref(), "supervise".as_ref(), folder.0.as_os_str()]);
+    command.stdin(theirs).stdout(Stdio::null()).stderr(log).current_dir("/");
+    // Not waited for: it is to outlive us.
+    command.spawn().map_err(failed)?;
+    drop(command);
+    channel.send(&Begin { resume }, Some(lock.as_fd())).map_err(failed)?;
+    drop(lock);
+    match channel.receive::<Report>() {
+        Ok(Some((Report::Ready(offer), _))) => Ok(offer),
+        Ok(Some((Report::Failed(sentence), _))) => Err(Failure::Run(sentence)),
+        _ => {
+            let log = folder.path("log");
+            Err(Failure::run(format_args!("the daemon died at once; see {}", log.display())))
+        }
+    }
+}
+
+/// Runs one of the processes of an attachment.
+pub(crate) fn part(args: PartArgs, global: &Global) -> Result<()> {
+    match args.part {
+        Part::Serve { folder } => server::run(Folder(folder)),
+        Part::Supervise { folder } => supervise(Folder(folder), global),
+    }
+}
+
+fn supervise(folder: Folder, global: &Global) -> Result<()> {
+    let not_ours = || Failure::usage("this is for `farblock attach` to run, not for people");
+    let channel = Channel::inherited().map_err(|_| not_ours())?;
+    let begin = channel.receive::<Begin>().map_err(|_| not_ours())?;
+    let Some((begin, Some(lock))) = begin else { return Err(not_ours()) };
+    let lock = Lock::inherited(lock);
+    assert!(folder.is_held(Role::Supervisor), "what was handed over is the lock");
+    // No terminal of anybody's, and no signal of one.
+    rustix::process::setsid().map_err(|error| Failure::run(os(&error.into())))?;
+    let mut client = Client(Some(channel));
+    let supervisor = Supervisor::new(folder, lock, global)?;
+    let result = supervisor.run(begin.resume, &mut client);
+    if let (Err(failure), Some(channel)) = (&result, &client.0) {
+        let _ = channel.send(&Report::Failed(failure.sentence().to_owned()), None);
+    }
+    result
+}
+
+/// The `farblock attach` that waits.
+struct Client(Option<Channel>);
+
+impl Audience for Client {
+    fn ready(&mut self, offer: &Offer) -> Result<()> {
+        // If it does not wait any more, the disk is there all the same.
+        if let Some(channel) = self.0.take() {
+            let _ = channel.send(&Report::Ready(offer.clone()), None);
+        }
+        Ok(())
+    }
+
+    fn channel(&self) -> Option<&Channel> {
+        self.0.as_ref()
+    }
+}
+
+/// Who reads what the command prints.
+struct Terminal {
+    json: bool,
+}
+
+impl Audience for Terminal {
+    fn ready(&mut self, offer: &Offer) -> Result<()> {
+        let printed = match self.json {
+            true => output::print_json_line(offer),
+            false => output::print(&format!("{}\n", offer.sentence())),
+        };
+        match printed {
+            // Nobody wants to know, and the disk is there all the same.
+            Err(Failure::OutputClosed) => Ok(()),
+            printed => printed,
+        }
+    }
+}
+
+/// Connects a disk, with errors that say what to do next.
+pub(super) fn connect(settings: &Settings) -> Result<Disk, String> {
+    let options = settings.disk_options();
+    Disk::connect(&settings.urls, &options).map_err(|error| {
+        let failure = remote::explain(&error, &settings.urls[0], &options.connection);
+        failure.sentence().to_owned()
+    })
+}

@@ -1,0 +1,167 @@
+//! How an attachment is: what the server says of it, and `farblock list` shows.
+
+use farblock_block::{Geometry, Namespace};
+use farblock_host::disk::{Disk, DiskState, PathState, PathStatus};
+use farblock_wire::log::AnaState;
+use serde::{Deserialize, Serialize};
+
+/// What is used of a way: a path or an address.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub(super) struct Use {
+    pub(super) kind: Kind,
+    pub(super) path: String,
+    /// What is behind it, if there is something to be told.
+    pub(super) behind: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Kind {
+    /// A block device.
+    Device,
+    File,
+    /// A Unix socket.
+    Socket,
+    /// What programs that know the protocol connect to.
+    Url,
+}
+
+/// What is offered.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub(super) struct Offer {
+    pub(super) name: String,
+    pub(super) way: String,
+    #[serde(rename = "use")]
+    pub(super) used: Use,
+    pub(super) size_bytes: u64,
+    pub(super) block_size: u32,
+    pub(super) read_only: bool,
+}
+
+impl Offer {
+    /// In a sentence, as `farblock attach` says it.
+    pub(super) fn sentence(&self) -> String {
+        let Offer { name, way, used, block_size, .. } = self;
+        let size = farblock_backends::size::Size(self.size_bytes);
+        let only = if self.read_only { ", read-only" } else { "" };
+        let behind = used.behind.as_ref().map_or(String::new(), |it| format!(", {it}"));
+        format!("{name}: {} ({way}{behind}, {size}, {block_size}-byte blocks{only})", used.path)
+    }
+}
+
+/// An attachment as it is at the moment.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) struct Status {
+    #[serde(flatten)]
+    pub(super) offer: Offer,
+    pub(super) state: State,
+    /// For how long it has been so.
+    pub(super) since_seconds: u64,
+    /// Why it is so, if it is not well.
+    pub(super) trouble: Option<String>,
+    pub(super) paths: Vec<Path>,
+    /// The supervisor's process, if it lives.
+    pub(super) pid: Option<u32>,
+    pub(super) server_pid: Option<u32>,
+    pub(super) users: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum State {
+    /// All is well.
+    Live,
+    /// Some path is lost.
+    Degraded,
+    /// Every path is lost; I/O waits.
+    Reconnecting,
+    /// Every path was given up; I/O fails.
+    Failed,
+    /// The server died, and the next one does not serve yet; I/O waits, where it can.
+    Restarting,
+    /// Its processes are gone.
+    Stale,
+}
+
+impl State {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            State::Live => "live",
+            State::Degraded => "degraded",
+            State::Reconnecting => "reconnecting",
+            State::Failed => "failed",
+            State::Restarting => "restarting",
+            State::Stale => "stale",
+        }
+    }
+}
+
+/// A path to the disk.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) struct Path {
+    pub(super) url: String,
+    pub(super) state: String,
+    pub(super) since_seconds: u64,
+    /// How the namespace can be reached through it (ANA).
+    pub(super) access: Option<String>,
+    pub(super) address: Option<String>,
+    pub(super) controller: Option<u16>,
+    pub(super) reconnects: u64,
+    /// Why it was lost or could not be connected, the last time.
+    pub(super) error: Option<String>,
+}
+
+/// As the kernel has it in `ana_state`.
+fn access_name(access: AnaState) -> String {
+    let name = match access {
+        AnaState::OPTIMIZED => "optimized",
+        AnaState::NON_OPTIMIZED => "non-optimized",
+        AnaState::INACCESSIBLE => "inaccessible",
+        AnaState::PERSISTENT_LOSS => "persistent-loss",
+        AnaState::CHANGE => "change",
+        other => return other.to_string(),
+    };
+    name.to_owned()
+}
+
+impl From<PathStatus> for Path {
+    fn from(status: PathStatus) -> Path {
+        let state = match status.state {
+            PathState::Connecting => "connecting",
+            PathState::Live => "live",
+            PathState::Reconnecting => "reconnecting",
+            PathState::Dead => "failed",
+        };
+        Path {
+            url: status.url.to_string(),
+            state: state.to_owned(),
+            since_seconds: status.since.as_secs(),
+            access: status.access.map(access_name),
+            address: status.controller.map(|(address, _)| address.to_string()),
+            controller: status.controller.map(|(_, id)| id),
+            reconnects: status.reconnects,
+            error: status.error,
+        }
+    }
+}
+
+/// The state of a disk, for how long, and why.
+pub(super) fn of_disk(disk: &Disk) -> (State, u64, Option<String>) {
+    let paths = disk.paths();
+    // Since the last of them changed: before that, it was another one.
+    let since = paths.iter().map(|path| path.since).min().unwrap_or_default();
+    let lost = paths.iter().filter(|path| path.state != PathState::Live);
+    let trouble = lost.filter_map(|path| path.error.clone()).next();
+    match disk.state() {
+        DiskState::Live => (State::Live, since.as_secs(), None),
+        DiskState::Degraded => (State::Degraded, since.as_secs(), trouble),
+        DiskState::Waiting => (State::Reconnecting, since.as_secs(), trouble),
+        DiskState::Dead => (State::Failed, since.as_secs(), trouble),
+    }
+}
+
+/// What a disk looks like through a way.
+pub(super) fn geometry(disk: &Disk, read_only: bool) -> Geometry {
+    let geometry = disk.geometry();
+    Geometry { read_only: geometry.read_only || read_only, ..geometry }
+}

@@ -1,0 +1,65 @@
+//! A socket for a virtual machine's disk. The monitor keeps note of what is under way, connects
+//! again when the server dies, and the next one goes on.
+
+use super::super::status::{Kind, Use};
+use super::{Attached, Start, StopError, sentence};
+use farblock_attach::vhost_user::{Config, Server};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Bytes that a serial number may have.
+const SERIAL_BYTES: usize = 20;
+
+struct VhostUser {
+    server: Option<Server>,
+    socket: PathBuf,
+}
+
+pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
+    let settings = start.settings;
+    let socket = settings.socket.clone().unwrap_or_else(|| start.folder.path("vhost-user.sock"));
+    let mut config = Config::new(socket.clone());
+    config.engine = settings.engine();
+    config.queues = settings.threads();
+    config.read_only = settings.read_only;
+    config.serial = settings.serial.clone().unwrap_or_else(|| {
+        let bytes = start.name.len().min(SERIAL_BYTES);
+        start.name[..bytes].to_owned()
+    });
+    let server = Server::start(&config, start.namespace()?).map_err(sentence)?;
+    Ok(Box::new(VhostUser { server: Some(server), socket }))
+}
+
+impl Attached for VhostUser {
+    fn used(&self) -> Use {
+        Use { kind: Kind::Socket, path: self.socket.display().to_string(), behind: None }
+    }
+
+    fn state(&self) -> Value {
+        json!({})
+    }
+
+    fn users(&self) -> Vec<String> {
+        let monitor = self.server.as_ref().and_then(Server::monitor);
+        let words = |monitor| format!("a virtual machine's monitor is connected ({monitor})");
+        monitor.map(words).into_iter().collect()
+    }
+
+    fn resized(&mut self, _: u64) -> Result<(), String> {
+        self.server.iter().for_each(Server::resized);
+        Ok(())
+    }
+
+    fn stop(&mut self, force: bool) -> Result<(), StopError> {
+        let users = self.users();
+        if !force && !users.is_empty() {
+            return Err(StopError::InUse(users));
+        }
+        if let Some(server) = self.server.take()
+            && let Err(error) = server.stop()
+        {
+            tracing::error!("an event loop had failed: {error}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,13 @@
+//! `farblock attach`, `list` and `detach`, as a person uses them: with targets in processes of
+//! their own, file systems, and whatever can be killed killed. It takes root, FUSE and loop devices.
+#![cfg(target_os = "linux")]
+
+mod attached;
+mod bad_input;
+mod fuse;
+mod nbd;
+mod paths;
+mod service;
+#[path = "../support/mod.rs"]
+mod support;
+mod vhost_user;

@@ -1,0 +1,43 @@
+//! vhost-user: the socket, and what a monitor says first. Whole guests are interop/linux/vhost.sh.
+
+use crate::attached::{Attachments, Target};
+use crate::support::until;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+/// `VHOST_USER_GET_FEATURES`, version 1, and the answer's flags.
+const GET_FEATURES: [u8; 12] = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+const ANSWER: [u8; 12] = [1, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0];
+
+/// A monitor that asks what the disk can do.
+fn connect(socket: &str) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).expect("somebody listens");
+    stream.write_all(&GET_FEATURES).expect("it takes a message");
+    let mut answer = [0; 20];
+    stream.read_exact(&mut answer).expect("it answers");
+    assert_eq!(answer[..12], ANSWER);
+    let features = u64::from_le_bytes(answer[12..].try_into().expect("8 bytes"));
+    // VIRTIO_F_VERSION_1, and the protocol's own features.
+    assert_eq!(features >> 32 & 1, 1, "{features:#x}");
+    assert_eq!(features >> 30 & 1, 1, "{features:#x}");
+    stream
+}
+
+#[test]
+fn a_monitor_is_served_and_is_a_user() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, 32 << 20);
+    let socket = attachments.attach(&[&target.url(), "--as", "vhost-user", "--name", "vm"]);
+    let monitor = connect(&socket);
+    let whose = format!("process {}", std::process::id());
+    attachments.run(["detach", "vm"]).fails_in_a_line(1, &["monitor", &whose, "--force"]);
+    // Killed, it is there again for the monitor to connect to.
+    let killed = attachments.kill_server("vm");
+    attachments.wait_for_successor("vm", killed);
+    drop(monitor);
+    let monitor = connect(&socket);
+    drop(monitor);
+    until("the monitor is gone", || attachments.run(["detach", "vm"]).code == Some(0));
+    assert!(UnixStream::connect(&socket).is_err());
+    target.server.stop();
+}
