@@ -41,6 +41,7 @@ quietly() {
 nqn=nqn.2026-11.org.farblock:engines
 serve() {
     local try log=$work/serve-${#servers[@]}.log
+    : >"$log"
     "$release/farblock" serve mem:64MiB mem:64MiB --listen 127.0.0.1:0 --nqn $nqn --json "$@" >"$log" 2>&1 &
     servers+=($!)
     address=
@@ -59,6 +60,51 @@ serve
 url="nvme+tcp://$address/$nqn?ns=1"
 second="nvme+tcp://$address/$nqn?ns=2"
 
+# serve_file NAME [ADDRESS]: a target with a disk of 64 MiB in a file; its address is in $address then, its process in $served.
+serve_file() {
+    local try log=$work/serve-$1.log
+    : >"$log"
+    truncate --size=64M "$work/$1"
+    "$release/farblock" serve "$work/$1" --listen "${2:-127.0.0.1:0}" --nqn $nqn --json >"$log" 2>&1 &
+    served=$!
+    servers+=("$served")
+    address=
+    for ((try = 0; try < 100; try++)); do
+        address=$(sed -n 's/^{"listening":\["\([^"]*\)".*/\1/p' "$log")
+        [ -z "$address" ] || return 0
+        sleep 0.1
+    done
+    cat "$log" >&2
+    echo "test.sh: the target is not ready" >&2
+    exit 1
+}
+
+# survives LABEL NAME COMMAND...: the command, which takes some seconds, succeeds although its target, the last one of
+# serve_file NAME, is killed twice meanwhile and comes back.
+survives() {
+    local label=$1 name=$2 running cut
+    shift 2
+    "$@" >"$work/output" 2>&1 &
+    running=$!
+    for cut in 1 2; do
+        sleep 1
+        kill -KILL "$served"
+        wait "$served" 2>/dev/null || true
+        sleep 0.5
+        if ! kill -0 $running 2>/dev/null; then
+            cat "$work/output" >&2
+            echo "FAIL $label: it ended before cut $cut was over" >&2
+            exit 1
+        fi
+        serve_file "$name" "$address"
+    done
+    if wait $running; then echo "ok   $label"; else
+        cat "$work/output" >&2
+        echo "FAIL $label: $*" >&2
+        exit 1
+    fi
+}
+
 # C: installed, found by pkg-config, linked both ways.
 quietly "the C library is installed" "$here/install.sh" "$release" "$work/prefix"
 export PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig
@@ -66,6 +112,10 @@ read -ra flags < <(pkg-config --cflags --libs farblock)
 warnings=(-std=c11 -Wall -Wextra -Wpedantic -Werror)
 quietly "the example builds" gcc "${warnings[@]}" "$here/examples/disk.c" "${flags[@]}" -o "$work/disk"
 quietly "the example runs" env "LD_LIBRARY_PATH=$work/prefix/lib" "$work/disk" "$url"
+serve_file disk-c
+survives "the example survives a target that is killed" disk-c env "LD_LIBRARY_PATH=$work/prefix/lib" "$work/disk" \
+    "nvme+tcp://$address/$nqn" 6
+grep -q 'live, connected again [12] times' "$work/output" || { cat "$work/output" >&2; echo "FAIL and was cut off" >&2; exit 1; }
 read -ra flags < <(pkg-config --static --cflags --libs farblock)
 quietly "it links statically" gcc "${warnings[@]}" "$here/examples/disk.c" -o "$work/disk-static" \
     -Wl,-Bstatic "${flags[@]/-lpthread/-Wl,-Bdynamic}" -lpthread
@@ -81,8 +131,21 @@ echo "ok   a read-only disk is said to be one"
 quietly "an environment for Python" python3 -m venv "$work/venv"
 quietly "pip install" env "FARBLOCK_LIBRARY=$release/libfarblock.so" \
     "$work/venv/bin/pip" install --quiet --disable-pip-version-check "$here/python"
-quietly "Python's tests" env "FARBLOCK_URL=$url" "FARBLOCK_READ_ONLY_URL=$read_only" \
+quietly "Python's tests" env "FARBLOCK=$release/farblock" "FARBLOCK_URL=$url" "FARBLOCK_READ_ONLY_URL=$read_only" \
     "$work/venv/bin/python" -m unittest discover -s "$here/python/tests"
+
+quietly "mypy is installed" "$work/venv/bin/pip" install --quiet --disable-pip-version-check mypy
+# The C library beside it has the name of a module, and is none.
+echo farblock.libfarblock >"$work/no-module"
+quietly "Python's type hints are those of the code" env -C "$work" "$work/venv/bin/python" -m mypy.stubtest farblock \
+    --allowlist "$work/no-module"
+quietly "and what uses them is checked" env -C "$work" "$work/venv/bin/python" -m mypy --strict "$here/python/tests/typed.py"
+if "$work/venv/bin/python" -m mypy --strict -c 'import farblock; farblock.connect(1).read("0", 512)' >"$work/output" 2>&1 ||
+    [ "$(grep -c 'error: Argument 1' "$work/output")" != 2 ]; then
+    echo "FAIL wrong types are not found: $(cat "$work/output")" >&2
+    exit 1
+fi
+echo "ok   wrong types are found"
 
 # fio: the documents' job, and what it can get wrong.
 quietly "fio's engine builds" "$here/fio/build.sh" "$release"
@@ -99,6 +162,14 @@ quietly "fio verifies two disks" fio "$both" --rw=randwrite --bsrange=512-256k -
     --verify=crc32c --verify_fatal=1 --size=64m --fsync=64
 quietly "fio verifies with digests" fio "--filename=$(name "$url&data-digest=1&header-digest=1")" --rw=write --bs=128k \
     --verify=crc32c --verify_fatal=1 --size=64m --sync=1
+serve_file disk-fio
+survives "fio finds every byte although its target is killed" disk-fio fio "--filename=$(name "nvme+tcp://$address/$nqn?ns=1")" \
+    --rw=randwrite --rate_iops=4k --verify=crc32c --verify_fatal=1 --size=64m --fsync=256 --reconnect_delay=1 --ctrl_loss_tmo=60
+serve_file disk-paths
+other=${address/127.0.0.1/localhost}
+survives "and over two paths" disk-paths fio "--filename=$(name "nvme+tcp://$address/$nqn nvme+tcp://$other/$nqn?ns=1")" \
+    --rw=randwrite --rate_iops=2k --verify=crc32c --verify_fatal=1 --numjobs=2 --size=32m --offset_increment=32m \
+    --iopolicy=round-robin --reconnect_delay=1
 quietly "fio trims" fio "$disk" --rw=randtrimwrite --size=16m
 quietly "fio at a rate" fio "$disk" --rw=randrw --runtime=2 --time_based --rate_iops=500 --output="$work/rate" \
     --output-format=json
@@ -119,5 +190,8 @@ bad() {
 bad 'the disk is read-only' "--filename=$(name "$read_only")" --rw=write
 bad 'bs=1000 is no multiple' "$disk" --rw=read --bs=1000
 bad 'start with nvme+tcp://' --filename=/dev/null --rw=read
+bad 'failed parsing iopolicy' "$disk" --rw=read --iopolicy=fastest
+bad 'min value out of range' "$disk" --rw=read --reconnect_delay=0
+bad 'different namespaces' "--filename=$(name "$url $second")" --rw=read
 bad 'cannot connect to' "--filename=$(name "nvme+tcp://127.0.0.1:1/$nqn?ns=1")" --rw=read
 echo "test.sh: all holds"

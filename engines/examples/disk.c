@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * disk URL: writes the first MiB of a remote disk, with 32 operations in flight, and reads it back.
- * What is there is lost.
+ * disk URL [SECONDS]: writes the first MiB of a remote disk, with 32 operations in flight, and reads
+ * it back, once or for so long. What is there is lost. However often the target or the network go
+ * away meanwhile, they are waited for. Several URLs in one argument, with blanks between them, are
+ * several paths.
  *
  *   cc disk.c $(pkg-config --cflags --libs farblock) -o disk
  *   ./disk 'nvme+tcp://192.0.2.1/nqn.2026-11.org.example:scratch?ns=1'
@@ -10,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { DEPTH = 32, BYTES = 1 << 20 };
 
@@ -52,16 +55,64 @@ static void transfer(fb_queue *queue, uint32_t kind, unsigned char *data, size_t
 	}
 }
 
+/* Says where what was read is not what is to be there, if anywhere. */
+static void compare(const unsigned char *read, const unsigned char *there)
+{
+	for (size_t i = 0; i < BYTES; i++) {
+		if (read[i] != there[i]) {
+			fprintf(stderr, "at %zu: what was read is not what is there\n", i);
+			exit(1);
+		}
+	}
+}
+
+/* Fills the disk with data that no other turn has, and reads it back in both ways. */
+static void turn(fb_disk *disk, fb_queue *queue, unsigned char *data, unsigned char *read,
+		 unsigned int number)
+{
+	for (size_t i = 0; i < BYTES; i++)
+		data[i] = (unsigned char)(i * 31 + i / 4096 + number * 7);
+	/* Many in flight. */
+	transfer(queue, FB_KIND_WRITE, data, 4096);
+	transfer(queue, FB_KIND_READ, read, 4096);
+	compare(read, data);
+	/* One after the other. */
+	check(fb_write_zeroes(disk, 0, BYTES / 2, 0));
+	check(fb_flush(disk));
+	check(fb_read(disk, read, 0, BYTES));
+	memset(data, 0, BYTES / 2);
+	compare(read, data);
+}
+
+/* How the paths are. */
+static void show_paths(fb_disk *disk, const fb_info *info)
+{
+	for (uint32_t i = 0; i < info->paths; i++) {
+		fb_path_info path = { .size = sizeof(path) };
+
+		check(fb_describe_path(disk, i, &path));
+		printf("%s: %s, connected again %llu times%s%s\n", path.url,
+		       path.state == FB_PATH_STATE_LIVE ? "live" : "not live",
+		       (unsigned long long)path.reconnects, path.error[0] ? ": " : "", path.error);
+	}
+}
+
 int main(int argc, char **argv)
 {
-	fb_options options = { .size = sizeof(options), .queues = 1, .connect_timeout_ms = 2000 };
+	fb_options options = {
+		.size = sizeof(options), .queues = 1, .connect_timeout_ms = 2000,
+		/* Given up after a minute without the target. */
+		.reconnect_delay_ms = 500, .ctrl_loss_timeout_ms = 60000,
+	};
 	fb_info info = { .size = sizeof(info) };
-	unsigned char *wrote = malloc(BYTES), *read = calloc(1, BYTES);
+	unsigned char *data = malloc(BYTES), *read = calloc(1, BYTES);
+	time_t end = time(NULL) + (argc == 3 ? atol(argv[2]) : 0);
+	unsigned int turns = 0;
 	fb_disk *disk;
 	fb_queue *queue;
 
-	if (argc != 2 || !wrote || !read) {
-		fprintf(stderr, "usage: disk URL\n");
+	if (argc < 2 || argc > 3 || !data || !read) {
+		fprintf(stderr, "usage: disk URL [SECONDS]\n");
 		return 2;
 	}
 	check(fb_connect(argv[1], &options, &disk));
@@ -71,32 +122,15 @@ int main(int argc, char **argv)
 		fprintf(stderr, "the disk is too small, or its blocks are too large\n");
 		return 1;
 	}
-
-	/* Many in flight. */
-	for (size_t i = 0; i < BYTES; i++)
-		wrote[i] = (unsigned char)(i * 31 + i / 4096);
 	check(fb_queue_open(disk, &queue));
-	transfer(queue, FB_KIND_WRITE, wrote, 4096);
-	transfer(queue, FB_KIND_READ, read, 4096);
+	do
+		turn(disk, queue, data, read, turns++);
+	while (time(NULL) < end);
 	check(fb_queue_close(queue));
-	if (memcmp(wrote, read, BYTES) != 0) {
-		fprintf(stderr, "what was read is not what was written\n");
-		return 1;
-	}
-
-	/* One after the other. */
-	check(fb_write_zeroes(disk, 0, BYTES / 2, 0));
-	check(fb_flush(disk));
-	check(fb_read(disk, read, 0, BYTES));
-	for (size_t i = 0; i < BYTES; i++) {
-		if (read[i] != (i < BYTES / 2 ? 0 : wrote[i])) {
-			fprintf(stderr, "at %zu: what was read is not what is there\n", i);
-			return 1;
-		}
-	}
+	show_paths(disk, &info);
 	fb_disconnect(disk);
-	free(wrote);
+	free(data);
 	free(read);
-	printf("1 MiB there and back\n");
+	printf("1 MiB there and back, %u times\n", turns);
 	return 0;
 }

@@ -6,7 +6,9 @@
  *       --filename='nvme+tcp\://192.0.2.1\:4420/nqn.2026-11.org.example\:disk?ns=1'
  *
  * Every job has a connection of its own for each of its files, and one queue for all of them. Data
- * goes from and to fio's own buffers. Trims deallocate, syncs flush.
+ * goes from and to fio's own buffers. Trims deallocate, syncs flush. A connection that is lost is
+ * made again, and I/O waits meanwhile; a file name of several URLs, with blanks between them, is a
+ * disk with several paths. `fio --enghelp=external:/path/libfarblock-fio.so` shows the options.
  *
  * This file includes fio's headers, so it is under fio's licence and not under farblock's, and no
  * other part of farblock includes it. libfarblock is used under the MIT licence.
@@ -18,12 +20,122 @@
 #include <stdlib.h>
 
 #include "fio.h"
+#include "optgroup.h"
 
 #include "farblock.h"
 
 #if FIO_IOOPS_VERSION != 31
 #warning "written for engine interface 31 (fio 3.33)"
 #endif
+
+/* The engine's options; the names are nvme-cli's. Times are in seconds, -1 is for ever. */
+struct farblock_options {
+	/* fio wants something here. */
+	void *pad;
+	int reconnect_delay;
+	int ctrl_loss_tmo;
+	int fast_io_fail_tmo;
+	int keep_alive_tmo;
+	unsigned int iopolicy;
+	unsigned int hdr_digest;
+	unsigned int data_digest;
+	char *hostnqn;
+	char *hostid;
+};
+
+#define FARBLOCK_OPTION(field) \
+	.off1 = offsetof(struct farblock_options, field), .category = FIO_OPT_C_ENGINE, \
+	.group = FIO_OPT_G_INVALID
+
+/* Milliseconds of the longest time in the options have to fit. */
+#define FARBLOCK_MAX_SECONDS 4000000
+
+static struct fio_option option_list[] = {
+	{
+		.name = "reconnect_delay",
+		.lname = "Longest pause between attempts to reconnect",
+		.help = "Seconds between two attempts to reconnect, at most; the first is made at once",
+		.type = FIO_OPT_INT,
+		.minval = 1,
+		.maxval = FARBLOCK_MAX_SECONDS,
+		.def = "10",
+		FARBLOCK_OPTION(reconnect_delay),
+	},
+	{
+		.name = "ctrl_loss_tmo",
+		.lname = "Time to give a lost path up",
+		.help = "Seconds after which a lost path is given up, and I/O with the last one fails (-1: never)",
+		.type = FIO_OPT_INT,
+		.minval = -1,
+		.maxval = FARBLOCK_MAX_SECONDS,
+		.def = "600",
+		FARBLOCK_OPTION(ctrl_loss_tmo),
+	},
+	{
+		.name = "fast_io_fail_tmo",
+		.lname = "Time to let I/O fail",
+		.help = "Seconds without a usable path after which I/O fails while reconnecting goes on (-1: never)",
+		.type = FIO_OPT_INT,
+		.minval = -1,
+		.maxval = FARBLOCK_MAX_SECONDS,
+		.def = "-1",
+		FARBLOCK_OPTION(fast_io_fail_tmo),
+	},
+	{
+		.name = "keep_alive_tmo",
+		.lname = "Keep alive timeout",
+		.help = "Seconds without a sign of life after which a connection is given up (-1: never)",
+		.type = FIO_OPT_INT,
+		.minval = -1,
+		.maxval = FARBLOCK_MAX_SECONDS,
+		.def = "5",
+		FARBLOCK_OPTION(keep_alive_tmo),
+	},
+	{
+		.name = "iopolicy",
+		.lname = "Choice of the path",
+		.help = "Which of several paths an I/O takes",
+		.type = FIO_OPT_STR,
+		.def = "numa",
+		.posval = {
+			{ .ival = "numa", .oval = FB_POLICY_NUMA, .help = "The first that is usable" },
+			{ .ival = "round-robin", .oval = FB_POLICY_ROUND_ROBIN, .help = "One after the other" },
+			{ .ival = "queue-depth", .oval = FB_POLICY_QUEUE_DEPTH, .help = "The least busy one" },
+		},
+		FARBLOCK_OPTION(iopolicy),
+	},
+	{
+		.name = "hdr_digest",
+		.lname = "Header digest",
+		.help = "Check every header with a CRC",
+		.type = FIO_OPT_BOOL,
+		.def = "0",
+		FARBLOCK_OPTION(hdr_digest),
+	},
+	{
+		.name = "data_digest",
+		.lname = "Data digest",
+		.help = "Check all data with a CRC",
+		.type = FIO_OPT_BOOL,
+		.def = "0",
+		FARBLOCK_OPTION(data_digest),
+	},
+	{
+		.name = "hostnqn",
+		.lname = "Host NQN",
+		.help = "Who the host is, instead of this machine",
+		.type = FIO_OPT_STR_STORE,
+		FARBLOCK_OPTION(hostnqn),
+	},
+	{
+		.name = "hostid",
+		.lname = "Host identifier",
+		.help = "The UUID of who the host is",
+		.type = FIO_OPT_STR_STORE,
+		FARBLOCK_OPTION(hostid),
+	},
+	{ .name = NULL },
+};
 
 /* What a job has. */
 struct job {
@@ -34,10 +146,30 @@ struct job {
 	fb_completion *events;
 };
 
+/* The library's word for a time in seconds; 0 would be its default, so it is the shortest. */
+static uint32_t farblock_ms(int seconds)
+{
+	if (seconds < 0)
+		return FB_FOREVER;
+	return seconds ? seconds * 1000U : 1;
+}
+
 /* Connects to what a file's name says. */
 static int farblock_connect(struct thread_data *td, struct fio_file *f, fb_disk **disk)
 {
-	fb_options options = { .size = sizeof(options), .queues = 1 };
+	struct farblock_options *o = td->eo;
+	fb_options options = {
+		.size = sizeof(options),
+		.hostnqn = o->hostnqn,
+		.hostid = o->hostid,
+		.keep_alive_ms = farblock_ms(o->keep_alive_tmo),
+		.flags = (o->hdr_digest ? FB_HEADER_DIGEST : 0) | (o->data_digest ? FB_DATA_DIGEST : 0),
+		.queues = 1,
+		.reconnect_delay_ms = farblock_ms(o->reconnect_delay),
+		.ctrl_loss_timeout_ms = farblock_ms(o->ctrl_loss_tmo),
+		.fast_io_fail_timeout_ms = farblock_ms(o->fast_io_fail_tmo),
+		.policy = o->iopolicy,
+	};
 	fb_status status;
 
 	options.queue_depth = td->o.iodepth <= 128 ? 128 : min(td->o.iodepth + 1, 1024U);
@@ -265,4 +397,6 @@ struct ioengine_ops ioengine = {
 	.open_file	= farblock_open_file,
 	.close_file	= farblock_close_file,
 	.invalidate	= farblock_invalidate,
+	.options	= option_list,
+	.option_struct_size	= sizeof(struct farblock_options),
 };

@@ -31,6 +31,9 @@
 // An option: check all data with a CRC.
 #define FB_DATA_DIGEST 2
 
+// The most bytes of the text in `fb_path_info.error`, its zero byte included.
+#define FB_ERROR_BYTES 256
+
 // The most operations that a queue holds, those waiting for `fb_poll` included.
 #define FB_QUEUE_OPERATIONS 65536
 
@@ -133,15 +136,84 @@ typedef uint32_t fb_engine;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// A connected namespace. Any thread may use it, several at a time.
+// Which of several paths an operation takes: a value of `fb_options.policy`. The names are the
+// Linux kernel's; paths that the target calls optimized (ANA) come before others, always.
+enum fb_policy
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // The first in the order given, for as long as it is usable.
+  FB_POLICY_NUMA = 0,
+  // One after the other.
+  FB_POLICY_ROUND_ROBIN = 1,
+  // The one with the fewest operations of the same queue in flight.
+  FB_POLICY_QUEUE_DEPTH = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum fb_policy fb_policy;
+#else
+typedef uint32_t fb_policy;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// What a disk as a whole can do: a value of `fb_info.state`.
+enum fb_disk_state
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Every path is connected.
+  FB_DISK_STATE_LIVE = 1,
+  // Some path is connected.
+  FB_DISK_STATE_DEGRADED = 2,
+  // No path is connected; operations wait.
+  FB_DISK_STATE_WAITING = 3,
+  // Every path was given up; operations fail.
+  FB_DISK_STATE_DEAD = 4,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum fb_disk_state fb_disk_state;
+#else
+typedef uint32_t fb_disk_state;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Where a path is: a value of `fb_path_info.state`.
+enum fb_path_state
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // It was never connected.
+  FB_PATH_STATE_CONNECTING = 1,
+  // It is connected.
+  FB_PATH_STATE_LIVE = 2,
+  // It was lost, and is tried again.
+  FB_PATH_STATE_RECONNECTING = 3,
+  // It was given up.
+  FB_PATH_STATE_DEAD = 4,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum fb_path_state fb_path_state;
+#else
+typedef uint32_t fb_path_state;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// A connected namespace, over one path or several. Any thread may use it, several at a time. It
+// outlives its connections: what was lost is connected again, and operations wait meanwhile.
 typedef struct fb_disk fb_disk;
 
 // A way to have many operations in flight, on one disk or several, without threads or copies. It
 // belongs to the thread that opened it.
 typedef struct fb_queue fb_queue;
 
-// How to connect. Set all to zero, then `size` to `sizeof(fb_options)`, then what you want: zero
-// is the default of everything.
+// How to connect, and how to go on when a connection is lost. Set all to zero, then `size` to
+// `sizeof(fb_options)`, then what you want: zero is the default of everything.
 typedef struct fb_options {
   // `sizeof(fb_options)`, by which the library knows your version of it.
   size_t size;
@@ -151,7 +223,8 @@ typedef struct fb_options {
   const char *hostid;
   // How long each step of connecting may take (5000).
   uint32_t connect_timeout_ms;
-  // How long an operation may take before the connection is given up (30000; or FB_FOREVER).
+  // How long an operation may take before its connection is given up and it is sent over another
+  // one (30000; or FB_FOREVER).
   uint32_t io_timeout_ms;
   // After this long without a sign of life either side gives up (5000; or FB_FOREVER).
   uint32_t keep_alive_ms;
@@ -163,6 +236,22 @@ typedef struct fb_options {
   uint16_t queue_depth;
   // How many queues can be open at once; blocking calls together use one more (64).
   uint16_t queues;
+  // The longest pause between two attempts to reconnect (10000). The first is made at once.
+  uint32_t reconnect_delay_ms;
+  // A path is given up when it was lost for this long, and the disk is dead with its last path
+  // (600000; or FB_FOREVER).
+  uint32_t ctrl_loss_timeout_ms;
+  // Operations fail when no path was usable for this long, while reconnecting goes on
+  // (FB_FOREVER: they wait for as long as there is hope).
+  uint32_t fast_io_fail_timeout_ms;
+  // How soon to know that a path does not answer any more, if that is to be sooner than
+  // `keep_alive_ms` (600 with several paths, else not).
+  uint32_t path_timeout_ms;
+  // How long to wait before writes are sent anew that were lost with a controller which no other
+  // can end, as those of the Linux kernel and SPDK (0).
+  uint32_t quiesce_ms;
+  // An `fb_policy`.
+  uint32_t policy;
 } fb_options;
 
 // What a disk is. Set `size` to `sizeof(fb_info)` before the call.
@@ -189,7 +278,34 @@ typedef struct fb_info {
   uint16_t queues;
   // Commands in flight per queue. More may be submitted; they wait.
   uint16_t queue_depth;
+  // How often anything here has changed, or the state of a path.
+  uint64_t changes;
+  // An `fb_disk_state`.
+  uint32_t state;
+  // How many paths there are; `fb_describe_path` says how each of them is.
+  uint16_t paths;
+  // How many of them are connected.
+  uint16_t live_paths;
 } fb_info;
+
+// How a path is. Set `size` to `sizeof(fb_path_info)` before the call.
+typedef struct fb_path_info {
+  // `sizeof(fb_path_info)`, by which the library knows your version of it.
+  size_t size;
+  // Its URL. Valid until fb_disconnect.
+  const char *url;
+  // How long it has been in this state.
+  uint64_t since_ms;
+  // How often it was connected again.
+  uint64_t reconnects;
+  // An `fb_path_state`.
+  uint32_t state;
+  // How the namespace is reached through it (ANA: 1 optimized, 2 not, 3 inaccessible, 4 lost,
+  // 15 changing); 0 if it is not connected.
+  uint32_t access;
+  // Why it was lost or could not be connected the last time, in UTF-8; empty if it never was.
+  char error[FB_ERROR_BYTES];
+} fb_path_info;
 
 // An operation to submit. Set what you do not use to zero.
 typedef struct fb_op {
@@ -226,8 +342,14 @@ typedef struct fb_completion {
 extern "C" {
 #endif // __cplusplus
 
-// Connects to what a URL names: `nvme+tcp://host:4420/nqn...?ns=1`. The namespace may be left out
-// if there is only one. `options` may be null. Waits as long as the options allow.
+// Connects to what a URL names: `nvme+tcp://host:4420/nqn...?ns=1`. Several URLs, with blanks
+// between them, are several paths to one namespace. It may be left out if there is only one.
+// `options` may be null.
+//
+// Waits until one path is connected, as long as the options allow. From then on connections that
+// are lost are made again, and operations go over another path or wait; they fail with
+// FB_STATUS_LOST when the options' `ctrl_loss_timeout_ms` or `fast_io_fail_timeout_ms` is over. No
+// operation is lost or done twice by that, and no write is done late.
 //
 // # Safety
 // The pointers are null or valid: a text, options, and a place for the disk.
@@ -287,7 +409,16 @@ fb_status fb_write_zeroes(const struct fb_disk *disk,
 // The disk is null or valid.
 fb_status fb_deallocate(const struct fb_disk *disk, uint64_t offset, uint64_t length);
 
-// Opens a queue to a disk: a connection of its own. The queue goes on when the disk is let go.
+// How one of a disk's paths is: `index` counts from 0 in the order of the URLs, up to
+// `fb_info.paths`.
+//
+// # Safety
+// The pointers are null or valid: a disk, and a place of as many bytes as its `size` says.
+fb_status fb_describe_path(const struct fb_disk *disk, uint32_t index, struct fb_path_info *info);
+
+// Opens a queue to a disk: a connection of its own over each path. It does not wait for that:
+// operations do, and end with FB_STATUS_RESOURCES if the disk's queues are all in use. The queue
+// goes on when the disk is let go.
 //
 // # Safety
 // The pointers are null or valid: a disk, and a place for the queue.

@@ -3,10 +3,12 @@
 use crate::fork::Process;
 use crate::memory::{Memory, give, handle, text, write_sized};
 use crate::options::{self, fb_options};
+use crate::paths::{Grants, fb_disk_state};
 use crate::status::{Failure, Outcome, fb_status, guard};
 use crate::worker::{Request, Worker};
 use farblock_block::{Command, Geometry, Namespace};
-use farblock_host::{Controller, RemoteNamespace, Url};
+use farblock_host::disk::{DiskOptions, PathState, PathStatus};
+use farblock_host::{Controller, Disk, Options, Url};
 use farblock_reactor::EngineKind;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,13 +30,17 @@ const PIECE_BYTES: u64 = 1 << 30;
 /// The longest piece of a blocking call without data.
 const DATALESS_PIECE_BYTES: u64 = 1 << 40;
 
-/// A connected namespace. Any thread may use it, several at a time.
+/// A connected namespace, over one path or several. Any thread may use it, several at a time. It
+/// outlives its connections: what was lost is connected again, and operations wait meanwhile.
 pub struct fb_disk {
-    pub(crate) controller: Controller,
-    pub(crate) namespace: RemoteNamespace,
-    description: CString,
     /// Started by the first blocking call: programs with queues of their own need no such thread.
+    /// It goes before the disk, whose end is then waited for.
     worker: Mutex<Option<Arc<Worker>>>,
+    pub(crate) disk: Disk,
+    description: CString,
+    pub(crate) urls: Vec<CString>,
+    namespace_id: u32,
+    pub(crate) grants: Grants,
     pub(crate) engine: EngineKind,
     process: Process,
 }
@@ -65,10 +71,24 @@ pub struct fb_info {
     pub queues: u16,
     /// Commands in flight per queue. More may be submitted; they wait.
     pub queue_depth: u16,
+    /// How often anything here has changed, or the state of a path.
+    pub changes: u64,
+    /// An `fb_disk_state`.
+    pub state: u32,
+    /// How many paths there are; `fb_describe_path` says how each of them is.
+    pub paths: u16,
+    /// How many of them are connected.
+    pub live_paths: u16,
 }
 
-/// Connects to what a URL names: `nvme+tcp://host:4420/nqn...?ns=1`. The namespace may be left out
-/// if there is only one. `options` may be null. Waits as long as the options allow.
+/// Connects to what a URL names: `nvme+tcp://host:4420/nqn...?ns=1`. Several URLs, with blanks
+/// between them, are several paths to one namespace. It may be left out if there is only one.
+/// `options` may be null.
+///
+/// Waits until one path is connected, as long as the options allow. From then on connections that
+/// are lost are made again, and operations go over another path or wait; they fail with
+/// FB_STATUS_LOST when the options' `ctrl_loss_timeout_ms` or `fast_io_fail_timeout_ms` is over. No
+/// operation is lost or done twice by that, and no write is done late.
 ///
 /// # Safety
 /// The pointers are null or valid: a text, options, and a place for the disk.
@@ -213,20 +233,22 @@ pub unsafe extern "C" fn fb_deallocate(
 }
 
 impl fb_disk {
-    fn connect(url: &str, options: &farblock_host::Options) -> Result<fb_disk, Failure> {
-        let url: Url = url.parse().map_err(Failure::argument)?;
-        if url.subsystem.is_none() {
-            return Err(Failure::argument(format!("{url} names no subsystem: write {url}/NQN")));
-        }
-        let controller = Controller::connect_url(&url, options)?;
-        let nsid = match url.namespace {
-            Some(nsid) => nsid,
-            None => only_namespace(&controller, &url)?,
-        };
-        let namespace = controller.namespace(nsid)?;
-        let description = CString::new(namespace.describe()).unwrap_or_default();
-        let (worker, process) = (Mutex::default(), Process::current());
-        Ok(fb_disk { controller, namespace, description, worker, engine: options.engine, process })
+    fn connect(text: &str, options: &DiskOptions) -> Result<fb_disk, Failure> {
+        let urls = addresses(text)?;
+        let urls = with_namespace(urls, &options.connection)?;
+        let disk = Disk::connect(&urls, options)?;
+        let description = CString::new(disk.describe()).unwrap_or_default();
+        let text = |url: &Url| CString::new(url.to_string()).unwrap_or_default();
+        Ok(fb_disk {
+            worker: Mutex::default(),
+            description,
+            urls: urls.iter().map(text).collect(),
+            namespace_id: urls[0].namespace.unwrap_or(1),
+            grants: Grants::default(),
+            engine: options.connection.engine,
+            process: Process::current(),
+            disk,
+        })
     }
 
     /// Refuses a process that was forked since the disk was connected.
@@ -241,10 +263,13 @@ impl fb_disk {
     }
 
     fn info(&self) -> fb_info {
-        let geometry = self.namespace.geometry();
+        let geometry = self.disk.geometry();
         let bytes = |blocks: u32| u64::from(blocks) * u64::from(geometry.block_size);
         let flag = |is: bool, flag: u32| if is { flag } else { 0 };
-        let controller = self.controller.info();
+        // First, so that a change while the rest is read is one that the caller has not seen.
+        let changes = self.disk.generation();
+        let paths = self.disk.paths();
+        let (queues, queue_depth) = self.grants.of(&paths);
         fb_info {
             size: size_of::<fb_info>(),
             capacity_bytes: geometry.capacity_bytes(),
@@ -256,9 +281,13 @@ impl fb_disk {
             flags: flag(geometry.read_only, FB_READ_ONLY)
                 | flag(geometry.volatile_cache, FB_VOLATILE_CACHE)
                 | flag(geometry.deallocate, FB_DEALLOCATE),
-            namespace_id: self.namespace.info().nsid,
-            queues: controller.queues.saturating_sub(1),
-            queue_depth: controller.queue_depth(u16::MAX),
+            namespace_id: self.namespace_id,
+            queues: queues.saturating_sub(1),
+            queue_depth,
+            changes,
+            state: fb_disk_state::from(self.disk.state()) as u32,
+            paths: paths.len() as u16,
+            live_paths: paths.iter().filter(|path| path.state == PathState::Live).count() as u16,
         }
     }
 
@@ -271,7 +300,7 @@ impl fb_disk {
         length: u64,
         flags: u32,
     ) -> Outcome {
-        let geometry = self.namespace.geometry();
+        let geometry = self.disk.geometry();
         // All of it first, so that one that reaches out of the disk does not begin.
         let (lba, blocks) = range(&geometry, command, offset, length)?;
         let most = if data.is_some() { PIECE_BYTES } else { DATALESS_PIECE_BYTES };
@@ -299,28 +328,66 @@ impl fb_disk {
         if let Some(worker) = &*worker {
             return Ok(Arc::clone(worker));
         }
-        let started = Arc::new(Worker::start(&self.namespace, self.engine)?);
+        let started = Arc::new(Worker::start(&self.disk, self.engine)?);
         Ok(Arc::clone(worker.insert(started)))
     }
 
     /// Tells the whole story where there is one.
     fn explain(&self, failure: Failure) -> Failure {
-        match self.controller.lost() {
-            Some(story) if failure.status == fb_status::Lost => story.into(),
-            _ => failure,
+        if failure.status != fb_status::Lost {
+            return failure;
         }
+        let story = |path: PathStatus| path.error.map(|error| format!("; {}: {error}", path.url));
+        let stories: String = self.disk.paths().into_iter().filter_map(story).collect();
+        let text = format!("the connection to the disk is lost, and did not come back{stories}");
+        Failure::new(fb_status::Lost, text)
     }
 }
 
-fn only_namespace(controller: &Controller, url: &Url) -> Result<u32, Failure> {
-    match controller.namespace_ids()?.as_slice() {
-        [only] => Ok(*only),
-        [] => Err(Failure::new(fb_status::Connect, format!("{url} has no namespaces"))),
-        several => {
-            let text = format!("{url} has namespaces {several:?}: choose one with ?ns=");
-            Err(Failure::argument(text))
-        }
+/// The URLs of a text, as many as there are.
+fn addresses(text: &str) -> Result<Vec<Url>, Failure> {
+    let words = text.split_whitespace();
+    let urls: Vec<Url> =
+        words.map(str::parse).collect::<Result<_, _>>().map_err(Failure::argument)?;
+    if urls.is_empty() {
+        return Err(Failure::argument("there is no URL: write nvme+tcp://HOST/NQN"));
     }
+    match urls.iter().find(|url| url.subsystem.is_none()) {
+        Some(url) => Err(Failure::argument(format!("{url} names no subsystem: write {url}/NQN"))),
+        None => Ok(urls),
+    }
+}
+
+/// The URLs with the namespace that one of them names, or the only one of the subsystem.
+fn with_namespace(mut urls: Vec<Url>, options: &Options) -> Result<Vec<Url>, Failure> {
+    let nsid = match urls.iter().find_map(|url| url.namespace) {
+        Some(nsid) => nsid,
+        None => only_namespace(&urls, options)?,
+    };
+    urls.iter_mut().for_each(|url| url.namespace = url.namespace.or(Some(nsid)));
+    Ok(urls)
+}
+
+fn only_namespace(urls: &[Url], options: &Options) -> Result<u32, Failure> {
+    let mut error = None;
+    for url in urls {
+        let controller = match Controller::connect_url(url, options) {
+            Ok(controller) => controller,
+            Err(reason) => {
+                error.get_or_insert(reason);
+                continue;
+            }
+        };
+        return match controller.namespace_ids()?.as_slice() {
+            [only] => Ok(*only),
+            [] => Err(Failure::new(fb_status::Connect, format!("{url} has no namespaces"))),
+            several => {
+                let text = format!("{url} has namespaces {several:?}: choose one with ?ns=");
+                Err(Failure::argument(text))
+            }
+        };
+    }
+    Err(error.expect("there is a URL, and it could not be connected").into())
 }
 
 /// Blocks of a range in bytes.

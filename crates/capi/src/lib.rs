@@ -18,10 +18,14 @@
 //! event loop belongs to a thread. Both belong to a process: after a fork they answer
 //! `FB_STATUS_THREAD`.
 //!
+//! **Connections come and go.** A disk is a `farblock_host::Disk`: one that is lost is made again,
+//! over one path or several, and what was in flight is finished then. How long that may take is in
+//! the options.
+//!
 //! # Not implemented
 //!
-//! Reconnecting and several paths (this connects a `Controller` and not yet a `Disk`), discovery,
-//! admin commands, a descriptor to wait for completions on (the event loop has none that tells all
+//! A callback for changes of a disk (`fb_info.changes` is to be looked at), discovery, admin
+//! commands, a descriptor to wait for completions on (the event loop has none that tells all
 //! of its reasons to wake), cancelling an operation, closing one of a queue's disks.
 
 #![allow(non_camel_case_types, reason = "the names of the C interface")]
@@ -30,6 +34,7 @@ pub mod disk;
 mod fork;
 mod memory;
 pub mod options;
+pub mod paths;
 pub mod queue;
 pub mod status;
 mod worker;

@@ -5,7 +5,7 @@ use crate::fork::Process;
 use crate::memory::{Memory, give, handle};
 use crate::status::{Failure, Outcome, block_status, fb_status, guard, guarded};
 use farblock_block::{Command, Completion, Geometry, Namespace, Op, Queue};
-use farblock_host::RemoteNamespace;
+use farblock_host::Disk;
 use farblock_reactor::{Config, Lender, Reactor, TaskId};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -97,12 +97,15 @@ struct Inner {
 /// One disk of a queue.
 struct Lane {
     queue: Box<dyn Queue>,
-    namespace: RemoteNamespace,
+    /// What it is a queue of.
+    disk: Disk,
     /// Since its queue last worked.
     submitted: bool,
 }
 
-/// Opens a queue to a disk: a connection of its own. The queue goes on when the disk is let go.
+/// Opens a queue to a disk: a connection of its own over each path. It does not wait for that:
+/// operations do, and end with FB_STATUS_RESOURCES if the disk's queues are all in use. The queue
+/// goes on when the disk is let go.
 ///
 /// # Safety
 /// The pointers are null or valid: a disk, and a place for the queue.
@@ -281,9 +284,9 @@ impl Inner {
             let text = format!("a queue serves {FB_QUEUE_DISKS} disks and no more");
             return Err(Failure::new(fb_status::Resources, text));
         }
-        let namespace = disk.namespace.clone();
-        let queue = namespace.open_queue(&self.reactor, self.task)?;
-        self.disks.push(Lane { queue, namespace, submitted: false });
+        let disk = disk.disk.clone();
+        let queue = disk.open(&self.reactor, self.task)?;
+        self.disks.push(Lane { queue, disk, submitted: false });
         Ok(self.disks.len() as u32 - 1)
     }
 
@@ -297,7 +300,7 @@ impl Inner {
             let text = format!("the queue has no disk {}: it has {disks}", op.disk);
             return Err(Failure::argument(text));
         };
-        let op = prepare(op, &lane.namespace.geometry(), &self.lender)?;
+        let op = prepare(op, &lane.disk.geometry(), &self.lender)?;
         lane.queue.submit(op);
         lane.submitted = true;
         self.in_flight += 1;

@@ -2,31 +2,39 @@
 
 use crate::disk::*;
 use crate::options::*;
+use crate::paths::*;
 use crate::queue::*;
 use crate::status::*;
 use farblock_backends::Spec;
 use farblock_proto::ids::NamespaceId;
 use farblock_target::{Export, Subsystem, Target, TargetConfig};
 use std::ffi::{CStr, CString, c_void};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::ptr::{null, null_mut};
 use std::thread;
+use std::time::{Duration, Instant};
 
 const NQN: &str = "nqn.2026-11.org.farblock:capi";
 const SIZE: u64 = 16 << 20;
 const BLOCK: usize = 4096;
 
 fn serve() -> Target {
+    serve_at(([127, 0, 0, 1], 0).into(), "mem:16MiB")
+}
+
+/// A target with the same two namespaces every time, the first of them as said.
+fn serve_at(address: SocketAddr, first: &str) -> Target {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;
-    for (nsid, read_only) in [(1, false), (2, true)] {
-        let namespace = Spec::parse("mem:16MiB").unwrap().open(BLOCK as u32, read_only).unwrap();
+    for (nsid, spec, read_only) in [(1, first, false), (2, "mem:16MiB", true)] {
+        let namespace = Spec::parse(spec).unwrap().open(BLOCK as u32, read_only).unwrap();
         let export = Export { namespace, identity: format!("mem-{nsid}") };
         subsystem.exports.insert(NamespaceId(nsid), export);
     }
     let config = TargetConfig {
         subsystems: vec![subsystem],
-        listeners: vec![([127, 0, 0, 1], 0).into()],
+        listeners: vec![address],
         ..TargetConfig::default()
     };
     Target::start(&config).expect("it starts")
@@ -74,15 +82,52 @@ impl<T> Handle<T> {
 }
 
 fn connect(target: &Target, nsid: u32, engine: fb_engine) -> *mut fb_disk {
+    let options = fb_options { engine: engine as u32, ..options() };
+    connect_to(&url(target, nsid), &options)
+}
+
+fn connect_to(url: &CStr, options: &fb_options) -> *mut fb_disk {
     let mut disk = null_mut();
-    // SAFETY: zeroes are the default options.
-    let mut options: fb_options = unsafe { std::mem::zeroed() };
-    options.size = size_of::<fb_options>();
-    options.engine = engine as u32;
-    options.queues = 8;
     // SAFETY: all pointers are valid.
-    good(unsafe { fb_connect(url(target, nsid).as_ptr(), &options, &mut disk) });
+    good(unsafe { fb_connect(url.as_ptr(), options, &mut disk) });
     disk
+}
+
+fn options() -> fb_options {
+    // SAFETY: zeroes are the default options.
+    let options: fb_options = unsafe { std::mem::zeroed() };
+    fb_options { size: size_of::<fb_options>(), queues: 8, ..options }
+}
+
+fn describe(disk: *const fb_disk) -> fb_info {
+    // SAFETY: any numbers and null are a value.
+    let mut info: fb_info = unsafe { std::mem::zeroed() };
+    info.size = size_of::<fb_info>();
+    // SAFETY: the pointers are valid.
+    good(unsafe { fb_describe(disk, &mut info) });
+    info
+}
+
+fn describe_path(disk: *const fb_disk, index: u32) -> fb_path_info {
+    // SAFETY: as above.
+    let mut info: fb_path_info = unsafe { std::mem::zeroed() };
+    info.size = size_of::<fb_path_info>();
+    // SAFETY: as above.
+    good(unsafe { fb_describe_path(disk, index, &mut info) });
+    info
+}
+
+/// Looks at a disk until it is in a state.
+fn wait_for(disk: *const fb_disk, state: fb_disk_state) -> fb_info {
+    let begin = Instant::now();
+    loop {
+        let info = describe(disk);
+        if info.state == state as u32 {
+            return info;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "{} and not {state:?}", info.state);
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 const ENGINES: [fb_engine; 2] = [fb_engine::Uring, fb_engine::Portable];
@@ -109,16 +154,15 @@ fn calls_that_block() {
     for engine in ENGINES {
         let target = serve();
         let disk = connect(&target, 1, engine);
-        // SAFETY: any numbers and null are a value.
-        let mut info: fb_info = unsafe { std::mem::zeroed() };
-        info.size = size_of::<fb_info>();
+        let info = describe(disk);
         // At an odd address.
         let mut memory: Vec<u8> = (0..2 * BLOCK + 1).map(|n| (n % 251) as u8).collect();
         let mut back = vec![0xa5_u8; 2 * BLOCK + 2];
         // SAFETY: all pointers are valid, and as long as said.
         unsafe {
-            good(fb_describe(disk, &mut info));
             assert_eq!((info.capacity_bytes, info.block_size), (SIZE, BLOCK as u32));
+            assert_eq!((info.namespace_id, info.queues, info.queue_depth), (1, 8, 127));
+            assert_eq!((info.paths, info.live_paths), (1, 1));
             let text = CStr::from_ptr(info.description).to_str().unwrap();
             assert!(text.contains("16 MiB"), "{text}");
             let length = 2 * BLOCK as u64;
@@ -238,6 +282,13 @@ fn arguments_out_of_the_question() {
         fails(fb_connect(bare.as_ptr(), null(), &mut disk), fb_status::Argument, "subsystem");
         let both = text(address.to_str().unwrap().split_once('?').unwrap().0);
         fails(fb_connect(both.as_ptr(), null(), &mut disk), fb_status::Argument, "[1, 2]");
+        fails(fb_connect(c" ".as_ptr(), null(), &mut disk), fb_status::Argument, "no URL");
+        let one = address.to_str().unwrap();
+        let twice = text(&format!("{one} {one}"));
+        fails(fb_connect(twice.as_ptr(), null(), &mut disk), fb_status::Argument, "twice");
+        let (one, other) = (one, one.replace("ns=1", "ns=2"));
+        let mixed = text(&format!("{one} {other}"));
+        fails(fb_connect(mixed.as_ptr(), null(), &mut disk), fb_status::Argument, "different");
         let dead = c"nvme+tcp://127.0.0.1:1/nqn.2026-11.org.farblock:none";
         fails(fb_connect(dead.as_ptr(), null(), &mut disk), fb_status::Connect, "127.0.0.1:1");
         assert!(disk.is_null());
@@ -251,6 +302,10 @@ fn arguments_out_of_the_question() {
         fails(fb_connect(address.as_ptr(), &options, &mut disk), fb_status::Argument, "engine");
         (options.engine, options.hostid) = (0, c"me".as_ptr());
         fails(fb_connect(address.as_ptr(), &options, &mut disk), fb_status::Argument, "hostid");
+        (options.hostid, options.policy) = (null(), 9);
+        fails(fb_connect(address.as_ptr(), &options, &mut disk), fb_status::Argument, "policy");
+        (options.policy, options.reconnect_delay_ms) = (0, FB_FOREVER);
+        fails(fb_connect(address.as_ptr(), &options, &mut disk), fb_status::Argument, "time");
         let mut newer = [0_usize; 32];
         newer[0] = size_of_val(&newer);
         newer[31] = 1;
@@ -331,7 +386,8 @@ fn queues_out_of_the_question() {
 #[test]
 fn a_lost_target_is_told() {
     let target = serve();
-    let disk = connect(&target, 1, fb_engine::Auto);
+    let options = fb_options { ctrl_loss_timeout_ms: 300, reconnect_delay_ms: 50, ..options() };
+    let disk = connect_to(&url(&target, 1), &options);
     let (mut data, mut queue) = (vec![0_u8; BLOCK], null_mut());
     let mut done = nothing();
     // SAFETY: all pointers are valid.
@@ -343,7 +399,102 @@ fn a_lost_target_is_told() {
         assert_eq!(fb_poll(queue, &mut done, 1, 1, -1), 1);
         assert_eq!((done.user.addr(), done.status), (5, fb_status::Lost));
         fails(fb_read(disk, data.as_mut_ptr().cast(), 0, 4096), fb_status::Lost, "lost");
+        assert!(sentence().contains("127.0.0.1"), "{}", sentence());
+        assert_eq!(wait_for(disk, fb_disk_state::Dead).live_paths, 0);
+        assert_eq!(describe_path(disk, 0).state, fb_path_state::Dead as u32);
         good(fb_queue_close(queue));
+        fb_disconnect(disk);
+    }
+}
+
+#[test]
+fn a_target_that_is_back_is_gone_on_with_at_its_new_size() {
+    for engine in ENGINES {
+        let target = serve();
+        let (address, url) = (target.addresses()[0], url(&target, 1));
+        let options = fb_options { engine: engine as u32, reconnect_delay_ms: 50, ..options() };
+        let disk = connect_to(&url, &options);
+        let (mut data, mut queue) = (vec![7_u8; BLOCK], null_mut());
+        let mut done = nothing();
+        let before = describe(disk);
+        assert_eq!(before.state, fb_disk_state::Live as u32);
+        // SAFETY: all pointers are valid, and the memory is not touched while it is lent.
+        unsafe {
+            good(fb_queue_open(disk, &mut queue));
+            good(fb_submit(queue, &op(fb_kind::Flush, 0, &mut [], 1)));
+            assert_eq!(fb_poll(queue, &mut done, 1, 1, -1), 1);
+            drop(target);
+            good(fb_submit(queue, &op(fb_kind::Write, 8192, &mut data, 2)));
+            assert_eq!(fb_poll(queue, &mut done, 1, 1, 200_000), 0, "it waits");
+            assert_eq!(wait_for(disk, fb_disk_state::Waiting).live_paths, 0);
+            let path = describe_path(disk, 0);
+            assert_eq!((path.state, path.access), (fb_path_state::Reconnecting as u32, 0));
+            assert_eq!(CStr::from_ptr(path.url), &*url);
+            assert!(!CStr::from_ptr(path.error.as_ptr()).is_empty());
+            let _again = serve_at(address, "mem:32MiB");
+            assert_eq!(fb_poll(queue, &mut done, 1, 1, -1), 1);
+            assert_eq!((done.user.addr(), done.status), (2, fb_status::Ok));
+            let mut back = vec![0_u8; BLOCK];
+            good(fb_read(disk, back.as_mut_ptr().cast(), 8192, 4096));
+            assert!(back == data);
+            let after = wait_for(disk, fb_disk_state::Live);
+            assert_eq!(after.capacity_bytes, 2 * SIZE);
+            assert!(after.changes > before.changes);
+            assert_eq!(describe_path(disk, 0).reconnects, 1);
+            // What is new can be used.
+            good(fb_submit(queue, &op(fb_kind::Read, 2 * SIZE - 4096, &mut back, 3)));
+            assert_eq!(fb_poll(queue, &mut done, 1, 1, -1), 1);
+            assert_eq!((done.user.addr(), done.status), (3, fb_status::Ok));
+            good(fb_queue_close(queue));
+            fb_disconnect(disk);
+        }
+    }
+}
+
+#[test]
+fn several_urls_are_paths_to_one_disk() {
+    let targets = [serve(), serve()];
+    let [one, other] = [&targets[0], &targets[1]].map(|target| {
+        let url = url(target, 1).into_string().unwrap();
+        url.split_once('?').unwrap().0.to_owned()
+    });
+    // The namespace that one of them names is the other's, too.
+    let urls = CString::new(format!(" {one}\n{other}?ns=1 ")).unwrap();
+    let policy = fb_policy::RoundRobin as u32;
+    let disk = connect_to(&urls, &fb_options { policy, reconnect_delay_ms: 50, ..options() });
+    let info = wait_for(disk, fb_disk_state::Live);
+    assert_eq!((info.paths, info.live_paths), (2, 2));
+    let mut data = vec![1_u8; BLOCK];
+    let [first, second] = targets;
+    // SAFETY: all pointers are valid.
+    unsafe {
+        good(fb_read(disk, data.as_mut_ptr().cast(), 0, 4096));
+        drop(first);
+        for _ in 0..100 {
+            good(fb_read(disk, data.as_mut_ptr().cast(), 0, 4096));
+        }
+        assert_eq!(wait_for(disk, fb_disk_state::Degraded).live_paths, 1);
+        assert_eq!(describe_path(disk, 1).state, fb_path_state::Live as u32);
+        let mut info = describe_path(disk, 1);
+        fails(fb_describe_path(disk, 2, &mut info), fb_status::Argument, "has 2");
+        fb_disconnect(disk);
+    }
+    drop(second);
+}
+
+#[test]
+fn structures_of_an_older_header_will_do() {
+    let target = serve();
+    let mut disk = null_mut();
+    let mut options = fb_options { policy: 77, ..options() };
+    options.size = std::mem::offset_of!(fb_options, reconnect_delay_ms);
+    // SAFETY: all pointers are valid, and the options as long as they say.
+    unsafe {
+        good(fb_connect(url(&target, 1).as_ptr(), &options, &mut disk));
+        let mut info: fb_info = std::mem::zeroed();
+        (info.size, info.state) = (std::mem::offset_of!(fb_info, changes), 99);
+        good(fb_describe(disk, &mut info));
+        assert_eq!((info.capacity_bytes, info.state), (SIZE, 99));
         fb_disconnect(disk);
     }
 }

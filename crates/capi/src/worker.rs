@@ -2,8 +2,8 @@
 
 use crate::memory::Memory;
 use crate::status::{Failure, Outcome};
-use farblock_block::{Command, Completion, Op, Queue};
-use farblock_host::RemoteNamespace;
+use farblock_block::{Command, Completion, Namespace, Op, Queue};
+use farblock_host::Disk;
 use farblock_reactor::{Config, EngineKind, Lender, Reactor, TaskId, Waker};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,15 +34,12 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread, and waits until its queue is open.
-    pub(crate) fn start(
-        namespace: &RemoteNamespace,
-        engine: EngineKind,
-    ) -> Result<Worker, Failure> {
+    /// Starts the thread, and waits until it has its queue.
+    pub(crate) fn start(disk: &Disk, engine: EngineKind) -> Result<Worker, Failure> {
         let inbox = Arc::new(Mutex::new(Inbox::default()));
-        let (namespace, theirs) = (namespace.clone(), Arc::clone(&inbox));
+        let (disk, theirs) = (disk.clone(), Arc::clone(&inbox));
         let (opened, opening) = sync_channel(1);
-        let body = move || match Service::open(&namespace, engine, theirs) {
+        let body = move || match Service::open(&disk, engine, theirs) {
             Ok(mut service) => {
                 let _ = opened.send(Ok(service.reactor.waker(service.task)));
                 service.run();
@@ -99,15 +96,11 @@ struct Service {
 }
 
 impl Service {
-    fn open(
-        namespace: &RemoteNamespace,
-        engine: EngineKind,
-        inbox: Arc<Mutex<Inbox>>,
-    ) -> Result<Service, Failure> {
+    fn open(disk: &Disk, engine: EngineKind, inbox: Arc<Mutex<Inbox>>) -> Result<Service, Failure> {
         let config = Config { engine, ..Config::default() };
         let reactor = Reactor::new(&config).map_err(farblock_host_error)?;
         let task = reactor.add_task();
-        let queue = namespace.open_queue(&reactor, task)?;
+        let queue = disk.open(&reactor, task)?;
         let (lender, waiting, free) = (Lender::new(), Vec::new(), Vec::new());
         Ok(Service { queue, reactor, task, lender, waiting, free, inbox })
     }

@@ -39,6 +39,10 @@ pub struct PathStatus {
     pub since: Duration,
     /// The controller's address and identifier, if it is live.
     pub controller: Option<(SocketAddr, u16)>,
+    /// I/O queues that its controller grants, each for one of the disk's; 0 if it is not live.
+    pub queues: u16,
+    /// Commands in flight on each of them; 0 if it is not live.
+    pub queue_depth: u16,
     /// How the namespace can be reached through it (ANA), if it is live.
     pub access: Option<AnaState>,
     /// How often it was connected again.
@@ -179,6 +183,8 @@ impl Path {
             since: state.since.elapsed(),
             controller: session
                 .map(|session| (session.controller.address(), session.controller.info().cntlid)),
+            queues: session.map_or(0, |session| session.controller.info().queues),
+            queue_depth: session.map_or(0, |session| session.queue_depth()),
             access: session.map(|session| session.access()),
             reconnects: state.reconnects,
             error: state.error.clone(),

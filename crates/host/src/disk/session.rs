@@ -99,6 +99,12 @@ impl Session {
         self.controller.inner().shared().is_lost()
     }
 
+    /// Commands in flight on each of its queues.
+    pub(super) fn queue_depth(&self) -> u16 {
+        let controller = self.controller.inner();
+        controller.info().queue_depth(controller.options().queue_depth)
+    }
+
     /// Closes every connection of the session at once.
     pub(super) fn abort(&self, reason: &str) {
         self.controller.inner().shared().abort(reason);

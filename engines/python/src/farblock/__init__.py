@@ -6,14 +6,18 @@
 Offsets and lengths are in bytes and made of whole blocks. Data is received into and sent from the
 memory of the buffers that are given, without a copy. A disk may be used by several threads, and
 others run while one waits.
+
+A connection that is lost is made again, and calls wait meanwhile; several URLs are several paths to
+one disk. `Disk.state` and `Disk.paths` say how they are.
 """
 
 import threading
 from pathlib import Path
+from typing import NamedTuple, Optional
 
 import cffi
 
-__all__ = ["Disk", "Error", "connect"]
+__all__ = ["Disk", "Error", "PathStatus", "connect"]
 
 _FOLDER = Path(__file__).parent
 
@@ -42,6 +46,23 @@ _ffi = cffi.FFI()
 _ffi.cdef(_declarations())
 _library = _ffi.dlopen(str(_FOLDER / "libfarblock.so"))
 _FOREVER = 0xFFFFFFFF
+_POLICIES = {
+    "numa": _library.FB_POLICY_NUMA,
+    "round-robin": _library.FB_POLICY_ROUND_ROBIN,
+    "queue-depth": _library.FB_POLICY_QUEUE_DEPTH,
+}
+_DISK_STATES = {
+    _library.FB_DISK_STATE_LIVE: "live",
+    _library.FB_DISK_STATE_DEGRADED: "degraded",
+    _library.FB_DISK_STATE_WAITING: "waiting",
+    _library.FB_DISK_STATE_DEAD: "dead",
+}
+_PATH_STATES = {
+    _library.FB_PATH_STATE_CONNECTING: "connecting",
+    _library.FB_PATH_STATE_LIVE: "live",
+    _library.FB_PATH_STATE_RECONNECTING: "reconnecting",
+    _library.FB_PATH_STATE_DEAD: "dead",
+}
 _ARGUMENTS = {
     _library.FB_STATUS_ARGUMENT,
     _library.FB_STATUS_ALIGNMENT,
@@ -79,9 +100,27 @@ def _number(what, value):
     return value
 
 
+class PathStatus(NamedTuple):
+    """How one of a disk's paths is."""
+
+    url: str
+    #: "connecting", "live", "reconnecting" or "dead".
+    state: str
+    #: How long it has been in this state, in seconds.
+    since: float
+    #: How often it was connected again.
+    reconnects: int
+    #: Why it was lost or could not be connected the last time.
+    error: Optional[str]
+
+
 def connect(
     url,
     *,
+    policy="numa",
+    reconnect_delay=10.0,
+    ctrl_loss_timeout=600.0,
+    fast_io_fail_timeout=None,
     connect_timeout=5.0,
     io_timeout=30.0,
     keep_alive=5.0,
@@ -90,10 +129,24 @@ def connect(
     hostnqn=None,
     hostid=None,
 ):
-    """Connects to what a URL names, and waits for it. Times are in seconds; None is no limit."""
+    """Connects to what a URL names, and waits for it. Times are in seconds; None is no limit.
+
+    `url` is a text, or several: paths to one disk. The `policy` says which of them an operation
+    takes: "numa" (the first that is usable), "round-robin" or "queue-depth".
+
+    A path that is lost is connected again, with pauses of up to `reconnect_delay`, and is given up
+    after `ctrl_loss_timeout`. Calls wait meanwhile, and fail when the last path is given up or none
+    was usable for `fast_io_fail_timeout`.
+    """
+    if policy not in _POLICIES:
+        raise ValueError(f"there is no policy {policy!r}: use one of {', '.join(_POLICIES)}")
     options = _ffi.new("fb_options *")
     options.size = _ffi.sizeof("fb_options")
     options.queues = 1
+    options.policy = _POLICIES[policy]
+    options.reconnect_delay_ms = _milliseconds("reconnect_delay", reconnect_delay)
+    options.ctrl_loss_timeout_ms = _milliseconds("ctrl_loss_timeout", ctrl_loss_timeout)
+    options.fast_io_fail_timeout_ms = _milliseconds("fast_io_fail_timeout", fast_io_fail_timeout)
     options.connect_timeout_ms = _milliseconds("connect_timeout", connect_timeout)
     options.io_timeout_ms = _milliseconds("io_timeout", io_timeout)
     options.keep_alive_ms = _milliseconds("keep_alive", keep_alive)
@@ -102,8 +155,9 @@ def connect(
     )
     texts = [None if text is None else _ffi.new("char[]", text.encode()) for text in (hostnqn, hostid)]
     options.hostnqn, options.hostid = (_ffi.NULL if text is None else text for text in texts)
+    urls = url if isinstance(url, str) else " ".join(url)
     place = _ffi.new("fb_disk **")
-    _check(_library.fb_connect(url.encode(), options, place))
+    _check(_library.fb_connect(urls.encode(), options, place))
     return Disk(place[0])
 
 
@@ -154,8 +208,30 @@ class Disk:
 
     @property
     def size(self):
-        """Bytes in the disk."""
+        """Bytes in the disk: as it is now, since a disk may be resized."""
         return self._info().capacity_bytes
+
+    @property
+    def state(self):
+        """What it can do: "live", "degraded" (some path is lost), "waiting" (all are) or "dead"."""
+        return _DISK_STATES.get(self._info().state, "unknown")
+
+    @property
+    def paths(self):
+        """How its paths are, in the order of their URLs."""
+        return [self._path(index) for index in range(self._info().paths)]
+
+    def _path(self, index):
+        info = _ffi.new("fb_path_info *")
+        info.size = _ffi.sizeof("fb_path_info")
+        self._call(_library.fb_describe_path, index, info)
+        return PathStatus(
+            _ffi.string(info.url).decode(),
+            _PATH_STATES.get(info.state, "unknown"),
+            info.since_ms / 1000,
+            info.reconnects,
+            _ffi.string(info.error).decode() or None,
+        )
 
     @property
     def block_size(self):

@@ -1,19 +1,35 @@
 import sys
 from types import TracebackType
-from typing import Optional, Type
+from typing import Iterable, List, Literal, NamedTuple, Optional, Type, Union
 
 if sys.version_info >= (3, 12):
     from collections.abc import Buffer
 else:
     from typing_extensions import Buffer
 
+__all__ = ["Disk", "Error", "PathStatus", "connect"]
+
 class Error(OSError):
     status: int
     def __init__(self, status: int, text: str) -> None: ...
 
+class PathStatus(NamedTuple):
+    url: str
+    state: str
+    since: float
+    reconnects: int
+    error: Optional[str]
+
 class Disk:
+    # `connect` makes them: the handle is the C library's.
+    def __init__(self, handle: object) -> None: ...
+    def __del__(self) -> None: ...
     @property
     def size(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def paths(self) -> List[PathStatus]: ...
     @property
     def block_size(self) -> int: ...
     @property
@@ -40,8 +56,12 @@ class Disk:
     ) -> None: ...
 
 def connect(
-    url: str,
+    url: Union[str, Iterable[str]],
     *,
+    policy: Literal["numa", "round-robin", "queue-depth"] = ...,
+    reconnect_delay: float = ...,
+    ctrl_loss_timeout: Optional[float] = ...,
+    fast_io_fail_timeout: Optional[float] = ...,
     connect_timeout: float = ...,
     io_timeout: Optional[float] = ...,
     keep_alive: Optional[float] = ...,

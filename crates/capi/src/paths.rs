@@ -1,0 +1,170 @@
+//! How a disk and its paths are: for programs that show it, or act on it.
+
+use crate::disk::fb_disk;
+use crate::memory::{handle, write_sized};
+use crate::status::{Failure, fb_status, guard};
+use farblock_host::disk::{DiskState, PathState, PathStatus};
+use std::ffi::c_char;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The most bytes of the text in `fb_path_info.error`, its zero byte included.
+pub const FB_ERROR_BYTES: usize = 256;
+
+/// What a disk as a whole can do: a value of `fb_info.state`.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum fb_disk_state {
+    /// Every path is connected.
+    Live = 1,
+    /// Some path is connected.
+    Degraded = 2,
+    /// No path is connected; operations wait.
+    Waiting = 3,
+    /// Every path was given up; operations fail.
+    Dead = 4,
+}
+
+/// Where a path is: a value of `fb_path_info.state`.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum fb_path_state {
+    /// It was never connected.
+    Connecting = 1,
+    /// It is connected.
+    Live = 2,
+    /// It was lost, and is tried again.
+    Reconnecting = 3,
+    /// It was given up.
+    Dead = 4,
+}
+
+/// How a path is. Set `size` to `sizeof(fb_path_info)` before the call.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fb_path_info {
+    /// `sizeof(fb_path_info)`, by which the library knows your version of it.
+    pub size: usize,
+    /// Its URL. Valid until fb_disconnect.
+    pub url: *const c_char,
+    /// How long it has been in this state.
+    pub since_ms: u64,
+    /// How often it was connected again.
+    pub reconnects: u64,
+    /// An `fb_path_state`.
+    pub state: u32,
+    /// How the namespace is reached through it (ANA: 1 optimized, 2 not, 3 inaccessible, 4 lost,
+    /// 15 changing); 0 if it is not connected.
+    pub access: u32,
+    /// Why it was lost or could not be connected the last time, in UTF-8; empty if it never was.
+    pub error: [c_char; FB_ERROR_BYTES],
+}
+
+/// How one of a disk's paths is: `index` counts from 0 in the order of the URLs, up to
+/// `fb_info.paths`.
+///
+/// # Safety
+/// The pointers are null or valid: a disk, and a place of as many bytes as its `size` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fb_describe_path(
+    disk: *const fb_disk,
+    index: u32,
+    info: *mut fb_path_info,
+) -> fb_status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let disk = unsafe { handle(disk, "disk") }?;
+        let paths = disk.disk.paths();
+        let at = index as usize;
+        let (Some(status), Some(url)) = (paths.get(at), disk.urls.get(at)) else {
+            let text = format!("the disk has no path {index}: it has {}", paths.len());
+            return Err(Failure::argument(text));
+        };
+        // SAFETY: the caller's promise.
+        unsafe { write_sized(info, &fb_path_info::new(status, url.as_ptr()), "fb_path_info") }
+    })
+}
+
+impl fb_path_info {
+    fn new(status: &PathStatus, url: *const c_char) -> fb_path_info {
+        fb_path_info {
+            size: size_of::<fb_path_info>(),
+            url,
+            since_ms: u64::try_from(status.since.as_millis()).unwrap_or(u64::MAX),
+            reconnects: status.reconnects,
+            state: fb_path_state::from(status.state) as u32,
+            access: status.access.map_or(0, |access| access.0.into()),
+            error: array(status.error.as_deref().unwrap_or_default()),
+        }
+    }
+}
+
+impl From<DiskState> for fb_disk_state {
+    fn from(state: DiskState) -> fb_disk_state {
+        match state {
+            DiskState::Live => fb_disk_state::Live,
+            DiskState::Degraded => fb_disk_state::Degraded,
+            DiskState::Waiting => fb_disk_state::Waiting,
+            DiskState::Dead => fb_disk_state::Dead,
+        }
+    }
+}
+
+impl From<PathState> for fb_path_state {
+    fn from(state: PathState) -> fb_path_state {
+        match state {
+            PathState::Connecting => fb_path_state::Connecting,
+            PathState::Live => fb_path_state::Live,
+            PathState::Reconnecting => fb_path_state::Reconnecting,
+            PathState::Dead => fb_path_state::Dead,
+        }
+    }
+}
+
+/// As much of a text as fits, in whole characters, with zeroes after it.
+fn array(text: &str) -> [c_char; FB_ERROR_BYTES] {
+    let mut array = [0; FB_ERROR_BYTES];
+    let end = text.floor_char_boundary(FB_ERROR_BYTES - 1);
+    for (place, byte) in array.iter_mut().zip(text[..end].bytes()) {
+        *place = if byte == 0 { b'?' } else { byte } as c_char;
+    }
+    array
+}
+
+/// What the controllers grant to queues; what they last did while none is connected.
+#[derive(Default)]
+pub(crate) struct Grants {
+    queues: AtomicU32,
+    queue_depth: AtomicU32,
+}
+
+impl Grants {
+    /// Queues, and commands in flight on each: the least of all paths that are connected.
+    pub(crate) fn of(&self, paths: &[PathStatus]) -> (u16, u16) {
+        let least = |last: &AtomicU32, number: fn(&PathStatus) -> u16| {
+            let live = paths.iter().filter(|path| path.state == PathState::Live);
+            if let Some(least) = live.map(number).min() {
+                last.store(least.into(), Ordering::Relaxed);
+            }
+            last.load(Ordering::Relaxed) as u16
+        };
+        (least(&self.queues, |path| path.queues), least(&self.queue_depth, |path| path.queue_depth))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_cut_between_characters() {
+        let text = |array: &[c_char]| {
+            let bytes: Vec<u8> = array.iter().map(|&byte| byte as u8).collect();
+            let end = bytes.iter().position(|&byte| byte == 0).expect("a zero byte");
+            String::from_utf8(bytes[..end].to_vec()).expect("UTF-8")
+        };
+        assert_eq!(text(&array("")), "");
+        assert_eq!(text(&array("no\0thing")), "no?thing");
+        let long = text(&array(&"ä".repeat(200)));
+        assert_eq!(long, "ä".repeat(127));
+    }
+}

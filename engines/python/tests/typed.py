@@ -1,0 +1,30 @@
+"""What mypy checks: every call as a program with type hints would have it. It is not run."""
+
+from array import array
+from typing import List, Optional
+
+import farblock
+
+
+def use(urls: List[str]) -> int:
+    with farblock.connect(
+        urls,
+        policy="queue-depth",
+        reconnect_delay=1,
+        ctrl_loss_timeout=None,
+        fast_io_fail_timeout=5.0,
+        data_digest=True,
+    ) as disk:
+        if disk.read_only or disk.state != "live":
+            return 0
+        error: Optional[str] = disk.paths[0].error
+        if error is not None:
+            print(error, disk.paths[0].reconnects, disk.paths[0].since)
+        numbers = array("Q", bytes(disk.block_size))
+        written: int = disk.write(0, numbers, durable=True)
+        disk.readinto(0, numbers)
+        disk.zeroes(0, disk.block_size, keep_allocated=True)
+        disk.discard(0, disk.size)
+        disk.flush()
+        data: bytearray = disk.read(0, disk.block_size)
+        return written + len(data)
