@@ -4,7 +4,7 @@
 CARGO ?= cargo
 BINARY = target/release/farblock
 
-.PHONY: demo test packages build lint unit fuzz-replay interop bench-peers engines library install header
+.PHONY: demo test packages build lint unit fuzz-replay interop bench-peers bench-fio bench-attach engines library install header
 
 PREFIX ?= /usr/local
 
@@ -63,3 +63,15 @@ interop: build
 bench-peers: build
 	$(CARGO) build --release --locked -p xtask
 	target/release/xtask bench-peers --markdown docs/performance.md --json docs/performance.json $(OPTIONS)
+
+## The six patterns through fio: farblock's engine beside SPDK's plugin (FARBLOCK_SPDK=directory of a build).
+bench-fio: build library
+	$(CARGO) build --release --locked -p xtask
+	engines/fio/build.sh $(dir $(BINARY))
+	target/release/xtask bench-fio --markdown docs/performance.md $(OPTIONS)
+
+## The ways to attach a disk beside each other: FUSE, a loop device, NBD.
+bench-attach: build
+	$(CARGO) build --release --locked -p xtask
+	$(CARGO) build --release --locked -p farblock-attach --examples
+	target/release/xtask bench-attach --markdown docs/performance.md $(OPTIONS)

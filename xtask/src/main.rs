@@ -22,6 +22,14 @@ fn main() -> ExitCode {
     #[command(name = "xtask", about = "What developers of farblock run besides its tests")]
     enum Command {
         BenchPeers(bench_peers::Options),
+        /// Measure the six patterns through fio: farblock's engine beside SPDK's
+        ///
+        /// `FARBLOCK_SPDK` names a build of SPDK with its fio plugin. Less with --quick.
+        BenchFio(bench_peers::Options),
+        /// Measure the ways to attach a disk beside each other
+        ///
+        /// 4k random reads of memory, one and 32 in flight. Less with --quick.
+        BenchAttach(bench_peers::Options),
         FloorServe(floor::ServeOptions),
         FloorDrive(floor::DriveOptions),
         Hold(hold::HoldOptions),
@@ -29,6 +37,8 @@ fn main() -> ExitCode {
 
     let result = match Command::parse() {
         Command::BenchPeers(options) => bench_peers::run(&options),
+        Command::BenchFio(options) => bench_peers::through_fio::run(&options),
+        Command::BenchAttach(options) => bench_peers::attach::run(&options),
         Command::FloorServe(options) => floor::serve(&options),
         Command::FloorDrive(options) => floor::drive(&options),
         Command::Hold(options) => hold::hold(&options),

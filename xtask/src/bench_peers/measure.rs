@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::process::Process;
-use super::sides::{Means, Server, Side, Times};
-use super::work::Row;
+use super::sides::{Client, Means, Server, Side, Times};
+use super::work::{Load, Row};
 
 /// What others may use of the machine during a run, in percent of one processor, before the run is
 /// worth repeating.
@@ -79,21 +79,47 @@ fn run_awake(
     }
     let endpoint = server.map(|server| &server.endpoint);
     let client = means.client(side.host, endpoint, row.backend, &row.load, times);
-    let mut host = Process::start(client.command, means.host_cpu)?;
+    let process = server.map(|server| &server.process);
+    // Processor time is measured well within the measured time, whenever exactly that begins.
+    let window = Window {
+        start: times.ramp + times.runtime.mul_f64(0.2),
+        length: times.runtime.mul_f64(0.6),
+        limit: times.ramp + times.runtime,
+    };
+    run_client(client, means.host_cpu, process, &row.load, window)
+}
+
+/// When processor time is measured, from a client's beginning on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub(crate) start: Duration,
+    pub(crate) length: Duration,
+    /// How long the client runs.
+    pub(crate) limit: Duration,
+}
+
+/// Runs a client against a process that serves it, if there is one.
+pub(crate) fn run_client(
+    client: Client,
+    cpu: usize,
+    server: Option<&Process>,
+    load: &Load,
+    window: Window,
+) -> Result<Figures, String> {
+    let mut host = Process::start(client.command, cpu)?;
     if let Some(begins) = client.begins {
         host.wait_for(|line| line.contains(begins).then_some(()))?;
     }
-    // Processor time is measured well within the measured time, whenever exactly that begins.
-    thread::sleep(times.ramp + times.runtime.mul_f64(0.2));
+    thread::sleep(window.start);
     let first = mark(&host, server);
-    thread::sleep(times.runtime.mul_f64(0.6));
+    thread::sleep(window.length);
     let last = mark(&host, server);
     let host_memory = host.memory_bytes();
-    let target_memory = server.and_then(|server| server.process.memory_bytes());
-    let output = host.finish(times.ramp + times.runtime)?;
-    let measured = (client.parse)(&output, &row.load)?;
+    let target_memory = server.and_then(Process::memory_bytes);
+    let output = host.finish(window.limit)?;
+    let measured = (client.parse)(&output, load)?;
     if measured.iops.is_nan() || measured.iops <= 0.0 {
-        return Err(format!("{} measured no I/O", side.name));
+        return Err("no I/O was measured".to_owned());
     }
     let elapsed = (last.at - first.at).as_secs_f64();
     let percent = |used: Duration| used.as_secs_f64() / elapsed * 100.0;
@@ -119,11 +145,11 @@ fn run_awake(
     })
 }
 
-fn mark(host: &Process, server: Option<&Server>) -> Mark {
+fn mark(host: &Process, server: Option<&Process>) -> Mark {
     Mark {
         at: Instant::now(),
         host: host.cpu_time(),
-        target: server.map(|server| server.process.cpu_time()),
+        target: server.map(Process::cpu_time),
         machine: machine_busy(),
     }
 }

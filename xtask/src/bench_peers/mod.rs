@@ -13,6 +13,8 @@
 //!
 //! Nothing here asserts a time: goals are compared, and said to be met or not.
 
+pub(crate) mod attach;
+mod contest;
 mod facts;
 mod goals;
 mod measure;
@@ -20,6 +22,7 @@ mod network;
 mod process;
 mod report;
 mod sides;
+pub(crate) mod through_fio;
 mod work;
 
 use std::collections::HashMap;
@@ -129,7 +132,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
     if let Some(path) = &options.markdown {
         let before = fs::read_to_string(path).unwrap_or_default();
-        write(path, &report::between_markers(&before, &report.markdown()))?;
+        write(path, &report::between_markers(&before, "bench-peers", &report.markdown()))?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Processes of the stand: pinned when they start, paused between their turns, gone at the end.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -13,6 +13,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// How long a process may take to end once it should.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long one may take to tidy up when it is told to stop.
+const OBEDIENCE: Duration = Duration::from_secs(10);
 /// Lines of a process that a complaint about it quotes.
 const QUOTED_LINES: usize = 4;
 
@@ -29,10 +31,19 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts a command on one processor.
-    pub(crate) fn start(mut command: Command, cpu: usize) -> Result<Process, String> {
+    pub(crate) fn start(command: Command, cpu: usize) -> Result<Process, String> {
+        Process::start_with(command, cpu, Stdio::null())
+    }
+
+    /// Starts one that serves until its input says `stop`, and then tidies up.
+    pub(crate) fn start_obedient(command: Command, cpu: usize) -> Result<Process, String> {
+        Process::start_with(command, cpu, Stdio::piped())
+    }
+
+    fn start_with(mut command: Command, cpu: usize, input: Stdio) -> Result<Process, String> {
         let name = command.get_program().to_string_lossy().into_owned();
         let name = name.rsplit('/').next().unwrap_or_default().to_owned();
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = spawn_pinned(&mut command, cpu)
             .map_err(|error| format!("cannot start {}: {error}", describe(&command)))?;
         let (sender, output) = mpsc::channel();
@@ -103,6 +114,17 @@ impl Process {
         }
     }
 
+    fn ends_within(&mut self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+
     fn complain(&mut self, what: &str) -> String {
         self.lines.extend(self.output.try_iter());
         let first = self.lines.len().saturating_sub(QUOTED_LINES);
@@ -113,16 +135,18 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.resume();
-        let _ = kill_process(self.pid, Signal::TERM);
-        let deadline = Instant::now() + Duration::from_secs(2);
-        while Instant::now() < deadline {
-            if matches!(self.child.try_wait(), Ok(Some(_))) {
+        if let Some(mut input) = self.child.stdin.take() {
+            let _ = input.write_all(b"stop\n");
+            drop(input);
+            if self.ends_within(OBEDIENCE) {
                 return;
             }
-            thread::sleep(Duration::from_millis(5));
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = kill_process(self.pid, Signal::TERM);
+        if !self.ends_within(Duration::from_secs(2)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
     }
 }
 

@@ -13,8 +13,6 @@ use super::network;
 use super::sides::{self, Side, Times};
 use super::work::{Backend, Load, Row};
 
-const BEGIN: &str = "<!-- bench-peers:begin -->";
-const END: &str = "<!-- bench-peers:end -->";
 /// What stands where there is no number.
 const NOTHING: &str = "–";
 
@@ -182,12 +180,14 @@ fn line(load: &str, side: &str, figures: &Figures, floor: Option<f64>, text: &mu
     );
 }
 
-/// `document` with `tables` between its markers, which are added at the end if it has none.
-pub(crate) fn between_markers(document: &str, tables: &str) -> String {
-    let block = format!("{BEGIN}\n\n{tables}\n{END}");
-    match (document.find(BEGIN), document.find(END)) {
-        (Some(begin), Some(end)) if begin < end => {
-            format!("{}{block}{}", &document[..begin], &document[end + END.len()..])
+/// `document` with `tables` between the markers of a name, which are added at the end if it has
+/// none.
+pub(crate) fn between_markers(document: &str, name: &str, tables: &str) -> String {
+    let [begin, end] = ["begin", "end"].map(|which| format!("<!-- {name}:{which} -->"));
+    let block = format!("{begin}\n\n{tables}\n{end}");
+    match (document.find(&begin), document.find(&end)) {
+        (Some(from), Some(to)) if from < to => {
+            format!("{}{block}{}", &document[..from], &document[to + end.len()..])
         }
         _ => format!("{}\n\n{block}\n", document.trim_end()),
     }
@@ -199,9 +199,10 @@ mod tests {
 
     #[test]
     fn tables_replace_what_was_between_the_markers() {
-        let first = between_markers("# Speed\n", "old");
-        assert_eq!(first, format!("# Speed\n\n{BEGIN}\n\nold\n{END}\n"));
-        let second = between_markers(&(first + "More.\n"), "new");
-        assert_eq!(second, format!("# Speed\n\n{BEGIN}\n\nnew\n{END}\nMore.\n"));
+        let (begin, end) = ("<!-- x:begin -->", "<!-- x:end -->");
+        let first = between_markers("# Speed\n", "x", "old");
+        assert_eq!(first, format!("# Speed\n\n{begin}\n\nold\n{end}\n"));
+        let second = between_markers(&(first + "More.\n"), "x", "new");
+        assert_eq!(second, format!("# Speed\n\n{begin}\n\nnew\n{end}\nMore.\n"));
     }
 }

@@ -48,7 +48,12 @@ fn url(endpoint: &Endpoint) -> String {
     format!("nvme+tcp://{}/{}?ns=1", endpoint.address, endpoint.name)
 }
 
-pub(super) fn local(means: &Means, backend: Backend, load: &Load, times: Times) -> Client {
+pub(in crate::bench_peers) fn local(
+    means: &Means,
+    backend: Backend,
+    load: &Load,
+    times: Times,
+) -> Client {
     bench(means, &disk(means, backend), load, times)
 }
 

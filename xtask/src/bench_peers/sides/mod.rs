@@ -1,9 +1,9 @@
 //! Who is measured: a target, a host, and how to start each and read what it says.
 
-mod farblock;
+pub(super) mod farblock;
 mod floor;
 mod iscsi;
-mod nbd;
+pub(super) mod nbd;
 mod spdk;
 
 use std::net::SocketAddr;
@@ -253,7 +253,7 @@ impl Means {
 }
 
 /// What has to be installed to measure a peer, unless all programs are there.
-fn lack_of(peer: &str, programs: &[&str], packages: &str) -> Option<String> {
+pub(super) fn lack_of(peer: &str, programs: &[&str], packages: &str) -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<PathBuf> =
         std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]).collect();

@@ -58,7 +58,7 @@ pub(super) fn client(means: &Means, endpoint: &Endpoint, load: &Load, times: Tim
 }
 
 /// fio's JSON; before it there may be notes.
-fn parse(output: &str, load: &Load) -> Result<Measured, String> {
+pub(in crate::bench_peers) fn parse(output: &str, load: &Load) -> Result<Measured, String> {
     let start = output.find('{').ok_or("fio printed no JSON")?;
     let mut documents = serde_json::Deserializer::from_str(&output[start..]).into_iter::<Value>();
     let report = match documents.next() {

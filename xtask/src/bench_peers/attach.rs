@@ -1,0 +1,209 @@
+//! The ways to attach a disk beside each other: 4k random reads of memory, one and 32 in flight.
+//!
+//! The servers are the examples of `farblock-attach`, so that nothing but the attachment is
+//! measured: no network is between them and the memory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use farblock_bench::Rw;
+
+use super::contest::{self, Entrant, Row};
+use super::process::Process;
+use super::sides::{self, Client, Means, Times, farblock};
+use super::work::{Backend, Load, MIX_READ};
+use super::{DiskFile, Options};
+
+/// A way to reach a disk.
+struct Way {
+    name: &'static str,
+    server: Process,
+    /// fio's options that lead there.
+    fio: Vec<String>,
+    // The last to go: the server may have a mount in it.
+    _folder: Folder,
+}
+
+/// A folder of a way's own, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn create(name: &str) -> Result<Folder, String> {
+        let name = format!("farblock-bench-attach-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path)
+            .map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Not with what is in it: if it is still mounted, that is a disk.
+        let _ = fs::remove_file(self.0.join("socket"));
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Runs the comparison.
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let rows = [1, 32].map(|depth| {
+        let load = Load::new(Rw::RandRead, 4096, depth, 1);
+        Row { name: load.words(), load }
+    });
+    if options.list {
+        STARTERS.iter().for_each(|(name, _)| println!("{name}"));
+        return Ok(());
+    }
+    let file = DiskFile::create(&options.directory, options.disk_mib)?;
+    let means = super::means(options, &file)?;
+    let mut remarks = vec![
+        "Server µs/IO is the processor time of the serving process. The library has none: all of \
+         it is the client's. What the kernel's own threads use for a loop device is in neither."
+            .to_owned(),
+        "vhost-user is not measured: fio 3.33 has no engine for it (3.34 has, with libblkio, which \
+         Debian 12 has not), and a guest without KVM would measure its emulation."
+            .to_owned(),
+    ];
+    let mut ways = Vec::new();
+    for (name, start) in STARTERS {
+        if !options.only.iter().all(|words| name.contains(words.as_str())) {
+            continue;
+        }
+        match start(&means, name).and_then(|way| fill(&means, &way).map(|()| way)) {
+            Ok(way) => ways.push(way),
+            Err(sentence) => remarks.push(format!("{name} is not measured: {sentence}")),
+        }
+    }
+    let library = |row: &Row, times| farblock::local(&means, Backend::Mem, &row.load, times);
+    let library = Entrant {
+        name: "library, in the process",
+        server: None,
+        polls: false,
+        client: Box::new(library),
+    };
+    let entrants: Vec<Entrant<'_>> =
+        std::iter::once(library).chain(ways.iter().map(Way::entrant)).collect();
+    contest::hold("bench-attach", options, &rows, &entrants, &remarks)
+}
+
+type Start = fn(&Means, &'static str) -> Result<Way, String>;
+
+const STARTERS: [(&str, Start); 4] = [
+    ("FUSE file", |means, name| fuse(means, name, false)),
+    ("loop device on the FUSE file", |means, name| fuse(means, name, true)),
+    ("NBD, Unix socket", nbd),
+    ("nbdkit's NBD, Unix socket", nbdkit),
+];
+
+/// An example of `farblock-attach`, beside farblock itself.
+fn example(means: &Means, name: &str) -> Result<Command, String> {
+    let path = means.farblock.with_file_name("examples").join(name);
+    match path.is_file() {
+        true => Ok(Command::new(path)),
+        false => Err(format!(
+            "there is no {}: cargo build --release -p farblock-attach --examples",
+            path.display()
+        )),
+    }
+}
+
+fn spec(means: &Means) -> String {
+    format!("mem:{}", means.disk_bytes)
+}
+
+fn ready(line: &str) -> Option<String> {
+    line.strip_prefix("ready ").map(str::to_owned)
+}
+
+fn fuse(means: &Means, name: &'static str, is_loop: bool) -> Result<Way, String> {
+    let folder = Folder::create(if is_loop { "loop" } else { "fuse" })?;
+    let mut command = example(means, "fuse_serve")?;
+    command.arg(spec(means)).arg(&folder.0);
+    if is_loop {
+        command.args(["--loop", "true"]);
+    }
+    let mut server = Process::start_obedient(command, means.target_cpu)?;
+    let path = server.wait_for(ready)?;
+    let fio = vec!["--ioengine=io_uring".into(), "--direct=1".into(), format!("--filename={path}")];
+    Ok(Way { name, server, fio, _folder: folder })
+}
+
+fn nbd(means: &Means, name: &'static str) -> Result<Way, String> {
+    let folder = Folder::create("nbd")?;
+    let mut command = example(means, "nbd_serve")?;
+    command.arg(spec(means)).arg(format!("unix:{}", folder.0.join("socket").display()));
+    let mut server = Process::start_obedient(command, means.target_cpu)?;
+    let uri = server.wait_for(ready)?;
+    Ok(Way { name, server, fio: nbd_options(&uri), _folder: folder })
+}
+
+fn nbdkit(means: &Means, name: &'static str) -> Result<Way, String> {
+    if let Some(sentence) = sides::lack_of("NBD", &["nbdkit", "fio"], "nbdkit fio") {
+        return Err(sentence);
+    }
+    let folder = Folder::create("nbdkit")?;
+    let socket = folder.0.join("socket");
+    let mut command = Command::new("nbdkit");
+    command.arg("--foreground").arg("--unix").arg(&socket);
+    command.args(["memory", &means.disk_bytes.to_string()]);
+    let server = Process::start(command, means.target_cpu)?;
+    wait_for_file(&socket)?;
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    Ok(Way { name, server, fio: nbd_options(&uri), _folder: folder })
+}
+
+fn wait_for_file(path: &Path) -> Result<(), String> {
+    for _ in 0..500 {
+        if path.exists() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Err(format!("{} does not come into being", path.display()))
+}
+
+fn nbd_options(uri: &str) -> Vec<String> {
+    vec!["--ioengine=nbd".to_owned(), format!("--uri={uri}")]
+}
+
+/// Writes all of a disk: memory that was never written is read faster.
+fn fill(means: &Means, way: &Way) -> Result<(), String> {
+    let mut command = way.fio();
+    command.args(["--rw=write", "--bs=1M", "--iodepth=4"]);
+    command.arg(format!("--size={}", means.disk_bytes));
+    Process::start(command, means.host_cpu)?.finish(Duration::from_secs(60)).map(drop)
+}
+
+impl Way {
+    fn fio(&self) -> Command {
+        let mut command = Command::new("fio");
+        command.args(&self.fio).args(["--name=job", "--thread", "--output-format=json"]);
+        command
+    }
+
+    fn entrant(&self) -> Entrant<'_> {
+        let client = |row: &Row, times: Times| {
+            let load = &row.load;
+            let mut command = self.fio();
+            command
+                .arg(format!("--rw={}", load.rw))
+                .arg(format!("--rwmixread={MIX_READ}"))
+                .arg(format!("--bs={}", load.block_bytes))
+                .arg(format!("--iodepth={}", load.depth_each()))
+                .arg(format!("--numjobs={}", load.connections))
+                .args(["--time_based", "--norandommap", "--group_reporting"])
+                .arg(format!("--ramp_time={}ms", times.ramp.as_millis()))
+                .arg(format!("--runtime={}ms", times.runtime.as_millis()));
+            Client { command, begins: None, parse: sides::nbd::parse }
+        };
+        Entrant {
+            name: self.name,
+            server: Some(&self.server),
+            polls: false,
+            client: Box::new(client),
+        }
+    }
+}

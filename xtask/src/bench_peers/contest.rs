@@ -1,0 +1,219 @@
+//! Some clients and what serves them, in turns: for comparisons beside the stand's own.
+//!
+//! As there: row by row, round by round, everybody right after the other and each round beginning
+//! with the next; the client on one processor and the server on another; medians.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use farblock_bench::{Machine, command_line, utc};
+
+use super::measure::{self, Figures, Window};
+use super::process::Process;
+use super::sides::{Client, Times};
+use super::work::Load;
+use super::{Options, report, write};
+
+/// How long a client may take until its load is on: SPDK's takes a second.
+const START: Duration = Duration::from_millis(1500);
+/// Everybody warms up for so long, and is then measured.
+const RAMP: Duration = Duration::from_millis(1500);
+
+/// Somebody who takes part.
+pub(super) struct Entrant<'a> {
+    pub(super) name: &'static str,
+    /// Whose processor time is the serving side's.
+    pub(super) server: Option<&'a Process>,
+    /// The server uses its processor even when nobody asks anything of it: it is paused then.
+    pub(super) polls: bool,
+    pub(super) client: NewClient<'a>,
+}
+
+/// Makes a client that does what a row says, for so long.
+type NewClient<'a> = Box<dyn Fn(&Row, Times) -> Client + 'a>;
+
+/// What is measured of everybody.
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) load: Load,
+}
+
+/// How somebody did in a row.
+struct Outcome {
+    row: String,
+    entrant: &'static str,
+    runs: Vec<Figures>,
+    error: Option<String>,
+}
+
+/// How long everybody runs.
+pub(super) fn times(options: &Options) -> Result<Times, String> {
+    let seconds = options.seconds.unwrap_or(if options.quick { 1.5 } else { 3.0 });
+    let runtime = Duration::try_from_secs_f64(seconds).map_err(|_| "--seconds is no time")?;
+    Ok(Times { ramp: RAMP, runtime })
+}
+
+/// When processor time is measured: when the slowest has begun, and until before somebody ends who
+/// begins at once. The load is the same while they warm up.
+fn window(times: Times) -> Window {
+    let load = times.ramp + times.runtime;
+    let length = load.saturating_sub(START).mul_f64(0.9);
+    Window { start: START, length, limit: START + load }
+}
+
+/// Measures everybody in every row, prints the tables, and puts them into the options' file between
+/// the markers of `name`.
+pub(super) fn hold(
+    name: &str,
+    options: &Options,
+    rows: &[Row],
+    entrants: &[Entrant<'_>],
+    remarks: &[String],
+) -> Result<(), String> {
+    let times = times(options)?;
+    let mut outcomes = Vec::new();
+    for row in rows {
+        outcomes.extend(measure_row(row, entrants, options, times));
+    }
+    let tables = markdown(&outcomes, options, times, remarks);
+    print!("{tables}");
+    if let Some(path) = &options.markdown {
+        put_between(path, name, &tables)?;
+    }
+    Ok(())
+}
+
+fn put_between(path: &Path, name: &str, tables: &str) -> Result<(), String> {
+    let before = fs::read_to_string(path).unwrap_or_default();
+    write(path, &report::between_markers(&before, name, tables))
+}
+
+fn measure_row(
+    row: &Row,
+    entrants: &[Entrant<'_>],
+    options: &Options,
+    times: Times,
+) -> Vec<Outcome> {
+    let new = |entrant: &Entrant<'_>| Outcome {
+        row: row.name.clone(),
+        entrant: entrant.name,
+        runs: Vec::new(),
+        error: None,
+    };
+    let mut outcomes: Vec<Outcome> = entrants.iter().map(new).collect();
+    for round in 0..options.rounds.max(1) {
+        for turn in 0..entrants.len() {
+            let index = (turn + round as usize) % entrants.len();
+            if outcomes[index].error.is_some() {
+                continue; // it will not get better
+            }
+            let (entrant, outcome) = (&entrants[index], &mut outcomes[index]);
+            let client = (entrant.client)(row, times);
+            let poller = entrant.server.filter(|_| entrant.polls);
+            poller.inspect(|server| server.resume());
+            let result = measure::run_client(
+                client,
+                options.host_cpu,
+                entrant.server,
+                &row.load,
+                window(times),
+            );
+            poller.inspect(|server| server.pause());
+            let said = match &result {
+                Ok(figures) => format!("{:.0} IOPS", figures.iops),
+                Err(sentence) => sentence.clone(),
+            };
+            eprintln!("{} {}, round {}: {said}", row.name, entrant.name, round + 1);
+            match result {
+                Ok(figures) => outcome.runs.push(figures),
+                Err(sentence) => outcome.error = Some(sentence),
+            }
+        }
+    }
+    outcomes
+}
+
+fn markdown(outcomes: &[Outcome], options: &Options, times: Times, remarks: &[String]) -> String {
+    let machine = Machine::this();
+    let runs: Vec<Figures> = outcomes.iter().flat_map(|outcome| outcome.runs.clone()).collect();
+    let noise = measure::median(&runs).map_or(0.0, |median| median.noise_percent);
+    let mut text = format!(
+        "{}, {} processors, {}. {}. Medians of {} runs of {} s, in turns, server and client pinned \
+         to a processor each; everything else used {noise:.0} % of a processor (median). `{}`\n\n",
+        machine.cpu_model,
+        machine.cores,
+        machine.kernel,
+        utc(SystemTime::now()),
+        options.rounds.max(1),
+        times.runtime.as_secs_f64(),
+        command_line(),
+    );
+    remarks.iter().for_each(|remark| text += &format!("* {remark}\n"));
+    text += "\n| load | who | IOPS | MiB/s | p50 µs | p99 µs | client µs/IO | server µs/IO |\n\
+             | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n";
+    let mut heading = "";
+    for outcome in outcomes {
+        let row = if heading == outcome.row { "" } else { &outcome.row };
+        heading = &outcome.row;
+        line(row, outcome, &mut text);
+    }
+    text
+}
+
+fn line(row: &str, outcome: &Outcome, text: &mut String) {
+    let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.1}"));
+    let _ = match (measure::median(&outcome.runs), &outcome.error) {
+        (_, Some(error)) => {
+            let error = error.replace(['\n', '|'], " ");
+            writeln!(text, "| {row} | {} | {error} | | | | | |", outcome.entrant)
+        }
+        (None, None) => Ok(()),
+        (Some(figures), None) => writeln!(
+            text,
+            "| {row} | {} | {:.0} | {:.0} | {} | {} | {} | {} |",
+            outcome.entrant,
+            figures.iops,
+            figures.mib_per_second,
+            number(figures.p50_us),
+            number(figures.p99_us),
+            number(Some(figures.host_cpu_us)),
+            number(figures.target_cpu_us),
+        ),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_is_within_everybodys_load() {
+        for runtime in [1.0, 1.5, 3.0] {
+            let times = Times { ramp: RAMP, runtime: Duration::from_secs_f64(runtime) };
+            let window = window(times);
+            assert!(window.start >= START, "the slowest has begun");
+            assert!(window.start + window.length < times.ramp + times.runtime, "nobody has ended");
+            assert!(window.length > Duration::ZERO);
+        }
+    }
+
+    #[test]
+    fn a_row_is_named_once_and_errors_stay_in_their_cell() {
+        let outcome = |error: Option<&str>| Outcome {
+            row: "4k".to_owned(),
+            entrant: "somebody",
+            runs: vec![Figures { iops: 5.0, host_cpu_us: 1.0, ..Figures::default() }],
+            error: error.map(str::to_owned),
+        };
+        let mut text = String::new();
+        line("4k", &outcome(None), &mut text);
+        line("", &outcome(Some("it\nfailed | twice")), &mut text);
+        assert_eq!(
+            text,
+            "| 4k | somebody | 5 | 0 | – | – | 1.0 | – |\n\
+             |  | somebody | it failed   twice | | | | | |\n"
+        );
+    }
+}

@@ -1,0 +1,165 @@
+//! The six patterns through fio: farblock's engine and target beside SPDK's.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use farblock_bench::Pattern;
+
+use super::contest::{self, Entrant, Row};
+use super::sides::{self, Client, Endpoint, Means, Server, Target, Times};
+use super::work::{Backend, Load};
+use super::{DiskFile, Options};
+
+/// The job files, as everybody may run them.
+const JOBS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../engines/fio/jobs");
+
+/// fio's engines.
+#[derive(Clone, Copy)]
+enum Engine {
+    Farblock,
+    Spdk,
+}
+
+/// Runs the comparison.
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let rows: Vec<Row> = Pattern::six().iter().map(row).collect();
+    let rows: Vec<Row> = rows
+        .into_iter()
+        .filter(|row| options.only.iter().all(|words| row.name.contains(words.as_str())))
+        .collect();
+    if options.list {
+        rows.iter().for_each(|row| println!("{}", row.name));
+        return Ok(());
+    }
+    super::network::enter();
+    let file = DiskFile::create(&options.directory, options.disk_mib)?;
+    let means = super::means(options, &file)?;
+    let engine = means.farblock.with_file_name("libfarblock-fio.so");
+    if !engine.is_file() {
+        let folder = engine.parent().unwrap_or(Path::new(".")).display();
+        let missing = engine.display();
+        return Err(format!("there is no {missing}: build it with engines/fio/build.sh {folder}"));
+    }
+    let mut remarks = vec![
+        "The job files are those of `engines/fio/jobs`, with their numbers of jobs and depths, as \
+         threads, on 512 MiB of memory."
+            .to_owned(),
+    ];
+    let ours = means.serve(Target::Farblock { poll: false }, Backend::Mem)?.expect("a process");
+    let (theirs, plugin) = match spdk_plugin(&means) {
+        Ok(plugin) => (means.serve(Target::Spdk { zero_copy: false }, Backend::Mem)?, plugin),
+        Err(sentence) => {
+            remarks.push(format!("not measured: {sentence}"));
+            (None, PathBuf::new())
+        }
+    };
+    let mut entrants = vec![entrant("farblock", Engine::Farblock, &engine, &ours, false)];
+    if let Some(server) = &theirs {
+        server.process.pause();
+        remarks.push(
+            "SPDK's plugin polls: with more jobs than processors they wait for each other.".into(),
+        );
+        entrants.push(entrant("SPDK", Engine::Spdk, &plugin, server, true));
+        let name = "farblock's engine, SPDK's target";
+        entrants.push(entrant(name, Engine::Farblock, &engine, server, true));
+    }
+    contest::hold("bench-fio", options, &rows, &entrants, &remarks)
+}
+
+/// SPDK's plugin, or why there is none.
+fn spdk_plugin(means: &Means) -> Result<PathBuf, String> {
+    if let Some(sentence) = means.lack(sides::SPDK) {
+        return Err(sentence);
+    }
+    let plugin = means.spdk.as_ref().map(|build| build.join("build/fio/spdk_nvme"));
+    let plugin = plugin.expect("or it would lack");
+    match plugin.is_file() {
+        true => Ok(plugin),
+        false => Err(format!(
+            "SPDK: there is no {}: configure it with --with-fio=SOURCE",
+            plugin.display()
+        )),
+    }
+}
+
+fn entrant<'a>(
+    name: &'static str,
+    engine: Engine,
+    plugin: &'a Path,
+    server: &'a Server,
+    polls: bool,
+) -> Entrant<'a> {
+    let client = move |row: &Row, times: Times| {
+        let command = fio(engine, plugin, &server.endpoint, &row.name, times);
+        Client { command, begins: None, parse: sides::nbd::parse }
+    };
+    Entrant { name, server: Some(&server.process), polls, client: Box::new(client) }
+}
+
+fn fio(engine: Engine, plugin: &Path, endpoint: &Endpoint, pattern: &str, times: Times) -> Command {
+    let mut command = Command::new("fio");
+    // fio takes colons in file names for the end of one.
+    let escaped = |text: &str| text.replace(':', "\\:");
+    let (address, name) = (endpoint.address, escaped(&endpoint.name));
+    match engine {
+        Engine::Farblock => {
+            let url = escaped(&format!("nvme+tcp://{address}/{}?ns=1", endpoint.name));
+            command.arg(format!("--ioengine=external:{}", plugin.display()));
+            command.arg(format!("--filename={url}"));
+        }
+        Engine::Spdk => {
+            let (ip, port) = (address.ip(), address.port());
+            command.env("LD_PRELOAD", plugin).env("SPDK_FIO_NO_HUGE", "1");
+            command.args(["--ioengine=spdk", "--mem_size_mb=512"]).arg(format!(
+                "--filename=trtype=TCP adrfam=IPv4 traddr={ip} trsvcid={port} subnqn={name} ns=1"
+            ));
+        }
+    }
+    let ms = |time: Duration| format!("{}ms", time.as_millis());
+    command
+        .args(["--thread=1", "--output-format=json"])
+        .arg(format!("--ramp_time={}", ms(times.ramp)))
+        .arg(format!("--runtime={}", ms(times.runtime)))
+        .arg(job_file(pattern));
+    command
+}
+
+/// `4k random read` is in `4k-random-read.fio`.
+fn job_file(pattern: &str) -> PathBuf {
+    Path::new(JOBS).join(format!("{}.fio", pattern.replace(' ', "-")))
+}
+
+fn row(pattern: &Pattern) -> Row {
+    let depth = pattern.numjobs * pattern.iodepth;
+    let load = Load::new(pattern.rw, pattern.block_size_bytes, depth, pattern.numjobs);
+    Row { name: pattern.name.clone(), load }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn the_job_files_are_the_six_patterns() {
+        for pattern in Pattern::six() {
+            let path = job_file(&pattern.name);
+            let text = std::fs::read_to_string(&path).expect("there is a file for each");
+            let lines = text.lines().filter(|line| !line.starts_with(';'));
+            let values: HashMap<_, _> = lines.filter_map(|line| line.split_once('=')).collect();
+            let load = row(&pattern).load;
+            let (numjobs, iodepth) = (pattern.numjobs.to_string(), pattern.iodepth.to_string());
+            for (key, value) in [
+                ("rw", load.rw.name()),
+                ("bs", &load.block_size()),
+                ("numjobs", &numjobs),
+                ("iodepth", &iodepth),
+                ("direct", "1"),
+            ] {
+                let found = values.get(key).copied();
+                assert_eq!(found, Some(value), "{key} in {}", path.display());
+            }
+        }
+    }
+}
