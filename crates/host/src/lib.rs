@@ -74,6 +74,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! `examples/three_ways.rs` does all of it. `docs/library.md` has it beside C and Python.
+//!
 //! # Contract
 //!
 //! This is [`RemoteNamespace`]'s; [`disk`] has one of its own.
@@ -124,3 +126,8 @@ pub use url::Url;
 pub use farblock_proto::host::{
     Command, ConnectError, ControllerInfo, Data, DiscoveryEntry, InfoError, NamespaceInfo, command,
 };
+
+/// Has rustdoc compile the guide's code.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/library.md")]
+struct Guide;
