@@ -13,17 +13,24 @@ use farblock_bench::Rw;
 use super::contest::{self, Entrant, Row};
 use super::process::Process;
 use super::sides::{self, Client, Means, Times, farblock};
-use super::work::{Backend, Load, MIX_READ};
+use super::work::{Backend, Load};
 use super::{DiskFile, Options};
 
 /// A way to reach a disk.
 struct Way {
     name: &'static str,
     server: Process,
-    /// fio's options that lead there.
-    fio: Vec<String>,
+    load: LoadTool,
     // The last to go: the server may have a mount in it.
     _folder: Folder,
+}
+
+/// What puts the load on.
+enum LoadTool {
+    /// fio, with the options that lead there.
+    Fio(Vec<String>),
+    /// An example of `farblock-attach`: a guest's driver on a vhost-user socket.
+    Driver { program: PathBuf, socket: PathBuf },
 }
 
 /// A folder of a way's own, removed at the end.
@@ -63,8 +70,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         "Server µs/IO is the processor time of the serving process. The library has none: all of \
          it is the client's. What the kernel's own threads use for a loop device is in neither."
             .to_owned(),
-        "vhost-user is not measured: fio 3.33 has no engine for it (3.34 has, with libblkio, which \
-         Debian 12 has not), and a guest without KVM would measure its emulation."
+        "fio 3.33 has no engine for vhost-user. The driver is `vhost_drive`, which rings and is \
+         rung as a guest without EVENT_IDX; a guest without KVM would measure its emulation."
             .to_owned(),
     ];
     let mut ways = Vec::new();
@@ -85,13 +92,14 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         client: Box::new(library),
     };
     let entrants: Vec<Entrant<'_>> =
-        std::iter::once(library).chain(ways.iter().map(Way::entrant)).collect();
+        std::iter::once(library).chain(ways.iter().map(|way| way.entrant(&means))).collect();
     contest::hold("bench-attach", options, &rows, &entrants, &remarks)
 }
 
 type Start = fn(&Means, &'static str) -> Result<Way, String>;
 
-const STARTERS: [(&str, Start); 4] = [
+const STARTERS: [(&str, Start); 5] = [
+    ("vhost-user", vhost),
     ("FUSE file", |means, name| fuse(means, name, false)),
     ("loop device on the FUSE file", |means, name| fuse(means, name, true)),
     ("NBD, Unix socket", nbd),
@@ -99,10 +107,10 @@ const STARTERS: [(&str, Start); 4] = [
 ];
 
 /// An example of `farblock-attach`, beside farblock itself.
-fn example(means: &Means, name: &str) -> Result<Command, String> {
+fn example(means: &Means, name: &str) -> Result<PathBuf, String> {
     let path = means.farblock.with_file_name("examples").join(name);
     match path.is_file() {
-        true => Ok(Command::new(path)),
+        true => Ok(path),
         false => Err(format!(
             "there is no {}: cargo build --release -p farblock-attach --examples",
             path.display()
@@ -120,7 +128,7 @@ fn ready(line: &str) -> Option<String> {
 
 fn fuse(means: &Means, name: &'static str, is_loop: bool) -> Result<Way, String> {
     let folder = Folder::create(if is_loop { "loop" } else { "fuse" })?;
-    let mut command = example(means, "fuse_serve")?;
+    let mut command = Command::new(example(means, "fuse_serve")?);
     command.arg(spec(means)).arg(&folder.0);
     if is_loop {
         command.args(["--loop", "true"]);
@@ -128,16 +136,27 @@ fn fuse(means: &Means, name: &'static str, is_loop: bool) -> Result<Way, String>
     let mut server = Process::start_obedient(command, means.target_cpu)?;
     let path = server.wait_for(ready)?;
     let fio = vec!["--ioengine=io_uring".into(), "--direct=1".into(), format!("--filename={path}")];
-    Ok(Way { name, server, fio, _folder: folder })
+    Ok(Way { name, server, load: LoadTool::Fio(fio), _folder: folder })
+}
+
+fn vhost(means: &Means, name: &'static str) -> Result<Way, String> {
+    let folder = Folder::create("vhost")?;
+    let socket = folder.0.join("socket");
+    let mut command = Command::new(example(means, "vhost_serve")?);
+    command.arg(spec(means)).arg(&socket).args(["--queues", "2"]);
+    let mut server = Process::start_obedient(command, means.target_cpu)?;
+    server.wait_for(ready)?;
+    let load = LoadTool::Driver { program: example(means, "vhost_drive")?, socket };
+    Ok(Way { name, server, load, _folder: folder })
 }
 
 fn nbd(means: &Means, name: &'static str) -> Result<Way, String> {
     let folder = Folder::create("nbd")?;
-    let mut command = example(means, "nbd_serve")?;
+    let mut command = Command::new(example(means, "nbd_serve")?);
     command.arg(spec(means)).arg(format!("unix:{}", folder.0.join("socket").display()));
     let mut server = Process::start_obedient(command, means.target_cpu)?;
     let uri = server.wait_for(ready)?;
-    Ok(Way { name, server, fio: nbd_options(&uri), _folder: folder })
+    Ok(Way { name, server, load: nbd_load(&uri), _folder: folder })
 }
 
 fn nbdkit(means: &Means, name: &'static str) -> Result<Way, String> {
@@ -152,7 +171,7 @@ fn nbdkit(means: &Means, name: &'static str) -> Result<Way, String> {
     let server = Process::start(command, means.target_cpu)?;
     wait_for_file(&socket)?;
     let uri = format!("nbd+unix:///?socket={}", socket.display());
-    Ok(Way { name, server, fio: nbd_options(&uri), _folder: folder })
+    Ok(Way { name, server, load: nbd_load(&uri), _folder: folder })
 }
 
 fn wait_for_file(path: &Path) -> Result<(), String> {
@@ -165,45 +184,65 @@ fn wait_for_file(path: &Path) -> Result<(), String> {
     Err(format!("{} does not come into being", path.display()))
 }
 
-fn nbd_options(uri: &str) -> Vec<String> {
-    vec!["--ioengine=nbd".to_owned(), format!("--uri={uri}")]
+fn nbd_load(uri: &str) -> LoadTool {
+    LoadTool::Fio(vec!["--ioengine=nbd".to_owned(), format!("--uri={uri}")])
 }
 
 /// Writes all of a disk: memory that was never written is read faster.
 fn fill(means: &Means, way: &Way) -> Result<(), String> {
-    let mut command = way.fio();
-    command.args(["--rw=write", "--bs=1M", "--iodepth=4"]);
-    command.arg(format!("--size={}", means.disk_bytes));
+    let size = means.disk_bytes.to_string();
+    let mut command = way.load.command();
+    match way.load {
+        LoadTool::Fio(_) => {
+            command.args(["--rw=write", "--bs=1M", "--iodepth=4", &format!("--size={size}")])
+        }
+        LoadTool::Driver { .. } => command.args(["fill", &size]),
+    };
     Process::start(command, means.host_cpu)?.finish(Duration::from_secs(60)).map(drop)
 }
 
-impl Way {
-    fn fio(&self) -> Command {
-        let mut command = Command::new("fio");
-        command.args(&self.fio).args(["--name=job", "--thread", "--output-format=json"]);
-        command
+impl LoadTool {
+    fn command(&self) -> Command {
+        match self {
+            LoadTool::Fio(options) => {
+                let mut command = Command::new("fio");
+                command.args(options).args(["--name=job", "--thread", "--output-format=json"]);
+                command
+            }
+            LoadTool::Driver { program, socket } => {
+                let mut command = Command::new(program);
+                command.arg(socket);
+                command
+            }
+        }
     }
 
-    fn entrant(&self) -> Entrant<'_> {
+    /// 4k random reads, `depth` at once.
+    fn read(&self, means: &Means, depth: u32, times: Times) -> Command {
+        let mut command = self.command();
+        let (ramp, runtime) = (times.ramp.as_millis(), times.runtime.as_millis());
+        match self {
+            LoadTool::Fio(_) => command
+                .args(["--rw=randread", "--bs=4k", "--time_based", "--norandommap"])
+                .arg(format!("--size={}", means.disk_bytes))
+                .arg(format!("--iodepth={depth}"))
+                .arg(format!("--ramp_time={ramp}ms"))
+                .arg(format!("--runtime={runtime}ms")),
+            LoadTool::Driver { .. } => command
+                .args(["randread", &depth.to_string(), &means.disk_bytes.to_string()])
+                .args([ramp.to_string(), runtime.to_string()]),
+        };
+        command
+    }
+}
+
+impl Way {
+    fn entrant<'a>(&'a self, means: &'a Means) -> Entrant<'a> {
         let client = |row: &Row, times: Times| {
-            let load = &row.load;
-            let mut command = self.fio();
-            command
-                .arg(format!("--rw={}", load.rw))
-                .arg(format!("--rwmixread={MIX_READ}"))
-                .arg(format!("--bs={}", load.block_bytes))
-                .arg(format!("--iodepth={}", load.depth_each()))
-                .arg(format!("--numjobs={}", load.connections))
-                .args(["--time_based", "--norandommap", "--group_reporting"])
-                .arg(format!("--ramp_time={}ms", times.ramp.as_millis()))
-                .arg(format!("--runtime={}ms", times.runtime.as_millis()));
+            let command = self.load.read(means, row.load.depth, times);
             Client { command, begins: None, parse: sides::nbd::parse }
         };
-        Entrant {
-            name: self.name,
-            server: Some(&self.server),
-            polls: false,
-            client: Box::new(client),
-        }
+        let server = Some(&self.server);
+        Entrant { name: self.name, server, polls: false, client: Box::new(client) }
     }
 }

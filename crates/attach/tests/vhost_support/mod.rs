@@ -11,6 +11,7 @@ use rustix::fs::MemfdFlags;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -123,6 +124,13 @@ pub struct Ring {
     next: u16,
 }
 
+impl Ring {
+    /// The next request begins at this descriptor, of one that is over.
+    pub fn reuse(&mut self, descriptor: u16) {
+        self.next = descriptor;
+    }
+}
+
 pub struct Vm {
     pub memory: GuestMemoryMmap,
     file: Arc<File>,
@@ -154,7 +162,12 @@ impl Vm {
 
     /// Connects and starts the rings, with such of these features as are offered.
     pub fn attach(&mut self, served: &Served, wanted: u64) {
-        let mut frontend = Frontend::connect(&served.config.socket, 2).expect("it listens");
+        self.attach_to(&served.config.socket, wanted);
+    }
+
+    /// The same, to whatever listens there with two rings.
+    pub fn attach_to(&mut self, socket: &Path, wanted: u64) {
+        let mut frontend = Frontend::connect(socket, 2).expect("it listens");
         frontend.set_owner().expect("an owner");
         let features = frontend.get_features().expect("features");
         frontend.set_features(features & wanted | 1 << 30).expect("features");
@@ -334,13 +347,25 @@ impl Vm {
         sector: u64,
         pieces: &[(u64, u32)],
     ) -> (u16, u64) {
+        let placed = self.place(ring, kind, sector, pieces);
+        self.kick(ring);
+        placed
+    }
+
+    /// Makes a request, of which the device is not told yet.
+    pub fn place(
+        &mut self,
+        ring: usize,
+        kind: u32,
+        sector: u64,
+        pieces: &[(u64, u32)],
+    ) -> (u16, u64) {
         let (header, status) = self.frame(ring, kind, sector);
         let flags = if matches!(kind, IN | GET_ID) { NEXT | WRITE } else { NEXT };
         let mut chain = vec![header];
         chain.extend(pieces.iter().map(|&(address, length)| (address, length, flags, 0)));
         chain.push(status);
         let head = self.offer(ring, &chain);
-        self.kick(ring);
         (head, status.0)
     }
 
