@@ -1,5 +1,6 @@
 //! `farblock attach`, `list` and `detach`, as a person uses them: with targets in processes of
-//! their own, file systems, and whatever can be killed killed. It takes root, FUSE and loop devices.
+//! their own, file systems, and whatever can be killed killed. It takes root, FUSE and loop
+//! devices.
 #![cfg(target_os = "linux")]
 
 mod attached;
