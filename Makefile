@@ -4,7 +4,7 @@
 CARGO ?= cargo
 BINARY = target/release/farblock
 
-.PHONY: demo test packages build lint unit fuzz-replay interop bench-peers bench-fio bench-attach engines library install header
+.PHONY: demo test packages build lint unit fuzz-replay interop test-windows bench-peers bench-fio bench-attach engines library install header
 
 PREFIX ?= /usr/local
 
@@ -13,7 +13,7 @@ demo: build
 	$(BINARY) bench
 
 ## Everything: installs what the tests need, then lints, tests, and meets the real peers.
-test: packages lint unit engines interop
+test: packages lint unit engines interop test-windows
 	@echo "make test: all passed"
 
 ## Debian packages that the tests need (the guest's own are got by interop/linux/setup.sh).
@@ -27,6 +27,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh \
+		interop/windows/*.sh \
 		engines/*.sh engines/fio/*.sh
 
 unit:
@@ -57,6 +58,10 @@ interop: build
 	interop/linux/vhost.sh $(BINARY) $(dir $(BINARY))examples
 	$(CARGO) build --release --locked -p farblock-host --example paths
 	interop/linux/ana.sh $(dir $(BINARY))examples/paths
+
+## farblock.exe, built here and run by Wine: the portable tests, and against this build, both ways.
+test-windows: build
+	interop/windows/test.sh $(BINARY)
 
 ## farblock, SPDK (FARBLOCK_SPDK=directory of a build), iSCSI, NBD and bare sockets side by side.
 ## OPTIONS="--quick --only mem-4k" measures less; see `target/release/xtask bench-peers --help`.

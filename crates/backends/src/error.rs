@@ -54,6 +54,8 @@ pub enum FileProblem {
     MayNotRead,
     /// It may not be written, though it may be read.
     MayNotWrite,
+    /// It is a raw disk, and this user is no administrator.
+    NeedsAdministrator,
     /// It is on a read-only file system, or a write-protected device.
     ReadOnly,
     /// It is a directory.
@@ -117,10 +119,18 @@ struct Sentence<'a> {
 
 impl fmt::Display for Sentence<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.path.display();
+        let path = &self.path.display();
         match self.problem {
+            FileProblem::NotFound if cfg!(windows) => write!(
+                f,
+                "does not exist: create it, for example with `fsutil file createnew {path} \
+                 1073741824`"
+            ),
             FileProblem::NotFound => {
                 write!(f, "does not exist: create it, for example with `truncate -s 1G {path}`")
+            }
+            FileProblem::NeedsAdministrator => {
+                f.write_str("opens for administrators only: start this as one")
             }
             FileProblem::MayNotRead => {
                 f.write_str("may not be read by this user: change its permissions or its owner")
@@ -134,14 +144,15 @@ impl fmt::Display for Sentence<'_> {
             FileProblem::Directory => f.write_str("is a directory: name a file in it"),
             FileProblem::NoDisk => f.write_str("is neither a regular file nor a block device"),
             FileProblem::Empty => {
-                write!(f, "is empty: give it a size, for example with `truncate -s 1G {path}`")
+                let command = extend(path, 1 << 30);
+                write!(f, "is empty: give it a size, for example with `{command}`")
             }
             FileProblem::PartialBlock { bytes, block_size } => {
-                let better = bytes.next_multiple_of(u64::from(*block_size));
+                let command = extend(path, bytes.next_multiple_of(u64::from(*block_size)));
                 write!(
                     f,
                     "has {bytes} bytes, which is no whole number of {block_size}-byte blocks: \
-                     extend it with `truncate -s {better} {path}`, or choose smaller blocks"
+                     extend it with `{command}`, or choose smaller blocks"
                 )
             }
             FileProblem::Locked { read_only: false } => f.write_str(
@@ -157,6 +168,15 @@ impl fmt::Display for Sentence<'_> {
             ),
             FileProblem::Other(error) => write!(f, "cannot be opened: {error}"),
         }
+    }
+}
+
+/// The command that gives a file a size.
+fn extend(path: &impl fmt::Display, bytes: u64) -> String {
+    if cfg!(windows) {
+        format!("fsutil file seteof {path} {bytes}")
+    } else {
+        format!("truncate -s {bytes} {path}")
     }
 }
 

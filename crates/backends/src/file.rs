@@ -114,9 +114,8 @@ impl FileDisk {
     }
 
     fn open_checked(path: &Path, options: &FileOptions) -> Result<FileDisk, FileProblem> {
-        let (file, kind) = probe::open_locked(path, options.read_only)?;
-        let blocks = probe::blocks(&file, options.block_size)?;
-        let caching = probe::caching(&file, kind, options);
+        let (file, kind, caching) = probe::open(path, options)?;
+        let blocks = probe::blocks(&file, kind, options.block_size)?;
         let abilities = probe::abilities(&file, kind, options);
         let geometry = Geometry {
             read_only: options.read_only,

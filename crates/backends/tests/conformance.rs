@@ -163,7 +163,7 @@ on_both_engines! {
 fn two_engines_share_a_namespace() {
     let namespace = mem(512, MIN_BYTES);
     let mut one = conformance::Driver::with(&namespace, EngineKind::Portable);
-    let mut other = conformance::Driver::with(&namespace, EngineKind::Uring);
+    let mut other = conformance::Driver::with(&namespace, EngineKind::HERE[0]);
     one.write(0, namespace.geometry(), 7, &[9; 1024]);
     assert_eq!(other.read(0, namespace.geometry(), 7, 2), [9; 1024]);
 }

@@ -145,7 +145,7 @@ fn block_sizes() -> impl Strategy<Value = u32> {
 }
 
 fn engines() -> impl Strategy<Value = EngineKind> {
-    prop_oneof![Just(EngineKind::Portable), Just(EngineKind::Uring)]
+    proptest::sample::select(EngineKind::HERE)
 }
 
 proptest! {

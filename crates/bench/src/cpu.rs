@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(target_os = "linux")]
 pub use crate::proc_fs::{OtherProcess, ThreadGroup, resident_memory_bytes};
+#[cfg(windows)]
+pub use crate::windows::{OtherProcess, ThreadGroup, resident_memory_bytes};
 
 /// Something whose processor time can be read. The time never decreases.
 pub trait CpuSource: Send + Sync {
@@ -89,7 +91,7 @@ impl Meters {
     }
 
     /// The target is another process of this machine.
-    #[cfg(target_os = "linux")]
+    #[cfg(any(target_os = "linux", windows))]
     pub fn separate(target_process: u32) -> std::io::Result<Meters> {
         let target = OtherProcess::new(target_process)?;
         Ok(Meters {
@@ -152,7 +154,7 @@ impl CpuUse {
 }
 
 /// Resident memory of a process, where the system tells.
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", windows)))]
 pub fn resident_memory_bytes(_process: u32) -> Option<u64> {
     None
 }

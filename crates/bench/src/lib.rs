@@ -32,10 +32,11 @@
 //! # What it does not do
 //!
 //! Verify data, trim, fixed rates, think time, more than one namespace per side, and jobs on other
-//! machines. It does not pin its threads. Processor time of single threads is known on Linux only,
-//! elsewhere that of the whole process.
+//! machines. It does not pin its threads. Processor time of single threads is known on Linux and
+//! Windows only, elsewhere that of the whole process.
 
-#![forbid(unsafe_code)]
+#![cfg_attr(not(windows), forbid(unsafe_code))]
+#![cfg_attr(windows, deny(unsafe_code))]
 
 mod addresses;
 mod compare;
@@ -61,6 +62,9 @@ mod spread;
 pub mod table;
 #[cfg(test)]
 mod testing;
+#[cfg(windows)]
+#[allow(unsafe_code, reason = "no crate has these questions without a dozen others")]
+mod windows;
 
 pub use compare::compare;
 pub use cpu::{CpuSource, CpuUse, Meters};

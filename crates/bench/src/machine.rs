@@ -21,6 +21,20 @@ pub struct Machine {
 
 impl Machine {
     /// This machine.
+    #[cfg(windows)]
+    pub fn this() -> Machine {
+        use crate::windows::{cpu_model, memory_bytes, system};
+        Machine {
+            cpu_model: cpu_model().unwrap_or_else(|| "unknown".to_owned()),
+            cores: cores(),
+            memory_bytes: memory_bytes(),
+            kernel: system().unwrap_or_else(|| "Windows".to_owned()),
+            architecture: std::env::consts::ARCH.to_owned(),
+        }
+    }
+
+    /// This machine.
+    #[cfg(not(windows))]
     pub fn this() -> Machine {
         let read = |path| std::fs::read_to_string(path).ok();
         let release = read("/proc/sys/kernel/osrelease");
@@ -82,6 +96,7 @@ fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
+#[cfg(any(not(windows), test))]
 fn parse_cpu_model(cpuinfo: &str) -> Option<String> {
     let names = ["model name", "Model", "cpu model", "uarch"];
     names.iter().find_map(|name| {
@@ -91,6 +106,7 @@ fn parse_cpu_model(cpuinfo: &str) -> Option<String> {
     })
 }
 
+#[cfg(any(not(windows), test))]
 fn parse_memory(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

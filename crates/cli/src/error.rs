@@ -80,11 +80,40 @@ impl From<farblock_backends::OpenError> for Failure {
 
 /// An operating system's error in its own words, without Rust's `(os error 28)`.
 pub(crate) fn os(error: &io::Error) -> String {
+    if cfg!(windows)
+        && let Some(words) = words_for_windows(error.kind())
+    {
+        return words.to_owned();
+    }
     let text = error.to_string();
     match text.find(" (os error ") {
         Some(at) => text[..at].to_owned(),
         None => text,
     }
+}
+
+/// What goes wrong most, in the words that Unix has for it: those of Windows are in the user's
+/// language in the middle of ours, long for sockets ("Only one usage of each socket address
+/// (protocol/network address/port) is normally permitted.") and have a full stop.
+fn words_for_windows(kind: io::ErrorKind) -> Option<&'static str> {
+    use io::ErrorKind;
+    Some(match kind {
+        ErrorKind::AddrInUse => "Address already in use",
+        ErrorKind::AddrNotAvailable => "Cannot assign requested address",
+        ErrorKind::BrokenPipe => "Broken pipe",
+        ErrorKind::ConnectionAborted => "Connection aborted",
+        ErrorKind::ConnectionRefused => "Connection refused",
+        ErrorKind::ConnectionReset => "Connection reset by peer",
+        ErrorKind::HostUnreachable => "No route to host",
+        ErrorKind::IsADirectory => "Is a directory",
+        ErrorKind::NetworkUnreachable => "Network is unreachable",
+        ErrorKind::NotADirectory => "Not a directory",
+        ErrorKind::NotFound => "No such file or directory",
+        ErrorKind::PermissionDenied => "Permission denied",
+        ErrorKind::StorageFull => "No space left on device",
+        ErrorKind::TimedOut => "Connection timed out",
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

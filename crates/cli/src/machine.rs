@@ -3,14 +3,21 @@
 
 /// This machine's identifier, or if it has none its name.
 pub(crate) fn id() -> String {
-    for path in ["/etc/machine-id", "/var/lib/dbus/machine-id"] {
-        if let Ok(text) = std::fs::read_to_string(path)
-            && !text.trim().is_empty()
-        {
-            return text.trim().to_owned();
-        }
-    }
-    name()
+    system_id().unwrap_or_else(name)
+}
+
+#[cfg(not(windows))]
+fn system_id() -> Option<String> {
+    ["/etc/machine-id", "/var/lib/dbus/machine-id"].iter().find_map(|path| {
+        let text = std::fs::read_to_string(path).ok()?;
+        Some(text.trim().to_owned()).filter(|id| !id.is_empty())
+    })
+}
+
+#[cfg(windows)]
+fn system_id() -> Option<String> {
+    let key = windows_registry::LOCAL_MACHINE.open(r"SOFTWARE\Microsoft\Cryptography").ok()?;
+    key.get_string("MachineGuid").ok().filter(|id| !id.is_empty())
 }
 
 #[cfg(unix)]

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Scratch, cannot_check, finish, has, is_root};
+use support::{Scratch, finish};
 
 #[test]
 fn no_command_shows_help() {
@@ -65,11 +65,14 @@ fn disks_that_cannot_be_shared() {
     let empty = scratch.disk("empty.img", 0);
     let odd = scratch.disk("odd.img", 1000);
     let serve = |path: &str| scratch.run(["serve", "--listen", "127.0.0.1:0", path]);
-    serve("missing.img").fails_in_a_line(1, &["missing.img", "does not exist", "truncate"]);
+    let tool = if cfg!(windows) { "fsutil" } else { "truncate" };
+    serve("missing.img").fails_in_a_line(1, &["missing.img", "does not exist", tool]);
     serve(&scratch.text("")).fails_in_a_line(1, &["is a directory"]);
-    serve(&empty).fails_in_a_line(1, &["empty.img", "is empty", "truncate"]);
+    serve(&empty).fails_in_a_line(1, &["empty.img", "is empty", tool]);
     serve(&odd).fails_in_a_line(1, &["odd.img", "1000 bytes", "512-byte blocks", "1024"]);
-    serve("/dev/null").fails_in_a_line(1, &["neither a regular file nor a block device"]);
+    if cfg!(unix) {
+        serve("/dev/null").fails_in_a_line(1, &["neither a regular file nor a block device"]);
+    }
     serve("stripe:64KiB,mem:1MiB,none.img").fails_in_a_line(1, &["none.img"]);
     let disk = scratch.disk("disk.img", 1 << 20);
     scratch
@@ -166,6 +169,7 @@ fn files_that_cannot_be_copied() {
 #[test]
 fn files_that_may_not_be_touched() {
     use std::os::unix::fs::PermissionsExt;
+    use support::{cannot_check, has, is_root};
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);
     let mode = |mode| {

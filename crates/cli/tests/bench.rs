@@ -175,7 +175,7 @@ fn a_remote_disk_alone_and_beside_a_local_one() {
     assert_eq!(patterns(&report).len(), 3);
     for pattern in patterns(&report) {
         assert!(pattern["local"].is_null());
-        if cfg!(target_os = "linux") {
+        if cfg!(any(target_os = "linux", windows)) {
             assert!(pattern["remote"]["target_cpu"].is_object(), "{pattern}");
         }
     }
@@ -235,7 +235,6 @@ fn what_makes_no_sense() {
     bench(&scratch, &["mem:1MiB,", "--rw", "read"]).fails_in_a_line(2, &["not known"]);
 }
 
-#[cfg(unix)]
 #[test]
 fn interrupted_it_reports_what_it_has_and_leaves_nothing() {
     let scratch = Scratch::new();

@@ -442,7 +442,7 @@ impl Connecting<'_> {
     ) -> Result<(Connected, SocketAddr, ControllerInfo), ConnectError> {
         let addresses: Vec<SocketAddr> = (self.host.as_str(), self.port)
             .to_socket_addrs()
-            .map_err(|error| ConnectError::Unresolved(error.to_string()))?
+            .map_err(|error| ConnectError::Unresolved(crate::error::words(&error)))?
             .collect();
         let Options { connect_timeout, queues, .. } = *self.options;
         let (mut handshake, address) =

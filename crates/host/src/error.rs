@@ -49,6 +49,12 @@ pub enum Error {
     System(Arc<io::Error>),
 }
 
+/// A system's error in its own words, without the number that the standard library adds.
+pub(crate) fn words(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split_once(" (os error ").map_or(text.as_str(), |(words, _)| words).to_owned()
+}
+
 impl Error {
     pub(crate) fn system(error: io::Error) -> Error {
         Error::System(Arc::new(error))

@@ -68,7 +68,7 @@ impl Handshake {
         timeout: Duration,
     ) -> Result<Handshake, ConnectError> {
         let set = stream.set_nodelay(true).and_then(|()| stream.set_write_timeout(Some(timeout)));
-        set.map_err(|error| ConnectError::Io(error.to_string()))?;
+        set.map_err(|error| ConnectError::Io(crate::error::words(&error)))?;
         let end = HostEnd::new(digests, depth);
         Ok(Handshake { stream, end, input: Vec::new(), timeout })
     }
@@ -218,7 +218,7 @@ impl Handshake {
     pub(crate) fn finish(self) -> Result<Connected, ConnectError> {
         let Handshake { stream, end, input, .. } = self;
         let reset = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
-        reset.map_err(|error| ConnectError::Io(error.to_string()))?;
+        reset.map_err(|error| ConnectError::Io(crate::error::words(&error)))?;
         Ok(Connected { stream, end, input })
     }
 }
@@ -248,8 +248,8 @@ fn from_io(error: &io::Error, during: &'static str, after: Duration) -> ConnectE
             ConnectError::Closed { during }
         }
         Kind::NetworkUnreachable | Kind::HostUnreachable | Kind::NetworkDown => {
-            ConnectError::Unreachable(error.to_string())
+            ConnectError::Unreachable(crate::error::words(error))
         }
-        _ => ConnectError::Io(error.to_string()),
+        _ => ConnectError::Io(crate::error::words(error)),
     }
 }

@@ -336,5 +336,5 @@ impl Link {
 }
 
 fn from_io(error: &io::Error) -> Loss {
-    Loss::Io(error.to_string())
+    Loss::Io(crate::error::words(error))
 }

@@ -16,6 +16,15 @@ pub enum EngineKind {
     Portable,
 }
 
+impl EngineKind {
+    /// The engines that this system has. `Uring` may still be forbidden.
+    pub const HERE: &[EngineKind] = if cfg!(target_os = "linux") {
+        &[EngineKind::Uring, EngineKind::Portable]
+    } else {
+        &[EngineKind::Portable]
+    };
+}
+
 impl fmt::Display for EngineKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -86,7 +95,10 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        Config { engine: EngineKind::Auto, polling: Polling::default(), file_threads: 4 }
+        // Not more than the files' own queues are worth. Linux, where this engine is the second
+        // choice, has read-ahead and page cache behind few threads; Windows has no other engine.
+        let file_threads = if cfg!(windows) { 16 } else { 4 };
+        Config { engine: EngineKind::Auto, polling: Polling::default(), file_threads }
     }
 }
 

@@ -54,9 +54,9 @@
 //! |---|---|---|
 //! | where | Linux 6.1 and later, unless forbidden | wherever `mio` works |
 //! | sockets | completions, one system call per poll | readiness, non-blocking calls |
-//! | files | completions | a few threads |
+//! | files | completions | a few threads; overlapped calls on Windows |
 //! | durable writes | `RWF_DSYNC` | `RWF_DSYNC` on Linux, else write and sync |
-//! | holes, zeroing | `fallocate` | `fallocate` on Linux, else unsupported |
+//! | holes, zeroing | `fallocate` | `fallocate` on Linux, `FSCTL_SET_ZERO_DATA` on Windows |
 //! | wakers | an event descriptor | `mio::Waker` |
 //! | watches | multishot polls | readiness (Unix only) |
 //!
@@ -76,6 +76,8 @@ mod event;
 mod pool;
 mod portable;
 mod prefetch;
+#[cfg(windows)]
+pub mod raw_disk;
 mod reactor;
 mod slab;
 mod socket;

@@ -14,7 +14,7 @@ use crate::batch::SendBatch;
 use crate::buffer::Buffer;
 use crate::config::{Config, EngineKind};
 use crate::engine::{Context, Engine, Wait};
-use crate::event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId, WatchId};
+use crate::event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId};
 use crate::pool::BufferPool;
 use crate::spin::{Budget, Spin};
 use crate::task::Tasks;
@@ -246,13 +246,17 @@ impl Reactor {
     ///
     /// If the system cannot wait for such a descriptor (a file, for example).
     #[cfg(unix)]
-    pub fn watch(&self, task: TaskId, descriptor: std::os::fd::OwnedFd) -> io::Result<WatchId> {
-        self.with(|engine, _| engine.watch(task, descriptor)).map(WatchId)
+    pub fn watch(
+        &self,
+        task: TaskId,
+        descriptor: std::os::fd::OwnedFd,
+    ) -> io::Result<crate::WatchId> {
+        self.with(|engine, _| engine.watch(task, descriptor)).map(crate::WatchId)
     }
 
     /// Watches no longer, and closes the descriptor.
     #[cfg(unix)]
-    pub fn unwatch(&self, watch: WatchId) {
+    pub fn unwatch(&self, watch: crate::WatchId) {
         self.with(|engine, _| engine.unwatch(watch.0));
     }
 

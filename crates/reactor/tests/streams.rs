@@ -281,6 +281,8 @@ fn reset_is_an_error(mut event_loop: Loop) {
         Event::Received { result: Err(error), .. } => {
             assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         }
+        // Wine asks for the socket's error when it waits for it, and thereby forgets it.
+        Event::Received { result: Ok(buffer), .. } if cfg!(windows) => assert!(buffer.is_empty()),
         other => panic!("{other:?}"),
     }
     event_loop.reactor.send(stream, bytes(b"anybody there?"));

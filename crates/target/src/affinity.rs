@@ -1,18 +1,32 @@
 //! Pinning a thread to a processor, where the system can.
 
-/// Pins the calling thread to processor `cpu`. Elsewhere than on Linux it does nothing.
+use std::io;
+
+/// Pins the calling thread to processor `cpu`.
 #[cfg(target_os = "linux")]
-pub(crate) fn pin(cpu: usize) -> std::io::Result<()> {
+pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     use rustix::thread::{CpuSet, sched_setaffinity};
     if cpu >= CpuSet::MAX_CPU {
-        return Err(std::io::ErrorKind::InvalidInput.into());
+        return Err(io::ErrorKind::InvalidInput.into());
     }
     let mut set = CpuSet::new();
     set.set(cpu);
     Ok(sched_setaffinity(None, &set)?)
 }
 
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn pin(_cpu: usize) -> std::io::Result<()> {
+/// Pins the calling thread to processor `cpu` of its processor group, which has 64 at most.
+#[cfg(windows)]
+pub(crate) fn pin(cpu: usize) -> io::Result<()> {
+    use core_affinity::{CoreId, set_for_current};
+    if cpu < 64 && set_for_current(CoreId { id: cpu }) {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::InvalidInput.into())
+    }
+}
+
+/// Does nothing.
+#[cfg(not(any(target_os = "linux", windows)))]
+pub(crate) fn pin(_cpu: usize) -> io::Result<()> {
     Ok(())
 }

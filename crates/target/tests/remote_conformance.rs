@@ -64,11 +64,13 @@ fn run(engine: EngineKind, digests: (bool, bool)) {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
 fn uring() {
     run(EngineKind::Uring, (false, false));
 }
 
 #[test]
+#[cfg(target_os = "linux")]
 fn uring_with_digests() {
     run(EngineKind::Uring, (true, true));
 }

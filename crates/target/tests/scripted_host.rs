@@ -39,8 +39,6 @@ fn target(engine: EngineKind, change: impl FnOnce(&mut SubsystemConfig)) -> Targ
     Target::start(&config).expect("it starts")
 }
 
-const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Portable];
-
 /// A queue pair with one command in flight at a time.
 struct Queue {
     stream: TcpStream,
@@ -206,7 +204,7 @@ fn pattern(length: usize, seed: u8) -> Vec<u8> {
 
 #[test]
 fn reads_give_what_was_written_in_every_way_of_moving_it() {
-    for engine in ENGINES {
+    for &engine in EngineKind::HERE {
         for digests in [Digests::NONE, Digests::HEADER, Digests::DATA, Digests::BOTH] {
             let target = target(engine, |_| {});
             let address = target.addresses()[0];
@@ -243,7 +241,7 @@ fn wait_for_connections(target: &Target, count: usize) {
 
 #[test]
 fn flush_compare_verify_zeroes_and_deallocate() {
-    for engine in ENGINES {
+    for &engine in EngineKind::HERE {
         let target = target(engine, |_| {});
         let address = target.addresses()[0];
         let (_admin, controller) = admin(address, Digests::NONE);
@@ -336,7 +334,7 @@ fn hosts_and_names_are_checked_at_connect() {
 
 #[test]
 fn a_peer_that_speaks_something_else_is_told_and_closed_and_nobody_else_notices() {
-    for engine in ENGINES {
+    for &engine in EngineKind::HERE {
         let target = target(engine, |_| {});
         let address = target.addresses()[0];
         let (_admin, controller) = admin(address, Digests::NONE);
@@ -382,7 +380,7 @@ fn a_silent_host_loses_its_controller_after_the_keep_alive_timeout() {
 
 #[test]
 fn stopping_answers_held_requests_and_closes() {
-    for engine in ENGINES {
+    for &engine in EngineKind::HERE {
         let target = target(engine, |_| {});
         let (mut queue, _) = admin(target.addresses()[0], Digests::NONE);
         let stopper = std::thread::spawn(move || {
@@ -452,7 +450,7 @@ fn a_host_that_asks_and_does_not_read_holds_little_memory() {
 
 #[test]
 fn stopping_finishes_a_write_that_was_accepted() {
-    for engine in ENGINES {
+    for &engine in EngineKind::HERE {
         let target = target(engine, |_| {});
         let address = target.addresses()[0];
         let (_admin, controller) = admin(address, Digests::NONE);

@@ -27,6 +27,7 @@ macro_rules! on_both_engines {
             }
 
             #[test]
+            #[cfg(target_os = "linux")]
             fn uring() {
                 with(EngineKind::Uring);
             }

@@ -171,7 +171,10 @@ impl Scale {
 
 /// The next larger of 1, 2, 2.5, 5 times a power of ten.
 fn round_step(at_least: f64) -> f64 {
-    let power = 10f64.powf(at_least.log10().floor());
+    // Powers below one are rounded differently by different systems; reciprocals of those above
+    // are not.
+    let exponent = at_least.log10().floor();
+    let power = if exponent < 0.0 { 1.0 / 10f64.powf(-exponent) } else { 10f64.powf(exponent) };
     let factors = [1.0, 2.0, 2.5, 5.0, 10.0];
     let fitting = factors.iter().find(|factor| *factor * power >= at_least * 0.999_999);
     fitting.unwrap_or(&10.0) * power

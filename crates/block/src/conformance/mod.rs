@@ -6,7 +6,7 @@
 //! ```ignore
 //! #[test]
 //! fn conforms() {
-//!     for engine in [EngineKind::Portable, EngineKind::Uring] {
+//!     for &engine in EngineKind::HERE {
 //!         conformance::run(&|block_size| Arc::new(Mem::new(block_size, MIN_BYTES)), engine);
 //!     }
 //! }

@@ -11,7 +11,6 @@ use farblock_host::Controller;
 use farblock_proto::ids::NamespaceId;
 use farblock_target::{Export, Subsystem, Target, TargetConfig};
 use std::fs::OpenOptions;
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,14 +63,14 @@ fn start(namespace: Arc<dyn Namespace>, global: &Global) -> Result<Target> {
     Target::start(&config).map_err(Failure::run)
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 fn meters() -> Result<Meters> {
     // The portable engine's file threads: the host, which has only sockets, starts none.
     embedded(&[farblock_target::THREAD_NAME_PREFIX, "farblock-file"])
 }
 
 /// The target is the threads of this process with such names, and the host is all others.
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 pub(super) fn embedded(names: &[&str]) -> Result<Meters> {
     let threads = farblock_bench::cpu::ThreadGroup::named(names).map_err(|error| {
         Failure::run(format_args!("cannot read this process's threads: {}", os(&error)))
@@ -79,7 +78,7 @@ pub(super) fn embedded(names: &[&str]) -> Result<Meters> {
     Ok(Meters::embedded(Arc::new(threads)))
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", windows)))]
 fn meters() -> Result<Meters> {
     Ok(Meters::default())
 }
@@ -130,7 +129,9 @@ fn places() -> Vec<PathBuf> {
     let chosen = std::env::var_os("TMPDIR").filter(|value| !value.is_empty()).map(PathBuf::from);
     let mut places: Vec<PathBuf> = chosen.into_iter().collect();
     places.push(PathBuf::from("."));
-    places.push(PathBuf::from("/var/tmp"));
+    if cfg!(unix) {
+        places.push(PathBuf::from("/var/tmp"));
+    }
     places.push(std::env::temp_dir());
     places
 }
@@ -158,7 +159,7 @@ fn disk_in(directory: &Path, args: &BenchArgs) -> Result<Made, String> {
 
 /// As much as is wanted, but no more than half of what is free.
 fn size(directory: &Path, args: &BenchArgs) -> Result<u64, String> {
-    let free = free_bytes(directory)
+    let free = fs4::available_space(directory)
         .map_err(|error| format!("{}: {}", directory.display(), os(&error)))?;
     let wanted = args.size.unwrap_or(SIZE_BYTES);
     if args.size.is_some() {
@@ -166,30 +167,16 @@ fn size(directory: &Path, args: &BenchArgs) -> Result<u64, String> {
         if !wanted.is_multiple_of(block) {
             return Err(format!("{wanted} bytes are no whole number of {block}-byte blocks"));
         }
-        return match free {
-            Some(free) if wanted > free => {
-                Err(format!("{} has only {} free", directory.display(), Size(free)))
-            }
-            _ => Ok(wanted),
-        };
+        if wanted > free {
+            return Err(format!("{} has only {} free", directory.display(), Size(free)));
+        }
+        return Ok(wanted);
     }
-    let bytes = free.map_or(wanted, |free| wanted.min(free / 2)) / LEAST_BYTES * LEAST_BYTES;
+    let bytes = wanted.min(free / 2) / LEAST_BYTES * LEAST_BYTES;
     if bytes == 0 {
-        let free = Size(free.unwrap_or(0));
-        return Err(format!("{} has only {free} free", directory.display()));
+        return Err(format!("{} has only {} free", directory.display(), Size(free)));
     }
     Ok(bytes)
-}
-
-#[cfg(unix)]
-fn free_bytes(directory: &Path) -> io::Result<Option<u64>> {
-    let stat = rustix::fs::statvfs(directory)?;
-    Ok(stat.f_bavail.checked_mul(stat.f_frsize))
-}
-
-#[cfg(not(unix))]
-fn free_bytes(_: &Path) -> io::Result<Option<u64>> {
-    Ok(None)
 }
 
 /// Whether what is stored there is only in memory. Such file systems may well claim direct I/O.

@@ -52,13 +52,13 @@ fn here() -> Result<Open> {
 }
 
 /// The threads that answer are the target, and all others the host.
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 fn meters() -> Result<Meters> {
     let names = [farblock_bench::floor::SERVER_THREAD_PREFIX];
     super::demo::embedded(&names)
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", windows)))]
 fn meters() -> Result<Meters> {
     Ok(Meters::default())
 }

@@ -168,7 +168,7 @@ pub(super) fn remote_options(args: &BenchArgs, global: &Global, plan: &Plan) -> 
     }
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 fn separate(process: u32) -> Result<Meters> {
     Meters::separate(process).map_err(|error| {
         let error = crate::error::os(&error);
@@ -178,9 +178,9 @@ fn separate(process: u32) -> Result<Meters> {
     })
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", windows)))]
 fn separate(_: u32) -> Result<Meters> {
-    Err(Failure::usage("--target-pid works on Linux only"))
+    Err(Failure::usage("--target-pid works on Linux and Windows only"))
 }
 
 #[cfg(test)]

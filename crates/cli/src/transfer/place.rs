@@ -15,7 +15,7 @@ use farblock_reactor::EngineKind;
 use std::fs::{File, FileType, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf, Prefix};
 use std::sync::Arc;
 
 /// Bytes in a block of local disks that are not plain files.
@@ -41,7 +41,8 @@ impl Place {
             return Ok(Place::Pipe);
         }
         match Spec::parse(text) {
-            Ok(Spec::File(path)) => Ok(Place::File(path)),
+            // Raw disks take whole sectors only, which is what a namespace of theirs does.
+            Ok(Spec::File(path)) if !is_raw_disk(&path) => Ok(Place::File(path)),
             Ok(other) => Ok(Place::Local(other)),
             Err(error) => Err(Failure::usage(error)),
         }
@@ -49,7 +50,13 @@ impl Place {
 
     /// A file by its path, `-` being a pipe.
     pub(super) fn of_path(path: &Path) -> Place {
-        if path == Path::new("-") { Place::Pipe } else { Place::File(path.to_owned()) }
+        if path == Path::new("-") {
+            Place::Pipe
+        } else if is_raw_disk(path) {
+            Place::Local(Spec::File(path.to_owned()))
+        } else {
+            Place::File(path.to_owned())
+        }
     }
 }
 
@@ -62,7 +69,7 @@ pub(super) struct Opener<'a> {
 /// What tells two ends apart.
 #[derive(PartialEq, Eq)]
 pub(super) enum Identity {
-    /// Device and inode number.
+    /// Device and inode number, or what Windows calls volume and file index.
     File(u64, u64),
     /// Where it is and what it is called.
     Remote(String),
@@ -195,6 +202,14 @@ impl Opener<'_> {
     }
 }
 
+/// Whether a path names a device of Windows (`\\.\PhysicalDrive1`, `\\.\D:`).
+fn is_raw_disk(path: &Path) -> bool {
+    matches!(
+        path.components().next(),
+        Some(Component::Prefix(prefix)) if matches!(prefix.kind(), Prefix::DeviceNS(_))
+    )
+}
+
 /// The standard output without the buffer that looks for lines in what passes through.
 #[cfg(unix)]
 fn standard_output() -> Result<File> {
@@ -203,9 +218,11 @@ fn standard_output() -> Result<File> {
     owned.map(File::from).map_err(|error| Failure::output(&error))
 }
 
-#[cfg(not(unix))]
-fn standard_output() -> Result<io::Stdout> {
-    Ok(io::stdout())
+#[cfg(windows)]
+fn standard_output() -> Result<File> {
+    use std::os::windows::io::AsHandle;
+    let owned = io::stdout().as_handle().try_clone_to_owned();
+    owned.map(File::from).map_err(|error| Failure::output(&error))
 }
 
 fn cannot(what: &str, name: &str, error: &io::Error) -> Failure {
@@ -250,11 +267,12 @@ fn namespace_output(
 
 fn file_input(path: &Path) -> Result<Input> {
     let name = path.display().to_string();
-    let mut file = File::open(path).map_err(|error| cannot("read", &name, &error))?;
-    let metadata = file.metadata().map_err(|error| cannot("read", &name, &error))?;
-    if metadata.is_dir() {
+    // Before opening, which Windows refuses.
+    if path.is_dir() {
         return Err(Failure::run(format_args!("{name} is a directory: name a file in it")));
     }
+    let mut file = File::open(path).map_err(|error| cannot("read", &name, &error))?;
+    let metadata = file.metadata().map_err(|error| cannot("read", &name, &error))?;
     let bytes = if metadata.is_file() {
         Some(metadata.len())
     } else if is_block_device(metadata.file_type()) {
@@ -262,7 +280,7 @@ fn file_input(path: &Path) -> Result<Input> {
     } else {
         None
     };
-    let identity = file_identity(&metadata);
+    let identity = file_identity(&file);
     Ok(Input { name, bytes, identity, kind: InputKind::File(file) })
 }
 
@@ -276,7 +294,7 @@ fn file_output(path: &Path) -> Result<Output> {
     let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
     let mut file = opened.map_err(|error| cannot(what, &name, &error))?;
     let metadata = file.metadata().map_err(|error| cannot("write to", &name, &error))?;
-    let identity = file_identity(&metadata);
+    let identity = file_identity(&file);
     let (capacity, kind) = if metadata.is_file() {
         (None, OutputKind::Regular(file))
     } else if is_block_device(metadata.file_type()) {
@@ -316,14 +334,18 @@ fn is_block_device(_: FileType) -> bool {
 }
 
 #[cfg(unix)]
-fn file_identity(metadata: &std::fs::Metadata) -> Identity {
+fn file_identity(file: &File) -> Identity {
     use std::os::unix::fs::MetadataExt;
-    Identity::File(metadata.dev(), metadata.ino())
+    file.metadata()
+        .map_or(Identity::Unknown, |metadata| Identity::File(metadata.dev(), metadata.ino()))
 }
 
-#[cfg(not(unix))]
-fn file_identity(_: &std::fs::Metadata) -> Identity {
-    Identity::Unknown
+#[cfg(windows)]
+fn file_identity(file: &File) -> Identity {
+    match winapi_util::file::information(file) {
+        Ok(found) => Identity::File(found.volume_serial_number(), found.file_index()),
+        Err(_) => Identity::Unknown,
+    }
 }
 
 /// Refuses two ends that are the same: a copy would read what it has just written.

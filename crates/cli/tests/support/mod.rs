@@ -2,6 +2,9 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(unreachable_pub, reason = "a module of each test file")]
 
+#[cfg(windows)]
+mod console;
+
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -51,6 +54,8 @@ impl Scratch {
 
     /// Sets up any command that runs the binary in the end.
     pub fn prepare(&self, command: &mut Command) {
+        #[cfg(windows)]
+        console::give_its_own(command);
         command
             .current_dir(self.0.path())
             .env("XDG_CONFIG_HOME", self.path("config"))
@@ -177,7 +182,11 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+#[cfg(windows)]
+pub use console::signal;
+
 /// Sends a signal to a process that a test started.
+#[cfg(unix)]
 pub fn signal(id: u32, name: &str) {
     // The shell's own, since a small system has no other.
     let status = Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).status();

@@ -10,6 +10,9 @@ use crate::buffer::Buffer;
 use crate::event::{FileOp, TaskId};
 use crate::waker::Shared;
 
+#[cfg(windows)]
+use super::windows::{punch_hole, read_at, write_at, zero_range};
+
 /// An operation on its way to a thread and back.
 pub(crate) struct Job {
     pub(crate) task: TaskId,
@@ -174,21 +177,6 @@ fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
     std::os::unix::fs::FileExt::write_at(file, bytes, offset)
 }
 
-#[cfg(windows)]
-fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-    use std::os::windows::fs::FileExt;
-    const ERROR_HANDLE_EOF: i32 = 38;
-    match file.seek_read(bytes, offset) {
-        Err(error) if error.raw_os_error() == Some(ERROR_HANDLE_EOF) => Ok(0),
-        result => result,
-    }
-}
-
-#[cfg(windows)]
-fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
-    std::os::windows::fs::FileExt::seek_write(file, bytes, offset)
-}
-
 #[cfg(target_os = "linux")]
 fn write_durable(file: &File, buffer: &Buffer, offset: u64) -> io::Result<()> {
     use rustix::io::{Errno, ReadWriteFlags, pwritev2};
@@ -229,12 +217,12 @@ fn zero_range(file: &File, offset: u64, len: u64) -> io::Result<()> {
     Ok(rustix::io::retry_on_intr(|| fallocate(file, flags, offset, len))?)
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", windows)))]
 fn punch_hole(_: &File, _: u64, _: u64) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", windows)))]
 fn zero_range(_: &File, _: u64, _: u64) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }

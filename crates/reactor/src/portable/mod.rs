@@ -8,6 +8,8 @@
 
 mod files;
 mod net;
+#[cfg(windows)]
+mod windows;
 
 use std::collections::VecDeque;
 use std::fs::File;

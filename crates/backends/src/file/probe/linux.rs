@@ -1,0 +1,134 @@
+//! Files and block devices of Linux.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use farblock_reactor::Buffer;
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags};
+
+use super::{Abilities, FileOptions, Kind};
+
+/// Enough for any device that is known; the pool's buffers have it.
+const SAFE_ALIGNMENT: u32 = 4096;
+/// Asks `statx` for the alignment of direct I/O (Linux 6.1).
+const STATX_DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
+
+pub(super) fn is_block_device(metadata: &Metadata) -> bool {
+    metadata.file_type().is_block_device()
+}
+
+/// Direct I/O is turned on after opening.
+pub(super) const DIRECT_SINCE_OPENING: bool = false;
+
+/// A device looks like any file, by its name.
+pub(super) fn names_a_device(_: &Path) -> bool {
+    false
+}
+
+pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: Kind) {
+    if kind == Kind::Device && !wanted.read_only {
+        // Without creation, this means on a device: fail while the system itself uses it.
+        options.custom_flags(OFlags::EXCL.bits() as i32);
+    }
+}
+
+/// Opening is never refused for somebody else's sake.
+pub(super) fn is_shared_otherwise(_: &io::Error) -> bool {
+    false
+}
+
+/// Seeking tells a device's size, too, which its metadata does not.
+pub(super) fn size_bytes(mut file: &File, _: Kind) -> io::Result<u64> {
+    file.seek(SeekFrom::End(0))
+}
+
+/// Turns direct I/O on and says how buffers must be aligned, or says why not.
+pub(super) fn direct(file: &File, kind: Kind, block_size: u32) -> Result<usize, String> {
+    let (memory, offset) = alignments(file, kind)?;
+    if offset.is_some_and(|offset| offset > block_size) {
+        let offset = offset.unwrap_or_default();
+        return Err(format!("direct I/O needs blocks of {offset} bytes here"));
+    }
+    let set = |direct: bool| {
+        let mut flags = rustix::fs::fcntl_getfl(file)?;
+        flags.set(OFlags::DIRECT, direct);
+        rustix::fs::fcntl_setfl(file, flags)
+    };
+    set(true).map_err(|_| "the file system has no direct I/O".to_owned())?;
+    match trial_read(file, block_size) {
+        Ok(()) => Ok(memory as usize),
+        Err(error) => {
+            set(false).map_err(|error| error.to_string())?;
+            Err(format!("a trial of direct I/O failed: {error}"))
+        }
+    }
+}
+
+/// The alignments of memory and, if it is known, of file offsets.
+fn alignments(file: &File, kind: Kind) -> Result<(u32, Option<u32>), String> {
+    if let Ok(found) = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, STATX_DIOALIGN)
+        && found.stx_mask & STATX_DIOALIGN.bits() != 0
+    {
+        return match (found.stx_dio_mem_align, found.stx_dio_offset_align) {
+            (0, _) | (_, 0) => Err("the file takes no direct I/O".to_owned()),
+            (memory, offset) => Ok((memory, Some(offset))),
+        };
+    }
+    let sector = match kind {
+        Kind::Device => rustix::fs::ioctl_blksszget(file).ok(),
+        Kind::Regular => None,
+    };
+    Ok((SAFE_ALIGNMENT, sector))
+}
+
+/// Reads the second block if there is one: its offset is the least aligned that there is.
+fn trial_read(file: &File, block_size: u32) -> io::Result<()> {
+    let mut buffer = Buffer::new(block_size as usize);
+    let read = file.read_at(&mut buffer, u64::from(block_size))?;
+    if read == 0 {
+        file.read_exact_at(&mut buffer, 0)?;
+    }
+    Ok(())
+}
+
+pub(super) fn abilities(file: &File, kind: Kind, block_size: u32) -> Abilities {
+    match kind {
+        Kind::Regular => Abilities { punch: can_punch(file), zero: true },
+        Kind::Device => {
+            // The system wants whole sectors for both.
+            let sector = rustix::fs::ioctl_blksszget(file).unwrap_or(u32::MAX);
+            let whole = block_size >= sector;
+            Abilities { punch: whole && can_unmap(file), zero: whole }
+        }
+    }
+}
+
+/// Makes a hole beyond the end, which changes nothing, but is refused where no hole can be
+/// made.
+fn can_punch(file: &File) -> bool {
+    let page = u64::from(SAFE_ALIGNMENT);
+    let Ok(metadata) = file.metadata() else { return false };
+    let Some(beyond) = metadata.len().checked_next_multiple_of(page) else { return false };
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, mode, beyond, page).is_ok()
+}
+
+/// Whether the device zeroes (and may give back) without data being sent.
+fn can_unmap(file: &File) -> bool {
+    let Ok(metadata) = file.metadata() else { return false };
+    let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+    // A partition has the directory one level higher.
+    ["queue", "../queue"].iter().any(|queue| {
+        let path = format!("/sys/dev/block/{major}:{minor}/{queue}/write_zeroes_max_bytes");
+        std::fs::read_to_string(path).is_ok_and(|text| text.trim() != "0")
+    })
+}
+
+pub(super) fn granularity_bytes(file: &File, kind: Kind) -> u32 {
+    match kind {
+        Kind::Regular => file.metadata().map_or(0, |found| found.blksize() as u32),
+        Kind::Device => rustix::fs::ioctl_blkpbszget(file).unwrap_or(0),
+    }
+}

@@ -1,0 +1,97 @@
+//! Files and raw disks of Windows.
+//!
+//! A raw disk (`\\.\PhysicalDrive1`) or volume (`\\.\D:`) is no file: it has no metadata, no end to
+//! seek to and no locks, and opens for administrators only. Windows itself refuses writes to the
+//! parts of a raw disk that belong to a mounted volume.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::windows::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Component, Path, Prefix};
+
+use farblock_reactor::{ALIGNMENT_BYTES, Buffer, raw_disk};
+use windows_sys::Win32::Foundation::{ERROR_HANDLE_EOF, ERROR_SHARING_VIOLATION};
+use windows_sys::Win32::Storage::FileSystem::{
+    FILE_ATTRIBUTE_SPARSE_FILE, FILE_FLAG_NO_BUFFERING, FILE_FLAG_OVERLAPPED, FILE_SHARE_READ,
+    FILE_SHARE_WRITE,
+};
+
+use super::{Abilities, FileOptions, Kind};
+
+/// Direct I/O belongs to the open file.
+pub(super) const DIRECT_SINCE_OPENING: bool = true;
+
+/// `\\.\NAME` and nothing behind it.
+pub(super) fn names_a_device(path: &Path) -> bool {
+    let mut components = path.components();
+    let device = matches!(
+        components.next(),
+        Some(Component::Prefix(prefix)) if matches!(prefix.kind(), Prefix::DeviceNS(_))
+    );
+    device && components.all(|rest| rest == Component::RootDir)
+}
+
+pub(super) fn is_block_device(_: &Metadata) -> bool {
+    false
+}
+
+/// Overlapped, since Windows does the operations of any other handle one after another.
+pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: Kind) {
+    let direct = if wanted.direct { FILE_FLAG_NO_BUFFERING } else { 0 };
+    options.custom_flags(FILE_FLAG_OVERLAPPED | direct);
+    if kind == Kind::Device {
+        // The system has its own handles to every disk.
+        options.share_mode(FILE_SHARE_READ | FILE_SHARE_WRITE);
+    }
+}
+
+pub(super) fn is_shared_otherwise(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(ERROR_SHARING_VIOLATION as i32)
+}
+
+pub(super) fn size_bytes(file: &File, kind: Kind) -> io::Result<u64> {
+    match kind {
+        Kind::Regular => file.metadata().map(|found| found.len()),
+        Kind::Device => raw_disk::size_bytes(file),
+    }
+}
+
+/// Says how buffers must be aligned, or why the file cannot be used without the cache.
+pub(super) fn direct(file: &File, kind: Kind, block_size: u32) -> Result<usize, String> {
+    if let Some(sector) = sector_bytes(file, kind)
+        && sector > block_size
+    {
+        return Err(format!("direct I/O needs blocks of {sector} bytes here"));
+    }
+    // The second block, if there is one: its offset is the least aligned that there is.
+    let mut buffer = Buffer::new(block_size as usize);
+    let trial = file.seek_read(&mut buffer, u64::from(block_size));
+    match trial {
+        Err(error) if error.raw_os_error() != Some(ERROR_HANDLE_EOF as i32) => {
+            Err(format!("a trial of direct I/O failed: {error}"))
+        }
+        _ => Ok(ALIGNMENT_BYTES),
+    }
+}
+
+/// The unit that a raw disk takes; what a file's volume takes is found out by trial.
+fn sector_bytes(file: &File, kind: Kind) -> Option<u32> {
+    match kind {
+        Kind::Regular => None,
+        Kind::Device => raw_disk::sector_bytes(file).ok(),
+    }
+}
+
+/// Zeroing a range of a sparse file gives its space back. Both are refused at their first use where
+/// the file system knows neither; a raw disk does not.
+pub(super) fn abilities(file: &File, kind: Kind, _: u32) -> Abilities {
+    let sparse = |found: Metadata| found.file_attributes() & FILE_ATTRIBUTE_SPARSE_FILE != 0;
+    match kind {
+        Kind::Regular => Abilities { punch: file.metadata().is_ok_and(sparse), zero: true },
+        Kind::Device => Abilities { punch: false, zero: false },
+    }
+}
+
+pub(super) fn granularity_bytes(file: &File, kind: Kind) -> u32 {
+    sector_bytes(file, kind).unwrap_or(4096)
+}

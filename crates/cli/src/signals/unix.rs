@@ -1,0 +1,53 @@
+//! Signals of Unix: SIGINT and SIGTERM.
+
+use super::EXIT_CODE;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+#[derive(Clone)]
+pub(crate) struct Stop {
+    flag: Arc<AtomicBool>,
+    pipe: Arc<UnixStream>,
+}
+
+impl Stop {
+    pub(super) fn try_install() -> io::Result<Stop> {
+        let flag = Arc::new(AtomicBool::new(false));
+        let (read, write) = UnixStream::pair()?;
+        for signal in [SIGINT, SIGTERM] {
+            // In this order: the first signal finds the flag unset and sets it.
+            signal_hook::flag::register_conditional_shutdown(signal, EXIT_CODE, Arc::clone(&flag))?;
+            signal_hook::flag::register(signal, Arc::clone(&flag))?;
+            signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+        }
+        Ok(Stop { flag, pipe: Arc::new(read) })
+    }
+
+    /// Whether a signal has come.
+    pub(crate) fn requested(&self) -> bool {
+        self.flag.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps until a signal comes, without waking up in between.
+    pub(crate) fn wait(&self) {
+        while !self.requested() {
+            let mut byte = [0];
+            // An interrupted or failed read only means looking at the flag once more.
+            if (&*self.pipe).read(&mut byte).is_err() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+/// A write beyond the limit on file sizes (`ulimit -f`) sends SIGXFSZ, which would end the process
+/// without a word. Handled, the write fails with an error like any other.
+pub(crate) fn survive_file_size_limit() {
+    if let Err(error) = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()) {
+        tracing::debug!("cannot handle SIGXFSZ: {error}");
+    }
+}

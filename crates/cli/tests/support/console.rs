@@ -1,0 +1,77 @@
+//! What Windows has for signals: Ctrl-C, for all that share a console.
+
+use std::os::windows::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use windows_sys::Win32::Foundation::CloseHandle;
+use windows_sys::Win32::System::Console::{
+    AttachConsole, CTRL_C_EVENT, FreeConsole, GenerateConsoleCtrlEvent, SetConsoleCtrlHandler,
+};
+use windows_sys::Win32::System::Threading::{
+    CREATE_NO_WINDOW, OpenProcess, PROCESS_TERMINATE, TerminateProcess,
+};
+
+/// Names the process to `press_ctrl_c`.
+const WHOSE: &str = "FARBLOCK_PRESS_CTRL_C";
+
+/// Puts a process on a console that nobody else is on.
+pub fn give_its_own(command: &mut Command) {
+    command.creation_flags(CREATE_NO_WINDOW);
+}
+
+/// Types Ctrl-C on the console of a process that a test started, whatever it is asked for; but
+/// `KILL` ends the process without a word.
+///
+/// Only who is on a console can do that, and being on another one changes where output goes. So a
+/// process of its own does it: this binary again, with one test.
+pub fn signal(id: u32, name: &str) {
+    if name == "KILL" {
+        return kill(id);
+    }
+    let mut presser = Command::new(std::env::current_exe().expect("a test"));
+    presser.args(["--ignored", "--exact", "support::console::press_ctrl_c"]);
+    presser.env(WHOSE, id.to_string()).creation_flags(CREATE_NO_WINDOW);
+    let status = presser.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let code = status.expect("it starts").code();
+    assert_eq!(code, Some(PRESSED), "{name} {id}");
+}
+
+fn kill(id: u32) {
+    // SAFETY: plain calls with numbers, and a handle that is nobody else's.
+    let done = unsafe {
+        let process = OpenProcess(PROCESS_TERMINATE, 0, id);
+        let done = TerminateProcess(process, 137);
+        CloseHandle(process);
+        done
+    };
+    assert!(done != 0, "KILL {id}: {}", std::io::Error::last_os_error());
+}
+
+const PRESSED: i32 = 42;
+
+#[test]
+#[ignore = "no test, but what signal() starts"]
+fn press_ctrl_c() {
+    let id = std::env::var(WHOSE).expect("signal() names it").parse().expect("a process");
+    // SAFETY: plain calls with numbers, and a function without state of its own.
+    let done = unsafe {
+        SetConsoleCtrlHandler(Some(heard), 1);
+        FreeConsole();
+        AttachConsole(id) != 0 && GenerateConsoleCtrlEvent(CTRL_C_EVENT, 0) != 0
+    };
+    // It comes to this process, too: by then it is on its way to everyone.
+    let until = Instant::now() + Duration::from_secs(10);
+    while done && !HEARD.load(Ordering::Relaxed) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::process::exit(if HEARD.load(Ordering::Relaxed) { PRESSED } else { 1 });
+}
+
+static HEARD: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "system" fn heard(_: u32) -> i32 {
+    HEARD.store(true, Ordering::Relaxed);
+    1
+}

@@ -1,0 +1,114 @@
+#!/bin/bash
+# farblock on Windows, as far as Wine shows it: the portable crates' tests, then farblock.exe against
+# farblock of this system, both ways.
+#
+#   test.sh FARBLOCK      FARBLOCK is this system's binary, e.g. target/release/farblock
+#
+# Needs what setup.sh prepares, and prepares it. FARBLOCK_WINDOWS_ONLY=peers skips the crates' tests.
+set -Eeuo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+die() {
+    echo "test.sh: $*" >&2
+    exit 1
+}
+trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
+[ $# = 1 ] || die "name this system's farblock: test.sh target/release/farblock"
+farblock=$(realpath "$1")
+[ -x "$farblock" ] || die "$1 is no program: build it with 'make build'."
+
+cd "$here/../.."
+environment=$("$here/setup.sh" --env)
+# shellcheck disable=SC1090 # written by setup.sh
+. "$environment"
+# Wine starts no cargo, which insta would ask where the workspace is.
+export INSTA_WORKSPACE_ROOT=$PWD INSTA_UPDATE=no
+# xtask starts Linux peers; --lib --bins --tests leaves out examples, some of which are for Linux.
+what=(--workspace --exclude xtask --all-features --lib --bins --tests)
+if [ "${FARBLOCK_WINDOWS_ONLY:-}" != peers ]; then
+    # tidy looks at sources only, which the system does not change.
+    # shellcheck disable=SC2086 # words
+    cargo test --locked $FARBLOCK_WINDOWS_CARGO "${what[@]}" --no-fail-fast -- --skip files_and_lines
+fi
+# shellcheck disable=SC2086
+cargo build --locked $FARBLOCK_WINDOWS_CARGO -p farblock
+exe=$(realpath "${CARGO_TARGET_DIR:-target}/x86_64-pc-windows-gnu/debug/farblock.exe")
+
+scratch=$(mktemp -d)
+servers=()
+stop_servers() {
+    local server
+    for server in "${servers[@]}"; do kill "$server" 2>/dev/null || true; done
+    [ ${#servers[@]} = 0 ] || wait "${servers[@]}" 2>/dev/null || true
+    servers=()
+}
+trap 'stop_servers; rm -rf "$scratch"' EXIT
+cd "$scratch"
+export XDG_CONFIG_HOME=$scratch/config
+# What a Windows program calls a file here.
+windows_path() { echo "Z:${1//\//\\}"; }
+run_windows() { wine "$exe" "$@"; }
+run_linux() { "$farblock" "$@"; }
+
+checks=0
+ok() {
+    checks=$((checks + 1))
+    echo "ok $checks - $*"
+}
+
+# serve SIDE ARGUMENTS...: starts a target on a port of its own choice; sets `address` and `url`.
+serve() {
+    local side=$1 said=$scratch/said.$RANDOM line
+    shift
+    "run_$side" serve --listen 127.0.0.1:0 --json "$@" >"$said" 2>"$said.err" </dev/null &
+    servers+=($!)
+    for _ in $(seq 200); do
+        line=$(grep -m 1 '^{' "$said" || true)
+        [ -z "$line" ] || break
+        sleep 0.1
+    done
+    [ -n "$line" ] || die "the target on $side does not listen: $(cat "$said" "$said.err")"
+    address=$(jq -r '.listening[0]' <<<"$line")
+    url="nvme+tcp://$address/$(jq -r '.subsystems[0].nqn' <<<"$line")?ns=1"
+}
+
+# One side serves, the other uses it with everything that the host can do.
+both_ways() {
+    local target=$1 host=$2 disk=$3 name
+    name="$host host, $target target"
+    serve "$target" "$disk" mem:64MiB
+    "run_$host" discover "$address" >out
+    grep -q "nvme+tcp\|nqn" out || die "$name: discover says: $(cat out)"
+    ok "$name: discover"
+    "run_$host" id "$url" --json >out
+    jq -e . out >/dev/null || die "$name: id says: $(cat out)"
+    ok "$name: id"
+    local digests
+    for digests in "" "--header-digest --data-digest"; do
+        # shellcheck disable=SC2086 # options, or none
+        "run_$host" write "$url" $digests --offset 1MiB <noise
+        # shellcheck disable=SC2086
+        "run_$host" read "$url" $digests --offset 1MiB --length "$(stat -c %s noise)" >back
+        cmp noise back || die "$name: what is read is not what was written ($digests)"
+        ok "$name: write, read, the same bytes${digests:+, with digests}"
+    done
+    "run_$host" copy noise "${url%1}2"
+    "run_$host" copy --length "$(stat -c %s noise)" "${url%1}2" "copied.$host"
+    cmp noise "copied.$host" || die "$name: the copy is not the same"
+    ok "$name: copy there and back"
+    "run_$host" bench "$url" --patterns read --runtime 200ms --ramp-time 0 --json - >out
+    jq -e '[.patterns[].remote | select(.iops > 0 and .host_cpu.us_per_io > 0)] | length == 3' \
+        out >/dev/null || die "$name: bench says: $(cat out)"
+    ok "$name: bench, with the host's processor time"
+    stop_servers
+}
+
+head -c 5000000 /dev/urandom >noise
+truncate -s 64M linux.img windows.img
+both_ways linux windows "$scratch/linux.img"
+# The bytes are in the file, not only in what the target says.
+cmp -n "$(stat -c %s noise)" noise linux.img 0 1048576 || die "the Linux target's file is another"
+ok "the Linux target's file has what Windows wrote"
+both_ways windows linux "$(windows_path "$scratch/windows.img")"
+cmp -n "$(stat -c %s noise)" noise windows.img 0 1048576 || die "the Windows target's file is another"
+ok "the Windows target's file has what Linux wrote"
+echo "windows: all $checks checks passed"
