@@ -102,6 +102,11 @@ impl Connection {
     }
 
     fn additional(&mut self, cx: &mut Context, left: usize, input: &mut &[u8]) -> bool {
+        if left > 0 && !matches!(self.session, Session::FullFeature) {
+            tracing::warn!(peer = %self.peer, "closing: not an iSCSI login");
+            self.close(cx);
+            return false;
+        }
         let (skipped, rest) = input.split_at(left.min(input.len()));
         self.crc = self.checksum(self.parameters.header_digest, self.crc, skipped);
         *input = rest;

@@ -337,7 +337,7 @@ impl Connection {
     ) -> Result<(), Failure> {
         let geometry = cx.unit.geometry;
         let task = self.entry(slot);
-        if has_data && task.parameters.len() != geometry.block_size as usize {
+        if has_data && task.expected != geometry.block_size {
             // Not the one block that was announced.
             return Err(Sense::INVALID_FIELD.into());
         }
