@@ -2,7 +2,7 @@
 # Installs the Debian packages that the tests need; says nothing and does nothing when they are there.
 set -euo pipefail
 
-needed=(gcc libc6-dev shellcheck jq e2fsprogs mount util-linux procps qemu-utils libnbd-bin fio fuse3
+needed=(gcc libc6-dev shellcheck jq e2fsprogs mount util-linux procps qemu-utils qemu-block-extra libiscsi-bin libnbd-bin fio fuse3
     g++ make pkg-config dpkg-dev zlib1g-dev python3 python3-venv)
 missing=()
 for package in "${needed[@]}"; do

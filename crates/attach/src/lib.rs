@@ -11,6 +11,7 @@
 
 #[cfg(target_os = "linux")]
 pub mod fuse;
+pub mod iscsi;
 pub mod limits;
 pub mod nbd;
 mod pieces;
