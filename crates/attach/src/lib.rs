@@ -12,8 +12,16 @@
 #[cfg(target_os = "linux")]
 pub mod fuse;
 pub mod limits;
+#[cfg(target_os = "linux")]
+mod modules;
 pub mod nbd;
+#[cfg(target_os = "linux")]
+pub mod nvme_fabrics;
 mod pieces;
+#[cfg(target_os = "linux")]
+pub mod ublk;
+#[cfg(target_os = "linux")]
+mod users;
 #[cfg(target_os = "linux")]
 pub mod vhost_user;
 mod writes;

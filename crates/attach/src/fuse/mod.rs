@@ -40,8 +40,7 @@ pub mod loop_device;
 mod mount;
 mod server;
 mod shared;
-mod users;
 
+pub use crate::users::User;
 pub use mount::MountError;
 pub use server::{Config, Server, StartError, StopError, THREAD_NAME_PREFIX};
-pub use users::User;

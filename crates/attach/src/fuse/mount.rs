@@ -2,7 +2,7 @@
 
 use super::limits;
 use super::loop_device;
-use super::users;
+use crate::users;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::fmt;

@@ -6,7 +6,7 @@ use super::limits;
 use super::loop_device;
 use super::mount::{self, MountError, Way, wait_until};
 use super::shared::{Mailbox, Shared};
-use super::users::{self, Listed, User};
+use crate::users::{self, Listed, User};
 use farblock_block::{BlockError, Namespace};
 use farblock_reactor::{Config as ReactorConfig, EngineKind, Reactor};
 use fuser::{MountOption, Notifier, Session, SessionACL};

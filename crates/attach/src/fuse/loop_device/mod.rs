@@ -9,7 +9,7 @@
 mod ioctl;
 
 use super::mount::wait_until;
-use super::users::{self, Listed, User};
+use crate::users::{self, Listed, User};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fmt;

@@ -19,7 +19,7 @@ pub struct User {
 }
 
 impl User {
-    pub(super) fn kernel(what: String) -> User {
+    pub(crate) fn kernel(what: String) -> User {
         User { pid: None, command: String::new(), what }
     }
 }
@@ -34,7 +34,7 @@ impl fmt::Display for User {
 }
 
 /// Users for people, in one line.
-pub(super) struct Listed<'a>(pub(super) &'a [User]);
+pub(crate) struct Listed<'a>(pub(super) &'a [User]);
 
 impl fmt::Display for Listed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,7 +50,7 @@ impl fmt::Display for Listed<'_> {
 
 /// Processes that have one of these paths, or something below it, open, mapped, or as their
 /// directory. Only links are read, so that nothing waits for a server that does not answer.
-pub(super) fn processes(paths: &[PathBuf]) -> Vec<User> {
+pub(crate) fn processes(paths: &[PathBuf]) -> Vec<User> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
@@ -89,16 +89,16 @@ fn use_of(process: &Path, paths: &[PathBuf]) -> Option<String> {
 
 /// A line of `/proc/self/mountinfo`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Mount {
+pub(crate) struct Mount {
     /// `major:minor`
-    pub(super) device: String,
-    pub(super) mountpoint: PathBuf,
-    pub(super) kind: String,
-    pub(super) source: PathBuf,
+    pub(crate) device: String,
+    pub(crate) mountpoint: PathBuf,
+    pub(crate) kind: String,
+    pub(crate) source: PathBuf,
 }
 
 /// What is mounted, in order.
-pub(super) fn mounts() -> Vec<Mount> {
+pub(crate) fn mounts() -> Vec<Mount> {
     let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
     text.split(|&byte| byte == b'\n').filter_map(parse_mount).collect()
 }
@@ -133,7 +133,7 @@ fn unescape(word: &[u8]) -> PathBuf {
 }
 
 /// Users of a block device and its partitions.
-pub(super) fn of_block_device(path: &Path) -> Vec<User> {
+pub(crate) fn of_block_device(path: &Path) -> Vec<User> {
     let Some(name) = path.file_name() else { return Vec::new() };
     let system = Path::new("/sys/block").join(name);
     let prefix = [name.as_bytes(), b"p"].concat();
