@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         [socket, "fill", bytes] => Driver::new(socket, 32)?.fill(bytes.parse()?),
         [socket, "randread", depth, bytes, ramp, runtime] => {
             let ms = |text: &str| text.parse().map(Duration::from_millis);
-            let mut driver = Driver::new(socket, depth.parse()?)?;
+            let driver = Driver::new(socket, depth.parse()?)?;
             driver.read(bytes.parse()?, ms(ramp)?, ms(runtime)?)
         }
         _ => Err("usage: vhost_drive SOCKET fill BYTES | randread DEPTH BYTES RAMP_MS MS".into()),
