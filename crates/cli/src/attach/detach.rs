@@ -15,6 +15,9 @@ use std::time::Duration;
 /// How long the processes of an attachment may take to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The same when it is not known that they do.
+const END_PATIENCE: Duration = Duration::from_secs(3);
+
 /// Runs the command.
 pub(crate) fn run(args: &DetachArgs) -> Result<()> {
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
@@ -71,8 +74,15 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
         Ok(Answer::Status(_)) => {
             return Err(Failure::run(format_args!("{name} is served by another version: end it")));
         }
-        // It ended, perhaps because somebody else detached it.
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+        // It ended: because somebody else detached it, or it was killed.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return match folder.wait_for_end(END_PATIENCE) {
+                true => Ok(()),
+                false => Err(Failure::run(format_args!(
+                    "the process that served {name} died before it had detached it: try again"
+                ))),
+            };
+        }
         Err(error) => {
             return Err(Failure::run(format_args!(
                 "the process that serves {name} does not answer: {}",

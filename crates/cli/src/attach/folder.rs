@@ -9,7 +9,7 @@
 //!   state.json      what the server serves, for its successor and for who cleans up
 //!   trouble         why there is no server at the moment, if there is none
 //!   control         the server's socket
-//!   log             what both have to say
+//!   log, log.old    what both have to say
 //! ```
 //! Locks and not process numbers tell who lives: a number may be another process's by now.
 
@@ -30,6 +30,8 @@ const MAX_NAME_BYTES: usize = 32;
 const DERIVED: &str = "fb";
 /// Attachments with derived names.
 const MAX_DERIVED: u32 = 1024;
+/// A log that is longer becomes `log.old`.
+const MAX_LOG_BYTES: u64 = 4 << 20;
 /// Between looks whether something is over.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -223,6 +225,18 @@ impl Folder {
         File::options().create(true).append(true).mode(0o600).open(self.path("log"))
     }
 
+    /// Begins the log anew when it is long. Its writers have it open and go on at its end.
+    pub(super) fn bound_log(&self) {
+        let path = self.path("log");
+        if fs::metadata(&path).is_ok_and(|log| log.len() > MAX_LOG_BYTES) {
+            let kept = fs::copy(&path, self.path("log.old"));
+            let begun = File::options().write(true).truncate(true).open(&path);
+            if let Err(error) = kept.and(begun.map(drop)) {
+                tracing::warn!("the log grows: {}", os(&error));
+            }
+        }
+    }
+
     /// Forgets the attachment. A mount in it that is not gone keeps its directory.
     pub(super) fn remove(&self) {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
@@ -256,6 +270,22 @@ mod tests {
         for name in ["", ".", "..", "a/b", "-x", ".x", "a b", "ä", &"x".repeat(33), "a\n"] {
             assert!(check_name(name).expect_err(name).contains("is no name"), "{name}");
         }
+    }
+
+    #[test]
+    fn a_long_log_is_begun_anew() {
+        use std::io::Write;
+        let runtime = tempfile::tempdir().expect("a folder");
+        let (folder, _lock) = Folder::claim(runtime.path(), None).expect("nobody has it");
+        let mut log = folder.log().expect("a log");
+        log.write_all(b"kept").expect("it is written");
+        folder.bound_log();
+        assert_eq!(folder.read("log").as_deref(), Some("kept"));
+        log.set_len(MAX_LOG_BYTES + 1).expect("a length");
+        folder.bound_log();
+        log.write_all(b"new").expect("it is written");
+        assert_eq!(folder.read("log").as_deref(), Some("new"));
+        assert!(folder.read("log.old").is_some_and(|old| old.starts_with("kept")));
     }
 
     #[test]

@@ -126,7 +126,10 @@ fn described(
     attached: &dyn Attached,
     disk: Option<&Disk>,
 ) -> Offer {
-    let geometry = disk.map(|disk| status::geometry(disk, settings.read_only));
+    let geometry = match disk {
+        Some(disk) => Some(status::geometry(disk, settings.read_only)),
+        None => attached.condition().map(|condition| condition.geometry),
+    };
     Offer {
         name: name.to_owned(),
         way: settings.way.name(),
@@ -232,13 +235,19 @@ impl Shared {
 
     /// For who asks. It never waits for a detach that is under way.
     pub(super) fn status(&self) -> Status {
-        let users = match self.attached.try_lock() {
-            Ok(attached) => attached.as_ref().map(|it| it.users()).unwrap_or_default(),
-            Err(TryLockError::Poisoned(_)) => Vec::new(),
-            Err(TryLockError::WouldBlock) => vec!["it is being detached".to_owned()],
+        let (users, condition) = match self.attached.try_lock() {
+            Ok(attached) => match attached.as_ref() {
+                Some(attached) => (attached.users(), attached.condition()),
+                None => (Vec::new(), None),
+            },
+            Err(TryLockError::Poisoned(_)) => (Vec::new(), None),
+            Err(TryLockError::WouldBlock) => (vec!["it is being detached".to_owned()], None),
         };
-        let known = self.disk.as_ref().map(status::of_disk);
-        let (state, since_seconds, trouble) = known.unwrap_or((State::Live, 0, None));
+        let (state, since_seconds, trouble) = match (&self.disk, condition) {
+            (Some(disk), _) => status::of_disk(disk),
+            (None, Some(condition)) => (condition.state, 0, condition.trouble),
+            (None, None) => (State::Live, 0, None),
+        };
         let supervised = self.folder.is_held(Role::Supervisor);
         let unsupervised = "its supervisor is gone: nobody would start it again".to_owned();
         let paths = self.disk.as_ref().map(Disk::paths).unwrap_or_default();

@@ -33,6 +33,8 @@ const FIRST_PAUSE: Duration = Duration::ZERO;
 /// The next one, which doubles from there on.
 const SECOND_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// How often the log's size is looked at.
+const LOG_LOOK_EVERY: Duration = Duration::from_secs(600);
 /// A server that ran for so long was well.
 const WELL_AFTER: Duration = Duration::from_secs(10);
 
@@ -168,7 +170,9 @@ impl<'a> Supervisor<'a> {
         let (mut why, mut ready) = (None, None);
         loop {
             let waiting = if self.was_ready { None } else { audience.channel() };
-            let heard = self.listen(Some(&channel), waiting, None).map_err(failed)?;
+            let heard = self.listen(Some(&channel), waiting, Some(LOG_LOOK_EVERY));
+            let heard = heard.map_err(failed)?;
+            self.folder.bound_log();
             if heard.signal || heard.audience && !self.was_ready {
                 self.ending = true;
                 terminate(&child);

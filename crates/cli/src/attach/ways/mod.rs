@@ -12,7 +12,8 @@ mod vhost_user;
 use super::args::As;
 use super::folder::Folder;
 use super::settings::Settings;
-use super::status::Use;
+use super::status::{State, Use};
+use farblock_block::Geometry;
 use farblock_host::disk::Disk;
 use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
@@ -66,6 +67,11 @@ pub(super) trait Attached: Send {
     /// What is used of it.
     fn used(&self) -> Use;
 
+    /// How it is and why, and what it looks like, if the disk is not ours to ask.
+    fn condition(&self) -> Option<Condition> {
+        None
+    }
+
     /// What a successor needs to go on, and [`clean_up`] to clean up. Asked for once, when it runs.
     fn state(&self) -> Value;
 
@@ -82,6 +88,14 @@ pub(super) trait Attached: Send {
 
     /// Ends it, unless somebody uses it; `force`d, even then. After an error it goes on.
     fn stop(&mut self, force: bool) -> Result<(), StopError>;
+}
+
+/// What a way says that has no connection of ours.
+#[allow(dead_code, reason = "no such way is there yet: the kernel's own host will be one")]
+pub(super) struct Condition {
+    pub(super) state: State,
+    pub(super) trouble: Option<String>,
+    pub(super) geometry: Geometry,
 }
 
 /// Why a disk is still offered.
