@@ -213,7 +213,7 @@ impl Settings {
 
     /// An option that means nothing for the way that was asked for.
     fn check_way(&self) -> Result<(), String> {
-        use As::{Auto, Fuse, Nbd, VhostUser};
+        use As::{Auto, Fuse, Nbd, Ublk, VhostUser};
         let way = self.way;
         for (option, given, ways) in [
             ("socket", self.socket.is_some(), &[Nbd, VhostUser][..]),
@@ -222,6 +222,8 @@ impl Settings {
             ("allow-other", self.allow_other, &[Fuse]),
             ("serial", self.serial.is_some(), &[VhostUser]),
             ("no-device", self.no_device, &[Auto, Nbd, Fuse]),
+            // The kernel's own host has no such option.
+            ("read-only", self.read_only, &[Auto, Ublk, Nbd, Fuse, VhostUser]),
         ] {
             if given && !ways.contains(&way) {
                 let names: Vec<String> = ways.iter().map(|way| way.name()).collect();

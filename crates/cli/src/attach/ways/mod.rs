@@ -91,7 +91,6 @@ pub(super) trait Attached: Send {
 }
 
 /// What a way says that has no connection of ours.
-#[allow(dead_code, reason = "no such way is there yet: the kernel's own host will be one")]
 pub(super) struct Condition {
     pub(super) state: State,
     pub(super) trouble: Option<String>,
@@ -155,13 +154,10 @@ pub(super) fn choose(settings: &Settings) -> (As, String) {
     if settings.no_device {
         return (As::Fuse, "chose fuse: a file, since no block device is wanted".to_owned());
     }
-    if let Ok(()) = ublk::available() {
-        return (
-            As::Ublk,
-            "chose ublk: the kernel's driver for block devices like this".to_owned(),
-        );
-    }
-    let no_ublk = ublk::available().err().unwrap_or_default();
+    let Err(no_ublk) = ublk::available() else {
+        let why = "chose ublk: the kernel's driver for block devices like this";
+        return (As::Ublk, why.to_owned());
+    };
     if nbd::device_available().is_ok() {
         return (As::Nbd, format!("chose nbd: the kernel has its client ({no_ublk})"));
     }

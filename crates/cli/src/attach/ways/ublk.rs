@@ -1,19 +1,97 @@
 //! A block device of the kernel's ublk driver.
+//!
+//! It outlives the server: what its users ask for waits for a successor, and so does what the dead
+//! server had not answered.
 
-use super::{Attached, Start, StopError};
-use serde_json::Value;
+use super::super::status::{Kind, Use};
+use super::{Attached, Start, StopError, sentence, users_of};
+use farblock_attach::ublk::{self, Config, Server};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
 
-const NOT_HERE: &str = "this farblock makes no ublk devices yet: use --as auto";
+const CONTROL: &str = "/dev/ublk-control";
+
+struct Ublk {
+    server: Server,
+}
 
 /// Whether the kernel has the driver and lets us, or why not.
 pub(super) fn available() -> Result<(), String> {
-    Err("ublk is not there".to_owned())
+    match File::options().read(true).write(true).open(CONTROL) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err("ublk is not there".to_owned()),
+        Err(error) => Err(format!("ublk is not ours to use: {}", sentence(error))),
+    }
 }
 
-pub(super) fn start(_: &Start<'_>) -> Result<Box<dyn Attached>, String> {
-    Err(NOT_HERE.to_owned())
+pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
+    let settings = start.settings;
+    let config = Config {
+        queues: u16::try_from(settings.threads()).unwrap_or(u16::MAX),
+        engine: settings.engine(),
+        read_only: settings.read_only,
+        identifier: start.name.clone(),
+        // Everything has settled before a way is asked to go on.
+        settle: Duration::ZERO,
+        ..Config::default()
+    };
+    let before = start.predecessor.as_ref().and_then(|predecessor| device_in(&predecessor.state));
+    let server = match before {
+        Some(id) => Server::recover(id, &config, start.namespace()?),
+        None => Server::start(&config, start.namespace()?),
+    };
+    Ok(Box::new(Ublk { server: server.map_err(sentence)? }))
 }
 
-pub(super) fn clean_up(_: &Value, _: bool) -> Result<(), StopError> {
-    Ok(())
+/// The device that a state is about, if it is still there. Whose it is, [`Server::recover`] asks.
+fn device_in(state: &Value) -> Option<u32> {
+    let id = u32::try_from(state["id"].as_u64()?).ok()?;
+    Path::new(&format!("/sys/block/ublkb{id}")).exists().then_some(id)
+}
+
+impl From<ublk::StopError> for StopError {
+    fn from(error: ublk::StopError) -> StopError {
+        match error {
+            ublk::StopError::InUse(_, users) if !users.is_empty() => {
+                StopError::InUse(users.iter().map(ToString::to_string).collect())
+            }
+            other => StopError::Failed(sentence(other)),
+        }
+    }
+}
+
+impl Attached for Ublk {
+    fn used(&self) -> Use {
+        Use { kind: Kind::Device, path: self.server.path().display().to_string(), behind: None }
+    }
+
+    fn state(&self) -> Value {
+        json!({ "id": self.server.id() })
+    }
+
+    fn users(&self) -> Vec<String> {
+        users_of(self.server.path())
+    }
+
+    fn resized(&mut self, _: u64) -> Result<(), String> {
+        self.server.resized().map_err(sentence)
+    }
+
+    fn stop(&mut self, force: bool) -> Result<(), StopError> {
+        match self.server.stop(force) {
+            Err(ublk::StopError::Failed(error)) => {
+                tracing::error!("an event loop had failed: {error}");
+                Ok(())
+            }
+            stopped => Ok(stopped?),
+        }
+    }
+}
+
+/// Ends a device that nobody serves any more.
+pub(super) fn clean_up(state: &Value, force: bool) -> Result<(), StopError> {
+    device_in(state).map_or(Ok(()), |id| Ok(ublk::detach(id, force)?))
 }
