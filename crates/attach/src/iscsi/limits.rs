@@ -13,8 +13,8 @@ pub const MAX_TASKS: u32 = 128;
 /// Immediate commands of one session in flight beyond the window, which does not hold for them.
 pub const MAX_IMMEDIATE_TASKS: u32 = 16;
 
-/// Answers to pings and texts and the like that wait to be sent are bounded with all else by
-/// [`OUTBOX_BYTES`].
+/// Bytes waiting to be sent beyond which a connection is not read from: an initiator that does not
+/// take its answers cannot ask for more.
 pub const OUTBOX_BYTES: usize = 4 << 20;
 
 /// The longest data segment that the target takes, in bytes (its `MaxRecvDataSegmentLength`).
@@ -38,9 +38,6 @@ pub const MAX_TEXT_BYTES: usize = 8192;
 /// Requests that one login may take.
 pub const MAX_LOGIN_REQUESTS: u32 = 32;
 
-/// Bytes of additional header segments, which nothing here needs.
-pub const MAX_AHS_BYTES: usize = 255 * 4;
-
 /// Data that one command moves at most, in bytes.
 pub const MAX_TRANSFER_BYTES: u32 = 32 << 20;
 
@@ -53,8 +50,8 @@ pub const MAX_UNMAP_DESCRIPTORS: u32 = 256;
 /// Blocks that one WRITE SAME fills.
 pub const MAX_WRITE_SAME_BLOCKS: u32 = 1 << 22;
 
-/// Data buffers that the commands of one session hold at once, in bytes, besides data that came
-/// unasked. Commands beyond it wait.
+/// Data buffers that the commands of one session hold at once, in bytes. Commands beyond it wait,
+/// each with at most one buffer of [`PIECE_BYTES`] for data that came unasked.
 pub const CONNECTION_BUFFER_BYTES: usize = 64 << 20;
 
 /// Initiators that are registered for persistent reservations.

@@ -271,25 +271,32 @@ impl Login {
                 parameters.max_r2t = most.min(limits::MAX_OUTSTANDING_R2T);
                 parameters.max_r2t.to_string()
             }
-            "MaxConnections" => in_range(value, 1, 65_535).map(|_| "1".to_owned())?,
-            "ErrorRecoveryLevel" => in_range(value, 0, 2).map(|_| "0".to_owned())?,
-            "DefaultTime2Wait" => in_range(value, 0, 3600)?.to_string(),
-            "DefaultTime2Retain" => in_range(value, 0, 3600).map(|_| "0".to_owned())?,
-            "DataPDUInOrder" | "DataSequenceInOrder" => {
-                boolean(value)?;
-                yes_or_no(true).to_owned()
-            }
-            // Markers are gone since RFC 7143; initiators of before still ask.
-            "IFMarker" | "OFMarker" => yes_or_no(false).to_owned(),
-            "IFMarkInt" | "OFMarkInt" => "Irrelevant".to_owned(),
-            "iSCSIProtocolLevel" => in_range(value, 0, 31)?.min(1).to_string(),
-            "TaskReporting" => "RFC3720".to_owned(),
-            "SendTargets" => return Err(Status::INVALID_DURING_LOGIN),
-            _ => "NotUnderstood".to_owned(),
+            _ => fixed(key, value)?,
         };
         text::emit(out, key, &reply);
         Ok(())
     }
+}
+
+/// The answer to a key that leaves nothing to agree on.
+fn fixed(key: &str, value: &str) -> Result<String, Status> {
+    Ok(match key {
+        "MaxConnections" => in_range(value, 1, 65_535).map(|_| "1".to_owned())?,
+        "ErrorRecoveryLevel" => in_range(value, 0, 2).map(|_| "0".to_owned())?,
+        "DefaultTime2Wait" => in_range(value, 0, 3600)?.to_string(),
+        "DefaultTime2Retain" => in_range(value, 0, 3600).map(|_| "0".to_owned())?,
+        "DataPDUInOrder" | "DataSequenceInOrder" => {
+            boolean(value)?;
+            yes_or_no(true).to_owned()
+        }
+        // Markers are gone since RFC 7143; initiators of before still ask.
+        "IFMarker" | "OFMarker" => yes_or_no(false).to_owned(),
+        "IFMarkInt" | "OFMarkInt" => "Irrelevant".to_owned(),
+        "iSCSIProtocolLevel" => in_range(value, 0, 31)?.min(1).to_string(),
+        "TaskReporting" => "RFC3720".to_owned(),
+        "SendTargets" => return Err(Status::INVALID_DURING_LOGIN),
+        _ => "NotUnderstood".to_owned(),
+    })
 }
 
 fn in_range(value: &str, least: u32, most: u32) -> Result<u32, Status> {

@@ -8,7 +8,7 @@
 //! **Contract.** RFC 7143 with error recovery level 0 and one connection a session: login with both
 //! stages, header and data digests, immediate and unsolicited data, several requests for data at
 //! once, pings, discovery, task management, logout, and asking for a logout when it stops. SCSI as
-//! a disk of SBC-3 has it: the list is in [`scsi::opcodes`]. Units see the namespace as it is: its
+//! a disk of SBC-3 has it: the list is in `scsi/opcodes.rs`. Units see the namespace as it is: its
 //! sizes, whether it can be written and given back, and whether it has a volatile cache. A write
 //! that was answered is seen by all sessions, and SYNCHRONIZE CACHE makes durable what was answered
 //! to any of them.
@@ -23,9 +23,10 @@
 //!
 //! **Not implemented.** Authentication (the target listens on 127.0.0.1 only; every user of the
 //! machine can reach it), connections beyond the first of a session, error recovery beyond a new
-//! session, bidirectional commands, commands longer than 16 bytes, COMPARE AND WRITE and the other
-//! atomic commands (the namespace's contract has none), GET LBA STATUS, saved mode pages, descriptor
-//! format sense data, ACA, and copying by the unit.
+//! session, TARGET COLD RESET, bidirectional commands, commands longer than 16 bytes, COMPARE AND
+//! WRITE and the other atomic commands (the namespace's contract has none), PRE-FETCH, GET LBA
+//! STATUS, PREEMPT AND ABORT, reservations that outlive the target, saved mode pages, sense data in
+//! descriptor format, ACA, and copying by the unit.
 
 mod connection;
 mod core;
