@@ -82,10 +82,12 @@ serve_file() {
 # survives LABEL NAME COMMAND...: the command, which takes some seconds, succeeds although its target, the last one of
 # serve_file NAME, is killed twice meanwhile and comes back.
 survives() {
-    local label=$1 name=$2 running cut
+    local label=$1 name=$2 running cut try
     shift 2
     "$@" >"$work/output" 2>&1 &
     running=$!
+    # On a busy machine it may take a while until it has connected and begun to write.
+    for ((try = 0; try < 300 && $(stat --format=%b "$work/$name") < 256; try++)); do sleep 0.1; done
     for cut in 1 2; do
         sleep 1
         kill -KILL "$served"
