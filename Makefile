@@ -54,7 +54,7 @@ engines: build library
 interop: build
 	interop/linux/run.sh $(BINARY)
 	$(CARGO) build --release --locked -p farblock-attach --examples
-	interop/linux/nbd.sh $(dir $(BINARY))examples
+	interop/linux/nbd.sh $(BINARY) $(dir $(BINARY))examples
 	interop/linux/vhost.sh $(BINARY) $(dir $(BINARY))examples
 	$(CARGO) build --release --locked -p farblock-host --example paths
 	interop/linux/ana.sh $(dir $(BINARY))examples/paths

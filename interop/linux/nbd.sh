@@ -1,17 +1,21 @@
 #!/bin/bash
-# nbd.sh FOLDER: farblock's NBD server and the Linux kernel's NBD client, in a guest. FOLDER has the
-# programs nbd_serve and nbd_kernel (cargo build --release -p farblock-attach --examples).
+# nbd.sh FARBLOCK FOLDER: farblock's NBD server and the Linux kernel's NBD client, in a guest.
+# FARBLOCK is the program, FOLDER has nbd_serve and nbd_kernel (cargo build --release -p
+# farblock-attach --examples).
 #   1. servers here, nbd-client in the guest;
-#   2. servers in the guest, devices by netlink, a server that is killed under load.
+#   2. servers in the guest, devices by netlink;
+#   3. farblock attach --as nbd, with whatever can be killed killed under load.
 # Runs setup.sh first. Prints what holds. Exit code: 0 all holds, 1 something does not, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 
-[ $# = 1 ] || die "usage: nbd.sh FOLDER"
+[ $# = 2 ] || die "usage: nbd.sh FARBLOCK FOLDER"
+[ -x "$1" ] || die "there is no program $1; build farblock."
 for program in nbd_serve nbd_kernel; do
-    [ -x "$1/$program" ] || die "there is no $1/$program; build farblock-attach's examples."
+    [ -x "$2/$program" ] || die "there is no $2/$program; build farblock-attach's examples."
 done
-programs=$(realpath -- "$1")
+farblock=$(realpath -- "$1")
+programs=$(realpath -- "$2")
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/farblock-nbd.XXXXXX")
 servers=() # process ids
@@ -54,7 +58,11 @@ serve read-only --read-only
 
 # Without debugging information, which only takes time to copy.
 strip -o "$work/nbd_kernel" "$programs/nbd_kernel"
-TIMEOUT=600 "$linux_dir/guest.sh" "$linux_dir/jobs/nbd.sh" "$work/targets" "$work/nbd_kernel"
+# A large file takes minutes on the way of the small ones.
+mkdir "$work/share"
+strip -o "$work/share/farblock" "$farblock"
+SHARE=$work/share TIMEOUT=900 "$linux_dir/guest.sh" "$linux_dir/jobs/nbd.sh" \
+    "$work/targets" "$work/nbd_kernel"
 
 for label in uring-512 portable-4096 read-only; do
     echo >"$work/$label.in"

@@ -2,8 +2,8 @@
 # vhost.sh FARBLOCK FOLDER: farblock's vhost-user back end and the Linux kernel's virtio-blk driver,
 # in a guest of QEMU's. FARBLOCK is the program, FOLDER has vhost_serve (cargo build --release -p
 # farblock-attach --examples). The disks with 512 and 4096-byte blocks are namespaces that
-# `farblock serve` serves; under load, their back ends are killed and started again, and then the
-# servers are.
+# `farblock serve` serves and `farblock attach` attaches; under load, the processes that serve them
+# here are killed, and then the targets are.
 # Runs setup.sh first. Prints what holds. Exit code: 0 all holds, 1 something does not, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
@@ -16,6 +16,7 @@ vhost_serve=$(realpath -- "$2")/vhost_serve
 nqn=nqn.2026-11.org.farblock:vhost
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/farblock-vhost.XXXXXX")
+export FARBLOCK_RUNTIME_DIR=$work/run
 declare -A targets  # process ids by block size
 declare -A backends # process ids by label
 guest=              # process id
@@ -24,6 +25,7 @@ clean_up() {
     local code=$?
     trap - EXIT
     [ -z "$guest" ] || kill "$guest" 2>/dev/null || true
+    for block in 512 4096; do "$farblock" detach remote-$block --force 2>/dev/null || true; done
     kill "${targets[@]}" "${backends[@]}" 2>/dev/null || true
     wait
     if [ $code = 0 ]; then rm -rf "$work"; else echo "vhost.sh: the logs are in $work" >&2; fi
@@ -75,12 +77,24 @@ start() {
     until_line "$work/$label.log" '/^ready/p' >/dev/null
 }
 
-declare -A addresses disks engines=([512]=uring [4096]=portable)
+# attach BLOCK ADDRESS ENGINE: a back end that `farblock attach` keeps.
+attach() {
+    local label=remote-$1
+    "$farblock" attach "nvme+tcp://$2/$nqn-$1?ns=1" --as vhost-user --name "$label" --engine "$3" \
+        --socket "$work/$label.sock" --threads 2 --reconnect-delay 1 --foreground \
+        >"$work/$label.log" 2>&1 &
+    backends[$label]=$!
+    until_line "$work/$label.log" "/^$label: /p" >/dev/null
+}
+
+# server LABEL: the process that serves it at the moment, if there is one.
+server() { "$farblock" list --json | jq -r ".[] | select(.name == \"$1\") | .server_pid // empty"; }
+
+declare -A addresses engines=([512]=uring [4096]=portable)
 for block in 512 4096; do
     target $block 127.0.0.1:0
     addresses[$block]=$address
-    disks[$block]="nvme+tcp://$address/$nqn-$block?ns=1"
-    start remote-$block "${disks[$block]}" --engine ${engines[$block]}
+    attach $block "$address" ${engines[$block]}
 done
 start read-only mem:64MiB --read-only
 start local mem:64MiB --block 4096
@@ -97,17 +111,21 @@ MEM=$memory QEMU_ARGS=$arguments TIMEOUT=900 "$linux_dir/guest.sh" "$linux_dir/j
 guest=$!
 tail -n +1 -f "$guest_log" --pid=$guest &
 
-# kill_and_restart ROUND: both remote back ends, one after the other.
-kill_and_restart() {
-    local block
+# kill_servers ROUND: of both remote disks, one after the other; the next ones start by themselves.
+kill_servers() {
+    local block killed next try
     for block in 512 4096; do
         sleep 2
         ! grep -q '^DONE' "$guest_log" || fail "the load ended before kill $1"
-        kill -9 "${backends[remote-$block]}"
-        wait "${backends[remote-$block]}" 2>/dev/null || true
-        sleep 1
-        start remote-$block "${disks[$block]}" --engine ${engines[$block]}
-        echo "vhost.sh: round $1: remote-$block was killed and is back"
+        killed=$(server remote-$block)
+        kill -9 "$killed"
+        for ((try = 0; try < 200; try++)); do
+            next=$(server remote-$block)
+            [ -z "$next" ] || [ "$next" = "$killed" ] || break
+            sleep 0.1
+        done
+        [ -n "$next" ] && [ "$next" != "$killed" ] || fail "remote-$block has no server any more"
+        echo "vhost.sh: round $1: the server of remote-$block was killed, and the next one serves"
     done
 }
 
@@ -139,7 +157,7 @@ while kill -0 $guest 2>/dev/null; do
             echo "resize $bytes" >"$work/$label.in"
             ;;
         "DO kill")
-            for round in 1 2 3; do kill_and_restart $round; done
+            for round in 1 2 3; do kill_servers $round; done
             cut
             ;;
         *) fail "the guest asks for '$line'" ;;
@@ -154,7 +172,10 @@ guest=
 [ $done_lines = 3 ] || fail "the guest asked for $done_lines things, not 3"
 
 for label in "${!backends[@]}"; do
-    echo >"$work/$label.in"
+    case $label in
+    remote-*) "$farblock" detach "$label" || fail "$label is not detached" ;;
+    *) echo >"$work/$label.in" ;;
+    esac
     wait "${backends[$label]}" || { cat "$work/$label.log" >&2; fail "$label did not end well"; }
 done
 backends=()

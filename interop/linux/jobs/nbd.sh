@@ -1,6 +1,6 @@
 # Guest job: the Linux kernel's NBD client and farblock's server. The file "targets" lists servers
 # outside, one per line: LABEL PORT OPTIONS; "nbd_kernel" makes devices by netlink and serves them
-# in here.
+# in here; /host/farblock attaches disks that way.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -117,33 +117,84 @@ for engine in uring portable; do
     check "$engine: disconnect" nbd-client -d "$device"
 done
 
-say "a server that is killed under load"
+# --- farblock attach: a target, a supervisor and a server, all in here
+
+nqn=nqn.2026-11.org.farblock:nbd
+url="nvme+tcp://127.0.0.1:4420/$nqn?ns=1"
+# says KEY: what farblock list says of the one disk that is attached.
+says() { ./farblock list --json | sed -n "s/^ *\"$1\": \"\?\([^\",]*\).*/\1/p" | head -n 1; }
+is_served_anew() { local pid; pid=$(says server_pid) && [ -n "$pid" ] && [ "$pid" != null ] && [ "$pid" != "$server" ]; }
+is_live() { [ "$(says state)" = live ]; }
+is_lost() { [ "$(says state)" = reconnecting ]; }
+start_target() {
+    : >target.out
+    ./farblock serve /run/disk --listen 127.0.0.1:4420 --nqn $nqn --block-size 4096 >target.out 2>&1 &
+    target=$!
+    eventually "the target listens" grep -q '^listening' target.out
+}
+
+say "farblock attach"
+cp /host/farblock .
 truncate -s 64M /run/disk
-options=(/run/disk --block 4096 --connections 2 --wait 60 --identifier test)
-start killed "${options[@]}"
-equal "killed: a file has a cache" "write back" "$(queue "$device" write_cache)"
+start_target
+check "attach" ./farblock attach "$url" --as nbd --name disk --reconnect-delay 200ms
+device=$(says path)
+case $device in /dev/nbd*) ;; *) fail "it is no NBD device: $device" ;; esac
+equal "its size" 67108864 "$(blockdev --getsize64 "$device")"
+equal "its block size" 4096 "$(queue "$device" logical_block_size)"
+equal "a file has a cache" "write back" "$(queue "$device" write_cache)"
+equal "whose it is" farblock-disk "$(cat "/sys/block/${device#/dev/}/backend")"
 verify "$device" 4k-16k >fio.out 2>&1 &
 load=$!
 fio --name=load --filename="$device" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite \
-    --bs=4k --offset=32m --size=16m --verify=crc32c --verify_fatal=1 --loops=6 --minimal >fio2.out 2>&1 &
+    --bs=4k --offset=32m --size=16m --verify=crc32c --verify_fatal=1 --time_based --runtime=25 \
+    --minimal >fio2.out 2>&1 &
 load2=$!
 for round in 1 2 3; do
     sleep 1
     kill -0 $load2 || fail "the load ended before kill $round"
-    kill -9 $server
-    wait $server 2>/dev/null || true
-    ok "round $round: killed"
-    sleep 0.3
-    start "killed" "${options[@]}" --reconnect "${device#/dev/nbd}"
+    server=$(says server_pid)
+    kill -9 "$server"
+    eventually "round $round: the next server serves" is_served_anew
 done
+kill -9 $target
+wait $target 2>/dev/null || true
+eventually "the target is lost" is_lost
+start_target
+eventually "the target is back" is_live
+kill -0 $load2 || fail "the load ended before the target was back"
 wait $load || fail "the first load: $(cat fio.out)"
 wait $load2 || fail "the second load: $(cat fio2.out)"
-ok "no error and no lost block in three kills"
-refused "somebody else's disk" "another disk's" ./nbd_kernel mem:64MiB --identifier other \
-    --reconnect "${device#/dev/nbd}"
-kill $server
-wait $server || true
-nbd-client -d "$device"
+ok "no error and no lost block in three kills and a lost target"
+file_system "attached" "$device"
+check "mount" mount "$device" /mnt
+refused "detach while it is mounted" "mounted at /mnt" ./farblock detach disk
+check "umount" umount /mnt
+check "detach" ./farblock detach disk
+is_gone() { [ ! -e "/sys/block/${device#/dev/}/pid" ]; }
+eventually "the device is gone" is_gone
+equal "nothing is attached" "nothing is attached" "$(./farblock list)"
+
+say "the supervisor and the server are killed"
+check "attach" ./farblock attach "$url" --as nbd --name disk
+device=$(says path)
+check "mkfs.ext4" mkfs.ext4 -q -F "$device"
+check "mount" mount "$device" /mnt
+supervisor=$(says pid)
+server=$(says server_pid)
+kill -9 "$supervisor" "$server"
+dd if=/dev/urandom of=/mnt/file bs=1M count=4 conv=fsync 2>dd.out &
+writer=$!
+is_stale() { [ "$(says state)" = stale ]; }
+eventually "it is stale" is_stale
+kill -0 $writer || fail "the writer does not wait: $(cat dd.out)"
+check "attach goes on" ./farblock attach "$url" --as nbd --name disk
+wait $writer || fail "the writer: $(cat dd.out)"
+check "umount" umount /mnt
+check "e2fsck" e2fsck -fn "$device"
+check "detach" ./farblock detach disk
+kill $target
+wait $target || fail "the target: $(cat target.out)"
 
 if dmesg | grep -E 'BUG:|WARNING:|Oops'; then fail "the kernel complained (above)"; fi
 say "done"
