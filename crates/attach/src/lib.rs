@@ -13,8 +13,14 @@
 pub mod fuse;
 pub mod iscsi;
 pub mod limits;
+#[cfg(target_os = "linux")]
+mod modules;
 pub mod nbd;
+#[cfg(target_os = "linux")]
+pub mod nvme_fabrics;
 mod pieces;
+#[cfg(target_os = "linux")]
+pub mod ublk;
 #[cfg(target_os = "linux")]
 pub mod users;
 #[cfg(target_os = "linux")]

@@ -1,0 +1,145 @@
+//! Serves a disk as /dev/ublkbN until it is told to stop.
+//!
+//!     ublk_serve SPEC|URL [--id N] [--recover N] [--identifier TEXT] [--block 512] [--queues N]
+//!                [--depth N] [--engine auto|uring|portable] [--read-only]
+//!     ublk_serve --detach N [--force]
+//!
+//! SPEC is a disk as `farblock serve` takes it: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`. URL
+//! is one that is served elsewhere: `nvme+tcp://HOST:PORT/NQN?ns=1`; its blocks are what they are,
+//! and it may go away for a while. Prints `ready /dev/ublkbN …` when it serves. Lines of its input:
+//! `resize BYTES` makes the disk smaller, or as large as it was again; `stop` and `force` stop it,
+//! and `leave`, or the end of the input, leaves the device to a successor. What does not work is
+//! printed as `refused: …`.
+
+use farblock_attach::ublk::{self, Config, Server};
+use farblock_backends::Spec;
+use farblock_block::{BlockError, Geometry, Namespace, Queue};
+use farblock_host::disk::{Change, Disk, DiskOptions, Watch};
+use farblock_host::{Options, Url, url::SCHEME};
+use farblock_reactor::{EngineKind, Reactor, TaskId};
+use std::error::Error;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut words = std::env::args().skip(1);
+    let mut word = |what: &str| words.next().ok_or(format!("{what} is missing"));
+    let disk = word("SPEC or URL")?;
+    if disk == "--detach" {
+        let id = word("a number")?.parse()?;
+        return Ok(ublk::detach(id, word("--force").is_ok()).map_err(|error| error.to_string())?);
+    }
+    let (mut config, mut block_size, mut recover) = (Config::default(), 512, None);
+    while let Ok(option) = word("option") {
+        match option.as_str() {
+            "--id" => config.id = Some(word("a number")?.parse()?),
+            "--recover" => recover = Some(word("a number")?.parse()?),
+            "--identifier" => config.identifier = word("a text")?,
+            "--block" => block_size = word("a size")?.parse()?,
+            "--queues" => config.queues = word("a number")?.parse()?,
+            "--depth" => config.depth = word("a number")?.parse()?,
+            "--engine" => config.engine = word("an engine")?.parse()?,
+            "--read-only" => config.read_only = true,
+            other => return Err(format!("there is no option {other}").into()),
+        }
+    }
+    let (lines, input) = mpsc::channel();
+    let (inner, watch) = if disk.starts_with(SCHEME) {
+        let (disk, watch) = remote(&disk.parse()?, config.engine, lines.clone())?;
+        (disk, Some(watch))
+    } else {
+        (Spec::parse(&disk)?.open(block_size, config.read_only)?, None)
+    };
+    let part = Arc::new(Part { inner, blocks: AtomicU64::new(u64::MAX) });
+    let namespace = Arc::clone(&part) as Arc<dyn Namespace>;
+    let started = match recover {
+        Some(id) => Server::recover(id, &config, namespace),
+        None => Server::start(&config, namespace),
+    };
+    let server = started.map_err(|error| error.to_string())?;
+    let (path, recoverable) = (server.path().display(), server.is_recoverable());
+    println!("ready {path} queues={} recoverable={recoverable}", server.queues());
+    std::thread::spawn(move || read_lines(&lines));
+    let result = obey(server, &part, &input);
+    drop(watch);
+    result
+}
+
+/// Passes the input's lines on; its end is a line as well.
+fn read_lines(lines: &Sender<String>) {
+    for line in io::stdin().lines().map_while(Result::ok) {
+        let _ = lines.send(line);
+    }
+    let _ = lines.send("leave".into());
+}
+
+fn obey(
+    mut server: Server,
+    part: &Part,
+    input: &mpsc::Receiver<String>,
+) -> Result<(), Box<dyn Error>> {
+    for line in input {
+        match line.as_str() {
+            "leave" => return Ok(server.leave()?),
+            "stop" | "force" => match server.stop(line == "force") {
+                Ok(()) => return Ok(()),
+                Err(error) => println!("refused: {error}"),
+            },
+            _ => {
+                if let Some(bytes) = line.strip_prefix("resize ") {
+                    let block_size = u64::from(part.inner.geometry().block_size);
+                    part.blocks.store(bytes.parse::<u64>()? / block_size, Ordering::Relaxed);
+                }
+                match server.resized() {
+                    Ok(()) => println!("resized"),
+                    Err(error) => println!("refused: {error}"),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A disk that is served elsewhere, whose changes are passed on as lines.
+fn remote(
+    url: &Url,
+    engine: EngineKind,
+    lines: Sender<String>,
+) -> Result<(Arc<dyn Namespace>, Watch), Box<dyn Error>> {
+    let connection = Options { engine, ..Options::default() };
+    let reconnect_delay = Duration::from_secs(1);
+    let options = DiskOptions { connection, reconnect_delay, ..DiskOptions::default() };
+    let disk = Disk::connect(std::slice::from_ref(url), &options)?;
+    let lines = Mutex::new(lines);
+    let watch = disk.on_change(move |change| {
+        if let Change::Geometry(_) = change {
+            let _ = lines.lock().expect("nobody panics with it").send("resized".into());
+        }
+    });
+    Ok((Arc::new(disk), watch))
+}
+
+/// A namespace of which only a part is shown.
+struct Part {
+    inner: Arc<dyn Namespace>,
+    blocks: AtomicU64,
+}
+
+impl Namespace for Part {
+    fn geometry(&self) -> Geometry {
+        let geometry = self.inner.geometry();
+        let blocks = geometry.blocks.min(self.blocks.load(Ordering::Relaxed));
+        Geometry { blocks, ..geometry }
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        self.inner.open(reactor, parent)
+    }
+}

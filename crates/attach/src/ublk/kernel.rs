@@ -1,0 +1,205 @@
+//! Commands to the driver, and the memory that it shares: the only place here with `unsafe`.
+//!
+//! Two kinds of rings carry commands: one with large entries for `/dev/ublk-control`
+//! ([`Control`]), whose caller waits; and one for each queue ([`Commands`]), which hands the
+//! kernel a buffer with every command and gets it back, with a request, when the command completes.
+//!
+//! The queue's ring runs deferred work only when its thread enters it (`DEFER_TASKRUN`), and the
+//! driver copies data only in such work or while it takes a command. So buffers are touched during
+//! [`Commands::enter`] and at no other time.
+
+use super::uapi::{self, DESCRIPTOR_BYTES, Descriptor, io};
+use farblock_reactor::Buffer;
+use io_uring::{IoUring, cqueue, opcode, squeue, types::Fd};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::fs::File;
+use std::io::{Error, ErrorKind, Result};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// The way to the control device.
+pub(super) struct Control {
+    ring: IoUring<squeue::Entry128, cqueue::Entry>,
+    file: File,
+}
+
+impl Control {
+    pub(super) fn new(file: File) -> Result<Control> {
+        let ring = IoUring::<squeue::Entry128, cqueue::Entry>::builder().build(1)?;
+        Ok(Control { ring, file })
+    }
+
+    /// Carries a command out and waits for that. The buffer, what `command` says about it, and
+    /// what the driver made of it.
+    pub(super) fn call(
+        &mut self,
+        operation: u32,
+        command: &uapi::Control,
+        mut buffer: Vec<u8>,
+    ) -> Result<Vec<u8>> {
+        let length = u16::try_from(buffer.len()).map_err(|_| ErrorKind::InvalidInput)?;
+        let address = buffer.as_mut_ptr() as u64;
+        let command = uapi::Control { length, address, ..*command };
+        let entry = opcode::UringCmd80::new(Fd(self.file.as_raw_fd()), operation)
+            .cmd(command.emit())
+            .build();
+        // SAFETY: the buffer stays as it is until the completion, or for ever (below).
+        unsafe { self.ring.submission().push(&entry) }.expect("one command at a time");
+        loop {
+            let waited = self.ring.submit_and_wait(1);
+            if let Some(completion) = self.ring.completion().next() {
+                return match completion.result() {
+                    error if error < 0 => Err(Error::from_raw_os_error(-error)),
+                    _ => Ok(buffer),
+                };
+            }
+            if let Err(error) = waited
+                && error.kind() != ErrorKind::Interrupted
+            {
+                // The kernel may still be at it.
+                std::mem::forget(buffer);
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// A command that completed.
+pub(super) struct Done {
+    pub(super) tag: u16,
+    /// What is wanted; an error if the kernel wants nothing by this tag any more.
+    pub(super) request: Result<Descriptor>,
+    pub(super) buffer: Buffer,
+}
+
+/// One queue's commands. There is one for each tag: with the kernel, or with us.
+pub(super) struct Commands {
+    ring: IoUring,
+    device: File,
+    descriptors: Descriptors,
+    queue: u16,
+    /// With the kernel, by tag.
+    buffers: Vec<Option<Buffer>>,
+    with_kernel: usize,
+}
+
+impl Commands {
+    /// Also what becomes readable when [`enter`](Commands::enter) is worth it. The thread that
+    /// makes it is the one that uses it.
+    pub(super) fn new(device: File, queue: u16, depth: u16) -> Result<(Commands, OwnedFd)> {
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .build(u32::from(depth))?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        ring.submitter().register_eventfd(event.as_raw_fd())?;
+        let descriptors = Descriptors::new(&device, queue, depth)?;
+        let buffers = (0..depth).map(|_| None).collect();
+        Ok((Commands { ring, device, descriptors, queue, buffers, with_kernel: 0 }, event))
+    }
+
+    /// Asks for a first request.
+    pub(super) fn fetch(&mut self, tag: u16, buffer: Buffer) {
+        self.push(io::FETCH_REQ, tag, 0, buffer);
+    }
+
+    /// Answers a request, and asks for the next. The result is bytes, or an error below zero.
+    pub(super) fn commit(&mut self, tag: u16, result: i32, buffer: Buffer) {
+        self.push(io::COMMIT_AND_FETCH_REQ, tag, result, buffer);
+    }
+
+    fn push(&mut self, operation: u32, tag: u16, result: i32, mut buffer: Buffer) {
+        let address = buffer.as_mut_ptr() as u64;
+        let command = uapi::io_command(self.queue, tag, result, address);
+        let entry = opcode::UringCmd16::new(Fd(self.device.as_raw_fd()), operation)
+            .cmd(command)
+            .build()
+            .user_data(u64::from(tag));
+        let before = self.buffers[usize::from(tag)].replace(buffer);
+        assert!(before.is_none(), "a tag is with the kernel once");
+        self.with_kernel += 1;
+        // SAFETY: the kernel uses the buffer while the ring is entered (see above), and it is kept
+        // until it comes back; the ring is never entered without it.
+        unsafe { self.ring.submission().push(&entry) }.expect("an entry for every tag");
+    }
+
+    /// Commands that have not completed.
+    pub(super) fn with_kernel(&self) -> usize {
+        self.with_kernel
+    }
+
+    /// Gives the kernel what was pushed, and appends what has completed.
+    pub(super) fn enter(&mut self, done: &mut Vec<Done>) -> Result<()> {
+        match self.ring.submit() {
+            Ok(_) => {}
+            // Tried again with the next one: something is about to complete.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        for completion in self.ring.completion() {
+            let tag = completion.user_data() as u16;
+            let buffer = self.buffers[usize::from(tag)].take().expect("the kernel had it");
+            self.with_kernel -= 1;
+            let request = match completion.result() {
+                0 => Ok(self.descriptors.read(tag)),
+                other => Err(Error::from_raw_os_error(-other)),
+            };
+            done.push(Done { tag, request, buffer });
+        }
+        Ok(())
+    }
+
+    /// Whether the last [`enter`](Commands::enter) did not take everything.
+    pub(super) fn is_behind(&mut self) -> bool {
+        !self.ring.submission().is_empty()
+    }
+}
+
+/// What the kernel writes requests to: read-only memory of the driver's.
+struct Descriptors {
+    base: NonNull<[u8; DESCRIPTOR_BYTES]>,
+    depth: u16,
+    length: usize,
+}
+
+// SAFETY: plain memory that no thread has an affinity to, and that is only read.
+unsafe impl Send for Descriptors {}
+
+impl Descriptors {
+    fn new(device: &File, queue: u16, depth: u16) -> Result<Descriptors> {
+        let page = rustix::param::page_size();
+        let bytes = |count: u16| (usize::from(count) * DESCRIPTOR_BYTES).next_multiple_of(page);
+        let length = bytes(depth);
+        let offset = usize::from(queue) * bytes(super::limits::MAX_DEPTH);
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                length,
+                ProtFlags::READ,
+                MapFlags::SHARED | MapFlags::POPULATE,
+                device,
+                offset as u64,
+            )
+        }?;
+        let base = NonNull::new(base.cast()).expect("a mapping is not at zero");
+        Ok(Descriptors { base, depth, length })
+    }
+
+    fn read(&self, tag: u16) -> Descriptor {
+        assert!(tag < self.depth);
+        // SAFETY: inside of the mapping, any bytes are fine, and the kernel does not write to it
+        // between the completion of the tag's command and the next one.
+        let bytes = unsafe { self.base.add(usize::from(tag)).read_volatile() };
+        Descriptor::parse(&bytes)
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new`, and nobody refers to it any more.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
+    }
+}

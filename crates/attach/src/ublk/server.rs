@@ -1,0 +1,675 @@
+//! Starting, recovering and stopping a server.
+
+use super::driver::{self, Driver, Error, open_node, wait_for};
+use super::kernel::Commands;
+use super::limits;
+use super::uapi::{Info, Params, SECTOR_BYTES, feature, state};
+use super::worker::{Disk, Mailbox, Order, Parts, Worker};
+use crate::users::{self, Listed, User};
+use farblock_block::{BlockError, Geometry, Namespace};
+use farblock_reactor::{Config as ReactorConfig, EngineKind, Reactor, Waker};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The start of the name of every thread of a server; what CPU accounting goes by.
+pub const THREAD_NAME_PREFIX: &str = "ublk-";
+
+/// Hardware queues of a device that is not told how many.
+const MAX_DEFAULT_QUEUES: usize = 4;
+/// Requests of a queue that is not told how many.
+const DEFAULT_DEPTH: u16 = 64;
+/// Whoever looks at a new disk (udev, for one) is given so long to be done.
+const LOOKING: Duration = Duration::from_secs(2);
+
+/// What to serve, and how.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which device: `Some(3)` is `/dev/ublkb3`; the first that is free otherwise.
+    pub id: Option<u32>,
+    /// Hardware queues, each with a thread and a queue into the namespace. The kernel makes no
+    /// more than it has processors. 0: as many as there are processors, but at most four.
+    pub queues: u16,
+    /// Requests of a queue that are under way at once.
+    pub depth: u16,
+    /// Which event loop.
+    pub engine: EngineKind,
+    /// Refuse writes, even if the namespace would take them.
+    pub read_only: bool,
+    /// The device outlives this process: its users wait until [`Server::recover`].
+    pub recoverable: bool,
+    /// Whose disk it is. [`Server::recover`] has to name the same.
+    pub identifier: String,
+    /// How long [`Server::recover`] waits for what a dead server sent to arrive and be carried
+    /// out, before it sends again: see the module's text. Nothing else waits.
+    pub settle: Duration,
+}
+
+impl Default for Config {
+    /// The usual: recoverable, as writable as the namespace.
+    fn default() -> Config {
+        Config {
+            id: None,
+            queues: 0,
+            depth: DEFAULT_DEPTH,
+            engine: EngineKind::Auto,
+            read_only: false,
+            recoverable: true,
+            identifier: String::new(),
+            settle: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Config {
+    fn check(&self, geometry: &Geometry) -> Result<(), StartError> {
+        if self.queues > limits::MAX_QUEUES {
+            return Err(StartError::Queues(self.queues));
+        }
+        if !(1..=limits::MAX_DEPTH).contains(&self.depth) {
+            return Err(StartError::Depth(self.depth));
+        }
+        if self.identifier.len() > limits::MAX_IDENTIFIER_BYTES {
+            return Err(StartError::Identifier(self.identifier.len()));
+        }
+        if geometry.block_size > limits::MAX_BLOCK_BYTES {
+            return Err(StartError::BlockSize(geometry.block_size));
+        }
+        if geometry.blocks == 0 {
+            return Err(StartError::Empty);
+        }
+        Ok(())
+    }
+
+    fn queues(&self) -> u16 {
+        match self.queues {
+            0 => {
+                let processors = thread::available_parallelism().map_or(1, usize::from);
+                processors.min(MAX_DEFAULT_QUEUES) as u16
+            }
+            queues => queues,
+        }
+    }
+
+    /// The identifier in the 64 bits that the driver keeps for us (FNV-1a).
+    fn identity(&self) -> u64 {
+        let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        self.identifier.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+    }
+}
+
+/// Why a server did not start. Shown, it says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The driver did not do it.
+    Driver(Error),
+    /// More queues than there can be.
+    Queues(u16),
+    /// Fewer requests than one, or more than there can be.
+    Depth(u16),
+    /// The identifier is so many bytes.
+    Identifier(usize),
+    /// The blocks are larger than the kernel takes.
+    BlockSize(u32),
+    /// The namespace has no block.
+    Empty,
+    /// The device is served already, by this process.
+    Served(u32, i32),
+    /// The device was not made to outlive its server, or its server stopped it.
+    NotRecoverable(u32),
+    /// The device is another disk's: why.
+    OtherDisk(u32, &'static str),
+    /// The namespace cannot be used.
+    Open(BlockError),
+    /// The event loop does not start.
+    Reactor(EngineKind, io::Error),
+    /// A thread, or something it needs, is not to be had.
+    System(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = |id: &u32| driver::path(*id).display().to_string();
+        match self {
+            StartError::Driver(error) => error.fmt(f),
+            StartError::Queues(queues) => {
+                let most = limits::MAX_QUEUES;
+                write!(f, "{queues} queues are too many: take at most {most}")
+            }
+            StartError::Depth(depth) => {
+                let most = limits::MAX_DEPTH;
+                write!(f, "a queue cannot have {depth} requests: take 1 to {most}")
+            }
+            StartError::Identifier(bytes) => {
+                let most = limits::MAX_IDENTIFIER_BYTES;
+                write!(f, "an identifier of {bytes} bytes is too long: take at most {most}")
+            }
+            StartError::BlockSize(bytes) => write!(
+                f,
+                "the kernel's ublk has blocks of at most {} bytes and the disk's have {bytes}: \
+                 attach it another way",
+                limits::MAX_BLOCK_BYTES
+            ),
+            StartError::Empty => f.write_str("the disk has no blocks yet: give it a size first"),
+            StartError::Served(id, pid) => {
+                write!(f, "{} is served by process {pid}, which has to end first", path(id))
+            }
+            StartError::NotRecoverable(id) => {
+                write!(f, "{} cannot be recovered: detach it and attach the disk anew", path(id))
+            }
+            StartError::OtherDisk(id, why) => {
+                write!(f, "{} is another disk's: {why}", path(id))
+            }
+            StartError::Open(error) => write!(f, "cannot open the namespace: {error}"),
+            StartError::Reactor(engine, error) => {
+                write!(f, "the {engine} event loop does not start: {error}")
+            }
+            StartError::System(error) => write!(f, "cannot start to serve ublk: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<Error> for StartError {
+    fn from(error: Error) -> StartError {
+        StartError::Driver(error)
+    }
+}
+
+/// Why a device was not stopped, or not well.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StopError {
+    /// Somebody uses the disk: these, as far as can be seen. All is as before.
+    InUse(PathBuf, Vec<User>),
+    /// What was written to the device is not in the namespace yet, and cannot be brought there. All
+    /// is as before.
+    Flush(PathBuf, io::Error),
+    /// The driver did not do it.
+    Driver(Error),
+    /// It has stopped; an event loop had failed before.
+    Failed(io::Error),
+}
+
+impl fmt::Display for StopError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StopError::InUse(path, users) => {
+                write!(f, "{} is in use: {}", path.display(), Listed(users))
+            }
+            StopError::Flush(path, error) => {
+                write!(f, "what was written to {} is not safe yet: {error}", path.display())
+            }
+            StopError::Driver(error) => error.fmt(f),
+            StopError::Failed(error) => write!(f, "an event loop had failed: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StopError {}
+
+/// A running server. Dropping it leaves a recoverable device to a successor, as [`Server::leave`]
+/// does, and stops any other by force.
+pub struct Server {
+    disk: Arc<Disk>,
+    info: Info,
+    path: PathBuf,
+    workers: Vec<Started>,
+    engine: EngineKind,
+}
+
+impl Server {
+    /// Makes a block device of the namespace.
+    ///
+    /// # Errors
+    /// Nothing runs then, and there is no new device.
+    pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
+        let disk = Arc::new(Disk { namespace, read_only: config.read_only });
+        let geometry = disk.geometry();
+        config.check(&geometry)?;
+        let mut driver = Driver::open()?;
+        let info = driver.add(&Info {
+            queues: config.queues(),
+            depth: config.depth,
+            request_bytes: limits::REQUEST_BYTES,
+            // This means any.
+            id: config.id.unwrap_or(u32::MAX),
+            pid: std::process::id() as i32,
+            flags: driver.flags(config.recoverable),
+            identity: config.identity(),
+            state: 0,
+        })?;
+        let started = Server::serve(disk, info, config.engine).and_then(|server| {
+            let params = Params::of(&geometry, info.request_bytes);
+            driver.set_params(info.id, &params)?;
+            driver.start(info.id)?;
+            Ok(server)
+        });
+        started.inspect_err(|_| {
+            // A server that was there has left.
+            if let Err(error) = driver.delete(info.id) {
+                tracing::warn!("{error}");
+            }
+        })
+    }
+
+    /// Serves the device of a server that has died or [left](Server::leave), as it is: only
+    /// `identifier`, `engine`, `read_only` and `settle` of the configuration matter. What its users
+    /// asked for in the meantime waits, and so does what the other server had not answered.
+    ///
+    /// # Errors
+    /// The device goes on waiting then.
+    pub fn recover(
+        id: u32,
+        config: &Config,
+        namespace: Arc<dyn Namespace>,
+    ) -> Result<Server, StartError> {
+        let settled = Instant::now() + config.settle;
+        let disk = Arc::new(Disk { namespace, read_only: config.read_only });
+        let geometry = disk.geometry();
+        config.check(&geometry)?;
+        let mut driver = Driver::open()?;
+        let info = driver.info(id)?;
+        let shown = driver.params(id)?;
+        check_device(&info, &shown, config, &geometry)?;
+        wait_for_the_dead(&mut driver, &info)?;
+        let server = Server::serve(disk, info, config.engine)?;
+        thread::sleep(settled.saturating_duration_since(Instant::now()));
+        driver.end_recovery(id)?;
+        if shown.sectors != Params::of(&geometry, info.request_bytes).sectors
+            && let Err(error) = server.resized()
+        {
+            tracing::warn!(device = %server.path.display(), "{error}");
+        }
+        Ok(server)
+    }
+
+    /// Starts the threads, which ask for requests.
+    fn serve(disk: Arc<Disk>, info: Info, engine: EngineKind) -> Result<Server, StartError> {
+        let node = open_node(info.id)?;
+        let path = driver::path(info.id);
+        let mut server = Server { disk, info, path, workers: Vec::new(), engine };
+        for queue in 0..info.queues {
+            let started = node
+                .try_clone()
+                .map_err(StartError::System)
+                .and_then(|node| start_worker(queue, info, node, engine, Arc::clone(&server.disk)));
+            match started {
+                Ok((worker, engine)) => {
+                    server.workers.push(worker);
+                    server.engine = engine;
+                }
+                Err(error) => {
+                    server.end_workers(Order::Leave).ok();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(server)
+    }
+
+    /// The block device.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The device's number, by which [`Server::recover`] and [`detach`] know it.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.info.id
+    }
+
+    /// The event loop that was chosen.
+    #[must_use]
+    pub fn engine(&self) -> EngineKind {
+        self.engine
+    }
+
+    /// Hardware queues that the device has.
+    #[must_use]
+    pub fn queues(&self) -> u16 {
+        self.info.queues
+    }
+
+    /// Whether the device would outlive this process. The kernel has its say: no device of who is
+    /// not root does.
+    #[must_use]
+    pub fn is_recoverable(&self) -> bool {
+        is_recoverable(&self.info)
+    }
+
+    /// Whether all is well. If not, the device waits for a successor, or is gone: somebody else
+    /// stopped it, or a thread of this server ended before its time.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        !self.workers.is_empty() && self.workers.iter().all(|worker| !worker.thread.is_finished())
+    }
+
+    /// Who uses the disk: mounts, other devices made of it, swap, and processes that have it open.
+    #[must_use]
+    pub fn users(&self) -> Vec<User> {
+        users::of_block_device(&self.path)
+    }
+
+    /// The namespace has another size now. Requests are held against it at once; the device has it
+    /// from here on.
+    ///
+    /// # Errors
+    /// [`Error::NoResize`] if the kernel (before 6.16) cannot change the size of a device.
+    pub fn resized(&self) -> Result<(), Error> {
+        self.workers.iter().for_each(|worker| worker.mailbox.post(Order::Resized));
+        if self.info.flags & feature::UPDATE_SIZE == 0 {
+            return Err(Error::NoResize);
+        }
+        let sectors = self.disk.geometry().capacity_bytes() / u64::from(SECTOR_BYTES);
+        Driver::open()?.update_size(self.info.id, sectors)
+    }
+
+    /// Brings what was written to the device to the namespace, and removes the device, if nobody
+    /// uses it. Requests under way are finished.
+    ///
+    /// `force`d, it does not ask, and does not wait for long: whoever uses the disk gets errors
+    /// from here on, and what they had not written is lost.
+    ///
+    /// # Errors
+    /// The error says what is left: mostly everything.
+    pub fn stop(&mut self, force: bool) -> Result<(), StopError> {
+        if self.workers.is_empty() {
+            return Ok(());
+        }
+        // While we have it for ourselves, nobody can mount it.
+        let claim = if force { None } else { claim(&self.path)? };
+        if let Some(device) = &claim
+            && self.is_serving()
+        {
+            let flushed = rustix::fs::fsync(device);
+            flushed.map_err(|error| StopError::Flush(self.path.clone(), error.into()))?;
+        }
+        let deadline = Instant::now() + limits::DRAIN_TIMEOUT;
+        self.workers.iter().for_each(|worker| worker.mailbox.post(Order::Drain(deadline)));
+        let mut driver = Driver::open().map_err(StopError::Driver)?;
+        driver.stop(self.info.id).map_err(StopError::Driver)?;
+        drop(claim);
+        let ended = self.end_workers(Order::Drain(deadline));
+        let deleted =
+            if force { driver.delete_soon(self.info.id) } else { driver.delete(self.info.id) };
+        deleted.map_err(StopError::Driver)?;
+        ended.map_err(StopError::Failed)
+    }
+
+    /// Ends without ending the device, as if the process had died: its users wait until a server
+    /// [recovers](Server::recover) it. What was under way is carried out again then.
+    ///
+    /// # Errors
+    /// If an event loop had failed.
+    pub fn leave(mut self) -> io::Result<()> {
+        self.end_workers(Order::Leave)
+    }
+
+    fn end_workers(&mut self, order: Order) -> io::Result<()> {
+        self.workers.iter().for_each(|worker| worker.mailbox.post(order));
+        self.workers.drain(..).map(|worker| join(worker.thread)).fold(Ok(()), io::Result::and)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.workers.is_empty() || thread::panicking() {
+            return;
+        }
+        if self.is_recoverable() {
+            if let Err(error) = self.end_workers(Order::Leave) {
+                tracing::error!("an event loop had failed: {error}");
+            }
+        } else if let Err(error) = self.stop(true) {
+            tracing::error!("{error}");
+        }
+    }
+}
+
+/// Removes a device whose server has died, if nobody uses it. `force`d, whoever uses it gets
+/// errors from here on.
+///
+/// # Errors
+/// If somebody uses it, or the driver does not do it.
+pub fn detach(id: u32, force: bool) -> Result<(), StopError> {
+    let mut driver = Driver::open().map_err(StopError::Driver)?;
+    driver.info(id).map_err(StopError::Driver)?;
+    let claim = if force { None } else { claim(&driver::path(id))? };
+    driver.stop(id).map_err(StopError::Driver)?;
+    drop(claim);
+    let deleted = if force { driver.delete_soon(id) } else { driver.delete(id) };
+    deleted.map_err(StopError::Driver)
+}
+
+/// Takes a device for ourselves, so that nobody begins to use it. None if it is gone.
+fn claim(path: &Path) -> Result<Option<OwnedFd>, StopError> {
+    let in_use = || StopError::InUse(path.to_path_buf(), users::of_block_device(path));
+    let unused = || match users::of_block_device(path) {
+        users if users.is_empty() => Ok(()),
+        _ => Err(()),
+    };
+    // Only mounts and the like stay; processes may just be having a look.
+    wait_for(LOOKING, unused, |()| true).map_err(|()| in_use())?;
+    let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(device) => Ok(Some(device)),
+        Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => Ok(None),
+        Err(_) => Err(in_use()),
+    }
+}
+
+fn is_recoverable(info: &Info) -> bool {
+    info.flags & feature::USER_RECOVERY != 0
+}
+
+/// Whether a device can be this disk's.
+fn check_device(
+    info: &Info,
+    shown: &Params,
+    config: &Config,
+    geometry: &Geometry,
+) -> Result<(), StartError> {
+    let other = |why| Err(StartError::OtherDisk(info.id, why));
+    if !is_recoverable(info) {
+        return Err(StartError::NotRecoverable(info.id));
+    }
+    if info.identity != config.identity() {
+        return other("it was attached with another identifier");
+    }
+    if 1 << shown.block_shift != geometry.block_size {
+        return other("its blocks have another size");
+    }
+    if info.request_bytes > limits::REQUEST_BYTES || info.queues > limits::MAX_QUEUES {
+        return other("its queues are larger than they are here");
+    }
+    Ok(())
+}
+
+/// Waits until the kernel knows that a device's server is dead, and takes its place.
+fn wait_for_the_dead(driver: &mut Driver, info: &Info) -> Result<(), StartError> {
+    let begun = Instant::now();
+    let busy = |error: &Error| {
+        let alive = is_alive(info.pid) && info.state == state::LIVE;
+        let timeout = if alive { limits::EXIT_TIMEOUT } else { limits::RECOVER_TIMEOUT };
+        is(error, Errno::BUSY) && begun.elapsed() < timeout
+    };
+    let recover = || driver.start_recovery(info.id);
+    wait_for(limits::RECOVER_TIMEOUT, recover, busy).map_err(|error| match error {
+        error if is(&error, Errno::BUSY) => StartError::Served(info.id, info.pid),
+        error if is(&error, Errno::INVAL) => StartError::NotRecoverable(info.id),
+        error => error.into(),
+    })
+}
+
+fn is(error: &Error, errno: Errno) -> bool {
+    matches!(error, Error::System(_, error) if Errno::from_io_error(error) == Some(errno))
+}
+
+/// Whether a process runs; one that nobody has waited for does not.
+fn is_alive(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    state.is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
+}
+
+fn join(thread: JoinHandle<io::Result<()>>) -> io::Result<()> {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// A worker's thread, and how to tell it something.
+struct Started {
+    thread: JoinHandle<io::Result<()>>,
+    mailbox: Mailbox,
+}
+
+type Ready = Result<(Waker, EngineKind), StartError>;
+
+fn start_worker(
+    queue: u16,
+    info: Info,
+    node: File,
+    engine: EngineKind,
+    disk: Arc<Disk>,
+) -> Result<(Started, EngineKind), StartError> {
+    let (ready, is_ready) = mpsc::channel::<Ready>();
+    let (sender, orders) = mpsc::channel();
+    let run = move || {
+        // This thread works for the kernel when that writes its memory back, and must not wait
+        // for that in turn. Only root may say so.
+        if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+            tracing::debug!("this thread may wait for memory: {error}");
+        }
+        match make_worker(queue, &info, node, engine, disk, orders, &ready) {
+            Ok(worker) => worker.run(),
+            Err(error) => {
+                let _ = ready.send(Err(error));
+                Ok(())
+            }
+        }
+    };
+    let name = format!("{THREAD_NAME_PREFIX}{queue}");
+    let thread = thread::Builder::new().name(name).spawn(run).map_err(StartError::System)?;
+    let died = |_| StartError::System(io::Error::other("a thread ended at once"));
+    let (waker, engine) = is_ready.recv().map_err(died)??;
+    Ok((Started { thread, mailbox: Mailbox::new(sender, waker) }, engine))
+}
+
+fn make_worker(
+    queue_number: u16,
+    info: &Info,
+    node: File,
+    engine: EngineKind,
+    disk: Arc<Disk>,
+    orders: Receiver<Order>,
+    ready: &Sender<Ready>,
+) -> Result<Worker, StartError> {
+    let config = ReactorConfig { engine, ..ReactorConfig::default() };
+    let reactor = Reactor::new(&config).map_err(|error| StartError::Reactor(engine, error))?;
+    let queue_task = reactor.add_task();
+    let queue = disk.namespace.open(&reactor, queue_task).map_err(StartError::Open)?;
+    let made = Commands::new(node, queue_number, info.depth).map_err(StartError::System)?;
+    let (commands, event) = made;
+    let requests = reactor.add_task();
+    reactor.watch(requests, event).map_err(StartError::System)?;
+    let mail = reactor.add_task();
+    let (waker, engine) = (reactor.waker(mail), reactor.engine());
+    let (depth, request_bytes) = (info.depth, info.request_bytes);
+    let worker = Worker::new(Parts {
+        reactor,
+        mail,
+        requests,
+        queue,
+        queue_task,
+        commands,
+        disk,
+        orders,
+        depth,
+        request_bytes,
+    })
+    .map_err(StartError::System)?;
+    let _ = ready.send(Ok((waker, engine)));
+    Ok(worker)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(config: &Config, geometry: &Geometry) -> (Info, Params) {
+        let flags = feature::USER_RECOVERY;
+        let request_bytes = limits::REQUEST_BYTES;
+        let info = Info {
+            id: 7,
+            flags,
+            request_bytes,
+            identity: config.identity(),
+            queues: 1,
+            ..Info::default()
+        };
+        (info, Params::of(geometry, request_bytes))
+    }
+
+    #[test]
+    fn another_disks_device_is_refused() {
+        let config = Config { identifier: "a".into(), ..Config::default() };
+        let geometry = Geometry::new(512, 1000);
+        let (info, shown) = device(&config, &geometry);
+        assert!(check_device(&info, &shown, &config, &geometry).is_ok());
+        let refusal = |info: &Info, config: &Config, geometry: &Geometry| {
+            check_device(info, &shown, config, geometry).expect_err("refused").to_string()
+        };
+        let b = Config { identifier: "b".into(), ..config.clone() };
+        assert!(refusal(&info, &b, &geometry).contains("/dev/ublkb7 is another disk's"));
+        let large = Geometry::new(4096, 1000);
+        assert!(refusal(&info, &config, &large).contains("blocks have another size"));
+        let mortal = Info { flags: 0, ..info };
+        assert!(refusal(&mortal, &config, &geometry).contains("cannot be recovered"));
+        // Its size may have changed in the meantime.
+        let grown = Geometry::new(512, 2000);
+        assert!(check_device(&info, &shown, &config, &grown).is_ok());
+    }
+
+    #[test]
+    fn configurations_are_checked() {
+        let geometry = Geometry::new(512, 1000);
+        let usual = Config::default();
+        assert!(usual.check(&geometry).is_ok() && usual.queues() >= 1);
+        let refusal = |config: &Config, geometry: &Geometry| {
+            config.check(geometry).expect_err("refused").to_string()
+        };
+        let wide = Config { queues: 65, ..usual.clone() };
+        assert!(refusal(&wide, &geometry).contains("65 queues"));
+        for depth in [0, 4097] {
+            let deep = Config { depth, ..usual.clone() };
+            assert!(refusal(&deep, &geometry).contains("take 1 to 4096"));
+        }
+        let long = Config { identifier: "x".repeat(257), ..usual.clone() };
+        assert!(refusal(&long, &geometry).contains("257 bytes"));
+        assert!(refusal(&usual, &Geometry::new(65_536, 10)).contains("at most 4096 bytes"));
+        assert!(refusal(&usual, &Geometry::new(512, 0)).contains("no blocks"));
+    }
+
+    #[test]
+    fn the_living_are_told_from_the_dead() {
+        assert!(is_alive(std::process::id() as i32));
+        let mut child = std::process::Command::new("true").spawn().expect("a process");
+        let pid = child.id() as i32;
+        // It ends, and is nobody's business until it is waited for.
+        let dead = || if is_alive(pid) { Err(()) } else { Ok(()) };
+        assert!(wait_for(Duration::from_secs(10), dead, |()| true).is_ok());
+        child.wait().expect("it has ended");
+        assert!(!is_alive(pid) && !is_alive(-1));
+    }
+}
