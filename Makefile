@@ -56,6 +56,7 @@ interop: build
 	$(CARGO) build --release --locked -p farblock-attach --examples
 	interop/linux/nbd.sh $(BINARY) $(dir $(BINARY))examples
 	interop/linux/vhost.sh $(BINARY) $(dir $(BINARY))examples
+	interop/linux/ublk.sh $(BINARY) $(dir $(BINARY))examples
 	$(CARGO) build --release --locked -p farblock-host --example paths
 	interop/linux/ana.sh $(dir $(BINARY))examples/paths
 

@@ -7,6 +7,7 @@ set -Eeuo pipefail
 trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
 root=$1 output=$2
 build=$(mktemp -d "$output.XXXXXX")
+chmod 755 "$build" # jobs may be others than root
 trap 'rm -rf "$build"' EXIT
 
 modules=(
@@ -16,14 +17,16 @@ modules=(
     null_blk brd loop
     # the guest's own devices
     virtio_net virtio_blk virtio-rng 9p 9pnet_virtio qemu_fw_cfg
-    # file systems, and the checksum both digests and ext4 load by alias
-    ext4 fuse crc32c_generic crc32c-intel
+    # file systems
+    ext4 fuse
     # ways to attach a namespace as a disk
     ublk_drv nbd dm-multipath dm-round-robin dm-service-time
 )
+# The checksum that both digests and ext4 load by alias; no module any more in kernels after 6.13.
+old_modules=(crc32c_generic crc32c-intel)
 tools=(
     bash nvme fio mkfs.ext4 e2fsck jq cmp ip kmod nbd-client dmsetup
-    blockdev blkdiscard lsblk losetup mount umount timeout flock
+    blockdev blkdiscard lsblk losetup mount umount timeout flock setpriv
 )
 
 # Everything busybox can do, then the real tools over it.
@@ -70,7 +73,11 @@ depmod -b "$root" "$release"
 for module in "${modules[@]}"; do
     modprobe -d "$root" -S "$release" --show-depends "$module" ||
         die "the kernel $release has no module $module."
-done | sed -n 's#^insmod \([^ ]*\).*#\1#p' | sort -u >"$build/modules"
+done >"$build/modules.all"
+for module in "${old_modules[@]}"; do
+    modprobe -d "$root" -S "$release" --show-depends "$module" 2>/dev/null || true
+done >>"$build/modules.all"
+sed -n 's#^insmod \([^ ]*\).*#\1#p' "$build/modules.all" | sort -u >"$build/modules"
 while read -r file; do
     target=$build/usr/${file##*"$root"/}
     mkdir -p "${target%/*}"
@@ -80,7 +87,7 @@ while read -r file; do
     *) cp "$file" "$target" ;;
     esac
 done <"$build/modules"
-rm "$build/modules"
+rm "$build/modules" "$build/modules.all"
 cp "$root/usr/lib/modules/$release"/modules.{builtin,builtin.modinfo,order} \
     "$build/usr/lib/modules/$release/"
 depmod -b "$build" "$release"

@@ -5,6 +5,9 @@
 
 linux_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 vm_dir=${FARBLOCK_VM_DIR:-${HOME:?HOME is not set; set FARBLOCK_VM_DIR instead}/.cache/farblock-vm}
+# FARBLOCK_VM_KERNEL: the release's own kernel (stable), or the newest built for it (backports).
+guest_kernel=${FARBLOCK_VM_KERNEL:-stable}
+[ "$guest_kernel" = stable ] || vm_dir+=/$guest_kernel
 export PATH=$PATH:/usr/sbin:/sbin
 
 image_hash=$(cd "$linux_dir" && cat place.sh setup.sh initramfs.sh guest/* | sha256sum | cut -c1-12)

@@ -4,6 +4,9 @@
 #
 #   setup.sh            about a minute the first time (100 MB of packages), then under a second
 #
+# FARBLOCK_VM_KERNEL=backports, for this script and guest.sh, takes the newest kernel that there is
+# for the release instead of the release's own.
+#
 # Everything lands in FARBLOCK_VM_DIR (default ~/.cache/farblock-vm); remove that folder to start
 # over or to pick up newer packages. Root is needed only when this machine lacks a package, e.g.
 # QEMU. The guest's packages come from the Debian mirror that apt already uses, through a private
@@ -13,8 +16,13 @@ set -Eeuo pipefail
 trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
 
 suite=trixie # the Debian release that the guest is made of: its kernel is the 6.12 series
+case $guest_kernel in
+stable) release=$suite ;;
+backports) release=$suite-backports ;;
+*) die "FARBLOCK_VM_KERNEL is stable or backports, not $guest_kernel." ;;
+esac
 guest_packages=(
-    linux-image-amd64 libc-bin bash busybox-static kmod util-linux iproute2
+    linux-image-amd64 libc-bin bash busybox-static coreutils kmod util-linux iproute2
     nvme-cli fio e2fsprogs jq diffutils nbd-client dmsetup
 )
 # command on this machine : Debian package that has it
@@ -72,7 +80,7 @@ install_packages() {
 # Downloads guest_packages and all they depend on into $vm_dir/packages, ignoring what this machine
 # has installed, and unpacks them into $vm_dir/root. Done once per list of packages.
 unpack_guest_root() {
-    local wanted="$suite ${guest_packages[*]}"
+    local wanted="$release ${guest_packages[*]}"
     [ "$(cat "$vm_dir/root.stamp" 2>/dev/null)" != "$wanted" ] || return 0
     refresh_lists
     local mirror apt=$vm_dir/apt
@@ -85,10 +93,17 @@ unpack_guest_root() {
     mkdir -p "$apt"/{lists,cache/archives}/partial "$vm_dir/root"
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" \
         >"$apt/sources.list"
+    if [ "$release" != "$suite" ]; then
+        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $release main" \
+            >>"$apt/sources.list"
+        printf 'Package: linux-*\nPin: release n=%s\nPin-Priority: 990\n' "$release" \
+            >"$apt/preferences"
+    fi
     : >"$apt/status" # nothing is installed, so every dependency is fetched
     local options=(
         -o Dir::Etc::sourcelist="$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null
         -o Dir::State::lists="$apt/lists" -o Dir::State::status="$apt/status"
+        -o Dir::Etc::preferences="$apt/preferences" -o Dir::Etc::preferencesparts=/dev/null
         -o Dir::Cache="$apt/cache" -o Debug::NoLocking=1 -o APT::Sandbox::User="$(id -un)"
         -o Acquire::Languages=none -o Acquire::Retries=3
     )
@@ -115,8 +130,9 @@ unpack_guest_root() {
 # 0x1f1 setup sectors, 0x248 offset and 0x24c length of the payload, whose last 4 bytes are a size.
 extract_kernel() {
     local file setup_sectors payload_offset payload_length magic unpack
-    file=$(find "$vm_dir/root/boot" -name 'vmlinuz-*' | head -n 1)
-    [ -n "$file" ] || die "the kernel package has no kernel in /boot."
+    # Newer packages have it beside the modules.
+    file=$(find "$vm_dir"/root/{boot,usr/lib/modules} -name 'vmlinuz*' | head -n 1)
+    [ -n "$file" ] || die "the kernel package has no kernel where they used to be."
     setup_sectors=$(od -An -tu1 -j $((0x1f1)) -N 1 "$file")
     read -r payload_offset payload_length < <(od -An -tu4 -j $((0x248)) -N 8 "$file")
     payload_offset=$(((setup_sectors + 1) * 512 + payload_offset))

@@ -135,7 +135,8 @@ impl Commands {
         match self.ring.submit() {
             Ok(_) => {}
             // Tried again with the next one: something is about to complete.
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
             Err(error) => return Err(error),
         }
         for completion in self.ring.completion() {

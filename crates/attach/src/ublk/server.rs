@@ -503,7 +503,9 @@ fn wait_for_the_dead(driver: &mut Driver, info: &Info) -> Result<(), StartError>
     let busy = |error: &Error| {
         let alive = is_alive(info.pid) && info.state == state::LIVE;
         let timeout = if alive { limits::EXIT_TIMEOUT } else { limits::RECOVER_TIMEOUT };
-        is(error, Errno::BUSY) && begun.elapsed() < timeout
+        // Linux 6.12 was seen to refuse, under load, what it did a moment later.
+        let refused = is(error, Errno::INVAL) && begun.elapsed() < limits::EXIT_TIMEOUT;
+        refused || (is(error, Errno::BUSY) && begun.elapsed() < timeout)
     };
     let recover = || driver.start_recovery(info.id);
     wait_for(limits::RECOVER_TIMEOUT, recover, busy).map_err(|error| match error {

@@ -1,0 +1,340 @@
+# Guest job: block devices by ublk, and by the Linux kernel's own NVMe host. The file "targets" lists
+# targets outside, one per line: BLOCK_SIZE PORT NQN. That they are killed and started again is
+# asked for by the line "DO cut"; "DO pause" and "DO continue" are about the first of them.
+# shellcheck shell=bash
+# shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
+. /lib.sh
+
+declare -A ports nqns
+while read -r block port nqn; do
+    ports[$block]=$port
+    nqns[$block]=$nqn
+done <targets
+
+queue() { cat "/sys/block/${1#/dev/}/queue/$2"; }
+hardware_queues() { find "/sys/block/${1#/dev/}/mq" -mindepth 1 -maxdepth 1 | wc -l; }
+size_is() { [ "$(blockdev --getsize64 "$1")" = "$2" ]; }
+
+# verify DEVICE BLOCK_SIZES [OPTION...]: fio writes and verifies.
+verify() {
+    local device=$1 sizes=$2
+    shift 2
+    fio --name=verify --filename="$device" --direct=1 --ioengine=libaio --iodepth=16 \
+        --rw=randwrite --bsrange="$sizes" --size=24m --verify=crc32c --verify_fatal=1 --minimal "$@"
+}
+
+# A file system on a device, used and checked.
+file_system() {
+    local sum
+    check "$1: mkfs.ext4" mkfs.ext4 -q -F "$2"
+    check "$1: mount" mount -o discard "$2" /mnt
+    head -c 20000000 /dev/urandom >/mnt/random
+    sum=$(sha256sum </mnt/random)
+    check "$1: copy" cp /mnt/random /mnt/copy
+    check "$1: delete" rm /mnt/random
+    check "$1: fstrim" fstrim /mnt
+    check "$1: umount" umount /mnt
+    echo 3 >/proc/sys/vm/drop_caches
+    check "$1: e2fsck" e2fsck -fn "$2"
+    check "$1: mount again" mount -o ro "$2" /mnt
+    equal "$1: the file's checksum" "$sum" "$(sha256sum </mnt/copy)"
+    check "$1: umount again" umount /mnt
+}
+
+# start NAME ARGUMENT...: runs ublk_serve; sets device, id, and server to its process.
+start() {
+    local name=$1 try line
+    shift
+    [ -p "$name.in" ] || mkfifo "$name.in"
+    ./ublk_serve "$@" <>"$name.in" >"$name.out" 2>&1 &
+    server=$!
+    for ((try = 0; try < 300; try++)); do
+        first_line "$name.out"
+        [[ ! $line =~ ^ready\ (/dev/ublkb([0-9]+)) ]] || break
+        kill -0 $server 2>/dev/null || break
+        sleep 0.1
+    done
+    device=${BASH_REMATCH[1]:-} id=${BASH_REMATCH[2]:-}
+    [ -b "$device" ] || fail "$name: ublk_serve $*: $(cat "$name.out")"
+    ok "$name: ublk_serve $*"
+}
+
+# tell NAME LINE EXPECTED: says something to a server, which has to answer.
+tell() {
+    local before
+    before=$(wc -l <"$1.out")
+    echo "$2" >"$1.in"
+    eventually "$1: '$2' is answered" answered "$1.out" "$before"
+    said=$(tail -n +$((before + 1)) "$1.out")
+    [[ $said =~ $3 ]] || fail "$1: '$2' is answered by '$said', not '$3'"
+    ok "$1: $said"
+}
+answered() { [ "$(wc -l <"$1")" -gt "$2" ]; }
+
+# stop NAME [force]: stops a server, whose device is gone then.
+stop() {
+    echo "${2:-stop}" >"$1.in"
+    wait $server || fail "$1: it did not stop well: $(cat "$1.out")"
+    [ ! -e "$device" ] || fail "$1: $device is still there"
+    ok "$1: stopped, and $device is gone"
+}
+
+# url BLOCK
+url() { echo "nvme+tcp://10.0.2.2:${ports[$1]}/${nqns[$1]}?ns=1"; }
+
+say "what the kernel lacks, and who may"
+mkdir -p /etc/modprobe.d
+echo "install ublk_drv /bin/false" >/etc/modprobe.d/ublk.conf
+echo "install nvme_tcp /bin/false" >/etc/modprobe.d/nvme.conf
+refused "a device without the module" "modprobe ublk_drv" ./ublk_serve mem:1MiB
+refused "a connection without the module" "modprobe nvme-tcp" ./nvme_attach 10.0.2.2 1 nqn.a 1
+rm /etc/modprobe.d/*.conf
+modprobe ublk_drv
+chmod 755 /root
+refused "a device for anybody" "only root" \
+    setpriv --reuid=1000 --regid=1000 --clear-groups ./ublk_serve mem:1MiB
+refused "large blocks" "at most 4096 bytes" ./ublk_serve mem:1MiB --block 65536
+
+declare -A engines=([512]=uring [4096]=portable)
+for block in 512 4096; do
+    label=remote-$block
+    say "$label, ${engines[$block]}"
+    start $label "$(url $block)" --engine ${engines[$block]}
+    equal "$label: size" 67108864 "$(blockdev --getsize64 "$device")"
+    equal "$label: block size" "$block" "$(queue "$device" logical_block_size)"
+    equal "$label: writable" 0 "$(blockdev --getro "$device")"
+    equal "$label: queues" 2 "$(hardware_queues "$device")"
+    equal "$label: a file has a cache" "write back" "$(queue "$device" write_cache)"
+    equal "$label: FUA" 1 "$(queue "$device" fua)"
+    [ "$(queue "$device" discard_max_bytes)" != 0 ] || fail "$label: no discard"
+    equal "$label: what a file is best written in" 4096 "$(queue "$device" physical_block_size)"
+    check "$label: fio verify" verify "$device" "$block-64k"
+    check "$label: fio verify, large blocks" verify "$device" 1m-4m --iodepth=4
+    check "$label: fio verify, synchronous" verify "$device" 4k-16k --size=2m --sync=dsync
+    check "$label: blkdiscard" blkdiscard -o 1048576 -l 4194304 "$device"
+    check "$label: blkdiscard -z" blkdiscard -z -o 8388608 -l 4194304 "$device"
+    equal "$label: zeroes" "$(head -c 4194304 /dev/zero | sha256sum | cut -d ' ' -f 1)" \
+        "$(sum_of "$device" 8388608 4194304)"
+    file_system "$label" "$device"
+    # What is only in the page cache has to come along.
+    head -c 1048576 /dev/urandom >random
+    cat random >"$device"
+    stop $label
+    start $label "$(url $block)" --queues 1 --depth 1 --id 5
+    equal "$label: the number that was asked for" /dev/ublkb5 "$device"
+    equal "$label: one queue" 1 "$(hardware_queues "$device")"
+    equal "$label: what was written last" "$(sha256sum <random)" \
+        "$(dd if="$device" bs=1M count=1 iflag=direct 2>/dev/null | sha256sum)"
+    check "$label: fio verify, one at a time" verify "$device" "$block-64k" --size=2m
+    refused "the same number again" "choose another number" ./ublk_serve mem:1MiB --id 5
+    stop $label
+done
+
+say "read-only, and without a cache"
+start read-only mem:64MiB --read-only
+equal "read-only" 1 "$(blockdev --getro "$device")"
+equal "memory has no cache" "write through" "$(queue "$device" write_cache)"
+refused "a write" "." dd if=/dev/zero of="$device" bs=4096 count=1 oflag=direct
+check "a read" dd if="$device" of=/dev/null bs=1M count=8 iflag=direct
+stop read-only
+
+say "errors"
+start faulty fault:1,mem:64MiB
+refused "a write that fails" "Input/output error" \
+    dd if=/dev/zero of="$device" bs=4096 count=1 oflag=direct
+refused "a read that fails" "Input/output error" \
+    dd if="$device" of=/dev/null bs=4096 count=1 iflag=direct
+stop faulty
+
+say "another size"
+start sized mem:64MiB --block 4096
+major=$(uname -r | cut -d . -f 1) minor=$(uname -r | cut -d . -f 2)
+if [ $((major * 100 + minor)) -ge 616 ]; then
+    tell sized "resize 33554432" "^resized$"
+    eventually "it is smaller" size_is "$device" 33554432
+    tell sized "resize 67108864" "^resized$"
+    eventually "it is larger" size_is "$device" 67108864
+else
+    tell sized "resize 33554432" "cannot change the size .* Linux 6.16"
+    check "it shows what it did" size_is "$device" 67108864
+fi
+tell sized "resize 33554432" "."
+refused "a read beyond the end" "." \
+    dd if="$device" of=/dev/null bs=4096 skip=16000 count=1 iflag=direct
+check "a read before it" dd if="$device" of=/dev/null bs=4096 skip=8000 count=1 iflag=direct
+stop sized
+
+say "disks in use"
+start used mem:64MiB
+check "mkfs.ext4" mkfs.ext4 -q -F "$device"
+check "mount" mount "$device" /mnt
+tell used stop "refused: $device is in use: $device is mounted at /mnt"
+check "it goes on" dd if=/dev/zero of=/mnt/file bs=1M count=8 conv=fsync
+check "umount" umount /mnt
+exec 7<"$device"
+tell used stop "refused: .* has $device open"
+exec 7<&-
+check "a mapping" dmsetup create above --table "0 1024 linear $device 0"
+tell used stop "refused: .*$device is a part of /dev/dm-0"
+check "no mapping" dmsetup remove above
+check "mount" mount "$device" /mnt
+stop used force
+refused "using what is gone" "." dd if=/dev/zero of=/mnt/file2 bs=1M count=8 conv=fsync
+umount /mnt || fail "what is gone cannot be unmounted"
+
+say "a target that does not answer"
+start slow "$(url 512)"
+echo "DO pause"
+sleep 1
+dd if="$device" of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null &
+reader=$!
+sleep 1
+stop slow force
+if wait $reader; then fail "a read of what is gone succeeded"; fi
+ok "what was under way failed"
+echo "DO continue"
+
+say "a server that is killed under load"
+options=(--identifier test --depth 32)
+start disk "$(url 512)" "${options[@]}"
+disk=$device disk_id=$id disk_server=$server
+start files "$(url 4096)" --identifier files
+files=$device files_id=$id files_server=$server
+check "mkfs.ext4" mkfs.ext4 -q -F "$files"
+check "mount" mount "$files" /mnt
+# load_runs TEXT: neither load has ended.
+load_runs() { kill -0 $load $load2 || fail "the load ended $1: $(cat fio.out fio2.out)"; }
+# At this rate writing takes half a minute, and then it is read back.
+begin_load() {
+    verify "$disk" 4k-4k --size=20m --rate_iops=150 >fio.out 2>&1 &
+    load=$!
+    fio --name=file --filename=/mnt/file --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite \
+        --bsrange=4k-16k --size=24m --rate_iops=100 --verify=crc32c --verify_fatal=1 \
+        --minimal >fio2.out 2>&1 &
+    load2=$!
+    sleep 2
+}
+end_load() {
+    wait $load || fail "on the disk: $(cat fio.out)"
+    wait $load2 || fail "in the file: $(cat fio2.out)"
+    ok "no error and no lost block: $1"
+}
+begin_load
+for round in 1 2 3; do
+    load_runs "before kill $round"
+    kill -9 $disk_server $files_server
+    wait $disk_server $files_server 2>/dev/null || true
+    ok "round $round: killed"
+    if [ $round = 1 ]; then
+        refused "somebody else's disk" "another identifier" \
+            ./ublk_serve "$(url 512)" --identifier other --recover "$disk_id"
+    fi
+    sleep 0.3
+    start disk "$(url 512)" "${options[@]}" --recover "$disk_id"
+    disk_server=$server
+    equal "the same device" "$disk" "$device"
+    start files "$(url 4096)" --identifier files --recover "$files_id"
+    files_server=$server
+    sleep 1
+done
+load_runs "before the last kill was survived"
+refused "a disk that is served" "is served by process $disk_server" \
+    ./ublk_serve "$(url 512)" "${options[@]}" --recover "$disk_id"
+end_load "three kills"
+
+say "targets that are killed under load"
+begin_load
+echo "DO cut"
+sleep 8
+load_runs "before the targets were back"
+end_load "a target's death"
+
+say "a server that leaves, and one that never comes back"
+echo leave >disk.in
+wait $disk_server || fail "it did not leave well: $(cat disk.out)"
+[ -b "$disk" ] || fail "its device went as well"
+start disk "$(url 512)" "${options[@]}" --recover "$disk_id"
+check "another took over" verify "$disk" 4k-64k --size=8m
+server=$server device=$disk
+stop disk
+kill -9 $files_server
+wait $files_server 2>/dev/null || true
+# The kernel may need a moment to know.
+sleep 1
+refused "detaching what is mounted" "is mounted at /mnt" ./ublk_serve --detach "$files_id"
+check "detaching it by force" ./ublk_serve --detach "$files_id" --force
+umount /mnt || fail "what is gone cannot be unmounted"
+[ ! -e "$files" ] || fail "$files is still there"
+refused "detaching what is gone" "no device" ./ublk_serve --detach "$files_id"
+# Everything that was acknowledged is at the target.
+start files "$(url 4096)"
+check "e2fsck repairs what was mounted" e2fsck -fy "$device"
+stop files
+
+say "who is not root"
+chmod 666 /dev/ublk-control
+# What udev does where this is wanted.
+give() { until chown 1000:1000 /dev/ublkc0 2>/dev/null; do sleep 0.1; done; }
+give &
+mkfifo own.in
+chmod 666 own.in
+setpriv --reuid=1000 --regid=1000 --clear-groups \
+    ./ublk_serve mem:64MiB --id 0 <>own.in >own.out 2>&1 &
+server=$! device=/dev/ublkb0
+eventually "it is ready" grep -q "^ready /dev/ublkb0 .*recoverable=false" own.out
+check "its fio verify" verify "$device" 4k-64k --size=8m
+stop own
+chmod 600 /dev/ublk-control
+
+say "the kernel's own NVMe host"
+nvme=(./nvme_attach 10.0.2.2)
+refused "a comma in a name" "nqn cannot be" "${nvme[@]}" 4420 "nqn.a,trsvcid=1" 1
+refused "nobody there" "cannot connect to" "${nvme[@]}" 1 nqn.a 1
+modprobe nvme-tcp
+for block in 512 4096; do
+    nqn=${nqns[$block]}
+    refused "another subsystem" "cannot connect to" "${nvme[@]}" "${ports[$block]}" "$nqn-x" 1
+    options=(--hostnqn nqn.2026-11.org.farblock:guest --nr-io-queues 2 --queue-size 32
+        --hostid 01234567-89ab-cdef-0123-456789abcdef --keep-alive-tmo 5 --reconnect-delay 1
+        --ctrl-loss-tmo 60 --fast-io-fail-tmo 50)
+    [ "$block" = 512 ] || options+=(--hdr-digest --data-digest)
+    answer=$("${nvme[@]}" "${ports[$block]}" "$nqn" 1 "${options[@]}") || fail "$answer"
+    read -r instance device <<<"$answer"
+    [ -b "$device" ] || fail "there is no block device '$device': $answer"
+    ok "$nqn is $device"
+    controller=/sys/class/nvme/nvme$instance
+    equal "reconnect_delay" 1 "$(cat "$controller/reconnect_delay")"
+    equal "ctrl_loss_tmo" 60 "$(cat "$controller/ctrl_loss_tmo")"
+    equal "fast_io_fail_tmo" 50 "$(cat "$controller/fast_io_fail_tmo")"
+    equal "queues" 3 "$(cat "$controller/queue_count")"
+    equal "size" 67108864 "$(blockdev --getsize64 "$device")"
+    equal "block size" "$block" "$(queue "$device" logical_block_size)"
+    refused "the same again" "connected to $nqn at that address already" \
+        "${nvme[@]}" "${ports[$block]}" "$nqn" 1 "${options[@]}"
+    check "fio verify" verify "$device" 4k-64k
+    file_system "nvme" "$device"
+    check "mount" mount "$device" /mnt
+    detach=(./nvme_attach --detach "$instance" "$nqn" 1 "$device")
+    refused "detaching what is mounted" "$device is mounted at /mnt" "${detach[@]}"
+    check "umount" umount /mnt
+    refused "detaching another's" "no connection to nqn.other" \
+        ./nvme_attach --detach "$instance" nqn.other 1 "$device"
+    if [ "$block" = 512 ]; then
+        verify "$device" 4k-4k --size=16m --rate_iops=200 >fio.out 2>&1 &
+        load=$!
+        sleep 2
+        echo "DO cut"
+        sleep 8
+        kill -0 $load || fail "the load ended before the target was back: $(cat fio.out)"
+        wait $load || fail "the load: $(cat fio.out)"
+        ok "no error and no lost block: a target's death"
+    fi
+    check "detach" "${detach[@]}"
+    [ ! -e "$device" ] || fail "$device is still there"
+    refused "detaching it again" "no connection" "${detach[@]}"
+done
+refused "a namespace that is not" "no namespace 7" "${nvme[@]}" "${ports[512]}" "${nqns[512]}" 7
+[ -z "$(ls /sys/class/nvme)" ] || fail "a connection was left: $(ls /sys/class/nvme)"
+
+if dmesg | grep -E 'BUG:|WARNING:|Oops'; then fail "the kernel complained (above)"; fi
+say "done"
