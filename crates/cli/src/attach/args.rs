@@ -28,6 +28,8 @@ pub(crate) enum As {
     Fuse,
     /// A socket for a virtual machine's disk
     VhostUser,
+    /// An iSCSI target on this machine, for its initiators
+    Iscsi,
 }
 
 impl As {

@@ -213,17 +213,17 @@ impl Settings {
 
     /// An option that means nothing for the way that was asked for.
     fn check_way(&self) -> Result<(), String> {
-        use As::{Auto, Fuse, Nbd, Ublk, VhostUser};
+        use As::{Auto, Fuse, Iscsi, Nbd, Ublk, VhostUser};
         let way = self.way;
         for (option, given, ways) in [
             ("socket", self.socket.is_some(), &[Nbd, VhostUser][..]),
-            ("listen", self.listen.is_some(), &[Nbd]),
+            ("listen", self.listen.is_some(), &[Nbd, Iscsi]),
             ("mountpoint", self.mountpoint.is_some(), &[Fuse]),
             ("allow-other", self.allow_other, &[Fuse]),
-            ("serial", self.serial.is_some(), &[VhostUser]),
+            ("serial", self.serial.is_some(), &[VhostUser, Iscsi]),
             ("no-device", self.no_device, &[Auto, Nbd, Fuse]),
             // The kernel's own host has no such option.
-            ("read-only", self.read_only, &[Auto, Ublk, Nbd, Fuse, VhostUser]),
+            ("read-only", self.read_only, &[Auto, Ublk, Nbd, Fuse, VhostUser, Iscsi]),
         ] {
             if given && !ways.contains(&way) {
                 let names: Vec<String> = ways.iter().map(|way| way.name()).collect();

@@ -4,6 +4,7 @@
 //! can outlive its process, `clean_up`; [`start`], [`clean_up`] and [`available`] name them all.
 
 mod fuse;
+mod iscsi;
 mod nbd;
 mod nvme;
 mod ublk;
@@ -118,6 +119,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
         As::Nbd => nbd::start(start),
         As::Fuse => fuse::start(start),
         As::VhostUser => vhost_user::start(start),
+        As::Iscsi => iscsi::start(start),
     }
 }
 
@@ -145,7 +147,7 @@ pub(super) fn clean_up(
         As::Ublk => ublk::clean_up(state, force),
         As::Nbd => nbd::clean_up(state, force),
         As::Fuse => fuse::clean_up(folder, settings, state, force),
-        As::Auto | As::VhostUser => Ok(()),
+        As::Auto | As::VhostUser | As::Iscsi => Ok(()),
     }
 }
 
