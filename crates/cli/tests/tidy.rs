@@ -34,11 +34,8 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[("reactor", "the kernel"), ("capi", "a 
 /// Single files that do. Loop devices are nothing for an event loop, and no crate offers their
 /// calls with a block size and direct I/O; a FUSE library that cannot go on with a mount has the
 /// file under its descriptor exchanged. What Windows says of threads by their names, none does.
-const MAY_BE_UNSAFE_FILES: &[&str] = &[
-    "attach/src/fuse/loop_device/ioctl.rs",
-    "attach/src/fuse/resume.rs",
-    "bench/src/windows.rs",
-];
+const MAY_BE_UNSAFE_FILES: &[&str] =
+    &["attach/src/fuse/loop_device/ioctl.rs", "attach/src/fuse/resume.rs", "bench/src/windows.rs"];
 
 const MAX_FILE_LINES: usize = 800;
 const MAX_COLUMNS: usize = 100;
