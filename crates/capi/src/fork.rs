@@ -1,5 +1,6 @@
 //! Notices that the process was forked: a child has its parent's handles, but not the threads
-//! behind them, and must not touch the event queues that it shares with the parent. Windows has no such thing.
+//! behind them, and must not touch the event queues that it shares with the parent. Windows has
+//! no such thing.
 
 #[cfg(unix)]
 use std::sync::Once;

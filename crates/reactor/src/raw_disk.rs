@@ -37,7 +37,7 @@ fn ask<T: Numbers>(disk: &File, code: u32) -> io::Result<T> {
     let (handle, none, size) = (disk.as_raw_handle(), ptr::null_mut(), size_of::<T>() as u32);
     let output = (&raw mut answer).cast::<c_void>();
     // SAFETY: the answer is `size` writable bytes of plain numbers, and there is no input. A call
-    // that is not done at once is waited for below, so that neither it nor `overlapped` goes before.
+    // that is not done at once is waited for below: neither it nor `overlapped` goes before.
     let started = unsafe {
         DeviceIoControl(handle, code, none, 0, output, size, &mut count, &mut overlapped)
     };

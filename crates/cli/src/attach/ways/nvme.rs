@@ -174,7 +174,7 @@ impl Attached for Nvme {
     }
 
     fn state(&self) -> Value {
-        let one = |it: &Connection| json!({ "instance": it.instance, "nqn": it.nqn, "nsid": it.nsid, "device": it.device });
+        let one = |Connection { instance, nqn, nsid, device }: &Connection| json!({ "instance": instance, "nqn": nqn, "nsid": nsid, "device": device });
         self.connections.iter().map(one).collect()
     }
 
