@@ -126,6 +126,16 @@ fn set_policy(nqn: &str, policy: Policy) -> Result<(), String> {
     Err(format!("the kernel does not show {nqn} in {SUBSYSTEMS}"))
 }
 
+/// What [`connections_in`] reads.
+fn saved(connection: &Connection) -> Value {
+    json!({
+        "instance": connection.instance,
+        "nqn": connection.nqn,
+        "nsid": connection.nsid,
+        "device": connection.device,
+    })
+}
+
 /// The connections that a state is about, as far as they are still there.
 fn connections_in(state: &Value) -> Vec<Connection> {
     let one = |entry: &Value| {
@@ -174,8 +184,7 @@ impl Attached for Nvme {
     }
 
     fn state(&self) -> Value {
-        let one = |Connection { instance, nqn, nsid, device }: &Connection| json!({ "instance": instance, "nqn": nqn, "nsid": nsid, "device": device });
-        self.connections.iter().map(one).collect()
+        self.connections.iter().map(saved).collect()
     }
 
     fn users(&self) -> Vec<String> {
