@@ -279,5 +279,7 @@ fn an_idle_loop_uses_no_processor(mut event_loop: Loop) {
     let idle = Duration::from_millis(500);
     assert!(event_loop.next_within(idle).is_none());
     let used = processor_time().unwrap() - before;
-    assert!(used < idle / 50, "{used:?} used in {idle:?}");
+    // Wine, which shows Linux's files, takes some of it for the wakes before.
+    let share = if cfg!(windows) { 20 } else { 50 };
+    assert!(used < idle / share, "{used:?} used in {idle:?}");
 }
