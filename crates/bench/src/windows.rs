@@ -46,8 +46,9 @@ impl CpuSource for OtherProcess {
 #[derive(Debug)]
 pub struct ThreadGroup {
     prefixes: Vec<String>,
-    /// By their numbers, which are not given to others while the handles are open.
-    members: Mutex<HashMap<u32, OwnedHandle>>,
+    /// By their numbers, which are not given to others while the handles are open; with the most
+    /// that they were seen to have used, since Wine forgets that of a thread that has ended.
+    members: Mutex<HashMap<u32, (OwnedHandle, Duration)>>,
 }
 
 impl ThreadGroup {
@@ -72,10 +73,15 @@ impl CpuSource for ThreadGroup {
                 && let Ok(thread) = open_thread(number)
                 && self.is_member(&thread)
             {
-                members.insert(number, thread);
+                members.insert(number, (thread, Duration::ZERO));
             }
         }
-        members.values().map(|thread| times(thread, GetThreadTimes).unwrap_or_default()).sum()
+        let mut total = Duration::ZERO;
+        for (thread, used) in members.values_mut() {
+            *used = times(thread, GetThreadTimes).unwrap_or_default().max(*used);
+            total += *used;
+        }
+        total
     }
 }
 
