@@ -59,7 +59,10 @@ ok() {
 serve() {
     local side=$1 said=$scratch/said.$RANDOM line
     shift
-    "run_$side" serve --listen 127.0.0.1:0 --json "$@" >"$said" 2>"$said.err" </dev/null &
+    # Not through the function: its shell would be stopped in the program's stead.
+    local program=("$farblock")
+    [ "$side" = linux ] || program=(wine "$exe")
+    "${program[@]}" serve --listen 127.0.0.1:0 --json "$@" >"$said" 2>"$said.err" </dev/null &
     servers+=($!)
     for _ in $(seq 200); do
         line=$(grep -m 1 '^{' "$said" || true)
