@@ -20,7 +20,7 @@ pub(crate) enum As {
     Auto,
     /// The kernel's own host connects, and nothing of farblock's is in the way
     Nvme,
-    /// A block device of the kernel's ublk driver (Linux 6.0)
+    /// A block device of the kernel's ublk driver (Linux 6.5)
     Ublk,
     /// A block device of the kernel's NBD client, or an NBD server for programs
     Nbd,

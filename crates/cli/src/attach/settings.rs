@@ -357,7 +357,7 @@ mod tests {
             ("urls = ['x']", &["a.toml:1: urls", "nvme+tcp://"][..]),
             ("urls = 1", &["a.toml:1: urls", "list"]),
             ("\ndelay = 1", &["a.toml:2: ", "unknown field `delay`", "reconnect-delay"]),
-            ("as = 'iscsi'", &["a.toml:1: as", "iscsi", "vhost-user"]),
+            ("as = 'scsi'", &["a.toml:1: as", "iscsi", "vhost-user"]),
             ("iopolicy = 'fastest'", &["iopolicy", "round-robin"]),
             ("keep-alive = 'soon'", &["keep-alive", "500ms"]),
             ("keep-alive = true", &["keep-alive", "500ms"]),

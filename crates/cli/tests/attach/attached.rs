@@ -176,6 +176,13 @@ pub(crate) struct Load(Option<Child>);
 
 const SECONDS: &str = "120";
 
+fn catches_sigint(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("a mask");
+    let mask = u64::from_str_radix(caught.trim(), 16).expect("a number");
+    mask & 1 << (2 - 1) != 0
+}
+
 impl Load {
     pub(crate) fn start(file: &str, args: &[&str]) -> Load {
         let mut command = Command::new("fio");
@@ -188,7 +195,10 @@ impl Load {
             .args(args)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        Load(Some(command.spawn().expect("fio is installed")))
+        let child = command.spawn().expect("fio is installed");
+        // Before, it would not end well on SIGINT.
+        until("fio takes signals", || catches_sigint(child.id()));
+        Load(Some(child))
     }
 
     pub(crate) fn is_running(&mut self) -> bool {

@@ -6,6 +6,7 @@
 mod attached;
 mod bad_input;
 mod fuse;
+mod iscsi;
 mod nbd;
 mod paths;
 mod service;

@@ -1,0 +1,57 @@
+//! iSCSI: a target that other people's initiators use, and its successor.
+
+use crate::attached::{Attachments, Target, run};
+use crate::support::{noise, until};
+use std::fs;
+use std::process::{Command, Stdio};
+
+const DISK_BYTES: u64 = 16 << 20;
+
+#[test]
+fn initiators_use_it_and_find_its_successor() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let url = attachments.attach(&[
+        &target.url(),
+        "--as",
+        "iscsi",
+        "--listen",
+        "127.0.0.1:0",
+        "--name",
+        "box",
+    ]);
+    assert!(url.starts_with("iscsi://127.0.0.1:") && url.contains(":box"), "{url}");
+    let capacity = run("iscsi-readcapacity16", &[&url]);
+    assert!(capacity.contains(&format!("Total size:{DISK_BYTES}")), "{capacity}");
+    let input = attachments.scratch.file("input", &noise(9, DISK_BYTES as usize));
+    run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", &input, &url]);
+
+    // It listens at the same address, with the same disk behind it.
+    let killed = attachments.kill_server("box");
+    attachments.wait_for_successor("box", killed);
+    let output = attachments.scratch.text("output");
+    run("qemu-img", &["convert", "-f", "raw", "-O", "raw", &url, &output]);
+    assert!(fs::read(&output).expect("a file") == fs::read(&input).expect("a file"), "other data");
+    attachments.detach("box");
+    target.server.stop();
+}
+
+/// Who is logged in uses it.
+#[test]
+fn it_is_not_detached_from_an_initiator() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let url = attachments.attach(&[&target.url(), "--as", "iscsi", "--listen", "127.0.0.1:0"]);
+    let mut initiator = Command::new("qemu-io")
+        .args(["-f", "raw", &url])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("qemu-io runs");
+    until("it is logged in", || !attachments.status("fb0")["users"][0].is_null());
+    attachments.run(["detach", "fb0"]).fails_in_a_line(1, &["in use", "initiator", "--force"]);
+    drop(initiator.stdin.take());
+    initiator.wait().expect("it ends");
+    until("it is detached", || attachments.run(["detach", "fb0"]).code == Some(0));
+    target.server.stop();
+}
