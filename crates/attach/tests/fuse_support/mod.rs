@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Output};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 pub const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Portable];
@@ -45,7 +46,12 @@ impl Served {
 
     /// Nobody uses it any more.
     pub fn stop(mut self) {
-        self.server.stop(false).expect("it stops");
+        // Another test's child has what this process has until it runs a program.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while let Err(error) = self.server.stop(false) {
+            assert!(Instant::now() < deadline, "it does not stop: {error}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         assert!(!mounted(self.folder.path()), "it is still mounted");
     }
 }

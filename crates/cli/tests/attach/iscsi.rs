@@ -18,21 +18,21 @@ fn initiators_use_it_and_find_its_successor() {
         "--listen",
         "127.0.0.1:0",
         "--name",
-        "box",
+        "a_Box",
     ]);
-    assert!(url.starts_with("iscsi://127.0.0.1:") && url.contains(":box"), "{url}");
+    assert!(url.starts_with("iscsi://127.0.0.1:") && url.contains(":a-box"), "{url}");
     let capacity = run("iscsi-readcapacity16", &[&url]);
     assert!(capacity.contains(&format!("Total size:{DISK_BYTES}")), "{capacity}");
     let input = attachments.scratch.file("input", &noise(9, DISK_BYTES as usize));
     run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", &input, &url]);
 
     // It listens at the same address, with the same disk behind it.
-    let killed = attachments.kill_server("box");
-    attachments.wait_for_successor("box", killed);
+    let killed = attachments.kill_server("a_Box");
+    attachments.wait_for_successor("a_Box", killed);
     let output = attachments.scratch.text("output");
     run("qemu-img", &["convert", "-f", "raw", "-O", "raw", &url, &output]);
     assert!(fs::read(&output).expect("a file") == fs::read(&input).expect("a file"), "other data");
-    attachments.detach("box");
+    attachments.detach("a_Box");
     target.server.stop();
 }
 

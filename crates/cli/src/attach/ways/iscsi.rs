@@ -24,7 +24,9 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
         .and_then(|predecessor| predecessor.state["address"].as_str()?.parse::<SocketAddr>().ok());
     let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
     let listen = before.or(settings.listen).unwrap_or(usual);
-    let mut config = Config::new(listen, &format!("{NAME}{}", start.name.to_lowercase()));
+    // Names of units know neither capitals nor underscores (RFC 7143, 4.2.7).
+    let unit = start.name.to_lowercase().replace('_', "-");
+    let mut config = Config::new(listen, &format!("{NAME}{unit}"));
     config.engine = settings.engine();
     config.read_only = settings.read_only;
     if let Some(serial) = &settings.serial {
