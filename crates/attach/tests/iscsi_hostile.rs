@@ -1,6 +1,5 @@
 //! Initiators that do not keep to the protocol: they get its answer or are closed, and a session
 //! beside them notices nothing.
-#![cfg(target_os = "linux")]
 
 mod iscsi_support;
 
@@ -12,7 +11,7 @@ const PROTOCOL_ERROR: u8 = 4;
 
 #[test]
 fn nonsense_before_a_login() {
-    for engine in ENGINES {
+    for &engine in ENGINES {
         let server = serve(engine, disk("mem:1MiB", 512));
         let mut good = Client::new(&server, &Wishes::default());
         for first in [[0xff; 48], [0; 48], header(0x01, 0x80), header(0x05, 0x80)] {
@@ -146,7 +145,7 @@ const FAULTS: &[Fault] = &[
 
 #[test]
 fn sessions_that_go_wrong() {
-    for engine in ENGINES {
+    for &engine in ENGINES {
         let server = serve(engine, disk("mem:1MiB", 512));
         let mut good = Client::new(&server, &Wishes::default());
         for (what, fault, reason) in FAULTS {
@@ -261,7 +260,7 @@ fn an_initiator_that_reads_nothing() {
 /// Sessions whose PDUs are changed at random.
 #[test]
 fn random_changes() {
-    for engine in ENGINES {
+    for &engine in ENGINES {
         let server = serve(engine, disk("mem:1MiB", 512));
         let mut good = Client::new(&server, &Wishes::default());
         let mut random = Random(41);

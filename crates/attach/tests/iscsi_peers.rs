@@ -1,5 +1,5 @@
 //! The iSCSI target and real initiators: libiscsi's tests and QEMU. `interop/packages.sh` installs
-//! them.
+//! them, on Linux only.
 #![cfg(target_os = "linux")]
 
 mod iscsi_support;
@@ -25,7 +25,7 @@ fn succeed(program: &str, arguments: &[&str]) -> String {
 
 #[test]
 fn libiscsi_sees_the_disk() {
-    for engine in ENGINES {
+    for &engine in ENGINES {
         let server = serve(engine, disk("mem:32MiB", 4096));
         let portal = format!("iscsi://{}", server.address());
         let listed = succeed("iscsi-ls", &["-s", &portal]);
@@ -56,7 +56,7 @@ fn failures(server: &farblock_attach::iscsi::Server) -> Vec<String> {
 /// DATA, RESERVE (6), SANITIZE, removable media.
 #[test]
 fn the_tests_of_libiscsi() {
-    for engine in ENGINES {
+    for &engine in ENGINES {
         let server = serve(engine, disk("mem:256MiB", 512));
         assert_eq!(failures(&server), Vec::<String>::new());
         server.stop(true).expect("it stops");
@@ -69,7 +69,7 @@ fn the_tests_of_libiscsi() {
 
 #[test]
 fn qemu_copies_and_compares() {
-    for engine in ENGINES {
+    for &engine in ENGINES {
         let folder = tempfile::tempdir().expect("a folder");
         let image = folder.path().join("random");
         std::fs::write(&image, Random(5).bytes(32 << 20)).expect("a file");

@@ -1,5 +1,4 @@
 //! What it is all for: a disk that is somewhere else, through a real target and a real host.
-#![cfg(target_os = "linux")]
 
 mod iscsi_support;
 
@@ -33,7 +32,7 @@ fn remote(engine: EngineKind) -> (Target, Controller) {
 
 #[test]
 fn all_of_a_remote_disk() {
-    for engine in ENGINES {
+    for &engine in ENGINES {
         let (target, controller) = remote(engine);
         let server = serve(engine, Arc::new(controller.namespace(1).expect("it is shared")));
         let fast = Wishes { initial_r2t: false, max_r2t: 8, ..Wishes::default() };
@@ -67,7 +66,7 @@ fn all_of_a_remote_disk() {
 /// The other end goes away in the middle of it all: it is not ready, and the target goes on.
 #[test]
 fn the_remote_disk_is_lost() {
-    for engine in ENGINES {
+    for &engine in ENGINES {
         let (target, controller) = remote(engine);
         let server = serve(engine, Arc::new(controller.namespace(1).expect("it is shared")));
         let wishes = Wishes { receive_bytes: 262_144, ..Wishes::default() };

@@ -32,6 +32,7 @@ pub(crate) enum As {
     Iscsi,
 }
 
+#[cfg(target_os = "linux")]
 impl As {
     /// As the command line has it.
     pub(crate) fn name(self) -> String {
