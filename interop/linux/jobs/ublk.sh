@@ -331,6 +331,8 @@ setpriv --reuid=1000 --regid=1000 --clear-groups \
     ./ublk_serve mem:64MiB --id 0 <>own.in >own.out 2>&1 &
 server=$! device=/dev/ublkb0
 until_true "it is ready" grep -q "^ready /dev/ublkb0 .*recoverable=false" own.out
+# To stop it, it has to see that nobody else has it.
+chown 1000:1000 "$device"
 check "its fio verify" verify "$device" 4k-64k --size=2m
 stop own
 chmod 600 /dev/ublk-control
