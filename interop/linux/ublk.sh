@@ -71,8 +71,9 @@ for program in ublk_serve nvme_attach; do
 done
 strip -o "$work/share/farblock" "$farblock"
 guest_log=$work/guest.log
+: >"$guest_log"
 SHARE=$work/share CONSOLE=$work/console TIMEOUT=1200 "$linux_dir/guest.sh" \
-    "$linux_dir/jobs/ublk.sh" "$work/targets" >"$guest_log" 2>&1 &
+    "$linux_dir/jobs/ublk.sh" "$work/targets" >>"$guest_log" 2>&1 &
 guest=$!
 tail -n +1 -f "$guest_log" --pid=$guest &
 
