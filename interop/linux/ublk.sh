@@ -64,22 +64,27 @@ for block in 512 4096; do
     echo "$block ${address#*:} $nqn-$block" >>"$work/targets"
 done
 
-# Without debugging information, which only takes time to copy.
-for program in ublk_serve nvme_attach; do strip -o "$work/$program" "$programs/$program"; done
+# Without debugging information, and shared, since what a job is given along is copied slowly.
+mkdir "$work/share"
+for program in ublk_serve nvme_attach; do
+    strip -o "$work/share/$program" "$programs/$program"
+done
+strip -o "$work/share/farblock" "$farblock"
 guest_log=$work/guest.log
-CONSOLE=$work/console TIMEOUT=900 "$linux_dir/guest.sh" "$linux_dir/jobs/ublk.sh" "$work/targets" \
-    "$work/ublk_serve" "$work/nvme_attach" >"$guest_log" 2>&1 &
+: >"$guest_log"
+SHARE=$work/share CONSOLE=$work/console TIMEOUT=1200 "$linux_dir/guest.sh" \
+    "$linux_dir/jobs/ublk.sh" "$work/targets" >>"$guest_log" 2>&1 &
 guest=$!
 tail -n +1 -f "$guest_log" --pid=$guest &
 
-# Both targets die and are back after three seconds.
+# Both targets die and are back after five seconds.
 cut() {
     local block
     for block in 512 4096; do
         kill -9 "${targets[$block]}"
         wait "${targets[$block]}" 2>/dev/null || true
     done
-    sleep 3
+    sleep 5
     for block in 512 4096; do target $block "${addresses[$block]}"; done
     echo "ublk.sh: the targets were killed and are back"
 }

@@ -498,21 +498,28 @@ fn check_device(
 }
 
 /// Waits until the kernel knows that a device's server is dead, and takes its place.
+///
+/// The driver says EBUSY while the dead process still has its file, or while its requests are still
+/// being collected (the device is not yet quiesced); both end by themselves. Linux 6.12 and others
+/// say EINVAL when no queue is served, which of a quiesced device means that this very step was
+/// carried out already, for a successor that died before it served. There is nothing left to do
+/// then. (Who is about to serve it has its file open, which only one can.)
 fn wait_for_the_dead(driver: &mut Driver, info: &Info) -> Result<(), StartError> {
     let begun = Instant::now();
     let busy = |error: &Error| {
         let alive = is_alive(info.pid) && info.state == state::LIVE;
         let timeout = if alive { limits::EXIT_TIMEOUT } else { limits::RECOVER_TIMEOUT };
-        // Linux 6.12 was seen to refuse, under load, what it did a moment later.
-        let refused = is(error, Errno::INVAL) && begun.elapsed() < limits::EXIT_TIMEOUT;
-        refused || (is(error, Errno::BUSY) && begun.elapsed() < timeout)
+        is(error, Errno::BUSY) && begun.elapsed() < timeout
     };
-    let recover = || driver.start_recovery(info.id);
-    wait_for(limits::RECOVER_TIMEOUT, recover, busy).map_err(|error| match error {
-        error if is(&error, Errno::BUSY) => StartError::Served(info.id, info.pid),
-        error if is(&error, Errno::INVAL) => StartError::NotRecoverable(info.id),
-        error => error.into(),
-    })
+    let recovered = wait_for(limits::RECOVER_TIMEOUT, || driver.start_recovery(info.id), busy);
+    match recovered {
+        Err(error) if is(&error, Errno::BUSY) => Err(StartError::Served(info.id, info.pid)),
+        Err(error) if is(&error, Errno::INVAL) => match driver.info(info.id)?.state {
+            state::QUIESCED => Ok(()),
+            _ => Err(StartError::NotRecoverable(info.id)),
+        },
+        other => Ok(other?),
+    }
 }
 
 fn is(error: &Error, errno: Errno) -> bool {

@@ -57,6 +57,7 @@ pub(super) mod feature {
 /// `UBLK_S_DEV_…`
 pub(super) mod state {
     pub(crate) const LIVE: u16 = 1;
+    pub(crate) const QUIESCED: u16 = 2;
 }
 
 /// `UBLK_IO_OP_…`, the low byte of a descriptor's first word.
