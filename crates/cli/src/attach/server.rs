@@ -267,10 +267,7 @@ impl Shared {
     pub(super) fn detach(&self, force: bool) -> Result<(), StopError> {
         let mut slot = self.lock();
         let Some(attached) = slot.as_mut() else { return Ok(()) };
-        let users = attached.users();
-        if !force && !users.is_empty() {
-            return Err(StopError::InUse(users));
-        }
+        StopError::if_used(attached.users(), force)?;
         // Before, as long as it can still be refused.
         self.flush(force)?;
         attached.stop(force)?;

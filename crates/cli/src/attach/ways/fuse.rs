@@ -150,10 +150,7 @@ impl Attached for Fuse {
     }
 
     fn stop(&mut self, force: bool) -> Result<(), StopError> {
-        let users = self.users();
-        if !force && !users.is_empty() {
-            return Err(StopError::InUse(users));
-        }
+        StopError::if_used(self.users(), force)?;
         if let Some(device) = &self.device {
             // Somebody may have detached it, and another one have it.
             let file = loop_device::backing_file(device);
@@ -195,8 +192,6 @@ pub(super) fn clean_up(
         loop_device::backing_file(device).is_some_and(|file| file.starts_with(&path))
     };
     let users = device.filter(is_ours).map(|device| users_of(&device)).unwrap_or_default();
-    if !force && !users.is_empty() {
-        return Err(StopError::InUse(users));
-    }
+    StopError::if_used(users, force)?;
     fuse::clean_up(&path).map_err(|error| StopError::Failed(sentence(error)))
 }

@@ -60,10 +60,7 @@ impl Attached for Iscsi {
     }
 
     fn stop(&mut self, force: bool) -> Result<(), StopError> {
-        let users = self.users();
-        if !force && !users.is_empty() {
-            return Err(StopError::InUse(users));
-        }
+        StopError::if_used(self.users(), force)?;
         if let Some(server) = self.server.take()
             && let Err(error) = server.stop(true)
         {

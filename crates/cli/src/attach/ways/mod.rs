@@ -107,6 +107,16 @@ pub(super) enum StopError {
     Failed(String),
 }
 
+impl StopError {
+    /// Refuses, if there are users and nothing is forced.
+    pub(super) fn if_used(users: Vec<String>, force: bool) -> Result<(), StopError> {
+        match users.is_empty() || force {
+            true => Ok(()),
+            false => Err(StopError::InUse(users)),
+        }
+    }
+}
+
 /// Offers the disk.
 pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     if start.predecessor.is_some() && start.settings.way != As::Nvme {

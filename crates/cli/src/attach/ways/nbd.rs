@@ -125,10 +125,7 @@ impl Attached for Nbd {
     }
 
     fn stop(&mut self, force: bool) -> Result<(), StopError> {
-        let users = self.users();
-        if !force && !users.is_empty() {
-            return Err(StopError::InUse(users));
-        }
+        StopError::if_used(self.users(), force)?;
         if let Some(device) = self.device {
             let ended = kernel::disconnect(device);
             ended.map_err(|error| StopError::Failed(sentence(error)))?;
@@ -146,9 +143,6 @@ impl Attached for Nbd {
 /// Ends a device that nobody serves any more.
 pub(super) fn clean_up(state: &Value, force: bool) -> Result<(), StopError> {
     let Some(device) = device_in(state) else { return Ok(()) };
-    let users = users_of(&device.path());
-    if !force && !users.is_empty() {
-        return Err(StopError::InUse(users));
-    }
+    StopError::if_used(users_of(&device.path()), force)?;
     kernel::disconnect(device).map_err(|error| StopError::Failed(sentence(error)))
 }
