@@ -1,24 +1,52 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the tests need; says nothing and does nothing when they are there.
+# Installs the Debian packages that the tests need, and has FUSE for everybody; says nothing and does
+# nothing when it is so.
 set -euo pipefail
 
 needed=(gcc libc6-dev shellcheck jq e2fsprogs mount util-linux procps qemu-utils qemu-block-extra libiscsi-bin libnbd-bin fio fuse3
     g++ make pkg-config dpkg-dev zlib1g-dev python3 python3-venv systemd)
-missing=()
-for package in "${needed[@]}"; do
-    dpkg-query --show --showformat='${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' ||
-        missing+=("$package")
-done
-[ ${#missing[@]} -gt 0 ] || exit 0
 
-if ! command -v apt-get >/dev/null; then
-    echo "packages.sh: install these with your package manager, then try again: ${missing[*]}" >&2
+die() {
+    echo "packages.sh: $*" >&2
     exit 1
-fi
-if [ "$(id -u)" != 0 ]; then
-    echo "packages.sh: as root, run: apt-get install ${missing[*]}" >&2
-    exit 1
-fi
-echo "installing ${missing[*]}"
-apt-get update -qq
-DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+look() {
+    local package
+    missing=()
+    for package in "${needed[@]}"; do
+        dpkg-query --show --showformat='${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' ||
+            missing+=("$package")
+    done
+}
+
+install() {
+    [ "$(id -u)" = 0 ] || die "as root, run: apt-get install ${missing[*]}"
+    echo "installing ${missing[*]}"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+packages() {
+    look
+    [ ${#missing[@]} -gt 0 ] || return 0
+    command -v apt-get >/dev/null ||
+        die "install these with your package manager, then try again: ${missing[*]}"
+    install
+    # qemu-block-extra removes a qemu-utils of another version, as one from the backports is.
+    look
+    [ ${#missing[@]} = 0 ] || install
+    look
+    [ ${#missing[@]} = 0 ] || die "these cannot be installed together with the others: ${missing[*]}"
+}
+
+# Everybody may open it, as udev's rule says. A machine that runs no udev has it for root alone.
+fuse() {
+    local mode
+    mode=$(stat --format=%a /dev/fuse) || die "there is no /dev/fuse: load the kernel's module 'fuse'."
+    [ "$mode" != 666 ] || return 0
+    chmod 666 /dev/fuse 2>/dev/null || die "as root, run: chmod 666 /dev/fuse"
+}
+
+packages
+fuse
