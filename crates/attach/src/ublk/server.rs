@@ -192,6 +192,8 @@ impl From<Error> for StartError {
 pub enum StopError {
     /// Somebody uses the disk: these, as far as can be seen. All is as before.
     InUse(PathBuf, Vec<User>),
+    /// We may not open the device, so it cannot be seen whether somebody uses it. All is as before.
+    NotAllowed(PathBuf),
     /// What was written to the device is not in the namespace yet, and cannot be brought there. All
     /// is as before.
     Flush(PathBuf, io::Error),
@@ -206,6 +208,10 @@ impl fmt::Display for StopError {
         match self {
             StopError::InUse(path, users) => {
                 write!(f, "{} is in use: {}", path.display(), Listed(users))
+            }
+            StopError::NotAllowed(path) => {
+                write!(f, "{} may not be opened to see who uses it", path.display())?;
+                f.write_str(": detach it as root, or by force")
             }
             StopError::Flush(path, error) => {
                 write!(f, "what was written to {} is not safe yet: {error}", path.display())
@@ -299,23 +305,32 @@ impl Server {
         let node = open_node(info.id)?;
         let path = driver::path(info.id);
         let mut server = Server { disk, info, path, workers: Vec::new(), engine };
-        for queue in 0..info.queues {
-            let started = node
-                .try_clone()
-                .map_err(StartError::System)
-                .and_then(|node| start_worker(queue, info, node, engine, Arc::clone(&server.disk)));
-            match started {
-                Ok((worker, engine)) => {
-                    server.workers.push(worker);
-                    server.engine = engine;
-                }
-                Err(error) => {
-                    server.end_workers(Order::Leave).ok();
-                    return Err(error);
-                }
-            }
+        let served = server.start_workers(&node);
+        if served.is_err() {
+            server.end_workers(Order::Leave).ok();
         }
-        Ok(server)
+        served.map(|()| server)
+    }
+
+    /// Nothing is asked of the kernel before every worker can: a server that dies when only some
+    /// have asked leaves a device that Linux 6.12 may fall over when it is recovered.
+    fn start_workers(&mut self, node: &File) -> Result<(), StartError> {
+        for queue in 0..self.info.queues {
+            let node = node.try_clone().map_err(StartError::System)?;
+            let disk = Arc::clone(&self.disk);
+            let (worker, engine) = start_worker(queue, self.info, node, self.engine, disk)?;
+            self.workers.push(worker);
+            self.engine = engine;
+        }
+        for worker in &self.workers {
+            // If it has ended, that is seen below.
+            let _ = worker.begin.send(());
+        }
+        for worker in &self.workers {
+            let ended = |_| io::Error::other("a thread ended at once");
+            worker.begun.recv().map_err(ended).flatten().map_err(StartError::System)?;
+        }
+        Ok(())
     }
 
     /// The block device.
@@ -419,7 +434,7 @@ impl Server {
 
     fn end_workers(&mut self, order: Order) -> io::Result<()> {
         self.workers.iter().for_each(|worker| worker.mailbox.post(order));
-        self.workers.drain(..).map(|worker| join(worker.thread)).fold(Ok(()), io::Result::and)
+        self.workers.drain(..).map(Started::join).fold(Ok(()), io::Result::and)
     }
 }
 
@@ -466,6 +481,7 @@ fn claim(path: &Path) -> Result<Option<OwnedFd>, StopError> {
     match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(device) => Ok(Some(device)),
         Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => Ok(None),
+        Err(Errno::ACCESS | Errno::PERM) => Err(StopError::NotAllowed(path.to_path_buf())),
         Err(_) => Err(in_use()),
     }
 }
@@ -533,14 +549,21 @@ fn is_alive(pid: i32) -> bool {
     state.is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
 }
 
-fn join(thread: JoinHandle<io::Result<()>>) -> io::Result<()> {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
 /// A worker's thread, and how to tell it something.
 struct Started {
     thread: JoinHandle<io::Result<()>>,
     mailbox: Mailbox,
+    /// Has it ask for requests; dropped before that, it ends.
+    begin: Sender<()>,
+    /// Whether it could.
+    begun: Receiver<io::Result<()>>,
+}
+
+impl Started {
+    fn join(self) -> io::Result<()> {
+        drop(self.begin);
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
 }
 
 type Ready = Result<(Waker, EngineKind), StartError>;
@@ -554,6 +577,8 @@ fn start_worker(
 ) -> Result<(Started, EngineKind), StartError> {
     let (ready, is_ready) = mpsc::channel::<Ready>();
     let (sender, orders) = mpsc::channel();
+    let (begin, told) = mpsc::channel();
+    let (asked, begun) = mpsc::channel();
     let run = move || {
         // This thread works for the kernel when that writes its memory back, and must not wait
         // for that in turn. Only root may say so.
@@ -561,7 +586,15 @@ fn start_worker(
             tracing::debug!("this thread may wait for memory: {error}");
         }
         match make_worker(queue, &info, node, engine, disk, orders, &ready) {
-            Ok(worker) => worker.run(),
+            Ok(mut worker) => {
+                if told.recv().is_err() {
+                    return Ok(());
+                }
+                let result = worker.ask();
+                let failed = result.is_err();
+                let _ = asked.send(result);
+                if failed { Ok(()) } else { worker.run() }
+            }
             Err(error) => {
                 let _ = ready.send(Err(error));
                 Ok(())
@@ -572,7 +605,8 @@ fn start_worker(
     let thread = thread::Builder::new().name(name).spawn(run).map_err(StartError::System)?;
     let died = |_| StartError::System(io::Error::other("a thread ended at once"));
     let (waker, engine) = is_ready.recv().map_err(died)??;
-    Ok((Started { thread, mailbox: Mailbox::new(sender, waker) }, engine))
+    let mailbox = Mailbox::new(sender, waker);
+    Ok((Started { thread, mailbox, begin, begun }, engine))
 }
 
 fn make_worker(
@@ -606,8 +640,7 @@ fn make_worker(
         orders,
         depth,
         request_bytes,
-    })
-    .map_err(StartError::System)?;
+    });
     let _ = ready.send(Ok((waker, engine)));
     Ok(worker)
 }

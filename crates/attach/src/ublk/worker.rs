@@ -160,22 +160,10 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Asks the kernel for requests by every tag.
-    ///
-    /// # Errors
-    /// If it has none for us.
-    pub(super) fn new(parts: Parts) -> io::Result<Worker> {
-        let Parts { reactor, mail, requests, queue, queue_task, mut commands, .. } = parts;
+    pub(super) fn new(parts: Parts) -> Worker {
+        let Parts { reactor, mail, requests, queue, queue_task, commands, .. } = parts;
         let Parts { disk, orders, depth, request_bytes, .. } = parts;
-        for tag in 0..depth {
-            commands.fetch(tag, Buffer::new(request_bytes as usize));
-        }
-        let mut done = Vec::new();
-        commands.enter(&mut done)?;
-        if let Some(failed) = done.into_iter().find_map(|done| done.request.err()) {
-            return Err(failed);
-        }
-        Ok(Worker {
+        Worker {
             queue: Some(queue),
             queue_task,
             mail,
@@ -192,7 +180,20 @@ impl Worker {
             dirty: false,
             deadline: None,
             leaving: false,
-        })
+        }
+    }
+
+    /// Asks the kernel for requests by every tag.
+    ///
+    /// # Errors
+    /// If it has none for us.
+    pub(super) fn ask(&mut self) -> io::Result<()> {
+        for (tag, _) in (0..).zip(&self.slots) {
+            self.commands.fetch(tag, Buffer::new(self.request_bytes as usize));
+        }
+        let mut done = Vec::new();
+        self.commands.enter(&mut done)?;
+        done.into_iter().find_map(|done| done.request.err()).map_or(Ok(()), Err)
     }
 
     /// Runs until the device has stopped, or it is told to leave.
