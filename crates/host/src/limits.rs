@@ -83,6 +83,10 @@ pub const FINISH_PAUSE_MAX: Duration = Duration::from_millis(20);
 /// How often the access state of a path that cannot be used is read, besides when it changes.
 pub const ACCESS_PERIOD: Duration = Duration::from_millis(500);
 
+/// How long what a dead process has sent may take to be carried out by a controller that cannot be
+/// ended: it is in the memory of sockets and of the target, and its connections are closed.
+pub const INHERITED_QUIESCE: Duration = Duration::from_secs(1);
+
 /// The keep alive timeout that is reckoned with if none was asked for.
 pub const KEEP_ALIVE_UNKNOWN: Duration = Duration::from_secs(5);
 

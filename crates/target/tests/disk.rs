@@ -6,15 +6,17 @@ mod rig;
 use farblock_backends::mem::Mem;
 use farblock_block::conformance::Suite;
 use farblock_block::{BlockError, Geometry, Namespace, Queue};
-use farblock_host::disk::{DiskOptions, DiskState, PathState, Policy};
-use farblock_host::{Disk, HostId, Options};
+use farblock_host::disk::{
+    ControllerLife, CrossControllerReset, DiskOptions, DiskState, PathState, Policy,
+};
+use farblock_host::{Disk, HostId, Options, limits};
 use farblock_reactor::{EngineKind, Reactor, TaskId};
 use farblock_target::Target;
 use rig::gate::Gate;
 use rig::proxy::Proxy;
 use rig::*;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 fn mem() -> Arc<Mem> {
@@ -150,6 +152,70 @@ fn what_arrives_late_is_not_done() {
     proxy.up();
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(user.value(0), 3, "the first attempt was carried out late");
+}
+
+/// The same when the process that sent it has died, and another one takes its place: by what the
+/// first one had recorded.
+#[test]
+fn what_a_dead_process_sent_is_not_done_late() {
+    let target = serve(mem(), &[any()]);
+    let proxy = Proxy::new(target.addresses()[0]);
+    let urls = [url(proxy.address)];
+    let options = options(EngineKind::Auto);
+    let journal = Arc::new(Mutex::new(Vec::new()));
+    let begin = || {
+        let (before, journal) = (journal.lock().unwrap().clone(), Arc::clone(&journal));
+        let record = move |lives: &[ControllerLife]| *journal.lock().unwrap() = lives.to_vec();
+        Disk::succeed(&urls, &options, before, record).expect("connected")
+    };
+    let first = begin();
+    let mut user = User::new(&first, EngineKind::Auto);
+    user.write(0, 1, 1, 1);
+    assert_eq!(user.one().result, Ok(()));
+    let recorded = journal.lock().unwrap().clone();
+    assert!(matches!(&recorded[..], [life] if life.url == urls[0] && life.name.is_some()));
+    proxy.stall();
+    user.write(0, 1, 2, 2);
+    assert!(user.turn(Duration::from_millis(50)).is_empty());
+    // The write stays on its way; nobody ends the controller, or finds that it is lost.
+    proxy.refuse();
+    proxy.detain();
+    proxy.resume();
+    drop((user, first));
+    assert_eq!(*journal.lock().unwrap(), recorded);
+    proxy.admit();
+    let second = begin();
+    let mut user = User::new(&second, EngineKind::Auto);
+    user.write(0, 1, 3, 3);
+    assert_eq!(user.one().result, Ok(()));
+    let lives = journal.lock().unwrap().clone();
+    assert!(matches!(&lives[..], [life] if *life != recorded[0]), "{lives:?}");
+    proxy.up();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(user.value(0), 3, "what the dead process sent was carried out late");
+}
+
+/// Where the controller was another one's, such as that of a target that was started anew since,
+/// a successor is not kept waiting.
+#[test]
+fn a_successor_after_the_target_was_started_anew() {
+    let backend = mem();
+    let target = serve(backend.clone(), &[any()]);
+    let proxy = Proxy::new(target.addresses()[0]);
+    let urls = [url(proxy.address)];
+    let stranger = CrossControllerReset { icid: 1, ciu: 1, cirn: 0x1234_5678_9abc_def0 };
+    let life = |name| {
+        let quiesce_time = Duration::ZERO;
+        ControllerLife { url: urls[0].clone(), name, quiesce_time }
+    };
+    for name in [Some(stranger), None] {
+        let options = options(EngineKind::Auto);
+        let begin = Instant::now();
+        let disk = Disk::succeed(&urls, &options, vec![life(name)], |_| {}).expect("connected");
+        assert_eq!(disk.state(), DiskState::Live);
+        // One that cannot be ended is waited for.
+        assert_eq!(begin.elapsed() >= limits::INHERITED_QUIESCE, name.is_none());
+    }
 }
 
 #[test]

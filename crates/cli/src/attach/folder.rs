@@ -7,6 +7,7 @@
 //!   server          locked while the server lives
 //!   pid             the supervisor's process
 //!   state.json      what the server serves, for its successor and for who cleans up
+//!   controllers.json  those that may be carrying out what the server asked for, for its successor
 //!   trouble         why there is no server at the moment, if there is none
 //!   control         the server's socket
 //!   log, log.old    what both have to say

@@ -10,6 +10,8 @@
 pub(crate) mod args;
 
 #[cfg(target_os = "linux")]
+mod connect;
+#[cfg(target_os = "linux")]
 mod control;
 #[cfg(target_os = "linux")]
 mod detach;
@@ -38,7 +40,7 @@ mod ways;
 pub(crate) use {detach::run as detach, list::run as list, start::part, start::run as attach};
 
 #[cfg(target_os = "linux")]
-use start::connect;
+use connect::connect;
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) use elsewhere::{attach, detach, list, part};

@@ -10,8 +10,7 @@ use super::supervisor::{Audience, Supervisor, again};
 use super::ways::{self, StopError};
 use crate::args::Global;
 use crate::error::{Failure, Result, os};
-use crate::{output, remote};
-use farblock_host::disk::Disk;
+use crate::output;
 use rustix::fd::AsFd;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -155,13 +154,4 @@ impl Audience for Terminal {
             printed => printed,
         }
     }
-}
-
-/// Connects a disk, with errors that say what to do next.
-pub(super) fn connect(settings: &Settings) -> Result<Disk, String> {
-    let options = settings.disk_options();
-    Disk::connect(&settings.urls, &options).map_err(|error| {
-        let failure = remote::explain(&error, &settings.urls[0], &options.connection);
-        failure.sentence().to_owned()
-    })
 }

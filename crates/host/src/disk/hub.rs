@@ -3,9 +3,11 @@
 
 use super::options::DiskOptions;
 use super::path::{Path, PathState, Patience};
+use super::remains::{ControllerLife, Journal, Record, Remains};
 use super::session::Session;
 use super::watch::{Change, Watchers};
 use crate::error::Error;
+use crate::limits;
 use crate::namespace::ConnectedQueue;
 use crate::shared::NamespaceState;
 use farblock_block::{BlockError, Geometry};
@@ -98,9 +100,10 @@ pub(super) struct Hub {
     namespace: OnceLock<(NamespaceInfo, NamespaceState)>,
     mailboxes: Mutex<Vec<Arc<Mailbox>>>,
     next_mailbox: AtomicU64,
-    /// Sessions that are lost, but whose commands may still be carried out.
-    lost: Mutex<Vec<Arc<Session>>>,
-    /// Sessions that are not finished, and on which writes were that were reported as failed.
+    /// Controllers that are lost, but whose commands may still be carried out.
+    lost: Mutex<Vec<Arc<Remains>>>,
+    pub(super) journal: Journal,
+    /// Controllers that are not finished, and on which writes were that were reported as failed.
     tainted: AtomicUsize,
     pub(super) bell: Arc<Bell>,
     stopping: AtomicBool,
@@ -122,11 +125,25 @@ impl Hub {
             mailboxes: Mutex::default(),
             next_mailbox: AtomicU64::new(0),
             lost: Mutex::default(),
+            journal: Journal::default(),
             tainted: AtomicUsize::new(0),
             bell: Arc::default(),
             stopping: AtomicBool::new(false),
             watchers: Watchers::default(),
         }
+    }
+
+    /// Takes the place of a process that used these controllers, and tells `record` of those that
+    /// are used from now on.
+    pub(super) fn succeed(&mut self, predecessor: Vec<ControllerLife>, record: Record) {
+        let lost = predecessor.iter().map(|life| {
+            let path = self.paths.iter().position(|path| path.url == life.url);
+            let remains = Remains::new(path, life.clone(), limits::INHERITED_QUIESCE);
+            remains.lost_since();
+            Arc::new(remains)
+        });
+        *lock(&self.lost) = lost.collect();
+        self.journal = Journal::new(predecessor, Some(record));
     }
 
     /// Sizes and abilities; nothing before the first path was connected.
@@ -193,8 +210,8 @@ impl Hub {
     /// change the same blocks is sent anew.
     pub(super) fn lose(&self, session: &Arc<Session>, reason: &str) {
         let mut lost = lock(&self.lost);
-        session.lost_since();
-        lost.push(Arc::clone(session));
+        session.remains.lost_since();
+        lost.push(Arc::clone(&session.remains));
         self.paths[session.path].lost(reason);
         drop(lost);
         self.bell.ring();
@@ -202,24 +219,20 @@ impl Hub {
         self.watchers.tell(Change::Paths);
     }
 
-    /// Sessions that are lost and may not be finished.
-    pub(super) fn unfinished(&self) -> Vec<Arc<Session>> {
+    /// Controllers that are lost and may not be finished.
+    pub(super) fn unfinished(&self) -> Vec<Arc<Remains>> {
         lock(&self.lost).clone()
     }
 
-    /// Forgets the lost sessions that are finished, and lets those go on who waited for them.
+    /// Forgets the lost controllers that are finished, and lets those go on who waited for them.
     pub(super) fn forget_finished(&self) {
         let mut lost = lock(&self.lost);
-        let before = lost.len();
-        lost.retain(|session| {
-            let finished = session.is_finished();
-            if finished && session.is_tainted() {
-                self.tainted.fetch_sub(1, Ordering::AcqRel);
-            }
-            !finished
-        });
-        if lost.len() < before {
-            drop(lost);
+        let finished: Vec<_> = lost.extract_if(.., |remains| remains.is_finished()).collect();
+        let tainted = finished.iter().filter(|remains| remains.is_tainted()).count();
+        self.tainted.fetch_sub(tainted, Ordering::AcqRel);
+        drop(lost);
+        finished.iter().for_each(|remains| self.journal.remove(&remains.life));
+        if !finished.is_empty() {
             self.ring_queues();
         }
     }
@@ -227,7 +240,7 @@ impl Hub {
     /// A write that was sent on this session is about to be reported as failed.
     pub(super) fn taint(&self, session: &Session) {
         let lost = lock(&self.lost);
-        if !session.is_finished() && !session.taint() {
+        if !session.remains.is_finished() && !session.remains.taint() {
             self.tainted.fetch_add(1, Ordering::AcqRel);
         }
         drop(lost);

@@ -6,6 +6,7 @@
 
 use super::hub::{Arrival, Hub};
 use super::path::{Path, PathState};
+use super::remains::Remains;
 use super::session::{Inbox, Reach, Session};
 use crate::controller::Controller;
 use crate::error::Error;
@@ -136,18 +137,29 @@ impl Keeper {
         let namespace = controller.namespace(self.hub.nsid)?;
         self.hub.agree(namespace.info(), namespace.geometry())?;
         let access = controller.access(self.hub.nsid)?;
-        let session = Session::new(self.index, controller, namespace, inbox, access);
+        let url = &self.path().url;
+        let session = Session::new(self.index, url, controller, namespace, inbox, access);
         let session = Arc::new(session);
+        self.hub.journal.add(&session.remains.life);
+        let published = self.publish(&session);
+        if published.is_err() {
+            self.hub.journal.remove(&session.remains.life);
+        }
+        published.map(|()| session)
+    }
+
+    /// Puts a session into use when everything that was lost is finished.
+    fn publish(&self, session: &Arc<Session>) -> Result<(), Error> {
         let mut pause = limits::FINISH_PAUSE;
-        while !self.hub.publish(&session) {
-            self.check(&session)?;
+        while !self.hub.publish(session) {
+            self.check(session)?;
             let rings = self.hub.bell.rings();
-            if !self.finish_lost(&session) {
+            if !self.finish_lost(session) {
                 self.hub.bell.wait(rings, pause);
                 pause = (pause * 2).min(limits::FINISH_PAUSE_MAX);
             }
         }
-        Ok(session)
+        Ok(())
     }
 
     fn check(&self, session: &Session) -> Result<(), Error> {
@@ -289,37 +301,37 @@ impl Keeper {
         self.retired.retain(|session| Arc::strong_count(session) > 1);
     }
 
-    /// Tries to finish every lost session through a live one; true if none is left.
+    /// Tries to finish every lost controller through a live one; true if none is left.
     fn finish_lost(&self, through: &Session) -> bool {
         let lost = self.hub.unfinished();
-        for session in &lost {
-            if !session.is_finished() && self.is_finished(through, session) {
+        for remains in &lost {
+            if !remains.is_finished() && self.is_finished(through, remains) {
                 tracing::info!(
-                    path = %self.hub.paths[session.path].url,
+                    path = %remains.life.url,
                     "what was sent on the lost connection is finished"
                 );
-                session.set_finished();
+                remains.set_finished();
             }
         }
         self.hub.forget_finished();
-        lost.iter().all(|session| session.is_finished())
+        lost.iter().all(|remains| remains.is_finished())
     }
 
-    /// Whether nothing that was sent on a lost session is carried out any more. Asks the target to
+    /// Whether nothing that was sent to a lost controller is carried out any more. Asks the target to
     /// end its controller; if that cannot be had, what is left is to wait.
-    fn is_finished(&self, through: &Session, lost: &Session) -> bool {
+    fn is_finished(&self, through: &Session, lost: &Remains) -> bool {
         use farblock_wire::Status;
-        let info = lost.controller.info();
-        let waited = |time| lost.lost_since().elapsed() >= info.quiesce_time + time;
-        let (Some(life), true) = (info.life, through.controller.info().life.is_some()) else {
-            return waited(self.hub.options.quiesce);
+        let waited = |time| lost.lost_since().elapsed() >= lost.life.quiesce_time + time;
+        let (Some(life), true) = (lost.life.name, through.controller.info().life.is_some()) else {
+            return waited(self.hub.options.quiesce.max(lost.patience));
         };
         // After twice its keep alive timeout a controller that hears nothing has ended itself.
         let keep_alive = self.hub.options.connection.keep_alive.max(limits::KEEP_ALIVE_UNKNOWN);
         match through.controller.end_other(life) {
             Ok(gone) => gone,
             Err(Error::Command { status, .. })
-                if through.path == lost.path && Status(status.code()) == Status::INVALID_FIELD =>
+                if Some(through.path) == lost.path
+                    && Status(status.code()) == Status::INVALID_FIELD =>
             {
                 // The same target does not know it: it was started anew, and what it once was has
                 // ended with all that it did.

@@ -51,12 +51,15 @@ mod keeper;
 mod options;
 mod path;
 mod queue;
+mod remains;
 mod session;
 mod table;
 mod watch;
 
+pub use farblock_wire::reset::CrossControllerReset;
 pub use options::{DiskOptions, ParsePolicyError, Policy};
 pub use path::{PathState, PathStatus};
+pub use remains::ControllerLife;
 pub use watch::{Change, Watch};
 
 use crate::error::Error;
@@ -120,13 +123,45 @@ impl Disk {
     /// When no path can be connected, when two of them lead to different namespaces, or the URLs
     /// or options make no sense.
     pub fn connect(urls: &[Url], options: &DiskOptions) -> Result<Disk, Error> {
+        Disk::connect_with(urls, options, |_| {})
+    }
+
+    /// As [`Disk::connect`], in place of a process that has died. Nothing is done before everything
+    /// is over that it asked of its controllers, as with those that this disk loses itself.
+    ///
+    /// `record` is told of all controllers that may carry out something, each time before another
+    /// one is used: what it was told last is a successor's `predecessor`. It is called by the disk's
+    /// threads, which wait for it.
+    ///
+    /// # Errors
+    /// As [`Disk::connect`].
+    pub fn succeed(
+        urls: &[Url],
+        options: &DiskOptions,
+        mut predecessor: Vec<ControllerLife>,
+        record: impl Fn(&[ControllerLife]) + Send + Sync + 'static,
+    ) -> Result<Disk, Error> {
+        Disk::connect_with(urls, options, |hub| {
+            // Another subsystem knows nothing of them.
+            predecessor.retain(|life| life.url.subsystem == urls[0].subsystem);
+            hub.succeed(predecessor, Box::new(record));
+        })
+    }
+
+    fn connect_with(
+        urls: &[Url],
+        options: &DiskOptions,
+        prepare: impl FnOnce(&mut Hub),
+    ) -> Result<Disk, Error> {
         let nsid = check(urls, options)?;
         let mut options = options.clone();
         if urls.len() > 1 {
             options.connection.path_timeout.get_or_insert(limits::PATH_TIMEOUT);
         }
         let paths = urls.iter().cloned().map(Path::new).collect();
-        let hub = Arc::new(Hub::new(options, nsid, paths));
+        let mut hub = Hub::new(options, nsid, paths);
+        prepare(&mut hub);
+        let hub = Arc::new(hub);
         let life = Arc::new(Life { hub: Arc::clone(&hub), threads: Mutex::default() });
         let disk = Disk { hub, life };
         let (first, results) = channel();

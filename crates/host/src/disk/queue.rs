@@ -269,10 +269,10 @@ impl DiskQueue {
         }
         let waiting = &mut self.waiting;
         self.held.retain(|(index, session)| {
-            if session.is_finished() {
+            if session.remains.is_finished() {
                 waiting.push_back(*index);
             }
-            !session.is_finished()
+            !session.remains.is_finished()
         });
         while let Some(&index) = self.waiting.front() {
             let Some(path) = self.choose().filter(|_| self.may_start(index)) else { break };

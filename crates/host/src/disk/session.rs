@@ -1,13 +1,14 @@
 //! One life of a path: a controller that was connected, and its namespace.
 
+use super::remains::{ControllerLife, Remains};
 use crate::controller::Controller;
 use crate::namespace::RemoteNamespace;
 use crate::shared::Notice;
+use crate::url::Url;
 use farblock_wire::log::AnaState;
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 /// What happened to a session that its keeper has not looked at yet, as bits.
 #[derive(Default)]
@@ -52,30 +53,24 @@ pub(super) struct Session {
     pub(super) controller: Controller,
     pub(super) namespace: RemoteNamespace,
     pub(super) inbox: Arc<Inbox>,
+    pub(super) remains: Arc<Remains>,
     access: AtomicU8,
-    finished: AtomicBool,
-    tainted: AtomicBool,
-    lost_since: OnceLock<Instant>,
 }
 
 impl Session {
     pub(super) fn new(
         path: usize,
+        url: &Url,
         controller: Controller,
         namespace: RemoteNamespace,
         inbox: Arc<Inbox>,
         access: AnaState,
     ) -> Session {
-        Session {
-            path,
-            controller,
-            namespace,
-            inbox,
-            access: AtomicU8::new(access.0),
-            finished: AtomicBool::new(false),
-            tainted: AtomicBool::new(false),
-            lost_since: OnceLock::new(),
-        }
+        let info = controller.info();
+        let life =
+            ControllerLife { url: url.clone(), name: info.life, quiesce_time: info.quiesce_time };
+        let remains = Arc::new(Remains::new(Some(path), life, Duration::ZERO));
+        Session { path, controller, namespace, inbox, remains, access: AtomicU8::new(access.0) }
     }
 
     pub(super) fn access(&self) -> AnaState {
@@ -108,28 +103,5 @@ impl Session {
     /// Closes every connection of the session at once.
     pub(super) fn abort(&self, reason: &str) {
         self.controller.inner().shared().abort(reason);
-    }
-
-    /// When it was seen that the session is lost.
-    pub(super) fn lost_since(&self) -> Instant {
-        *self.lost_since.get_or_init(Instant::now)
-    }
-
-    /// Nothing that was sent on the session is carried out any more.
-    pub(super) fn is_finished(&self) -> bool {
-        self.finished.load(Ordering::Acquire)
-    }
-
-    /// A write that may yet be carried out was reported as failed. Gives whether it was so before.
-    pub(super) fn taint(&self) -> bool {
-        self.tainted.swap(true, Ordering::AcqRel)
-    }
-
-    pub(super) fn is_tainted(&self) -> bool {
-        self.tainted.load(Ordering::Acquire)
-    }
-
-    pub(super) fn set_finished(&self) {
-        self.finished.store(true, Ordering::Release);
     }
 }

@@ -76,6 +76,16 @@ impl Proxy {
         }
     }
 
+    /// New connections are closed at once until [`admit`](Self::admit).
+    pub fn refuse(&self) {
+        self.state.down.store(true, Ordering::SeqCst);
+    }
+
+    /// New connections are made again, whatever becomes of the others.
+    pub fn admit(&self) {
+        self.state.down.store(false, Ordering::SeqCst);
+    }
+
     /// From here on nothing arrives any more, in either direction, and nothing says so.
     pub fn stall(&self) {
         self.state.stalled.store(true, Ordering::SeqCst);

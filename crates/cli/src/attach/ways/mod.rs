@@ -23,11 +23,6 @@ use std::cell::OnceCell;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// How long what a killed server has sent may take to be carried out.
-const SETTLE: Duration = Duration::from_secs(1);
 
 /// What a way is given.
 pub(super) struct Start<'a> {
@@ -52,7 +47,7 @@ impl Start<'_> {
     /// connecting to the kernel, has no connections of ours.
     pub(super) fn disk(&self) -> Result<&Disk, String> {
         if self.disk.get().is_none() {
-            let disk = super::connect(self.settings)?;
+            let disk = super::connect(self.settings, self.folder)?;
             let _ = self.disk.set(disk);
         }
         Ok(self.disk.get().expect("it was set"))
@@ -119,9 +114,6 @@ impl StopError {
 
 /// Offers the disk.
 pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
-    if start.predecessor.is_some() && start.settings.way != As::Nvme {
-        settle(start)?;
-    }
     match start.settings.way {
         As::Auto => Err("a way is to be chosen first".to_owned()),
         As::Nvme => nvme::start(start),
@@ -131,17 +123,6 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
         As::VhostUser => vhost_user::start(start),
         As::Iscsi => iscsi::start(start),
     }
-}
-
-/// What a dead server sent may still be on its way, in the memory of sockets and of the target, and
-/// nothing is to be done before it that was asked for later. Its connections are closed, so this is
-/// over soon, but nobody can be asked when.
-fn settle(start: &Start<'_>) -> Result<(), String> {
-    let settled = Instant::now() + SETTLE;
-    // While this waits.
-    start.disk()?;
-    thread::sleep(settled.saturating_duration_since(Instant::now()));
-    Ok(())
 }
 
 /// Clears away what a server left that is gone for good. `Err` says why it stays: in use, unless
