@@ -2,6 +2,7 @@
 
 use crate::attached::{Attachments, Load, Mounted, Target, run, wait_for_progress};
 use crate::support::{noise, signal, until};
+use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -76,10 +77,20 @@ fn a_killed_server_is_not_noticed() {
     run("mkfs.ext4", &["-q", &device]);
     let mounted = Mounted::new(&device);
     let mut load = Load::start(&mounted.file("load"), &[]);
+    // The name of the one controller that may be carrying out what was asked for.
+    let controller = || {
+        let file = std::fs::read(attachments.folder("fb0").join("controllers.json"));
+        let lives: Value = serde_json::from_slice(&file.expect("a file")).expect("JSON");
+        assert_eq!(lives.as_array().map(Vec::len), Some(1), "{lives}");
+        assert!(lives[0]["name"].is_array(), "{lives}");
+        lives[0]["name"].clone()
+    };
     for _ in 0..3 {
         wait_for_progress(&device);
+        let before = controller();
         let killed = attachments.kill_server("fb0");
         attachments.wait_for_successor("fb0", killed);
+        assert_ne!(controller(), before, "the dead server's controller was not ended");
         wait_for_progress(&device);
         assert!(load.is_running(), "the load ended");
     }

@@ -317,8 +317,8 @@ impl Keeper {
         lost.iter().all(|remains| remains.is_finished())
     }
 
-    /// Whether nothing that was sent to a lost controller is carried out any more. Asks the target to
-    /// end its controller; if that cannot be had, what is left is to wait.
+    /// Whether nothing that was sent to a lost controller is carried out any more. Asks the target
+    /// to end it; if that cannot be had, what is left is to wait.
     fn is_finished(&self, through: &Session, lost: &Remains) -> bool {
         use farblock_wire::Status;
         let waited = |time| lost.lost_since().elapsed() >= lost.life.quiesce_time + time;

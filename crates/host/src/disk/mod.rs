@@ -130,8 +130,8 @@ impl Disk {
     /// is over that it asked of its controllers, as with those that this disk loses itself.
     ///
     /// `record` is told of all controllers that may carry out something, each time before another
-    /// one is used: what it was told last is a successor's `predecessor`. It is called by the disk's
-    /// threads, which wait for it.
+    /// one is used: what it was told last is a successor's `predecessor`. Threads of the disk's
+    /// call it, and wait for it.
     ///
     /// # Errors
     /// As [`Disk::connect`].
