@@ -4,6 +4,8 @@
 //! It is stricter than it need be: a buffer that a callback was given is overwritten as soon as the
 //! callback has returned, and a unit that is deleted while one of its threads runs ends the process.
 //!
+//! A request of kind 0xee, which WinSpd has not, takes the disk away, as ejecting it does.
+//!
 //! Not a program: `cargo build --example winspd_standin` makes a library of it, and nothing at all
 //! on other systems than Windows.
 #![cfg(windows)]
@@ -435,6 +437,10 @@ fn serve(handed: &Handed, message: &mut [u8], data: &mut [u64], block_bytes: usi
             2 => (interface.write)(handed.0, pointer, lba, blocks, fua, &mut status),
             3 => (interface.flush)(handed.0, lba, blocks, &mut status),
             4 => (interface.unmap)(handed.0, pointer, number(request, 16), &mut status),
+            0xee => {
+                SpdStorageUnitShutdown(handed.0.cast());
+                0
+            }
             _ => {
                 status[..4].copy_from_slice(&[2, 5, 0x20, 0]);
                 1

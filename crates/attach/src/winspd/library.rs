@@ -1,6 +1,6 @@
 //! WinSpd's library, loaded at run time: its functions, a storage unit of it, and what it calls.
 //!
-//! The only unsafe code of this module. Facts are those of `winspd/winspd.h` of WinSpd 1.0: names,
+//! The only unsafe code of this module. Facts are those of `winspd/winspd.h` of WinSpd 0.10: names,
 //! arguments, and the layout of what is shared. None of its code is here.
 //!
 //! # Whose memory

@@ -118,15 +118,15 @@ impl fmt::Display for StartError {
         match self {
             StartError::NotInstalled(path, error) => write!(
                 f,
-                "WinSpd is not installed (there is no {}: {error}): get winspd-1.0.msi from {} and \
-                 install it as an administrator, or attach with --as iscsi, which needs no driver",
+                "WinSpd is not installed (there is no {}: {error}): install its newest winspd-*.msi \
+                 from {} as an administrator, or attach with --as iscsi, which needs no driver",
                 path.display(),
                 super::RELEASES
             ),
             StartError::OtherLibrary(function) => write!(
                 f,
-                "the WinSpd that is installed is another version ({} lacks {function}): install \
-                 1.0 from {}",
+                "the WinSpd that is installed is too old ({} lacks {function}): install the newest \
+                 winspd-*.msi from {}",
                 library::FILE_NAME,
                 super::RELEASES
             ),
@@ -222,6 +222,7 @@ impl Server {
         let geometry = namespace.geometry();
         let params = params(options, &geometry)?;
         let library = Library::load(options.library.as_deref())?;
+        tracing::info!("using {}", super::NOTICE);
         let length = params.max_transfer_length;
         let shared = Arc::new(Shared::new(namespace, options.read_only, length));
         let device = match &options.device {
@@ -436,5 +437,31 @@ struct Finishes(Arc<Shared>);
 impl Drop for Finishes {
     fn drop(&mut self) {
         self.0.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Windows knows a disk again by this, and with it letters and mount points.
+    #[test]
+    fn a_name_gives_the_same_identity_for_ever() {
+        let hex = |name| guid(name).map(|byte| format!("{byte:02x}")).concat();
+        assert_eq!(hex("disk"), "888c5c8320949d80a79aaee1e733e5c0");
+        assert_ne!(guid("disk"), guid("disk2"));
+        assert_ne!(guid("disk")[..8], guid("disk")[8..]);
+    }
+
+    /// A transfer is of whole blocks and no more than the namespace takes.
+    #[test]
+    fn transfers() {
+        let length = |block_size, max_blocks| {
+            let geometry = Geometry { max_blocks, ..Geometry::new(block_size, 1024) };
+            let options = Options::new(Device::Driver, "disk");
+            params(&options, &geometry).expect("a disk").max_transfer_length
+        };
+        assert_eq!((length(512, 0), length(4096, 0)), (256 << 10, 256 << 10));
+        assert_eq!((length(512, 3), length(4096, u32::MAX)), (1536, 256 << 10));
     }
 }

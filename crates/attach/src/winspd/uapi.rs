@@ -1,5 +1,5 @@
 //! What WinSpd's library and this one say to each other, as `winspd/ioctl.h` and `winspd/winspd.h`
-//! of WinSpd 1.0 have it for 64-bit systems. Every size and offset is asserted: these are the
+//! of WinSpd 0.10 have it for 64-bit systems. Every size and offset is asserted: these are the
 //! library's, and no compiler of ours sees its headers.
 
 use std::mem::{offset_of, size_of};

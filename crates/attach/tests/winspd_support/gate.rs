@@ -1,5 +1,7 @@
 //! A namespace that holds operations until it is told to let them pass, and remembers them.
 
+#![allow(unreachable_pub, reason = "of one test binary")]
+
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, Waker};
 use std::sync::{Arc, Mutex, PoisonError};

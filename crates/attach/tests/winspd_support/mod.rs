@@ -1,12 +1,13 @@
 //! A client of WinSpd's pipes, written from what `winspd/ioctl.h` documents and with nothing of the
 //! crate: 128 bytes of parameters, then requests and answers of 48 bytes, each a message, with data.
 
-#![allow(dead_code, reason = "not every test uses all of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::windows::io::AsRawHandle;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use windows_sys::Win32::System::Pipes::{PIPE_READMODE_MESSAGE, SetNamedPipeHandleState};
 
@@ -14,6 +15,8 @@ pub const READ: u8 = 1;
 pub const WRITE: u8 = 2;
 pub const FLUSH: u8 = 3;
 pub const UNMAP: u8 = 4;
+/// Of the stand-in alone: takes the disk away.
+pub const EJECT: u8 = 0xee;
 
 /// A library to test with, by what it is called in messages.
 #[derive(Clone, Debug)]
@@ -35,21 +38,22 @@ pub fn libraries() -> Vec<Library> {
     all
 }
 
-/// A folder with the stand-in, under the library's name.
+/// A folder of this test program with the stand-in, under the library's name.
 fn stand_in() -> PathBuf {
-    let program = std::env::current_exe().expect("a path");
-    let folder = program.parent().and_then(Path::parent).expect("two folders above");
-    let built = folder.join("examples").join("winspd_standin.dll");
-    let to = folder.join("winspd-stand-in");
-    std::fs::create_dir_all(&to).expect("a folder");
-    let to_file = to.join("winspd-x64.dll");
-    // Another test may have it loaded already.
-    if std::fs::read(&to_file).ok() != std::fs::read(&built).ok() || !to_file.exists() {
-        std::fs::copy(&built, &to_file).unwrap_or_else(|error| {
-            panic!("build it first, with --example winspd_standin: {}: {error}", built.display())
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let make = || {
+        let program = std::env::current_exe().expect("a path");
+        let built = program.parent().and_then(Path::parent).expect("two folders above");
+        let built = built.join("examples").join("winspd_standin.dll");
+        let folder = program.with_extension("winspd");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::copy(&built, folder.join("winspd-x64.dll")).unwrap_or_else(|error| {
+            let built = built.display();
+            panic!("{built}: {error}: build it with 'cargo build --example winspd_standin'")
         });
-    }
-    to
+        folder
+    };
+    FOLDER.get_or_init(make).clone()
 }
 
 /// How a request was answered.
