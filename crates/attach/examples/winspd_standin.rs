@@ -4,7 +4,7 @@
 //! It is stricter than it need be: a buffer that a callback was given is overwritten as soon as the
 //! callback has returned, and a unit that is deleted while one of its threads runs ends the process.
 //!
-//! A request of kind 0xee, which WinSpd has not, takes the disk away, as ejecting it does.
+//! A request of kind 0xee, which WinSpd has not, takes the disk away, as stopping the driver does.
 //!
 //! Not a program: `cargo build --example winspd_standin` makes a library of it, and nothing at all
 //! on other systems than Windows.
@@ -100,9 +100,14 @@ struct Context {
     data: *const u8,
 }
 
+impl Context {
+    const NONE: Context =
+        Context { request: ptr::null(), response: ptr::null(), data: ptr::null() };
+}
+
 thread_local! {
-    static CONTEXT: RefCell<Context> =
-        const { RefCell::new(Context { request: ptr::null(), response: ptr::null(), data: ptr::null() }) };
+    /// What this thread's callback is about.
+    static CONTEXT: RefCell<Context> = const { RefCell::new(Context::NONE) };
 }
 
 /// Identities of all units; the index is the target's number.

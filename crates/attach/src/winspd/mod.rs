@@ -20,7 +20,8 @@
 //! answer of 48 bytes, with what was read.
 //!
 //! **Not implemented.** Telling Windows a new size, which WinSpd cannot: detach and attach again.
-//! Who uses the disk, which Windows does not tell. ARM64, for which WinSpd has no library.
+//! Who uses the disk, and dismounting its volumes before it is taken away. ARM64, for which WinSpd
+//! has no library.
 
 mod core;
 #[cfg(windows)]

@@ -21,6 +21,9 @@ pub(super) const WRITE_PROTECTED: u32 = 1 << 0;
 pub(super) const CACHE_SUPPORTED: u32 = 1 << 1;
 /// `UnmapSupported`.
 pub(super) const UNMAP_SUPPORTED: u32 = 1 << 2;
+/// `EjectDisabled`: Explorer does not offer to end the process that answers for the disk, which
+/// works only with those that WinSpd's launcher started.
+pub(super) const EJECT_DISABLED: u32 = 1 << 3;
 
 /// `SPD_STORAGE_UNIT_PARAMS`: what a disk is.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]

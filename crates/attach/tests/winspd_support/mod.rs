@@ -16,7 +16,7 @@ pub const WRITE: u8 = 2;
 pub const FLUSH: u8 = 3;
 pub const UNMAP: u8 = 4;
 /// Of the stand-in alone: takes the disk away.
-pub const EJECT: u8 = 0xee;
+pub const TAKE_AWAY: u8 = 0xee;
 
 /// A library to test with, by what it is called in messages.
 #[derive(Clone, Debug)]
@@ -125,7 +125,7 @@ impl Client {
         String::from_utf8_lossy(&self.params[28..44]).into_owned()
     }
 
-    /// Write-protected, with a cache, with unmap.
+    /// Write-protected, with a cache, with unmap, not to be ejected.
     pub fn flags(&self) -> u32 {
         number(&self.params, 52)
     }
