@@ -183,6 +183,7 @@ fn errors_have_sense() {
             assert_eq!(answer.scsi_status, 2, "check condition");
             (answer.sense, answer.information)
         };
+        assert!(client.write(0, &[0x77; 4096], false).is_good());
         let read = client.read(98, 4);
         assert!(read.data.iter().all(|byte| *byte == 0), "what failed says nothing of others");
         assert_eq!(sense(read), ((3, 0x11, 0), Some(98)));
