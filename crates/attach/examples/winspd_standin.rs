@@ -2,7 +2,7 @@
 //! functions, written from what `winspd/winspd.h` documents, with named pipes and without a driver.
 //!
 //! It is stricter than it need be: a buffer that a callback was given is overwritten as soon as the
-//! callback has returned, and a unit that is deleted while one of its threads runs ends the process.
+//! callback has returned, and to delete a unit while one of its threads runs ends the process.
 //!
 //! A request of kind 0xee, which WinSpd has not, takes the disk away, as stopping the driver does.
 //!

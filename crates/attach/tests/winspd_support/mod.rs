@@ -1,5 +1,5 @@
 //! A client of WinSpd's pipes, written from what `winspd/ioctl.h` documents and with nothing of the
-//! crate: 128 bytes of parameters, then requests and answers of 48 bytes, each a message, with data.
+//! crate: 128 bytes of parameters, then requests and answers of 48 bytes, each a message with data.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
