@@ -4,7 +4,7 @@
 #
 #   test.sh FARBLOCK      FARBLOCK is this system's binary, e.g. target/release/farblock
 #
-# FARBLOCK_WINSPD=FOLDER, as Windows calls it (Z:\\home\\me\\winspd), has attach's tests use a build of
+# FARBLOCK_WINSPD=FOLDER, as Windows calls it (Z:\home\me\winspd), has attach's tests use a build of
 # WinSpd that is there, winspd-x64.dll and stgtest.exe, besides a library of their own.
 # Needs what setup.sh prepares, and prepares it. FARBLOCK_WINDOWS_ONLY=peers skips the crates' tests.
 set -Eeuo pipefail
