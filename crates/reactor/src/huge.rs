@@ -7,8 +7,8 @@ use std::ptr::{NonNull, null_mut};
 
 use crate::buffer::HUGE_PAGE_BYTES as PAGE_BYTES;
 
-/// Maps zeroes, aligned to huge pages and to be put into some when they are touched. `None` if there
-/// is no memory.
+/// Maps zeroes, aligned to huge pages and to be put into some when they are touched. `None` if
+/// there is no memory.
 pub(crate) fn map(len: usize) -> Option<NonNull<u8>> {
     debug_assert!(len.is_multiple_of(PAGE_BYTES) && len > 0, "{len} bytes in huge pages");
     // Aligned to ordinary pages only: somewhere in this there is an aligned part.
