@@ -1,12 +1,12 @@
 //! A RAM disk: allocated as it is written, shared by any number of threads.
 //!
 //! The capacity is cut into chunks, each with a lock of its own around the bytes, or around nothing
-//! while they are all zero. The bytes of chunks that are written one after the other share a huge
-//! page, where the system has them, which is free again when all of them are. A table of groups of chunks is filled as they are first written, so
-//! that an empty disk of any capacity costs next to nothing. An operation takes the locks of its
-//! chunks one after the other and never two at a time: that is two uncontended atomic operations
-//! per 64 KiB (some 20 ns, next to microseconds for copying as much), and threads meet only within
-//! a chunk.
+//! while they are all zero. Chunks that are written one after the other share a huge page, where
+//! the system has them, which is free again when all of them are. A table of groups of chunks is
+//! filled as they are first written, so that an empty disk of any capacity costs next to nothing.
+//! An operation takes the locks of its chunks one after the other and never two at a time: that is
+//! two uncontended atomic operations per 64 KiB (some 20 ns, next to microseconds for copying as
+//! much), and threads meet only within a chunk.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -26,7 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 
 /// Everything that the crates without I/O depend on besides each other.
 const WITHOUT_IO: &[(&str, &[&str])] =
-    &[("wire", &["zerocopy"]), ("proto", &["crc32c", "zerocopy"])];
+    &[("wire", &["zerocopy"]), ("proto", &["crc-fast", "crc32c", "zerocopy"])];
 
 /// Which crates may have `unsafe` code, and why.
 const MAY_BE_UNSAFE: &[(&str, &str)] = &[("reactor", "the kernel"), ("capi", "a foreign ABI")];

@@ -1,20 +1,55 @@
 //! CRC32C, the digest of the TCP transport, with the processor's instructions where it has them.
+//!
+//! Wide carry-less multiplication (AVX-512) is three to four times as fast as the CRC32
+//! instruction; narrow, as crc-fast uses it elsewhere, is slower.
+
+use core::sync::atomic::{AtomicU8, Ordering};
+use crc_fast::{CrcAlgorithm, Digest, checksum};
+
+const ALGORITHM: CrcAlgorithm = CrcAlgorithm::Crc32Iscsi;
 
 /// CRC32C of `bytes`.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes)
+    match multiplies_wide() {
+        // It has 32 bits.
+        true => checksum(ALGORITHM, bytes) as u32,
+        false => crc32c::crc32c(bytes),
+    }
 }
 
 /// CRC32C of what `crc` was taken of, followed by `bytes`.
 #[must_use]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc, bytes)
+    if !multiplies_wide() {
+        return crc32c::crc32c_append(crc, bytes);
+    }
+    // Its states are not inverted, as its results are.
+    let mut digest = Digest::new_with_init_state(ALGORITHM, u64::from(!crc));
+    digest.update(bytes);
+    digest.finalize() as u32
+}
+
+/// Whether crc-fast has its fastest way here.
+fn multiplies_wide() -> bool {
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
+    match KNOWN.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let wide = crc_fast::get_calculator_target(ALGORITHM).contains("avx512-vpclmulqdq");
+            KNOWN.store(if wide { YES } else { NO }, Ordering::Relaxed);
+            wide
+        }
+        known => known == YES,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     /// RFC 3720, B.4: 32 bytes of zeroes, of ones, and counting up.
     #[test]
@@ -23,6 +58,19 @@ mod tests {
         assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
         let counting: [u8; 32] = core::array::from_fn(|i| i as u8);
         assert_eq!(crc32c(&counting), 0x46dd_794e);
+    }
+
+    /// On a processor that has both, the two are one.
+    #[test]
+    fn both_ways_agree() {
+        let bytes: Vec<u8> = (0..70_000_u32).map(|i| ((i * 31) >> 3) as u8).collect();
+        for (start, len) in [(0, 0), (1, 1), (3, 24), (5, 255), (7, 4096), (0, 70_000)] {
+            let part = &bytes[start..start + len];
+            assert_eq!(checksum(ALGORITHM, part) as u32, crc32c::crc32c(part));
+            assert_eq!(crc32c(part), crc32c::crc32c(part));
+            let crc = 0x1234_5678 + len as u32;
+            assert_eq!(crc32c_append(crc, part), crc32c::crc32c_append(crc, part));
+        }
     }
 
     #[test]
