@@ -90,6 +90,8 @@ mod waker;
 
 pub use batch::SendBatch;
 pub use buffer::{ALIGNMENT_BYTES, Buffer, Lender};
+#[doc(hidden)]
+pub use config::CallBytes;
 pub use config::{Config, EngineKind, ParseEngineError, Polling};
 pub use event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId, WatchId};
 pub use pool::BufferPool;
