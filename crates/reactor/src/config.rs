@@ -82,6 +82,21 @@ impl Default for Polling {
     }
 }
 
+/// The most bytes of a stream that one call of the portable engine moves: for measuring what it is
+/// worth that a call takes all that there is.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallBytes {
+    pub send: usize,
+    pub receive: usize,
+}
+
+impl Default for CallBytes {
+    fn default() -> CallBytes {
+        CallBytes { send: usize::MAX, receive: usize::MAX }
+    }
+}
+
 /// Options of a reactor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
@@ -92,6 +107,9 @@ pub struct Config {
     /// Threads for file operations in the portable engine (at least one), started at the first of
     /// them.
     pub file_threads: usize,
+    /// No limit, but for measuring.
+    #[doc(hidden)]
+    pub call_bytes: CallBytes,
 }
 
 impl Default for Config {
@@ -99,7 +117,8 @@ impl Default for Config {
         // Not more than the files' own queues are worth. Linux, where this engine is the second
         // choice, has read-ahead and page cache behind few threads; Windows has no other engine.
         let file_threads = if cfg!(windows) { 16 } else { 4 };
-        Config { engine: EngineKind::Auto, polling: Polling::default(), file_threads }
+        let (engine, polling, call_bytes) = Default::default();
+        Config { engine, polling, file_threads, call_bytes }
     }
 }
 

@@ -92,6 +92,8 @@ mod waker;
 
 pub use batch::SendBatch;
 pub use buffer::{ALIGNMENT_BYTES, Buffer, HUGE_PAGE_BYTES, Lender};
+#[doc(hidden)]
+pub use config::CallBytes;
 pub use config::{Config, EngineKind, ParseEngineError, Polling};
 pub use event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId, WatchId};
 pub use pool::BufferPool;

@@ -3,7 +3,7 @@
 use farblock_block::Namespace;
 use farblock_proto::controller::{ConfigError, Referral, SubsystemConfig};
 use farblock_proto::ids::NamespaceId;
-use farblock_reactor::{EngineKind, Polling};
+use farblock_reactor::{CallBytes, EngineKind, Polling};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -56,6 +56,9 @@ pub struct TargetConfig {
     pub engine: EngineKind,
     /// What a core does before it sleeps.
     pub polling: Polling,
+    /// No limit, but for measuring.
+    #[doc(hidden)]
+    pub call_bytes: CallBytes,
 }
 
 impl Default for TargetConfig {
@@ -67,6 +70,7 @@ impl Default for TargetConfig {
             cores: Vec::new(),
             engine: EngineKind::Auto,
             polling: Polling::default(),
+            call_bytes: CallBytes::default(),
         }
     }
 }

@@ -10,7 +10,7 @@ use farblock_proto::controller::{
 };
 use farblock_proto::ids::NamespaceId;
 use farblock_proto::limits::IN_CAPSULE_BYTES;
-use farblock_reactor::{Config as ReactorConfig, EngineKind, Polling, Reactor};
+use farblock_reactor::{Config as ReactorConfig, EngineKind, Reactor};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -54,6 +54,8 @@ impl Target {
         let mut threads = Vec::new();
         // Cores wait for this before they run: every one needs the mailboxes of all.
         let gate = Arc::new(OnceLock::new());
+        let TargetConfig { engine, polling, call_bytes, .. } = *config;
+        let reactor = ReactorConfig { engine, polling, call_bytes, ..ReactorConfig::default() };
         let mut listeners = Some(listeners);
         for (index, &cpu) in cpus.iter().enumerate() {
             let (sender, receiver) = mpsc::channel();
@@ -61,8 +63,7 @@ impl Target {
             let start = CoreStart {
                 index,
                 cpu,
-                engine: config.engine,
-                polling: config.polling,
+                config: reactor.clone(),
                 listeners,
                 shared: Arc::clone(&shared),
                 gate: Arc::clone(&gate),
@@ -135,8 +136,7 @@ impl Drop for Target {
 struct CoreStart {
     index: usize,
     cpu: Option<usize>,
-    engine: EngineKind,
-    polling: Polling,
+    config: ReactorConfig,
     listeners: Vec<TcpListener>,
     shared: Arc<Shared>,
     gate: Arc<OnceLock<bool>>,
@@ -145,9 +145,9 @@ struct CoreStart {
 
 impl CoreStart {
     fn run(self) -> io::Result<()> {
-        let Self { index, cpu, engine, polling, listeners, shared, gate, sender } = self;
+        let Self { index, cpu, config, listeners, shared, gate, sender } = self;
         let pinned = Core::pin(cpu).map_err(|error| StartError::Core(cpu.unwrap_or(0), error));
-        let config = ReactorConfig { engine, polling, ..ReactorConfig::default() };
+        let engine = config.engine;
         let made = pinned.and_then(|()| {
             Reactor::new(&config).map_err(|error| StartError::Reactor(engine, error))
         });

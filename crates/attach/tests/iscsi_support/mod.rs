@@ -4,19 +4,19 @@
 
 use farblock_attach::iscsi::{Config, Server};
 use farblock_backends::Spec;
-use farblock_block::{BlockError, Geometry, Namespace, Queue};
-use farblock_reactor::{EngineKind, Reactor, TaskId};
+use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
+use farblock_reactor::{EngineKind, Reactor, TaskId, Waker};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 pub const ENGINES: &[EngineKind] = EngineKind::HERE;
 pub const NAME: &str = "iqn.2026-11.org.farblock:disk";
 
 /// Longer than anything takes that comes at all.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub const READ: u8 = 0x40;
 pub const WRITE: u8 = 0x20;
@@ -125,15 +125,25 @@ impl Client {
     pub fn new(server: &Server, wishes: &Wishes) -> Client {
         let mut client = Client::raw(server);
         client.wishes = wishes.clone();
-        let answer = client.log_in(&[]);
-        assert_eq!(answer.bhs[36..38], [0, 0], "the login's status");
-        assert_eq!(client.call(&[0; 6], 0, 0, &[]).sense, Some(POWER_ON));
+        client.send_login(&[]);
+        client.expect_login();
         client
+    }
+
+    /// The answer to the request to log in, and that the initiator is new here.
+    pub fn expect_login(&mut self) {
+        let answer = self.take_login();
+        assert_eq!(answer.bhs[36..38], [0, 0], "the login's status");
+        assert_eq!(self.call(&[0; 6], 0, 0, &[]).sense, Some(POWER_ON));
     }
 
     /// The request that does it all, and its answer.
     pub fn log_in(&mut self, more: &[&str]) -> Pdu {
         self.send_login(more);
+        self.take_login()
+    }
+
+    fn take_login(&mut self) -> Pdu {
         let answer = self.take();
         assert_eq!(answer.opcode(), 0x23);
         self.digests = answer.bhs[36..38] == [0, 0];
@@ -204,6 +214,19 @@ impl Client {
         }
         assert!(data.split_off(length).iter().all(|&byte| byte == 0), "padding");
         Pdu { bhs, data }
+    }
+
+    /// Nothing more may come for now.
+    pub fn expect_silence(&mut self) {
+        self.stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+        match self.stream.peek(&mut [0]) {
+            Ok(_) => panic!("it answers, or closes: {:?}", self.take()),
+            Err(error) => {
+                let kinds = [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut];
+                assert!(kinds.contains(&error.kind()), "{error}");
+            }
+        }
+        self.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     }
 
     /// The target must close, and not say more than it has to.
@@ -401,6 +424,91 @@ impl Random {
 
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// A disk whose writes can be made to wait.
+pub struct Gate {
+    inner: Arc<dyn Namespace>,
+    shared: Arc<GateShared>,
+}
+
+#[derive(Default)]
+struct GateShared {
+    is_shut: AtomicBool,
+    waiting: AtomicUsize,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+struct GateQueue {
+    inner: Box<dyn Queue>,
+    shared: Arc<GateShared>,
+    waiting: Vec<Op>,
+}
+
+impl Gate {
+    pub fn new(inner: Arc<dyn Namespace>) -> Arc<Gate> {
+        Arc::new(Gate { inner, shared: Arc::default() })
+    }
+
+    pub fn shut(&self) {
+        self.shared.is_shut.store(true, Ordering::SeqCst);
+    }
+
+    pub fn open(&self) {
+        self.shared.is_shut.store(false, Ordering::SeqCst);
+        self.shared.wakers.lock().expect("no panic").iter().for_each(Waker::wake);
+    }
+
+    /// Waits until so many writes wait.
+    pub fn holds(&self, count: usize) {
+        let waiting = || self.shared.waiting.load(Ordering::SeqCst);
+        eventually("a write comes to the disk", || waiting() == count);
+    }
+}
+
+impl Namespace for Gate {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        self.shared.wakers.lock().expect("no panic").push(reactor.waker(parent));
+        let (inner, shared) = (self.inner.open(reactor, parent)?, Arc::clone(&self.shared));
+        Ok(Box::new(GateQueue { inner, shared, waiting: Vec::new() }))
+    }
+}
+
+impl Queue for GateQueue {
+    fn submit(&mut self, op: Op) {
+        if op.command.writes() && self.shared.is_shut.load(Ordering::SeqCst) {
+            self.waiting.push(op);
+            self.shared.waiting.store(self.waiting.len(), Ordering::SeqCst);
+        } else {
+            self.inner.submit(op);
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        if !self.shared.is_shut.load(Ordering::SeqCst) {
+            self.waiting.drain(..).for_each(|op| self.inner.submit(op));
+            self.shared.waiting.store(0, Ordering::SeqCst);
+        }
+        self.inner.poll(done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.waiting.len() + self.inner.in_flight()
+    }
+}
+
+impl Drop for GateQueue {
+    fn drop(&mut self) {
+        self.waiting.drain(..).for_each(|op| drop(op.abandon()));
     }
 }
 

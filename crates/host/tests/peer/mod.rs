@@ -177,12 +177,13 @@ impl Drop for Peer {
     }
 }
 
-/// Options for tests: nothing of this machine, and short times.
+/// Options for tests: nothing of this machine, and times in which a busy one answers.
 pub fn options() -> Options {
     Options {
         hostnqn: Some("nqn.2014-08.org.example:tester".to_owned()),
         hostid: Some(HostId(*b"farblock-testing")),
-        connect_timeout: Duration::from_secs(5),
+        connect_timeout: Duration::from_secs(30),
+        keep_alive: Duration::from_secs(60),
         ..Options::default()
     }
 }

@@ -23,7 +23,7 @@ use mio::{Events, Interest, Poll, Token};
 
 use crate::batch::SendBatch;
 use crate::buffer::Buffer;
-use crate::config::Config;
+use crate::config::{CallBytes, Config};
 use crate::engine::{Context, Wait};
 use crate::event::{Event, FileOp, ListenerId, TaskId};
 use crate::slab::{Key, Slab};
@@ -58,6 +58,7 @@ pub(crate) struct Portable {
     files: Slab<Arc<File>>,
     #[cfg(unix)]
     watches: Slab<Watch>,
+    call_bytes: CallBytes,
     file_threads: usize,
     file_pool: Option<FilePool>,
     /// Finished file operations; empty between calls.
@@ -109,6 +110,7 @@ impl Portable {
             files: Slab::new(),
             #[cfg(unix)]
             watches: Slab::new(),
+            call_bytes: config.call_bytes,
             file_threads: config.file_threads,
             file_pool: None,
             done: Vec::new(),
@@ -271,7 +273,8 @@ impl Portable {
         self.insert(stream)
     }
 
-    fn insert(&mut self, stream: Stream) -> io::Result<Key> {
+    fn insert(&mut self, mut stream: Stream) -> io::Result<Key> {
+        stream.call_bytes = self.call_bytes;
         let key = self.streams.insert(stream);
         let socket = &mut self.streams.find_mut(key).expect("inserted just now").socket;
         let interest = Interest::READABLE | Interest::WRITABLE;

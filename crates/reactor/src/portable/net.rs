@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::batch::{Cursor, SendBatch};
 use crate::buffer::Buffer;
+use crate::config::CallBytes;
 use crate::engine::{ACCEPT_PAUSE, Context, RECV_BYTES};
 use crate::event::{Event, StreamId, TaskId};
 use crate::slab::Key;
@@ -75,6 +76,7 @@ pub(crate) struct Stream {
     queued: bool,
     recv: Recv,
     send: Option<(SendBatch, Cursor)>,
+    pub(super) call_bytes: CallBytes,
 }
 
 impl Stream {
@@ -89,6 +91,7 @@ impl Stream {
             queued: false,
             recv: Recv::None,
             send: None,
+            call_bytes: CallBytes::default(),
         }
     }
 
@@ -205,10 +208,14 @@ impl Stream {
         let mut writes = 0;
         while !all && result.is_ok() && writes < WRITES_PER_RUN {
             let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE];
-            let mut count = 0;
+            let (mut count, mut left) = (0, self.call_bytes.send);
             for (slot, slice) in slices.iter_mut().zip(batch.slices_from(*cursor)) {
-                *slot = IoSlice::new(slice);
+                *slot = IoSlice::new(&slice[..slice.len().min(left)]);
+                left -= slot.len();
                 count += 1;
+                if left == 0 {
+                    break;
+                }
             }
             match write(&self.socket, &slices[..count]) {
                 Ok(0) => result = Err(io::ErrorKind::WriteZero.into()),
@@ -272,8 +279,26 @@ impl Stream {
         }
     }
 
-    /// One read; none if there is nothing to be read.
+    /// One read, or as many as it takes with limited calls; none if there is nothing to be read.
     fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
+        let most = self.call_bytes.receive;
+        if into.len() <= most {
+            return self.read_once(into);
+        }
+        let mut done = 0;
+        while done < into.len() && self.readable {
+            let end = into.len().min(done + most);
+            match self.read_once(&mut into[done..end]) {
+                Some(Ok(count)) if count > 0 => done += count,
+                // An end or an error comes again.
+                _ if done > 0 => break,
+                result => return result,
+            }
+        }
+        Some(Ok(done))
+    }
+
+    fn read_once(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
         loop {
             match self.socket.read(into) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
