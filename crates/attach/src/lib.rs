@@ -25,4 +25,7 @@ pub mod ublk;
 pub mod users;
 #[cfg(target_os = "linux")]
 pub mod vhost_user;
+#[cfg(any(windows, test))]
+#[cfg_attr(not(windows), allow(dead_code, reason = "only what is tested anywhere is built there"))]
+pub mod winspd;
 mod writes;

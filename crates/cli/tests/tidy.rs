@@ -34,12 +34,14 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[("reactor", "the kernel"), ("capi", "a 
 /// Single files that do. Loop devices are nothing for an event loop, and no crate offers their
 /// calls with a block size and direct I/O; a FUSE library that cannot go on with a mount has the
 /// file under its descriptor exchanged. ublk's commands are entries of a ring whose buffers the
-/// kernel fills, and its requests are in memory that the driver shares. What Windows says of
-/// threads by their names, none does.
+/// kernel fills, and its requests are in memory that the driver shares. WinSpd's
+/// library is loaded at run time and calls back. What Windows says of threads by their names, none
+/// does.
 const MAY_BE_UNSAFE_FILES: &[&str] = &[
     "attach/src/fuse/loop_device/ioctl.rs",
     "attach/src/fuse/resume.rs",
     "attach/src/ublk/kernel.rs",
+    "attach/src/winspd/library.rs",
     "bench/src/windows.rs",
 ];
 

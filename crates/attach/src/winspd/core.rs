@@ -1,0 +1,280 @@
+//! The thread that works on WinSpd's requests: a reactor, a queue into the namespace, and a table
+//! of what is under way.
+//!
+//! ```text
+//! accepted ──> its operations are with the namespace ──> answered
+//!     │                       └── its hint came again: not answered, Windows gave it up
+//!     └──> answered at once: out of range, nothing to do
+//! ```
+//!
+//! Answers are given in the order in which operations end, so that as many requests are under way
+//! as WinSpd sends.
+
+use super::shared::{Command, End, Fua, Range, Request, Shared};
+use super::uapi::{Kind, Response, Status};
+use super::{limits, status};
+use farblock_block::{BlockError, Command as Access, Completion, Geometry, Op, Queue};
+use farblock_reactor::{Buffer, Reactor};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+/// The token of the flush at the end; all others are numbers of tasks.
+const LAST_FLUSH: u64 = u64::MAX;
+
+/// Who takes answers: WinSpd's library, and in tests a list.
+pub(super) trait Answer {
+    /// Answers a request. What was read begins `data`, which has the size of a whole transfer; a
+    /// read that failed brings it as well.
+    fn answer(&mut self, response: &Response, data: Option<&mut [u8]>);
+}
+
+/// A request that is under way.
+struct Task {
+    hint: u64,
+    kind: Kind,
+    /// Its operations that have not ended.
+    operations: usize,
+    failure: Option<Status>,
+    /// The part of its buffer that no operation has. The other comes before it.
+    rest: Option<Buffer>,
+    /// Ranges that are still to be unmapped.
+    ranges: std::vec::IntoIter<Range>,
+    /// Windows gave it up: another request has its name.
+    is_given_up: bool,
+}
+
+/// See the module's text.
+pub(super) struct Core<A> {
+    // The queue goes first: it may tell the reactor good-bye while it is dropped.
+    queue: Box<dyn Queue>,
+    reactor: Reactor,
+    shared: Arc<Shared>,
+    answers: A,
+    tasks: Vec<Option<Task>>,
+    free: Vec<usize>,
+    by_hint: HashMap<u64, usize>,
+    /// Something may have completed since the queue was polled.
+    dirty: bool,
+    flushes_last: bool,
+}
+
+impl<A: Answer> Core<A> {
+    pub(super) fn new(
+        reactor: Reactor,
+        shared: Arc<Shared>,
+        answers: A,
+    ) -> Result<Core<A>, BlockError> {
+        let task = reactor.add_task();
+        let queue = shared.namespace().open(&reactor, task)?;
+        shared.set_waker(reactor.waker(reactor.add_task()));
+        Ok(Core {
+            queue,
+            reactor,
+            shared,
+            answers,
+            tasks: Vec::new(),
+            free: Vec::new(),
+            by_hint: HashMap::with_capacity(limits::MAX_REQUESTS),
+            dirty: true,
+            flushes_last: false,
+        })
+    }
+
+    /// Runs until it is told to stop.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        let (mut ready, mut requests, mut done) = (Vec::new(), Vec::new(), Vec::new());
+        loop {
+            let end = self.shared.take_requests(&mut requests);
+            requests.drain(..).for_each(|request| self.begin(request));
+            while std::mem::take(&mut self.dirty) {
+                self.queue.poll(&mut done);
+                for completion in done.drain(..) {
+                    self.dirty = true;
+                    if completion.token == LAST_FLUSH {
+                        return self.end(completion);
+                    }
+                    self.completed(completion);
+                }
+                // Those that came meanwhile may have the names of those that end next.
+                if self.shared.has_requests() {
+                    self.dirty = true;
+                    break;
+                }
+            }
+            match end {
+                End::Forced => return Ok(()),
+                End::Drained if self.is_idle() => self.flush_last(),
+                End::Drained | End::Never => {}
+            }
+            let timeout = self.dirty.then_some(std::time::Duration::ZERO);
+            self.reactor.poll(timeout, &mut ready)?;
+            // Whoever is ready, the mailbox and the queue are looked at.
+            self.dirty = true;
+            ready.clear();
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.tasks.len() == self.free.len() && !self.shared.has_requests()
+    }
+
+    /// What Windows has written is to be safe when the disk is gone, flushed or not.
+    fn flush_last(&mut self) {
+        if !std::mem::replace(&mut self.flushes_last, true) {
+            self.submit(Op::flush(LAST_FLUSH));
+        }
+    }
+
+    fn end(&self, flush: Completion) -> io::Result<()> {
+        match flush.result {
+            Ok(()) => Ok(()),
+            Err(error) => Err(io::Error::other(format!("the last flush: {error}"))),
+        }
+    }
+
+    fn submit(&mut self, op: Op) {
+        self.queue.submit(op);
+        self.dirty = true;
+    }
+
+    fn begin(&mut self, request: Request) {
+        let Request { hint, command } = request;
+        let kind = match &command {
+            Command::Read(_) => Kind::Read,
+            Command::Write(..) => Kind::Write,
+            Command::Flush => Kind::Flush,
+            Command::Unmap(_) => Kind::Unmap,
+        };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.tasks.push(None);
+            self.tasks.len() - 1
+        });
+        if let Some(before) = self.by_hint.insert(hint, slot)
+            && let Some(task) = &mut self.tasks[before]
+        {
+            tracing::warn!("Windows gave a request up that takes too long, and tries again");
+            task.is_given_up = true;
+        }
+        let mut task = Task {
+            hint,
+            kind,
+            operations: 0,
+            failure: None,
+            rest: None,
+            ranges: Vec::new().into_iter(),
+            is_given_up: false,
+        };
+        let geometry = self.shared.geometry();
+        let token = slot as u64;
+        match command {
+            Command::Read(range) => {
+                let buffer = self.shared.take_buffer();
+                self.transfer(
+                    &mut task,
+                    &geometry,
+                    (Access::Read, Fua(false)),
+                    range,
+                    buffer,
+                    token,
+                );
+            }
+            Command::Write(range, buffer, fua) => {
+                // Without a cache every write is durable, and the driver asks for it on each.
+                let fua = Fua(fua.0 && geometry.volatile_cache);
+                self.transfer(&mut task, &geometry, (Access::Write, fua), range, buffer, token);
+            }
+            Command::Flush => {
+                task.operations = 1;
+                self.submit(Op::flush(token));
+            }
+            Command::Unmap(ranges) => {
+                task.failure = ranges.iter().find_map(|range| {
+                    let Range { lba, blocks } = *range;
+                    let checked = geometry.check(Access::Deallocate, lba, u64::from(blocks));
+                    checked.err().map(|error| status::failed(error, lba))
+                });
+                // All of them, or none.
+                if task.failure.is_none() {
+                    task.ranges = ranges.into_iter();
+                }
+                self.unmap(&mut task, token);
+            }
+        }
+        self.store(slot, task);
+    }
+
+    /// A read or write; `buffer` is one of a whole transfer.
+    fn transfer(
+        &mut self,
+        task: &mut Task,
+        geometry: &Geometry,
+        (access, fua): (Access, Fua),
+        range: Range,
+        mut buffer: Buffer,
+        token: u64,
+    ) {
+        let Range { lba, blocks } = range;
+        if let Err(error) = geometry.check(access, lba, u64::from(blocks)) {
+            task.failure = Some(status::failed(error, lba));
+            task.rest = Some(buffer);
+            return;
+        }
+        let part = buffer.split_to(geometry.bytes(blocks));
+        task.rest = Some(buffer);
+        task.operations = 1;
+        let op = Op::with(access, lba, blocks, Some(part), token);
+        self.submit(Op { fua: fua.0, ..op });
+    }
+
+    /// Submits as much of a request to unmap as may be with the namespace.
+    fn unmap(&mut self, task: &mut Task, token: u64) {
+        while task.operations < limits::UNMAPS_AT_ONCE && task.failure.is_none() {
+            let Some(Range { lba, blocks }) = task.ranges.next() else { return };
+            task.operations += 1;
+            self.submit(Op::deallocate(lba, blocks, token));
+        }
+    }
+
+    fn completed(&mut self, completion: Completion) {
+        let Completion { token, result, buffer } = completion;
+        let slot = token as usize;
+        let mut task = self.tasks[slot].take().expect("a task outlives its operations");
+        task.operations -= 1;
+        if let Err(error) = result {
+            task.failure.get_or_insert(status::failed(error, 0));
+        }
+        if let Some(mut part) = buffer {
+            // The two are a whole transfer's buffer again.
+            part.unsplit(task.rest.take().expect("the other part of the buffer"));
+            task.rest = Some(part);
+        }
+        self.unmap(&mut task, token);
+        self.store(slot, task);
+    }
+
+    /// Keeps a task, or answers it if it is done.
+    fn store(&mut self, slot: usize, task: Task) {
+        if task.operations > 0 {
+            self.tasks[slot] = Some(task);
+            return;
+        }
+        self.free.push(slot);
+        let Task { hint, kind, failure, rest: mut data, is_given_up, .. } = task;
+        if !is_given_up {
+            self.by_hint.remove(&hint);
+            let response = Response::new(hint, kind, failure.unwrap_or(status::GOOD));
+            let read = data.as_deref_mut().filter(|_| kind == Kind::Read);
+            let read = read.map(|bytes| {
+                if failure.is_some() {
+                    // What others have read or written is nobody's business.
+                    bytes.fill(0);
+                }
+                bytes
+            });
+            self.answers.answer(&response, read);
+        }
+        data.into_iter().for_each(|buffer| self.shared.give_buffer(buffer));
+        self.shared.answered(1);
+    }
+}
