@@ -44,12 +44,17 @@ pub(super) fn run(global: &Global) -> Result<()> {
     })
 }
 
-/// The log, begun anew with each start.
+/// A log that is longer is begun anew.
+const MAX_LOG_BYTES: u64 = 1 << 20;
+
+/// The log.
 pub(super) fn log() -> Option<File> {
     let base = system::base().ok()?;
     system::make_private(&base).ok()?;
     let path = base.join("service.log");
-    let _ = fs::rename(&path, base.join("service.log.old"));
+    if fs::metadata(&path).is_ok_and(|log| log.len() > MAX_LOG_BYTES) {
+        let _ = fs::rename(&path, base.join("service.log.old"));
+    }
     system::append(&path).ok()
 }
 

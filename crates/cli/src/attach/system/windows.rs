@@ -165,13 +165,13 @@ pub(in super::super) fn append(path: &Path) -> io::Result<File> {
 /// Everything that is kept: an administrator's is the machine's.
 pub(in super::super) fn base() -> Result<PathBuf> {
     let elevated = calls::is_elevated();
-    let variable = if elevated { "ProgramData" } else { "LOCALAPPDATA" };
-    let place = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = place.map(|path| path.join("farblock")).ok_or_else(|| {
-        Failure::usage(format_args!(
-            "there is no %{variable}% to keep attachments in: give --runtime-dir"
+    let place = calls::data_folder(elevated).map_err(|error| {
+        Failure::run(format_args!(
+            "Windows does not say where to keep attachments: {}; give --runtime-dir",
+            os(&error)
         ))
     })?;
+    let base = place.join("farblock");
     // Everybody may make folders in %ProgramData%, and who made one may do what he likes in it.
     if elevated && base.exists() {
         let trusted = calls::is_trusted(&base).map_err(|error| {
@@ -296,6 +296,18 @@ mod tests {
         assert!(is_locked(&path), "a copy holds it as well");
         drop(other);
         assert!(!is_locked(&path));
+    }
+
+    #[test]
+    fn a_private_folder_is_ours() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a").join("b");
+        make_private(&path).expect("it is made");
+        make_private(&path).expect("it is there");
+        assert!(calls::is_trusted(&path).expect("it has an owner"));
+        append(&path.join("log")).expect("it is ours to write to");
+        assert!(calls::data_folder(true).expect("Windows has one").is_dir());
+        assert!(calls::data_folder(false).expect("and one for us").is_dir());
     }
 
     #[test]

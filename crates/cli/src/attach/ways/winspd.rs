@@ -1,8 +1,8 @@
-//! A disk of Windows, through WinSpd's driver. It ends with its process; a successor makes it again.
+//! A disk of Windows, through WinSpd's driver. It ends with its process; a successor makes another.
 
 use super::super::status::{Kind, Use};
 use super::{Attached, Start, StopError, sentence};
-use farblock_attach::winspd::{Device, Options, Server};
+use farblock_attach::winspd::{Device, NOTICE, Options, Server};
 use serde_json::Value;
 
 struct WinSpd {
@@ -26,7 +26,8 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
 impl Attached for WinSpd {
     fn used(&self) -> Use {
         let path = self.server.as_ref().map(Server::location).unwrap_or_default();
-        Use { kind: Kind::Device, path, behind: None }
+        // Its licence wants to be named.
+        Use { kind: Kind::Device, path, behind: Some(NOTICE.to_owned()) }
     }
 
     fn state(&self) -> Value {

@@ -1,10 +1,11 @@
 //! What neither the standard library nor a crate that is well kept has of Windows: handles of other
 //! processes, folders that are private from the start, and whose a folder is.
 
+use std::ffi::OsString;
 use std::io;
-use std::os::windows::ffi::OsStrExt;
+use std::os::windows::ffi::{OsStrExt, OsStringExt};
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use windows_sys::Win32::Foundation::{
     DUPLICATE_SAME_ACCESS, DuplicateHandle, HANDLE, HANDLE_FLAG_INHERIT, LocalFree,
@@ -20,11 +21,15 @@ use windows_sys::Win32::Security::{
     TokenElevation, TokenUser, WinBuiltinAdministratorsSid, WinLocalSystemSid,
 };
 use windows_sys::Win32::Storage::FileSystem::CreateDirectoryW;
+use windows_sys::Win32::System::Com::CoTaskMemFree;
 use windows_sys::Win32::System::Console::{
     GetStdHandle, STD_ERROR_HANDLE, STD_INPUT_HANDLE, STD_OUTPUT_HANDLE,
 };
 use windows_sys::Win32::System::Threading::{
     GetCurrentProcess, OpenProcess, OpenProcessToken, PROCESS_TERMINATE, TerminateProcess,
+};
+use windows_sys::Win32::UI::Shell::{
+    FOLDERID_LocalAppData, FOLDERID_ProgramData, KF_FLAG_DEFAULT, SHGetKnownFolderPath,
 };
 
 /// Everything for the system, administrators and the owner, in the folder and all that will be in
@@ -138,6 +143,26 @@ pub(super) fn is_elevated() -> bool {
         )
     };
     asked != 0 && elevation.TokenIsElevated != 0
+}
+
+/// Where programs keep what is the machine's, or the user's. Windows says so: an environment is
+/// whoever's started us, and a service's is another.
+pub(super) fn data_folder(machine: bool) -> io::Result<PathBuf> {
+    let id = if machine { FOLDERID_ProgramData } else { FOLDERID_LocalAppData };
+    let mut text: *mut u16 = ptr::null_mut();
+    // SAFETY: the text is Windows's, ends with a zero, and is freed once, after it was copied.
+    unsafe {
+        let flags = KF_FLAG_DEFAULT.cast_unsigned();
+        let result = SHGetKnownFolderPath(&raw const id, flags, ptr::null_mut(), &raw mut text);
+        let found = if result >= 0 {
+            let length = (0..).take_while(|&at| *text.add(at) != 0).count();
+            Ok(OsString::from_wide(std::slice::from_raw_parts(text, length)).into())
+        } else {
+            Err(io::Error::from_raw_os_error(result))
+        };
+        CoTaskMemFree(text.cast());
+        found
+    }
 }
 
 /// Whether a folder is an administrator's, the system's, or this user's.
