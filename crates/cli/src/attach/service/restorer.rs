@@ -122,6 +122,7 @@ fn attach(program: &Path, global: &Global, name: &str) -> State {
         tracing::info!("{name} is attached: {}", text(&output.stdout));
         return State::Attached;
     }
-    tracing::error!("{name}: {}", text(&output.stderr));
+    let sentence = text(&output.stderr);
+    tracing::error!("{name}: {}", sentence.strip_prefix("error: ").unwrap_or(&sentence));
     if output.status.code() == Some(USAGE) { State::Over } else { State::Missing }
 }
