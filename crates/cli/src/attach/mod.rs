@@ -5,8 +5,8 @@
 //! next one if that dies. The [`server`] connects and offers the disk one of the [`ways`]. What
 //! they know of each other is in a [`folder`] of the attachment's own.
 //!
-//! It takes Linux or Windows. Elsewhere the commands say so. What differs is in [`system`], and which
-//! ways there are.
+//! It takes Linux or Windows. Elsewhere the commands say so. What differs between the two is in
+//! [`system`], and which ways there are.
 
 pub(crate) mod args;
 
