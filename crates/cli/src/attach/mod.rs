@@ -57,7 +57,8 @@ mod elsewhere {
 
     fn not_here() -> Result<()> {
         Err(Failure::usage(
-            "disks are attached on Linux and Windows only: `farblock read`, `write` and `copy` work here",
+            "disks are attached on Linux and Windows only: `farblock read`, `write` and `copy` \
+             work here",
         ))
     }
 
