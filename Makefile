@@ -57,6 +57,7 @@ interop: build
 	interop/linux/nbd.sh $(BINARY) $(dir $(BINARY))examples
 	interop/linux/vhost.sh $(BINARY) $(dir $(BINARY))examples
 	interop/linux/ublk.sh $(BINARY) $(dir $(BINARY))examples
+	interop/linux/iscsi.sh $(BINARY)
 	$(CARGO) build --release --locked -p farblock-host --example paths
 	interop/linux/ana.sh $(dir $(BINARY))examples/paths
 

@@ -20,12 +20,12 @@ modules=(
     # file systems
     ext4 fuse
     # ways to attach a namespace as a disk
-    ublk_drv nbd dm-multipath dm-round-robin dm-service-time
+    ublk_drv nbd iscsi_tcp sd_mod dm-multipath dm-round-robin dm-service-time
 )
 # The checksum that both digests and ext4 load by alias; no module any more in kernels after 6.13.
 old_modules=(crc32c_generic crc32c-intel)
 tools=(
-    bash nvme fio mkfs.ext4 e2fsck jq cmp ip kmod nbd-client dmsetup
+    bash nvme fio mkfs.ext4 e2fsck jq cmp ip kmod nbd-client iscsid iscsiadm dmsetup
     blockdev blkdiscard lsblk losetup mount umount timeout flock setpriv
 )
 
@@ -54,7 +54,8 @@ libraries_of() {
 
 copy usr/lib64/ld-linux-x86-64.so.2
 for tool in "${tools[@]}"; do
-    path=$(cd "$root" && find -L usr/bin usr/sbin -maxdepth 1 -name "$tool" -print -quit)
+    # A link to a place outside of the tree is none.
+    path=$(cd "$root" && find -L usr/bin usr/sbin -maxdepth 1 -name "$tool" ! -type l -print -quit)
     [ -n "$path" ] || die "no package in setup.sh's list has the tool $tool."
     rm -f "$build/usr/bin/$tool"
     copy "$path"

@@ -4,6 +4,8 @@
 #
 #   test.sh FARBLOCK      FARBLOCK is this system's binary, e.g. target/release/farblock
 #
+# FARBLOCK_WINSPD=FOLDER, as Windows calls it (Z:\home\me\winspd), has attach's tests use a build of
+# WinSpd that is there, winspd-x64.dll and stgtest.exe, besides a library of their own.
 # Needs what setup.sh prepares, and prepares it. FARBLOCK_WINDOWS_ONLY=peers skips the crates' tests.
 set -Eeuo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -89,6 +91,8 @@ run_suites() {
 if [ "${FARBLOCK_WINDOWS_ONLY:-}" = peers ]; then
     build build -p farblock
 else
+    # A library that attach's tests load; it is none of the tests that are built next.
+    build build -p farblock-attach --all-features --example winspd_standin
     # xtask starts Linux peers; without --lib --bins --tests it would be examples too, some Linux's.
     build test --no-run --workspace --exclude xtask --all-features --lib --bins --tests
     run_suites

@@ -10,11 +10,17 @@ use std::sync::Arc;
 /// Alignment of every allocation in bytes: enough for direct I/O on any common device.
 pub const ALIGNMENT_BYTES: usize = 4096;
 
-/// One heap block. Buffers hold disjoint parts of it; the last of them frees it. One without
+/// What [`Buffer::huge`] allocates by.
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// One block of memory. Buffers hold disjoint parts of it; the last of them frees it. One without
 /// capacity owns nothing: what empty buffers and a [`Lender`]'s are parts of.
 struct Allocation {
     base: NonNull<u8>,
     capacity_bytes: usize,
+    /// Mapped, and not of the heap.
+    #[cfg(target_os = "linux")]
+    is_huge: bool,
 }
 
 // SAFETY: an `Allocation` is plain memory that no thread has an affinity to.
@@ -28,22 +34,44 @@ impl Allocation {
     }
 
     fn new(capacity_bytes: usize) -> Allocation {
-        if capacity_bytes == 0 {
-            let base = std::ptr::without_provenance_mut(ALIGNMENT_BYTES);
-            return Allocation { base: NonNull::new(base).expect("not null"), capacity_bytes };
-        }
-        let layout = Allocation::layout(capacity_bytes);
-        // SAFETY: the layout has a size above zero.
-        let base = unsafe { alloc::alloc_zeroed(layout) };
-        match NonNull::new(base) {
-            Some(base) => Allocation { base, capacity_bytes },
-            None => alloc::handle_alloc_error(layout),
-        }
+        Allocation::try_new(capacity_bytes)
+            .unwrap_or_else(|| alloc::handle_alloc_error(Allocation::layout(capacity_bytes)))
+    }
+
+    fn try_new(capacity_bytes: usize) -> Option<Allocation> {
+        let base = if capacity_bytes == 0 {
+            std::ptr::without_provenance_mut(ALIGNMENT_BYTES)
+        } else {
+            // SAFETY: the layout has a size above zero.
+            unsafe { alloc::alloc_zeroed(Allocation::layout(capacity_bytes)) }
+        };
+        Some(Allocation {
+            base: NonNull::new(base)?,
+            capacity_bytes,
+            #[cfg(target_os = "linux")]
+            is_huge: false,
+        })
+    }
+
+    #[cfg(target_os = "linux")]
+    fn try_huge(capacity_bytes: usize) -> Option<Allocation> {
+        let base = crate::huge::map(capacity_bytes)?;
+        Some(Allocation { base, capacity_bytes, is_huge: true })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn try_huge(capacity_bytes: usize) -> Option<Allocation> {
+        Allocation::try_new(capacity_bytes)
     }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
+        #[cfg(target_os = "linux")]
+        if self.is_huge {
+            // SAFETY: mapped in `try_huge` with this size, and nobody refers to it any more.
+            return unsafe { crate::huge::unmap(self.base.as_ptr(), self.capacity_bytes) };
+        }
         if self.capacity_bytes > 0 {
             // SAFETY: allocated in `new` with the same layout, and nobody refers to it any more.
             unsafe {
@@ -75,6 +103,15 @@ impl Buffer {
     pub fn new(len: usize) -> Buffer {
         let owner = Arc::new(Allocation::new(len));
         Buffer { start: owner.base, len, owner }
+    }
+
+    /// A new allocation of `pages` times [`HUGE_PAGE_BYTES`] zero bytes, in huge pages where the
+    /// system has them: for what is large, kept, and reached at random. It takes memory as it is
+    /// touched. `None` if there is none.
+    pub fn huge(pages: usize) -> Option<Buffer> {
+        let len = pages.checked_mul(HUGE_PAGE_BYTES).filter(|len| *len > 0)?;
+        let owner = Arc::new(Allocation::try_huge(len)?);
+        Some(Buffer { start: owner.base, len, owner })
     }
 
     /// A new allocation holding a copy of `bytes`.
@@ -217,6 +254,26 @@ impl fmt::Debug for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn huge_ones_are_zeroed_aligned_and_cut_like_others() {
+        assert!(Buffer::huge(0).is_none());
+        assert!(Buffer::huge(usize::MAX / HUGE_PAGE_BYTES).is_none());
+        for pages in [1, 3] {
+            let mut buffer = Buffer::huge(pages).expect("memory");
+            assert_eq!(buffer.len(), pages * HUGE_PAGE_BYTES);
+            assert!(buffer.is_aligned(ALIGNMENT_BYTES));
+            assert!(!cfg!(target_os = "linux") || buffer.is_aligned(HUGE_PAGE_BYTES));
+            assert!(buffer.iter().all(|&byte| byte == 0));
+            let mut front = buffer.split_to(4096);
+            front.fill(1);
+            buffer.fill(2);
+            assert!(front.iter().all(|&byte| byte == 1));
+            // The one outlives the other.
+            drop(buffer);
+            assert_eq!(front[4095], 1);
+        }
+    }
 
     #[test]
     fn new_is_zeroed_and_aligned() {

@@ -73,6 +73,8 @@ mod buffer;
 mod config;
 mod engine;
 mod event;
+#[cfg(target_os = "linux")]
+mod huge;
 mod pool;
 mod portable;
 mod prefetch;
@@ -89,7 +91,7 @@ mod uring;
 mod waker;
 
 pub use batch::SendBatch;
-pub use buffer::{ALIGNMENT_BYTES, Buffer, Lender};
+pub use buffer::{ALIGNMENT_BYTES, Buffer, HUGE_PAGE_BYTES, Lender};
 pub use config::{Config, EngineKind, ParseEngineError, Polling};
 pub use event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId, WatchId};
 pub use pool::BufferPool;

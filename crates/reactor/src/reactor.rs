@@ -346,7 +346,7 @@ impl State {
                 self.turn(shared, pool, Wait::No)?;
                 if self.tasks.has_ready() {
                     self.working_since = Instant::now();
-                    self.spin.found(self.working_since - start);
+                    self.spin.found(self.working_since - start, self.tasks.arrived());
                     return Ok(true);
                 }
             }
@@ -382,7 +382,7 @@ impl State {
         let result = self.turn(shared, pool, Wait::Until(until));
         self.working_since = Instant::now();
         if self.tasks.has_ready() {
-            self.spin.slept(self.working_since - start);
+            self.spin.slept(self.working_since - start, self.tasks.arrived());
         }
         result
     }

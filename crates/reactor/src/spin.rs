@@ -1,60 +1,121 @@
-//! [`Spin`]: how long to look for work before sleeping.
+//! [`Spin`]: whether to look for work before sleeping.
 //!
 //! Sleeping and being woken costs several microseconds (some fifty in a virtual machine), so under
-//! load it is cheaper to look a little longer. But an idle loop must use no CPU; a light load must
-//! not use much more than its work takes; and where the processors are busy, looking takes them
-//! from the very thread that is waited for. So looking has to be earned, and to prove itself:
+//! load it can be faster to look a little longer. But an idle loop must use no CPU; a load that
+//! does not become any faster must not use much more than its work takes; and where the processors
+//! are busy, looking takes them from the very thread that is waited for. No length of a wait tells
+//! these apart: 50 us may be a peer that sleeps as well, or a user who asks 20,000 times a second.
+//! So it is tried, and what counts is how many bytes arrive in how much time:
 //!
-//! - **Credit.** Working earns time to spin: [`CREDIT_PER_WORK`] times as much as was worked. So a
-//!   loop uses at most so many times the CPU of its work, however the work is spread; and without
-//!   work it never spins.
-//! - **Confidence.** A spin that finds something soon adds to it. One that finds nothing takes
-//!   more, and so does one that took longer than the work before it: a loop that is idle for the
-//!   most part does with a fraction of the CPU by sleeping. At zero, spinning stops until sleeps
-//!   in a row turn out to be so short that it would have found something. If confidence is lost
-//!   again before it was full, the next trial needs many more short sleeps. So a load for which
-//!   spinning does not pay, such as more threads than processors, is left in peace; one that
-//!   changes gets its chance again; and a single interruption, such as every virtual machine has,
-//!   does little.
+//! ```text
+//!           a window of short sleeps               a window of looking
+//!  Asleep -------------------------------> Trial -----------------------> Looking
+//!     ^ ^                                   |     it paid                   |
+//!     | +-- it did not: later, and later ---+                               |
+//!     +---- it pays no more, or costs too much, or it is time to ask again -+
+//! ```
+//!
+//! It pays when the same load goes [faster](GAIN), or as fast while it is looked for no longer than
+//! is worked. A window is made of cycles, each some work and the wait after it. Waits longer than
+//! the longest look are interruptions, which every virtual machine has, and are left out; a window
+//! with many of them is none, so that a loop that is idle for the most part stays asleep.
+//!
+//! Two loops that wait for each other, one looking and one asleep, gain from the one that looks,
+//! and the other one sees that it is asked faster than when looking did not pay: it tries again at
+//! once. So both get there, wherever they begin.
 
 use std::time::Duration;
 
 use crate::config::Polling;
 
-/// Time to spin that is earned by working.
-const CREDIT_PER_WORK: u32 = 3;
-/// Credit that can be saved, as a multiple of the longest spin.
-const MOST_CREDIT: u32 = 4;
-/// A spin that found something within the longest one divided by this was worth it in any case.
-const SOON_DIVISOR: u32 = 4;
-/// Spins shorter than the longest one divided by this are not worth starting.
-const SHORTEST_DIVISOR: u32 = 32;
+/// Cycles of a window of sleeps, or of a trial.
+const TRIAL_CYCLES: u32 = 32;
+/// Cycles after which it is asked whether looking still pays.
+const LOOKING_CYCLES: u32 = 128;
+/// So often, until it is asked anew how it would be without.
+const LOOKING_WINDOWS: u32 = 128;
+/// More interruptions than this make a window worthless.
+const MOST_INTERRUPTIONS: u32 = 4;
 
-/// What confidence a trial starts with, what it can grow to, and what a miss takes of it.
-const TRIAL_CONFIDENCE: u32 = 8;
-const FULL_CONFIDENCE: u32 = 32;
-const MISS: u32 = 3;
+/// The load has to go faster by this factor (a numerator and a denominator),
+const GAIN: (u64, u64) = (6, 5);
+/// or not to go slower than by this one, if looking takes no more time than working.
+const LOSS: (u64, u64) = (97, 100);
+/// Looking may not take more than so many times the time of working. Only at first it may: the
+/// peer, which is served faster now, gets that time to begin to look as well.
+const MOST_PER_WORK: u32 = 6;
 
-/// A sleep is short up to so many times the longest spin.
-const SHORT_SLEEP: u32 = 2;
-/// Short sleeps in a row that start a trial at first.
-const FIRST_SHORT_SLEEPS: u32 = 4;
-/// Each trial that failed makes it so many times more,
-const SHORT_SLEEPS_FACTOR: u32 = 4;
-/// but not more than this.
-const MOST_SHORT_SLEEPS: u32 = 4096;
+/// A trial that failed makes the next one wait for so many times as many windows,
+const WINDOWS_FACTOR: u32 = 4;
+/// but not for more than this.
+const MOST_WINDOWS: u32 = 256;
+/// Asleep, the load has to have become so much faster since a trial failed to get its chance at
+/// once (a numerator and a denominator).
+const CHANGE: (u64, u64) = (3, 2);
+
+/// Some cycles in a row.
+#[derive(Clone, Copy, Default, Debug)]
+struct Window {
+    cycles: u32,
+    interruptions: u32,
+    worked: Duration,
+    /// Looked, whether anything was found or not.
+    looked: Duration,
+    slept: Duration,
+    bytes: u64,
+}
+
+impl Window {
+    /// Bytes per second.
+    fn rate(&self) -> u64 {
+        let nanos = (self.worked + self.looked + self.slept).as_nanos().max(1);
+        let rate = u128::from(self.bytes) * 1_000_000_000 / nanos;
+        u64::try_from(rate).unwrap_or(u64::MAX)
+    }
+
+    /// Whether looking makes the load faster, where sleeping makes for this rate.
+    fn pays(&self, asleep: u64) -> bool {
+        let is_cheap = self.looked <= self.worked;
+        at_least(self.rate(), asleep, GAIN) || is_cheap && at_least(self.rate(), asleep, LOSS)
+    }
+
+    /// Whether it takes too much time for what it gives.
+    fn is_dear(&self) -> bool {
+        self.looked > self.worked * MOST_PER_WORK
+    }
+}
+
+/// Whether `rate` is at least so many times the `other`.
+fn at_least(rate: u64, other: u64, (times, per): (u64, u64)) -> bool {
+    u128::from(rate) * u128::from(per) >= u128::from(other) * u128::from(times)
+}
+
+/// See the module's diagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// It never looks, and measures how fast the load is.
+    Asleep,
+    /// It looks, and compares.
+    Trial,
+    /// It looks, for so many more windows.
+    Looking(u32),
+}
 
 /// The policy's state. Knows no clock.
 #[derive(Debug)]
 pub(crate) struct Spin {
     polling: Polling,
-    credit: Duration,
-    /// How long the loop worked before this wait.
-    last_work: Duration,
-    confidence: u32,
-    short_sleeps: u32,
-    /// Short sleeps in a row that start a trial.
-    short_sleeps_needed: u32,
+    phase: Phase,
+    window: Window,
+    /// The rate of the last window asleep.
+    asleep: u64,
+    /// The highest rate asleep for which looking did not pay, since it last did.
+    refuted: u64,
+    /// Windows asleep before the next trial, and before the one after that if it fails.
+    windows: u32,
+    windows_after: u32,
+    /// What arrived before this cycle.
+    bytes_before: u64,
 }
 
 /// How long a spin may last.
@@ -69,11 +130,13 @@ impl Spin {
     pub(crate) fn new(polling: Polling) -> Spin {
         Spin {
             polling,
-            credit: Duration::ZERO,
-            last_work: Duration::ZERO,
-            confidence: 0,
-            short_sleeps: 0,
-            short_sleeps_needed: FIRST_SHORT_SLEEPS,
+            phase: Phase::Asleep,
+            window: Window::default(),
+            asleep: 0,
+            refuted: 0,
+            windows: 1,
+            windows_after: WINDOWS_FACTOR,
+            bytes_before: 0,
         }
     }
 
@@ -87,15 +150,11 @@ impl Spin {
 
     /// How long to spin before the next sleep.
     pub(crate) fn budget(&self) -> Budget {
-        if self.polling == Polling::Always {
-            return Budget::Unlimited;
+        match (self.polling, self.phase) {
+            (Polling::Always, _) => Budget::Unlimited,
+            (Polling::Never, _) | (_, Phase::Asleep) => Budget::None,
+            (Polling::Adaptive { longest }, _) => Budget::Limited(longest),
         }
-        let longest = self.longest();
-        let time = self.credit.min(longest);
-        if self.confidence == 0 || time.is_zero() || time < longest / SHORTEST_DIVISOR {
-            return Budget::None;
-        }
-        Budget::Limited(time)
     }
 
     /// Whether time needs to be measured.
@@ -105,50 +164,93 @@ impl Spin {
 
     /// The loop's owner, and the engine on its behalf, worked for so long.
     pub(crate) fn worked(&mut self, time: Duration) {
-        let most = self.longest() * MOST_CREDIT;
-        self.last_work = time;
-        // Without overflow, however long the owner was away.
-        self.credit = (self.credit + time.min(most) * CREDIT_PER_WORK).min(most);
+        self.window.worked += time;
     }
 
-    /// A spin found work after `spun`.
-    pub(crate) fn found(&mut self, spun: Duration) {
-        self.credit = self.credit.saturating_sub(spun);
-        if spun > self.last_work.max(self.longest() / SOON_DIVISOR) {
-            return self.lose_confidence();
-        }
-        self.confidence = (self.confidence + 1).min(FULL_CONFIDENCE);
-        if self.confidence == FULL_CONFIDENCE {
-            self.short_sleeps_needed = FIRST_SHORT_SLEEPS;
-        }
+    /// A spin found work after `spun`; so many `bytes` had arrived until then, in all.
+    pub(crate) fn found(&mut self, spun: Duration, bytes: u64) {
+        self.window.looked += spun;
+        self.end_cycle(bytes);
     }
 
-    /// A spin of `spun` found nothing.
+    /// A spin of `spun` found nothing. A sleep follows.
     pub(crate) fn missed(&mut self, spun: Duration) {
-        self.credit = self.credit.saturating_sub(spun);
-        self.lose_confidence();
+        self.window.looked += spun;
     }
 
-    fn lose_confidence(&mut self) {
-        self.confidence = self.confidence.saturating_sub(MISS);
-        if self.confidence == 0 {
-            let needed = self.short_sleeps_needed * SHORT_SLEEPS_FACTOR;
-            self.short_sleeps_needed = needed.min(MOST_SHORT_SLEEPS);
+    /// A sleep lasted `slept`; so many `bytes` had arrived until then, in all.
+    pub(crate) fn slept(&mut self, slept: Duration, bytes: u64) {
+        if slept <= self.longest() {
+            self.window.slept += slept;
+            return self.end_cycle(bytes);
+        }
+        self.bytes_before = bytes;
+        self.window.interruptions += 1;
+        if self.window.interruptions > MOST_INTERRUPTIONS {
+            if self.phase == Phase::Trial {
+                self.refute();
+            }
+            self.enter(Phase::Asleep);
         }
     }
 
-    /// A sleep lasted `slept`.
-    pub(crate) fn slept(&mut self, slept: Duration) {
-        // Where both ends sleep, each waits for the other to wake as well as for itself.
-        if slept > self.longest() * SHORT_SLEEP || self.confidence > 0 {
-            self.short_sleeps = 0;
-            return;
+    fn end_cycle(&mut self, bytes: u64) {
+        self.window.bytes += bytes.saturating_sub(self.bytes_before);
+        self.bytes_before = bytes;
+        self.window.cycles += 1;
+        let cycles = match self.phase {
+            Phase::Asleep | Phase::Trial => TRIAL_CYCLES,
+            Phase::Looking(_) => LOOKING_CYCLES,
+        };
+        if self.window.cycles >= cycles {
+            self.end_window();
         }
-        self.short_sleeps += 1;
-        if self.short_sleeps >= self.short_sleeps_needed {
-            self.short_sleeps = 0;
-            self.confidence = TRIAL_CONFIDENCE;
+    }
+
+    fn end_window(&mut self) {
+        let pays = self.window.pays(self.asleep);
+        match self.phase {
+            Phase::Asleep => self.end_asleep(),
+            Phase::Trial if pays => {
+                self.enter(Phase::Looking(LOOKING_WINDOWS));
+            }
+            Phase::Looking(more @ 1..) if pays && !self.window.is_dear() => {
+                (self.refuted, self.windows_after) = (0, WINDOWS_FACTOR);
+                self.enter(Phase::Looking(more - 1));
+            }
+            Phase::Looking(0) if pays && !self.window.is_dear() => {
+                self.windows = 1;
+                self.enter(Phase::Asleep);
+            }
+            Phase::Trial | Phase::Looking(_) => {
+                self.refute();
+                self.enter(Phase::Asleep);
+            }
         }
+    }
+
+    /// Time for a trial?
+    fn end_asleep(&mut self) {
+        self.asleep = self.window.rate();
+        self.windows = self.windows.saturating_sub(1);
+        let is_another = self.refuted > 0 && at_least(self.asleep, self.refuted, CHANGE);
+        let phase = match is_another || self.windows == 0 {
+            true => Phase::Trial,
+            false => Phase::Asleep,
+        };
+        self.enter(phase);
+    }
+
+    /// Looking does not pay for this load.
+    fn refute(&mut self) {
+        self.refuted = self.refuted.max(self.asleep);
+        self.windows = self.windows_after;
+        self.windows_after = (self.windows_after * WINDOWS_FACTOR).min(MOST_WINDOWS);
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.window = Window::default();
     }
 }
 
@@ -156,136 +258,210 @@ impl Spin {
 mod tests {
     use super::*;
 
-    const LONGEST: Duration = Duration::from_micros(100);
-    const SHORT: Duration = Duration::from_micros(20);
-    const LONG: Duration = Duration::from_millis(1);
+    const LONGEST: Duration = Duration::from_micros(200);
+    /// From an event to the first instruction of who slept until then.
+    const WAKE: Duration = Duration::from_micros(50);
+    const BYTES: u64 = 72;
+
+    fn us(micros: u64) -> Duration {
+        Duration::from_micros(micros)
+    }
 
     fn adaptive() -> Spin {
         Spin::new(Polling::Adaptive { longest: LONGEST })
     }
 
-    fn spinning() -> Spin {
-        let mut spin = adaptive();
-        (0..FIRST_SHORT_SLEEPS).for_each(|_| spin.slept(SHORT));
-        spin.worked(LONG);
-        spin
+    /// A loop in a world without a clock.
+    struct Loop {
+        spin: Spin,
+        work: Duration,
+        bytes: u64,
+        now: Duration,
+        looked: Duration,
     }
 
-    fn limit(spin: &Spin) -> Duration {
-        match spin.budget() {
-            Budget::None => Duration::ZERO,
-            Budget::Limited(time) => time,
-            Budget::Unlimited => panic!("adaptive"),
+    impl Loop {
+        fn new(work: Duration) -> Loop {
+            let (now, looked) = (Duration::ZERO, Duration::ZERO);
+            Loop { spin: adaptive(), work, bytes: 0, now, looked }
         }
+
+        /// Waits for what arrives at `event`, and works on it; gives when that is done.
+        fn cycle(&mut self, event: Duration) -> Duration {
+            let wait = event.saturating_sub(self.now);
+            self.bytes += BYTES;
+            if wait.is_zero() {
+                return self.work();
+            }
+            match self.spin.budget() {
+                Budget::Limited(most) if wait <= most => {
+                    self.looked += wait;
+                    self.spin.found(wait, self.bytes);
+                    self.now += wait;
+                }
+                budget => {
+                    let missed = match budget {
+                        Budget::Limited(most) => most,
+                        _ => Duration::ZERO,
+                    };
+                    if !missed.is_zero() {
+                        self.looked += missed;
+                        self.spin.missed(missed);
+                    }
+                    let slept = wait - missed + WAKE;
+                    self.spin.slept(slept, self.bytes);
+                    self.now += missed + slept;
+                }
+            }
+            self.work()
+        }
+
+        fn work(&mut self) -> Duration {
+            self.spin.worked(self.work);
+            self.now += self.work;
+            self.now
+        }
+
+        fn looks(&self) -> bool {
+            matches!(self.spin.phase, Phase::Looking(_))
+        }
+    }
+
+    /// A host and a target that wait for each other, one command at a time; from the moment when
+    /// one is done to when the other can see it takes `way`.
+    fn ping_pong(host: &mut Loop, target: &mut Loop, way: Duration, cycles: u32) -> Duration {
+        let begun = host.now;
+        for _ in 0..cycles {
+            let command = host.now + way;
+            let answer = target.cycle(command) + way;
+            host.cycle(answer);
+        }
+        (host.now - begun) / cycles
     }
 
     #[test]
     fn an_idle_loop_never_spins() {
-        let mut spin = adaptive();
-        for _ in 0..1000 {
-            assert_eq!(spin.budget(), Budget::None);
-            spin.slept(LONG);
-            spin.worked(SHORT);
-        }
-    }
-
-    #[test]
-    fn short_sleeps_in_a_row_start_it() {
-        let mut spin = adaptive();
-        spin.worked(LONG);
-        for _ in 0..100 {
-            (1..FIRST_SHORT_SLEEPS).for_each(|_| spin.slept(SHORT));
-            spin.slept(LONG);
-            assert_eq!(spin.budget(), Budget::None);
-        }
-        assert_eq!(limit(&spinning()), LONGEST);
-    }
-
-    #[test]
-    fn work_limits_what_is_spun() {
-        let mut spin = spinning();
-        let (mut worked, mut spun) = (Duration::ZERO, Duration::ZERO);
+        let mut idle = Loop::new(us(20));
         for _ in 0..10_000 {
-            spin.worked(Duration::from_micros(5));
-            worked += Duration::from_micros(5);
-            let waited = limit(&spin).min(LONGEST / SOON_DIVISOR);
-            spin.found(waited);
-            spun += waited;
+            idle.cycle(idle.now + us(1000));
         }
-        assert!(spin.confidence == FULL_CONFIDENCE && spun > worked, "{spun:?}");
-        assert!(spun <= worked * CREDIT_PER_WORK + LONGEST * MOST_CREDIT, "{spun:?}");
+        assert_eq!(idle.looked, Duration::ZERO);
     }
 
     #[test]
-    fn a_light_load_at_a_steady_rate_ends_up_asleep() {
-        let mut spin = spinning();
-        let mut spun = Duration::ZERO;
-        for _ in 0..10_000 {
-            spin.worked(Duration::from_micros(10));
-            if spin.budget() == Budget::None {
-                spin.slept(Duration::from_micros(40));
-            } else {
-                let waited = limit(&spin).min(Duration::from_micros(40));
-                spun += waited;
-                spin.found(waited);
+    fn a_host_and_a_target_get_going_together() {
+        let (mut host, mut target) = (Loop::new(us(5)), Loop::new(us(5)));
+        let asleep = ping_pong(&mut host, &mut target, us(2), 10);
+        assert_eq!(asleep, us(14) + WAKE * 2);
+        ping_pong(&mut host, &mut target, us(2), 500);
+        assert!(host.looks() && target.looks());
+        assert_eq!(ping_pong(&mut host, &mut target, us(2), 100), us(14));
+        // For good: what it takes to ask again and again does not count.
+        let mean = ping_pong(&mut host, &mut target, us(2), 200_000);
+        assert!(mean < us(15), "{mean:?}");
+    }
+
+    #[test]
+    fn they_find_together_from_wherever_they_are() {
+        for (failures, cycles) in [(1, 3), (3, 17), (20, 100)] {
+            let (mut host, mut target) = (Loop::new(us(5)), Loop::new(us(5)));
+            // One of them had to do with what does not pay.
+            for _ in 0..failures {
+                target.spin.refute();
             }
+            for _ in 0..cycles {
+                host.cycle(host.now + us(30));
+            }
+            target.now = host.now;
+            // A second.
+            ping_pong(&mut host, &mut target, us(2), 12_000);
+            let mean = ping_pong(&mut host, &mut target, us(2), 1000);
+            assert!(mean < us(20), "{mean:?} after {failures} failures");
         }
-        assert!(spun < Duration::from_millis(20), "{spun:?} spun in half a second");
     }
 
     #[test]
-    fn fruitless_spins_fade_to_nothing() {
-        let mut spin = spinning();
-        (0..FULL_CONFIDENCE).for_each(|_| spin.found(Duration::from_micros(1)));
-        let mut total = Duration::ZERO;
+    fn interruptions_do_not_put_it_to_sleep() {
+        let (mut host, mut target) = (Loop::new(us(5)), Loop::new(us(5)));
+        ping_pong(&mut host, &mut target, us(2), 1000);
         for _ in 0..100 {
-            total += limit(&spin);
-            spin.missed(limit(&spin));
-            spin.slept(LONG);
-            spin.worked(SHORT);
+            // A millisecond in which both stand still.
+            host.now += us(1000);
+            target.now = host.now - us(10);
+            let mean = ping_pong(&mut host, &mut target, us(2), 60);
+            assert!(mean < us(25), "{mean:?}");
         }
-        assert_eq!(spin.budget(), Budget::None);
-        assert!(total < LONGEST * FULL_CONFIDENCE.div_ceil(MISS), "{total:?}");
     }
 
     #[test]
-    fn a_load_that_never_pays_is_hardly_ever_tried() {
-        let mut spin = adaptive();
-        let mut wasted = Duration::ZERO;
+    fn a_steady_rate_ends_up_asleep() {
+        for period in [us(50), us(100), us(140)] {
+            let mut steady = Loop::new(us(10));
+            for number in 0..100_000 {
+                steady.cycle(period * number);
+            }
+            let share = steady.looked.as_secs_f64() / steady.now.as_secs_f64();
+            assert!(share < 0.01, "{share} of the time is looked at {period:?}");
+        }
+    }
+
+    #[test]
+    fn a_slow_disk_is_not_worth_a_processor() {
+        // Each command takes 150 us: looking would gain a quarter, for 15 times the work.
+        let mut host = Loop::new(us(10));
         for _ in 0..100_000 {
-            spin.worked(SHORT);
-            wasted += limit(&spin);
-            if spin.budget() != Budget::None {
-                spin.missed(limit(&spin));
-            }
-            spin.slept(SHORT);
+            host.cycle(host.now + us(150));
         }
-        assert!(wasted < LONGEST * 120, "{wasted:?} wasted in 100,000 short sleeps");
+        let share = host.looked.as_secs_f64() / host.now.as_secs_f64();
+        assert!(share < 0.05, "{share} of the time is looked");
     }
 
     #[test]
-    fn full_confidence_bears_interruptions_and_forgives_failures() {
-        let mut spin = spinning();
-        while spin.confidence > 0 {
-            spin.missed(SHORT);
+    fn a_peer_that_answers_batches_late_is_worth_it() {
+        // 32 commands, an answer to all after 150 us: sleeping costs a quarter.
+        let mut host = Loop::new(us(60));
+        for _ in 0..1000 {
+            host.cycle(host.now + us(150));
         }
-        assert!(spin.short_sleeps_needed > FIRST_SHORT_SLEEPS);
-        (0..spin.short_sleeps_needed).for_each(|_| spin.slept(SHORT));
-        (0..FULL_CONFIDENCE).for_each(|_| spin.found(Duration::ZERO));
-        assert_eq!(spin.short_sleeps_needed, FIRST_SHORT_SLEEPS);
-        spin.worked(SHORT);
-        spin.found(LONG);
-        assert_eq!(spin.confidence, FULL_CONFIDENCE - MISS);
+        let begun = host.now;
+        for _ in 0..1000 {
+            host.cycle(host.now + us(150));
+        }
+        assert!((host.now - begun) / 1000 < us(215), "{:?}", host.now - begun);
+    }
+
+    #[test]
+    fn where_it_takes_the_processor_it_stops() {
+        // Whoever is waited for shares the processor: the longer it is looked, the later it is.
+        let mut host = Loop::new(us(20));
+        for _ in 0..100_000 {
+            let looks = host.spin.budget() != Budget::None;
+            host.cycle(host.now + if looks { us(150) } else { us(40) });
+        }
+        let share = host.looked.as_secs_f64() / host.now.as_secs_f64();
+        assert!(share < 0.02, "{share} of the time is looked");
+    }
+
+    #[test]
+    fn a_loop_that_falls_idle_stops_at_once() {
+        let (mut host, mut target) = (Loop::new(us(5)), Loop::new(us(5)));
+        ping_pong(&mut host, &mut target, us(2), 1000);
+        let looked = host.looked;
+        for _ in 0..100 {
+            host.cycle(host.now + us(10_000));
+        }
+        assert!(host.looked - looked <= LONGEST * (MOST_INTERRUPTIONS + 1));
+        assert_eq!(host.spin.budget(), Budget::None);
     }
 
     #[test]
     fn never_and_always() {
         let mut spin = Spin::new(Polling::Never);
-        for _ in 0..100 {
-            spin.slept(Duration::ZERO);
-            spin.worked(LONG);
+        for bytes in 0..1000 {
+            spin.slept(Duration::ZERO, bytes);
+            spin.worked(us(1));
+            assert_eq!(spin.budget(), Budget::None);
         }
-        assert_eq!(spin.budget(), Budget::None);
         assert!(!spin.is_adaptive());
         assert_eq!(Spin::new(Polling::Always).budget(), Budget::Unlimited);
     }

@@ -20,11 +20,18 @@ pub(crate) struct Tasks {
     slots: Slab<Task>,
     ready: Vec<TaskId>,
     timers: Timers,
+    /// Bytes that streams and files have delivered so far.
+    arrived: u64,
 }
 
 impl Tasks {
     pub(crate) fn new() -> Tasks {
-        Tasks { slots: Slab::new(), ready: Vec::new(), timers: Timers::default() }
+        Tasks { slots: Slab::new(), ready: Vec::new(), timers: Timers::default(), arrived: 0 }
+    }
+
+    /// Bytes that streams and files have delivered so far: what a load can be measured by.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.arrived
     }
 
     pub(crate) fn add(&mut self) -> TaskId {
@@ -51,6 +58,7 @@ impl Tasks {
         if !self.mark_ready(task) {
             return recycle(event, pool);
         }
+        self.arrived += arrived(&event) as u64;
         self.slots.find_mut(task.0).expect("marked ready just now").events.push(event);
     }
 
@@ -102,6 +110,16 @@ impl Tasks {
             let task = self.slots.at_mut(index).map(|(key, _): (Key, _)| TaskId(key));
             self.deliver(task.expect("removed tasks have no timer"), Event::Timer, pool);
         }
+    }
+}
+
+/// Bytes that an event brings.
+fn arrived(event: &Event) -> usize {
+    match event {
+        Event::Received { result: Ok(buffer), .. } => buffer.len(),
+        Event::ReceivedInto { result: Ok(count), .. } => *count,
+        Event::File { buffer: Some(buffer), .. } => buffer.len(),
+        _ => 0,
     }
 }
 

@@ -67,6 +67,37 @@ sum_of() {
         cut -d ' ' -f 1
 }
 
+# --- What a disk has to stand
+
+# Bytes that the two below write; a job may choose less.
+load_bytes=20000000
+
+# verify DEVICE SIZES [OPTION...]: fio writes blocks of these sizes at random, and reads them back.
+verify() {
+    local device=$1 sizes=$2
+    shift 2
+    fio --name=verify --filename="$device" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite \
+        --bsrange="$sizes" --size="$load_bytes" --verify=crc32c --verify_fatal=1 --minimal "$@"
+}
+
+# file_system TEXT DEVICE: one on the device, used and checked.
+file_system() {
+    local sum
+    check "$1: mkfs.ext4" mkfs.ext4 -q -F "$2"
+    check "$1: mount" mount -o discard "$2" /mnt
+    head -c "$load_bytes" /dev/urandom >/mnt/random
+    sum=$(sha256sum </mnt/random)
+    check "$1: copy" cp /mnt/random /mnt/copy
+    check "$1: delete" rm /mnt/random
+    check "$1: fstrim" fstrim /mnt
+    check "$1: umount" umount /mnt
+    echo 3 >/proc/sys/vm/drop_caches
+    check "$1: e2fsck" e2fsck -fn "$2"
+    check "$1: mount again" mount -o ro "$2" /mnt
+    equal "$1: the file's checksum" "$sum" "$(sha256sum </mnt/copy)"
+    check "$1: umount again" umount /mnt
+}
+
 # --- The kernel's host. The functions below find things by the subsystem's NQN.
 
 # Every process costs an emulated processor dear, so these read sysfs without starting any, and

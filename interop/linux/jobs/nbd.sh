@@ -7,30 +7,6 @@
 
 queue() { cat "/sys/block/${1#/dev/}/queue/$2"; }
 
-# verify DEVICE BLOCK_SIZES: fio writes and verifies.
-verify() {
-    fio --name=verify --filename="$1" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite \
-        --bsrange="$2" --size=24m --verify=crc32c --verify_fatal=1 --minimal
-}
-
-# A file system on a device, used and checked.
-file_system() {
-    local sum
-    check "$1: mkfs.ext4" mkfs.ext4 -q -F "$2"
-    check "$1: mount" mount -o discard "$2" /mnt
-    head -c 20000000 /dev/urandom >/mnt/random
-    sum=$(sha256sum </mnt/random)
-    check "$1: copy" cp /mnt/random /mnt/copy
-    check "$1: delete" rm /mnt/random
-    check "$1: fstrim" fstrim /mnt
-    check "$1: umount" umount /mnt
-    echo 3 >/proc/sys/vm/drop_caches
-    check "$1: e2fsck" e2fsck -fn "$2"
-    check "$1: mount again" mount -o ro "$2" /mnt
-    equal "$1: the file's checksum" "$sum" "$(sha256sum </mnt/copy)"
-    check "$1: umount again" umount /mnt
-}
-
 # --- Without the module, which the kernel would load by itself
 
 mkdir -p /etc/modprobe.d

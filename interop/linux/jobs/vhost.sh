@@ -19,32 +19,6 @@ find_disk() {
 
 queue() { cat "/sys/block/${1#/dev/}/queue/$2"; }
 
-# verify DEVICE BLOCK_SIZES [OPTION...]: fio writes and verifies.
-verify() {
-    local device=$1 sizes=$2
-    shift 2
-    fio --name=verify --filename="$device" --direct=1 --ioengine=libaio --iodepth=16 \
-        --rw=randwrite --bsrange="$sizes" --size=24m --verify=crc32c --verify_fatal=1 --minimal "$@"
-}
-
-# A file system on a device, used and checked.
-file_system() {
-    local sum
-    check "$1: mkfs.ext4" mkfs.ext4 -q -F "$2"
-    check "$1: mount" mount -o discard "$2" /mnt
-    head -c 20000000 /dev/urandom >/mnt/random
-    sum=$(sha256sum </mnt/random)
-    check "$1: copy" cp /mnt/random /mnt/copy
-    check "$1: delete" rm /mnt/random
-    check "$1: fstrim" fstrim /mnt
-    check "$1: umount" umount /mnt
-    echo 3 >/proc/sys/vm/drop_caches
-    check "$1: e2fsck" e2fsck -fn "$2"
-    check "$1: mount again" mount -o ro "$2" /mnt
-    equal "$1: the file's checksum" "$sum" "$(sha256sum </mnt/copy)"
-    check "$1: umount again" umount /mnt
-}
-
 size_is() { [ "$(blockdev --getsize64 "$1")" = "$2" ]; }
 
 for block in 512 4096; do

@@ -36,6 +36,8 @@ struct Task {
     /// Its operations that have not ended.
     operations: usize,
     failure: Option<Status>,
+    /// Its first block, or that of its first range.
+    lba: u64,
     /// The part of its buffer that no operation has. The other comes before it.
     rest: Option<Buffer>,
     /// Ranges that are still to be unmapped.
@@ -156,11 +158,17 @@ impl<A: Answer> Core<A> {
             tracing::warn!("Windows gave a request up that takes too long, and tries again");
             task.is_given_up = true;
         }
+        let lba = match &command {
+            Command::Read(range) | Command::Write(range, ..) => range.lba,
+            Command::Unmap(ranges) => ranges.first().map_or(0, |range| range.lba),
+            Command::Flush => 0,
+        };
         let mut task = Task {
             hint,
             kind,
             operations: 0,
             failure: None,
+            lba,
             rest: None,
             ranges: Vec::new().into_iter(),
             is_given_up: false,
@@ -242,7 +250,7 @@ impl<A: Answer> Core<A> {
         let mut task = self.tasks[slot].take().expect("a task outlives its operations");
         task.operations -= 1;
         if let Err(error) = result {
-            task.failure.get_or_insert(status::failed(error, 0));
+            task.failure.get_or_insert(status::failed(error, task.lba));
         }
         if let Some(mut part) = buffer {
             // The two are a whole transfer's buffer again.
@@ -264,17 +272,137 @@ impl<A: Answer> Core<A> {
         if !is_given_up {
             self.by_hint.remove(&hint);
             let response = Response::new(hint, kind, failure.unwrap_or(status::GOOD));
-            let read = data.as_deref_mut().filter(|_| kind == Kind::Read);
-            let read = read.map(|bytes| {
-                if failure.is_some() {
-                    // What others have read or written is nobody's business.
-                    bytes.fill(0);
-                }
-                bytes
-            });
+            let mut read = data.as_deref_mut().filter(|_| kind == Kind::Read);
+            if let Some(bytes) = read.as_mut().filter(|_| failure.is_some()) {
+                // What others have read or written is nobody's business.
+                bytes.fill(0);
+            }
             self.answers.answer(&response, read);
         }
         data.into_iter().for_each(|buffer| self.shared.give_buffer(buffer));
         self.shared.answered(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farblock_backends::Spec;
+    use farblock_reactor::Config;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    const MOST: u32 = 8192;
+    type Answers = Rc<RefCell<Vec<(u64, u8, Status, Option<Vec<u8>>)>>>;
+
+    impl Answer for Answers {
+        fn answer(&mut self, response: &Response, data: Option<&mut [u8]>) {
+            assert!(data.as_ref().is_none_or(|bytes| bytes.len() == MOST as usize));
+            let Response { hint, kind, status, .. } = *response;
+            self.borrow_mut().push((hint, kind, status, data.map(|bytes| bytes.to_vec())));
+        }
+    }
+
+    /// Carries requests out, in the order in which they end, and stops.
+    fn run(disk: &Arc<dyn farblock_block::Namespace>, requests: Vec<(u64, Command)>) -> Answers {
+        let shared = Arc::new(Shared::new(Arc::clone(disk), false, MOST));
+        for (hint, command) in requests {
+            assert!(shared.accept(Request { hint, command }));
+        }
+        shared.stop(End::Drained);
+        assert!(!shared.accept(Request { hint: 99, command: Command::Flush }), "it has ended");
+        let answers = Answers::default();
+        let reactor = Reactor::new(&Config::default()).expect("a reactor");
+        let core = Core::new(reactor, Arc::clone(&shared), Rc::clone(&answers)).expect("a queue");
+        core.run().expect("it ends well");
+        assert_eq!(shared.accepted(), 0, "all were answered");
+        answers
+    }
+
+    fn disk(spec: &str) -> Arc<dyn farblock_block::Namespace> {
+        Spec::parse(spec).expect("a disk").open(512, false).expect("it opens")
+    }
+
+    fn range(lba: u64, blocks: u32) -> Range {
+        Range { lba, blocks }
+    }
+
+    fn write(lba: u64, blocks: u32, byte: u8) -> Command {
+        let mut buffer = Buffer::new(MOST as usize);
+        buffer.fill(byte);
+        Command::Write(range(lba, blocks), buffer, Fua(true))
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let disk = disk("mem:64KiB");
+        let written = run(&disk, vec![(1, write(4, 2, 7)), (2, Command::Flush)]);
+        assert!(
+            written
+                .borrow()
+                .iter()
+                .all(|(.., status, data)| { *status == status::GOOD && data.is_none() })
+        );
+        let read = run(&disk, vec![(3, Command::Read(range(3, 4)))]);
+        let (hint, kind, status, data) = read.borrow()[0].clone();
+        assert_eq!((hint, kind, status), (3, 1, status::GOOD));
+        let data = data.expect("what was read");
+        assert_eq!(data[..512], [0; 512]);
+        assert_eq!(data[512..1536], [7; 1024]);
+        assert_eq!(data[1536..2048], [0; 512]);
+    }
+
+    /// Windows gives a request up and uses its name again: one answer, to the second.
+    #[test]
+    fn a_request_that_was_given_up_is_not_answered() {
+        let disk = disk("mem:64KiB");
+        run(&disk, vec![(1, write(0, 1, 1)), (2, write(1, 1, 2))]);
+        let reads = vec![(7, Command::Read(range(0, 1))), (7, Command::Read(range(1, 1)))];
+        let answers = run(&disk, reads);
+        let answers = answers.borrow();
+        assert_eq!(answers.len(), 1);
+        let (hint, _, status, data) = &answers[0];
+        assert_eq!((*hint, *status), (7, status::GOOD));
+        assert_eq!(data.as_ref().expect("what was read")[..512], [2; 512]);
+    }
+
+    #[test]
+    fn errors_are_answered() {
+        let last = 128;
+        let ranges = vec![range(0, 1), range(last, 1)];
+        let requests = vec![
+            (1, Command::Read(range(last - 1, 2))),
+            (2, write(u64::MAX, 2, 0)),
+            (3, Command::Unmap(ranges)),
+            (4, Command::Unmap(Vec::new())),
+        ];
+        let answers = run(&disk("mem:64KiB"), requests);
+        let answers = answers.borrow();
+        let out_of_range = |lba| status::failed(BlockError::OutOfRange, lba);
+        assert_eq!(answers[0].2, out_of_range(last - 1));
+        assert_eq!(answers[0].3.as_ref().expect("a failed read's data")[..], [0; MOST as usize]);
+        assert_eq!(answers[1].2, out_of_range(u64::MAX));
+        assert_eq!(answers[2].2, out_of_range(last));
+        assert_eq!(answers[3].2, status::GOOD);
+        // The first operation fails.
+        let answers = run(&disk("fault:1,mem:64KiB"), vec![(5, Command::Read(range(9, 1)))]);
+        assert_eq!((answers.borrow()[0].2.sense_key, answers.borrow()[0].2.asc), (3, 0x11));
+        assert_eq!(answers.borrow()[0].2.information, 9);
+    }
+
+    #[test]
+    fn many_ranges_are_unmapped() {
+        let disk = disk("mem:64KiB");
+        run(&disk, (0..8).map(|n| (n, write(n * 16, 16, 1))).collect());
+        let ranges = (0..40).map(|n| range(n * 2, 1)).collect();
+        let answers = run(&disk, vec![(1, Command::Unmap(ranges))]);
+        assert_eq!(answers.borrow().len(), 1);
+        assert_eq!(answers.borrow()[0].2, status::GOOD);
+        let answers = run(&disk, vec![(1, Command::Read(range(70, 16)))]);
+        let data = answers.borrow()[0].3.clone().expect("what was read");
+        let kept: Vec<bool> = data.chunks(512).map(|block| block[0] == 1).collect();
+        // Memory gives zeroes.
+        let expected: Vec<bool> = (70..86).map(|lba| lba % 2 == 1 || lba >= 80).collect();
+        assert_eq!(kept, expected);
     }
 }

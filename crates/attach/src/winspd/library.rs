@@ -1,6 +1,6 @@
 //! WinSpd's library, loaded at run time: its functions, a storage unit of it, and what it calls.
 //!
-//! The only unsafe code of this module. Facts are those of `winspd/winspd.h` of WinSpd 1.0: names,
+//! The only unsafe code of this module. Facts are those of `winspd/winspd.h` of WinSpd 0.10: names,
 //! arguments, and the layout of what is shared. None of its code is here.
 //!
 //! # Whose memory
@@ -119,7 +119,11 @@ impl Library {
     /// system looks. It stays loaded as long as the process: its threads may be in it.
     pub(super) fn load(folder: Option<&Path>) -> Result<Library, LoadError> {
         let module = match folder {
-            Some(folder) => load_from(&folder.join(FILE_NAME), LOAD_WITH_ALTERED_SEARCH_PATH),
+            Some(folder) => {
+                // Windows asks for a full path with this flag.
+                let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+                load_from(&path.join(FILE_NAME), LOAD_WITH_ALTERED_SEARCH_PATH)
+            }
             None => installed()
                 .ok_or(())
                 .and_then(|path| load_from(&path, LOAD_WITH_ALTERED_SEARCH_PATH).map_err(drop))

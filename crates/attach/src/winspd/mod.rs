@@ -7,12 +7,12 @@
 //! the namespace, and returns at once; the answer is sent when the operations have ended. So as
 //! many requests are under way as Windows sends.
 //!
-//! **Contract.** Windows sees the size, the block size, and whether the disk can be written, flushed
-//! and unmapped. What is answered as durable is: a flush, a write with FUA, and without a volatile
-//! cache every write. Errors come with the sense data that SCSI has for them. While the way to the
-//! namespace is lost, requests wait, as long as it says. A request that Windows gave up (after 60
-//! seconds, unless its registry says otherwise) is not answered any more, since Windows may have
-//! given its name to another.
+//! **Contract.** Windows sees the size, the block size, and whether the disk can be written, has a
+//! cache to flush, and can be unmapped. What is answered as durable is: a flush, a write with FUA,
+//! and without a volatile cache every write. Errors come with the sense data that SCSI has for
+//! them. While the way to the namespace is lost, requests wait, as long as it says. Windows gives a
+//! request up after 60 seconds, unless its registry says otherwise, and may give its name to
+//! another; then that one is answered, and the first is not.
 //!
 //! **Device names.** [`Device::Pipe`] is WinSpd's own way to test without a driver: its library
 //! serves a named pipe. `\\.\pipe\NAME\0` then gives the first client 128 bytes of parameters;
@@ -20,7 +20,8 @@
 //! answer of 48 bytes, with what was read.
 //!
 //! **Not implemented.** Telling Windows a new size, which WinSpd cannot: detach and attach again.
-//! Who uses the disk, which Windows does not tell. ARM64, for which WinSpd has no library.
+//! Who uses the disk, and dismounting its volumes before it is taken away. ARM64, for which WinSpd
+//! has no library.
 
 mod core;
 #[cfg(windows)]

@@ -4,7 +4,7 @@ use super::core::Core;
 use super::library::{self, Library, LoadError, Unit};
 use super::limits;
 use super::shared::{End, Shared};
-use super::uapi::{CACHE_SUPPORTED, Params, UNMAP_SUPPORTED, WRITE_PROTECTED};
+use super::uapi::{CACHE_SUPPORTED, EJECT_DISABLED, Params, UNMAP_SUPPORTED, WRITE_PROTECTED};
 use farblock_block::{BlockError, Geometry, Namespace};
 use farblock_reactor::{Config as ReactorConfig, EngineKind, Reactor};
 use std::fmt;
@@ -118,15 +118,16 @@ impl fmt::Display for StartError {
         match self {
             StartError::NotInstalled(path, error) => write!(
                 f,
-                "WinSpd is not installed (there is no {}: {error}): get winspd-1.0.msi from {} and \
-                 install it as an administrator, or attach with --as iscsi, which needs no driver",
+                "WinSpd is not installed (there is no {}: {error}): install its newest \
+                 winspd-*.msi from {} as an administrator, or attach with --as iscsi, which \
+                 needs no driver",
                 path.display(),
                 super::RELEASES
             ),
             StartError::OtherLibrary(function) => write!(
                 f,
-                "the WinSpd that is installed is another version ({} lacks {function}): install \
-                 1.0 from {}",
+                "the WinSpd that is installed is too old ({} lacks {function}): install the \
+                 newest winspd-*.msi from {}",
                 library::FILE_NAME,
                 super::RELEASES
             ),
@@ -231,6 +232,7 @@ impl Server {
         let geometry = namespace.geometry();
         let params = params(options, &geometry)?;
         let library = Library::load(options.library.as_deref())?;
+        tracing::info!("using {}", super::NOTICE);
         let length = params.max_transfer_length;
         let shared = Arc::new(Shared::new(namespace, options.read_only, length));
         let device = match &options.device {
@@ -297,10 +299,10 @@ impl Server {
         self.shared.accepted()
     }
 
-    /// Whether the disk is there no more although nobody stopped the server: it was ejected, or
-    /// taken away with WinSpd's own tools.
+    /// Whether the disk is there no more although nobody stopped the server: WinSpd's driver was
+    /// stopped or removed.
     #[must_use]
-    pub fn is_ejected(&self) -> bool {
+    pub fn is_gone(&self) -> bool {
         self.shared.has_dispatched_all()
     }
 
@@ -311,10 +313,11 @@ impl Server {
         self.shared.resized();
     }
 
-    /// Stops: new requests are refused, those that were accepted are finished and answered, what
-    /// was written is flushed, and the disk is taken away. If that takes longer than
-    /// [`limits::DRAIN_TIME`], or with `force`, the disk is taken away at once; requests that were
-    /// not answered may or may not have been carried out.
+    /// Stops. What programs have written and Windows has not is lost with it: volumes are to be
+    /// dismounted before, which nothing here looks after. New requests are refused, those that were
+    /// accepted are finished and answered, what was written is flushed, and the disk is taken away.
+    /// If that takes longer than [`limits::DRAIN_TIME`], or with `force`, the disk is taken away at
+    /// once; requests that were not answered may or may not have been carried out.
     ///
     /// # Errors
     /// If the event loop, or the last flush, had failed.
@@ -370,7 +373,8 @@ fn params(options: &Options, geometry: &Geometry) -> Result<Params, StartError> 
         return Err(StartError::Product(options.product.clone()));
     }
     let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
-    let flags = flag(geometry.read_only || options.read_only, WRITE_PROTECTED)
+    let flags = EJECT_DISABLED
+        | flag(geometry.read_only || options.read_only, WRITE_PROTECTED)
         | flag(geometry.volatile_cache, CACHE_SUPPORTED)
         | flag(geometry.deallocate, UNMAP_SUPPORTED);
     let most = match geometry.max_blocks {
@@ -445,5 +449,31 @@ struct Finishes(Arc<Shared>);
 impl Drop for Finishes {
     fn drop(&mut self) {
         self.0.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Windows knows a disk again by this, and with it letters and mount points.
+    #[test]
+    fn a_name_gives_the_same_identity_for_ever() {
+        let hex = |name| guid(name).map(|byte| format!("{byte:02x}")).concat();
+        assert_eq!(hex("disk"), "888c5c8320949d80a79aaee1e733e5c0");
+        assert_ne!(guid("disk"), guid("disk2"));
+        assert_ne!(guid("disk")[..8], guid("disk")[8..]);
+    }
+
+    /// A transfer is of whole blocks and no more than the namespace takes.
+    #[test]
+    fn transfers() {
+        let length = |block_size, max_blocks| {
+            let geometry = Geometry { max_blocks, ..Geometry::new(block_size, 1024) };
+            let options = Options::new(Device::Driver, "disk");
+            params(&options, &geometry).expect("a disk").max_transfer_length
+        };
+        assert_eq!((length(512, 0), length(4096, 0)), (256 << 10, 256 << 10));
+        assert_eq!((length(512, 3), length(4096, u32::MAX)), (1536, 256 << 10));
     }
 }

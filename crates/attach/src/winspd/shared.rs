@@ -54,7 +54,7 @@ struct State {
     resized: bool,
     /// The thread that works on requests is at its end.
     finished: bool,
-    /// WinSpd sends no more requests: the disk was ejected, or taken away.
+    /// WinSpd sends no more requests: the disk is gone.
     dispatched_all: bool,
 }
 

@@ -1,5 +1,5 @@
 //! What WinSpd's library and this one say to each other, as `winspd/ioctl.h` and `winspd/winspd.h`
-//! of WinSpd 1.0 have it for 64-bit systems. Every size and offset is asserted: these are the
+//! of WinSpd 0.10 have it for 64-bit systems. Every size and offset is asserted: these are the
 //! library's, and no compiler of ours sees its headers.
 
 use std::mem::{offset_of, size_of};
@@ -21,6 +21,9 @@ pub(super) const WRITE_PROTECTED: u32 = 1 << 0;
 pub(super) const CACHE_SUPPORTED: u32 = 1 << 1;
 /// `UnmapSupported`.
 pub(super) const UNMAP_SUPPORTED: u32 = 1 << 2;
+/// `EjectDisabled`: Explorer does not offer to end the process that answers for the disk, which
+/// works only with those that WinSpd's launcher started.
+pub(super) const EJECT_DISABLED: u32 = 1 << 3;
 
 /// `SPD_STORAGE_UNIT_PARAMS`: what a disk is.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]

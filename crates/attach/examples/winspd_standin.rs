@@ -1,0 +1,464 @@
+//! What `winspd-x64.dll` is to the tests where no build of WinSpd is given: a library of the same
+//! functions, written from what `winspd/winspd.h` documents, with named pipes and without a driver.
+//!
+//! It is stricter than it need be: a buffer that a callback was given is overwritten as soon as the
+//! callback has returned, and to delete a unit while one of its threads runs ends the process.
+//!
+//! A request of kind 0xee, which WinSpd has not, takes the disk away, as stopping the driver does.
+//!
+//! Not a program: `cargo build --example winspd_standin` makes a library of it, and nothing at all
+//! on other systems than Windows.
+#![cfg(windows)]
+#![allow(non_snake_case, reason = "the library's names")]
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::{io, ptr, slice};
+use windows_sys::Win32::Foundation::{
+    ERROR_ALREADY_EXISTS, ERROR_FILE_NOT_FOUND, ERROR_IO_PENDING, ERROR_OPERATION_ABORTED,
+    ERROR_PIPE_CONNECTED, HANDLE, INVALID_HANDLE_VALUE, WAIT_OBJECT_0,
+};
+use windows_sys::Win32::Storage::FileSystem::{
+    FILE_FLAG_FIRST_PIPE_INSTANCE, FILE_FLAG_OVERLAPPED, PIPE_ACCESS_DUPLEX, ReadFile, WriteFile,
+};
+use windows_sys::Win32::System::IO::{CancelIoEx, GetOverlappedResult, OVERLAPPED};
+use windows_sys::Win32::System::Pipes::{
+    ConnectNamedPipe, CreateNamedPipeW, DisconnectNamedPipe, PIPE_READMODE_MESSAGE,
+    PIPE_TYPE_MESSAGE, PIPE_WAIT,
+};
+use windows_sys::Win32::System::Threading::{
+    CreateEventW, INFINITE, SetEvent, WaitForMultipleObjects,
+};
+
+const PARAMS_BYTES: usize = 128;
+const MESSAGE_BYTES: usize = 48;
+const STATUS_BYTES: usize = 32;
+
+type Transfer =
+    unsafe extern "C" fn(*mut Unit, *mut u8, u64, u32, u8, *mut [u8; STATUS_BYTES]) -> u8;
+type Flush = unsafe extern "C" fn(*mut Unit, u64, u32, *mut [u8; STATUS_BYTES]) -> u8;
+type Unmap = unsafe extern "C" fn(*mut Unit, *mut u8, u32, *mut [u8; STATUS_BYTES]) -> u8;
+
+/// The callbacks.
+#[repr(C)]
+struct Interface {
+    read: Transfer,
+    write: Transfer,
+    flush: Flush,
+    unmap: Unmap,
+}
+
+/// What the header declares, and after it what it does not.
+#[repr(C)]
+struct Unit {
+    version: u16,
+    user_context: *mut c_void,
+    params: [u64; PARAMS_BYTES / 8],
+    interface: *const Interface,
+    buffer_alloc: *const c_void,
+    buffer_free: *const c_void,
+    handle: *const c_void,
+    btl: u32,
+    thread_id: u32,
+    thread: *const c_void,
+    thread_count: u32,
+    error: u32,
+    debug_log: u32,
+    own: Arc<Own>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+struct Own {
+    pipe: OwnedHandle,
+    stop: OwnedHandle,
+    link: Mutex<Link>,
+    /// Bytes that reads of these hints asked for.
+    reads: Mutex<HashMap<u64, usize>>,
+    running: Mutex<usize>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Link {
+    is_connected: bool,
+    generation: u64,
+}
+
+/// A unit on its way to a thread.
+struct Handed(*mut Unit);
+// SAFETY: a unit is used by several threads, each of which changes what has a lock.
+unsafe impl Send for Handed {}
+
+#[repr(C)]
+struct Context {
+    request: *const u8,
+    response: *const u8,
+    data: *const u8,
+}
+
+impl Context {
+    const NONE: Context =
+        Context { request: ptr::null(), response: ptr::null(), data: ptr::null() };
+}
+
+thread_local! {
+    /// What this thread's callback is about.
+    static CONTEXT: RefCell<Context> = const { RefCell::new(Context::NONE) };
+}
+
+/// Identities of all units; the index is the target's number.
+static UNITS: Mutex<Vec<Option<[u8; 16]>>> = Mutex::new(Vec::new());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn event() -> OwnedHandle {
+    // SAFETY: no name, no attributes.
+    let event = unsafe { CreateEventW(ptr::null(), 1, 0, ptr::null()) };
+    assert!(!event.is_null(), "an event");
+    // SAFETY: it is new, and ours.
+    unsafe { OwnedHandle::from_raw_handle(event) }
+}
+
+impl Own {
+    /// Does one call on the pipe; the bytes that it moved, or a number of Windows.
+    fn call(&self, begin: impl FnOnce(HANDLE, *mut OVERLAPPED) -> i32) -> Result<usize, u32> {
+        let done = event();
+        // SAFETY: plain data.
+        let mut overlapped: OVERLAPPED = unsafe { std::mem::zeroed() };
+        overlapped.hEvent = done.as_raw_handle();
+        let pipe = self.pipe.as_raw_handle();
+        if begin(pipe, &mut overlapped) == 0 {
+            let error = io::Error::last_os_error().raw_os_error().unwrap_or_default() as u32;
+            if error == ERROR_PIPE_CONNECTED {
+                return Ok(0);
+            } else if error != ERROR_IO_PENDING {
+                return Err(error);
+            }
+        }
+        let events = [self.stop.as_raw_handle(), done.as_raw_handle()];
+        // SAFETY: both are events; the call's memory lives until it has ended.
+        unsafe {
+            let stopped = WaitForMultipleObjects(2, events.as_ptr(), 0, INFINITE) == WAIT_OBJECT_0;
+            let mut moved = 0;
+            if stopped {
+                CancelIoEx(pipe, &overlapped);
+            }
+            let result = GetOverlappedResult(pipe, &overlapped, &mut moved, 1);
+            match (stopped, result) {
+                (true, _) => Err(ERROR_OPERATION_ABORTED),
+                (false, 0) => {
+                    Err(io::Error::last_os_error().raw_os_error().unwrap_or_default() as u32)
+                }
+                (false, _) => Ok(moved as usize),
+            }
+        }
+    }
+
+    fn send(&self, message: &[u8]) -> Result<usize, u32> {
+        let length = message.len() as u32;
+        self.call(|pipe, overlapped| {
+            // SAFETY: `call` returns when the system is done with the message.
+            unsafe { WriteFile(pipe, message.as_ptr(), length, ptr::null_mut(), overlapped) }
+        })
+    }
+
+    fn receive(&self, message: &mut [u8]) -> Result<usize, u32> {
+        let length = message.len() as u32;
+        self.call(|pipe, overlapped| {
+            // SAFETY: as above.
+            unsafe { ReadFile(pipe, message.as_mut_ptr(), length, ptr::null_mut(), overlapped) }
+        })
+    }
+
+    /// A client, and which one it is.
+    fn connect(&self, params: &[u8]) -> Result<u64, u32> {
+        let mut link = lock(&self.link);
+        if !link.is_connected {
+            self.call(|pipe, overlapped| {
+                // SAFETY: as above.
+                unsafe { ConnectNamedPipe(pipe, overlapped) }
+            })?;
+            link.is_connected = true;
+            link.generation += 1;
+            lock(&self.reads).clear();
+            self.send(params)?;
+        }
+        Ok(link.generation)
+    }
+
+    fn disconnect(&self, generation: u64) {
+        let mut link = lock(&self.link);
+        if link.is_connected && link.generation == generation {
+            link.is_connected = false;
+            // SAFETY: the pipe is open.
+            unsafe { DisconnectNamedPipe(self.pipe.as_raw_handle()) };
+        }
+    }
+}
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn SpdStorageUnitCreate(
+    name: *const u16,
+    params: *const [u64; PARAMS_BYTES / 8],
+    interface: *const c_void,
+    made: *mut *mut c_void,
+) -> u32 {
+    if name.is_null() {
+        return ERROR_FILE_NOT_FOUND; // there is no driver
+    }
+    // SAFETY: the caller's, as the header has it.
+    let (params, name) = unsafe {
+        let length = (0..).take_while(|&at| *name.add(at) != 0).count();
+        (*params, String::from_utf16_lossy(slice::from_raw_parts(name, length)))
+    };
+    // SAFETY: plain numbers.
+    let bytes: &[u8; PARAMS_BYTES] = unsafe { &*params.as_ptr().cast() };
+    let guid: [u8; 16] = bytes[..16].try_into().expect("16 bytes");
+    let mut units = lock(&UNITS);
+    if units.contains(&Some(guid)) {
+        return ERROR_ALREADY_EXISTS;
+    }
+    let index = units.iter().position(Option::is_none).unwrap_or(units.len());
+    let name: Vec<u16> = format!("{name}\\{index}\0").encode_utf16().collect();
+    let size = MESSAGE_BYTES as u32 + number(bytes, 56);
+    let mode = PIPE_TYPE_MESSAGE | PIPE_READMODE_MESSAGE | PIPE_WAIT;
+    let open = PIPE_ACCESS_DUPLEX | FILE_FLAG_FIRST_PIPE_INSTANCE | FILE_FLAG_OVERLAPPED;
+    // SAFETY: the name ends with a zero.
+    let pipe =
+        unsafe { CreateNamedPipeW(name.as_ptr(), open, mode, 1, size, size, 0, ptr::null()) };
+    if pipe == INVALID_HANDLE_VALUE {
+        return io::Error::last_os_error().raw_os_error().unwrap_or_default() as u32;
+    }
+    if index == units.len() {
+        units.push(None);
+    }
+    units[index] = Some(guid);
+    let own = Own {
+        // SAFETY: it is new, and ours.
+        pipe: unsafe { OwnedHandle::from_raw_handle(pipe) },
+        stop: event(),
+        link: Mutex::default(),
+        reads: Mutex::default(),
+        running: Mutex::default(),
+        ended: Condvar::new(),
+    };
+    let unit = Unit {
+        version: 0,
+        user_context: ptr::null_mut(),
+        params,
+        interface: interface.cast(),
+        buffer_alloc: ptr::null(),
+        buffer_free: ptr::null(),
+        handle: ptr::null(),
+        btl: (index as u32) << 8,
+        thread_id: 0,
+        thread: ptr::null(),
+        thread_count: 0,
+        error: 0,
+        debug_log: 0,
+        own: Arc::new(own),
+        threads: Mutex::default(),
+    };
+    // SAFETY: the caller's.
+    unsafe { made.write(Box::into_raw(Box::new(unit)).cast()) };
+    0
+}
+
+/// The unit.
+///
+/// # Safety
+/// It is one that was made, and not deleted.
+unsafe fn unit<'a>(raw: *mut c_void) -> &'a Unit {
+    // SAFETY: as the caller says.
+    unsafe { &*raw.cast::<Unit>() }
+}
+
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn SpdStorageUnitShutdown(raw: *mut c_void) {
+    // SAFETY: a unit of the caller's, with an event.
+    unsafe { SetEvent(unit(raw).own.stop.as_raw_handle()) };
+}
+
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn SpdStorageUnitDelete(raw: *mut c_void) {
+    // SAFETY: a unit of the caller's.
+    let unit = unsafe { Box::from_raw(raw.cast::<Unit>()) };
+    if *lock(&unit.own.running) != 0 {
+        eprintln!("a unit is deleted while its threads run");
+        std::process::abort();
+    }
+    lock(&UNITS)[(unit.btl >> 8) as usize] = None;
+}
+
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn SpdStorageUnitStartDispatcher(raw: *mut c_void, threads: u32) -> u32 {
+    // SAFETY: a unit of the caller's.
+    let unit = unsafe { unit(raw) };
+    for _ in 0..threads.max(1) {
+        *lock(&unit.own.running) += 1;
+        let handed = Handed(raw.cast());
+        let thread = std::thread::spawn(move || {
+            let handed = handed;
+            dispatch(&handed);
+        });
+        lock(&unit.threads).push(thread);
+    }
+    0
+}
+
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn SpdStorageUnitWaitDispatcher(raw: *mut c_void) {
+    // SAFETY: a unit of the caller's.
+    let unit = unsafe { unit(raw) };
+    let running = unit.own.ended.wait_while(lock(&unit.own.running), |running| *running > 0);
+    drop(running.unwrap_or_else(PoisonError::into_inner));
+    for thread in std::mem::take(&mut *lock(&unit.threads)) {
+        let _ = thread.join();
+    }
+}
+
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn SpdStorageUnitSendResponse(
+    raw: *mut c_void,
+    response: *const [u8; MESSAGE_BYTES],
+    data: *const u8,
+) {
+    // SAFETY: the caller's, as the header has it.
+    let (unit, response) = unsafe { (unit(raw), *response) };
+    let mut message = response.to_vec();
+    if response[8] == 1 && !data.is_null() {
+        let length = lock(&unit.own.reads).remove(&long(&response, 0)).unwrap_or_default();
+        // SAFETY: the data have the size of a whole transfer.
+        message.extend_from_slice(unsafe { slice::from_raw_parts(data, length) });
+    }
+    let generation = lock(&unit.own.link).generation;
+    if unit.own.send(&message).is_err() {
+        unit.own.disconnect(generation);
+    }
+}
+
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn SpdStorageUnitGetOperationContext() -> *const c_void {
+    CONTEXT.with(|context| context.as_ptr().cast_const().cast())
+}
+
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn SpdStorageUnitGetDispatcherErrorF(raw: *mut c_void, error: *mut u32) {
+    // SAFETY: the caller's.
+    unsafe { error.write(unit(raw).error) };
+}
+
+/// A thread that fetches requests.
+fn dispatch(handed: &Handed) {
+    // SAFETY: the unit is deleted after its threads have ended.
+    let unit = unsafe { &*handed.0 };
+    let own = Arc::clone(&unit.own);
+    // SAFETY: plain numbers.
+    let params: &[u8; PARAMS_BYTES] = unsafe { &*unit.params.as_ptr().cast() };
+    let (block_bytes, max_bytes) = (number(params, 24), number(params, 56) as usize);
+    let mut message = vec![0; MESSAGE_BYTES + max_bytes];
+    // Aligned as descriptors have to be.
+    let mut data = vec![0_u64; max_bytes / 8];
+    loop {
+        let received = own.connect(params).and_then(|generation| {
+            own.receive(&mut message).inspect_err(|&error| {
+                // What was answered may not have been read yet when the unit goes.
+                if error != ERROR_OPERATION_ABORTED {
+                    own.disconnect(generation);
+                }
+            })
+        });
+        match received {
+            Ok(length) if length >= MESSAGE_BYTES => {
+                serve(handed, &mut message[..length], &mut data, block_bytes as usize);
+            }
+            Err(ERROR_OPERATION_ABORTED) => break,
+            _ => {}
+        }
+    }
+    // The last call: a flush without a request.
+    let request = [0_u8; MESSAGE_BYTES];
+    CONTEXT.with(|context| context.borrow_mut().request = request.as_ptr());
+    let mut status = [0; STATUS_BYTES];
+    // SAFETY: a callback, called as the header has it.
+    unsafe { ((*unit.interface).flush)(handed.0, 0, 0, &mut status) };
+    let mut running = lock(&own.running);
+    *running -= 1;
+    own.ended.notify_all();
+}
+
+/// Has a callback carry a request out, and answers it if that is done at once.
+fn serve(handed: &Handed, message: &mut [u8], data: &mut [u64], block_bytes: usize) {
+    // SAFETY: the unit is there while its threads run.
+    let (unit, interface) = unsafe { (&*handed.0, &*(*handed.0).interface) };
+    let (request, theirs) = message.split_at(MESSAGE_BYTES);
+    let (hint, kind) = (long(request, 0), request[8]);
+    let (lba, blocks, fua) = (long(request, 16), number(request, 24), request[28] & 1);
+    let bytes = blocks as usize * block_bytes;
+    // SAFETY: the same memory, as bytes.
+    let buffer =
+        unsafe { slice::from_raw_parts_mut(data.as_mut_ptr().cast::<u8>(), data.len() * 8) };
+    buffer[..theirs.len()].copy_from_slice(theirs);
+    let pointer = buffer.as_mut_ptr();
+    CONTEXT.with(|context| context.borrow_mut().request = request.as_ptr());
+    let mut status = [0; STATUS_BYTES];
+    // SAFETY: callbacks, called as the header has it.
+    let done = unsafe {
+        match kind {
+            1 => {
+                lock(&unit.own.reads).insert(hint, bytes.min(buffer.len()));
+                (interface.read)(handed.0, pointer, lba, blocks, fua, &mut status)
+            }
+            2 => (interface.write)(handed.0, pointer, lba, blocks, fua, &mut status),
+            3 => (interface.flush)(handed.0, lba, blocks, &mut status),
+            4 => (interface.unmap)(handed.0, pointer, number(request, 16), &mut status),
+            0xee => {
+                SpdStorageUnitShutdown(handed.0.cast());
+                0
+            }
+            _ => {
+                status[..4].copy_from_slice(&[2, 5, 0x20, 0]);
+                1
+            }
+        }
+    };
+    // The buffer is this thread's again, whatever the callback still wants of it.
+    buffer.fill(0xa5);
+    if done != 0 {
+        let mut response = [0; MESSAGE_BYTES];
+        response[..9].copy_from_slice(&request[..9]);
+        response[16..].copy_from_slice(&status);
+        // SAFETY: a unit, a response, and a buffer of a whole transfer.
+        unsafe { SpdStorageUnitSendResponse(handed.0.cast(), &response, pointer) };
+    }
+}

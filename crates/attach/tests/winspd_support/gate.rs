@@ -1,0 +1,93 @@
+//! A namespace that holds operations until it is told to let them pass, and remembers them.
+
+#![allow(unreachable_pub, reason = "of one test binary")]
+
+use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
+use farblock_reactor::{Reactor, TaskId, Waker};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// See the module's text.
+pub struct Gate {
+    inner: Arc<dyn Namespace>,
+    geometry: Geometry,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    is_open: bool,
+    wakers: Vec<Waker>,
+    /// Commands that came, with their FUA.
+    seen: Vec<(Command, bool)>,
+}
+
+impl Gate {
+    /// Closed. What it says of itself besides its size is as `change` makes it.
+    pub fn new(inner: Arc<dyn Namespace>, change: impl FnOnce(&mut Geometry)) -> Gate {
+        let mut geometry = inner.geometry();
+        change(&mut geometry);
+        Gate { inner, geometry, state: Arc::default() }
+    }
+
+    pub fn open_up(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.is_open = true;
+        state.wakers.iter().for_each(Waker::wake);
+    }
+
+    pub fn close(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_open = false;
+    }
+
+    pub fn seen(&self) -> Vec<(Command, bool)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).seen.clone()
+    }
+}
+
+impl Namespace for Gate {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn describe(&self) -> String {
+        "a gate".to_owned()
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        let inner = self.inner.open(reactor, parent)?;
+        let state = Arc::clone(&self.state);
+        state.lock().expect("a lock").wakers.push(reactor.waker(parent));
+        Ok(Box::new(GateQueue { inner, state, held: Vec::new() }))
+    }
+}
+
+struct GateQueue {
+    inner: Box<dyn Queue>,
+    state: Arc<Mutex<State>>,
+    held: Vec<Op>,
+}
+
+impl Queue for GateQueue {
+    fn submit(&mut self, op: Op) {
+        self.state.lock().expect("a lock").seen.push((op.command, op.fua));
+        self.held.push(op);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        if self.state.lock().expect("a lock").is_open {
+            // Out of order, as operations may end.
+            self.held.drain(..).rev().for_each(|op| self.inner.submit(op));
+        }
+        self.inner.poll(done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.held.len() + self.inner.in_flight()
+    }
+}
+
+impl Drop for GateQueue {
+    fn drop(&mut self) {
+        self.held.drain(..).for_each(|op| drop(op.abandon()));
+    }
+}

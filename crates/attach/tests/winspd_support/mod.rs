@@ -1,0 +1,234 @@
+//! A client of WinSpd's pipes, written from what `winspd/ioctl.h` documents and with nothing of the
+//! crate: 128 bytes of parameters, then requests and answers of 48 bytes, each a message with data.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::windows::io::AsRawHandle;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use windows_sys::Win32::System::Pipes::{PIPE_READMODE_MESSAGE, SetNamedPipeHandleState};
+
+pub const READ: u8 = 1;
+pub const WRITE: u8 = 2;
+pub const FLUSH: u8 = 3;
+pub const UNMAP: u8 = 4;
+/// Of the stand-in alone: takes the disk away.
+pub const TAKE_AWAY: u8 = 0xee;
+
+/// A library to test with, by what it is called in messages.
+#[derive(Clone, Debug)]
+pub struct Library {
+    pub name: &'static str,
+    pub folder: PathBuf,
+}
+
+/// The stand-in, and WinSpd's own where `FARBLOCK_WINSPD` names a folder with a build of it.
+pub fn libraries() -> Vec<Library> {
+    let mut all = vec![Library { name: "stand-in", folder: stand_in() }];
+    match std::env::var_os("FARBLOCK_WINSPD") {
+        Some(folder) => all.push(Library { name: "WinSpd", folder: folder.into() }),
+        None => eprintln!(
+            "WinSpd's own library is not tested: name a folder with winspd-x64.dll and stgtest.exe \
+             in FARBLOCK_WINSPD"
+        ),
+    }
+    all
+}
+
+/// A folder of this test program with the stand-in, under the library's name.
+fn stand_in() -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let make = || {
+        let program = std::env::current_exe().expect("a path");
+        let built = program.parent().and_then(Path::parent).expect("two folders above");
+        let built = built.join("examples").join("winspd_standin.dll");
+        let folder = program.with_extension("winspd");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::copy(&built, folder.join("winspd-x64.dll")).unwrap_or_else(|error| {
+            let built = built.display();
+            panic!("{built}: {error}: build it with 'cargo build --example winspd_standin'")
+        });
+        folder
+    };
+    FOLDER.get_or_init(make).clone()
+}
+
+/// How a request was answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer {
+    pub hint: u64,
+    pub kind: u8,
+    pub scsi_status: u8,
+    /// Key, code, qualifier.
+    pub sense: (u8, u8, u8),
+    pub information: Option<u64>,
+    pub data: Vec<u8>,
+}
+
+impl Answer {
+    pub fn is_good(&self) -> bool {
+        self.scsi_status == 0
+    }
+}
+
+pub struct Client {
+    pipe: File,
+    pub params: Vec<u8>,
+    pub next_hint: u64,
+}
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+impl Client {
+    pub fn connect(name: &str) -> Client {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let pipe = loop {
+            match OpenOptions::new().read(true).write(true).open(name) {
+                Ok(pipe) => break pipe,
+                // The server may not have noticed yet that the last client is gone.
+                Err(error) if Instant::now() > deadline => panic!("{name}: {error}"),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        // SAFETY: the handle is open, and the mode a number.
+        let result = unsafe {
+            let mode = PIPE_READMODE_MESSAGE;
+            let null = std::ptr::null();
+            SetNamedPipeHandleState(pipe.as_raw_handle(), &mode, null, null)
+        };
+        assert_ne!(result, 0, "messages, please: {}", std::io::Error::last_os_error());
+        let mut client = Client { pipe, params: vec![0; 256], next_hint: 1 };
+        let length = client.pipe.read(&mut client.params).expect("parameters");
+        client.params.truncate(length);
+        assert_eq!(length, 128, "bytes of parameters");
+        client
+    }
+
+    pub fn blocks(&self) -> u64 {
+        long(&self.params, 16)
+    }
+
+    pub fn block_bytes(&self) -> usize {
+        number(&self.params, 24) as usize
+    }
+
+    pub fn product(&self) -> String {
+        String::from_utf8_lossy(&self.params[28..44]).into_owned()
+    }
+
+    /// Write-protected, with a cache, with unmap, not to be ejected.
+    pub fn flags(&self) -> u32 {
+        number(&self.params, 52)
+    }
+
+    pub fn max_bytes(&self) -> usize {
+        number(&self.params, 56) as usize
+    }
+
+    /// Sends a request, and gives its hint.
+    pub fn send(&mut self, kind: u8, lba: u64, blocks: u32, fua: bool, data: &[u8]) -> u64 {
+        let hint = self.next_hint;
+        self.next_hint += 1;
+        let mut message = vec![0; 48];
+        message[..8].copy_from_slice(&hint.to_le_bytes());
+        message[8] = kind;
+        message[16..24].copy_from_slice(&lba.to_le_bytes());
+        message[24..28].copy_from_slice(&blocks.to_le_bytes());
+        message[28] = u8::from(fua);
+        message.extend_from_slice(data);
+        assert_eq!(self.pipe.write(&message).expect("it is sent"), message.len());
+        hint
+    }
+
+    /// Sends a request to unmap these ranges.
+    pub fn send_unmap(&mut self, ranges: &[(u64, u32)]) -> u64 {
+        let mut data = Vec::new();
+        for (lba, blocks) in ranges {
+            data.extend_from_slice(&lba.to_le_bytes());
+            data.extend_from_slice(&blocks.to_le_bytes());
+            data.extend_from_slice(&[0; 4]);
+        }
+        // The count is where others have the address.
+        self.send(UNMAP, ranges.len() as u64, 0, false, &data)
+    }
+
+    /// The next answer; `None` if the server is gone.
+    pub fn receive(&mut self) -> Option<Answer> {
+        let mut message = vec![0; 48 + self.max_bytes()];
+        let length = match self.pipe.read(&mut message) {
+            Ok(0) => return None,
+            Ok(length) => length,
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return None,
+            // ERROR_PIPE_NOT_CONNECTED
+            Err(error) if error.raw_os_error() == Some(233) => return None,
+            Err(error) => panic!("an answer: {error}"),
+        };
+        assert!(length >= 48, "{length} bytes are no answer");
+        let is_valid = number(&message, 44) & 1 << 8 != 0;
+        Some(Answer {
+            hint: long(&message, 0),
+            kind: message[8],
+            scsi_status: message[16],
+            sense: (message[17], message[18], message[19]),
+            information: is_valid.then(|| long(&message, 24)),
+            data: message[48..length].to_vec(),
+        })
+    }
+
+    /// The answer to this request, which must be the next one.
+    pub fn answer(&mut self, hint: u64, kind: u8) -> Answer {
+        let answer = self.receive().expect("an answer");
+        assert_eq!((answer.hint, answer.kind), (hint, kind));
+        answer
+    }
+
+    pub fn read(&mut self, lba: u64, blocks: u32) -> Answer {
+        let hint = self.send(READ, lba, blocks, false, &[]);
+        self.answer(hint, READ)
+    }
+
+    pub fn write(&mut self, lba: u64, data: &[u8], fua: bool) -> Answer {
+        let blocks = (data.len() / self.block_bytes()) as u32;
+        let hint = self.send(WRITE, lba, blocks, fua, data);
+        self.answer(hint, WRITE)
+    }
+
+    pub fn flush(&mut self, lba: u64, blocks: u32) -> Answer {
+        let hint = self.send(FLUSH, lba, blocks, false, &[]);
+        self.answer(hint, FLUSH)
+    }
+
+    pub fn unmap(&mut self, ranges: &[(u64, u32)]) -> Answer {
+        let hint = self.send_unmap(ranges);
+        self.answer(hint, UNMAP)
+    }
+}
+
+/// A small generator; the same numbers every time.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+}

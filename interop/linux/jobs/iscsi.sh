@@ -1,0 +1,86 @@
+# Guest job: the kernel's iSCSI initiator. The file "targets" lists farblock's iSCSI targets outside,
+# one per line: BLOCK_SIZE PORT NAME. "DO kill", "DO cut" and "DO detach" ask for what they say.
+# shellcheck shell=bash
+# shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
+. /lib.sh
+
+load_bytes=12000000
+
+queue() { cat "/sys/block/${1#/dev/}/queue/$2"; }
+
+# --- The initiator's daemon and its settings
+
+mkdir -p /etc/iscsi /var/lib/iscsi /run/lock/iscsi
+echo "InitiatorName=iqn.2026-11.org.farblock:guest" >/etc/iscsi/initiatorname.iscsi
+cat >/etc/iscsi/iscsid.conf <<'CONF'
+node.startup = manual
+node.session.timeo.replacement_timeout = 120
+node.conn[0].timeo.noop_out_interval = 5
+node.conn[0].timeo.noop_out_timeout = 5
+node.conn[0].iscsi.HeaderDigest = CRC32C,None
+node.conn[0].iscsi.DataDigest = CRC32C,None
+CONF
+modprobe -a iscsi_tcp sd_mod
+iscsid -f >iscsid.log 2>&1 &
+
+# find_disk NAME: finds the disk of a session, e.g. /dev/sda.
+find_disk() {
+    local session disk
+    for session in /sys/class/iscsi_session/session*; do
+        [ "$(cat "$session/targetname")" = "$1" ] || continue
+        for disk in "$session"/device/target*/*:*/block/*; do
+            found=/dev/${disk##*/}
+            [ -b "$found" ] && return
+        done
+    done
+    return 1
+}
+
+declare -A disks
+while read -r block port name; do
+    say "blocks of $block bytes"
+    node=(iscsiadm -m node -T "$name" -p "10.0.2.2:$port")
+    discovered=$(iscsiadm -m discovery -t sendtargets -p "10.0.2.2:$port" 2>&1) ||
+        fail "discovery: $discovered"
+    [[ $discovered == *"$name"* ]] || fail "discovery does not find $name: $discovered"
+    ok "$block: discovery finds $name"
+    # What it says of its address is the loopback of another machine.
+    "${node[@]}" -o new >/dev/null
+    check "$block: log in" "${node[@]}" --login
+    eventually "$block: its disk" find_disk "$name"
+    find_disk "$name"
+    disk=$found
+    disks[$block]=$disk
+    equal "$block: size" 67108864 "$(blockdev --getsize64 "$disk")"
+    equal "$block: block size" "$block" "$(queue "$disk" logical_block_size)"
+    equal "$block: writable" 0 "$(blockdev --getro "$disk")"
+    [ "$(queue "$disk" discard_max_bytes)" != 0 ] || fail "$block: no discard"
+    check "$block: fio verify" verify "$disk" "$block-64k"
+    check "$block: blkdiscard" blkdiscard -o 1048576 -l 4194304 "$disk"
+    check "$block: blkdiscard -z" blkdiscard -z -o 8388608 -l 4194304 "$disk"
+    equal "$block: zeroes" "$(head -c 4194304 /dev/zero | sha256sum | cut -d ' ' -f 1)" \
+        "$(sum_of "$disk" 8388608 4194304)"
+    file_system "$block" "$disk"
+done <targets
+
+# --- Killed, cut off, and used
+
+say "under load"
+for block in 512 4096; do
+    verify "${disks[$block]}" 4k-16k --rate_iops=60 >"fio.$block" 2>&1 &
+    loads+=($!)
+done
+sleep 2
+echo "DO kill"
+sleep 10
+echo "DO cut"
+sleep 10
+echo "DO detach"
+for load in "${loads[@]}"; do
+    wait "$load" || fail "fio: $(tail -n 5 fio.*)"
+done
+ok "every byte is there after the servers and the target were killed"
+
+while read -r block port name; do
+    check "$block: log out" iscsiadm -m node -T "$name" -p "10.0.2.2:$port" --logout
+done <targets
