@@ -34,7 +34,7 @@ fi
 export SOURCE_DATE_EPOCH
 
 # What users need of the sources, and what only one system has.
-documents=(README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT docs/attach.md)
+documents=(README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT THIRD-PARTY.md docs/attach.md)
 linux_documents=(contrib/systemd/farblock-attach@.service)
 windows_documents=(docs/windows.md)
 
