@@ -4,7 +4,7 @@
 CARGO ?= cargo
 BINARY = target/release/farblock
 
-.PHONY: demo test packages build lint unit fuzz-replay interop test-windows bench-peers bench-fio bench-attach engines library install header
+.PHONY: demo test packages build lint unit fuzz-replay interop test-windows bench-peers bench-fio bench-attach engines library install header dist
 
 PREFIX ?= /usr/local
 
@@ -27,7 +27,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh \
-		interop/windows/*.sh \
+		interop/windows/*.sh contrib/*.sh \
 		engines/*.sh engines/fio/*.sh
 
 unit:
@@ -64,6 +64,10 @@ interop: build
 ## farblock.exe, built here and run by Wine: the portable tests, and against this build, both ways.
 test-windows: build
 	interop/windows/test.sh $(BINARY)
+
+## What people download, for Linux and Windows, with SHA256SUMS: the same bytes of the same commit.
+dist:
+	contrib/dist.sh
 
 ## farblock, SPDK (FARBLOCK_SPDK=directory of a build), iSCSI, NBD and bare sockets side by side.
 ## OPTIONS="--quick --only mem-4k" measures less; see `target/release/xtask bench-peers --help`.

@@ -172,6 +172,71 @@ both_ways() {
     stop_servers
 }
 
+# is_soon WHAT COMMAND...: waits until a command succeeds, not for ever.
+is_soon() {
+    local what=$1
+    shift
+    for _ in $(seq 100); do
+        ! "$@" || return 0
+        sleep 0.3
+    done
+    die "$what does not come true"
+}
+
+# Whether what is attached is what jq's expression says of the list.
+attached() { run_windows list --json >list 2>list.err && jq -e "$1" list >/dev/null; }
+state_is() { wine sc query farblock </dev/null | grep -q "STATE .*$1"; }
+
+# Windows's service manager has the service attach what a file describes, and detach it.
+service() {
+    local folder=$WINEPREFIX/drive_c/ProgramData/farblock before killed
+    # What a run that was broken off has left.
+    run_windows service remove >/dev/null 2>&1 || true
+    rm -rf "$folder"
+    serve linux mem:64MiB
+    run_windows service install >out
+    grep -q "net start farblock" out || die "service install says: $(cat out)"
+    ! run_windows service install 2>out || die "the service is registered twice"
+    grep -q "registered already" out || die "service install says: $(cat out)"
+    ok "the service is registered, once"
+    printf 'urls = ["%s"]\nas = "iscsi"\nlisten = "127.0.0.1:0"\n' "$url" >"$folder/attach.d/boot.toml"
+    echo 'url = 1' >"$folder/attach.d/wrong.toml"
+    # Wine starts it when it starts, as Windows does at boot.
+    is_soon "the service runs" eval 'state_is RUNNING || ! wine sc start farblock </dev/null >/dev/null'
+    wine sc stop farblock </dev/null >/dev/null
+    is_soon "the service stops" state_is STOPPED
+    wine net start farblock </dev/null >/dev/null || die "net start fails"
+    is_soon "boot is attached" attached '.[0] | .name == "boot" and .state == "live"'
+    state_is RUNNING || die "the service does not run"
+    grep -q "wrong.toml.*unknown field" "$folder/service.log" ||
+        die "the service does not say what is wrong: $(cat "$folder/service.log")"
+    ok "the service attaches what a file describes, and says what makes no sense"
+    times() { state_is RUNNING && [ "$(grep -c 'boot is attached' "$folder/service.log")" = "$1" ]; }
+    before=$(grep -c 'boot is attached' "$folder/service.log")
+    for killed in $(jq '.[0].pid, .[0].server_pid' list); do
+        wine taskkill /F /PID "$killed" </dev/null >/dev/null
+    done
+    # Not by looking at the list, which would clean up; but with some program running all the time,
+    # since Wine ends its services with the last one.
+    is_soon "boot is attached again" times $((before + 1))
+    attached '.[0] | .name == "boot" and .state == "live"' || die "it is not: $(cat list)"
+    ok "the service attaches again what was killed"
+    wine sc stop farblock </dev/null >/dev/null
+    is_soon "the service stops" state_is STOPPED
+    attached '. == []' || die "a stopped service leaves: $(cat list)"
+    ok "a stopped service detaches"
+    wine sc start farblock </dev/null >/dev/null
+    is_soon "boot is attached" attached '.[0].state == "live"'
+    run_windows service remove >out
+    grep -q "not registered any more" out || die "service remove says: $(cat out)"
+    attached '. == []' || die "a removed service leaves: $(cat list)"
+    ! run_windows service remove 2>out || die "the service is removed twice"
+    grep -q "nothing to remove" out || die "service remove says: $(cat out)"
+    ok "the service is stopped and removed"
+    rm -rf "$folder"
+    stop_servers
+}
+
 head -c 5000000 /dev/urandom >noise
 truncate -s 64M linux.img windows.img
 both_ways linux windows "$scratch/linux.img"
@@ -181,4 +246,5 @@ ok "the Linux target's file has what Windows wrote"
 both_ways windows linux "$(windows_path "$scratch/windows.img")"
 cmp -n "$(stat -c %s noise)" noise windows.img 0 1048576 || die "the Windows target's file is another"
 ok "the Windows target's file has what Linux wrote"
+service
 echo "windows: all $checks checks passed"

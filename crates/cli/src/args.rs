@@ -1,6 +1,6 @@
 //! The command line, as clap reads it.
 
-use crate::attach::args::{AttachArgs, DetachArgs, ListArgs, PartArgs};
+use crate::attach::args::{AttachArgs, DetachArgs, ListArgs, PartArgs, ServiceArgs};
 use crate::values::{self, DiscoveryAddress, FloorPlace};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 use farblock_bench::Rw;
@@ -93,6 +93,8 @@ pub(crate) enum Command {
     Detach(DetachArgs),
     #[command(hide = true)]
     Attachment(PartArgs),
+    #[cfg_attr(not(windows), command(hide = true))]
+    Service(ServiceArgs),
     Bench(Box<BenchArgs>),
     Completions(CompletionsArgs),
 }

@@ -16,7 +16,7 @@ pub(crate) enum Failure {
     /// Whoever read our output has had enough: nobody is there to be told (exit code 0).
     OutputClosed,
     /// It did not work, and the process that waits for this one knows why (exit code 1).
-    #[cfg(target_os = "linux")]
+    #[cfg(any(target_os = "linux", windows))]
     Reported,
 }
 
@@ -32,7 +32,7 @@ impl Failure {
     }
 
     /// The sentence, for who is to be told another way.
-    #[cfg(target_os = "linux")]
+    #[cfg(any(target_os = "linux", windows))]
     pub(crate) fn sentence(&self) -> &str {
         match self {
             Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
@@ -55,7 +55,7 @@ impl Failure {
             Failure::Run(sentence) => (1, sentence),
             Failure::Interrupted(sentence) => (130, sentence),
             Failure::OutputClosed => return ExitCode::SUCCESS,
-            #[cfg(target_os = "linux")]
+            #[cfg(any(target_os = "linux", windows))]
             Failure::Reported => return ExitCode::FAILURE,
         };
         let red = crate::output::stderr_has_colour();

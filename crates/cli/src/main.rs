@@ -39,7 +39,11 @@ fn main() -> ExitCode {
         Command::Attach(args) => args.foreground,
         _ => false,
     };
-    logging::start(cli.global.verbose, cli.global.quiet, runs_for_long);
+    let file = match &cli.command {
+        Command::Service(args) => attach::service::log(args),
+        _ => None,
+    };
+    logging::start(cli.global.verbose, cli.global.quiet, runs_for_long, file);
     signals::survive_file_size_limit();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -91,6 +95,7 @@ fn run(cli: Cli) -> Result<()> {
         }
         Command::Detach(args) => attach::detach(&args),
         Command::Attachment(args) => attach::part(args, global),
+        Command::Service(args) => attach::service::run(&args, global),
         Command::Completions(args) => completions(args.shell),
         Command::Bench(mut args) => {
             if cli.json && args.json.is_none() {

@@ -7,8 +7,12 @@ mod unix;
 mod windows;
 
 use crate::error::{Failure, Result};
+#[cfg(target_os = "linux")]
+pub(crate) use unix::on_each;
 #[cfg(unix)]
 pub(crate) use unix::{Stop, survive_file_size_limit};
+#[cfg(windows)]
+pub(crate) use windows::on_each;
 #[cfg(windows)]
 pub(crate) use windows::{Stop, survive_file_size_limit};
 

@@ -43,6 +43,7 @@ const MAY_BE_UNSAFE_FILES: &[&str] = &[
     "attach/src/ublk/kernel.rs",
     "attach/src/winspd/library.rs",
     "bench/src/windows.rs",
+    "cli/src/attach/system/windows/calls.rs",
 ];
 
 const MAX_FILE_LINES: usize = 800;

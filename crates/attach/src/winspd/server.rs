@@ -215,6 +215,15 @@ pub struct Server {
 }
 
 impl Server {
+    /// Whether WinSpd's library is installed.
+    ///
+    /// # Errors
+    /// What [`Server::start`] would say.
+    pub fn available() -> Result<(), StartError> {
+        Library::load(None)?;
+        Ok(())
+    }
+
     /// Loads WinSpd, opens the namespace, makes a disk of it and serves it.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use std::time::Duration;
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum As {
-    /// The best that is there: ublk, nbd, fuse
+    /// The best that is there: ublk, nbd, fuse; on Windows winspd, iscsi
     #[default]
     Auto,
     /// The kernel's own host connects, and nothing of farblock's is in the way
@@ -30,9 +30,11 @@ pub(crate) enum As {
     VhostUser,
     /// An iSCSI target on this machine, for its initiators
     Iscsi,
+    /// A disk of Windows through WinSpd's driver
+    Winspd,
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 impl As {
     /// As the command line has it.
     pub(crate) fn name(self) -> String {
@@ -91,7 +93,8 @@ pub(crate) struct AttachArgs {
     #[arg(value_name = "URL", required_unless_present_any = ["config", "restore"])]
     pub(crate) urls: Vec<Url>,
 
-    /// How: auto, nvme, ublk, nbd, fuse or vhost-user [default: auto]
+    /// How: auto, nvme, ublk, nbd, fuse, vhost-user or iscsi; on Windows auto, winspd, iscsi or nbd
+    /// [default: auto]
     #[arg(id = "as", long = "as", value_name = "WAY", hide_possible_values = true)]
     pub(crate) way: Option<As>,
 
@@ -103,7 +106,8 @@ pub(crate) struct AttachArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "urls")]
     pub(crate) config: Option<PathBuf>,
 
-    /// The same from /etc/farblock/attach.d/NAME.toml, and call it so
+    /// The same from /etc/farblock/attach.d/NAME.toml, and call it so (on Windows
+    /// %ProgramData%\farblock\attach.d\NAME.toml)
     #[arg(long, value_name = "NAME", conflicts_with_all = ["urls", "config", "name"])]
     pub(crate) restore: Option<String>,
 
@@ -173,7 +177,7 @@ pub(crate) struct OfferArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) socket: Option<PathBuf>,
 
-    /// Where to listen on TCP (nbd), an address of this machine only
+    /// Where to listen on TCP (nbd, iscsi), an address of this machine only
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::listen_address)]
     #[arg(conflicts_with = "socket")]
     pub(crate) listen: Option<SocketAddr>,
@@ -200,7 +204,8 @@ pub(crate) struct OfferArgs {
 #[derive(Args, Debug, Clone)]
 pub(crate) struct RuntimeArgs {
     /// Where attachments are kept [default: $FARBLOCK_RUNTIME_DIR, or /run/farblock for root and
-    /// $XDG_RUNTIME_DIR/farblock for others]
+    /// $XDG_RUNTIME_DIR/farblock for others; on Windows %ProgramData%\farblock\run for an
+    /// administrator and %LOCALAPPDATA%\farblock\run for others]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) runtime_dir: Option<PathBuf>,
 }
@@ -233,6 +238,28 @@ pub(crate) struct DetachArgs {
 
     #[command(flatten)]
     pub(crate) runtime: RuntimeArgs,
+}
+
+/// Attach disks when Windows starts
+///
+/// The service attaches what the files in %ProgramData%\farblock\attach.d describe (see
+/// `farblock attach --restore`), tries again until that works, and detaches it when it is stopped.
+/// It takes an administrator.
+#[derive(Args, Debug)]
+pub(crate) struct ServiceArgs {
+    #[command(subcommand)]
+    pub(crate) command: ServiceCommand,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum ServiceCommand {
+    /// Register the service with Windows, for this program at this place
+    Install,
+    /// Stop the service, and forget it; disks that are in use stay attached
+    Remove,
+    /// What Windows runs
+    #[command(hide = true)]
+    Run,
 }
 
 /// The processes of an attachment.

@@ -1,16 +1,14 @@
 //! The server's socket, over which `farblock list` and `farblock detach` talk to it: a line of JSON
-//! each way. Who may open the folder may talk to it: nobody else can see the socket.
+//! each way. Who may open the folder may talk to it, and nobody else.
 
 use super::folder::Folder;
 use super::server::Shared;
 use super::status::Status;
+use super::system::{self, Listener, Stream};
 use super::ways::StopError;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -38,19 +36,15 @@ pub(super) enum Answer {
 
 /// Serves the socket until the process ends.
 pub(super) fn serve(folder: &Folder, shared: &Arc<Shared>) -> io::Result<()> {
-    let path = folder.path(SOCKET);
-    // A predecessor's, which is dead: this process has its lock.
-    let _ = fs::remove_file(&path);
-    let listener = UnixListener::bind(&path)?;
-    fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+    let listener = Arc::new(Listener::bind(&folder.path(SOCKET))?);
     let shared = Arc::clone(shared);
     thread::Builder::new().name("control".to_owned()).spawn(move || {
         loop {
-            let answered = listener.accept().and_then(|(stream, _)| {
-                let shared = Arc::clone(&shared);
+            let answered = listener.accept().and_then(|stream| {
+                let (listener, shared) = (Arc::clone(&listener), Arc::clone(&shared));
                 // A thread each: a detach may take its time.
                 let thread = thread::Builder::new().name("control-client".to_owned());
-                thread.spawn(move || answer(&stream, &shared)).map(drop)
+                thread.spawn(move || answer(&listener, &stream, &shared)).map(drop)
             });
             if let Err(error) = answered {
                 tracing::warn!("cannot serve who asks: {error}");
@@ -61,10 +55,11 @@ pub(super) fn serve(folder: &Folder, shared: &Arc<Shared>) -> io::Result<()> {
     Ok(())
 }
 
-fn answer(stream: &UnixStream, shared: &Shared) {
+fn answer(listener: &Listener, stream: &Stream, shared: &Shared) {
     let answered = stream
         .set_read_timeout(Some(PATIENCE))
         .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+        .and_then(|()| listener.admit(stream))
         .and_then(|()| receive(stream))
         .and_then(|request| {
             let answer = match request {
@@ -87,13 +82,13 @@ fn answer(stream: &UnixStream, shared: &Shared) {
     }
 }
 
-fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+fn send(mut stream: &Stream, message: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(message).expect("our own types are JSON");
     line.push(b'\n');
     stream.write_all(&line)
 }
 
-fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<T> {
+fn receive<T: DeserializeOwned>(stream: &Stream) -> io::Result<T> {
     let mut line = Vec::new();
     BufReader::new(stream.take(MAX_BYTES)).read_until(b'\n', &mut line)?;
     Ok(serde_json::from_slice(&line)?)
@@ -105,7 +100,7 @@ pub(super) fn ask(
     request: &Request,
     patience: Option<Duration>,
 ) -> io::Result<Answer> {
-    let stream = UnixStream::connect(folder.path(SOCKET))?;
+    let stream = system::connect(&folder.path(SOCKET))?;
     stream.set_read_timeout(patience)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     send(&stream, request)?;

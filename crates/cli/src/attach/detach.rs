@@ -5,9 +5,9 @@ use super::control::{self, Answer, Request};
 use super::folder::{Folder, Role, runtime};
 use super::list;
 use super::status::Status;
+use super::system;
 use super::ways::StopError;
 use crate::error::{Failure, Result, os};
-use rustix::process::{Pid, Signal};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -36,11 +36,11 @@ pub(crate) fn run(args: &DetachArgs) -> Result<()> {
         }
         end_supervisor(&folder)?;
     }
-    let Some(_lock) = folder.lock(Role::Supervisor) else {
+    let Some(lock) = folder.lock(Role::Supervisor) else {
         return Err(Failure::run(format_args!("{name} is being attached: wait")));
     };
     list::clean_up(&folder, args.force).map_err(|error| refused(&name, error))?;
-    folder.remove();
+    folder.remove(lock);
     Ok(())
 }
 
@@ -77,7 +77,10 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
         // It ended: because somebody else detached it, or it was killed.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             return match folder.wait_for_end(END_PATIENCE) {
-                true => Ok(()),
+                true => {
+                    folder.remove_rest();
+                    Ok(())
+                }
                 false => Err(Failure::run(format_args!(
                     "the process that served {name} died before it had detached it: try again"
                 ))),
@@ -91,6 +94,7 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
         }
     }
     if folder.wait_for_end(PATIENCE) {
+        folder.remove_rest();
         return Ok(());
     }
     Err(Failure::run(format_args!("{name} is detached, but its processes do not end")))
@@ -114,11 +118,8 @@ fn refused(name: &str, error: StopError) -> Failure {
 
 /// Ends a supervisor that has no server to be asked.
 fn end_supervisor(folder: &Folder) -> Result<()> {
-    let pid = folder.pid().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
-    if let Some(pid) = pid {
-        // It has the lock, so the number is its own.
-        let _ = rustix::process::kill_process(pid, Signal::KILL);
-    }
+    // It has the lock, so the number is its own.
+    folder.pid().into_iter().for_each(system::kill);
     if folder.wait_for_end(PATIENCE) {
         return Ok(());
     }

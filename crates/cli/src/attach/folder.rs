@@ -14,14 +14,12 @@
 //! ```
 //! Locks and not process numbers tell who lives: a number may be another process's by now.
 
+use super::system::{self, Descriptor};
 use crate::error::{Failure, Result, os};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::FlockOperation;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -35,6 +33,8 @@ const MAX_DERIVED: u32 = 1024;
 const MAX_LOG_BYTES: u64 = 4 << 20;
 /// Between looks whether something is over.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How long a process takes to end that has nothing to do any more.
+const END_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A name that is a file's, a unit's and a serial number's as well.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
@@ -51,23 +51,15 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
 
 /// The directory with all attachments.
 pub(super) fn runtime(given: Option<&Path>) -> Result<PathBuf> {
-    let variable = |name| {
-        let value = std::env::var_os(name).map(PathBuf::from);
-        value.filter(|path| path.is_absolute())
-    };
     if let Some(path) = given {
         return std::path::absolute(path)
             .map_err(|error| Failure::run(format_args!("{}: {}", path.display(), os(&error))));
     }
-    if let Some(path) = variable("FARBLOCK_RUNTIME_DIR") {
-        return Ok(path);
+    let variable = std::env::var_os("FARBLOCK_RUNTIME_DIR").map(PathBuf::from);
+    match variable.filter(|path| path.is_absolute()) {
+        Some(path) => Ok(path),
+        None => system::runtime(),
     }
-    if rustix::process::geteuid().is_root() {
-        return Ok("/run/farblock".into());
-    }
-    variable("XDG_RUNTIME_DIR").map(|path| path.join("farblock")).ok_or_else(|| {
-        Failure::usage("there is no $XDG_RUNTIME_DIR to keep attachments in: give --runtime-dir")
-    })
 }
 
 /// Everything of one attachment.
@@ -76,18 +68,17 @@ pub(super) struct Folder(pub(super) PathBuf);
 
 /// Held for as long as a process of an attachment lives.
 #[derive(Debug)]
-pub(super) struct Lock(File);
+pub(super) struct Lock(Descriptor);
 
 impl Lock {
     /// A lock that another process had and hands over.
-    pub(super) fn inherited(descriptor: OwnedFd) -> Lock {
-        Lock(descriptor.into())
+    pub(super) fn inherited(descriptor: Descriptor) -> Lock {
+        Lock(descriptor)
     }
-}
 
-impl AsFd for Lock {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+    /// To be handed over.
+    pub(super) fn descriptor(&self) -> &Descriptor {
+        &self.0
     }
 }
 
@@ -151,8 +142,7 @@ impl Folder {
             let (path, error) = (self.0.display(), os(error));
             Failure::run(format_args!("cannot make {path}: {error}; choose another --runtime-dir"))
         };
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(&self.0).map_err(cannot)
+        system::make_private(&self.0).map_err(cannot)
     }
 
     /// Every folder there is, by name.
@@ -169,18 +159,12 @@ impl Folder {
 
     /// Becomes the only process of this kind; `None` if there is one.
     pub(super) fn lock(&self, role: Role) -> Option<Lock> {
-        let mut options = File::options();
-        let file = options.create(true).truncate(false).write(true).mode(0o600);
-        let file = file.open(self.path(role.file())).ok()?;
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-        // Somebody may have removed the folder meanwhile, this file with it.
-        self.path(role.file()).exists().then_some(Lock(file))
+        system::lock(&self.path(role.file())).map(Lock)
     }
 
     /// Whether there is a process of this kind.
     pub(super) fn is_held(&self, role: Role) -> bool {
-        let Ok(file) = File::open(self.path(role.file())) else { return false };
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err()
+        system::is_locked(&self.path(role.file()))
     }
 
     /// Waits until none of its processes lives, but not for ever.
@@ -223,7 +207,7 @@ impl Folder {
 
     /// The log, for a process to append to.
     pub(super) fn log(&self) -> io::Result<File> {
-        File::options().create(true).append(true).mode(0o600).open(self.path("log"))
+        system::append(&self.path("log"))
     }
 
     /// Begins the log anew when it is long. Its writers have it open and go on at its end.
@@ -238,8 +222,9 @@ impl Folder {
         }
     }
 
-    /// Forgets the attachment. A mount in it that is not gone keeps its directory.
-    pub(super) fn remove(&self) {
+    /// Forgets the attachment, whose lock the caller has. A mount in it that is not gone keeps its
+    /// directory.
+    pub(super) fn remove(&self, lock: Lock) {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
         // The lock files last: a folder without them is nobody's.
         let (mut locks, mut first) = (Vec::new(), Vec::new());
@@ -248,7 +233,13 @@ impl Folder {
             let is_lock = [Role::Supervisor, Role::Server].iter().any(|role| name == role.file());
             if is_lock { &mut locks } else { &mut first }.push(entry.path());
         }
+        let mut lock = Some(lock);
         for path in first.iter().chain(&locks) {
+            // What is locked cannot be removed there: neither by us, nor what is somebody else's
+            // by then.
+            if cfg!(windows) && locks.contains(path) {
+                drop(lock.take());
+            }
             // Never into a mount: a directory is removed only if it is empty.
             let removed = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
             if let Err(error) = removed {
@@ -256,6 +247,20 @@ impl Folder {
             }
         }
         let _ = fs::remove_dir(&self.0);
+    }
+
+    /// Removes what the attachment's processes could not since they had it open, where that is so:
+    /// their log, which they have until they end.
+    pub(super) fn remove_rest(&self) {
+        let deadline = Instant::now() + END_PATIENCE;
+        while cfg!(windows) && self.0.exists() && Instant::now() < deadline {
+            match self.lock(Role::Supervisor) {
+                Some(lock) if !self.is_held(Role::Server) => self.remove(lock),
+                // Somebody else's by now, or gone.
+                _ => return,
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
 }
 
@@ -304,9 +309,9 @@ mod tests {
         assert!(error.contains("attached already"), "{error}");
         drop(lock);
         assert!(first.wait_for_end(Duration::ZERO));
-        Folder::claim(path, Some("fb0")).expect("it is free again");
+        let (_, lock) = Folder::claim(path, Some("fb0")).expect("it is free again");
         assert_eq!(Folder::all(path), [first.clone(), second]);
-        first.remove();
+        first.remove(lock);
         assert!(!first.0.exists());
     }
 }

@@ -46,12 +46,12 @@ pub(super) fn status(folder: &Folder) -> Option<Status> {
     let why = folder.read("trouble").unwrap_or_else(|| "its daemon is gone".to_owned());
     let name = folder.name();
     // Nobody attaches a disk of this name meanwhile.
-    let _lock = folder.lock(Role::Supervisor)?;
+    let lock = folder.lock(Role::Supervisor)?;
     match clean_up(folder, false) {
         Ok(()) => {
             let trouble = format!("{why}; it was cleaned up");
             let status = gone(folder, State::Stale, Some(trouble), Vec::new());
-            folder.remove();
+            folder.remove(lock);
             status
         }
         Err(StopError::InUse(users)) => {

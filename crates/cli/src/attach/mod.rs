@@ -5,47 +5,51 @@
 //! next one if that dies. The [`server`] connects and offers the disk one of the [`ways`]. What
 //! they know of each other is in a [`folder`] of the attachment's own.
 //!
-//! It takes Linux. Elsewhere the commands say so.
+//! It takes Linux or Windows. Elsewhere the commands say so. What differs between the two is in
+//! [`system`], and which ways there are.
 
 pub(crate) mod args;
 
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 mod connect;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 mod control;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 mod detach;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 mod folder;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 mod list;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 mod messages;
 #[cfg(target_os = "linux")]
 mod notify;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 mod server;
-#[cfg(target_os = "linux")]
+pub(crate) mod service;
+#[cfg(any(target_os = "linux", windows))]
 mod settings;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 mod start;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 mod status;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 mod supervisor;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
+mod system;
+#[cfg(any(target_os = "linux", windows))]
 mod ways;
 
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 pub(crate) use {detach::run as detach, list::run as list, start::part, start::run as attach};
 
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 use connect::connect;
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", windows)))]
 pub(crate) use elsewhere::{attach, detach, list, part};
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", windows)))]
 mod elsewhere {
     use super::args::{AttachArgs, DetachArgs, ListArgs, PartArgs};
     use crate::args::Global;
@@ -53,7 +57,8 @@ mod elsewhere {
 
     fn not_here() -> Result<()> {
         Err(Failure::usage(
-            "disks are attached on Linux only: `farblock read`, `write` and `copy` work here",
+            "disks are attached on Linux and Windows only: `farblock read`, `write` and `copy` \
+             work here",
         ))
     }
 

@@ -2,20 +2,18 @@
 
 use super::control;
 use super::folder::{Folder, Role};
-use super::messages::{Channel, Order, Report};
+use super::messages::{Order, Report};
 use super::settings::Settings;
 use super::status::{self, Offer, State, Status};
+use super::system::{Channel, Descriptor};
 use super::ways::{self, Attached, Predecessor, Start, StopError};
 use crate::error::{Failure, Result, os};
+use crate::signals;
 use farblock_block::Namespace;
 use farblock_block::blocking::Blocking;
 use farblock_host::disk::{Change, Disk, DiskState, Watch};
-use rustix::fd::AsFd;
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::cell::OnceCell;
-use std::io::Read;
-use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread;
@@ -37,7 +35,7 @@ pub(super) struct Saved {
 
 /// What the main thread waits for.
 enum Event {
-    /// SIGTERM or SIGINT.
+    /// SIGTERM, SIGINT or the supervisor asks it to end.
     Signal,
     /// Nobody is there any more to start the next one.
     SupervisorGone,
@@ -62,11 +60,13 @@ pub(super) struct Shared {
 /// Runs the process.
 pub(super) fn run(folder: Folder) -> Result<()> {
     let channel = Channel::inherited().map_err(not_ours)?;
-    let Some(_lock) = folder.lock(Role::Server) else {
+    let Some(lock) = folder.lock(Role::Server) else {
         return Err(Failure::run(format_args!("{} has a server already", folder.name())));
     };
     let (events, receiver) = mpsc::channel();
-    watch_signals(&events).map_err(|error| Failure::run(os(&error)))?;
+    let signalled = events.clone();
+    let watched = signals::on_each(move || drop(signalled.send(Event::Signal)));
+    watched.map_err(|error| Failure::run(os(&error)))?;
     let (order, kept) = channel
         .receive::<Order>()
         .map_err(not_ours)?
@@ -76,7 +76,7 @@ pub(super) fn run(folder: Folder) -> Result<()> {
             let shared = Arc::new(shared);
             serve(&shared, channel, &receiver, &events)?;
             if !shared.folder.is_held(Role::Supervisor) {
-                shared.folder.remove();
+                shared.folder.remove(lock);
             }
             Ok(())
         }
@@ -95,7 +95,7 @@ fn not_ours(_: std::io::Error) -> Failure {
 fn offer(
     folder: Folder,
     order: &Order,
-    kept: Option<rustix::fd::OwnedFd>,
+    kept: Option<Descriptor>,
     events: Sender<Event>,
 ) -> Result<Shared, String> {
     let settings: Settings =
@@ -151,7 +151,7 @@ fn serve(
     control::serve(&shared.folder, shared).map_err(cannot)?;
     let keep = shared.lock().as_ref().and_then(|attached| attached.keep());
     let ready = Report::Ready(shared.offer());
-    let told = channel.send(&ready, keep.as_ref().map(AsFd::as_fd));
+    let told = channel.send(&ready, keep.as_ref());
     drop(keep);
     told.map_err(cannot)?;
     let channel = Arc::new(channel);
@@ -192,27 +192,14 @@ fn watch_disk(disk: &Disk, events: &Sender<Event>) -> Watch {
     })
 }
 
-fn watch_signals(events: &Sender<Event>) -> std::io::Result<()> {
-    let (mut read, write) = UnixStream::pair()?;
-    for signal in [SIGTERM, SIGINT] {
-        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
-    }
-    let events = events.clone();
-    thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        let mut byte = [0];
-        while read.read(&mut byte).is_ok() {
-            if events.send(Event::Signal).is_err() {
-                return;
-            }
-        }
-    })?;
-    Ok(())
-}
-
 fn watch_supervisor(channel: &Arc<Channel>, events: &Sender<Event>) -> std::io::Result<()> {
     let (channel, events) = (Arc::clone(channel), events.clone());
     thread::Builder::new().name("supervisor".to_owned()).spawn(move || {
-        while matches!(channel.receive::<Order>(), Ok(Some(_))) {}
+        while let Ok(Some((order, _))) = channel.receive::<Order>() {
+            if order.end {
+                let _ = events.send(Event::Signal);
+            }
+        }
         let _ = events.send(Event::SupervisorGone);
     })?;
     Ok(())

@@ -2,6 +2,7 @@
 //! as JSON for the processes that serve it.
 
 use super::args::{As, AttachArgs, Timeout, in_words};
+use super::ways::HERE;
 use crate::args::Global;
 use crate::error::{Failure, Result, os};
 use crate::values;
@@ -128,7 +129,7 @@ impl Settings {
             (Some(path), _) => read(path)?,
             (None, Some(name)) => {
                 super::folder::check_name(name).map_err(Failure::Usage)?;
-                let path = restored().join(format!("{name}.toml"));
+                let path = restored()?.join(format!("{name}.toml"));
                 let mut settings = read(&path)?;
                 if settings.name.as_ref().is_some_and(|other| other != name) {
                     return Err(Failure::usage(format_args!(
@@ -213,8 +214,16 @@ impl Settings {
 
     /// An option that means nothing for the way that was asked for.
     fn check_way(&self) -> Result<(), String> {
-        use As::{Auto, Fuse, Iscsi, Nbd, Ublk, VhostUser};
+        use As::{Auto, Fuse, Iscsi, Nbd, Ublk, VhostUser, Winspd};
         let way = self.way;
+        if way != Auto && !HERE.contains(&way) {
+            let names: Vec<String> = HERE.iter().map(|way| way.name()).collect();
+            return Err(format!(
+                "{} is no way to attach on this system: take --as auto or --as {}",
+                way.name(),
+                names.join(" or --as ")
+            ));
+        }
         for (option, given, ways) in [
             ("socket", self.socket.is_some(), &[Nbd, VhostUser][..]),
             ("listen", self.listen.is_some(), &[Nbd, Iscsi]),
@@ -223,7 +232,7 @@ impl Settings {
             ("serial", self.serial.is_some(), &[VhostUser, Iscsi]),
             ("no-device", self.no_device, &[Auto, Nbd, Fuse]),
             // The kernel's own host has no such option.
-            ("read-only", self.read_only, &[Auto, Ublk, Nbd, Fuse, VhostUser, Iscsi]),
+            ("read-only", self.read_only, &[Auto, Ublk, Nbd, Fuse, VhostUser, Iscsi, Winspd]),
         ] {
             if given && !ways.contains(&way) {
                 let names: Vec<String> = ways.iter().map(|way| way.name()).collect();
@@ -279,9 +288,9 @@ impl Settings {
 }
 
 /// Where `--restore` looks.
-fn restored() -> PathBuf {
+pub(super) fn restored() -> Result<PathBuf> {
     let elsewhere = std::env::var_os("FARBLOCK_ATTACH_DIR").map(PathBuf::from);
-    elsewhere.unwrap_or_else(|| "/etc/farblock/attach.d".into())
+    elsewhere.map_or_else(super::system::configurations, Ok)
 }
 
 fn read(path: &Path) -> Result<Settings> {
@@ -330,7 +339,7 @@ mod tests {
     #[test]
     fn a_file_has_the_options_names() {
         let settings = parsed(
-            "urls = ['nvme+tcp://a/n?ns=1', 'nvme+tcp://b/n?ns=1']\nas = 'vhost-user'\n\
+            "urls = ['nvme+tcp://a/n?ns=1', 'nvme+tcp://b/n?ns=1']\nas = 'iscsi'\n\
              iopolicy = 'round-robin'\nreconnect-delay = '500ms'\nctrl-loss-timeout = -1\n\
              fast-io-fail-timeout = 5\nkeep-alive = 0\nengine = 'portable'\nthreads = 2\n",
         )
@@ -343,7 +352,7 @@ mod tests {
         assert_eq!(options.fast_io_fail_timeout, Some(Duration::from_secs(5)));
         assert_eq!(options.connection.keep_alive, Duration::ZERO);
         assert_eq!(settings.engine(), EngineKind::Portable);
-        assert_eq!(settings.way, As::VhostUser);
+        assert_eq!(settings.way, As::Iscsi);
         // As the daemon gets it.
         let json = serde_json::to_string(&settings).expect("JSON");
         let again: Settings = serde_json::from_str(&json).expect("our own");
@@ -379,7 +388,7 @@ mod tests {
             (&format!("{url}name = '../x'"), "name"),
             (&format!("{url}reconnect-delay = 0"), "without a pause"),
             (&format!("{url}threads = 0"), "1 to 64"),
-            (&format!("{url}as = 'fuse'\nsocket = 'a'"), "--as nbd or --as vhost-user"),
+            (&format!("{url}as = 'iscsi'\nsocket = 'a'"), "--as nbd or --as vhost-user"),
             (&format!("{url}as = 'nbd'\nsocket = 'a'\nlisten = '127.0.0.1:0'"), "keep one"),
         ] {
             let error = parsed(text).expect("TOML").check().expect_err(text);

@@ -2,19 +2,23 @@
 
 use super::args::{As, AttachArgs, Part, PartArgs};
 use super::folder::{Folder, Lock, Role, runtime};
-use super::messages::{Channel, Report};
+use super::messages::Report;
 use super::server::{self, Saved};
 use super::settings::Settings;
 use super::status::Offer;
 use super::supervisor::{Audience, Supervisor, again};
+use super::system::{self, Channel};
 use super::ways::{self, StopError};
 use crate::args::Global;
 use crate::error::{Failure, Result, os};
 use crate::output;
-use rustix::fd::AsFd;
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a supervisor may take to end that said why there is no disk.
+const END_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a supervisor is told when it starts, together with its lock.
 #[derive(Serialize, Deserialize)]
@@ -24,6 +28,7 @@ struct Begin {
 
 /// Runs the command.
 pub(crate) fn run(args: &AttachArgs, global: &Global) -> Result<()> {
+    system::keep_own_files();
     let mut settings = Settings::new(args, global)?;
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
     if settings.way == As::Auto {
@@ -74,19 +79,23 @@ fn in_background(folder: &Folder, lock: Lock, resume: bool, global: &Global) -> 
         |error: io::Error| Failure::run(format_args!("cannot start the daemon: {}", os(&error)));
     let _ = std::fs::remove_file(folder.path("log"));
     let log = folder.log().map_err(failed)?;
-    let (channel, theirs) = Channel::pair().map_err(failed)?;
     let program = std::env::current_exe().map_err(failed)?;
     let mut command = again(&program, global);
     command.args(["attachment".as_ref(), "supervise".as_ref(), folder.0.as_os_str()]);
-    command.stdin(theirs).stdout(Stdio::null()).stderr(log).current_dir("/");
+    command.stderr(log);
+    system::make_daemon(&mut command);
     // Not waited for: it is to outlive us.
-    command.spawn().map_err(failed)?;
-    drop(command);
-    channel.send(&Begin { resume }, Some(lock.as_fd())).map_err(failed)?;
+    let (channel, _) = Channel::start(command).map_err(failed)?;
+    channel.send(&Begin { resume }, Some(lock.descriptor())).map_err(failed)?;
     drop(lock);
     match channel.receive::<Report>() {
         Ok(Some((Report::Ready(offer), _))) => Ok(offer),
-        Ok(Some((Report::Failed(sentence), _))) => Err(Failure::Run(sentence)),
+        Ok(Some((Report::Failed(sentence), _))) => {
+            if !resume && folder.wait_for_end(END_PATIENCE) {
+                folder.remove_rest();
+            }
+            Err(Failure::Run(sentence))
+        }
         _ => {
             let log = folder.path("log");
             Err(Failure::run(format_args!("the daemon died at once; see {}", log.display())))
@@ -96,6 +105,7 @@ fn in_background(folder: &Folder, lock: Lock, resume: bool, global: &Global) -> 
 
 /// Runs one of the processes of an attachment.
 pub(crate) fn part(args: PartArgs, global: &Global) -> Result<()> {
+    system::keep_own_files();
     match args.part {
         Part::Serve { folder } => server::run(Folder(folder)),
         Part::Supervise { folder } => supervise(Folder(folder), global),
@@ -109,9 +119,8 @@ fn supervise(folder: Folder, global: &Global) -> Result<()> {
     let Some((begin, Some(lock))) = begin else { return Err(not_ours()) };
     let lock = Lock::inherited(lock);
     assert!(folder.is_held(Role::Supervisor), "what was handed over is the lock");
-    // No terminal of anybody's, and no signal of one.
-    rustix::process::setsid().map_err(|error| Failure::run(os(&error.into())))?;
-    let mut client = Client(Some(channel));
+    system::begin_daemon().map_err(|error| Failure::run(os(&error)))?;
+    let mut client = Client(Some(Arc::new(channel)));
     let supervisor = Supervisor::new(folder, lock, global)?;
     let result = supervisor.run(begin.resume, &mut client);
     if let (Err(failure), Some(channel)) = (&result, &client.0) {
@@ -121,7 +130,7 @@ fn supervise(folder: Folder, global: &Global) -> Result<()> {
 }
 
 /// The `farblock attach` that waits.
-struct Client(Option<Channel>);
+struct Client(Option<Arc<Channel>>);
 
 impl Audience for Client {
     fn ready(&mut self, offer: &Offer) -> Result<()> {
@@ -132,8 +141,8 @@ impl Audience for Client {
         Ok(())
     }
 
-    fn channel(&self) -> Option<&Channel> {
-        self.0.as_ref()
+    fn channel(&self) -> Option<Arc<Channel>> {
+        self.0.clone()
     }
 }
 

@@ -8,24 +8,24 @@
 //!                       v                       v
 //!                      end (detached)         end (error: for longer than ctrl-loss-timeout)
 //! ```
-//! It does nothing but wait, and keeps what a successor needs (docs/decisions/0007). It is not in
-//! the way of the data, has one thread and no connection, so there is little that could end it.
+//! It does nothing but wait, and keeps what a successor needs (docs/decisions/0008). It is not in
+//! the way of the data and has no connection, so there is little that could end it. One thread does
+//! it all; the others wait for one thing each, and tell that one.
 
 use super::folder::{Folder, Lock};
-use super::messages::{Channel, Order, Report};
-use super::notify::Notifier;
+use super::messages::{Order, Report};
 use super::settings::Settings;
 use super::status::Offer;
+use super::system::{self, Channel, Descriptor, Notifier};
 use crate::args::Global;
 use crate::error::{Failure, Result, os};
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::process::{Pid, Signal};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use std::io::{self, Read};
-use std::os::unix::net::UnixStream;
+use crate::signals;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The pause before a server is started again that served for a while: none.
@@ -43,7 +43,7 @@ pub(super) trait Audience {
     fn ready(&mut self, offer: &Offer) -> Result<()>;
 
     /// Where it can be seen that nobody waits any more.
-    fn channel(&self) -> Option<&Channel> {
+    fn channel(&self) -> Option<Arc<Channel>> {
         None
     }
 }
@@ -51,14 +51,16 @@ pub(super) trait Audience {
 /// See the module's text.
 pub(super) struct Supervisor<'a> {
     folder: Folder,
-    _lock: Lock,
+    lock: Lock,
     global: &'a Global,
     notifier: Notifier,
-    signals: UnixStream,
+    events: Receiver<Event>,
+    /// For who waits for one of them.
+    sender: Sender<Event>,
     /// What servers are to be given up after, when none of them serves any more.
     patience: Option<Duration>,
     /// What is kept for the next server.
-    kept: Option<OwnedFd>,
+    kept: Option<Descriptor>,
     /// Was asked to end.
     ending: bool,
     /// Some server was ready.
@@ -78,10 +80,14 @@ enum End {
 }
 
 /// What there was to hear of.
-struct Heard {
-    server: bool,
-    signal: bool,
-    audience: bool,
+enum Event {
+    Signal,
+    /// Nobody waits any more for the disk.
+    AudienceGone,
+    /// The server says something, with what is to be kept.
+    Report(Report, Option<Descriptor>),
+    /// It says nothing any more.
+    ServerGone,
 }
 
 impl<'a> Supervisor<'a> {
@@ -91,19 +97,17 @@ impl<'a> Supervisor<'a> {
         let Some(settings) = settings else {
             return Err(Failure::run("there are no settings to be read"));
         };
-        let (read, write) = UnixStream::pair().map_err(failed)?;
-        read.set_nonblocking(true).map_err(failed)?;
-        for signal in [SIGTERM, SIGINT] {
-            let write = write.try_clone().map_err(failed)?;
-            signal_hook::low_level::pipe::register(signal, write).map_err(failed)?;
-        }
+        let (sender, events) = mpsc::channel();
+        let signalled = sender.clone();
+        signals::on_each(move || drop(signalled.send(Event::Signal))).map_err(failed)?;
         folder.write("pid", &format!("{}\n", std::process::id())).map_err(failed)?;
         Ok(Supervisor {
             folder,
-            _lock: lock,
+            lock,
             global,
             notifier: Notifier::from_environment(),
-            signals: read,
+            events,
+            sender,
             patience: settings.disk_options().ctrl_loss_timeout,
             kept: None,
             ending: false,
@@ -117,16 +121,19 @@ impl<'a> Supervisor<'a> {
     pub(super) fn run(mut self, mut resume: bool, audience: &mut dyn Audience) -> Result<()> {
         let mut pause = FIRST_PAUSE;
         let mut dead_since = None;
+        if let Some(channel) = audience.channel() {
+            self.watch_audience(channel).map_err(|error| Failure::run(os(&error)))?;
+        }
         loop {
             let end = self.run_server(resume, audience)?;
             let End::Died { why, ready } = end else {
                 self.notifier.stopping("the disk is detached");
-                self.folder.remove();
+                self.folder.remove(self.lock);
                 return Ok(());
             };
             if !self.was_ready {
                 if !resume {
-                    self.folder.remove();
+                    self.folder.remove(self.lock);
                 }
                 return Err(Failure::Run(why));
             }
@@ -144,7 +151,7 @@ impl<'a> Supervisor<'a> {
                 pause = FIRST_PAUSE;
             }
             self.trouble(&why);
-            self.rest(pause)?;
+            self.rest(pause);
             pause = (pause * 2).clamp(SECOND_PAUSE, MAX_PAUSE);
         }
     }
@@ -164,34 +171,28 @@ impl<'a> Supervisor<'a> {
             Failure::run(format_args!("cannot start a process to serve: {}", os(&error)))
         };
         let (channel, mut child) = self.spawn().map_err(failed)?;
-        let order = Order { resume };
         // If it died already, that is seen below.
-        let _ = channel.send(&order, self.kept.as_ref().map(AsFd::as_fd));
+        let _ = channel.send(&Order::serve(resume), self.kept.as_ref());
+        self.watch_server(&channel).map_err(failed)?;
         let (mut why, mut ready) = (None, None);
         loop {
-            let waiting = if self.was_ready { None } else { audience.channel() };
-            let heard = self.listen(Some(&channel), waiting, Some(LOG_LOOK_EVERY));
-            let heard = heard.map_err(failed)?;
+            let event = self.events.recv_timeout(LOG_LOOK_EVERY);
             self.folder.bound_log();
-            if heard.signal || heard.audience && !self.was_ready {
-                self.ending = true;
-                terminate(&child);
-            }
-            if !heard.server {
-                continue;
-            }
-            match channel.receive::<Report>() {
-                Ok(Some((Report::Ready(offer), kept))) => {
+            match event {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::AudienceGone) if self.was_ready => {}
+                Ok(Event::Signal | Event::AudienceGone) => self.end(&channel),
+                Ok(Event::Report(Report::Ready(offer), kept)) => {
                     ready = Some(Instant::now());
                     self.take_ready(&offer, kept, audience)?;
                     if self.ending {
-                        terminate(&child);
+                        self.end(&channel);
                     }
                 }
-                Ok(Some((Report::Failed(sentence), _))) => why = Some(sentence),
-                Ok(Some((Report::Status(line), _))) => self.notifier.status(&line),
-                Ok(Some((Report::Ending(line), _))) => self.notifier.stopping(&line),
-                Ok(None) | Err(_) => break,
+                Ok(Event::Report(Report::Failed(sentence), _)) => why = Some(sentence),
+                Ok(Event::Report(Report::Status(line), _)) => self.notifier.status(&line),
+                Ok(Event::Report(Report::Ending(line), _)) => self.notifier.stopping(&line),
+                Ok(Event::ServerGone) | Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         let status = child.wait().map_err(failed)?;
@@ -205,7 +206,7 @@ impl<'a> Supervisor<'a> {
     fn take_ready(
         &mut self,
         offer: &Offer,
-        kept: Option<OwnedFd>,
+        kept: Option<Descriptor>,
         audience: &mut dyn Audience,
     ) -> Result<()> {
         // The same connection again, if a server went on with it: it is kept once.
@@ -223,76 +224,59 @@ impl<'a> Supervisor<'a> {
     }
 
     /// A server, and the way to talk to it.
-    fn spawn(&self) -> io::Result<(Channel, Child)> {
-        let (channel, theirs) = Channel::pair()?;
+    fn spawn(&self) -> io::Result<(Arc<Channel>, Child)> {
         let mut command = again(&self.program, self.global);
         command.args(["attachment".as_ref(), "serve".as_ref(), self.folder.0.as_os_str()]);
-        Notifier::hide_from(&mut command);
-        command.stdin(theirs).stdout(Stdio::null()).current_dir("/");
-        Ok((channel, command.spawn()?))
+        system::make_server(&mut command);
+        let (channel, child) = Channel::start(command)?;
+        Ok((Arc::new(channel), child))
+    }
+
+    /// Asks a server to end when nobody uses the disk, now or when it is there.
+    fn end(&mut self, server: &Channel) {
+        self.ending = true;
+        // If it is dead, that is seen.
+        let _ = server.send(&Order::end(), None);
+    }
+
+    fn watch_server(&self, channel: &Arc<Channel>) -> io::Result<()> {
+        let (channel, sender) = (Arc::clone(channel), self.sender.clone());
+        let watch = move || {
+            while let Ok(Some((report, kept))) = channel.receive() {
+                let _ = sender.send(Event::Report(report, kept));
+            }
+            let _ = sender.send(Event::ServerGone);
+        };
+        thread::Builder::new().name("server".to_owned()).spawn(watch).map(drop)
+    }
+
+    /// Who waits for the disk says nothing more, so there is only its end to hear of.
+    fn watch_audience(&self, channel: Arc<Channel>) -> io::Result<()> {
+        let sender = self.sender.clone();
+        let watch = move || {
+            while let Ok(Some(_)) = channel.receive::<serde::de::IgnoredAny>() {}
+            let _ = sender.send(Event::AudienceGone);
+        };
+        thread::Builder::new().name("audience".to_owned()).spawn(watch).map(drop)
     }
 
     /// Waits before the next server, for a signal too.
-    fn rest(&mut self, pause: Duration) -> Result<()> {
+    fn rest(&mut self, pause: Duration) {
         let until = Instant::now() + pause;
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
+            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                // The next server is told, which alone can say whether somebody uses the disk.
+                Ok(Event::Signal) => self.ending = true,
+                Ok(_) => {}
+                Err(_) => return,
             }
-            let heard = self.listen(None, None, Some(left));
-            // The next server is told, which alone can say whether somebody uses the disk.
-            self.ending |= heard.map_err(|error| Failure::run(os(&error)))?.signal;
         }
-    }
-
-    fn listen(
-        &mut self,
-        server: Option<&Channel>,
-        audience: Option<&Channel>,
-        timeout: Option<Duration>,
-    ) -> io::Result<Heard> {
-        let signals = self.signals.as_fd();
-        let others = [server, audience].map(|channel| channel.map_or(signals, AsFd::as_fd));
-        let mut polled = [signals, others[0], others[1]]
-            .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
-        let timeout = timeout.map(|time| Timespec {
-            tv_sec: time.as_secs().cast_signed(),
-            tv_nsec: time.subsec_nanos().into(),
-        });
-        match rustix::event::poll(&mut polled, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let has_news = |index: usize| !polled[index].revents().is_empty();
-        let heard = Heard {
-            signal: has_news(0),
-            server: server.is_some() && has_news(1),
-            audience: audience.is_some() && has_news(2),
-        };
-        if heard.signal {
-            // How many came does not matter.
-            let _ = (&self.signals).read(&mut [0; 64]);
-        }
-        Ok(heard)
-    }
-}
-
-/// Asks a server to end when nobody uses the disk.
-fn terminate(child: &Child) {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    // It is there until it is waited for.
-    let sent = pid.map(|pid| rustix::process::kill_process(pid, Signal::TERM));
-    if let Some(Err(error)) = sent {
-        tracing::error!("the server cannot be asked to end: {error}");
     }
 }
 
 /// This program once more, with the same options that all commands have.
 pub(super) fn again(program: &Path, global: &Global) -> Command {
-    // It may have been replaced by a newer one, which is fine, or removed.
-    let mut command =
-        Command::new(if program.exists() { program } else { Path::new("/proc/self/exe") });
+    let mut command = Command::new(system::program(program));
     command.args((0..global.verbose).map(|_| "--verbose"));
     if global.quiet {
         command.arg("--quiet");

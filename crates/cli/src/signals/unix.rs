@@ -44,6 +44,22 @@ impl Stop {
     }
 }
 
+/// Calls this for each signal, from a thread of its own.
+#[cfg(target_os = "linux")]
+pub(crate) fn on_each(mut heard: impl FnMut() + Send + 'static) -> io::Result<()> {
+    let (mut read, write) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+    }
+    let watch = move || {
+        let mut byte = [0];
+        while read.read_exact(&mut byte).is_ok() {
+            heard();
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
+}
+
 /// A write beyond the limit on file sizes (`ulimit -f`) sends SIGXFSZ, which would end the process
 /// without a word. Handled, the write fails with an error like any other.
 pub(crate) fn survive_file_size_limit() {

@@ -51,5 +51,10 @@ impl Stop {
     }
 }
 
+/// Calls this for each event, from a thread of its own.
+pub(crate) fn on_each(heard: impl FnMut() + Send + 'static) -> io::Result<()> {
+    ctrlc::set_handler(heard).map_err(io::Error::other)
+}
+
 /// There is no such limit.
 pub(crate) fn survive_file_size_limit() {}

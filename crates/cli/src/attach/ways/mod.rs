@@ -3,24 +3,31 @@
 //! A way is a function `start(&Start) -> Result<Box<dyn Attached>, String>` and, if something of it
 //! can outlive its process, `clean_up`; [`start`], [`clean_up`] and [`available`] name them all.
 
+#[cfg(target_os = "linux")]
 mod fuse;
 mod iscsi;
 mod nbd;
+#[cfg(target_os = "linux")]
 mod nvme;
+#[cfg(target_os = "linux")]
 mod ublk;
+#[cfg(target_os = "linux")]
 mod vhost_user;
+#[cfg(windows)]
+mod winspd;
 
 use super::args::As;
 use super::folder::Folder;
 use super::settings::Settings;
 use super::status::{State, Use};
+use super::system::Descriptor;
 use farblock_block::Geometry;
 use farblock_host::disk::Disk;
-use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::OnceCell;
 use std::fmt;
+#[cfg(target_os = "linux")]
 use std::path::Path;
 use std::sync::Arc;
 
@@ -39,7 +46,8 @@ pub(super) struct Predecessor {
     /// Its [`Attached::state`].
     pub(super) state: Value,
     /// What the supervisor kept of it: its [`Attached::keep`].
-    pub(super) kept: Option<OwnedFd>,
+    #[cfg_attr(windows, expect(dead_code, reason = "no way of Windows keeps anything"))]
+    pub(super) kept: Option<Descriptor>,
 }
 
 impl Start<'_> {
@@ -72,7 +80,7 @@ pub(super) trait Attached: Send {
     fn state(&self) -> Value;
 
     /// What another process is to keep open so that a successor can go on.
-    fn keep(&self) -> Option<OwnedFd> {
+    fn keep(&self) -> Option<Descriptor> {
         None
     }
 
@@ -112,21 +120,57 @@ impl StopError {
     }
 }
 
+/// The ways that there are on this system, besides `auto`.
+#[cfg(target_os = "linux")]
+pub(super) const HERE: &[As] = &[As::Nvme, As::Ublk, As::Nbd, As::Fuse, As::VhostUser, As::Iscsi];
+#[cfg(windows)]
+pub(super) const HERE: &[As] = &[As::Winspd, As::Iscsi, As::Nbd];
+
 /// Offers the disk.
 pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     match start.settings.way {
         As::Auto => Err("a way is to be chosen first".to_owned()),
-        As::Nvme => nvme::start(start),
-        As::Ublk => ublk::start(start),
         As::Nbd => nbd::start(start),
-        As::Fuse => fuse::start(start),
-        As::VhostUser => vhost_user::start(start),
         As::Iscsi => iscsi::start(start),
+        #[cfg(target_os = "linux")]
+        As::Nvme => nvme::start(start),
+        #[cfg(target_os = "linux")]
+        As::Ublk => ublk::start(start),
+        #[cfg(target_os = "linux")]
+        As::Fuse => fuse::start(start),
+        #[cfg(target_os = "linux")]
+        As::VhostUser => vhost_user::start(start),
+        #[cfg(windows)]
+        As::Winspd => winspd::start(start),
+        way => Err(format!("{} is no way of this system", way.name())),
+    }
+}
+
+/// Nothing here outlives its process.
+#[cfg(windows)]
+pub(super) fn clean_up(_: &Folder, _: &Settings, _: &Value, _: bool) -> Result<(), StopError> {
+    Ok(())
+}
+
+/// The way for `--as auto`, and why, in a sentence.
+#[cfg(windows)]
+pub(super) fn choose(settings: &Settings) -> (As, String) {
+    if settings.no_device {
+        let why = "chose nbd: a server, since no disk of this machine is wanted";
+        return (As::Nbd, why.to_owned());
+    }
+    match winspd::available() {
+        Ok(()) => (As::Winspd, "chose winspd: its library is there".to_owned()),
+        Err(_) => {
+            let why = "chose iscsi: Windows has an initiator, and WinSpd is not installed";
+            (As::Iscsi, why.to_owned())
+        }
     }
 }
 
 /// Clears away what a server left that is gone for good. `Err` says why it stays: in use, unless
 /// it is forced.
+#[cfg(target_os = "linux")]
 pub(super) fn clean_up(
     folder: &Folder,
     settings: &Settings,
@@ -138,11 +182,12 @@ pub(super) fn clean_up(
         As::Ublk => ublk::clean_up(state, force),
         As::Nbd => nbd::clean_up(state, force),
         As::Fuse => fuse::clean_up(folder, settings, state, force),
-        As::Auto | As::VhostUser | As::Iscsi => Ok(()),
+        As::Auto | As::VhostUser | As::Iscsi | As::Winspd => Ok(()),
     }
 }
 
 /// The way for `--as auto`, and why, in a sentence.
+#[cfg(target_os = "linux")]
 pub(super) fn choose(settings: &Settings) -> (As, String) {
     if settings.no_device {
         return (As::Fuse, "chose fuse: a file, since no block device is wanted".to_owned());
@@ -164,6 +209,7 @@ pub(super) fn choose(settings: &Settings) -> (As, String) {
 }
 
 /// What the kernel says of a block device.
+#[cfg(target_os = "linux")]
 fn system(device: &Path, attribute: &str) -> Option<String> {
     let folder = Path::new("/sys/block").join(device.file_name()?);
     Some(std::fs::read_to_string(folder.join(attribute)).ok()?.trim_end().to_owned())
@@ -180,11 +226,13 @@ fn sentence(error: impl fmt::Display) -> String {
     text
 }
 
+#[cfg(target_os = "linux")]
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 /// Users of a block device, in words.
+#[cfg(target_os = "linux")]
 fn users_of(device: &Path) -> Vec<String> {
     farblock_attach::users::of_block_device(device).iter().map(ToString::to_string).collect()
 }
@@ -195,9 +243,8 @@ mod tests {
 
     #[test]
     fn sentences_have_no_numbers_of_errors() {
-        let error = std::io::Error::from_raw_os_error(2);
-        let text = sentence(format_args!("/x is none ({error}): create it"));
-        assert_eq!(text, "/x is none (No such file or directory): create it");
+        let text = sentence("/x is none (No such thing (os error 2)): create it (os error 2)");
+        assert_eq!(text, "/x is none (No such thing): create it");
     }
 
     #[test]
@@ -205,6 +252,7 @@ mod tests {
         let (_, why) = choose(&Settings::default());
         assert!(why.starts_with("chose ") && why.lines().count() == 1, "{why}");
         let settings = Settings { no_device: true, ..Settings::default() };
-        assert_eq!(choose(&settings).0, As::Fuse);
+        let way = if cfg!(windows) { As::Nbd } else { As::Fuse };
+        assert_eq!(choose(&settings).0, way);
     }
 }

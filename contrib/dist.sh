@@ -1,0 +1,167 @@
+#!/bin/bash
+# Builds what people download: farblock-linux-x86_64.tar.gz, farblock-windows-x86_64.zip and their
+# SHA256SUMS. The same commit gives the same bytes, wherever it is built, with the same compilers.
+#
+#   dist.sh                   into dist in cargo's target directory; DIST_DIR= says where else
+#   dist.sh --pack FOLDER     packs only, with the programs FOLDER/farblock and FOLDER/farblock.exe
+#
+# Reproducible: times are the commit's (SOURCE_DATE_EPOCH), entries are sorted and nobody's, and no
+# path of this machine is in the programs.
+set -Eeuo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cd "$here/.."
+root=$PWD
+target_dir=${CARGO_TARGET_DIR:-$root/target}
+dist=${DIST_DIR:-$target_dir/dist}
+linux=x86_64-unknown-linux-gnu
+windows=x86_64-pc-windows-gnu
+
+die() {
+    echo "dist.sh: $*" >&2
+    exit 1
+}
+trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
+
+for need in tar gzip zip jq sha256sum; do
+    command -v "$need" >/dev/null || die "install $need, then start this script again."
+done
+export LC_ALL=C TZ=UTC
+umask 022
+if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
+    SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) ||
+        die "this is no git repository: set SOURCE_DATE_EPOCH to the release's time."
+fi
+export SOURCE_DATE_EPOCH
+
+# What users need of the sources, and what only one system has.
+documents=(README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT THIRD-PARTY.md docs/attach.md)
+linux_documents=(contrib/systemd/farblock-attach@.service)
+windows_documents=(docs/windows.md)
+
+# build TARGET [ARGUMENT...]: the program, without this machine in it. The last mapping that fits a
+# path is the one that counts.
+build() {
+    local target=$1 sysroot
+    shift
+    sysroot=$("${RUSTC:-rustc}" --print sysroot)
+    local flags=(
+        "--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
+        "--remap-path-prefix=$sysroot=/rust"
+        "--remap-path-prefix=$root=/farblock"
+        "--remap-path-prefix=$target_dir=/build"
+    )
+    # The linker would write the time into the program.
+    [ "$target" != "$windows" ] || flags+=("-Clink-arg=-Wl,--no-insert-timestamp")
+    # Not the developer's flags, and not what is in RUSTFLAGS.
+    local separator=$'\x1f'
+    CARGO_ENCODED_RUSTFLAGS=$(IFS=$separator && echo "${flags[*]}") \
+        CARGO_PROFILE_RELEASE_STRIP=debuginfo CARGO_INCREMENTAL=0 \
+        cargo build --release --locked -p farblock "$@" ||
+        die "farblock does not build for $target; cargo's words are above."
+}
+
+# The licences of everything that is in the program, from the sources that it was made of.
+notices() {
+    local target=$1 name version licence folder file sum
+    # Most have the same texts: each is there once.
+    local -A seen=()
+    echo "farblock is made of the following, besides its own code and Rust's standard library"
+    echo "(MIT OR Apache-2.0, https://www.rust-lang.org)."
+    if [ "$target" = "$windows" ]; then
+        echo
+        echo "farblock.exe contains start-up code and libraries of mingw-w64 (under the licences"
+        echo "that https://www.mingw-w64.org names) and of GCC (GPL with the runtime library"
+        echo "exception, https://gcc.gnu.org)."
+    fi
+    cargo metadata --locked --format-version 1 --filter-platform "$target" >"$work/metadata.json"
+    cargo tree --locked -p farblock --edges normal --target "$target" --prefix none \
+        --format '{p}' | awk '{ sub("^v", "", $2); print $1, $2 }' | sort -u >"$work/packages"
+    while read -r name version; do
+        IFS=$'\t' read -r licence folder < <(jq -r --arg name "$name" --arg version "$version" \
+            '.packages[] | select(.name == $name and .version == $version and .source != null)
+             | [.license // "see below", (.manifest_path | rtrimstr("/Cargo.toml"))] | @tsv' \
+            "$work/metadata.json") || continue
+        printf '\n=== %s %s: %s\n' "$name" "$version" "$licence"
+        for file in "$folder"/{LICENSE,LICENCE,license,COPYING,NOTICE,UNLICENSE}*; do
+            [ -f "$file" ] || continue
+            sum=$(tr -d '\r' <"$file" | sha256sum)
+            printf -- '--- %s' "${file##*/}"
+            if [ -n "${seen[$sum]:-}" ]; then
+                printf ', as of %s\n' "${seen[$sum]}"
+            else
+                seen[$sum]="$name $version"
+                echo
+                tr -d '\r' <"$file"
+            fi
+        done
+    done <"$work/packages"
+}
+
+# stage FOLDER TARGET PROGRAM DOCUMENT...: everything that is packed, with the same times and rights.
+stage() {
+    local folder=$1 target=$2 program=$3 file
+    shift 3
+    mkdir -p "$folder"
+    for file in "$@"; do
+        mkdir -p "$folder/$(dirname "$file")"
+        cp "$file" "$folder/$file"
+    done
+    notices "$target" >"$folder/NOTICES.txt"
+    cp "$program" "$folder/"
+    find "$folder" -type d -exec chmod 755 {} +
+    find "$folder" -type f -exec chmod 644 {} +
+    chmod 755 "$folder/${program##*/}"
+    find "$folder" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
+}
+
+pack() {
+    local programs=$1 name
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    mkdir -p "$dist"
+    name=farblock-linux-x86_64
+    stage "$work/$name" "$linux" "$programs/farblock" "${documents[@]}" "${linux_documents[@]}"
+    tar --create --directory="$work" --sort=name --format=ustar --owner=0 --group=0 \
+        --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" "$name" | gzip --no-name -9 >"$dist/$name.tar.gz"
+    name=farblock-windows-x86_64
+    stage "$work/$name" "$windows" "$programs/farblock.exe" "${documents[@]}" \
+        "${windows_documents[@]}"
+    rm -f "$dist/$name.zip"
+    # Without the extra fields, which have this machine's users.
+    (cd "$work" && find "$name" -type f | sort | zip -X -q -9 "$dist/$name.zip" -@)
+    (cd "$dist" && sha256sum farblock-linux-x86_64.tar.gz farblock-windows-x86_64.zip >SHA256SUMS)
+    echo "in $dist:"
+    cat "$dist/SHA256SUMS"
+}
+
+# Nothing of this machine may be in a program.
+check() {
+    local program=$1 place
+    for place in "$root" "$target_dir" "${CARGO_HOME:-$HOME/.cargo}"; do
+        ! grep -q -a -F "$place" "$program" || die "$program has a path of this machine in it: $place"
+    done
+}
+
+case ${1:-} in
+--pack)
+    [ $# = 2 ] || die "name the folder with the programs: dist.sh --pack FOLDER"
+    pack "$(cd "$2" && pwd)"
+    ;;
+"")
+    build "$linux" --target "$linux"
+    (
+        environment=$("$root/interop/windows/setup.sh" --env)
+        # shellcheck disable=SC1090 # written by setup.sh
+        . "$environment"
+        # shellcheck disable=SC2086 # words
+        build "$windows" $FARBLOCK_WINDOWS_CARGO
+    )
+    programs=$(mktemp -d)
+    cp "$target_dir/$linux/release/farblock" "$target_dir/$windows/release/farblock.exe" "$programs/"
+    check "$programs/farblock"
+    check "$programs/farblock.exe"
+    pack "$programs"
+    rm -rf "$programs"
+    ;;
+*) die "there is no option $1: dist.sh, or dist.sh --pack FOLDER" ;;
+esac

@@ -1,0 +1,52 @@
+//! `farblock service`: attaching at boot where the system has no unit files for that.
+
+#[cfg(windows)]
+mod registration;
+#[cfg(windows)]
+mod restorer;
+#[cfg(windows)]
+mod run;
+
+use super::args::{ServiceArgs, ServiceCommand};
+use crate::args::Global;
+#[cfg(not(windows))]
+use crate::error::Failure;
+use crate::error::Result;
+
+/// The service's name, and what it is started and stopped by.
+#[cfg(windows)]
+const NAME: &str = "farblock";
+
+/// Runs the command.
+#[cfg(windows)]
+pub(crate) fn run(args: &ServiceArgs, global: &Global) -> Result<()> {
+    match args.command {
+        ServiceCommand::Install => registration::install(),
+        ServiceCommand::Remove => registration::remove(),
+        ServiceCommand::Run => run::run(global),
+    }
+}
+
+/// Where the service's log goes, which has nobody's standard error.
+#[cfg(windows)]
+pub(crate) fn log(args: &ServiceArgs) -> Option<std::fs::File> {
+    match args.command {
+        ServiceCommand::Run => run::log(),
+        ServiceCommand::Install | ServiceCommand::Remove => None,
+    }
+}
+
+#[cfg(not(windows))]
+pub(crate) fn run(args: &ServiceArgs, _: &Global) -> Result<()> {
+    let (ServiceCommand::Install | ServiceCommand::Remove | ServiceCommand::Run) = args.command;
+    Err(Failure::usage(
+        "services are Windows's: with systemd, `systemctl enable --now farblock-attach@NAME` \
+         attaches at boot what /etc/farblock/attach.d/NAME.toml says, once \
+         contrib/systemd/farblock-attach@.service is in /etc/systemd/system",
+    ))
+}
+
+#[cfg(not(windows))]
+pub(crate) fn log(_: &ServiceArgs) -> Option<std::fs::File> {
+    None
+}

@@ -1,0 +1,297 @@
+//! `farblock attach`, `list` and `detach` as they are on every system that has them: an iSCSI
+//! target and an NBD server for this machine, and nothing of the system itself.
+#![cfg(any(target_os = "linux", windows))]
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use support::{Outcome, PATIENCE, Scratch, Server, finish, signal, until, wait};
+
+const DISK_BYTES: u64 = 16 << 20;
+
+/// A runtime directory and a target with one disk.
+struct Attachments {
+    scratch: Scratch,
+    target: Option<Server>,
+}
+
+impl Attachments {
+    fn new() -> Attachments {
+        let scratch = Scratch::new();
+        let disk = scratch.disk("disk.img", DISK_BYTES);
+        let target = Some(scratch.serve([&disk]));
+        Attachments { scratch, target }
+    }
+
+    fn url(&self) -> String {
+        self.target.as_ref().expect("it runs").url(1)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.scratch.command(args);
+        command.env("FARBLOCK_RUNTIME_DIR", self.scratch.path("run"));
+        command.env("FARBLOCK_ATTACH_DIR", self.scratch.path("attach.d"));
+        command.env_remove("NOTIFY_SOCKET");
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Outcome {
+        finish(self.command(args), b"")
+    }
+
+    /// Attaches the disk, and gives what is used of it.
+    #[track_caller]
+    fn attach(&self, args: &[&str]) -> String {
+        let outcome = self.run(&[&["attach", "--json", &self.url()], args].concat()).ok();
+        outcome.json()["use"]["path"].as_str().expect("a path").to_owned()
+    }
+
+    #[track_caller]
+    fn status(&self, name: &str) -> Value {
+        let all = self.run(&["list", "--json"]).ok().json();
+        let found = all.as_array().expect("a list").iter().find(|status| status["name"] == name);
+        found.unwrap_or_else(|| panic!("no {name} in {all}")).clone()
+    }
+
+    fn folder(&self, name: &str) -> PathBuf {
+        self.scratch.path("run").join(name)
+    }
+
+    fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.folder(name).join("log")).unwrap_or_default()
+    }
+
+    #[track_caller]
+    fn detach(&self, name: &str) {
+        self.run(&["detach", name]).ok();
+        assert!(!self.folder(name).exists(), "something of {name} is left");
+    }
+}
+
+impl Drop for Attachments {
+    fn drop(&mut self) {
+        for entry in fs::read_dir(self.scratch.path("run")).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if std::thread::panicking() {
+                eprintln!("--- the log of {name}:\n{}", self.log(&name));
+            }
+            let _ = self.command(&["detach", &name, "--force"]).output();
+        }
+    }
+}
+
+/// `127.0.0.1:PORT` of a URL.
+fn connect(url: &str) -> TcpStream {
+    let address = url.split('/').nth(2).expect("an address");
+    let stream = TcpStream::connect(address).expect("somebody listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+/// An initiator: as much of RFC 7143 as it takes to log in and to ask for a disk's size.
+struct Initiator(TcpStream);
+
+impl Initiator {
+    fn new(url: &str) -> Initiator {
+        let target = url.split('/').nth(3).expect("a target");
+        let keys = format!(
+            "InitiatorName=iqn.2026-11.org.example:it\0TargetName={target}\0SessionType=Normal\0\
+             AuthMethod=None\0HeaderDigest=None\0DataDigest=None\0"
+        );
+        let mut initiator = Initiator(connect(url));
+        // Login, immediate; from the security stage to the operational one, and on to the last.
+        let (mut stages, mut text) = (0x81, keys.split_at(keys.find("HeaderDigest").expect("it")));
+        for _ in 0..2 {
+            let mut header = [0; 48];
+            (header[0], header[1]) = (0x43, stages);
+            header[8..14].copy_from_slice(&[0x80, 0, 0, 1, 0, 0]);
+            let (header, _) = initiator.ask(header, text.0.as_bytes());
+            assert_eq!(header[0], 0x23, "a login's answer");
+            assert_eq!(header[36..38], [0, 0], "it is let in");
+            (stages, text) = (0x87, (text.1, ""));
+        }
+        initiator
+    }
+
+    /// Sends a request, and gives the answer's header and data.
+    fn ask(&mut self, mut header: [u8; 48], data: &[u8]) -> ([u8; 48], Vec<u8>) {
+        let length = u32::try_from(data.len()).expect("it is short").to_be_bytes();
+        header[5..8].copy_from_slice(&length[1..]);
+        let mut bytes = header.to_vec();
+        bytes.extend_from_slice(data);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        self.0.write_all(&bytes).expect("it is sent");
+        self.0.read_exact(&mut header).expect("an answer");
+        let length = u32::from_be_bytes([0, header[5], header[6], header[7]]) as usize;
+        let mut data = vec![0; length.next_multiple_of(4)];
+        self.0.read_exact(&mut data).expect("its data");
+        data.truncate(length);
+        (header, data)
+    }
+
+    /// READ CAPACITY (10): the number of the last block, and the bytes of one.
+    fn last_block(&mut self) -> (u32, u32) {
+        // The first command is told what became of the units.
+        for number in 0..4_u32 {
+            let mut header = [0; 48];
+            (header[0], header[1]) = (0x01, 0xc0);
+            header[16..20].copy_from_slice(&number.to_be_bytes());
+            header[20..24].copy_from_slice(&8_u32.to_be_bytes());
+            header[24..28].copy_from_slice(&number.to_be_bytes());
+            header[32] = 0x25;
+            let (answer, data) = self.ask(header, &[]);
+            if answer[0] == 0x25 {
+                let word = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().expect("4"));
+                return (word(0), word(4));
+            }
+            assert_eq!((answer[0], answer[3]), (0x21, 0x02), "something else than CHECK CONDITION");
+        }
+        panic!("the unit only complains");
+    }
+}
+
+/// All of an attachment's life.
+#[test]
+fn an_initiator_finds_a_disk_and_is_not_left_without_it() {
+    let attachments = Attachments::new();
+    let options = ["--as", "iscsi", "--listen", "127.0.0.1:0", "--name", "a_Box"];
+    let url = attachments.attach(&options);
+    assert!(url.starts_with("iscsi://127.0.0.1:") && url.contains(":a-box"), "{url}");
+    let status = attachments.status("a_Box");
+    assert_eq!((&status["state"], &status["size_bytes"]), (&"live".into(), &DISK_BYTES.into()));
+    let said = attachments.run(&["list"]).ok().out();
+    assert!(said.contains("a_Box") && said.contains(&url), "{said}");
+
+    let mut initiator = Initiator::new(&url);
+    let blocks = u32::try_from(DISK_BYTES / 512).expect("it is small");
+    assert_eq!(initiator.last_block(), (blocks - 1, 512));
+    until("the initiator is a user", || !attachments.status("a_Box")["users"][0].is_null());
+    let refused = attachments.run(&["detach", "a_Box"]);
+    refused.fails_in_a_line(1, &["in use", "initiator is logged in", "--force"]);
+    let other = attachments.url();
+    let again = [&["attach", &other], &options[..]].concat();
+    attachments.run(&again).fails_in_a_line(2, &["a_Box is attached already", "detach a_Box"]);
+
+    drop(initiator);
+    until("it is detached", || attachments.run(&["detach", "a_Box"]).code == Some(0));
+    assert!(!attachments.folder("a_Box").exists(), "something is left");
+    assert_eq!(attachments.run(&["list"]).ok().out(), "nothing is attached\n");
+    attachments.run(&["detach", "a_Box"]).fails_in_a_line(2, &["\"a_Box\" is not attached"]);
+}
+
+/// By force it goes from under whoever uses it, and by a path as well as by a name.
+#[test]
+fn force_detaches() {
+    let attachments = Attachments::new();
+    let url = attachments.attach(&["--as", "iscsi", "--listen", "127.0.0.1:0"]);
+    let mut initiator = Initiator::new(&url);
+    until("the initiator is a user", || !attachments.status("fb0")["users"][0].is_null());
+    attachments.run(&["detach", &url, "--force"]).ok();
+    assert!(!attachments.folder("fb0").exists(), "something is left");
+    let mut rest = Vec::new();
+    assert!(initiator.0.read_to_end(&mut rest).is_err() || rest.len() < 1024, "it is served");
+}
+
+/// The next server is there at once, at the same address.
+#[test]
+fn a_killed_server_has_a_successor() {
+    let attachments = Attachments::new();
+    let url = attachments.attach(&["--as", "iscsi", "--listen", "127.0.0.1:0"]);
+    let pid = attachments.status("fb0")["server_pid"].as_u64().expect("it is served");
+    signal(u32::try_from(pid).expect("a process"), "KILL");
+    until("a successor", || {
+        attachments.status("fb0")["server_pid"].as_u64().is_some_and(|other| other != pid)
+    });
+    let status = attachments.status("fb0");
+    assert_eq!((&status["state"], &status["use"]["path"]), (&"live".into(), &url.clone().into()));
+    assert_eq!(Initiator::new(&url).last_block().1, 512);
+    assert!(attachments.log("fb0").contains("died"), "{}", attachments.log("fb0"));
+    until("it is detached", || attachments.run(&["detach", "fb0"]).code == Some(0));
+    assert!(!attachments.folder("fb0").exists(), "something is left");
+}
+
+/// What nobody serves any more is shown once, and gone with that.
+#[test]
+fn what_a_dead_daemon_left_is_cleaned_up() {
+    let attachments = Attachments::new();
+    attachments.attach(&["--as", "iscsi", "--listen", "127.0.0.1:0"]);
+    let status = attachments.status("fb0");
+    for pid in ["pid", "server_pid"] {
+        let pid = status[pid].as_u64().expect("a process");
+        signal(u32::try_from(pid).expect("a process"), "KILL");
+    }
+    until("its processes are gone", || attachments.run(&["list"]).ok().out().contains("stale"));
+    assert_eq!(attachments.run(&["list"]).ok().out(), "nothing is attached\n");
+    assert!(!attachments.folder("fb0").exists(), "something is left");
+}
+
+#[test]
+fn programs_that_speak_nbd_find_a_server() {
+    let attachments = Attachments::new();
+    let url = attachments.attach(&["--as", "nbd", "--listen", "127.0.0.1:0"]);
+    assert!(url.starts_with("nbd://127.0.0.1:"), "{url}");
+    let mut greeting = [0; 16];
+    connect(&url).read_exact(&mut greeting).expect("a greeting");
+    assert_eq!(&greeting, b"NBDMAGICIHAVEOPT");
+    until("nobody is connected", || attachments.status("fb0")["users"][0].is_null());
+    attachments.detach("fb0");
+}
+
+/// As a service manager runs it, from a file.
+#[test]
+fn in_the_foreground_it_ends_with_its_console() {
+    let attachments = Attachments::new();
+    let folder = attachments.scratch.path("attach.d");
+    fs::create_dir_all(&folder).expect("a folder");
+    let url = attachments.url();
+    let text = format!("urls = [{url:?}]\nas = 'iscsi'\nlisten = '127.0.0.1:0'\n");
+    fs::write(folder.join("data.toml"), text).expect("a file");
+    let mut command = attachments.command(&["attach", "--restore", "data", "--foreground"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut said = String::new();
+    let stdout = child.stdout.take().expect("a pipe");
+    BufReader::new(stdout).read_line(&mut said).expect("a line");
+    assert!(said.starts_with("data: iscsi://127.0.0.1:"), "{said}");
+    assert_eq!(attachments.status("data")["pid"], child.id());
+    signal(child.id(), "INT");
+    let output = wait(child);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!attachments.folder("data").exists(), "something is left");
+}
+
+#[test]
+fn what_makes_no_sense_gets_a_sentence_and_leaves_nothing() {
+    let mut attachments = Attachments::new();
+    let url = attachments.url();
+    let other = if cfg!(windows) { "fuse" } else { "winspd" };
+    for (args, parts) in [
+        (&["nvme+tcp://127.0.0.1:1"][..], &["names no subsystem", "farblock discover"][..]),
+        (&[&url, "--as", "scsi"], &["iscsi"]),
+        (&[&url, "--as", other], &[other]),
+        (&[&url, "--as", "iscsi", "--socket", "x"], &["socket means something only with"]),
+        (&[&url, "--as", "iscsi", "--no-device"], &["no-device means something only with"]),
+        (&[&url, "--name", "../x"], &["is no name"]),
+        (&["--restore", "../x"], &["is no name"]),
+    ] {
+        attachments.run(&[&["attach"], args].concat()).fails(2, parts);
+    }
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = taken.local_addr().map(|address| (address.to_string(), taken)).expect("it");
+    for (args, parts) in [
+        (&["--restore", "none"][..], &["none.toml", "name a file that exists"][..]),
+        (&[&url, "--as", "iscsi", "--listen", "0.0.0.0:0"], &["this machine only", "127.0.0.1"]),
+        (&[&url, "--as", "iscsi", "--listen", &taken.0], &["listens at", "choose another port"]),
+    ] {
+        attachments.run(&[&["attach"], args].concat()).fails_in_a_line(1, parts);
+    }
+    attachments.target.take().expect("it runs").stop();
+    let gone = ["attach", &url, "--as", "iscsi", "--listen", "127.0.0.1:0"];
+    attachments.run(&gone).fails_in_a_line(1, &["cannot connect", "is the target running"]);
+    let left: Vec<_> = fs::read_dir(attachments.scratch.path("run")).expect("it").collect();
+    assert!(left.is_empty(), "{left:?}");
+}
