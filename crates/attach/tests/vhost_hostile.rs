@@ -6,6 +6,7 @@ mod vhost_support;
 use std::io::{Read, Write};
 use std::time::Duration;
 use vhost::VhostBackend;
+use vhost::vhost_user::VhostUserFrontend;
 use vhost_support::*;
 
 const NOWHERE: u64 = MEMORY_BYTES + 4096;
@@ -192,6 +193,9 @@ fn monitors_that_talk_nonsense() {
         message(24, 1, &[[0_u8; 4], 257_u32.to_le_bytes(), [0; 4]].concat()),
         message(31, 1, &[0xff; 20]),
         message(32, 1, &[0; 20]),
+        message(37, 1, &[0; 40]),
+        message(38, 1, &[0; 40]),
+        message(38, 1, &[0; 7]),
         [&[1, 0, 0, 0, 1, 0, 0, 0][..], &u32::MAX.to_le_bytes()[..]].concat(),
     ] {
         let mut stream = served.connect();
@@ -227,6 +231,31 @@ fn requests_that_are_refused() {
         mmap_handle: std::os::fd::AsRawFd::as_raw_fd(&pipe.0),
     };
     assert!(vm.frontend().set_mem_table(&[region]).is_err(), "a pipe is no memory");
+    assert!(vm.frontend().add_mem_region(&region).is_err(), "a pipe is no memory");
+    let file = std::fs::File::from(
+        rustix::fs::memfd_create("slot", rustix::fs::MemfdFlags::CLOEXEC).expect("a file"),
+    );
+    file.set_len(1 << 20).expect("a length");
+    let slot = |guest: u64, length: u64| vhost::VhostUserMemoryRegionInfo {
+        guest_phys_addr: guest,
+        memory_size: length,
+        userspace_addr: guest,
+        mmap_offset: 0,
+        mmap_handle: std::os::fd::AsRawFd::as_raw_fd(&file),
+    };
+    let far = 1_u64 << 40;
+    assert!(vm.frontend().add_mem_region(&slot(0, 4096)).is_err(), "there is memory already");
+    assert!(vm.frontend().add_mem_region(&slot(far, 2 << 20)).is_err(), "the file is shorter");
+    assert!(vm.frontend().add_mem_region(&slot(u64::MAX - 1, 4096)).is_err(), "it has no end");
+    assert!(vm.frontend().remove_mem_region(&slot(far, 4096)).is_err(), "it was not lent");
+    let slots = vm.frontend().get_max_mem_slots().expect("a number");
+    for index in 1..slots {
+        vm.frontend().add_mem_region(&slot(far * index, 4096)).expect("a slot is free");
+    }
+    assert!(vm.frontend().add_mem_region(&slot(far * slots, 4096)).is_err(), "none is free");
+    assert!(vm.frontend().remove_mem_region(&slot(far, 512)).is_err(), "only all of it");
+    vm.frontend().remove_mem_region(&slot(far, 4096)).expect("it was lent");
+    vm.frontend().add_mem_region(&slot(far * slots, 4096)).expect("one is free");
     assert_eq!(vm.load(0, 512), [0; 512], "the memory from before is used");
     served.stop();
 }

@@ -36,8 +36,11 @@ pub const MAX_ZEROES_SECTORS: u32 = (256 << 20) / 512;
 /// Bytes of the body of a monitor's message.
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// Regions of memory that a monitor lends, as the protocol has it.
+/// Regions of memory that a monitor lends at once, as the protocol has it.
 pub const MAX_REGIONS: usize = 8;
+
+/// Regions that it may lend one by one.
+pub const MAX_SLOTS: usize = 64;
 
 /// Bytes of the configuration space, as the protocol has it.
 pub const MAX_CONFIG_BYTES: u32 = 256;

@@ -18,12 +18,30 @@ pub(super) struct Memory {
     regions: Vec<Region>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Region {
     guest: u64,
     length: u64,
     /// Where the monitor itself sees it, which is how it names rings.
     monitor: u64,
+}
+
+impl Region {
+    /// Reads a region, and where it begins in its file.
+    fn parse(fields: &mut Fields<'_>) -> Result<(Region, u64), String> {
+        let (guest, length) = (fields.u64()?, fields.u64()?);
+        let (monitor, offset) = (fields.u64()?, fields.u64()?);
+        Ok((Region { guest, length, monitor }, offset))
+    }
+
+    fn map(self, file: OwnedFd, offset: u64) -> Result<GuestRegionMmap<()>, String> {
+        let Region { guest, length, monitor } = self;
+        let map = map(file.into(), offset, length)
+            .map_err(|error| format!("memory at {guest:#x}: {error}"))?;
+        GuestRegionMmap::new(map, GuestAddress(guest))
+            .filter(|_| monitor.checked_add(length).is_some())
+            .ok_or_else(|| format!("memory at {guest:#x} has no end"))
+    }
 }
 
 impl Memory {
@@ -37,20 +55,51 @@ impl Memory {
         let mut regions = Vec::new();
         let mut maps = Vec::new();
         for file in files {
-            let (guest, length) = (fields.u64()?, fields.u64()?);
-            let (monitor, offset) = (fields.u64()?, fields.u64()?);
-            let region = Region { guest, length, monitor };
-            let map = map(file.into(), offset, length)
-                .map_err(|error| format!("memory at {guest:#x}: {error}"))?;
-            let map = GuestRegionMmap::new(map, GuestAddress(guest))
-                .filter(|_| monitor.checked_add(length).is_some())
-                .ok_or_else(|| format!("memory at {guest:#x} has no end"))?;
-            maps.push(map);
+            let (region, offset) = Region::parse(&mut fields)?;
+            maps.push(region.map(file, offset)?);
             regions.push(region);
         }
         maps.sort_by_key(GuestMemoryRegion::start_addr);
         let guest = Guest::from_regions(maps).map_err(|error| error.to_string())?;
         Ok(Memory { guest: Arc::new(guest), regions })
+    }
+
+    /// No memory yet.
+    pub(super) fn empty() -> Memory {
+        Memory { guest: Arc::default(), regions: Vec::new() }
+    }
+
+    /// This memory with what an `ADD_MEM_REG` lends besides.
+    pub(super) fn with(&self, body: &[u8], file: OwnedFd) -> Result<Memory, String> {
+        if self.regions.len() >= limits::MAX_SLOTS {
+            return Err(format!("there are {} regions of memory already", self.regions.len()));
+        }
+        let (region, offset) = Memory::one(body)?;
+        let map = Arc::new(region.map(file, offset)?);
+        let guest = self.guest.insert_region(map).map_err(|error| error.to_string())?;
+        let mut regions = self.regions.clone();
+        regions.push(region);
+        Ok(Memory { guest: Arc::new(guest), regions })
+    }
+
+    /// This memory without what a `REM_MEM_REG` takes back. Where it was in its file does not
+    /// matter.
+    pub(super) fn without(&self, body: &[u8]) -> Result<Memory, String> {
+        let (region, _) = Memory::one(body)?;
+        let Region { guest: at, length, .. } = region;
+        let mut regions = self.regions.clone();
+        let found = regions.iter().position(|other| *other == region);
+        regions.remove(found.ok_or_else(|| format!("{length} bytes at {at:#x} were not lent"))?);
+        let removed = self.guest.remove_region(GuestAddress(at), length);
+        let (guest, _) = removed.map_err(|error| error.to_string())?;
+        Ok(Memory { guest: Arc::new(guest), regions })
+    }
+
+    /// The one region of a message.
+    fn one(body: &[u8]) -> Result<(Region, u64), String> {
+        let mut fields = Fields(body);
+        let _padding = fields.u64()?;
+        Region::parse(&mut fields)
     }
 
     /// The guest's address of what the monitor sees at this one.

@@ -29,7 +29,7 @@
 //! ends the process, as it would its own. Only the socket's owner can connect (mode 0600).
 //!
 //! **Not implemented.** Packed rings, live migration (`VHOST_USER_PROTOCOL_F_LOG_SHMFD`,
-//! postcopy), memory slots one by one, rings that are polled instead of kicked, in-band
+//! postcopy), rings that are polled instead of kicked, in-band
 //! notifications, big-endian legacy guests, secure erase, zoned disks, and more than one monitor at
 //! a time: the next one waits in the socket.
 

@@ -113,7 +113,17 @@ impl<'a> Session<'a> {
             code::GET_PROTOCOL_FEATURES => return Ok(number(protocol::ALL)),
             code::SET_PROTOCOL_FEATURES => self.protocol = fields.u64()? & protocol::ALL,
             code::GET_QUEUE_NUM => return Ok(number(self.device.queues as u64)),
-            code::SET_MEM_TABLE => self.set_memory(&body, descriptors)?,
+            code::SET_MEM_TABLE => self.set_memory(Memory::map(&body, descriptors)?)?,
+            code::GET_MAX_MEM_SLOTS => return Ok(number(limits::MAX_SLOTS as u64)),
+            code::ADD_MEM_REG => {
+                let file = descriptors.pop().ok_or("there is no file with it")?;
+                let none = Memory::empty();
+                self.set_memory(self.memory.as_ref().unwrap_or(&none).with(&body, file)?)?;
+            }
+            code::REM_MEM_REG => {
+                let memory = self.memory.as_ref().ok_or("there is no memory")?;
+                self.set_memory(memory.without(&body)?)?;
+            }
             code::SET_VRING_NUM => {
                 let (ring, size) = self.still(fields.u32()?, fields.u32()?)?;
                 let size = u16::try_from(size).unwrap_or(0);
@@ -232,8 +242,7 @@ impl<'a> Session<'a> {
         Ok((index, descriptor))
     }
 
-    fn set_memory(&mut self, body: &[u8], files: Vec<OwnedFd>) -> Result<(), String> {
-        let memory = Memory::map(body, files)?;
+    fn set_memory(&mut self, memory: Memory) -> Result<(), String> {
         for index in 0..self.rings.len() {
             if self.rings[index].runs {
                 let (sender, receiver) = mpsc::channel();

@@ -37,6 +37,9 @@ pub(super) mod code {
     pub(crate) const SET_CONFIG: u32 = 25;
     pub(crate) const GET_INFLIGHT_FD: u32 = 31;
     pub(crate) const SET_INFLIGHT_FD: u32 = 32;
+    pub(crate) const GET_MAX_MEM_SLOTS: u32 = 36;
+    pub(crate) const ADD_MEM_REG: u32 = 37;
+    pub(crate) const REM_MEM_REG: u32 = 38;
 }
 
 /// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`, the one message of ours that is no answer.
@@ -52,7 +55,9 @@ pub(super) mod protocol {
     pub(crate) const BACKEND_REQ: u64 = 1 << 5;
     pub(crate) const CONFIG: u64 = 1 << 9;
     pub(crate) const INFLIGHT_SHMFD: u64 = 1 << 12;
-    pub(crate) const ALL: u64 = MQ | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD;
+    pub(crate) const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
+    pub(crate) const ALL: u64 =
+        MQ | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD | CONFIGURE_MEM_SLOTS;
 }
 
 const HEADER_BYTES: usize = 12;

@@ -176,7 +176,8 @@ impl Vm {
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::CONFIG
-            | VhostUserProtocolFeatures::INFLIGHT_SHMFD;
+            | VhostUserProtocolFeatures::INFLIGHT_SHMFD
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS;
         assert_eq!(offered, known);
         frontend.set_protocol_features(known).expect("protocol features");
         frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
