@@ -50,10 +50,9 @@ stop_session() {
 trap 'stop_servers; stop_session; rm -rf "$scratch"' EXIT
 # What is not run, as crate/suite. docs/windows.md lists them too.
 left_out=(
-    cli/tidy          # reads sources, which are the same here
-    sim/seeds         # host and target in one thread without a system: nothing of Windows in it
-    sim/fuzz_replay   # the same
-    host/conformance  # takes minutes under Wine
+    cli/tidy         # reads sources, which are the same here
+    sim/seeds        # host and target in one thread without a system: nothing of Windows in it
+    sim/fuzz_replay  # the same
 )
 # The C header is made from the sources by cargo, which Wine does not start.
 left_out_tests=(--skip the_header_is_up_to_date)

@@ -19,6 +19,7 @@ use farblock_backends::Spec;
 use farblock_bench::{
     Cancel, CpuSource, Figures, Meters, Pattern, Plan, Rw, Side, Silent, compare,
 };
+use farblock_block::blocking::Blocking;
 use farblock_host::{Controller, Options};
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::{CallBytes, Config, EngineKind};
@@ -65,6 +66,9 @@ fn run(rw: Rw, is_gathered: bool, time: Duration, beside: Option<&PathBuf>) -> R
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;
     let namespace = "mem:64MiB".parse::<Spec>()?.open(512, false)?;
+    // First writes take memory, which is none of the calls' business.
+    let filling = vec![1; namespace.geometry().capacity_bytes() as usize];
+    Blocking::with_engine(&*namespace, engine)?.write(0, &filling)?;
     let export = Export { namespace, identity: "calls".to_owned() };
     subsystem.exports = BTreeMap::from([(NamespaceId(1), export)]);
     let target = Target::start(&TargetConfig {
