@@ -158,6 +158,9 @@ case ${1:-} in
     )
     programs=$(mktemp -d)
     cp "$target_dir/$linux/release/farblock" "$target_dir/$windows/release/farblock.exe" "$programs/"
+    # The names of what is imported from Windows hold the folder, spelled with underscores.
+    x86_64-w64-mingw32-strip --preserve-dates --wildcard --strip-symbol='*_dll_imports_lib' \
+        --strip-symbol='*_dll_imports_lib_iname' "$programs/farblock.exe"
     check "$programs/farblock"
     check "$programs/farblock.exe"
     pack "$programs"
