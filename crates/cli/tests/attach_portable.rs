@@ -289,6 +289,11 @@ fn what_makes_no_sense_gets_a_sentence_and_leaves_nothing() {
     ] {
         attachments.run(&[&["attach"], args].concat()).fails_in_a_line(1, parts);
     }
+    // Wine has no drivers, and this no WinSpd.
+    #[cfg(windows)]
+    attachments
+        .run(&["attach", &url, "--as", "winspd"])
+        .fails_in_a_line(1, &["WinSpd", "github.com/winfsp/winspd/releases", "--as iscsi"]);
     attachments.target.take().expect("it runs").stop();
     let gone = ["attach", &url, "--as", "iscsi", "--listen", "127.0.0.1:0"];
     attachments.run(&gone).fails_in_a_line(1, &["cannot connect", "is the target running"]);

@@ -29,21 +29,22 @@ unsafe impl Send for Allocation {}
 unsafe impl Sync for Allocation {}
 
 impl Allocation {
-    fn layout(capacity_bytes: usize) -> Layout {
-        Layout::from_size_align(capacity_bytes, ALIGNMENT_BYTES).expect("buffer size overflows")
+    fn layout(capacity_bytes: usize) -> Option<Layout> {
+        Layout::from_size_align(capacity_bytes, ALIGNMENT_BYTES).ok()
     }
 
     fn new(capacity_bytes: usize) -> Allocation {
-        Allocation::try_new(capacity_bytes)
-            .unwrap_or_else(|| alloc::handle_alloc_error(Allocation::layout(capacity_bytes)))
+        let layout = Allocation::layout(capacity_bytes).expect("buffer size overflows");
+        Allocation::try_new(capacity_bytes).unwrap_or_else(|| alloc::handle_alloc_error(layout))
     }
 
     fn try_new(capacity_bytes: usize) -> Option<Allocation> {
+        let layout = Allocation::layout(capacity_bytes)?;
         let base = if capacity_bytes == 0 {
             std::ptr::without_provenance_mut(ALIGNMENT_BYTES)
         } else {
             // SAFETY: the layout has a size above zero.
-            unsafe { alloc::alloc_zeroed(Allocation::layout(capacity_bytes)) }
+            unsafe { alloc::alloc_zeroed(layout) }
         };
         Some(Allocation {
             base: NonNull::new(base)?,
@@ -73,10 +74,9 @@ impl Drop for Allocation {
             return unsafe { crate::huge::unmap(self.base.as_ptr(), self.capacity_bytes) };
         }
         if self.capacity_bytes > 0 {
-            // SAFETY: allocated in `new` with the same layout, and nobody refers to it any more.
-            unsafe {
-                alloc::dealloc(self.base.as_ptr(), Allocation::layout(self.capacity_bytes));
-            }
+            let layout = Allocation::layout(self.capacity_bytes).expect("it was allocated");
+            // SAFETY: allocated in `try_new` with the same layout, and nobody refers to it any more.
+            unsafe { alloc::dealloc(self.base.as_ptr(), layout) };
         }
     }
 }
