@@ -75,7 +75,7 @@ impl Drop for Allocation {
         }
         if self.capacity_bytes > 0 {
             let layout = Allocation::layout(self.capacity_bytes).expect("it was allocated");
-            // SAFETY: allocated in `try_new` with the same layout, and nobody refers to it any more.
+            // SAFETY: allocated in `try_new` with this layout, and nobody refers to it any more.
             unsafe { alloc::dealloc(self.base.as_ptr(), layout) };
         }
     }
