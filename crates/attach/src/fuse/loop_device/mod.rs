@@ -17,10 +17,16 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 const CONTROL: &str = "/dev/loop-control";
 /// Others may take the device that was free.
 const ATTEMPTS: usize = 16;
+/// How long somebody may take who just has a look, such as a process that was begun here while a
+/// thread had the device open.
+const LOOKING: Duration = Duration::from_millis(300);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Why the kernel did not do it. Shown, it says what to do.
 #[derive(Debug)]
@@ -107,9 +113,12 @@ pub fn detach(device: &Path, force: bool) -> Result<(), Error> {
         return Err(Error::NoDevice(device.to_path_buf()));
     }
     let in_use = || Error::InUse(device.to_path_buf(), users(device));
-    let users = users(device);
-    if !force && !users.is_empty() {
-        return Err(Error::InUse(device.to_path_buf(), users));
+    let deadline = Instant::now() + LOOKING;
+    while !force && !users(device).is_empty() {
+        if Instant::now() >= deadline {
+            return Err(in_use());
+        }
+        thread::sleep(LOOK_EVERY);
     }
     // Nobody mounts it from here on; who has mounted it where we cannot see it is in the way.
     let exclusive = if force { OFlags::empty() } else { OFlags::EXCL };
