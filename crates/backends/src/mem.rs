@@ -7,14 +7,21 @@
 //! An operation takes the locks of its chunks one after the other and never two at a time: that is
 //! two uncontended atomic operations per 64 KiB (some 20 ns, next to microseconds for copying as
 //! much), and threads meet only within a chunk.
+//!
+//! A read may be lent the chunks' own memory ([`Queue::lend`]). A chunk that is written while it is
+//! lent is replaced by a changed copy, so that no reader sees half a block; after that it is left
+//! alone for a while, so that blocks which are read and written all the time are not copied by
+//! 64 KiB each time. What was replaced is used again once its readers are done.
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
-use farblock_reactor::{Buffer, HUGE_PAGE_BYTES, Reactor, TaskId, prefetch};
+use farblock_reactor::{
+    Buffer, HUGE_PAGE_BYTES, Reactor, SharedBuffer, TaskId, copy_to_memory, prefetch,
+};
 
 use crate::error::{self, OpenError};
 use crate::size::Size;
@@ -27,6 +34,12 @@ pub const MAX_BYTES: u64 = 1 << 46;
 
 /// Chunks in an entry of the table.
 const GROUP_CHUNKS: usize = 1024;
+/// What is brought near of what a read will copy: the processor finds the rest itself.
+const PREFETCH_BYTES: usize = 256;
+/// The same of what is lent, which the kernel copies.
+const PREFETCH_LENT_BYTES: usize = 1024;
+/// Reads of a chunk that was written while it was lent which are not lent it again.
+const READS_NOT_LENT: u8 = 64;
 /// Bytes that one `poll` makes zero at most, some milliseconds: the core has other work, too.
 const ZERO_AT_ONCE_BYTES: u64 = 16 << 20;
 
@@ -133,14 +146,14 @@ impl MemQueue {
         while let Some(Zeroing { op, left }) = self.zeroing.front_mut() {
             let now = budget.min(left.end - left.start);
             let keep = op.command == Command::WriteZeroes { deallocate: false };
-            self.store.zero(left.start, now, !keep);
+            let result = self.store.zero(left.start, now, !keep);
             left.start += now;
             budget -= now;
-            if !left.is_empty() {
+            if result.is_ok() && !left.is_empty() {
                 return self.reactor.notify(self.parent);
             }
             let Zeroing { op, .. } = self.zeroing.pop_front().expect("seen above");
-            self.done.push(op.complete(Ok(())));
+            self.done.push(op.complete(result));
         }
     }
 }
@@ -152,6 +165,24 @@ impl Queue for MemQueue {
         }
         self.store.prefetch(self.geometry.block_size, &op);
         self.begun.push(op);
+    }
+
+    fn lend(
+        &mut self,
+        lba: u64,
+        blocks: u32,
+        into: &mut Vec<Buffer>,
+    ) -> Option<Result<(), BlockError>> {
+        if let Err(error) = self.geometry.check(Command::Read, lba, u64::from(blocks)) {
+            return Some(Err(error));
+        }
+        let (offset, length) = (self.geometry.offset(lba), self.geometry.bytes(blocks));
+        let before = into.len();
+        let lent = self.store.lend(offset, length as u64, into);
+        if !lent {
+            into.truncate(before);
+        }
+        lent.then_some(Ok(()))
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
@@ -178,13 +209,54 @@ impl Drop for MemQueue {
 }
 
 /// `None`: all zeroes.
-type Bytes = Option<Buffer>;
-type Chunk = RwLock<Bytes>;
+type Bytes = Option<SharedBuffer>;
+
+#[derive(Default)]
+struct Chunk {
+    bytes: RwLock<Bytes>,
+    /// Where the bytes are, or were: for a prefetch, which need not wait for the lock.
+    address: AtomicPtr<u8>,
+    /// Reads that will not be lent the bytes.
+    not_lent: AtomicU8,
+}
+
+impl Chunk {
+    // Nothing panics while it holds one of these locks half-way through a change, so that a
+    // poisoned one protects bytes as good as any.
+
+    fn shared(&self) -> RwLockReadGuard<'_, Bytes> {
+        self.bytes.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn exclusive(&self) -> RwLockWriteGuard<'_, Bytes> {
+        self.bytes.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a read may be lent the bytes.
+    fn may_be_lent(&self) -> bool {
+        let left = self.not_lent.load(Ordering::Relaxed);
+        if left > 0 {
+            // Another thread's read may be counted as this one: it is only a number of reads.
+            self.not_lent.store(left - 1, Ordering::Relaxed);
+        }
+        left == 0
+    }
+
+    /// Puts others in place of what the chunk has.
+    fn put(&self, bytes: SharedBuffer, place: &mut Bytes) {
+        self.address.store(bytes.as_ptr().cast_mut(), Ordering::Relaxed);
+        *place = Some(bytes);
+    }
+}
 
 struct Store {
     groups: Box<[OnceLock<Box<[Chunk]>>]>,
     /// What the next chunks are made of: the rest of a huge page, all zeroes.
     spare: Mutex<Buffer>,
+    /// What was replaced while it was lent, and may still be.
+    replaced: Mutex<Vec<SharedBuffer>>,
+    /// A chunk that was never written to, to be lent.
+    zeroes: SharedBuffer,
     allocated_bytes: AtomicU64,
 }
 
@@ -213,18 +285,24 @@ impl Store {
     fn new(bytes: u64) -> Store {
         let groups = bytes.div_ceil((CHUNK_BYTES * GROUP_CHUNKS) as u64);
         let groups = (0..groups).map(|_| OnceLock::new()).collect();
-        Store { groups, spare: Mutex::default(), allocated_bytes: AtomicU64::new(0) }
+        Store {
+            groups,
+            spare: Mutex::default(),
+            replaced: Mutex::default(),
+            zeroes: SharedBuffer::new(Buffer::new(CHUNK_BYTES)),
+            allocated_bytes: AtomicU64::new(0),
+        }
     }
 
     /// The chunk, if its group was ever written to.
     fn chunk(&self, chunk: usize) -> Option<&Chunk> {
-        let group = self.groups[chunk / GROUP_CHUNKS].get()?;
+        let group = self.groups.get(chunk / GROUP_CHUNKS)?.get()?;
         Some(&group[chunk % GROUP_CHUNKS])
     }
 
     fn chunk_to_write(&self, chunk: usize) -> &Chunk {
         let group = self.groups[chunk / GROUP_CHUNKS]
-            .get_or_init(|| (0..GROUP_CHUNKS).map(|_| RwLock::new(None)).collect());
+            .get_or_init(|| (0..GROUP_CHUNKS).map(|_| Chunk::default()).collect());
         &group[chunk % GROUP_CHUNKS]
     }
 
@@ -233,11 +311,11 @@ impl Store {
         // Out of range: found out when it is carried out.
         let Some(offset) = op.lba.checked_mul(u64::from(block_size)) else { return };
         let (chunk, start) = (offset / CHUNK_BYTES as u64, (offset % CHUNK_BYTES as u64) as usize);
-        if op.command != Command::Read || chunk / GROUP_CHUNKS as u64 >= self.groups.len() as u64 {
-            return;
-        }
-        if let Some(Some(bytes)) = self.chunk(chunk as usize).map(shared).as_deref() {
-            prefetch(&bytes[start..]);
+        if op.command == Command::Read
+            && let Some(chunk) = self.chunk(chunk as usize)
+        {
+            let address = chunk.address.load(Ordering::Relaxed);
+            prefetch(address.wrapping_add(start), PREFETCH_BYTES);
         }
     }
 
@@ -245,62 +323,98 @@ impl Store {
         for Part { chunk, within } in parts(offset, data.len() as u64) {
             let (part, rest) = data.split_at_mut(within.len());
             data = rest;
-            match self.chunk(chunk).map(shared).as_deref() {
+            match self.chunk(chunk).map(Chunk::shared).as_deref() {
                 Some(Some(bytes)) => part.copy_from_slice(&bytes[within]),
                 Some(None) | None => part.fill(0),
             }
         }
     }
 
+    /// Appends views of a range; false if some of it is not to be lent.
+    fn lend(&self, offset: u64, length: u64, into: &mut Vec<Buffer>) -> bool {
+        for Part { chunk, within } in parts(offset, length) {
+            let view = match self.chunk(chunk) {
+                None => self.zeroes.view(within),
+                Some(chunk) if !chunk.may_be_lent() => return false,
+                Some(chunk) => match &*chunk.shared() {
+                    Some(bytes) => bytes.view(within),
+                    None => self.zeroes.view(within),
+                },
+            };
+            prefetch(view.as_ptr(), PREFETCH_LENT_BYTES.min(view.len()));
+            into.push(view);
+        }
+        true
+    }
+
     fn write(&self, offset: u64, mut data: &[u8]) -> Result<(), BlockError> {
         for Part { chunk, within } in parts(offset, data.len() as u64) {
             let (part, rest) = data.split_at(within.len());
             data = rest;
-            let mut chunk = exclusive(self.chunk_to_write(chunk));
-            let bytes = match &mut *chunk {
-                Some(bytes) => bytes,
-                empty => empty.insert(self.allocate()?),
-            };
-            bytes[within].copy_from_slice(part);
+            let chunk = self.chunk_to_write(chunk);
+            let mut place = chunk.exclusive();
+            if place.is_none() {
+                chunk.put(self.allocate()?, &mut place);
+            }
+            copy_to_memory(&mut self.to_change(chunk, &mut place)?[within], part);
         }
         Ok(())
     }
 
+    /// The bytes of a chunk that has some, and that nobody else reads.
+    fn to_change<'a>(
+        &self,
+        chunk: &Chunk,
+        place: &'a mut Bytes,
+    ) -> Result<&'a mut [u8], BlockError> {
+        let bytes = place.as_mut().expect("checked by the caller");
+        if bytes.exclusive().is_none() {
+            let mut copy = self.allocate_to_replace()?;
+            copy.exclusive().expect("nobody else's").copy_from_slice(bytes);
+            let replaced = place.take().expect("seen above");
+            chunk.put(copy, place);
+            chunk.not_lent.store(READS_NOT_LENT, Ordering::Relaxed);
+            self.replaced.lock().unwrap_or_else(PoisonError::into_inner).push(replaced);
+        }
+        let bytes = place.as_mut().expect("there before, or put there");
+        Ok(bytes.exclusive().expect("nobody is lent anything without the lock"))
+    }
+
     /// Makes a range zero. With `free`, whole chunks give their memory back.
-    fn zero(&self, offset: u64, length: u64, free: bool) {
+    fn zero(&self, offset: u64, length: u64, free: bool) -> Result<(), BlockError> {
         for Part { chunk, within } in parts(offset, length) {
             let Some(chunk) = self.chunk(chunk) else { continue };
-            let mut chunk = exclusive(chunk);
+            let mut place = chunk.exclusive();
             if free && within.len() == CHUNK_BYTES {
-                if chunk.take().is_some() {
+                if place.take().is_some() {
                     self.allocated_bytes.fetch_sub(CHUNK_BYTES as u64, Ordering::Relaxed);
                 }
-            } else if let Some(bytes) = &mut *chunk {
-                bytes[within].fill(0);
+            } else if place.is_some() {
+                self.to_change(chunk, &mut place)?[within].fill(0);
             }
         }
+        Ok(())
     }
 
     /// A chunk's worth of zeroes, or an error where others would end the process.
-    fn allocate(&self) -> Result<Buffer, BlockError> {
+    fn allocate(&self) -> Result<SharedBuffer, BlockError> {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if spare.is_empty() {
             *spare = Buffer::huge(1).ok_or(BlockError::NoSpace)?;
         }
         self.allocated_bytes.fetch_add(CHUNK_BYTES as u64, Ordering::Relaxed);
-        Ok(spare.split_to(CHUNK_BYTES))
+        Ok(SharedBuffer::new(spare.split_to(CHUNK_BYTES)))
     }
-}
 
-// Nothing panics while it holds one of these locks half-way through a change, so that a poisoned
-// one protects bytes as good as any.
-
-fn shared(chunk: &Chunk) -> RwLockReadGuard<'_, Bytes> {
-    chunk.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn exclusive(chunk: &Chunk) -> RwLockWriteGuard<'_, Bytes> {
-    chunk.write().unwrap_or_else(PoisonError::into_inner)
+    /// A chunk's worth of anything, for one that goes to `replaced`: of what is there already and
+    /// was given back, if there is some.
+    fn allocate_to_replace(&self) -> Result<SharedBuffer, BlockError> {
+        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        match replaced.iter_mut().position(|bytes| bytes.exclusive().is_some()) {
+            Some(idle) => Ok(replaced.swap_remove(idle)),
+            None => self.allocate(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -329,15 +443,62 @@ mod tests {
         let chunk = CHUNK_BYTES as u64;
         store.write(chunk - 512, &[1; 1024]).unwrap();
         assert_eq!(mem.allocated_bytes(), 2 * chunk);
-        store.zero(0, chunk, false);
+        store.zero(0, chunk, false).unwrap();
         assert_eq!(mem.allocated_bytes(), 2 * chunk, "zeroes that keep their memory");
-        store.zero(0, 2 * chunk - 512, true);
+        store.zero(0, 2 * chunk - 512, true).unwrap();
         assert_eq!(mem.allocated_bytes(), chunk, "the second chunk was not covered whole");
         let mut byte = [9];
         store.read(chunk, &mut byte);
         assert_eq!(byte, [0]);
-        store.zero(0, 1 << 32, true);
+        store.zero(0, 1 << 32, true).unwrap();
         assert_eq!(mem.allocated_bytes(), 0);
+    }
+
+    fn lend(store: &Store, offset: u64, length: u64) -> Option<Vec<Buffer>> {
+        let mut views = Vec::new();
+        store.lend(offset, length, &mut views).then_some(views)
+    }
+
+    #[test]
+    fn what_is_lent_does_not_change() {
+        let mem = Mem::new(512, 1 << 20).unwrap();
+        let store = &mem.store;
+        let chunk = CHUNK_BYTES as u64;
+        store.write(chunk - 512, &[1; 1024]).unwrap();
+        let views = lend(store, chunk - 1024, 3 * chunk).unwrap();
+        let bytes = |views: &[Buffer]| views.iter().flat_map(|view| view.to_vec()).collect();
+        let before: Vec<u8> = bytes(&views);
+        let mut expected = vec![0; 3 * CHUNK_BYTES];
+        expected[512..1536].fill(1);
+        assert_eq!(before, expected);
+        store.write(0, &[2; 4 * CHUNK_BYTES]).unwrap();
+        store.zero(0, chunk - 512, false).unwrap();
+        store.zero(chunk, chunk, true).unwrap();
+        assert_eq!(bytes(&views), expected);
+        let mut now = [9; 1024];
+        store.read(chunk - 512, &mut now);
+        assert_eq!((now[0], now[511], now[512], now[1023]), (2, 2, 0, 0));
+        drop(mem);
+        assert_eq!(bytes(&views), expected);
+    }
+
+    #[test]
+    fn blocks_that_are_read_and_written_all_the_time_are_seldom_copied() {
+        let mem = Mem::new(512, 1 << 20).unwrap();
+        let store = &mem.store;
+        store.write(0, &[0; 512]).unwrap();
+        let mut copies = 0;
+        for round in 1..=u8::MAX {
+            let view = lend(store, 0, 512);
+            let address = store.chunk(0).unwrap().address.load(Ordering::Relaxed);
+            store.write(0, &[round; 512]).unwrap();
+            copies +=
+                usize::from(store.chunk(0).unwrap().address.load(Ordering::Relaxed) != address);
+            assert!(view.is_none_or(|view| view[0].iter().all(|&byte| byte == round - 1)));
+        }
+        assert!((1..=4).contains(&copies), "{copies}");
+        // What was replaced is used again.
+        assert_eq!(mem.allocated_bytes(), 2 * CHUNK_BYTES as u64);
     }
 
     #[test]

@@ -1,15 +1,19 @@
 //! The null device: writes are thrown away, reads give zeroes, everything completes at once.
 
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
-use farblock_reactor::{Reactor, TaskId};
+use farblock_reactor::{Buffer, Reactor, SharedBuffer, TaskId};
 
 use crate::error::{self, OpenError};
 use crate::size::Size;
 
+/// Zeroes that a queue has to lend.
+const LENT_BYTES: usize = 64 << 10;
+
 /// A namespace without contents. It shows what everything around a namespace costs.
 ///
-/// Reads fill their buffer with zeroes: leaving it as it is would show one peer what another one
-/// read before. That costs a `memset`, which is far below the cost of moving the same bytes.
+/// Reads are lent zeroes, or fill their buffer with them: leaving it as it is would show one peer
+/// what another one read before. That costs a `memset`, which is far below the cost of moving the
+/// same bytes.
 #[derive(Clone, Debug)]
 pub struct Null {
     geometry: Geometry,
@@ -40,13 +44,16 @@ impl Namespace for Null {
     }
 
     fn open(&self, _: &Reactor, _: TaskId) -> Result<Box<dyn Queue>, BlockError> {
-        Ok(Box::new(NullQueue { geometry: self.geometry, done: Vec::new() }))
+        let zeroes = SharedBuffer::new(Buffer::new(LENT_BYTES));
+        Ok(Box::new(NullQueue { geometry: self.geometry, done: Vec::new(), zeroes }))
     }
 }
 
 struct NullQueue {
     geometry: Geometry,
     done: Vec<Completion>,
+    /// What reads are lent, over and over.
+    zeroes: SharedBuffer,
 }
 
 impl Queue for NullQueue {
@@ -56,6 +63,22 @@ impl Queue for NullQueue {
             buffer.fill(0);
         }
         self.done.push(op.complete(result));
+    }
+
+    fn lend(
+        &mut self,
+        lba: u64,
+        blocks: u32,
+        into: &mut Vec<Buffer>,
+    ) -> Option<Result<(), BlockError>> {
+        let result = self.geometry.check(Command::Read, lba, u64::from(blocks));
+        let mut left = if result.is_ok() { self.geometry.bytes(blocks) } else { 0 };
+        while left > 0 {
+            let length = left.min(self.zeroes.len());
+            into.push(self.zeroes.view(0..length));
+            left -= length;
+        }
+        Some(result)
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {

@@ -77,7 +77,7 @@ pub use error::BlockError;
 pub use geometry::{Geometry, MAX_BLOCK_SIZE_BYTES, MIN_BLOCK_SIZE_BYTES};
 pub use op::{Command, Completion, Op, Token};
 
-use farblock_reactor::{Reactor, TaskId};
+use farblock_reactor::{Buffer, Reactor, TaskId};
 
 /// A row of equally sized blocks, shared by any number of threads, each with [`Queue`]s of its own.
 pub trait Namespace: Send + Sync {
@@ -99,6 +99,18 @@ pub trait Queue {
     /// Takes an operation. Never blocks; the operation is started at the latest by the reactor's
     /// next `poll`.
     fn submit(&mut self, op: Op);
+
+    /// Reads at once and without a copy, where the namespace can: appends buffers that together
+    /// hold the blocks, to be read and then dropped. What is written afterwards does not change
+    /// them. `None`, and nothing appended, if it cannot, now or ever: then submit a read.
+    fn lend(
+        &mut self,
+        _lba: u64,
+        _blocks: u32,
+        _into: &mut Vec<Buffer>,
+    ) -> Option<Result<(), BlockError>> {
+        None
+    }
 
     /// Appends what has completed to `done`. Call it after submitting and whenever the parent task
     /// is ready.

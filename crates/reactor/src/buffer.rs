@@ -3,9 +3,10 @@
 
 use std::alloc::{self, Layout};
 use std::fmt;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 /// Alignment of every allocation in bytes: enough for direct I/O on any common device.
 pub const ALIGNMENT_BYTES: usize = 4096;
@@ -18,6 +19,8 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 struct Allocation {
     base: NonNull<u8>,
     capacity_bytes: usize,
+    /// What has the memory, if this is only to count who refers to a part of it.
+    _whole: Option<Arc<Allocation>>,
     /// Mapped, and not of the heap.
     #[cfg(target_os = "linux")]
     is_huge: bool,
@@ -49,6 +52,7 @@ impl Allocation {
         Some(Allocation {
             base: NonNull::new(base)?,
             capacity_bytes,
+            _whole: None,
             #[cfg(target_os = "linux")]
             is_huge: false,
         })
@@ -57,7 +61,7 @@ impl Allocation {
     #[cfg(target_os = "linux")]
     fn try_huge(capacity_bytes: usize) -> Option<Allocation> {
         let base = crate::huge::map(capacity_bytes)?;
-        Some(Allocation { base, capacity_bytes, is_huge: true })
+        Some(Allocation { base, capacity_bytes, _whole: None, is_huge: true })
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -85,15 +89,18 @@ impl Drop for Allocation {
 ///
 /// Allocations are aligned to [`ALIGNMENT_BYTES`] and zeroed once, when they are made. A buffer can
 /// be cut in two ([`split_to`](Buffer::split_to)) and joined again ([`unsplit`](Buffer::unsplit))
-/// without copying.
+/// without copying. One that is a [view](SharedBuffer::view) becomes a copy before it is changed.
 pub struct Buffer {
     /// First byte of this buffer's part, inside `owner`.
     start: NonNull<u8>,
     len: usize,
     owner: Arc<Allocation>,
+    /// Others read the same bytes.
+    is_view: bool,
 }
 
-// SAFETY: a buffer has exclusive access to its part of the allocation, like a `Box<[u8]>`.
+// SAFETY: a buffer has exclusive access to its part of the allocation, like a `Box<[u8]>`; or it is
+// a view, which only reads what nobody changes while it is there, like an `Arc<[u8]>`.
 unsafe impl Send for Buffer {}
 // SAFETY: shared access only reads, like `&Box<[u8]>`.
 unsafe impl Sync for Buffer {}
@@ -101,8 +108,12 @@ unsafe impl Sync for Buffer {}
 impl Buffer {
     /// A new allocation of `len` zero bytes.
     pub fn new(len: usize) -> Buffer {
-        let owner = Arc::new(Allocation::new(len));
-        Buffer { start: owner.base, len, owner }
+        Buffer::whole(Allocation::new(len))
+    }
+
+    fn whole(allocation: Allocation) -> Buffer {
+        let (start, len) = (allocation.base, allocation.capacity_bytes);
+        Buffer { start, len, owner: Arc::new(allocation), is_view: false }
     }
 
     /// A new allocation of `pages` times [`HUGE_PAGE_BYTES`] zero bytes, in huge pages where the
@@ -110,8 +121,7 @@ impl Buffer {
     /// touched. `None` if there is none.
     pub fn huge(pages: usize) -> Option<Buffer> {
         let len = pages.checked_mul(HUGE_PAGE_BYTES).filter(|len| *len > 0)?;
-        let owner = Arc::new(Allocation::try_huge(len)?);
-        Some(Buffer { start: owner.base, len, owner })
+        Allocation::try_huge(len).map(Buffer::whole)
     }
 
     /// A new allocation holding a copy of `bytes`.
@@ -144,7 +154,8 @@ impl Buffer {
     /// If `at` is beyond the end.
     pub fn split_to(&mut self, at: usize) -> Buffer {
         assert!(at <= self.len, "split at {at} of a buffer of {} bytes", self.len);
-        let front = Buffer { start: self.start, len: at, owner: Arc::clone(&self.owner) };
+        let (start, owner, is_view) = (self.start, Arc::clone(&self.owner), self.is_view);
+        let front = Buffer { start, len: at, owner, is_view };
         // SAFETY: `at` is within this buffer's part, so the result is in bounds or one past its
         // end.
         self.start = unsafe { self.start.add(at) };
@@ -176,8 +187,11 @@ impl Buffer {
     }
 
     /// Grows back to the whole allocation, or `None` (and this part is gone) while other parts of
-    /// it are alive.
+    /// it are alive. A view never does.
     pub(crate) fn into_whole(mut self) -> Option<Buffer> {
+        if self.is_view {
+            return None;
+        }
         let owner = Arc::get_mut(&mut self.owner)?;
         self.start = owner.base;
         self.len = owner.capacity_bytes;
@@ -189,13 +203,17 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start..start + len` is inside the live allocation, initialised, and only ours.
+        // SAFETY: `start..start + len` is inside the live allocation, initialised, and only ours, or
+        // changed by nobody while we have it.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
+        if self.is_view {
+            *self = Buffer::copy_of(self);
+        }
         // SAFETY: as in `deref`; `&mut self` makes it exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
@@ -229,12 +247,56 @@ impl Lender {
     /// to a file) may be read by others and need not be writable.
     pub unsafe fn lend(&self, start: NonNull<u8>, len: usize) -> Buffer {
         assert!(isize::try_from(len).is_ok(), "{len} bytes are no memory");
-        Buffer { start, len, owner: Arc::clone(&self.0.owner) }
+        Buffer { start, len, owner: Arc::clone(&self.0.owner), is_view: false }
     }
 
     /// Whether nothing is on loan.
     pub fn is_idle(&self) -> bool {
         Arc::strong_count(&self.0.owner) == 1
+    }
+}
+
+/// Bytes that one owner changes and any number of views read, none of which sees a change: the
+/// owner has to put others in their place ([`exclusive`](SharedBuffer::exclusive) says when).
+#[derive(Debug)]
+pub struct SharedBuffer(Buffer);
+
+impl SharedBuffer {
+    /// Bytes without a view.
+    pub fn new(mut buffer: Buffer) -> SharedBuffer {
+        // Other parts of the same allocation are not to be counted as views of this one.
+        let whole = std::mem::replace(&mut buffer.owner, Arc::new(Allocation::new(0)));
+        Arc::get_mut(&mut buffer.owner).expect("made just now")._whole = Some(whole);
+        SharedBuffer(buffer)
+    }
+
+    /// A part of the bytes as they are now, without a copy: a buffer to be read. It keeps them, even
+    /// when `self` is gone.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not inside.
+    pub fn view(&self, range: Range<usize>) -> Buffer {
+        let start = NonNull::from(&self.0[range.clone()]).cast();
+        Buffer { start, len: range.len(), owner: Arc::clone(&self.0.owner), is_view: true }
+    }
+
+    /// The bytes to be changed; none while there are views.
+    pub fn exclusive(&mut self) -> Option<&mut [u8]> {
+        if Arc::strong_count(&self.0.owner) > 1 {
+            return None;
+        }
+        // What the last view has read, it has read before what is changed now.
+        fence(Ordering::Acquire);
+        Some(&mut self.0)
+    }
+}
+
+impl Deref for SharedBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
     }
 }
 
@@ -351,6 +413,43 @@ mod tests {
         pool.give(buffer);
         assert!(lender.is_idle());
         assert_eq!((pool.retained_bytes(), &memory[8190..8193]), (0, &[7, 9, 7][..]));
+    }
+
+    #[test]
+    fn views_see_no_change_and_outlive_what_they_are_views_of() {
+        let mut all = Buffer::new(8192);
+        all.fill(1);
+        // The other part of the allocation is no view.
+        let mut shared = SharedBuffer::new(all.split_to(4096));
+        shared.exclusive().expect("no view yet")[..512].fill(2);
+        let mut view = shared.view(256..768);
+        assert_eq!((view.len(), view[255], view[256]), (512, 2, 1));
+        assert!(shared.exclusive().is_none());
+        // A part of a view is one.
+        let front = view.split_to(256);
+        drop(view);
+        assert!(shared.exclusive().is_none());
+        drop((shared, all));
+        assert!(front.iter().all(|&byte| byte == 2));
+    }
+
+    #[test]
+    fn a_view_that_is_changed_becomes_a_copy() {
+        let mut shared = SharedBuffer::new(Buffer::copy_of(&[3; 100]));
+        let mut view = shared.view(10..20);
+        view[0] = 9;
+        assert_eq!((view[0], view[9], view.len(), shared[10]), (9, 3, 10, 3));
+        assert!(shared.exclusive().is_some());
+    }
+
+    #[test]
+    fn no_pool_keeps_a_view() {
+        let pool = crate::BufferPool::new();
+        let shared = SharedBuffer::new(Buffer::new(4096));
+        let view = shared.view(0..4096);
+        drop(shared);
+        pool.give(view);
+        assert_eq!(pool.retained_bytes(), 0);
     }
 
     #[test]

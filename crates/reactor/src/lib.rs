@@ -71,6 +71,7 @@
 mod batch;
 mod buffer;
 mod config;
+mod copy;
 mod engine;
 mod event;
 #[cfg(target_os = "linux")]
@@ -91,10 +92,11 @@ mod uring;
 mod waker;
 
 pub use batch::SendBatch;
-pub use buffer::{ALIGNMENT_BYTES, Buffer, HUGE_PAGE_BYTES, Lender};
+pub use buffer::{ALIGNMENT_BYTES, Buffer, HUGE_PAGE_BYTES, Lender, SharedBuffer};
 #[doc(hidden)]
 pub use config::CallBytes;
 pub use config::{Config, EngineKind, ParseEngineError, Polling};
+pub use copy::copy_to_memory;
 pub use event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId, WatchId};
 pub use pool::BufferPool;
 

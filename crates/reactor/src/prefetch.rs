@@ -2,18 +2,18 @@
 
 /// Bytes of a line of cache, on all that is common.
 const LINE_BYTES: usize = 64;
-/// Lines that are asked for: with the first few on their way, the processor finds the rest itself.
-const LINES: usize = 4;
 
-/// Has the beginning of `bytes` brought into the cache while something else is done. Worth it for
-/// memory that was not used lately: 4 KiB out of half a GiB are copied in 277 ns instead of 459.
-pub fn prefetch(bytes: &[u8]) {
+/// Has so many bytes from an address on brought into the cache while something else is done. Worth
+/// it for memory that was not used lately: with 256 of them on their way, the processor finds the
+/// rest itself, and 4 KiB out of half a GiB are copied in 277 ns instead of 459. The address may be
+/// anything: nothing is read.
+pub fn prefetch(address: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(LINE_BYTES).take(LINES) {
+    for offset in (0..bytes).step_by(LINE_BYTES) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing into the program, and the address is valid besides.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+        // SAFETY: a prefetch reads nothing into the program, wherever it points.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.wrapping_add(offset).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (bytes, LINE_BYTES, LINES);
+    let _ = (address, bytes, LINE_BYTES);
 }

@@ -9,7 +9,7 @@ use crate::limits;
 use crate::shared::{Message, Route, Shared};
 use crate::volumes::Volumes;
 use farblock_block::Completion;
-use farblock_reactor::{Event, Reactor, TaskId};
+use farblock_reactor::{Buffer, Event, Reactor, TaskId};
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -26,6 +26,8 @@ pub(crate) struct Context {
     pub(crate) now: Instant,
     /// Bytes of buffers that commands of this core hold.
     pub(crate) held_bytes: usize,
+    /// What a namespace lends to one command; empty in between.
+    pub(crate) lent: Vec<Buffer>,
     /// Connections with something to do at the tick's end.
     listed: Vec<ConnectionKey>,
     /// Connections with commands that wait for buffers.
@@ -81,6 +83,7 @@ impl Core {
                 volumes: Volumes::default(),
                 now: Instant::now(),
                 held_bytes: 0,
+                lent: Vec::new(),
                 listed: Vec::new(),
                 starved: Vec::new(),
                 released: false,

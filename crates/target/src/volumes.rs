@@ -3,7 +3,7 @@
 use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
 use farblock_proto::controller::SubsystemId;
 use farblock_proto::ids::NamespaceId;
-use farblock_reactor::{Reactor, TaskId};
+use farblock_reactor::{Buffer, Reactor, TaskId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -57,6 +57,17 @@ impl Volumes {
     pub(crate) fn submit(&mut self, id: VolumeId, op: Op) {
         self.volumes[id.0].queue.submit(op);
         self.mark(id);
+    }
+
+    /// Reads at once and without a copy, if the namespace can: appends the buffers.
+    pub(crate) fn lend(
+        &mut self,
+        id: VolumeId,
+        lba: u64,
+        blocks: u32,
+        into: &mut Vec<Buffer>,
+    ) -> Option<Result<(), BlockError>> {
+        self.volumes[id.0].queue.lend(lba, blocks, into)
     }
 
     /// Notes that `task` is ready; false if it is none of ours.

@@ -13,7 +13,7 @@
 //! Data in the capsule follows its `Command` event directly: a driver that wants it calls
 //! [`ControllerEnd::pull`] before it asks for the next event; otherwise it is dropped.
 
-use super::digest::crc32c;
+use super::digest::{DataDigest, crc32c};
 use super::fault::Fault;
 use super::framer::{Framed, Framer, Pdu, Role};
 use super::{Digests, Sink, SlotId, put_header};
@@ -413,6 +413,11 @@ impl ControllerEnd {
     #[must_use]
     pub fn data_digest(&self, bytes: &[u8]) -> Option<[u8; 4]> {
         self.digests.data().then(|| crc32c(bytes).to_le_bytes())
+    }
+
+    /// The same of data in parts, if data have a digest here.
+    pub fn data_digest_of_parts(&self) -> Option<DataDigest> {
+        self.digests.data().then(DataDigest::default)
     }
 
     /// Emits the response capsule and frees the slot. `cqe.cid` is filled in here.

@@ -30,6 +30,23 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
+/// The digest of data that come in parts.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct DataDigest(u32);
+
+impl DataDigest {
+    /// Takes the next part in.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0 = crc32c_append(self.0, bytes);
+    }
+
+    /// What follows the data.
+    #[must_use]
+    pub fn finish(self) -> [u8; 4] {
+        self.0.to_le_bytes()
+    }
+}
+
 /// Whether crc-fast has its fastest way here.
 fn multiplies_wide() -> bool {
     const UNKNOWN: u8 = 0;
@@ -78,6 +95,9 @@ mod tests {
         let bytes: [u8; 200] = core::array::from_fn(|i| (i * 7) as u8);
         for cut in 0..bytes.len() {
             assert_eq!(crc32c_append(crc32c(&bytes[..cut]), &bytes[cut..]), crc32c(&bytes));
+            let mut parts = DataDigest::default();
+            [&bytes[..cut], &bytes[cut..]].map(|part| parts.update(part));
+            assert_eq!(parts.finish(), crc32c(&bytes).to_le_bytes());
         }
     }
 }

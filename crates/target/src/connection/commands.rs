@@ -141,8 +141,7 @@ impl Connection {
                 self.hold(cx, slot, bytes.len());
                 let mut buffer = cx.reactor.buffers().take(bytes.len());
                 buffer.copy_from_slice(&bytes);
-                self.request(slot).buffer = Some(buffer);
-                self.push(slot, Status::SUCCESS, result);
+                self.push(slot, bytes.len() as u32, Some(buffer), Status::SUCCESS, result);
             }
             AdminOutcome::Pending => {
                 self.release(cx, slot);

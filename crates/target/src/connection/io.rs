@@ -56,10 +56,7 @@ impl Connection {
             return false;
         }
         match from_host {
-            None => {
-                self.round_bytes += bytes;
-                self.submit_io(cx, slot, command);
-            }
+            None => self.submit_io(cx, slot, command),
             Some(pointer) => {
                 if let Err(status) = self.pull(cx, slot, pointer) {
                     self.respond_and_release(cx, slot, status, 0);
@@ -108,6 +105,10 @@ impl Connection {
         match command {
             IoCommand::Read { namespace, lba, blocks, fua, data } => {
                 let volume = self.volume(cx, namespace)?;
+                if let Some(result) = cx.volumes.lend(volume, lba.0, blocks.0, &mut cx.lent) {
+                    return self.answer_lent(cx, slot, data.length(), result);
+                }
+                self.round_bytes += data.length() as usize;
                 let buffer = cx.reactor.buffers().take(data.length() as usize);
                 let op = Op { fua, ..Op::read(lba.0, blocks.0, buffer, self.token(slot)) };
                 self.submit(cx, slot, volume, op);
@@ -139,6 +140,24 @@ impl Connection {
             IoCommand::Advise { .. } => self.respond(slot, Status::SUCCESS, 0),
             IoCommand::Fabrics => unreachable!("answered when it arrived"),
         }
+        Ok(())
+    }
+
+    /// Answers a read whose data, or the reason why there are none, the namespace gave at once.
+    fn answer_lent(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        length: u32,
+        result: Result<(), BlockError>,
+    ) -> Result<(), Status> {
+        if result.is_err() {
+            self.tally.media_errors += u64::from(is_media_error(result));
+            return Err(status::of_result(result));
+        }
+        self.tally.reads += 1;
+        self.tally.read_bytes += u64::from(length);
+        self.push(slot, length, cx.lent.drain(..), Status::SUCCESS, 0);
         Ok(())
     }
 
@@ -259,9 +278,7 @@ impl Connection {
         buffer: Option<Buffer>,
     ) {
         self.operations -= 1;
-        if matches!(result, Err(BlockError::ReadFailed | BlockError::WriteFailed)) {
-            self.tally.media_errors += 1;
-        }
+        self.tally.media_errors += u64::from(is_media_error(result));
         let gone = !self.is_serving();
         let request = self.request(slot);
         request.operations -= 1;
@@ -296,9 +313,10 @@ impl Connection {
         }
         match request.work {
             Work::Io(IoCommand::Read { data, .. }) => {
+                let buffer = request.buffer.take();
                 self.tally.reads += 1;
                 self.tally.read_bytes += u64::from(data.length());
-                self.push(slot, status, 0);
+                self.push(slot, data.length(), buffer, status, 0);
             }
             Work::Io(IoCommand::Write { data, .. }) => {
                 self.tally.writes += 1;
@@ -328,4 +346,8 @@ impl Connection {
             session.volumes.clear();
         }
     }
+}
+
+fn is_media_error(result: Result<(), BlockError>) -> bool {
+    matches!(result, Err(BlockError::ReadFailed | BlockError::WriteFailed))
 }

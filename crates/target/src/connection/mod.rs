@@ -654,20 +654,31 @@ impl Connection {
         }
     }
 
-    /// Sends the first `bytes` of the command's buffer to the host and ends the command.
-    fn push(&mut self, slot: SlotId, status: Status, result: u64) {
-        let request = &mut self.requests[usize::from(slot.0)];
-        let buffer = request.buffer.take().expect("there is something to push");
-        let held = std::mem::take(&mut request.held_bytes);
-        let length = buffer.len();
+    /// Sends `length` bytes of data to the host, which may be in parts, and ends the command. What
+    /// it holds is held until they are sent.
+    fn push(
+        &mut self,
+        slot: SlotId,
+        length: u32,
+        parts: impl IntoIterator<Item = Buffer>,
+        status: Status,
+        result: u64,
+    ) {
+        let mut held = std::mem::take(&mut self.request(slot).held_bytes) as u64;
         // The SUCCESS flag stands for a response with nothing in it.
         let part = if status.is_success() && result == 0 { Part::Final } else { Part::Last };
-        let out = &mut Out(&mut self.outbox);
-        let ended = self.end.push_header(slot, 0, length as u32, part, out);
-        let digest = self.end.data_digest(&buffer);
-        self.outbox.payload(held as u64, buffer, 0..length);
+        let ended = self.end.push_header(slot, 0, length, part, &mut Out(&mut self.outbox));
+        let mut digest = self.end.data_digest_of_parts();
+        for buffer in parts {
+            if let Some(digest) = &mut digest {
+                digest.update(&buffer);
+            }
+            let range = 0..buffer.len();
+            self.outbox.payload(std::mem::take(&mut held), buffer, range);
+        }
+        debug_assert_eq!(held, 0, "there is something to push");
         if let Some(digest) = digest {
-            self.outbox.bytes(&digest);
+            self.outbox.bytes(&digest.finish());
         }
         if ended {
             self.request(slot).work = Work::None;
