@@ -36,8 +36,8 @@ pub const MAX_BYTES: u64 = 1 << 46;
 const GROUP_CHUNKS: usize = 1024;
 /// What is brought near of what a read will copy: the processor finds the rest itself.
 const PREFETCH_BYTES: usize = 256;
-/// The same of what is lent, which the kernel copies.
-const PREFETCH_LENT_BYTES: usize = 1024;
+/// The same of what is lent. The kernel copies it, more slowly from far away than a program does.
+const PREFETCH_LENT_BYTES: usize = 64 << 10;
 /// Reads of a chunk that was written while it was lent which are not lent it again.
 const READS_NOT_LENT: u8 = 64;
 /// Bytes that one `poll` makes zero at most, some milliseconds: the core has other work, too.
@@ -183,6 +183,18 @@ impl Queue for MemQueue {
             into.truncate(before);
         }
         lent.then_some(Ok(()))
+    }
+
+    fn store(
+        &mut self,
+        lba: u64,
+        blocks: u32,
+        _fua: bool,
+        data: &[u8],
+    ) -> Option<Result<(), BlockError>> {
+        assert_eq!(data.len(), self.geometry.bytes(blocks), "bytes of so many blocks");
+        let checked = self.geometry.check(Command::Write, lba, u64::from(blocks));
+        Some(checked.and_then(|()| self.store.write(self.geometry.offset(lba), data)))
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
@@ -332,6 +344,7 @@ impl Store {
 
     /// Appends views of a range; false if some of it is not to be lent.
     fn lend(&self, offset: u64, length: u64, into: &mut Vec<Buffer>) -> bool {
+        let mut to_prefetch = PREFETCH_LENT_BYTES;
         for Part { chunk, within } in parts(offset, length) {
             let view = match self.chunk(chunk) {
                 None => self.zeroes.view(within),
@@ -341,7 +354,9 @@ impl Store {
                     None => self.zeroes.view(within),
                 },
             };
-            prefetch(view.as_ptr(), PREFETCH_LENT_BYTES.min(view.len()));
+            let bytes = to_prefetch.min(view.len());
+            prefetch(view.as_ptr(), bytes);
+            to_prefetch -= bytes;
             into.push(view);
         }
         true

@@ -81,6 +81,17 @@ impl Queue for NullQueue {
         Some(result)
     }
 
+    fn store(
+        &mut self,
+        lba: u64,
+        blocks: u32,
+        _fua: bool,
+        data: &[u8],
+    ) -> Option<Result<(), BlockError>> {
+        assert_eq!(data.len(), self.geometry.bytes(blocks), "bytes of so many blocks");
+        Some(self.geometry.check(Command::Write, lba, u64::from(blocks)))
+    }
+
     fn poll(&mut self, done: &mut Vec<Completion>) {
         done.append(&mut self.done);
     }

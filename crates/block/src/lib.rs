@@ -112,6 +112,18 @@ pub trait Queue {
         None
     }
 
+    /// Writes at once, from where the data are, where the namespace can. `None`, and nothing done, if
+    /// it cannot, now or ever: then submit a write.
+    fn store(
+        &mut self,
+        _lba: u64,
+        _blocks: u32,
+        _fua: bool,
+        _data: &[u8],
+    ) -> Option<Result<(), BlockError>> {
+        None
+    }
+
     /// Appends what has completed to `done`. Call it after submitting and whenever the parent task
     /// is ready.
     fn poll(&mut self, done: &mut Vec<Completion>);

@@ -70,6 +70,18 @@ impl Volumes {
         self.volumes[id.0].queue.lend(lba, blocks, into)
     }
 
+    /// Writes at once, from where the data are, if the namespace can.
+    pub(crate) fn store(
+        &mut self,
+        id: VolumeId,
+        lba: u64,
+        blocks: u32,
+        fua: bool,
+        data: &[u8],
+    ) -> Option<Result<(), BlockError>> {
+        self.volumes[id.0].queue.store(lba, blocks, fua, data)
+    }
+
     /// Notes that `task` is ready; false if it is none of ours.
     pub(crate) fn ready(&mut self, task: TaskId) -> bool {
         let Some(&id) = self.tasks.get(&task) else { return false };

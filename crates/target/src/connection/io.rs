@@ -161,6 +161,27 @@ impl Connection {
         Ok(())
     }
 
+    /// Carries a write out whose data are all here, where the namespace can do that at once: they
+    /// need not be copied into a buffer first. False if it cannot.
+    pub(super) fn store_at_once(&mut self, cx: &mut Context, slot: SlotId, data: &[u8]) -> bool {
+        let request = self.request(slot);
+        let Work::Io(IoCommand::Write { namespace, lba, blocks, fua, .. }) = request.work else {
+            return false;
+        };
+        // Whether they are intact is not known before the digest behind them is here.
+        if data.len() != request.pulled_bytes || self.end.data_digest_of_parts().is_some() {
+            return false;
+        }
+        let Ok(volume) = self.volume(cx, namespace) else { return false };
+        let Some(result) = cx.volumes.store(volume, lba.0, blocks.0, fua, data) else {
+            return false;
+        };
+        self.tally.media_errors += u64::from(is_media_error(result));
+        let request = self.request(slot);
+        (request.work, request.status) = (Work::Stored, status::of_result(result));
+        true
+    }
+
     /// Reads the next part of what a Verify covers; [`Self::finish`] comes back for the rest, so
     /// that one command needs one buffer however much it covers.
     fn verify(
@@ -304,9 +325,9 @@ impl Connection {
     }
 
     /// Every block operation of a command ended: answer it.
-    fn finish(&mut self, cx: &mut Context, slot: SlotId) {
+    pub(super) fn finish(&mut self, cx: &mut Context, slot: SlotId) {
         let request = self.request(slot);
-        let status = request.status;
+        let (status, pulled_bytes) = (request.status, request.pulled_bytes);
         if !status.is_success() {
             self.respond_and_release(cx, slot, status, 0);
             return;
@@ -318,9 +339,9 @@ impl Connection {
                 self.tally.read_bytes += u64::from(data.length());
                 self.push(slot, data.length(), buffer, status, 0);
             }
-            Work::Io(IoCommand::Write { data, .. }) => {
+            Work::Io(IoCommand::Write { .. }) | Work::Stored => {
                 self.tally.writes += 1;
-                self.tally.written_bytes += u64::from(data.length());
+                self.tally.written_bytes += pulled_bytes as u64;
                 self.respond_and_release(cx, slot, status, 0);
             }
             Work::Io(command @ IoCommand::Verify { blocks, .. })

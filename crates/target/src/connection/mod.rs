@@ -101,6 +101,8 @@ enum Work {
     Held,
     /// An I/O command.
     Io(IoCommand),
+    /// A write that was carried out while its data were where they were received.
+    Stored,
 }
 
 /// A slot's command and what it holds.
@@ -139,6 +141,11 @@ impl Request {
     }
 }
 
+/// Whether so many bytes of payload are received straight into their place.
+fn is_large(bytes: u32) -> bool {
+    bytes >= limits::DIRECT_RECEIVE_BYTES
+}
+
 /// Lets proto emit into a send batch.
 struct Out<'a>(&'a mut SendBatch);
 
@@ -170,8 +177,8 @@ pub(crate) struct Connection {
     spare: SendBatch,
     sending: bool,
     receiving: bool,
-    /// The last payload was a large one: the next will be, too.
-    expects_large: bool,
+    /// Large payloads that the host was asked for.
+    large_pulls: usize,
     /// Commands that wait for buffers, in order.
     waiting: VecDeque<SlotId>,
     held_bytes: usize,
@@ -225,7 +232,7 @@ impl Connection {
             spare: SendBatch::new(),
             sending: false,
             receiving: false,
-            expects_large: false,
+            large_pulls: 0,
             waiting: VecDeque::new(),
             held_bytes: 0,
             pulls: 0,
@@ -352,8 +359,10 @@ impl Connection {
                 TcpEvent::Command { slot, sqe } => self.command(cx, slot, sqe),
                 TcpEvent::Data { slot, offset, bytes } => {
                     self.last_data = cx.now;
-                    let buffer = self.landing(cx, slot);
-                    buffer[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+                    if !self.store_at_once(cx, slot, bytes) {
+                        let buffer = self.landing(cx, slot);
+                        buffer[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+                    }
                 }
                 TcpEvent::Pulled { slot, intact } => self.pulled(cx, slot, intact),
                 TcpEvent::Terminated { status } => {
@@ -379,17 +388,16 @@ impl Connection {
         }
         self.receiving = true;
         if let Some((slot, offset, left)) = self.end.data_wanted()
-            && left >= limits::DIRECT_RECEIVE_BYTES
+            && is_large(left)
         {
             self.landing(cx, slot);
             let buffer = self.request(slot).buffer.take().expect("taken just now");
             // Not all of a long transfer at once: its progress is what the timer looks at.
             let left = left.min(limits::DIRECT_RECEIVE_MAX_BYTES);
             let range = offset as usize..(offset + left) as usize;
-            self.expects_large = true;
             cx.reactor.recv_into(self.stream, buffer, range);
-        } else if std::mem::take(&mut self.expects_large) {
-            // Little more than the next header, so that its payload is not in two places.
+        } else if self.large_pulls > 0 {
+            // Little more than the next headers, so that a large payload is not in two places.
             cx.reactor.recv_at_most(self.stream, limits::HEADER_RECEIVE_BYTES);
         } else {
             cx.reactor.recv(self.stream);
@@ -598,6 +606,7 @@ impl Connection {
                 cx.reactor.set_timer(self.task, Some(cx.now + limits::TRANSFER_TIMEOUT));
             }
             self.pulls += 1;
+            self.large_pulls += usize::from(is_large(pointer.length()));
         }
         Ok(())
     }
@@ -611,17 +620,24 @@ impl Connection {
     }
 
     fn pulled(&mut self, cx: &mut Context, slot: SlotId, intact: bool) {
-        self.landing(cx, slot);
         let sqe = self.request(slot).sqe;
         if sqe.dptr.is_transport() {
             self.pulls -= 1;
+            let bytes = self.request(slot).pulled_bytes;
+            self.large_pulls -= usize::from(is_large(bytes as u32));
         }
         if !intact {
             self.respond_and_release(cx, slot, Status::TRANSIENT_TRANSPORT_ERROR, 0);
             return;
         }
+        if let Work::Stored = self.request(slot).work {
+            return self.finish(cx, slot);
+        }
+        self.landing(cx, slot);
         match self.request(slot).work {
-            Work::None | Work::Held => unreachable!("only commands that wait for data pull it"),
+            Work::None | Work::Held | Work::Stored => {
+                unreachable!("only commands that wait for data pull it")
+            }
             Work::Connect => self.connect(cx, slot),
             Work::Admin => self.admin(cx, slot),
             Work::Io(command) => self.submit_io(cx, slot, command),
