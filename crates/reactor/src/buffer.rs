@@ -203,8 +203,8 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start..start + len` is inside the live allocation, initialised, and only ours, or
-        // changed by nobody while we have it.
+        // SAFETY: `start..start + len` is inside the live allocation, initialised, and only ours,
+        // or changed by nobody while we have it.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -270,8 +270,8 @@ impl SharedBuffer {
         SharedBuffer(buffer)
     }
 
-    /// A part of the bytes as they are now, without a copy: a buffer to be read. It keeps them, even
-    /// when `self` is gone.
+    /// A part of the bytes as they are now, without a copy: a buffer to be read. It keeps them,
+    /// even when `self` is gone.
     ///
     /// # Panics
     ///

@@ -78,13 +78,13 @@ const QD1: [&str; 2] = ["mem-4k-randread-qd1-c1", "mem-4k-randwrite-qd1-c1"];
 const FIXED_RATE: [&str; 2] =
     ["mem-4k-randread-qd32-c1-rate20000", "mem-4k-randwrite-qd32-c1-rate20000"];
 
-/// The disk file's patterns at the documents' depths.
+/// The disk file's patterns with the documents' jobs and depths.
 const AGAINST_LOCAL: [&str; 6] = [
-    "file-4k-randread-qd32-c1",
-    "file-4k-randwrite-qd4-c1",
-    "file-64k-randread-qd32-c1",
-    "file-64k-randwrite-qd1-c1",
-    "file-1M-read-qd8-c1",
+    "file-4k-randread-qd512-c16",
+    "file-4k-randwrite-qd32-c8",
+    "file-64k-randread-qd128-c4",
+    "file-64k-randwrite-qd4-c4",
+    "file-1M-read-qd16-c2",
     "file-1M-write-qd8-c1",
 ];
 

@@ -140,19 +140,24 @@ pub(crate) fn all() -> Vec<Row> {
             }
         }
         if backend == Backend::File {
-            // What is left of the documents' six patterns.
-            for (rw, bytes, depth) in [
-                (Rw::RandWrite, 4 << 10, 4),
-                (Rw::RandWrite, 64 << 10, 1),
-                (Rw::Read, 1 << 20, 8),
-                (Rw::Write, 1 << 20, 8),
-            ] {
-                push(Load::new(rw, bytes, depth, 1), &sides::ALL);
+            for (rw, bytes, jobs, depth) in DOCUMENTS {
+                push(Load::new(rw, bytes, jobs * depth, jobs), &sides::ALL);
             }
         }
     }
     rows
 }
+
+/// The documents' six patterns as their hosts ran them: jobs, each with a connection of its own, and
+/// what each of them keeps in flight.
+pub(crate) const DOCUMENTS: [(Rw, u32, u32, u32); 6] = [
+    (Rw::RandRead, 4 << 10, 16, 32),
+    (Rw::RandWrite, 4 << 10, 8, 4),
+    (Rw::RandRead, 64 << 10, 4, 32),
+    (Rw::RandWrite, 64 << 10, 4, 1),
+    (Rw::Read, 1 << 20, 2, 8),
+    (Rw::Write, 1 << 20, 1, 8),
+];
 
 /// The fixed load, in I/Os per second.
 pub(crate) const RATE: u32 = 20_000;

@@ -16,6 +16,7 @@
 //! A failure names the check, the engine, the block size and the seed; `FARBLOCK_SEED` repeats it.
 //! An operation that does not complete within [`PATIENCE`] is a failure, not a hang.
 
+mod at_once;
 mod driver;
 mod limits;
 mod model;
@@ -89,6 +90,9 @@ const WRITABLE: &[Check] = &[
     ("deallocated_reads_are_stable", transfers::deallocated_reads_are_stable),
     ("flush_alone_and_among_writes", transfers::flush_alone_and_among_writes),
     ("durable_writes", transfers::durable_writes),
+    ("lent_reads_do_not_change", at_once::lent_reads_do_not_change),
+    ("stored_writes_are_read", at_once::stored_writes_are_read),
+    ("at_once_out_of_range_is_refused", at_once::out_of_range_is_refused),
     ("random_transfers", model::random_transfers),
     ("random_commands", model::random_commands),
     ("full_depth_completes_once", queues::full_depth_completes_once),
@@ -106,6 +110,7 @@ const READ_ONLY: &[Check] = &[
     ("geometry_is_sane", limits::geometry_is_sane),
     ("read_only_refuses_changes", limits::read_only_refuses_changes),
     ("read_only_still_reads", limits::read_only_still_reads),
+    ("read_only_stores_nothing", at_once::read_only_stores_nothing),
 ];
 
 impl Suite {

@@ -1,0 +1,83 @@
+//! Checks of what a queue may do at once: lend a read's data, and store a write's. Those that can do
+//! neither pass them all.
+
+use farblock_reactor::Buffer;
+
+use super::Context;
+use super::driver::Driver;
+use crate::{BlockError, Geometry};
+
+/// Blocks that a check reads and writes: several of any backend's pieces.
+const BLOCKS: u32 = 600;
+
+/// What is lent of a range, if anything is.
+fn lend(driver: &mut Driver, geometry: Geometry, lba: u64, blocks: u32) -> Option<Vec<Buffer>> {
+    let mut views = Vec::new();
+    let result = driver.queue(0).lend(lba, blocks, &mut views);
+    let Some(result) = result else {
+        assert!(views.is_empty(), "something is lent, and it is not said");
+        return None;
+    };
+    assert_eq!(result, Ok(()));
+    let bytes: usize = views.iter().map(|view| view.len()).sum();
+    assert_eq!(bytes, geometry.bytes(blocks), "bytes lent of {blocks} blocks");
+    Some(views)
+}
+
+fn concat(views: &[Buffer]) -> Vec<u8> {
+    views.iter().flat_map(|view| view.iter().copied()).collect()
+}
+
+pub(super) fn lent_reads_do_not_change(context: &mut Context<'_>) {
+    let namespace = context.namespace();
+    let geometry = namespace.geometry();
+    let mut driver = context.driver_of(&namespace);
+    for (lba, blocks) in [(0, 1), (100, BLOCKS), (127, 3), (geometry.blocks - 2, 2)] {
+        let before = context.filled(geometry, blocks).to_vec();
+        driver.write(0, geometry, lba, &before);
+        let Some(views) = lend(&mut driver, geometry, lba, blocks) else { continue };
+        let after = context.filled(geometry, blocks).to_vec();
+        driver.write(0, geometry, lba, &after);
+        context.expect(&concat(&views), &before, "what was lent before it was written");
+        let read = driver.read(0, geometry, lba, blocks);
+        context.expect(&read, &after, "what was written while it was lent");
+    }
+}
+
+pub(super) fn stored_writes_are_read(context: &mut Context<'_>) {
+    let namespace = context.namespace();
+    let geometry = namespace.geometry();
+    let mut driver = context.driver_of(&namespace);
+    for (lba, blocks, fua) in [(0, 1, false), (100, BLOCKS, true), (127, 3, false)] {
+        let data = context.filled(geometry, blocks);
+        let Some(result) = driver.queue(0).store(lba, blocks, fua, &data) else { continue };
+        assert_eq!(result, Ok(()));
+        let read = driver.read(0, geometry, lba, blocks);
+        context.expect(&read, &data, "what was stored");
+    }
+}
+
+pub(super) fn out_of_range_is_refused(context: &mut Context<'_>) {
+    let namespace = context.namespace();
+    let geometry = namespace.geometry();
+    let mut driver = context.driver_of(&namespace);
+    let data = context.filled(geometry, 2);
+    for lba in [geometry.blocks - 1, geometry.blocks, u64::MAX - 1, u64::MAX] {
+        let mut views = Vec::new();
+        let lent = driver.queue(0).lend(lba, 2, &mut views);
+        assert!(lent.is_none_or(|result| result == Err(BlockError::OutOfRange)), "{lba}: {lent:?}");
+        assert!(views.is_empty(), "lent from beyond the end, at {lba}");
+        let stored = driver.queue(0).store(lba, 2, false, &data);
+        let refused = stored.is_none_or(|result| result == Err(BlockError::OutOfRange));
+        assert!(refused, "{lba}: {stored:?}");
+    }
+}
+
+pub(super) fn read_only_stores_nothing(context: &mut Context<'_>) {
+    let namespace = context.namespace();
+    let geometry = namespace.geometry();
+    let mut driver = context.driver_of(&namespace);
+    let data = context.filled(geometry, 1);
+    let stored = driver.queue(0).store(0, 1, false, &data);
+    assert!(stored.is_none_or(|result| result == Err(BlockError::ReadOnly)), "{stored:?}");
+}
