@@ -112,8 +112,8 @@ pub trait Queue {
         None
     }
 
-    /// Writes at once, from where the data are, where the namespace can. `None`, and nothing done, if
-    /// it cannot, now or ever: then submit a write.
+    /// Writes at once, from where the data are, where the namespace can. `None`, and nothing done,
+    /// if it cannot, now or ever: then submit a write.
     fn store(
         &mut self,
         _lba: u64,

@@ -87,7 +87,7 @@ fn identify_controller() {
     assert_eq!(u32_at(&page, 540), 1024, "MNAN");
     assert_eq!(text(&page, 768, 256), SUBSYSTEM_NQN);
     assert_eq!(page[768 + SUBSYSTEM_NQN.len()], 0);
-    assert_eq!(u32_at(&page, 1792), (64 + 8192) / 16, "IOCCSZ");
+    assert_eq!(u32_at(&page, 1792), (64 + 65536) / 16, "IOCCSZ");
     assert_eq!(u32_at(&page, 1796), 1, "IORCSZ");
     assert_eq!(u16_at(&page, 1800), 0, "ICDOFF");
     assert_eq!((page[1802], page[1803]), (0, 1), "FCATT: dynamic, MSDBD");

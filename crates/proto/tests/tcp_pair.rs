@@ -2,6 +2,7 @@
 //! against bytes that no honest peer sends.
 
 use farblock_proto::capsule::DataPointer;
+use farblock_proto::limits;
 use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event as FromHost, Part};
 use farblock_proto::tcp::host_end::{Event as FromController, HostEnd, Transfer};
 use farblock_proto::tcp::{Digests, SlotId};
@@ -376,6 +377,29 @@ fn one_command_too_many_ends_the_connection() {
     };
     assert_eq!(commands, DEPTH);
     assert_eq!(error.status, FatalErrorStatus::PDU_SEQUENCE_ERROR);
+}
+
+#[test]
+fn in_capsule_data_is_for_io_queues_beyond_what_an_admin_queue_takes() {
+    for (length, is_io, taken) in
+        [(8192, false, true), (8196, false, false), (65536, true, true), (65540, true, false)]
+    {
+        let (mut host, mut controller) = initialized(Digests::NONE);
+        if is_io {
+            controller.end.set_in_capsule_bytes(limits::IN_CAPSULE_BYTES);
+        }
+        host.write(0, pattern(length), true);
+        let bytes = std::mem::take(&mut host.out);
+        let event = controller.end.next(&mut &bytes[..], &mut Vec::new());
+        match event {
+            Ok(Some(FromHost::Command { .. })) => assert!(taken, "{length} bytes"),
+            Err(fault) => {
+                assert!(!taken, "{length} bytes");
+                assert_eq!(fault.status, FatalErrorStatus::INVALID_PDU_HEADER_FIELD);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use farblock_proto::controller::{
     data_pointer,
 };
 use farblock_proto::ids::{CommandId, ControllerId, Lba, NamespaceId, QueueId};
+use farblock_proto::limits::IN_CAPSULE_BYTES;
 use farblock_proto::tcp::SlotId;
 use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event, Part};
 use farblock_proto::time::Instant;
@@ -283,6 +284,9 @@ impl Target {
                 let connection = self.connection(id);
                 connection.end.set_depth(connected.depth);
                 connection.end.set_success_flag(!connected.flow_control);
+                if connected.kind == QueueKind::Io {
+                    connection.end.set_in_capsule_bytes(IN_CAPSULE_BYTES);
+                }
                 connection.requests.resize_with(usize::from(connected.depth), Request::idle);
                 connection.session = match connected.kind {
                     QueueKind::Admin => Session::Admin(connected.controller),

@@ -145,7 +145,7 @@ impl World {
                 }
             }
         };
-        assert_eq!(info.in_capsule_bytes, 8192);
+        assert_eq!(info.in_capsule_bytes, farblock_proto::limits::IN_CAPSULE_BYTES);
         let mut io = self.connect();
         let data = command::connect_data(&identity, Some(info.cntlid)).as_bytes().to_vec();
         let done = self.execute(&mut io, &command::connect(1, DEPTH - 1, 0), data)?;

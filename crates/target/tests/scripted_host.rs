@@ -211,9 +211,15 @@ fn reads_give_what_was_written_in_every_way_of_moving_it() {
             let (_admin, controller) = admin(address, digests);
             for flow_control in [true, false] {
                 let mut queue = io(address, digests, controller, flow_control);
-                for (length, in_capsule) in
-                    [(512, true), (8192, true), (512, false), (16384, false), (1 << 20, false)]
-                {
+                let transfers = [
+                    (512, true),
+                    (8192, true),
+                    (65536, true),
+                    (512, false),
+                    (16384, false),
+                    (1 << 20, false),
+                ];
+                for (length, in_capsule) in transfers {
                     let data = pattern(length, length as u8 ^ flow_control as u8);
                     assert_eq!(write(&mut queue, 0, &data, in_capsule), Status::SUCCESS);
                     let answer = read(&mut queue, 0, length as u32);

@@ -40,19 +40,13 @@ const FEI_DATAO: u32 = 12;
 pub struct Config {
     /// Digests that it accepts when the host asks for them.
     pub digests: Digests,
-    /// In-capsule data that it accepts, in bytes.
-    pub in_capsule_bytes: u32,
     /// MAXH2CDATA, in bytes: at least 4096.
     pub max_h2c_data_bytes: u32,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self {
-            digests: Digests::BOTH,
-            in_capsule_bytes: limits::IN_CAPSULE_BYTES,
-            max_h2c_data_bytes: limits::MAX_H2C_DATA_BYTES,
-        }
+        Self { digests: Digests::BOTH, max_h2c_data_bytes: limits::MAX_H2C_DATA_BYTES }
     }
 }
 
@@ -144,7 +138,7 @@ impl ControllerEnd {
     pub fn new(config: Config) -> Self {
         assert!(config.max_h2c_data_bytes >= MAXH2CDATA_MIN_BYTES);
         let mut end = Self {
-            framer: Framer::new(Role::Controller, config.in_capsule_bytes),
+            framer: Framer::new(Role::Controller, limits::ADMIN_IN_CAPSULE_BYTES),
             config,
             digests: Digests::NONE,
             host_pda_z: 0,
@@ -163,6 +157,12 @@ impl ControllerEnd {
         self.slots.resize(usize::from(depth.max(before)), Slot::Free);
         // The lowest on top: slots that are never needed are never touched.
         self.free.splice(0..0, (before..depth).rev().map(SlotId));
+    }
+
+    /// Accepts this much in-capsule data, in bytes, instead of what an admin queue does; called when
+    /// the Connect command of an I/O queue was accepted.
+    pub fn set_in_capsule_bytes(&mut self, bytes: u32) {
+        self.framer.set_max_in_capsule_bytes(bytes);
     }
 
     /// Allows the SUCCESS flag instead of a response capsule: only when the host disabled

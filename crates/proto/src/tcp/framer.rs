@@ -108,6 +108,11 @@ pub struct Framer {
 }
 
 impl Framer {
+    /// Takes this much in-capsule data from now on.
+    pub fn set_max_in_capsule_bytes(&mut self, bytes: u32) {
+        self.max_in_capsule_bytes = bytes;
+    }
+
     /// A framer at the start of a connection.
     #[must_use]
     pub fn new(role: Role, max_in_capsule_bytes: u32) -> Self {

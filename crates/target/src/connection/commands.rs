@@ -8,6 +8,7 @@ use farblock_proto::controller::{
     AdminOutcome, ConnectRequest, Connected, QueueKind, data_pointer,
 };
 use farblock_proto::ids::CommandId;
+use farblock_proto::limits::IN_CAPSULE_BYTES;
 use farblock_proto::tcp::SlotId;
 use farblock_wire::fabrics::{ConnectCommand, ConnectData, FabricsCommandType};
 use farblock_wire::opcode::AdminOpcode;
@@ -94,6 +95,9 @@ impl Connection {
         self.end.set_success_flag(!connected.flow_control);
         let controller = connected.controller;
         self.instance = Some(connected.instance);
+        if connected.kind == QueueKind::Io {
+            self.end.set_in_capsule_bytes(IN_CAPSULE_BYTES);
+        }
         self.session = match (connected.kind, connected.subsystem) {
             (QueueKind::Io, Some(subsystem)) => Session::Io(Box::new(IoSession {
                 controller,

@@ -179,6 +179,8 @@ pub(crate) struct Connection {
     receiving: bool,
     /// Large payloads that the host was asked for.
     large_pulls: usize,
+    /// The last payload was a large one: the next may be, too.
+    expects_large: bool,
     /// Commands that wait for buffers, in order.
     waiting: VecDeque<SlotId>,
     held_bytes: usize,
@@ -233,6 +235,7 @@ impl Connection {
             sending: false,
             receiving: false,
             large_pulls: 0,
+            expects_large: false,
             waiting: VecDeque::new(),
             held_bytes: 0,
             pulls: 0,
@@ -381,13 +384,17 @@ impl Connection {
     }
 
     /// Asks for more bytes, unless there is a reason not to.
-    fn arm_receive(&mut self, cx: &Context) {
+    fn arm_receive(&mut self, cx: &mut Context) {
         let full = self.unread.is_some() || self.outbox.len() > limits::OUTBOX_BYTES;
         if !self.is_receiving_state() || self.receiving || full {
             return;
         }
+        let wanted = self.end.data_wanted();
+        if wanted.is_none() && self.holds_too_much(cx) {
+            return cx.starve(self.route.key, &mut self.starving);
+        }
         self.receiving = true;
-        if let Some((slot, offset, left)) = self.end.data_wanted()
+        if let Some((slot, offset, left)) = wanted
             && is_large(left)
         {
             self.landing(cx, slot);
@@ -395,13 +402,23 @@ impl Connection {
             // Not all of a long transfer at once: its progress is what the timer looks at.
             let left = left.min(limits::DIRECT_RECEIVE_MAX_BYTES);
             let range = offset as usize..(offset + left) as usize;
+            self.expects_large = true;
             cx.reactor.recv_into(self.stream, buffer, range);
-        } else if self.large_pulls > 0 {
+        } else if std::mem::take(&mut self.expects_large) || self.large_pulls > 0 {
             // Little more than the next headers, so that a large payload is not in two places.
-            cx.reactor.recv_at_most(self.stream, limits::HEADER_RECEIVE_BYTES);
+            let left = wanted.map_or(0, |(_, _, left)| left);
+            cx.reactor.recv_at_most(self.stream, left + limits::HEADER_RECEIVE_BYTES);
         } else {
             cx.reactor.recv(self.stream);
         }
+    }
+
+    /// Whether more commands, which may have data with them, are not to be taken before some of
+    /// those that are here are done. What was asked for is always taken: others wait for that.
+    fn holds_too_much(&self, cx: &Context) -> bool {
+        let much = self.held_bytes > limits::CONNECTION_BUFFER_BYTES
+            || self.held_bytes > 0 && cx.held_bytes > limits::CORE_BUFFER_BYTES;
+        much && self.pulls == 0
     }
 
     fn sent(&mut self, cx: &mut Context, mut batch: SendBatch, intact: bool) {
@@ -431,6 +448,10 @@ impl Connection {
             self.answer_disconnect();
         }
         self.publish_tally();
+        if !self.starving {
+            // It may have stopped because there was too much here.
+            self.arm_receive(cx);
+        }
         if !self.is_closed() && !self.sending && !self.outbox.is_empty() {
             let batch = std::mem::replace(&mut self.outbox, std::mem::take(&mut self.spare));
             self.sending = true;

@@ -1,0 +1,71 @@
+//! More data than one connection may have in the target's memory, on a disk that does not answer.
+
+mod rig;
+
+use farblock_backends::mem::Mem;
+use farblock_host::Disk;
+use farblock_proto::ids::NamespaceId;
+use farblock_proto::limits::MAX_QUEUE_DEPTH;
+use farblock_reactor::EngineKind;
+use farblock_target::{Export, Subsystem, Target, TargetConfig};
+use rig::gate::Gate;
+use rig::*;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Writes of 64 KiB, which are in their capsules: 50 MiB.
+const WRITES: u64 = 800;
+const WRITE_BLOCKS: u32 = (64 << 10) / BLOCK as u32;
+/// What a connection's commands may hold of them, and the one that makes it too much.
+const MOST: usize = (32 << 20) / (64 << 10) + 1;
+
+/// A target whose queues are as deep as can be.
+fn serve_deep(gate: Arc<Gate>, engine: EngineKind) -> Target {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    subsystem.config.max_queue_depth = MAX_QUEUE_DEPTH;
+    let export = Export { namespace: gate, identity: "disk".to_owned() };
+    subsystem.exports.insert(NamespaceId(1), export);
+    let config = TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec![any()],
+        engine,
+        ..TargetConfig::default()
+    };
+    Target::start(&config).expect("it starts")
+}
+
+#[test]
+fn data_that_nobody_asked_for_wait_in_the_network() {
+    for engine in engines() {
+        let gate = Arc::new(Gate::new(Arc::new(Mem::new(BLOCK as u32, 64 << 20).expect("a size"))));
+        let target = serve_deep(gate.clone(), engine);
+        let mut options = options(engine);
+        options.connection.queue_depth = MAX_QUEUE_DEPTH - 1;
+        let disk = Disk::connect(&[url(target.addresses()[0])], &options).expect("connected");
+        let mut user = User::new(&disk, engine);
+        gate.keep(usize::MAX);
+        for number in 0..WRITES {
+            let value = number as u8;
+            user.write(number * u64::from(WRITE_BLOCKS), WRITE_BLOCKS, value, number);
+        }
+        until("as much as it may hold", || {
+            assert!(user.turn(Duration::from_millis(10)).is_empty());
+            gate.kept() >= MOST - 1
+        });
+        assert!(user.turn(Duration::from_millis(300)).is_empty());
+        assert!(gate.kept() <= MOST, "{} writes on {engine}", gate.kept());
+
+        gate.open_up();
+        let mut done = 0;
+        while done < WRITES as usize {
+            let completions = user.turn(Duration::from_secs(20));
+            assert!(!completions.is_empty(), "{done} of {WRITES} on {engine}");
+            completions.iter().for_each(|completion| assert_eq!(completion.result, Ok(())));
+            done += completions.len();
+        }
+        for number in [0, 512, WRITES - 1] {
+            assert_eq!(user.value(number * u64::from(WRITE_BLOCKS)), number as u8);
+        }
+    }
+}
