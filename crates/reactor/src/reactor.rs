@@ -285,8 +285,8 @@ impl State {
             timeout.filter(|_| may_wait).and_then(|timeout| Instant::now().checked_add(timeout));
         self.look_around(shared, pool);
         if !may_wait || self.tasks.has_ready() {
-            self.turn(shared, pool, Wait::No)?;
-            return Ok(());
+            let wait = if self.spin.budget() == Budget::None { Wait::No } else { Wait::Look };
+            return self.turn(shared, pool, wait);
         }
         loop {
             if self.spin.budget() != Budget::None && self.spin(shared, pool, deadline)? {
@@ -328,7 +328,7 @@ impl State {
         pool: &BufferPool,
         deadline: Option<Instant>,
     ) -> io::Result<bool> {
-        self.turn(shared, pool, Wait::No)?;
+        self.turn(shared, pool, Wait::Look)?;
         if self.tasks.has_ready() {
             return Ok(true);
         }
@@ -343,12 +343,14 @@ impl State {
         let (mut looks, mut yielded) = (0, start);
         loop {
             if shared.is_notified() || self.engine.has_work() {
-                self.turn(shared, pool, Wait::No)?;
-                if self.tasks.has_ready() {
-                    self.working_since = Instant::now();
-                    self.spin.found(self.working_since - start, self.tasks.arrived());
-                    return Ok(true);
-                }
+                self.turn(shared, pool, Wait::Look)?;
+            } else {
+                self.engine.look(&mut Context { tasks: &mut self.tasks, pool });
+            }
+            if self.tasks.has_ready() {
+                self.working_since = Instant::now();
+                self.spin.found(self.working_since - start, self.tasks.arrived());
+                return Ok(true);
             }
             looks += 1;
             if looks % LOOKS_PER_CLOCK == 0 {
