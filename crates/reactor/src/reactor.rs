@@ -280,14 +280,20 @@ impl State {
         timeout: Option<Duration>,
     ) -> io::Result<()> {
         let may_wait = timeout != Some(Duration::ZERO);
-        // A timeout beyond the end of the clock is for ever.
-        let deadline =
-            timeout.filter(|_| may_wait).and_then(|timeout| Instant::now().checked_add(timeout));
-        self.look_around(shared, pool);
-        if !may_wait || self.tasks.has_ready() {
-            let wait = if self.spin.budget() == Budget::None { Wait::No } else { Wait::Look };
-            return self.turn(shared, pool, wait);
+        if self.spin.budget() != Budget::None {
+            // Before anything else, even a look at the clock: what is to be sent is waited for.
+            self.turn(shared, pool, Wait::Look)?;
+            if !may_wait || self.tasks.has_ready() {
+                return Ok(());
+            }
+        } else {
+            self.look_around(shared, pool);
+            if !may_wait || self.tasks.has_ready() {
+                return self.turn(shared, pool, Wait::No);
+            }
         }
+        // A timeout beyond the end of the clock is for ever.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             if self.spin.budget() != Budget::None && self.spin(shared, pool, deadline)? {
                 return Ok(());
@@ -328,10 +334,6 @@ impl State {
         pool: &BufferPool,
         deadline: Option<Instant>,
     ) -> io::Result<bool> {
-        self.turn(shared, pool, Wait::Look)?;
-        if self.tasks.has_ready() {
-            return Ok(true);
-        }
         let start = Instant::now();
         self.spin.worked(start - self.working_since);
         let end = match self.spin.budget() {

@@ -116,7 +116,7 @@ impl Uring {
         let stream = self.streams.find_mut(key).expect("open while a receive is outstanding");
         let look = match &mut stream.recv {
             Recv::None => unreachable!("there is a receive to be carried out"),
-            Recv::Any { .. } => stream.receive_any(cx, key),
+            Recv::Any { .. } => stream.receive_any(cx, key, &mut self.spare),
             Recv::Into { .. } => stream.receive_into(cx, key),
         };
         if look != Look::Nothing {
@@ -154,25 +154,20 @@ impl Stream {
         batch.advance(cursor, sent).then_some(Ok(()))
     }
 
-    fn receive_any(&mut self, cx: &mut Context<'_>, key: Key) -> Look {
+    fn receive_any(&mut self, cx: &mut Context<'_>, key: Key, spare: &mut Option<Buffer>) -> Look {
         let Recv::Any { limit } = self.recv else { unreachable!("checked by the caller") };
         let most = if limit == 0 { RECV_BYTES } else { RECV_BYTES.min(limit as usize) };
-        let mut buffer = cx.pool.take(RECV_BYTES);
-        let result = match receive(&self.socket, &mut buffer[..most]) {
-            None => {
-                cx.pool.give(buffer);
-                return Look::Nothing;
-            }
-            Some(Ok(count @ 1..)) => {
-                self.drained = count < most;
-                buffer.truncate(count);
-                Ok(buffer)
-            }
-            Some(other) => {
-                cx.pool.give(buffer);
-                other.map(|_| Buffer::new(0))
-            }
+        let buffer = spare.get_or_insert_with(|| cx.pool.take(RECV_BYTES));
+        let Some(received) = receive(&self.socket, &mut buffer[..most]) else {
+            return Look::Nothing;
         };
+        let result = received.map(|count| {
+            self.drained = count < most;
+            let filled = if count > 0 { spare.take() } else { None };
+            let mut filled = filled.unwrap_or_else(|| Buffer::new(0));
+            filled.truncate(count);
+            filled
+        });
         self.recv = Recv::None;
         cx.deliver(self.task, Event::Received { stream: StreamId(key), result });
         Look::Done

@@ -31,6 +31,7 @@ use io_uring::squeue::Entry;
 use io_uring::types::{CancelBuilder, Fd};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::buffer::Buffer;
 use crate::engine::{Context, Wait};
 use crate::slab::{Key, Slab};
 use crate::waker::{Alarm, Shared};
@@ -59,6 +60,8 @@ pub(crate) struct Uring {
     /// Gather lists not in use.
     #[expect(clippy::vec_box, reason = "the kernel has their addresses while they are in use")]
     messages: Vec<Box<Message>>,
+    /// For the next direct receive, so that a look in vain takes no buffer and gives none back.
+    spare: Option<Buffer>,
     /// Streams whose send, or receive, was asked for and is not the kernel's yet ([`direct`]).
     unsent: Vec<Key>,
     unreceived: Vec<Key>,
@@ -98,6 +101,7 @@ impl Uring {
             operations: Slab::new(),
             watches: Slab::new(),
             messages: Vec::new(),
+            spare: None,
             unsent: Vec::new(),
             unreceived: Vec::new(),
             paused: Vec::new(),
