@@ -78,6 +78,8 @@ impl FileOp {
 pub(crate) enum Wait {
     /// Not at all.
     No,
+    /// Not at all, and it is looked again at once, or after some work.
+    Look,
     /// Until then, or for ever.
     Until(Option<Instant>),
 }
@@ -138,6 +140,15 @@ impl Engine {
     /// Whether a turn that does not wait may find something; cheap.
     pub(crate) fn has_work(&mut self) -> bool {
         dispatch!(self, engine => engine.has_work())
+    }
+
+    /// Looks for what can be had without a turn; where there is nothing, that is cheap.
+    pub(crate) fn look(&mut self, cx: &mut Context<'_>) {
+        match self {
+            #[cfg(target_os = "linux")]
+            Engine::Uring(engine) => engine.look(cx),
+            Engine::Portable(_) => {}
+        }
     }
 
     /// Delivers what the engine's own threads finished.

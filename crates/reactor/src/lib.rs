@@ -53,7 +53,7 @@
 //! | | `uring` | `portable` |
 //! |---|---|---|
 //! | where | Linux 6.1 and later, unless forbidden | wherever `mio` works |
-//! | sockets | completions, one system call per poll | readiness, non-blocking calls |
+//! | sockets | completions, one system call per poll; calls while it looks | readiness, calls |
 //! | files | completions | a few threads; overlapped calls on Windows |
 //! | durable writes | `RWF_DSYNC` | `RWF_DSYNC` on Linux, else write and sync |
 //! | holes, zeroing | `fallocate` | `fallocate` on Linux, `FSCTL_SET_ZERO_DATA` on Windows |

@@ -280,14 +280,20 @@ impl State {
         timeout: Option<Duration>,
     ) -> io::Result<()> {
         let may_wait = timeout != Some(Duration::ZERO);
-        // A timeout beyond the end of the clock is for ever.
-        let deadline =
-            timeout.filter(|_| may_wait).and_then(|timeout| Instant::now().checked_add(timeout));
-        self.look_around(shared, pool);
-        if !may_wait || self.tasks.has_ready() {
-            self.turn(shared, pool, Wait::No)?;
-            return Ok(());
+        if self.spin.budget() != Budget::None {
+            // Before anything else, even a look at the clock: what is to be sent is waited for.
+            self.turn(shared, pool, Wait::Look)?;
+            if !may_wait || self.tasks.has_ready() {
+                return Ok(());
+            }
+        } else {
+            self.look_around(shared, pool);
+            if !may_wait || self.tasks.has_ready() {
+                return self.turn(shared, pool, Wait::No);
+            }
         }
+        // A timeout beyond the end of the clock is for ever.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             if self.spin.budget() != Budget::None && self.spin(shared, pool, deadline)? {
                 return Ok(());
@@ -328,10 +334,6 @@ impl State {
         pool: &BufferPool,
         deadline: Option<Instant>,
     ) -> io::Result<bool> {
-        self.turn(shared, pool, Wait::No)?;
-        if self.tasks.has_ready() {
-            return Ok(true);
-        }
         let start = Instant::now();
         self.spin.worked(start - self.working_since);
         let end = match self.spin.budget() {
@@ -343,12 +345,14 @@ impl State {
         let (mut looks, mut yielded) = (0, start);
         loop {
             if shared.is_notified() || self.engine.has_work() {
-                self.turn(shared, pool, Wait::No)?;
-                if self.tasks.has_ready() {
-                    self.working_since = Instant::now();
-                    self.spin.found(self.working_since - start, self.tasks.arrived());
-                    return Ok(true);
-                }
+                self.turn(shared, pool, Wait::Look)?;
+            } else {
+                self.engine.look(&mut Context { tasks: &mut self.tasks, pool });
+            }
+            if self.tasks.has_ready() {
+                self.working_since = Instant::now();
+                self.spin.found(self.working_since - start, self.tasks.arrived());
+                return Ok(true);
             }
             looks += 1;
             if looks % LOOKS_PER_CLOCK == 0 {

@@ -19,7 +19,6 @@ on_both_engines! {
     timers_move_and_disarm
     children_report_their_root
     busy_tasks_do_not_starve_streams
-    an_idle_loop_uses_no_processor
 }
 
 #[cfg(target_os = "linux")]
@@ -277,8 +276,16 @@ fn processor_time() -> Option<Duration> {
     (told != 0).then(|| Duration::from_nanos((units(kernel) + units(user)) * 100))
 }
 
+/// Not one that is told to look for ever.
+#[test]
+fn an_idle_loop_uses_no_processor() {
+    for event_loop in [Loop::uring(), Some(Loop::portable())].into_iter().flatten() {
+        uses_no_processor(event_loop);
+    }
+}
+
 /// Processor time, not passing time, so it does not depend on what else the machine does.
-fn an_idle_loop_uses_no_processor(mut event_loop: Loop) {
+fn uses_no_processor(mut event_loop: Loop) {
     // Lively first, so that the loop has learnt to spin if it ever does.
     let waker = event_loop.reactor.waker(event_loop.task);
     let thread = std::thread::spawn(move || {

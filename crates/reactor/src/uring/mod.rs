@@ -2,7 +2,8 @@
 //!
 //! The ring belongs to the reactor's thread (`SINGLE_ISSUER`), and completions are prepared only
 //! when that thread asks (`DEFER_TASKRUN`). Operations are queued without a system call; a turn
-//! submits them all and waits in one `io_uring_enter`.
+//! submits them all and waits in one `io_uring_enter`. A loop that looks for work instead of
+//! waiting asks few streams by itself ([`direct`]).
 //!
 //! **Who owns what while the kernel works.** Buffers, batches, gather lists and addresses are owned
 //! by the slot that the completion will find ([`keys`]), and slots are freed only after their last
@@ -10,6 +11,7 @@
 //! operation. When the reactor is dropped, everything is cancelled and reaped first
 //! ([`Uring::shut_down`]); should the kernel not let go, the memory is leaked rather than freed.
 
+mod direct;
 mod files;
 mod keys;
 mod net;
@@ -29,6 +31,7 @@ use io_uring::squeue::Entry;
 use io_uring::types::{CancelBuilder, Fd};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::buffer::Buffer;
 use crate::engine::{Context, Wait};
 use crate::slab::{Key, Slab};
 use crate::waker::{Alarm, Shared};
@@ -57,6 +60,11 @@ pub(crate) struct Uring {
     /// Gather lists not in use.
     #[expect(clippy::vec_box, reason = "the kernel has their addresses while they are in use")]
     messages: Vec<Box<Message>>,
+    /// For the next direct receive, so that a look in vain takes no buffer and gives none back.
+    spare: Option<Buffer>,
+    /// Streams whose send, or receive, was asked for and is not the kernel's yet ([`direct`]).
+    unsent: Vec<Key>,
+    unreceived: Vec<Key>,
     /// Listeners that rest after an error, and until when.
     paused: Vec<(Instant, Key)>,
     alarm: Arc<OwnedFd>,
@@ -93,6 +101,9 @@ impl Uring {
             operations: Slab::new(),
             watches: Slab::new(),
             messages: Vec::new(),
+            spare: None,
+            unsent: Vec::new(),
+            unreceived: Vec::new(),
             paused: Vec::new(),
             alarm,
             alarm_count: Box::new(0),
@@ -103,11 +114,19 @@ impl Uring {
 
     pub(crate) fn turn(&mut self, cx: &mut Context<'_>, wait: Wait) -> io::Result<()> {
         self.resume_listeners();
-        if wait != Wait::No && !self.alarm_armed {
+        if matches!(wait, Wait::Until(_)) && !self.alarm_armed {
             self.arm_alarm();
+        }
+        if wait == Wait::Look {
+            self.send_directly(cx);
+        } else {
+            self.submit_streams();
         }
         self.ring.enter(wait)?;
         self.reap(cx);
+        if wait == Wait::Look {
+            self.look(cx);
+        }
         Ok(())
     }
 
@@ -144,15 +163,13 @@ impl Uring {
     }
 
     fn cancel(&mut self, kind: Kind, key: Key) {
-        // It finds only what came before it.
-        self.ring.queue_last();
         let entry: Entry = opcode::AsyncCancel::new(pack(kind, key)).build();
         // SAFETY: a cancellation refers to no memory.
         unsafe { self.ring.push(entry.user_data(pack(Kind::Cancel, NO_SLOT))) };
     }
 
     pub(crate) fn has_work(&mut self) -> bool {
-        self.ring.has_work()
+        self.ring.has_work() || !self.unsent.is_empty()
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
@@ -163,6 +180,7 @@ impl Uring {
     /// still be carried out. If the kernel does not let go (a disk that does not answer), what it
     /// may hold is leaked.
     pub(crate) fn shut_down(&mut self, cx: &mut Context<'_>) {
+        self.submit_streams();
         let give_up = Instant::now() + SHUT_DOWN_PATIENCE;
         while self.ring.in_flight() > 0 {
             let submitted = self.ring.enter(Wait::No);

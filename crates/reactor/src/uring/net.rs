@@ -49,7 +49,7 @@ enum State {
 }
 
 /// The receive operation outstanding.
-enum Recv {
+pub(super) enum Recv {
     None,
     /// Into a buffer of the engine's, so many bytes at most; zero: as many as it holds.
     Any {
@@ -63,16 +63,16 @@ enum Recv {
 }
 
 /// The send operation outstanding.
-struct Send {
-    batch: SendBatch,
-    cursor: Cursor,
-    message: Box<Message>,
+pub(super) struct Send {
+    pub(super) batch: SendBatch,
+    pub(super) cursor: Cursor,
+    pub(super) message: Box<Message>,
 }
 
 /// A gather list in the kernel's form.
 pub(super) struct Message {
-    header: libc::msghdr,
-    slices: Vec<libc::iovec>,
+    pub(super) header: libc::msghdr,
+    pub(super) slices: Vec<libc::iovec>,
 }
 
 impl Message {
@@ -82,7 +82,7 @@ impl Message {
     }
 
     /// Lists what is left of a batch, as far as one system call goes.
-    fn fill(&mut self, batch: &SendBatch, cursor: Cursor) {
+    pub(super) fn fill(&mut self, batch: &SendBatch, cursor: Cursor) {
         self.slices.clear();
         let mut room = BYTES_PER_CALL;
         for slice in batch.slices_from(cursor).take(SLICES_PER_MESSAGE) {
@@ -100,24 +100,26 @@ impl Message {
 }
 
 pub(super) struct Stream {
-    socket: TcpStream,
-    task: TaskId,
+    pub(super) socket: TcpStream,
+    pub(super) task: TaskId,
     state: State,
-    /// Operations whose completion is to come; the slot stays until then.
+    /// Operations that are outstanding; the slot stays until then.
     in_flight: u8,
     /// There was nothing more to be received when the last receive was done.
-    drained: bool,
-    recv: Recv,
-    send: Option<Send>,
+    pub(super) drained: bool,
+    /// Looks in vain for what this receive wants ([`direct`](super::direct)).
+    pub(super) looks: u16,
+    pub(super) recv: Recv,
+    pub(super) send: Option<Send>,
     /// The peer's, while the handshake is under way.
     address: Option<Box<SockAddr>>,
 }
 
 impl Stream {
     fn new(task: TaskId, socket: TcpStream, state: State) -> Stream {
-        let recv = Recv::None;
-        let drained = false;
-        Stream { socket, task, state, in_flight: 0, drained, recv, send: None, address: None }
+        let (recv, send, address) = (Recv::None, None, None);
+        let (in_flight, drained, looks) = (0, false, 0);
+        Stream { socket, task, state, in_flight, drained, looks, recv, send, address }
     }
 
     fn fd(&self) -> Fd {
@@ -130,7 +132,7 @@ impl Stream {
 }
 
 /// Whether the call did nothing and is worth repeating.
-fn is_transient(errno: Option<i32>) -> bool {
+pub(super) fn is_transient(errno: Option<i32>) -> bool {
     matches!(errno, Some(libc::EINTR | libc::EAGAIN))
 }
 
@@ -173,8 +175,9 @@ impl Uring {
             State::Open => {
                 assert!(matches!(stream.recv, Recv::None), "a receive is outstanding");
                 stream.recv = Recv::Any { limit };
+                stream.in_flight += 1;
                 self.provided.prepare(cx.pool);
-                self.submit_recv(key);
+                self.unreceived.push(key);
             }
             State::Connecting | State::Failed => {
                 let result = Err(io::ErrorKind::NotConnected.into());
@@ -196,7 +199,8 @@ impl Uring {
             State::Open => {
                 assert!(matches!(stream.recv, Recv::None), "a receive is outstanding");
                 stream.recv = Recv::Into { buffer, range, done: 0 };
-                self.submit_recv(key);
+                stream.in_flight += 1;
+                self.unreceived.push(key);
             }
             State::Connecting | State::Failed => {
                 let result = Err(io::ErrorKind::NotConnected.into());
@@ -208,9 +212,8 @@ impl Uring {
     }
 
     /// Submits the receive that the slot describes.
-    fn submit_recv(&mut self, key: Key) {
-        let stream = self.streams.find_mut(key).expect("checked by the caller");
-        stream.in_flight += 1;
+    pub(super) fn submit_recv(&mut self, key: Key) {
+        let stream = self.streams.find_mut(key).expect("open while a receive is outstanding");
         let fd = stream.fd();
         // An attempt that would find nothing is not made.
         let priority = if stream.drained { RECV_POLL_FIRST } else { 0 };
@@ -231,14 +234,13 @@ impl Uring {
             }
         };
         // SAFETY: the memory is a provided buffer, or a buffer owned by the slot, which nobody
-        // touches until the completion. What is sent in the same turn need not wait for it.
-        unsafe { self.ring.push_last(entry.user_data(pack(Kind::Recv, key))) };
+        // touches until the completion.
+        unsafe { self.ring.push(entry.user_data(pack(Kind::Recv, key))) };
     }
 
     pub(super) fn complete_recv(&mut self, cx: &mut Context<'_>, completion: Completion) {
         let key = completion.key;
         let stream = self.streams.find_mut(key).expect("open while an operation is in flight");
-        stream.in_flight -= 1;
         stream.drained = !completion.has_more_bytes();
         let (task, closing, stream_id) = (stream.task, stream.is_closing(), StreamId(key));
         let again = match mem::replace(&mut stream.recv, Recv::None) {
@@ -266,7 +268,7 @@ impl Uring {
                 self.streams.find_mut(key).expect("found above").recv = recv;
                 self.submit_recv(key);
             }
-            None => self.finish_close(cx, key),
+            None => self.end_operation(cx, key),
         }
     }
 
@@ -318,13 +320,13 @@ impl Uring {
         }
         let message = self.messages.pop().unwrap_or_else(Message::new);
         stream.send = Some(Send { batch, cursor: Cursor::default(), message });
-        self.submit_send(key);
+        stream.in_flight += 1;
+        self.unsent.push(key);
     }
 
     /// Submits what is left of the batch in the slot.
-    fn submit_send(&mut self, key: Key) {
-        let stream = self.streams.find_mut(key).expect("checked by the caller");
-        stream.in_flight += 1;
+    pub(super) fn submit_send(&mut self, key: Key) {
+        let stream = self.streams.find_mut(key).expect("open while a send is outstanding");
         let fd = stream.fd();
         let Send { batch, cursor, message } = stream.send.as_mut().expect("there is a send");
         message.fill(batch, *cursor);
@@ -344,7 +346,6 @@ impl Uring {
     pub(super) fn complete_send(&mut self, cx: &mut Context<'_>, completion: Completion) {
         let key = completion.key;
         let stream = self.streams.find_mut(key).expect("open while an operation is in flight");
-        stream.in_flight -= 1;
         let closing = stream.is_closing();
         let send = stream.send.as_mut().expect("in flight until now");
         let result = match completion.result() {
@@ -355,19 +356,25 @@ impl Uring {
             Err(_) if !closing && is_transient(completion.errno()) => None,
             Err(error) => Some(Err(stream_error(error, closing))),
         };
-        let Some(result) = result else { return self.submit_send(key) };
-        let Send { batch, message, .. } = stream.send.take().expect("found above");
+        match result {
+            Some(result) => self.end_send(cx, key, result),
+            None => self.submit_send(key),
+        }
+    }
+
+    pub(super) fn end_send(&mut self, cx: &mut Context<'_>, key: Key, result: io::Result<()>) {
+        let stream = self.streams.find_mut(key).expect("open while a send is outstanding");
+        let Send { batch, message, .. } = stream.send.take().expect("it ends now");
         if self.messages.len() < KEPT_MESSAGES {
             self.messages.push(message);
         }
         cx.deliver(stream.task, Event::Sent { stream: StreamId(key), batch, result });
-        self.finish_close(cx, key);
+        self.end_operation(cx, key);
     }
 
     pub(super) fn complete_connect(&mut self, cx: &mut Context<'_>, completion: Completion) {
         let key = completion.key;
         let stream = self.streams.find_mut(key).expect("open while an operation is in flight");
-        stream.in_flight -= 1;
         stream.address = None;
         let closing = stream.is_closing();
         let result = completion.result().map(drop).map_err(|error| stream_error(error, closing));
@@ -375,7 +382,7 @@ impl Uring {
             stream.state = if result.is_ok() { State::Open } else { State::Failed };
         }
         cx.deliver(stream.task, Event::Connected { stream: StreamId(key), result });
-        self.finish_close(cx, key);
+        self.end_operation(cx, key);
     }
 
     pub(crate) fn close(&mut self, cx: &mut Context<'_>, key: Key) {
@@ -383,6 +390,9 @@ impl Uring {
         if stream.is_closing() {
             return;
         }
+        // A cancellation finds only what came before it.
+        self.submit_stream(key);
+        let stream = self.streams.find_mut(key).expect("found above");
         let connecting = stream.state == State::Connecting;
         stream.state = State::Closing;
         let (receiving, sending) = (!matches!(stream.recv, Recv::None), stream.send.is_some());
@@ -393,6 +403,13 @@ impl Uring {
                 self.cancel(kind, key);
             }
         }
+        self.finish_close(cx, key);
+    }
+
+    /// An event tells that an operation is over.
+    pub(super) fn end_operation(&mut self, cx: &mut Context<'_>, key: Key) {
+        let stream = self.streams.find_mut(key).expect("open while an operation is outstanding");
+        stream.in_flight -= 1;
         self.finish_close(cx, key);
     }
 

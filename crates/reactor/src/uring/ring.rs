@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::mem;
 use std::time::Instant;
 
 use io_uring::squeue::Entry;
@@ -72,8 +71,6 @@ pub(super) struct Ring {
     uring: IoUring,
     /// Submissions that found the queue full even after entering (the kernel was short of memory).
     backlog: VecDeque<Entry>,
-    /// Submissions that come after all others of their turn.
-    last: Vec<Entry>,
     /// Operations that the kernel owes a last completion.
     in_flight: usize,
     enter_flags: EnterFlags,
@@ -107,8 +104,7 @@ impl Ring {
             // A loop that waits for a peer is idle; it is not waiting for a disk.
             enter_flags |= EnterFlags::NO_IOWAIT;
         }
-        let mut ring =
-            Ring { uring, backlog: VecDeque::new(), last: Vec::new(), in_flight: 0, enter_flags };
+        let mut ring = Ring { uring, backlog: VecDeque::new(), in_flight: 0, enter_flags };
         ring.try_nop().map_err(explain_use)?;
         Ok(ring)
     }
@@ -142,34 +138,6 @@ impl Ring {
     /// last completion.
     pub(super) unsafe fn push(&mut self, entry: Entry) {
         self.in_flight += 1;
-        // SAFETY: promised by the caller.
-        unsafe { self.queue(entry) };
-    }
-
-    /// The same, behind what is still to be pushed in this turn.
-    ///
-    /// # Safety
-    ///
-    /// As for [`push`](Ring::push).
-    pub(super) unsafe fn push_last(&mut self, entry: Entry) {
-        self.in_flight += 1;
-        self.last.push(entry);
-    }
-
-    /// Queues what was to come last.
-    pub(super) fn queue_last(&mut self) {
-        let mut last = mem::take(&mut self.last);
-        for entry in last.drain(..) {
-            // SAFETY: promised by the caller of `push_last`.
-            unsafe { self.queue(entry) };
-        }
-        self.last = last;
-    }
-
-    /// # Safety
-    ///
-    /// As for [`push`](Ring::push).
-    unsafe fn queue(&mut self, entry: Entry) {
         if !self.backlog.is_empty() {
             return self.backlog.push_back(entry);
         }
@@ -201,7 +169,7 @@ impl Ring {
 
     /// Whether entering or reaping would find something.
     pub(super) fn has_work(&mut self) -> bool {
-        if !self.uring.completion().is_empty() || !self.last.is_empty() {
+        if !self.uring.completion().is_empty() {
             return true;
         }
         let submission = self.uring.submission();
@@ -214,7 +182,6 @@ impl Ring {
         if !self.backlog.is_empty() {
             self.push_backlog();
         }
-        self.queue_last();
         let submission = self.uring.submission();
         let to_submit = submission.len() as u32;
         let idle = to_submit == 0 && !submission.taskrun() && !submission.cq_overflow();
@@ -222,9 +189,9 @@ impl Ring {
         let flags = self.enter_flags;
         let submitter = self.uring.submitter();
         let result = match wait {
-            Wait::No if idle => Ok(0),
+            Wait::No | Wait::Look if idle => Ok(0),
             // SAFETY: the counts are right and there is no argument.
-            Wait::No => unsafe {
+            Wait::No | Wait::Look => unsafe {
                 submitter.enter::<SubmitArgs<'_, '_>>(to_submit, 0, flags.bits(), None)
             },
             // SAFETY: as above.

@@ -4,15 +4,23 @@
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use farblock_reactor::{Config, EngineKind, Event, Reactor, StreamId, TaskId};
+use farblock_reactor::{Config, EngineKind, Event, Polling, Reactor, StreamId, TaskId};
 
-/// Makes one test per engine out of each function that takes a [`Loop`].
+/// Makes one test per engine out of each function that takes a [`Loop`], and one for an io_uring
+/// that never sleeps: its streams go another way.
 #[macro_export]
 macro_rules! on_both_engines {
     ($($name:ident)*) => {
         mod uring {
             $(#[test] fn $name() {
                 if let Some(event_loop) = $crate::support::Loop::uring() {
+                    super::$name(event_loop);
+                }
+            })*
+        }
+        mod uring_looking {
+            $(#[test] fn $name() {
+                if let Some(event_loop) = $crate::support::Loop::uring_looking() {
                     super::$name(event_loop);
                 }
             })*
@@ -37,7 +45,16 @@ pub struct Loop {
 impl Loop {
     /// None where the system has no io_uring, unless `FARBLOCK_NEED_URING` says that it must.
     pub fn uring() -> Option<Loop> {
-        match Reactor::new(&Config { engine: EngineKind::Uring, ..Config::default() }) {
+        Loop::uring_if_there(Polling::default())
+    }
+
+    /// The same, and it never sleeps.
+    pub fn uring_looking() -> Option<Loop> {
+        Loop::uring_if_there(Polling::Always)
+    }
+
+    fn uring_if_there(polling: Polling) -> Option<Loop> {
+        match Reactor::new(&Config { engine: EngineKind::Uring, polling, ..Config::default() }) {
             Ok(reactor) => Some(Loop::new(reactor)),
             Err(error) if std::env::var_os("FARBLOCK_NEED_URING").is_none() => {
                 eprintln!("skipped: {error}");
