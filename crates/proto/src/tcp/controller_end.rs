@@ -159,8 +159,8 @@ impl ControllerEnd {
         self.free.splice(0..0, (before..depth).rev().map(SlotId));
     }
 
-    /// Accepts this much in-capsule data, in bytes, instead of what an admin queue does; called when
-    /// the Connect command of an I/O queue was accepted.
+    /// Accepts this much in-capsule data, in bytes, instead of what an admin queue does; called
+    /// when the Connect command of an I/O queue was accepted.
     pub fn set_in_capsule_bytes(&mut self, bytes: u32) {
         self.framer.set_max_in_capsule_bytes(bytes);
     }
