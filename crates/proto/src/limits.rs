@@ -1,9 +1,9 @@
 //! Every limit of the protocol machines, with its unit. What happens at each is tested.
 
 /// In-capsule data that a controller accepts on its I/O queues, in bytes (what IOCCSZ announces).
-/// What is in the capsule need not be asked for, which takes a round trip: a 64 KiB write at depth 1
-/// takes 37 us instead of 48, one of 16 KiB 17 instead of 31. Beyond that the transfer itself takes
-/// most of the time, and a queue's worth of data that nobody asked for would be a lot.
+/// What is in the capsule need not be asked for, which takes a round trip: a 64 KiB write at depth
+/// 1 takes 37 us instead of 48, one of 16 KiB 17 instead of 31. Beyond that the transfer itself
+/// takes most of the time, and a queue's worth of data that nobody asked for would be a lot.
 pub const IN_CAPSULE_BYTES: u32 = 65536;
 
 /// In-capsule data on the admin queue, in bytes: fixed by the TCP transport specification.
