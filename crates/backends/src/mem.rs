@@ -11,12 +11,15 @@
 //! A read may be lent the chunks' own memory ([`Queue::lend`]). A chunk that is written while it is
 //! lent is replaced by a changed copy, so that no reader sees half a block; after that it is left
 //! alone for a while, so that blocks which are read and written all the time are not copied by
-//! 64 KiB each time. What was replaced is used again once its readers are done.
+//! 64 KiB each time. What was replaced is used again, or given back, once its readers are done;
+//! while there is much of it, nothing is lent.
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{
@@ -40,6 +43,11 @@ const PREFETCH_BYTES: usize = 256;
 const PREFETCH_LENT_BYTES: usize = 64 << 10;
 /// Reads of a chunk that was written while it was lent which are not lent it again.
 const READS_NOT_LENT: u8 = 64;
+/// Chunks that were replaced while they were lent beyond which reads are copied: a reader that is
+/// slow holds 64 KiB for each block, and what is given back of a huge page with them.
+const MOST_REPLACED: usize = 64;
+/// How many of them are looked at for one that is not read any more.
+const REPLACED_AT_ONCE: usize = 4;
 /// Bytes that one `poll` makes zero at most, some milliseconds: the core has other work, too.
 const ZERO_AT_ONCE_BYTES: u64 = 16 << 20;
 
@@ -266,7 +274,9 @@ struct Store {
     /// What the next chunks are made of: the rest of a huge page, all zeroes.
     spare: Mutex<Buffer>,
     /// What was replaced while it was lent, and may still be.
-    replaced: Mutex<Vec<SharedBuffer>>,
+    replaced: Mutex<VecDeque<SharedBuffer>>,
+    /// How much that is.
+    replaced_chunks: AtomicUsize,
     /// A chunk that was never written to, to be lent.
     zeroes: SharedBuffer,
     allocated_bytes: AtomicU64,
@@ -301,6 +311,7 @@ impl Store {
             groups,
             spare: Mutex::default(),
             replaced: Mutex::default(),
+            replaced_chunks: AtomicUsize::new(0),
             zeroes: SharedBuffer::new(Buffer::new(CHUNK_BYTES)),
             allocated_bytes: AtomicU64::new(0),
         }
@@ -344,6 +355,9 @@ impl Store {
 
     /// Appends views of a range; false if some of it is not to be lent.
     fn lend(&self, offset: u64, length: u64, into: &mut Vec<Buffer>) -> bool {
+        if self.is_lent_too_much() {
+            return false;
+        }
         let mut to_prefetch = PREFETCH_LENT_BYTES;
         for Part { chunk, within } in parts(offset, length) {
             let view = match self.chunk(chunk) {
@@ -371,28 +385,32 @@ impl Store {
             if place.is_none() {
                 chunk.put(self.allocate()?, &mut place);
             }
-            copy_to_memory(&mut self.to_change(chunk, &mut place)?[within], part);
+            copy_to_memory(self.to_change(chunk, &mut place, within)?, part);
         }
         Ok(())
     }
 
-    /// The bytes of a chunk that has some, and that nobody else reads.
+    /// A part of a chunk that has bytes, to be changed as a whole, and that nobody else reads.
     fn to_change<'a>(
         &self,
         chunk: &Chunk,
         place: &'a mut Bytes,
+        within: Range<usize>,
     ) -> Result<&'a mut [u8], BlockError> {
         let bytes = place.as_mut().expect("checked by the caller");
         if bytes.exclusive().is_none() {
             let mut copy = self.allocate_to_replace()?;
-            copy.exclusive().expect("nobody else's").copy_from_slice(bytes);
+            let others = copy.exclusive().expect("nobody else's");
+            others[..within.start].copy_from_slice(&bytes[..within.start]);
+            others[within.end..].copy_from_slice(&bytes[within.end..]);
             let replaced = place.take().expect("seen above");
             chunk.put(copy, place);
             chunk.not_lent.store(READS_NOT_LENT, Ordering::Relaxed);
-            self.replaced.lock().unwrap_or_else(PoisonError::into_inner).push(replaced);
+            self.free(replaced);
         }
         let bytes = place.as_mut().expect("there before, or put there");
-        Ok(bytes.exclusive().expect("nobody is lent anything without the lock"))
+        let bytes = bytes.exclusive().expect("nobody is lent anything without the lock");
+        Ok(&mut bytes[within])
     }
 
     /// Makes a range zero. With `free`, whole chunks give their memory back.
@@ -401,11 +419,11 @@ impl Store {
             let Some(chunk) = self.chunk(chunk) else { continue };
             let mut place = chunk.exclusive();
             if free && within.len() == CHUNK_BYTES {
-                if place.take().is_some() {
-                    self.allocated_bytes.fetch_sub(CHUNK_BYTES as u64, Ordering::Relaxed);
+                if let Some(bytes) = place.take() {
+                    self.free(bytes);
                 }
             } else if place.is_some() {
-                self.to_change(chunk, &mut place)?[within].fill(0);
+                self.to_change(chunk, &mut place, within)?.fill(0);
             }
         }
         Ok(())
@@ -421,14 +439,52 @@ impl Store {
         Ok(SharedBuffer::new(spare.split_to(CHUNK_BYTES)))
     }
 
-    /// A chunk's worth of anything, for one that goes to `replaced`: of what is there already and
-    /// was given back, if there is some.
+    /// A chunk's worth of anything, to be filled: of what was replaced, if that is not read any
+    /// more.
     fn allocate_to_replace(&self) -> Result<SharedBuffer, BlockError> {
-        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
-        match replaced.iter_mut().position(|bytes| bytes.exclusive().is_some()) {
-            Some(idle) => Ok(replaced.swap_remove(idle)),
+        match self.take_idle() {
+            Some(idle) => Ok(idle),
             None => self.allocate(),
         }
+    }
+
+    /// Gives a chunk's memory back, once nobody reads it.
+    fn free(&self, mut bytes: SharedBuffer) {
+        if bytes.exclusive().is_some() {
+            self.allocated_bytes.fetch_sub(CHUNK_BYTES as u64, Ordering::Relaxed);
+        } else {
+            self.replaced().push_front(bytes);
+            self.replaced_chunks.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Something that was replaced and is not read any more. Only some are looked at: whoever asks
+    /// next looks at others.
+    fn take_idle(&self) -> Option<SharedBuffer> {
+        let mut replaced = self.replaced();
+        for _ in 0..replaced.len().min(REPLACED_AT_ONCE) {
+            let mut bytes = replaced.pop_back()?;
+            if bytes.exclusive().is_some() {
+                self.replaced_chunks.fetch_sub(1, Ordering::Relaxed);
+                return Some(bytes);
+            }
+            replaced.push_front(bytes);
+        }
+        None
+    }
+
+    /// Whether so much was replaced and is still read that nothing more is to be lent.
+    fn is_lent_too_much(&self) -> bool {
+        if self.replaced_chunks.load(Ordering::Relaxed) > MOST_REPLACED
+            && self.take_idle().is_some()
+        {
+            self.allocated_bytes.fetch_sub(CHUNK_BYTES as u64, Ordering::Relaxed);
+        }
+        self.replaced_chunks.load(Ordering::Relaxed) > MOST_REPLACED
+    }
+
+    fn replaced(&self) -> MutexGuard<'_, VecDeque<SharedBuffer>> {
+        self.replaced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -514,6 +570,37 @@ mod tests {
         assert!((1..=4).contains(&copies), "{copies}");
         // What was replaced is used again.
         assert_eq!(mem.allocated_bytes(), 2 * CHUNK_BYTES as u64);
+    }
+
+    #[test]
+    fn slow_readers_keep_little() {
+        let bytes: u64 = 4 << 20;
+        let mem = Mem::new(512, bytes).unwrap();
+        let store = &mem.store;
+        let chunk = CHUNK_BYTES as u64;
+        let mut views = Vec::new();
+        for round in 0..1000 {
+            let offset = round * chunk % bytes;
+            store.write(offset, &[1; 512]).unwrap();
+            views.extend(lend(store, offset, 512));
+            match round % 2 {
+                0 => store.zero(offset, chunk, true).unwrap(),
+                _ => store.write(offset, &[2; 512]).unwrap(),
+            }
+        }
+        assert!(views.len() <= MOST_REPLACED + 1, "{} views", views.len());
+        let most = bytes + (MOST_REPLACED as u64 + 1) * chunk;
+        assert!(mem.allocated_bytes() <= most, "{} bytes", mem.allocated_bytes());
+        // Once they are done, their memory is used again, and reads are lent again.
+        drop(views);
+        store.zero(0, bytes, true).unwrap();
+        for _ in 0..1000 {
+            let view = lend(store, 0, 512).expect("lent again");
+            store.write(0, &[3; 512]).unwrap();
+            drop(view);
+            store.chunk(0).unwrap().not_lent.store(0, Ordering::Relaxed);
+        }
+        assert!(mem.allocated_bytes() <= most, "{} bytes", mem.allocated_bytes());
     }
 
     #[test]

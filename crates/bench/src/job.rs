@@ -252,7 +252,7 @@ impl Job<'_> {
             }
             self.submit(now);
             self.collect();
-            let timeout = self.timeout();
+            let timeout = self.timeout(now);
             if let Err(error) = self.reactor.poll(Some(timeout), &mut self.ready) {
                 return Err(RunError::Reactor { job: self.spec.job, error });
             }
@@ -303,7 +303,7 @@ impl Job<'_> {
             let command = self.next_command();
             let io = self.addresses.next(&mut self.random);
             let queues = &mut self.queues;
-            self.slots.submit(&mut |op| queues.submit(op), command, io, &mut self.random);
+            self.slots.submit(&mut |op| queues.submit(op), command, io, &mut self.random, now);
         }
     }
 
@@ -318,7 +318,7 @@ impl Job<'_> {
 
     /// How long to sleep: not at all with something to submit, else to when there is, or to the end
     /// of the phase.
-    fn timeout(&self) -> Duration {
+    fn timeout(&self, now: Instant) -> Duration {
         let phase_end = match self.phase {
             Phase::Ramp => self.schedule.measure_start,
             _ => self.schedule.measure_end,
@@ -332,7 +332,7 @@ impl Job<'_> {
             },
             _ => phase_end,
         };
-        until.saturating_duration_since(Instant::now())
+        until.saturating_duration_since(now)
     }
 
     fn collect(&mut self) {

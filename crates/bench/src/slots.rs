@@ -110,13 +110,15 @@ impl Slots {
         u64::from(self.span.io_blocks) * u64::from(self.block_size)
     }
 
-    /// Starts the I/O with the number `io` of the span.
+    /// Starts the I/O with the number `io` of the span. `now` is when it was decided to: one look
+    /// at the clock for all that start together, so that a latency is never too small.
     pub(crate) fn submit(
         &mut self,
         submit: &mut impl FnMut(Op),
         command: Command,
         io: u64,
         random: &mut Random,
+        now: Instant,
     ) {
         let index = self.idle.pop().expect("the caller asked for an idle slot");
         let per_io = self.span.ops_per_io();
@@ -127,7 +129,7 @@ impl Slots {
         };
         let first = index * per_io;
         let slot = &mut self.slots[index as usize];
-        *slot = Slot { command, lba, submitted: Instant::now(), ops_left: per_io };
+        *slot = Slot { command, lba, submitted: now, ops_left: per_io };
         for part in 0..per_io {
             let token = first + part;
             let mut buffer = buffers[token as usize].take().expect("an idle slot has its buffers");
@@ -206,8 +208,8 @@ mod tests {
         let span = Span { io_blocks: 8, op_blocks: 3, ios: 100 };
         let (mut slots, mut random) = slots(Rw::RandRead, span);
         let mut held = Vec::new();
-        slots.submit(&mut |op| held.push(op), Command::Read, 0, &mut random);
-        slots.submit(&mut |op| held.push(op), Command::Read, 5, &mut random);
+        slots.submit(&mut |op| held.push(op), Command::Read, 0, &mut random, Instant::now());
+        slots.submit(&mut |op| held.push(op), Command::Read, 5, &mut random, Instant::now());
         assert!(!slots.has_idle());
         let shape: Vec<_> = held.iter().map(|op| (op.token.value(), op.lba, op.blocks)).collect();
         assert_eq!(shape, [(0, 0, 3), (1, 3, 3), (2, 6, 2), (3, 40, 3), (4, 43, 3), (5, 46, 2)]);
@@ -216,7 +218,7 @@ mod tests {
             finished += u32::from(slots.complete(op.complete(Ok(()))).expect("good").is_some());
         }
         assert_eq!((finished, slots.in_flight()), (2, 0));
-        slots.submit(&mut |op| held.push(op), Command::Read, 1, &mut random);
+        slots.submit(&mut |op| held.push(op), Command::Read, 1, &mut random, Instant::now());
         assert!(held.iter().all(|op| op.check(&Geometry::new(512, 800)).is_ok()));
         held.drain(..).for_each(|op| drop(op.abandon()));
     }
@@ -228,7 +230,7 @@ mod tests {
         let span = Span { io_blocks: 8, op_blocks: 3, ios: 100 };
         let (mut slots, mut random) = slots(Rw::Write, span);
         let mut held = Vec::new();
-        slots.submit(&mut |op| held.push(op), Command::Write, 2, &mut random);
+        slots.submit(&mut |op| held.push(op), Command::Write, 2, &mut random, Instant::now());
         let last = held.pop().expect("three parts");
         let failed = slots.complete(last.complete(Err(BlockError::NoSpace)));
         let expected =
@@ -244,7 +246,7 @@ mod tests {
         let mut held = Vec::new();
         let mut pages = std::collections::HashSet::new();
         for _ in 0..10 {
-            slots.submit(&mut |op| held.push(op), Command::Write, 0, &mut random);
+            slots.submit(&mut |op| held.push(op), Command::Write, 0, &mut random, Instant::now());
             let op = held.pop().expect("one operation");
             for page in op.buffer.as_deref().expect("a write has data").chunks(4096) {
                 assert!(pages.insert(page.to_vec()), "a page was written twice");
@@ -260,11 +262,11 @@ mod tests {
         let span = Span { io_blocks: 8, op_blocks: 8, ios: 100 };
         let (mut slots, mut random) = slots(Rw::RandRw, span);
         let mut held = Vec::new();
-        slots.submit(&mut |op| held.push(op), Command::Read, 0, &mut random);
+        slots.submit(&mut |op| held.push(op), Command::Read, 0, &mut random, Instant::now());
         let mut read = held.pop().expect("one operation");
         read.buffer.as_deref_mut().expect("a buffer").fill(0);
         slots.complete(read.complete(Ok(()))).expect("good");
-        slots.submit(&mut |op| held.push(op), Command::Write, 0, &mut random);
+        slots.submit(&mut |op| held.push(op), Command::Write, 0, &mut random, Instant::now());
         let write = held.pop().expect("one operation");
         assert!(write.buffer.as_deref().expect("a buffer")[8..].iter().any(|byte| *byte != 0));
         write.abandon();

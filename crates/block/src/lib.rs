@@ -34,6 +34,14 @@
 //! have no order among them, and a read that overlaps a write in flight may see any mixture of old
 //! and new blocks.
 //!
+//! **At once.** A namespace that need not wait may lend a read's data ([`Queue::lend`]) and store a
+//! write's ([`Queue::store`]) in the call itself. Both have the ranges, the order and the
+//! durability that operations have, and are complete when the call returns: they are not in flight,
+//! and nobody is woken. What is lent stays as it was at the call, whatever is written or
+//! deallocated afterwards, even when queue and namespace are gone; it is to be read and dropped
+//! soon. With an error nothing is lent, or stored. A decorator that does not know better says that
+//! it cannot.
+//!
 //! **Durability.** Everything that completed before a [`Command::Flush`] was submitted is durable
 //! once the flush completes. A write (or write zeroes) with `fua` is durable once it completes.
 //! Without a volatile cache ([`Geometry::volatile_cache`]) that is true of every write, or the
@@ -112,8 +120,9 @@ pub trait Queue {
         None
     }
 
-    /// Writes at once, from where the data are, where the namespace can. `None`, and nothing done,
-    /// if it cannot, now or ever: then submit a write.
+    /// Writes at once, from where the data are, where the namespace can: durably, with `fua`.
+    /// `data` are exactly [`Geometry::bytes`] of `blocks`. `None`, and nothing done, if it cannot,
+    /// now or ever: then submit a write.
     fn store(
         &mut self,
         _lba: u64,

@@ -14,7 +14,8 @@ pub const ALIGNMENT_BYTES: usize = 4096;
 /// What [`Buffer::huge`] allocates by.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// One block of memory. Buffers hold disjoint parts of it; the last of them frees it. One without
+/// One block of memory. Buffers hold parts of it, disjoint but for views; the last of them frees
+/// it. One without
 /// capacity owns nothing: what empty buffers and a [`Lender`]'s are parts of.
 struct Allocation {
     base: NonNull<u8>,
@@ -28,7 +29,8 @@ struct Allocation {
 
 // SAFETY: an `Allocation` is plain memory that no thread has an affinity to.
 unsafe impl Send for Allocation {}
-// SAFETY: the allocation itself gives no access to its bytes; only buffers do, to disjoint parts.
+// SAFETY: the allocation itself gives no access to its bytes; only buffers do, to disjoint parts,
+// or to ones that nobody changes.
 unsafe impl Sync for Allocation {}
 
 impl Allocation {
@@ -252,7 +254,10 @@ impl Lender {
 
     /// Whether nothing is on loan.
     pub fn is_idle(&self) -> bool {
-        Arc::strong_count(&self.0.owner) == 1
+        let idle = Arc::strong_count(&self.0.owner) == 1;
+        // What was done with the memory was done before.
+        fence(Ordering::Acquire);
+        idle
     }
 }
 

@@ -15,10 +15,11 @@
 //!     +---- it pays no more, or costs too much, or it is time to ask again -+
 //! ```
 //!
-//! It pays when the same load goes [faster](GAIN), or as fast while it is looked for no longer than
-//! is worked. A window is made of cycles, each some work and the wait after it. Waits longer than
-//! the longest look are interruptions, which every virtual machine has, and are left out; a window
-//! with many of them is none, so that a loop that is idle for the most part stays asleep.
+//! It pays when the same load goes [faster](GAIN), or [a little](CHEAP_GAIN) so while it is looked
+//! for no longer than twice the time of the work, or as fast while no longer than that. A window is
+//! made of cycles, each some work and the wait after it. Waits longer than the longest look are
+//! interruptions, which every virtual machine has, and are left out; a window with many of them is
+//! none, so that a loop that is idle for the most part stays asleep.
 //!
 //! Two loops that wait for each other, one looking and one asleep, gain from the one that looks,
 //! and the other one sees that it is asked faster than when looking did not pay: it tries again at
@@ -39,7 +40,9 @@ const MOST_INTERRUPTIONS: u32 = 4;
 
 /// The load has to go faster by this factor (a numerator and a denominator),
 const GAIN: (u64, u64) = (6, 5);
-/// or not to go slower than by this one, if looking takes no more time than working.
+/// or by this one, if looking takes no more than twice the time of working,
+const CHEAP_GAIN: (u64, u64) = (12, 11);
+/// or not to go slower than by this one, if it takes no more than that time itself.
 const LOSS: (u64, u64) = (97, 100);
 /// Looking may not take more than so many times the time of working. Only at first it may: the
 /// peer, which is served faster now, gets that time to begin to look as well.
@@ -75,8 +78,14 @@ impl Window {
 
     /// Whether looking makes the load faster, where sleeping makes for this rate.
     fn pays(&self, asleep: u64) -> bool {
-        let is_cheap = self.looked <= self.worked;
-        at_least(self.rate(), asleep, GAIN) || is_cheap && at_least(self.rate(), asleep, LOSS)
+        let factor = if self.looked <= self.worked {
+            LOSS
+        } else if self.looked <= self.worked * 2 {
+            CHEAP_GAIN
+        } else {
+            GAIN
+        };
+        at_least(self.rate(), asleep, factor)
     }
 
     /// Whether it takes too much time for what it gives.

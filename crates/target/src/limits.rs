@@ -6,7 +6,9 @@ use std::time::Duration;
 pub const MAX_CONNECTIONS: usize = 16_384;
 
 /// Data buffers that the commands of one connection hold at once, in bytes. Commands beyond it
-/// wait; it is several of the largest transfers, so that one slow transfer stops no other.
+/// wait; it is several of the largest transfers, so that one slow transfer stops no other. Those
+/// that bring their data with them wait in the network, except while the host owes data that it was
+/// asked for: they come the same way. It has [`TRANSFER_TIMEOUT`] for that, and its queue's depth.
 pub const CONNECTION_BUFFER_BYTES: usize = 32 << 20;
 
 /// Data buffers that all commands of a core hold at once, in bytes. Beyond it a connection is
@@ -39,7 +41,7 @@ pub const ROUNDS_PER_TICK: usize = 8;
 /// Time from accept to an accepted Connect command.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time in which some of the data that was asked for has to arrive, and in which the host has to
+/// Time in which some of the data that is to come has to arrive, and in which the host has to
 /// take some of what is sent to it.
 pub const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -37,11 +37,12 @@ fn serve_deep(gate: Arc<Gate>, engine: EngineKind) -> Target {
 
 #[test]
 fn data_that_nobody_asked_for_wait_in_the_network() {
-    for engine in engines() {
+    for (engine, data_digest) in engines().into_iter().flat_map(|e| [(e, false), (e, true)]) {
         let gate = Arc::new(Gate::new(Arc::new(Mem::new(BLOCK as u32, 64 << 20).expect("a size"))));
         let target = serve_deep(gate.clone(), engine);
         let mut options = options(engine);
         options.connection.queue_depth = MAX_QUEUE_DEPTH - 1;
+        options.connection.data_digest = data_digest;
         let disk = Disk::connect(&[url(target.addresses()[0])], &options).expect("connected");
         let mut user = User::new(&disk, engine);
         gate.keep(usize::MAX);

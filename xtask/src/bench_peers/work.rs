@@ -148,8 +148,8 @@ pub(crate) fn all() -> Vec<Row> {
     rows
 }
 
-/// The documents' six patterns as their hosts ran them: jobs, each with a connection of its own, and
-/// what each of them keeps in flight.
+/// The documents' six patterns as their hosts ran them: jobs, each with a connection of its own,
+/// and what each of them keeps in flight.
 pub(crate) const DOCUMENTS: [(Rw, u32, u32, u32); 6] = [
     (Rw::RandRead, 4 << 10, 16, 32),
     (Rw::RandWrite, 4 << 10, 8, 4),

@@ -1,11 +1,11 @@
-//! Checks of what a queue may do at once: lend a read's data, and store a write's. Those that can do
-//! neither pass them all.
+//! Checks of what a queue may do at once: lend a read's data, and store a write's. Those that can
+//! do neither pass them all.
 
 use farblock_reactor::Buffer;
 
 use super::Context;
 use super::driver::Driver;
-use crate::{BlockError, Geometry};
+use crate::{BlockError, Geometry, Op};
 
 /// Blocks that a check reads and writes: several of any backend's pieces.
 const BLOCKS: u32 = 600;
@@ -41,7 +41,24 @@ pub(super) fn lent_reads_do_not_change(context: &mut Context<'_>) {
         context.expect(&concat(&views), &before, "what was lent before it was written");
         let read = driver.read(0, geometry, lba, blocks);
         context.expect(&read, &after, "what was written while it was lent");
+        for deallocate in [false, true] {
+            driver.must(0, Op::write_zeroes(lba, blocks, deallocate, 0));
+            context.expect(&concat(&views), &before, "what was lent before it was made zero");
+        }
+        driver.must(0, Op::deallocate(lba, blocks, 0));
+        context.expect(&concat(&views), &before, "what was lent before it was deallocated");
     }
+}
+
+pub(super) fn what_is_lent_outlives_its_queue(context: &mut Context<'_>) {
+    let namespace = context.namespace();
+    let geometry = namespace.geometry();
+    let mut driver = context.driver_of(&namespace);
+    let data = context.filled(geometry, BLOCKS).to_vec();
+    driver.write(0, geometry, 3, &data);
+    let Some(views) = lend(&mut driver, geometry, 3, BLOCKS) else { return };
+    drop((driver, namespace));
+    context.expect(&concat(&views), &data, "what was lent by a namespace that is gone");
 }
 
 pub(super) fn stored_writes_are_read(context: &mut Context<'_>) {

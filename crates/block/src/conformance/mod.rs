@@ -91,6 +91,7 @@ const WRITABLE: &[Check] = &[
     ("flush_alone_and_among_writes", transfers::flush_alone_and_among_writes),
     ("durable_writes", transfers::durable_writes),
     ("lent_reads_do_not_change", at_once::lent_reads_do_not_change),
+    ("what_is_lent_outlives_its_queue", at_once::what_is_lent_outlives_its_queue),
     ("stored_writes_are_read", at_once::stored_writes_are_read),
     ("at_once_out_of_range_is_refused", at_once::out_of_range_is_refused),
     ("random_transfers", model::random_transfers),

@@ -195,6 +195,12 @@ impl ControllerEnd {
         }
     }
 
+    /// Whether a command's data have begun to come and their end has not.
+    #[must_use]
+    pub fn is_in_data(&self) -> bool {
+        matches!(self.incoming, Incoming::For(_))
+    }
+
     /// `bytes` were received straight to where [`Self::data_wanted`] said.
     pub fn data_received(&mut self, bytes: &[u8]) {
         let Incoming::For(slot) = self.incoming else { panic!("no data was wanted") };
@@ -416,6 +422,7 @@ impl ControllerEnd {
     }
 
     /// The same of data in parts, if data have a digest here.
+    #[must_use]
     pub fn data_digest_of_parts(&self) -> Option<DataDigest> {
         self.digests.data().then(DataDigest::default)
     }

@@ -128,7 +128,6 @@ impl Uring {
         if stream.looks < PATIENCE {
             return Look::Nothing;
         }
-        stream.looks = 0;
         Look::Ring
     }
 }

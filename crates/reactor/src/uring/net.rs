@@ -214,6 +214,7 @@ impl Uring {
     /// Submits the receive that the slot describes.
     pub(super) fn submit_recv(&mut self, key: Key) {
         let stream = self.streams.find_mut(key).expect("open while a receive is outstanding");
+        stream.looks = 0;
         let fd = stream.fd();
         // An attempt that would find nothing is not made.
         let priority = if stream.drained { RECV_POLL_FIRST } else { 0 };

@@ -152,6 +152,7 @@ impl Connection {
         result: Result<(), BlockError>,
     ) -> Result<(), Status> {
         if result.is_err() {
+            assert!(cx.lent.is_empty(), "something is lent with an error");
             self.tally.media_errors += u64::from(is_media_error(result));
             return Err(status::of_result(result));
         }
@@ -161,24 +162,21 @@ impl Connection {
         Ok(())
     }
 
-    /// Carries a write out whose data are all here, where the namespace can do that at once: they
-    /// need not be copied into a buffer first. False if it cannot.
+    /// Carries a write out and answers it, if the namespace can do that at once: its data need not
+    /// be copied into a buffer first. False if it cannot.
     pub(super) fn store_at_once(&mut self, cx: &mut Context, slot: SlotId, data: &[u8]) -> bool {
-        let request = self.request(slot);
-        let Work::Io(IoCommand::Write { namespace, lba, blocks, fua, .. }) = request.work else {
+        let Work::Io(IoCommand::Write { namespace, lba, blocks, fua, .. }) =
+            self.request(slot).work
+        else {
             return false;
         };
-        // Whether they are intact is not known before the digest behind them is here.
-        if data.len() != request.pulled_bytes || self.end.data_digest_of_parts().is_some() {
-            return false;
-        }
         let Ok(volume) = self.volume(cx, namespace) else { return false };
         let Some(result) = cx.volumes.store(volume, lba.0, blocks.0, fua, data) else {
             return false;
         };
         self.tally.media_errors += u64::from(is_media_error(result));
-        let request = self.request(slot);
-        (request.work, request.status) = (Work::Stored, status::of_result(result));
+        self.request(slot).status = status::of_result(result);
+        self.finish(cx, slot);
         true
     }
 
@@ -325,9 +323,9 @@ impl Connection {
     }
 
     /// Every block operation of a command ended: answer it.
-    pub(super) fn finish(&mut self, cx: &mut Context, slot: SlotId) {
+    fn finish(&mut self, cx: &mut Context, slot: SlotId) {
         let request = self.request(slot);
-        let (status, pulled_bytes) = (request.status, request.pulled_bytes);
+        let status = request.status;
         if !status.is_success() {
             self.respond_and_release(cx, slot, status, 0);
             return;
@@ -339,9 +337,9 @@ impl Connection {
                 self.tally.read_bytes += u64::from(data.length());
                 self.push(slot, data.length(), buffer, status, 0);
             }
-            Work::Io(IoCommand::Write { .. }) | Work::Stored => {
+            Work::Io(IoCommand::Write { data, .. }) => {
                 self.tally.writes += 1;
-                self.tally.written_bytes += pulled_bytes as u64;
+                self.tally.written_bytes += u64::from(data.length());
                 self.respond_and_release(cx, slot, status, 0);
             }
             Work::Io(command @ IoCommand::Verify { blocks, .. })

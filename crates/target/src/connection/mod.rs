@@ -101,8 +101,6 @@ enum Work {
     Held,
     /// An I/O command.
     Io(IoCommand),
-    /// A write that was carried out while its data were where they were received.
-    Stored,
 }
 
 /// A slot's command and what it holds.
@@ -184,9 +182,12 @@ pub(crate) struct Connection {
     /// Commands that wait for buffers, in order.
     waiting: VecDeque<SlotId>,
     held_bytes: usize,
-    /// Transfers from the host under way, and when data last came for one.
+    /// Transfers that the host was asked for and that are under way.
     pulls: usize,
+    /// When data last came for a transfer that is under way, asked for or not.
     last_data: Instant,
+    /// The timer is set that looks at it.
+    watches_data: bool,
     /// Block operations in flight, of all slots.
     pub(crate) operations: usize,
     /// Held commands (asynchronous event requests), which draining does not wait for.
@@ -198,7 +199,8 @@ pub(crate) struct Connection {
     unread: Option<(Buffer, usize)>,
     /// A Disconnect command, answered when nothing else is in flight.
     disconnect: Option<SlotId>,
-    /// Listed in the core's list of connections that wait for buffers.
+    /// Listed in the core's list of connections that wait for buffers, or for their turn to
+    /// receive.
     pub(crate) starving: bool,
     /// A refused command of this tick is in the error log already.
     logged_error: bool,
@@ -240,6 +242,7 @@ impl Connection {
             held_bytes: 0,
             pulls: 0,
             last_data: Instant::now(),
+            watches_data: false,
             operations: 0,
             held_commands: 0,
             tally: Tally::default(),
@@ -315,7 +318,7 @@ impl Connection {
         let start = offset as usize;
         self.end.data_received(&buffer[start..start + count]);
         self.request(slot).buffer = Some(buffer);
-        self.last_data = cx.now;
+        self.note_data(cx, slot);
         if count == 0 {
             self.close(cx);
             return;
@@ -343,10 +346,13 @@ impl Connection {
         matches!(self.state, State::Waiting | State::Open | State::Draining)
     }
 
-    /// Takes events out of `input` until it is empty or too many answers wait to be sent; gives
-    /// the number of bytes that are left.
+    /// Takes events out of `input` until it is empty or too many answers wait to be sent; gives the
+    /// number of bytes that are left. Data that are in it as a whole stay there until their end,
+    /// which most often is in it as well.
     fn process(&mut self, cx: &mut Context, mut input: &[u8]) -> usize {
-        while self.is_receiving_state() && self.has_room() {
+        let mut whole = None;
+        // Without input there is at most the end of a transfer, received straight, to be told.
+        while self.is_receiving_state() && (input.is_empty() || self.has_room()) {
             let event = match self.end.next(&mut input, &mut Out(&mut self.outbox)) {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
@@ -361,18 +367,29 @@ impl Connection {
                 TcpEvent::Initialized => {}
                 TcpEvent::Command { slot, sqe } => self.command(cx, slot, sqe),
                 TcpEvent::Data { slot, offset, bytes } => {
-                    self.last_data = cx.now;
-                    if !self.store_at_once(cx, slot, bytes) {
-                        let buffer = self.landing(cx, slot);
-                        buffer[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+                    self.note_data(cx, slot);
+                    if bytes.len() == self.request(slot).pulled_bytes {
+                        whole = Some((slot, bytes));
+                    } else {
+                        self.land(cx, slot, offset, bytes);
                     }
                 }
-                TcpEvent::Pulled { slot, intact } => self.pulled(cx, slot, intact),
+                TcpEvent::Pulled { slot, intact } => {
+                    let whole = whole.take().map(|(_, bytes)| bytes);
+                    self.pulled(cx, slot, intact, whole);
+                }
                 TcpEvent::Terminated { status } => {
                     tracing::warn!(peer = %self.peer, "the host ended the connection: {status}");
                     self.close(cx);
                 }
             }
+        }
+        // Its digest is still to come.
+        if let Some((slot, bytes)) = whole {
+            self.land(cx, slot, 0, bytes);
+        }
+        if self.end.is_in_data() {
+            self.watch_data(cx);
         }
         cx.list(self.route.key, &mut self.listed);
         input.len()
@@ -390,7 +407,8 @@ impl Connection {
             return;
         }
         let wanted = self.end.data_wanted();
-        if wanted.is_none() && self.holds_too_much(cx) {
+        let too_much = self.holds_too_much(cx);
+        if too_much && !self.end.is_in_data() {
             return cx.starve(self.route.key, &mut self.starving);
         }
         self.receiving = true;
@@ -404,6 +422,10 @@ impl Connection {
             let range = offset as usize..(offset + left) as usize;
             self.expects_large = true;
             cx.reactor.recv_into(self.stream, buffer, range);
+        } else if too_much {
+            // To the end of these data, their digest with it, and no further.
+            let left = wanted.map_or(size_of::<u32>() as u32, |(_, _, left)| left);
+            cx.reactor.recv_at_most(self.stream, left);
         } else if std::mem::take(&mut self.expects_large) || self.large_pulls > 0 {
             // Little more than the next headers, so that a large payload is not in two places.
             let left = wanted.map_or(0, |(_, _, left)| left);
@@ -448,14 +470,14 @@ impl Connection {
             self.answer_disconnect();
         }
         self.publish_tally();
-        if !self.starving {
-            // It may have stopped because there was too much here.
-            self.arm_receive(cx);
-        }
         if !self.is_closed() && !self.sending && !self.outbox.is_empty() {
             let batch = std::mem::replace(&mut self.outbox, std::mem::take(&mut self.spare));
             self.sending = true;
             cx.reactor.send(self.stream, batch);
+        }
+        if !self.starving {
+            // It may have stopped because there was too much here.
+            self.arm_receive(cx);
         }
         if self.unread.is_some() && self.outbox.len() <= limits::OUTBOX_BYTES {
             self.process_unread(cx);
@@ -492,17 +514,18 @@ impl Connection {
                 tracing::warn!(peer = %self.peer, "no Connect command in time: closing");
                 self.close(cx);
             }
-            State::Open if self.pulls > 0 => {
+            State::Open if self.pulls > 0 || self.end.is_in_data() => {
                 let deadline = self.last_data + limits::TRANSFER_TIMEOUT;
                 if cx.now >= deadline {
-                    tracing::warn!(peer = %self.peer, "the data asked for did not come: closing");
+                    tracing::warn!(peer = %self.peer, "data that were to come did not: closing");
                     self.close(cx);
                 } else {
                     cx.reactor.set_timer(self.task, Some(deadline));
                 }
             }
             State::Draining | State::Closing => self.close(cx),
-            State::Open | State::Closed | State::Gone => {}
+            State::Open => self.watches_data = false,
+            State::Closed | State::Gone => {}
         }
     }
 
@@ -622,14 +645,30 @@ impl Connection {
         self.end.pull(slot, pointer, &mut Out(&mut self.outbox))?;
         self.request(slot).pulled_bytes = pointer.length() as usize;
         if matches!(pointer, DataPointer::Transport { .. }) {
-            if self.pulls == 0 && self.state == State::Open {
-                self.last_data = cx.now;
-                cx.reactor.set_timer(self.task, Some(cx.now + limits::TRANSFER_TIMEOUT));
-            }
             self.pulls += 1;
             self.large_pulls += usize::from(is_large(pointer.length()));
+            if self.pulls == 1 {
+                self.last_data = cx.now;
+                self.watch_data(cx);
+            }
+        } else if self.pulls == 0 {
+            self.last_data = cx.now;
         }
         Ok(())
+    }
+
+    /// Sees to it that data which are to come do come.
+    fn watch_data(&mut self, cx: &Context) {
+        if self.state == State::Open && !std::mem::replace(&mut self.watches_data, true) {
+            cx.reactor.set_timer(self.task, Some(cx.now + limits::TRANSFER_TIMEOUT));
+        }
+    }
+
+    /// Data came. Those in capsules do not excuse those that the host was asked for.
+    fn note_data(&mut self, cx: &Context, slot: SlotId) {
+        if self.pulls == 0 || self.request(slot).sqe.dptr.is_transport() {
+            self.last_data = cx.now;
+        }
     }
 
     /// Where the data that is pulled goes. The buffer is taken when the data comes, not when it is
@@ -640,7 +679,13 @@ impl Connection {
         buffer.get_or_insert_with(|| cx.reactor.buffers().take(*pulled_bytes))
     }
 
-    fn pulled(&mut self, cx: &mut Context, slot: SlotId, intact: bool) {
+    fn land(&mut self, cx: &Context, slot: SlotId, offset: u32, bytes: &[u8]) {
+        let buffer = self.landing(cx, slot);
+        buffer[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// All data of a command are here: in its buffer, or `whole` where they were received.
+    fn pulled(&mut self, cx: &mut Context, slot: SlotId, intact: bool, whole: Option<&[u8]>) {
         let sqe = self.request(slot).sqe;
         if sqe.dptr.is_transport() {
             self.pulls -= 1;
@@ -651,14 +696,15 @@ impl Connection {
             self.respond_and_release(cx, slot, Status::TRANSIENT_TRANSPORT_ERROR, 0);
             return;
         }
-        if let Work::Stored = self.request(slot).work {
-            return self.finish(cx, slot);
+        if let Some(bytes) = whole {
+            if self.store_at_once(cx, slot, bytes) {
+                return;
+            }
+            self.land(cx, slot, 0, bytes);
         }
         self.landing(cx, slot);
         match self.request(slot).work {
-            Work::None | Work::Held | Work::Stored => {
-                unreachable!("only commands that wait for data pull it")
-            }
+            Work::None | Work::Held => unreachable!("only commands that wait for data pull it"),
             Work::Connect => self.connect(cx, slot),
             Work::Admin => self.admin(cx, slot),
             Work::Io(command) => self.submit_io(cx, slot, command),
@@ -702,6 +748,7 @@ impl Connection {
         result: u64,
     ) {
         let mut held = std::mem::take(&mut self.request(slot).held_bytes) as u64;
+        let mut left = length as usize;
         // The SUCCESS flag stands for a response with nothing in it.
         let part = if status.is_success() && result == 0 { Part::Final } else { Part::Last };
         let ended = self.end.push_header(slot, 0, length, part, &mut Out(&mut self.outbox));
@@ -711,9 +758,11 @@ impl Connection {
                 digest.update(&buffer);
             }
             let range = 0..buffer.len();
+            left = left.checked_sub(buffer.len()).expect("no more than was announced");
             self.outbox.payload(std::mem::take(&mut held), buffer, range);
         }
-        debug_assert_eq!(held, 0, "there is something to push");
+        // The host would take what comes next for the rest.
+        assert!(left == 0 && held == 0, "{left} of {length} bytes are missing, {held} held");
         if let Some(digest) = digest {
             self.outbox.bytes(&digest.finish());
         }
