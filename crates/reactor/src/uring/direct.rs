@@ -31,8 +31,8 @@ use crate::engine::{Context, RECV_BYTES};
 use crate::event::{Event, StreamId};
 use crate::slab::Key;
 
-/// With more streams than this, one `io_uring_enter` for all is cheaper than a call for each.
-const MOST_STREAMS: usize = 4;
+/// With many more streams than this, one `io_uring_enter` for all is cheaper than a call for each.
+const MOST_STREAMS: usize = 32;
 /// Looks in vain for one receive, after which it is left to the ring: some 50 microseconds.
 const PATIENCE: u16 = 256;
 
