@@ -15,7 +15,8 @@
 //!
 //! All keep the contract of [`farblock_block`] and run its conformance suite on both engines.
 //! `null`, `mem`, `file` and `stripe` allocate nothing per operation once they have warmed up,
-//! apart from memory that `mem` hands out at the first write of a chunk.
+//! apart from memory that `mem` hands out at the first write of a chunk, and when one is written
+//! while its old contents are still being sent.
 //!
 //! # Not here
 //!

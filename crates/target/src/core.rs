@@ -30,7 +30,7 @@ pub(crate) struct Context {
     pub(crate) lent: Vec<Buffer>,
     /// Connections with something to do at the tick's end.
     listed: Vec<ConnectionKey>,
-    /// Connections with commands that wait for buffers.
+    /// Connections with commands that wait for buffers, or that are not received from for now.
     starved: Vec<ConnectionKey>,
     /// Buffers came back in this tick.
     released: bool,
