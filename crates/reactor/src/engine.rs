@@ -143,6 +143,7 @@ impl Engine {
     }
 
     /// Looks for what can be had without a turn; where there is nothing, that is cheap.
+    #[cfg_attr(not(target_os = "linux"), expect(unused_variables, reason = "io_uring's alone"))]
     pub(crate) fn look(&mut self, cx: &mut Context<'_>) {
         match self {
             #[cfg(target_os = "linux")]
