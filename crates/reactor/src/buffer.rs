@@ -15,8 +15,7 @@ pub const ALIGNMENT_BYTES: usize = 4096;
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// One block of memory. Buffers hold parts of it, disjoint but for views; the last of them frees
-/// it. One without
-/// capacity owns nothing: what empty buffers and a [`Lender`]'s are parts of.
+/// it. One without capacity owns nothing: what empty buffers and a [`Lender`]'s are parts of.
 struct Allocation {
     base: NonNull<u8>,
     capacity_bytes: usize,

@@ -131,9 +131,7 @@ fn job_file(pattern: &str) -> PathBuf {
 }
 
 fn row(pattern: &Pattern) -> Row {
-    let depth = pattern.numjobs * pattern.iodepth;
-    let load = Load::new(pattern.rw, pattern.block_size_bytes, depth, pattern.numjobs);
-    Row { name: pattern.name.clone(), load }
+    Row { name: pattern.name.clone(), load: Load::of(pattern) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What is measured: loads, what they are put on, and which peers take part.
 
-use farblock_bench::Rw;
+use farblock_bench::{Pattern, Rw};
 use serde::Serialize;
 
 use super::sides::{self, Side};
@@ -49,6 +49,12 @@ pub(crate) const MIX_READ: u8 = 70;
 impl Load {
     pub(crate) const fn new(rw: Rw, block_bytes: u32, depth: u32, connections: u32) -> Load {
         Load { rw, block_bytes, depth, connections, rate: None, digests: false }
+    }
+
+    /// A pattern, each of whose jobs has a connection of its own.
+    pub(crate) fn of(pattern: &Pattern) -> Load {
+        let Pattern { rw, block_size_bytes, numjobs, iodepth, .. } = *pattern;
+        Load::new(rw, block_size_bytes, numjobs * iodepth, numjobs)
     }
 
     /// I/Os in flight on each connection.
@@ -140,24 +146,13 @@ pub(crate) fn all() -> Vec<Row> {
             }
         }
         if backend == Backend::File {
-            for (rw, bytes, jobs, depth) in DOCUMENTS {
-                push(Load::new(rw, bytes, jobs * depth, jobs), &sides::ALL);
+            for pattern in Pattern::six() {
+                push(Load::of(&pattern), &sides::ALL);
             }
         }
     }
     rows
 }
-
-/// The documents' six patterns as their hosts ran them: jobs, each with a connection of its own,
-/// and what each of them keeps in flight.
-pub(crate) const DOCUMENTS: [(Rw, u32, u32, u32); 6] = [
-    (Rw::RandRead, 4 << 10, 16, 32),
-    (Rw::RandWrite, 4 << 10, 8, 4),
-    (Rw::RandRead, 64 << 10, 4, 32),
-    (Rw::RandWrite, 64 << 10, 4, 1),
-    (Rw::Read, 1 << 20, 2, 8),
-    (Rw::Write, 1 << 20, 1, 8),
-];
 
 /// The fixed load, in I/Os per second.
 pub(crate) const RATE: u32 = 20_000;

@@ -438,9 +438,7 @@ impl Connection {
     /// Whether more commands, which may have data with them, are not to be taken before some of
     /// those that are here are done. What was asked for is always taken: others wait for that.
     fn holds_too_much(&self, cx: &Context) -> bool {
-        let much = self.held_bytes > limits::CONNECTION_BUFFER_BYTES
-            || self.held_bytes > 0 && cx.held_bytes > limits::CORE_BUFFER_BYTES;
-        much && self.pulls == 0
+        !self.may_hold(cx, 0) && self.pulls == 0
     }
 
     fn sent(&mut self, cx: &mut Context, mut batch: SendBatch, intact: bool) {
@@ -611,13 +609,18 @@ impl Connection {
 
     /// Takes buffers for a command, if the limits let it. Otherwise the command has to wait.
     fn admit(&mut self, cx: &mut Context, slot: SlotId, bytes: usize) -> bool {
+        let fits = self.may_hold(cx, bytes);
+        if fits {
+            self.hold(cx, slot, bytes);
+        }
+        fits
+    }
+
+    /// Whether commands may hold so many bytes more. One alone always may.
+    fn may_hold(&self, cx: &Context, bytes: usize) -> bool {
         let fits = self.held_bytes + bytes <= limits::CONNECTION_BUFFER_BYTES
             && cx.held_bytes + bytes <= limits::CORE_BUFFER_BYTES;
-        if !fits && self.held_bytes > 0 {
-            return false;
-        }
-        self.hold(cx, slot, bytes);
-        true
+        fits || self.held_bytes == 0
     }
 
     fn hold(&mut self, cx: &mut Context, slot: SlotId, bytes: usize) {
