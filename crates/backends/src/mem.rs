@@ -39,8 +39,9 @@ pub const MAX_BYTES: u64 = 1 << 46;
 const GROUP_CHUNKS: usize = 1024;
 /// What is brought near of what a read will copy: the processor finds the rest itself.
 const PREFETCH_BYTES: usize = 256;
-/// The same of what is lent. The kernel copies it, more slowly from far away than a program does.
-const PREFETCH_LENT_BYTES: usize = 64 << 10;
+/// The same of what is lent, which the kernel copies. More of it has the processor wait for the
+/// first lines before it can ask for the last: 16 requests at once are all that it has.
+const PREFETCH_LENT_BYTES: usize = 512;
 /// Reads of a chunk that was written while it was lent which are not lent it again.
 const READS_NOT_LENT: u8 = 64;
 /// Chunks that were replaced while they were lent beyond which reads are copied: a reader that is
@@ -175,6 +176,14 @@ impl Queue for MemQueue {
         self.begun.push(op);
     }
 
+    fn expect_read(&mut self, lba: u64) {
+        // Out of range: found out when it is read.
+        let Some(offset) = lba.checked_mul(u64::from(self.geometry.block_size)) else { return };
+        if let Some(chunk) = self.store.chunk_of(offset) {
+            prefetch(std::ptr::from_ref(chunk).cast(), size_of::<Chunk>());
+        }
+    }
+
     fn lend(
         &mut self,
         lba: u64,
@@ -231,7 +240,9 @@ impl Drop for MemQueue {
 /// `None`: all zeroes.
 type Bytes = Option<SharedBuffer>;
 
+/// In a line of the processor's cache of its own: most often it has to be brought from far away.
 #[derive(Default)]
+#[repr(align(64))]
 struct Chunk {
     bytes: RwLock<Bytes>,
     /// Where the bytes are, or were: for a prefetch, which need not wait for the lock.
@@ -323,6 +334,11 @@ impl Store {
         Some(&group[chunk % GROUP_CHUNKS])
     }
 
+    /// The chunk that has the byte at `offset`.
+    fn chunk_of(&self, offset: u64) -> Option<&Chunk> {
+        self.chunk((offset / CHUNK_BYTES as u64) as usize)
+    }
+
     fn chunk_to_write(&self, chunk: usize) -> &Chunk {
         let group = self.groups[chunk / GROUP_CHUNKS]
             .get_or_init(|| (0..GROUP_CHUNKS).map(|_| Chunk::default()).collect());
@@ -333,9 +349,9 @@ impl Store {
     fn prefetch(&self, block_size: u32, op: &Op) {
         // Out of range: found out when it is carried out.
         let Some(offset) = op.lba.checked_mul(u64::from(block_size)) else { return };
-        let (chunk, start) = (offset / CHUNK_BYTES as u64, (offset % CHUNK_BYTES as u64) as usize);
+        let start = (offset % CHUNK_BYTES as u64) as usize;
         if op.command == Command::Read
-            && let Some(chunk) = self.chunk(chunk as usize)
+            && let Some(chunk) = self.chunk_of(offset)
         {
             let address = chunk.address.load(Ordering::Relaxed);
             prefetch(address.wrapping_add(start), PREFETCH_BYTES);

@@ -108,6 +108,10 @@ pub trait Queue {
     /// next `poll`.
     fn submit(&mut self, op: Op);
 
+    /// The block at `lba`, if there is one, will be read soon: what it takes to find it may be
+    /// brought near meanwhile. A hint, to be given some reads ahead.
+    fn expect_read(&mut self, _lba: u64) {}
+
     /// Reads at once and without a copy, where the namespace can: appends buffers that together
     /// hold the blocks, to be read and then dropped. What is written afterwards does not change
     /// them. `None`, and nothing appended, if it cannot, now or ever: then submit a read.

@@ -34,6 +34,10 @@ pub const HEADER_RECEIVE_BYTES: u32 = 512;
 /// brings it within [`TRANSFER_TIMEOUT`].
 pub const DIRECT_RECEIVE_MAX_BYTES: u32 = 256 << 10;
 
+/// Reads that are put off while what they need is brought near, at most: longer than it takes is
+/// not worth it. They are carried out in the same tick.
+pub const READS_AHEAD: usize = 4;
+
 /// Rounds of completions and answers before the event loop is looked at again: a namespace that
 /// completes at once must not keep a core from everything else.
 pub const ROUNDS_PER_TICK: usize = 8;

@@ -59,6 +59,11 @@ impl Volumes {
         self.mark(id);
     }
 
+    /// Says that the block at `lba` will be read soon.
+    pub(crate) fn expect_read(&mut self, id: VolumeId, lba: u64) {
+        self.volumes[id.0].queue.expect_read(lba);
+    }
+
     /// Reads at once and without a copy, if the namespace can: appends the buffers.
     pub(crate) fn lend(
         &mut self,

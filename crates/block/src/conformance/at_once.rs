@@ -13,6 +13,7 @@ const BLOCKS: u32 = 600;
 /// What is lent of a range, if anything is.
 fn lend(driver: &mut Driver, geometry: Geometry, lba: u64, blocks: u32) -> Option<Vec<Buffer>> {
     let mut views = Vec::new();
+    driver.queue(0).expect_read(lba);
     let result = driver.queue(0).lend(lba, blocks, &mut views);
     let Some(result) = result else {
         assert!(views.is_empty(), "something is lent, and it is not said");
@@ -81,6 +82,7 @@ pub(super) fn out_of_range_is_refused(context: &mut Context<'_>) {
     let data = context.filled(geometry, 2);
     for lba in [geometry.blocks - 1, geometry.blocks, u64::MAX - 1, u64::MAX] {
         let mut views = Vec::new();
+        driver.queue(0).expect_read(lba);
         let lent = driver.queue(0).lend(lba, 2, &mut views);
         assert!(lent.is_none_or(|result| result == Err(BlockError::OutOfRange)), "{lba}: {lent:?}");
         assert!(views.is_empty(), "lent from beyond the end, at {lba}");

@@ -2,6 +2,7 @@
 
 use super::{Connection, Session, Work, token};
 use crate::core::Context;
+use crate::limits;
 use crate::status;
 use crate::volumes::VolumeId;
 use farblock_block::{BlockError, Op};
@@ -103,15 +104,11 @@ impl Connection {
         command: IoCommand,
     ) -> Result<(), Status> {
         match command {
-            IoCommand::Read { namespace, lba, blocks, fua, data } => {
+            IoCommand::Read { namespace, lba, .. } => {
                 let volume = self.volume(cx, namespace)?;
-                if let Some(result) = cx.volumes.lend(volume, lba.0, blocks.0, &mut cx.lent) {
-                    return self.answer_lent(cx, slot, data.length(), result);
-                }
-                self.round_bytes += data.length() as usize;
-                let buffer = cx.reactor.buffers().take(data.length() as usize);
-                let op = Op { fua, ..Op::read(lba.0, blocks.0, buffer, self.token(slot)) };
-                self.submit(cx, slot, volume, op);
+                cx.volumes.expect_read(volume, lba.0);
+                self.expected.push_back(slot);
+                self.read_expected(cx, limits::READS_AHEAD);
             }
             IoCommand::Compare { namespace, lba, blocks, data, .. } => {
                 let volume = self.volume(cx, namespace)?;
@@ -140,6 +137,34 @@ impl Connection {
             IoCommand::Advise { .. } => self.respond(slot, Status::SUCCESS, 0),
             IoCommand::Fabrics => unreachable!("answered when it arrived"),
         }
+        Ok(())
+    }
+
+    /// Carries out the reads that were put off the longest, until `left` are.
+    pub(super) fn read_expected(&mut self, cx: &mut Context, left: usize) {
+        while self.expected.len() > left
+            && let Some(slot) = self.expected.pop_front()
+        {
+            if let Err(status) = self.read(cx, slot) {
+                self.respond_and_release(cx, slot, status, 0);
+            }
+        }
+    }
+
+    fn read(&mut self, cx: &mut Context, slot: SlotId) -> Result<(), Status> {
+        let Work::Io(IoCommand::Read { namespace, lba, blocks, fua, data }) =
+            self.request(slot).work
+        else {
+            unreachable!("only reads are expected")
+        };
+        let volume = self.volume(cx, namespace)?;
+        if let Some(result) = cx.volumes.lend(volume, lba.0, blocks.0, &mut cx.lent) {
+            return self.answer_lent(cx, slot, data.length(), result);
+        }
+        self.round_bytes += data.length() as usize;
+        let buffer = cx.reactor.buffers().take(data.length() as usize);
+        let op = Op { fua, ..Op::read(lba.0, blocks.0, buffer, self.token(slot)) };
+        self.submit(cx, slot, volume, op);
         Ok(())
     }
 

@@ -181,6 +181,8 @@ pub(crate) struct Connection {
     expects_large: bool,
     /// Commands that wait for buffers, in order.
     waiting: VecDeque<SlotId>,
+    /// Reads put off for a moment, in order.
+    expected: VecDeque<SlotId>,
     held_bytes: usize,
     /// Transfers that the host was asked for and that are under way.
     pulls: usize,
@@ -239,6 +241,7 @@ impl Connection {
             large_pulls: 0,
             expects_large: false,
             waiting: VecDeque::new(),
+            expected: VecDeque::new(),
             held_bytes: 0,
             pulls: 0,
             last_data: Instant::now(),
@@ -358,6 +361,7 @@ impl Connection {
                 Ok(None) => break,
                 Err(fault) => {
                     tracing::warn!(peer = %self.peer, "closing the connection: {fault}");
+                    self.read_expected(cx, 0);
                     self.end.terminate(&fault, &mut Out(&mut self.outbox));
                     self.close_after_sending(cx);
                     break;
@@ -384,6 +388,7 @@ impl Connection {
                 }
             }
         }
+        self.read_expected(cx, 0);
         // Its digest is still to come.
         if let Some((slot, bytes)) = whole {
             self.land(cx, slot, 0, bytes);
@@ -570,6 +575,7 @@ impl Connection {
         cx.reactor.set_timer(self.task, None);
         cx.reactor.close(self.stream);
         self.waiting.clear();
+        self.expected.clear();
         let session = std::mem::replace(&mut self.session, Session::None);
         let closed = match session {
             Session::None => None,
@@ -641,6 +647,7 @@ impl Connection {
             }
             self.waiting.pop_front();
         }
+        self.read_expected(cx, 0);
     }
 
     /// Begins to bring the command's data here, into a buffer that is already admitted.
