@@ -239,8 +239,10 @@ impl Pace {
 
 impl Job<'_> {
     fn run(mut self) -> Result<JobOutcome, RunError> {
+        let mut collected = None;
         loop {
-            let now = Instant::now();
+            // Right after completions, the time is known.
+            let now = collected.unwrap_or_else(Instant::now);
             self.advance(now);
             if self.phase == Phase::Drain {
                 if self.slots.in_flight() == 0 {
@@ -259,7 +261,7 @@ impl Job<'_> {
             for &task in &self.ready {
                 self.queues.ready(task);
             }
-            self.collect();
+            collected = self.collect();
         }
         self.reactor.remove_task(self.task);
         match self.failed.take() {
@@ -335,11 +337,12 @@ impl Job<'_> {
         until.saturating_duration_since(now)
     }
 
-    fn collect(&mut self) {
+    /// Takes completions in, and says when, if there were any.
+    fn collect(&mut self) -> Option<Instant> {
         let mut done = std::mem::take(&mut self.done);
         self.queues.poll(&mut done);
-        if !done.is_empty() {
-            let now = Instant::now();
+        let now = (!done.is_empty()).then(Instant::now);
+        if let Some(now) = now {
             let before = self.completed;
             for completion in done.drain(..) {
                 self.complete(completion, now);
@@ -347,6 +350,7 @@ impl Job<'_> {
             self.shared.completed.fetch_add(self.completed - before, Ordering::Relaxed);
         }
         self.done = done;
+        now
     }
 
     fn complete(&mut self, completion: Completion, now: Instant) {

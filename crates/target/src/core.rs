@@ -10,6 +10,7 @@ use crate::shared::{Message, Route, Shared};
 use crate::volumes::Volumes;
 use farblock_block::Completion;
 use farblock_reactor::{Buffer, Event, Reactor, TaskId};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -22,8 +23,8 @@ pub(crate) struct Context {
     pub(crate) reactor: Reactor,
     pub(crate) shared: Arc<Shared>,
     pub(crate) volumes: Volumes,
-    /// When the tick began: one look at the clock for all that happens in it.
-    pub(crate) now: Instant,
+    /// When it was, if anything in this tick has asked.
+    now: Cell<Option<Instant>>,
     /// Bytes of buffers that commands of this core hold.
     pub(crate) held_bytes: usize,
     /// What a namespace lends to one command; empty in between.
@@ -37,6 +38,13 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// The time: one look at the clock for all that asks in a tick, and none if nothing does.
+    pub(crate) fn now(&self) -> Instant {
+        let now = self.now.get().unwrap_or_else(Instant::now);
+        self.now.set(Some(now));
+        now
+    }
+
     /// Has the connection's `finish_tick` called. `listed` is the connection's own mark.
     pub(crate) fn list(&mut self, key: ConnectionKey, listed: &mut bool) {
         if !std::mem::replace(listed, true) {
@@ -81,7 +89,7 @@ impl Core {
                 reactor,
                 shared,
                 volumes: Volumes::default(),
-                now: Instant::now(),
+                now: Cell::new(None),
                 held_bytes: 0,
                 lent: Vec::new(),
                 listed: Vec::new(),
@@ -121,7 +129,7 @@ impl Core {
         while !(self.stopping && self.by_task.is_empty()) {
             let timeout = more.then_some(Duration::ZERO);
             self.cx.reactor.poll(timeout, &mut ready)?;
-            self.cx.now = Instant::now();
+            self.cx.now.set(None);
             for task in ready.drain(..) {
                 if task == self.task {
                     self.control(&mut events);
@@ -218,7 +226,7 @@ impl Core {
             self.message(message);
         }
         if self.cx.index == 0 {
-            let next = shared.tick().map(|left| self.cx.now + left + Duration::from_millis(1));
+            let next = shared.tick().map(|left| self.cx.now() + left + Duration::from_millis(1));
             self.cx.reactor.set_timer(self.task, next);
         }
     }

@@ -197,7 +197,7 @@ impl Connection {
             AdminOutcome::Disconnect => {
                 self.disconnect = Some(slot);
                 self.state = State::Draining;
-                cx.reactor.set_timer(self.task, Some(cx.now + limits::DRAIN_TIMEOUT));
+                cx.reactor.set_timer(self.task, Some(cx.now() + limits::DRAIN_TIMEOUT));
             }
             AdminOutcome::Respond { status, result } => self.respond(slot, status, result),
             other => unreachable!("no answer to a fabrics command of an I/O queue: {other:?}"),

@@ -186,7 +186,7 @@ pub(crate) struct Connection {
     held_bytes: usize,
     /// Transfers that the host was asked for and that are under way.
     pulls: usize,
-    /// When data last came for a transfer that is under way, asked for or not.
+    /// When data last came for a transfer that is under way, asked for or not, while it is watched.
     last_data: Instant,
     /// The timer is set that looks at it.
     watches_data: bool,
@@ -519,7 +519,7 @@ impl Connection {
             }
             State::Open if self.pulls > 0 || self.end.is_in_data() => {
                 let deadline = self.last_data + limits::TRANSFER_TIMEOUT;
-                if cx.now >= deadline {
+                if cx.now() >= deadline {
                     tracing::warn!(peer = %self.peer, "data that were to come did not: closing");
                     self.close(cx);
                 } else {
@@ -538,7 +538,7 @@ impl Connection {
             State::Open => {
                 self.state = State::Draining;
                 self.answer_held_commands();
-                cx.reactor.set_timer(self.task, Some(cx.now + limits::DRAIN_TIMEOUT));
+                cx.reactor.set_timer(self.task, Some(cx.now() + limits::DRAIN_TIMEOUT));
                 cx.list(self.route.key, &mut self.listed);
             }
             State::Waiting => self.close(cx),
@@ -561,7 +561,7 @@ impl Connection {
     fn close_after_sending(&mut self, cx: &mut Context) {
         if matches!(self.state, State::Waiting | State::Open | State::Draining) {
             self.state = State::Closing;
-            cx.reactor.set_timer(self.task, Some(cx.now + limits::CONNECT_TIMEOUT));
+            cx.reactor.set_timer(self.task, Some(cx.now() + limits::CONNECT_TIMEOUT));
             cx.list(self.route.key, &mut self.listed);
         }
     }
@@ -658,11 +658,11 @@ impl Connection {
             self.pulls += 1;
             self.large_pulls += usize::from(is_large(pointer.length()));
             if self.pulls == 1 {
-                self.last_data = cx.now;
+                self.note_progress(cx);
                 self.watch_data(cx);
             }
         } else if self.pulls == 0 {
-            self.last_data = cx.now;
+            self.note_progress(cx);
         }
         Ok(())
     }
@@ -670,14 +670,22 @@ impl Connection {
     /// Sees to it that data which are to come do come.
     fn watch_data(&mut self, cx: &Context) {
         if self.state == State::Open && !std::mem::replace(&mut self.watches_data, true) {
-            cx.reactor.set_timer(self.task, Some(cx.now + limits::TRANSFER_TIMEOUT));
+            self.note_progress(cx);
+            cx.reactor.set_timer(self.task, Some(cx.now() + limits::TRANSFER_TIMEOUT));
         }
     }
 
     /// Data came. Those in capsules do not excuse those that the host was asked for.
     fn note_data(&mut self, cx: &Context, slot: SlotId) {
         if self.pulls == 0 || self.request(slot).sqe.dptr.is_transport() {
-            self.last_data = cx.now;
+            self.note_progress(cx);
+        }
+    }
+
+    /// For the timer, if it looks.
+    fn note_progress(&mut self, cx: &Context) {
+        if self.watches_data {
+            self.last_data = cx.now();
         }
     }
 
