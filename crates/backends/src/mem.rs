@@ -40,7 +40,7 @@ const GROUP_CHUNKS: usize = 1024;
 /// What is brought near of what a read will copy: the processor finds the rest itself.
 const PREFETCH_BYTES: usize = 256;
 /// The same of what is lent, which the kernel copies. More of it has the processor wait for the
-/// first lines before it can ask for the last: 16 requests at once are all that it has.
+/// first lines before it can ask for the last, and it finds the rest itself.
 const PREFETCH_LENT_BYTES: usize = 512;
 /// Reads of a chunk that was written while it was lent which are not lent it again.
 const READS_NOT_LENT: u8 = 64;

@@ -1,22 +1,26 @@
 //! A target against a host made of nothing but a socket and the protocol's host end: what it
 //! answers, what it refuses, and that one connection's misdeeds are nobody else's.
 
+mod rig;
+
 use farblock_backends::mem::Mem;
+use farblock_block::Command;
 use farblock_proto::controller::SubsystemConfig;
 use farblock_proto::ids::NamespaceId;
 use farblock_proto::tcp::host_end::{Event, HostEnd, Transfer};
 use farblock_proto::tcp::{Digests, SlotId};
 use farblock_reactor::EngineKind;
-use farblock_target::{Export, Subsystem, Target, TargetConfig};
+use farblock_target::{Export, Subsystem, Target, TargetConfig, limits};
 use farblock_wire::fabrics::{
     ConnectCommand, ConnectData, PropertyGetCommand, PropertySetCommand, PropertySize,
 };
 use farblock_wire::property::offset;
 use farblock_wire::{IntoBytes, SglDescriptor, Sqe, Status};
+use rig::gate::Gate;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const NQN: &str = "nqn.2026-11.org.farblock:test";
 const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555";
@@ -129,6 +133,27 @@ impl Queue {
             }
             assert!(self.receive(), "closed before the answer");
         }
+    }
+
+    /// Waits for the end of so many commands, all successful; gives how many bytes they brought.
+    fn completions(&mut self, count: usize) -> usize {
+        let (mut completed, mut brought) = (0, 0);
+        while completed < count {
+            assert!(self.receive(), "closed before the answers");
+            let pending = std::mem::take(&mut self.pending);
+            let mut input = &pending[..];
+            while let Some(event) = self.end.next(&mut input).expect("well formed") {
+                match event {
+                    Event::Data { bytes, .. } => brought += bytes.len(),
+                    Event::Completed { cqe, .. } => {
+                        assert_eq!(cqe.status(), Status::SUCCESS);
+                        completed += 1;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        brought
     }
 
     fn connect(&mut self, command: ConnectCommand, data: ConnectData) -> Answer {
@@ -501,4 +526,97 @@ fn a_write_that_never_comes_does_not_keep_the_target_from_stopping() {
     queue.stream.write_all(&out).expect("sent");
     assert!(queue.receive(), "an R2T");
     target.stop().expect("a clean stop");
+}
+
+/// A target of two disks of 16 MiB that keep all reads.
+fn gated_target(engine: EngineKind) -> (Target, [Arc<Gate>; 2]) {
+    let gates = [1, 2].map(|_| {
+        let disk = Arc::new(Mem::new(BLOCK as u32, 16 << 20).expect("a size"));
+        let gate = Gate::of(Command::Read, disk);
+        gate.keep(usize::MAX);
+        Arc::new(gate)
+    });
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    for (nsid, gate) in (1..).zip(&gates) {
+        let export = Export { namespace: gate.clone(), identity: format!("disk {nsid}") };
+        subsystem.exports.insert(NamespaceId(nsid), export);
+    }
+    let config = TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec!["127.0.0.1:0".parse().expect("an address")],
+        engine,
+        ..TargetConfig::default()
+    };
+    (Target::start(&config).expect("it starts"), gates)
+}
+
+/// The last byte of a write comes while the host takes no answers, and so many wait that nothing
+/// more of the connection is looked at. The write has to end all the same: nothing else comes.
+#[test]
+fn a_write_ends_although_its_host_takes_no_answers() {
+    /// More than the sockets between take.
+    const READS: u16 = 8;
+    const READ_BYTES: u32 = 1 << 20;
+    const WRITE_BYTES: u32 = 64 << 10;
+    for &engine in EngineKind::HERE {
+        let (target, gates) = gated_target(engine);
+        let address = target.addresses()[0];
+        let (_admin, controller) = admin(address, Digests::NONE);
+        let mut queue = io(address, Digests::NONE, controller, false);
+        let mut out = Vec::new();
+        for slot in 0..=READS {
+            let mut sqe = blocks(2, 0, READ_BYTES / 512, SglDescriptor::transport(READ_BYTES));
+            sqe.nsid = if slot < READS { 1 } else { 2 }.into();
+            queue.end.submit(SlotId(slot), &sqe, Transfer::FromController(READ_BYTES), &mut out);
+        }
+        let data = pattern(WRITE_BYTES as usize, 5);
+        let sqe = blocks(1, 64, WRITE_BYTES / 512, SglDescriptor::in_capsule(0, WRITE_BYTES));
+        queue.end.submit(SlotId(READS + 1), &sqe, Transfer::InCapsule(WRITE_BYTES), &mut out);
+        out.extend_from_slice(&data[..1000]);
+        queue.stream.write_all(&out).expect("sent");
+        let [first, second] = gates;
+        rig::until("all reads are there", || (first.kept(), second.kept()) == (READS.into(), 1));
+        std::thread::sleep(Duration::from_millis(100));
+
+        // These fill the sockets, and this one waits behind them.
+        first.open_up();
+        rig::until("the first are read", || first.kept() == 0);
+        second.open_up();
+        rig::until("and the last", || second.kept() == 0);
+        std::thread::sleep(Duration::from_millis(100));
+        queue.stream.write_all(&data[1000..]).expect("sent");
+        std::thread::sleep(Duration::from_millis(200));
+        let brought = queue.completions(usize::from(READS) + 2);
+        assert_eq!(brought, (usize::from(READS) + 1) * READ_BYTES as usize);
+        assert!(read(&mut queue, 64, WRITE_BYTES).data == data, "{engine}: another was written");
+    }
+}
+
+#[test]
+fn a_capsule_that_breaks_off_is_waited_for_only_so_long() {
+    // All at once: each takes as long as the target waits.
+    let begun: Vec<_> = EngineKind::HERE
+        .iter()
+        .map(|&engine| {
+            let target = target(engine, |_| {});
+            let address = target.addresses()[0];
+            let (admin, controller) = admin(address, Digests::NONE);
+            let mut queue = io(address, Digests::NONE, controller, false);
+            let mut out = Vec::new();
+            let sqe = blocks(1, 0, 128, SglDescriptor::in_capsule(0, 65536));
+            queue.end.submit(SlotId(0), &sqe, Transfer::InCapsule(65536), &mut out);
+            out.extend([0; 1000]);
+            queue.stream.write_all(&out).expect("sent");
+            let patience = limits::TRANSFER_TIMEOUT + Duration::from_secs(20);
+            queue.stream.set_read_timeout(Some(patience)).expect("a timeout");
+            (target, admin, queue, Instant::now())
+        })
+        .collect();
+    for (target, mut admin, mut queue, since) in begun {
+        assert!(queue.is_closed());
+        assert!(since.elapsed() > limits::TRANSFER_TIMEOUT / 2, "{:?}", since.elapsed());
+        wait_for_connections(&target, 1);
+        assert_eq!(admin.property(offset::CSTS) & 1, 1);
+    }
 }

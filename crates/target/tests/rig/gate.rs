@@ -1,4 +1,4 @@
-//! A backend that keeps the next writes until it is told to go on.
+//! A backend that keeps the next writes, or reads, until it is told to go on.
 
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, Waker};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 #[derive(Default)]
 struct State {
-    /// Writes to keep.
+    /// How many to keep.
     budget: AtomicUsize,
     kept: AtomicUsize,
     wakers: Mutex<Vec<Waker>>,
@@ -16,15 +16,21 @@ struct State {
 
 pub struct Gate {
     inner: Arc<dyn Namespace>,
+    command: Command,
     state: Arc<State>,
 }
 
 impl Gate {
+    /// Of writes.
     pub fn new(inner: Arc<dyn Namespace>) -> Gate {
-        Gate { inner, state: Arc::default() }
+        Gate::of(Command::Write, inner)
     }
 
-    /// The next `count` writes are kept.
+    pub fn of(command: Command, inner: Arc<dyn Namespace>) -> Gate {
+        Gate { inner, command, state: Arc::default() }
+    }
+
+    /// The next `count` are kept.
     pub fn keep(&self, count: usize) {
         self.state.budget.store(count, Ordering::SeqCst);
     }
@@ -56,12 +62,13 @@ impl Namespace for Gate {
         let inner = self.inner.open(reactor, parent)?;
         let seen = self.state.generation.load(Ordering::SeqCst);
         let state = Arc::clone(&self.state);
-        Ok(Box::new(GateQueue { inner, state, kept: Vec::new(), seen }))
+        Ok(Box::new(GateQueue { inner, command: self.command, state, kept: Vec::new(), seen }))
     }
 }
 
 struct GateQueue {
     inner: Box<dyn Queue>,
+    command: Command,
     state: Arc<State>,
     kept: Vec<Op>,
     seen: usize,
@@ -69,7 +76,7 @@ struct GateQueue {
 
 impl Queue for GateQueue {
     fn submit(&mut self, op: Op) {
-        let keep = op.command == Command::Write
+        let keep = op.command == self.command
             && self
                 .state
                 .budget

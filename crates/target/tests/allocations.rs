@@ -1,0 +1,114 @@
+//! Nothing is allocated per I/O, from the host's queue to the disk and back, once all has warmed
+//! up: counted on every thread.
+
+mod rig;
+
+use farblock_backends::mem::Mem;
+use farblock_block::conformance::Driver;
+use farblock_block::{Namespace, Op};
+use farblock_host::Disk;
+use farblock_reactor::{Buffer, EngineKind};
+use rig::{BLOCK, any, engines, options, serve_as, url};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Counts what all threads allocate.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call goes to the system's allocator as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `realloc`.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const DEPTH: u64 = 16;
+const TOTAL: u64 = 300;
+/// Lists grow as long as the timing brings something new, and other threads have things to do now
+/// and then. An allocation per I/O, or per anything regular, shows every time.
+const ROUNDS: usize = 30;
+
+/// Keeps `DEPTH` operations in flight until `TOTAL` are done; what was allocated meanwhile.
+fn pipeline(driver: &mut Driver, make: &dyn Fn(Buffer, u64) -> Op, bytes: usize) -> u64 {
+    let mut done = Vec::with_capacity(2 * DEPTH as usize);
+    let mut free: Vec<Buffer> = (0..DEPTH).map(|_| Buffer::new(bytes)).collect();
+    let before = ALLOCATIONS.load(Ordering::SeqCst);
+    let (mut submitted, mut completed) = (0, 0);
+    while completed < TOTAL {
+        while submitted < TOTAL
+            && let Some(buffer) = free.pop()
+        {
+            driver.queue(0).submit(make(buffer, submitted));
+            submitted += 1;
+        }
+        driver.queue(0).poll(&mut done);
+        for done in done.drain(..) {
+            assert_eq!(done.result, Ok(()));
+            free.extend(done.buffer);
+            completed += 1;
+        }
+        if completed < TOTAL && (free.is_empty() || submitted == TOTAL) {
+            driver.turn(Duration::from_secs(10));
+        }
+    }
+    ALLOCATIONS.load(Ordering::SeqCst) - before
+}
+
+fn settle(engine: EngineKind, digests: bool) {
+    let disk = Arc::new(Mem::new(BLOCK as u32, 64 << 20).expect("a size"));
+    let target = serve_as(disk, "disk", &[any()], engine);
+    let mut options = options(engine);
+    options.connection.header_digest = digests;
+    options.connection.data_digest = digests;
+    let disk = Disk::connect(&[url(target.addresses()[0])], &options).expect("connected");
+    let disk: Arc<dyn Namespace> = Arc::new(disk);
+    let mut driver = Driver::with(&disk, engine);
+    // Copied; whole in a receive; in the capsule and received straight; asked for; several chunks.
+    for blocks in [1u32, 8, 32, 128, 256, 2048] {
+        let bytes = blocks as usize * BLOCK;
+        let settles = |driver: &mut Driver, make: &dyn Fn(Buffer, u64) -> Op| {
+            (0..ROUNDS).any(|_| pipeline(driver, make, bytes) == 0)
+        };
+        let write = |buffer, at: u64| Op::write(at * 7 % 100, blocks, buffer, at);
+        let read = |buffer, at: u64| Op::read(at * 7 % 100, blocks, buffer, at);
+        let what = format!("{engine}, digests {digests}, {blocks} blocks");
+        assert!(settles(&mut driver, &write), "{what}: writes go on allocating");
+        assert!(settles(&mut driver, &read), "{what}: reads go on allocating");
+    }
+}
+
+/// One test for all, since another's would be counted as well.
+#[test]
+fn a_target_and_its_host_allocate_nothing_per_io() {
+    for engine in engines() {
+        for digests in [false, true] {
+            settle(engine, digests);
+        }
+    }
+}
