@@ -48,20 +48,23 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const DEPTH: u64 = 16;
-const TOTAL: u64 = 300;
-/// Lists grow as long as the timing brings something new, and other threads have things to do now
-/// and then. An allocation per I/O, or per anything regular, shows every time.
-const ROUNDS: usize = 30;
+const DEPTH: u64 = 8;
+/// Bytes of a round, and how many I/Os that is at most: some milliseconds.
+const ROUND_BYTES: usize = 8 << 20;
+const MOST: usize = 300;
+/// Lists grow as long as the timing brings something new, and other threads have things to do every
+/// second or so. An allocation per I/O, or per anything regular, shows every time.
+const ROUNDS: usize = 50;
 
-/// Keeps `DEPTH` operations in flight until `TOTAL` are done; what was allocated meanwhile.
+/// Keeps `DEPTH` operations in flight for a round; what was allocated meanwhile.
 fn pipeline(driver: &mut Driver, make: &dyn Fn(Buffer, u64) -> Op, bytes: usize) -> u64 {
+    let total = MOST.min(ROUND_BYTES / bytes) as u64;
     let mut done = Vec::with_capacity(2 * DEPTH as usize);
     let mut free: Vec<Buffer> = (0..DEPTH).map(|_| Buffer::new(bytes)).collect();
     let before = ALLOCATIONS.load(Ordering::SeqCst);
     let (mut submitted, mut completed) = (0, 0);
-    while completed < TOTAL {
-        while submitted < TOTAL
+    while completed < total {
+        while submitted < total
             && let Some(buffer) = free.pop()
         {
             driver.queue(0).submit(make(buffer, submitted));
@@ -73,7 +76,7 @@ fn pipeline(driver: &mut Driver, make: &dyn Fn(Buffer, u64) -> Op, bytes: usize)
             free.extend(done.buffer);
             completed += 1;
         }
-        if completed < TOTAL && (free.is_empty() || submitted == TOTAL) {
+        if completed < total && (free.is_empty() || submitted == total) {
             driver.turn(Duration::from_secs(10));
         }
     }
