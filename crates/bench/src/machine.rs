@@ -1,5 +1,7 @@
 //! What a report says about the machine and the moment.
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -59,10 +61,18 @@ pub fn cores() -> u32 {
     u32::try_from(cores).unwrap_or(u32::MAX)
 }
 
-/// The command line of this process, quoted where a shell would need it.
+/// The command line of this process, quoted where a shell would need it: the program by its name,
+/// wherever it lies on this machine.
 pub fn command_line() -> String {
-    let words = std::env::args_os().map(|word| quote(&word.to_string_lossy()));
-    words.collect::<Vec<_>>().join(" ")
+    joined(std::env::args_os())
+}
+
+fn joined(words: impl Iterator<Item = OsString>) -> String {
+    let word = |(at, word): (usize, OsString)| {
+        let name = Path::new(&word).file_name().filter(|_| at == 0);
+        quote(&name.unwrap_or(&word).to_string_lossy())
+    };
+    words.enumerate().map(word).collect::<Vec<_>>().join(" ")
 }
 
 /// The time as `2026-11-21T05:06:13Z`.
@@ -133,6 +143,13 @@ mod tests {
         assert_eq!(quote("my disk"), "'my disk'");
         assert_eq!(quote("it's"), r"'it'\''s'");
         assert_eq!(quote(""), "''");
+    }
+
+    #[test]
+    fn a_command_line_says_nothing_of_the_machine() {
+        let words = ["/home/me/bin/farblock", "bench", "/dev/my disk"];
+        let line = joined(words.into_iter().map(OsString::from));
+        assert_eq!(line, "farblock bench '/dev/my disk'");
     }
 
     #[test]
