@@ -177,9 +177,7 @@ impl Queue for MemQueue {
     }
 
     fn expect_read(&mut self, lba: u64) {
-        // Out of range: found out when it is read.
-        let Some(offset) = lba.checked_mul(u64::from(self.geometry.block_size)) else { return };
-        if let Some(chunk) = self.store.chunk_of(offset) {
+        if let Some((chunk, _)) = self.store.find(self.geometry.block_size, lba) {
             prefetch(std::ptr::from_ref(chunk).cast(), size_of::<Chunk>());
         }
     }
@@ -334,9 +332,12 @@ impl Store {
         Some(&group[chunk % GROUP_CHUNKS])
     }
 
-    /// The chunk that has the byte at `offset`.
-    fn chunk_of(&self, offset: u64) -> Option<&Chunk> {
-        self.chunk((offset / CHUNK_BYTES as u64) as usize)
+    /// The chunk that has a block, and where in it. Nothing of one out of range: whoever reads it
+    /// finds that out.
+    fn find(&self, block_size: u32, lba: u64) -> Option<(&Chunk, usize)> {
+        let offset = lba.checked_mul(u64::from(block_size))?;
+        let size = CHUNK_BYTES as u64;
+        self.chunk((offset / size) as usize).map(|chunk| (chunk, (offset % size) as usize))
     }
 
     fn chunk_to_write(&self, chunk: usize) -> &Chunk {
@@ -347,11 +348,8 @@ impl Store {
 
     /// Has what a read will copy first brought near.
     fn prefetch(&self, block_size: u32, op: &Op) {
-        // Out of range: found out when it is carried out.
-        let Some(offset) = op.lba.checked_mul(u64::from(block_size)) else { return };
-        let start = (offset % CHUNK_BYTES as u64) as usize;
         if op.command == Command::Read
-            && let Some(chunk) = self.chunk_of(offset)
+            && let Some((chunk, start)) = self.find(block_size, op.lba)
         {
             let address = chunk.address.load(Ordering::Relaxed);
             prefetch(address.wrapping_add(start), PREFETCH_BYTES);

@@ -53,39 +53,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const DEPTH: u64 = 16;
-
-/// Keeps `DEPTH` operations in flight until `total` are done; what was allocated meanwhile by
-/// anything but this function itself.
-fn pipeline(
-    driver: &mut Driver,
-    make: impl Fn(Buffer, u64) -> Op,
-    bytes: usize,
-    total: u64,
-) -> u64 {
-    let mut done = Vec::with_capacity(2 * DEPTH as usize);
-    let mut free: Vec<Buffer> = (0..DEPTH).map(|_| Buffer::new(bytes)).collect();
-    let before = ALLOCATIONS.get();
-    let (mut submitted, mut completed) = (0, 0);
-    while completed < total {
-        while submitted < total
-            && let Some(buffer) = free.pop()
-        {
-            driver.queue(0).submit(make(buffer, submitted));
-            submitted += 1;
-        }
-        driver.queue(0).poll(&mut done);
-        for done in done.drain(..) {
-            assert_eq!(done.result, Ok(()));
-            free.extend(done.buffer);
-            completed += 1;
-        }
-        if completed < total && (free.is_empty() || submitted == total) {
-            driver.turn(std::time::Duration::from_secs(10));
-        }
-    }
-    ALLOCATIONS.get() - before
-}
+const DEPTH: usize = 16;
+const TOTAL: u64 = 300;
 
 /// Operations of every size, until none allocates.
 fn settle(namespace: &Arc<dyn Namespace>, engine: EngineKind) {
@@ -97,7 +66,7 @@ fn settle(namespace: &Arc<dyn Namespace>, engine: EngineKind) {
         let write = |buffer, at| Op::write(at % 100, blocks, buffer, at);
         let mut settles = |make: &dyn Fn(Buffer, u64) -> Op| {
             // Lists grow as long as the timing brings something new, and then no more.
-            (0..20).any(|_| pipeline(&mut driver, make, bytes, 300) == 0)
+            (0..20).any(|_| driver.keep_busy(make, DEPTH, bytes, TOTAL, &|| ALLOCATIONS.get()) == 0)
         };
         assert!(settles(&read), "{engine}, {blocks} blocks: reads go on allocating");
         assert!(settles(&write), "{engine}, {blocks} blocks: writes go on allocating");

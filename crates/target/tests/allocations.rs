@@ -12,9 +12,8 @@ use rig::{BLOCK, any, engines, options, serve_as, url};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-/// Counts what all threads allocate.
+/// Counts what all threads allocate: zeroed and grown memory is `alloc`'s as well.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -27,18 +26,6 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
 
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `realloc`.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         // SAFETY: the caller keeps the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
@@ -48,40 +35,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const DEPTH: u64 = 8;
+const DEPTH: usize = 8;
 /// Bytes of a round, and how many I/Os that is at most: some milliseconds.
 const ROUND_BYTES: usize = 8 << 20;
 const MOST: usize = 300;
 /// Lists grow as long as the timing brings something new, and other threads have things to do every
 /// second or so. An allocation per I/O, or per anything regular, shows every time.
 const ROUNDS: usize = 50;
-
-/// Keeps `DEPTH` operations in flight for a round; what was allocated meanwhile.
-fn pipeline(driver: &mut Driver, make: &dyn Fn(Buffer, u64) -> Op, bytes: usize) -> u64 {
-    let total = MOST.min(ROUND_BYTES / bytes) as u64;
-    let mut done = Vec::with_capacity(2 * DEPTH as usize);
-    let mut free: Vec<Buffer> = (0..DEPTH).map(|_| Buffer::new(bytes)).collect();
-    let before = ALLOCATIONS.load(Ordering::SeqCst);
-    let (mut submitted, mut completed) = (0, 0);
-    while completed < total {
-        while submitted < total
-            && let Some(buffer) = free.pop()
-        {
-            driver.queue(0).submit(make(buffer, submitted));
-            submitted += 1;
-        }
-        driver.queue(0).poll(&mut done);
-        for done in done.drain(..) {
-            assert_eq!(done.result, Ok(()));
-            free.extend(done.buffer);
-            completed += 1;
-        }
-        if completed < total && (free.is_empty() || submitted == total) {
-            driver.turn(Duration::from_secs(10));
-        }
-    }
-    ALLOCATIONS.load(Ordering::SeqCst) - before
-}
 
 fn settle(engine: EngineKind, digests: bool) {
     let disk = Arc::new(Mem::new(BLOCK as u32, 64 << 20).expect("a size"));
@@ -95,8 +55,10 @@ fn settle(engine: EngineKind, digests: bool) {
     // Copied; whole in a receive; in the capsule and received straight; asked for; several chunks.
     for blocks in [1u32, 8, 32, 128, 256, 2048] {
         let bytes = blocks as usize * BLOCK;
+        let total = MOST.min(ROUND_BYTES / bytes) as u64;
         let settles = |driver: &mut Driver, make: &dyn Fn(Buffer, u64) -> Op| {
-            (0..ROUNDS).any(|_| pipeline(driver, make, bytes) == 0)
+            let count = || ALLOCATIONS.load(Ordering::SeqCst);
+            (0..ROUNDS).any(|_| driver.keep_busy(make, DEPTH, bytes, total, &count) == 0)
         };
         let write = |buffer, at: u64| Op::write(at * 7 % 100, blocks, buffer, at);
         let read = |buffer, at: u64| Op::read(at * 7 % 100, blocks, buffer, at);

@@ -4,7 +4,7 @@
 mod rig;
 
 use farblock_backends::mem::Mem;
-use farblock_block::Command;
+use farblock_block::{Command, Namespace};
 use farblock_proto::controller::SubsystemConfig;
 use farblock_proto::ids::NamespaceId;
 use farblock_proto::tcp::host_end::{Event, HostEnd, Transfer};
@@ -28,12 +28,23 @@ const BLOCK: usize = 512;
 const BLOCKS: u64 = 2048;
 
 fn target(engine: EngineKind, change: impl FnOnce(&mut SubsystemConfig)) -> Target {
+    let disk = Arc::new(Mem::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("a size"));
+    target_of(engine, [disk as Arc<dyn Namespace>], change)
+}
+
+/// A target of these disks, from namespace 1 on.
+fn target_of(
+    engine: EngineKind,
+    disks: impl IntoIterator<Item = Arc<dyn Namespace>>,
+    change: impl FnOnce(&mut SubsystemConfig),
+) -> Target {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;
     change(&mut subsystem.config);
-    let namespace = Arc::new(Mem::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("a size"));
-    let export = Export { namespace, identity: "mem".to_owned() };
-    subsystem.exports.insert(NamespaceId(1), export);
+    for (nsid, namespace) in (1..).zip(disks) {
+        let export = Export { namespace, identity: format!("disk {nsid}") };
+        subsystem.exports.insert(NamespaceId(nsid), export);
+    }
     let config = TargetConfig {
         subsystems: vec![subsystem],
         listeners: vec!["127.0.0.1:0".parse().expect("an address")],
@@ -536,19 +547,8 @@ fn gated_target(engine: EngineKind) -> (Target, [Arc<Gate>; 2]) {
         gate.keep(usize::MAX);
         Arc::new(gate)
     });
-    let mut subsystem = Subsystem::new(NQN);
-    subsystem.config.allow_any_host = true;
-    for (nsid, gate) in (1..).zip(&gates) {
-        let export = Export { namespace: gate.clone(), identity: format!("disk {nsid}") };
-        subsystem.exports.insert(NamespaceId(nsid), export);
-    }
-    let config = TargetConfig {
-        subsystems: vec![subsystem],
-        listeners: vec!["127.0.0.1:0".parse().expect("an address")],
-        engine,
-        ..TargetConfig::default()
-    };
-    (Target::start(&config).expect("it starts"), gates)
+    let disks = gates.clone().map(|gate| gate as Arc<dyn Namespace>);
+    (target_of(engine, disks, |_| {}), gates)
 }
 
 /// The last byte of a write comes while the host takes no answers, and so many wait that nothing
@@ -566,12 +566,14 @@ fn a_write_ends_although_its_host_takes_no_answers() {
         let mut queue = io(address, Digests::NONE, controller, false);
         let mut out = Vec::new();
         for slot in 0..=READS {
-            let mut sqe = blocks(2, 0, READ_BYTES / 512, SglDescriptor::transport(READ_BYTES));
+            let mut sqe =
+                blocks(2, 0, READ_BYTES / BLOCK as u32, SglDescriptor::transport(READ_BYTES));
             sqe.nsid = if slot < READS { 1 } else { 2 }.into();
             queue.end.submit(SlotId(slot), &sqe, Transfer::FromController(READ_BYTES), &mut out);
         }
         let data = pattern(WRITE_BYTES as usize, 5);
-        let sqe = blocks(1, 64, WRITE_BYTES / 512, SglDescriptor::in_capsule(0, WRITE_BYTES));
+        let sqe =
+            blocks(1, 64, WRITE_BYTES / BLOCK as u32, SglDescriptor::in_capsule(0, WRITE_BYTES));
         queue.end.submit(SlotId(READS + 1), &sqe, Transfer::InCapsule(WRITE_BYTES), &mut out);
         out.extend_from_slice(&data[..1000]);
         queue.stream.write_all(&out).expect("sent");

@@ -154,6 +154,41 @@ impl Driver {
         }
     }
 
+    /// Keeps `depth` operations with buffers of `bytes` in flight on queue 0 until `total` are
+    /// done; none may fail. Says by how much `count` has grown meanwhile: what is allocated here
+    /// is allocated before it is asked.
+    pub fn keep_busy(
+        &mut self,
+        make: &dyn Fn(Buffer, u64) -> Op,
+        depth: usize,
+        bytes: usize,
+        total: u64,
+        count: &dyn Fn() -> u64,
+    ) -> u64 {
+        let mut done = Vec::with_capacity(2 * depth);
+        let mut free: Vec<Buffer> = (0..depth).map(|_| Buffer::new(bytes)).collect();
+        let before = count();
+        let (mut submitted, mut completed) = (0, 0);
+        while completed < total {
+            while submitted < total
+                && let Some(buffer) = free.pop()
+            {
+                self.queue(0).submit(make(buffer, submitted));
+                submitted += 1;
+            }
+            self.queue(0).poll(&mut done);
+            for done in done.drain(..) {
+                assert_eq!(done.result, Ok(()));
+                free.extend(done.buffer);
+                completed += 1;
+            }
+            if completed < total && (free.is_empty() || submitted == total) {
+                self.turn(Duration::from_secs(10));
+            }
+        }
+        count() - before
+    }
+
     /// One turn of the event loop. It waits for readiness alone, so that a queue which forgets to
     /// make its parent ready is found out.
     pub fn turn(&mut self, timeout: Duration) {

@@ -107,7 +107,7 @@ impl Connection {
             IoCommand::Read { namespace, lba, .. } => {
                 let volume = self.volume(cx, namespace)?;
                 cx.volumes.expect_read(volume, lba.0);
-                self.expected.push_back(slot);
+                self.expected.push_back((slot, volume));
                 self.read_expected(cx, limits::READS_AHEAD);
             }
             IoCommand::Compare { namespace, lba, blocks, data, .. } => {
@@ -143,21 +143,19 @@ impl Connection {
     /// Carries out the reads that were put off the longest, until `left` are.
     pub(super) fn read_expected(&mut self, cx: &mut Context, left: usize) {
         while self.expected.len() > left
-            && let Some(slot) = self.expected.pop_front()
+            && let Some((slot, volume)) = self.expected.pop_front()
         {
-            if let Err(status) = self.read(cx, slot) {
+            if let Err(status) = self.read(cx, slot, volume) {
                 self.respond_and_release(cx, slot, status, 0);
             }
         }
     }
 
-    fn read(&mut self, cx: &mut Context, slot: SlotId) -> Result<(), Status> {
-        let Work::Io(IoCommand::Read { namespace, lba, blocks, fua, data }) =
-            self.request(slot).work
+    fn read(&mut self, cx: &mut Context, slot: SlotId, volume: VolumeId) -> Result<(), Status> {
+        let Work::Io(IoCommand::Read { lba, blocks, fua, data, .. }) = self.request(slot).work
         else {
             unreachable!("only reads are expected")
         };
-        let volume = self.volume(cx, namespace)?;
         if let Some(result) = cx.volumes.lend(volume, lba.0, blocks.0, &mut cx.lent) {
             return self.answer_lent(cx, slot, data.length(), result);
         }

@@ -182,7 +182,7 @@ pub(crate) struct Connection {
     /// Commands that wait for buffers, in order.
     waiting: VecDeque<SlotId>,
     /// Reads put off for a moment, in order.
-    expected: VecDeque<SlotId>,
+    expected: VecDeque<(SlotId, VolumeId)>,
     held_bytes: usize,
     /// Transfers that the host was asked for and that are under way.
     pulls: usize,
