@@ -4,7 +4,7 @@
 CARGO ?= cargo
 BINARY = target/release/farblock
 
-.PHONY: demo test packages build lint unit fuzz-replay interop test-windows bench-peers bench-fio bench-attach engines library install header dist
+.PHONY: demo test packages build lint unit sanitize fuzz-replay interop test-windows bench-peers bench-fio bench-attach engines library install header dist
 
 PREFIX ?= /usr/local
 
@@ -13,7 +13,7 @@ demo: build
 	$(BINARY) bench
 
 ## Everything: installs what the tests need, then lints, tests, and meets the real peers.
-test: packages lint unit engines interop test-windows
+test: packages lint unit sanitize engines interop test-windows
 	@echo "make test: all passed"
 
 ## Debian packages that the tests need (the guest's own are got by interop/linux/setup.sh).
@@ -33,6 +33,11 @@ lint:
 unit:
 	FARBLOCK_NEED_URING=1 $(CARGO) test --locked --workspace --all-features --no-fail-fast
 	$(CARGO) bench --locked -p farblock-proto --benches -- --test
+
+## Memory, loops and storage under AddressSanitizer, whose run-time Rust's toolchain has: what is freed
+## and used, beyond its end, or never freed.
+sanitize:
+	contrib/sanitize.sh $(CARGO)
 
 ## libfarblock, for C and what can call C.
 library:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # install.sh RELEASE PREFIX: installs libfarblock from the folder RELEASE (target/release) below PREFIX:
-# lib/libfarblock.so and .a, include/farblock.h, lib/pkgconfig/farblock.pc. DESTDIR goes before PREFIX.
+# lib/libfarblock.so and .a, include/farblock.h, lib/pkgconfig/farblock.pc and farblock-static.pc. DESTDIR goes before PREFIX.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# = 2 ] || { echo "usage: install.sh RELEASE PREFIX" >&2; exit 2; }
@@ -18,3 +18,6 @@ install -D -m 644 "$release/libfarblock.a" "$root/lib/libfarblock.a"
 install -D -m 644 "$here/include/farblock.h" "$root/include/farblock.h"
 mkdir -p "$root/lib/pkgconfig"
 sed -e "s#@PREFIX@#$prefix#" -e "s#@VERSION@#$version#" "$here/farblock.pc.in" >"$root/lib/pkgconfig/farblock.pc"
+# pkg-config's own --static adds what the archive needs, but the linker still takes the shared library.
+sed -e "s#-L.*-lfarblock#\${libdir}/libfarblock.a -lpthread -ldl -lm#" -e '/^Libs.private/d' \
+    "$root/lib/pkgconfig/farblock.pc" >"$root/lib/pkgconfig/farblock-static.pc"

@@ -118,9 +118,8 @@ serve_file disk-c
 survives "the example survives a target that is killed" disk-c env "LD_LIBRARY_PATH=$work/prefix/lib" "$work/disk" \
     "nvme+tcp://$address/$nqn" 6
 grep -q 'live, connected again [12] times' "$work/output" || { cat "$work/output" >&2; echo "FAIL and was cut off" >&2; exit 1; }
-read -ra flags < <(pkg-config --static --cflags --libs farblock)
-quietly "it links statically" gcc "${warnings[@]}" "$here/examples/disk.c" -o "$work/disk-static" \
-    -Wl,-Bstatic "${flags[@]/-lpthread/-Wl,-Bdynamic}" -lpthread
+read -ra flags < <(pkg-config --cflags --libs farblock-static)
+quietly "it links statically" gcc "${warnings[@]}" "$here/examples/disk.c" -o "$work/disk-static" "${flags[@]}"
 quietly "and runs without the library" "$work/disk-static" "$url"
 quietly "the header is one of C++, too" g++ -std=c++17 "${warnings[@]:1}" -fsyntax-only -x c++ "$here/include/farblock.h"
 if "$work/disk-static" "$read_only" >"$work/output" 2>&1 || ! grep -q 'read-only' "$work/output"; then

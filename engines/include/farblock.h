@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Made by cbindgen from crates/capi: change it there, then `make header`. */
+/* Made by cbindgen from crates/tools/capi: change it there, then `make header`. */
 
 #ifndef FARBLOCK_H
 #define FARBLOCK_H
@@ -204,6 +204,9 @@ typedef uint32_t fb_path_state;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// What a machine said that it shares.
+typedef struct fb_discovery fb_discovery;
+
 // A connected namespace, over one path or several. Any thread may use it, several at a time. It
 // outlives its connections: what was lost is connected again, and operations wait meanwhile.
 typedef struct fb_disk fb_disk;
@@ -248,11 +251,37 @@ typedef struct fb_options {
   // `keep_alive_ms` (600 with several paths, else not).
   uint32_t path_timeout_ms;
   // How long to wait before writes are sent anew that were lost with a controller which no other
-  // can end, as those of the Linux kernel and SPDK (0).
+  // can end, as those of the Linux kernel and SPDK (0: two or three times `keep_alive_ms` and
+  // what the controller asks for, after which it must have ended itself by NVMe Base 2.1). With
+  // less, a command that is stuck in such a target for longer can undo what was written after
+  // it; 1 is as good as none. Reads never wait.
   uint32_t quiesce_ms;
   // An `fb_policy`.
   uint32_t policy;
+  // How long `fb_connect` goes on trying when the target is not there (0: one attempt tells; or
+  // FB_FOREVER).
+  uint32_t connect_wait_ms;
 } fb_options;
+
+// Something that a machine shares. Set `size` to `sizeof(fb_entry)` before the call.
+typedef struct fb_entry {
+  // `sizeof(fb_entry)`, by which the library knows your version of it.
+  size_t size;
+  // For fb_connect, without a namespace; null if it cannot be connected to. This and the
+  // other texts are valid until fb_discovery_free. They are what the other side says, of any
+  // characters but in this one, which is printable ASCII.
+  const char *url;
+  // The subsystem's NQN.
+  const char *nqn;
+  // Its address (TRADDR).
+  const char *address;
+  // Its port (TRSVCID).
+  const char *service;
+  // What it is (SUBTYPE: 1 another discovery service, 2 a subsystem, 3 this service).
+  uint32_t kind;
+  // How it is reached (TRTYPE: 1 RDMA, 2 Fibre Channel, 3 TCP).
+  uint32_t transport;
+} fb_entry;
 
 // What a disk is. Set `size` to `sizeof(fb_info)` before the call.
 typedef struct fb_info {
@@ -341,6 +370,29 @@ typedef struct fb_completion {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Asks a discovery service what there is: `host`, or `host:port`. Without a port, 8009 is tried
+// and then 4420. `options` may be null; what they say about paths means nothing here.
+//
+// # Safety
+// The pointers are null or valid: a text, options, and a place for the result.
+fb_status fb_discover(const char *address,
+                      const struct fb_options *options,
+                      struct fb_discovery **discovery);
+
+// One of the entries: `index` counts from 0. FB_STATUS_RANGE if there are no more.
+//
+// # Safety
+// The pointers are null or valid: a discovery, and a place of as many bytes as its `size` says.
+fb_status fb_discovery_entry(const struct fb_discovery *discovery,
+                             uint32_t index,
+                             struct fb_entry *entry);
+
+// Lets go of what was found; null is none.
+//
+// # Safety
+// The pointer is null, or a discovery that nobody uses any more.
+void fb_discovery_free(struct fb_discovery *discovery);
 
 // Connects to what a URL names: `nvme+tcp://host:4420/nqn...?ns=1`. Several URLs, with blanks
 // between them, are several paths to one namespace. It may be left out if there is only one.
@@ -431,9 +483,13 @@ fb_status fb_queue_open(const struct fb_disk *disk, struct fb_queue **queue);
 // The pointers are null or valid: a queue, a disk, and a place for the number.
 fb_status fb_queue_add(struct fb_queue *queue, const struct fb_disk *disk, uint32_t *index);
 
-// Closes a queue; null is none. Operations in flight are given up, and what they did is not known;
-// their memory is the caller's again when this returns. It has to be the thread that opened it.
-// In a forked process it does nothing.
+// Closes a queue; null is none. Of the operations in flight those that were not begun are given
+// up, and the others waited for, so that no write of the queue is done after this returns and
+// undoes a later one. How they ended is not told. If they do not end within 30 seconds, because
+// the target is away, this returns FB_STATUS_LOST: a write may then still be done, once. The queue
+// is closed in any case, and the memory is the caller's again; should the kernel not give it back,
+// the process is ended (SIGABRT). It has to be the thread that opened it. In a forked process it
+// does nothing.
 //
 // # Safety
 // The pointer is null, or a queue that is not used any more.

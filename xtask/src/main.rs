@@ -1,7 +1,8 @@
-//! What developers of farblock run besides its tests: `cargo run --release -p xtask -- COMMAND`.
+//! What developers of farblock run besides its tests: `cargo run --release -p xtask -- COMMAND`, or
+//! `cargo xtask COMMAND` where nothing is measured.
 //!
-//! `bench-peers` is the measuring stand; the other commands are the parts of it that need a process
-//! of their own. Linux only, as the peers are.
+//! `bench-peers` is the measuring stand, and `sim` the simulation; the other commands are the parts
+//! of the stand that need a process of their own. Linux only, as the peers are.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +12,8 @@ mod bench_peers;
 mod floor;
 #[cfg(target_os = "linux")]
 mod hold;
+#[cfg(target_os = "linux")]
+mod sim;
 
 use std::process::ExitCode;
 
@@ -33,6 +36,8 @@ fn main() -> ExitCode {
         FloorServe(floor::ServeOptions),
         FloorDrive(floor::DriveOptions),
         Hold(hold::HoldOptions),
+        /// Run the simulation of the whole product over new seeds
+        Sim(sim::Options),
     }
 
     let result = match Command::parse() {
@@ -42,6 +47,7 @@ fn main() -> ExitCode {
         Command::FloorServe(options) => floor::serve(&options),
         Command::FloorDrive(options) => floor::drive(&options),
         Command::Hold(options) => hold::hold(&options),
+        Command::Sim(options) => sim::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

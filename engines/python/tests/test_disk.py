@@ -12,6 +12,25 @@ URL = os.environ["FARBLOCK_URL"]
 READ_ONLY_URL = os.environ["FARBLOCK_READ_ONLY_URL"]
 
 
+class DiscoverTest(unittest.TestCase):
+    def test_finds_what_is_shared(self):
+        address = URL.split("/")[2]
+        (found,) = [entry for entry in farblock.discover(address) if entry.kind == "subsystem"]
+        self.assertEqual(found.url, URL.split("?")[0])
+        self.assertEqual(f"{found.address}:{found.service}", address)
+        self.assertTrue(found.url.endswith(found.nqn))
+
+    def test_says_why_not(self):
+        with self.assertRaises(farblock.Error) as caught:
+            farblock.discover("127.0.0.1:1")
+        self.assertIn("cannot connect", str(caught.exception))
+        with self.assertRaises(ValueError):
+            farblock.discover("no address")
+
+    def test_has_a_version(self):
+        self.assertRegex(farblock.__version__, r"^\d+\.\d+\.\d+")
+
+
 class DiskTest(unittest.TestCase):
     def setUp(self):
         self.disk = farblock.connect(URL)

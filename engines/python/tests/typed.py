@@ -6,6 +6,12 @@ from typing import List, Optional
 import farblock
 
 
+def find(address: str) -> List[str]:
+    print(farblock.__version__)
+    entries = farblock.discover(address, connect_timeout=1)
+    return [entry.url for entry in entries if entry.url is not None]
+
+
 def use(urls: List[str]) -> int:
     with farblock.connect(
         urls,

@@ -12,12 +12,18 @@ one disk. `Disk.state` and `Disk.paths` say how they are.
 """
 
 import threading
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple, Optional
 
 import cffi
 
-__all__ = ["Disk", "Error", "PathStatus", "connect"]
+__all__ = ["Disk", "Entry", "Error", "PathStatus", "connect", "discover"]
+
+try:
+    __version__ = metadata.version("farblock")
+except metadata.PackageNotFoundError:  # used from the tree
+    __version__ = "unknown"
 
 _FOLDER = Path(__file__).parent
 
@@ -114,6 +120,48 @@ class PathStatus(NamedTuple):
     error: Optional[str]
 
 
+class Entry(NamedTuple):
+    """Something that a machine shares, as it says."""
+
+    #: For `connect`; None if it cannot be connected to.
+    url: Optional[str]
+    nqn: str
+    address: str
+    service: str
+    #: "subsystem", "referral", "discovery" or "unknown".
+    kind: str
+
+
+_ENTRY_KINDS = {1: "referral", 2: "subsystem", 3: "discovery"}
+
+
+def discover(address, *, connect_timeout=5.0, hostnqn=None, hostid=None):
+    """What a machine shares: `address` is "host" or "host:port"."""
+    options = _ffi.new("fb_options *")
+    options.size = _ffi.sizeof("fb_options")
+    options.connect_timeout_ms = _milliseconds("connect_timeout", connect_timeout)
+    texts = [None if text is None else _ffi.new("char[]", text.encode()) for text in (hostnqn, hostid)]
+    options.hostnqn, options.hostid = (_ffi.NULL if text is None else text for text in texts)
+    place = _ffi.new("fb_discovery **")
+    _check(_library.fb_discover(address.encode(), options, place))
+    found = _ffi.gc(place[0], _library.fb_discovery_free)
+    entries = []
+    while True:
+        entry = _ffi.new("fb_entry *")
+        entry.size = _ffi.sizeof("fb_entry")
+        status = _library.fb_discovery_entry(found, len(entries), entry)
+        if status == _library.FB_STATUS_RANGE:
+            return entries
+        _check(status)
+        nqn, service_address, service = (
+            _ffi.string(text).decode(errors="replace")
+            for text in (entry.nqn, entry.address, entry.service)
+        )
+        url = None if entry.url == _ffi.NULL else _ffi.string(entry.url).decode()
+        kind = _ENTRY_KINDS.get(entry.kind, "unknown")
+        entries.append(Entry(url, nqn, service_address, service, kind))
+
+
 def connect(
     url,
     *,
@@ -121,6 +169,7 @@ def connect(
     reconnect_delay=10.0,
     ctrl_loss_timeout=600.0,
     fast_io_fail_timeout=None,
+    connect_wait=0.0,
     connect_timeout=5.0,
     io_timeout=30.0,
     keep_alive=5.0,
@@ -137,6 +186,8 @@ def connect(
     A path that is lost is connected again, with pauses of up to `reconnect_delay`, and is given up
     after `ctrl_loss_timeout`. Calls wait meanwhile, and fail when the last path is given up or none
     was usable for `fast_io_fail_timeout`.
+
+    When nobody is there yet, it goes on trying for `connect_wait`.
     """
     if policy not in _POLICIES:
         raise ValueError(f"there is no policy {policy!r}: use one of {', '.join(_POLICIES)}")
@@ -147,6 +198,7 @@ def connect(
     options.reconnect_delay_ms = _milliseconds("reconnect_delay", reconnect_delay)
     options.ctrl_loss_timeout_ms = _milliseconds("ctrl_loss_timeout", ctrl_loss_timeout)
     options.fast_io_fail_timeout_ms = _milliseconds("fast_io_fail_timeout", fast_io_fail_timeout)
+    options.connect_wait_ms = 0 if connect_wait == 0 else _milliseconds("connect_wait", connect_wait)
     options.connect_timeout_ms = _milliseconds("connect_timeout", connect_timeout)
     options.io_timeout_ms = _milliseconds("io_timeout", io_timeout)
     options.keep_alive_ms = _milliseconds("keep_alive", keep_alive)

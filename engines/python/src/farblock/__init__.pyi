@@ -7,7 +7,9 @@ if sys.version_info >= (3, 12):
 else:
     from typing_extensions import Buffer
 
-__all__ = ["Disk", "Error", "PathStatus", "connect"]
+__all__ = ["Disk", "Entry", "Error", "PathStatus", "connect", "discover"]
+
+__version__: str
 
 class Error(OSError):
     status: int
@@ -19,6 +21,13 @@ class PathStatus(NamedTuple):
     since: float
     reconnects: int
     error: Optional[str]
+
+class Entry(NamedTuple):
+    url: Optional[str]
+    nqn: str
+    address: str
+    service: str
+    kind: str
 
 class Disk:
     # `connect` makes them: the handle is the C library's.
@@ -62,6 +71,7 @@ def connect(
     reconnect_delay: float = ...,
     ctrl_loss_timeout: Optional[float] = ...,
     fast_io_fail_timeout: Optional[float] = ...,
+    connect_wait: Optional[float] = ...,
     connect_timeout: float = ...,
     io_timeout: Optional[float] = ...,
     keep_alive: Optional[float] = ...,
@@ -70,3 +80,10 @@ def connect(
     hostnqn: Optional[str] = ...,
     hostid: Optional[str] = ...,
 ) -> Disk: ...
+def discover(
+    address: str,
+    *,
+    connect_timeout: float = ...,
+    hostnqn: Optional[str] = ...,
+    hostid: Optional[str] = ...,
+) -> List[Entry]: ...

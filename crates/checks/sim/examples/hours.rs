@@ -1,0 +1,55 @@
+//! Runs seeds for as long as it is told to: `cargo xtask sim --hours 8`. It says which ones fail,
+//! and with how few operations.
+
+use farblock_sim::product;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const USAGE: &str = "usage: cargo xtask sim [--hours N] [--from SEED]
+  --hours N    how long, 1 by default; a part of an hour is 0.1, for example
+  --from SEED  where to begin, instead of somewhere else each time";
+
+fn main() -> ExitCode {
+    let (hours, from) = match arguments(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            eprintln!("error: {error}\n{USAGE}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let until = Instant::now() + Duration::from_secs_f64(hours * 3600.0);
+    let (mut seed, mut failures, mut faults) = (from, 0, 0);
+    while Instant::now() < until {
+        match std::panic::catch_unwind(|| product::run(seed)) {
+            Ok(outcome) => faults += outcome.faults,
+            Err(_) => {
+                failures += 1;
+                std::panic::set_hook(Box::new(|_| {}));
+                let operations = product::shrink(seed);
+                let _ = std::panic::take_hook();
+                println!("FAILED: SIM_SEED={seed} SIM_OPERATIONS={operations}");
+            }
+        }
+        seed = seed.wrapping_add(1);
+    }
+    println!("{} seeds from {from}: {failures} failed, {faults} faults", seed.wrapping_sub(from));
+    if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn arguments(mut given: impl Iterator<Item = String>) -> Result<(f64, u64), String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (mut hours, mut from) = (1.0, now.as_secs() << 20);
+    while let Some(name) = given.next() {
+        let value = given.next().ok_or(format!("{name} needs a value"))?;
+        let wrong = |_| format!("{value:?} is not a number for {name}");
+        match name.as_str() {
+            "--hours" => hours = value.parse().map_err(|_| wrong(()))?,
+            "--from" => from = value.parse().map_err(|_| wrong(()))?,
+            _ => return Err(format!("there is no option {name}")),
+        }
+    }
+    if !(0.0..=10_000.0).contains(&hours) {
+        return Err(format!("{hours} hours are not possible"));
+    }
+    Ok((hours, from))
+}

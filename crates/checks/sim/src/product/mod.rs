@@ -1,0 +1,420 @@
+//! The product in a simulated world: `Disk` over one or two paths, a `Target` on one or two cores,
+//! and a disk that may lose what is not flushed; all on the calling thread, all from one seed.
+//!
+//! [`run`] is a function of its seed. It goes wrong, for a while, in every way that the
+//! [world](farblock_reactor::sim) knows: connections break, and deliver what they carried later;
+//! addresses do not answer; the target's process dies, or its machine loses power; the disk is slow
+//! or fails. Then everything is mended, and everything has to end. What is checked:
+//!
+//! - a read gives what the [model] says;
+//! - every operation completes, once, and fails only if the disk may fail;
+//! - at the end no thread, connection or memory of the target's is left.
+
+mod model;
+mod server;
+
+use farblock_block::{BlockError, Command, Completion, Namespace, Op, Queue};
+use farblock_host::disk::{DiskOptions, Policy};
+use farblock_host::{Disk, HostId, Options};
+use farblock_reactor::sim::{Break, DiskFaults, NetFaults, Random, Side, World};
+use farblock_reactor::{Config, EngineKind, Reactor, TaskId, os};
+use model::{BLOCK_BYTES, BLOCKS, Model, Wish};
+use server::Server;
+use std::time::Duration;
+
+/// Operations of a usual run.
+pub const OPERATIONS: u64 = 250;
+/// Steps in which they are submitted, at most.
+const MOST_STEPS: u64 = 2_000;
+/// Most operations under way.
+const DEPTH: usize = 12;
+/// Most blocks of an operation.
+const MOST_BLOCKS: u64 = 20;
+/// Time in which everything ends once nothing goes wrong any more.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Time in which the target forgets its last connection: one that nobody closes any more is as old
+/// as that when the network's own timers end it.
+const GONE_TIME: Duration = Duration::from_secs(150);
+
+/// A run and how it went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// A digest of all that happened.
+    pub trace: u64,
+    /// Time that passed in the world.
+    pub elapsed: Duration,
+    /// Operations that succeeded.
+    pub succeeded: u64,
+    /// Operations that failed.
+    pub failed: u64,
+    /// Things that went wrong.
+    pub faults: u64,
+}
+
+/// What a seed decides once.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    paths: usize,
+    cores: usize,
+    is_memory: bool,
+    /// Something goes wrong once in so many steps; 0: never.
+    fault_one_in: u64,
+    net: NetFaults,
+    disk: DiskFaults,
+    digests: (bool, bool),
+    policy: Policy,
+    /// Operations fail when there was no path for so long.
+    fast_fail: Option<Duration>,
+}
+
+impl Plan {
+    fn new(random: &mut Random) -> Plan {
+        let micros = |random: &mut Random, most: u64| Duration::from_micros(random.below(most + 1));
+        let is_memory = random.one_in(6);
+        Plan {
+            paths: 1 + random.below(2) as usize,
+            cores: 1 + random.below(2) as usize,
+            is_memory,
+            fault_one_in: [0, 15, 30, 60][random.below(4) as usize],
+            net: NetFaults { delay: micros(random, 3_000), split_one_in: random.below(6) },
+            disk: DiskFaults {
+                delay: micros(random, 5_000),
+                late_one_in: random.below(30),
+                late: Duration::from_millis(random.below(1500)),
+                fail_one_in: if random.one_in(3) { 40 } else { 0 },
+                atomic_bytes: BLOCK_BYTES,
+            },
+            digests: (random.one_in(3), random.one_in(3)),
+            fast_fail: random.one_in(4).then(|| Duration::from_millis(100 + random.below(900))),
+            policy: [Policy::Numa, Policy::RoundRobin, Policy::QueueDepth]
+                [random.below(3) as usize],
+        }
+    }
+}
+
+/// Runs the world of a seed.
+///
+/// # Panics
+/// When something is wrong; with the seed in the text.
+#[must_use]
+pub fn run(seed: u64) -> Outcome {
+    let _named = Named(seed);
+    run_as(seed, &Variant::default())
+}
+
+/// A run that is not the usual one.
+#[derive(Clone, Copy, Debug)]
+pub struct Variant {
+    /// A mistake in the product that somebody made by hand.
+    pub mistake: Option<&'static str>,
+    /// Operations after which nothing goes wrong any more.
+    pub operations: u64,
+}
+
+impl Default for Variant {
+    fn default() -> Variant {
+        Variant { mistake: None, operations: OPERATIONS }
+    }
+}
+
+/// Runs the world of a seed in another way.
+///
+/// # Panics
+/// When something is wrong.
+#[must_use]
+pub fn run_as(seed: u64, variant: &Variant) -> Outcome {
+    let world = World::enter(seed);
+    if let Some(mistake) = variant.mistake {
+        world.make_mistake(mistake);
+    }
+    let mut random = Random::new(!seed);
+    let plan = Plan::new(&mut random);
+    world.set_net_faults(plan.net);
+    let server = Server::start(&world, &plan);
+    let outcome = {
+        let mut client = Client::new(&world, plan, random, server);
+        client.run(variant.operations);
+        client.finish()
+    };
+    assert_eq!(world.threads(), Vec::<String>::new(), "threads are left");
+    outcome
+}
+
+/// The fewest operations with which the world of a seed that fails still does.
+#[must_use]
+pub fn shrink(seed: u64) -> u64 {
+    let fails = |operations| {
+        let variant = Variant { operations, ..Variant::default() };
+        std::panic::catch_unwind(|| run_as(seed, &variant)).is_err()
+    };
+    // What fails with more need not fail with fewer: so this finds some boundary, cheaply.
+    let (mut passes, mut known) = (0, OPERATIONS);
+    while passes + 1 < known {
+        let middle = passes.midpoint(known);
+        if fails(middle) { known = middle } else { passes = middle }
+    }
+    known
+}
+
+/// Says how to repeat a run that panics.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "repeat it with SIM_SEED={} cargo test -p farblock-sim --test product",
+                self.0
+            );
+        }
+    }
+}
+
+fn options(plan: &Plan) -> DiskOptions {
+    let connection = Options {
+        header_digest: plan.digests.0,
+        data_digest: plan.digests.1,
+        hostnqn: Some("nqn.2014-08.org.example:simulated".to_owned()),
+        hostid: Some(HostId(*b"farblock-testing")),
+        keep_alive: Duration::from_secs(2),
+        connect_timeout: Duration::from_secs(1),
+        queue_depth: 8,
+        queues: 2,
+        engine: EngineKind::Sim,
+        ..Options::default()
+    };
+    DiskOptions {
+        connection,
+        reconnect_delay: Duration::from_millis(500),
+        ctrl_loss_timeout: None,
+        fast_io_fail_timeout: plan.fast_fail,
+        policy: plan.policy,
+        ..DiskOptions::default()
+    }
+}
+
+/// Who uses the disk, and has things go wrong.
+struct Client<'a> {
+    world: &'a World,
+    plan: Plan,
+    random: Random,
+    server: Server,
+    model: Model,
+    queue: Option<Box<dyn Queue>>,
+    disk: Disk,
+    reactor: Reactor,
+    ready: Vec<TaskId>,
+    done: Vec<Completion>,
+    submitted: u64,
+    succeeded: u64,
+    failed: u64,
+    faults: u64,
+}
+
+impl<'a> Client<'a> {
+    fn new(world: &'a World, plan: Plan, random: Random, server: Server) -> Client<'a> {
+        let urls = server.urls();
+        let disk = Disk::connect(&urls, &options(&plan)).expect("nothing goes wrong yet");
+        let config = Config { engine: EngineKind::Sim, ..Config::default() };
+        let reactor = Reactor::new(&config).expect("a loop");
+        let task = reactor.add_task();
+        let queue = disk.open(&reactor, task).expect("a disk's queue");
+        server.set_faults(world, plan.disk);
+        Client {
+            world,
+            plan,
+            random,
+            server,
+            model: Model::default(),
+            queue: Some(queue),
+            disk,
+            reactor,
+            ready: Vec::new(),
+            done: Vec::new(),
+            submitted: 0,
+            succeeded: 0,
+            failed: 0,
+            faults: 0,
+        }
+    }
+
+    fn run(&mut self, operations: u64) {
+        let mut steps = 0;
+        // Where everything goes wrong all the time, nothing may end before it is mended.
+        while self.submitted < operations && steps < MOST_STEPS {
+            steps += 1;
+            for _ in 0..self.random.below(4) {
+                self.submit();
+            }
+            if self.random.one_in(self.plan.fault_one_in) {
+                self.faults += 1;
+                self.go_wrong();
+            }
+            self.server.tend(self.world);
+            let wait = match self.random.below(8) {
+                0 => Duration::from_millis(self.random.below(400)),
+                1..4 => Duration::from_micros(self.random.below(3_000)),
+                _ => Duration::ZERO,
+            };
+            self.turn(wait);
+        }
+    }
+
+    /// Mends everything and sees everything end.
+    fn finish(mut self) -> Outcome {
+        self.server.mend(self.world);
+        self.settle();
+        let flush = Wish { command: Command::Flush, lba: 0, blocks: 0, is_durable: false };
+        self.start(&flush);
+        self.settle();
+        for lba in (0..BLOCKS).step_by(MOST_BLOCKS as usize) {
+            let blocks = MOST_BLOCKS.min(BLOCKS - lba);
+            self.start(&Wish { command: Command::Read, lba, blocks, is_durable: false });
+            self.settle();
+        }
+        let Client { world, queue, disk, reactor, server, succeeded, failed, faults, .. } = self;
+        drop(queue);
+        drop(disk);
+        drop(reactor);
+        // What was started to close something late, and connections that nobody closes any more.
+        os::sleep(GONE_TIME);
+        assert_eq!(server.connections(), 0, "the target has connections that nobody uses");
+        server.stop();
+        let (trace, elapsed) = (world.trace(), world.elapsed());
+        Outcome { trace, elapsed, succeeded, failed, faults }
+    }
+
+    fn submit(&mut self) {
+        let blocks = 1 + self.random.below(MOST_BLOCKS);
+        let lba = self.random.below(BLOCKS - blocks + 1);
+        let command = match self.random.below(20) {
+            0..8 => Command::Read,
+            8..10 => Command::Flush,
+            10 => Command::WriteZeroes { deallocate: self.random.one_in(2) },
+            11 => Command::Deallocate,
+            _ => Command::Write,
+        };
+        let is_durable = command == Command::Write && self.random.one_in(4);
+        let (lba, blocks) = if command == Command::Flush { (0, 0) } else { (lba, blocks) };
+        let wish = Wish { command, lba, blocks, is_durable };
+        if self.model.in_flight() < DEPTH && !self.model.overlaps(&wish) {
+            self.submitted += 1;
+            self.start(&wish);
+        }
+    }
+
+    fn start(&mut self, wish: &Wish) {
+        let (token, data) = self.model.submit(wish);
+        let Wish { command, lba, blocks, is_durable } = *wish;
+        let buffer = command.moves_data().then(|| {
+            let mut buffer = self.reactor.buffers().take(blocks as usize * BLOCK_BYTES);
+            match command {
+                Command::Write => buffer.copy_from_slice(&data),
+                _ => buffer.fill(0xa5),
+            }
+            buffer
+        });
+        let op = Op::with(command, lba, blocks as u32, buffer, token);
+        let op = if is_durable { op.durable() } else { op };
+        self.queue.as_mut().expect("it is open").submit(op);
+    }
+
+    /// Lets time pass, and takes what ended.
+    fn turn(&mut self, wait: Duration) {
+        self.queue.as_mut().expect("it is open").poll(&mut self.done);
+        self.take_done();
+        self.reactor.poll(Some(wait), &mut self.ready).expect("the loop works");
+        self.queue.as_mut().expect("it is open").poll(&mut self.done);
+        self.take_done();
+    }
+
+    fn take_done(&mut self) {
+        for done in std::mem::take(&mut self.done) {
+            let token = done.token;
+            let buffer = done.buffer;
+            let data = buffer.as_ref().map_or(&[][..], |buffer| &buffer[..]);
+            match done.result {
+                Ok(()) => self.succeeded += 1,
+                Err(error) => {
+                    assert!(
+                        self.plan.may_fail(error) || self.model.may_have_lost(token),
+                        "operation {token} failed: {error}; paths: {:?}",
+                        self.disk.paths()
+                    );
+                    self.failed += 1;
+                }
+            }
+            if let Err(wrong) = self.model.complete(token, done.result, data) {
+                panic!("at {:?}, operation {token}: {wrong}", self.world.elapsed());
+            }
+            if let Some(buffer) = buffer {
+                self.reactor.buffers().give(buffer);
+            }
+        }
+    }
+
+    /// Everything under way ends.
+    fn settle(&mut self) {
+        let until = self.world.elapsed() + PATIENCE;
+        while self.model.in_flight() > 0 {
+            assert!(
+                self.world.elapsed() < until,
+                "nothing goes wrong any more, but this does not end: {}; paths: {:?}",
+                self.model.describe(),
+                self.disk.paths()
+            );
+            self.server.tend(self.world);
+            self.turn(Duration::from_millis(50));
+        }
+    }
+
+    fn go_wrong(&mut self) {
+        let longest = Duration::from_millis(self.random.below(4_000) + 1);
+        match self.random.below(12) {
+            0 => {
+                let at = self.random.below(self.plan.paths as u64) as usize;
+                self.server.hide(self.world, at, longest);
+            }
+            1 => self.server.die(self.world, longest, false),
+            2 if !self.plan.is_memory => {
+                self.server.die(self.world, longest, true);
+                self.model.power_cut();
+            }
+            _ => self.break_something(longest),
+        }
+    }
+
+    fn break_something(&mut self, longest: Duration) {
+        let connections = self.world.connections();
+        if connections.is_empty() {
+            return;
+        }
+        let side = if self.random.one_in(2) { Side::Client } else { Side::Server };
+        let how = match self.random.below(8) {
+            0 => Break::Reset,
+            1 => Break::HalfOpen(side),
+            2 => Break::Silence,
+            3 => Break::Stall(side, longest),
+            _ => Break::Stray(longest),
+        };
+        let first = self.random.below(connections.len() as u64) as usize;
+        // One connection, or all of them.
+        let count = if self.random.one_in(3) { connections.len() } else { 1 };
+        for connection in connections.into_iter().cycle().skip(first).take(count) {
+            self.world.break_connection(connection, how);
+        }
+    }
+}
+
+impl Plan {
+    fn may_fail(&self, error: BlockError) -> bool {
+        match error {
+            BlockError::ReadFailed | BlockError::WriteFailed => {
+                self.disk.fail_one_in != 0 && !self.is_memory
+            }
+            BlockError::Disconnected => self.fast_fail.is_some(),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! What a read may give.
+//!
+//! Every write has a number, and its blocks hold it. The model keeps for each block which numbers
+//! it may hold now, and which ones it may fall back to when the power fails:
+//!
+//! | | may hold now | may fall back to |
+//! |---|---|---|
+//! | a write is submitted | or that | |
+//! | it is acknowledged | that alone | or what it held |
+//! | it is acknowledged, and was to be durable | that alone | nothing else |
+//! | it fails | as when it was submitted | |
+//! | a flush is acknowledged | | nothing else, for what was acknowledged before the flush |
+//! | the power fails | or what it could fall back to | nothing else |
+//!
+//! When the power fails and something could fall back, a flush has to fail.
+
+use farblock_block::{BlockError, Command};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes of a block.
+pub(super) const BLOCK_BYTES: usize = 512;
+/// Blocks of the disk.
+pub(super) const BLOCKS: u64 = 192;
+
+#[derive(Clone, Default)]
+struct Block {
+    now: BTreeSet<u64>,
+    older: BTreeSet<u64>,
+    /// When what it holds was acknowledged.
+    since: u64,
+}
+
+/// An operation under way.
+struct Flying {
+    command: Command,
+    lba: u64,
+    blocks: u64,
+    /// Number of a write.
+    content: u64,
+    is_durable: bool,
+    /// Of a read: what each block could hold when it was submitted.
+    possible: Vec<BTreeSet<u64>>,
+    /// Acknowledgements and power cuts before it was submitted.
+    acknowledged: u64,
+    power_cuts: u64,
+}
+
+/// What an operation is to carry out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish {
+    /// What.
+    pub(super) command: Command,
+    /// Where.
+    pub(super) lba: u64,
+    /// How much.
+    pub(super) blocks: u64,
+    /// Durable when it is complete.
+    pub(super) is_durable: bool,
+}
+
+/// See the module's text.
+pub(super) struct Model {
+    blocks: Vec<Block>,
+    flying: BTreeMap<u64, Flying>,
+    next: u64,
+    acknowledged: u64,
+    power_cuts: u64,
+    /// Something that was acknowledged may be lost, and no flush has failed for it yet.
+    owes_failure: bool,
+    /// Acknowledgements before the last flush that failed: it may have been carried out, and have
+    /// failed for what was lost before.
+    maybe_flushed: u64,
+}
+
+impl Default for Model {
+    fn default() -> Model {
+        let zeroes = Block { now: BTreeSet::from([0]), ..Block::default() };
+        Model {
+            blocks: vec![zeroes; BLOCKS as usize],
+            flying: BTreeMap::new(),
+            next: 1,
+            acknowledged: 0,
+            power_cuts: 0,
+            owes_failure: false,
+            maybe_flushed: 0,
+        }
+    }
+}
+
+impl Model {
+    /// Whether an operation overlaps one that is under way: they would have no order.
+    pub(super) fn overlaps(&self, wish: &Wish) -> bool {
+        self.flying
+            .values()
+            .any(|other| wish.lba < other.lba + other.blocks && other.lba < wish.lba + wish.blocks)
+    }
+
+    /// Operations under way.
+    pub(super) fn in_flight(&self) -> usize {
+        self.flying.len()
+    }
+
+    /// What is under way, for people.
+    pub(super) fn describe(&self) -> String {
+        let line = |(token, op): (&u64, &Flying)| {
+            format!("{token}: {:?} of {} blocks at {}", op.command, op.blocks, op.lba)
+        };
+        self.flying.iter().map(line).collect::<Vec<_>>().join(", ")
+    }
+
+    /// An operation is submitted: gives its token, and what a write has to write.
+    pub(super) fn submit(&mut self, wish: &Wish) -> (u64, Vec<u8>) {
+        let token = self.next;
+        self.next += 1;
+        let content = if wish.command == Command::Write { token } else { 0 };
+        let mut possible = Vec::new();
+        let mut data = Vec::new();
+        for (lba, block) in self.range(wish.lba, wish.blocks) {
+            if wish.command.writes() {
+                block.now.insert(content);
+            } else {
+                possible.push(block.now.clone());
+            }
+            data.extend(bytes_of(content, lba));
+        }
+        let Wish { command, lba, blocks, is_durable } = *wish;
+        let (acknowledged, power_cuts) = (self.acknowledged, self.power_cuts);
+        self.flying.insert(
+            token,
+            Flying {
+                command,
+                lba,
+                blocks,
+                content,
+                is_durable,
+                possible,
+                acknowledged,
+                power_cuts,
+            },
+        );
+        (token, data)
+    }
+
+    /// An operation ended.
+    ///
+    /// # Errors
+    /// What is wrong with that.
+    pub(super) fn complete(
+        &mut self,
+        token: u64,
+        result: Result<(), BlockError>,
+        data: &[u8],
+    ) -> Result<(), String> {
+        let op = self.flying.remove(&token).ok_or(format!("{token} ended twice"))?;
+        if result.is_err() {
+            if op.command == Command::Flush {
+                self.owes_failure = false;
+                self.maybe_flushed = self.maybe_flushed.max(op.acknowledged);
+            }
+            return Ok(());
+        }
+        match op.command {
+            Command::Read => self.check(&op, data),
+            Command::Flush => self.flushed(&op),
+            Command::Write | Command::WriteZeroes { .. } | Command::Deallocate => {
+                self.wrote(&op);
+                Ok(())
+            }
+        }
+    }
+
+    /// The power failed.
+    pub(super) fn power_cut(&mut self) {
+        self.power_cuts += 1;
+        let is_lost = |block: &Block| !block.older.is_empty() && block.since > self.maybe_flushed;
+        self.owes_failure |= self.blocks.iter().any(is_lost);
+        for block in &mut self.blocks {
+            block.now.append(&mut block.older);
+        }
+    }
+
+    fn range(&mut self, lba: u64, blocks: u64) -> impl Iterator<Item = (u64, &mut Block)> {
+        let range = lba as usize..(lba + blocks) as usize;
+        (lba..).zip(&mut self.blocks[range])
+    }
+
+    fn wrote(&mut self, op: &Flying) {
+        self.acknowledged += 1;
+        let since = self.acknowledged;
+        // Otherwise it may have been acknowledged before the power failed, and be lost with it.
+        let is_certain = op.power_cuts == self.power_cuts || op.is_durable;
+        for (_, block) in self.range(op.lba, op.blocks) {
+            block.since = since;
+            if op.command == Command::Deallocate || !is_certain {
+                continue;
+            }
+            block.older.append(&mut std::mem::replace(&mut block.now, [op.content].into()));
+            if op.is_durable {
+                block.older.clear();
+            }
+        }
+    }
+
+    fn flushed(&mut self, op: &Flying) -> Result<(), String> {
+        if op.power_cuts != self.power_cuts {
+            // Whether it was before or after that is not known here.
+            self.owes_failure = false;
+            return Ok(());
+        }
+        if self.owes_failure {
+            return Err("a flush succeeded although writes before it may be lost".to_owned());
+        }
+        for block in self.blocks.iter_mut().filter(|block| block.since <= op.acknowledged) {
+            block.older.clear();
+        }
+        Ok(())
+    }
+
+    /// Whether an operation is a flush that may fail for what a power cut took.
+    pub(super) fn may_have_lost(&self, token: u64) -> bool {
+        let is_flush = |op: &Flying| op.command == Command::Flush;
+        self.power_cuts > 0 && self.flying.get(&token).is_some_and(is_flush)
+    }
+
+    fn check(&mut self, op: &Flying, data: &[u8]) -> Result<(), String> {
+        if data.len() as u64 != op.blocks * BLOCK_BYTES as u64 {
+            return Err(format!("a read of {} blocks gave {} bytes", op.blocks, data.len()));
+        }
+        let pieces = data.chunks(BLOCK_BYTES).zip(&op.possible);
+        let mut wrong = Vec::new();
+        for ((lba, block), (piece, possible)) in self.range(op.lba, op.blocks).zip(pieces) {
+            let found = content_of(piece, lba);
+            if !found.is_some_and(|found| possible.contains(&found) || block.now.contains(&found)) {
+                wrong.push(format!(
+                    "block {lba} holds {found:?} where one of {possible:?} was written"
+                ));
+            }
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+    }
+}
+
+/// The bytes of a block that the write of this number left; zeroes with 0.
+fn bytes_of(content: u64, lba: u64) -> impl Iterator<Item = u8> {
+    let words = (0..BLOCK_BYTES as u64 / 16).flat_map(move |word| match content {
+        0 => [0, 0],
+        content => [content, content.rotate_left(32) ^ lba << 8 ^ word],
+    });
+    words.flat_map(u64::to_le_bytes)
+}
+
+/// The number of the write that left these bytes; none if they are a mixture.
+fn content_of(bytes: &[u8], lba: u64) -> Option<u64> {
+    let content = u64::from_le_bytes(bytes[..8].try_into().expect("a block"));
+    bytes_of(content, lba).eq(bytes.iter().copied()).then_some(content)
+}

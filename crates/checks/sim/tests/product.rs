@@ -1,0 +1,31 @@
+//! The product over many seeds. A failure names its seed: `SIM_SEED=… cargo test -p farblock-sim
+//! --test product` repeats it; `SIM_SEEDS=1000` runs more.
+
+use farblock_sim::product;
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+#[test]
+fn seeds() {
+    if let Some(seed) = number("SIM_SEED") {
+        let operations = number("SIM_OPERATIONS").unwrap_or(product::OPERATIONS);
+        let variant = product::Variant { operations, ..Default::default() };
+        println!("{:?}", product::run_as(seed, &variant));
+        return;
+    }
+    let mut faults = 0;
+    for seed in 0..number("SIM_SEEDS").unwrap_or(100) {
+        faults += product::run(seed).faults;
+    }
+    assert!(faults > 0, "nothing went wrong");
+}
+
+#[test]
+fn a_seed_is_a_run() {
+    for seed in 0..8 {
+        assert_eq!(product::run(seed), product::run(seed), "seed {seed} is not one run");
+    }
+}

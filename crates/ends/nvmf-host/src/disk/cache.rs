@@ -1,0 +1,337 @@
+//! What was acknowledged and not flushed, and whether a target has lost it: a flush that follows
+//! must not say that all is well.
+//!
+//! ```text
+//!  written --> dirty --- a flush begins ---> flushing --- it succeeds ---> (durable)
+//!                ^                              |
+//!                +--------- it fails -----------+
+//! ```
+//! What is dirty or flushing when the target's machine is found to have been started anew may be
+//! lost: the next flush that succeeds, of whichever queue, is reported as failed. Once.
+
+use super::remains::ControllerLife;
+use crate::error::Error;
+use crate::limits;
+use farblock_block::BlockError;
+use farblock_reactor::os;
+use farblock_wire::origin::ControllerOrigin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+type Boot = [u8; 16];
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct Cache {
+    dirty: AtomicBool,
+    flushing: AtomicUsize,
+    /// A flush is to fail.
+    lost: AtomicBool,
+    /// It has failed, and nothing of it has to be recorded any more.
+    told: AtomicBool,
+    boots: Mutex<Boots>,
+}
+
+/// Boots of targets' machines.
+#[derive(Default)]
+struct Boots {
+    /// Where the controllers were, by path, that may have something in their cache.
+    of_paths: Vec<(usize, Boot)>,
+    /// Those that are known to be over.
+    over: Vec<Boot>,
+    /// Paths that led to the same machine at some time, each pair once.
+    twins: Vec<(usize, usize)>,
+    /// Paths of which a dead process has left nothing, each with one that may be its twin: nobody
+    /// knows before one of the two is connected.
+    maybe_twins: Vec<(usize, usize)>,
+    /// What is recorded of them until a flush has failed.
+    marks: Vec<ControllerLife>,
+}
+
+impl Boots {
+    /// A path leads to this boot: so do those that led to it before.
+    fn meet(&mut self, path: usize, boot: Boot) {
+        self.over.retain(|over| *over != boot);
+        for index in 0..self.of_paths.len() {
+            let (other, of_other) = self.of_paths[index];
+            if of_other == boot && other != path && !self.twins.contains(&(path, other)) {
+                self.twins.extend([(path, other), (other, path)]);
+            }
+        }
+    }
+
+    fn is_twin(&self, one: usize, other: usize) -> bool {
+        let has = |pair| self.twins.contains(&pair) || self.maybe_twins.contains(&pair);
+        one == other || has((one, other))
+    }
+
+    /// This path was connected, which tells where it leads.
+    fn settle(&mut self, path: usize) {
+        self.maybe_twins.retain(|(one, other)| *one != path && *other != path);
+    }
+}
+
+impl Cache {
+    fn boots(&self) -> MutexGuard<'_, Boots> {
+        // Nothing in here panics half-way through a change.
+        self.boots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something was acknowledged that the target may only have in its cache.
+    pub(super) fn wrote(&self) {
+        // Looked at first: the others' cores keep their copy of it.
+        if !self.dirty.load(Ordering::SeqCst) {
+            self.dirty.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Something was acknowledged by a controller that was lost before anybody looked.
+    pub(super) fn wrote_before(&self, life: &ControllerLife) {
+        let is_over = |origin: &ControllerOrigin| self.boots().over.contains(&origin.boot);
+        match life.origin.as_ref().is_some_and(is_over) {
+            true => self.lost.store(true, Ordering::SeqCst),
+            false => self.wrote(),
+        }
+    }
+
+    /// A flush is submitted; whether it has something to make durable.
+    pub(super) fn flush_begins(&self) -> bool {
+        // Counted before it is not dirty any more, so that it is one or the other at any time.
+        self.flushing.fetch_add(1, Ordering::SeqCst);
+        let carries = self.dirty.swap(false, Ordering::SeqCst);
+        if !carries {
+            self.flushing.fetch_sub(1, Ordering::SeqCst);
+        }
+        carries
+    }
+
+    /// A flush is over; gives what its user is to be told.
+    pub(super) fn flush_ends(
+        &self,
+        carries: bool,
+        result: Result<(), BlockError>,
+    ) -> Result<(), BlockError> {
+        if carries {
+            if result.is_err() {
+                self.dirty.store(true, Ordering::SeqCst);
+            }
+            self.flushing.fetch_sub(1, Ordering::SeqCst);
+        }
+        let is_silent = os::has_mistake("host: a flush does not tell of a lost cache");
+        if result.is_err() || is_silent || !self.lost.load(Ordering::SeqCst) {
+            return result;
+        }
+        match self.lost.swap(false, Ordering::SeqCst) {
+            true => {
+                self.told.store(true, Ordering::SeqCst);
+                Err(BlockError::WriteFailed)
+            }
+            false => result,
+        }
+    }
+
+    /// What a process that has died may have had acknowledged.
+    pub(super) fn inherit(&self, path: Option<usize>, life: &ControllerLife) {
+        let Some(origin) = life.origin else { return };
+        let mut boots = self.boots();
+        if life.is_mark() {
+            boots.marks.push(life.clone());
+            self.lost.store(true, Ordering::SeqCst);
+        } else if let (Some(path), true) = (path, origin.knows_boot()) {
+            boots.of_paths.push((path, origin.boot));
+            self.dirty.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// A disk with so many paths has inherited all that there is. The controller of a path may have
+    /// been over, and forgotten, before the process died.
+    pub(super) fn inherited(&self, paths: usize) {
+        let mut boots = self.boots();
+        let has_boot = |path| boots.of_paths.iter().any(|(other, _)| *other == path);
+        let without = (0..paths).filter(|path| !has_boot(*path));
+        let with = || boots.of_paths.iter().map(|(other, _)| *other);
+        boots.maybe_twins =
+            without.flat_map(|path| with().map(move |other| (path, other))).collect();
+    }
+
+    /// A path leads to this controller now. If that means that something may be lost, `record`
+    /// writes it down first.
+    pub(super) fn connected(
+        &self,
+        path: usize,
+        life: &ControllerLife,
+        record: impl FnOnce(&ControllerLife) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Some(origin) = life.origin.filter(ControllerOrigin::knows_boot) else { return Ok(()) };
+        let mut boots = self.boots();
+        boots.meet(path, origin.boot);
+        // A path to the same machine tells as much: it may be the only one that comes back.
+        let of_path = boots.of_paths.iter().filter(|(other, _)| boots.is_twin(path, *other));
+        let over: Vec<Boot> = of_path
+            .map(|(_, boot)| *boot)
+            .filter(|boot| *boot != origin.boot && !boots.over.contains(boot))
+            .collect();
+        let unflushed =
+            self.dirty.load(Ordering::SeqCst) || self.flushing.load(Ordering::SeqCst) > 0;
+        if let (Some(&boot), true) = (over.first(), unflushed) {
+            let mark = life.mark(boot);
+            record(&mark)?;
+            boots.marks.push(mark);
+            self.lost.store(true, Ordering::SeqCst);
+            tracing::error!(
+                path = %life.url,
+                "the target's machine was started anew, and what it had acknowledged since the \
+                 last flush may be lost: the next flush fails, so that the disk's user knows; \
+                 check what was written last"
+            );
+        }
+        boots.settle(path);
+        boots.of_paths.retain(|(other, _)| *other != path);
+        boots.of_paths.push((path, origin.boot));
+        boots.over.extend(over);
+        let surplus = boots.over.len().saturating_sub(limits::BOOTS);
+        boots.over.drain(..surplus);
+        Ok(())
+    }
+
+    /// What needs not be recorded any more.
+    pub(super) fn take_told(&self) -> Vec<ControllerLife> {
+        match self.told.swap(false, Ordering::SeqCst) {
+            // Unless the next loss has come already: all of it stays until that is told.
+            true if !self.lost.load(Ordering::SeqCst) => std::mem::take(&mut self.boots().marks),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl ControllerLife {
+    /// Says that what was acknowledged on another boot of the controller's machine may be lost.
+    fn mark(&self, boot: Boot) -> ControllerLife {
+        let origin = Some(ControllerOrigin { place: [0; 16], boot });
+        ControllerLife { url: self.url.clone(), name: None, quiesce_time: Duration::ZERO, origin }
+    }
+
+    /// Whether it is such a mark, and no controller: one that nothing is waited for.
+    pub(super) fn is_mark(&self) -> bool {
+        self.name.is_none() && self.quiesce_time.is_zero() && self.origin.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn life(boot: u8) -> ControllerLife {
+        let origin = Some(ControllerOrigin { place: [9; 16], boot: [boot; 16] });
+        let url = "nvme+tcp://a/nqn.2024-01.example:a".parse().expect("a URL");
+        ControllerLife { url, name: None, quiesce_time: Duration::MAX, origin }
+    }
+
+    fn connect(cache: &Cache, path: usize, boot: u8) -> usize {
+        let mut records = 0;
+        let record = |mark: &ControllerLife| {
+            assert!(mark.is_mark());
+            records += 1;
+            Ok(())
+        };
+        cache.connected(path, &life(boot), record).expect("recorded");
+        records
+    }
+
+    fn flush(cache: &Cache) -> bool {
+        let carries = cache.flush_begins();
+        cache.flush_ends(carries, Ok(())).is_ok()
+    }
+
+    #[test]
+    fn one_flush_fails_if_something_was_lost() {
+        let cache = Cache::default();
+        assert_eq!((connect(&cache, 0, 1), connect(&cache, 1, 1)), (0, 0));
+        // All that was written was flushed.
+        cache.wrote();
+        assert!(flush(&cache));
+        assert_eq!(connect(&cache, 0, 2), 0);
+        assert!(flush(&cache));
+        // It was not; two paths lead to the same machine.
+        cache.wrote();
+        assert_eq!((connect(&cache, 0, 3), connect(&cache, 1, 3)), (1, 0));
+        assert!(cache.take_told().is_empty());
+        assert_eq!((flush(&cache), flush(&cache)), (false, true));
+        assert_eq!((cache.take_told().len(), cache.take_told().len()), (1, 0));
+    }
+
+    /// What was acknowledged over one path is told of when only the other one comes back.
+    #[test]
+    fn any_path_to_the_machine_tells() {
+        let cache = Cache::default();
+        connect(&cache, 0, 1);
+        connect(&cache, 1, 1);
+        assert_eq!(connect(&cache, 0, 2), 0);
+        cache.wrote();
+        assert_eq!(connect(&cache, 1, 3), 1);
+        assert_eq!((flush(&cache), flush(&cache)), (false, true));
+        // Another machine's boot says nothing.
+        connect(&cache, 2, 9);
+        cache.wrote();
+        assert_eq!(connect(&cache, 2, 10), 1);
+        cache.wrote();
+        assert_eq!(connect(&cache, 0, 3), 0);
+    }
+
+    /// The path whose controller was over before the process died tells its successor as well.
+    #[test]
+    fn a_path_that_left_nothing_tells() {
+        let inherited = || {
+            let cache = Cache::default();
+            cache.inherit(Some(1), &life(1));
+            cache.inherited(2);
+            cache
+        };
+        let cache = inherited();
+        assert_eq!((connect(&cache, 0, 2), connect(&cache, 1, 2)), (1, 0));
+        assert_eq!((flush(&cache), flush(&cache)), (false, true));
+        // The machine lives, so the other path leads to another one.
+        let cache = inherited();
+        assert_eq!((connect(&cache, 1, 1), connect(&cache, 0, 2)), (0, 0));
+        assert!(flush(&cache));
+        // It is the same machine, which is known from then on.
+        let cache = inherited();
+        assert_eq!((connect(&cache, 0, 1), connect(&cache, 0, 2)), (0, 1));
+    }
+
+    #[test]
+    fn what_a_flush_carries_is_not_durable_yet() {
+        let cache = Cache::default();
+        connect(&cache, 0, 1);
+        cache.wrote();
+        let carries = cache.flush_begins();
+        assert_eq!(connect(&cache, 0, 2), 1);
+        assert!(cache.flush_ends(carries, Ok(())).is_err());
+        // One that failed leaves all as it was.
+        cache.wrote();
+        let carries = cache.flush_begins();
+        let failed = Err(BlockError::Disconnected);
+        assert_eq!(cache.flush_ends(carries, failed), failed);
+        assert_eq!(connect(&cache, 0, 3), 1);
+        assert_eq!((flush(&cache), flush(&cache)), (false, true));
+    }
+
+    #[test]
+    fn a_successor_fails_the_flush_of_a_dead_process() {
+        let url = life(0).url;
+        let cache = Cache::default();
+        cache.inherit(Some(0), &life(1));
+        assert_eq!(connect(&cache, 0, 1), 0);
+        assert!(flush(&cache), "the machine is the same");
+        let cache = Cache::default();
+        cache.inherit(Some(0), &life(1));
+        assert_eq!(connect(&cache, 0, 2), 1);
+        assert_eq!((flush(&cache), flush(&cache)), (false, true));
+        let cache = Cache::default();
+        cache.inherit(None, &ControllerLife { url, ..life(2).mark([1; 16]) });
+        assert_eq!(connect(&cache, 0, 2), 0);
+        assert_eq!((flush(&cache), flush(&cache)), (false, true));
+        assert_eq!(cache.take_told().len(), 1);
+    }
+}

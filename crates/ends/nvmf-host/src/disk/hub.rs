@@ -1,0 +1,359 @@
+//! What a disk's paths, queues and users share. Queues look at it when they are rung for, never
+//! per operation, except at the geometry.
+
+use super::cache::Cache;
+use super::identity::{Hex, KnownNamespace};
+use super::options::DiskOptions;
+use super::path::{Path, PathState, Patience};
+use super::remains::{Journal, Predecessor, Record, Remains};
+use super::session::Session;
+use super::watch::{Change, Watchers};
+use crate::error::Error;
+use crate::namespace::ConnectedQueue;
+use crate::shared::NamespaceState;
+use farblock_block::{BlockError, Geometry};
+use farblock_reactor::{Waker, os};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A queue on a path for one of the disk's queues, or why there is none.
+pub(super) struct Arrival {
+    // Before the session, which the keeper is to let go of last.
+    pub(super) queue: Result<ConnectedQueue, Error>,
+    pub(super) session: Arc<Session>,
+}
+
+/// Where one of the disk's queues is told of changes.
+pub(super) struct Mailbox {
+    pub(super) id: u64,
+    waker: Waker,
+    rung: AtomicBool,
+    arrivals: Mutex<Vec<Arrival>>,
+}
+
+impl Mailbox {
+    pub(super) fn post(&self, arrival: Arrival) {
+        lock(&self.arrivals).push(arrival);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        // A waker takes a lock: once is enough until the queue looks.
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            self.waker.wake();
+        }
+    }
+
+    /// Whether it was rung since the last call.
+    pub(super) fn take_ring(&self) -> bool {
+        self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::AcqRel)
+    }
+
+    pub(super) fn take_arrivals(&self) -> Vec<Arrival> {
+        std::mem::take(&mut lock(&self.arrivals))
+    }
+}
+
+/// Wakes the paths' keepers.
+#[derive(Default)]
+pub(super) struct Bell {
+    count: Mutex<u64>,
+    rung: Condvar,
+}
+
+impl Bell {
+    /// Has every keeper look around.
+    pub(super) fn ring(&self) {
+        *lock(&self.count) += 1;
+        self.rung.notify_all();
+    }
+
+    /// How often it was rung so far.
+    pub(super) fn rings(&self) -> u64 {
+        *lock(&self.count)
+    }
+
+    /// Returns when it was rung again, but not later than after `timeout`.
+    pub(super) fn wait(&self, rings: u64, timeout: Duration) {
+        os::wait_while(&self.count, &self.rung, timeout, |count| *count == rings);
+    }
+}
+
+/// What operations that found no path are to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// Wait; ask again then, or when rung for.
+    Wait(Option<Instant>),
+    /// End like this.
+    Fail(BlockError),
+}
+
+/// See the module's text.
+pub(super) struct Hub {
+    pub(super) options: DiskOptions,
+    pub(super) nsid: u32,
+    pub(super) paths: Vec<Path>,
+    /// What every path has to lead to, as a predecessor knew it or the first that was connected
+    /// said.
+    known: Mutex<Option<KnownNamespace>>,
+    namespace: OnceLock<NamespaceState>,
+    /// Users were told that what is completed is durable, and need not flush.
+    write_through: AtomicBool,
+    mailboxes: Mutex<Vec<Arc<Mailbox>>>,
+    next_mailbox: AtomicU64,
+    /// Controllers that are lost, but whose commands may still be carried out.
+    lost: Mutex<Vec<Arc<Remains>>>,
+    pub(super) journal: Journal,
+    pub(super) cache: Cache,
+    /// Controllers that are not finished, and on which writes were that were reported as failed,
+    /// or a predecessor's.
+    tainted: AtomicUsize,
+    pub(super) bell: Arc<Bell>,
+    stopping: AtomicBool,
+    pub(super) watchers: Watchers,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing in here panics half-way through a change.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Hub {
+    pub(super) fn new(options: DiskOptions, nsid: u32, paths: Vec<Path>) -> Hub {
+        Hub {
+            options,
+            nsid,
+            paths,
+            known: Mutex::default(),
+            namespace: OnceLock::new(),
+            write_through: AtomicBool::new(false),
+            mailboxes: Mutex::default(),
+            next_mailbox: AtomicU64::new(0),
+            lost: Mutex::default(),
+            journal: Journal::default(),
+            cache: Cache::default(),
+            tainted: AtomicUsize::new(0),
+            bell: Arc::default(),
+            stopping: AtomicBool::new(false),
+            watchers: Watchers::default(),
+        }
+    }
+
+    /// Takes the place of a process that has left this, and tells `record` what the next one has
+    /// to know.
+    pub(super) fn succeed(&mut self, predecessor: Predecessor, record: Box<dyn Record>) {
+        let Predecessor { namespace, controllers } = predecessor;
+        for life in &controllers {
+            let path = self.paths.iter().position(|path| path.url == life.url);
+            if namespace.as_ref().is_none_or(|it| it.volatile_cache) {
+                self.cache.inherit(path, life);
+            }
+        }
+        self.cache.inherited(self.paths.len());
+        let lost = controllers.iter().filter(|life| !life.is_mark()).map(|life| {
+            let remains = Remains::new(life.clone());
+            remains.lost_since();
+            // Nobody knows what it was, and its user may be about to do it again.
+            remains.taint();
+            Arc::new(remains)
+        });
+        let lost: Vec<_> = lost.collect();
+        self.tainted = AtomicUsize::new(lost.len());
+        *lock(&self.lost) = lost;
+        self.journal = Journal::new(controllers, record);
+        self.write_through = namespace.as_ref().is_some_and(|it| !it.volatile_cache).into();
+        self.known = Mutex::new(namespace);
+    }
+
+    /// It is known already what the disk is made of, so that a path which leads elsewhere is just
+    /// of no use.
+    pub(super) fn is_decided(&self) -> bool {
+        lock(&self.known).is_some()
+    }
+
+    /// Sizes and abilities; nothing before the first path was connected.
+    pub(super) fn geometry(&self) -> Geometry {
+        let known = self.namespace.get();
+        known.map_or_else(|| Geometry::new(512, 0), NamespaceState::geometry)
+    }
+
+    /// Whether a path leads to the disk's namespace: the first one decides what that is.
+    pub(super) fn agree(&self, found: &KnownNamespace, geometry: Geometry) -> Result<(), Error> {
+        let mut known = lock(&self.known);
+        self.check(known.as_ref(), found).map_err(Error::Namespace)?;
+        // Who is told that there is no cache relies on it from then on.
+        let told = known.as_ref().is_none_or(|known| known.volatile_cache);
+        let now = KnownNamespace { volatile_cache: told && found.volatile_cache, ..found.clone() };
+        if known.as_ref().is_none_or(|known| known.volatile_cache != now.volatile_cache) {
+            self.journal.namespace(&now)?;
+            self.write_through.store(!now.volatile_cache, Ordering::Release);
+            *known = Some(now);
+        }
+        drop(known);
+        if found.volatile_cache && self.is_write_through() {
+            tracing::warn!(
+                "the target has a volatile cache now: since users of the disk were told that it \
+                 has none, every write is made durable at once (FUA)"
+            );
+        }
+        let state = self.namespace.get_or_init(|| NamespaceState::new(geometry, found.clone()));
+        if state.set(geometry) {
+            self.watchers.tell(Change::Geometry(self.geometry()));
+        }
+        Ok(())
+    }
+
+    fn check(&self, known: Option<&KnownNamespace>, found: &KnownNamespace) -> Result<(), String> {
+        let another = |difference: String| {
+            format!(
+                "namespace {} is not the one that this disk is made of: {difference}; attach it \
+                 as a disk of its own",
+                self.nsid
+            )
+        };
+        if let Some(uuid) = self.options.uuid
+            && found.uuid != Some(uuid)
+        {
+            let found =
+                found.uuid.map_or("no UUID".to_owned(), |it| format!("the UUID {}", Hex(&it)));
+            return Err(another(format!("it has {found} where {} was asked for", Hex(&uuid))));
+        }
+        if self.paths.len() > 1 && !found.is_named() {
+            return Err(format!(
+                "namespace {} has no UUID, NGUID or EUI-64, so nobody can tell whether several \
+                 paths lead to the same one: give one address",
+                self.nsid
+            ));
+        }
+        known.map_or(Ok(()), |known| known.check(found).map_err(another))
+    }
+
+    /// Whether writes have to be durable when they complete, with a cache or without.
+    pub(super) fn is_write_through(&self) -> bool {
+        self.write_through.load(Ordering::Relaxed)
+    }
+
+    /// The namespace's sizes are others now.
+    pub(super) fn resized(&self, geometry: Geometry) {
+        if let Some(state) = self.namespace.get()
+            && state.set(geometry)
+        {
+            self.watchers.tell(Change::Geometry(self.geometry()));
+        }
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.bell.ring();
+        self.ring_queues();
+    }
+
+    /// Where a new queue is told of changes. Every path is asked to connect one for it.
+    pub(super) fn add_mailbox(&self, waker: Waker) -> Arc<Mailbox> {
+        let id = self.next_mailbox.fetch_add(1, Ordering::Relaxed);
+        let mailbox =
+            Mailbox { id, waker, rung: AtomicBool::new(false), arrivals: Mutex::default() };
+        let mailbox = Arc::new(mailbox);
+        lock(&self.mailboxes).push(Arc::clone(&mailbox));
+        self.bell.ring();
+        mailbox
+    }
+
+    pub(super) fn remove_mailbox(&self, id: u64) {
+        lock(&self.mailboxes).retain(|mailbox| mailbox.id != id);
+        self.bell.ring();
+    }
+
+    pub(super) fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
+        lock(&self.mailboxes).clone()
+    }
+
+    pub(super) fn ring_queues(&self) {
+        lock(&self.mailboxes).iter().for_each(|mailbox| mailbox.ring());
+    }
+
+    /// A path's session is lost: what was sent on it is to be finished before anything that may
+    /// change the same blocks is sent anew.
+    pub(super) fn lose(&self, session: &Arc<Session>, reason: &str) {
+        let mut lost = lock(&self.lost);
+        session.remains.lost_since();
+        lost.push(Arc::clone(&session.remains));
+        self.paths[session.path].lost(reason);
+        drop(lost);
+        self.bell.ring();
+        self.ring_queues();
+        self.watchers.tell(Change::Paths);
+    }
+
+    /// Controllers that are lost and may not be finished.
+    pub(super) fn unfinished(&self) -> Vec<Arc<Remains>> {
+        lock(&self.lost).clone()
+    }
+
+    /// Forgets the lost controllers that are finished, and lets those go on who waited for them.
+    pub(super) fn forget_finished(&self) {
+        let mut lost = lock(&self.lost);
+        let finished: Vec<_> = lost.extract_if(.., |remains| remains.is_finished()).collect();
+        let tainted = finished.iter().filter(|remains| remains.is_tainted()).count();
+        self.tainted.fetch_sub(tainted, Ordering::AcqRel);
+        drop(lost);
+        finished.iter().for_each(|remains| self.journal.remove(&remains.life));
+        if !finished.is_empty() {
+            self.ring_queues();
+        }
+    }
+
+    /// A write that was sent on this session is about to be reported as failed.
+    pub(super) fn taint(&self, session: &Session) {
+        let lost = lock(&self.lost);
+        if !session.remains.is_finished() && !session.remains.taint() {
+            self.tainted.fetch_add(1, Ordering::AcqRel);
+        }
+        drop(lost);
+    }
+
+    /// Whether a write that was reported as failed may yet be carried out: nothing is to be
+    /// written before that is over.
+    pub(super) fn is_tainted(&self) -> bool {
+        self.tainted.load(Ordering::Acquire) > 0
+    }
+
+    /// Puts a new session into use. What lost ones were sent is held until they are finished; all
+    /// else can go on.
+    pub(super) fn publish(&self, session: &Arc<Session>) {
+        self.paths[session.path].connected(session);
+        self.ring_queues();
+        self.watchers.tell(Change::Paths);
+    }
+
+    /// What operations are to do that find no path. `refused` says which paths have no queue for
+    /// them.
+    pub(super) fn verdict(&self, now: Instant, refused: impl Fn(usize) -> bool) -> Verdict {
+        if self.is_stopping() {
+            return Verdict::Fail(BlockError::Disconnected);
+        }
+        let mut until = None;
+        let mut is_refused = false;
+        for (index, path) in self.paths.iter().enumerate() {
+            if path.state() == PathState::Live && refused(index) {
+                is_refused = true;
+                continue;
+            }
+            match path.patience(&self.options) {
+                Patience::Unlimited => return Verdict::Wait(None),
+                Patience::Until(at) if at > now => until = until.max(Some(at)),
+                Patience::Until(_) => {}
+            }
+        }
+        match until {
+            Some(_) => Verdict::Wait(until),
+            None if is_refused => Verdict::Fail(BlockError::NoResources),
+            None => Verdict::Fail(BlockError::Disconnected),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Which namespace a disk is made of, and whether another one is the same.
+
+use farblock_proto::host::NamespaceInfo;
+
+/// A namespace as a disk and its users know it: what has to be found again behind every connection,
+/// those of a successor included.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct KnownNamespace {
+    /// UUID, if it has one.
+    pub uuid: Option<[u8; 16]>,
+    /// Namespace globally unique identifier, if it has one.
+    pub nguid: Option<[u8; 16]>,
+    /// IEEE extended unique identifier, if it has one.
+    pub eui64: Option<[u8; 8]>,
+    /// Serial number of its subsystem: what there is to go by if it has no identifier.
+    pub serial: String,
+    /// Bytes in a block.
+    pub block_size: u32,
+    /// Completed writes are durable only after a flush. Who was told that they are durable at
+    /// once does not flush: so this is kept to, and is no matter of identity.
+    pub volatile_cache: bool,
+}
+
+impl KnownNamespace {
+    pub(crate) fn new(info: &NamespaceInfo, serial: &str, volatile_cache: bool) -> KnownNamespace {
+        KnownNamespace {
+            uuid: info.uuid,
+            nguid: info.nguid,
+            eui64: info.eui64,
+            serial: serial.to_owned(),
+            block_size: info.block_size,
+            volatile_cache,
+        }
+    }
+
+    /// It can be told from every other namespace.
+    #[must_use]
+    pub fn is_named(&self) -> bool {
+        self.uuid.is_some() || self.nguid.is_some() || self.eui64.is_some()
+    }
+
+    /// Whether this is what was found, or how that differs. Both are of a subsystem of the same
+    /// name, and have the same number in it.
+    pub(crate) fn check(&self, found: &KnownNamespace) -> Result<(), String> {
+        let differs = |name: &str, known: Option<&[u8]>, found: Option<&[u8]>| match (known, found)
+        {
+            (Some(known), Some(found)) if known != found => {
+                Some(format!("it has the {name} {} where {} was expected", Hex(found), Hex(known)))
+            }
+            (Some(_), None) => Some(format!("it has no {name} any more")),
+            // One more of the same namespace's is no harm.
+            (None, Some(found)) if !self.is_named() => {
+                Some(format!("it has the {name} {} where none was expected", Hex(found)))
+            }
+            _ => None,
+        };
+        let difference = differs("UUID", slice(&self.uuid), slice(&found.uuid))
+            .or_else(|| differs("NGUID", slice(&self.nguid), slice(&found.nguid)))
+            .or_else(|| differs("EUI-64", slice(&self.eui64), slice(&found.eui64)))
+            .or_else(|| {
+                (!self.is_named() && self.serial != found.serial).then(|| {
+                    let (known, found) = (&self.serial, &found.serial);
+                    format!("its subsystem has the serial number {found:?} instead of {known:?}")
+                })
+            })
+            .or_else(|| {
+                (self.block_size != found.block_size).then(|| {
+                    let (known, found) = (self.block_size, found.block_size);
+                    format!("its blocks have {found} bytes where {known} were expected")
+                })
+            });
+        difference.map_or(Ok(()), Err)
+    }
+}
+
+fn slice<const N: usize>(id: &Option<[u8; N]>) -> Option<&[u8]> {
+    id.as_ref().map(|id| id.as_slice())
+}
+
+/// Bytes as people compare them: sixteen as a UUID is written.
+pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
+
+impl std::fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            if self.0.len() == 16 && matches!(index, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named() -> KnownNamespace {
+        KnownNamespace {
+            uuid: Some([1; 16]),
+            nguid: Some([2; 16]),
+            eui64: Some([3; 8]),
+            serial: "S1".to_owned(),
+            block_size: 512,
+            volatile_cache: true,
+        }
+    }
+
+    #[test]
+    fn every_identifier_is_compared() {
+        let known = named();
+        assert_eq!(known.check(&known), Ok(()));
+        // Neither is a matter of identity where there are identifiers.
+        let found = KnownNamespace { serial: "S2".into(), volatile_cache: false, ..named() };
+        assert_eq!(known.check(&found), Ok(()));
+        for (found, text) in [
+            (KnownNamespace { uuid: Some([9; 16]), ..named() }, "UUID 0909"),
+            (KnownNamespace { nguid: Some([9; 16]), ..named() }, "NGUID 0909"),
+            (KnownNamespace { eui64: Some([9; 8]), ..named() }, "EUI-64 0909"),
+            (KnownNamespace { uuid: None, ..named() }, "no UUID any more"),
+            (KnownNamespace { block_size: 4096, ..named() }, "4096 bytes where 512"),
+        ] {
+            let error = known.check(&found).expect_err(text);
+            assert!(error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_namespace_without_identifiers_goes_by_its_subsystem() {
+        let nameless = KnownNamespace { uuid: None, nguid: None, eui64: None, ..named() };
+        assert_eq!(nameless.check(&nameless), Ok(()));
+        let other = KnownNamespace { serial: "S2".into(), ..nameless.clone() };
+        assert!(nameless.check(&other).expect_err("another").contains("serial number \"S2\""));
+        let error = nameless.check(&named()).expect_err("another");
+        assert!(error.contains("where none was expected"), "{error}");
+        // An identifier more does not make it another one.
+        let eui64 = KnownNamespace { uuid: None, nguid: None, ..named() };
+        assert_eq!(eui64.check(&named()), Ok(()));
+    }
+}

@@ -1,0 +1,377 @@
+//! The thread that keeps one path: it connects, connects again, opens queues for the disk's
+//! queues, and sees to it that what was sent on lost sessions is finished.
+//!
+//! It is a thread because bringing a controller up is a conversation of a dozen answers, each of
+//! which may take seconds: nothing that an event loop of a user should know of.
+
+use super::hub::{Arrival, Hub, Mailbox};
+use super::path::{Path, PathState};
+use super::remains::Remains;
+use super::session::{Inbox, Reach, Session};
+use crate::controller::Controller;
+use crate::error::Error;
+use crate::limits;
+use crate::namespace::ConnectedQueue;
+use crate::options::Options;
+use farblock_block::Namespace;
+use farblock_proto::host::ConnectError;
+use farblock_reactor::os;
+use farblock_wire::Status;
+use farblock_wire::origin::ControllerOrigin;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+/// See the module's text.
+pub(super) struct Keeper {
+    hub: Arc<Hub>,
+    index: usize,
+    /// To be told how the first attempt went, or each up to the first that went well.
+    first: Option<Sender<Result<(), Error>>>,
+    /// Lost sessions that queues may still hold: whoever lets go of a controller last waits for
+    /// its thread to end, and that is to be this thread.
+    retired: Vec<Arc<Session>>,
+}
+
+/// Which of the disk's queues were given a queue on a session.
+#[derive(Default)]
+struct Served {
+    done: HashSet<u64>,
+    /// How many queues there were when the controller had none left.
+    refused_at: Option<usize>,
+}
+
+impl Keeper {
+    pub(super) fn new(hub: Arc<Hub>, index: usize, first: Sender<Result<(), Error>>) -> Keeper {
+        Keeper { hub, index, first: Some(first), retired: Vec::new() }
+    }
+
+    /// Keeps the path until the disk is closed.
+    pub(super) fn run(mut self) {
+        let mut pause = Duration::ZERO;
+        while !self.hub.is_stopping() && self.path().state() != PathState::Dead {
+            self.pause(pause);
+            let mut longest = self.hub.options.reconnect_delay;
+            match self.establish() {
+                Ok(session) => {
+                    self.report(Ok(()));
+                    let begin = os::now();
+                    self.keep(&session);
+                    self.lose(session);
+                    if os::elapsed(begin) >= limits::STEADY {
+                        pause = Duration::ZERO;
+                        continue;
+                    }
+                }
+                Err(error) => {
+                    // The target is there, and tells when it has let go of what was before.
+                    if matches!(&error, Error::Connect { reason: ConnectError::ControllerBusy, .. })
+                    {
+                        longest = longest.min(limits::BUSY_PAUSE);
+                    }
+                    self.handle_failure(error);
+                }
+            }
+            if self.is_late() && self.path().state() != PathState::Dead {
+                self.give_up();
+            }
+            pause = (pause * 2).max(limits::RECONNECT_PAUSE);
+            pause = pause.min(longest);
+        }
+        // Whoever waits for it waits in vain.
+        self.first = None;
+        while !self.hub.is_stopping() {
+            let rings = self.hub.bell.rings();
+            self.let_go();
+            self.hub.bell.wait(rings, limits::KEEPER_PERIOD);
+        }
+    }
+
+    fn path(&self) -> &Path {
+        &self.hub.paths[self.index]
+    }
+
+    fn report(&mut self, result: Result<(), Error>) {
+        // Until one goes well, if that is waited for.
+        let is_last = result.is_ok() || self.hub.options.connect_wait.is_zero();
+        if let Some(first) = &self.first {
+            let _ = first.send(result);
+        }
+        self.first.take_if(|_| is_last);
+    }
+
+    /// Lets time pass until the next attempt, or until the path is given up or the disk closed.
+    fn pause(&mut self, pause: Duration) {
+        let until = os::now() + pause;
+        loop {
+            let rings = self.hub.bell.rings();
+            self.let_go();
+            let left = until.saturating_duration_since(os::now());
+            if left.is_zero() || self.is_late() || self.hub.is_stopping() {
+                return;
+            }
+            // Not longer, as the time to give up may come first.
+            self.hub.bell.wait(rings, left.min(limits::KEEPER_PERIOD));
+        }
+    }
+
+    fn handle_failure(&mut self, error: Error) {
+        let url = &self.path().url;
+        tracing::warn!(path = %url, "not connected: {error}");
+        // Another namespace in its place is tried again as well: the right one may come back.
+        self.path().failed(&error.to_string());
+        self.report(Err(error));
+    }
+
+    /// Whether it is time to give the path up.
+    fn is_late(&self) -> bool {
+        let now = os::now();
+        self.path().gives_up_at(&self.hub.options).is_some_and(|at| at <= now)
+    }
+
+    fn give_up(&self) {
+        let why = self.path().status().error.unwrap_or_default();
+        tracing::error!(path = %self.path().url, "the path is given up: {why}");
+        self.path().give_up();
+        self.hub.ring_queues();
+        self.hub.watchers.tell(super::Change::Paths);
+    }
+
+    /// Connects the controller and puts it into use.
+    fn establish(&mut self) -> Result<Arc<Session>, Error> {
+        let controller = Controller::connect_url(&self.path().url, &self.options())?;
+        let shared = controller.inner().shared();
+        let inbox = Arc::new(Inbox::default());
+        let (bell, for_watcher) = (Arc::clone(&self.hub.bell), Arc::clone(&inbox));
+        shared.watch(Box::new(move |notice| {
+            for_watcher.put(notice);
+            bell.ring();
+        }));
+        let namespace = controller.namespace(self.hub.nsid)?;
+        self.hub.agree(namespace.known(), namespace.geometry())?;
+        let access = controller.access(self.hub.nsid)?;
+        let url = &self.path().url;
+        let quiesce = self.quiesce_time(&controller)?;
+        let session = Session::new(self.index, url, controller, namespace, inbox, access, quiesce);
+        let session = Arc::new(session);
+        let (life, journal) = (&session.remains.life, &self.hub.journal);
+        self.hub.cache.connected(self.index, life, |mark| journal.add(mark))?;
+        journal.add(life)?;
+        self.hub.publish(&session);
+        Ok(session)
+    }
+
+    /// How long what the controller was sent may be carried out once it is lost, if nothing ends
+    /// it.
+    fn quiesce_time(&self, controller: &Controller) -> Result<Duration, Error> {
+        let options = &self.hub.options;
+        if let Some(chosen) = options.quiesce {
+            return Ok(chosen);
+        }
+        let info = controller.info();
+        match info.time_to_end(options.connection.keep_alive) {
+            Some(time) => Ok(time),
+            None if info.life.is_some() => Ok(Duration::MAX),
+            None => Err(Error::Options(
+                "this target cannot end a controller that was lost (it has no Cross-Controller \
+                 Reset), and without keep alives it never ends one by itself: choose a keep alive \
+                 timeout, or say how long a lost write may take there (quiesce)"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// The options of one attempt: it may not outlast the time after which the path is given up.
+    fn options(&self) -> Options {
+        let mut options = self.hub.options.connection.clone();
+        if let Some(at) = self.path().gives_up_at(&self.hub.options) {
+            let left = at.saturating_duration_since(os::now());
+            options.connect_timeout =
+                options.connect_timeout.min(left).max(limits::CONNECT_TIMEOUT_MIN);
+        }
+        options
+    }
+
+    /// Does what a live session needs, until it is lost or the disk is closed.
+    fn keep(&mut self, session: &Arc<Session>) {
+        let mut served = Served::default();
+        let mut is_served = false;
+        let mut pause = limits::FINISH_PAUSE;
+        loop {
+            let rings = self.hub.bell.rings();
+            if self.hub.is_stopping() || session.is_lost() {
+                return;
+            }
+            self.let_go();
+            self.hub.cache.take_told().iter().for_each(|mark| self.hub.journal.remove(mark));
+            let (changed, access) = session.inbox.take();
+            if changed {
+                self.handle_change(session);
+            }
+            if access || changed || session.reach() == Reach::Blocked {
+                self.read_access(session);
+            }
+            if self.serve_queues(session, &mut served) && !std::mem::replace(&mut is_served, true) {
+                self.path().served();
+                self.hub.ring_queues();
+            }
+            let period = if !self.finish_lost(session) {
+                pause = (pause * 2).min(limits::FINISH_PAUSE_MAX);
+                pause
+            } else if session.reach() == Reach::Blocked {
+                limits::ACCESS_PERIOD
+            } else {
+                pause = limits::FINISH_PAUSE;
+                limits::KEEPER_PERIOD
+            };
+            self.hub.bell.wait(rings, period);
+        }
+    }
+
+    /// The namespace was read anew.
+    fn handle_change(&self, session: &Session) {
+        let geometry = session.namespace.geometry();
+        if geometry.blocks == 0 {
+            // Gone, or there is another one in its place: connecting again tells.
+            session.abort("the namespace is not there any more");
+        } else {
+            self.hub.resized(geometry);
+        }
+    }
+
+    fn read_access(&self, session: &Session) {
+        let access = match session.controller.access(self.hub.nsid) {
+            Ok(access) => access,
+            Err(error) => {
+                tracing::warn!(path = %self.path().url, "access state unknown: {error}");
+                return;
+            }
+        };
+        if access != session.access() {
+            tracing::info!(path = %self.path().url, %access, "the access state changed");
+            session.set_access(access);
+            self.path().access_changed();
+            self.hub.ring_queues();
+            self.hub.watchers.tell(super::Change::Paths);
+        }
+    }
+
+    /// Connects queues for those of the disk's queues that have none on this session; false if that
+    /// ended it.
+    fn serve_queues(&self, session: &Arc<Session>, served: &mut Served) -> bool {
+        let mailboxes = self.hub.mailboxes();
+        if served.refused_at.is_some_and(|count| mailboxes.len() >= count) {
+            return true;
+        }
+        served.refused_at = None;
+        served.done.retain(|id| mailboxes.iter().any(|mailbox| mailbox.id == *id));
+        let without = |mailbox: &&Arc<Mailbox>| !served.done.contains(&mailbox.id);
+        let wanting: Vec<_> = mailboxes.iter().filter(without).collect();
+        for several in wanting.chunks(limits::QUEUES_AT_ONCE) {
+            let queues = connect_queues(session, several.len());
+            for (mailbox, queue) in several.iter().zip(queues) {
+                match &queue {
+                    Err(Error::Connect {
+                        reason: reason @ ConnectError::NoQueueLeft { .. },
+                        ..
+                    }) => {
+                        tracing::warn!(path = %self.path().url, "{reason}");
+                        served.refused_at = Some(mailboxes.len());
+                    }
+                    Err(error) => {
+                        session.abort(&error.to_string());
+                        return false;
+                    }
+                    Ok(_) => {
+                        served.done.insert(mailbox.id);
+                    }
+                }
+                mailbox.post(Arrival { session: Arc::clone(session), queue });
+            }
+        }
+        true
+    }
+
+    /// The session is of no use any more.
+    fn lose(&mut self, session: Arc<Session>) {
+        if !self.hub.is_stopping() {
+            let reason = match session.controller.lost() {
+                Some(Error::Lost(reason)) => reason.to_string(),
+                _ => "it was lost".to_owned(),
+            };
+            tracing::warn!(path = %self.path().url, "the path is lost: {reason}");
+            self.hub.lose(&session, &reason);
+        } else {
+            // Lets go of the session, which is to end with this thread.
+            self.path().lost("the disk was closed");
+        }
+        self.retired.push(session);
+    }
+
+    /// Lets go of lost sessions that nobody else holds.
+    fn let_go(&mut self) {
+        self.retired.retain(|session| Arc::strong_count(session) > 1);
+    }
+
+    /// Tries to finish every lost controller through a live one; true if none is left.
+    fn finish_lost(&self, through: &Session) -> bool {
+        let lost = self.hub.unfinished();
+        for remains in &lost {
+            if !remains.is_finished() && self.is_finished(through, remains) {
+                tracing::info!(
+                    path = %remains.life.url,
+                    "what was sent on the lost connection is finished"
+                );
+                remains.set_finished();
+            }
+        }
+        self.hub.forget_finished();
+        lost.iter().all(|remains| remains.is_finished())
+    }
+
+    /// Whether nothing that was sent to a lost controller is carried out any more. Asks the target
+    /// to end it; if that cannot be had, what is left is to wait.
+    fn is_finished(&self, through: &Session, lost: &Remains) -> bool {
+        if os::has_mistake("host: a lost controller counts as finished") {
+            return true;
+        }
+        let waited = || os::elapsed(lost.lost_since()) >= lost.life.quiesce_time;
+        let info = through.controller.info();
+        let (Some(life), true) = (lost.life.name, info.life.is_some()) else { return waited() };
+        match through.controller.end_other(life) {
+            Ok(gone) => gone,
+            Err(Error::Command { status, .. })
+                if Status(status.code()) == Status::INVALID_FIELD
+                    && is_succeeded(lost.life.origin, info.origin) =>
+            {
+                // The process of which it was has ended, and all that it did.
+                true
+            }
+            Err(error) => {
+                tracing::debug!("a lost controller cannot be ended: {error}");
+                waited()
+            }
+        }
+    }
+}
+
+/// Connects queues side by side: each takes some round trips.
+fn connect_queues(session: &Arc<Session>, count: usize) -> Vec<Result<ConnectedQueue, Error>> {
+    let connect = |session: Arc<Session>| move || session.namespace.connect_queue();
+    let others: Vec<_> = (1..count)
+        .map(|_| os::spawn("farblock-queue".to_owned(), connect(Arc::clone(session))))
+        .collect();
+    let first = session.namespace.connect_queue();
+    let others = others.into_iter().map(|thread| match thread.map_err(Error::system)?.join() {
+        Ok(queue) => queue,
+        Err(_) => Err(Error::Lost("a thread that connected a queue panicked".into())),
+    });
+    std::iter::once(first).chain(others).collect()
+}
+
+/// Whether a target that does not know a lost controller took the place of the one that did. It
+/// may as well be another one: an address can be moved, and a name lead to several.
+fn is_succeeded(lost: Option<ControllerOrigin>, found: Option<ControllerOrigin>) -> bool {
+    lost.zip(found).is_some_and(|(lost, found)| lost.is_succeeded_at(&found))
+}

@@ -1,0 +1,204 @@
+//! One way to the namespace: its state, for its keeper to set and for everybody to see.
+//!
+//! ```text
+//!  Connecting ---- connected ----> Live <---- connected ---- Reconnecting
+//!      |                            |                          ^   |
+//!      |                            +----------- lost ---------+   |
+//!      +-------- given up (ctrl_loss_timeout) --> Dead <-----------+
+//! ```
+
+use super::options::DiskOptions;
+use super::session::{Reach, Session};
+use crate::url::Url;
+use farblock_reactor::os;
+use farblock_wire::log::AnaState;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Where a path is; see the module's diagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PathState {
+    /// It was never connected.
+    Connecting,
+    /// It is connected.
+    Live,
+    /// It was lost, and is tried again.
+    Reconnecting,
+    /// It was given up.
+    Dead,
+}
+
+/// A path as it is at the moment.
+#[derive(Clone, Debug)]
+pub struct PathStatus {
+    /// What it was given as.
+    pub url: Url,
+    /// Where it is.
+    pub state: PathState,
+    /// How long it has been there.
+    pub since: Duration,
+    /// The controller's address and identifier, if it is live.
+    pub controller: Option<(SocketAddr, u16)>,
+    /// I/O queues that its controller grants, each for one of the disk's; 0 if it is not live.
+    pub queues: u16,
+    /// Commands in flight on each of them; 0 if it is not live.
+    pub queue_depth: u16,
+    /// How the namespace can be reached through it (ANA), if it is live.
+    pub access: Option<AnaState>,
+    /// How often it was connected again.
+    pub reconnects: u64,
+    /// Why it was lost or could not be connected, the last time.
+    pub error: Option<String>,
+}
+
+/// How long operations may wait for a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Patience {
+    /// As long as it takes.
+    Unlimited,
+    /// Until then.
+    Until(Instant),
+}
+
+struct State {
+    state: PathState,
+    since: Instant,
+    /// Since when there is no connection that served, if there is none: one that is lost again
+    /// before it could be used changes nothing.
+    lost_since: Option<Instant>,
+    /// Since when the namespace cannot be reached, if it cannot: as well because it must not be.
+    unusable_since: Option<Instant>,
+    reconnects: u64,
+    error: Option<String>,
+    session: Option<Arc<Session>>,
+}
+
+/// See the module's text.
+pub(super) struct Path {
+    pub(super) url: Url,
+    state: Mutex<State>,
+}
+
+impl Path {
+    pub(super) fn new(url: Url) -> Path {
+        let now = os::now();
+        let state = State {
+            state: PathState::Connecting,
+            since: now,
+            lost_since: Some(now),
+            unusable_since: Some(now),
+            reconnects: 0,
+            error: None,
+            session: None,
+        };
+        Path { url, state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in here panics half-way through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is connected.
+    pub(super) fn connected(&self, session: &Arc<Session>) {
+        let mut state = self.lock();
+        if state.state == PathState::Reconnecting {
+            state.reconnects += 1;
+        }
+        state.state = PathState::Live;
+        state.since = os::now();
+        state.session = Some(Arc::clone(session));
+    }
+
+    /// Whoever wanted a queue has one.
+    pub(super) fn served(&self) {
+        let mut state = self.lock();
+        state.lost_since = None;
+        state.note_reach();
+    }
+
+    /// Its session's access state is another one.
+    pub(super) fn access_changed(&self) {
+        self.lock().note_reach();
+    }
+
+    /// It was connected, and is not any more.
+    pub(super) fn lost(&self, reason: &str) {
+        let mut state = self.lock();
+        let now = os::now();
+        state.state = PathState::Reconnecting;
+        state.since = now;
+        state.session = None;
+        state.error = Some(reason.to_owned());
+        state.lost_since.get_or_insert(now);
+        state.unusable_since.get_or_insert(now);
+    }
+
+    /// It could not be connected.
+    pub(super) fn failed(&self, reason: &str) {
+        self.lock().error = Some(reason.to_owned());
+    }
+
+    /// It is not tried any more.
+    pub(super) fn give_up(&self) {
+        let mut state = self.lock();
+        state.state = PathState::Dead;
+        state.since = os::now();
+    }
+
+    pub(super) fn state(&self) -> PathState {
+        self.lock().state
+    }
+
+    /// When to give up reconnecting, if ever.
+    pub(super) fn gives_up_at(&self, options: &DiskOptions) -> Option<Instant> {
+        self.lock().lost_since?.checked_add(options.ctrl_loss_timeout?)
+    }
+
+    /// How long operations may wait for the path.
+    pub(super) fn patience(&self, options: &DiskOptions) -> Patience {
+        let state = self.lock();
+        let reach = state.session.as_ref().map(|session| session.reach());
+        if state.state == PathState::Dead || reach == Some(Reach::Gone) {
+            return Patience::Until(state.since);
+        }
+        let Some(since) = state.unusable_since else { return Patience::Unlimited };
+        let limit = options.patience().and_then(|limit| since.checked_add(limit));
+        let Some(at) = limit else { return Patience::Unlimited };
+        if state.lost_since.is_some() && reach.is_some_and(|reach| reach < Reach::Blocked) {
+            // Connected, and about to serve: not less than the limit, but that may be over already.
+            return Patience::Until(at.max(state.since + options.connection.connect_timeout));
+        }
+        Patience::Until(at)
+    }
+
+    pub(super) fn status(&self) -> PathStatus {
+        let state = self.lock();
+        let session = state.session.as_ref();
+        PathStatus {
+            url: self.url.clone(),
+            state: state.state,
+            since: os::elapsed(state.since),
+            controller: session
+                .map(|session| (session.controller.address(), session.controller.info().cntlid)),
+            queues: session.map_or(0, |session| session.controller.info().queues),
+            queue_depth: session.map_or(0, |session| session.queue_depth()),
+            access: session.map(|session| session.access()),
+            reconnects: state.reconnects,
+            error: state.error.clone(),
+        }
+    }
+}
+
+impl State {
+    fn note_reach(&mut self) {
+        let usable = self.session.as_ref().is_some_and(|session| session.reach() < Reach::Blocked);
+        match usable && self.lost_since.is_none() {
+            true => self.unusable_since = None,
+            false => {
+                self.unusable_since.get_or_insert_with(os::now);
+            }
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! A queue of a disk: gives each operation to a path, and keeps it until one has done it.
+//!
+//! It lives on its user's event loop and never waits: connections come to it through its mailbox.
+//!
+//! ```text
+//!              a path is usable                    done, or failed by the controller
+//!  submitted --------------------> on a path -------------------------------> completed
+//!      |                           |   |   ^
+//!      | none is     path lost and |   |   | the lost session is finished
+//!      v             it writes     |   |   |
+//!   Waiting <--- path lost, or not-+   +-> Held ---- no hope: failed --------> completed
+//!      |         for it now
+//!      +------------------------------------------- no hope: failed --------> completed
+//! ```
+//! Once a Held operation was failed, no other that writes is started before its session is
+//! finished.
+//!
+//! Held is what may have been sent on a lost session and changes blocks: as long as the target may
+//! still carry that out, doing it again would let the first attempt undo what came after the
+//! second. Reads and flushes need not wait.
+//!
+//! Key space: the token of an operation on a path is its number in the table.
+
+use super::Life;
+use super::hub::{Hub, Mailbox, Verdict};
+use super::options::Policy;
+use super::session::{Reach, Session};
+use super::table::Table;
+use crate::limits;
+use crate::queue::RemoteQueue;
+use crate::shared::Notice;
+use farblock_block::{BlockError, Command, Completion, Namespace, Op, Queue};
+use farblock_reactor::{Buffer, Event, Reactor, TaskId, os};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Rounds of one poll: operations that come back from one path go to another at once.
+const ROUNDS: usize = 4;
+
+/// A connection of this queue.
+struct Leg {
+    // Before the session, which the keeper is to let go of last.
+    queue: RemoteQueue,
+    session: Arc<Session>,
+    /// Its target has a volatile cache.
+    cached: bool,
+    /// It answered that something is not for it now.
+    rests_until: Option<Instant>,
+}
+
+impl Leg {
+    fn reach(&self) -> Reach {
+        match self.rests_until {
+            Some(_) => Reach::Blocked,
+            None => self.session.reach(),
+        }
+    }
+}
+
+/// See the module's text.
+pub(super) struct DiskQueue {
+    hub: Arc<Hub>,
+    /// Keeps the disk's threads running.
+    life: Option<Arc<Life>>,
+    reactor: Reactor,
+    task: TaskId,
+    mailbox: Arc<Mailbox>,
+    /// By path.
+    legs: Vec<Option<Leg>>,
+    /// By path: a session whose controller has no queue to spare.
+    refused: Vec<Option<Arc<Session>>>,
+    /// Lost connections that have not given every buffer back.
+    dying: Vec<Leg>,
+    table: Table,
+    waiting: VecDeque<u32>,
+    held: Vec<(u32, Arc<Session>)>,
+    done: Vec<Completion>,
+    /// How often an operation may be put off.
+    rests: u32,
+    /// The path that was used last.
+    last: usize,
+    /// Something other than a completion happened.
+    review: bool,
+    timer: Option<Instant>,
+    scratch: Vec<Completion>,
+    events: Vec<Event>,
+}
+
+impl DiskQueue {
+    pub(super) fn new(
+        hub: Arc<Hub>,
+        life: Arc<Life>,
+        reactor: &Reactor,
+        parent: TaskId,
+    ) -> DiskQueue {
+        let task = reactor.add_child(parent);
+        let mailbox = hub.add_mailbox(reactor.waker(task));
+        let (paths, rests) = (hub.paths.len(), hub.options.rests());
+        DiskQueue {
+            hub,
+            life: Some(life),
+            reactor: reactor.clone(),
+            task,
+            mailbox,
+            legs: (0..paths).map(|_| None).collect(),
+            refused: vec![None; paths],
+            dying: Vec::new(),
+            table: Table::default(),
+            waiting: VecDeque::new(),
+            held: Vec::new(),
+            done: Vec::new(),
+            rests,
+            last: 0,
+            review: false,
+            timer: None,
+            scratch: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Gives an operation to a path, or has it wait.
+    fn start(&mut self, index: u32) {
+        match self.choose() {
+            Some(path) if self.may_start(index) => self.give(index, path),
+            _ => {
+                self.waiting.push_back(index);
+                self.review = true;
+            }
+        }
+    }
+
+    fn may_start(&mut self, index: u32) -> bool {
+        !self.hub.is_tainted() || !self.table.writes(index)
+    }
+
+    fn give(&mut self, index: u32, path: usize) {
+        self.last = path;
+        let leg = self.legs[path].as_mut().expect("it was chosen");
+        let mut op = self.table.attempt(index);
+        op.fua |= leg.cached && self.hub.is_write_through();
+        leg.queue.submit(op);
+    }
+
+    /// The path for the next operation.
+    fn choose(&self) -> Option<usize> {
+        let reach = |path: usize| self.legs[path].as_ref().map(Leg::reach);
+        let best = (0..self.legs.len()).filter_map(reach).min()?;
+        if best >= Reach::Blocked {
+            return None;
+        }
+        let mut paths = (0..self.legs.len()).filter(|&path| reach(path) == Some(best));
+        match self.hub.options.policy {
+            Policy::Numa => paths.next(),
+            Policy::RoundRobin => {
+                let first = paths.clone().next();
+                paths.find(|&path| path > self.last).or(first)
+            }
+            Policy::QueueDepth => paths.min_by_key(|&path| {
+                self.legs[path].as_ref().map_or(usize::MAX, |leg| leg.queue.in_flight())
+            }),
+        }
+    }
+
+    fn take_timer(&mut self) {
+        if self.timer.is_none() {
+            return;
+        }
+        self.reactor.take_events(self.task, &mut self.events);
+        if self.events.drain(..).any(|event| matches!(event, Event::Timer)) {
+            self.timer = None;
+            self.review = true;
+        }
+    }
+
+    /// Takes connections in that the keepers made.
+    fn take_arrivals(&mut self) {
+        for arrival in self.mailbox.take_arrivals() {
+            let (path, session) = (arrival.session.path, arrival.session);
+            let Ok(queue) = arrival.queue else {
+                self.refused[path] = Some(session);
+                continue;
+            };
+            self.refused[path] = None;
+            match queue.settle(&self.reactor, self.task) {
+                Ok(queue) => {
+                    let cached = session.namespace.geometry().volatile_cache;
+                    let leg = Leg { queue, session, cached, rests_until: None };
+                    // The one before may be lost without having been looked at since.
+                    self.dying.extend(self.legs[path].replace(leg));
+                }
+                Err(error) => session.abort(&error.to_string()),
+            }
+        }
+    }
+
+    fn poll_legs(&mut self) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        for path in 0..self.legs.len() {
+            let Some(leg) = &mut self.legs[path] else { continue };
+            leg.queue.poll(&mut scratch);
+            if !leg.queue.is_lost() {
+                scratch.drain(..).for_each(|done| self.handle_done(path, done));
+                continue;
+            }
+            leg.session.abort("the connection of an I/O queue is lost");
+            let session = Arc::clone(&leg.session);
+            self.dying.extend(self.legs[path].take());
+            self.review = true;
+            scratch.drain(..).for_each(|done| self.handle_lost(&session, done));
+        }
+        let mut dying = std::mem::take(&mut self.dying);
+        for leg in &mut dying {
+            leg.queue.poll(&mut scratch);
+            scratch.drain(..).for_each(|done| self.handle_lost(&leg.session, done));
+        }
+        dying.retain(|leg| leg.queue.in_flight() > 0);
+        self.dying = dying;
+        self.scratch = scratch;
+    }
+
+    /// A path that is not lost gives an operation back.
+    fn handle_done(&mut self, path: usize, done: Completion) {
+        let index = done.token as u32;
+        let leg = self.legs[path].as_mut().expect("it completed something");
+        let is_gone = || leg.session.namespace.is_gone();
+        let not_now = match done.result {
+            // A path related status, or a controller that is about to end.
+            Err(BlockError::Disconnected | BlockError::Aborted) => true,
+            Err(BlockError::OutOfRange) => is_gone(),
+            _ => false,
+        };
+        if !not_now || self.table.count_rest(index) > self.rests {
+            return self.end(index, done.result, done.buffer, None);
+        }
+        if leg.rests_until.is_none() {
+            leg.rests_until = Some(os::now() + limits::REST);
+            // The access state may be another one than is known here.
+            leg.session.inbox.put(Notice::Access);
+            self.hub.bell.ring();
+        }
+        self.table.put_back(index, done.buffer);
+        self.waiting.push_back(index);
+        self.review = true;
+    }
+
+    /// A lost path gives an operation back, done or not.
+    fn handle_lost(&mut self, session: &Arc<Session>, done: Completion) {
+        let index = done.token as u32;
+        self.review = true;
+        let not_done = match done.result {
+            Err(BlockError::Disconnected | BlockError::Aborted) => true,
+            // Refused for there is another namespace, which is why the path is lost.
+            Err(BlockError::OutOfRange) => session.namespace.is_gone(),
+            _ => false,
+        };
+        if not_done && os::has_mistake("host: an operation is forgotten with its path") {
+            return;
+        }
+        let not_done = not_done && !os::has_mistake("host: what a lost path had counts as done");
+        match done.result {
+            _ if not_done => {
+                self.table.put_back(index, done.buffer);
+                let is_held = !os::has_mistake("host: lost writes are sent again at once");
+                if self.table.writes(index) && is_held {
+                    self.held.push((index, Arc::clone(session)));
+                } else {
+                    self.waiting.push_back(index);
+                }
+            }
+            result => {
+                let result = if os::has_mistake("host: what a lost path had counts as done") {
+                    Ok(())
+                } else {
+                    result
+                };
+                self.end(index, result, done.buffer, Some(session));
+            }
+        }
+    }
+
+    /// Ends an operation; `lost` is the session that had done it if that is lost.
+    fn end(
+        &mut self,
+        index: u32,
+        mut result: Result<(), BlockError>,
+        buffer: Option<Buffer>,
+        lost: Option<&Session>,
+    ) {
+        let cache = &self.hub.cache;
+        match self.table.nature(index) {
+            Some((Command::Flush, _, carries)) => result = cache.flush_ends(carries, result),
+            Some((Command::Write | Command::WriteZeroes { .. }, false, _))
+                if result.is_ok() && !self.hub.is_write_through() =>
+            {
+                match lost {
+                    None => cache.wrote(),
+                    Some(session) => cache.wrote_before(&session.remains.life),
+                }
+            }
+            _ => {}
+        }
+        self.done.push(self.table.complete(index, result, buffer));
+    }
+
+    /// Looks at everything that waits.
+    fn look_around(&mut self) {
+        self.take_arrivals();
+        for refused in &mut self.refused {
+            refused.take_if(|session| session.is_lost());
+        }
+        let now = os::now();
+        for leg in self.legs.iter_mut().flatten() {
+            leg.rests_until.take_if(|until| *until <= now);
+        }
+        let waiting = &mut self.waiting;
+        self.held.retain(|(index, session)| {
+            if session.remains.is_finished() {
+                waiting.push_back(*index);
+            }
+            !session.remains.is_finished()
+        });
+        // Each once: what may not start, a write perhaps, is not to be waited for by the others.
+        for _ in 0..self.waiting.len() {
+            let Some(path) = self.choose() else { break };
+            let index = self.waiting.pop_front().expect("counted");
+            match self.may_start(index) {
+                true => self.give(index, path),
+                false => self.waiting.push_back(index),
+            }
+        }
+        let deadline = self.judge(now);
+        let rests = self.legs.iter().flatten().filter_map(|leg| leg.rests_until);
+        let next = rests.chain(deadline).min();
+        if next != self.timer {
+            self.timer = next;
+            self.reactor.set_timer(self.task, next);
+        }
+    }
+
+    /// Fails what waits without hope; else says when to look again.
+    fn judge(&mut self, now: Instant) -> Option<Instant> {
+        if self.waiting.is_empty() && self.held.is_empty() {
+            return None;
+        }
+        let verdict = self.hub.verdict(now, |path| self.refused[path].is_some());
+        match verdict {
+            Verdict::Wait(until) => until,
+            Verdict::Fail(error) => {
+                self.held.iter().for_each(|(_, session)| self.hub.taint(session));
+                let held = self.held.drain(..).map(|(index, _)| index);
+                let over: Vec<_> = self.waiting.drain(..).chain(held).collect();
+                over.into_iter().for_each(|index| self.end(index, Err(error), None, None));
+                None
+            }
+        }
+    }
+}
+
+impl Queue for DiskQueue {
+    fn submit(&mut self, op: Op) {
+        match op.check(&self.hub.geometry()) {
+            Ok(()) => {
+                let carries = op.command == Command::Flush && self.hub.cache.flush_begins();
+                let index = self.table.insert(op, carries);
+                self.start(index);
+            }
+            Err(error) => self.done.push(op.complete(Err(error))),
+        }
+    }
+
+    /// Only what waits for a path: what was given to one may be on its way.
+    fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
+        let mut over = Vec::new();
+        self.waiting.retain(|&index| {
+            let unwanted = unwanted(self.table.token(index));
+            over.extend(unwanted.then_some(index));
+            !unwanted
+        });
+        over.into_iter().for_each(|index| self.end(index, Err(BlockError::Aborted), None, None));
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.take_timer();
+        self.review |= self.mailbox.take_ring();
+        for _ in 0..ROUNDS {
+            self.poll_legs();
+            if !std::mem::take(&mut self.review) {
+                break;
+            }
+            self.look_around();
+        }
+        if self.review {
+            self.reactor.notify(self.task);
+        }
+        done.append(&mut self.done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.table.len() + self.done.len()
+    }
+}
+
+impl DiskQueue {
+    /// Sees to it that no write of a queue that goes away is carried out after those of others:
+    /// nobody waits for its end, which only that of its controllers assures.
+    fn disown(&mut self) {
+        let flushes = (0..self.table.slots()).filter_map(|index| self.table.nature(index));
+        for (_, _, carries) in flushes {
+            let _ = self.hub.cache.flush_ends(carries, Err(BlockError::Aborted));
+        }
+        for (_, session) in &self.held {
+            self.hub.taint(session);
+        }
+        let away = (0..self.table.slots()).filter(|index| !self.waiting.contains(index));
+        if !away.into_iter().any(|index| self.table.may_write(index)) {
+            return;
+        }
+        for leg in self.legs.iter().flatten().chain(&self.dying) {
+            if leg.queue.in_flight() > 0 {
+                self.hub.taint(&leg.session);
+                leg.session.abort("a queue was closed with writes under way");
+            }
+        }
+    }
+}
+
+impl Drop for DiskQueue {
+    fn drop(&mut self) {
+        self.disown();
+        self.legs.clear();
+        self.dying.clear();
+        // After its connections, which others may be waiting for.
+        self.hub.remove_mailbox(self.mailbox.id);
+        self.held.clear();
+        let pool = self.reactor.buffers();
+        self.table.abandon().for_each(|buffer| pool.give(buffer));
+        self.done.drain(..).filter_map(|done| done.buffer).for_each(|buffer| pool.give(buffer));
+        self.reactor.remove_task(self.task);
+        // The last one to go closes the disk, which takes time that an event loop has not.
+        let life = self.life.take();
+        if life.as_ref().is_some_and(|life| Arc::strong_count(life) == 1) {
+            // Without a thread to be had it is closed here: late is better than never.
+            let _ = os::spawn("farblock-close".to_owned(), move || drop(life));
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! One life of a path: a controller that was connected, and its namespace.
+
+use super::remains::{ControllerLife, Remains};
+use crate::controller::Controller;
+use crate::namespace::RemoteNamespace;
+use crate::shared::Notice;
+use crate::url::Url;
+use farblock_wire::log::AnaState;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+/// What happened to a session that its keeper has not looked at yet, as bits.
+#[derive(Default)]
+pub(super) struct Inbox(AtomicU8);
+
+impl Inbox {
+    const NAMESPACE: u8 = 1 << 0;
+    const ACCESS: u8 = 1 << 1;
+
+    pub(super) fn put(&self, notice: Notice) {
+        let bit = match notice {
+            // That can be seen at any time.
+            Notice::Lost => return,
+            Notice::Namespace(_) => Inbox::NAMESPACE,
+            Notice::Access => Inbox::ACCESS,
+        };
+        self.0.fetch_or(bit, Ordering::AcqRel);
+    }
+
+    /// Whether the namespace was read anew, and whether its access state may have changed.
+    pub(super) fn take(&self) -> (bool, bool) {
+        let bits = self.0.swap(0, Ordering::AcqRel);
+        (bits & Inbox::NAMESPACE != 0, bits & Inbox::ACCESS != 0)
+    }
+}
+
+/// How well a namespace can be reached.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Reach {
+    Optimized,
+    NonOptimized,
+    /// Not now.
+    Blocked,
+    /// Never again through this controller.
+    Gone,
+}
+
+/// See the module's text.
+pub(super) struct Session {
+    /// The path's place among the disk's.
+    pub(super) path: usize,
+    pub(super) controller: Controller,
+    pub(super) namespace: RemoteNamespace,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) remains: Arc<Remains>,
+    access: AtomicU8,
+}
+
+impl Session {
+    pub(super) fn new(
+        path: usize,
+        url: &Url,
+        controller: Controller,
+        namespace: RemoteNamespace,
+        inbox: Arc<Inbox>,
+        access: AnaState,
+        quiesce_time: Duration,
+    ) -> Session {
+        let info = controller.info();
+        let (name, origin) = (info.life, info.origin);
+        let life = ControllerLife { url: url.clone(), name, quiesce_time, origin };
+        let remains = Arc::new(Remains::new(life));
+        Session { path, controller, namespace, inbox, remains, access: AtomicU8::new(access.0) }
+    }
+
+    pub(super) fn access(&self) -> AnaState {
+        AnaState(self.access.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_access(&self, access: AnaState) {
+        self.access.store(access.0, Ordering::Relaxed);
+    }
+
+    pub(super) fn reach(&self) -> Reach {
+        match self.access() {
+            AnaState::OPTIMIZED => Reach::Optimized,
+            AnaState::NON_OPTIMIZED => Reach::NonOptimized,
+            AnaState::PERSISTENT_LOSS => Reach::Gone,
+            _ => Reach::Blocked,
+        }
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.controller.inner().shared().is_lost()
+    }
+
+    /// Commands in flight on each of its queues.
+    pub(super) fn queue_depth(&self) -> u16 {
+        let controller = self.controller.inner();
+        controller.info().queue_depth(controller.options().queue_depth)
+    }
+
+    /// Closes every connection of the session at once.
+    pub(super) fn abort(&self, reason: &str) {
+        self.controller.inner().shared().abort(reason);
+    }
+}

@@ -1,0 +1,101 @@
+//! What goes wrong above single operations.
+
+use crate::url::UrlError;
+use farblock_proto::host::{ConnectError, InfoError};
+use farblock_wire::Status;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// Why a call to the host failed. Operations on blocks have errors of their own:
+/// [`BlockError`](farblock_block::BlockError).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The URL is malformed.
+    Url(UrlError),
+    /// An option is out of the question, with the reason.
+    Options(String),
+    /// The connection did not come about.
+    Connect {
+        /// Where to.
+        address: String,
+        /// Which subsystem.
+        subsystem: String,
+        /// Why not.
+        reason: ConnectError,
+    },
+    /// The controller answered a command with an error.
+    Command {
+        /// The command.
+        what: String,
+        /// Its status.
+        status: Status,
+    },
+    /// The controller's answer makes no sense, or describes something that is not supported.
+    Answer {
+        /// About what.
+        what: String,
+        /// What is wrong with it.
+        reason: InfoError,
+    },
+    /// The namespace is another one than was expected, with the difference.
+    Namespace(String),
+    /// What a successor has to know cannot be written down, with the reason.
+    Record(String),
+    /// The connection to the controller is lost.
+    Lost(Arc<str>),
+    /// Too many admin commands wait already.
+    Busy,
+    /// The machine does not give what is needed (threads, sockets, event queues).
+    System(Arc<io::Error>),
+}
+
+/// A system's error in its own words, without the number that the standard library adds.
+pub(crate) fn words(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split_once(" (os error ").map_or(text.as_str(), |(words, _)| words).to_owned()
+}
+
+impl Error {
+    pub(crate) fn system(error: io::Error) -> Error {
+        Error::System(Arc::new(error))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Url(error) => error.fmt(f),
+            Error::Options(reason) | Error::Namespace(reason) | Error::Record(reason) => {
+                f.write_str(reason)
+            }
+            Error::Connect { address, subsystem, reason } => {
+                write!(f, "cannot connect to {subsystem} at {address}: {reason}")
+            }
+            Error::Command { what, status } => write!(f, "{what} failed: {status}"),
+            Error::Answer { what, reason } => write!(f, "{what}: {reason}"),
+            Error::Lost(reason) => write!(f, "the connection to the controller is lost: {reason}"),
+            Error::Busy => f.write_str("too many admin commands are waiting"),
+            Error::System(error) => write!(f, "the system refuses what is needed: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Url(error) => Some(error),
+            Error::Connect { reason, .. } => Some(reason),
+            Error::Answer { reason, .. } => Some(reason),
+            Error::System(error) => Some(&**error),
+            _ => None,
+        }
+    }
+}
+
+impl From<UrlError> for Error {
+    fn from(error: UrlError) -> Error {
+        Error::Url(error)
+    }
+}

@@ -1,0 +1,134 @@
+//! The NVMe/TCP host: from a URL to a block device, in user space.
+//!
+//! ```no_run
+//! use farblock_block::blocking::Blocking;
+//! use farblock_host::{Controller, Options, Url};
+//!
+//! let url: Url = "nvme+tcp://storage.example/nqn.2024-01.example:disk?ns=1".parse()?;
+//! let controller = Controller::connect_url(&url, &Options::default())?;
+//! let namespace = controller.namespace(url.namespace.unwrap_or(1))?;
+//! let mut disk = Blocking::new(&namespace)?;
+//! let mut block = vec![0; disk.geometry().block_size as usize];
+//! disk.read(0, &mut block)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A [`Controller`] has one thread, for its admin queue. A [`RemoteNamespace`] is a
+//! [`Namespace`](farblock_block::Namespace) like any other: its queues live on their users' event
+//! loops, each with a connection of its own. It ends with its connections. A [`Disk`] does not: it
+//! reconnects, over one path or several, and is what to use for anything that lasts. See
+//! [`disk`].
+//!
+//! # Three ways to read and write
+//!
+//! Every namespace can be used in each of them.
+//!
+//! **Blocking**: [`Blocking`](farblock_block::blocking::Blocking), as above.
+//!
+//! **Async**: [`AsyncNamespace`](farblock_block::nonblocking::AsyncNamespace), with any executor.
+//!
+//! ```no_run
+//! use farblock_block::nonblocking::{AsyncNamespace, Buffer};
+//! use farblock_host::{Disk, DiskOptions, Url};
+//!
+//! # async fn use_it() -> Result<(), Box<dyn std::error::Error>> {
+//! let url: Url = "nvme+tcp://storage.example/nqn.2024-01.example:disk?ns=1".parse()?;
+//! let disk = Disk::connect(&[url], &DiskOptions::default())?;
+//! let disk = AsyncNamespace::new(std::sync::Arc::new(disk))?;
+//! let data = disk.read(0, Buffer::new(4096)).await?;
+//! disk.write(8, data).await?;
+//! disk.flush().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Submit and poll**: a [`Queue`](farblock_block::Queue) on an event loop of one's own, without
+//! another thread, a lock or an allocation for each operation.
+//!
+//! ```no_run
+//! use farblock_block::{Namespace, Op};
+//! use farblock_host::{Disk, DiskOptions, Url};
+//! use farblock_reactor::{Config, Reactor};
+//!
+//! let url: Url = "nvme+tcp://storage.example/nqn.2024-01.example:disk?ns=1".parse()?;
+//! let disk = Disk::connect(&[url], &DiskOptions::default())?;
+//! let reactor = Reactor::new(&Config::default())?;
+//! let task = reactor.add_task();
+//! let mut queue = disk.open(&reactor, task)?;
+//! let (mut ready, mut done) = (Vec::new(), Vec::new());
+//! for token in 0..32 {
+//!     let buffer = reactor.buffers().take(4096);
+//!     queue.submit(Op::read(token * 8, 8, buffer, token));
+//! }
+//! while queue.in_flight() > 0 {
+//!     queue.poll(&mut done);
+//!     for done in done.drain(..) {
+//!         done.result?;
+//!         // The operation's own buffer, to be used again.
+//!         done.buffer.into_iter().for_each(|buffer| reactor.buffers().give(buffer));
+//!     }
+//!     if queue.in_flight() > 0 {
+//!         reactor.poll(None, &mut ready)?;
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `examples/three_ways.rs` does all of it. `docs/library.md` has it beside C and Python.
+//!
+//! # Contract
+//!
+//! This is [`RemoteNamespace`]'s; [`disk`] has one of its own.
+//!
+//! **Every operation ends.** If the controller is lost (connection closed, protocol broken, keep
+//! alive unanswered, a command not answered in time), everything in flight ends with
+//! [`BlockError::Disconnected`](farblock_block::BlockError::Disconnected); whether a write among
+//! it was done is not known. What is submitted later ends likewise, at once.
+//!
+//! **The peer is not trusted.** Whatever it sends ends in data where they were asked for, or in an
+//! error.
+//!
+//! **Little is retried** behind the user's back: connecting, while the target has not let go of the
+//! previous queue or controller; and up to five times a command that the controller has failed
+//! without saying that it would fail again (Do Not Retry), or whose data were damaged on the way.
+//!
+//! # Not implemented
+//!
+//! Authentication, TLS, metadata, the limits of
+//! Dataset Management and Write Zeroes that controllers may state (DMRSL, WZSL). Resolving a name
+//! takes as long as the system's resolver does.
+
+mod admin;
+mod controller;
+mod discover;
+pub mod disk;
+mod error;
+mod handshake;
+pub mod identity;
+pub mod limits;
+mod link;
+mod namespace;
+mod options;
+mod queue;
+mod shared;
+mod status;
+pub mod url;
+
+pub use controller::Controller;
+pub use discover::{discover, discover_all, entry_address, entry_url};
+pub use disk::{Disk, DiskOptions};
+pub use error::Error;
+pub use identity::{HostId, HostIdentity};
+pub use namespace::RemoteNamespace;
+pub use options::Options;
+pub use url::Url;
+
+/// The commands that [`Controller::admin`] executes, and what controllers say.
+pub use farblock_proto::host::{
+    Command, ConnectError, ControllerInfo, Data, DiscoveryEntry, InfoError, NamespaceInfo, command,
+};
+
+/// Has rustdoc compile the guide's code.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/library.md")]
+struct Guide;

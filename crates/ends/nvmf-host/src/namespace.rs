@@ -1,0 +1,202 @@
+//! A remote namespace behind the contract of every block device.
+
+use crate::controller::Inner;
+use crate::disk::KnownNamespace;
+use crate::error::Error;
+use crate::handshake::Connected;
+use crate::limits;
+use crate::queue::{RemoteQueue, Settings};
+use crate::shared::NamespaceState;
+use farblock_block::{BlockError, Geometry, Namespace, Queue};
+use farblock_proto::host::{CommandLimits, ConnectError, NamespaceInfo};
+use farblock_reactor::{Reactor, TaskId};
+use std::sync::Arc;
+
+/// A namespace of a connected [`Controller`](crate::Controller), to read and write.
+///
+/// Each queue that is opened is a connection of its own. Opening one waits for the network, as
+/// long as the options say; nothing else does.
+#[derive(Clone)]
+pub struct RemoteNamespace {
+    controller: Arc<Inner>,
+    state: Arc<NamespaceState>,
+    info: NamespaceInfo,
+    most: CommandLimits,
+}
+
+impl RemoteNamespace {
+    pub(crate) fn new(
+        controller: Arc<Inner>,
+        info: NamespaceInfo,
+        most: CommandLimits,
+    ) -> RemoteNamespace {
+        let geometry = Geometry {
+            read_only: info.read_only,
+            volatile_cache: controller.info().volatile_cache,
+            deallocate: controller.info().has_deallocate(),
+            optimal_blocks: info.optimal_blocks,
+            preferred_blocks: info.preferred_blocks,
+            ..Geometry::new(info.block_size, info.blocks)
+        };
+        let state = controller.shared().namespace(&info, geometry, &controller.info().serial);
+        RemoteNamespace { controller, state, info, most }
+    }
+
+    /// It is not there any more, or another one took its place.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.state.geometry().blocks == 0
+    }
+
+    /// What tells it from others.
+    pub(crate) fn known(&self) -> &KnownNamespace {
+        self.state.known()
+    }
+
+    /// What the controller said about the namespace when it was looked up.
+    #[must_use]
+    pub fn info(&self) -> &NamespaceInfo {
+        &self.info
+    }
+
+    /// As [`Namespace::open`], with the whole story if it fails.
+    ///
+    /// # Errors
+    /// When there is no queue to be had.
+    pub fn open_queue(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, Error> {
+        Ok(Box::new(self.connect_queue()?.settle(reactor, parent)?))
+    }
+
+    /// Connects a queue that no event loop has yet: the part of opening one that waits, for any
+    /// thread.
+    pub(crate) fn connect_queue(&self) -> Result<ConnectedQueue, Error> {
+        let shared = self.controller.shared();
+        if shared.is_lost() {
+            return Err(shared.lost_error());
+        }
+        let Some(qid) = shared.take_queue() else {
+            let granted = self.controller.info().queues;
+            return Err(self.controller.connect_error(ConnectError::NoQueueLeft { granted }));
+        };
+        let settings = self.settings();
+        let namespace = self.clone();
+        let mut queue =
+            ConnectedQueue { namespace, qid, connected: None, settings, settled: false };
+        let connected = self.controller.connect_queue(qid, queue.settings.depth);
+        queue.connected = Some(connected.map_err(|reason| self.controller.connect_error(reason))?);
+        Ok(queue)
+    }
+
+    fn settings(&self) -> Settings {
+        let (info, options) = (self.controller.info(), self.controller.options());
+        let most = info.max_transfer_bytes.unwrap_or(u32::MAX).min(limits::MAX_COMMAND_BYTES);
+        let block_size = self.info.block_size;
+        let in_capsule_bytes = info.in_capsule_bytes.min(limits::MAX_IN_CAPSULE_BYTES);
+        Settings {
+            nsid: self.info.nsid,
+            depth: info.queue_depth(options.queue_depth),
+            // A controller whose limit is less than a block refuses every command; let it.
+            command_bytes: (most / block_size).max(1) * block_size,
+            in_capsule_bytes: if options.in_capsule { in_capsule_bytes } else { 0 },
+            write_zeroes: info.has_write_zeroes(),
+            zeroes_blocks: self.most.zeroes_bytes.map_or(u32::MAX, |bytes| {
+                u32::try_from(bytes / u64::from(block_size)).unwrap_or(u32::MAX).max(1)
+            }),
+            deallocate_blocks: self.most.deallocate_blocks.unwrap_or(u32::MAX),
+            io_timeout: options.io_timeout,
+            retry_delays: info.retry_delays,
+        }
+    }
+}
+
+impl Namespace for RemoteNamespace {
+    fn geometry(&self) -> Geometry {
+        self.state.geometry()
+    }
+
+    fn describe(&self) -> String {
+        let geometry = self.geometry();
+        let size = Size(geometry.capacity_bytes());
+        let url = self.controller.url(self.info.nsid);
+        format!("{url} ({size}, {}-byte blocks)", geometry.block_size)
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        self.open_queue(reactor, parent).map_err(|error| {
+            tracing::warn!("no queue: {error}");
+            match error {
+                Error::System(_) => BlockError::NoResources,
+                Error::Connect {
+                    reason: ConnectError::NoQueueLeft { .. } | ConnectError::ControllerBusy,
+                    ..
+                } => BlockError::NoResources,
+                _ => BlockError::Disconnected,
+            }
+        })
+    }
+}
+
+/// A connected I/O queue on its way to an event loop. It has its identifier until it is settled or
+/// dropped.
+pub(crate) struct ConnectedQueue {
+    namespace: RemoteNamespace,
+    qid: u16,
+    connected: Option<Connected>,
+    settings: Settings,
+    settled: bool,
+}
+
+impl ConnectedQueue {
+    /// Puts the queue on an event loop, without waiting for anything.
+    pub(crate) fn settle(
+        mut self,
+        reactor: &Reactor,
+        parent: TaskId,
+    ) -> Result<RemoteQueue, Error> {
+        let connected = self.connected.take().expect("it is settled once");
+        let controller = (Arc::clone(&self.namespace.controller), self.qid);
+        let (state, settings) = (Arc::clone(&self.namespace.state), self.settings.clone());
+        let queue = RemoteQueue::new(reactor, parent, connected, state, settings, controller);
+        // The identifier is the queue's from here on.
+        self.settled = queue.is_ok();
+        queue.map_err(Error::system)
+    }
+}
+
+impl Drop for ConnectedQueue {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.namespace.controller.shared().return_queue(self.qid);
+        }
+    }
+}
+
+/// A capacity as people say it.
+pub(crate) struct Size(pub(crate) u64);
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let power = (self.0.max(1).ilog2() / 10) as usize;
+        let whole = self.0 >> (10 * power);
+        if whole << (10 * power) == self.0 {
+            return write!(f, "{whole} {}", UNITS[power]);
+        }
+        let tenths = (u128::from(self.0) * 10) >> (10 * power);
+        write!(f, "{}.{} {}", tenths / 10, tenths % 10, UNITS[power])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_for_people() {
+        let text = |bytes| Size(bytes).to_string();
+        assert_eq!(text(0), "0 bytes");
+        assert_eq!(text(512), "512 bytes");
+        assert_eq!(text(1 << 30), "1 GiB");
+        assert_eq!(text(3 << 29), "1.5 GiB");
+        assert_eq!(text(u64::MAX), "15.9 EiB");
+    }
+}

@@ -1,0 +1,211 @@
+//! An I/O queue: operations become commands on a connection of their own.
+//!
+//! One [`RemoteQueue`] lives on its user's event loop, as a child task of the user's. An operation
+//! is split into commands no larger than the controller takes; they share the operation's one
+//! buffer, of which the connection borrows ranges. Commands wait in order for a free slot. All that
+//! is submitted between two calls of `poll` goes out as one batch.
+//!
+//! The operation's buffer is in one place at a time:
+//!
+//! ```text
+//!              payload of the batch being filled        batch complete
+//!  Here ------> Batch(number = the current) ----- flush ----> Batch(number < current)
+//!   ^ |                                                           |
+//!   | +-- large receive --> Receiving --+                         |
+//!   +-----------------------------------+------ sent -------------+
+//! ```
+//! A command that needs a buffer which is being sent waits until it is back: that happens when a
+//! controller asks for the data of two commands of one large write.
+//!
+//! Key space: the tag of a payload in a batch is the operation's index in the table; a slot is its
+//! command's identifier on the wire.
+
+mod table;
+
+use crate::controller::Inner;
+use crate::handshake::Connected;
+use crate::link::{Link, Loss};
+use crate::shared::NamespaceState;
+use farblock_block::{Completion, Op, Queue};
+use farblock_reactor::{Event, Reactor, TaskId, os};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use table::Table;
+
+/// A command that is this many ticks old has timed out.
+pub(crate) const TICKS_PER_TIMEOUT: u32 = 8;
+
+/// What a queue needs to know about its controller and namespace.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) nsid: u32,
+    /// Commands in flight.
+    pub(crate) depth: u16,
+    /// Most bytes a command moves: a multiple of the block size.
+    pub(crate) command_bytes: u32,
+    /// Most bytes in a capsule.
+    pub(crate) in_capsule_bytes: u32,
+    pub(crate) write_zeroes: bool,
+    /// Most blocks that one Write Zeroes command names.
+    pub(crate) zeroes_blocks: u32,
+    /// Most blocks that one Dataset Management command names.
+    pub(crate) deallocate_blocks: u32,
+    pub(crate) io_timeout: Duration,
+    /// What the controller's retry advice means (CRDT1 to CRDT3).
+    pub(crate) retry_delays: [Duration; 3],
+}
+
+/// One I/O queue of a remote namespace; see the module's text.
+pub(crate) struct RemoteQueue {
+    reactor: Reactor,
+    task: TaskId,
+    link: Link,
+    table: Table,
+    controller: Arc<Inner>,
+    qid: u16,
+    events: Vec<Event>,
+    /// Time between two ticks; zero if commands never time out.
+    tick_time: Duration,
+    next_tick: Option<Instant>,
+    /// What the timer is set to.
+    timer: Option<Instant>,
+}
+
+impl RemoteQueue {
+    /// Puts a connected queue on an event loop.
+    pub(crate) fn new(
+        reactor: &Reactor,
+        parent: TaskId,
+        connected: Connected,
+        namespace: Arc<NamespaceState>,
+        settings: Settings,
+        controller: (Arc<Inner>, u16),
+    ) -> io::Result<RemoteQueue> {
+        let task = reactor.add_child(parent);
+        let tick_time = settings.io_timeout / TICKS_PER_TIMEOUT;
+        let mut table = Table::new(reactor.clone(), namespace, settings);
+        let link = match Link::new(reactor, task, connected, &mut table) {
+            Ok(link) => link,
+            Err(error) => {
+                reactor.remove_task(task);
+                return Err(error);
+            }
+        };
+        let (controller, qid) = controller;
+        controller.shared().add_waker(qid, reactor.waker(task));
+        Ok(RemoteQueue {
+            reactor: reactor.clone(),
+            task,
+            link,
+            table,
+            controller,
+            qid,
+            events: Vec::new(),
+            tick_time,
+            next_tick: None,
+            timer: None,
+        })
+    }
+
+    /// Commands time out by counting ticks, so that no command needs the time of day.
+    fn handle_timer(&mut self) {
+        let now = os::now();
+        self.timer = None;
+        self.link.handle_time(now);
+        self.table.retry(now);
+        if self.next_tick.take_if(|tick| *tick <= now).is_none() {
+            return;
+        }
+        if self.table.handle_tick() && self.link.is_open() {
+            tracing::warn!(queue = self.qid, "a command was not answered in time");
+            self.link.fail(Loss::Timeout, &mut self.table);
+        }
+    }
+
+    fn arm_timer(&mut self) {
+        if self.table.is_idle() {
+            return;
+        }
+        let tick = match self.link.is_open() {
+            true => self.tick_time,
+            false => crate::limits::TERMINATE_TIME,
+        };
+        if self.next_tick.is_none() && !tick.is_zero() {
+            self.next_tick = os::now().checked_add(tick);
+        }
+        let next = self.next_tick.into_iter().chain(self.table.next_retry()).min();
+        if next != self.timer {
+            self.reactor.set_timer(self.task, next);
+            self.timer = next;
+        }
+    }
+
+    /// The connection is lost, and every operation with it that was not answered in full.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.table.is_lost()
+    }
+
+    fn handle_events(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        self.reactor.take_events(self.task, &mut events);
+        for event in events.drain(..) {
+            match event {
+                Event::Timer => self.handle_timer(),
+                event => self.link.handle(event, &mut self.table),
+            }
+        }
+        self.events = events;
+    }
+
+    fn handle_loss(&mut self) {
+        if self.table.is_lost() {
+            return;
+        }
+        let loss = self.link.loss().expect("a connection that is not open has a reason");
+        tracing::warn!(queue = self.qid, "the connection of an I/O queue is lost: {loss}");
+        // Operations may have been submitted before this was noticed.
+        self.link.discard(&mut self.table);
+        self.table.lose();
+        // From here on it is a terminate PDU that may take too long.
+        self.next_tick = None;
+    }
+}
+
+impl Queue for RemoteQueue {
+    fn submit(&mut self, op: Op) {
+        self.table.submit(op, &mut self.link.out);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.handle_events();
+        if self.link.is_open() && self.controller.shared().is_lost() {
+            self.link.fail(Loss::Controller, &mut self.table);
+        }
+        if self.link.is_open() {
+            self.table.pump(&mut self.link.out);
+            self.link.flush();
+        } else {
+            self.handle_loss();
+            if self.link.is_closed() {
+                self.table.handle_closed();
+            }
+        }
+        self.arm_timer();
+        self.table.take_completions(done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.table.in_flight()
+    }
+}
+
+impl Drop for RemoteQueue {
+    fn drop(&mut self) {
+        self.link.abandon();
+        self.reactor.remove_task(self.task);
+        self.table.abandon();
+        self.controller.shared().remove_waker(self.qid);
+        self.controller.shared().return_queue(self.qid);
+    }
+}

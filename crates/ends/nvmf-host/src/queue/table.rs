@@ -1,0 +1,616 @@
+//! The operations and commands of an I/O queue; see [the queue](super).
+
+use super::{Settings, TICKS_PER_TIMEOUT};
+use crate::limits;
+use crate::link::{Commands, Inline, Outgoing};
+use crate::shared::NamespaceState;
+use crate::status::{self, Failures};
+use farblock_block::{BlockError, Command, Completion, Geometry, Op};
+use farblock_proto::host::command;
+use farblock_proto::tcp::SlotId;
+use farblock_proto::tcp::host_end::{Grant, Transfer};
+use farblock_reactor::{Buffer, Reactor, os};
+use farblock_wire::nvm::DsmRange;
+use farblock_wire::{Cqe, Status};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A command in flight.
+#[derive(Clone, Copy)]
+struct Slot {
+    /// The operation it is a part of, or [`FREE`].
+    active: u32,
+    /// Where its data begins in the operation's buffer.
+    start: usize,
+    transfer: Transfer,
+    /// How much of what it sends the controller has asked for.
+    granted: u32,
+    /// Data that was asked for while the buffer was away.
+    deferred: Option<Grant>,
+    /// When it was submitted, in ticks.
+    tick: u32,
+}
+
+const FREE: u32 = u32::MAX;
+
+impl Slot {
+    const UNUSED: Slot = Slot {
+        active: FREE,
+        start: 0,
+        transfer: Transfer::None,
+        granted: 0,
+        deferred: None,
+        tick: 0,
+    };
+}
+
+/// Where an operation's buffer is; see the queue's diagram.
+enum Place {
+    /// There is none.
+    Nowhere,
+    /// In the table.
+    Here(Buffer),
+    /// In the batch of this number, at this index of its payloads.
+    Batch { number: u64, index: usize },
+    /// Lent to be received into.
+    Receiving,
+}
+
+/// What commands an operation becomes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Read,
+    Write,
+    Flush,
+    WriteZeroes,
+    /// Write Zeroes by writing zeroes: the buffer is ours and every command sends its start.
+    SendZeroes,
+    /// The buffer is ours and holds the range.
+    Deallocate,
+}
+
+impl Kind {
+    /// The buffer is the table's and not the operation's.
+    fn has_own_buffer(self) -> bool {
+        matches!(self, Kind::SendZeroes | Kind::Deallocate)
+    }
+}
+
+/// An operation that is not complete.
+struct Active {
+    /// Its buffer is at `place`.
+    op: Op,
+    kind: Kind,
+    place: Place,
+    /// Blocks for which commands were issued.
+    issued_blocks: u32,
+    /// No more commands are to be issued.
+    issued_all: bool,
+    commands_in_flight: u32,
+    result: Result<(), BlockError>,
+    /// A command failed in a way that is worth another try, after this time.
+    again: Option<Duration>,
+    /// How often it was tried again.
+    retries: u8,
+}
+
+/// See the module's text.
+pub(super) struct Table {
+    reactor: Reactor,
+    namespace: Arc<NamespaceState>,
+    settings: Settings,
+    slots: Vec<Slot>,
+    free_slots: Vec<SlotId>,
+    actives: Vec<Option<Active>>,
+    free_actives: Vec<u32>,
+    /// Operations with commands still to be issued, in the order of submission.
+    waiting: VecDeque<u32>,
+    /// Operations to be tried again, and when.
+    delayed: Vec<(Instant, u32)>,
+    /// Slots that may have data to send which was deferred.
+    deferred: Vec<SlotId>,
+    done: Vec<Completion>,
+    active_count: usize,
+    ticks: u32,
+    lost: bool,
+    failures: Failures,
+}
+
+impl Table {
+    pub(super) fn new(
+        reactor: Reactor,
+        namespace: Arc<NamespaceState>,
+        settings: Settings,
+    ) -> Table {
+        let depth = settings.depth;
+        Table {
+            reactor,
+            namespace,
+            slots: vec![Slot::UNUSED; usize::from(depth)],
+            free_slots: (0..depth).rev().map(SlotId).collect(),
+            actives: Vec::new(),
+            free_actives: Vec::new(),
+            waiting: VecDeque::new(),
+            delayed: Vec::new(),
+            deferred: Vec::new(),
+            done: Vec::new(),
+            active_count: 0,
+            ticks: 0,
+            lost: false,
+            failures: Failures::default(),
+            settings,
+        }
+    }
+
+    /// Takes an operation: at once complete, or active and issued as far as slots are free.
+    pub(super) fn submit(&mut self, op: Op, out: &mut Outgoing) {
+        let geometry = self.namespace.geometry();
+        if self.lost {
+            return self.done.push(op.complete(Err(BlockError::Disconnected)));
+        }
+        if let Err(error) = op.check(&geometry) {
+            return self.done.push(op.complete(Err(error)));
+        }
+        let kind = match op.command {
+            Command::Flush if geometry.volatile_cache => Kind::Flush,
+            Command::Flush => return self.done.push(op.complete(Ok(()))),
+            _ if op.blocks == 0 => return self.done.push(op.complete(Ok(()))),
+            Command::Read => Kind::Read,
+            Command::Write => Kind::Write,
+            Command::WriteZeroes { .. } if self.settings.write_zeroes => Kind::WriteZeroes,
+            Command::WriteZeroes { .. } => Kind::SendZeroes,
+            Command::Deallocate if geometry.deallocate => Kind::Deallocate,
+            Command::Deallocate => return self.done.push(op.complete(Ok(()))),
+        };
+        let index = self.activate(op, kind, &geometry);
+        self.waiting.push_back(index);
+        self.pump(out);
+    }
+
+    fn activate(&mut self, mut op: Op, kind: Kind, geometry: &Geometry) -> u32 {
+        let place = match kind {
+            Kind::Read | Kind::Write => Place::Here(op.buffer.take().expect("checked with the op")),
+            Kind::Flush | Kind::WriteZeroes => Place::Nowhere,
+            Kind::SendZeroes => {
+                let wanted = u64::from(op.blocks) * u64::from(geometry.block_size);
+                let length = wanted.min(u64::from(self.zeroes_bytes())) as usize;
+                let mut buffer = self.reactor.buffers().take(length);
+                buffer.fill(0);
+                Place::Here(buffer)
+            }
+            Kind::Deallocate => Place::Here(self.deallocate_ranges(&op)),
+        };
+        let active = Active {
+            op,
+            kind,
+            place,
+            issued_blocks: 0,
+            issued_all: false,
+            commands_in_flight: 0,
+            result: Ok(()),
+            again: None,
+            retries: 0,
+        };
+        self.active_count += 1;
+        match self.free_actives.pop() {
+            Some(index) => {
+                self.actives[index as usize] = Some(active);
+                index
+            }
+            None => {
+                self.actives.push(Some(active));
+                (self.actives.len() - 1) as u32
+            }
+        }
+    }
+
+    /// A range for each command that a deallocation takes.
+    fn deallocate_ranges(&self, op: &Op) -> Buffer {
+        let most = deallocate_blocks(&self.settings, op.blocks);
+        let count = op.blocks.div_ceil(most);
+        let mut buffer = self.reactor.buffers().take(count as usize * DsmRange::LEN);
+        for (index, bytes) in (0..count).zip(buffer.chunks_exact_mut(DsmRange::LEN)) {
+            let start = index * most;
+            let blocks = most.min(op.blocks - start);
+            command::deallocate_range(op.lba + u64::from(start), blocks).emit(bytes);
+        }
+        buffer
+    }
+
+    fn zeroes_bytes(&self) -> u32 {
+        limits::ZEROES_BYTES.min(self.settings.command_bytes)
+    }
+
+    /// Sends data that was deferred, and issues waiting commands while slots are free.
+    pub(super) fn pump(&mut self, out: &mut Outgoing) {
+        if self.lost {
+            return;
+        }
+        self.send_deferred(out);
+        while let Some(&index) = self.waiting.front() {
+            let active = self.actives[index as usize].as_ref().expect("waiting means active");
+            if active.issued_all {
+                self.waiting.pop_front();
+                continue;
+            }
+            let Some(slot) = self.free_slots.pop() else { return };
+            self.issue(index, slot, out);
+        }
+    }
+
+    /// Issues the next command of an operation.
+    fn issue(&mut self, index: u32, slot: SlotId, out: &mut Outgoing) {
+        let block_size = self.namespace.geometry().block_size;
+        let zeroes_blocks = self.zeroes_bytes() / block_size;
+        let nsid = self.settings.nsid;
+        let active = self.actives[index as usize].as_mut().expect("waiting means active");
+        let most = match active.kind {
+            Kind::Read | Kind::Write => {
+                (self.settings.command_bytes / block_size).min(command::MAX_COMMAND_BLOCKS)
+            }
+            Kind::WriteZeroes => self.settings.zeroes_blocks.min(command::MAX_COMMAND_BLOCKS),
+            Kind::SendZeroes => zeroes_blocks.min(command::MAX_COMMAND_BLOCKS),
+            Kind::Deallocate => deallocate_blocks(&self.settings, active.op.blocks),
+            Kind::Flush => u32::MAX,
+        };
+        let op = &active.op;
+        let blocks = most.min(op.blocks - active.issued_blocks);
+        let lba = op.lba + u64::from(active.issued_blocks);
+        let bytes = || blocks * block_size;
+        let command = match (active.kind, op.command) {
+            (Kind::Read, _) => command::read(nsid, lba, blocks, bytes()),
+            (Kind::Write | Kind::SendZeroes, _) => {
+                command::write(nsid, lba, blocks, bytes(), op.fua)
+            }
+            (Kind::WriteZeroes, Command::WriteZeroes { deallocate }) => {
+                command::write_zeroes(nsid, lba, blocks, deallocate, op.fua)
+            }
+            (Kind::WriteZeroes, other) => unreachable!("{other:?} does not write zeroes"),
+            (Kind::Flush, _) => command::flush(nsid),
+            (Kind::Deallocate, _) => command::deallocate(nsid, 1),
+        };
+        let start = match active.kind {
+            Kind::Read | Kind::Write => active.issued_blocks as usize * block_size as usize,
+            Kind::Deallocate => (active.issued_blocks / most) as usize * DsmRange::LEN,
+            _ => 0,
+        };
+        active.issued_blocks += blocks;
+        active.issued_all = active.issued_blocks >= op.blocks;
+        active.commands_in_flight += 1;
+        // What goes in the capsule must be at hand now.
+        let at_hand = match active.place {
+            Place::Here(_) => true,
+            Place::Batch { number, .. } => number == out.number,
+            Place::Nowhere | Place::Receiving => false,
+        };
+        let in_capsule_bytes = if at_hand { self.settings.in_capsule_bytes } else { 0 };
+        let (sqe, transfer) = command.place(in_capsule_bytes);
+        out.end.submit(slot, &sqe, transfer, &mut Inline(&mut out.batch));
+        if let Transfer::InCapsule(length) = transfer {
+            append(active, index, start..start + length as usize, out);
+        }
+        let tick = self.ticks;
+        self.slots[usize::from(slot.0)] =
+            Slot { active: index, start, transfer, granted: 0, deferred: None, tick };
+    }
+
+    fn send_deferred(&mut self, out: &mut Outgoing) {
+        let mut at = 0;
+        while at < self.deferred.len() {
+            let slot = self.deferred[at];
+            let sent = match self.slots[usize::from(slot.0)].deferred.take() {
+                Some(grant) => self.send_granted(grant, out),
+                None => true,
+            };
+            if sent {
+                self.deferred.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Sends the data of a grant, or defers it if the buffer is away: then false.
+    fn send_granted(&mut self, mut grant: Grant, out: &mut Outgoing) -> bool {
+        let slot = &mut self.slots[usize::from(grant.slot.0)];
+        let index = slot.active;
+        let active = self.actives[index as usize].as_mut().expect("a slot in use is active");
+        let at_hand = match active.place {
+            Place::Here(_) => true,
+            Place::Batch { number, .. } => number == out.number,
+            Place::Nowhere | Place::Receiving => unreachable!("only what sends is asked for data"),
+        };
+        if !at_hand {
+            slot.deferred = Some(grant);
+            return false;
+        }
+        let start = slot.start;
+        while let Some(range) = out.end.data_header(&mut grant, &mut Inline(&mut out.batch)) {
+            append(active, index, start + range.start..start + range.end, out);
+        }
+        true
+    }
+
+    /// When an operation is to be tried again next.
+    pub(super) fn next_retry(&self) -> Option<Instant> {
+        self.delayed.iter().map(|(at, _)| *at).min()
+    }
+
+    /// Has those wait for a slot again whose time has come.
+    pub(super) fn retry(&mut self, now: Instant) {
+        let waiting = &mut self.waiting;
+        self.delayed.retain(|&(at, index)| {
+            if at <= now {
+                waiting.push_back(index);
+            }
+            at > now
+        });
+    }
+
+    /// A tick has passed; true if a command has timed out.
+    pub(super) fn handle_tick(&mut self) -> bool {
+        self.ticks = self.ticks.wrapping_add(1);
+        let ticks = self.ticks;
+        let late = |slot: &Slot| ticks.wrapping_sub(slot.tick) > TICKS_PER_TIMEOUT;
+        self.slots.iter().any(|slot| slot.active != FREE && late(slot))
+    }
+
+    /// No operation is active: nothing can time out.
+    pub(super) fn is_idle(&self) -> bool {
+        self.active_count == 0
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.active_count + self.done.len()
+    }
+
+    pub(super) fn take_completions(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.done);
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// The connection is lost: every operation whose buffer is here ends now, the others when it
+    /// comes back.
+    pub(super) fn lose(&mut self) {
+        self.lost = true;
+        self.waiting.clear();
+        self.delayed.clear();
+        self.deferred.clear();
+        self.slots.fill(Slot::UNUSED);
+        for index in 0..self.actives.len() as u32 {
+            let Some(active) = self.actives[index as usize].as_mut() else { continue };
+            // What is answered in full, and only waits for its buffer, keeps its result.
+            let again = active.again.take().is_some();
+            if active.commands_in_flight > 0 || !active.issued_all || again {
+                active.result = active.result.and(Err(BlockError::Disconnected));
+            }
+            active.commands_in_flight = 0;
+            active.issued_all = true;
+            self.finish(index);
+        }
+    }
+
+    /// The connection is closed, so that every buffer has come back.
+    pub(super) fn handle_closed(&mut self) {
+        assert_eq!(self.active_count, 0, "a closed connection holds buffers");
+    }
+
+    /// Ends everything without completions: the queue goes away.
+    pub(super) fn abandon(&mut self) {
+        let pool = self.reactor.buffers();
+        for active in self.actives.drain(..).flatten() {
+            active.op.abandon();
+            if let Place::Here(buffer) = active.place {
+                pool.give(buffer);
+            }
+        }
+        self.done.drain(..).filter_map(|done| done.buffer).for_each(|buffer| pool.give(buffer));
+    }
+
+    /// Completes an operation if nothing of it is outstanding.
+    fn finish(&mut self, index: u32) {
+        let entry = &mut self.actives[index as usize];
+        let Some(active) = entry else { return };
+        let away = matches!(active.place, Place::Batch { .. } | Place::Receiving);
+        if active.commands_in_flight > 0 || !active.issued_all || away {
+            return;
+        }
+        if let Some(delay) = active.again.take()
+            && active.result.is_ok()
+        {
+            active.retries += 1;
+            (active.issued_blocks, active.issued_all) = (0, false);
+            return match delay.is_zero() {
+                true => self.waiting.push_back(index),
+                false => self.delayed.push((os::now() + delay, index)),
+            };
+        }
+        let Active { mut op, kind, place, result, .. } = entry.take().expect("looked at it");
+        if let Place::Here(buffer) = place {
+            if kind.has_own_buffer() {
+                self.reactor.buffers().give(buffer);
+            } else {
+                op.buffer = Some(buffer);
+            }
+        }
+        self.active_count -= 1;
+        self.free_actives.push(index);
+        self.done.push(op.complete(result));
+    }
+
+    /// Whether a command did what its success says.
+    fn judge(slot: &Slot, cqe: &Cqe, received: u32, intact: bool) -> Result<(), Judgement> {
+        if !cqe.status().is_success() {
+            return Err(Judgement::Status);
+        }
+        match slot.transfer {
+            _ if !intact => Err(Judgement::Damaged),
+            Transfer::FromController(wanted) if received < wanted => Err(Judgement::Short),
+            Transfer::ToController(length) if slot.granted < length => Err(Judgement::Short),
+            _ => Ok(()),
+        }
+    }
+
+    fn active_of(&mut self, slot: SlotId) -> &mut Active {
+        let index = self.slots[usize::from(slot.0)].active;
+        self.actives[index as usize].as_mut().expect("a slot in use is active")
+    }
+}
+
+/// Why a command failed.
+enum Judgement {
+    /// The controller says so.
+    Status,
+    /// A digest did not match.
+    Damaged,
+    /// The controller claims success, but has not moved all data.
+    Short,
+}
+
+impl Judgement {
+    /// Whether the same command may succeed the next time. Other errors are final, or a path's,
+    /// which another one may serve.
+    fn is_passing(&self, status: Status, error: BlockError) -> bool {
+        let failed = matches!(error, BlockError::ReadFailed | BlockError::WriteFailed);
+        match self {
+            Judgement::Status => failed && !status.is_dnr(),
+            Judgement::Damaged => true,
+            Judgement::Short => false,
+        }
+    }
+}
+
+impl Commands for Table {
+    fn data(&mut self, slot: SlotId, offset: u32, bytes: &[u8]) {
+        let start = self.slots[usize::from(slot.0)].start + offset as usize;
+        let Place::Here(buffer) = &mut self.active_of(slot).place else {
+            unreachable!("nothing is received while the buffer is lent")
+        };
+        buffer[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn lend(&mut self, slot: SlotId, offset: u32) -> Option<(Buffer, usize)> {
+        let start = self.slots[usize::from(slot.0)].start + offset as usize;
+        let place = &mut self.active_of(slot).place;
+        match std::mem::replace(place, Place::Receiving) {
+            Place::Here(buffer) => Some((buffer, start)),
+            other => {
+                *place = other;
+                None
+            }
+        }
+    }
+
+    fn lent(&mut self, slot: SlotId, buffer: Buffer) {
+        // After a loss the slots are empty; the buffer belongs to the one that was lent.
+        let index = match self.slots[usize::from(slot.0)].active {
+            FREE => {
+                let lent = |active: &Option<Active>| {
+                    active.as_ref().is_some_and(|active| matches!(active.place, Place::Receiving))
+                };
+                self.actives.iter().position(lent).expect("a buffer was lent") as u32
+            }
+            index => index,
+        };
+        self.actives[index as usize].as_mut().expect("lent by it").place = Place::Here(buffer);
+        self.finish(index);
+    }
+
+    fn wanted(&mut self, grant: Grant, out: &mut Outgoing) {
+        self.slots[usize::from(grant.slot.0)].granted += grant.length;
+        let slot = grant.slot;
+        if !self.send_granted(grant, out) {
+            self.deferred.push(slot);
+        }
+    }
+
+    fn completed(&mut self, id: SlotId, cqe: &Cqe, received: u32, intact: bool) {
+        let slot = std::mem::replace(&mut self.slots[usize::from(id.0)], Slot::UNUSED);
+        self.free_slots.push(id);
+        let nsid = self.settings.nsid;
+        let active = self.actives[slot.active as usize].as_mut().expect("a slot in use is active");
+        active.commands_in_flight -= 1;
+        if let Err(judgement) = Table::judge(&slot, cqe, received, intact) {
+            let command = active.op.command;
+            let status = cqe.status();
+            let error = match judgement {
+                Judgement::Status => status::block_error(status, command),
+                _ if command.reads() => BlockError::ReadFailed,
+                _ => BlockError::WriteFailed,
+            };
+            // What was not issued yet is not now.
+            if !std::mem::replace(&mut active.issued_all, true) {
+                self.waiting.retain(|&index| index != slot.active);
+            }
+            let is_worth_it = judgement.is_passing(status, error);
+            if is_worth_it && active.retries < limits::COMMAND_RETRIES {
+                let delay = match usize::from(status.retry_delay()) {
+                    0 => Duration::ZERO,
+                    which => self.settings.retry_delays[which - 1].min(limits::RETRY_DELAY_MAX),
+                };
+                active.again = active.again.max(Some(delay));
+            } else if active.result.is_ok() {
+                // The first error is the operation's.
+                active.result = Err(error);
+            }
+            let (lba, blocks) = (active.op.lba, active.op.blocks);
+            self.failures.log(|| match judgement {
+                Judgement::Status => {
+                    tracing::info!(nsid, ?command, lba, blocks, %status, "a command failed");
+                }
+                Judgement::Damaged => {
+                    tracing::info!(nsid, ?command, lba, blocks, "a data digest does not match");
+                }
+                Judgement::Short => {
+                    tracing::info!(nsid, ?command, lba, blocks, "success without all the data");
+                }
+            });
+        }
+        self.finish(slot.active);
+    }
+
+    fn returned(&mut self, tag: u64, buffer: Buffer) {
+        let index = tag as u32;
+        self.actives[index as usize].as_mut().expect("its buffer was away").place =
+            Place::Here(buffer);
+        self.finish(index);
+    }
+}
+
+/// Appends a range of an operation's buffer, which is at hand, and its digest.
+fn append(active: &mut Active, index: u32, range: Range<usize>, out: &mut Outgoing) {
+    let digest;
+    match std::mem::replace(&mut active.place, Place::Nowhere) {
+        Place::Here(buffer) => {
+            digest = out.end.data_digest(&buffer[range.clone()]);
+            if range.len() <= limits::COPY_BYTES {
+                out.batch.bytes(&buffer[range]);
+                active.place = Place::Here(buffer);
+            } else {
+                let payload = out.batch.payload(u64::from(index), buffer, range);
+                active.place = Place::Batch { number: out.number, index: payload };
+            }
+        }
+        Place::Batch { number, index } => {
+            out.batch.payload_again(index, range);
+            let last = out.batch.slices().last().expect("appended just now");
+            digest = out.end.data_digest(last);
+            active.place = Place::Batch { number, index };
+        }
+        Place::Nowhere | Place::Receiving => unreachable!("the caller looked"),
+    }
+    if let Some(digest) = digest {
+        out.batch.bytes(&digest);
+    }
+}
+
+/// Blocks that one command of a deallocation of so many names. A controller that lets it name next
+/// to nothing refuses it.
+fn deallocate_blocks(settings: &Settings, blocks: u32) -> u32 {
+    settings.deallocate_blocks.max(blocks.div_ceil(limits::DEALLOCATE_COMMANDS))
+}

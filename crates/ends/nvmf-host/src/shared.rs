@@ -1,0 +1,344 @@
+//! What a controller's admin thread, its I/O queues and its users share. Never locked per
+//! operation: queues look at one flag, and at the numbers of their namespace.
+
+use crate::disk::KnownNamespace;
+use crate::error::Error;
+use crate::limits;
+use farblock_block::Geometry;
+use farblock_proto::host::{Command, NamespaceInfo};
+use farblock_reactor::Waker;
+use farblock_wire::Cqe;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+/// What an admin command gives.
+pub(crate) type Answer = Result<(Cqe, Vec<u8>), Error>;
+
+/// An admin command of a user.
+pub(crate) struct Request {
+    pub(crate) command: Command,
+    pub(crate) data: Vec<u8>,
+    pub(crate) reply: SyncSender<Answer>,
+}
+
+/// What somebody who keeps a controller in use wants to hear of, at once and from any thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Notice {
+    /// The controller is lost.
+    Lost,
+    /// A namespace in use was read anew.
+    Namespace(u32),
+    /// The access states of namespaces (ANA) may have changed.
+    Access,
+}
+
+type Watcher = Box<dyn Fn(Notice) + Send + Sync>;
+
+/// See the module's text.
+#[derive(Default)]
+pub(crate) struct Shared {
+    lost: AtomicBool,
+    stopping: AtomicBool,
+    state: Mutex<State>,
+    watcher: OnceLock<Watcher>,
+    namespaces: Mutex<HashMap<u32, Weak<NamespaceState>>>,
+    /// How often the controller said that namespaces changed.
+    changes: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// Why the controller is lost.
+    reason: Option<Arc<str>>,
+    requests: VecDeque<Request>,
+    admin: Option<Waker>,
+    wakers: Vec<(u16, Waker)>,
+    queues: Queues,
+}
+
+/// Which I/O queues are in use.
+#[derive(Default)]
+struct Queues {
+    used: Vec<bool>,
+    /// Where to look next: a queue just given back is the last to be used again, as the
+    /// controller may still be busy letting go of it.
+    next: usize,
+}
+
+impl Shared {
+    pub(crate) fn new(queues: u16) -> Shared {
+        let shared = Shared::default();
+        shared.state().queues.used = vec![false; usize::from(queues)];
+        shared
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing in here panics half-way through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The controller is lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// The error of whatever needs the lost controller.
+    pub(crate) fn lost_error(&self) -> Error {
+        let reason = self.state().reason.clone();
+        Error::Lost(reason.unwrap_or_else(|| "it was shut down".into()))
+    }
+
+    /// Marks the controller as lost, fails what waits and wakes every queue. The first reason
+    /// stays.
+    pub(crate) fn lose(&self, reason: &str) {
+        let mut state = self.state();
+        let reason = Arc::clone(state.reason.get_or_insert_with(|| reason.into()));
+        self.lost.store(true, Ordering::Release);
+        for request in state.requests.drain(..) {
+            let _ = request.reply.try_send(Err(Error::Lost(Arc::clone(&reason))));
+        }
+        for (_, waker) in &state.wakers {
+            waker.wake();
+        }
+        drop(state);
+        self.notify(Notice::Lost);
+    }
+
+    /// Loses the controller on purpose: every connection is closed at once, without a shutdown.
+    pub(crate) fn abort(&self, reason: &str) {
+        self.lose(reason);
+        self.wake_admin(&self.state());
+    }
+
+    /// Has `watcher` told of what happens from now on; once for a controller.
+    pub(crate) fn watch(&self, watcher: Watcher) {
+        assert!(self.watcher.set(watcher).is_ok(), "a controller has one watcher");
+    }
+
+    pub(crate) fn notify(&self, notice: Notice) {
+        if let Some(watcher) = self.watcher.get() {
+            watcher(notice);
+        }
+    }
+
+    /// The admin thread is to shut the controller down.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.wake_admin(&self.state());
+    }
+
+    pub(crate) fn set_admin(&self, waker: Waker) {
+        self.state().admin = Some(waker);
+    }
+
+    fn wake_admin(&self, state: &State) {
+        if let Some(waker) = &state.admin {
+            waker.wake();
+        }
+    }
+
+    /// Hands a request to the admin thread.
+    pub(crate) fn request(&self, request: Request) -> Result<(), Error> {
+        let mut state = self.state();
+        if let Some(reason) = &state.reason {
+            return Err(Error::Lost(Arc::clone(reason)));
+        }
+        if state.requests.len() >= limits::ADMIN_REQUESTS {
+            return Err(Error::Busy);
+        }
+        state.requests.push_back(request);
+        self.wake_admin(&state);
+        Ok(())
+    }
+
+    pub(crate) fn next_request(&self) -> Option<Request> {
+        self.state().requests.pop_front()
+    }
+
+    /// A free queue identifier.
+    pub(crate) fn take_queue(&self) -> Option<u16> {
+        let queues = &mut self.state().queues;
+        let count = queues.used.len();
+        let free =
+            (queues.next..queues.next + count).map(|at| at % count).find(|&at| !queues.used[at])?;
+        queues.used[free] = true;
+        queues.next = free + 1;
+        Some(free as u16 + 1)
+    }
+
+    pub(crate) fn return_queue(&self, qid: u16) {
+        self.state().queues.used[usize::from(qid) - 1] = false;
+    }
+
+    pub(crate) fn add_waker(&self, qid: u16, waker: Waker) {
+        self.state().wakers.push((qid, waker));
+    }
+
+    pub(crate) fn remove_waker(&self, qid: u16) {
+        self.state().wakers.retain(|(other, _)| *other != qid);
+    }
+
+    fn namespaces(&self) -> MutexGuard<'_, HashMap<u32, Weak<NamespaceState>>> {
+        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state of a namespace, shared with whoever uses it already.
+    pub(crate) fn namespace(
+        &self,
+        info: &NamespaceInfo,
+        geometry: Geometry,
+        serial: &str,
+    ) -> Arc<NamespaceState> {
+        let mut namespaces = self.namespaces();
+        namespaces.retain(|_, state| state.strong_count() > 0);
+        if let Some(state) = namespaces.get(&info.nsid).and_then(Weak::upgrade) {
+            // Otherwise another namespace took the place of the one in use.
+            if state.refresh(Some(info)) {
+                return state;
+            }
+        }
+        let known = KnownNamespace::new(info, serial, geometry.volatile_cache);
+        let state = Arc::new(NamespaceState::new(geometry, known));
+        namespaces.insert(info.nsid, Arc::downgrade(&state));
+        state
+    }
+
+    /// The controller says that namespaces changed.
+    pub(crate) fn namespaces_changed(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often it said so.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Namespaces in use.
+    pub(crate) fn used_namespaces(&self) -> Vec<u32> {
+        let namespaces = self.namespaces();
+        namespaces.iter().filter(|(_, state)| state.strong_count() > 0).map(|(id, _)| *id).collect()
+    }
+
+    /// What the controller now says about a namespace: nothing if it is gone.
+    pub(crate) fn refresh(&self, nsid: u32, info: Option<&NamespaceInfo>) {
+        let state = self.namespaces().get(&nsid).and_then(Weak::upgrade);
+        if let Some(state) = state {
+            state.refresh(info);
+            self.notify(Notice::Namespace(nsid));
+        }
+    }
+}
+
+/// Sizes and abilities of a namespace; those that may change, as they are at present.
+pub(crate) struct NamespaceState {
+    geometry: Geometry,
+    known: KnownNamespace,
+    blocks: AtomicU64,
+    read_only: AtomicBool,
+    volatile_cache: AtomicBool,
+}
+
+impl NamespaceState {
+    pub(crate) fn new(geometry: Geometry, known: KnownNamespace) -> NamespaceState {
+        NamespaceState {
+            geometry,
+            known,
+            blocks: AtomicU64::new(geometry.blocks),
+            read_only: AtomicBool::new(geometry.read_only),
+            volatile_cache: AtomicBool::new(geometry.volatile_cache),
+        }
+    }
+
+    /// What it was when it was looked up.
+    pub(crate) fn known(&self) -> &KnownNamespace {
+        &self.known
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        Geometry {
+            blocks: self.blocks.load(Ordering::Relaxed),
+            read_only: self.read_only.load(Ordering::Relaxed),
+            volatile_cache: self.volatile_cache.load(Ordering::Relaxed),
+            ..self.geometry
+        }
+    }
+
+    /// Takes over what may change; true if it did.
+    pub(crate) fn set(&self, geometry: Geometry) -> bool {
+        let blocks = self.blocks.swap(geometry.blocks, Ordering::Relaxed);
+        let read_only = self.read_only.swap(geometry.read_only, Ordering::Relaxed);
+        let volatile_cache = self.volatile_cache.swap(geometry.volatile_cache, Ordering::Relaxed);
+        (blocks, read_only, volatile_cache)
+            != (geometry.blocks, geometry.read_only, geometry.volatile_cache)
+    }
+
+    /// Takes over what the controller now says. False, and it is gone, if that is about another
+    /// namespace.
+    fn refresh(&self, info: Option<&NamespaceInfo>) -> bool {
+        let info = info.filter(|info| {
+            let found = KnownNamespace::new(info, &self.known.serial, self.known.volatile_cache);
+            let same = self.known.check(&found);
+            if let Err(difference) = &same {
+                tracing::warn!(nsid = info.nsid, "another namespace took its place: {difference}");
+            }
+            same.is_ok()
+        });
+        self.blocks.store(info.map_or(0, |info| info.blocks), Ordering::Relaxed);
+        self.read_only.store(info.is_some_and(|info| info.read_only), Ordering::Relaxed);
+        info.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queue_identifiers_go_round() {
+        let shared = Shared::new(3);
+        assert_eq!([shared.take_queue(), shared.take_queue()], [Some(1), Some(2)]);
+        shared.return_queue(1);
+        assert_eq!([shared.take_queue(), shared.take_queue()], [Some(3), Some(1)]);
+        assert_eq!(shared.take_queue(), None);
+        assert_eq!(Shared::new(0).take_queue(), None);
+    }
+
+    #[test]
+    fn the_first_reason_stays() {
+        let shared = Shared::new(1);
+        assert!(!shared.is_lost());
+        shared.lose("first");
+        shared.lose("second");
+        assert!(shared.is_lost());
+        assert!(shared.lost_error().to_string().ends_with("first"));
+    }
+
+    #[test]
+    fn a_namespace_may_change_under_its_users() {
+        let shared = Shared::new(1);
+        let info = NamespaceInfo { nsid: 7, block_size: 512, blocks: 100, ..Default::default() };
+        let state = shared.namespace(&info, Geometry::new(512, 100), "");
+        assert_eq!(shared.used_namespaces(), [7]);
+        shared.refresh(7, Some(&NamespaceInfo { blocks: 50, read_only: true, ..info.clone() }));
+        assert_eq!((state.geometry().blocks, state.geometry().read_only), (50, true));
+        let again = shared.namespace(&info, Geometry::new(512, 100), "");
+        assert!(Arc::ptr_eq(&state, &again));
+        assert_eq!(state.geometry(), Geometry::new(512, 100));
+        let other = NamespaceInfo { uuid: Some([1; 16]), ..info.clone() };
+        shared.refresh(7, Some(&other));
+        assert_eq!(state.geometry().blocks, 0, "it has another name");
+        let other = NamespaceInfo { block_size: 4096, ..info.clone() };
+        let other = shared.namespace(&other, Geometry::new(4096, 100), "");
+        assert_eq!((state.geometry().blocks, other.geometry().blocks), (0, 100));
+        shared.refresh(7, None);
+        assert_eq!(other.geometry().blocks, 0);
+        drop((state, again, other));
+        assert!(shared.used_namespaces().is_empty());
+    }
+}

@@ -1,0 +1,385 @@
+//! Where a remote namespace is, as one line of text.
+//!
+//! ```text
+//! nvme+tcp://storage.example:4420/nqn.2024-01.example:disk?ns=1&data-digest=1
+//! ```
+//! The address is a name, an IPv4 address, or an IPv6 address in brackets. Port and subsystem may
+//! be left out: the port is then 4420, and a target without a subsystem is one to discover. In
+//! the name and in values, `%20` and the like stand for bytes that would end them.
+//!
+//! Parameters: `ns` (namespace identifier), `header-digest` and `data-digest` (0 or 1), `hostnqn`
+//! and `hostid` (who the host says it is).
+
+use crate::identity::HostId;
+use farblock_wire::nqn;
+use farblock_wire::tcp::PORT_IO;
+use farblock_wire::text::is_plain;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+
+/// What the text begins with.
+pub const SCHEME: &str = "nvme+tcp://";
+
+/// A parsed URL; see the [module](self).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Url {
+    /// Name or address, an IPv6 address without its brackets.
+    pub host: String,
+    /// The port, if it is given.
+    pub port: Option<u16>,
+    /// NQN of the subsystem, if it is given.
+    pub subsystem: Option<String>,
+    /// Namespace identifier (`ns`).
+    pub namespace: Option<u32>,
+    /// Whether header digests are wanted (`header-digest`).
+    pub header_digest: bool,
+    /// Whether data digests are wanted (`data-digest`).
+    pub data_digest: bool,
+    /// Host NQN (`hostnqn`).
+    pub hostnqn: Option<String>,
+    /// Host identifier (`hostid`).
+    pub hostid: Option<HostId>,
+}
+
+impl Url {
+    /// The port to connect to.
+    #[must_use]
+    pub fn port_or_default(&self) -> u16 {
+        self.port.unwrap_or(PORT_IO)
+    }
+
+    /// `host:port` as the resolver and people read it.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("{}:{}", Bracketed(&self.host), self.port_or_default())
+    }
+}
+
+/// Why a text is no URL of a remote namespace: one sentence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UrlError(String);
+
+impl fmt::Display for UrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UrlError {}
+
+fn error<T>(text: impl Into<String>) -> Result<T, UrlError> {
+    Err(UrlError(text.into()))
+}
+
+impl FromStr for Url {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Url, UrlError> {
+        let Some(rest) = text.strip_prefix(SCHEME) else {
+            return error(format!("the address does not start with {SCHEME}"));
+        };
+        if rest.contains('#') {
+            return error("the address has a part after #, which means nothing here");
+        }
+        let (rest, query) = match rest.split_once('?') {
+            Some((rest, query)) => (rest, Some(query)),
+            None => (rest, None),
+        };
+        let (authority, path) = match rest.split_once('/') {
+            Some((authority, path)) => (authority, path),
+            None => (rest, ""),
+        };
+        let (host, port) = parse_authority(authority)?;
+        let mut url = Url { host, port, ..Url::default() };
+        if !path.is_empty() {
+            url.subsystem = Some(parse_name(path, "the subsystem's name")?);
+        }
+        let mut seen = Vec::new();
+        for parameter in query.unwrap_or("").split('&').filter(|part| !part.is_empty()) {
+            let key = parameter.split('=').next().unwrap_or_default();
+            if seen.contains(&key) {
+                return error(format!("the parameter {key:?} is there twice: keep one"));
+            }
+            seen.push(key);
+            parse_parameter(&mut url, parameter)?;
+        }
+        Ok(url)
+    }
+}
+
+/// Splits `host[:port]`.
+pub(crate) fn parse_authority(text: &str) -> Result<(String, Option<u16>), UrlError> {
+    if text.contains('@') {
+        return error("the address has a user name before @, which NVMe/TCP does not know");
+    }
+    let (host, port) = if let Some(bracketed) = text.strip_prefix('[') {
+        let Some((host, after)) = bracketed.split_once(']') else {
+            return error("the IPv6 address has no closing bracket");
+        };
+        // A zone (fe80::1%eth0) is the resolver's to understand.
+        let address = host.split('%').next().unwrap_or(host);
+        if address.parse::<Ipv6Addr>().is_err() {
+            return error(format!("{host:?} is not an IPv6 address"));
+        }
+        match after {
+            "" => (host, None),
+            _ => match after.strip_prefix(':') {
+                Some(port) => (host, Some(port)),
+                None => return error("after the IPv6 address only :port may follow"),
+            },
+        }
+    } else {
+        match text.split_once(':') {
+            Some((_, port)) if port.contains(':') => {
+                return error("an IPv6 address must be in brackets, as in [::1]:4420");
+            }
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        }
+    };
+    if host.is_empty() {
+        return error("the address names no host");
+    }
+    if host.chars().any(|c| c.is_whitespace() || !is_plain(c)) {
+        return error("the host's name contains a blank or a control character");
+    }
+    let port = match port {
+        None => None,
+        Some(text) => match text.parse::<u16>() {
+            Ok(port) if port > 0 && !text.starts_with('+') => Some(port),
+            _ => return error(format!("{text:?} is not a port: use 1 to 65535")),
+        },
+    };
+    Ok((host.to_owned(), port))
+}
+
+fn parse_name(text: &str, what: &str) -> Result<String, UrlError> {
+    let name = decode(text, what)?;
+    check_name(&name).map_err(|reason| UrlError(format!("{what} is not usable: {reason}")))?;
+    Ok(name)
+}
+
+/// A name that can be sent: peers exist whose names are no proper NQNs, so only what the field
+/// demands is checked.
+pub(crate) fn check_name(name: &str) -> Result<(), nqn::NqnError> {
+    if name.len() > nqn::NQN_MAX_BYTES {
+        return Err(nqn::NqnError::TooLong);
+    }
+    nqn::parse_field_text(&nqn::nqn_field(name)).map(|_| ())
+}
+
+fn parse_parameter(url: &mut Url, text: &str) -> Result<(), UrlError> {
+    let Some((key, value)) = text.split_once('=') else {
+        return error(format!("the parameter {text:?} has no value: write {text}=..."));
+    };
+    match key {
+        "ns" => match value.parse::<u32>() {
+            Ok(nsid @ 1..=0xffff_fffe) => url.namespace = Some(nsid),
+            _ => return error(format!("ns={value} is not a namespace: use 1 to 4294967294")),
+        },
+        "header-digest" => url.header_digest = parse_switch(key, value)?,
+        "data-digest" => url.data_digest = parse_switch(key, value)?,
+        "hostnqn" => url.hostnqn = Some(parse_name(value, "the host NQN")?),
+        "hostid" => match decode(value, "hostid")?.parse() {
+            Ok(hostid) => url.hostid = Some(hostid),
+            Err(reason) => return error(format!("hostid={value} is not usable: {reason}")),
+        },
+        _ => {
+            return error(format!(
+                "the parameter {key:?} is unknown: \
+                 use ns, header-digest, data-digest, hostnqn or hostid"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn parse_switch(key: &str, value: &str) -> Result<bool, UrlError> {
+    match value {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "0" | "false" | "no" | "off" => Ok(false),
+        _ => error(format!("{key}={value} is neither 0 nor 1")),
+    }
+}
+
+/// Undoes percent encoding.
+fn decode(text: &str, what: &str) -> Result<String, UrlError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        if *first != b'%' {
+            bytes.push(*first);
+            rest = tail;
+            continue;
+        }
+        let digit = |at: usize| tail.get(at).and_then(|&byte| char::from(byte).to_digit(16));
+        let (Some(high), Some(low)) = (digit(0), digit(1)) else {
+            return error(format!("{what} contains a % without two hexadecimal digits"));
+        };
+        bytes.push((high * 16 + low) as u8);
+        rest = &tail[2..];
+    }
+    String::from_utf8(bytes).or_else(|_| error(format!("{what} is not UTF-8")))
+}
+
+/// Text with those bytes percent-encoded that would end a part of a URL.
+struct Encoded<'a>(&'a str);
+
+impl fmt::Display for Encoded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c {
+                '%' | '?' | '#' | '&' | '+' | ' ' => write!(f, "%{:02x}", u32::from(c))?,
+                c => write!(f, "{c}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A host as it stands before `:port`.
+pub(crate) struct Bracketed<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Bracketed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.parse::<IpAddr>() {
+            Ok(IpAddr::V4(_)) => f.write_str(self.0),
+            Ok(IpAddr::V6(_)) => write!(f, "[{}]", self.0),
+            // An address with a zone is none to the parser, but has colons all the same.
+            Err(_) if self.0.contains(':') => write!(f, "[{}]", self.0),
+            Err(_) => f.write_str(self.0),
+        }
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SCHEME}{}", Bracketed(&self.host))?;
+        if let Some(port) = self.port {
+            write!(f, ":{port}")?;
+        }
+        if let Some(subsystem) = &self.subsystem {
+            write!(f, "/{}", Encoded(subsystem))?;
+        }
+        let mut separator = '?';
+        let mut parameter = |key: &str, value: &dyn fmt::Display| {
+            write!(f, "{separator}{key}={value}")?;
+            separator = '&';
+            Ok(())
+        };
+        if let Some(nsid) = self.namespace {
+            parameter("ns", &nsid)?;
+        }
+        if self.header_digest {
+            parameter("header-digest", &1)?;
+        }
+        if self.data_digest {
+            parameter("data-digest", &1)?;
+        }
+        if let Some(hostnqn) = &self.hostnqn {
+            parameter("hostnqn", &Encoded(hostnqn))?;
+        }
+        if let Some(hostid) = &self.hostid {
+            parameter("hostid", hostid)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(text: &str) -> Url {
+        text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn all_parts() {
+        let text = "nvme+tcp://storage.example:4421/nqn.2024-01.example:disk?ns=7&header-digest=1\
+                    &data-digest=1&hostnqn=nqn.2014-08.org.example:me\
+                    &hostid=01234567-89ab-cdef-0123-456789abcdef";
+        let url = parse(text);
+        assert_eq!((url.host.as_str(), url.port), ("storage.example", Some(4421)));
+        assert_eq!(url.subsystem.as_deref(), Some("nqn.2024-01.example:disk"));
+        assert_eq!((url.namespace, url.header_digest, url.data_digest), (Some(7), true, true));
+        assert_eq!(url.hostnqn.as_deref(), Some("nqn.2014-08.org.example:me"));
+        assert_eq!(url.to_string(), text);
+    }
+
+    #[test]
+    fn few_parts() {
+        let url = parse("nvme+tcp://10.0.0.1");
+        assert_eq!((url.port, url.port_or_default(), url.subsystem.clone()), (None, 4420, None));
+        assert_eq!(url.address(), "10.0.0.1:4420");
+        assert_eq!(parse("nvme+tcp://a/").subsystem, None);
+        assert_eq!(parse("nvme+tcp://a/n?").subsystem.as_deref(), Some("n"));
+    }
+
+    #[test]
+    fn ipv6() {
+        let url = parse("nvme+tcp://[fe80::1]:8009/n");
+        assert_eq!((url.host.as_str(), url.port), ("fe80::1", Some(8009)));
+        assert_eq!(url.to_string(), "nvme+tcp://[fe80::1]:8009/n");
+        assert_eq!(parse("nvme+tcp://[::1]").address(), "[::1]:4420");
+        assert_eq!(parse("nvme+tcp://[fe80::1%eth0]").address(), "[fe80::1%eth0]:4420");
+    }
+
+    #[test]
+    fn every_bad_part_has_its_sentence() {
+        for (text, sentence) in [
+            ("nvme://a", "start with nvme+tcp://"),
+            ("nvme+tcp://", "names no host"),
+            ("nvme+tcp://:4420/n", "names no host"),
+            ("nvme+tcp://me@a/n", "user name"),
+            ("nvme+tcp://a:0/n", "not a port"),
+            ("nvme+tcp://a:+1/n", "not a port"),
+            ("nvme+tcp://a:70000/n", "not a port"),
+            ("nvme+tcp://a:/n", "not a port"),
+            ("nvme+tcp://::1/n", "in brackets"),
+            ("nvme+tcp://[::1/n", "closing bracket"),
+            ("nvme+tcp://[a.b]/n", "not an IPv6 address"),
+            ("nvme+tcp://[::1]4420/n", "only :port"),
+            ("nvme+tcp://a b/n", "blank"),
+            ("nvme+tcp://a/n%2", "hexadecimal"),
+            ("nvme+tcp://a/%ff", "not UTF-8"),
+            ("nvme+tcp://a/n%0a", "control character"),
+            ("nvme+tcp://a/n#x", "after #"),
+            ("nvme+tcp://a/n?ns", "no value"),
+            ("nvme+tcp://a/n?ns=0", "not a namespace"),
+            ("nvme+tcp://a/n?ns=4294967295", "not a namespace: use 1 to 4294967294"),
+            ("nvme+tcp://a/n?ns=1&ns=2", "\"ns\" is there twice"),
+            ("nvme+tcp://a/n?data-digest=2", "neither 0 nor 1"),
+            ("nvme+tcp://a/n?hostid=1", "not usable"),
+            ("nvme+tcp://a/n?hostnqn=", "the host NQN is not usable"),
+            ("nvme+tcp://a/n?depth=1", "is unknown"),
+        ] {
+            let error = text.parse::<Url>().expect_err(text).to_string();
+            assert!(error.contains(sentence), "{text}: {error}");
+        }
+        let long = format!("nvme+tcp://a/{}", "n".repeat(224));
+        assert!(long.parse::<Url>().unwrap_err().to_string().contains("223"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_parses_or_says_why(text in "(nvme\\+tcp://)?\\PC*") {
+            if let Ok(url) = text.parse::<Url>() {
+                prop_assert_eq!(url.to_string().parse::<Url>(), Ok(url));
+            }
+        }
+
+        #[test]
+        fn names_round_trip(name in "[ -~]{1,223}") {
+            let url = Url {
+                host: "a".into(),
+                subsystem: Some(name.clone()),
+                hostnqn: Some(name),
+                ..Url::default()
+            };
+            prop_assert_eq!(url.to_string().parse::<Url>(), Ok(url));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Commands that fail for a reason that may pass are tried again, a few times.
+
+mod peer;
+mod stage;
+
+use farblock_block::{BlockError, Op};
+use farblock_host::{Disk, DiskOptions, limits};
+use farblock_reactor::Buffer;
+use farblock_wire::Status;
+use farblock_wire::opcode::NvmOpcode;
+use peer::{Handled, Peer, Script};
+use stage::{User, disk, usual};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const TRIES: usize = 1 + limits::COMMAND_RETRIES as usize;
+
+/// A disk on a target that fails the first `failures` commands so, and how many commands came.
+fn failing(
+    failures: usize,
+    status: Status,
+    options: &DiskOptions,
+) -> (Peer, Disk, Arc<AtomicUsize>) {
+    let tries = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&tries);
+    let peer = Peer::with_hook(move |connection, qid, capsule| {
+        if qid == 0 || capsule.sqe.opcode == 0x7f {
+            return Ok(Handled::No);
+        }
+        if counter.fetch_add(1, Ordering::SeqCst) < failures {
+            connection.respond(capsule.cid(), status, 0)?;
+            return Ok(Handled::Yes);
+        }
+        Ok(Handled::No)
+    });
+    let disk = disk(&[&peer], options);
+    (peer, disk, tries)
+}
+
+#[test]
+fn a_failure_that_passes() {
+    let (_peer, disk, tries) = failing(TRIES - 1, Status::INTERNAL_ERROR, &usual());
+    let mut user = User::new(&disk);
+    assert_eq!(user.write(0), Ok(()));
+    assert_eq!(tries.load(Ordering::SeqCst), TRIES);
+    assert_eq!(user.flush(), Ok(()));
+}
+
+#[test]
+fn a_failure_that_does_not_pass() {
+    let (_peer, disk, tries) = failing(usize::MAX, Status::INTERNAL_ERROR, &usual());
+    assert_eq!(User::new(&disk).write(0), Err(BlockError::WriteFailed));
+    assert_eq!(tries.load(Ordering::SeqCst), TRIES);
+}
+
+#[test]
+fn what_the_controller_says_will_fail_again() {
+    let status = Status::INTERNAL_ERROR.with_dnr();
+    let (_peer, disk, tries) = failing(usize::MAX, status, &usual());
+    assert_eq!(User::new(&disk).write(0), Err(BlockError::WriteFailed));
+    assert_eq!(tries.load(Ordering::SeqCst), 1);
+}
+
+/// CRD names one of three delays, here 2: 300 ms.
+#[test]
+fn the_controllers_advice_is_heeded() {
+    let status = Status::INTERNAL_ERROR.with_retry_delay(2);
+    let tries = AtomicUsize::new(0);
+    let peer = Peer::with_hook(move |connection, qid, capsule| {
+        if qid == 0 && capsule.sqe.opcode == 0x06 && capsule.sqe.cdw10.get() as u8 == 1 {
+            let mut data = vec![0; 4096];
+            peer::identify_controller(&Script::default(), &mut data);
+            data[130] = 3;
+            connection.push_all(capsule.cid(), &data, 4096, true)?;
+            return Ok(Handled::Yes);
+        }
+        if qid > 0 && capsule.sqe.opcode == 0x01 && tries.fetch_add(1, Ordering::SeqCst) < 2 {
+            connection.respond(capsule.cid(), status, 0)?;
+            return Ok(Handled::Yes);
+        }
+        Ok(Handled::No)
+    });
+    let disk = disk(&[&peer], &usual());
+    let mut user = User::new(&disk);
+    assert_eq!(user.flush(), Ok(()));
+    let start = Instant::now();
+    assert_eq!(user.write(0), Ok(()));
+    assert!(start.elapsed() >= Duration::from_millis(600), "{:?}", start.elapsed());
+}
+
+/// A bit that was turned on the way is nobody's error.
+#[test]
+fn damaged_data_are_read_again() {
+    let damage = AtomicUsize::new(0);
+    let peer = Peer::with_hook(move |connection, qid, capsule| {
+        let read = qid > 0 && NvmOpcode(capsule.sqe.opcode) == NvmOpcode::READ;
+        if read && damage.fetch_add(1, Ordering::SeqCst) == 0 {
+            connection.corrupt_data_digest = true;
+        }
+        Ok(Handled::No)
+    });
+    let mut options = usual();
+    options.connection.data_digest = true;
+    let disk = disk(&[&peer], &options);
+    let mut user = User::new(&disk);
+    let mut data = Buffer::new(512);
+    data.fill(0xa5);
+    user.queue.submit(Op::write(3, 1, data, 1));
+    assert_eq!(user.one(), Ok(()));
+    user.queue.submit(Op::read(3, 1, Buffer::new(512), 2));
+    let done = user.turn(Duration::from_secs(60));
+    let read = done[0].buffer.as_ref().expect("a read has a buffer");
+    assert!(done[0].result.is_ok() && read.iter().all(|byte| *byte == 0xa5));
+}
+
+/// One command at a time, and an operation of several of which the first fails: the others are not
+/// sent any more, or all of them again.
+#[test]
+fn an_operation_of_several_commands() {
+    for (status, expected) in [
+        (Status::CAPACITY_EXCEEDED.with_dnr(), Err(BlockError::NoSpace)),
+        (Status::INTERNAL_ERROR, Ok(())),
+    ] {
+        let mut options = usual();
+        options.connection.queue_depth = 1;
+        let (_peer, disk, _) = failing(1, status, &options);
+        let mut user = User::new(&disk);
+        let blocks = 1 << 10;
+        user.queue.submit(Op::write(0, blocks, Buffer::new(blocks as usize * 512), 1));
+        assert_eq!(user.one(), expected);
+        assert_eq!(user.write(0), Ok(()));
+    }
+}

@@ -1,0 +1,311 @@
+//! A disk over scripted targets: access states (ANA), changed namespaces, and limits of patience.
+
+mod peer;
+mod stage;
+
+use farblock_block::{BlockError, Namespace, Op};
+use farblock_host::disk::{Change, DiskOptions, DiskState};
+use farblock_host::{Disk, Url};
+use farblock_reactor::Buffer;
+use farblock_wire::log::AnaState;
+use peer::{Handled, Peer, SUBSYSTEM, Script};
+use stage::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+#[test]
+fn access_states_choose_the_path() {
+    let stages = [Stage::new(AnaState::NON_OPTIMIZED), Stage::new(AnaState::OPTIMIZED)];
+    let peers = [target(&stages[0]), target(&stages[1])];
+    let disk = disk(&[&peers[0], &peers[1]], &usual());
+    until("both paths", || disk.state() == DiskState::Live);
+    let mut user = User::new(&disk);
+    until("the optimized path is used", || user.goes_to(&stages[1]));
+    let before = stages[0].ios();
+    (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
+    assert_eq!(stages[0].ios(), before, "the optimized path is the second");
+    // The answer says so before the event does, and the operation goes elsewhere at once.
+    stages[1].set_access(AnaState::INACCESSIBLE);
+    assert_eq!(user.write(0), Ok(()));
+    assert!(stages[0].ios() > before);
+    let inaccessible = Some(AnaState::INACCESSIBLE);
+    until("it is known", || access(&disk) == [Some(AnaState::NON_OPTIMIZED), inaccessible]);
+    let before = stages[1].ios();
+    (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
+    assert_eq!(stages[1].ios(), before);
+    // And back, which only the event tells.
+    stages[1].set_access(AnaState::OPTIMIZED);
+    until("it is known", || access(&disk)[1] == Some(AnaState::OPTIMIZED));
+    // A queue that was busy elsewhere looks around first.
+    until("it is used again", || user.goes_to(&stages[1]));
+    let before = stages[0].ios();
+    (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
+    assert_eq!(stages[0].ios(), before, "back on the optimized path");
+    // A better path appears.
+    stages[0].set_access(AnaState::OPTIMIZED);
+    until("it is known", || access(&disk)[0] == Some(AnaState::OPTIMIZED));
+    until("it is used", || user.goes_to(&stages[0]));
+}
+
+#[test]
+fn operations_wait_while_access_changes() {
+    let stage = Stage::new(AnaState::OPTIMIZED);
+    let peer = target(&stage);
+    let disk = disk(&[&peer], &usual());
+    let mut user = User::new(&disk);
+    assert_eq!(user.write(0), Ok(()));
+    stage.set_access(AnaState::CHANGE);
+    user.queue.submit(Op::write(0, 1, Buffer::new(512), 1));
+    assert!(user.turn(Duration::from_millis(500)).is_empty());
+    stage.set_access(AnaState::NON_OPTIMIZED);
+    assert_eq!(user.one(), Ok(()));
+    // What is lost for good is not waited for.
+    stage.set_access(AnaState::PERSISTENT_LOSS);
+    assert_eq!(user.write(0), Err(BlockError::Disconnected));
+}
+
+#[test]
+fn an_inaccessible_path_is_waited_for_as_long_as_a_lost_one() {
+    let stage = Stage::new(AnaState::INACCESSIBLE);
+    let peer = target(&stage);
+    let fast_io_fail_timeout = Some(Duration::from_millis(200));
+    let disk = disk(&[&peer], &DiskOptions { fast_io_fail_timeout, ..usual() });
+    let mut user = User::new(&disk);
+    assert_eq!(user.write(0), Err(BlockError::Disconnected));
+    stage.set_access(AnaState::OPTIMIZED);
+    until("it is known", || access(&disk) == [Some(AnaState::OPTIMIZED)]);
+    assert_eq!(user.write(0), Ok(()));
+}
+
+#[test]
+fn what_waits_for_a_path_can_be_given_up() {
+    let stage = Stage::new(AnaState::INACCESSIBLE);
+    let peer = target(&stage);
+    let disk = disk(&[&peer], &usual());
+    let mut user = User::new(&disk);
+    (1..4).for_each(|token| user.queue.submit(Op::write(0, 1, Buffer::new(512), token)));
+    user.queue.abandon(&mut |token| token != 2);
+    let done = user.turn(Duration::from_secs(60));
+    let aborted = Err(BlockError::Aborted);
+    let ends: Vec<_> = done.iter().map(|done| (done.token, done.result)).collect();
+    assert_eq!(ends, [(1, aborted), (3, aborted)]);
+    assert!(done.iter().all(|done| done.buffer.as_ref().is_some_and(|data| data.len() == 512)));
+    let before = stage.ios();
+    stage.set_access(AnaState::OPTIMIZED);
+    assert_eq!(user.one(), Ok(()));
+    assert_eq!((stage.ios() - before, user.queue.in_flight()), (1, 0), "one is left");
+}
+
+#[test]
+fn a_namespace_that_changes_its_size() {
+    let stage = Stage::new(AnaState::OPTIMIZED);
+    let peer = target(&stage);
+    let disk = disk(&[&peer], &usual());
+    let mut user = User::new(&disk);
+    let blocks = Script::default().blocks;
+    assert_eq!(disk.geometry().blocks, blocks);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = Arc::clone(&told);
+    let _watch = disk.on_change(move |change| tell.lock().unwrap().push(change));
+    assert_eq!(user.write(blocks - 1), Ok(()));
+    stage.resize(100);
+    until("it is known", || disk.geometry().blocks == 100);
+    assert_eq!(user.write(100), Err(BlockError::OutOfRange));
+    assert_eq!(user.write(99), Ok(()));
+    stage.resize(blocks);
+    until("it is known", || disk.geometry().blocks == blocks);
+    assert_eq!(user.write(blocks - 1), Ok(()));
+    let sizes: Vec<u64> = told
+        .lock()
+        .unwrap()
+        .iter()
+        .filter_map(|change| match change {
+            Change::Geometry(geometry) => Some(geometry.blocks),
+            Change::Paths => None,
+        })
+        .collect();
+    assert_eq!(sizes, [100, blocks]);
+}
+
+/// One attempt tells, unless the target is to be waited for.
+#[test]
+fn a_target_that_comes_later() {
+    let refusals = AtomicUsize::new(0);
+    let peer = Peer::with_hook(move |_, qid, capsule| {
+        let connect = capsule.sqe.opcode == 0x7f && capsule.sqe.fctype() == 1;
+        let refused = connect && qid == 0 && refusals.fetch_add(1, Ordering::SeqCst) < 3;
+        Ok(if refused { Handled::Close } else { Handled::No })
+    });
+    let connect =
+        |connect_wait| Disk::connect(&urls(&[&peer]), &DiskOptions { connect_wait, ..usual() });
+    let refused = connect(Duration::ZERO).expect_err("it is not there");
+    assert!(refused.to_string().contains("cannot connect"), "{refused}");
+    assert_eq!(connect(Duration::from_secs(60)).expect("later").state(), DiskState::Live);
+}
+
+/// What never comes is waited for no longer than is asked.
+#[test]
+fn a_target_that_never_comes() {
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url: Url = format!("nvme+tcp://{gone}/{SUBSYSTEM}?ns=1").parse().unwrap();
+    let options = DiskOptions { connect_wait: Duration::from_millis(300), ..usual() };
+    let start = Instant::now();
+    let refused = Disk::connect(&[url], &options).expect_err("nobody is there");
+    assert!(start.elapsed() >= options.connect_wait);
+    assert!(refused.to_string().contains("cannot connect"), "{refused}");
+}
+
+/// The event says so, and the namespace has the same number and sizes. Nothing more goes there;
+/// on every path, for as long as it is another one.
+#[test]
+fn a_namespace_that_is_swapped_in_place() {
+    for count in [1, 2] {
+        let stages: Vec<_> = (0..count).map(|_| Stage::new(AnaState::OPTIMIZED)).collect();
+        let peers: Vec<Peer> = stages.iter().map(target).collect();
+        let disk = disk(&peers.iter().collect::<Vec<_>>(), &quick());
+        until("every path", || disk.state() == DiskState::Live);
+        let mut user = User::new(&disk);
+        assert_eq!(user.write(0), Ok(()));
+        stages.iter().for_each(|stage| stage.swap(2));
+        for path in 0..count {
+            until("it is said why", || error(&disk, path).contains("UUID 0202"));
+        }
+        assert_eq!(disk.state(), DiskState::Waiting);
+        let ios = || stages.iter().map(|stage| stage.ios()).sum::<usize>();
+        let before = ios();
+        user.queue.submit(Op::write(0, 1, Buffer::new(512), 1));
+        assert_eq!(user.turn(Duration::from_millis(200)).first().map(|done| done.result), None);
+        assert_eq!(ios(), before, "another disk was written to");
+        stages.iter().for_each(|stage| stage.uuid.store(1, Ordering::SeqCst));
+        assert_eq!(user.one(), Ok(()));
+        until("every path is back", || disk.state() == DiskState::Live);
+    }
+}
+
+/// What was read is old by the time it is: the event came before there was anything in use that it
+/// could be about.
+#[test]
+fn a_namespace_that_is_swapped_while_it_is_looked_up() {
+    let stage = Stage::new(AnaState::OPTIMIZED);
+    let peer = target(&stage);
+    stage.swaps_at_a_look.store(true, Ordering::SeqCst);
+    let notes = Notes::default();
+    let disk = Disk::succeed(&urls(&[&peer]), &quick(), notes.read(), notes.clone());
+    drop(disk.expect("connected"));
+    let known = notes.read().namespace.expect("it was noted");
+    assert_eq!(known.uuid, Some([2; 16]), "the one that is gone");
+}
+
+/// A path leads elsewhere when it is connected again: the other one serves, and it is taken back
+/// when it leads to the right one again.
+#[test]
+fn a_path_that_leads_elsewhere_for_a_while() {
+    let stages = [Stage::new(AnaState::OPTIMIZED), Stage::new(AnaState::OPTIMIZED)];
+    let peers = [target(&stages[0]), target(&stages[1])];
+    let disk = disk(&[&peers[0], &peers[1]], &quick());
+    until("both paths", || disk.state() == DiskState::Live);
+    let mut user = User::new(&disk);
+    assert_eq!(user.write(0), Ok(()));
+    stages[0].uuid.store(9, Ordering::SeqCst);
+    let before = stages[0].ios();
+    peers[0].cut();
+    until("it is said why", || error(&disk, 0).contains("UUID 0909"));
+    assert_eq!(user.write(0), Ok(()));
+    assert_eq!((stages[0].ios(), disk.state()), (before, DiskState::Degraded));
+    stages[0].uuid.store(1, Ordering::SeqCst);
+    until("it is back", || disk.state() == DiskState::Live);
+}
+
+#[test]
+fn several_paths_take_an_identifier() {
+    let stage = Stage::new(AnaState::OPTIMIZED);
+    stage.uuid.store(0, Ordering::SeqCst);
+    let peers = [target(&stage), target(&stage)];
+    let refused = Disk::connect(&urls(&[&peers[0], &peers[1]]), &quick()).expect_err("which?");
+    assert!(refused.to_string().contains("give one address"), "{refused}");
+    assert_eq!(disk(&[&peers[0]], &quick()).state(), DiskState::Live);
+}
+
+#[test]
+fn a_uuid_that_is_asked_for() {
+    let stage = Stage::new(AnaState::OPTIMIZED);
+    let peer = target(&stage);
+    let options = |uuid| DiskOptions { uuid: Some([uuid; 16]), ..quick() };
+    assert_eq!(disk(&[&peer], &options(1)).state(), DiskState::Live);
+    let refused = Disk::connect(&urls(&[&peer]), &options(2)).expect_err("another");
+    assert!(refused.to_string().contains("where 0202"), "{refused}");
+    stage.uuid.store(0, Ordering::SeqCst);
+    let refused = Disk::connect(&urls(&[&peer]), &options(1)).expect_err("none");
+    assert!(refused.to_string().contains("no UUID"), "{refused}");
+}
+
+/// What the first process has known is what the second takes, whatever is there by then.
+#[test]
+fn a_successor_takes_no_other_namespace() {
+    let stage = Stage::new(AnaState::OPTIMIZED);
+    let peer = target(&stage);
+    let notes = Notes::default();
+    let begin = || Disk::succeed(&urls(&[&peer]), &quick(), notes.read(), notes.clone());
+    drop(begin().expect("connected"));
+    assert!(notes.read().namespace.is_some_and(|known| known.uuid == Some([1; 16])));
+    stage.uuid.store(3, Ordering::SeqCst);
+    let refused = begin().expect_err("another");
+    assert!(refused.to_string().contains("UUID 0303"), "{refused}");
+    stage.uuid.store(1, Ordering::SeqCst);
+    assert_eq!(begin().expect("it is back").state(), DiskState::Live);
+}
+
+/// A controller that a successor would not know of is not used, until it can be written down.
+#[test]
+fn what_cannot_be_recorded_is_not_used() {
+    let stage = Stage::new(AnaState::OPTIMIZED);
+    let peer = target(&stage);
+    let notes = Notes::default();
+    let begin = || Disk::succeed(&urls(&[&peer]), &quick(), notes.read(), notes.clone());
+    notes.fill_up(true);
+    let refused = begin().expect_err("nothing can be recorded");
+    assert!(refused.to_string().contains("no space left"), "{refused}");
+    notes.fill_up(false);
+    let disk = begin().expect("connected");
+    let mut user = User::new(&disk);
+    assert_eq!(user.write(0), Ok(()));
+    notes.fill_up(true);
+    let before = stage.ios();
+    peer.cut();
+    until("it is said why", || error(&disk, 0).contains("no space left"));
+    user.queue.submit(Op::write(0, 1, Buffer::new(512), 1));
+    assert!(user.turn(Duration::from_millis(200)).is_empty());
+    assert_eq!((stage.ios(), disk.state()), (before, DiskState::Waiting));
+    notes.fill_up(false);
+    assert_eq!(user.one(), Ok(()));
+}
+
+/// It is followed. Who was told once that there is none is not made to flush: what is written is
+/// durable.
+#[test]
+fn a_volatile_cache_comes_and_goes() {
+    let stage = Stage::new(AnaState::OPTIMIZED);
+    let peer = target(&stage);
+    let notes = Notes::default();
+    let begin = || Disk::succeed(&urls(&[&peer]), &quick(), notes.read(), notes.clone());
+    let disk = begin().expect("connected");
+    let mut user = User::new(&disk);
+    assert_eq!(user.write(0), Ok(()));
+    assert_eq!(stage.durable.load(Ordering::SeqCst), 0);
+    for there in [false, true] {
+        stage.volatile_cache.store(there, Ordering::SeqCst);
+        peer.cut();
+        until("it is known", || disk.geometry().volatile_cache == there);
+        let before = stage.durable.load(Ordering::SeqCst);
+        assert_eq!(user.write(0), Ok(()));
+        let durable = stage.durable.load(Ordering::SeqCst) > before;
+        assert_eq!(durable, there, "FUA");
+    }
+    drop((user, disk));
+    let disk = begin().expect("connected");
+    let mut user = User::new(&disk);
+    let before = stage.durable.load(Ordering::SeqCst);
+    assert_eq!(user.write(0), Ok(()));
+    assert_eq!(stage.durable.load(Ordering::SeqCst), before + 1, "its clients are the same");
+}

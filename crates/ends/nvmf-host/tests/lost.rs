@@ -1,0 +1,327 @@
+//! What a disk does with what was lost with its connections: over scripted targets.
+
+mod peer;
+mod stage;
+
+use farblock_block::{BlockError, Namespace, Op};
+use farblock_host::disk::{DiskOptions, DiskState};
+use farblock_host::{Controller, Disk, Url};
+use farblock_reactor::{Buffer, Reactor};
+use farblock_wire::Status;
+use farblock_wire::log::AnaState;
+use farblock_wire::origin::ControllerOrigin;
+use peer::{Handled, Peer, SUBSYSTEM, options};
+use stage::*;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Such a target gets the time in which it must have ended the lost controller, or that the options
+/// say, before a write is sent again; a read need not wait.
+#[test]
+fn a_target_that_cannot_end_a_lost_controller() {
+    let (none, long) = (Some(Duration::ZERO), Duration::from_secs(4));
+    for (quiesce, reading) in [(none, false), (Some(long), false), (None, false), (None, true)] {
+        let stage = Stage::new(AnaState::OPTIMIZED);
+        let peers = [target(&stage), target(&stage)];
+        let disk = disk(&[&peers[0], &peers[1]], &impatient(quiesce));
+        until("both paths", || disk.state() == DiskState::Live);
+        let mut user = User::new(&disk);
+        assert_eq!(user.write(0), Ok(()));
+        assert!(user.turn(Duration::from_millis(100)).is_empty());
+        stage.silent.store(true, Ordering::SeqCst);
+        let op = match reading {
+            true => Op::read(0, 1, Buffer::new(512), 1),
+            false => Op::write(0, 1, Buffer::new(512), 1),
+        };
+        user.queue.submit(op);
+        assert!(user.turn(Duration::from_millis(100)).is_empty());
+        stage.silent.store(false, Ordering::SeqCst);
+        peers[0].cut();
+        let start = Instant::now();
+        assert_eq!(user.one(), Ok(()));
+        let (took, waits) = (start.elapsed(), !reading && quiesce != none);
+        assert_eq!(took >= long - Duration::from_millis(50), waits, "{quiesce:?}: {took:?}");
+    }
+}
+
+/// A new connection to such a target is used at once, except for what the lost one may have done.
+#[test]
+fn only_what_was_lost_waits() {
+    let stage = Stage::new(AnaState::OPTIMIZED);
+    let peer = target(&stage);
+    let disk = disk(&[&peer], &impatient(None));
+    let mut user = User::new(&disk);
+    assert_eq!(user.write(0), Ok(()));
+    stage.silent.store(true, Ordering::SeqCst);
+    user.queue.submit(Op::write(0, 1, Buffer::new(512), 7));
+    assert!(user.turn(Duration::from_millis(100)).is_empty());
+    stage.silent.store(false, Ordering::SeqCst);
+    peer.cut();
+    until("it is connected again", || {
+        // The queue lets go of the lost connection when it is looked at.
+        assert!(user.turn(Duration::ZERO).is_empty());
+        disk.paths()[0].reconnects == 1
+    });
+    user.queue.submit(Op::read(0, 1, Buffer::new(512), 8));
+    user.queue.submit(Op::write(1, 1, Buffer::new(512), 9));
+    let mut order = Vec::new();
+    while order.len() < 3 {
+        let done = user.turn(Duration::from_secs(60));
+        assert!(!done.is_empty(), "{order:?}");
+        order.extend(done.iter().map(|done| (done.token, done.result)));
+    }
+    assert_eq!(order[2], (7, Ok(())), "{order:?}");
+}
+
+/// A target that does not know a lost controller has ended it by its own end only if it is at the
+/// same place: a name may lead to several, and an address may be moved.
+#[test]
+fn a_target_that_does_not_know_a_lost_controller() {
+    let place = |byte| ControllerOrigin { place: [byte; 16], boot: [1; 16] };
+    for (origin, waits) in [(place(1), false), (place(2), true)] {
+        let stage = Stage::new(AnaState::OPTIMIZED);
+        stage.origin.lock().unwrap().replace(place(1));
+        let peer = target(&stage);
+        let disk = disk(&[&peer], &impatient(None));
+        let mut user = User::new(&disk);
+        assert_eq!(user.write(0), Ok(()));
+        stage.silent.store(true, Ordering::SeqCst);
+        user.queue.submit(Op::write(0, 1, Buffer::new(512), 1));
+        assert!(user.turn(Duration::from_millis(100)).is_empty());
+        stage.silent.store(false, Ordering::SeqCst);
+        stage.origin.lock().unwrap().replace(origin);
+        peer.cut();
+        let start = Instant::now();
+        assert_eq!(user.one(), Ok(()));
+        let took = start.elapsed();
+        assert_eq!(took >= Duration::from_millis(3900), waits, "{origin:?}: {took:?}");
+    }
+}
+
+/// Without keep alives nothing ends a lost controller of such a target: that is not begun.
+#[test]
+fn a_target_that_never_ends_a_lost_controller() {
+    let peer = target(&Stage::new(AnaState::OPTIMIZED));
+    let url: Url = format!("nvme+tcp://{}/{SUBSYSTEM}?ns=1", peer.address()).parse().unwrap();
+    let mut options = impatient(None);
+    options.connection.keep_alive = Duration::ZERO;
+    let error = Disk::connect(std::slice::from_ref(&url), &options).expect_err("refused");
+    assert!(error.to_string().contains("choose a keep alive timeout"), "{error}");
+    options.quiesce = Some(Duration::from_secs(1));
+    Disk::connect(&[url], &options).expect("it was said what to do");
+}
+
+/// A queue that goes away leaves nothing behind that undoes what others write.
+#[test]
+fn a_queue_that_is_dropped_with_writes_under_way() {
+    let stage = Stage::new(AnaState::OPTIMIZED);
+    let peer = target(&stage);
+    let disk = disk(&[&peer], &impatient(None));
+    let (mut first, mut second) = (User::new(&disk), User::new(&disk));
+    assert_eq!((first.write(0), second.write(0)), (Ok(()), Ok(())));
+    stage.silent.store(true, Ordering::SeqCst);
+    first.queue.submit(Op::write(0, 1, Buffer::new(512), 1));
+    assert!(first.turn(Duration::from_millis(100)).is_empty());
+    let start = Instant::now();
+    drop(first);
+    stage.silent.store(false, Ordering::SeqCst);
+    assert_eq!(second.write(0), Ok(()));
+    assert!(start.elapsed() >= Duration::from_millis(3900), "the dropped write may come after it");
+}
+
+/// A lost connection's writes may be anywhere, but not in the memory of a socket that was closed:
+/// the system would go on sending them, long after they were done elsewhere.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_connection_that_was_given_up_sends_nothing_more() {
+    let stalled = Arc::new(Mutex::new(None));
+    let keep = Arc::clone(&stalled);
+    let peer = Peer::with_hook(move |connection, _, capsule| {
+        let mut stalled = keep.lock().unwrap();
+        // Holds the first write's connection open, and never reads from it again.
+        if capsule.sqe.opcode == 0x01 && stalled.is_none() {
+            *stalled = Some(connection.stream.try_clone()?);
+            drop(stalled);
+            std::thread::sleep(Duration::from_secs(3600));
+        }
+        Ok(Handled::No)
+    });
+    let controller = Controller::connect(&peer.address(), SUBSYSTEM, &options()).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    let reactor = Reactor::new(&farblock_reactor::Config::default()).expect("an engine");
+    let task = reactor.add_task();
+    let mut queue = namespace.open(&reactor, task).expect("a queue");
+    // Far more than the receiving side takes before it is read from.
+    for lba in 0..127 {
+        queue.submit(Op::write(lba * 16, 16, Buffer::new(8192), lba));
+    }
+    let (mut done, mut ready) = (Vec::new(), Vec::new());
+    until("a write arrives", || {
+        queue.poll(&mut done);
+        reactor.poll(Some(Duration::from_millis(5)), &mut ready).expect("the loop goes on");
+        stalled.lock().unwrap().is_some()
+    });
+    drop(queue);
+    drop(reactor);
+    let mut late = stalled.lock().unwrap().take().expect("it arrived");
+    late.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let ended = io::copy(&mut late, &mut io::sink());
+    let kind = ended.expect_err("it ends with a reset").kind();
+    assert_eq!(kind, io::ErrorKind::ConnectionReset);
+}
+
+/// What is between a controller and its I/O queues takes nothing from the time that operations
+/// have.
+#[test]
+fn never_is_never_while_queues_are_connected() {
+    let connects = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&connects);
+    let peer = Peer::with_hook(move |_, qid, capsule| {
+        let connect = capsule.sqe.opcode == 0x7f && capsule.sqe.fctype() == 1;
+        if connect && qid > 0 && counter.fetch_add(1, Ordering::SeqCst) < 3 {
+            return Ok(Handled::Yes);
+        }
+        Ok(Handled::No)
+    });
+    let mut options = DiskOptions { ctrl_loss_timeout: None, ..usual() };
+    options.connection.connect_timeout = Duration::from_millis(500);
+    let disk = disk(&[&peer], &options);
+    let mut user = User::new(&disk);
+    assert_eq!(user.write(0), Ok(()));
+    assert!(connects.load(Ordering::SeqCst) > 3);
+}
+
+/// A round trip for each of many queues, one after the other, is longer than anybody waits.
+#[test]
+fn queues_are_connected_side_by_side() {
+    let (connecting, away) = (AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));
+    let is_away = Arc::clone(&away);
+    let peer = Peer::with_hook(move |_, qid, capsule| {
+        let connect = capsule.sqe.opcode == 0x7f && capsule.sqe.fctype() == 1;
+        if connect && qid > 0 {
+            connecting.fetch_add(1, Ordering::SeqCst);
+            // None is answered before there are three.
+            until("others come", || connecting.load(Ordering::SeqCst) >= 3);
+        }
+        Ok(if is_away.load(Ordering::SeqCst) { Handled::Close } else { Handled::No })
+    });
+    let disk = disk(&[&peer], &usual());
+    // All three are wanted at once when the path is back.
+    away.store(true, Ordering::SeqCst);
+    peer.cut();
+    until("it is away", || disk.state() == DiskState::Waiting);
+    let mut users: Vec<_> = (0..3).map(|_| User::new(&disk)).collect();
+    away.store(false, Ordering::SeqCst);
+    for user in &mut users {
+        assert_eq!(user.write(0), Ok(()));
+    }
+}
+
+/// A path whose log page says that it can be used, and whose answers say that it cannot, is waited
+/// for no longer than one that says so.
+#[test]
+fn an_access_state_that_is_not_so() {
+    let peer = Peer::with_hook(|connection, qid, capsule| {
+        if qid > 0 && capsule.sqe.opcode != 0x7f {
+            connection.respond(capsule.cid(), Status::ANA_TRANSITION, 0)?;
+            return Ok(Handled::Yes);
+        }
+        Ok(Handled::No)
+    });
+    let fast_io_fail_timeout = Some(Duration::from_millis(500));
+    let disk = disk(&[&peer], &DiskOptions { fast_io_fail_timeout, ..usual() });
+    assert_eq!(User::new(&disk).write(0), Err(BlockError::Disconnected));
+}
+
+/// Controllers that come and go without being of use are no hope, and are not tried without a
+/// pause.
+#[test]
+fn a_target_that_refuses_queues() {
+    let controllers = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&controllers);
+    let peer = Peer::with_hook(move |_, qid, capsule| {
+        if capsule.sqe.opcode == 0x7f && capsule.sqe.fctype() == 1 {
+            if qid > 0 {
+                return Ok(Handled::Close);
+            }
+            counter.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(Handled::No)
+    });
+    let options = DiskOptions {
+        fast_io_fail_timeout: Some(Duration::from_millis(500)),
+        ctrl_loss_timeout: Some(Duration::from_secs(3)),
+        reconnect_delay: Duration::from_millis(300),
+        ..usual()
+    };
+    let disk = disk(&[&peer], &options);
+    let mut user = User::new(&disk);
+    assert_eq!(user.write(0), Err(BlockError::Disconnected));
+    until("it is given up", || disk.state() == DiskState::Dead);
+    let count = controllers.load(Ordering::SeqCst);
+    assert!((3..20).contains(&count), "{count} controllers");
+}
+
+/// What was acknowledged before the target's machine was started anew, and not flushed, may be
+/// lost: one flush says so.
+#[test]
+fn a_flush_after_the_target_lost_its_cache() {
+    let boot = |byte| ControllerOrigin { place: [byte; 16], boot: [byte; 16] };
+    let stage = Stage::new(AnaState::OPTIMIZED);
+    stage.origin.lock().unwrap().replace(boot(1));
+    let peer = target(&stage);
+    let disk = disk(&[&peer], &usual());
+    let mut user = User::new(&disk);
+    let restart = |byte, user: &mut User| {
+        let before = disk.paths()[0].reconnects;
+        stage.origin.lock().unwrap().replace(boot(byte));
+        peer.cut();
+        until("it is connected again", || {
+            assert!(user.turn(Duration::ZERO).is_empty());
+            disk.paths()[0].reconnects > before
+        });
+    };
+    assert_eq!((user.write(0), user.flush()), (Ok(()), Ok(())));
+    restart(2, &mut user);
+    assert_eq!(user.flush(), Ok(()), "everything was flushed before");
+    assert_eq!(user.write(0), Ok(()));
+    restart(2, &mut user);
+    assert_eq!(user.flush(), Ok(()), "the machine is the same");
+    assert_eq!(user.write(0), Ok(()));
+    restart(3, &mut user);
+    assert_eq!(user.flush(), Err(BlockError::WriteFailed));
+    assert_eq!(user.flush(), Ok(()));
+}
+
+/// The same when only a process knew it that died before there was a flush.
+#[test]
+fn a_successor_fails_the_flush_of_a_dead_process() {
+    let boot = |byte| ControllerOrigin { place: [byte; 16], boot: [byte; 16] };
+    let stage = Stage::new(AnaState::OPTIMIZED);
+    stage.origin.lock().unwrap().replace(boot(1));
+    let peer = target(&stage);
+    let notes = Notes::default();
+    let begin = || {
+        let before = notes.0.lock().unwrap().0.clone();
+        Disk::succeed(&urls(&[&peer]), &impatient(None), before, notes.clone()).expect("connected")
+    };
+    let first = begin();
+    let mut user = User::new(&first);
+    assert_eq!(user.write(0), Ok(()));
+    stage.origin.lock().unwrap().replace(boot(2));
+    peer.cut();
+    until("it is connected again", || {
+        assert!(user.turn(Duration::ZERO).is_empty());
+        first.paths()[0].reconnects == 1
+    });
+    drop((user, first));
+    let second = begin();
+    let mut user = User::new(&second);
+    assert_eq!(user.flush(), Err(BlockError::WriteFailed));
+    assert_eq!((user.write(0), user.flush()), (Ok(()), Ok(())));
+    let marks =
+        || notes.0.lock().unwrap().0.controllers.iter().filter(|it| it.name.is_none()).count();
+    until("it need not be known any more", || marks() == 0);
+}

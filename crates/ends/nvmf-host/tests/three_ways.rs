@@ -1,0 +1,22 @@
+//! The example does what it says, over a scripted target.
+
+#[allow(dead_code, reason = "an example has a main, too")]
+#[path = "../examples/three_ways.rs"]
+mod example;
+mod peer;
+
+use peer::{Peer, SUBSYSTEM, Script};
+
+#[test]
+fn the_three_ways_to_use_a_disk() {
+    let peer = Peer::new(Script::default());
+    let url = format!("nvme+tcp://{}/{SUBSYSTEM}?ns=1", peer.address());
+    example::use_disk(&[url.parse().expect("a URL")]).expect("it works");
+}
+
+#[test]
+fn the_guides_code_is_compiled() {
+    // By rustdoc, which runs none of it: see the end of the crate's lib.rs.
+    let guide = include_str!("../../../../docs/library.md");
+    assert!(guide.matches("```rust,no_run").count() >= 3, "one for each way");
+}

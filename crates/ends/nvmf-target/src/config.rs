@@ -1,0 +1,150 @@
+//! What a target is started with, and why it may not start.
+
+use farblock_block::Namespace;
+use farblock_proto::controller::{ConfigError, Referral, SubsystemConfig};
+use farblock_proto::ids::NamespaceId;
+use farblock_reactor::{CallBytes, EngineKind, Polling};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::identity;
+
+/// A namespace that a subsystem shares.
+#[derive(Clone)]
+pub struct Export {
+    /// What stores it.
+    pub namespace: Arc<dyn Namespace>,
+    /// What tells it apart from other disks, for identifiers that stay the same over restarts. A
+    /// UUID becomes the namespace's own, wherever it is shared; from anything else, a path for
+    /// example, identifiers are made that hang on the subsystem and the number, too.
+    pub identity: String,
+}
+
+/// A subsystem and what it shares.
+#[derive(Clone)]
+pub struct Subsystem {
+    /// Name, limits and allowed hosts. Its `namespaces` are filled in from `exports`.
+    pub config: SubsystemConfig,
+    /// Its namespaces by identifier.
+    pub exports: BTreeMap<NamespaceId, Export>,
+}
+
+impl Subsystem {
+    /// A subsystem without namespaces, with a serial number made from its name.
+    #[must_use]
+    pub fn new(nqn: &str) -> Self {
+        let config = SubsystemConfig::new(nqn, &identity::serial(nqn));
+        Self { config, exports: BTreeMap::new() }
+    }
+}
+
+/// What a target is started with.
+#[derive(Clone)]
+pub struct TargetConfig {
+    /// What it shares.
+    pub subsystems: Vec<Subsystem>,
+    /// Where it listens; port 0 takes a free one.
+    pub listeners: Vec<SocketAddr>,
+    /// Other discovery services to point hosts to.
+    pub referrals: Vec<Referral>,
+    /// One reactor thread for each, pinned to this processor; empty: one unpinned thread for
+    /// each processor.
+    pub cores: Vec<usize>,
+    /// The event loop.
+    pub engine: EngineKind,
+    /// What a core does before it sleeps.
+    pub polling: Polling,
+    /// No limit, but for measuring.
+    #[doc(hidden)]
+    pub call_bytes: CallBytes,
+    /// Memory that peers may make each core hold, in bytes; but for tests.
+    #[doc(hidden)]
+    pub core_buffer_bytes: Option<usize>,
+    /// Connections that there may be, if fewer than [`MAX_CONNECTIONS`]; but for tests.
+    ///
+    /// [`MAX_CONNECTIONS`]: crate::limits::MAX_CONNECTIONS
+    #[doc(hidden)]
+    pub max_connections: Option<usize>,
+}
+
+impl Default for TargetConfig {
+    fn default() -> Self {
+        Self {
+            subsystems: Vec::new(),
+            listeners: Vec::new(),
+            referrals: Vec::new(),
+            cores: Vec::new(),
+            engine: EngineKind::Auto,
+            polling: Polling::default(),
+            call_bytes: CallBytes::default(),
+            core_buffer_bytes: None,
+            max_connections: None,
+        }
+    }
+}
+
+/// Why a target did not start; nothing of it runs then.
+#[derive(Debug)]
+pub enum StartError {
+    /// An address could not be listened on.
+    Listen(SocketAddr, io::Error),
+    /// An address is given twice.
+    Twice(SocketAddr),
+    /// The event loop could not be made.
+    Reactor(EngineKind, io::Error),
+    /// The system gave no random numbers.
+    Random(io::Error),
+    /// A thread could not be started.
+    Thread(io::Error),
+    /// The thread could not be pinned to this processor.
+    Core(usize, io::Error),
+    /// A subsystem cannot be offered like this.
+    Subsystem(String, ConfigError),
+    /// A listener or referral cannot be offered like this.
+    Address(String, ConfigError),
+    /// The subsystem asks for something that this target does not do.
+    NotOffered(String, &'static str),
+    /// There is nothing to listen on.
+    NoListener,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listen(address, error) => {
+                write!(f, "cannot listen on {address}: {}", listen_problem(error))
+            }
+            Self::Twice(address) => write!(f, "{address} is listed twice to listen on"),
+            Self::Reactor(engine, error) => write!(f, "cannot start the {engine} engine: {error}"),
+            Self::Random(error) => write!(f, "the system gives no random numbers: {error}"),
+            Self::Thread(error) => write!(f, "cannot start a thread: {error}"),
+            Self::Core(core, error) => {
+                write!(f, "cannot use processor {core}: {error} (`nproc --all` tells how many)")
+            }
+            Self::Subsystem(nqn, error) => write!(f, "subsystem {nqn}: {error}"),
+            Self::Address(address, error) => write!(f, "address {address}: {error}"),
+            Self::NotOffered(nqn, what) => {
+                write!(f, "subsystem {nqn}: this target does not do {what}")
+            }
+            Self::NoListener => f.write_str("there is no address to listen on"),
+        }
+    }
+}
+
+fn listen_problem(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "the port is in use by another program; choose another one".to_owned()
+        }
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 need more rights; choose a higher one".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
+impl std::error::Error for StartError {}

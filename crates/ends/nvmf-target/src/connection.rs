@@ -1,0 +1,70 @@
+//! A core's connections: sessions, each on the transport that it came by.
+
+use crate::core::Context;
+use crate::fence::News;
+use crate::session::Session;
+use crate::shared::Route;
+#[cfg(test)]
+use crate::transport::memory::Memory;
+use crate::transport::tcp::Tcp;
+use crate::volumes::VolumeId;
+use farblock_block::BlockError;
+use farblock_proto::capsule::SlotId;
+use farblock_proto::controller::{Instance, NamespaceTable, SubsystemId};
+use farblock_proto::ids::CommandId;
+use farblock_reactor::{Buffer, Event, TaskId};
+use farblock_wire::Status;
+use std::sync::Arc;
+
+/// One connection. A transport more is a variant more; with one there is nothing to choose.
+#[cfg_attr(test, expect(clippy::large_enum_variant, reason = "only tests have a second"))]
+pub(crate) enum Connection {
+    Tcp(Session<Tcp>),
+    #[cfg(test)]
+    Memory(Session<Memory>),
+}
+
+/// Has the session do what the core asks for; see there what that is.
+macro_rules! forward {
+    ($(fn $name:ident(&mut self $(, $argument:ident: $kind:ty)*) $(-> $given:ty)?;)*) => {
+        impl Connection {
+            $(#[inline]
+            pub(crate) fn $name(&mut self $(, $argument: $kind)*) $(-> $given)? {
+                match self {
+                    Self::Tcp(session) => session.$name($($argument),*),
+                    #[cfg(test)]
+                    Self::Memory(session) => session.$name($($argument),*),
+                }
+            })*
+        }
+    };
+}
+
+forward! {
+    fn start(&mut self, cx: &mut Context);
+    fn handle(&mut self, cx: &mut Context, event: Event);
+    fn complete(
+        &mut self, cx: &mut Context, slot: SlotId, result: Result<(), BlockError>,
+        buffer: Option<Buffer>
+    );
+    fn complete_held(
+        &mut self, cx: &mut Context, command: CommandId, status: Status, result: u64
+    );
+    fn forget_held(&mut self, command: CommandId);
+    fn take_turn(&mut self, cx: &mut Context, line: VolumeId);
+    fn hear(&mut self, cx: &mut Context, news: &News);
+    fn set_namespaces(&mut self, subsystem: SubsystemId, table: &Arc<NamespaceTable>);
+    fn list(&mut self, cx: &mut Context);
+    fn feed(&mut self, cx: &mut Context);
+    fn finish_tick(&mut self, cx: &mut Context);
+    fn drain(&mut self, cx: &mut Context);
+    fn close(&mut self, cx: &mut Context);
+    fn is_gone(&mut self) -> bool;
+    fn leave(&mut self, cx: &mut Context);
+    fn save_memory(&mut self, cx: &mut Context);
+    fn overdue_bytes(&mut self, cx: &mut Context) -> Option<(usize, usize)>;
+    fn evict(&mut self, cx: &mut Context, bytes: usize);
+    fn task(&mut self) -> TaskId;
+    fn instance(&mut self) -> Option<Instance>;
+    fn route(&mut self) -> Route;
+}

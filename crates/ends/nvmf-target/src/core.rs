@@ -1,0 +1,518 @@
+//! A core: one thread, one reactor, its connections and its queues into the namespaces.
+//!
+//! A tick: events of connections → block operations → completions → answers, all batched; then one
+//! send for each connection that has something to say.
+
+use crate::affinity;
+use crate::connection::Connection;
+use crate::limits;
+use crate::memory::{Account, HolderId};
+use crate::notices::Kind;
+use crate::session::{ConnectionKey, InPlace, Session, token_owner};
+use crate::shared::{Message, Route, Shared};
+use crate::transport::tcp::Tcp;
+use crate::volumes::Volumes;
+use farblock_block::Completion;
+use farblock_proto::ids::NamespaceId;
+use farblock_reactor::os::{self, ListenSocket, Socket};
+use farblock_reactor::{Buffer, Event, Reactor, SharedBuffer, TaskId};
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// What connections need of their core.
+pub(crate) struct Context {
+    pub(crate) index: usize,
+    pub(crate) reactor: Reactor,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) volumes: Volumes,
+    /// When it was, if anything in this tick has asked.
+    now: Cell<Option<Instant>>,
+    /// What peers make this core hold.
+    pub(crate) memory: Account,
+    /// What is carried out in place, in turns.
+    pub(crate) in_place: InPlace,
+    /// What a namespace lends to one command; empty in between.
+    pub(crate) lent: Vec<Buffer>,
+    /// Connections with something to do at the tick's end.
+    listed: Vec<ConnectionKey>,
+    /// Connections with commands that wait for buffers, or that are not received from for now.
+    starved: VecDeque<ConnectionKey>,
+    /// Buffers came back in this tick.
+    released: bool,
+    /// What pages end with.
+    zeroes: Option<Arc<SharedBuffer>>,
+}
+
+impl Context {
+    /// The time: one look at the clock for all that asks in a tick, and none if nothing does.
+    pub(crate) fn now(&self) -> Instant {
+        let now = self.now.get().unwrap_or_else(os::now);
+        self.now.set(Some(now));
+        now
+    }
+
+    /// Logs something about a peer, or counts it if there was much of it.
+    pub(crate) fn notice(&self, kind: Kind, peer: IpAddr, log: impl FnOnce()) {
+        if self.shared.notices.say(kind, peer, self.now(), log) {
+            // The first core keeps the time.
+            self.shared.mailboxes()[0].wake();
+        }
+    }
+
+    /// Has the connection's `finish_tick` called. `listed` is the connection's own mark.
+    pub(crate) fn list(&mut self, key: ConnectionKey, listed: &mut bool) {
+        if !std::mem::replace(listed, true) {
+            self.listed.push(key);
+        }
+    }
+
+    /// Buffers of so many zeroes in all, which cost nothing.
+    pub(crate) fn zeroes(&mut self, bytes: usize) -> impl Iterator<Item = Buffer> + use<> {
+        let zeroes = self
+            .zeroes
+            .get_or_insert_with(|| Arc::new(SharedBuffer::new(Buffer::new(limits::ZEROES_BYTES))));
+        let zeroes = Arc::clone(zeroes);
+        let starts = (0..bytes).step_by(limits::ZEROES_BYTES);
+        starts.map(move |start| zeroes.view(0..limits::ZEROES_BYTES.min(bytes - start)))
+    }
+
+    /// Buffers of this many bytes are not held any more.
+    pub(crate) fn release_bytes(&mut self, holder: HolderId, bytes: usize) {
+        self.memory.release(holder, bytes);
+        self.released = true;
+    }
+
+    /// Has the connection listed again when buffers come back. `starving` is its own mark.
+    pub(crate) fn starve(&mut self, key: ConnectionKey, starving: &mut bool) {
+        if !std::mem::replace(starving, true) {
+            self.starved.push_back(key);
+        }
+    }
+}
+
+/// See the module's text.
+pub(crate) struct Core {
+    cx: Context,
+    task: TaskId,
+    listeners: Vec<farblock_reactor::ListenerId>,
+    connections: Vec<Option<(u64, Box<Connection>)>>,
+    free: Vec<ConnectionKey>,
+    by_task: HashMap<TaskId, ConnectionKey>,
+    next_core: usize,
+    stopping: bool,
+    /// Connections whose tick is being finished.
+    finishing: Vec<ConnectionKey>,
+    /// Starved connections that have not tried again since buffers came back.
+    hungry: usize,
+    /// When the keep-alive timers are looked at.
+    tick_at: Option<Instant>,
+    /// When it is looked who holds memory, while much is held.
+    sweep_at: Option<Instant>,
+}
+
+impl Core {
+    /// A core on the calling thread's reactor.
+    pub(crate) fn new(index: usize, reactor: Reactor, task: TaskId, shared: Arc<Shared>) -> Self {
+        let memory = Account::new(shared.core_buffer_bytes());
+        Self {
+            cx: Context {
+                index,
+                reactor,
+                shared,
+                volumes: Volumes::default(),
+                now: Cell::new(None),
+                memory,
+                in_place: InPlace::default(),
+                lent: Vec::new(),
+                listed: Vec::new(),
+                starved: VecDeque::new(),
+                released: false,
+                zeroes: None,
+            },
+            task,
+            listeners: Vec::new(),
+            connections: Vec::new(),
+            free: Vec::new(),
+            by_task: HashMap::new(),
+            next_core: 0,
+            stopping: false,
+            finishing: Vec::new(),
+            hungry: 0,
+            tick_at: None,
+            sweep_at: None,
+        }
+    }
+
+    /// Pins the thread, if that is wanted.
+    pub(crate) fn pin(cpu: Option<usize>) -> std::io::Result<()> {
+        cpu.map_or(Ok(()), affinity::pin)
+    }
+
+    /// Accepts from these listeners.
+    pub(crate) fn listen(&mut self, listeners: Vec<ListenSocket>) -> std::io::Result<()> {
+        for listener in listeners {
+            self.listeners.push(self.cx.reactor.listen(self.task, listener)?);
+        }
+        Ok(())
+    }
+
+    /// Runs until it is told to stop and everything accepted is done.
+    pub(crate) fn run(mut self) -> std::io::Result<()> {
+        self.open_volumes();
+        let mut ready = Vec::new();
+        let mut events = Vec::new();
+        let mut done = Vec::new();
+        let mut more = false;
+        while !(self.stopping && self.by_task.is_empty()) {
+            let timeout = more.then_some(Duration::ZERO);
+            self.cx.reactor.poll(timeout, &mut ready)?;
+            self.cx.now.set(None);
+            for task in ready.drain(..) {
+                if task == self.task {
+                    self.control(&mut events);
+                } else if let Some(&key) = self.by_task.get(&task) {
+                    self.cx.reactor.take_events(task, &mut events);
+                    self.deliver(key, &mut events);
+                } else {
+                    self.cx.volumes.ready(task);
+                }
+            }
+            more = self.settle(&mut done);
+        }
+        self.cx.volumes.close(&self.cx.reactor);
+        Ok(())
+    }
+
+    /// Opens every namespace: later there may be no descriptors left. What does not open is tried
+    /// again when it is used.
+    fn open_volumes(&mut self) {
+        let Context { volumes, reactor, shared, .. } = &mut self.cx;
+        for (key, namespace) in shared.exports() {
+            if let Err(error) = volumes.open(reactor, key, namespace) {
+                let NamespaceId(nsid) = key.1;
+                tracing::error!(namespace = nsid, "cannot open {}: {error}", namespace.describe());
+            }
+        }
+    }
+
+    fn deliver(&mut self, key: ConnectionKey, events: &mut Vec<Event>) {
+        let (_, connection) =
+            self.connections[key.0 as usize].as_mut().expect("its task is registered");
+        if events.is_empty() {
+            // Its transport has woken it, not the reactor.
+            connection.list(&mut self.cx);
+        }
+        for event in events.drain(..) {
+            connection.handle(&mut self.cx, event);
+        }
+    }
+
+    /// Completions to connections and answers to hosts. True if there is more to do at once.
+    fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
+        self.cx.in_place.tick();
+        for _ in 0..limits::ROUNDS_PER_TICK {
+            self.give_turns();
+            self.cx.volumes.poll(done);
+            for completion in done.drain(..) {
+                let (key, slot) = token_owner(completion.token);
+                let (_, connection) = self.connections[key.0 as usize]
+                    .as_mut()
+                    .expect("a connection outlives its operations");
+                connection.complete(&mut self.cx, slot, completion.result, completion.buffer);
+            }
+            if std::mem::take(&mut self.cx.released) {
+                self.hungry = self.cx.starved.len();
+            }
+            if self.hungry > 0 {
+                self.wake_starved();
+            }
+            if self.cx.listed.is_empty() {
+                self.watch_memory();
+                return self.hungry > 0 || self.cx.in_place.is_put_off();
+            }
+            // Two vectors change places, so that neither is allocated again.
+            std::mem::swap(&mut self.cx.listed, &mut self.finishing);
+            for index in 0..self.finishing.len() {
+                self.finish_tick(self.finishing[index]);
+            }
+            self.finishing.clear();
+        }
+        true
+    }
+
+    /// Begins what is carried out in place, as far as there is room for it.
+    fn give_turns(&mut self) {
+        while let Some((line, key)) = self.cx.in_place.next() {
+            if let Some((_, connection)) = &mut self.connections[key.0 as usize] {
+                connection.take_turn(&mut self.cx, line);
+            }
+        }
+    }
+
+    /// Buffers came back: whoever waits for some may try again, some at a time and in turn.
+    fn wake_starved(&mut self) {
+        for _ in 0..self.hungry.min(limits::WOKEN_AT_ONCE) {
+            self.hungry -= 1;
+            let Some(key) = self.cx.starved.pop_front() else { break };
+            if let Some((_, connection)) = &mut self.connections[key.0 as usize] {
+                connection.feed(&mut self.cx);
+            }
+        }
+    }
+
+    fn finish_tick(&mut self, key: ConnectionKey) {
+        let entry = &mut self.connections[key.0 as usize];
+        let Some((_, connection)) = entry else { return };
+        connection.finish_tick(&mut self.cx);
+        if connection.is_gone() {
+            self.by_task.remove(&connection.task());
+            self.cx.reactor.remove_task(connection.task());
+            if let Some(instance) = connection.instance() {
+                self.cx.shared.queue_gone(instance, connection.route());
+            }
+            connection.leave(&mut self.cx);
+            self.cx.shared.slots().gone(connection.route().serial);
+            *entry = None;
+            self.free.push(key);
+            if !os::has_mistake("target: a connection is never forgotten") {
+                self.cx.shared.connections.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The core's own events: new connections, messages, the time.
+    fn control(&mut self, events: &mut Vec<Event>) {
+        self.cx.reactor.take_events(self.task, events);
+        for event in std::mem::take(events) {
+            match event {
+                Event::Accepted { result: Ok((stream, peer)), .. } => self.accepted(stream, peer),
+                Event::Accepted { result: Err(error), .. } => {
+                    let nobody = Ipv4Addr::UNSPECIFIED.into();
+                    self.cx.notice(Kind::NotServed, nobody, || {
+                        tracing::warn!("cannot accept a connection: {error}");
+                    });
+                }
+                Event::Timer => {}
+                other => unreachable!("a core has no {other:?}"),
+            }
+        }
+        let shared = Arc::clone(&self.cx.shared);
+        for message in shared.mailboxes()[self.cx.index].take() {
+            self.message(message);
+        }
+        if self.cx.index == 0 {
+            self.tick_at =
+                shared.tick().map(|left| self.cx.now() + left + Duration::from_millis(1));
+        }
+        if self.sweep_at.is_some_and(|at| at <= self.cx.now()) {
+            self.sweep();
+        }
+        self.set_timer();
+    }
+
+    fn set_timer(&self) {
+        let next = [self.tick_at, self.sweep_at].into_iter().flatten().min();
+        self.cx.reactor.set_timer(self.task, next);
+    }
+
+    /// While peers make the core hold much, it looks now and then who does.
+    fn watch_memory(&mut self) {
+        if self.sweep_at.is_none() && self.cx.memory.is_pressed() {
+            self.sweep_at = Some(self.cx.now() + limits::PRESSED_PERIOD);
+            self.set_timer();
+        }
+    }
+
+    /// Gives back what is only kept, and closes the connections of the biggest holders that keep
+    /// others waiting.
+    fn sweep(&mut self) {
+        let cx = &mut self.cx;
+        for (_, connection) in self.connections.iter_mut().flatten() {
+            connection.save_memory(cx);
+        }
+        if let Some(wanted_bytes) = cx.memory.next_epoch() {
+            self.evict(wanted_bytes);
+        }
+        // Whoever still has to wait says so again.
+        self.hungry = self.cx.starved.len();
+        let cx = &mut self.cx;
+        let is_over = cx.memory.is_calm();
+        if is_over {
+            cx.reactor.buffers().clear();
+        }
+        self.sweep_at = (!is_over).then(|| cx.now() + limits::PRESSED_PERIOD);
+    }
+
+    fn evict(&mut self, wanted_bytes: usize) {
+        let cx = &mut self.cx;
+        let mut victims: Vec<_> = (0..)
+            .zip(&mut self.connections)
+            .filter_map(|(key, entry)| {
+                let (_, connection) = entry.as_mut()?;
+                let (host_bytes, bytes) = connection.overdue_bytes(cx)?;
+                Some((host_bytes, bytes, key))
+            })
+            .collect();
+        victims.sort_unstable();
+        let mut freed_bytes = 0;
+        while freed_bytes < wanted_bytes
+            && let Some((_, bytes, key)) = victims.pop()
+        {
+            let (_, connection) = self.connections[key as usize].as_mut().expect("found above");
+            connection.evict(cx, bytes);
+            freed_bytes += bytes;
+        }
+    }
+
+    fn accepted(&mut self, stream: Socket, peer: SocketAddr) {
+        let shared = &self.cx.shared;
+        if self.stopping {
+            return;
+        }
+        let serial = shared.next_serial();
+        // A statement of its own, so that the lock is not held for longer.
+        let admitted = shared.slots().admit(serial, peer.ip());
+        match admitted {
+            Ok(None) => {}
+            Ok(Some(victim)) => shared.mailboxes()[victim.core].post(Message::Close(victim)),
+            Err(refusal) => {
+                self.cx.notice(Kind::NoRoom, peer.ip(), || {
+                    tracing::warn!(%peer, "refused: {refusal}");
+                });
+                return;
+            }
+        }
+        shared.connections.fetch_add(1, Ordering::Relaxed);
+        let core = self.next_core;
+        self.next_core = (core + 1) % shared.mailboxes().len();
+        if core == self.cx.index {
+            self.adopt(stream, peer, serial);
+        } else {
+            shared.mailboxes()[core].post(Message::Accepted(stream, peer, serial));
+        }
+    }
+
+    fn message(&mut self, message: Message) {
+        match message {
+            Message::Accepted(stream, peer, serial) => self.adopt(stream, peer, serial),
+            #[cfg(test)]
+            Message::Joined(wire) => self.join(wire),
+            Message::Look(route) => {
+                self.with(route, |connection, cx| connection.list(cx));
+            }
+            Message::Close(route) => self.with(route, |connection, cx| connection.close(cx)),
+            Message::Complete { route, command, status, result } => {
+                self.with(route, |connection, cx| {
+                    connection.complete_held(cx, command, status, result);
+                });
+            }
+            Message::Forget { route, command } => {
+                self.with(route, |connection, _| connection.forget_held(command));
+            }
+            Message::Namespaces(subsystem, table) => {
+                for (_, connection) in self.connections.iter_mut().flatten() {
+                    connection.set_namespaces(subsystem, &table);
+                }
+            }
+            Message::Ended(route, news) => {
+                self.with(route, |connection, cx| connection.hear(cx, &news));
+            }
+            Message::Stop => {
+                self.stopping = true;
+                for listener in self.listeners.drain(..) {
+                    self.cx.reactor.close_listener(listener);
+                }
+                for (_, connection) in self.connections.iter_mut().flatten() {
+                    connection.drain(&mut self.cx);
+                }
+            }
+        }
+    }
+
+    fn with(&mut self, route: Route, act: impl FnOnce(&mut Connection, &mut Context)) {
+        if let Some((serial, connection)) = &mut self.connections[route.key.0 as usize]
+            && *serial == route.serial
+        {
+            act(connection, &mut self.cx);
+        }
+    }
+
+    /// Makes an accepted socket one of this core's connections.
+    fn adopt(&mut self, stream: Socket, peer: SocketAddr, serial: u64) {
+        match self.try_adopt(stream, peer, serial) {
+            Ok(()) => {}
+            Err(error) => {
+                self.cx.notice(Kind::NotServed, peer.ip(), || {
+                    tracing::warn!(%peer, "cannot serve a connection: {error}");
+                });
+                self.cx.shared.slots().gone(serial);
+                self.cx.shared.connections.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn try_adopt(&mut self, stream: Socket, peer: SocketAddr, serial: u64) -> std::io::Result<()> {
+        if self.stopping {
+            return Err(std::io::Error::other("the target is stopping"));
+        }
+        let local = stream.local_addr()?;
+        let keepalive = socket2::TcpKeepalive::new()
+            .with_time(limits::TCP_KEEPALIVE)
+            .with_interval(limits::TCP_KEEPALIVE / 4);
+        if let Some(stream) = stream.tcp() {
+            let socket = socket2::SockRef::from(stream);
+            socket.set_tcp_keepalive(&keepalive)?;
+            // A host that takes nothing of what it is sent holds buffers that others need.
+            #[cfg(target_os = "linux")]
+            socket.set_tcp_user_timeout(Some(limits::TRANSFER_TIMEOUT))?;
+        }
+        let task = self.cx.reactor.add_task();
+        let stream = match self.cx.reactor.add_stream(task, stream) {
+            Ok(stream) => stream,
+            Err(error) => {
+                self.cx.reactor.remove_task(task);
+                return Err(error);
+            }
+        };
+        let local_address = local.ip().to_canonical().to_string();
+        self.begin(task, serial, |route| {
+            let tcp = Tcp::new(stream);
+            Connection::Tcp(Session::new(route, task, tcp, peer, local_address))
+        });
+        Ok(())
+    }
+
+    /// Has a connection begin whose events are those of `task`.
+    fn begin(&mut self, task: TaskId, serial: u64, connection: impl FnOnce(Route) -> Connection) {
+        let key = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            ConnectionKey(self.connections.len() as u32 - 1)
+        });
+        let route = Route { core: self.cx.index, key, serial };
+        let mut connection = Box::new(connection(route));
+        self.by_task.insert(task, key);
+        connection.start(&mut self.cx);
+        if !self.cx.shared.slots().begun(route) {
+            // It had to make room before it was here.
+            connection.close(&mut self.cx);
+        }
+        self.connections[key.0 as usize] = Some((serial, connection));
+    }
+
+    /// Serves a host in this process.
+    #[cfg(test)]
+    fn join(&mut self, wire: Arc<crate::transport::memory::Wire>) {
+        self.cx.shared.connections.fetch_add(1, Ordering::Relaxed);
+        let task = self.cx.reactor.add_task();
+        let serial = self.cx.shared.next_serial();
+        let admitted = self.cx.shared.slots().admit(serial, Ipv4Addr::LOCALHOST.into());
+        assert_eq!(admitted, Ok(None), "a test has room");
+        self.begin(task, serial, |route| {
+            Connection::Memory(crate::transport::memory::session(route, task, wire))
+        });
+    }
+}

@@ -1,0 +1,65 @@
+//! Discovery controllers: anybody may have one, nobody all of them.
+
+use crate::limits;
+use crate::notices::origin;
+use farblock_proto::controller::limits::MAX_DISCOVERY_CONTROLLERS;
+use farblock_proto::ids::ControllerId;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+
+/// Those that there are, the oldest first, with where their hosts are.
+#[derive(Default)]
+pub(crate) struct Discoveries(VecDeque<(ControllerId, IpAddr)>);
+
+impl Discoveries {
+    /// Which one is to end before a host at `peer` gets another: the oldest of its address if that
+    /// has its share, or, if no more can be, the oldest of the address that has most.
+    pub(crate) fn victim(&self, peer: IpAddr) -> Option<ControllerId> {
+        let of = |wanted: IpAddr| self.0.iter().filter(move |(_, from)| *from == wanted);
+        let own = origin(peer);
+        if of(own).count() >= limits::DISCOVERIES_PER_ADDRESS {
+            return of(own).next().map(|(id, _)| *id);
+        }
+        if self.0.len() < MAX_DISCOVERY_CONTROLLERS {
+            return None;
+        }
+        let mut counts = HashMap::new();
+        self.0.iter().for_each(|(_, from)| *counts.entry(*from).or_insert(0) += 1);
+        let (biggest, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        of(biggest).next().map(|(id, _)| *id)
+    }
+
+    pub(crate) fn begun(&mut self, controller: ControllerId, peer: IpAddr) {
+        self.0.push_back((controller, origin(peer)));
+    }
+
+    pub(crate) fn ended(&mut self, controller: ControllerId) {
+        self.0.retain(|(id, _)| *id != controller);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(number: u32) -> IpAddr {
+        std::net::Ipv4Addr::from_bits(number).into()
+    }
+
+    #[test]
+    fn a_greedy_address_pays_with_its_own_and_the_greediest_for_others() {
+        let mut all = Discoveries::default();
+        let share = limits::DISCOVERIES_PER_ADDRESS;
+        for number in 0..MAX_DISCOVERY_CONTROLLERS {
+            assert_eq!(all.victim(peer((number / share) as u32)), None);
+            all.begun(ControllerId(number as u16), peer((number / share) as u32));
+        }
+        assert_eq!(all.victim(peer(1)), Some(ControllerId(share as u16)), "its own oldest");
+        all.ended(ControllerId(0));
+        all.begun(ControllerId(60_000), peer(99));
+        let victim = all.victim(peer(98)).expect("no more can be");
+        assert!(victim.0 >= share as u16 && victim.0 % share as u16 == 0, "{victim:?}");
+        all.ended(victim);
+        assert_eq!(all.victim(peer(98)), None);
+    }
+}

@@ -1,0 +1,109 @@
+//! Names that stay the same over restarts, derived from what is shared.
+
+use farblock_reactor::os;
+use farblock_wire::origin::ControllerOrigin;
+use std::net::SocketAddr;
+use uuid::Uuid;
+
+/// Identifiers of a namespace: a UUID, and the NGUID and EUI-64 derived from it.
+pub(crate) struct NamespaceIdentity {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) nguid: [u8; 16],
+    pub(crate) eui64: [u8; 8],
+}
+
+/// The identity of what `subsystem` shares as number `id`: `content` if that is a UUID, and made
+/// from all three otherwise, so that a host never takes another disk for the one it knew.
+pub(crate) fn namespace(subsystem: &str, id: u32, content: &str) -> NamespaceIdentity {
+    let own = Uuid::try_parse(content).ok().filter(|uuid| !uuid.is_nil());
+    let (uuid, name) = match own {
+        Some(uuid) => (uuid.into_bytes(), uuid.to_string()),
+        None => {
+            let name = format!("{subsystem}\n{id}\n{content}");
+            (Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes()).into_bytes(), name)
+        }
+    };
+    let other = Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()).into_bytes();
+    let eui64 = other[..8].try_into().expect("eight of sixteen bytes");
+    NamespaceIdentity { uuid, nguid: other, eui64 }
+}
+
+/// A serial number of 20 hexadecimal digits for `subsystem`.
+pub(crate) fn serial(subsystem: &str) -> String {
+    let uuid = Uuid::new_v5(&Uuid::NAMESPACE_URL, subsystem.as_bytes());
+    uuid.simple().to_string()[..20].to_owned()
+}
+
+/// Where a target is that listens on `addresses`: a host that lost one of its controllers knows by
+/// it that the process has ended when another one is found at the same place.
+pub(crate) fn origin(addresses: &[SocketAddr]) -> ControllerOrigin {
+    let boot = boot().unwrap_or_default();
+    let mut listeners: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    listeners.sort();
+    let place = match network() {
+        Some(network) if !boot.is_empty() => place(&boot, &network, &listeners),
+        _ => [0; 16],
+    };
+    let boot = match boot.is_empty() {
+        true => [0; 16],
+        false => Uuid::new_v5(&Uuid::NAMESPACE_OID, boot.as_bytes()).into_bytes(),
+    };
+    ControllerOrigin { place, boot }
+}
+
+/// Two processes cannot listen on one address of one network at once.
+fn place(boot: &str, network: &str, listeners: &[String]) -> [u8; 16] {
+    let name = format!("{boot}\n{network}\n{}", listeners.join("\n"));
+    Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes()).into_bytes()
+}
+
+/// What names the boot of this machine, where the system has a name for it.
+fn boot() -> Option<String> {
+    if let Some(boot) = os::simulated_boot() {
+        return Some(boot);
+    }
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned())
+}
+
+/// What names the network that addresses are of: a container may have one of its own.
+fn network() -> Option<String> {
+    if os::is_simulated() {
+        return Some("simulated".to_owned());
+    }
+    Some(std::fs::read_link("/proc/self/ns/net").ok()?.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_place_is_that_of_the_listeners() {
+        let at = |text: &[&str]| {
+            let addresses: Vec<SocketAddr> = text.iter().map(|it| it.parse().unwrap()).collect();
+            origin(&addresses)
+        };
+        let (one, other) = (at(&["127.0.0.1:1", "[::1]:2"]), at(&["127.0.0.1:1"]));
+        assert!(one.is_succeeded_at(&at(&["[::1]:2", "127.0.0.1:1"])));
+        assert!(!one.is_succeeded_at(&other));
+        assert_eq!(one.boot, other.boot);
+        assert_ne!(one.boot, [0; 16]);
+    }
+
+    #[test]
+    fn identities_are_stable_and_differ_by_every_part() {
+        let of = |nqn, id, content| namespace(nqn, id, content).uuid;
+        assert_eq!(of("a", 1, "x"), of("a", 1, "x"));
+        for other in [of("b", 1, "x"), of("a", 2, "x"), of("a", 1, "y")] {
+            assert_ne!(of("a", 1, "x"), other);
+        }
+        let own = "6f61c8a4-2c0f-4d0e-9d5b-0d3b8f6a1c11";
+        assert_eq!(of("a", 1, own), of("b", 2, own));
+        assert_eq!(of("a", 1, own), Uuid::parse_str(own).unwrap().into_bytes());
+        assert_ne!(of("a", 1, &Uuid::nil().to_string()), [0; 16]);
+        assert_eq!(serial("a").len(), 20);
+        assert_ne!(serial("a"), serial("b"));
+    }
+}

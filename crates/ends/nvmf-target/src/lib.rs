@@ -1,0 +1,37 @@
+//! The NVMe/TCP target: subsystems and controllers on reactor cores.
+//!
+//! **What it is.** [`Target::start`] binds listeners and starts one thread per core, each with a
+//! reactor of its own. A connection (one queue pair) belongs to one core from accept to close;
+//! so do the queues that a core opens into each namespace. What I/O does on a core touches no
+//! lock. Connect, admin commands and teardown go through one [`Registry`] behind a mutex.
+//!
+//! **Contract.** Whatever a peer sends, it gets the status or terminate PDU that the specification
+//! names, and no other connection notices: memory is bounded per connection and per core
+//! ([`limits`]), and a connection that does not finish what it began is closed. An operation that
+//! was handed to a namespace runs to its end, also when its connection is gone.
+//!
+//! **Not implemented.** Moving a connection to another core, and adding subsystems or listeners
+//! while running.
+//!
+//! [`Registry`]: farblock_proto::controller::Registry
+
+mod affinity;
+mod config;
+mod connection;
+mod core;
+mod discoveries;
+mod fence;
+mod identity;
+pub mod limits;
+mod memory;
+mod notices;
+mod session;
+mod shared;
+mod slots;
+mod status;
+mod target;
+mod transport;
+mod volumes;
+
+pub use config::{Export, StartError, Subsystem, TargetConfig};
+pub use target::{THREAD_NAME_PREFIX, Target};

@@ -1,0 +1,246 @@
+//! Memory that peers make a core hold: counted for each connection, each host and the core, so that
+//! whoever takes more than his share waits, and nobody waits for him.
+//!
+//! ```text
+//!   0 ........... 3/4 of the limit ........... limit ............ limit + reserve
+//!     anybody      one host not more          everybody            hosts that hold next to nothing
+//! ```
+//!
+//! Beyond the reserve nothing is admitted; what comes all the same, since it was under way, is
+//! refused with a status that asks for another try. While somebody waits at the limit, the core
+//! closes connections whose *hosts* keep it waiting ([`Account::next_epoch`]): the biggest holder's
+//! first, and only those that have held a command's memory for [`limits::PRESSED_EPOCHS`].
+
+use crate::limits;
+use crate::notices::origin;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// Who holds memory: before Connect an address, after it a host.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Name {
+    Address(IpAddr),
+    Host(String),
+}
+
+/// A holder, by number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct HolderId(u32);
+
+struct Holder {
+    name: Name,
+    held_bytes: usize,
+    connections: usize,
+}
+
+/// A core's account; see the module's text.
+pub(crate) struct Account {
+    limit_bytes: usize,
+    held_bytes: usize,
+    holders: Vec<Option<Holder>>,
+    free: Vec<HolderId>,
+    by_name: HashMap<Name, HolderId>,
+    epoch: u32,
+    /// Somebody was turned away since the last look.
+    is_short: Cell<bool>,
+}
+
+/// What commands hold for `bytes`: buffers come in powers of two.
+pub(crate) fn footprint(bytes: usize) -> usize {
+    if bytes == 0 { 0 } else { bytes.next_power_of_two().max(limits::BUFFER_BYTES_MIN) }
+}
+
+impl Account {
+    /// An account of so many bytes.
+    pub(crate) fn new(limit_bytes: usize) -> Self {
+        Self {
+            limit_bytes,
+            held_bytes: 0,
+            holders: Vec::new(),
+            free: Vec::new(),
+            by_name: HashMap::new(),
+            epoch: 0,
+            is_short: Cell::new(false),
+        }
+    }
+
+    /// A connection from `address`, whose host is not known yet.
+    pub(crate) fn join(&mut self, address: IpAddr) -> HolderId {
+        self.join_as(Name::Address(origin(address)))
+    }
+
+    fn join_as(&mut self, name: Name) -> HolderId {
+        let next = HolderId(self.holders.len() as u32);
+        let id = *self.by_name.entry(name.clone()).or_insert_with(|| {
+            let id = self.free.pop().unwrap_or(next);
+            if id == next {
+                self.holders.push(None);
+            }
+            self.holders[id.0 as usize] = Some(Holder { name, held_bytes: 0, connections: 0 });
+            id
+        });
+        self.holder(id).connections += 1;
+        id
+    }
+
+    /// The host of a connection is known: what it holds counts for that from now on.
+    pub(crate) fn rename(&mut self, id: HolderId, host: &str, held_bytes: usize) -> HolderId {
+        self.holder(id).held_bytes -= held_bytes;
+        self.leave(id);
+        let id = self.join_as(Name::Host(host.to_owned()));
+        self.holder(id).held_bytes += held_bytes;
+        id
+    }
+
+    /// A connection that holds nothing any more is gone.
+    pub(crate) fn leave(&mut self, id: HolderId) {
+        let holder = self.holder(id);
+        holder.connections -= 1;
+        if holder.connections == 0 {
+            assert_eq!(holder.held_bytes, 0, "its last connection holds nothing");
+            let holder = self.holders[id.0 as usize].take().expect("looked at above");
+            self.by_name.remove(&holder.name);
+            self.free.push(id);
+        }
+    }
+
+    fn holder(&mut self, id: HolderId) -> &mut Holder {
+        self.holders[id.0 as usize].as_mut().expect("a connection has a holder")
+    }
+
+    /// Whether a host may hold so many bytes more.
+    pub(crate) fn may_hold(&self, id: HolderId, bytes: usize) -> bool {
+        let host = self.host_bytes(id);
+        let limit = self.limit_bytes;
+        let in_common = host + bytes <= limit / 4 * 3 && self.held_bytes + bytes <= limit;
+        let is_poor = host == 0 || host + bytes <= limit / limits::POOR_SHARE;
+        let may = in_common || is_poor && self.has_room(bytes);
+        if !may {
+            self.is_short.set(true);
+        }
+        may
+    }
+
+    /// Whether so many bytes can be held at all. One command alone on its core always can.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.held_bytes == 0
+            || self.held_bytes + bytes
+                <= self.limit_bytes + self.limit_bytes / limits::RESERVE_SHARE
+    }
+
+    /// What a host holds in all its connections on this core.
+    pub(crate) fn host_bytes(&self, id: HolderId) -> usize {
+        self.holders[id.0 as usize].as_ref().map_or(0, |holder| holder.held_bytes)
+    }
+
+    pub(crate) fn hold(&mut self, id: HolderId, bytes: usize) {
+        self.held_bytes += bytes;
+        self.holder(id).held_bytes += bytes;
+    }
+
+    pub(crate) fn release(&mut self, id: HolderId, bytes: usize) {
+        self.held_bytes -= bytes;
+        self.holder(id).held_bytes -= bytes;
+    }
+
+    /// So much is held that nothing is to be kept for comfort.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.held_bytes > self.limit_bytes / 2
+    }
+
+    /// So little is held that what was kept can be given back.
+    pub(crate) fn is_calm(&self) -> bool {
+        self.held_bytes <= self.limit_bytes / limits::POOR_SHARE
+    }
+
+    /// The epoch that what begins now belongs to.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Counts on, if somebody waits; gives how many bytes have to come back.
+    pub(crate) fn next_epoch(&mut self) -> Option<usize> {
+        let wanted = self.held_bytes.checked_sub(self.limit_bytes / 2)?;
+        self.is_short.take().then(|| {
+            self.epoch = self.epoch.wrapping_add(1);
+            wanted
+        })
+    }
+
+    /// Whether what began in that epoch has had its time.
+    pub(crate) fn is_overdue(&self, began: u32) -> bool {
+        self.epoch.wrapping_sub(began) > limits::PRESSED_EPOCHS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn address(number: u32) -> IpAddr {
+        std::net::Ipv4Addr::from_bits(number).into()
+    }
+
+    /// Takes one mebibyte at a time for as long as it may.
+    fn take_all(memory: &mut Account, id: HolderId) -> usize {
+        let mut taken = 0;
+        while memory.may_hold(id, MIB) {
+            memory.hold(id, MIB);
+            taken += 1;
+        }
+        taken
+    }
+
+    #[test]
+    fn a_greedy_host_leaves_room_and_a_poor_one_always_gets_some() {
+        let mut memory = Account::new(64 * MIB);
+        let greedy = memory.join(address(1));
+        assert_eq!(take_all(&mut memory, greedy), 48);
+        let second = memory.join(address(2));
+        assert_eq!(take_all(&mut memory, second), 16, "what is left of the limit");
+        // The reserve is eight mebibytes, and each of the poor has one of them.
+        for number in 3..11 {
+            let poor = memory.join(address(number));
+            assert_eq!(take_all(&mut memory, poor), 1);
+        }
+        let late = memory.join(address(99));
+        assert!(!memory.may_hold(late, MIB) && !memory.has_room(1));
+        assert_eq!(memory.held_bytes, 72 * MIB);
+    }
+
+    #[test]
+    fn connect_moves_what_is_held_to_the_host() {
+        let mut memory = Account::new(64 * MIB);
+        let (first, second) = (memory.join(address(1)), memory.join(address(1)));
+        assert_eq!(first, second);
+        memory.hold(first, 10);
+        memory.hold(second, 5);
+        let host = memory.rename(first, "nqn.2026-11.org.example:host", 10);
+        assert_eq!((memory.host_bytes(host), memory.host_bytes(second)), (10, 5));
+        memory.release(host, 10);
+        memory.leave(host);
+        memory.release(second, 5);
+        memory.leave(second);
+        assert_eq!((memory.held_bytes, memory.by_name.len()), (0, 0));
+        let other = memory.join(address(2));
+        assert!(other == host || other == first, "places are used again");
+    }
+
+    #[test]
+    fn time_passes_only_while_somebody_waits() {
+        let mut memory = Account::new(64 * MIB);
+        let id = memory.join(address(1));
+        memory.hold(id, 40 * MIB);
+        assert_eq!(memory.next_epoch(), None);
+        let began = memory.epoch();
+        for _ in 0..=limits::PRESSED_EPOCHS {
+            assert!(!memory.is_overdue(began));
+            assert!(!memory.may_hold(id, 25 * MIB), "somebody has to wait");
+            assert_eq!(memory.next_epoch(), Some(8 * MIB));
+        }
+        assert!(memory.is_overdue(began) && !memory.is_overdue(memory.epoch()));
+    }
+}

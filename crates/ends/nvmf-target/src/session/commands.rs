@@ -1,0 +1,247 @@
+//! Commands of an unconnected queue and of the admin queue.
+
+use super::{IoQueue, Queue, Session, State, Submission, Work};
+use crate::core::Context;
+use crate::limits;
+use crate::notices::Kind;
+use crate::transport::Transport;
+use farblock_proto::capsule::{DataPointer, SlotId};
+use farblock_proto::controller::{
+    AdminOutcome, ConnectRequest, Connected, QueueKind, data_pointer,
+};
+use farblock_proto::host::refused;
+use farblock_proto::ids::CommandId;
+use farblock_wire::fabrics::{ConnectCommand, ConnectData, FabricsCommandType};
+use farblock_wire::opcode::{AdminOpcode, DataDirection};
+use farblock_wire::reset::CrossControllerReset;
+use farblock_wire::{Sqe, Status};
+
+impl<T: Transport> Session<T> {
+    /// A command arrived.
+    pub(crate) fn command(&mut self, cx: &mut Context, slot: SlotId, sqe: Sqe) {
+        self.submission.head = (self.submission.head + 1) % self.submission.depth;
+        self.unanswered += 1;
+        // Slots are taken from the lowest, so that a queue costs as much as it is really used.
+        self.keep_slot(cx, slot);
+        *self.request(slot) = super::Request { sqe, ..super::Request::new() };
+        if self.state == State::Draining {
+            self.respond(slot, Status::ABORTED_SQ_DELETION, 0);
+            return;
+        }
+        match &self.queue {
+            Queue::None => self.first_command(cx, slot, &sqe),
+            Queue::Admin { .. } => self.admin_command(cx, slot, &sqe),
+            Queue::Io(_) => self.io_command(cx, slot, &sqe),
+        }
+    }
+
+    /// The first command of a queue has to be Connect.
+    fn first_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
+        if sqe.opcode != AdminOpcode::FABRICS.0 || sqe.fctype() != FabricsCommandType::CONNECT.0 {
+            self.respond(slot, Status::COMMAND_SEQUENCE_ERROR.with_dnr(), 0);
+            return;
+        }
+        self.request(slot).work = Work::Connect;
+        let pulled = data_pointer(sqe, ConnectData::LEN as u32, T::REMOTE)
+            .and_then(|pointer| self.pull_now(cx, slot, pointer));
+        if let Err(status) = pulled {
+            self.respond_and_release(cx, slot, status, 0);
+        }
+    }
+
+    /// Pulls data that does not wait for other commands' buffers: there is little of it.
+    pub(super) fn pull_now(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        pointer: DataPointer,
+    ) -> Result<(), Status> {
+        self.hold(cx, slot, pointer.length() as usize);
+        self.pull(cx, slot, pointer)
+    }
+
+    /// The Connect command's data is here.
+    pub(super) fn connect(&mut self, cx: &mut Context, slot: SlotId) {
+        let request = self.request(slot);
+        let command = ConnectCommand::from_sqe(&request.sqe);
+        let buffer = request.buffer.as_ref().expect("pulled into a buffer");
+        let data = ConnectData::parse(buffer).expect("as long as was asked for");
+        let local_address = &self.local_address;
+        let request =
+            ConnectRequest { command: &command, data: &data, local_address, remote: T::REMOTE };
+        match cx.shared.connect(&request, self.route, self.peer.ip()) {
+            Ok((connected, fence)) => {
+                let host = data.host_nqn().unwrap_or_default().to_owned();
+                self.fence = fence;
+                self.hold_as(cx, &host);
+                self.connected(cx, &connected, host);
+                self.respond_and_release(cx, slot, Status::SUCCESS, connected.result);
+            }
+            Err(refusal) => {
+                let host = data.host_nqn().unwrap_or("(malformed)");
+                let wanted = data.subsystem_nqn().unwrap_or("(malformed)");
+                cx.notice(Kind::Refused, self.peer.ip(), || {
+                    let reason = refused(refusal.status, refusal.result);
+                    tracing::warn!(peer = %self.peer, "refused host {host} at {wanted}: {reason}");
+                });
+                self.respond_and_release(cx, slot, refusal.status, refusal.result);
+            }
+        }
+    }
+
+    fn connected(&mut self, cx: &mut Context, connected: &Connected, host: String) {
+        self.state = State::Open;
+        cx.reactor.set_timer(self.task, None);
+        let Connected { depth, flow_control, controller, .. } = *connected;
+        self.submission = Submission { depth, head: 1 % depth, flow_control };
+        self.transport.connected(connected);
+        self.instance = Some(connected.instance);
+        tracing::info!(
+            peer = %self.peer, %host, controller = controller.0, queue = connected.queue.0,
+            depth, "connected"
+        );
+        self.queue = match (connected.kind, connected.subsystem) {
+            (QueueKind::Io, Some(subsystem)) => Queue::Io(Box::new(IoQueue {
+                controller,
+                id: connected.queue,
+                subsystem,
+                host,
+                table: connected.namespaces.clone(),
+                volumes: Vec::new(),
+                counters: cx.shared.counters(subsystem),
+                traffic: connected.traffic.clone(),
+            })),
+            _ => Queue::Admin { controller },
+        };
+    }
+
+    fn admin_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
+        let Queue::Admin { controller } = self.queue else { unreachable!("checked") };
+        let has_data = DataDirection::of_command(sqe) != DataDirection::None;
+        if has_data && !cx.memory.has_room(limits::BUFFER_BYTES_MIN) {
+            return self.respond(slot, Status::COMMAND_INTERRUPTED, 0);
+        }
+        let bytes = cx.shared.admin_data_bytes(controller, sqe);
+        if bytes == 0 {
+            self.admin(cx, slot);
+            return;
+        }
+        self.request(slot).work = Work::Admin;
+        let pulled = data_pointer(sqe, bytes, T::REMOTE)
+            .and_then(|pointer| self.pull_now(cx, slot, pointer));
+        if let Err(status) = pulled {
+            self.respond_and_release(cx, slot, status, 0);
+        }
+    }
+
+    /// All of an admin command is here.
+    pub(super) fn admin(&mut self, cx: &mut Context, slot: SlotId) {
+        let Queue::Admin { controller } = self.queue else { unreachable!("checked") };
+        let request = self.request(slot);
+        let sqe = request.sqe;
+        let data = request.buffer.as_deref().unwrap_or(&[]);
+        match cx.shared.admin(controller, &sqe, data) {
+            AdminOutcome::Respond { status, result } => {
+                self.respond_and_release(cx, slot, status, result);
+            }
+            AdminOutcome::Push { bytes, result } => {
+                self.release(cx, slot);
+                self.push_page(cx, slot, &bytes, result);
+            }
+            AdminOutcome::Pending => {
+                self.release(cx, slot);
+                self.request(slot).work = Work::Held;
+                self.held_commands += 1;
+            }
+            // Every command runs to its end here; saying "not aborted" is always allowed.
+            AdminOutcome::Abort { .. } => {
+                self.respond_and_release(cx, slot, Status::SUCCESS, 1);
+            }
+            AdminOutcome::Reset { instance } => {
+                let gone = cx.shared.is_gone(instance);
+                let result = if gone { CrossControllerReset::IMMEDIATE } else { 0 };
+                self.respond_and_release(cx, slot, Status::SUCCESS, result);
+            }
+            AdminOutcome::Disconnect => {
+                self.respond_and_release(cx, slot, Status::SUCCESS, 0);
+                self.close_after_sending(cx);
+            }
+        }
+    }
+
+    /// Sends a page, of which most often little is not zero: only that much is held until the host
+    /// takes it.
+    fn push_page(&mut self, cx: &mut Context, slot: SlotId, page: &[u8], result: u64) {
+        // Whole pieces are compared, since there may be a mebibyte of them.
+        const PIECE: usize = limits::BUFFER_BYTES_MIN;
+        let is_used = |piece: &[u8]| piece != &[0; PIECE][..piece.len()];
+        let used = page.chunks(PIECE).rposition(is_used).map_or(1, |last| last + 1);
+        let used = (used * PIECE).min(page.len());
+        self.hold(cx, slot, used);
+        let mut buffer = cx.reactor.buffers().take(used);
+        buffer.copy_from_slice(&page[..used]);
+        let zeroes = cx.zeroes(page.len() - used);
+        let parts = std::iter::once(buffer).chain(zeroes);
+        self.push(slot, page.len() as u32, parts, Status::SUCCESS, result);
+    }
+
+    /// Completes a held asynchronous event request.
+    pub(crate) fn complete_held(
+        &mut self,
+        cx: &mut Context,
+        command: CommandId,
+        status: Status,
+        result: u64,
+    ) {
+        let Some(slot) = self.held_command(command) else { return };
+        self.held_commands -= 1;
+        self.respond(slot, status, result);
+        self.list(cx);
+    }
+
+    /// Gives up a held asynchronous event request, which its host does not wait for any more.
+    pub(crate) fn forget_held(&mut self, command: CommandId) {
+        let Some(slot) = self.held_command(command) else { return };
+        self.held_commands -= 1;
+        self.unanswered -= 1;
+        self.request(slot).work = Work::None;
+        self.transport.forget(slot);
+    }
+
+    fn held_command(&self, command: CommandId) -> Option<SlotId> {
+        let is_it = |request: &super::Request| {
+            matches!(request.work, Work::Held) && request.sqe.cid.get() == command.0
+        };
+        let index = self.requests.iter().position(is_it).filter(|_| self.state == State::Open)?;
+        Some(SlotId(index as u16))
+    }
+
+    /// A fabrics command on an I/O queue: Disconnect ends it in good order. Nothing else is for an
+    /// I/O queue, and saying so needs no lock.
+    pub(super) fn io_fabrics_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
+        if sqe.fctype() != FabricsCommandType::DISCONNECT.0 {
+            self.respond(slot, Status::INVALID_OPCODE.with_dnr(), 0);
+            return;
+        }
+        let Queue::Io(queue) = &self.queue else { unreachable!("checked by the caller") };
+        match cx.shared.fabrics_on_io_queue(queue.controller, queue.id, sqe) {
+            AdminOutcome::Disconnect => {
+                self.disconnect = Some(slot);
+                self.state = State::Draining;
+                cx.reactor.set_timer(self.task, Some(cx.now() + limits::DRAIN_TIMEOUT));
+            }
+            AdminOutcome::Respond { status, result } => self.respond(slot, status, result),
+            other => unreachable!("no answer to a fabrics command of an I/O queue: {other:?}"),
+        }
+    }
+
+    /// Answers a Disconnect command when it is the last: its answer is the queue's last.
+    pub(super) fn answer_disconnect(&mut self) {
+        if let Some(slot) = self.disconnect
+            && self.unanswered == 1
+        {
+            self.disconnect = None;
+            self.respond(slot, Status::SUCCESS, 0);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Memory and data: what commands may hold, how data come and go, and answers.
+
+use super::{Request, Session, State, Submission, Work};
+use crate::core::Context;
+use crate::limits;
+use crate::memory::{HolderId, footprint};
+use crate::notices::Kind;
+use crate::transport::Transport;
+use farblock_proto::capsule::{DataPointer, SlotId};
+use farblock_reactor::Buffer;
+use farblock_wire::{Cqe, Status};
+
+impl<T: Transport> Session<T> {
+    /// Whether more commands, which may have data with them, are not to be taken before some of
+    /// those that are here are done. What was asked for is always taken: others wait for that.
+    pub(crate) fn holds_too_much(&self, cx: &Context) -> bool {
+        !self.may_hold(cx, 0) && self.arrivals.asked_for == 0
+    }
+
+    /// Has this session looked at again when buffers come back.
+    pub(crate) fn starve(&mut self, cx: &mut Context) {
+        cx.starve(self.route.key, &mut self.starving);
+    }
+
+    /// Buffers have come back: it may try again.
+    pub(crate) fn feed(&mut self, cx: &mut Context) {
+        self.starving = false;
+        self.list(cx);
+    }
+
+    /// Takes buffers for a command, if the limits let it. Otherwise the command has to wait.
+    pub(super) fn admit(&mut self, cx: &mut Context, slot: SlotId, bytes: usize) -> bool {
+        let fits = self.may_hold(cx, bytes);
+        if fits {
+            self.hold(cx, slot, bytes);
+        }
+        fits
+    }
+
+    /// Whether commands may hold so many bytes more.
+    pub(super) fn may_hold(&self, cx: &Context, bytes: usize) -> bool {
+        let bytes = footprint(bytes);
+        let fits = self.held_bytes + bytes <= limits::CONNECTION_BUFFER_BYTES;
+        (fits || self.held_bytes == 0) && cx.memory.may_hold(self.holder(), bytes)
+    }
+
+    pub(super) fn hold(&mut self, cx: &mut Context, slot: SlotId, bytes: usize) {
+        let bytes = footprint(bytes);
+        self.request(slot).held_bytes += bytes;
+        self.hold_besides(cx, bytes);
+    }
+
+    /// Counts what is held and is no command's.
+    pub(crate) fn hold_besides(&mut self, cx: &mut Context, bytes: usize) {
+        self.held_bytes += bytes;
+        cx.memory.hold(self.holder(), bytes);
+    }
+
+    /// It is not held any more.
+    pub(crate) fn release_besides(&mut self, cx: &mut Context, bytes: usize) {
+        if bytes > 0 {
+            self.held_bytes -= bytes;
+            cx.release_bytes(self.holder(), bytes);
+        }
+    }
+
+    fn holder(&self) -> HolderId {
+        self.holder.expect("from the start to the end")
+    }
+
+    /// The host is known: what this connection holds is its.
+    pub(super) fn hold_as(&mut self, cx: &mut Context, host: &str) {
+        let bytes = self.held_bytes + self.kept_bytes;
+        self.holder = Some(cx.memory.rename(self.holder(), host, bytes));
+    }
+
+    /// Makes room for a command in this slot.
+    pub(super) fn keep_slot(&mut self, cx: &mut Context, slot: SlotId) {
+        let index = usize::from(slot.0);
+        if index >= self.requests.len() {
+            let more = index + 1 - self.requests.len();
+            self.requests.resize_with(index + 1, Request::new);
+            self.kept_bytes += more * size_of::<Request>();
+            cx.memory.hold(self.holder(), more * size_of::<Request>());
+        }
+    }
+
+    /// Gives back what is only kept for comfort.
+    pub(crate) fn save_memory(&mut self, cx: &mut Context) {
+        if self.unanswered == 0 && self.operations == 0 && self.kept_bytes > 0 {
+            self.requests.truncate(1);
+            self.requests.shrink_to_fit();
+            self.waiting.shrink_to_fit();
+            self.expected.shrink_to_fit();
+            cx.release_bytes(self.holder(), std::mem::take(&mut self.kept_bytes));
+        }
+        self.transport.save_memory();
+    }
+
+    /// If this connection's host keeps it waiting for too long, what it makes the core hold: in all
+    /// its connections, and in this one.
+    pub(crate) fn overdue_bytes(&mut self, cx: &mut Context) -> Option<(usize, usize)> {
+        let memory = &cx.memory;
+        let is_overdue = |request: &Request| request.awaited && memory.is_overdue(request.epoch);
+        let not_taken = self.transport.sending_since();
+        let overdue = not_taken.is_some_and(|since| memory.is_overdue(since))
+            || self.requests.iter().any(is_overdue);
+        let held = self.held_bytes > 0 && !self.is_closed();
+        (held && overdue).then(|| (memory.host_bytes(self.holder()), self.held_bytes))
+    }
+
+    /// Closes it, since others need the memory.
+    pub(crate) fn evict(&mut self, cx: &mut Context, bytes: usize) {
+        cx.notice(Kind::NoRoom, self.peer.ip(), || {
+            tracing::warn!(
+                peer = %self.peer,
+                "closing: {bytes} bytes wait for this host, and others need the memory"
+            );
+        });
+        self.close(cx);
+    }
+
+    /// Nothing of it is left.
+    pub(crate) fn leave(&mut self, cx: &mut Context) {
+        debug_assert_eq!(self.held_bytes, 0, "all was given back");
+        let Some(holder) = self.holder.take() else { return };
+        cx.release_bytes(holder, self.held_bytes + self.kept_bytes);
+        cx.memory.leave(holder);
+    }
+
+    /// Lets commands start that waited for buffers, in their order.
+    pub(super) fn start_waiting(&mut self, cx: &mut Context) {
+        while let Some(&slot) = self.waiting.front() {
+            let Work::Io(command) = self.request(slot).work else {
+                unreachable!("only I/O commands wait for buffers")
+            };
+            if !self.start_io(cx, slot, command) {
+                self.starve(cx);
+                break;
+            }
+            self.waiting.pop_front();
+        }
+        self.read_expected(cx, 0);
+    }
+
+    /// Begins to bring the command's data here, into a buffer that is already admitted.
+    pub(super) fn pull(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        pointer: DataPointer,
+    ) -> Result<(), Status> {
+        let request = self.request(slot);
+        request.pulled_bytes = pointer.length() as usize;
+        request.asked_for = !pointer.is_in_capsule();
+        request.awaited = true;
+        request.epoch = cx.memory.epoch();
+        T::pull(self, cx, slot, pointer)?;
+        if !pointer.is_in_capsule() {
+            self.arrivals.asked_for += 1;
+            if self.arrivals.asked_for == 1 {
+                self.note_progress(cx);
+                self.watch_data(cx);
+            }
+        } else if self.arrivals.asked_for == 0 {
+            self.note_progress(cx);
+        }
+        Ok(())
+    }
+
+    /// Bytes of data that come from the host for a command.
+    pub(crate) fn pulled_bytes(&mut self, slot: SlotId) -> usize {
+        self.request(slot).pulled_bytes
+    }
+
+    /// Whether a command's data come because the host was asked for them.
+    pub(crate) fn was_asked_for(&mut self, slot: SlotId) -> bool {
+        self.request(slot).asked_for
+    }
+
+    /// Bytes of answers that this round's reads will bring to the transport.
+    pub(crate) fn coming_bytes(&self) -> usize {
+        self.round_bytes
+    }
+
+    /// Sees to it that data which are to come do come.
+    pub(crate) fn watch_data(&mut self, cx: &Context) {
+        if self.state == State::Open && !std::mem::replace(&mut self.arrivals.watched, true) {
+            self.note_progress(cx);
+            cx.reactor.set_timer(self.task, Some(cx.now() + limits::TRANSFER_TIMEOUT));
+        }
+    }
+
+    /// Data came. Those in capsules do not excuse those that the host was asked for.
+    pub(crate) fn note_data(&mut self, cx: &Context, slot: SlotId) {
+        if self.arrivals.asked_for == 0 || self.request(slot).asked_for {
+            self.note_progress(cx);
+        }
+    }
+
+    /// For the timer, if it looks.
+    fn note_progress(&mut self, cx: &Context) {
+        if self.arrivals.watched {
+            self.arrivals.last_data = cx.now();
+        }
+    }
+
+    /// Where the data that is pulled goes. The buffer is taken when the data comes, not when it is
+    /// asked for: most often it is the one that the last command has just given back, and still in
+    /// the processor's cache.
+    pub(crate) fn landing(&mut self, cx: &Context, slot: SlotId) -> &mut Buffer {
+        let Request { buffer, pulled_bytes, .. } = self.request(slot);
+        buffer.get_or_insert_with(|| cx.reactor.buffers().take(*pulled_bytes))
+    }
+
+    /// Takes [`Self::landing`] along, to be filled elsewhere.
+    pub(crate) fn take_landing(&mut self, cx: &Context, slot: SlotId) -> Buffer {
+        self.landing(cx, slot);
+        self.request(slot).buffer.take().expect("taken just now")
+    }
+
+    /// Gives it back.
+    pub(crate) fn put_landing(&mut self, slot: SlotId, buffer: Buffer) {
+        self.request(slot).buffer = Some(buffer);
+    }
+
+    /// Some of the data of a command are here.
+    pub(crate) fn land(&mut self, cx: &Context, slot: SlotId, offset: u32, bytes: &[u8]) {
+        let buffer = self.landing(cx, slot);
+        buffer[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// All data of a command are here: in its buffer, or `whole` where they were received.
+    pub(crate) fn pulled(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        intact: bool,
+        whole: Option<&[u8]>,
+    ) {
+        let request = self.request(slot);
+        request.awaited = false;
+        let was_asked_for = request.asked_for;
+        self.arrivals.asked_for -= usize::from(was_asked_for);
+        if !intact {
+            self.respond_and_release(cx, slot, Status::TRANSIENT_TRANSPORT_ERROR, 0);
+            return;
+        }
+        if let Some(bytes) = whole {
+            if self.store_at_once(cx, slot, bytes) {
+                return;
+            }
+            self.land(cx, slot, 0, bytes);
+        }
+        self.landing(cx, slot);
+        match self.request(slot).work {
+            Work::None | Work::Held => unreachable!("only commands that wait for data pull it"),
+            Work::Connect => self.connect(cx, slot),
+            Work::Admin => self.admin(cx, slot),
+            Work::Io(command) => self.submit_io(cx, slot, command),
+        }
+    }
+
+    /// Answers a command and frees its slot.
+    pub(super) fn respond(&mut self, slot: SlotId, status: Status, result: u64) {
+        let cqe = self.end_command(slot, status, result);
+        self.transport.respond(slot, &cqe);
+    }
+
+    /// Answers a command, frees its slot and gives back what it held.
+    pub(super) fn respond_and_release(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        status: Status,
+        result: u64,
+    ) {
+        self.respond(slot, status, result);
+        self.release(cx, slot);
+    }
+
+    /// Gives back the buffers that a command holds.
+    pub(super) fn release(&mut self, cx: &mut Context, slot: SlotId) {
+        let request = self.request(slot);
+        let buffers = [request.buffer.take(), request.second.take()];
+        let held = std::mem::take(&mut request.held_bytes);
+        buffers.into_iter().flatten().for_each(|buffer| cx.reactor.buffers().give(buffer));
+        self.release_besides(cx, held);
+    }
+
+    /// Sends `length` bytes of data to the host, which may be in parts, and ends the command. What
+    /// it holds is held until they are sent.
+    pub(super) fn push(
+        &mut self,
+        slot: SlotId,
+        length: u32,
+        parts: impl IntoIterator<Item = Buffer>,
+        status: Status,
+        result: u64,
+    ) {
+        let cqe = self.end_command(slot, status, result);
+        let held = std::mem::take(&mut self.request(slot).held_bytes);
+        self.transport.push(slot, length, parts, held, &cqe);
+    }
+
+    /// The answer to a command, which from now on is none of ours.
+    fn end_command(&mut self, slot: SlotId, status: Status, result: u64) -> Cqe {
+        let Submission { head, flow_control, .. } = self.submission;
+        self.unanswered -= 1;
+        self.request(slot).work = Work::None;
+        Cqe::new(0, if flow_control { head } else { 0xffff }, status, result)
+    }
+
+    /// Data that were pushed have left, or never will: their buffer, and what it counted for.
+    pub(crate) fn give_back(&mut self, cx: &mut Context, held_bytes: usize, buffer: Buffer) {
+        self.release_besides(cx, held_bytes);
+        cx.reactor.buffers().give(buffer);
+    }
+}

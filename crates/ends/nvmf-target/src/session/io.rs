@@ -1,0 +1,429 @@
+//! I/O commands: from the wire to block operations and back.
+
+use super::{Queue, Request, Session, Work, token};
+use crate::core::Context;
+use crate::fence::{Change, News};
+use crate::limits;
+use crate::memory::footprint;
+use crate::notices::Kind;
+use crate::status;
+use crate::transport::Transport;
+use crate::volumes::VolumeId;
+use farblock_block::{BlockError, Op};
+use farblock_proto::capsule::{DataPointer, SlotId};
+use farblock_proto::controller::{IoCommand, NamespaceInfo, NamespaceTable, SubsystemId};
+use farblock_proto::ids::{BlockCount, Lba, NamespaceId};
+use farblock_reactor::{Buffer, os};
+use farblock_wire::{Sqe, Status};
+use std::sync::Arc;
+
+impl<T: Transport> Session<T> {
+    /// A command on an I/O queue.
+    pub(super) fn io_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
+        let Queue::Io(queue) = &self.queue else { unreachable!("checked by the caller") };
+        queue.traffic.mark();
+        let write_through = queue.traffic.is_write_through();
+        let command = match IoCommand::parse(sqe, &queue.table, T::REMOTE) {
+            Ok(IoCommand::Fabrics) => {
+                self.io_fabrics_command(cx, slot, sqe);
+                return;
+            }
+            Ok(command) if write_through => command.written_through(),
+            Ok(command) => command,
+            Err(status) => {
+                // One a tick: the log is behind the registry's lock, which a host that sends
+                // nothing but bad commands must not hold all the time.
+                if !std::mem::replace(&mut self.logged_error, true) {
+                    let (controller, queue) = (queue.controller, queue.id);
+                    cx.shared.record_error(controller, queue, sqe, status);
+                }
+                self.respond(slot, status, 0);
+                return;
+            }
+        };
+        self.request(slot).work = Work::Io(command);
+        // Data in the capsule comes now or never; all else keeps its turn.
+        let in_capsule = command.data_from_host().is_some_and(DataPointer::is_in_capsule);
+        let waits = !in_capsule && !self.waiting.is_empty();
+        if waits || !self.start_io(cx, slot, command) {
+            self.waiting.push_back(slot);
+            self.starve(cx);
+        }
+    }
+
+    /// Starts a command: its data transfer if it brings data, else its block operations. False if
+    /// it has to wait for buffers.
+    pub(super) fn start_io(&mut self, cx: &mut Context, slot: SlotId, command: IoCommand) -> bool {
+        let from_host = command.data_from_host();
+        let bytes = self.buffer_bytes(&command);
+        if from_host.is_some_and(DataPointer::is_in_capsule) {
+            if !cx.memory.has_room(footprint(bytes)) {
+                // It comes now or never. Another try is let in when others have what they need.
+                self.respond_and_release(cx, slot, Status::COMMAND_INTERRUPTED, 0);
+                return true;
+            }
+            self.hold(cx, slot, bytes);
+        } else if bytes > 0 && !self.admit(cx, slot, bytes) {
+            return false;
+        }
+        match from_host {
+            None => self.submit_io(cx, slot, command),
+            Some(pointer) => {
+                if let Err(status) = self.pull(cx, slot, pointer) {
+                    self.respond_and_release(cx, slot, status, 0);
+                }
+            }
+        }
+        true
+    }
+
+    /// Bytes of buffers that a command needs until it is answered.
+    fn buffer_bytes(&self, command: &IoCommand) -> usize {
+        let bytes = match *command {
+            IoCommand::Read { data, .. } | IoCommand::Write { data, .. } => data.length(),
+            IoCommand::Deallocate { data, .. } => data.length(),
+            IoCommand::Compare { data, .. } => data.length() * 2,
+            _ => 0,
+        };
+        bytes as usize
+    }
+
+    /// Hands a command whose data is here to the namespace.
+    pub(super) fn submit_io(&mut self, cx: &mut Context, slot: SlotId, command: IoCommand) {
+        if let Some(fence) = &mut self.fence
+            && fence.holds_back(slot, &command)
+        {
+            return;
+        }
+        if let Err(status) = self.try_submit(cx, slot, command) {
+            self.respond_and_release(cx, slot, status, 0);
+        }
+    }
+
+    fn try_submit(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        command: IoCommand,
+    ) -> Result<(), Status> {
+        match command {
+            IoCommand::Read { namespace, lba, .. } => {
+                let volume = self.volume(cx, namespace)?;
+                cx.volumes.expect_read(volume, lba.0);
+                self.expected.push_back((slot, volume));
+                self.read_expected(cx, limits::READS_AHEAD);
+            }
+            IoCommand::Write { namespace, lba, blocks, fua, .. } => {
+                let volume = self.volume(cx, namespace)?;
+                let buffer = self.request(slot).buffer.take().expect("pulled into a buffer");
+                let fua = fua && !os::has_mistake("target: FUA is forgotten");
+                let op = Op { fua, ..Op::write(lba.0, blocks.0, buffer, self.token(slot)) };
+                self.submit(cx, slot, volume, op);
+            }
+            IoCommand::Compare { namespace, .. }
+            | IoCommand::Verify { namespace, .. }
+            | IoCommand::WriteZeroes { namespace, .. } => {
+                self.wait_for_turn(cx, slot, namespace)?;
+            }
+            IoCommand::Flush { namespace } => self.flush(cx, slot, namespace)?,
+            IoCommand::Deallocate { namespace, ranges, .. } => {
+                self.prepare_deallocation(cx, slot, namespace, ranges)?;
+            }
+            IoCommand::Advise { .. } => self.respond(slot, Status::SUCCESS, 0),
+            IoCommand::Fabrics => unreachable!("answered when it arrived"),
+        }
+        Ok(())
+    }
+
+    /// Carries out the reads that were put off the longest, until `left` are.
+    pub(crate) fn read_expected(&mut self, cx: &mut Context, left: usize) {
+        while self.expected.len() > left
+            && let Some((slot, volume)) = self.expected.pop_front()
+        {
+            if let Err(status) = self.read(cx, slot, volume) {
+                self.respond_and_release(cx, slot, status, 0);
+            }
+        }
+    }
+
+    fn read(&mut self, cx: &mut Context, slot: SlotId, volume: VolumeId) -> Result<(), Status> {
+        let Work::Io(IoCommand::Read { lba, blocks, fua, data, .. }) = self.request(slot).work
+        else {
+            unreachable!("only reads are expected")
+        };
+        if let Some(result) = cx.volumes.lend(volume, lba.0, blocks.0, &mut cx.lent) {
+            return self.answer_lent(cx, slot, data.length(), result);
+        }
+        self.round_bytes += data.length() as usize;
+        let buffer = cx.reactor.buffers().take(data.length() as usize);
+        let op = Op { fua, ..Op::read(lba.0, blocks.0, buffer, self.token(slot)) };
+        self.submit(cx, slot, volume, op);
+        Ok(())
+    }
+
+    /// Answers a read whose data, or the reason why there are none, the namespace gave at once.
+    fn answer_lent(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        length: u32,
+        result: Result<(), BlockError>,
+    ) -> Result<(), Status> {
+        if result.is_err() {
+            assert!(cx.lent.is_empty(), "something is lent with an error");
+            self.note_result(cx, slot, result);
+            return Err(status::of_result(result));
+        }
+        self.tally.reads += 1;
+        self.tally.read_bytes += u64::from(length);
+        self.push(slot, length, cx.lent.drain(..), Status::SUCCESS, 0);
+        Ok(())
+    }
+
+    /// Carries a write out and answers it, if the namespace can do that at once: its data need not
+    /// be copied into a buffer first. False if it cannot.
+    pub(super) fn store_at_once(&mut self, cx: &mut Context, slot: SlotId, data: &[u8]) -> bool {
+        let Work::Io(IoCommand::Write { namespace, lba, blocks, fua, .. }) =
+            self.request(slot).work
+        else {
+            return false;
+        };
+        if self.fence.is_some() {
+            return false;
+        }
+        let Ok(volume) = self.volume(cx, namespace) else { return false };
+        let Some(result) = cx.volumes.store(volume, lba.0, blocks.0, fua, data) else {
+            return false;
+        };
+        self.note_result(cx, slot, result);
+        self.request(slot).status = status::of_result(result);
+        self.finish(cx, slot);
+        true
+    }
+
+    pub(super) fn token(&self, slot: SlotId) -> u64 {
+        token(self.route.key, slot)
+    }
+
+    pub(super) fn submit(&mut self, cx: &mut Context, slot: SlotId, volume: VolumeId, op: Op) {
+        self.request(slot).operations += 1;
+        self.operations += 1;
+        cx.volumes.submit(volume, op);
+    }
+
+    /// What the queue's table of namespaces says about one.
+    pub(super) fn namespace_info(&self, nsid: NamespaceId) -> Option<NamespaceInfo> {
+        let Queue::Io(queue) = &self.queue else { return None };
+        queue.table.find(nsid).copied()
+    }
+
+    /// The core's queue into the namespace.
+    pub(super) fn volume(
+        &mut self,
+        cx: &mut Context,
+        nsid: NamespaceId,
+    ) -> Result<VolumeId, Status> {
+        let Queue::Io(queue) = &mut self.queue else {
+            // The connection was closed while the command waited.
+            return Err(Status::ABORTED_SQ_DELETION);
+        };
+        if let Some(&(_, volume)) = queue.volumes.iter().find(|(id, _)| *id == nsid) {
+            return Ok(volume);
+        }
+        let export =
+            cx.shared.export(queue.subsystem, nsid).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
+        let key = (queue.subsystem, nsid);
+        let volume = cx.volumes.open(&cx.reactor, key, export).map_err(|error| {
+            tracing::error!(namespace = nsid.0, "cannot open {}: {error}", export.describe());
+            status::of(error)
+        })?;
+        queue.volumes.push((nsid, volume));
+        Ok(volume)
+    }
+
+    /// Flushes one namespace, or all of the subsystem.
+    fn flush(&mut self, cx: &mut Context, slot: SlotId, nsid: NamespaceId) -> Result<(), Status> {
+        if nsid != NamespaceId::ALL {
+            let volume = self.volume(cx, nsid)?;
+            let op = Op::flush(self.token(slot));
+            self.submit(cx, slot, volume, op);
+            return Ok(());
+        }
+        let table = match &self.queue {
+            Queue::Io(queue) => Arc::clone(&queue.table),
+            _ => return Err(Status::ABORTED_SQ_DELETION),
+        };
+        // Every queue is opened before anything is submitted, so that an error leaves nothing open.
+        let volumes: Result<Vec<_>, _> = table.iter().map(|(id, _)| self.volume(cx, id)).collect();
+        let volumes = volumes?;
+        if volumes.is_empty() {
+            self.respond_and_release(cx, slot, Status::SUCCESS, 0);
+        }
+        for volume in volumes {
+            let op = Op::flush(self.token(slot));
+            self.submit(cx, slot, volume, op);
+        }
+        Ok(())
+    }
+
+    /// Counts and logs what went wrong in the storage.
+    fn note_result(&mut self, cx: &Context, slot: SlotId, result: Result<(), BlockError>) {
+        if let Err(error) = result {
+            self.tally.media_errors += u64::from(is_media_error(error));
+            if is_trouble(error) {
+                self.note_trouble(cx, slot, error);
+            }
+        }
+    }
+
+    #[cold]
+    fn note_trouble(&mut self, cx: &Context, slot: SlotId, error: BlockError) {
+        let Work::Io(command) = self.request(slot).work else { return };
+        let Queue::Io(queue) = &self.queue else { return };
+        let (namespace, what) = describe(&command);
+        cx.notice(Kind::Storage(namespace), self.peer.ip(), || {
+            tracing::warn!(
+                host = %queue.host, namespace = namespace.0,
+                "{what} failed in the target's storage: {error}"
+            );
+        });
+    }
+
+    /// A block operation of a command ended.
+    pub(crate) fn complete(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        result: Result<(), BlockError>,
+        buffer: Option<Buffer>,
+    ) {
+        self.operations -= 1;
+        self.note_result(cx, slot, result);
+        let gone = !self.is_serving();
+        let request = self.request(slot);
+        request.operations -= 1;
+        if request.status.is_success() {
+            request.status = status::of_result(result);
+        }
+        if let Some(buffer) = buffer {
+            let place = if matches!(request.work, Work::Io(IoCommand::Compare { .. })) {
+                &mut request.second
+            } else {
+                &mut request.buffer
+            };
+            *place = Some(buffer);
+        }
+        if request.operations == 0 {
+            if self.ends_step(cx, slot) {
+                // Its next turn comes.
+            } else if gone {
+                self.release(cx, slot);
+            } else {
+                self.finish(cx, slot);
+            }
+        }
+        self.list(cx);
+    }
+
+    /// Every block operation of a command ended: answer it.
+    fn finish(&mut self, cx: &mut Context, slot: SlotId) {
+        let request = self.request(slot);
+        let status = request.status;
+        if !status.is_success() {
+            self.respond_and_release(cx, slot, status, 0);
+            return;
+        }
+        match request.work {
+            Work::Io(IoCommand::Read { data, .. }) => {
+                let buffer = request.buffer.take();
+                self.tally.reads += 1;
+                self.tally.read_bytes += u64::from(data.length());
+                self.push(slot, data.length(), buffer, status, 0);
+            }
+            Work::Io(IoCommand::Write { data, .. }) => {
+                self.tally.writes += 1;
+                self.tally.written_bytes += u64::from(data.length());
+                self.respond_and_release(cx, slot, status, 0);
+            }
+            Work::Io(IoCommand::Compare { .. }) => {
+                let equal = request.buffer.as_deref() == request.second.as_deref();
+                let status = if equal { status } else { Status::COMPARE_FAILURE.with_dnr() };
+                self.respond_and_release(cx, slot, status, 0);
+            }
+            _ => self.respond_and_release(cx, slot, status, 0),
+        }
+    }
+
+    /// News of an earlier queue of the host: what waited only for that goes on.
+    pub(crate) fn hear(&mut self, cx: &mut Context, news: &News) {
+        let Some(fence) = &mut self.fence else { return };
+        let released = fence.hear(news);
+        if fence.is_down() {
+            self.fence = None;
+        }
+        for (slot, command) in released {
+            self.submit_io(cx, slot, command);
+        }
+        self.read_expected(cx, 0);
+        self.list(cx);
+    }
+
+    /// What operations under way change.
+    pub(super) fn changes_under_way(&self) -> Vec<Change> {
+        let change = |request: &Request| match &request.work {
+            Work::Io(command) if request.operations > 0 => Change::of(command),
+            _ => None,
+        };
+        self.requests.iter().filter_map(change).collect()
+    }
+
+    /// New namespaces of a subsystem.
+    pub(crate) fn set_namespaces(&mut self, subsystem: SubsystemId, table: &Arc<NamespaceTable>) {
+        if let Queue::Io(queue) = &mut self.queue
+            && queue.subsystem == subsystem
+        {
+            queue.table = Arc::clone(table);
+            queue.volumes.clear();
+        }
+    }
+}
+
+fn is_media_error(error: BlockError) -> bool {
+    matches!(error, BlockError::ReadFailed | BlockError::WriteFailed)
+}
+
+/// Whether somebody has to look after the storage; what else goes wrong is the host's affair.
+fn is_trouble(error: BlockError) -> bool {
+    use BlockError::{Disconnected, NoResources, NoSpace};
+    is_media_error(error) || matches!(error, NoSpace | Disconnected | NoResources)
+}
+
+/// Which namespace a command is for, and what it does, for messages.
+fn describe(command: &IoCommand) -> (NamespaceId, String) {
+    let blocks = |what: &str, lba: Lba, blocks: BlockCount| {
+        let plural = if blocks.0 == 1 { "" } else { "s" };
+        format!("{what} of {} block{plural} at LBA {}", blocks.0, lba.0)
+    };
+    match *command {
+        IoCommand::Read { namespace, lba, blocks: count, .. } => {
+            (namespace, blocks("a read", lba, count))
+        }
+        IoCommand::Write { namespace, lba, blocks: count, .. } => {
+            (namespace, blocks("a write", lba, count))
+        }
+        IoCommand::Compare { namespace, lba, blocks: count, .. } => {
+            (namespace, blocks("a comparison", lba, count))
+        }
+        IoCommand::Verify { namespace, lba, blocks: count, .. } => {
+            (namespace, blocks("a verification", lba, count))
+        }
+        IoCommand::WriteZeroes { namespace, lba, blocks: count, .. } => {
+            (namespace, blocks("zeroing", lba, count))
+        }
+        IoCommand::Flush { namespace } => (namespace, "a flush".to_owned()),
+        IoCommand::Deallocate { namespace, .. } => (namespace, "a deallocation".to_owned()),
+        IoCommand::Advise { .. } | IoCommand::Fabrics => {
+            (NamespaceId::ALL, "a command without blocks".to_owned())
+        }
+    }
+}

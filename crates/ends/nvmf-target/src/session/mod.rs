@@ -1,0 +1,467 @@
+//! A session: one queue pair, from accept to the last buffer's return. It knows commands, their
+//! data, their answers and the limits; how they travel is its [`Transport`]'s.
+//!
+//! ```text
+//!            Connect accepted        shutdown of the target
+//!  Waiting ------------------> Open ------------------------> Draining
+//!     |  fault, timeout          |  fault, host gone, torn down   |  nothing in flight
+//!     +--------------------------+--------------------------------+
+//!                                v
+//!                  Closing (what was emitted is still sent)
+//!                                v  sent, or it cannot be
+//!                             Closed  --> freed when the transport is gone and every operation
+//!                                         that was handed to a namespace has ended
+//! ```
+
+mod commands;
+mod data;
+mod io;
+mod turns;
+
+pub(crate) use turns::InPlace;
+
+use crate::core::Context;
+use crate::fence::Fence;
+use crate::limits;
+use crate::memory::HolderId;
+use crate::notices::Kind;
+use crate::shared::{Counters, Route, Tally};
+use crate::transport::Transport;
+use crate::volumes::VolumeId;
+use farblock_proto::capsule::SlotId;
+use farblock_proto::controller::{Instance, IoCommand, NamespaceTable, SubsystemId, Traffic};
+use farblock_proto::ids::{ControllerId, NamespaceId, QueueId};
+use farblock_reactor::{Buffer, Event, TaskId};
+use farblock_wire::{Sqe, Status};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A connection of a core, by number; the core reuses numbers only after the connection is freed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct ConnectionKey(pub(crate) u32);
+
+/// Bits of a block operation's token that hold the slot; the rest holds the connection.
+const TOKEN_SLOT_BITS: u32 = 16;
+
+/// The token of the operations of `slot` of connection `key`.
+fn token(key: ConnectionKey, slot: SlotId) -> u64 {
+    u64::from(key.0) << TOKEN_SLOT_BITS | u64::from(slot.0)
+}
+
+/// Whose operation has `token`.
+pub(crate) fn token_owner(token: u64) -> (ConnectionKey, SlotId) {
+    (ConnectionKey((token >> TOKEN_SLOT_BITS) as u32), SlotId(token as u16))
+}
+
+/// Life of a session; see the module's diagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Its Connect command was not accepted yet.
+    Waiting,
+    /// It serves commands.
+    Open,
+    /// It finishes what it has accepted and accepts nothing new.
+    Draining,
+    /// It only sends what was emitted.
+    Closing,
+    /// It neither sends nor receives; the transport is on its way out.
+    Closed,
+    /// The transport is gone.
+    Gone,
+}
+
+/// What the Connect command made of the session.
+pub(crate) enum Queue {
+    /// It was not accepted yet, or the queue is closed.
+    None,
+    /// The admin queue of a controller.
+    Admin { controller: ControllerId },
+    /// An I/O queue of a controller.
+    Io(Box<IoQueue>),
+}
+
+/// An I/O queue's view of its subsystem.
+pub(crate) struct IoQueue {
+    pub(crate) controller: ControllerId,
+    pub(crate) id: QueueId,
+    pub(crate) subsystem: SubsystemId,
+    /// Whose it is, for messages.
+    pub(crate) host: String,
+    pub(crate) table: Arc<NamespaceTable>,
+    /// The core's queues into namespaces used so far: a handful, so a search is quick.
+    pub(crate) volumes: Vec<(NamespaceId, VolumeId)>,
+    pub(crate) counters: Arc<Counters>,
+    /// Marked for the keep-alive timer when commands arrive.
+    pub(crate) traffic: Arc<Traffic>,
+}
+
+/// What a command in a slot is.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    /// No command, or one that is already answered.
+    None,
+    /// The Connect command, whose data is being pulled.
+    Connect,
+    /// An admin command, whose data is being pulled.
+    Admin,
+    /// An asynchronous event request, held until there is an event.
+    Held,
+    /// An I/O command.
+    Io(IoCommand),
+}
+
+/// A slot's command and what it holds.
+struct Request {
+    work: Work,
+    sqe: Sqe,
+    /// Data from the host or for it.
+    buffer: Option<Buffer>,
+    /// What a Compare reads.
+    second: Option<Buffer>,
+    /// Bytes of data that come from the host.
+    pulled_bytes: usize,
+    /// They come because the host was asked for them, and not in the command's capsule.
+    asked_for: bool,
+    /// They have not all come.
+    awaited: bool,
+    /// When that began, as the core's account of memory counts.
+    epoch: u32,
+    /// Bytes that the buffers count for.
+    held_bytes: usize,
+    /// Block operations that have not ended.
+    operations: u32,
+    /// The first error, or success.
+    status: Status,
+    /// How far it is, if it takes turns.
+    progress: turns::Progress,
+}
+
+impl Request {
+    fn new() -> Self {
+        Self {
+            work: Work::None,
+            sqe: Sqe::zeroed(),
+            buffer: None,
+            second: None,
+            pulled_bytes: 0,
+            asked_for: false,
+            awaited: false,
+            epoch: 0,
+            held_bytes: 0,
+            operations: 0,
+            status: Status::SUCCESS,
+            progress: turns::Progress::default(),
+        }
+    }
+}
+
+/// The submission queue as the answers tell of it.
+struct Submission {
+    /// Entries; one more than a host may use, unless it disabled flow control.
+    depth: u16,
+    /// The next entry to be taken.
+    head: u16,
+    /// Answers tell the head.
+    flow_control: bool,
+}
+
+/// Data on their way from the host, and the timer that looks whether they do come.
+struct Arrivals {
+    /// Transfers that the host was asked for and that are under way.
+    asked_for: usize,
+    /// When data last came for a transfer that is under way, asked for or not, while it is watched.
+    last_data: Instant,
+    /// The timer is set that looks at it.
+    watched: bool,
+}
+
+/// See the module's text.
+pub(crate) struct Session<T> {
+    pub(crate) transport: T,
+    route: Route,
+    task: TaskId,
+    /// The host's address, for messages.
+    pub(crate) peer: SocketAddr,
+    /// Where it came in, for the discovery log page; see
+    /// [`ConnectRequest`](farblock_proto::controller::ConnectRequest).
+    local_address: String,
+    state: State,
+    queue: Queue,
+    /// The controller that its queue was connected to, even when that is gone.
+    instance: Option<Instance>,
+    /// Earlier queues of the host have changes under way.
+    fence: Option<Box<Fence>>,
+    requests: Vec<Request>,
+    submission: Submission,
+    /// Commands that are not answered.
+    unanswered: usize,
+    /// Commands that wait for buffers, in order.
+    waiting: VecDeque<SlotId>,
+    /// Commands that wait for their turn.
+    turns: turns::Turns,
+    /// Reads put off for a moment, in order.
+    expected: VecDeque<(SlotId, VolumeId)>,
+    held_bytes: usize,
+    /// Whose account that is on.
+    holder: Option<HolderId>,
+    /// What is kept for as many commands as there were at once, in bytes.
+    kept_bytes: usize,
+    arrivals: Arrivals,
+    /// Block operations in flight, of all slots.
+    operations: usize,
+    /// Held commands (asynchronous event requests), which draining does not wait for.
+    held_commands: usize,
+    tally: Tally,
+    /// Bytes that the reads of this round will push.
+    round_bytes: usize,
+    /// A Disconnect command, answered when nothing else is in flight.
+    disconnect: Option<SlotId>,
+    /// Listed in the core's list of connections that wait for buffers, or for their turn to
+    /// receive.
+    pub(crate) starving: bool,
+    /// A refused command of this tick is in the error log already.
+    logged_error: bool,
+    /// Listed in the core's list of connections with something to do at the tick's end.
+    listed: bool,
+}
+
+impl<T: Transport> Session<T> {
+    /// A session whose transport was just accepted.
+    pub(crate) fn new(
+        route: Route,
+        task: TaskId,
+        transport: T,
+        peer: SocketAddr,
+        local_address: String,
+    ) -> Self {
+        Self {
+            transport,
+            route,
+            task,
+            peer,
+            local_address,
+            state: State::Waiting,
+            queue: Queue::None,
+            instance: None,
+            fence: None,
+            requests: vec![Request::new()],
+            submission: Submission { depth: 1, head: 0, flow_control: true },
+            unanswered: 0,
+            waiting: VecDeque::new(),
+            turns: turns::Turns::default(),
+            expected: VecDeque::new(),
+            held_bytes: 0,
+            holder: None,
+            kept_bytes: 0,
+            arrivals: Arrivals {
+                asked_for: 0,
+                last_data: farblock_reactor::os::now(),
+                watched: false,
+            },
+            operations: 0,
+            held_commands: 0,
+            tally: Tally::default(),
+            round_bytes: 0,
+            disconnect: None,
+            starving: false,
+            logged_error: false,
+            listed: false,
+        }
+    }
+
+    /// Starts receiving; the first thing that a session does.
+    pub(crate) fn start(&mut self, cx: &mut Context) {
+        self.holder = Some(cx.memory.join(self.peer.ip()));
+        cx.reactor
+            .set_timer(self.task, Some(farblock_reactor::os::now() + limits::CONNECT_TIMEOUT));
+        T::start(self, cx);
+    }
+
+    /// Whether nothing of it is left anywhere.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.state == State::Gone && self.operations == 0
+    }
+
+    /// Whether commands are carried out and answered.
+    fn is_serving(&self) -> bool {
+        matches!(self.state, State::Open | State::Draining)
+    }
+
+    /// Whether the transport is closed or about to be: nobody is left to answer.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed | State::Gone)
+    }
+
+    /// The controller that its queue was connected to, even when that is gone.
+    pub(crate) fn instance(&self) -> Option<Instance> {
+        self.instance
+    }
+
+    /// Where it lives.
+    pub(crate) fn route(&self) -> Route {
+        self.route
+    }
+
+    /// The reactor task whose events are this connection's.
+    pub(crate) fn task(&self) -> TaskId {
+        self.task
+    }
+
+    fn request(&mut self, slot: SlotId) -> &mut Request {
+        &mut self.requests[usize::from(slot.0)]
+    }
+
+    /// Does what an event asks for.
+    pub(crate) fn handle(&mut self, cx: &mut Context, event: Event) {
+        match event {
+            Event::Timer => self.timer(cx),
+            event => T::handle(self, cx, event),
+        }
+    }
+
+    /// Whether what the host sends is still looked at.
+    pub(crate) fn takes_commands(&self) -> bool {
+        matches!(self.state, State::Waiting | State::Open | State::Draining)
+    }
+
+    /// Has [`Self::finish_tick`] called at the end of this tick.
+    pub(crate) fn list(&mut self, cx: &mut Context) {
+        cx.list(self.route.key, &mut self.listed);
+    }
+
+    /// What is left to do once everything of this tick was handled: send, and go on or close.
+    pub(crate) fn finish_tick(&mut self, cx: &mut Context) {
+        self.listed = false;
+        self.logged_error = false;
+        self.round_bytes = 0;
+        if self.is_serving() {
+            self.start_waiting(cx);
+            self.answer_disconnect();
+        }
+        self.publish_tally();
+        T::finish_tick(self, cx);
+        let idle = self.transport.is_idle();
+        match self.state {
+            State::Closing if idle => self.close(cx),
+            State::Draining if idle && self.is_drained(cx) => self.close(cx),
+            _ => {}
+        }
+    }
+
+    /// Nothing that was accepted is left to do. An admin queue stays for as long as its
+    /// controller has I/O queues, which its end would end.
+    fn is_drained(&self, cx: &Context) -> bool {
+        let idle = self.unanswered <= self.held_commands;
+        match self.queue {
+            Queue::Admin { controller } if idle => !cx.shared.has_io_queues(controller),
+            _ => idle,
+        }
+    }
+
+    fn publish_tally(&mut self) {
+        if let Queue::Io(queue) = &self.queue
+            && self.tally != Tally::default()
+        {
+            queue.counters.add(&std::mem::take(&mut self.tally));
+        }
+    }
+
+    fn timer(&mut self, cx: &mut Context) {
+        match self.state {
+            State::Waiting => {
+                cx.notice(Kind::Late, self.peer.ip(), || {
+                    tracing::warn!(peer = %self.peer, "no Connect command in time: closing");
+                });
+                self.close(cx);
+            }
+            State::Open if self.arrivals.asked_for > 0 || self.transport.is_in_data() => {
+                let deadline = self.arrivals.last_data + limits::TRANSFER_TIMEOUT;
+                if cx.now() >= deadline {
+                    cx.notice(Kind::Late, self.peer.ip(), || {
+                        let peer = self.peer;
+                        tracing::warn!(%peer, "data that were to come did not: closing");
+                    });
+                    self.close(cx);
+                } else {
+                    cx.reactor.set_timer(self.task, Some(deadline));
+                }
+            }
+            State::Draining | State::Closing => self.close(cx),
+            State::Open => self.arrivals.watched = false,
+            State::Closed | State::Gone => {}
+        }
+    }
+
+    /// Ends the connection in good order: what was accepted is finished, then it is closed.
+    pub(crate) fn drain(&mut self, cx: &mut Context) {
+        match self.state {
+            State::Open => {
+                self.state = State::Draining;
+                self.answer_held_commands();
+                cx.reactor.set_timer(self.task, Some(cx.now() + limits::DRAIN_TIMEOUT));
+                self.list(cx);
+            }
+            State::Waiting => self.close(cx),
+            _ => {}
+        }
+    }
+
+    /// Held asynchronous event requests are answered, so that the host hears of the end.
+    fn answer_held_commands(&mut self) {
+        for index in 0..self.requests.len() {
+            let slot = SlotId(index as u16);
+            if matches!(self.requests[index].work, Work::Held) {
+                self.held_commands -= 1;
+                self.respond(slot, Status::ABORTED_SQ_DELETION, 0);
+            }
+        }
+    }
+
+    /// Sends what was emitted and then closes.
+    pub(crate) fn close_after_sending(&mut self, cx: &mut Context) {
+        if self.takes_commands() {
+            self.state = State::Closing;
+            cx.reactor.set_timer(self.task, Some(cx.now() + limits::CONNECT_TIMEOUT));
+            self.list(cx);
+        }
+    }
+
+    /// Closes at once. Operations that were handed to a namespace go on; nobody hears of them.
+    pub(crate) fn close(&mut self, cx: &mut Context) {
+        if self.is_closed() {
+            return;
+        }
+        self.state = State::Closed;
+        cx.reactor.set_timer(self.task, None);
+        self.transport.close(cx);
+        self.waiting.clear();
+        self.turns.clear();
+        self.expected.clear();
+        self.fence = None;
+        let closed = match std::mem::replace(&mut self.queue, Queue::None) {
+            Queue::None => None,
+            Queue::Admin { controller } => Some((controller, QueueId(0))),
+            Queue::Io(queue) => Some((queue.controller, queue.id)),
+        };
+        if let Some((controller, queue)) = closed {
+            cx.shared.queue_closed(controller, queue, self.route, self.changes_under_way());
+        }
+        self.list(cx);
+    }
+
+    /// Nothing is left of the transport.
+    pub(crate) fn gone(&mut self, cx: &mut Context) {
+        self.close(cx);
+        self.state = State::Gone;
+        T::abandon(self, cx);
+        // What a namespace still works on is given back when that ends.
+        for index in 0..self.requests.len() {
+            if self.requests[index].operations == 0 {
+                self.release(cx, SlotId(index as u16));
+            }
+        }
+        self.list(cx);
+    }
+}

@@ -1,0 +1,305 @@
+//! What a small command can make a namespace do much of: Compare, Verify, Write Zeroes and
+//! deallocation.
+//!
+//! None of it is paced by the network, so it takes turns: each command is cut into steps, the
+//! connections of a core have their turns one after the other, and only so much of it is with
+//! the namespaces at once, or begun in one tick. Buffers are taken for a step when it begins: who
+//! asks for much waits, and holds no memory for it. What belongs to a connection that was closed is
+//! not begun any more.
+//!
+//! Each namespace has a line of its own, and one step of it may always be under way: a slow disk
+//! that has all the room stops no other.
+
+use super::{ConnectionKey, Session, Work};
+use crate::core::Context;
+use crate::limits;
+use crate::transport::Transport;
+use crate::volumes::VolumeId;
+use farblock_block::Op;
+use farblock_proto::capsule::SlotId;
+use farblock_proto::controller::{DeallocateRanges, IoCommand};
+use farblock_proto::ids::{BlockCount, Lba, NamespaceId};
+use farblock_wire::Status;
+use std::collections::{HashMap, VecDeque};
+
+/// How far a command is that is carried out in steps.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// Blocks that a Verify has read, or is reading.
+    verified_blocks: u32,
+    /// What is left to deallocate.
+    ranges: DeallocateRanges,
+    /// In which line it waits for its turns.
+    line: Option<VolumeId>,
+    /// What the step under way counts for.
+    step_bytes: usize,
+}
+
+/// Commands of a connection that wait for their turn, by line.
+#[derive(Default)]
+pub(super) struct Turns {
+    waiting: Vec<(VolumeId, VecDeque<SlotId>)>,
+}
+
+impl Turns {
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+    }
+
+    /// Puts a command into a line. True if it is the connection's first there.
+    fn push(&mut self, line: VolumeId, slot: SlotId) -> bool {
+        if let Some((_, slots)) = self.waiting.iter_mut().find(|(other, _)| *other == line) {
+            slots.push_back(slot);
+            return false;
+        }
+        self.waiting.push((line, VecDeque::from([slot])));
+        true
+    }
+
+    /// Takes the first of a line, and says whether there are more.
+    fn pop(&mut self, line: VolumeId) -> Option<(SlotId, bool)> {
+        let place = self.waiting.iter().position(|(other, _)| *other == line)?;
+        let slots = &mut self.waiting[place].1;
+        let slot = slots.pop_front();
+        let more = !slots.is_empty();
+        if !more {
+            self.waiting.swap_remove(place);
+        }
+        slot.map(|slot| (slot, more))
+    }
+}
+
+/// Connections that wait for a turn at one namespace.
+#[derive(Default)]
+struct Line {
+    queue: VecDeque<ConnectionKey>,
+    /// What its steps under way count for, in bytes.
+    under_way_bytes: usize,
+}
+
+/// The connections of a core that wait for a turn, and what is under way.
+#[derive(Default)]
+pub(crate) struct InPlace {
+    lines: HashMap<VolumeId, Line>,
+    /// Lines that somebody waits in, the next one's turn first.
+    turns: VecDeque<VolumeId>,
+    /// What the steps that are with namespaces count for, in bytes.
+    under_way_bytes: usize,
+    /// What the steps count for that were begun in this tick, in bytes.
+    begun_bytes: usize,
+}
+
+impl InPlace {
+    /// A new tick begins.
+    pub(crate) fn tick(&mut self) {
+        self.begun_bytes = 0;
+    }
+
+    fn join(&mut self, line: VolumeId, key: ConnectionKey) {
+        let queue = &mut self.lines.entry(line).or_default().queue;
+        if queue.is_empty() {
+            self.turns.push_back(line);
+        }
+        queue.push_back(key);
+    }
+
+    fn has_room(&self, line: VolumeId) -> bool {
+        let is_idle = || self.lines.get(&line).is_none_or(|line| line.under_way_bytes == 0);
+        self.under_way_bytes < limits::IN_PLACE_BYTES || is_idle()
+    }
+
+    /// The connection whose turn it is, and in which line, if there is room for a step.
+    pub(crate) fn next(&mut self) -> Option<(VolumeId, ConnectionKey)> {
+        if self.begun_bytes >= limits::IN_PLACE_BYTES {
+            return None;
+        }
+        let place = self.turns.iter().position(|line| self.has_room(*line))?;
+        let id = self.turns.remove(place).expect("found just now");
+        let line = self.lines.get_mut(&id).expect("somebody waits in it");
+        let key = line.queue.pop_front()?;
+        if !line.queue.is_empty() {
+            self.turns.push_back(id);
+        }
+        Some((id, key))
+    }
+
+    /// Whether somebody's turn only waits for the next tick.
+    pub(crate) fn is_put_off(&self) -> bool {
+        self.turns.iter().any(|line| self.has_room(*line))
+    }
+
+    fn begin(&mut self, line: VolumeId, bytes: usize) {
+        self.under_way_bytes += bytes;
+        self.begun_bytes += bytes;
+        self.lines.entry(line).or_default().under_way_bytes += bytes;
+    }
+
+    fn end(&mut self, line: VolumeId, bytes: usize) {
+        self.under_way_bytes -= bytes;
+        self.lines.entry(line).or_default().under_way_bytes -= bytes;
+    }
+}
+
+impl<T: Transport> Session<T> {
+    /// Puts a command into the line of those that are carried out in steps.
+    pub(super) fn wait_for_turn(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        nsid: NamespaceId,
+    ) -> Result<(), Status> {
+        let line = self.volume(cx, nsid)?;
+        self.wait_in_line(cx, slot, line);
+        Ok(())
+    }
+
+    fn wait_in_line(&mut self, cx: &mut Context, slot: SlotId, line: VolumeId) {
+        self.request(slot).progress.line = Some(line);
+        if self.turns.push(line, slot) {
+            cx.in_place.join(line, self.route.key);
+        }
+    }
+
+    /// Has one step of one command carried out.
+    pub(crate) fn take_turn(&mut self, cx: &mut Context, line: VolumeId) {
+        let Some((slot, more)) = self.turns.pop(line) else { return };
+        if more {
+            cx.in_place.join(line, self.route.key);
+        }
+        let Work::Io(command) = self.request(slot).work else {
+            unreachable!("only I/O commands take turns")
+        };
+        if let Err(status) = self.step(cx, slot, command) {
+            self.respond_and_release(cx, slot, status, 0);
+        }
+        self.list(cx);
+    }
+
+    fn step(&mut self, cx: &mut Context, slot: SlotId, command: IoCommand) -> Result<(), Status> {
+        match command {
+            IoCommand::Compare { namespace, lba, blocks, data, .. } => {
+                let volume = self.volume(cx, namespace)?;
+                let bytes = data.length() as usize;
+                self.begin_step(cx, slot, bytes);
+                let buffer = cx.reactor.buffers().take(bytes);
+                self.submit(cx, slot, volume, Op::read(lba.0, blocks.0, buffer, self.token(slot)));
+                Ok(())
+            }
+            IoCommand::WriteZeroes { namespace, lba, blocks, deallocate, fua } => {
+                let volume = self.volume(cx, namespace)?;
+                self.begin_step(cx, slot, limits::STEP_BYTES);
+                let op = Op::write_zeroes(lba.0, blocks.0, deallocate, self.token(slot));
+                self.submit(cx, slot, volume, Op { fua, ..op });
+                Ok(())
+            }
+            IoCommand::Verify { namespace, lba, blocks, .. } => {
+                self.verify(cx, slot, namespace, lba, blocks)
+            }
+            IoCommand::Deallocate { namespace, .. } => self.deallocate(cx, slot, namespace),
+            _ => unreachable!("it does not take turns"),
+        }
+    }
+
+    fn begin_step(&mut self, cx: &mut Context, slot: SlotId, bytes: usize) {
+        let progress = &mut self.request(slot).progress;
+        progress.step_bytes = bytes;
+        let line = progress.line.expect("it waited for its turn");
+        cx.in_place.begin(line, bytes);
+    }
+
+    /// A step of a command ended. True if it has more of them, and waits for its next turn.
+    pub(super) fn ends_step(&mut self, cx: &mut Context, slot: SlotId) -> bool {
+        let is_serving = self.is_serving();
+        let request = self.request(slot);
+        let step_bytes = std::mem::take(&mut request.progress.step_bytes);
+        let Some(line) = request.progress.line.filter(|_| step_bytes > 0) else { return false };
+        cx.in_place.end(line, step_bytes);
+        let is_left = match request.work {
+            Work::Io(IoCommand::Verify { blocks, .. }) => {
+                request.progress.verified_blocks < blocks.0
+            }
+            Work::Io(IoCommand::Deallocate { .. }) => !request.progress.ranges.is_empty(),
+            _ => false,
+        };
+        let goes_on = is_left && is_serving && request.status.is_success();
+        if goes_on {
+            self.wait_in_line(cx, slot, line);
+        }
+        goes_on
+    }
+
+    /// Reads the next part of what a Verify covers.
+    fn verify(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        namespace: NamespaceId,
+        lba: Lba,
+        blocks: BlockCount,
+    ) -> Result<(), Status> {
+        let volume = self.volume(cx, namespace)?;
+        let geometry = cx.volumes.geometry(volume);
+        let most = match geometry.max_blocks {
+            0 => u32::MAX,
+            most => most,
+        };
+        let done_blocks = self.request(slot).progress.verified_blocks;
+        let step = (limits::STEP_BYTES as u32 / geometry.block_size).max(1);
+        let step = step.min(most).min(blocks.0 - done_blocks);
+        let bytes = (step * geometry.block_size) as usize;
+        self.request(slot).progress.verified_blocks += step;
+        self.begin_step(cx, slot, bytes);
+        let spent = self.request(slot).buffer.take();
+        spent.into_iter().for_each(|buffer| cx.reactor.buffers().give(buffer));
+        let buffer = cx.reactor.buffers().take(bytes);
+        let op = Op::read(lba.0 + u64::from(done_blocks), step, buffer, self.token(slot));
+        self.submit(cx, slot, volume, op);
+        Ok(())
+    }
+
+    /// Reads the list of ranges to deallocate, and puts the command in line.
+    pub(super) fn prepare_deallocation(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        nsid: NamespaceId,
+        ranges: u16,
+    ) -> Result<(), Status> {
+        let info = self.namespace_info(nsid).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
+        let list = self.request(slot).buffer.take().expect("pulled into a buffer");
+        let parsed = DeallocateRanges::parse(&list, ranges, &info);
+        cx.reactor.buffers().give(list);
+        let ranges = parsed?;
+        if ranges.is_empty() {
+            self.respond_and_release(cx, slot, Status::SUCCESS, 0);
+        } else {
+            self.request(slot).progress.ranges = ranges;
+            self.wait_for_turn(cx, slot, nsid)?;
+        }
+        Ok(())
+    }
+
+    /// Deallocates the next parts of a command's ranges.
+    fn deallocate(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        nsid: NamespaceId,
+    ) -> Result<(), Status> {
+        let volume = self.volume(cx, nsid)?;
+        let block_size = u64::from(cx.volumes.geometry(volume).block_size);
+        let mut left = (limits::DEALLOCATE_STEP_BYTES / block_size) as u32;
+        self.begin_step(cx, slot, limits::STEP_BYTES);
+        for _ in 0..limits::DEALLOCATE_STEP_RANGES {
+            let Some((lba, blocks)) = self.request(slot).progress.ranges.next_part(left) else {
+                break;
+            };
+            self.submit(cx, slot, volume, Op::deallocate(lba.0, blocks.0, self.token(slot)));
+            left -= blocks.0;
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,463 @@
+//! What all cores share: the registry, where queues live, and the mailboxes of the cores.
+//!
+//! The mutex here is taken for Connect, admin commands and teardown, never for I/O.
+
+use crate::discoveries::Discoveries;
+use crate::fence::{Change, Fence, HostKey, News, Queues};
+use crate::limits;
+use crate::notices::Notices;
+use crate::session::ConnectionKey;
+use crate::slots::Slots;
+use farblock_block::Namespace;
+use farblock_proto::controller::{
+    Action, AdminOutcome, ConnectRequest, Connected, ErrorRecord, Instance, NamespaceTable,
+    QueueKind, Refusal, Registry, SmartCounters, SubsystemId, Teardown,
+};
+use farblock_proto::ids::{CommandId, ControllerId, NamespaceId, QueueId};
+use farblock_proto::time::Instant;
+use farblock_reactor::Waker;
+use farblock_reactor::os::{self, Socket};
+use farblock_wire::nqn::DISCOVERY_NQN;
+use farblock_wire::opcode::AdminOpcode;
+use farblock_wire::{Sqe, Status};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+/// Where a connection lives. The serial number tells it from a later one of the same key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Route {
+    pub(crate) core: usize,
+    pub(crate) key: ConnectionKey,
+    pub(crate) serial: u64,
+}
+
+/// What one core tells another.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// A new connection, with its serial number.
+    Accepted(Socket, SocketAddr, u64),
+    /// A host in this process.
+    #[cfg(test)]
+    Joined(Arc<crate::transport::memory::Wire>),
+    /// Close this connection.
+    Close(Route),
+    /// A queue of this admin connection's controller is gone: it may be drained now.
+    Look(Route),
+    /// Complete a held command of this connection.
+    Complete { route: Route, command: CommandId, status: Status, result: u64 },
+    /// Forget a held command of this connection: it is never answered.
+    Forget { route: Route, command: CommandId },
+    /// Connections of this subsystem use this table from now on.
+    Namespaces(SubsystemId, Arc<NamespaceTable>),
+    /// An earlier queue of this fenced connection's host has changes under way there, or none.
+    Ended(Route, News),
+    /// Finish what was accepted, close everything and end.
+    Stop,
+}
+
+/// A core's mailbox.
+pub(crate) struct Mailbox {
+    messages: Mutex<Vec<Message>>,
+    waker: Waker,
+}
+
+impl Mailbox {
+    pub(crate) fn new(waker: Waker) -> Self {
+        Self { messages: Mutex::new(Vec::new()), waker }
+    }
+
+    pub(crate) fn post(&self, message: Message) {
+        self.messages.lock().expect("no holder panics").push(message);
+        self.waker.wake();
+    }
+
+    /// Has the core look at its own affairs.
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    pub(crate) fn take(&self) -> Vec<Message> {
+        std::mem::take(&mut self.messages.lock().expect("no holder panics"))
+    }
+}
+
+/// I/O counts of one connection in one tick.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Tally {
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) media_errors: u64,
+}
+
+/// A subsystem's I/O counts since the target started.
+#[derive(Default, Debug)]
+pub(crate) struct Counters {
+    reads: AtomicU64,
+    writes: AtomicU64,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    media_errors: AtomicU64,
+}
+
+impl Counters {
+    /// Adds what a connection did in a tick.
+    pub(crate) fn add(&self, tally: &Tally) {
+        let add = |counter: &AtomicU64, count| counter.fetch_add(count, Ordering::Relaxed);
+        add(&self.reads, tally.reads);
+        add(&self.writes, tally.writes);
+        add(&self.read_bytes, tally.read_bytes);
+        add(&self.written_bytes, tally.written_bytes);
+        add(&self.media_errors, tally.media_errors);
+    }
+}
+
+struct Management {
+    registry: Registry,
+    routes: HashMap<(ControllerId, QueueId), Route>,
+    queues: Queues,
+    discoveries: Discoveries,
+}
+
+/// See the module's text.
+pub(crate) struct Shared {
+    management: Mutex<Management>,
+    exports: HashMap<(SubsystemId, NamespaceId), Arc<dyn Namespace>>,
+    counters: HashMap<SubsystemId, Arc<Counters>>,
+    epoch: std::time::Instant,
+    mailboxes: OnceLock<Vec<Mailbox>>,
+    slots: Mutex<Slots>,
+    pub(crate) connections: AtomicUsize,
+    serial: AtomicU64,
+    stopping: AtomicBool,
+    pub(crate) notices: Notices,
+    core_buffer_bytes: OnceLock<usize>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        registry: Registry,
+        exports: HashMap<(SubsystemId, NamespaceId), Arc<dyn Namespace>>,
+        most_connections: usize,
+    ) -> Self {
+        let counters =
+            registry.subsystems().map(|(id, _)| (id, Arc::new(Counters::default()))).collect();
+        Self {
+            management: Mutex::new(Management {
+                registry,
+                routes: HashMap::new(),
+                queues: Queues::default(),
+                discoveries: Discoveries::default(),
+            }),
+            exports,
+            counters,
+            epoch: os::now(),
+            mailboxes: OnceLock::new(),
+            slots: Mutex::new(Slots::new(most_connections)),
+            connections: AtomicUsize::new(0),
+            serial: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+            notices: Notices::default(),
+            core_buffer_bytes: OnceLock::new(),
+        }
+    }
+
+    /// The cores' mailboxes; set once, when every core has its reactor.
+    pub(crate) fn set_mailboxes(&self, mailboxes: Vec<Mailbox>) {
+        assert!(self.mailboxes.set(mailboxes).is_ok(), "the cores are started once");
+    }
+
+    /// What peers may make each core hold, if it is not the usual part of all; set once, before any
+    /// core runs.
+    pub(crate) fn set_core_buffer_bytes(&self, bytes: usize) {
+        assert!(self.core_buffer_bytes.set(bytes).is_ok(), "it is set once");
+    }
+
+    pub(crate) fn core_buffer_bytes(&self) -> usize {
+        *self.core_buffer_bytes.get_or_init(|| {
+            (limits::BUFFER_BYTES / self.mailboxes().len()).max(limits::CORE_BUFFER_BYTES_MIN)
+        })
+    }
+
+    pub(crate) fn mailboxes(&self) -> &[Mailbox] {
+        self.mailboxes.get().expect("set before any core runs")
+    }
+
+    pub(crate) fn next_serial(&self) -> u64 {
+        self.serial.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Who may connect.
+    pub(crate) fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().expect("no holder panics")
+    }
+
+    /// Everything that is shared, to be opened.
+    pub(crate) fn exports(
+        &self,
+    ) -> impl Iterator<Item = ((SubsystemId, NamespaceId), &Arc<dyn Namespace>)> {
+        self.exports.iter().map(|(key, namespace)| (*key, namespace))
+    }
+
+    pub(crate) fn export(
+        &self,
+        subsystem: SubsystemId,
+        namespace: NamespaceId,
+    ) -> Option<&Arc<dyn Namespace>> {
+        self.exports.get(&(subsystem, namespace))
+    }
+
+    pub(crate) fn counters(&self, subsystem: SubsystemId) -> Arc<Counters> {
+        Arc::clone(&self.counters[&subsystem])
+    }
+
+    fn now(&self) -> Instant {
+        Instant(u64::try_from(os::elapsed(self.epoch).as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Management> {
+        self.management.lock().expect("no holder panics")
+    }
+
+    /// Connects a queue, and remembers where it lives. What the host sends anew must not be undone
+    /// by what is left of its earlier queues: it may be fenced.
+    pub(crate) fn connect(
+        &self,
+        request: &ConnectRequest<'_>,
+        route: Route,
+        peer: IpAddr,
+    ) -> Result<(Connected, Option<Box<Fence>>), Refusal> {
+        let mut management = self.lock();
+        let is_discovery = request.data.subsystem_nqn() == Ok(DISCOVERY_NQN);
+        if is_discovery
+            && request.command.qid.get() == 0
+            && let Some(victim) = management.discoveries.victim(peer)
+            && let Some(teardown) = management.registry.remove_controller(victim)
+        {
+            self.tear_down(&mut management, &teardown);
+        }
+        let connected = management.registry.connect(request, self.now())?;
+        management.routes.insert((connected.controller, connected.queue), route);
+        let host = HostKey::of(request.data);
+        let controller = (connected.controller, connected.instance);
+        let is_io = connected.kind == QueueKind::Io;
+        if connected.is_discovery() && !is_io {
+            management.discoveries.begun(connected.controller, peer);
+        }
+        let fence = management.queues.connected(host, controller, route, is_io);
+        self.act(&mut management);
+        drop(management);
+        self.slots().connected(route.serial);
+        if connected.kind == QueueKind::Admin {
+            // The first core keeps the time; a new controller may have the next deadline.
+            self.mailboxes()[0].wake();
+        }
+        Ok((connected, fence))
+    }
+
+    /// How many bytes of data an admin command brings.
+    pub(crate) fn admin_data_bytes(&self, controller: ControllerId, sqe: &Sqe) -> u32 {
+        self.lock().registry.admin_data_bytes(controller, sqe)
+    }
+
+    /// Does an admin command.
+    pub(crate) fn admin(&self, controller: ControllerId, sqe: &Sqe, data: &[u8]) -> AdminOutcome {
+        let mut management = self.lock();
+        let opcode = AdminOpcode(sqe.opcode);
+        if opcode == AdminOpcode::GET_LOG_PAGE {
+            self.publish_counters(&mut management.registry);
+        }
+        let outcome = management.registry.admin(controller, sqe, data, self.now());
+        self.act(&mut management);
+        if matches!(opcode, AdminOpcode::SET_FEATURES | AdminOpcode::FABRICS) {
+            // These may have set a deadline that the first core does not know of.
+            self.mailboxes()[0].wake();
+        }
+        outcome
+    }
+
+    /// Does a fabrics command of an I/O queue.
+    pub(crate) fn fabrics_on_io_queue(
+        &self,
+        controller: ControllerId,
+        queue: QueueId,
+        sqe: &Sqe,
+    ) -> AdminOutcome {
+        let mut management = self.lock();
+        let outcome = management.registry.fabrics_on_io_queue(controller, queue, sqe);
+        self.act(&mut management);
+        outcome
+    }
+
+    /// Notes a command that was refused in the controller's error log.
+    pub(crate) fn record_error(
+        &self,
+        controller: ControllerId,
+        queue: QueueId,
+        sqe: &Sqe,
+        status: Status,
+    ) {
+        let record = ErrorRecord {
+            queue,
+            command: CommandId(sqe.cid.get()),
+            status,
+            namespace: NamespaceId(sqe.nsid.get()),
+            lba: None,
+        };
+        let mut management = self.lock();
+        management.registry.record_error(controller, &record);
+        self.act(&mut management);
+    }
+
+    fn publish_counters(&self, registry: &mut Registry) {
+        for (&subsystem, counters) in &self.counters {
+            let load = |counter: &AtomicU64| u128::from(counter.load(Ordering::Relaxed));
+            registry.set_counters(
+                subsystem,
+                SmartCounters {
+                    read_bytes: load(&counters.read_bytes),
+                    written_bytes: load(&counters.written_bytes),
+                    read_commands: load(&counters.reads),
+                    write_commands: load(&counters.writes),
+                    media_errors: load(&counters.media_errors),
+                    uptime_ms: os::elapsed(self.epoch).as_millis(),
+                    ..SmartCounters::default()
+                },
+            );
+        }
+    }
+
+    /// Whether a controller has queues besides its admin queue.
+    pub(crate) fn has_io_queues(&self, controller: ControllerId) -> bool {
+        self.lock().routes.keys().any(|(owner, queue)| *owner == controller && queue.0 != 0)
+    }
+
+    /// A queue's connection is gone; these changes of it are still under way.
+    pub(crate) fn queue_closed(
+        &self,
+        controller: ControllerId,
+        queue: QueueId,
+        route: Route,
+        changes: Vec<Change>,
+    ) {
+        let mut management = self.lock();
+        // Another queue may have its name by now.
+        if management.routes.get(&(controller, queue)) == Some(&route) {
+            management.routes.remove(&(controller, queue));
+        }
+        if self.stopping.load(Ordering::Relaxed)
+            && let Some(&route) = management.routes.get(&(controller, QueueId(0)))
+        {
+            self.mailboxes()[route.core].post(Message::Look(route));
+        }
+        self.settle(&mut management, route.serial, |queues| queues.closed(route.serial, changes));
+        let teardown = management.registry.queue_closed(controller, queue);
+        if let Some(teardown) = teardown {
+            self.tear_down(&mut management, &teardown);
+        }
+        self.act(&mut management);
+    }
+
+    /// Nothing is left of a closed queue, and of what it had handed to namespaces.
+    pub(crate) fn queue_gone(&self, instance: Instance, route: Route) {
+        let mut management = self.lock();
+        self.settle(&mut management, route.serial, |queues| queues.gone(instance, route.serial));
+    }
+
+    /// Notes what became of a queue that ended, and tells those who wait for it.
+    fn settle(
+        &self,
+        management: &mut Management,
+        serial: u64,
+        change: impl FnOnce(&mut Queues) -> Option<(Vec<Route>, News)>,
+    ) {
+        let Management { registry, queues, .. } = management;
+        let before = queues.controller_of(serial);
+        let Some((waiters, news)) = change(queues) else { return };
+        for route in waiters {
+            self.mailboxes()[route.core].post(Message::Ended(route, news.clone()));
+        }
+        if let Some((controller, instance)) = before.or(queues.controller_of(serial)) {
+            registry.set_unfinished(controller, instance, queues.has_changes(instance));
+        }
+    }
+
+    /// Whether nothing is left of any queue of a controller that was ended.
+    pub(crate) fn is_gone(&self, instance: Instance) -> bool {
+        os::has_mistake("target: a controller is gone before its operations")
+            || self.lock().queues.is_gone(instance)
+    }
+
+    /// Looks at the keep-alive timers, and at what is to be logged; gives the time until the next
+    /// look.
+    pub(crate) fn tick(&self) -> Option<std::time::Duration> {
+        let now = os::now();
+        let notice = self.notices.settle(now).map(|next| next.saturating_duration_since(now));
+        [self.tick_registry(), notice].into_iter().flatten().min()
+    }
+
+    fn tick_registry(&self) -> Option<std::time::Duration> {
+        let mut management = self.lock();
+        let now = self.now();
+        for teardown in management.registry.tick(now) {
+            self.tear_down(&mut management, &teardown);
+        }
+        self.act(&mut management);
+        let deadline = management.registry.next_deadline()?;
+        Some(deadline.saturating_duration_since(now))
+    }
+
+    fn tear_down(&self, management: &mut Management, teardown: &Teardown) {
+        tracing::info!(
+            controller = teardown.controller.0,
+            reason = ?teardown.reason,
+            "ending {} queues",
+            teardown.queues.len()
+        );
+        management.discoveries.ended(teardown.controller);
+        for &queue in &teardown.queues {
+            if let Some(route) = management.routes.remove(&(teardown.controller, queue)) {
+                management.queues.torn_down(route.serial);
+                self.mailboxes()[route.core].post(Message::Close(route));
+            }
+        }
+    }
+
+    /// Does what the registry asks for after a call that changed it.
+    fn act(&self, management: &mut Management) {
+        while let Some(action) = management.registry.poll_action() {
+            match action {
+                Action::Complete { controller, command, status, result } => {
+                    if let Some(&route) = management.routes.get(&(controller, QueueId(0))) {
+                        let message = Message::Complete { route, command, status, result };
+                        self.mailboxes()[route.core].post(message);
+                    }
+                }
+                Action::Forget { controller, command } => {
+                    if let Some(&route) = management.routes.get(&(controller, QueueId(0))) {
+                        self.mailboxes()[route.core].post(Message::Forget { route, command });
+                    }
+                }
+                Action::Close(teardown) => self.tear_down(management, &teardown),
+                Action::Namespaces { subsystem, table } => {
+                    for mailbox in self.mailboxes() {
+                        mailbox.post(Message::Namespaces(subsystem, Arc::clone(&table)));
+                    }
+                }
+                Action::Flush { .. } => unreachable!("flush_on_shutdown is not asked for"),
+            }
+        }
+    }
+
+    /// Begins to stop: every core finishes what was accepted and ends.
+    pub(crate) fn stop(&self) {
+        if !self.stopping.swap(true, Ordering::Relaxed) {
+            for mailbox in self.mailboxes() {
+                mailbox.post(Message::Stop);
+            }
+        }
+    }
+}

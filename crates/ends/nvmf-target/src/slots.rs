@@ -1,0 +1,218 @@
+//! Who may connect: each connection has a slot, and nobody can take them all.
+//!
+//! ```text
+//!   accepted --> half-open --> connected --> gone
+//!                   |  the oldest makes room: of its own address if that has too many half-open,
+//!                   v  of all if the target is full
+//!                  gone
+//! ```
+//!
+//! The last slots are for addresses from which a host has connected before. A network of IPv6
+//! addresses is one address ([`origin`]).
+
+use crate::limits;
+use crate::notices::origin;
+use crate::shared::Route;
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::net::IpAddr;
+
+struct Slot {
+    origin: IpAddr,
+    /// None until its core has it.
+    route: Option<Route>,
+}
+
+#[derive(Default)]
+struct Origin {
+    connections: usize,
+    half_open: BTreeSet<u64>,
+}
+
+/// Connections by serial number, which ascend; see the module's text.
+pub(crate) struct Slots {
+    most: usize,
+    slots: HashMap<u64, Slot>,
+    half_open: BTreeSet<u64>,
+    origins: HashMap<IpAddr, Origin>,
+    known: HashSet<IpAddr>,
+    known_in_order: VecDeque<IpAddr>,
+}
+
+/// Why there is no slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// So many connections are all there can be, and none can be ended for this one.
+    Full(usize),
+    /// So many are all that one address may have.
+    Share(usize),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full(most) => write!(f, "{most} connections are the limit"),
+            Self::Share(share) => write!(f, "{share} connections are the limit for one address"),
+        }
+    }
+}
+
+impl Slots {
+    /// So many slots.
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            most,
+            slots: HashMap::new(),
+            half_open: BTreeSet::new(),
+            origins: HashMap::new(),
+            known: HashSet::new(),
+            known_in_order: VecDeque::new(),
+        }
+    }
+
+    /// A slot for a connection that was just accepted. Gives one that is to be closed for it, if
+    /// that is needed.
+    pub(crate) fn admit(&mut self, serial: u64, peer: IpAddr) -> Result<Option<Route>, Refusal> {
+        let origin = origin(peer);
+        let is_known = self.known.contains(&origin);
+        let reserve = if is_known { 0 } else { self.most / limits::KNOWN_SHARE };
+        let own = self.origins.get(&origin);
+        let share = self.most / 2;
+        let has_share = own.is_some_and(|own| own.connections >= share);
+        let own_oldest = own
+            .filter(|own| has_share || own.half_open.len() >= limits::HALF_OPEN_PER_ADDRESS)
+            .and_then(|own| own.half_open.first().copied());
+        if has_share && own_oldest.is_none() {
+            return Err(Refusal::Share(share));
+        }
+        let is_full = self.slots.len() + reserve >= self.most;
+        let oldest = self.half_open.first().copied().filter(|_| is_full);
+        let victim = own_oldest.or(oldest);
+        if is_full && victim.is_none() {
+            return Err(Refusal::Full(self.most - reserve));
+        }
+        // Those that are being closed have their slots until they are gone.
+        if self.slots.len() >= self.most + limits::CLOSING_AT_ONCE {
+            return Err(Refusal::Full(self.most));
+        }
+        let route = victim.and_then(|victim| self.slots[&victim].route);
+        victim.into_iter().for_each(|victim| self.settle(victim));
+        self.slots.insert(serial, Slot { origin, route: None });
+        self.half_open.insert(serial);
+        let own = self.origins.entry(origin).or_default();
+        own.connections += 1;
+        own.half_open.insert(serial);
+        Ok(route)
+    }
+
+    /// A core has the connection. False if it was to be closed already.
+    pub(crate) fn begun(&mut self, route: Route) -> bool {
+        let slot = self.slots.get_mut(&route.serial);
+        slot.into_iter().for_each(|slot| slot.route = Some(route));
+        self.half_open.contains(&route.serial)
+    }
+
+    /// A host has connected.
+    pub(crate) fn connected(&mut self, serial: u64) {
+        self.settle(serial);
+        let Some(&Slot { origin, .. }) = self.slots.get(&serial) else { return };
+        if self.known.insert(origin) {
+            self.known_in_order.push_back(origin);
+            if self.known_in_order.len() > limits::KNOWN_ADDRESSES {
+                let oldest = self.known_in_order.pop_front().expect("there are many");
+                self.known.remove(&oldest);
+            }
+        }
+    }
+
+    /// It is not half-open any more.
+    fn settle(&mut self, serial: u64) {
+        self.half_open.remove(&serial);
+        if let Some(slot) = self.slots.get(&serial)
+            && let Some(own) = self.origins.get_mut(&slot.origin)
+        {
+            own.half_open.remove(&serial);
+        }
+    }
+
+    /// Nothing is left of it.
+    pub(crate) fn gone(&mut self, serial: u64) {
+        self.settle(serial);
+        let Some(slot) = self.slots.remove(&serial) else { return };
+        let own = self.origins.get_mut(&slot.origin).expect("it has a connection");
+        own.connections -= 1;
+        if own.connections == 0 {
+            self.origins.remove(&slot.origin);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::ConnectionKey;
+
+    fn peer(number: u32) -> IpAddr {
+        std::net::Ipv4Addr::from_bits(number).into()
+    }
+
+    fn route(serial: u64) -> Route {
+        Route { core: 0, key: ConnectionKey(0), serial }
+    }
+
+    /// Admits a connection that its core has at once; gives the one that is closed for it.
+    fn admit(slots: &mut Slots, serial: u64, from: u32) -> Result<Option<u64>, Refusal> {
+        let victim = slots.admit(serial, peer(from))?.map(|route| route.serial);
+        victim.into_iter().for_each(|victim| slots.gone(victim));
+        slots.begun(route(serial));
+        Ok(victim)
+    }
+
+    #[test]
+    fn an_address_with_too_many_half_open_loses_its_own_oldest() {
+        let mut slots = Slots::new(limits::MAX_CONNECTIONS);
+        assert_eq!(admit(&mut slots, 0, 2), Ok(None));
+        let most = limits::HALF_OPEN_PER_ADDRESS as u64;
+        for serial in 1..=most {
+            assert_eq!(admit(&mut slots, serial, 1), Ok(None));
+        }
+        for serial in most + 1..3 * most {
+            assert_eq!(admit(&mut slots, serial, 1), Ok(Some(serial - most)));
+        }
+        assert_eq!(slots.slots.len(), most as usize + 1);
+    }
+
+    #[test]
+    fn a_full_target_takes_known_hosts_and_ends_half_open_connections() {
+        let mut slots = Slots::new(64);
+        assert_eq!(admit(&mut slots, 0, 1), Ok(None));
+        slots.connected(0);
+        // From many addresses, until what is kept for the known is all that is left.
+        let others = 64 - 64 / limits::KNOWN_SHARE as u64;
+        for serial in 1..others {
+            assert_eq!(admit(&mut slots, serial, 100 + serial as u32), Ok(None));
+        }
+        assert_eq!(admit(&mut slots, 1000, 99), Ok(Some(1)), "the oldest half-open goes first");
+        assert_eq!(admit(&mut slots, 1001, 1), Ok(None), "a known host has room");
+        for serial in 2..others {
+            slots.connected(serial);
+        }
+        slots.connected(1000);
+        slots.connected(1001);
+        assert_eq!(admit(&mut slots, 1002, 77), Err(Refusal::Full(others as usize)));
+        assert_eq!(admit(&mut slots, 1003, 99), Ok(None), "it is known by now");
+    }
+
+    #[test]
+    fn one_address_has_half_of_all_at_most() {
+        let mut slots = Slots::new(64);
+        for serial in 0..32 {
+            assert_eq!(admit(&mut slots, serial, 1), Ok(None));
+            slots.connected(serial);
+        }
+        assert_eq!(admit(&mut slots, 32, 1), Err(Refusal::Share(32)));
+        assert_eq!(admit(&mut slots, 33, 2), Ok(None));
+        (0..=33).for_each(|serial| slots.gone(serial));
+        assert!(slots.slots.is_empty() && slots.origins.is_empty() && slots.half_open.is_empty());
+    }
+}

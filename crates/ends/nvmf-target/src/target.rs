@@ -1,0 +1,383 @@
+//! Starting and stopping a target.
+
+use crate::config::{StartError, TargetConfig};
+use crate::core::Core;
+use crate::identity;
+use crate::limits;
+use crate::shared::{Mailbox, Shared};
+use farblock_block::Namespace;
+use farblock_proto::controller::{
+    AddressFamily, Listener, NamespaceInfo, PortId, Registry, SubsystemId,
+};
+use farblock_proto::ids::NamespaceId;
+use farblock_proto::limits::IN_CAPSULE_BYTES;
+use farblock_reactor::os::{self, JoinHandle, ListenSocket};
+use farblock_reactor::{Config as ReactorConfig, EngineKind, Reactor};
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Instant;
+
+/// Connections that the system queues before they are accepted.
+const BACKLOG: i32 = 1024;
+
+/// The start of every core thread's name; what CPU accounting goes by.
+pub const THREAD_NAME_PREFIX: &str = "target-";
+
+/// A running target. Dropping it stops it.
+pub struct Target {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    addresses: Vec<SocketAddr>,
+    engine: EngineKind,
+}
+
+impl Target {
+    /// Binds, starts the cores and serves.
+    ///
+    /// # Errors
+    /// What could not be bound, made or offered; nothing runs then.
+    pub fn start(config: &TargetConfig) -> Result<Self, StartError> {
+        if config.listeners.is_empty() {
+            return Err(StartError::NoListener);
+        }
+        let listeners = bind_all(&config.listeners)?;
+        let addresses: Vec<SocketAddr> =
+            listeners.iter().map(|listener| listener.local_addr().expect("it is bound")).collect();
+        let (registry, exports) = register(config, &addresses)?;
+        raise_file_limit();
+        let volumes = exports.len() * cores(config).len();
+        let most = config.max_connections.unwrap_or(limits::MAX_CONNECTIONS);
+        let most = most.min(descriptors(volumes));
+        let shared = Arc::new(Shared::new(registry, exports, most));
+        if let Some(bytes) = config.core_buffer_bytes {
+            shared.set_core_buffer_bytes(bytes);
+        }
+        let cpus = cores(config);
+        let mut started = Vec::new();
+        let mut threads = Vec::new();
+        // Cores wait for this before they run: every one needs the mailboxes of all.
+        let gate = Arc::new(OnceLock::new());
+        let TargetConfig { engine, polling, call_bytes, .. } = *config;
+        let reactor = ReactorConfig { engine, polling, call_bytes, ..ReactorConfig::default() };
+        let mut listeners = Some(listeners);
+        for (index, &cpu) in cpus.iter().enumerate() {
+            let (sender, receiver) = mpsc::channel();
+            let listeners = listeners.take().unwrap_or_default();
+            let start = CoreStart {
+                index,
+                cpu,
+                config: reactor.clone(),
+                listeners,
+                shared: Arc::clone(&shared),
+                gate: Arc::clone(&gate),
+                sender,
+            };
+            let name = format!("{THREAD_NAME_PREFIX}{index}");
+            let thread = os::spawn(name, move || start.run());
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(error) => return Err(give_up(&gate, threads, StartError::Thread(error))),
+            }
+            started.push(receiver);
+        }
+        let (mailboxes, engine) = match collect(started) {
+            Ok(collected) => collected,
+            Err(error) => return Err(give_up(&gate, threads, error)),
+        };
+        shared.set_mailboxes(mailboxes);
+        gate.set(true).expect("set only here");
+        Ok(Self { shared, threads, addresses, engine })
+    }
+
+    /// Where it listens, with the ports that were taken.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The event loop that was chosen.
+    #[must_use]
+    pub fn engine(&self) -> EngineKind {
+        self.engine
+    }
+
+    /// Connections at the moment.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Stops: commands that were accepted are finished, hosts are told, threads end.
+    ///
+    /// # Errors
+    /// If an event loop had failed.
+    pub fn stop(mut self) -> io::Result<()> {
+        self.stop_threads()
+    }
+
+    /// Serves a host in this process: its first core does.
+    #[cfg(test)]
+    pub(crate) fn join(&self, wire: Arc<crate::transport::memory::Wire>) {
+        let serial = self.shared.next_serial() as usize;
+        let mailboxes = self.shared.mailboxes();
+        mailboxes[serial % mailboxes.len()].post(crate::shared::Message::Joined(wire));
+    }
+
+    fn stop_threads(&mut self) -> io::Result<()> {
+        self.shared.stop();
+        let ended = self
+            .threads
+            .drain(..)
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .fold(Ok(()), io::Result::and);
+        self.shared.notices.finish();
+        ended
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if !thread::panicking()
+            && let Err(error) = self.stop_threads()
+        {
+            tracing::error!("an event loop had failed: {error}");
+        }
+    }
+}
+
+/// What a core's thread starts with.
+struct CoreStart {
+    index: usize,
+    cpu: Option<usize>,
+    config: ReactorConfig,
+    listeners: Vec<ListenSocket>,
+    shared: Arc<Shared>,
+    gate: Arc<OnceLock<bool>>,
+    sender: Sender<Result<(Mailbox, EngineKind), StartError>>,
+}
+
+impl CoreStart {
+    fn run(self) -> io::Result<()> {
+        let Self { index, cpu, config, listeners, shared, gate, sender } = self;
+        let pinned = Core::pin(cpu).map_err(|error| StartError::Core(cpu.unwrap_or(0), error));
+        let engine = config.engine;
+        let made = pinned.and_then(|()| {
+            Reactor::new(&config).map_err(|error| StartError::Reactor(engine, error))
+        });
+        let reactor = match made {
+            Ok(reactor) => reactor,
+            Err(error) => {
+                // Whoever starts the target may have given up already over another core.
+                let _ = sender.send(Err(error));
+                return Ok(());
+            }
+        };
+        let task = reactor.add_task();
+        let _ = sender.send(Ok((Mailbox::new(reactor.waker(task)), reactor.engine())));
+        if !os::wait_for(&gate) {
+            return Ok(());
+        }
+        let _ends_all = EndsTarget(Arc::clone(&shared));
+        let mut core = Core::new(index, reactor, task, shared);
+        core.listen(listeners)?;
+        core.run()
+    }
+}
+
+/// A core that ends, for whatever reason, ends the target: the others would go on to deal it
+/// connections that nobody serves.
+struct EndsTarget(Arc<Shared>);
+
+impl Drop for EndsTarget {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Ends the threads of a target that does not start.
+fn give_up(
+    gate: &OnceLock<bool>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    error: StartError,
+) -> StartError {
+    let _ = gate.set(false);
+    for thread in threads {
+        let _ = thread.join();
+    }
+    error
+}
+
+/// Lets the process open as many files as it is allowed to ask for: every connection is one.
+fn raise_file_limit() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        let mut limit = getrlimit(Resource::Nofile);
+        limit.current = limit.maximum;
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::debug!("the limit of open files stays: {error}");
+        }
+    }
+}
+
+/// How many connections there are descriptors for, when `volumes` queues into namespaces are open.
+fn descriptors(volumes: usize) -> usize {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{Resource, getrlimit};
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        let left = limit.saturating_sub(open + volumes + limits::RESERVED_DESCRIPTORS);
+        if left < limits::MAX_CONNECTIONS {
+            tracing::info!("the limit of {limit} open files leaves room for {left} connections");
+        }
+        // However little there is, one host is tried.
+        left.max(limits::CONNECTIONS_MIN)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = volumes;
+        usize::MAX
+    }
+}
+
+type Started = Receiver<Result<(Mailbox, EngineKind), StartError>>;
+
+fn collect(started: Vec<Started>) -> Result<(Vec<Mailbox>, EngineKind), StartError> {
+    let mut mailboxes = Vec::new();
+    let mut chosen = EngineKind::Auto;
+    for receiver in started {
+        let died = |_| StartError::Thread(io::Error::other("it ended at once"));
+        let (mailbox, engine) = os::recv(&receiver).map_err(died)??;
+        mailboxes.push(mailbox);
+        chosen = engine;
+    }
+    Ok((mailboxes, chosen))
+}
+
+/// The processors to run on: those asked for, or as many unpinned threads as there are.
+fn cores(config: &TargetConfig) -> Vec<Option<usize>> {
+    if config.cores.is_empty() {
+        let count = thread::available_parallelism().map_or(1, usize::from);
+        return vec![None; count];
+    }
+    // A simulation's cores are all the same thread.
+    config.cores.iter().map(|&core| (!os::is_simulated()).then_some(core)).collect()
+}
+
+/// Binds every address, or none.
+fn bind_all(addresses: &[SocketAddr]) -> Result<Vec<ListenSocket>, StartError> {
+    for (index, address) in addresses.iter().enumerate() {
+        if address.port() != 0 && addresses[..index].contains(address) {
+            return Err(StartError::Twice(*address));
+        }
+    }
+    let until = os::now() + limits::LISTEN_TIME;
+    addresses.iter().map(|&address| bind_until(address, until)).collect()
+}
+
+fn bind_until(address: SocketAddr, until: Instant) -> Result<ListenSocket, StartError> {
+    loop {
+        match bind(address) {
+            Err(StartError::Listen(_, error))
+                if error.kind() == io::ErrorKind::AddrInUse && os::now() < until =>
+            {
+                os::sleep(limits::LISTEN_PAUSE);
+            }
+            other => return other,
+        }
+    }
+}
+
+fn bind(address: SocketAddr) -> Result<ListenSocket, StartError> {
+    let listen = || -> io::Result<ListenSocket> {
+        if let Some(listener) = ListenSocket::simulated(address) {
+            return listener;
+        }
+        let domain = socket2::Domain::for_address(address);
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+        // On Windows the option means something else: two programs on one port.
+        #[cfg(unix)]
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(std::net::TcpListener::from(socket).into())
+    };
+    listen().map_err(|error| StartError::Listen(address, error))
+}
+
+type Exports = HashMap<(SubsystemId, NamespaceId), Arc<dyn Namespace>>;
+
+fn register(
+    config: &TargetConfig,
+    addresses: &[SocketAddr],
+) -> Result<(Registry, Exports), StartError> {
+    let mut registry = Registry::new();
+    let mut key = [0; 16];
+    if !os::fill_simulated(&mut key) {
+        getrandom::fill(&mut key).map_err(|error| StartError::Random(error.into()))?;
+    }
+    registry.set_instance_key(key);
+    registry.set_origin(crate::identity::origin(addresses));
+    let mut exports = HashMap::new();
+    for (index, address) in addresses.iter().enumerate() {
+        let listener = Listener {
+            port: PortId(index as u16 + 1),
+            family: if address.is_ipv4() { AddressFamily::V4 } else { AddressFamily::V6 },
+            address: address.ip().to_string(),
+            service: address.port().to_string(),
+        };
+        registry
+            .add_listener(listener)
+            .map_err(|error| StartError::Address(address.to_string(), error))?;
+    }
+    for referral in &config.referrals {
+        registry
+            .add_referral(referral.clone())
+            .map_err(|error| StartError::Address(referral.address.clone(), error))?;
+    }
+    for subsystem in &config.subsystems {
+        let mut offered = subsystem.config.clone();
+        for (&nsid, export) in &subsystem.exports {
+            offered.namespaces.insert(nsid, describe(&offered.nqn, nsid, export));
+        }
+        let nqn = offered.nqn.clone();
+        if offered.flush_on_shutdown {
+            return Err(StartError::NotOffered(nqn, "flush_on_shutdown"));
+        }
+        if offered.in_capsule_bytes != IN_CAPSULE_BYTES {
+            return Err(StartError::NotOffered(nqn, "in_capsule_bytes other than the default"));
+        }
+        let id =
+            registry.add_subsystem(offered).map_err(|error| StartError::Subsystem(nqn, error))?;
+        for (&nsid, export) in &subsystem.exports {
+            exports.insert((id, nsid), Arc::clone(&export.namespace));
+        }
+    }
+    // There are no hosts yet whom changes would have to be told.
+    while registry.poll_action().is_some() {}
+    Ok((registry, exports))
+}
+
+fn describe(nqn: &str, nsid: NamespaceId, export: &crate::config::Export) -> NamespaceInfo {
+    let geometry = export.namespace.geometry();
+    let identity = identity::namespace(nqn, nsid.0, &export.identity);
+    NamespaceInfo {
+        block_size: geometry.block_size,
+        blocks: geometry.blocks,
+        read_only: geometry.read_only,
+        volatile_cache: geometry.volatile_cache,
+        deallocate: geometry.deallocate,
+        optimal_blocks: geometry.optimal_blocks,
+        preferred_blocks: geometry.preferred_blocks,
+        max_blocks: geometry.max_blocks,
+        uuid: identity.uuid,
+        nguid: identity.nguid,
+        eui64: identity.eui64,
+    }
+}

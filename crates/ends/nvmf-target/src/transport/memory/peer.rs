@@ -1,0 +1,105 @@
+//! A scripted host: one command at a time, each bent as the test wants it.
+
+use super::Wire;
+use crate::target::Target;
+use farblock_proto::host::command::{self, Command, Data, Identity};
+use farblock_wire::fabrics::ConnectResult;
+use farblock_wire::property::{Cc, offset};
+use farblock_wire::sgl::KeyedBlock;
+use farblock_wire::{IntoBytes, SglDescriptor, Sqe, Status};
+use std::sync::Arc;
+
+pub(super) const NQN: &str = "nqn.2026-11.org.farblock:memory";
+const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555";
+const IDENTITY: Identity<'_> = Identity { hostid: [7; 16], hostnqn: HOST_NQN, subnqn: NQN };
+
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: Status,
+    pub(super) result: u64,
+    pub(super) data: Vec<u8>,
+}
+
+/// A queue pair on a wire.
+pub(super) struct Peer {
+    pub(super) wire: Arc<Wire>,
+    next: u16,
+}
+
+impl Peer {
+    /// A wire that is not connected to a controller.
+    pub(super) fn new(target: &Target) -> Self {
+        let wire = Arc::new(Wire::default());
+        target.join(Arc::clone(&wire));
+        Self { wire, next: 0 }
+    }
+
+    /// An enabled controller's admin queue.
+    pub(super) fn admin(target: &Target) -> (Self, u16) {
+        let mut peer = Self::new(target);
+        let data = command::connect_data(&IDENTITY, None);
+        let answer = peer.run(&command::connect(0, 31, 0), data.as_bytes());
+        assert_eq!(answer.status, Status::SUCCESS);
+        let controller = ConnectResult::parse(answer.result).cntlid;
+        let cc = Cc::default().with_en(true).with_iosqes(Cc::IOSQES_64).with_iocqes(Cc::IOCQES_16);
+        let answer = peer.run(&command::set_property(offset::CC, cc.0), &[]);
+        assert_eq!(answer.status, Status::SUCCESS);
+        (peer, controller)
+    }
+
+    /// An I/O queue with room for `depth` entries.
+    pub(super) fn io(target: &Target, controller: u16, queue: u16, depth: u16) -> Self {
+        let mut peer = Self::new(target);
+        let data = command::connect_data(&IDENTITY, Some(controller));
+        let answer = peer.run(&command::connect(queue, depth - 1, 0), data.as_bytes());
+        assert_eq!(answer.status, Status::SUCCESS);
+        peer
+    }
+
+    /// Carries a command out: data to the controller in the capsule, others keyed.
+    pub(super) fn run(&mut self, command: &Command, data: &[u8]) -> Answer {
+        let in_capsule = matches!(command.data, Data::ToController(_));
+        self.run_with(command, data, in_capsule)
+    }
+
+    /// The same with a choice.
+    pub(super) fn run_with(&mut self, command: &Command, data: &[u8], in_capsule: bool) -> Answer {
+        let cid = self.next;
+        self.next += 1;
+        let sqe = place(&self.wire, command, cid, data, in_capsule);
+        self.wire.send(sqe, if sqe.dptr.is_in_capsule() { data } else { &[] });
+        self.answer(cid).expect("closed before the answer")
+    }
+
+    /// The next answer, which has to be that of `cid`.
+    pub(super) fn answer(&mut self, cid: u16) -> Option<Answer> {
+        let cqe = self.wire.wait()?;
+        assert_eq!(cqe.cid.get(), cid);
+        let memory = self.wire.deregister(key_of(cid)).map(|(memory, _)| memory);
+        let (status, result) = (cqe.status(), cqe.result());
+        Some(Answer { status, result, data: memory.unwrap_or_default() })
+    }
+}
+
+/// The key of a command's memory.
+pub(super) fn key_of(cid: u16) -> u32 {
+    0x4b00_0000 | u32::from(cid)
+}
+
+/// The entry of a command with a descriptor of its data, which are registered unless they are to go
+/// in the capsule.
+pub(super) fn place(wire: &Wire, command: &Command, cid: u16, data: &[u8], capsule: bool) -> Sqe {
+    let keyed = |memory: Vec<u8>| {
+        let length_bytes = memory.len() as u32;
+        wire.register(key_of(cid), memory);
+        let block = KeyedBlock { address: 0, length_bytes, key: key_of(cid), invalidate: false };
+        SglDescriptor::keyed(block)
+    };
+    let dptr = match command.data {
+        Data::None => SglDescriptor::NONE,
+        Data::FromController(length) => keyed(vec![0; length as usize]),
+        Data::ToController(length) if capsule => SglDescriptor::in_capsule(0, length),
+        Data::ToController(_) => keyed(data.to_vec()),
+    };
+    Sqe { cid: cid.into(), dptr, ..command.sqe }
+}

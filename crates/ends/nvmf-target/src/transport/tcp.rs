@@ -1,0 +1,418 @@
+//! TCP: a stream of PDUs. One send carries all that a tick produced; large payloads are received
+//! straight into their place.
+
+use super::Transport;
+use crate::core::Context;
+use crate::limits;
+use crate::memory::footprint;
+use crate::notices::Kind;
+use crate::session::Session;
+use farblock_proto::capsule::{DataPointer, RemoteForm, SlotId};
+use farblock_proto::controller::{Connected, QueueKind};
+use farblock_proto::limits::IN_CAPSULE_BYTES;
+use farblock_proto::tcp::Sink;
+use farblock_proto::tcp::controller_end::{Config, ControllerEnd, Event as TcpEvent, Part};
+use farblock_proto::tcp::fault::Fault;
+use farblock_reactor::{Buffer, Event, SendBatch, StreamId};
+use farblock_wire::{Cqe, Status};
+
+/// Whether so many bytes of payload are received straight into their place.
+fn is_large(bytes: u32) -> bool {
+    bytes >= limits::DIRECT_RECEIVE_BYTES
+}
+
+/// Lets proto emit into a send batch.
+struct Out<'a>(&'a mut SendBatch);
+
+impl Sink for Out<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.bytes(bytes);
+    }
+}
+
+/// One connection's stream. See the module's text.
+pub(crate) struct Tcp {
+    stream: StreamId,
+    end: ControllerEnd,
+    outbox: SendBatch,
+    spare: SendBatch,
+    sending: bool,
+    /// When that began, as the core's account of memory counts.
+    sending_since: u32,
+    /// What its headers and answers count for.
+    sending_bytes: usize,
+    receiving: bool,
+    /// Large payloads that the host was asked for.
+    large_pulls: usize,
+    /// The last payload was a large one: the next may be, too.
+    expects_large: bool,
+    /// What was received and not taken apart yet: bytes from this offset on.
+    unread: Option<(Buffer, usize)>,
+    /// What that counts for.
+    unread_bytes: usize,
+}
+
+impl Tcp {
+    /// A connection that was just accepted.
+    pub(crate) fn new(stream: StreamId) -> Self {
+        Self {
+            stream,
+            end: ControllerEnd::new(Config::default()),
+            outbox: SendBatch::new(),
+            spare: SendBatch::new(),
+            sending: false,
+            sending_since: 0,
+            sending_bytes: 0,
+            receiving: false,
+            large_pulls: 0,
+            expects_large: false,
+            unread: None,
+            unread_bytes: 0,
+        }
+    }
+
+    /// Whether more answers may be made before some are sent; `coming` bytes are on their way.
+    fn has_room(&self, coming: usize) -> bool {
+        let answers_fit = !self.sending || self.outbox.inline_bytes() <= limits::ANSWERS_BYTES;
+        answers_fit && self.outbox.len() + coming <= limits::OUTBOX_BYTES
+    }
+}
+
+impl Transport for Tcp {
+    const REMOTE: RemoteForm = RemoteForm::Transport;
+
+    fn start(session: &mut Session<Self>, cx: &mut Context) {
+        session.arm_receive(cx);
+    }
+
+    fn handle(session: &mut Session<Self>, cx: &mut Context, event: Event) {
+        match event {
+            Event::Received { result, .. } => session.received(cx, result),
+            Event::ReceivedInto { buffer, result, .. } => {
+                session.received_into(cx, buffer, result);
+            }
+            Event::Sent { batch, result, .. } => session.sent(cx, batch, result.is_ok()),
+            Event::Closed { .. } => session.gone(cx),
+            other => unreachable!("a connection has no {other:?}"),
+        }
+    }
+
+    fn finish_tick(session: &mut Session<Self>, cx: &mut Context) {
+        if !session.is_closed() {
+            let tcp = &mut session.transport;
+            if !tcp.sending && !tcp.outbox.is_empty() {
+                let batch = std::mem::replace(&mut tcp.outbox, std::mem::take(&mut tcp.spare));
+                tcp.sending = true;
+                tcp.sending_since = cx.memory.epoch();
+                let bytes = batch.inline_bytes();
+                cx.reactor.send(tcp.stream, batch);
+                if bytes > limits::ANSWERS_BYTES {
+                    tcp.sending_bytes = bytes;
+                    session.hold_besides(cx, bytes);
+                }
+            }
+        }
+        if !session.starving {
+            // It may have stopped because there was too much here.
+            session.arm_receive(cx);
+        }
+        let tcp = &session.transport;
+        if tcp.unread.is_some() && tcp.has_room(0) {
+            session.process_unread(cx);
+        }
+    }
+
+    fn pull(
+        session: &mut Session<Self>,
+        _: &mut Context,
+        slot: SlotId,
+        pointer: DataPointer,
+    ) -> Result<(), Status> {
+        let tcp = &mut session.transport;
+        tcp.end.pull(slot, pointer, &mut Out(&mut tcp.outbox))?;
+        tcp.large_pulls += usize::from(!pointer.is_in_capsule() && is_large(pointer.length()));
+        Ok(())
+    }
+
+    fn is_in_data(&self) -> bool {
+        self.end.is_in_data()
+    }
+
+    fn push(
+        &mut self,
+        slot: SlotId,
+        length: u32,
+        parts: impl IntoIterator<Item = Buffer>,
+        held_bytes: usize,
+        cqe: &Cqe,
+    ) {
+        let mut held = held_bytes as u64;
+        let mut left = length as usize;
+        // The SUCCESS flag stands for a response with nothing in it.
+        let is_plain = cqe.status().is_success() && cqe.result() == 0;
+        let part = if is_plain { Part::Final } else { Part::Last };
+        let ended = self.end.push_header(slot, 0, length, part, &mut Out(&mut self.outbox));
+        let mut digest = self.end.data_digest_of_parts();
+        for buffer in parts {
+            if let Some(digest) = &mut digest {
+                digest.update(&buffer);
+            }
+            let range = 0..buffer.len();
+            left = left.checked_sub(buffer.len()).expect("no more than was announced");
+            self.outbox.payload(std::mem::take(&mut held), buffer, range);
+        }
+        // The host would take what comes next for the rest.
+        assert!(left == 0 && held == 0, "{left} of {length} bytes are missing, {held} held");
+        if let Some(digest) = digest {
+            self.outbox.bytes(&digest.finish());
+        }
+        if !ended {
+            self.respond(slot, cqe);
+        }
+    }
+
+    fn respond(&mut self, slot: SlotId, cqe: &Cqe) {
+        self.end.respond(slot, cqe, &mut Out(&mut self.outbox));
+    }
+
+    fn forget(&mut self, slot: SlotId) {
+        self.end.forget(slot);
+    }
+
+    fn connected(&mut self, connected: &Connected) {
+        self.end.set_depth(connected.depth);
+        self.end.set_success_flag(!connected.flow_control);
+        if connected.kind == QueueKind::Io {
+            self.end.set_in_capsule_bytes(IN_CAPSULE_BYTES);
+        }
+    }
+
+    fn sending_since(&self) -> Option<u32> {
+        self.sending.then_some(self.sending_since)
+    }
+
+    fn save_memory(&mut self) {
+        self.spare.shrink_to(0);
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.sending && self.outbox.is_empty()
+    }
+
+    fn close(&mut self, cx: &mut Context) {
+        cx.reactor.close(self.stream);
+    }
+
+    fn abandon(session: &mut Session<Self>, cx: &mut Context) {
+        let mut outbox = std::mem::take(&mut session.transport.outbox);
+        for (held_bytes, buffer) in outbox.take_payloads() {
+            session.give_back(cx, held_bytes as usize, buffer);
+        }
+        if let Some((buffer, _)) = session.transport.unread.take() {
+            cx.reactor.buffers().give(buffer);
+        }
+        let tcp = &mut session.transport;
+        let bytes = std::mem::take(&mut tcp.unread_bytes) + std::mem::take(&mut tcp.sending_bytes);
+        session.release_besides(cx, bytes);
+    }
+}
+
+/// What a stream brings, and when it is asked for more.
+impl Session<Tcp> {
+    fn received(&mut self, cx: &mut Context, result: std::io::Result<Buffer>) {
+        self.transport.receiving = false;
+        match result {
+            Ok(buffer) if !buffer.is_empty() => {
+                self.transport.unread = Some((buffer, 0));
+                self.process_unread(cx);
+            }
+            // The host closed its side or the network did: nothing more can come or go.
+            _ => self.close(cx),
+        }
+    }
+
+    fn received_into(&mut self, cx: &mut Context, buffer: Buffer, result: std::io::Result<usize>) {
+        let tcp = &mut self.transport;
+        tcp.receiving = false;
+        let Some((slot, offset, _)) = tcp.end.data_wanted() else {
+            panic!("received straight without data wanted")
+        };
+        let count = result.unwrap_or(0);
+        let start = offset as usize;
+        tcp.end.data_received(&buffer[start..start + count]);
+        self.put_landing(slot, buffer);
+        self.note_data(cx, slot);
+        if count == 0 {
+            self.close(cx);
+            return;
+        }
+        self.process(cx, &[]);
+        self.arm_receive(cx);
+    }
+
+    /// Takes what was received apart, as far as the answers find room, and asks for more.
+    fn process_unread(&mut self, cx: &mut Context) {
+        if let Some((buffer, start)) = self.transport.unread.take() {
+            let counted = std::mem::take(&mut self.transport.unread_bytes);
+            let left = self.process(cx, &buffer[start..]);
+            if left > 0 && self.takes_commands() {
+                let start = buffer.len() - left;
+                self.keep_unread(cx, buffer, start);
+            } else {
+                cx.reactor.buffers().give(buffer);
+            }
+            self.release_besides(cx, counted);
+        }
+        self.arm_receive(cx);
+    }
+
+    /// Keeps what could not be taken apart, in a buffer of its size.
+    fn keep_unread(&mut self, cx: &mut Context, buffer: Buffer, start: usize) {
+        let left = &buffer[start..];
+        let bytes = if left.len() > limits::SMALL_RECEIVE_BYTES as usize {
+            footprint(left.len())
+        } else {
+            0
+        };
+        if cx.memory.has_room(bytes) {
+            let mut small = cx.reactor.buffers().take(left.len());
+            small.copy_from_slice(left);
+            self.transport.unread = Some((small, 0));
+            self.transport.unread_bytes = bytes;
+            self.hold_besides(cx, bytes);
+        } else {
+            self.evict(cx, bytes);
+        }
+        cx.reactor.buffers().give(buffer);
+    }
+
+    /// Takes events out of `input` until it is empty or too many answers wait to be sent; gives the
+    /// number of bytes that are left. Data that are in it as a whole stay there until their end,
+    /// which most often is in it as well.
+    fn process(&mut self, cx: &mut Context, mut input: &[u8]) -> usize {
+        let mut whole = None;
+        // Without input there is at most the end of a transfer, received straight, to be told.
+        while self.takes_commands()
+            && (input.is_empty() || self.transport.has_room(self.coming_bytes()))
+        {
+            let tcp = &mut self.transport;
+            let event = match tcp.end.next(&mut input, &mut Out(&mut tcp.outbox)) {
+                Ok(Some(event)) => event,
+                Ok(None) => break,
+                Err(fault) => {
+                    self.terminate(cx, &fault);
+                    break;
+                }
+            };
+            match event {
+                TcpEvent::Initialized => {}
+                TcpEvent::Command { slot, sqe } => self.command(cx, slot, sqe),
+                TcpEvent::Data { slot, offset, bytes } => {
+                    self.note_data(cx, slot);
+                    if bytes.len() == self.pulled_bytes(slot) {
+                        whole = Some((slot, bytes));
+                    } else {
+                        self.land(cx, slot, offset, bytes);
+                    }
+                }
+                TcpEvent::Pulled { slot, intact } => {
+                    let whole = whole.take().map(|(_, bytes)| bytes);
+                    let is_counted = self.was_asked_for(slot);
+                    let is_counted = is_counted && is_large(self.pulled_bytes(slot) as u32);
+                    self.transport.large_pulls -= usize::from(is_counted);
+                    self.pulled(cx, slot, intact, whole);
+                }
+                TcpEvent::Terminated { status } => {
+                    cx.notice(Kind::Fault, self.peer.ip(), || {
+                        let peer = self.peer;
+                        tracing::warn!(%peer, "the host ended the connection: {status}");
+                    });
+                    self.close(cx);
+                }
+            }
+        }
+        self.read_expected(cx, 0);
+        // Its digest is still to come.
+        if let Some((slot, bytes)) = whole {
+            self.land(cx, slot, 0, bytes);
+        }
+        if self.transport.is_in_data() {
+            self.watch_data(cx);
+        }
+        self.list(cx);
+        input.len()
+    }
+
+    /// Tells the host what it did wrong, and closes.
+    fn terminate(&mut self, cx: &mut Context, fault: &Fault) {
+        cx.notice(Kind::Fault, self.peer.ip(), || {
+            tracing::warn!(peer = %self.peer, "closing the connection: {fault}");
+        });
+        self.read_expected(cx, 0);
+        let tcp = &mut self.transport;
+        tcp.end.terminate(fault, &mut Out(&mut tcp.outbox));
+        self.close_after_sending(cx);
+    }
+
+    /// Asks for more bytes, unless there is a reason not to.
+    fn arm_receive(&mut self, cx: &mut Context) {
+        let tcp = &self.transport;
+        if !self.takes_commands() || tcp.receiving || tcp.unread.is_some() || !tcp.has_room(0) {
+            return;
+        }
+        let wanted = tcp.end.data_wanted();
+        let too_much = self.holds_too_much(cx);
+        if too_much && !tcp.is_in_data() {
+            return self.starve(cx);
+        }
+        if let Some((slot, offset, left)) = wanted
+            && is_large(left)
+        {
+            let buffer = self.take_landing(cx, slot);
+            // Not all of a long transfer at once: its progress is what the timer looks at.
+            let left = left.min(limits::DIRECT_RECEIVE_MAX_BYTES);
+            let range = offset as usize..(offset + left) as usize;
+            self.transport.expects_large = true;
+            cx.reactor.recv_into(self.transport.stream, buffer, range);
+        } else if too_much {
+            // To the end of these data, their digest with it, and no further.
+            let left = wanted.map_or(size_of::<u32>() as u32, |(_, _, left)| left);
+            cx.reactor.recv_at_most(self.transport.stream, left);
+        } else {
+            self.transport.receive_next(cx, wanted.map_or(0, |(_, _, left)| left));
+        }
+        self.transport.receiving = true;
+    }
+
+    fn sent(&mut self, cx: &mut Context, mut batch: SendBatch, intact: bool) {
+        self.transport.sending = false;
+        let bytes = std::mem::take(&mut self.transport.sending_bytes);
+        self.release_besides(cx, bytes);
+        for (held_bytes, buffer) in batch.take_payloads() {
+            self.give_back(cx, held_bytes as usize, buffer);
+        }
+        batch.clear();
+        batch.shrink_to(if cx.memory.is_pressed() { 0 } else { limits::KEPT_BATCH_BYTES });
+        self.transport.spare = batch;
+        if !intact {
+            self.close(cx);
+            return;
+        }
+        self.list(cx);
+        self.arm_receive(cx);
+    }
+}
+
+impl Tcp {
+    /// Receives what comes next, of which `left` bytes belong to a payload.
+    fn receive_next(&mut self, cx: &Context, left: u32) {
+        if std::mem::take(&mut self.expects_large) || self.large_pulls > 0 {
+            // Little more than the next headers, so that a large payload is not in two places.
+            cx.reactor.recv_at_most(self.stream, left + limits::HEADER_RECEIVE_BYTES);
+        } else if cx.memory.is_pressed() {
+            cx.reactor.recv_at_most(self.stream, limits::SMALL_RECEIVE_BYTES.max(left));
+        } else {
+            cx.reactor.recv(self.stream);
+        }
+    }
+}

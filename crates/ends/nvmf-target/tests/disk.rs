@@ -1,0 +1,574 @@
+//! A disk outlives its connections: through a real target, and a network that is cut, stalls and
+//! comes back.
+
+mod rig;
+
+use farblock_backends::mem::Mem;
+use farblock_block::conformance::Suite;
+use farblock_block::{BlockError, Geometry, Namespace, Queue};
+use farblock_host::disk::{
+    ControllerLife, ControllerOrigin, CrossControllerReset, DiskOptions, DiskState, KnownNamespace,
+    PathState, Policy, Predecessor, Record,
+};
+use farblock_host::{Controller, Disk, HostId, Options};
+use farblock_reactor::{EngineKind, Reactor, TaskId};
+use farblock_target::Target;
+use rig::gate::Gate;
+use rig::proxy::Proxy;
+use rig::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+fn mem() -> Arc<Mem> {
+    Arc::new(Mem::new(BLOCK as u32, 16 << 20).expect("a size"))
+}
+
+fn connect(proxies: &[&Proxy], options: &DiskOptions) -> Disk {
+    let urls: Vec<_> = proxies.iter().map(|proxy| url(proxy.address)).collect();
+    Disk::connect(&urls, options).expect("connected")
+}
+
+/// A disk with all that is behind it.
+struct Whole {
+    disk: Disk,
+    _target: Target,
+}
+
+impl Namespace for Whole {
+    fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+
+    fn describe(&self) -> String {
+        self.disk.describe()
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        self.disk.open(reactor, parent)
+    }
+}
+
+#[test]
+fn a_disk_is_a_namespace() {
+    for engine in engines() {
+        for paths in [1, 2] {
+            Suite::new(engine).run(&|block_size| {
+                let backend = Arc::new(Mem::new(block_size, 64 << 20).expect("a size"));
+                let target = serve_as(backend, "mem", &vec![any(); paths], engine);
+                let urls: Vec<_> = target.addresses().iter().map(|&at| url(at)).collect();
+                let policy = Policy::RoundRobin;
+                let options = DiskOptions { policy, ..options(engine) };
+                let disk = Disk::connect(&urls, &options).expect("connected");
+                Arc::new(Whole { disk, _target: target })
+            });
+        }
+    }
+}
+
+#[test]
+fn operations_wait_for_a_path_and_end_once() {
+    for engine in engines() {
+        let target = serve(mem(), &[any()]);
+        let proxy = Proxy::new(target.addresses()[0]);
+        let disk = connect(&[&proxy], &options(engine));
+        let mut user = User::new(&disk, engine);
+        user.write(0, 8, 1, 1);
+        assert_eq!(user.one().result, Ok(()));
+        proxy.down();
+        until("the loss is seen", || live_paths(&disk) == 0);
+        user.write(4, 1, 2, 2);
+        user.read(0, 4, 3);
+        user.queue.submit(farblock_block::Op::flush(4));
+        assert!(user.turn(Duration::from_millis(300)).is_empty(), "there is nobody to answer");
+        assert_eq!((disk.state(), user.queue.in_flight()), (DiskState::Waiting, 3));
+        proxy.up();
+        let mut done = Vec::new();
+        while done.len() < 3 {
+            let more = user.turn(Duration::from_secs(20));
+            assert!(!more.is_empty(), "in vain");
+            done.extend(more);
+        }
+        assert!(done.iter().all(|done| done.result.is_ok()), "{done:?}");
+        assert_eq!((user.value(3), user.value(4), user.value(5)), (1, 2, 1));
+        let path = disk.paths().remove(0);
+        assert_eq!((path.state, path.reconnects), (PathState::Live, 1));
+        assert!(path.error.is_some() && path.controller.is_some());
+    }
+}
+
+/// A write that is stuck in the backend when the connection is lost is not done again before it
+/// is over there; or else it could undo what comes later.
+#[test]
+fn a_first_attempt_does_not_outlive_the_second() {
+    for paths in [1, 2] {
+        let gate = Arc::new(Gate::new(mem()));
+        let target = serve(gate.clone(), &[any(), any()]);
+        let proxies: Vec<_> =
+            target.addresses()[..paths].iter().map(|&address| Proxy::new(address)).collect();
+        let disk = connect(&proxies.iter().collect::<Vec<_>>(), &options(EngineKind::Auto));
+        until("every path", || live_paths(&disk) == paths);
+        let mut user = User::new(&disk, EngineKind::Auto);
+        assert_eq!(user.value(0), 0);
+        gate.keep(1);
+        user.write(0, 1, 1, 1);
+        while gate.kept() == 0 {
+            assert!(user.turn(Duration::from_millis(5)).is_empty());
+        }
+        proxies[0].cut();
+        let early = user.turn(Duration::from_millis(700));
+        assert!(early.is_empty(), "done again while the first attempt is under way");
+        // What does not write, and is not behind it, goes on where there is another path.
+        if paths == 2 {
+            user.read(7, 1, 9);
+            assert_eq!(user.one().token, 9);
+        }
+        gate.open_up();
+        assert_eq!(user.one().token, 1);
+        user.write(0, 1, 2, 2);
+        assert_eq!(user.one().result, Ok(()));
+        assert_eq!(user.value(0), 2);
+    }
+}
+
+/// A write that is still on its way through the network is not carried out once it was done
+/// again.
+#[test]
+fn what_arrives_late_is_not_done() {
+    let target = serve(mem(), &[any()]);
+    let proxy = Proxy::new(target.addresses()[0]);
+    let disk = connect(&[&proxy], &options(EngineKind::Auto));
+    let mut user = User::new(&disk, EngineKind::Auto);
+    user.write(0, 1, 1, 1);
+    assert_eq!(user.one().result, Ok(()));
+    proxy.stall();
+    user.write(0, 1, 2, 2);
+    assert!(user.turn(Duration::from_millis(50)).is_empty());
+    // The write stays on its way, while the disk makes new connections.
+    proxy.detain();
+    proxy.resume();
+    assert_eq!(user.one().result, Ok(()));
+    user.write(0, 1, 3, 3);
+    assert_eq!(user.one().result, Ok(()));
+    proxy.up();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(user.value(0), 3, "the first attempt was carried out late");
+}
+
+/// The controllers that were recorded last.
+#[derive(Clone, Default)]
+struct Journal(Arc<Mutex<Vec<ControllerLife>>>);
+
+impl Record for Journal {
+    fn namespace(&self, _: &KnownNamespace) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn controllers(&self, lives: &[ControllerLife]) -> Result<(), String> {
+        *self.0.lock().unwrap() = lives.to_vec();
+        Ok(())
+    }
+}
+
+/// The same when the process that sent it has died, and another one takes its place: by what the
+/// first one had recorded.
+#[test]
+fn what_a_dead_process_sent_is_not_done_late() {
+    let target = serve(mem(), &[any()]);
+    let proxy = Proxy::new(target.addresses()[0]);
+    let urls = [url(proxy.address)];
+    let options = options(EngineKind::Auto);
+    let journal = Journal::default();
+    let begin = || {
+        let controllers = journal.0.lock().unwrap().clone();
+        let before = Predecessor { controllers, namespace: None };
+        Disk::succeed(&urls, &options, before, journal.clone()).expect("connected")
+    };
+    let first = begin();
+    let mut user = User::new(&first, EngineKind::Auto);
+    user.write(0, 1, 1, 1);
+    assert_eq!(user.one().result, Ok(()));
+    let recorded = journal.0.lock().unwrap().clone();
+    assert!(matches!(&recorded[..], [life] if life.url == urls[0] && life.name.is_some()));
+    proxy.stall();
+    user.write(0, 1, 2, 2);
+    assert!(user.turn(Duration::from_millis(50)).is_empty());
+    // The write stays on its way; nobody ends the controller, or finds that it is lost.
+    proxy.refuse();
+    proxy.detain();
+    proxy.resume();
+    drop((user, first));
+    assert_eq!(*journal.0.lock().unwrap(), recorded);
+    proxy.admit();
+    let second = begin();
+    let mut user = User::new(&second, EngineKind::Auto);
+    user.write(0, 1, 3, 3);
+    assert_eq!(user.one().result, Ok(()));
+    let lives = journal.0.lock().unwrap().clone();
+    assert!(matches!(&lives[..], [life] if *life != recorded[0]), "{lives:?}");
+    proxy.up();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(user.value(0), 3, "what the dead process sent was carried out late");
+}
+
+/// Where the controller was another one's, such as that of a target that was started anew since,
+/// a successor is not kept waiting.
+#[test]
+fn a_successor_after_the_target_was_started_anew() {
+    let backend = mem();
+    let target = serve(backend.clone(), &[any()]);
+    let proxy = Proxy::new(target.addresses()[0]);
+    let urls = [url(proxy.address)];
+    let stranger = CrossControllerReset { icid: 1, ciu: 1, cirn: 0x1234_5678_9abc_def0 };
+    let quiesce_time = Duration::from_secs(2);
+    let life = |name, origin| ControllerLife { url: urls[0].clone(), name, quiesce_time, origin };
+    let origin = Controller::connect_url(&urls[0], &options(EngineKind::Auto).connection);
+    let origin = origin.expect("connected").info().origin;
+    let other = Some(ControllerOrigin { place: [7; 16], boot: [7; 16] });
+    // Elsewhere nothing names the boot of the machine.
+    let unknown = !cfg!(target_os = "linux");
+    for (name, origin, waits) in
+        [(Some(stranger), origin, unknown), (Some(stranger), other, true), (None, origin, true)]
+    {
+        let options = options(EngineKind::Auto);
+        let begin = Instant::now();
+        let before = Predecessor { controllers: vec![life(name, origin)], namespace: None };
+        let disk = Disk::succeed(&urls, &options, before, Journal::default()).expect("connected");
+        assert_eq!(disk.state(), DiskState::Live);
+        let mut user = User::new(&disk, EngineKind::Auto);
+        assert_eq!(user.value(0), 0);
+        // One that cannot be ended is waited for.
+        user.write(1, 1, 1, 1);
+        assert_eq!(user.one().result, Ok(()));
+        assert_eq!(begin.elapsed() >= quiesce_time, waits, "{name:?} {origin:?}");
+    }
+}
+
+#[test]
+fn fast_io_fail_and_ctrl_loss() {
+    for engine in engines() {
+        let target = serve(mem(), &[any()]);
+        let proxy = Proxy::new(target.addresses()[0]);
+        let options = DiskOptions {
+            fast_io_fail_timeout: Some(Duration::from_millis(300)),
+            ctrl_loss_timeout: Some(Duration::from_millis(1500)),
+            ..options(engine)
+        };
+        let disk = connect(&[&proxy], &options);
+        let mut user = User::new(&disk, engine);
+        assert_eq!(user.value(0), 0);
+        proxy.down();
+        let lost = Instant::now();
+        until("the loss is seen", || live_paths(&disk) == 0);
+        user.write(0, 1, 1, 1);
+        let done = user.one();
+        assert_eq!(done.result, Err(BlockError::Disconnected));
+        assert_eq!(done.buffer.map(|buffer| buffer.len()), Some(BLOCK));
+        assert!(lost.elapsed() >= Duration::from_millis(250), "{:?}", lost.elapsed());
+        assert!(lost.elapsed() < Duration::from_millis(1400), "{:?}", lost.elapsed());
+        // Then at once, but there is still hope.
+        let start = Instant::now();
+        user.read(0, 1, 2);
+        assert_eq!(user.one().result, Err(BlockError::Disconnected));
+        assert!(start.elapsed() < Duration::from_millis(200));
+        proxy.up();
+        until("it is back", || live_paths(&disk) == 1);
+        assert_eq!(user.value(0), 0);
+        proxy.down();
+        until("it is given up", || disk.state() == DiskState::Dead);
+        user.read(0, 1, 3);
+        assert_eq!(user.one().result, Err(BlockError::Disconnected));
+        proxy.up();
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(disk.state(), DiskState::Dead, "what was given up does not come back");
+        assert_eq!(user.queue.in_flight(), 0);
+    }
+}
+
+/// Without an end to patience, nothing fails.
+#[test]
+fn patience() {
+    let target = serve(mem(), &[any()]);
+    let proxy = Proxy::new(target.addresses()[0]);
+    let options = DiskOptions { ctrl_loss_timeout: None, ..options(EngineKind::Auto) };
+    let disk = connect(&[&proxy], &options);
+    let mut user = User::new(&disk, EngineKind::Auto);
+    for round in 0..5 {
+        proxy.down();
+        user.write(round, 1, 7, round);
+        assert!(user.turn(Duration::from_millis(100)).is_empty());
+        proxy.up();
+        assert_eq!(user.one().result, Ok(()));
+    }
+    assert!(disk.paths()[0].reconnects >= 5);
+}
+
+#[test]
+fn a_target_that_is_started_anew() {
+    for engine in engines() {
+        let backend = mem();
+        let target = serve(backend.clone(), &[any()]);
+        let address = target.addresses()[0];
+        let disk = Disk::connect(&[url(address)], &options(engine)).expect("connected");
+        let mut user = User::new(&disk, engine);
+        for round in 1..4 {
+            user.write(0, 64, round, 1);
+            assert_eq!(user.one().result, Ok(()));
+        }
+        target.stop().expect("in good order");
+        user.write(0, 64, 9, 2);
+        assert!(user.turn(Duration::from_millis(200)).is_empty());
+        let target = serve(backend, &[address]);
+        assert_eq!(user.one().result, Ok(()));
+        assert_eq!(user.value(63), 9);
+        drop((user, disk));
+        target.stop().expect("in good order");
+    }
+}
+
+#[test]
+fn another_disk_in_the_same_place_is_not_taken_for_it() {
+    let target = serve_as(mem(), "one", &[any()], EngineKind::Auto);
+    let address = target.addresses()[0];
+    let fast_io_fail_timeout = Some(Duration::from_millis(300));
+    let options = DiskOptions { fast_io_fail_timeout, ..options(EngineKind::Auto) };
+    let disk = Disk::connect(&[url(address)], &options).expect("connected");
+    let mut user = User::new(&disk, EngineKind::Auto);
+    assert_eq!(user.value(0), 0);
+    drop(target);
+    let target = serve_as(mem(), "two", &[address], EngineKind::Auto);
+    let another = "not the one that this disk is made of: it has the UUID";
+    until("it is said why", || {
+        disk.paths()[0].error.clone().is_some_and(|it| it.contains(another))
+    });
+    user.write(0, 1, 1, 1);
+    assert_eq!(user.one().result, Err(BlockError::Disconnected));
+    assert_eq!(disk.state(), DiskState::Waiting, "the right one may come back");
+    // Nor may paths differ from the start.
+    let other = serve_as(mem(), "one", &[any()], EngineKind::Auto);
+    let urls = [url(address), url(other.addresses()[0])];
+    let error = Disk::connect(&urls, &options).expect_err("two disks");
+    assert!(error.to_string().contains("UUID"), "{error}");
+    drop(target);
+}
+
+#[test]
+fn nobody_there_from_the_start() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    drop(listener);
+    let start = Instant::now();
+    let error = Disk::connect(&[url(address)], &options(EngineKind::Auto)).expect_err("nobody");
+    assert!(error.to_string().contains("nothing listens"), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(3));
+}
+
+/// Two paths under load: what takes how long when one is cut, or falls silent.
+#[test]
+fn failover_takes_less_than_a_second() {
+    for engine in engines() {
+        for silent in [false, true] {
+            let target = serve(mem(), &[any(), any()]);
+            let proxies: Vec<_> =
+                target.addresses().iter().map(|&address| Proxy::new(address)).collect();
+            let disk = connect(&[&proxies[0], &proxies[1]], &options(engine));
+            until("both paths", || live_paths(&disk) == 2);
+            let mut user = User::new(&disk, engine);
+            let mut longest = Duration::ZERO;
+            let start = Instant::now();
+            let mut cut = false;
+            while start.elapsed() < Duration::from_millis(2500) {
+                if !cut && start.elapsed() > Duration::from_millis(300) {
+                    cut = true;
+                    if silent { proxies[0].stall() } else { proxies[0].down() }
+                }
+                let begun = Instant::now();
+                user.write(begun.elapsed().subsec_nanos() as u64 % 16, 4, 5, 1);
+                assert_eq!(user.one().result, Ok(()));
+                longest = longest.max(begun.elapsed());
+            }
+            println!("{engine}, {}: {longest:?}", if silent { "silence" } else { "a cut" });
+            assert!(longest < Duration::from_secs(1), "{engine}: {longest:?}, silent: {silent}");
+            assert_eq!(disk.state(), DiskState::Degraded);
+            proxies[0].up();
+            proxies[0].cut();
+            until("it is back", || live_paths(&disk) == 2);
+            // The first path is preferred: operations return to it.
+            proxies[1].down();
+            let begun = Instant::now();
+            user.write(0, 1, 6, 1);
+            assert_eq!(user.one().result, Ok(()));
+            assert!(begun.elapsed() < Duration::from_secs(1));
+        }
+    }
+}
+
+#[test]
+fn policies_choose_paths() {
+    for (policy, both) in
+        [(Policy::Numa, false), (Policy::RoundRobin, true), (Policy::QueueDepth, true)]
+    {
+        let target = serve(mem(), &[any(), any()]);
+        let proxies: Vec<_> =
+            target.addresses().iter().map(|&address| Proxy::new(address)).collect();
+        // Slow enough for the depth to show.
+        proxies.iter().for_each(|proxy| proxy.delay(Duration::from_millis(5)));
+        let options = DiskOptions { policy, ..options(EngineKind::Auto) };
+        let disk = connect(&[&proxies[0], &proxies[1]], &options);
+        let mut user = User::new(&disk, EngineKind::Auto);
+        until("both paths", || live_paths(&disk) == 2);
+        assert!(user.turn(Duration::from_millis(300)).is_empty());
+        for token in 0..16 {
+            user.write(token, 1, 1, token);
+        }
+        // With one path stalled, what went to the other one is all that is done.
+        proxies[1].stall();
+        let mut done = 0;
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(200) {
+            done += user.turn(Duration::from_millis(20)).len();
+        }
+        assert_eq!(done, if both { 8 } else { 16 }, "{policy}");
+        while done < 16 {
+            let more = user.turn(Duration::from_secs(20)).len();
+            assert!(more > 0, "in vain");
+            done += more;
+        }
+    }
+}
+
+#[test]
+fn more_queues_than_the_controller_has() {
+    let target = serve(mem(), &[any()]);
+    let usual = options(EngineKind::Auto);
+    let connection = Options { queues: 1, ..usual.connection.clone() };
+    let options = DiskOptions { connection, ..usual };
+    let disk = Disk::connect(&[url(target.addresses()[0])], &options).expect("connected");
+    let mut first = User::new(&disk, EngineKind::Auto);
+    assert_eq!(first.value(0), 0);
+    let mut second = User::new(&disk, EngineKind::Auto);
+    second.read(0, 1, 1);
+    assert_eq!(second.one().result, Err(BlockError::NoResources));
+    drop(first);
+    // There is one to spare now.
+    until("a queue", || {
+        second.read(0, 1, 2);
+        second.one().result == Ok(())
+    });
+}
+
+#[test]
+fn changes_are_told() {
+    let target = serve(mem(), &[any()]);
+    let proxy = Proxy::new(target.addresses()[0]);
+    let disk = connect(&[&proxy], &options(EngineKind::Auto));
+    let told = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&told);
+    let watch = disk.on_change(move |_| {
+        counter.fetch_add(1, Ordering::SeqCst);
+    });
+    let before = disk.generation();
+    proxy.cut();
+    until("lost and found", || told.load(Ordering::SeqCst) >= 2);
+    assert!(disk.generation() >= before + 2);
+    drop(watch);
+    until("it is back", || live_paths(&disk) == 1);
+    let count = told.load(Ordering::SeqCst);
+    proxy.cut();
+    until("it is back", || disk.paths()[0].reconnects == 2);
+    assert_eq!(told.load(Ordering::SeqCst), count, "nobody listens any more");
+}
+
+/// A queue keeps its disk; the last one to go does not hold up its event loop.
+#[test]
+fn a_queue_outlives_the_handle() {
+    let target = serve(mem(), &[any()]);
+    let proxy = Proxy::new(target.addresses()[0]);
+    let disk = connect(&[&proxy], &options(EngineKind::Auto));
+    let mut user = User::new(&disk, EngineKind::Auto);
+    drop(disk);
+    assert_eq!(user.value(0), 0);
+    proxy.cut();
+    assert_eq!(user.value(0), 0);
+    proxy.stall();
+    user.read(0, 1, 1);
+    let start = Instant::now();
+    drop(user);
+    assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
+}
+
+/// A host that knows nothing of what its predecessor left behind has to wait for it, too.
+#[test]
+fn a_new_controller_waits_for_what_the_last_one_left() {
+    let gate = Arc::new(Gate::new(mem()));
+    let target = serve(gate.clone(), &[any()]);
+    let proxy = Proxy::new(target.addresses()[0]);
+    let options = options(EngineKind::Auto);
+    let connect = |options: &Options| {
+        farblock_host::Controller::connect_url(&url(target.addresses()[0]), options)
+    };
+    let lost = farblock_host::Controller::connect_url(&url(proxy.address), &options.connection);
+    let lost = lost.expect("connected").namespace(1).expect("a namespace");
+    let mut user = User::new(&lost, EngineKind::Auto);
+    assert_eq!(user.value(0), 0);
+    gate.keep(1);
+    user.write(0, 1, 1, 1);
+    while gate.kept() == 0 {
+        assert!(user.turn(Duration::from_millis(5)).is_empty());
+    }
+    // As long as it is connected, others may be as well.
+    drop(connect(&options.connection).expect("a second path"));
+    proxy.cut();
+    assert_eq!(user.one().result, Err(BlockError::Disconnected));
+    until("the target knows", || target.connections() <= 1);
+    // It may connect, but its commands wait; another host's need not.
+    let anew = connect(&options.connection).expect("connected").namespace(1).expect("a namespace");
+    let mut user = User::new(&anew, EngineKind::Auto);
+    user.write(0, 1, 2, 1);
+    user.read(0, 1, 2);
+    let other = Options { hostid: Some(HostId([9; 16])), ..options.connection.clone() };
+    let other = connect(&other).expect("another host").namespace(1).expect("a namespace");
+    assert_eq!(User::new(&other, EngineKind::Auto).value(0), 0);
+    assert!(user.turn(Duration::from_millis(100)).is_empty(), "not before the other is over");
+    gate.open_up();
+    let mut done = Vec::new();
+    while done.len() < 2 {
+        done.extend(user.turn(Duration::from_secs(20)));
+    }
+    assert!(done.iter().all(|done| done.result == Ok(())), "{done:?}");
+    assert_eq!(user.value(0), 2, "the earlier write came late");
+}
+
+/// A write that was reported as failed is over before anything else is written.
+#[test]
+fn a_failed_write_does_not_come_late() {
+    let gate = Arc::new(Gate::new(mem()));
+    let target = serve(gate.clone(), &[any()]);
+    let proxy = Proxy::new(target.addresses()[0]);
+    let fast_io_fail_timeout = Some(Duration::from_millis(50));
+    let options = DiskOptions { fast_io_fail_timeout, ..options(EngineKind::Auto) };
+    let disk = connect(&[&proxy], &options);
+    let mut user = User::new(&disk, EngineKind::Auto);
+    assert_eq!(user.value(0), 0);
+    gate.keep(1);
+    user.write(0, 1, 1, 1);
+    while gate.kept() == 0 {
+        assert!(user.turn(Duration::from_millis(5)).is_empty());
+    }
+    proxy.cut();
+    assert_eq!(user.one().result, Err(BlockError::Disconnected));
+    // It waits or fails for as long as the first is under way, and then it is done.
+    user.write(0, 1, 2, 2);
+    let mut early = user.turn(Duration::from_millis(700));
+    assert!(early.iter().all(|done| done.result.is_err()), "written beside an earlier write");
+    gate.open_up();
+    until("it is written", || {
+        let done = early.pop().unwrap_or_else(|| user.one());
+        if let Err(error) = done.result {
+            assert_eq!(error, BlockError::Disconnected);
+            user.write(0, 1, 2, 2);
+        }
+        done.result.is_ok()
+    });
+    assert_eq!(user.value(0), 2);
+}

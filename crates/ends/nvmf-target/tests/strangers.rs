@@ -1,0 +1,390 @@
+//! What hosts that mean harm, or do not care, can make a target hold; and that others go on.
+#![cfg(target_os = "linux")]
+
+mod rig;
+
+use farblock_backends::mem::Mem;
+use farblock_block::Namespace;
+use farblock_proto::ids::NamespaceId;
+use farblock_proto::tcp::host_end::{Event, Grant, HostEnd, Transfer};
+use farblock_proto::tcp::{Digests, SlotId};
+use farblock_target::{Export, Subsystem, Target, TargetConfig};
+use farblock_wire::fabrics::{ConnectCommand, ConnectData, PropertySetCommand, PropertySize};
+use farblock_wire::nqn::DISCOVERY_NQN;
+use farblock_wire::property::offset;
+use farblock_wire::{IntoBytes, SglDescriptor, Sqe, Status};
+use rig::gate::Gate;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const NQN: &str = "nqn.2026-11.org.farblock:strangers";
+const MIB: usize = 1 << 20;
+/// What peers may make each core hold here.
+const CORE_BYTES: usize = 8 * MIB;
+/// What the process may grow by, whoever attacks: the cores' limits, and as much again for each
+/// connection's own structures and for what the tests themselves need.
+const GROWTH: usize = 64 * MIB;
+/// How many may be connected.
+const MAX_CONNECTIONS: usize = 400;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The memory of a process can be looked at by one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Memory of this process that is there, in bytes.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    let kib: usize = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kib << 10
+}
+
+/// A connection from 127.0.`net`.`number`, which is somebody else than 127.0.0.1.
+fn from(net: u8, number: u8, to: SocketAddr) -> TcpStream {
+    use socket2::{Domain, Socket, Type};
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let own: SocketAddr = ([127, 0, net, number], 0).into();
+    socket.bind(&own.into()).expect("all of 127 is this machine");
+    socket.connect(&to.into()).expect("it listens");
+    socket.into()
+}
+
+fn target(disk: Arc<dyn Namespace>) -> Target {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    subsystem.exports.insert(NamespaceId(1), Export { namespace: disk, identity: "d".to_owned() });
+    let config = TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec![rig::any()],
+        core_buffer_bytes: Some(CORE_BYTES),
+        max_connections: Some(MAX_CONNECTIONS),
+        ..TargetConfig::default()
+    };
+    Target::start(&config).expect("it starts")
+}
+
+fn disk() -> Arc<dyn Namespace> {
+    Arc::new(Mem::new(512, 4 * MIB as u64).expect("a size"))
+}
+
+/// A queue pair that does what a test asks for, and no more.
+struct Peer {
+    stream: TcpStream,
+    end: HostEnd,
+    next: u16,
+}
+
+impl Peer {
+    fn new(address: SocketAddr) -> Self {
+        Self::on(TcpStream::connect(address).expect("it listens"))
+    }
+
+    fn on(stream: TcpStream) -> Self {
+        Self::try_on(stream).expect("it is let in")
+    }
+
+    /// None if the target closes the connection.
+    fn try_on(stream: TcpStream) -> Option<Self> {
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+        let end = HostEnd::new(Digests::NONE, 128);
+        let mut peer = Self { stream, end, next: 0 };
+        let mut out = Vec::new();
+        peer.end.start(&mut out);
+        peer.stream.write_all(&out).ok()?;
+        peer.until(|event| matches!(event, Event::Initialized).then_some(()))?;
+        Some(peer)
+    }
+
+    /// Receives until an event is one that is waited for; none if the connection ends or nothing
+    /// comes in time.
+    fn until<R>(&mut self, mut wanted: impl FnMut(&Event<'_>) -> Option<R>) -> Option<R> {
+        let mut bytes = [0; 65536];
+        loop {
+            let count = match self.stream.read(&mut bytes) {
+                Ok(0) => return None,
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("{error}"),
+            };
+            let mut input = &bytes[..count];
+            let mut found = None;
+            while let Some(event) = self.end.next(&mut input).expect("well formed") {
+                found = found.or_else(|| wanted(&event));
+            }
+            if found.is_some() {
+                return found;
+            }
+        }
+    }
+
+    /// Sends a command; false if it is not taken.
+    fn send(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> bool {
+        let slot = SlotId(self.next);
+        self.next = (self.next + 1) % 128;
+        let mut out = Vec::new();
+        self.end.submit(slot, &sqe, transfer, &mut out);
+        if matches!(transfer, Transfer::InCapsule(_)) {
+            out.extend_from_slice(data);
+        }
+        self.stream.write_all(&out).is_ok()
+    }
+
+    fn status(&mut self) -> Option<(Status, u64)> {
+        self.until(|event| match event {
+            Event::Completed { cqe, .. } => Some((cqe.status(), cqe.result())),
+            _ => None,
+        })
+    }
+
+    fn connect(&mut self, nqn: &str, host: &str, queue: u16, controller: u16) -> u16 {
+        let data = ConnectData::new([7; 16], controller, nqn, host);
+        let command = ConnectCommand::new(0, queue, 127, 0);
+        let sqe = Sqe { dptr: SglDescriptor::in_capsule(0, 1024), ..command.to_sqe() };
+        assert!(self.send(sqe, Transfer::InCapsule(1024), data.as_bytes()));
+        let (status, result) = self.status().expect("an answer");
+        assert_eq!(status, Status::SUCCESS);
+        result as u16
+    }
+
+    /// Asks for a discovery controller.
+    fn discover(&mut self) -> Status {
+        let data = ConnectData::new([7; 16], 0xffff, DISCOVERY_NQN, &host(0));
+        let sqe = ConnectCommand::new(0, 0, 31, 0).to_sqe();
+        let sqe = Sqe { dptr: SglDescriptor::in_capsule(0, 1024), ..sqe };
+        assert!(self.send(sqe, Transfer::InCapsule(1024), data.as_bytes()));
+        self.status().expect("an answer").0
+    }
+
+    /// An admin queue of an enabled controller.
+    fn admin(address: SocketAddr, nqn: &str, host: &str) -> (Peer, u16) {
+        let mut peer = Peer::new(address);
+        let controller = peer.connect(nqn, host, 0, 0xffff);
+        let cc = 1 | 6 << 16 | 4 << 20;
+        let set = PropertySetCommand::new(0, offset::CC, PropertySize::Four, cc).to_sqe();
+        assert!(peer.send(set, Transfer::None, &[]));
+        assert_eq!(peer.status().expect("an answer").0, Status::SUCCESS);
+        (peer, controller)
+    }
+
+    /// An I/O queue, with the admin queue that it needs.
+    fn io(address: SocketAddr, host: &str) -> (Peer, Peer) {
+        let (admin, controller) = Peer::admin(address, NQN, host);
+        let mut peer = Peer::new(address);
+        peer.connect(NQN, host, 1, controller);
+        (admin, peer)
+    }
+
+    fn ask_to_write(&mut self, bytes: usize) -> bool {
+        let dptr = SglDescriptor::transport(bytes as u32);
+        self.send(write_command(bytes, dptr), Transfer::ToController(bytes as u32), &[])
+    }
+
+    fn granted(&mut self) -> Option<Grant> {
+        self.until(|event| match event {
+            Event::Wanted(grant) => Some(*grant),
+            _ => None,
+        })
+    }
+
+    /// Sends what was asked for, without its last bytes.
+    fn withhold(&mut self, grant: Grant, bytes: usize) {
+        let zeroes = vec![0; MIB];
+        let (mut grant, mut out) = (grant, Vec::new());
+        if let Some(range) = self.end.data_header(&mut grant, &mut out) {
+            out.extend_from_slice(&zeroes[..range.len() - bytes]);
+            // It may be closed meanwhile.
+            let _ = self.stream.write_all(&out);
+        }
+    }
+
+    /// Writes as an honest host does.
+    fn write(&mut self, bytes: usize) -> Status {
+        assert!(self.ask_to_write(bytes));
+        let grant = self.granted().expect("its turn comes");
+        self.withhold(grant, 0);
+        self.status().expect("an answer").0
+    }
+}
+
+/// What was held comes back, but for some that is kept.
+fn wait_for_memory(before: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    while resident() > before + CORE_BYTES {
+        assert!(Instant::now() < deadline, "{} bytes are not given back", resident() - before);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn write_command(bytes: usize, dptr: SglDescriptor) -> Sqe {
+    let mut sqe = Sqe { dptr, ..Sqe::new(1, 0, 1) };
+    sqe.cdw12 = (bytes as u32 / 512 - 1).into();
+    sqe
+}
+
+fn host(number: usize) -> String {
+    format!("nqn.2026-11.org.farblock:host{number}")
+}
+
+/// Hosts that are asked for a mebibyte each and withhold its end.
+fn withholding(address: SocketAddr, count: usize, name: impl Fn(usize) -> String) -> Vec<Peer> {
+    let mut peers = Vec::new();
+    for number in 0..count {
+        let (admin, mut peer) = Peer::io(address, &name(number));
+        assert!(peer.ask_to_write(MIB));
+        peer.stream.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
+        if let Some(grant) = peer.granted() {
+            peer.withhold(grant, 4);
+        }
+        peers.extend([admin, peer]);
+    }
+    peers
+}
+
+#[test]
+fn writes_whose_end_is_withheld_hold_little_and_their_memory_comes_back() {
+    let _alone = alone();
+    let target = target(disk());
+    let address = target.addresses()[0];
+    let (_admin, mut honest) = Peer::io(address, &host(1000));
+    assert_eq!(honest.write(MIB), Status::SUCCESS);
+    let before = resident();
+    // Twice: allocators learn from the first time what is worth keeping.
+    for _ in 0..2 {
+        let greedy = withholding(address, 80, |_| host(0));
+        let grown = resident().saturating_sub(before);
+        assert!(grown < GROWTH, "{grown} bytes more");
+        assert_eq!(honest.write(MIB), Status::SUCCESS, "one greedy host leaves room for another");
+        drop(greedy);
+        wait_for_memory(before);
+    }
+    target.stop().expect("it stops");
+}
+
+#[test]
+fn many_hosts_that_withhold_lose_their_connections_to_one_that_does_not() {
+    let _alone = alone();
+    let target = target(disk());
+    let address = target.addresses()[0];
+    let before = resident();
+    let greedy = withholding(address, 40, host);
+    let held = target.connections();
+    // More than once, so that both cores are asked.
+    for number in 0..2 {
+        let (_admin, mut honest) = Peer::io(address, &host(1000 + number));
+        assert_eq!(honest.write(MIB), Status::SUCCESS);
+    }
+    assert!(target.connections() < held, "some were closed");
+    let grown = resident().saturating_sub(before);
+    assert!(grown < GROWTH, "{grown} bytes more");
+    drop(greedy);
+    target.stop().expect("it stops");
+}
+
+#[test]
+fn pages_that_nobody_reads_hold_little() {
+    let _alone = alone();
+    let target = target(disk());
+    let address = target.addresses()[0];
+    let before = resident();
+    let mut greedy = Vec::new();
+    for number in 0..60 {
+        let nqn = if number % 2 == 0 { NQN } else { DISCOVERY_NQN };
+        let (mut peer, _) = Peer::admin(address, nqn, &host(number));
+        let mut page = Sqe { dptr: SglDescriptor::transport(MIB as u32), ..Sqe::new(2, 0, 0) };
+        let dwords_z = (MIB / 4 - 1) as u32;
+        let id = if number % 2 == 0 { 1 } else { 0x70 };
+        page.cdw10 = (id | dwords_z << 16).into();
+        page.cdw11 = (dwords_z >> 16).into();
+        // What is not taken is not sent either.
+        while peer.next < 30 && peer.send(page, Transfer::FromController(MIB as u32), &[]) {}
+        greedy.push(peer);
+    }
+    let (_admin, mut honest) = Peer::io(address, &host(1000));
+    assert_eq!(honest.write(MIB), Status::SUCCESS);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < GROWTH, "{grown} bytes more");
+    drop(greedy);
+    target.stop().expect("it stops");
+}
+
+#[test]
+fn data_in_capsules_are_bounded_while_others_are_owed() {
+    let _alone = alone();
+    let gate = Arc::new(Gate::new(disk()));
+    let target = target(gate.clone());
+    let address = target.addresses()[0];
+    gate.keep(usize::MAX);
+    let before = resident();
+    let data = vec![0; 65536];
+    let (mut greedy, mut interrupted) = (Vec::new(), 0);
+    for number in 0..40 {
+        let (admin, mut peer) = Peer::io(address, &host(number % 4));
+        assert!(peer.ask_to_write(4096));
+        peer.stream.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
+        let _ = peer.granted();
+        let command = write_command(data.len(), SglDescriptor::in_capsule(0, 65536));
+        while peer.next < 100 && peer.send(command, Transfer::InCapsule(65536), &data) {}
+        while let Some((status, _)) = peer.status() {
+            assert_eq!(status, Status::COMMAND_INTERRUPTED);
+            interrupted += 1;
+        }
+        greedy.extend([admin, peer]);
+    }
+    let grown = resident().saturating_sub(before);
+    assert!(grown < GROWTH, "{grown} bytes more");
+    assert!(interrupted > 0, "what does not fit is to be tried again");
+    gate.open_up();
+    drop(greedy);
+    wait_for_memory(before);
+    target.stop().expect("it stops");
+}
+
+#[test]
+fn connections_without_a_host_make_room_for_those_with_one() {
+    let _alone = alone();
+    let target = target(disk());
+    let address = target.addresses()[0];
+    let half_open: Vec<_> =
+        (0..2 * MAX_CONNECTIONS).map(|number| from(1, (number % 10) as u8, address)).collect();
+    let deadline = Instant::now() + PATIENCE;
+    // While others are being closed for those that come at once, it may be refused.
+    let mut honest = loop {
+        if let Some(peer) = Peer::try_on(from(0, 2, address)) {
+            break peer;
+        }
+        assert!(Instant::now() < deadline, "a host is never let in");
+    };
+    assert_eq!(honest.connect(NQN, &host(1), 0, 0xffff), 1);
+    while target.connections() > MAX_CONNECTIONS {
+        assert!(Instant::now() < deadline, "{} connections", target.connections());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(half_open);
+    target.stop().expect("it stops");
+}
+
+#[test]
+fn one_address_does_not_take_all_discovery_controllers() {
+    let _alone = alone();
+    let target = target(disk());
+    let address = target.addresses()[0];
+    let share = farblock_target::limits::DISCOVERIES_PER_ADDRESS;
+    let mut greedy: Vec<_> = (0..2 * share).map(|_| Peer::on(from(1, 1, address))).collect();
+    for peer in &mut greedy {
+        assert_eq!(peer.discover(), Status::SUCCESS);
+    }
+    assert_eq!(Peer::on(from(0, 2, address)).discover(), Status::SUCCESS);
+    let deadline = Instant::now() + PATIENCE;
+    while target.connections() > share + 1 {
+        assert!(Instant::now() < deadline, "{} connections", target.connections());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    target.stop().expect("it stops");
+}

@@ -1,0 +1,344 @@
+//! A core: one thread with a reactor and a queue into the namespace. It carries requests out, any
+//! number at once, and answers each when it is done.
+
+use super::limits;
+use super::shared::{Job, Message, Reply, Shared, errno};
+use farblock_block::{BlockError, Command, Completion, Geometry, Op, Queue};
+use farblock_frontend::pieces::{self, Piece};
+use farblock_frontend::writes::{Arbiter, Gate, Order, Report};
+use farblock_frontend::{Core, Seat};
+use farblock_reactor::{Buffer, Reactor, TaskId};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Bits of an operation's token that hold the piece; the slot is above them.
+const PIECE_BITS: u32 = 32;
+
+/// A request that is being carried out.
+struct Request {
+    reply: Reply,
+    command: Command,
+    fua: bool,
+    /// The request's bytes.
+    length: u64,
+    /// What is not begun yet.
+    offset: u64,
+    left: u64,
+    /// Some pieces are less than a block, and are written while nobody else writes.
+    merges: bool,
+    /// What is being carried out.
+    pieces: Vec<Piece>,
+    operations: usize,
+    result: Result<(), BlockError>,
+    held_bytes: usize,
+}
+
+/// See the module's text.
+pub(super) struct Requests {
+    // The queue goes first: it may tell the reactor good-bye while it is dropped.
+    queue: Box<dyn Queue>,
+    reactor: Reactor,
+    mail: TaskId,
+    queue_task: TaskId,
+    index: usize,
+    shared: Arc<Shared>,
+    geometry: Geometry,
+    gate: Gate<usize>,
+    arbiter: Option<Arbiter>,
+    requests: Vec<Option<Request>>,
+    free: Vec<usize>,
+    /// Vectors of pieces without any, so that none is allocated for a request.
+    spare: Vec<Vec<Piece>>,
+    /// Something may have completed since the queue was polled.
+    dirty: bool,
+    /// The merge that was carried out has ended.
+    merged: bool,
+    /// Answered in this tick, with the bytes held, and the buffers of writes.
+    answered: usize,
+    released_bytes: usize,
+    written: Vec<Buffer>,
+    /// It is to end; at this time even if requests are not answered.
+    deadline: Option<Instant>,
+}
+
+impl Requests {
+    /// What the calling thread runs.
+    pub(super) fn new(seat: Seat, shared: Arc<Shared>) -> Requests {
+        let Seat { index, count, queue, queue_task, reactor, mail } = seat;
+        Requests {
+            queue,
+            reactor,
+            mail,
+            queue_task,
+            index,
+            geometry: shared.geometry(),
+            shared,
+            gate: Gate::new(),
+            arbiter: (index == 0).then(|| Arbiter::new(count)),
+            requests: Vec::new(),
+            free: Vec::new(),
+            spare: Vec::new(),
+            dirty: false,
+            merged: false,
+            answered: 0,
+            released_bytes: 0,
+            written: Vec::new(),
+            deadline: None,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let Some(deadline) = self.deadline else { return false };
+        self.shared.is_over() || deadline <= Instant::now()
+    }
+
+    /// Completions to answers. True if there is more to do at once.
+    fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
+        let mut rounds = 0;
+        while self.dirty && rounds < limits::ROUNDS_PER_TICK {
+            self.dirty = false;
+            self.queue.poll(done);
+            done.drain(..).for_each(|completion| self.complete(completion));
+            if std::mem::take(&mut self.merged) {
+                self.merge();
+            }
+            rounds += 1;
+        }
+        if self.answered > 0 {
+            let (jobs, bytes) = (self.answered, self.released_bytes);
+            (self.answered, self.released_bytes) = (0, 0);
+            self.shared.answered(self.index, jobs, bytes, &mut self.written);
+        }
+        self.dirty
+    }
+
+    fn handle(&mut self, message: Message) {
+        match message {
+            Message::Resized => self.geometry = self.shared.geometry(),
+            Message::Look => {}
+            Message::Order(order) => self.obey(order),
+            Message::Report(core, report) => {
+                let arbiter = self.arbiter.as_mut().expect("reports go to the first core");
+                let shared = &self.shared;
+                arbiter.handle(core, report, |core, order| {
+                    shared.post(core, Message::Order(order));
+                });
+            }
+            Message::Stop => self.deadline = Some(Instant::now() + limits::DRAIN_TIMEOUT),
+        }
+    }
+
+    /// Gives a request a slot, and begins it.
+    fn begin(&mut self, job: Job) {
+        let held_bytes = job.held_bytes();
+        let Job { reply, command, offset, length, fua, buffer } = job;
+        let mut request = Request {
+            reply,
+            command,
+            fua,
+            length,
+            offset,
+            left: length,
+            merges: false,
+            pieces: self.spare.pop().unwrap_or_default(),
+            operations: 0,
+            result: Ok(()),
+            held_bytes,
+        };
+        self.cut(&mut request, buffer);
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.requests.push(None);
+            self.requests.len() - 1
+        });
+        self.requests[slot] = Some(request);
+        self.start(slot);
+    }
+
+    /// Makes pieces of the next step of a request. `data` is what a write writes.
+    fn cut(&self, request: &mut Request, data: Option<Buffer>) {
+        let Geometry { block_size, .. } = self.geometry;
+        let step = request.left.min(u64::from(limits::STEP_BYTES)) as u32;
+        let pieces = &mut request.pieces;
+        pieces.clear();
+        if request.command == Command::Flush {
+            return;
+        }
+        pieces::cut(request.command, request.offset, step, &self.geometry, pieces);
+        request.offset += u64::from(step);
+        request.left -= u64::from(step);
+        let has_part = pieces.iter().any(|piece| piece.is_part(block_size));
+        request.merges = request.command.writes() && has_part;
+        if request.command.moves_data() {
+            let bytes = pieces.iter().map(|piece| self.geometry.bytes(piece.blocks)).sum();
+            // One buffer for all of them, so that what was read lies in one place.
+            let mut rest = data.unwrap_or_else(|| self.reactor.buffers().take(bytes));
+            for piece in pieces {
+                piece.buffer = Some(rest.split_to(self.geometry.bytes(piece.blocks)));
+            }
+        }
+    }
+
+    /// Hands a request to the namespace, or has it wait for its turn to write.
+    fn start(&mut self, slot: usize) {
+        let request = self.request(slot);
+        if request.merges {
+            let report = self.gate.enter_merge(slot);
+            self.report(report);
+        } else if !request.command.writes() || self.gate.enter(slot).is_some() {
+            self.submit(slot);
+        }
+    }
+
+    fn request(&mut self, slot: usize) -> &mut Request {
+        self.requests[slot].as_mut().expect("a request outlives its operations")
+    }
+
+    fn submit(&mut self, slot: usize) {
+        let request = self.requests[slot].as_mut().expect("a request to carry out");
+        let token = |piece| (slot as u64) << PIECE_BITS | piece as u64;
+        self.dirty = true;
+        if request.command == Command::Flush {
+            request.operations = 1;
+            return self.queue.submit(Op::flush(token(0)));
+        }
+        request.operations = request.pieces.len();
+        let (block_size, pool) = (self.geometry.block_size, self.reactor.buffers());
+        for (index, piece) in request.pieces.iter_mut().enumerate() {
+            let op = piece.begin(request.command, request.fua, block_size, pool, token(index));
+            self.queue.submit(op);
+        }
+        if request.operations == 0 {
+            self.step_ended(slot);
+        }
+    }
+
+    /// A block operation ended.
+    fn complete(&mut self, mut done: Completion) {
+        let (slot, index) = ((done.token >> PIECE_BITS) as usize, done.token as u32 as usize);
+        let request = self.requests[slot].as_mut().expect("a request outlives its operations");
+        if let Some(piece) = request.pieces.get_mut(index)
+            && let Some(op) = piece.end(&mut done, request.fua, self.reactor.buffers())
+        {
+            self.queue.submit(op);
+            self.dirty = true;
+            return;
+        }
+        request.result = request.result.and(done.result);
+        request.operations -= 1;
+        if request.operations == 0 {
+            self.step_ended(slot);
+        }
+    }
+
+    /// All pieces of a request were carried out: go on with it, or answer.
+    fn step_ended(&mut self, slot: usize) {
+        let mut request = self.requests[slot].take().expect("it was carried out");
+        if request.merges {
+            self.merged = true;
+        } else if request.command.writes() {
+            let report = self.gate.leave();
+            self.report(report);
+        }
+        if request.result.is_ok() && request.left > 0 {
+            self.cut(&mut request, None);
+            self.requests[slot] = Some(request);
+            return self.start(slot);
+        }
+        self.free.push(slot);
+        self.answer(request);
+    }
+
+    fn answer(&mut self, request: Request) {
+        let Request { reply, command, length, mut pieces, result, held_bytes, .. } = request;
+        match (result, reply) {
+            (Err(error), reply) => {
+                tracing::debug!(?command, "a FUSE request failed: {error}");
+                reply.error(errno(command, error));
+            }
+            (Ok(()), Reply::Read(reply)) => {
+                let start = pieces.first().map_or(0, |piece| piece.start as usize);
+                let parts = pieces.iter_mut().map(|piece| piece.buffer.take());
+                let whole = parts.flatten().reduce(|mut front, next| {
+                    front.unsplit(next);
+                    front
+                });
+                let whole = whole.expect("a read reads something");
+                reply.data(&whole[start..start + length as usize]);
+                self.reactor.buffers().give(whole);
+            }
+            (Ok(()), Reply::Write(reply)) => reply.written(length as u32),
+            (Ok(()), Reply::Done(reply)) => reply.ok(),
+        }
+        // Of a write: back to the threads that read its like.
+        self.written.extend(pieces.drain(..).filter_map(|piece| piece.buffer));
+        self.spare.push(pieces);
+        self.answered += 1;
+        self.released_bytes += held_bytes;
+    }
+
+    fn obey(&mut self, order: Order) {
+        let report = self.gate.obey(order);
+        self.report(report);
+        match order {
+            Order::Close => {}
+            Order::Grant => self.merge(),
+            Order::Open => {
+                while let Some(slot) = self.gate.next_parked() {
+                    self.submit(slot);
+                }
+            }
+        }
+    }
+
+    /// Carries the next merge out, or lets others have their turn.
+    fn merge(&mut self) {
+        match self.gate.next_merge() {
+            Ok(slot) => self.submit(slot),
+            Err(report) => {
+                self.report(Some(report));
+                let more = self.gate.wants_more();
+                self.report(more);
+            }
+        }
+    }
+
+    /// Tells the arbiter, who is on the first core.
+    fn report(&mut self, report: Option<Report>) {
+        if let Some(report) = report {
+            self.shared.post(0, Message::Report(self.index, report));
+        }
+    }
+}
+
+impl Core for Requests {
+    /// Runs until it is told to stop and no core has requests any more: until then others may need
+    /// this one's answer about its writes.
+    fn run(mut self) -> io::Result<()> {
+        let (mut ready, mut events, mut done) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut jobs, mut messages) = (Vec::new(), Vec::new());
+        let mut more = false;
+        while !self.is_over() {
+            let timeout = if more {
+                Some(Duration::ZERO)
+            } else {
+                self.deadline.map(|at| at.saturating_duration_since(Instant::now()))
+            };
+            self.reactor.poll(timeout, &mut ready)?;
+            for task in ready.drain(..) {
+                if task == self.queue_task {
+                    self.dirty = true;
+                } else if task == self.mail {
+                    self.shared.take(self.index, &mut jobs, &mut messages);
+                    messages.drain(..).for_each(|message| self.handle(message));
+                    jobs.drain(..).for_each(|job| self.begin(job));
+                }
+                // Nothing of this thread's has events; what was left is dropped.
+                self.reactor.take_events(task, &mut events);
+                events.clear();
+            }
+            more = self.settle(&mut done);
+        }
+        Ok(())
+    }
+}

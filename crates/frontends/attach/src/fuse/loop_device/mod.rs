@@ -1,0 +1,197 @@
+//! A loop device on the file: a real block device, on any kernel.
+//!
+//! It takes root and Linux 5.8. The device does direct I/O, so that data is cached once, above it;
+//! it has the disk's block size and shows its partitions.
+//!
+//! This process keeps no loop device open: if it were killed, the kernel would wait for the device
+//! while it closes it, and so for an answer of the killed process.
+
+mod ioctl;
+
+use super::mount::wait_until;
+use farblock_frontend::users::{self, Listed, User};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const CONTROL: &str = "/dev/loop-control";
+/// Others may take the device that was free.
+const ATTEMPTS: usize = 16;
+/// How long somebody may take who just has a look, such as a process that was begun here while a
+/// thread had the device open.
+const LOOKING: Duration = Duration::from_millis(300);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Why the kernel did not do it. Shown, it says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel has no loop devices, or not now.
+    NoDriver,
+    /// Only root may.
+    NotAllowed,
+    /// The file cannot be opened.
+    File(PathBuf, io::Error),
+    /// The kernel takes no such block size here.
+    BlockSize(u32),
+    /// It is no loop device, or is on no file.
+    NoDevice(PathBuf),
+    /// Somebody uses it: these, as far as can be seen.
+    InUse(PathBuf, Vec<User>),
+    /// What else the kernel says.
+    System(PathBuf, io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoDriver => write!(
+                f,
+                "there is no {CONTROL}: run 'modprobe loop' as root, or attach another way"
+            ),
+            Error::NotAllowed => f.write_str("only root may make and change loop devices"),
+            Error::File(path, error) => write!(f, "cannot open {}: {error}", path.display()),
+            Error::BlockSize(bytes) => write!(
+                f,
+                "the kernel's loop devices take no blocks of {bytes} bytes: it takes Linux 5.8, \
+                 and blocks of at most a page"
+            ),
+            Error::NoDevice(path) => {
+                write!(f, "{} is no loop device that is attached", path.display())
+            }
+            Error::InUse(path, users) => {
+                write!(f, "{} is in use: {}", path.display(), Listed(users))
+            }
+            Error::System(path, error) => write!(f, "{}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Makes a loop device of a file, and returns its path.
+///
+/// # Errors
+/// If the kernel refuses; there is no new device then.
+pub fn attach(file: &Path, block_size: u32, read_only: bool) -> Result<PathBuf, Error> {
+    let unreadable = |error| Error::File(file.to_path_buf(), error);
+    let backing = File::options().read(true).write(!read_only).open(file).map_err(unreadable)?;
+    let control = File::options().read(true).write(true).open(CONTROL);
+    let control = control.map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => Error::NotAllowed,
+        _ => Error::NoDriver,
+    })?;
+    let mut attempt = 0;
+    loop {
+        let number =
+            ioctl::next_free(&control).map_err(|error| refused(Path::new(CONTROL), error))?;
+        let path = PathBuf::from(format!("/dev/loop{number}"));
+        let device = open(&path, !read_only, OFlags::empty())?;
+        attempt += 1;
+        match ioctl::configure(&device, &backing, block_size, read_only) {
+            Ok(()) => return Ok(path),
+            Err(Errno::BUSY) if attempt < ATTEMPTS => {}
+            Err(Errno::INVAL | Errno::NOTTY) => return Err(Error::BlockSize(block_size)),
+            Err(error) => return Err(refused(&path, error)),
+        }
+    }
+}
+
+/// Detaches a loop device from its file, if nobody uses it; `force`d, its users keep it until they
+/// close it, and nobody new gets it.
+///
+/// # Errors
+/// If somebody uses it, or the kernel refuses.
+pub fn detach(device: &Path, force: bool) -> Result<(), Error> {
+    if backing_file(device).is_none() {
+        return Err(Error::NoDevice(device.to_path_buf()));
+    }
+    let in_use = || Error::InUse(device.to_path_buf(), users(device));
+    let deadline = Instant::now() + LOOKING;
+    while !force && !users(device).is_empty() {
+        if Instant::now() >= deadline {
+            return Err(in_use());
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    // Nobody mounts it from here on; who has mounted it where we cannot see it is in the way.
+    let exclusive = if force { OFlags::empty() } else { OFlags::EXCL };
+    let file = match open(device, false, exclusive) {
+        Err(Error::System(_, error)) if error.kind() == io::ErrorKind::ResourceBusy => {
+            return Err(in_use());
+        }
+        opened => opened?,
+    };
+    ioctl::clear(&file).map_err(|error| refused(device, error))?;
+    drop(file);
+    if force || wait_until(|| backing_file(device).is_none()) { Ok(()) } else { Err(in_use()) }
+}
+
+/// Has a loop device take its file's size.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn resize(device: &Path) -> Result<(), Error> {
+    let Some(file) = backing_file(device) else {
+        return Err(Error::NoDevice(device.to_path_buf()));
+    };
+    // Kernels before 6.17 take the size that they remember, so have them learn it.
+    fs::metadata(&file).map_err(|error| Error::File(file, error))?;
+    let file = open(device, false, OFlags::empty())?;
+    ioctl::set_capacity(&file).map_err(|error| refused(device, error))
+}
+
+/// Who uses a loop device, or a partition of it.
+#[must_use]
+pub fn users(device: &Path) -> Vec<User> {
+    users::of_block_device(device)
+}
+
+/// The loop devices on files at or below a path.
+pub(super) fn below(path: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        let device = Path::new("/dev").join(entry.file_name());
+        if backing_file(&device).is_some_and(|file| file.starts_with(path)) {
+            found.push(device);
+        }
+    }
+    found
+}
+
+/// The file that a loop device is on; none if it is on none, or no loop device.
+#[must_use]
+pub fn backing_file(device: &Path) -> Option<PathBuf> {
+    let system = Path::new("/sys/block").join(device.file_name()?);
+    let text = fs::read_to_string(system.join("loop/backing_file")).ok()?;
+    Some(text.strip_suffix('\n').unwrap_or(&text).into())
+}
+
+/// A device that is read-only cannot be opened for writing, and root need not for the calls here;
+/// only the one that attaches takes it for what is wanted.
+fn open(path: &Path, write: bool, flags: OFlags) -> Result<File, Error> {
+    let flags = flags.bits().cast_signed();
+    let opened = File::options().read(true).write(write).custom_flags(flags).open(path);
+    opened.map_err(|error| refused_io(path, error))
+}
+
+fn refused(path: &Path, error: Errno) -> Error {
+    refused_io(path, error.into())
+}
+
+fn refused_io(path: &Path, error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Error::NotAllowed,
+        io::ErrorKind::NotFound => Error::NoDevice(path.to_path_buf()),
+        _ if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+            Error::NoDevice(path.to_path_buf())
+        }
+        _ => Error::System(path.to_path_buf(), error),
+    }
+}

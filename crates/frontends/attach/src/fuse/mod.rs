@@ -1,0 +1,50 @@
+//! A FUSE mount with one file in it: a namespace as a file, and, for root, as a block device.
+//!
+//! **What it is.** [`Server::start`] opens a namespace, mounts a directory and serves one file in
+//! it, as large as the namespace. It takes a kernel with FUSE, and root or `fusermount3`.
+//! [`loop_device`] makes a real block device of the file: with no NVMe, NBD or ublk in the kernel.
+//!
+//! **Contract.** The file is the namespace: its size, whether it can be written, `fsync` and
+//! `close` of who wrote are flushes, a write with `O_DSYNC` is durable. It does not grow, shrink,
+//! or change its mode; opening it with `O_TRUNC` does nothing, as with a device. Any range of bytes
+//! can be read and written: less than a block is read, changed and written back, while other writes
+//! of this server wait.
+//!
+//! `fallocate` punches holes by zeroing with leave to deallocate, since a hole has to read as
+//! zeroes and [`Command::Deallocate`](farblock_block::Command::Deallocate) does not promise it.
+//! Where the namespace gives nothing back, there are no holes (`EOPNOTSUPP`), and a loop device
+//! learns that it cannot discard. Zeroing a range (`FALLOC_FL_ZERO_RANGE`) always works.
+//!
+//! The kernel caches nothing of the file (`FOPEN_DIRECT_IO`), whether a client opens it with
+//! `O_DIRECT` or not: all see the same bytes, errors reach who caused them, and there are no dirty
+//! pages that only this process could clean. Mapping it shared takes Linux 6.6. Programs that read
+//! it byte by byte without a buffer are slow.
+//!
+//! **Threads.** So many read requests from the kernel (the library's, each with a channel of its
+//! own), and so many carry them out, each with a reactor and a queue: requests are in flight at any
+//! depth, and answered as they are done. If one of the latter fails, all requests fail from then
+//! on, and none hangs.
+//!
+//! **Who uses it.** [`Server::stop`] and [`loop_device::detach`] refuse while somebody uses the
+//! disk, and say who, unless they are forced. What a killed server left is cleaned up by the next
+//! one that mounts at the same place, or by [`clean_up`].
+//!
+//! **Restarts.** If another process keeps [`Server::connection`], the mount outlives a killed
+//! server, and whoever uses it, a loop device included, waits until [`Server::resume`] goes on.
+//!
+//! **Not implemented.** FUSE over io_uring, which the library (fuser 0.18) does not have; splicing;
+//! a file for each of several namespaces; telling holes from data (`SEEK_DATA` finds data
+//! everywhere); loop devices for who is not root.
+
+mod core;
+mod filesystem;
+pub mod limits;
+pub mod loop_device;
+mod mount;
+mod resume;
+mod server;
+mod shared;
+
+pub use farblock_frontend::users::User;
+pub use mount::{MountError, available, clean_up};
+pub use server::{Config, Server, StartError, StopError, THREAD_NAME_PREFIX};

@@ -1,0 +1,248 @@
+//! Mounting and unmounting: what has to be there, what may be in the way, and how it goes again.
+
+use super::limits;
+use super::loop_device;
+use farblock_frontend::users;
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// What the kernel's table calls the source of our mounts.
+pub(super) const SOURCE: &str = "farblock";
+
+const DEVICE: &str = "/dev/fuse";
+/// `stat` of a mount whose server is gone.
+const NOT_CONNECTED: i32 = 107;
+/// Between looks whether something is over.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Why there is no mount. Shown, it says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MountError {
+    /// The kernel has no FUSE, or this container not.
+    NoDevice,
+    /// `/dev/fuse` is there for others.
+    DeviceDenied,
+    /// Only root mounts without it.
+    NoHelper,
+    /// The mountpoint is no directory.
+    NoDirectory(PathBuf, io::Error),
+    /// There is something in the directory.
+    NotEmpty(PathBuf),
+    /// Something else is mounted there.
+    Busy(PathBuf),
+    /// A mount whose server is gone does not go away.
+    Stale(PathBuf, io::Error),
+    /// `allow_other`, and `/etc/fuse.conf` has not `user_allow_other`.
+    OthersNotAllowed,
+    /// What else the kernel or the helper says.
+    System(PathBuf, io::Error),
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MountError::NoDevice => write!(
+                f,
+                "there is no {DEVICE}: run 'modprobe fuse' as root, or in a container start it \
+                 with '--device {DEVICE}'"
+            ),
+            MountError::DeviceDenied => {
+                write!(f, "{DEVICE} may not be opened: run this as root, or 'chmod 666 {DEVICE}'")
+            }
+            MountError::NoHelper => f.write_str(
+                "only root mounts without the program fusermount3: install the package fuse3, or \
+                 run this as root",
+            ),
+            MountError::NoDirectory(path, error) => {
+                write!(f, "{} is no directory to mount at ({error}): create it", path.display())
+            }
+            MountError::NotEmpty(path) => write!(
+                f,
+                "{} is not empty, and what is in it could not be reached: choose an empty \
+                 directory",
+                path.display()
+            ),
+            MountError::Busy(path) => write!(
+                f,
+                "something is mounted at {} already: unmount it, or choose another directory",
+                path.display()
+            ),
+            MountError::Stale(path, error) => write!(
+                f,
+                "at {0} is a mount whose server is gone, and it cannot be cleaned up ({error}): \
+                 run 'umount --lazy {0}' as who mounted it",
+                path.display()
+            ),
+            MountError::OthersNotAllowed => f.write_str(
+                "others may not be allowed: write the line 'user_allow_other' to /etc/fuse.conf, \
+                 or run this as root",
+            ),
+            MountError::System(path, error) => {
+                write!(f, "cannot mount at {}: {error}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for MountError {}
+
+/// Checks everything that can be checked before, and clears what a killed server left at the
+/// mountpoint, whose full path is returned.
+pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
+    available()?;
+    clean_up(mountpoint)?;
+    let wrong = |error| MountError::NoDirectory(mountpoint.to_path_buf(), error);
+    let path = mountpoint.canonicalize().map_err(wrong)?;
+    let mut entries = fs::read_dir(&path).map_err(wrong)?;
+    if is_mounted(&path) {
+        return Err(MountError::Busy(path));
+    }
+    match entries.next() {
+        None => Ok(path),
+        Some(_) => Err(MountError::NotEmpty(path)),
+    }
+}
+
+/// Whether this user can mount at all.
+///
+/// # Errors
+/// Why not.
+pub fn available() -> Result<(), MountError> {
+    match fs::File::options().read(true).write(true).open(DEVICE) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return Err(MountError::DeviceDenied);
+        }
+        Err(_) => return Err(MountError::NoDevice),
+    }
+    if !rustix::process::geteuid().is_root() && !has_helper() {
+        return Err(MountError::NoHelper);
+    }
+    Ok(())
+}
+
+/// Unmounts what a server of ours left there when it was killed, with its loop devices. Does
+/// nothing if there is nothing of the kind.
+///
+/// # Errors
+/// If that is in the way which is no mount of ours, or cannot be unmounted.
+pub fn clean_up(mountpoint: &Path) -> Result<(), MountError> {
+    let gone = |path: &Path| {
+        fs::metadata(path).is_err_and(|error| error.raw_os_error() == Some(NOT_CONNECTED))
+    };
+    if !gone(mountpoint) {
+        return Ok(());
+    }
+    let stale = |error| MountError::Stale(mountpoint.to_path_buf(), error);
+    // Of the mount itself nothing can be asked any more, but of the directory that it is in.
+    let name = mountpoint.file_name().ok_or_else(|| stale(io::ErrorKind::InvalidInput.into()))?;
+    let parent = match mountpoint.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let path = parent.canonicalize().map_err(stale)?.join(name);
+    let mounts = users::mounts();
+    let top = mounts.iter().rev().find(|mount| mount.mountpoint == path);
+    if top.is_none_or(|mount| mount.source != Path::new(SOURCE)) {
+        return Err(MountError::Busy(path));
+    }
+    for device in loop_device::below(&path) {
+        tracing::warn!("{} was left by a killed server: detaching it", device.display());
+        if let Err(error) = loop_device::detach(&device, true) {
+            tracing::warn!("{error}");
+        }
+    }
+    tracing::warn!("cleaning up the mount at {} whose server is gone", path.display());
+    unmount(&path, Way::Lazy).map_err(stale)?;
+    if gone(mountpoint) { Err(stale(io::ErrorKind::ResourceBusy.into())) } else { Ok(()) }
+}
+
+/// The error of the library in words, as far as we know it.
+pub(super) fn failed(mountpoint: &Path, error: io::Error) -> MountError {
+    if error.to_string().contains("user_allow_other") {
+        return MountError::OthersNotAllowed;
+    }
+    MountError::System(mountpoint.to_path_buf(), error)
+}
+
+/// How to unmount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// Only if nobody uses it.
+    IfUnused,
+    /// It leaves the tree at once, and ends when nobody uses it any more.
+    Lazy,
+    /// The same, and whoever uses it gets errors.
+    Abort,
+}
+
+/// Unmounts. Who is not root has the helper do it.
+pub(super) fn unmount(path: &Path, way: Way) -> io::Result<()> {
+    let flags = match way {
+        Way::IfUnused => UnmountFlags::empty(),
+        Way::Lazy => UnmountFlags::DETACH,
+        Way::Abort => UnmountFlags::FORCE | UnmountFlags::DETACH,
+    } | UnmountFlags::NOFOLLOW;
+    match rustix::mount::unmount(path, flags) {
+        Err(Errno::PERM) => {}
+        result => return Ok(result?),
+    }
+    let mut command = Command::new("fusermount3");
+    command.arg("-u").args((way != Way::IfUnused).then_some("-z")).arg("--").arg(path);
+    let output = command.output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
+    let busy = said.contains("busy");
+    let kind = if busy { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
+    Err(io::Error::new(kind, said))
+}
+
+/// Ends a connection through the control file system, if that is mounted: whoever waits for an
+/// answer gets an error, and the threads that read requests end.
+pub(super) fn abort(minor: u32) {
+    let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+}
+
+pub(super) fn is_mounted(path: &Path) -> bool {
+    users::mounts().iter().any(|mount| mount.mountpoint == path)
+}
+
+/// The number in `/sys/fs/fuse/connections` of what is mounted there.
+pub(super) fn minor(path: &Path) -> Option<u32> {
+    let mounts = users::mounts();
+    let mount = mounts.iter().rev().find(|mount| mount.mountpoint == path)?;
+    mount.device.split_once(':')?.1.parse().ok()
+}
+
+fn has_helper() -> bool {
+    // Where the library looks.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/sbin".into(), "/bin".into()]);
+    std::env::var_os("FUSERMOUNT_PATH").is_some()
+        || folders.into_iter().any(|folder: PathBuf| {
+            ["fusermount3", "fusermount"].iter().any(|name| folder.join(name).exists())
+        })
+}
+
+/// Waits until it is so, but not for ever.
+pub(super) fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + limits::RELEASE_TIMEOUT;
+    loop {
+        if is_so() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}

@@ -1,0 +1,400 @@
+//! One connection, from accept to the last buffer's return.
+//!
+//! ```text
+//! Open (negotiating, then serving) ──DISC, stop, refused──> Draining ──all answered and sent──┐
+//!   └──client gone, or lost its way───────────────────────────────────────────────────────────┤
+//!                                                                                             v
+//!                 Gone <──the stream is gone, and every operation has ended── Closed <────────┘
+//! ```
+
+mod transfer;
+
+pub(super) use transfer::token_owner;
+
+use super::core::{Context, Ticket};
+use super::limits;
+use super::negotiate::{Agreement, Negotiation, Progress};
+use super::request::Header;
+use super::succession::{Admission, Line};
+use super::wire::REQUEST_BYTES;
+use farblock_block::{BlockError, Command};
+use farblock_frontend::ConnectionKey;
+use farblock_frontend::pieces::Piece;
+use farblock_reactor::{Buffer, Event, SendBatch, StreamId, TaskId};
+use std::sync::Arc;
+
+/// A request in flight of a connection, by number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Slot(pub(super) u16);
+
+/// Life of a connection; see the module's diagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// It is listened to and answered.
+    Open,
+    /// What was accepted is finished and sent; nothing more is listened to.
+    Draining,
+    /// The stream is on its way out; nobody is left to answer.
+    Closed,
+    /// The stream is gone.
+    Gone,
+}
+
+/// What the next bytes of the client are.
+enum Phase {
+    /// Part of the negotiation.
+    Negotiating(Box<Negotiation>),
+    /// Nobody looks: clients that have left are still to have their end.
+    Waiting(Arc<Admission>),
+    /// A request's header, of which so many bytes are here.
+    Header([u8; REQUEST_BYTES], usize),
+    /// Nobody looks: this request waits for buffers or a slot.
+    Admitting(Header),
+    /// The data of the request in the slot: the piece, and how much of it is here.
+    Payload(Slot, usize, usize),
+    /// So many bytes of a refused request's data.
+    Skipping(u32),
+}
+
+/// A request in flight.
+struct Request {
+    cookie: u64,
+    offset: u64,
+    length: u32,
+    command: Command,
+    fua: bool,
+    /// It writes less than whole blocks.
+    merges: bool,
+    pieces: Vec<Piece>,
+    /// Block operations that have not ended.
+    operations: usize,
+    result: Result<(), BlockError>,
+    /// Bytes that its buffers count for.
+    held_bytes: usize,
+}
+
+/// See the module's text.
+pub(super) struct Connection {
+    key: ConnectionKey,
+    task: TaskId,
+    stream: StreamId,
+    /// None when the stream is closed.
+    line: Option<Line>,
+    /// Who it is, for the log.
+    peer: Arc<str>,
+    state: State,
+    phase: Phase,
+    agreement: Agreement,
+    requests: Vec<Request>,
+    free: Vec<Slot>,
+    outbox: SendBatch,
+    spare: SendBatch,
+    sending: bool,
+    receiving: bool,
+    /// The last data was worth receiving straight, and so may be the next.
+    expects_large: bool,
+    held_bytes: usize,
+    /// What was received and not taken apart yet: bytes from this offset on.
+    unread: Option<(Buffer, usize)>,
+    /// Listed among the core's connections that wait for buffers.
+    pub(super) starving: bool,
+    /// Listed among the core's connections with something to do at the tick's end.
+    pub(super) listed: bool,
+}
+
+impl Connection {
+    /// A connection that was just accepted: greets, and starts to receive.
+    pub(super) fn start(
+        cx: &mut Context,
+        key: ConnectionKey,
+        (task, stream, line): (TaskId, StreamId, Line),
+        peer: Arc<str>,
+    ) -> Connection {
+        let mut greeting = Vec::new();
+        let negotiation = Box::new(Negotiation::start(&mut greeting));
+        let mut connection = Connection {
+            key,
+            task,
+            stream,
+            line: Some(line),
+            peer,
+            state: State::Open,
+            phase: Phase::Negotiating(negotiation),
+            agreement: Agreement::default(),
+            requests: Vec::new(),
+            free: Vec::new(),
+            outbox: SendBatch::new(),
+            spare: SendBatch::new(),
+            sending: false,
+            receiving: false,
+            expects_large: false,
+            held_bytes: 0,
+            unread: None,
+            starving: false,
+            listed: false,
+        };
+        connection.outbox.bytes(&greeting);
+        cx.reactor.set_timer(task, Some(cx.now + limits::NEGOTIATION_TIMEOUT));
+        connection.arm_receive(cx);
+        cx.list(key, &mut connection.listed);
+        connection
+    }
+
+    /// The reactor task whose events are this connection's.
+    pub(super) fn task(&self) -> TaskId {
+        self.task
+    }
+
+    /// Whether nothing of it is left anywhere.
+    pub(super) fn is_gone(&self) -> bool {
+        self.state == State::Gone && self.free.len() == self.requests.len()
+    }
+
+    /// Whether nobody is listened to any more, and something of it is with the namespace.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.state != State::Open && !self.is_idle()
+    }
+
+    /// Whether nobody is listened to any more, and nothing of it is with the namespace.
+    pub(super) fn is_spent(&self) -> bool {
+        self.state != State::Open && self.is_idle()
+    }
+
+    fn is_idle(&self) -> bool {
+        // A request whose data is still to come is not begun.
+        let unstarted = usize::from(matches!(self.phase, Phase::Payload(..)));
+        self.free.len() + unstarted == self.requests.len()
+    }
+
+    /// Closes a connection that its client has left. What it sent before is not carried out if
+    /// nobody has read it: it was not answered, so the client counts on nothing.
+    pub(super) fn close_if_left(&mut self, cx: &mut Context) {
+        if self.state == State::Open && self.line.as_ref().is_some_and(Line::is_cut) {
+            self.close(cx);
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed | State::Gone)
+    }
+
+    fn request(&mut self, slot: Slot) -> &mut Request {
+        &mut self.requests[usize::from(slot.0)]
+    }
+
+    fn ticket(&self, slot: Slot) -> Ticket {
+        Ticket { connection: self.key, slot }
+    }
+
+    /// Does what an event asks for.
+    pub(super) fn handle(&mut self, cx: &mut Context, event: Event) {
+        match event {
+            Event::Received { result, .. } => self.received(cx, result),
+            Event::ReceivedInto { buffer, result, .. } => self.received_into(cx, buffer, result),
+            Event::Sent { batch, result, .. } => self.sent(cx, batch, result.is_ok()),
+            Event::Closed { .. } => self.gone(cx),
+            Event::Timer => self.timer(cx),
+            other => unreachable!("a connection has no {other:?}"),
+        }
+        cx.list(self.key, &mut self.listed);
+    }
+
+    fn received(&mut self, cx: &mut Context, result: std::io::Result<Buffer>) {
+        self.receiving = false;
+        match result {
+            Ok(buffer) if !buffer.is_empty() => {
+                self.unread = Some((buffer, 0));
+                self.process_unread(cx);
+            }
+            // The client is gone: nothing more can come, and nobody hears an answer.
+            _ => self.close(cx),
+        }
+    }
+
+    /// Takes what was received apart, as far as there is room, and asks for more.
+    fn process_unread(&mut self, cx: &mut Context) {
+        match self.unread.take() {
+            // A request may have waited for what it needs.
+            None => self.process(cx, &mut [].as_slice()),
+            Some((buffer, start)) => {
+                let mut input = &buffer[start..];
+                self.process(cx, &mut input);
+                let left = input.len();
+                if left > 0 && self.state == State::Open {
+                    let start = buffer.len() - left;
+                    self.unread = Some((buffer, start));
+                } else {
+                    cx.reactor.buffers().give(buffer);
+                }
+            }
+        }
+        self.arm_receive(cx);
+    }
+
+    /// Handles what `input` holds until it is empty, or nothing more may be started.
+    fn process(&mut self, cx: &mut Context, input: &mut &[u8]) {
+        while self.state == State::Open && self.outbox.len() <= limits::OUTBOX_BYTES {
+            let goes_on = match &mut self.phase {
+                Phase::Negotiating(_) => self.negotiate(cx, input),
+                Phase::Waiting(admission) => {
+                    let granted = admission.is_granted();
+                    if granted {
+                        self.phase = Phase::Header([0; REQUEST_BYTES], 0);
+                    }
+                    granted
+                }
+                Phase::Header(bytes, count) => {
+                    let taken = input.len().min(REQUEST_BYTES - *count);
+                    bytes[*count..*count + taken].copy_from_slice(&input[..taken]);
+                    *count += taken;
+                    *input = &input[taken..];
+                    *count == REQUEST_BYTES && self.header(cx)
+                }
+                Phase::Admitting(header) => {
+                    let header = *header;
+                    self.admit(cx, header)
+                }
+                Phase::Payload(..) => self.payload(cx, input),
+                Phase::Skipping(left) => {
+                    let skipped = input.len().min(*left as usize);
+                    *input = &input[skipped..];
+                    *left -= skipped as u32;
+                    let done = *left == 0;
+                    if done {
+                        self.phase = Phase::Header([0; REQUEST_BYTES], 0);
+                    }
+                    done
+                }
+            };
+            if !goes_on {
+                break;
+            }
+        }
+    }
+
+    /// Goes on with the negotiation; false if that takes more bytes.
+    fn negotiate(&mut self, cx: &mut Context, input: &mut &[u8]) -> bool {
+        let Phase::Negotiating(negotiation) = &mut self.phase else { unreachable!() };
+        let mut out = Vec::new();
+        let progress = negotiation.handle(&cx.export, input, &mut out);
+        self.outbox.bytes(&out);
+        match progress {
+            Progress::More => false,
+            Progress::Done(agreement) => {
+                cx.reactor.set_timer(self.task, None);
+                self.agreement = agreement;
+                self.phase = Phase::Waiting(cx.ask_admission(self.key));
+                tracing::debug!(peer = %self.peer, ?agreement, "attached over NBD");
+                true
+            }
+            Progress::Close(reason) => {
+                if !reason.is_empty() {
+                    tracing::warn!(peer = %self.peer, "refused an NBD client: {reason}");
+                }
+                self.drain(cx);
+                false
+            }
+        }
+    }
+
+    /// Asks for more bytes, unless there is a reason not to.
+    fn arm_receive(&mut self, cx: &Context) {
+        let full = self.unread.is_some()
+            || matches!(self.phase, Phase::Admitting(_) | Phase::Waiting(_))
+            || self.outbox.len() > limits::OUTBOX_BYTES;
+        if self.state != State::Open || self.receiving || full {
+            return;
+        }
+        self.receiving = true;
+        if let Some((buffer, range)) = self.direct_payload() {
+            self.expects_large = true;
+            cx.reactor.recv_into(self.stream, buffer, range);
+        } else if std::mem::take(&mut self.expects_large) {
+            // Little more than the next header, so that its data is not in two places.
+            cx.reactor.recv_at_most(self.stream, limits::HEADER_RECEIVE_BYTES);
+        } else {
+            cx.reactor.recv(self.stream);
+        }
+    }
+
+    fn sent(&mut self, cx: &mut Context, mut batch: SendBatch, intact: bool) {
+        self.sending = false;
+        self.give_back(cx, &mut batch);
+        batch.shrink_to(limits::KEPT_BATCH_BYTES);
+        self.spare = batch;
+        if !intact {
+            self.close(cx);
+        }
+    }
+
+    /// Takes the buffers of a batch back.
+    fn give_back(&mut self, cx: &mut Context, batch: &mut SendBatch) {
+        for (held_bytes, buffer) in batch.take_payloads() {
+            self.held_bytes -= held_bytes as usize;
+            cx.release_bytes(held_bytes as usize);
+            cx.reactor.buffers().give(buffer);
+        }
+    }
+
+    /// What is left to do once everything of this tick was handled: send, and go on or close.
+    pub(super) fn finish_tick(&mut self, cx: &mut Context) {
+        if !self.is_closed() && !self.sending && !self.outbox.is_empty() {
+            let batch = std::mem::replace(&mut self.outbox, std::mem::take(&mut self.spare));
+            self.sending = true;
+            cx.reactor.send(self.stream, batch);
+        }
+        if self.state == State::Open {
+            self.process_unread(cx);
+        }
+        let told = !self.sending && self.outbox.is_empty();
+        if self.state == State::Draining && told && self.is_idle() {
+            self.close(cx);
+        }
+    }
+
+    fn timer(&mut self, cx: &mut Context) {
+        if matches!(self.phase, Phase::Negotiating(_)) && self.state == State::Open {
+            tracing::warn!(peer = %self.peer, "closing: the NBD negotiation takes too long");
+        }
+        self.close(cx);
+    }
+
+    /// Ends the connection in good order: what was accepted is finished, then it is closed.
+    pub(super) fn drain(&mut self, cx: &mut Context) {
+        if self.state != State::Open {
+            return;
+        }
+        self.state = State::Draining;
+        cx.reactor.set_timer(self.task, Some(cx.now + limits::DRAIN_TIMEOUT));
+        cx.list(self.key, &mut self.listed);
+    }
+
+    /// Closes at once. Operations that the namespace has begun go on; nobody hears of them.
+    pub(super) fn close(&mut self, cx: &mut Context) {
+        if self.is_closed() {
+            return;
+        }
+        self.state = State::Closed;
+        cx.abandon(self.key);
+        cx.reactor.set_timer(self.task, None);
+        // Else the client would not see that it is closed.
+        self.line = None;
+        cx.reactor.close(self.stream);
+        cx.list(self.key, &mut self.listed);
+    }
+
+    fn gone(&mut self, cx: &mut Context) {
+        self.close(cx);
+        self.state = State::Gone;
+        let mut outbox = std::mem::take(&mut self.outbox);
+        self.give_back(cx, &mut outbox);
+        if let Some((buffer, _)) = self.unread.take() {
+            cx.reactor.buffers().give(buffer);
+        }
+        if let Phase::Payload(slot, ..) = self.phase {
+            self.phase = Phase::Skipping(0);
+            self.release(cx, slot);
+        }
+        tracing::debug!(peer = %self.peer, "an NBD client left");
+    }
+}

@@ -1,0 +1,367 @@
+//! Requests of a connection: taken in, carried out, answered.
+
+use super::{Connection, Phase, Request, Slot};
+use crate::nbd::contexts;
+use crate::nbd::core::Context;
+use crate::nbd::limits;
+use crate::nbd::request::{Header, Refusal};
+use crate::nbd::wire::{CHUNK_MAGIC, REQUEST_BYTES, SIMPLE_REPLY_MAGIC, chunk};
+use crate::nbd::wire::{command, command_flag};
+use farblock_block::{BlockError, Command, Completion, Op};
+use farblock_frontend::pieces;
+use farblock_reactor::{Buffer, SendBatch};
+use std::ops::Range;
+
+/// Bits of a block operation's token that hold the piece, and the slot above it; the rest holds
+/// the connection.
+const TOKEN_FIELD_BITS: u32 = 16;
+
+/// Who gets a block operation's completion.
+fn token(connection: super::ConnectionKey, slot: Slot, piece: usize) -> u64 {
+    let fields = u64::from(slot.0) << TOKEN_FIELD_BITS | piece as u64;
+    u64::from(connection.0) << (2 * TOKEN_FIELD_BITS) | fields
+}
+
+/// Whose completion has `token`.
+pub(in crate::nbd) fn token_owner(token: u64) -> (super::ConnectionKey, Slot, usize) {
+    let connection = super::ConnectionKey((token >> (2 * TOKEN_FIELD_BITS)) as u32);
+    let slot = Slot((token >> TOKEN_FIELD_BITS) as u16);
+    (connection, slot, usize::from(token as u16))
+}
+
+impl Connection {
+    /// Looks at a header that is complete. True if there may be more to do with what is here.
+    pub(super) fn header(&mut self, cx: &mut Context) -> bool {
+        let Phase::Header(bytes, _) = &self.phase else { unreachable!("there is a header") };
+        let Some(header) = Header::parse(bytes) else {
+            tracing::warn!(peer = %self.peer, "closing: what should be an NBD request is none");
+            self.close(cx);
+            return false;
+        };
+        self.phase = Phase::Header([0; REQUEST_BYTES], 0);
+        if header.code == command::DISC {
+            self.drain(cx);
+            return false;
+        }
+        self.admit(cx, header)
+    }
+
+    /// Starts a request, if the limits let it. Otherwise it waits, and false is returned.
+    pub(super) fn admit(&mut self, cx: &mut Context, header: Header) -> bool {
+        if header.code == command::BLOCK_STATUS {
+            self.phase = Phase::Header([0; REQUEST_BYTES], 0);
+            match header.check_status(&cx.export.geometry, self.agreement) {
+                Ok(()) => self.answer_status(&header),
+                Err(refusal) => self.refuse(header.cookie, refusal),
+            }
+            return true;
+        }
+        let command = match header.check(&cx.export.geometry, self.agreement) {
+            Ok(command) => command,
+            Err(refusal) => {
+                self.phase = match header.payload_bytes() {
+                    0 => Phase::Header([0; REQUEST_BYTES], 0),
+                    bytes => Phase::Skipping(bytes),
+                };
+                self.refuse(header.cookie, refusal);
+                return true;
+            }
+        };
+        let bytes = if command.moves_data() { header.length as usize } else { 0 };
+        let fits = self.held_bytes + bytes <= limits::CONNECTION_BUFFER_BYTES
+            && cx.held_bytes + bytes <= limits::CORE_BUFFER_BYTES;
+        let waits_for_bytes = bytes > 0 && !fits && self.held_bytes > 0;
+        let has_slot = !self.free.is_empty() || self.requests.len() < limits::MAX_REQUESTS;
+        if waits_for_bytes || !has_slot {
+            if waits_for_bytes {
+                cx.starve(self.key, &mut self.starving);
+            }
+            self.phase = Phase::Admitting(header);
+            return false;
+        }
+        self.phase = Phase::Header([0; REQUEST_BYTES], 0);
+        self.begin(cx, &header, command, bytes);
+        true
+    }
+
+    /// Gives a request a slot and its buffers, and starts it unless its data is still to come.
+    fn begin(&mut self, cx: &mut Context, header: &Header, command: Command, bytes: usize) {
+        self.held_bytes += bytes;
+        cx.held_bytes += bytes;
+        let slot = self.take_slot();
+        let geometry = cx.export.geometry;
+        let request = &mut self.requests[usize::from(slot.0)];
+        request.cookie = header.cookie;
+        request.offset = header.offset;
+        request.length = header.length;
+        request.command = command;
+        request.fua = header.has(command_flag::FUA);
+        request.result = Ok(());
+        request.held_bytes = bytes;
+        if command != Command::Flush {
+            pieces::cut(command, header.offset, header.length, &geometry, &mut request.pieces);
+        }
+        let block_size = geometry.block_size;
+        let has_part = request.pieces.iter().any(|piece| piece.is_part(block_size));
+        request.merges = command.writes() && has_part;
+        if command.moves_data() {
+            for piece in &mut request.pieces {
+                let bytes = geometry.bytes(piece.blocks);
+                piece.buffer = Some(cx.reactor.buffers().take(bytes));
+            }
+        }
+        if command == Command::Write && !request.pieces.is_empty() {
+            self.phase = Phase::Payload(slot, 0, 0);
+        } else {
+            self.start_request(cx, slot);
+        }
+    }
+
+    fn take_slot(&mut self) -> Slot {
+        self.free.pop().unwrap_or_else(|| {
+            self.requests.push(Request {
+                cookie: 0,
+                offset: 0,
+                length: 0,
+                command: Command::Flush,
+                fua: false,
+                merges: false,
+                pieces: Vec::new(),
+                operations: 0,
+                result: Ok(()),
+                held_bytes: 0,
+            });
+            Slot(self.requests.len() as u16 - 1)
+        })
+    }
+
+    /// Copies data of a write to where it belongs; false if that takes more bytes.
+    pub(super) fn payload(&mut self, cx: &mut Context, input: &mut &[u8]) -> bool {
+        let Phase::Payload(slot, index, filled) = self.phase else { unreachable!("data comes") };
+        if input.is_empty() {
+            return false;
+        }
+        let piece = &mut self.request(slot).pieces[index];
+        let wanted = &mut piece.buffer.as_mut().expect("it is here to be filled")
+            [piece.start as usize + filled..(piece.start + piece.length) as usize];
+        let count = wanted.len().min(input.len());
+        wanted[..count].copy_from_slice(&input[..count]);
+        *input = &input[count..];
+        self.filled(cx, slot, index, filled + count);
+        true
+    }
+
+    /// More of a write's data is here.
+    fn filled(&mut self, cx: &mut Context, slot: Slot, index: usize, filled: usize) {
+        let request = self.request(slot);
+        if filled < request.pieces[index].length as usize {
+            self.phase = Phase::Payload(slot, index, filled);
+        } else if index + 1 < request.pieces.len() {
+            self.phase = Phase::Payload(slot, index + 1, 0);
+        } else {
+            self.phase = Phase::Header([0; REQUEST_BYTES], 0);
+            self.start_request(cx, slot);
+        }
+    }
+
+    /// Where the next bytes of the client belong, if it is worth it to receive them there.
+    pub(super) fn direct_payload(&mut self) -> Option<(Buffer, Range<usize>)> {
+        let Phase::Payload(slot, index, filled) = self.phase else { return None };
+        let piece = &mut self.request(slot).pieces[index];
+        let range = piece.start as usize + filled..(piece.start + piece.length) as usize;
+        if range.len() < limits::DIRECT_RECEIVE_BYTES {
+            return None;
+        }
+        Some((piece.buffer.take().expect("it is here to be filled"), range))
+    }
+
+    pub(super) fn received_into(
+        &mut self,
+        cx: &mut Context,
+        buffer: Buffer,
+        result: std::io::Result<usize>,
+    ) {
+        self.receiving = false;
+        let Phase::Payload(slot, index, filled) = self.phase else { unreachable!("data comes") };
+        self.request(slot).pieces[index].buffer = Some(buffer);
+        match result {
+            Ok(count) if count > 0 => {
+                if self.state == super::State::Open {
+                    self.filled(cx, slot, index, filled + count);
+                    self.process_unread(cx);
+                }
+            }
+            _ => self.close(cx),
+        }
+    }
+
+    /// Hands a request to the namespace, or has it wait for its turn to write.
+    fn start_request(&mut self, cx: &mut Context, slot: Slot) {
+        let ticket = self.ticket(slot);
+        let request = self.request(slot);
+        if request.merges {
+            cx.merge(ticket);
+        } else if !request.command.writes() || cx.gate.enter(ticket).is_some() {
+            self.submit(cx, slot);
+        }
+    }
+
+    /// Hands a request to the namespace.
+    pub(in crate::nbd) fn submit(&mut self, cx: &mut Context, slot: Slot) {
+        let key = self.key;
+        let block_size = cx.export.geometry.block_size;
+        // It may have waited, and nobody wants to hear of it any more.
+        let pointless = self.is_closed();
+        let request = &mut self.requests[usize::from(slot.0)];
+        if pointless {
+            request.result = Err(BlockError::Aborted);
+        } else if request.command == Command::Flush {
+            request.operations = 1;
+            cx.submit(Op::flush(token(key, slot, 0)));
+        } else {
+            request.operations = request.pieces.len();
+            for (index, piece) in request.pieces.iter_mut().enumerate() {
+                let token = token(key, slot, index);
+                let pool = cx.reactor.buffers();
+                let op = piece.begin(request.command, request.fua, block_size, pool, token);
+                cx.submit(op);
+            }
+        }
+        if request.operations == 0 {
+            self.finish(cx, slot);
+        }
+    }
+
+    /// A block operation ended.
+    pub(in crate::nbd) fn complete(
+        &mut self,
+        cx: &mut Context,
+        (slot, index): (Slot, usize),
+        mut done: Completion,
+    ) {
+        let request = &mut self.requests[usize::from(slot.0)];
+        if let Some(piece) = request.pieces.get_mut(index)
+            && let Some(op) = piece.end(&mut done, request.fua, cx.reactor.buffers())
+        {
+            cx.submit(op);
+            return;
+        }
+        request.result = request.result.and(done.result);
+        request.operations -= 1;
+        if request.operations == 0 {
+            self.finish(cx, slot);
+        }
+        cx.list(self.key, &mut self.listed);
+    }
+
+    /// Every block operation of a request ended: answer it.
+    fn finish(&mut self, cx: &mut Context, slot: Slot) {
+        let request = self.request(slot);
+        let (command, result, cookie) = (request.command, request.result, request.cookie);
+        if request.merges {
+            cx.merged();
+        } else if command.writes() {
+            cx.written();
+        }
+        if self.is_closed() {
+            // Nobody is left to answer.
+        } else if let Err(error) = result {
+            tracing::debug!(peer = %self.peer, ?command, "an NBD request failed: {error}");
+            self.refuse(cookie, Refusal::of(command, error));
+        } else if command == Command::Read {
+            self.answer_read(slot);
+        } else {
+            simple_reply(&mut self.outbox, cookie, 0);
+        }
+        self.release(cx, slot);
+    }
+
+    /// Gives a slot back, and the buffers that are still in it.
+    pub(super) fn release(&mut self, cx: &mut Context, slot: Slot) {
+        let request = &mut self.requests[usize::from(slot.0)];
+        for piece in request.pieces.drain(..) {
+            piece.buffer.into_iter().for_each(|buffer| cx.reactor.buffers().give(buffer));
+        }
+        let held = std::mem::take(&mut request.held_bytes);
+        self.free.push(slot);
+        if held > 0 {
+            self.held_bytes -= held;
+            cx.release_bytes(held);
+        }
+    }
+
+    /// Sends what was read. The buffers leave the request, and count as held until they are sent.
+    fn answer_read(&mut self, slot: Slot) {
+        let request = &mut self.requests[usize::from(slot.0)];
+        let (cookie, length) = (request.cookie, request.length);
+        if !self.agreement.structured {
+            simple_reply(&mut self.outbox, cookie, 0);
+        } else if length == 0 {
+            chunk_header(&mut self.outbox, chunk::NONE, cookie, 0);
+        } else {
+            chunk_header(&mut self.outbox, chunk::OFFSET_DATA, cookie, length + 8);
+            self.outbox.bytes(&request.offset.to_be_bytes());
+        }
+        request.held_bytes = 0;
+        for piece in request.pieces.drain(..) {
+            let buffer = piece.buffer.expect("a read gives its buffer back");
+            let range = piece.start as usize..(piece.start + piece.length) as usize;
+            self.outbox.payload(u64::from(piece.length), buffer, range);
+        }
+    }
+
+    /// Says what is allocated in a range: all of it.
+    fn answer_status(&mut self, header: &Header) {
+        chunk_header(&mut self.outbox, chunk::BLOCK_STATUS, header.cookie, 12);
+        self.outbox.bytes(&contexts::ALLOCATION_ID.to_be_bytes());
+        self.outbox.bytes(&header.length.to_be_bytes());
+        self.outbox.bytes(&contexts::DATA.to_be_bytes());
+    }
+
+    /// Answers that a request failed.
+    fn refuse(&mut self, cookie: u64, refusal: Refusal) {
+        if !self.agreement.structured {
+            simple_reply(&mut self.outbox, cookie, refusal.errno);
+            return;
+        }
+        let text = refusal.text.as_bytes();
+        chunk_header(&mut self.outbox, chunk::ERROR, cookie, 6 + text.len() as u32);
+        self.outbox.bytes(&refusal.errno.to_be_bytes());
+        self.outbox.bytes(&(text.len() as u16).to_be_bytes());
+        self.outbox.bytes(text);
+    }
+}
+
+fn simple_reply(outbox: &mut SendBatch, cookie: u64, errno: u32) {
+    let mut reply = [0; 16];
+    reply[..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
+    reply[4..8].copy_from_slice(&errno.to_be_bytes());
+    reply[8..].copy_from_slice(&cookie.to_be_bytes());
+    outbox.bytes(&reply);
+}
+
+/// The only chunk of a structured reply.
+fn chunk_header(outbox: &mut SendBatch, kind: u16, cookie: u64, length: u32) {
+    let mut header = [0; 20];
+    header[..4].copy_from_slice(&CHUNK_MAGIC.to_be_bytes());
+    header[4..6].copy_from_slice(&chunk::DONE.to_be_bytes());
+    header[6..8].copy_from_slice(&kind.to_be_bytes());
+    header[8..16].copy_from_slice(&cookie.to_be_bytes());
+    header[16..].copy_from_slice(&length.to_be_bytes());
+    outbox.bytes(&header);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_come_back() {
+        for (connection, slot, piece) in [(0, 0, 0), (7, 255, 16_383), (u32::MAX, u16::MAX, 65_535)]
+        {
+            let key = super::super::ConnectionKey(connection);
+            let owner = token_owner(token(key, Slot(slot), piece));
+            assert_eq!(owner, (key, Slot(slot), piece));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Metadata contexts: what a client may ask about a range besides its data. There is one,
+//! `base:allocation`: whether a range is stored, and reads as zeroes.
+//!
+//! What a namespace stores where is not in its contract, and over NVMe it is seldom known, so every
+//! range is said to be data: the answer that is never wrong. Clients that insist on the context can
+//! use the disk with it.
+
+use super::wire::{MAX_STRING_BYTES, Reader};
+
+/// Its name,
+pub(super) const ALLOCATION: &[u8] = b"base:allocation";
+/// and the number by which it is known in answers.
+pub(super) const ALLOCATION_ID: u32 = 0;
+/// `NBD_STATE_HOLE` and `NBD_STATE_ZERO` are both not so.
+pub(super) const DATA: u32 = 0;
+
+/// A client's question for contexts.
+pub(super) struct Question<'a> {
+    pub(super) export: &'a [u8],
+    queries: Vec<&'a [u8]>,
+}
+
+impl<'a> Question<'a> {
+    /// The data of `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`.
+    pub(super) fn parse(data: &'a [u8]) -> Option<Question<'a>> {
+        let mut reader = Reader(data);
+        let export = text(&mut reader)?;
+        let count = reader.u32()?;
+        let mut queries = Vec::new();
+        for _ in 0..count {
+            queries.push(text(&mut reader)?);
+        }
+        reader.0.is_empty().then_some(Question { export, queries })
+    }
+
+    /// Whether the context is among those to be listed: no query is for all there are, and a
+    /// namespace with a colon for all of that namespace's.
+    pub(super) fn lists_allocation(&self) -> bool {
+        let listed = |query: &&[u8]| **query == *b"base:" || **query == *ALLOCATION;
+        self.queries.is_empty() || self.queries.iter().any(listed)
+    }
+
+    /// Whether the context is chosen, which takes its whole name.
+    pub(super) fn chooses_allocation(&self) -> bool {
+        self.queries.contains(&ALLOCATION)
+    }
+}
+
+fn text<'a>(reader: &mut Reader<'a>) -> Option<&'a [u8]> {
+    let length = reader.u32()? as usize;
+    reader.bytes(length).filter(|text| text.len() <= MAX_STRING_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(queries: &[&[u8]]) -> Vec<u8> {
+        let mut data = b"\0\0\0\x04disk".to_vec();
+        data.extend((queries.len() as u32).to_be_bytes());
+        for query in queries {
+            data.extend((query.len() as u32).to_be_bytes());
+            data.extend(*query);
+        }
+        data
+    }
+
+    #[test]
+    fn questions() {
+        for (queries, lists, chooses) in [
+            (&[][..], true, false),
+            (&[&b"base:"[..]], true, false),
+            (&[b"base:allocation"], true, true),
+            (&[b"qemu:dirty-bitmap:x", b"base:allocation"], true, true),
+            (&[b"base"], false, false),
+            (&[b"base:other"], false, false),
+        ] {
+            let data = data(queries);
+            let question = Question::parse(&data).expect("it is in order");
+            assert_eq!(question.export, b"disk");
+            assert_eq!(question.lists_allocation(), lists, "{queries:?}");
+            assert_eq!(question.chooses_allocation(), chooses, "{queries:?}");
+            for end in 0..data.len() {
+                assert!(Question::parse(&data[..end]).is_none(), "{end} bytes of {queries:?}");
+            }
+        }
+        assert!(Question::parse(b"\0\0\0\0\xff\xff\xff\xff").is_none());
+        assert!(Question::parse(b"\0\0\0\0\0\0\0\0more").is_none());
+    }
+}

@@ -1,0 +1,350 @@
+//! A core: one thread, one reactor, its connections and its queue into the namespace.
+//!
+//! A tick: events of connections → block operations → completions → answers, all batched; then one
+//! send for each connection that has something to say.
+
+use super::connection::{Connection, Slot, token_owner};
+use super::limits;
+use super::negotiate::Export;
+use super::shared::{Message, Shared};
+use super::succession::{Admission, Line, Waiting};
+use farblock_block::{Completion, Op, Queue};
+use farblock_frontend::writes::{Arbiter, Gate, Order, Report};
+use farblock_frontend::{ConnectionKey, Connections, Core, Seat};
+use farblock_reactor::{Reactor, TaskId};
+use std::io;
+use std::net::TcpStream;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// A request of a core.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Ticket {
+    pub(super) connection: ConnectionKey,
+    pub(super) slot: Slot,
+}
+
+/// What connections need of their core.
+pub(super) struct Context {
+    // The queue goes first: it may tell the reactor good-bye while it is dropped.
+    queue: Box<dyn Queue>,
+    pub(super) reactor: Reactor,
+    pub(super) export: Export,
+    pub(super) gate: Gate<Ticket>,
+    /// When the tick began: one look at the clock for all that happens in it.
+    pub(super) now: Instant,
+    /// Bytes of buffers that requests of this core hold.
+    pub(super) held_bytes: usize,
+    index: usize,
+    shared: Arc<Shared>,
+    /// Something may have completed since the queue was polled.
+    dirty: bool,
+    /// The merge that was carried out has ended.
+    merged: bool,
+    /// Connections with something to do at the tick's end.
+    listed: Vec<ConnectionKey>,
+    /// Connections with requests that wait for buffers.
+    starved: Vec<ConnectionKey>,
+    /// Buffers came back in this tick.
+    released: bool,
+}
+
+impl Context {
+    /// Hands an operation to the namespace.
+    pub(super) fn submit(&mut self, op: Op) {
+        self.queue.submit(op);
+        self.dirty = true;
+    }
+
+    /// The client is gone: what was not begun of its operations is given up.
+    pub(super) fn abandon(&mut self, key: ConnectionKey) {
+        self.queue.abandon(&mut |token| token_owner(token).0 == key);
+        self.dirty = true;
+    }
+
+    /// Asks every core to admit a client.
+    pub(super) fn ask_admission(&self, key: ConnectionKey) -> Arc<Admission> {
+        let admission = Arc::new(Admission::new(self.index, key, self.shared.cores()));
+        self.shared.post_all(|| Message::Ask(Arc::downgrade(&admission)));
+        admission
+    }
+
+    /// Has the connection's `finish_tick` called. `listed` is the connection's own mark.
+    pub(super) fn list(&mut self, key: ConnectionKey, listed: &mut bool) {
+        if !std::mem::replace(listed, true) {
+            self.listed.push(key);
+        }
+    }
+
+    /// Buffers of this many bytes are not held any more.
+    pub(super) fn release_bytes(&mut self, bytes: usize) {
+        self.held_bytes -= bytes;
+        self.released = true;
+    }
+
+    /// Has the connection listed again when buffers come back. `starving` is its own mark.
+    pub(super) fn starve(&mut self, key: ConnectionKey, starving: &mut bool) {
+        if !std::mem::replace(starving, true) {
+            self.starved.push(key);
+        }
+    }
+
+    /// Has a request carried out that writes less than whole blocks, when its turn comes.
+    pub(super) fn merge(&mut self, ticket: Ticket) {
+        let report = self.gate.enter_merge(ticket);
+        self.report(report);
+    }
+
+    /// The request that merged has ended.
+    pub(super) fn merged(&mut self) {
+        self.merged = true;
+    }
+
+    /// A request that wrote whole blocks has ended.
+    pub(super) fn written(&mut self) {
+        let report = self.gate.leave();
+        self.report(report);
+    }
+
+    /// Tells the arbiter, who is on the first core.
+    fn report(&mut self, report: Option<Report>) {
+        if let Some(report) = report {
+            self.shared.post(0, Message::Report(self.index, report));
+        }
+    }
+}
+
+/// See the module's text.
+pub(super) struct Clients {
+    cx: Context,
+    mail: TaskId,
+    queue_task: TaskId,
+    arbiter: Option<Arbiter>,
+    /// Clients that are not admitted yet.
+    waiting: Waiting,
+    connections: Connections<Connection>,
+    stopping: bool,
+    /// Connections whose tick is being finished.
+    finishing: Vec<ConnectionKey>,
+}
+
+impl Clients {
+    /// What the calling thread runs.
+    pub(super) fn new(seat: Seat, shared: Arc<Shared>) -> Clients {
+        let Seat { index, count, queue, queue_task, reactor, mail } = seat;
+        let cx = Context {
+            queue,
+            reactor,
+            export: shared.export(),
+            gate: Gate::new(),
+            now: Instant::now(),
+            held_bytes: 0,
+            index,
+            shared,
+            dirty: false,
+            merged: false,
+            listed: Vec::new(),
+            starved: Vec::new(),
+            released: false,
+        };
+        Clients {
+            cx,
+            mail,
+            queue_task,
+            arbiter: (index == 0).then(|| Arbiter::new(count)),
+            waiting: Waiting::default(),
+            connections: Connections::default(),
+            stopping: false,
+            finishing: Vec::new(),
+        }
+    }
+
+    /// Completions to connections and answers to clients. True if there is more to do at once.
+    fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
+        for _ in 0..limits::ROUNDS_PER_TICK {
+            if std::mem::take(&mut self.cx.dirty) {
+                self.cx.queue.poll(done);
+            }
+            for completion in done.drain(..) {
+                let (key, slot, piece) = token_owner(completion.token);
+                let owner = self.connections.alive(key);
+                owner.complete(&mut self.cx, (slot, piece), completion);
+            }
+            if std::mem::take(&mut self.cx.merged) {
+                self.merge();
+            }
+            if std::mem::take(&mut self.cx.released) {
+                self.wake_starved();
+            }
+            if self.cx.listed.is_empty() && !self.cx.dirty {
+                return false;
+            }
+            // Two vectors change places, so that neither is allocated again.
+            std::mem::swap(&mut self.cx.listed, &mut self.finishing);
+            for index in 0..self.finishing.len() {
+                self.finish_tick(self.finishing[index]);
+            }
+            self.finishing.clear();
+        }
+        true
+    }
+
+    /// Buffers came back: whoever waits for some may try again.
+    fn wake_starved(&mut self) {
+        while let Some(key) = self.cx.starved.pop() {
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.starving = false;
+                self.cx.list(key, &mut connection.listed);
+            }
+        }
+    }
+
+    fn finish_tick(&mut self, key: ConnectionKey) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.listed = false;
+        connection.finish_tick(&mut self.cx);
+        if !self.waiting.is_empty() && connection.is_spent() {
+            self.waiting.spent(key, &self.cx.shared);
+        }
+        // One that still has something to do would be found gone when it is its turn.
+        if connection.is_gone() && !connection.listed {
+            let task = connection.task();
+            self.connections.remove(key, task);
+            self.cx.reactor.remove_task(task);
+            self.cx.shared.disconnected();
+        }
+    }
+
+    fn read_messages(&mut self) {
+        let shared = Arc::clone(&self.cx.shared);
+        for message in shared.take_messages(self.cx.index) {
+            match message {
+                Message::Adopt(stream, peer) => self.adopt(stream, peer),
+                Message::Resized => self.cx.export = shared.export(),
+                Message::Look => {}
+                Message::Ask(admission) => self.admit(admission),
+                Message::Admitted(key) => {
+                    // If it is another client's number by now, that one sees that it is not meant.
+                    if let Some(connection) = self.connections.get_mut(key) {
+                        self.cx.list(key, &mut connection.listed);
+                    }
+                }
+                Message::Order(order) => self.obey(order),
+                Message::Report(core, report) => {
+                    let arbiter = self.arbiter.as_mut().expect("reports go to the first core");
+                    arbiter.handle(core, report, |core, order| {
+                        shared.post(core, Message::Order(order));
+                    });
+                }
+                Message::Stop => {
+                    self.stopping = true;
+                    for (_, connection) in self.connections.iter_mut() {
+                        connection.drain(&mut self.cx);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has a new client wait for those that have left, and no longer.
+    fn admit(&mut self, admission: Weak<Admission>) {
+        let mut leaving = Vec::new();
+        for (key, connection) in self.connections.iter_mut() {
+            connection.close_if_left(&mut self.cx);
+            if connection.is_leaving() {
+                leaving.push(key);
+            }
+        }
+        self.waiting.ask(admission, leaving, &self.cx.shared);
+    }
+
+    fn obey(&mut self, order: Order) {
+        let report = self.cx.gate.obey(order);
+        self.cx.report(report);
+        match order {
+            Order::Close => {}
+            Order::Grant => self.merge(),
+            Order::Open => {
+                while let Some(ticket) = self.cx.gate.next_parked() {
+                    self.submit(ticket);
+                }
+            }
+        }
+    }
+
+    /// Carries the next merge out, or lets others have their turn.
+    fn merge(&mut self) {
+        loop {
+            match self.cx.gate.next_merge() {
+                Ok(ticket) => self.submit(ticket),
+                Err(report) => {
+                    self.cx.report(Some(report));
+                    let more = self.cx.gate.wants_more();
+                    self.cx.report(more);
+                    return;
+                }
+            }
+            // Some end at once, because nobody wants them any more.
+            if !std::mem::take(&mut self.cx.merged) {
+                return;
+            }
+        }
+    }
+
+    fn submit(&mut self, ticket: Ticket) {
+        let connection = self.connections.alive(ticket.connection);
+        connection.submit(&mut self.cx, ticket.slot);
+        self.cx.list(ticket.connection, &mut connection.listed);
+    }
+
+    /// Makes an accepted socket one of this core's connections.
+    fn adopt(&mut self, stream: TcpStream, peer: Arc<str>) {
+        if self.stopping {
+            self.cx.shared.disconnected();
+            return;
+        }
+        let task = self.cx.reactor.add_task();
+        let line = Line::of(&stream);
+        let stream = match self.cx.reactor.add_stream(task, stream) {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%peer, "cannot serve an NBD client: {error}");
+                self.cx.reactor.remove_task(task);
+                self.cx.shared.disconnected();
+                return;
+            }
+        };
+        self.connections
+            .insert(task, |key| Connection::start(&mut self.cx, key, (task, stream, line), peer));
+    }
+}
+
+impl Core for Clients {
+    /// Runs until it is told to stop and no core has connections any more: until then others may
+    /// need this one's answer about its writes.
+    fn run(mut self) -> io::Result<()> {
+        let mut ready = Vec::new();
+        let mut events = Vec::new();
+        let mut done = Vec::new();
+        let mut more = false;
+        while !(self.stopping && self.cx.shared.is_over()) {
+            let timeout = more.then_some(Duration::ZERO);
+            self.cx.reactor.poll(timeout, &mut ready)?;
+            self.cx.now = Instant::now();
+            for task in ready.drain(..) {
+                if task == self.mail {
+                    self.read_messages();
+                } else if task == self.queue_task {
+                    self.cx.dirty = true;
+                } else if let Some(key) = self.connections.of_task(task) {
+                    self.cx.reactor.take_events(task, &mut events);
+                    for event in events.drain(..) {
+                        self.connections.alive(key).handle(&mut self.cx, event);
+                    }
+                }
+            }
+            more = self.settle(&mut done);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,441 @@
+//! The negotiation, without I/O: bytes of a client in, answers and the outcome out.
+//!
+//! ```text
+//! ClientFlags ──> Option <──────────────> Skipping (an option too long to be looked at)
+//!                   │ GO, EXPORT_NAME
+//!                   v
+//!             (transmission)
+//! ```
+
+use super::contexts::{self, Question};
+use super::limits;
+use super::wire::{self, Reader, flag, handshake, info, option, reply};
+use farblock_block::Geometry;
+use farblock_frontend::pieces::piece_blocks;
+
+/// What a client can know about an export.
+#[derive(Clone, Debug)]
+pub(super) struct Export {
+    /// Its name; the empty name is an alias.
+    pub(super) name: String,
+    /// For people.
+    pub(super) description: String,
+    pub(super) geometry: Geometry,
+}
+
+impl Export {
+    fn is_called(&self, name: &[u8]) -> bool {
+        name.is_empty() || name == self.name.as_bytes()
+    }
+
+    /// The transmission flags.
+    fn flags(&self, structured: bool) -> u16 {
+        // To flush is allowed even where nothing has to be: some clients insist on it.
+        let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN;
+        if structured {
+            flags |= flag::SEND_DF;
+        }
+        if self.geometry.read_only {
+            return flags | flag::READ_ONLY;
+        }
+        flags |= flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
+        if self.geometry.deallocate {
+            flags |= flag::SEND_TRIM;
+        }
+        flags
+    }
+
+    /// The block sizes of requests: smallest, preferred, largest payload; in bytes.
+    fn block_sizes(&self) -> [u32; 3] {
+        let block_size = self.geometry.block_size;
+        let preferred = block_size
+            .checked_mul(self.geometry.preferred_blocks.max(1))
+            .filter(|&bytes| bytes.is_power_of_two() && bytes <= limits::PIECE_BYTES)
+            .unwrap_or(block_size);
+        [block_size, preferred.max(4096), max_payload_bytes(&self.geometry)]
+    }
+}
+
+/// Data that one request moves at most.
+pub(super) fn max_payload_bytes(geometry: &Geometry) -> u32 {
+    // Two pieces may be parts of a block.
+    let pieces = u64::from(piece_blocks(geometry)) * u64::from(limits::MAX_PIECES - 2);
+    let bytes = pieces * u64::from(geometry.block_size);
+    // The smaller of them is a multiple of every block size, or of this one.
+    bytes.min(u64::from(limits::MAX_PAYLOAD_BYTES)) as u32
+}
+
+/// What was agreed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Agreement {
+    /// Reads are answered with structured replies.
+    pub(super) structured: bool,
+    /// The client asked for the block sizes, and so keeps to them.
+    pub(super) knows_block_sizes: bool,
+    /// The client may ask what is allocated.
+    pub(super) allocation: bool,
+}
+
+/// How a look at the client's bytes ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Progress {
+    /// More bytes are needed.
+    More,
+    /// The negotiation is over; what is left of the input are requests.
+    Done(Agreement),
+    /// The client wants to leave, or cannot be served: send what there is, then close. The text is
+    /// for the log, and empty if all is well.
+    Close(String),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// The client's flags are next.
+    ClientFlags,
+    /// An option is next.
+    Option,
+    /// So many bytes of an option are still to be ignored.
+    Skipping(u32),
+}
+
+/// See the module's text.
+pub(super) struct Negotiation {
+    state: State,
+    no_zeroes: bool,
+    options: u32,
+    agreement: Agreement,
+    /// An option (or the flags) of which not everything has arrived. Never longer than
+    /// [`limits::MAX_OPTION_BYTES`] and a header.
+    partial: Vec<u8>,
+}
+
+impl Negotiation {
+    /// Begins, with the server's greeting.
+    pub(super) fn start(out: &mut Vec<u8>) -> Negotiation {
+        out.extend(wire::INIT_MAGIC.to_be_bytes());
+        out.extend(wire::OPTION_MAGIC.to_be_bytes());
+        out.extend((handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES).to_be_bytes());
+        Negotiation {
+            state: State::ClientFlags,
+            no_zeroes: false,
+            options: 0,
+            agreement: Agreement::default(),
+            partial: Vec::new(),
+        }
+    }
+
+    /// Takes bytes off the front of `input`, as far as they are the negotiation's, and appends the
+    /// answers to `out`.
+    pub(super) fn handle(
+        &mut self,
+        export: &Export,
+        input: &mut &[u8],
+        out: &mut Vec<u8>,
+    ) -> Progress {
+        loop {
+            let progress = match self.state {
+                State::ClientFlags => match self.collect(input, 4) {
+                    false => return Progress::More,
+                    true => self.client_flags(),
+                },
+                State::Skipping(left) => {
+                    let skipped = input.len().min(left as usize);
+                    *input = &input[skipped..];
+                    let left = left - skipped as u32;
+                    if left > 0 {
+                        self.state = State::Skipping(left);
+                        return Progress::More;
+                    }
+                    self.state = State::Option;
+                    Progress::More
+                }
+                State::Option => match self.option(export, input, out) {
+                    None => return Progress::More,
+                    Some(progress) => progress,
+                },
+            };
+            if progress != Progress::More {
+                return progress;
+            }
+        }
+    }
+
+    /// Moves bytes from `input` until there are `count`; whether there are.
+    fn collect(&mut self, input: &mut &[u8], count: usize) -> bool {
+        let wanted = count.saturating_sub(self.partial.len()).min(input.len());
+        let (taken, rest) = input.split_at(wanted);
+        self.partial.extend_from_slice(taken);
+        *input = rest;
+        self.partial.len() >= count
+    }
+
+    fn client_flags(&mut self) -> Progress {
+        let flags = Reader(&self.partial).u32().expect("four bytes were collected");
+        self.partial.clear();
+        let known = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
+        if flags & !known != 0 {
+            return Progress::Close(format!("it has the unknown handshake flags {flags:#x}"));
+        }
+        // A client without the fixed negotiation sends nothing but the name of an export.
+        self.no_zeroes = flags & u32::from(handshake::NO_ZEROES) != 0;
+        self.state = State::Option;
+        Progress::More
+    }
+
+    /// Handles one option; none if not all of it is here.
+    fn option(
+        &mut self,
+        export: &Export,
+        input: &mut &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<Progress> {
+        if !self.collect(input, wire::OPTION_HEADER_BYTES) {
+            return None;
+        }
+        let mut reader = Reader(&self.partial);
+        let (magic, code, length) = (reader.u64()?, reader.u32()?, reader.u32()?);
+        if magic != wire::OPTION_MAGIC {
+            return Some(Progress::Close("it does not speak NBD's newstyle negotiation".into()));
+        }
+        if length > limits::MAX_OPTION_BYTES {
+            self.partial.clear();
+            return Some(self.refuse_long(code, length, out));
+        }
+        if !self.collect(input, wire::OPTION_HEADER_BYTES + length as usize) {
+            return None;
+        }
+        self.options += 1;
+        if self.options > limits::MAX_OPTIONS {
+            return Some(Progress::Close("it does not come to an end of its options".into()));
+        }
+        let partial = std::mem::take(&mut self.partial);
+        let progress = self.complete(export, code, &partial[wire::OPTION_HEADER_BYTES..], out);
+        self.partial = partial;
+        self.partial.clear();
+        Some(progress)
+    }
+
+    fn refuse_long(&mut self, code: u32, length: u32, out: &mut Vec<u8>) -> Progress {
+        if code == option::EXPORT_NAME {
+            return Progress::Close(format!("the name that it asks for has {length} bytes"));
+        }
+        answer(out, code, reply::ERR_TOO_BIG, b"the option is too long");
+        self.state = State::Skipping(length);
+        Progress::More
+    }
+
+    /// Handles an option that is here.
+    fn complete(&mut self, export: &Export, code: u32, data: &[u8], out: &mut Vec<u8>) -> Progress {
+        match code {
+            option::EXPORT_NAME => return self.export_name(export, data, out),
+            option::ABORT => {
+                answer(out, code, reply::ACK, b"");
+                return Progress::Close(String::new());
+            }
+            option::LIST if data.is_empty() => {
+                let mut entry = (export.name.len() as u32).to_be_bytes().to_vec();
+                entry.extend(export.name.as_bytes());
+                entry.extend(export.description.as_bytes());
+                answer(out, code, reply::SERVER, &entry);
+                answer(out, code, reply::ACK, b"");
+            }
+            option::STRUCTURED_REPLY if data.is_empty() => {
+                self.agreement.structured = true;
+                answer(out, code, reply::ACK, b"");
+            }
+            option::LIST | option::STRUCTURED_REPLY => {
+                answer(out, code, reply::ERR_INVALID, b"the option takes no data");
+            }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                self.contexts(export, code, data, out);
+            }
+            option::INFO | option::GO => return self.info(export, code, data, out),
+            _ => answer(out, code, reply::ERR_UNSUP, b"the option is not supported"),
+        }
+        Progress::More
+    }
+
+    /// Metadata contexts: which there are, or which the client wants.
+    fn contexts(&mut self, export: &Export, code: u32, data: &[u8], out: &mut Vec<u8>) {
+        let chooses = code == option::SET_META_CONTEXT;
+        // Whatever comes of it, what was chosen before is not any more.
+        self.agreement.allocation &= !chooses;
+        if !self.agreement.structured {
+            return answer(out, code, reply::ERR_INVALID, b"it takes structured replies");
+        }
+        let Some(question) = Question::parse(data) else {
+            return answer(out, code, reply::ERR_INVALID, b"the option's data is malformed");
+        };
+        if !export.is_called(question.export) {
+            return answer(out, code, reply::ERR_UNKNOWN, b"there is no export of that name");
+        }
+        if chooses {
+            self.agreement.allocation = question.chooses_allocation();
+        }
+        if self.agreement.allocation && chooses || !chooses && question.lists_allocation() {
+            let mut item = contexts::ALLOCATION_ID.to_be_bytes().to_vec();
+            item.extend(contexts::ALLOCATION);
+            answer(out, code, reply::META_CONTEXT, &item);
+        }
+        answer(out, code, reply::ACK, b"");
+    }
+
+    /// The old way to choose an export: there is no answer that says no.
+    fn export_name(&self, export: &Export, name: &[u8], out: &mut Vec<u8>) -> Progress {
+        if !export.is_called(name) {
+            let name = String::from_utf8_lossy(&name[..name.len().min(64)]);
+            return Progress::Close(format!("there is no export {name:?}"));
+        }
+        let flags = export.flags(self.agreement.structured);
+        out.extend(export.geometry.capacity_bytes().to_be_bytes());
+        out.extend(flags.to_be_bytes());
+        if !self.no_zeroes {
+            out.resize(out.len() + wire::EXPORT_NAME_PADDING_BYTES, 0);
+        }
+        Progress::Done(Agreement { knows_block_sizes: false, ..self.agreement })
+    }
+
+    fn info(&mut self, export: &Export, code: u32, data: &[u8], out: &mut Vec<u8>) -> Progress {
+        let Some((name, wanted)) = parse_info(data) else {
+            answer(out, code, reply::ERR_INVALID, b"the option's data is malformed");
+            return Progress::More;
+        };
+        if !export.is_called(name) {
+            answer(out, code, reply::ERR_UNKNOWN, b"there is no export of that name");
+            return Progress::More;
+        }
+        let mut item = info::EXPORT.to_be_bytes().to_vec();
+        item.extend(export.geometry.capacity_bytes().to_be_bytes());
+        item.extend(export.flags(self.agreement.structured).to_be_bytes());
+        answer(out, code, reply::INFO, &item);
+        let wants = |kind: u16| wanted.chunks_exact(2).any(|pair| pair == kind.to_be_bytes());
+        for (kind, text) in [(info::NAME, &export.name), (info::DESCRIPTION, &export.description)] {
+            if wants(kind) {
+                let mut item = kind.to_be_bytes().to_vec();
+                item.extend(text.as_bytes());
+                answer(out, code, reply::INFO, &item);
+            }
+        }
+        // Who does not ask does not keep to them: all sizes are served then.
+        let knows_block_sizes = wants(info::BLOCK_SIZE);
+        if knows_block_sizes {
+            let mut item = info::BLOCK_SIZE.to_be_bytes().to_vec();
+            export.block_sizes().iter().for_each(|size| item.extend(size.to_be_bytes()));
+            answer(out, code, reply::INFO, &item);
+        }
+        answer(out, code, reply::ACK, b"");
+        // What an earlier INFO asked for does not count: the choice is made here.
+        if code == option::INFO {
+            return Progress::More;
+        }
+        Progress::Done(Agreement { knows_block_sizes, ..self.agreement })
+    }
+}
+
+/// The name, and the list of information types, of `NBD_OPT_INFO` and `NBD_OPT_GO`.
+fn parse_info(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut reader = Reader(data);
+    let length = reader.u32()? as usize;
+    let name = reader.bytes(length).filter(|name| name.len() <= wire::MAX_STRING_BYTES)?;
+    let count = usize::from(reader.u16()?);
+    let wanted = reader.bytes(count * 2)?;
+    reader.0.is_empty().then_some((name, wanted))
+}
+
+fn answer(out: &mut Vec<u8>, option: u32, reply: u32, data: &[u8]) {
+    out.extend(wire::OPTION_REPLY_MAGIC.to_be_bytes());
+    out.extend(option.to_be_bytes());
+    out.extend(reply.to_be_bytes());
+    out.extend((data.len() as u32).to_be_bytes());
+    out.extend(data);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export() -> Export {
+        Export {
+            name: "disk".into(),
+            description: "a disk".into(),
+            geometry: Geometry::new(4096, 256),
+        }
+    }
+
+    fn option(code: u32, data: &[u8]) -> Vec<u8> {
+        let mut bytes = wire::OPTION_MAGIC.to_be_bytes().to_vec();
+        bytes.extend(code.to_be_bytes());
+        bytes.extend((data.len() as u32).to_be_bytes());
+        bytes.extend(data);
+        bytes
+    }
+
+    /// Feeds `input` in pieces of these sizes, again and again; the answers, how it ended, and what
+    /// was left.
+    fn negotiate(input: &[u8], sizes: &[usize]) -> (Vec<u8>, Progress, Vec<u8>) {
+        let mut out = Vec::new();
+        let mut negotiation = Negotiation::start(&mut out);
+        let (mut at, mut sizes) = (0, sizes.iter().cycle());
+        while at < input.len() {
+            let end = (at + sizes.next().expect("a cycle")).min(input.len());
+            let mut piece = &input[at..end];
+            let progress = negotiation.handle(&export(), &mut piece, &mut out);
+            assert!(negotiation.partial.len() <= limits::MAX_OPTION_BYTES as usize + 16);
+            if progress != Progress::More {
+                return (out, progress, [piece, &input[end..]].concat());
+            }
+            assert!(piece.is_empty(), "everything is taken while more is needed");
+            at = end;
+        }
+        (out, Progress::More, Vec::new())
+    }
+
+    #[test]
+    fn pieces_do_not_matter() {
+        let mut input = 3_u32.to_be_bytes().to_vec();
+        input.extend(option(option::LIST, b""));
+        input.extend(option(4242, &[7; 20_000]));
+        input.extend(option(option::STRUCTURED_REPLY, b""));
+        input.extend(option(option::GO, b"\0\0\0\x04disk\0\x01\0\x03"));
+        input.extend(b"the first request");
+        let whole = negotiate(&input, &[usize::MAX]);
+        let agreement =
+            Agreement { structured: true, knows_block_sizes: true, ..Agreement::default() };
+        assert_eq!(whole.1, Progress::Done(agreement));
+        assert_eq!(whole.2, b"the first request");
+        for sizes in [&[1][..], &[2, 3], &[17], &[16, 5000], &[4, 16, 0, 999]] {
+            assert!(negotiate(&input, sizes) == whole, "{sizes:?}");
+        }
+    }
+
+    /// Nonsense after every prefix of a good negotiation: no panic, and no more answers than
+    /// questions.
+    #[test]
+    fn nonsense_is_survived() {
+        let mut good = 3_u32.to_be_bytes().to_vec();
+        for code in [option::LIST, option::INFO, option::STRUCTURED_REPLY, 9, 4242] {
+            good.extend(option(code, b"\0\0\0\0\0\0"));
+        }
+        let mut random = 1_u64;
+        for cut in 0..good.len() {
+            let mut input = good[..cut].to_vec();
+            for _ in 0..500 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+                // Often zero, so that lengths are short and sometimes right.
+                let byte = (random >> 40) as u8;
+                input.push(if random >> 62 == 0 { byte } else { 0 });
+            }
+            let (out, progress, _) = negotiate(&input, &[100]);
+            assert!(out.len() < 2000, "{} bytes of answers", out.len());
+            assert!(!matches!(progress, Progress::Done(_)), "nobody chose");
+        }
+    }
+
+    #[test]
+    fn options_come_to_an_end() {
+        let mut input = 3_u32.to_be_bytes().to_vec();
+        (0..300).for_each(|_| input.extend(option(option::LIST, b"")));
+        let (_, progress, _) = negotiate(&input, &[usize::MAX]);
+        assert!(matches!(progress, Progress::Close(reason) if reason.contains("end")));
+    }
+}

@@ -1,0 +1,200 @@
+//! Requests: from 28 bytes to block operations, and back to an error number.
+
+use super::negotiate::{Agreement, max_payload_bytes};
+use super::wire::{self, Reader, command, command_flag, errno};
+use farblock_block::{BlockError, Command, Geometry};
+
+/// A request as it was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Header {
+    pub(super) flags: u16,
+    pub(super) code: u16,
+    /// What the client calls the request.
+    pub(super) cookie: u64,
+    pub(super) offset: u64,
+    pub(super) length: u32,
+}
+
+impl Header {
+    /// None if the client has lost its way: there is no telling where the next request begins.
+    pub(super) fn parse(bytes: &[u8; wire::REQUEST_BYTES]) -> Option<Header> {
+        let mut reader = Reader(bytes);
+        if reader.u32()? != wire::REQUEST_MAGIC {
+            return None;
+        }
+        Some(Header {
+            flags: reader.u16()?,
+            code: reader.u16()?,
+            cookie: reader.u64()?,
+            offset: reader.u64()?,
+            length: reader.u32()?,
+        })
+    }
+
+    /// Bytes that follow the header, whether the request is in order or not.
+    pub(super) fn payload_bytes(&self) -> u32 {
+        if self.code == command::WRITE { self.length } else { 0 }
+    }
+
+    pub(super) fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// What the request asks for, if it may.
+    pub(super) fn check(
+        &self,
+        geometry: &Geometry,
+        agreement: Agreement,
+    ) -> Result<Command, Refusal> {
+        let command = match self.code {
+            command::READ => Command::Read,
+            command::WRITE => Command::Write,
+            command::FLUSH => Command::Flush,
+            command::TRIM => Command::Deallocate,
+            command::WRITE_ZEROES => {
+                Command::WriteZeroes { deallocate: !self.has(command_flag::NO_HOLE) }
+            }
+            _ => return Err(Refusal::invalid("the command is unknown")),
+        };
+        if self.flags & !known_flags(command, agreement) != 0 {
+            return Err(Refusal::invalid("the command has a flag that it cannot have"));
+        }
+        if command == Command::Flush {
+            return Ok(command);
+        }
+        if geometry.read_only && command.writes() {
+            return Err(Refusal::of(command, BlockError::ReadOnly));
+        }
+        let end = self.offset.checked_add(u64::from(self.length));
+        if end.is_none_or(|end| end > geometry.capacity_bytes()) {
+            return Err(Refusal::of(command, BlockError::OutOfRange));
+        }
+        if command.moves_data() && self.length > max_payload_bytes(geometry) {
+            return Err(Refusal::of(command, BlockError::TooLarge));
+        }
+        let mask = u64::from(geometry.block_size) - 1;
+        let is_unaligned = (self.offset | u64::from(self.length)) & mask != 0;
+        // A trim is only a hint, and QEMU sends what it was given on as it is.
+        if is_unaligned && agreement.knows_block_sizes && command != Command::Deallocate {
+            return Err(Refusal::invalid("the request does not keep to the minimum block size"));
+        }
+        if self.has(command_flag::FAST_ZERO) && !zeroes_fast(command, geometry) {
+            return Err(Refusal { errno: errno::ENOTSUP, text: "zeroing may take its time here" });
+        }
+        Ok(command)
+    }
+}
+
+impl Header {
+    /// Whether the client may ask what is allocated in this range.
+    pub(super) fn check_status(
+        &self,
+        geometry: &Geometry,
+        agreement: Agreement,
+    ) -> Result<(), Refusal> {
+        if !agreement.allocation {
+            return Err(Refusal::invalid("no metadata context was agreed on"));
+        }
+        if self.flags & !(command_flag::FUA | command_flag::REQ_ONE) != 0 {
+            return Err(Refusal::invalid("the command has a flag that it cannot have"));
+        }
+        if self.length == 0 {
+            return Err(Refusal::invalid("there is nothing to say of no bytes"));
+        }
+        // What a read of the range would be told.
+        let like = Header { code: command::READ, flags: 0, ..*self };
+        match like.check(geometry, agreement) {
+            Err(refusal) if refusal != Refusal::of(Command::Read, BlockError::TooLarge) => {
+                Err(refusal)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether zeroing is surely faster than writing zeroes.
+fn zeroes_fast(command: Command, geometry: &Geometry) -> bool {
+    command == Command::WriteZeroes { deallocate: true } && geometry.deallocate
+}
+
+fn known_flags(command: Command, agreement: Agreement) -> u16 {
+    let own = match command {
+        Command::Read if agreement.structured => command_flag::DF,
+        Command::WriteZeroes { .. } => command_flag::NO_HOLE | command_flag::FAST_ZERO,
+        _ => 0,
+    };
+    // Allowed on every command, even where it means nothing.
+    own | command_flag::FUA
+}
+
+/// Why a request is not carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Refusal {
+    pub(super) errno: u32,
+    pub(super) text: &'static str,
+}
+
+impl Refusal {
+    fn invalid(text: &'static str) -> Refusal {
+        Refusal { errno: errno::EINVAL, text }
+    }
+
+    /// What a client is told of a block operation's error.
+    pub(super) fn of(command: Command, error: BlockError) -> Refusal {
+        let (errno, text) = match error {
+            BlockError::OutOfRange if command == Command::Write => {
+                (errno::ENOSPC, "the range reaches beyond the end of the disk")
+            }
+            BlockError::OutOfRange => {
+                (errno::EINVAL, "the range reaches beyond the end of the disk")
+            }
+            BlockError::TooLarge => (errno::EINVAL, "the request moves too much data at once"),
+            BlockError::ReadOnly => (errno::EPERM, "the disk is read-only"),
+            BlockError::NoSpace => (errno::ENOSPC, "no space is left on what stores the disk"),
+            BlockError::Unsupported => (errno::ENOTSUP, "the disk cannot do this"),
+            BlockError::NoResources => (errno::ENOMEM, "the server is out of resources"),
+            BlockError::Disconnected => (errno::EIO, "the connection to the disk is lost"),
+            BlockError::ReadFailed => (errno::EIO, "reading failed"),
+            BlockError::WriteFailed => (errno::EIO, "writing failed"),
+            _ => (errno::EIO, "the operation was given up"),
+        };
+        Refusal { errno, text }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farblock_frontend::pieces::cut;
+
+    #[test]
+    fn a_header_is_read_as_it_was_sent() {
+        let mut bytes = [0; wire::REQUEST_BYTES];
+        bytes[..4].copy_from_slice(&[0x25, 0x60, 0x95, 0x13]);
+        bytes[4..].copy_from_slice(&(1..=24).collect::<Vec<u8>>());
+        let found = Header::parse(&bytes).expect("a request");
+        let expected = Header {
+            flags: 0x0102,
+            code: 0x0304,
+            cookie: 0x0506_0708_090a_0b0c,
+            offset: 0x0d0e_0f10_1112_1314,
+            length: 0x1516_1718,
+        };
+        assert_eq!(found, expected);
+        bytes[0] = 0;
+        assert_eq!(Header::parse(&bytes), None);
+    }
+
+    /// However small the pieces, there are few enough to be numbered.
+    #[test]
+    fn the_largest_request_has_few_enough_pieces() {
+        for (block_size, max_blocks) in [(512, 1), (512, 0), (4096, 1), (65_536, 1)] {
+            let geometry = Geometry { max_blocks, ..Geometry::new(block_size, 1 << 40) };
+            let most = max_payload_bytes(&geometry);
+            assert!(most.is_multiple_of(block_size) && most >= 1 << 20);
+            let mut pieces = Vec::new();
+            cut(Command::Read, 1, most, &geometry, &mut pieces);
+            assert!(pieces.len() <= 1 << 16, "{} pieces", pieces.len());
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What the threads of a server share: the export, the mailboxes of the cores, and a count.
+
+use super::limits;
+use super::negotiate::Export;
+use super::succession::Admission;
+use farblock_frontend::writes::{Order, Report};
+use farblock_frontend::{ConnectionKey, Disk, Mailboxes};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// What a core is told.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// Serve this client. The stream may be any stream socket.
+    Adopt(TcpStream, Arc<str>),
+    /// The namespace has another size.
+    Resized,
+    /// See whether all is over.
+    Look,
+    /// Grant this admission when nothing of clients that have left is under way.
+    Ask(Weak<Admission>),
+    /// Every core has granted this client's admission.
+    Admitted(ConnectionKey),
+    /// To the gate of its writes.
+    Order(Order),
+    /// From a core's gate to the arbiter.
+    Report(usize, Report),
+    /// Finish what was accepted, close everything and end.
+    Stop,
+}
+
+/// See the module's text.
+pub(super) struct Shared {
+    disk: Disk,
+    name: String,
+    pub(super) mailboxes: Mailboxes<Message>,
+    connections: AtomicUsize,
+    /// Who they are, for as long as each of them lives.
+    peers: Mutex<Vec<Weak<str>>>,
+    next_core: AtomicUsize,
+    /// A core ended before its time: no use in waiting for its connections.
+    failed: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new(disk: Disk, name: String) -> Shared {
+        Shared {
+            disk,
+            name,
+            mailboxes: Mailboxes::default(),
+            connections: AtomicUsize::new(0),
+            peers: Mutex::default(),
+            next_core: AtomicUsize::new(0),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// What clients are told, as of now.
+    pub(super) fn export(&self) -> Export {
+        let description = self.disk.namespace().describe();
+        Export { name: self.name.clone(), description, geometry: self.disk.geometry() }
+    }
+
+    pub(super) fn post(&self, core: usize, message: Message) {
+        self.mailboxes.post(core, message);
+    }
+
+    pub(super) fn cores(&self) -> usize {
+        self.mailboxes.count()
+    }
+
+    pub(super) fn post_all(&self, message: impl Fn() -> Message) {
+        self.mailboxes.post_all(message);
+    }
+
+    pub(super) fn take_messages(&self, core: usize) -> Vec<Message> {
+        self.mailboxes.take(core)
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Gives a client to the cores in turn.
+    pub(super) fn connected(&self, stream: TcpStream, peer: String) {
+        if self.connections.fetch_add(1, Ordering::Relaxed) >= limits::MAX_CONNECTIONS {
+            self.disconnected();
+            let most = limits::MAX_CONNECTIONS;
+            tracing::warn!(%peer, "refused an NBD client: {most} connections are the limit");
+            return;
+        }
+        let peer: Arc<str> = peer.into();
+        let mut peers = self.lock_peers();
+        peers.retain(|peer| peer.strong_count() > 0);
+        peers.push(Arc::downgrade(&peer));
+        drop(peers);
+        let core = self.next_core.fetch_add(1, Ordering::Relaxed) % self.cores();
+        self.post(core, Message::Adopt(stream, peer));
+    }
+
+    fn lock_peers(&self) -> MutexGuard<'_, Vec<Weak<str>>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who the clients are.
+    pub(super) fn peers(&self) -> Vec<String> {
+        let peers = self.lock_peers();
+        peers.iter().filter_map(|peer| peer.upgrade().map(|peer| peer.to_string())).collect()
+    }
+
+    /// A client is gone.
+    pub(super) fn disconnected(&self) {
+        if self.connections.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.post_all(|| Message::Look);
+        }
+    }
+
+    /// Whether a stopping core may end.
+    pub(super) fn is_over(&self) -> bool {
+        self.connections.load(Ordering::Acquire) == 0 || self.failed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn fail(&self) {
+        self.failed.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,576 @@
+//! The kernel's own NVMe host: a remote namespace as `/dev/nvmeXnY`, without any process of ours.
+//!
+//! **What it is.** [`connect`] writes the options of a connection to `/dev/nvme-fabrics`, as
+//! nvme-cli does, and finds the block device that the namespace got. The kernel reconnects by
+//! itself, and the disk outlives whoever asked for it. It takes root and the module `nvme-tcp`.
+//!
+//! **Contract.** What an option may be is checked here, in words, before anything is written: a
+//! comma or a line break in a name would be further options. An option that this kernel does not
+//! know is refused where the kernel says which it knows (Linux 5.17), and never left out.
+//! [`Connection::disconnect`] refuses while the disk is in use and says by whom, unless it is
+//! forced. A connection that somebody made earlier is found again by [`Connection::find`].
+//!
+//! With the kernel's multipath the same namespace through several connections is one block device.
+//! Disconnecting one of several takes only a path away, and is refused all the same while the disk
+//! is in use: which paths are enough is not for this to judge.
+//!
+//! **Not implemented.** Authentication, TLS, discovery, and other transports than TCP.
+
+use farblock_frontend::modules;
+use farblock_frontend::users::{self, Listed, User};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const DEVICE: &str = "/dev/nvme-fabrics";
+const MODULE: &str = "nvme-tcp";
+const TRANSPORT: &str = "/sys/module/nvme_tcp";
+const CONTROLLERS: &str = "/sys/class/nvme";
+
+/// Bytes of an NQN, at most (NVMe Base 2.3, 4.7).
+pub const MAX_NQN_BYTES: usize = 223;
+/// Bytes of what the kernel says about a connection, or of the options that it knows.
+const MAX_ANSWER_BYTES: u64 = 4096;
+/// How long a namespace of a new controller is waited for.
+const APPEAR_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long whoever looks at a disk for a moment (udev, for one) is waited for.
+const LOOKING: Duration = Duration::from_secs(2);
+/// How long a controller that is being removed is waited for.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often something is looked at that is waited for.
+const STEP: Duration = Duration::from_millis(20);
+
+/// What to connect to, and how. Options that are `None` are the kernel's to choose; they are named
+/// as nvme-cli and the kernel name them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The target's address.
+    pub traddr: IpAddr,
+    /// The target's port.
+    pub trsvcid: u16,
+    /// The subsystem.
+    pub nqn: String,
+    /// The namespace whose block device is looked for.
+    pub nsid: u32,
+    /// Who we are; the kernel makes something up otherwise.
+    pub hostnqn: Option<String>,
+    /// Who we are, as a UUID. Goes with `hostnqn`.
+    pub hostid: Option<String>,
+    /// The local address to connect from.
+    pub host_traddr: Option<IpAddr>,
+    /// I/O queues.
+    pub nr_io_queues: Option<u32>,
+    /// Commands of an I/O queue.
+    pub queue_size: Option<u32>,
+    /// Seconds between keep alives. 0: none.
+    pub keep_alive_tmo: Option<u32>,
+    /// Seconds between attempts to reconnect.
+    pub reconnect_delay: Option<u32>,
+    /// Seconds after which a lost controller is given up. -1: never.
+    pub ctrl_loss_tmo: Option<i32>,
+    /// Seconds after which requests to a lost controller fail. -1: never.
+    pub fast_io_fail_tmo: Option<i32>,
+    /// Checksums of headers.
+    pub hdr_digest: bool,
+    /// Checksums of data.
+    pub data_digest: bool,
+}
+
+impl Options {
+    /// The usual: everything else as the kernel likes it.
+    #[must_use]
+    pub fn new(traddr: IpAddr, trsvcid: u16, nqn: impl Into<String>, nsid: u32) -> Options {
+        Options {
+            traddr,
+            trsvcid,
+            nqn: nqn.into(),
+            nsid,
+            hostnqn: None,
+            hostid: None,
+            host_traddr: None,
+            nr_io_queues: None,
+            queue_size: None,
+            keep_alive_tmo: None,
+            reconnect_delay: None,
+            ctrl_loss_tmo: None,
+            fast_io_fail_tmo: None,
+            hdr_digest: false,
+            data_digest: false,
+        }
+    }
+
+    /// The options in the kernel's words, in order.
+    fn words(&self) -> Result<Vec<(&'static str, String)>, Error> {
+        check_nqn("nqn", &self.nqn)?;
+        self.hostnqn.as_deref().map_or(Ok(()), |nqn| check_nqn("hostnqn", nqn))?;
+        self.hostid.as_deref().map_or(Ok(()), check_hostid)?;
+        let invalid =
+            |name, value: &dyn fmt::Display, why| Err(Error::Option(name, value.to_string(), why));
+        if self.trsvcid == 0 {
+            return invalid("trsvcid", &0, "is no port");
+        }
+        // The kernel's limits (fabrics.h).
+        if let Some(size) = self.queue_size.filter(|size| !(16..=1024).contains(size)) {
+            return invalid("queue_size", &size, "is not in 16 to 1024");
+        }
+        if self.nr_io_queues == Some(0) {
+            return invalid("nr_io_queues", &0, "is not a number of queues");
+        }
+        if self.reconnect_delay == Some(0) {
+            return invalid("reconnect_delay", &0, "is not a number of seconds");
+        }
+        for (name, seconds) in
+            [("ctrl_loss_tmo", self.ctrl_loss_tmo), ("fast_io_fail_tmo", self.fast_io_fail_tmo)]
+        {
+            if let Some(seconds) = seconds.filter(|seconds| *seconds < -1) {
+                return invalid(name, &seconds, "is neither a number of seconds nor -1");
+            }
+        }
+        let mut words = vec![
+            ("transport", "tcp".to_owned()),
+            ("traddr", self.traddr.to_string()),
+            ("trsvcid", self.trsvcid.to_string()),
+            ("nqn", self.nqn.clone()),
+        ];
+        let mut push = |name, value: Option<String>| words.extend(value.map(|value| (name, value)));
+        push("hostnqn", self.hostnqn.clone());
+        push("hostid", self.hostid.clone());
+        push("host_traddr", self.host_traddr.map(|address| address.to_string()));
+        push("nr_io_queues", self.nr_io_queues.map(|value| value.to_string()));
+        push("queue_size", self.queue_size.map(|value| value.to_string()));
+        push("keep_alive_tmo", self.keep_alive_tmo.map(|value| value.to_string()));
+        push("reconnect_delay", self.reconnect_delay.map(|value| value.to_string()));
+        push("ctrl_loss_tmo", self.ctrl_loss_tmo.map(|value| value.to_string()));
+        push("fast_io_fail_tmo", self.fast_io_fail_tmo.map(|value| value.to_string()));
+        push("hdr_digest", self.hdr_digest.then(String::new));
+        push("data_digest", self.data_digest.then(String::new));
+        Ok(words)
+    }
+}
+
+/// Why the kernel's host did not do it. Shown, it says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// An option cannot be what it is: its name, its value, why.
+    Option(&'static str, String, &'static str),
+    /// The kernel has no NVMe over Fabrics host, or not now.
+    NoModule,
+    /// Only root may.
+    NotAllowed,
+    /// This kernel does not know an option.
+    UnknownOption(&'static str),
+    /// The kernel has this connection already.
+    Connected(String),
+    /// The target is not reached, or does not let us in.
+    Target(String, io::Error),
+    /// The target was reached, and has no such namespace that could be used.
+    NoNamespace(String, u32),
+    /// There is no such connection.
+    NoConnection(String),
+    /// Somebody uses the disk: these, as far as can be seen. All is as before.
+    InUse(PathBuf, Vec<User>),
+    /// What else the kernel says, and to what.
+    System(&'static str, io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Option(name, value, why) => write!(f, "{name} cannot be {value:?}: it {why}"),
+            Error::NoModule => write!(
+                f,
+                "the kernel has no NVMe over TCP now: run 'modprobe {MODULE}' as root, or attach \
+                 another way if there is no such module"
+            ),
+            Error::NotAllowed => {
+                f.write_str("only root may use the kernel's NVMe host: run this as root")
+            }
+            Error::UnknownOption(name) => write!(
+                f,
+                "this kernel's NVMe host does not know the option {name}: leave it out, or attach \
+                 another way"
+            ),
+            Error::Connected(nqn) => write!(
+                f,
+                "the kernel is connected to {nqn} at that address already: 'nvme list-subsys' \
+                 shows where"
+            ),
+            Error::Target(nqn, error) => write!(
+                f,
+                "the kernel cannot connect to {nqn}: {error}; its log ('dmesg') may say more"
+            ),
+            Error::NoNamespace(nqn, nsid) => {
+                write!(f, "{nqn} shows the kernel no namespace {nsid}: see what the target serves")
+            }
+            Error::NoConnection(what) => write!(f, "the kernel has no connection to {what}"),
+            Error::InUse(path, users) => {
+                write!(f, "{} is in use: {}", path.display(), Listed(users))
+            }
+            Error::System(what, error) => write!(f, "cannot {what}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// A connection of the kernel's. It stays when this is dropped: [`Connection::disconnect`] ends it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Connection {
+    /// The controller's number: 3 is `/dev/nvme3`.
+    pub instance: u32,
+    /// The subsystem, which tells this connection from a later one of the same number.
+    pub nqn: String,
+    /// The namespace.
+    pub nsid: u32,
+    /// Its block device.
+    pub device: PathBuf,
+}
+
+/// Has the kernel connect, and waits for the namespace's block device.
+///
+/// # Errors
+/// There is no new connection then.
+pub fn connect(options: &Options) -> Result<Connection, Error> {
+    let words = options.words()?;
+    modules::load_for(Path::new(DEVICE), MODULE);
+    let mut file = open()?;
+    check_known(&words, &known_options()?)?;
+    file.write_all(emit(&words).as_bytes()).map_err(|error| refusal(&options.nqn, error))?;
+    let read = "read what the kernel says about the connection";
+    let mut answer = String::new();
+    file.take(MAX_ANSWER_BYTES)
+        .read_to_string(&mut answer)
+        .map_err(|error| Error::System(read, error))?;
+    let instance = parse_answer(&answer)
+        .ok_or_else(|| Error::System(read, io::Error::other(format!("it says {answer:?}"))))?;
+    let deadline = Instant::now() + APPEAR_TIMEOUT;
+    loop {
+        if let Some(device) = device_of(instance, options.nsid) {
+            let (nqn, nsid) = (options.nqn.clone(), options.nsid);
+            return Ok(Connection { instance, nqn, nsid, device });
+        }
+        if Instant::now() > deadline {
+            if let Err(error) = remove(instance) {
+                tracing::warn!("{error}");
+            }
+            return Err(Error::NoNamespace(options.nqn.clone(), options.nsid));
+        }
+        thread::sleep(STEP);
+    }
+}
+
+impl Connection {
+    /// A connection that there is, by its controller's number and the subsystem. If its namespace
+    /// is gone at the moment, the device is what it was called last.
+    ///
+    /// # Errors
+    /// If there is none, or that number is another subsystem's by now.
+    pub fn find(instance: u32, nqn: &str, nsid: u32, device: &Path) -> Result<Connection, Error> {
+        if shown(instance, "subsysnqn").as_deref() != Some(nqn) {
+            return Err(Error::NoConnection(nqn.to_owned()));
+        }
+        let device = device_of(instance, nsid).unwrap_or_else(|| device.to_path_buf());
+        Ok(Connection { instance, nqn: nqn.to_owned(), nsid, device })
+    }
+
+    /// The controller's state in the kernel's words (`live`, `connecting`, …); none if it is gone.
+    #[must_use]
+    pub fn state(&self) -> Option<String> {
+        self.is_there().then(|| shown(self.instance, "state")).flatten()
+    }
+
+    fn is_there(&self) -> bool {
+        shown(self.instance, "subsysnqn").as_deref() == Some(&self.nqn)
+    }
+
+    /// Who uses the disk: mounts, other devices made of it, swap, and processes that have it open.
+    #[must_use]
+    pub fn users(&self) -> Vec<User> {
+        users::of_block_device(&self.device)
+    }
+
+    /// Brings what was written to the device to the target, and has the kernel disconnect, if
+    /// nobody uses the disk.
+    ///
+    /// `force`d, it does not ask: whoever uses the disk gets errors from here on, and what they had
+    /// not written is lost.
+    ///
+    /// # Errors
+    /// If somebody uses it, or it is gone already.
+    pub fn disconnect(&self, force: bool) -> Result<(), Error> {
+        if !self.is_there() {
+            return Err(Error::NoConnection(self.nqn.clone()));
+        }
+        // While we have it for ourselves, nobody can mount it.
+        let claim = if force { None } else { self.claim()? };
+        if let Some(device) = &claim {
+            rustix::fs::fsync(device).map_err(|error| {
+                Error::System("write to the disk what is not there yet", error.into())
+            })?;
+        }
+        remove(self.instance)
+    }
+
+    /// Takes the device for ourselves. None if it is gone.
+    fn claim(&self) -> Result<Option<rustix::fd::OwnedFd>, Error> {
+        let deadline = Instant::now() + LOOKING;
+        // Only mounts and the like stay; processes may just be having a look.
+        loop {
+            match self.users() {
+                users if users.is_empty() => break,
+                users if Instant::now() > deadline => {
+                    return Err(Error::InUse(self.device.clone(), users));
+                }
+                _ => thread::sleep(STEP),
+            }
+        }
+        let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+        match rustix::fs::open(&self.device, flags, Mode::empty()) {
+            Ok(device) => Ok(Some(device)),
+            Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => Ok(None),
+            Err(_) => Err(Error::InUse(self.device.clone(), self.users())),
+        }
+    }
+}
+
+fn open() -> Result<File, Error> {
+    File::options().read(true).write(true).open(DEVICE).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::NoModule,
+        io::ErrorKind::PermissionDenied => Error::NotAllowed,
+        _ => Error::System("open the kernel's NVMe host", error),
+    })
+}
+
+/// What the kernel says it knows; nothing if it is too old to say so.
+fn known_options() -> Result<String, Error> {
+    let mut known = String::new();
+    match open()?.take(MAX_ANSWER_BYTES).read_to_string(&mut known) {
+        Ok(_) => Ok(known),
+        // Before 5.17 there was nothing to read before a connection was made.
+        Err(error) => {
+            tracing::debug!("the kernel does not say which options it knows: {error}");
+            Ok(String::new())
+        }
+    }
+}
+
+/// `known` is `instance=-1,transport=%s,…,hdr_digest`.
+fn check_known(words: &[(&'static str, String)], known: &str) -> Result<(), Error> {
+    let known: Vec<&str> =
+        known.trim().split(',').map(|word| word.split('=').next().unwrap_or_default()).collect();
+    if !known.contains(&"transport") {
+        return Ok(());
+    }
+    match words.iter().find(|(name, _)| !known.contains(name)) {
+        Some((name, _)) => Err(Error::UnknownOption(name)),
+        None => Ok(()),
+    }
+}
+
+fn emit(words: &[(&'static str, String)]) -> String {
+    let word = |(name, value): &(&str, String)| match value.as_str() {
+        "" => (*name).to_owned(),
+        value => format!("{name}={value}"),
+    };
+    words.iter().map(word).collect::<Vec<_>>().join(",")
+}
+
+/// The controller's number in `instance=3,cntlid=1`.
+fn parse_answer(answer: &str) -> Option<u32> {
+    let word = |word: &str| word.strip_prefix("instance=")?.parse().ok();
+    answer.trim().split(',').find_map(word)
+}
+
+fn refusal(nqn: &str, error: io::Error) -> Error {
+    match Errno::from_io_error(&error) {
+        Some(Errno::ALREADY) => Error::Connected(nqn.to_owned()),
+        Some(Errno::PERM | Errno::ACCESS) => Error::NotAllowed,
+        // There are fabrics, but not this one: the kernel looked for the transport's module.
+        Some(Errno::INVAL) if !Path::new(TRANSPORT).exists() => Error::NoModule,
+        _ => Error::Target(nqn.to_owned(), error),
+    }
+}
+
+fn check_nqn(name: &'static str, nqn: &str) -> Result<(), Error> {
+    let why = if nqn.is_empty() || nqn.len() > MAX_NQN_BYTES {
+        "has to have 1 to 223 bytes"
+    } else if nqn.contains(',') {
+        "has a comma, which ends an option of the kernel's"
+    } else if nqn.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        "has spaces or control characters"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Option(name, nqn.to_owned(), why))
+}
+
+fn check_hostid(id: &str) -> Result<(), Error> {
+    let groups: Vec<usize> = id.split('-').map(str::len).collect();
+    let digits = id.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit());
+    if digits && groups == [8, 4, 4, 4, 12] {
+        return Ok(());
+    }
+    Err(Error::Option("hostid", id.to_owned(), "is no UUID"))
+}
+
+/// An attribute of a controller.
+fn shown(instance: u32, attribute: &str) -> Option<String> {
+    let path = Path::new(CONTROLLERS).join(format!("nvme{instance}")).join(attribute);
+    Some(fs::read_to_string(path).ok()?.trim_end().to_owned())
+}
+
+/// The block device of a controller's namespace, once it is there.
+fn device_of(instance: u32, nsid: u32) -> Option<PathBuf> {
+    let controller = Path::new(CONTROLLERS).join(format!("nvme{instance}"));
+    for entry in fs::read_dir(controller).ok()?.flatten() {
+        let name = entry.file_name();
+        let Some(disk) = name.to_str().and_then(|name| disk_name(name, instance)) else { continue };
+        let shown = fs::read_to_string(entry.path().join("nsid")).ok();
+        if shown.and_then(|nsid| nsid.trim_end().parse().ok()) != Some(nsid) {
+            continue;
+        }
+        let device = Path::new("/dev").join(disk);
+        return fs::metadata(&device)
+            .is_ok_and(|file| file.file_type().is_block_device())
+            .then_some(device);
+    }
+    None
+}
+
+/// What a controller's namespace is called as a disk. With multipath a controller has paths
+/// (`nvme0c1n2` is one of subsystem 0 by controller 1), and the subsystem has the disk (`nvme0n2`).
+fn disk_name(name: &str, instance: u32) -> Option<String> {
+    let (front, namespace) = name.strip_prefix("nvme")?.split_once('n')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (subsystem, controller) = front.split_once('c').unwrap_or((front, front));
+    let ours = is_number(controller) && controller.parse() == Ok(instance);
+    (ours && is_number(subsystem) && is_number(namespace))
+        .then(|| format!("nvme{subsystem}n{namespace}"))
+}
+
+/// Has the kernel give a controller up, and waits for that.
+fn remove(instance: u32) -> Result<(), Error> {
+    let controller = Path::new(CONTROLLERS).join(format!("nvme{instance}"));
+    fs::write(controller.join("delete_controller"), "1").map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => Error::NotAllowed,
+        io::ErrorKind::NotFound => Error::NoConnection(format!("nvme{instance}")),
+        _ => Error::System("have the kernel disconnect", error),
+    })?;
+    let deadline = Instant::now() + REMOVE_TIMEOUT;
+    while controller.exists() && Instant::now() < deadline {
+        thread::sleep(STEP);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        Options::new(IpAddr::from([10, 0, 2, 2]), 4420, "nqn.2026-11.org.farblock:a", 1)
+    }
+
+    #[test]
+    fn options_are_the_kernels() {
+        let least = emit(&options().words().expect("in order"));
+        assert_eq!(
+            least,
+            "transport=tcp,traddr=10.0.2.2,trsvcid=4420,nqn=nqn.2026-11.org.farblock:a"
+        );
+        let all = Options {
+            traddr: "fe80::1".parse().expect("an address"),
+            hostnqn: Some("nqn.2026-11.org.farblock:host".into()),
+            hostid: Some("01234567-89ab-cdef-0123-456789abcdef".into()),
+            host_traddr: Some(IpAddr::from([10, 0, 2, 15])),
+            nr_io_queues: Some(2),
+            queue_size: Some(64),
+            keep_alive_tmo: Some(5),
+            reconnect_delay: Some(1),
+            ctrl_loss_tmo: Some(-1),
+            fast_io_fail_tmo: Some(30),
+            hdr_digest: true,
+            data_digest: true,
+            ..options()
+        };
+        assert_eq!(
+            emit(&all.words().expect("in order")),
+            "transport=tcp,traddr=fe80::1,trsvcid=4420,nqn=nqn.2026-11.org.farblock:a,\
+             hostnqn=nqn.2026-11.org.farblock:host,hostid=01234567-89ab-cdef-0123-456789abcdef,\
+             host_traddr=10.0.2.15,nr_io_queues=2,queue_size=64,keep_alive_tmo=5,reconnect_delay=1,\
+             ctrl_loss_tmo=-1,fast_io_fail_tmo=30,hdr_digest,data_digest"
+        );
+    }
+
+    #[test]
+    fn nothing_gets_in_by_a_name() {
+        let refused = |options: &Options, word: &str| {
+            let text = options.words().expect_err("refused").to_string();
+            assert!(text.contains(word), "{text}");
+        };
+        for nqn in ["", "a,trsvcid=1", "a\nb", "a b", "a\u{85}b", &"n".repeat(224)] {
+            refused(&Options { nqn: nqn.into(), ..options() }, "nqn cannot be");
+            refused(&Options { hostnqn: Some(nqn.into()), ..options() }, "hostnqn cannot be");
+        }
+        for id in
+            ["", "x", "0123456789abcdef0123456789abcdef", "01234567-89ab-cdef-0123-456789abcde,"]
+        {
+            refused(&Options { hostid: Some(id.into()), ..options() }, "hostid cannot be");
+        }
+        refused(&Options { trsvcid: 0, ..options() }, "trsvcid");
+        refused(&Options { queue_size: Some(15), ..options() }, "queue_size");
+        refused(&Options { nr_io_queues: Some(0), ..options() }, "nr_io_queues");
+        refused(&Options { reconnect_delay: Some(0), ..options() }, "reconnect_delay");
+        refused(&Options { ctrl_loss_tmo: Some(-2), ..options() }, "ctrl_loss_tmo");
+        refused(&Options { fast_io_fail_tmo: Some(-2), ..options() }, "fast_io_fail_tmo");
+    }
+
+    #[test]
+    fn unknown_options_are_refused() {
+        let known = "instance=-1,cntlid=-1,transport=%s,traddr=%s,trsvcid=%s,nqn=%s,hdr_digest\n";
+        let words = options().words().expect("in order");
+        assert!(check_known(&words, known).is_ok());
+        let words = Options { hdr_digest: true, ..options() }.words().expect("in order");
+        assert!(check_known(&words, known).is_ok());
+        let words = Options { data_digest: true, ..options() }.words().expect("in order");
+        let refused = check_known(&words, known).expect_err("refused");
+        assert!(matches!(refused, Error::UnknownOption("data_digest")), "{refused}");
+        // A kernel that does not say what it knows.
+        assert!(check_known(&words, "").is_ok());
+    }
+
+    #[test]
+    fn answers_are_read() {
+        assert_eq!(parse_answer("instance=3,cntlid=1\n"), Some(3));
+        assert_eq!(parse_answer("cntlid=1,instance=12"), Some(12));
+        for none in ["", "instance=", "instance=-1,cntlid=-1", "cntlid=1", "xinstance=1"] {
+            assert_eq!(parse_answer(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn disks_are_named() {
+        assert_eq!(disk_name("nvme3n1", 3).as_deref(), Some("nvme3n1"));
+        assert_eq!(disk_name("nvme0c3n12", 3).as_deref(), Some("nvme0n12"));
+        for other in
+            ["nvme0n1", "nvme0c0n1", "nvme3", "nvme3n", "nvmecn1", "nvme3n1p1", "ng3n1", "hwmon3"]
+        {
+            assert_eq!(disk_name(other, 3), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_found() {
+        let found = Connection::find(u32::MAX, "nqn.a", 1, Path::new("/dev/none"));
+        let error = found.expect_err("no such controller").to_string();
+        assert_eq!(error, "the kernel has no connection to nqn.a");
+    }
+}

@@ -1,0 +1,260 @@
+//! The driver's control device: making, starting, stopping and removing block devices.
+
+use super::kernel::Control;
+use super::limits;
+use super::uapi::{self, INFO_BYTES, Info, PARAMS_BYTES, Params, control, feature};
+use farblock_frontend::modules;
+use rustix::io::Errno;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const CONTROL: &str = "/dev/ublk-control";
+const MODULE: &str = "ublk_drv";
+/// How often something is looked at that is waited for.
+const STEP: Duration = Duration::from_millis(20);
+
+/// Why the driver did not do it. Shown, it says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel has no ublk, or not now.
+    NoDriver,
+    /// The kernel's ublk is too old.
+    TooOld,
+    /// Only root may, as this machine is set up.
+    NotAllowed,
+    /// There is no such device.
+    NoDevice(u32),
+    /// There is such a device already.
+    Exists(u32),
+    /// The kernel cannot tell anybody that a disk has another size.
+    NoResize,
+    /// What else the kernel says, and to what.
+    System(&'static str, io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoDriver => write!(
+                f,
+                "the kernel has no ublk now: run 'modprobe {MODULE}' as root, or attach another \
+                 way if there is no such module"
+            ),
+            Error::TooOld => f.write_str(
+                "the kernel's ublk is too old: take Linux 6.5 or later, or attach another way",
+            ),
+            Error::NotAllowed => write!(
+                f,
+                "only root may make ublk devices here: run this as root, or let others open \
+                 {CONTROL} and have udev give them the devices that they make"
+            ),
+            Error::NoDevice(id) => write!(f, "there is no device {}", path(*id).display()),
+            Error::Exists(id) => {
+                write!(f, "{} is there already: choose another number", path(*id).display())
+            }
+            Error::NoResize => f.write_str(
+                "the kernel cannot change the size of a ublk device, which takes Linux 6.16: \
+                 detach the disk and attach it again to see its new size",
+            ),
+            Error::System(what, error) => write!(f, "the kernel does not {what}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The block device of a number.
+pub(super) fn path(id: u32) -> PathBuf {
+    format!("/dev/ublkb{id}").into()
+}
+
+/// The file by which it is served.
+fn node(id: u32) -> PathBuf {
+    format!("/dev/ublkc{id}").into()
+}
+
+/// A conversation with the driver.
+pub(super) struct Driver {
+    control: Control,
+    features: u64,
+    /// Devices are made for, and known by, whoever runs this.
+    unprivileged: bool,
+}
+
+impl Driver {
+    pub(super) fn open() -> Result<Driver, Error> {
+        modules::load_for(Path::new(CONTROL), MODULE);
+        let file = File::options().read(true).write(true).open(CONTROL);
+        let file = file.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Error::NoDriver,
+            io::ErrorKind::PermissionDenied => Error::NotAllowed,
+            _ => Error::System("open its control device", error),
+        })?;
+        let control = Control::new(file).map_err(|error| Error::System("make a ring", error))?;
+        let unprivileged = !rustix::process::geteuid().is_root();
+        let mut driver = Driver { control, features: 0, unprivileged };
+        let features = driver.control.call(control::GET_FEATURES, &of(u32::MAX), vec![0; 8]);
+        // Kernels that cannot be asked refuse the command in more than one way.
+        let features = features.map_err(|_| Error::TooOld)?;
+        driver.features = u64::from_ne_bytes(features.try_into().expect("8 bytes"));
+        Ok(driver)
+    }
+
+    /// What a new device can be, and is to be: a subset of what is offered.
+    pub(super) fn flags(&self, recoverable: bool) -> u64 {
+        let mut flags = feature::CMD_IOCTL_ENCODE | feature::UPDATE_SIZE;
+        if recoverable {
+            flags |= feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
+        }
+        if self.unprivileged {
+            flags |= feature::UNPRIVILEGED_DEV;
+        }
+        flags & self.features
+    }
+
+    /// A command about a device, with a buffer.
+    fn call(
+        &mut self,
+        operation: u32,
+        id: u32,
+        data: u64,
+        buffer: &[u8],
+        what: &'static str,
+    ) -> Result<Vec<u8>, Error> {
+        let mut command = uapi::Control { data, ..of(id) };
+        let mut all = Vec::new();
+        // Whoever is not root has to show that the device is theirs.
+        if self.unprivileged || operation == control::GET_DEV_INFO2 {
+            all.extend(node(id).into_os_string().into_encoded_bytes());
+            all.push(0);
+            command.path_length = all.len() as u16;
+        }
+        all.extend(buffer);
+        let result = self.control.call(operation, &command, all);
+        let mut all = result.map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::PERM | Errno::ACCESS) => Error::NotAllowed,
+            Some(Errno::NODEV | Errno::NOENT) => Error::NoDevice(id),
+            _ => Error::System(what, error),
+        })?;
+        Ok(all.split_off(usize::from(command.path_length)))
+    }
+
+    /// Makes a device; what it really is.
+    pub(super) fn add(&mut self, info: &Info) -> Result<Info, Error> {
+        let result = self.control.call(control::ADD_DEV, &of(info.id), info.emit().into());
+        let info = result.map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::PERM | Errno::ACCESS) => Error::NotAllowed,
+            Some(Errno::EXIST) => Error::Exists(info.id),
+            _ => Error::System("make a ublk device", error),
+        })?;
+        Ok(parse_info(&info))
+    }
+
+    pub(super) fn info(&mut self, id: u32) -> Result<Info, Error> {
+        let what = "describe a ublk device";
+        Ok(parse_info(&self.call(control::GET_DEV_INFO2, id, 0, &[0; INFO_BYTES], what)?))
+    }
+
+    pub(super) fn set_params(&mut self, id: u32, params: &Params) -> Result<(), Error> {
+        let what = "take the disk's sizes";
+        self.call(control::SET_PARAMS, id, 0, &params.emit(), what).map(drop)
+    }
+
+    pub(super) fn params(&mut self, id: u32) -> Result<Params, Error> {
+        let mut bytes = [0; PARAMS_BYTES];
+        bytes[..4].copy_from_slice(&(PARAMS_BYTES as u32).to_ne_bytes());
+        let bytes = self.call(control::GET_PARAMS, id, 0, &bytes, "tell the disk's sizes")?;
+        Ok(Params::parse(&bytes.try_into().expect("as many bytes as were given")))
+    }
+
+    /// Makes the block device. It reads the partition table, so somebody has to serve it.
+    pub(super) fn start(&mut self, id: u32) -> Result<(), Error> {
+        let pid = u64::from(std::process::id());
+        self.call(control::START_DEV, id, pid, &[], "start a ublk device").map(drop)
+    }
+
+    /// Ends the block device; requests that were not handed out yet fail. Waits for the others.
+    pub(super) fn stop(&mut self, id: u32) -> Result<(), Error> {
+        self.call(control::STOP_DEV, id, 0, &[], "stop a ublk device").map(drop)
+    }
+
+    /// Removes a device. Returns when nobody has it open any more: neither the file by which it is
+    /// served, nor the block device.
+    pub(super) fn delete(&mut self, id: u32) -> Result<(), Error> {
+        self.call(control::DEL_DEV, id, 0, &[], "remove a ublk device").map(drop)
+    }
+
+    /// Removes a device, whose number is free when nobody has it open any more.
+    pub(super) fn delete_soon(&mut self, id: u32) -> Result<(), Error> {
+        let what = "remove a ublk device";
+        match self.call(control::DEL_DEV_ASYNC, id, 0, &[], what) {
+            // Kernels before 6.9 only know how to wait.
+            Err(Error::System(_, error)) => {
+                tracing::debug!("no removal without waiting: {error}");
+                self.delete(id)
+            }
+            result => result.map(drop),
+        }
+    }
+
+    /// Makes a dead server's device ready to be served again.
+    pub(super) fn start_recovery(&mut self, id: u32) -> Result<(), Error> {
+        let what = "let a ublk device be recovered";
+        self.call(control::START_USER_RECOVERY, id, 0, &[], what).map(drop)
+    }
+
+    /// Serves it again, beginning with what waited.
+    pub(super) fn end_recovery(&mut self, id: u32) -> Result<(), Error> {
+        let pid = u64::from(std::process::id());
+        self.call(control::END_USER_RECOVERY, id, pid, &[], "recover a ublk device").map(drop)
+    }
+
+    pub(super) fn update_size(&mut self, id: u32, sectors: u64) -> Result<(), Error> {
+        let what = "change the size of a ublk device";
+        self.call(control::UPDATE_SIZE, id, sectors, &[], what).map(drop)
+    }
+}
+
+/// A command about a device, without anything else.
+fn of(device: u32) -> uapi::Control {
+    uapi::Control { device, length: 0, address: 0, data: 0, path_length: 0 }
+}
+
+fn parse_info(bytes: &[u8]) -> Info {
+    Info::parse(bytes.try_into().expect("as many bytes as were given"))
+}
+
+/// Calls `attempt` until it gives something or the time is up; then it is called a last time.
+pub(super) fn wait_for<T, E>(
+    timeout: Duration,
+    mut attempt: impl FnMut() -> Result<T, E>,
+    worth_waiting: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        match attempt() {
+            Err(error) if worth_waiting(&error) && Instant::now() < deadline => thread::sleep(STEP),
+            result => return result,
+        }
+    }
+}
+
+/// Opens the file by which a device is served, which may take a moment to be there.
+pub(super) fn open_node(id: u32) -> Result<File, Error> {
+    let open = || File::options().read(true).write(true).open(node(id));
+    let file = wait_for(limits::NODE_TIMEOUT, open, |error| {
+        matches!(
+            error.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::ResourceBusy
+        )
+    });
+    file.map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => Error::NotAllowed,
+        _ => Error::System("let a ublk device be opened", error),
+    })
+}

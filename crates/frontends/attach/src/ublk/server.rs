@@ -1,0 +1,636 @@
+//! Starting, recovering and stopping a server.
+
+use super::driver::{self, Driver, Error, open_node, wait_for};
+use super::kernel::Commands;
+use super::limits;
+use super::uapi::{Info, Params, SECTOR_BYTES, feature, state};
+use super::worker::{Order, Shared, Worker};
+use farblock_block::{Geometry, Namespace};
+use farblock_frontend::users::{self, Listed, User};
+use farblock_frontend::{self as frontend, Cores, Disk, Mailboxes, Plan, Seat};
+use farblock_reactor::EngineKind;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The start of the name of every thread of a server; what CPU accounting goes by.
+pub const THREAD_NAME_PREFIX: &str = "ublk-";
+
+/// Hardware queues of a device that is not told how many.
+const MAX_DEFAULT_QUEUES: usize = 4;
+/// Requests of a queue that is not told how many.
+const DEFAULT_DEPTH: u16 = 64;
+/// Whoever looks at a new disk (udev, for one) is given so long to be done.
+const LOOKING: Duration = Duration::from_secs(2);
+
+/// What to serve, and how.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which device: `Some(3)` is `/dev/ublkb3`; the first that is free otherwise.
+    pub id: Option<u32>,
+    /// Hardware queues, each with a thread and a queue into the namespace. The kernel makes no
+    /// more than it has processors. 0: as many as there are processors, but at most four.
+    pub queues: u16,
+    /// Requests of a queue that are under way at once.
+    pub depth: u16,
+    /// Which event loop.
+    pub engine: EngineKind,
+    /// Refuse writes, even if the namespace would take them.
+    pub read_only: bool,
+    /// The device outlives this process: its users wait until [`Server::recover`].
+    pub recoverable: bool,
+    /// Whose disk it is. [`Server::recover`] has to name the same.
+    pub identifier: String,
+    /// How long [`Server::recover`] waits for what a dead server sent to arrive and be carried
+    /// out, before it sends again: see the module's text. Nothing else waits.
+    pub settle: Duration,
+}
+
+impl Default for Config {
+    /// The usual: recoverable, as writable as the namespace.
+    fn default() -> Config {
+        Config {
+            id: None,
+            queues: 0,
+            depth: DEFAULT_DEPTH,
+            engine: EngineKind::Auto,
+            read_only: false,
+            recoverable: true,
+            identifier: String::new(),
+            settle: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Config {
+    fn check(&self, geometry: &Geometry) -> Result<(), StartError> {
+        if self.queues > limits::MAX_QUEUES {
+            return Err(StartError::Queues(self.queues));
+        }
+        if !(1..=limits::MAX_DEPTH).contains(&self.depth) {
+            return Err(StartError::Depth(self.depth));
+        }
+        if self.identifier.len() > limits::MAX_IDENTIFIER_BYTES {
+            return Err(StartError::Identifier(self.identifier.len()));
+        }
+        if geometry.block_size > limits::MAX_BLOCK_BYTES {
+            return Err(StartError::BlockSize(geometry.block_size));
+        }
+        if geometry.blocks == 0 {
+            return Err(StartError::Empty);
+        }
+        Ok(())
+    }
+
+    fn queues(&self) -> u16 {
+        match self.queues {
+            0 => {
+                let processors = thread::available_parallelism().map_or(1, usize::from);
+                processors.min(MAX_DEFAULT_QUEUES) as u16
+            }
+            queues => queues,
+        }
+    }
+
+    /// The identifier in the 64 bits that the driver keeps for us (FNV-1a).
+    fn identity(&self) -> u64 {
+        let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        self.identifier.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+    }
+}
+
+/// Why a server did not start. Shown, it says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The driver did not do it.
+    Driver(Error),
+    /// More queues than there can be.
+    Queues(u16),
+    /// Fewer requests than one, or more than there can be.
+    Depth(u16),
+    /// The identifier is so many bytes.
+    Identifier(usize),
+    /// The blocks are larger than the kernel takes.
+    BlockSize(u32),
+    /// The namespace has no block.
+    Empty,
+    /// The device is served already, by this process.
+    Served(u32, i32),
+    /// The device was not made to outlive its server, or its server stopped it.
+    NotRecoverable(u32),
+    /// The device is another disk's: why.
+    OtherDisk(u32, &'static str),
+    /// The threads do not start.
+    Cores(frontend::StartError),
+    /// A thread, or something it needs, is not to be had.
+    System(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = |id: &u32| driver::path(*id).display().to_string();
+        match self {
+            StartError::Driver(error) => error.fmt(f),
+            StartError::Queues(queues) => {
+                let most = limits::MAX_QUEUES;
+                write!(f, "{queues} queues are too many: take at most {most}")
+            }
+            StartError::Depth(depth) => {
+                let most = limits::MAX_DEPTH;
+                write!(f, "a queue cannot have {depth} requests: take 1 to {most}")
+            }
+            StartError::Identifier(bytes) => {
+                let most = limits::MAX_IDENTIFIER_BYTES;
+                write!(f, "an identifier of {bytes} bytes is too long: take at most {most}")
+            }
+            StartError::BlockSize(bytes) => write!(
+                f,
+                "the kernel's ublk has blocks of at most {} bytes and the disk's have {bytes}: \
+                 attach it another way",
+                limits::MAX_BLOCK_BYTES
+            ),
+            StartError::Empty => f.write_str("the disk has no blocks yet: give it a size first"),
+            StartError::Served(id, pid) => {
+                write!(f, "{} is served by process {pid}, which has to end first", path(id))
+            }
+            StartError::NotRecoverable(id) => {
+                write!(f, "{} cannot be recovered: detach it and attach the disk anew", path(id))
+            }
+            StartError::OtherDisk(id, why) => {
+                write!(f, "{} is another disk's: {why}", path(id))
+            }
+            StartError::Cores(error) => error.fmt(f),
+            StartError::System(error) => write!(f, "cannot start to serve ublk: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<Error> for StartError {
+    fn from(error: Error) -> StartError {
+        StartError::Driver(error)
+    }
+}
+
+/// Why a device was not stopped, or not well.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StopError {
+    /// Somebody uses the disk: these, as far as can be seen. All is as before.
+    InUse(PathBuf, Vec<User>),
+    /// We may not open the device, so it cannot be seen whether somebody uses it. All is as before.
+    NotAllowed(PathBuf),
+    /// What was written to the device is not in the namespace yet, and cannot be brought there. All
+    /// is as before.
+    Flush(PathBuf, io::Error),
+    /// The driver did not do it.
+    Driver(Error),
+    /// It has stopped; an event loop had failed before.
+    Failed(io::Error),
+}
+
+impl fmt::Display for StopError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StopError::InUse(path, users) => {
+                write!(f, "{} is in use: {}", path.display(), Listed(users))
+            }
+            StopError::NotAllowed(path) => {
+                write!(f, "{} may not be opened to see who uses it", path.display())?;
+                f.write_str(": detach it as root, or by force")
+            }
+            StopError::Flush(path, error) => {
+                write!(f, "what was written to {} is not safe yet: {error}", path.display())
+            }
+            StopError::Driver(error) => error.fmt(f),
+            StopError::Failed(error) => write!(f, "an event loop had failed: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StopError {}
+
+/// A running server. Dropping it leaves a recoverable device to a successor, as [`Server::leave`]
+/// does, and stops any other by force.
+pub struct Server {
+    shared: Arc<Shared>,
+    info: Info,
+    path: PathBuf,
+    workers: Cores,
+}
+
+impl Server {
+    /// Makes a block device of the namespace.
+    ///
+    /// # Errors
+    /// Nothing runs then, and there is no new device.
+    pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
+        let disk = Disk::new(namespace, config.read_only);
+        let geometry = disk.geometry();
+        config.check(&geometry)?;
+        let mut driver = Driver::open()?;
+        let info = driver.add(&Info {
+            queues: config.queues(),
+            depth: config.depth,
+            request_bytes: limits::REQUEST_BYTES,
+            // This means any.
+            id: config.id.unwrap_or(u32::MAX),
+            pid: std::process::id() as i32,
+            flags: driver.flags(config.recoverable),
+            identity: config.identity(),
+            state: 0,
+        })?;
+        let started = Server::serve(disk, info, config.engine).and_then(|server| {
+            let params = Params::of(&geometry, info.request_bytes);
+            driver.set_params(info.id, &params)?;
+            driver.start(info.id)?;
+            Ok(server)
+        });
+        started.inspect_err(|_| {
+            // A server that was there has left.
+            if let Err(error) = driver.delete(info.id) {
+                tracing::warn!("{error}");
+            }
+        })
+    }
+
+    /// Serves the device of a server that has died or [left](Server::leave), as it is: only
+    /// `identifier`, `engine`, `read_only` and `settle` of the configuration matter. What its users
+    /// asked for in the meantime waits, and so does what the other server had not answered.
+    ///
+    /// # Errors
+    /// The device goes on waiting then.
+    pub fn recover(
+        id: u32,
+        config: &Config,
+        namespace: Arc<dyn Namespace>,
+    ) -> Result<Server, StartError> {
+        let settled = Instant::now() + config.settle;
+        let disk = Disk::new(namespace, config.read_only);
+        let geometry = disk.geometry();
+        config.check(&geometry)?;
+        let mut driver = Driver::open()?;
+        let info = driver.info(id)?;
+        let shown = driver.params(id)?;
+        check_device(&info, &shown, config, &geometry)?;
+        wait_for_the_dead(&mut driver, &info)?;
+        let server = Server::serve(disk, info, config.engine)?;
+        thread::sleep(settled.saturating_duration_since(Instant::now()));
+        driver.end_recovery(id)?;
+        if shown.sectors != Params::of(&geometry, info.request_bytes).sectors
+            && let Err(error) = server.resized()
+        {
+            tracing::warn!(device = %server.path.display(), "{error}");
+        }
+        Ok(server)
+    }
+
+    /// Starts the threads, which ask for requests.
+    ///
+    /// Nothing is asked of the kernel before every worker can: a server that dies when only some
+    /// have asked leaves a device that Linux 6.12 may fall over when it is recovered.
+    fn serve(disk: Disk, info: Info, engine: EngineKind) -> Result<Server, StartError> {
+        let node = open_node(info.id)?;
+        let path = driver::path(info.id);
+        let shared = Arc::new(Shared { disk, orders: Mailboxes::default() });
+        let (asked, answers) = mpsc::channel();
+        let workers = start_workers(info, engine, &shared, node, asked)?;
+        let mut server = Server { shared, info, path, workers };
+        let ended = |_| io::Error::other("a thread ended at once");
+        let served = (0..info.queues).try_for_each(|_| answers.recv().map_err(ended).flatten());
+        if let Err(error) = served {
+            server.end_workers(Order::Leave).ok();
+            return Err(StartError::System(error));
+        }
+        Ok(server)
+    }
+
+    /// The block device.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The device's number, by which [`Server::recover`] and [`detach`] know it.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.info.id
+    }
+
+    /// The event loop that was chosen.
+    #[must_use]
+    pub fn engine(&self) -> EngineKind {
+        self.workers.engine()
+    }
+
+    /// Hardware queues that the device has.
+    #[must_use]
+    pub fn queues(&self) -> u16 {
+        self.info.queues
+    }
+
+    /// Whether the device would outlive this process. The kernel has its say: no device of who is
+    /// not root does.
+    #[must_use]
+    pub fn is_recoverable(&self) -> bool {
+        is_recoverable(&self.info)
+    }
+
+    /// Whether all is well. If not, the device waits for a successor, or is gone: somebody else
+    /// stopped it, or a thread of this server ended before its time.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        self.workers.are_all_running()
+    }
+
+    /// Who uses the disk: mounts, other devices made of it, swap, and processes that have it open.
+    #[must_use]
+    pub fn users(&self) -> Vec<User> {
+        users::of_block_device(&self.path)
+    }
+
+    /// The namespace has another size now. Requests are held against it at once; the device has it
+    /// from here on.
+    ///
+    /// # Errors
+    /// [`Error::NoResize`] if the kernel (before 6.16) cannot change the size of a device.
+    pub fn resized(&self) -> Result<(), Error> {
+        self.shared.orders.post_all(|| Order::Resized);
+        if self.info.flags & feature::UPDATE_SIZE == 0 {
+            return Err(Error::NoResize);
+        }
+        let sectors = self.shared.disk.geometry().capacity_bytes() / u64::from(SECTOR_BYTES);
+        Driver::open()?.update_size(self.info.id, sectors)
+    }
+
+    /// Brings what was written to the device to the namespace, and removes the device, if nobody
+    /// uses it. Requests under way are finished.
+    ///
+    /// `force`d, it does not ask, and does not wait for long: whoever uses the disk gets errors
+    /// from here on, and what they had not written is lost.
+    ///
+    /// # Errors
+    /// The error says what is left: mostly everything.
+    pub fn stop(&mut self, force: bool) -> Result<(), StopError> {
+        if self.workers.is_empty() {
+            return Ok(());
+        }
+        // While we have it for ourselves, nobody can mount it.
+        let claim = if force { None } else { claim(&self.path)? };
+        if let Some(device) = &claim
+            && self.is_serving()
+        {
+            let flushed = rustix::fs::fsync(device);
+            flushed.map_err(|error| StopError::Flush(self.path.clone(), error.into()))?;
+        }
+        let deadline = Instant::now() + limits::DRAIN_TIMEOUT;
+        self.shared.orders.post_all(|| Order::Drain(deadline));
+        let mut driver = Driver::open().map_err(StopError::Driver)?;
+        driver.stop(self.info.id).map_err(StopError::Driver)?;
+        drop(claim);
+        let ended = self.end_workers(Order::Drain(deadline));
+        let deleted =
+            if force { driver.delete_soon(self.info.id) } else { driver.delete(self.info.id) };
+        deleted.map_err(StopError::Driver)?;
+        ended.map_err(StopError::Failed)
+    }
+
+    /// Ends without ending the device, as if the process had died: its users wait until a server
+    /// [recovers](Server::recover) it. What was under way is carried out again then.
+    ///
+    /// # Errors
+    /// If an event loop had failed.
+    pub fn leave(mut self) -> io::Result<()> {
+        self.end_workers(Order::Leave)
+    }
+
+    fn end_workers(&mut self, order: Order) -> io::Result<()> {
+        self.shared.orders.post_all(|| order);
+        self.workers.join()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.workers.is_empty() || thread::panicking() {
+            return;
+        }
+        if self.is_recoverable() {
+            if let Err(error) = self.end_workers(Order::Leave) {
+                tracing::error!("an event loop had failed: {error}");
+            }
+        } else if let Err(error) = self.stop(true) {
+            tracing::error!("{error}");
+        }
+    }
+}
+
+/// Removes a device whose server has died, if nobody uses it. `force`d, whoever uses it gets
+/// errors from here on.
+///
+/// # Errors
+/// If somebody uses it, or the driver does not do it.
+pub fn detach(id: u32, force: bool) -> Result<(), StopError> {
+    let mut driver = Driver::open().map_err(StopError::Driver)?;
+    driver.info(id).map_err(StopError::Driver)?;
+    let claim = if force { None } else { claim(&driver::path(id))? };
+    driver.stop(id).map_err(StopError::Driver)?;
+    drop(claim);
+    let deleted = if force { driver.delete_soon(id) } else { driver.delete(id) };
+    deleted.map_err(StopError::Driver)
+}
+
+/// Takes a device for ourselves, so that nobody begins to use it. None if it is gone.
+fn claim(path: &Path) -> Result<Option<OwnedFd>, StopError> {
+    let in_use = || StopError::InUse(path.to_path_buf(), users::of_block_device(path));
+    let unused = || match users::of_block_device(path) {
+        users if users.is_empty() => Ok(()),
+        _ => Err(()),
+    };
+    // Only mounts and the like stay; processes may just be having a look.
+    wait_for(LOOKING, unused, |()| true).map_err(|()| in_use())?;
+    let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(device) => Ok(Some(device)),
+        Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => Ok(None),
+        Err(Errno::ACCESS | Errno::PERM) => Err(StopError::NotAllowed(path.to_path_buf())),
+        Err(_) => Err(in_use()),
+    }
+}
+
+fn is_recoverable(info: &Info) -> bool {
+    info.flags & feature::USER_RECOVERY != 0
+}
+
+/// Whether a device can be this disk's.
+fn check_device(
+    info: &Info,
+    shown: &Params,
+    config: &Config,
+    geometry: &Geometry,
+) -> Result<(), StartError> {
+    let other = |why| Err(StartError::OtherDisk(info.id, why));
+    if !is_recoverable(info) {
+        return Err(StartError::NotRecoverable(info.id));
+    }
+    if info.identity != config.identity() {
+        return other("it was attached with another identifier");
+    }
+    if 1 << shown.block_shift != geometry.block_size {
+        return other("its blocks have another size");
+    }
+    if info.request_bytes > limits::REQUEST_BYTES || info.queues > limits::MAX_QUEUES {
+        return other("its queues are larger than they are here");
+    }
+    Ok(())
+}
+
+/// Waits until the kernel knows that a device's server is dead, and takes its place.
+///
+/// The driver says EBUSY while the dead process still has its file, or while its requests are still
+/// being collected (the device is not yet quiesced); both end by themselves. Linux 6.12 and others
+/// say EINVAL when no queue is served, which of a quiesced device means that this very step was
+/// carried out already, for a successor that died before it served. There is nothing left to do
+/// then. (Who is about to serve it has its file open, which only one can.)
+fn wait_for_the_dead(driver: &mut Driver, info: &Info) -> Result<(), StartError> {
+    let begun = Instant::now();
+    let busy = |error: &Error| {
+        let alive = is_alive(info.pid) && info.state == state::LIVE;
+        let timeout = if alive { limits::EXIT_TIMEOUT } else { limits::RECOVER_TIMEOUT };
+        is(error, Errno::BUSY) && begun.elapsed() < timeout
+    };
+    let recovered = wait_for(limits::RECOVER_TIMEOUT, || driver.start_recovery(info.id), busy);
+    match recovered {
+        Err(error) if is(&error, Errno::BUSY) => Err(StartError::Served(info.id, info.pid)),
+        Err(error) if is(&error, Errno::INVAL) => match driver.info(info.id)?.state {
+            state::QUIESCED => Ok(()),
+            _ => Err(StartError::NotRecoverable(info.id)),
+        },
+        other => Ok(other?),
+    }
+}
+
+fn is(error: &Error, errno: Errno) -> bool {
+    matches!(error, Error::System(_, error) if Errno::from_io_error(error) == Some(errno))
+}
+
+/// Whether a process runs; one that nobody has waited for does not.
+fn is_alive(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    state.is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
+}
+
+/// Starts the threads, each with its queue of the device; they ask for requests when all are there.
+/// `asked` hears from each whether it could.
+fn start_workers(
+    info: Info,
+    engine: EngineKind,
+    shared: &Arc<Shared>,
+    node: File,
+    asked: Sender<io::Result<()>>,
+) -> Result<Cores, StartError> {
+    let plan = Plan {
+        prefix: THREAD_NAME_PREFIX,
+        count: usize::from(info.queues),
+        engine,
+        begin: flushes_for_the_kernel,
+    };
+    let theirs = Arc::clone(shared);
+    let make = move |seat: Seat| {
+        let commands = Commands::new(node.try_clone()?, seat.index as u16, info.depth)?;
+        let sizes = (info.depth, info.request_bytes);
+        Worker::new(seat, Arc::clone(&theirs), commands, sizes, asked.clone())
+    };
+    let open = |wakers| shared.orders.open(wakers);
+    Cores::start(&plan, shared.disk.namespace(), make, open, |_| {}).map_err(StartError::Cores)
+}
+
+/// This thread works for the kernel when that writes its memory back, and must not wait for that in
+/// turn. Only root may say so.
+fn flushes_for_the_kernel() {
+    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+        tracing::debug!("this thread may wait for memory: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(config: &Config, geometry: &Geometry) -> (Info, Params) {
+        let flags = feature::USER_RECOVERY;
+        let request_bytes = limits::REQUEST_BYTES;
+        let info = Info {
+            id: 7,
+            flags,
+            request_bytes,
+            identity: config.identity(),
+            queues: 1,
+            ..Info::default()
+        };
+        (info, Params::of(geometry, request_bytes))
+    }
+
+    #[test]
+    fn another_disks_device_is_refused() {
+        let config = Config { identifier: "a".into(), ..Config::default() };
+        let geometry = Geometry::new(512, 1000);
+        let (info, shown) = device(&config, &geometry);
+        assert!(check_device(&info, &shown, &config, &geometry).is_ok());
+        let refusal = |info: &Info, config: &Config, geometry: &Geometry| {
+            check_device(info, &shown, config, geometry).expect_err("refused").to_string()
+        };
+        let b = Config { identifier: "b".into(), ..config.clone() };
+        assert!(refusal(&info, &b, &geometry).contains("/dev/ublkb7 is another disk's"));
+        let large = Geometry::new(4096, 1000);
+        assert!(refusal(&info, &config, &large).contains("blocks have another size"));
+        let mortal = Info { flags: 0, ..info };
+        assert!(refusal(&mortal, &config, &geometry).contains("cannot be recovered"));
+        // Its size may have changed in the meantime.
+        let grown = Geometry::new(512, 2000);
+        assert!(check_device(&info, &shown, &config, &grown).is_ok());
+    }
+
+    #[test]
+    fn configurations_are_checked() {
+        let geometry = Geometry::new(512, 1000);
+        let usual = Config::default();
+        assert!(usual.check(&geometry).is_ok() && usual.queues() >= 1);
+        let refusal = |config: &Config, geometry: &Geometry| {
+            config.check(geometry).expect_err("refused").to_string()
+        };
+        let wide = Config { queues: 65, ..usual.clone() };
+        assert!(refusal(&wide, &geometry).contains("65 queues"));
+        for depth in [0, 4097] {
+            let deep = Config { depth, ..usual.clone() };
+            assert!(refusal(&deep, &geometry).contains("take 1 to 4096"));
+        }
+        let long = Config { identifier: "x".repeat(257), ..usual.clone() };
+        assert!(refusal(&long, &geometry).contains("257 bytes"));
+        assert!(refusal(&usual, &Geometry::new(65_536, 10)).contains("at most 4096 bytes"));
+        assert!(refusal(&usual, &Geometry::new(512, 0)).contains("no blocks"));
+    }
+
+    #[test]
+    fn the_living_are_told_from_the_dead() {
+        assert!(is_alive(std::process::id() as i32));
+        let mut child = std::process::Command::new("true").spawn().expect("a process");
+        let pid = child.id() as i32;
+        // It ends, and is nobody's business until it is waited for.
+        let dead = || if is_alive(pid) { Err(()) } else { Ok(()) };
+        assert!(wait_for(Duration::from_secs(10), dead, |()| true).is_ok());
+        child.wait().expect("it has ended");
+        assert!(!is_alive(pid) && !is_alive(-1));
+    }
+}

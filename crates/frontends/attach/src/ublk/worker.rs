@@ -1,0 +1,434 @@
+//! A worker: one thread, one hardware queue, one reactor and one queue into the namespace.
+//!
+//! A tick: requests from the kernel → block operations → completions → answers to the kernel, all
+//! of a tick's in one system call. Each tag of the queue is in one of three places:
+//!
+//! ```text
+//! with the kernel ──request──> with us ──answer──> with the kernel
+//!        └──────the device stops──────> ended
+//! ```
+
+use super::kernel::{Commands, Done};
+use super::limits;
+use super::uapi::{Descriptor, SECTOR_BYTES, flag, operation};
+use farblock_block::{BlockError, Command, Completion, Geometry, Op, Queue};
+use farblock_frontend::pieces::{self, Piece};
+use farblock_frontend::{Core, Disk, Mailboxes, Seat};
+use farblock_reactor::{Buffer, Reactor, TaskId};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+/// A block operation's token is the request's tag, and below it the piece's index.
+const PIECE_BITS: u32 = 32;
+
+/// What a worker is told.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Order {
+    /// The namespace has another size.
+    Resized,
+    /// The device is about to stop: what is still under way by then is to fail.
+    Drain(Instant),
+    /// End, and leave the device to a successor.
+    Leave,
+}
+
+/// What the threads of a server share.
+pub(super) struct Shared {
+    pub(super) disk: Disk,
+    pub(super) orders: Mailboxes<Order>,
+}
+
+/// A request that is with us, by its tag; otherwise what is left of the last one.
+struct Slot {
+    busy: bool,
+    command: Command,
+    fua: bool,
+    /// Of a read or write: what the kernel is told of a success.
+    bytes: u32,
+    pieces: Vec<Piece>,
+    /// The part of the buffer that the request has no use for.
+    rest: Option<Buffer>,
+    /// Block operations under way.
+    pending: usize,
+    result: Result<(), BlockError>,
+}
+
+impl Slot {
+    fn new() -> Slot {
+        Slot {
+            busy: false,
+            command: Command::Flush,
+            fua: false,
+            bytes: 0,
+            pieces: Vec::new(),
+            rest: None,
+            pending: 0,
+            result: Ok(()),
+        }
+    }
+
+    /// The whole buffer again; none if a part of it is gone.
+    fn take_buffer(&mut self) -> Option<Buffer> {
+        let mut whole: Option<Buffer> = None;
+        for piece in self.pieces.drain(..) {
+            // Only reads and writes have some, and those have one each.
+            if self.command.moves_data() {
+                let part = piece.buffer?;
+                match &mut whole {
+                    Some(front) => front.unsplit(part),
+                    None => whole = Some(part),
+                }
+            }
+        }
+        let rest = self.rest.take()?;
+        match whole {
+            Some(mut whole) => {
+                whole.unsplit(rest);
+                Some(whole)
+            }
+            None => Some(rest),
+        }
+    }
+}
+
+/// See the module's text.
+pub(super) struct Worker {
+    /// None after what was under way was given up: everything fails from then on.
+    queue: Option<Box<dyn Queue>>,
+    queue_task: TaskId,
+    mail: TaskId,
+    requests: TaskId,
+    commands: Commands,
+    // The queue goes before the reactor.
+    reactor: Reactor,
+    index: usize,
+    shared: Arc<Shared>,
+    /// Hears whether the kernel has requests for us.
+    asked: Sender<io::Result<()>>,
+    geometry: Geometry,
+    request_bytes: u32,
+    slots: Vec<Slot>,
+    /// Requests with us.
+    busy: usize,
+    /// There is something to give to the kernel, or to get from it.
+    look: bool,
+    /// There may be completions.
+    dirty: bool,
+    deadline: Option<Instant>,
+    leaving: bool,
+}
+
+impl Worker {
+    /// What the calling thread runs.
+    ///
+    /// # Errors
+    /// If the commands' descriptor cannot be watched.
+    pub(super) fn new(
+        seat: Seat,
+        shared: Arc<Shared>,
+        (commands, event): (Commands, OwnedFd),
+        (depth, request_bytes): (u16, u32),
+        asked: Sender<io::Result<()>>,
+    ) -> io::Result<Worker> {
+        let Seat { index, queue, queue_task, reactor, mail, .. } = seat;
+        let requests = reactor.add_task();
+        reactor.watch(requests, event)?;
+        Ok(Worker {
+            queue: Some(queue),
+            queue_task,
+            mail,
+            requests,
+            commands,
+            geometry: shared.disk.geometry(),
+            reactor,
+            index,
+            shared,
+            asked,
+            request_bytes,
+            slots: (0..depth).map(|_| Slot::new()).collect(),
+            busy: 0,
+            look: true,
+            dirty: false,
+            deadline: None,
+            leaving: false,
+        })
+    }
+
+    /// Asks the kernel for requests by every tag.
+    ///
+    /// # Errors
+    /// If it has none for us.
+    fn ask(&mut self) -> io::Result<()> {
+        for (tag, _) in (0..).zip(&self.slots) {
+            self.commands.fetch(tag, Buffer::new(self.request_bytes as usize));
+        }
+        let mut done = Vec::new();
+        self.commands.enter(&mut done)?;
+        done.into_iter().find_map(|done| done.request.err()).map_or(Ok(()), Err)
+    }
+
+    fn is_over(&self) -> bool {
+        self.leaving || (self.busy == 0 && self.commands.with_kernel() == 0)
+    }
+
+    fn read_orders(&mut self) {
+        for order in self.shared.orders.take(self.index) {
+            match order {
+                Order::Resized => self.geometry = self.shared.disk.geometry(),
+                Order::Drain(deadline) => self.deadline = Some(deadline),
+                Order::Leave => self.leaving = true,
+            }
+        }
+    }
+
+    /// True if there is more to do at once.
+    fn settle(&mut self, asked: &mut Vec<Done>, done: &mut Vec<Completion>) -> io::Result<bool> {
+        for _ in 0..limits::ROUNDS_PER_TICK {
+            // Completions first, so that their answers go along.
+            if std::mem::take(&mut self.dirty)
+                && let Some(queue) = &mut self.queue
+            {
+                queue.poll(done);
+                done.drain(..).for_each(|completion| self.complete(completion));
+            }
+            if std::mem::take(&mut self.look) {
+                self.commands.enter(asked)?;
+                self.look = self.commands.is_behind();
+                asked.drain(..).for_each(|done| self.begin(done));
+            }
+            if !self.dirty && !self.look {
+                break;
+            }
+        }
+        Ok(self.dirty || self.look)
+    }
+
+    /// A command came back from the kernel: with a request, or for good.
+    fn begin(&mut self, Done { tag, request, buffer }: Done) {
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => return tracing::debug!(tag, "a command has ended: {error}"),
+        };
+        self.busy += 1;
+        let slot = &mut self.slots[usize::from(tag)];
+        (slot.busy, slot.pending, slot.bytes, slot.result) = (true, 0, 0, Ok(()));
+        slot.rest = Some(buffer);
+        if let Err(error) = self.start(tag, &request) {
+            self.slots[usize::from(tag)].result = Err(error);
+            self.finish(tag);
+        }
+    }
+
+    /// Hands a request to the namespace. An error: nothing was submitted.
+    fn start(&mut self, tag: u16, request: &Descriptor) -> Result<(), BlockError> {
+        let queue = self.queue.as_mut().ok_or(BlockError::Aborted)?;
+        let command = match request.operation {
+            operation::READ => Command::Read,
+            operation::WRITE => Command::Write,
+            operation::FLUSH => Command::Flush,
+            operation::DISCARD => Command::Deallocate,
+            operation::WRITE_ZEROES => {
+                Command::WriteZeroes { deallocate: request.flags & flag::NOUNMAP == 0 }
+            }
+            _ => return Err(BlockError::Unsupported),
+        };
+        let slot = &mut self.slots[usize::from(tag)];
+        slot.command = command;
+        slot.fua = request.flags & flag::FUA != 0;
+        let token = |piece: usize| u64::from(tag) << PIECE_BITS | piece as u64;
+        self.dirty = true;
+        if command == Command::Flush {
+            slot.pending = 1;
+            queue.submit(Op::flush(token(0)));
+            return Ok(());
+        }
+        let (offset, length) = range(&self.geometry, command, request)?;
+        if command.moves_data() {
+            let rest = slot.rest.as_mut().expect("the request's buffer");
+            if length as usize > rest.len() {
+                return Err(BlockError::TooLarge);
+            }
+            slot.bytes = length;
+            pieces::cut(command, offset, length, &self.geometry, &mut slot.pieces);
+            for piece in &mut slot.pieces {
+                piece.buffer = Some(rest.split_to(self.geometry.bytes(piece.blocks)));
+            }
+        } else {
+            pieces::cut(command, offset, length, &self.geometry, &mut slot.pieces);
+        }
+        slot.pending = slot.pieces.len();
+        let (block_size, pool) = (self.geometry.block_size, self.reactor.buffers());
+        for (index, piece) in slot.pieces.iter_mut().enumerate() {
+            queue.submit(piece.begin(command, slot.fua, block_size, pool, token(index)));
+        }
+        if slot.pending == 0 {
+            self.finish(tag);
+        }
+        Ok(())
+    }
+
+    /// A block operation ended.
+    fn complete(&mut self, mut done: Completion) {
+        let (tag, index) = ((done.token >> PIECE_BITS) as u16, done.token as u32 as usize);
+        let slot = &mut self.slots[usize::from(tag)];
+        if let Some(piece) = slot.pieces.get_mut(index) {
+            let next = piece.end(&mut done, slot.fua, self.reactor.buffers());
+            assert!(next.is_none(), "the kernel asks for whole blocks");
+        }
+        slot.result = slot.result.and(done.result);
+        slot.pending -= 1;
+        if slot.pending == 0 {
+            self.finish(tag);
+        }
+    }
+
+    /// Answers a request.
+    fn finish(&mut self, tag: u16) {
+        let slot = &mut self.slots[usize::from(tag)];
+        let result = match slot.result {
+            Ok(()) => i32::try_from(slot.bytes).expect("a request has less than 2 GiB"),
+            Err(error) => {
+                tracing::debug!(command = ?slot.command, "a request failed: {error}");
+                -errno(error).raw_os_error()
+            }
+        };
+        slot.busy = false;
+        let buffer = slot.take_buffer();
+        let buffer = buffer.unwrap_or_else(|| Buffer::new(self.request_bytes as usize));
+        self.busy -= 1;
+        self.commands.commit(tag, result, buffer);
+        self.look = true;
+    }
+
+    /// Fails everything under way, and whatever comes.
+    fn give_up(&mut self) {
+        if self.queue.take().is_none() {
+            return;
+        }
+        if self.busy > 0 {
+            tracing::warn!("{} requests under way were given up", self.busy);
+        }
+        for tag in 0..self.slots.len() as u16 {
+            let slot = &mut self.slots[usize::from(tag)];
+            if slot.busy {
+                slot.result = Err(BlockError::Aborted);
+                self.finish(tag);
+            }
+        }
+    }
+}
+
+impl Core for Worker {
+    /// Runs until the device has stopped, or it is told to leave.
+    fn run(mut self) -> io::Result<()> {
+        let begun = self.ask();
+        let failed = begun.is_err();
+        let _ = self.asked.send(begun);
+        if failed {
+            return Ok(());
+        }
+        let (mut ready, mut asked, mut done) = (Vec::new(), Vec::new(), Vec::new());
+        let mut more = true;
+        while !self.is_over() {
+            let timeout = if more {
+                Some(Duration::ZERO)
+            } else {
+                self.deadline.map(|at| at.saturating_duration_since(Instant::now()))
+            };
+            self.reactor.poll(timeout, &mut ready)?;
+            for task in ready.drain(..) {
+                if task == self.mail {
+                    self.read_orders();
+                } else if task == self.queue_task {
+                    self.dirty = true;
+                } else if task == self.requests {
+                    self.look = true;
+                }
+            }
+            if self.deadline.is_some_and(|at| at <= Instant::now()) {
+                self.deadline = None;
+                self.give_up();
+            }
+            more = self.settle(&mut asked, &mut done)?;
+        }
+        Ok(())
+    }
+}
+
+/// A request's range in bytes, if the command may have it.
+fn range(
+    geometry: &Geometry,
+    command: Command,
+    request: &Descriptor,
+) -> Result<(u64, u32), BlockError> {
+    let bytes = |sectors: u64| sectors.checked_mul(u64::from(SECTOR_BYTES));
+    let offset = bytes(request.sector).ok_or(BlockError::OutOfRange)?;
+    let length = bytes(request.sectors.into()).and_then(|length| u32::try_from(length).ok());
+    let length = length.ok_or(BlockError::TooLarge)?;
+    let block_size = geometry.block_size;
+    if !offset.is_multiple_of(block_size.into()) || !length.is_multiple_of(block_size) {
+        return Err(BlockError::OutOfRange);
+    }
+    // Transfers of more than the namespace takes at once become several.
+    let whole = Geometry { max_blocks: 0, ..*geometry };
+    whole.check(command, offset / u64::from(block_size), u64::from(length / block_size))?;
+    Ok((offset, length))
+}
+
+/// An error in the kernel's words: those that it passes on to who asked.
+fn errno(error: BlockError) -> Errno {
+    match error {
+        BlockError::NoSpace => Errno::NOSPC,
+        BlockError::Unsupported => Errno::OPNOTSUPP,
+        _ => Errno::IO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(sector: u64, sectors: u32) -> Descriptor {
+        Descriptor { operation: operation::WRITE, flags: 0, sectors, sector }
+    }
+
+    #[test]
+    fn ranges_are_checked() {
+        let geometry = Geometry { max_blocks: 1, ..Geometry::new(4096, 100) };
+        let check = |sector, sectors| range(&geometry, Command::Write, &request(sector, sectors));
+        assert_eq!(check(8, 16), Ok((4096, 8192)), "more than one block at once is cut");
+        assert_eq!(check(792, 8), Ok((792 * 512, 4096)));
+        assert_eq!(check(792, 16), Err(BlockError::OutOfRange));
+        assert_eq!(check(1, 8), Err(BlockError::OutOfRange), "not at a block's beginning");
+        assert_eq!(check(0, 7), Err(BlockError::OutOfRange), "less than a block");
+        assert_eq!(check(u64::MAX, 8), Err(BlockError::OutOfRange));
+        assert_eq!(check(0, u32::MAX), Err(BlockError::TooLarge));
+        let geometry = Geometry { read_only: true, ..geometry };
+        let result = range(&geometry, Command::Deallocate, &request(0, 8));
+        assert_eq!(result, Err(BlockError::ReadOnly));
+    }
+
+    #[test]
+    fn a_buffer_is_put_together_again() {
+        let geometry = Geometry { max_blocks: 2, ..Geometry::new(512, 100) };
+        let mut slot = Slot { command: Command::Write, ..Slot::new() };
+        let mut rest = Buffer::new(65_536);
+        let address = rest.as_ptr();
+        pieces::cut(Command::Write, 512, 5 * 512, &geometry, &mut slot.pieces);
+        for piece in &mut slot.pieces {
+            piece.buffer = Some(rest.split_to(geometry.bytes(piece.blocks)));
+        }
+        assert_eq!((slot.pieces.len(), rest.len()), (3, 65_536 - 5 * 512));
+        slot.rest = Some(rest);
+        let whole = slot.take_buffer().expect("all of it is there");
+        assert_eq!((whole.as_ptr(), whole.len()), (address, 65_536));
+        // A flush has none of its own; and what was given up is gone.
+        slot.rest = Some(whole);
+        assert_eq!(slot.take_buffer().map(|buffer| buffer.len()), Some(65_536));
+        assert!(slot.take_buffer().is_none());
+    }
+}

@@ -1,0 +1,231 @@
+//! Descriptor chains: from whatever a guest has put into its memory to a request, or to the reason
+//! why it is none.
+//!
+//! `virtio-queue` walks chains as well, but only those that its ring hands out, and it ends a
+//! broken one as if it were complete. Here chains are also walked again that a predecessor had
+//! taken, and one that is broken says so.
+
+use super::blk::{HEADER_BYTES, Header};
+use super::limits;
+use super::memory::Guest;
+use virtio_queue::desc::split::Descriptor;
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
+
+/// A piece of the guest's memory that is entirely there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Segment {
+    pub(super) address: GuestAddress,
+    pub(super) length: u32,
+}
+
+/// Where the chains of a ring are.
+#[derive(Clone, Copy)]
+pub(super) struct Table {
+    pub(super) address: GuestAddress,
+    pub(super) size: u16,
+    /// `VIRTIO_F_INDIRECT_DESC` was chosen.
+    pub(super) indirect: bool,
+}
+
+/// A request that has a place for its status. The segments are kept from one request to the next,
+/// so that none is allocated.
+#[derive(Default)]
+pub(super) struct Request {
+    pub(super) kind: u32,
+    pub(super) sector: u64,
+    /// What the driver gives, without the header.
+    pub(super) from_guest: Vec<Segment>,
+    /// What it wants to be filled, without the status.
+    pub(super) to_guest: Vec<Segment>,
+    pub(super) status: GuestAddress,
+}
+
+/// Nothing can be said to who made such a chain, for want of a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Broken(pub(super) &'static str);
+
+impl Request {
+    /// Reads the chain that begins at `head`.
+    pub(super) fn read(&mut self, guest: &Guest, table: Table, head: u16) -> Result<(), Broken> {
+        self.from_guest.clear();
+        self.to_guest.clear();
+        self.walk(guest, table, head)?;
+        let mut header = [0; HEADER_BYTES];
+        let status = self.to_guest.last_mut().ok_or(Broken("a request has no status"))?;
+        status.length -= 1;
+        self.status = GuestAddress(status.address.0 + u64::from(status.length));
+        if status.length == 0 {
+            self.to_guest.pop();
+        }
+        if total(&self.from_guest) < HEADER_BYTES as u64 {
+            return Err(Broken("a request has no header"));
+        }
+        copy_from(guest, &self.from_guest, 0, &mut header).ok_or(Broken("its header is gone"))?;
+        skip(&mut self.from_guest, HEADER_BYTES as u32);
+        let Header { kind, sector } = Header::parse(&header);
+        (self.kind, self.sector) = (kind, sector);
+        Ok(())
+    }
+
+    fn walk(&mut self, guest: &Guest, mut table: Table, head: u16) -> Result<(), Broken> {
+        // Linux makes indirect tables for all segments that it may use, even if the ring is short.
+        let most = u32::from(table.size).max(limits::MAX_SEGMENTS + 2);
+        let mut next = head;
+        for _ in 0..=most {
+            if next >= table.size {
+                return Err(Broken("a chain leaves its table"));
+            }
+            let at = u64::from(next) * size_of::<Descriptor>() as u64;
+            let address = table.address.0.checked_add(at).map(GuestAddress);
+            let descriptor: Descriptor = address
+                .and_then(|address| guest.read_obj(address).ok())
+                .ok_or(Broken("a table is not in the guest's memory"))?;
+            if descriptor.refers_to_indirect_table() {
+                table = indirect(table, descriptor)?;
+                next = 0;
+                continue;
+            }
+            self.add(guest, descriptor)?;
+            if !descriptor.has_next() {
+                return Ok(());
+            }
+            next = descriptor.next();
+        }
+        Err(Broken("a chain has no end"))
+    }
+
+    fn add(&mut self, guest: &Guest, descriptor: Descriptor) -> Result<(), Broken> {
+        let (address, length) = (descriptor.addr(), descriptor.len());
+        let writable = descriptor.is_write_only();
+        if !writable && !self.to_guest.is_empty() {
+            return Err(Broken("what can be read comes after what can be written"));
+        }
+        if length == 0 {
+            return Ok(());
+        }
+        if !guest.check_range(address, length as usize) {
+            return Err(Broken("a descriptor is not in the guest's memory"));
+        }
+        let segments = if writable { &mut self.to_guest } else { &mut self.from_guest };
+        segments.push(Segment { address, length });
+        Ok(())
+    }
+}
+
+/// The table that a descriptor of the ring's own table leads to.
+fn indirect(table: Table, descriptor: Descriptor) -> Result<Table, Broken> {
+    let bytes = size_of::<Descriptor>() as u32;
+    if !table.indirect || descriptor.has_next() {
+        return Err(Broken("an indirect table where there must be none"));
+    }
+    let size = u16::try_from(descriptor.len() / bytes).unwrap_or(0);
+    if size == 0 || !descriptor.len().is_multiple_of(bytes) {
+        return Err(Broken("an indirect table has an odd length"));
+    }
+    // Tables within tables are not allowed.
+    Ok(Table { address: descriptor.addr(), size, indirect: false })
+}
+
+/// Bytes in segments.
+pub(super) fn total(segments: &[Segment]) -> u64 {
+    segments.iter().map(|segment| u64::from(segment.length)).sum()
+}
+
+/// Leaves the first bytes out.
+fn skip(segments: &mut Vec<Segment>, mut bytes: u32) {
+    let whole = segments.iter().take_while(|segment| {
+        let inside = segment.length <= bytes;
+        bytes -= if inside { segment.length } else { 0 };
+        inside
+    });
+    let whole = whole.count();
+    segments.drain(..whole);
+    if let Some(first) = segments.first_mut() {
+        first.address.0 += u64::from(bytes);
+        first.length -= bytes;
+    }
+}
+
+/// Calls with the guest's address of each piece of `length` bytes at `offset`, and where that is
+/// in those bytes. None if the segments are too short or the call says so.
+fn pieces(
+    segments: &[Segment],
+    mut offset: u64,
+    length: usize,
+    mut call: impl FnMut(GuestAddress, std::ops::Range<usize>) -> Option<()>,
+) -> Option<()> {
+    let mut done = 0;
+    for segment in segments {
+        if done == length {
+            break;
+        }
+        let segment_bytes = u64::from(segment.length);
+        if offset >= segment_bytes {
+            offset -= segment_bytes;
+            continue;
+        }
+        let count = ((segment_bytes - offset) as usize).min(length - done);
+        call(GuestAddress(segment.address.0 + offset), done..done + count)?;
+        (done, offset) = (done + count, 0);
+    }
+    (done == length).then_some(())
+}
+
+/// Copies bytes of the guest, from `offset` in the segments on.
+pub(super) fn copy_from(
+    guest: &Guest,
+    segments: &[Segment],
+    offset: u64,
+    into: &mut [u8],
+) -> Option<()> {
+    pieces(segments, offset, into.len(), |address, range| {
+        guest.read_slice(&mut into[range], address).ok()
+    })
+}
+
+/// Copies bytes to the guest, to `offset` in the segments.
+pub(super) fn copy_to(guest: &Guest, segments: &[Segment], offset: u64, from: &[u8]) -> Option<()> {
+    pieces(segments, offset, from.len(), |address, range| {
+        guest.write_slice(&from[range], address).ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segments(list: &[(u64, u32)]) -> Vec<Segment> {
+        let segment = |&(address, length)| Segment { address: GuestAddress(address), length };
+        list.iter().map(segment).collect()
+    }
+
+    #[test]
+    fn skipping() {
+        let list = &[(100, 4), (200, 12), (300, 5)];
+        for (bytes, left) in [
+            (0, &[(100, 4), (200, 12), (300, 5)][..]),
+            (3, &[(103, 1), (200, 12), (300, 5)]),
+            (4, &[(200, 12), (300, 5)]),
+            (16, &[(300, 5)]),
+            (21, &[]),
+        ] {
+            let mut from = segments(list);
+            skip(&mut from, bytes);
+            assert_eq!(from, segments(left), "without {bytes}");
+        }
+    }
+
+    #[test]
+    fn copies_cross_segments_and_stay_inside() {
+        let guest = Guest::of_ranges(&[(GuestAddress(0), 4096)]);
+        let list = segments(&[(100, 3), (50, 2), (10, 4)]);
+        assert_eq!(copy_to(&guest, &list, 2, &[1, 2, 3, 4]), Some(()));
+        let mut read = [9; 6];
+        assert_eq!(copy_from(&guest, &list, 1, &mut read), Some(()));
+        assert_eq!(read, [0, 1, 2, 3, 4, 0]);
+        assert_eq!(guest.read_obj::<u8>(GuestAddress(50)).expect("inside"), 2);
+        assert_eq!(copy_from(&guest, &list, 4, &mut [0; 6]), None);
+        assert_eq!(copy_from(&guest, &list, 9, &mut []), Some(()));
+        assert_eq!(total(&list), 9);
+    }
+}

@@ -1,0 +1,56 @@
+//! The disk as all threads of a server see it.
+
+use super::blk::{self, ID_BYTES};
+use farblock_block::Geometry;
+use farblock_frontend::Disk;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// See the module's text.
+pub(super) struct Device {
+    disk: Disk,
+    pub(super) queues: usize,
+    pub(super) id: [u8; ID_BYTES],
+    /// The guest wants its writes to be durable when they complete.
+    write_through: AtomicBool,
+}
+
+impl Device {
+    pub(super) fn new(disk: Disk, queues: usize, serial: &str) -> Device {
+        let mut id = [0; ID_BYTES];
+        id[..serial.len()].copy_from_slice(serial.as_bytes());
+        let write_through = AtomicBool::new(false);
+        let device = Device { disk, queues, id, write_through };
+        device.reset();
+        device
+    }
+
+    pub(super) fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// Sizes and abilities, as of now.
+    pub(super) fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+
+    /// As it is before a driver has its say: a cache where there is one.
+    pub(super) fn reset(&self) {
+        self.set_writeback(self.geometry().volatile_cache);
+    }
+
+    pub(super) fn set_writeback(&self, writeback: bool) {
+        self.write_through.store(!writeback, Ordering::Relaxed);
+    }
+
+    pub(super) fn write_through(&self) -> bool {
+        self.write_through.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn features(&self) -> u64 {
+        blk::features(&self.geometry(), self.queues)
+    }
+
+    pub(super) fn config_space(&self) -> Vec<u8> {
+        blk::config_space(&self.geometry(), self.queues, !self.write_through())
+    }
+}

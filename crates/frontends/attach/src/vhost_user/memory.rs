@@ -1,0 +1,167 @@
+//! The guest's memory, as the monitor lends it.
+
+use super::lent::Lent;
+use super::limits;
+use super::wire::Fields;
+use std::fs::File;
+use std::ops::Deref;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use vm_memory::{
+    FileOffset, GuestAddress, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap, MmapRegion,
+};
+
+/// The memory by the guest's own (physical) addresses.
+#[derive(Default)]
+pub(super) struct Guest {
+    // Before what it lists.
+    lent: Vec<Arc<Lent>>,
+    pub(super) map: GuestMemoryMmap<()>,
+}
+
+impl Guest {
+    /// Memory of our own.
+    #[cfg(test)]
+    pub(super) fn of_ranges(ranges: &[(GuestAddress, usize)]) -> Guest {
+        Guest { lent: Vec::new(), map: GuestMemoryMmap::from_ranges(ranges).expect("memory") }
+    }
+
+    /// The monitor has taken some of it away: what was read before this call may be anything.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lent.iter().any(|lent| lent.is_lost())
+    }
+}
+
+impl Deref for Guest {
+    type Target = GuestMemoryMmap<()>;
+
+    fn deref(&self) -> &GuestMemoryMmap<()> {
+        &self.map
+    }
+}
+
+/// A mapping that its owner may take away.
+pub(super) struct Mapping {
+    // Before what it lists.
+    lent: Lent,
+    pub(super) region: MmapRegion<()>,
+}
+
+/// See the module's text.
+pub(super) struct Memory {
+    pub(super) guest: Arc<Guest>,
+    regions: Vec<Region>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Region {
+    guest: u64,
+    length: u64,
+    /// Where the monitor itself sees it, which is how it names rings.
+    monitor: u64,
+}
+
+impl Region {
+    /// Reads a region, and where it begins in its file.
+    fn parse(fields: &mut Fields<'_>) -> Result<(Region, u64), String> {
+        let (guest, length) = (fields.u64()?, fields.u64()?);
+        let (monitor, offset) = (fields.u64()?, fields.u64()?);
+        Ok((Region { guest, length, monitor }, offset))
+    }
+
+    fn map(self, file: OwnedFd, offset: u64) -> Result<(Lent, GuestRegionMmap<()>), String> {
+        let Region { guest, length, monitor } = self;
+        let map = map(file.into(), offset, length)
+            .map_err(|error| format!("memory at {guest:#x}: {error}"))?;
+        let Mapping { lent, region } = map;
+        GuestRegionMmap::new(region, GuestAddress(guest))
+            .filter(|_| monitor.checked_add(length).is_some())
+            .map(|region| (lent, region))
+            .ok_or_else(|| format!("memory at {guest:#x} has no end"))
+    }
+}
+
+impl Memory {
+    /// Maps what a `SET_MEM_TABLE` lists.
+    pub(super) fn map(body: &[u8], files: Vec<OwnedFd>) -> Result<Memory, String> {
+        let mut fields = Fields(body);
+        let (count, _) = (fields.u32()? as usize, fields.u32()?);
+        if count == 0 || count > limits::MAX_REGIONS || files.len() != count {
+            return Err(format!("{count} regions of memory come with {} files", files.len()));
+        }
+        let mut regions = Vec::new();
+        let (mut lent, mut maps) = (Vec::new(), Vec::new());
+        for file in files {
+            let (region, offset) = Region::parse(&mut fields)?;
+            let (listed, map) = region.map(file, offset)?;
+            lent.push(Arc::new(listed));
+            maps.push(map);
+            regions.push(region);
+        }
+        maps.sort_by_key(GuestMemoryRegion::start_addr);
+        let map = GuestMemoryMmap::from_regions(maps).map_err(|error| error.to_string())?;
+        Ok(Memory { guest: Arc::new(Guest { lent, map }), regions })
+    }
+
+    /// No memory yet.
+    pub(super) fn empty() -> Memory {
+        Memory { guest: Arc::default(), regions: Vec::new() }
+    }
+
+    /// This memory with what an `ADD_MEM_REG` lends besides.
+    pub(super) fn with(&self, body: &[u8], file: OwnedFd) -> Result<Memory, String> {
+        if self.regions.len() >= limits::MAX_SLOTS {
+            return Err(format!("there are {} regions of memory already", self.regions.len()));
+        }
+        let (region, offset) = Memory::one(body)?;
+        let (listed, map) = region.map(file, offset)?;
+        let map = self.guest.insert_region(Arc::new(map)).map_err(|error| error.to_string())?;
+        let mut lent = self.guest.lent.clone();
+        lent.push(Arc::new(listed));
+        let mut regions = self.regions.clone();
+        regions.push(region);
+        Ok(Memory { guest: Arc::new(Guest { lent, map }), regions })
+    }
+
+    /// This memory without what a `REM_MEM_REG` takes back. Where it was in its file does not
+    /// matter.
+    pub(super) fn without(&self, body: &[u8]) -> Result<Memory, String> {
+        let (region, _) = Memory::one(body)?;
+        let Region { guest: at, length, .. } = region;
+        let mut regions = self.regions.clone();
+        let found = regions.iter().position(|other| *other == region);
+        regions.remove(found.ok_or_else(|| format!("{length} bytes at {at:#x} were not lent"))?);
+        let removed = self.guest.remove_region(GuestAddress(at), length);
+        let (map, removed) = removed.map_err(|error| error.to_string())?;
+        let (start, mut lent) = (removed.as_ptr().addr(), self.guest.lent.clone());
+        lent.retain(|lent| lent.start() != start);
+        Ok(Memory { guest: Arc::new(Guest { lent, map }), regions })
+    }
+
+    /// The one region of a message.
+    fn one(body: &[u8]) -> Result<(Region, u64), String> {
+        let mut fields = Fields(body);
+        let _padding = fields.u64()?;
+        Region::parse(&mut fields)
+    }
+
+    /// The guest's address of what the monitor sees at this one.
+    pub(super) fn translate(&self, address: u64) -> Option<GuestAddress> {
+        self.regions.iter().find_map(|region| {
+            let distance = address.checked_sub(region.monitor)?;
+            (distance < region.length).then(|| GuestAddress(region.guest + distance))
+        })
+    }
+}
+
+/// Maps part of a file, shared, if it is as long as is said.
+pub(super) fn map(file: File, offset: u64, length: u64) -> Result<Mapping, String> {
+    let size = file.metadata().map_err(|error| error.to_string())?.len();
+    let end = offset.checked_add(length).filter(|&end| end <= size && length > 0);
+    end.ok_or_else(|| format!("{length} bytes at {offset} are not in a file of {size} bytes"))?;
+    let length = usize::try_from(length).map_err(|error| error.to_string())?;
+    let mapped = MmapRegion::from_file(FileOffset::new(file, offset), length);
+    let region = mapped.map_err(|error| error.to_string())?;
+    let lent = Lent::new(region.as_ptr(), length)?;
+    Ok(Mapping { lent, region })
+}

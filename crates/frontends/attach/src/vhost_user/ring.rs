@@ -1,0 +1,195 @@
+//! A ring between a guest and its disk: what is taken from it and put into it, and who is told.
+
+use super::chain::Table;
+use super::inflight::Notes;
+use super::memory::Guest;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use virtio_queue::{Queue, QueueOwnedT, QueueT};
+
+/// What a ring starts with.
+pub(super) struct Setup {
+    pub(super) guest: Arc<Guest>,
+    pub(super) queue: Queue,
+    /// `VIRTIO_F_INDIRECT_DESC` was chosen.
+    pub(super) indirect: bool,
+    pub(super) notes: Option<Notes>,
+    pub(super) kick: OwnedFd,
+    pub(super) call: Option<OwnedFd>,
+    pub(super) error: Option<OwnedFd>,
+}
+
+/// A ring that runs.
+pub(super) struct Ring {
+    pub(super) guest: Arc<Guest>,
+    queue: Queue,
+    pub(super) table: Table,
+    notes: Option<Notes>,
+    pub(super) call: Option<OwnedFd>,
+    error: Option<OwnedFd>,
+    /// Requests that a predecessor had taken.
+    again: VecDeque<u16>,
+    /// Which chains were taken and not put back, and how many.
+    taken: Vec<bool>,
+    outstanding: usize,
+    /// Something was put into the ring that the guest may not know of.
+    unannounced: bool,
+    /// The guest breaks the rules of rings, so nothing more is taken.
+    broken: bool,
+}
+
+impl Ring {
+    /// A ring, and the descriptor that the guest kicks.
+    pub(super) fn new(setup: Setup) -> Result<(Ring, OwnedFd), String> {
+        let Setup { guest, mut queue, indirect, mut notes, kick, call, error } = setup;
+        let used = queue.used_idx(&guest.map, Ordering::Acquire).map_err(|e| e.to_string())?.0;
+        queue.set_next_used(used);
+        let mut again = VecDeque::new();
+        let mut unannounced = false;
+        if let Some(notes) = &mut notes
+            && let Some(heads) = notes.recover(used)?
+        {
+            // The ring itself knows better than the monitor how far the predecessor came: what is
+            // finished or under way was taken.
+            queue.set_next_avail(used.wrapping_add(heads.len() as u16));
+            // Nobody knows whether the guest was told of what is in the used ring.
+            unannounced = true;
+            again = heads.into();
+        }
+        let size = queue.size();
+        let address = vm_memory::GuestAddress(queue.desc_table());
+        let table = Table { address, size, indirect };
+        let taken = vec![false; usize::from(size)];
+        let ring = Ring {
+            guest,
+            queue,
+            table,
+            notes,
+            call,
+            error,
+            again,
+            taken,
+            outstanding: 0,
+            unannounced,
+            broken: false,
+        };
+        Ok((ring, kick))
+    }
+
+    /// Where the next available chain is; what the monitor keeps while a ring stands still.
+    pub(super) fn next_avail(&self) -> u16 {
+        self.queue.next_avail()
+    }
+
+    /// Chains that were taken, or have to be taken again, and are not back.
+    pub(super) fn outstanding(&self) -> usize {
+        self.outstanding + self.again.len()
+    }
+
+    /// The next chain. With `only_old`, only of those that had been taken before.
+    pub(super) fn take(&mut self, only_old: bool) -> Option<u16> {
+        if let Some(head) = self.again.pop_front() {
+            self.taken[usize::from(head)] = true;
+            self.outstanding += 1;
+            return Some(head);
+        }
+        if only_old || self.broken {
+            return None;
+        }
+        let next = match self.queue.iter(&self.guest.map) {
+            Ok(mut chains) => chains.next()?.head_index(),
+            Err(error) => {
+                self.break_down(&error.to_string());
+                return None;
+            }
+        };
+        match self.taken.get_mut(usize::from(next)) {
+            Some(taken) if !*taken => *taken = true,
+            Some(_) => {
+                self.break_down("the guest offers what it has not got back");
+                return None;
+            }
+            None => {
+                self.break_down("the guest offers a descriptor that there is not");
+                return None;
+            }
+        }
+        self.outstanding += 1;
+        if let Some(notes) = &mut self.notes {
+            notes.taken(next);
+        }
+        Some(next)
+    }
+
+    /// Gives a chain back, with so many bytes of it written.
+    pub(super) fn put(&mut self, head: u16, written: u32) {
+        if let Some(notes) = &self.notes {
+            notes.finishing(head);
+        }
+        if let Err(error) = self.queue.add_used(&self.guest.map, head, written) {
+            self.break_down(&error.to_string());
+        }
+        if let Some(notes) = &self.notes {
+            notes.finished(head, self.queue.next_used());
+        }
+        self.taken[usize::from(head)] = false;
+        self.outstanding -= 1;
+        self.unannounced = true;
+    }
+
+    /// Tells the guest, if it wants to know, what was put into the ring since the last time.
+    pub(super) fn announce(&mut self) {
+        if !std::mem::take(&mut self.unannounced) {
+            return;
+        }
+        match self.queue.needs_notification(&self.guest.map) {
+            Ok(true) => self.call(),
+            Ok(false) => {}
+            Err(error) => self.break_down(&error.to_string()),
+        }
+    }
+
+    /// Tells the guest in any case.
+    pub(super) fn call(&self) {
+        if let Some(call) = &self.call {
+            signal(call);
+        }
+    }
+
+    /// The guest need not kick: we look by ourselves.
+    pub(super) fn disable_kicks(&mut self) {
+        if !self.broken
+            && let Err(error) = self.queue.disable_notification(&self.guest.map)
+        {
+            self.break_down(&error.to_string());
+        }
+    }
+
+    /// The guest has to kick from now on. True if something has come already.
+    pub(super) fn enable_kicks(&mut self) -> bool {
+        if self.broken {
+            return false;
+        }
+        self.queue.enable_notification(&self.guest.map).unwrap_or_else(|error| {
+            self.break_down(&error.to_string());
+            false
+        })
+    }
+
+    pub(super) fn break_down(&mut self, why: &str) {
+        if std::mem::replace(&mut self.broken, true) {
+            return;
+        }
+        tracing::warn!("a guest's ring is broken and left alone: {why}");
+        if let Some(error) = &self.error {
+            signal(error);
+        }
+    }
+}
+
+fn signal(event: &OwnedFd) {
+    // It could only fail by overflowing a 64-bit count.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+}

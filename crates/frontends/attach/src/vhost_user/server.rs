@@ -1,0 +1,369 @@
+//! Starting and stopping a server, and the thread that talks to monitors.
+
+use super::blk::ID_BYTES;
+use super::device::Device;
+use super::limits;
+use super::session::Session;
+use super::wire;
+use super::worker::{Order, Worker};
+use crate::nbd::address::{self, Address, ListenError, Listener};
+use farblock_block::Namespace;
+use farblock_frontend::{self as frontend, Cores, Disk, Mailboxes, Plan};
+use farblock_reactor::EngineKind;
+use mio::{Events, Interest, Poll, Token};
+use std::fmt;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The start of the name of every thread of a server; what CPU accounting goes by.
+pub const THREAD_NAME_PREFIX: &str = "vhost-";
+
+/// Rings of a server that is not told how many.
+const MAX_DEFAULT_QUEUES: usize = 4;
+/// How long accepting rests after an error, for example when there are no more descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often who waits for a worker looks whether the server is to stop.
+const WAIT_STEP: Duration = Duration::from_millis(100);
+const MONITORS: Token = Token(0);
+const STOP: Token = Token(1);
+
+/// What to serve, and how.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen. A socket that nobody listens to any more is replaced.
+    pub socket: PathBuf,
+    /// Rings that a guest may use, each with a thread and a queue into the namespace. 0: as many
+    /// as there are processors, but at most four.
+    pub queues: usize,
+    /// Which event loop.
+    pub engine: EngineKind,
+    /// The disk's serial number: at most 20 bytes of ASCII. Linux shows it in
+    /// `/sys/block/vda/serial`.
+    pub serial: String,
+    /// Refuse writes, even if the namespace would take them.
+    pub read_only: bool,
+}
+
+impl Config {
+    /// The usual: nameless, as writable as the namespace.
+    #[must_use]
+    pub fn new(socket: impl Into<PathBuf>) -> Config {
+        let (engine, serial) = (EngineKind::Auto, String::new());
+        Config { socket: socket.into(), queues: 0, engine, serial, read_only: false }
+    }
+}
+
+/// Why a server did not start. Shown, it says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Nobody can be listened to.
+    Listen(ListenError),
+    /// The serial number is longer than the protocol takes, or no plain text.
+    Serial(String),
+    /// More rings than there can be.
+    Queues(usize),
+    /// The threads do not start.
+    Cores(frontend::StartError),
+    /// A thread, or something it needs, is not to be had.
+    System(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Listen(error) => error.fmt(f),
+            StartError::Serial(serial) => write!(
+                f,
+                "a disk's serial number is at most {ID_BYTES} characters of plain ASCII: \
+                 change {serial:?}"
+            ),
+            StartError::Queues(queues) => {
+                let most = limits::MAX_QUEUES;
+                write!(f, "{queues} queues are too many: take at most {most}")
+            }
+            StartError::Cores(error) => error.fmt(f),
+            StartError::System(error) => write!(f, "cannot start to serve vhost-user: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// What the threads of a server share.
+pub(super) struct Shared {
+    pub(super) device: Device,
+    pub(super) orders: Mailboxes<Order>,
+    state: Mutex<State>,
+}
+
+/// The monitor at the moment.
+#[derive(Default)]
+struct State {
+    /// Its connection, so that it can be ended from elsewhere.
+    connection: Option<UnixStream>,
+    /// Who it is.
+    peer: String,
+    /// Where it wants to hear from us.
+    channel: Option<UnixStream>,
+    /// A monitor that connects again may know another size.
+    resized: bool,
+    /// The server is to stop, and no wait may be longer than this.
+    give_up: Option<Instant>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn post(&self, queue: usize, order: Order) {
+        self.orders.post(queue, order);
+    }
+
+    pub(super) fn set_channel(&self, channel: Option<UnixStream>) {
+        let resized = {
+            let mut state = self.lock();
+            state.channel = channel;
+            state.resized
+        };
+        if resized {
+            self.announce();
+        }
+    }
+
+    /// Has the monitor look at the configuration again, if it wants to hear from us.
+    fn announce(&self) {
+        let channel = {
+            let state = self.lock();
+            state.channel.as_ref().and_then(|channel| channel.try_clone().ok())
+        };
+        // Without the lock: the monitor may ask for the configuration before it takes this.
+        if let Some(channel) = channel
+            && let Err(error) = wire::notify_config_change(&channel)
+        {
+            tracing::warn!("a monitor cannot be told of the disk's new size: {error}");
+        }
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.lock().give_up.is_some()
+    }
+
+    /// A worker's answer. However long the namespace takes: what is under way cannot be taken
+    /// back. Only a server that stops does not wait for ever.
+    pub(super) fn wait_for<T>(&self, answer: &Receiver<T>) -> Result<T, String> {
+        loop {
+            match answer.recv_timeout(WAIT_STEP) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Disconnected) => return Err("a thread has ended".to_owned()),
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.lock().give_up.is_some_and(|at| at <= Instant::now()) {
+                        return Err("requests under way were given up".to_owned());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes this the monitor at the moment; false if there is to be none any more.
+    fn begin(&self, stream: &UnixStream, peer: &str) -> io::Result<bool> {
+        let copy = stream.try_clone()?;
+        let mut state = self.lock();
+        state.connection = Some(copy);
+        peer.clone_into(&mut state.peer);
+        Ok(state.give_up.is_none())
+    }
+}
+
+/// A running server. Dropping it stops it.
+pub struct Server {
+    shared: Arc<Shared>,
+    workers: Cores,
+    control: Option<(mio::Waker, JoinHandle<()>)>,
+    socket: PathBuf,
+}
+
+impl Server {
+    /// Opens the namespace, listens and serves.
+    ///
+    /// # Errors
+    /// Nothing runs then.
+    pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
+        let serial = &config.serial;
+        if serial.len() > ID_BYTES || !serial.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+            return Err(StartError::Serial(serial.clone()));
+        }
+        let queues = match config.queues {
+            0 => thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_QUEUES),
+            queues if queues > limits::MAX_QUEUES => return Err(StartError::Queues(queues)),
+            queues => queues,
+        };
+        let listener =
+            address::bind(&Address::Unix(config.socket.clone())).map_err(StartError::Listen)?;
+        let device = Device::new(Disk::new(namespace, config.read_only), queues, serial);
+        let state = Mutex::default();
+        let shared = Arc::new(Shared { device, orders: Mailboxes::default(), state });
+        // From here on, dropping it ends the threads.
+        let mut server = Server {
+            shared: Arc::clone(&shared),
+            workers: start_workers(config.engine, &shared)?,
+            control: None,
+            socket: config.socket.clone(),
+        };
+        server.control = Some(start_control(listener, shared).map_err(StartError::System)?);
+        Ok(server)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The event loop that was chosen.
+    #[must_use]
+    pub fn engine(&self) -> EngineKind {
+        self.workers.engine()
+    }
+
+    /// Whether a monitor is connected.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.shared.lock().connection.is_some()
+    }
+
+    /// Who the monitor is, if one is connected.
+    #[must_use]
+    pub fn monitor(&self) -> Option<String> {
+        let state = self.shared.lock();
+        state.connection.is_some().then(|| state.peer.clone())
+    }
+
+    /// The namespace has another size now, or may have one since a server before this. Requests are
+    /// held against it at once, and the guest is told, also one whose monitor connects (again)
+    /// later.
+    pub fn resized(&self) {
+        self.shared.orders.post_all(|| Order::Resized);
+        self.shared.lock().resized = true;
+        self.shared.announce();
+    }
+
+    /// Stops: requests that were taken are finished and answered, the monitor is disconnected,
+    /// threads end, the socket goes away. A monitor that reconnects finds a successor, if there is
+    /// one.
+    ///
+    /// # Errors
+    /// If an event loop had failed.
+    pub fn stop(mut self) -> io::Result<()> {
+        self.stop_threads()
+    }
+
+    fn stop_threads(&mut self) -> io::Result<()> {
+        {
+            let mut state = self.shared.lock();
+            state.give_up.get_or_insert(Instant::now() + limits::DRAIN_TIMEOUT);
+            if let Some(connection) = &state.connection {
+                // Only what it says: answers still go out.
+                let _ = connection.shutdown(Shutdown::Read);
+            }
+        }
+        if let Some((waker, control)) = self.control.take() {
+            let _ = waker.wake();
+            control.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+        self.shared.orders.post_all(|| Order::Stop);
+        self.workers.join()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !thread::panicking()
+            && let Err(error) = self.stop_threads()
+        {
+            tracing::error!("an event loop had failed: {error}");
+        }
+    }
+}
+
+fn start_workers(engine: EngineKind, shared: &Arc<Shared>) -> Result<Cores, StartError> {
+    let device = &shared.device;
+    let plan = Plan { prefix: THREAD_NAME_PREFIX, count: device.queues, engine, begin: || {} };
+    let theirs = Arc::clone(shared);
+    let make = move |seat| Ok(Worker::new(seat, Arc::clone(&theirs)));
+    let open = |wakers| shared.orders.open(wakers);
+    // Who waits for its answer is told that there is none.
+    let theirs = Arc::clone(shared);
+    let failed = move |index| theirs.orders.close(index);
+    Cores::start(&plan, device.disk().namespace(), make, open, failed).map_err(StartError::Cores)
+}
+
+fn start_control(
+    mut listener: Listener,
+    shared: Arc<Shared>,
+) -> io::Result<(mio::Waker, JoinHandle<()>)> {
+    let mut poll = Poll::new()?;
+    let waker = mio::Waker::new(poll.registry(), STOP)?;
+    poll.registry().register(listener.socket.source(), MONITORS, Interest::READABLE)?;
+    let name = format!("{THREAD_NAME_PREFIX}control");
+    let thread = thread::Builder::new().name(name).spawn(move || {
+        let mut events = Events::with_capacity(2);
+        let mut timeout = None;
+        while !shared.is_stopping() {
+            if let Err(error) = poll.poll(&mut events, timeout)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!("no more monitors are accepted: {error}");
+                return;
+            }
+            timeout = accept_all(&listener, &shared).then_some(ACCEPT_PAUSE);
+        }
+    })?;
+    Ok((waker, thread))
+}
+
+/// Serves everybody who waits, one after the other. True if that is to be tried again after a
+/// pause.
+fn accept_all(listener: &Listener, shared: &Shared) -> bool {
+    while !shared.is_stopping() {
+        match listener.socket.accept() {
+            Ok((stream, peer)) => serve(shared, UnixStream::from(OwnedFd::from(stream)), &peer),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock => return false,
+                io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                _ => {
+                    tracing::warn!("cannot accept a monitor: {error}");
+                    return true;
+                }
+            },
+        }
+    }
+    false
+}
+
+fn serve(shared: &Shared, stream: UnixStream, peer: &str) {
+    tracing::info!(%peer, "a monitor has connected");
+    let begun = stream.set_nonblocking(false).and_then(|()| shared.begin(&stream, peer));
+    match begun {
+        Ok(true) => {
+            let mut session = Session::new(shared, &stream);
+            let result = session.run();
+            session.end();
+            match result {
+                Ok(()) => tracing::info!(%peer, "a monitor has disconnected"),
+                Err(error) => tracing::warn!(%peer, "a monitor is disconnected: {error}"),
+            }
+        }
+        Ok(false) => {}
+        Err(error) => tracing::warn!(%peer, "cannot serve a monitor: {error}"),
+    }
+    shared.lock().connection = None;
+}

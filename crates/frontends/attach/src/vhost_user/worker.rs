@@ -1,0 +1,460 @@
+//! A worker: one thread, one ring, one reactor and one queue into the namespace.
+//!
+//! A tick: chains from the ring → block operations → completions → chains back, and then one
+//! announcement to the guest. Kicks are off while chains are taken.
+//!
+//! ```text
+//! Idle ──run──> Running ──halt──> Halting ──all finished──> Idle
+//!                  └──leave──> Leaving ──all finished──> Idle
+//! ```
+
+use super::blk::{self, RANGE_BYTES, Range, SECTOR_BYTES, request, status};
+use super::chain::{self, Request};
+use super::limits;
+use super::memory::Guest;
+use super::ring::{Ring, Setup};
+use super::server::Shared;
+use farblock_block::{BlockError, Command, Completion, Geometry, Op, Queue};
+use farblock_frontend::{Core, Seat};
+use farblock_reactor::{Reactor, TaskId, WatchId};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+use vm_memory::Bytes;
+
+/// What a worker is told. Whoever sends a `Sender` along waits for the answer.
+pub(super) enum Order {
+    /// Serve this ring.
+    Run(Box<Setup>, Sender<Result<(), String>>),
+    /// Tell the guest by this descriptor from now on.
+    Call(Option<OwnedFd>),
+    /// The guest's memory is this from now on.
+    Memory(Arc<Guest>, Sender<()>),
+    /// Take no more, finish what was taken, and say where the next chain is.
+    Halt(Sender<Option<u16>>),
+    /// The monitor is gone: wait for what is under way, and touch nothing of the guest's.
+    Leave(Sender<()>),
+    /// The namespace has another size.
+    Resized,
+    /// End.
+    Stop,
+}
+
+/// A request by the index of its chain's head; no two of a ring have the same.
+#[derive(Default)]
+struct Slot {
+    request: Request,
+    /// Block operations under way.
+    pending: u32,
+    /// What it will be told.
+    status: u8,
+    /// Bytes of its buffers.
+    held: u64,
+    /// Bytes that the guest gets.
+    wanted: u64,
+}
+
+/// See the module's text.
+pub(super) struct Worker {
+    // The queue goes before the reactor.
+    queue: Box<dyn Queue>,
+    queue_task: TaskId,
+    mail: TaskId,
+    kicks: TaskId,
+    reactor: Reactor,
+    index: usize,
+    shared: Arc<Shared>,
+    geometry: Geometry,
+    ring: Option<Ring>,
+    watch: Option<WatchId>,
+    slots: Vec<Slot>,
+    /// Bytes of all buffers under way.
+    held: u64,
+    /// A request that waits for buffers.
+    parked: Option<u16>,
+    halting: Option<Sender<Option<u16>>>,
+    leaving: Option<Sender<()>>,
+    /// There may be something in the ring.
+    look: bool,
+    /// There may be completions.
+    dirty: bool,
+    stopping: bool,
+}
+
+impl Worker {
+    /// What the calling thread runs.
+    pub(super) fn new(seat: Seat, shared: Arc<Shared>) -> Worker {
+        let Seat { index, queue, queue_task, reactor, mail, .. } = seat;
+        Worker {
+            queue,
+            queue_task,
+            mail,
+            kicks: reactor.add_task(),
+            reactor,
+            geometry: shared.device.geometry(),
+            index,
+            shared,
+            ring: None,
+            watch: None,
+            slots: Vec::new(),
+            held: 0,
+            parked: None,
+            halting: None,
+            leaving: None,
+            look: false,
+            dirty: false,
+            stopping: false,
+        }
+    }
+
+    /// True if there is more to do at once.
+    fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
+        for _ in 0..limits::ROUNDS_PER_TICK {
+            if std::mem::take(&mut self.look) {
+                self.serve();
+            }
+            if std::mem::take(&mut self.dirty) {
+                self.queue.poll(done);
+                for completion in done.drain(..) {
+                    self.complete(completion);
+                }
+            }
+            if !self.look && !self.dirty {
+                break;
+            }
+        }
+        if let Some(ring) = &mut self.ring {
+            ring.announce();
+        }
+        self.report();
+        self.look || self.dirty
+    }
+
+    fn read_orders(&mut self) {
+        for order in self.shared.orders.take(self.index) {
+            match order {
+                Order::Run(setup, answer) => {
+                    let result = self.start_ring(*setup);
+                    let _ = answer.send(result);
+                }
+                Order::Call(call) => {
+                    if let Some(ring) = &mut self.ring {
+                        ring.call = call;
+                        // Something may have been announced to the old one that nobody heard.
+                        ring.call();
+                    }
+                }
+                Order::Memory(guest, answer) => {
+                    if let Some(ring) = &mut self.ring {
+                        ring.guest = guest;
+                    }
+                    let _ = answer.send(());
+                }
+                Order::Halt(answer) => {
+                    self.unwatch();
+                    self.look = true;
+                    self.halting = Some(answer);
+                }
+                Order::Leave(answer) => {
+                    self.unwatch();
+                    (self.ring, self.parked, self.halting) = (None, None, None);
+                    self.leaving = Some(answer);
+                }
+                Order::Resized => self.geometry = self.shared.device.geometry(),
+                Order::Stop => self.stopping = true,
+            }
+        }
+    }
+
+    fn start_ring(&mut self, setup: Setup) -> Result<(), String> {
+        assert!(self.ring.is_none() && self.queue.in_flight() == 0, "the last one has ended");
+        let (ring, kick) = Ring::new(setup)?;
+        let watch = self.reactor.watch(self.kicks, kick).map_err(|e| format!("a kick: {e}"))?;
+        self.watch = Some(watch);
+        self.slots.resize_with(usize::from(ring.table.size), Slot::default);
+        self.geometry = self.shared.device.geometry();
+        self.ring = Some(ring);
+        // Kicks from before may have gone to a predecessor.
+        self.look = true;
+        Ok(())
+    }
+
+    fn unwatch(&mut self) {
+        if let Some(watch) = self.watch.take() {
+            self.reactor.unwatch(watch);
+        }
+    }
+
+    /// Answers those who wait for the end of what is under way.
+    fn report(&mut self) {
+        if self.leaving.is_some() && self.queue.in_flight() == 0 {
+            self.held = 0;
+            let _ = self.leaving.take().expect("looked just now").send(());
+        }
+        if self.ring.as_ref().is_none_or(|ring| ring.outstanding() == 0)
+            && let Some(answer) = self.halting.take()
+        {
+            let _ = answer.send(self.ring.take().map(|ring| ring.next_avail()));
+        }
+    }
+
+    /// Takes what there is in the ring, and starts it.
+    fn serve(&mut self) {
+        let only_old = self.halting.is_some();
+        if let Some(head) = self.parked.take() {
+            self.start(head);
+        }
+        if let Some(ring) = &mut self.ring {
+            if ring.guest.is_lost() {
+                ring.break_down("the monitor has taken memory away that it had lent");
+            }
+            ring.disable_kicks();
+        }
+        // A guest may offer as fast as requests are answered; completions want their turn.
+        let mut left = self.slots.len();
+        while left > 0
+            && self.parked.is_none()
+            && let Some(head) = self.ring.as_mut().and_then(|ring| ring.take(only_old))
+        {
+            self.read(head);
+            left -= 1;
+        }
+        if left == 0 {
+            self.look = true;
+        } else if self.parked.is_none()
+            && !only_old
+            && let Some(ring) = &mut self.ring
+        {
+            self.look |= ring.enable_kicks();
+        }
+    }
+
+    fn read(&mut self, head: u16) {
+        let ring = self.ring.as_mut().expect("taken from it");
+        let slot = &mut self.slots[usize::from(head)];
+        match slot.request.read(&ring.guest, ring.table, head) {
+            Ok(()) => self.start(head),
+            Err(broken) => {
+                tracing::debug!(head, "a guest's request is none: {}", broken.0);
+                ring.put(head, 0);
+            }
+        }
+    }
+
+    /// Carries a request out, parks it, or refuses it.
+    fn start(&mut self, head: u16) {
+        let slot = &mut self.slots[usize::from(head)];
+        (slot.pending, slot.status, slot.held, slot.wanted) = (0, status::OK, 0, 0);
+        let result = match slot.request.kind {
+            request::IN => self.transfer(head, Command::Read),
+            request::OUT => self.transfer(head, Command::Write),
+            request::FLUSH => {
+                self.submit(head, Op::flush(u64::from(head)));
+                Ok(())
+            }
+            request::GET_ID => self.identify(head),
+            request::DISCARD | request::WRITE_ZEROES => self.ranges(head),
+            _ => Err(status::UNSUPP),
+        };
+        let slot = &mut self.slots[usize::from(head)];
+        if let Err(status) = result {
+            slot.status = status;
+        }
+        // Operations that were submitted before something was found to be wrong come first.
+        if slot.pending == 0 && self.parked != Some(head) {
+            self.finish(head);
+        }
+    }
+
+    fn submit(&mut self, head: u16, op: Op) {
+        self.slots[usize::from(head)].pending += 1;
+        self.queue.submit(op);
+        self.dirty = true;
+    }
+
+    /// A range of the disk in blocks, if it is one that `command` may have.
+    fn blocks(&self, command: Command, sector: u64, sectors: u64) -> Result<(u64, u32), u8> {
+        let per_block = u64::from(self.geometry.block_size) / SECTOR_BYTES;
+        if !sector.is_multiple_of(per_block) || !sectors.is_multiple_of(per_block) {
+            return Err(status::IOERR);
+        }
+        let (lba, blocks) = (sector / per_block, sectors / per_block);
+        // Transfers of more than the namespace takes at once become several.
+        let whole = Geometry { max_blocks: 0, ..self.geometry };
+        whole.check(command, lba, blocks).map_err(code)?;
+        Ok((lba, u32::try_from(blocks).map_err(|_| status::IOERR)?))
+    }
+
+    /// Blocks of one operation of a transfer.
+    fn piece_blocks(&self) -> u32 {
+        let blocks = limits::PIECE_BYTES / self.geometry.block_size;
+        if self.geometry.max_blocks == 0 { blocks } else { blocks.min(self.geometry.max_blocks) }
+    }
+
+    fn transfer(&mut self, head: u16, command: Command) -> Result<(), u8> {
+        let request = &self.slots[usize::from(head)].request;
+        let sector = request.sector;
+        let segments = if command.reads() { &request.to_guest } else { &request.from_guest };
+        let bytes = chain::total(segments);
+        if bytes > limits::MAX_REQUEST_BYTES || !bytes.is_multiple_of(SECTOR_BYTES) {
+            return Err(status::IOERR);
+        }
+        let (lba, blocks) = self.blocks(command, sector, bytes / SECTOR_BYTES)?;
+        if self.held > 0 && self.held + bytes > limits::QUEUE_BUFFER_BYTES {
+            self.parked = Some(head);
+            return Ok(());
+        }
+        self.held += bytes;
+        let slot = &mut self.slots[usize::from(head)];
+        slot.held = bytes;
+        slot.wanted = if command.reads() { bytes } else { 0 };
+        let piece_blocks = self.piece_blocks();
+        for (piece, first) in (0..blocks).step_by(piece_blocks as usize).enumerate() {
+            let count = piece_blocks.min(blocks - first);
+            let mut buffer = self.reactor.buffers().take(self.geometry.bytes(count));
+            if command.writes() {
+                let ring = self.ring.as_ref().expect("requests come from it");
+                let segments = &self.slots[usize::from(head)].request.from_guest;
+                let offset = self.geometry.bytes(first) as u64;
+                let copied = chain::copy_from(&ring.guest, segments, offset, &mut buffer);
+                // What the monitor took away meanwhile reads as zeroes, which nobody has written.
+                if copied.is_none() || ring.guest.is_lost() {
+                    self.reactor.buffers().give(buffer);
+                    return Err(status::IOERR);
+                }
+            }
+            let token = u64::from(head) | (piece as u64) << 16;
+            let op = Op::with(command, lba + u64::from(first), count, Some(buffer), token);
+            let fua = command.writes() && self.shared.device.write_through();
+            self.submit(head, Op { fua, ..op });
+        }
+        Ok(())
+    }
+
+    fn identify(&mut self, head: u16) -> Result<(), u8> {
+        let ring = self.ring.as_ref().expect("requests come from it");
+        let slot = &mut self.slots[usize::from(head)];
+        let segments = &slot.request.to_guest;
+        let length = chain::total(segments).min(blk::ID_BYTES as u64);
+        let id = &self.shared.device.id[..length as usize];
+        slot.wanted = length;
+        chain::copy_to(&ring.guest, segments, 0, id).ok_or(status::IOERR)
+    }
+
+    /// Discards and write zeroes: all ranges are checked before the first is touched.
+    fn ranges(&mut self, head: u16) -> Result<(), u8> {
+        const MAX_BYTES: usize = RANGE_BYTES * limits::MAX_RANGES as usize;
+        let request = &self.slots[usize::from(head)].request;
+        let discard = request.kind == request::DISCARD;
+        let length = usize::try_from(chain::total(&request.from_guest)).unwrap_or(usize::MAX);
+        if length == 0 || length > MAX_BYTES || !length.is_multiple_of(RANGE_BYTES) {
+            return Err(status::IOERR);
+        }
+        let mut bytes = [0; MAX_BYTES];
+        let ring = self.ring.as_ref().expect("requests come from it");
+        chain::copy_from(&ring.guest, &request.from_guest, 0, &mut bytes[..length])
+            .filter(|()| !ring.guest.is_lost())
+            .ok_or(status::IOERR)?;
+        let mut parsed = [(Command::Deallocate, 0, 0); limits::MAX_RANGES as usize];
+        let ranges = bytes[..length].chunks_exact(RANGE_BYTES).map(Range::parse);
+        let count = length / RANGE_BYTES;
+        for (range, parsed) in ranges.zip(&mut parsed) {
+            let allowed = if discard { 0 } else { blk::UNMAP };
+            if range.flags & !allowed != 0 {
+                return Err(status::UNSUPP);
+            }
+            if !discard && range.sectors > limits::MAX_ZEROES_SECTORS {
+                return Err(status::IOERR);
+            }
+            let command = if discard {
+                Command::Deallocate
+            } else {
+                Command::WriteZeroes { deallocate: range.flags & blk::UNMAP != 0 }
+            };
+            let (lba, blocks) = self.blocks(command, range.sector, range.sectors.into())?;
+            *parsed = (command, lba, blocks);
+        }
+        for &(command, lba, blocks) in &parsed[..count] {
+            let op = Op::with(command, lba, blocks, None, u64::from(head));
+            let fua = !discard && self.shared.device.write_through();
+            self.submit(head, Op { fua, ..op });
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        let Completion { token, result, buffer } = completion;
+        let head = token as u16;
+        let piece_bytes = self.geometry.bytes(self.piece_blocks()) as u64;
+        let offset = (token >> 16) * piece_bytes;
+        let slot = &mut self.slots[usize::from(head)];
+        slot.pending -= 1;
+        let read = buffer.as_ref().filter(|_| slot.request.kind == request::IN);
+        let result = match (&self.ring, result, read) {
+            // The guest's memory is not ours any more.
+            (None, ..) => Ok(()),
+            (_, Err(error), _) => Err(code(error)),
+            (Some(ring), Ok(()), Some(buffer)) => {
+                let segments = &slot.request.to_guest;
+                chain::copy_to(&ring.guest, segments, offset, buffer).ok_or(status::IOERR)
+            }
+            (Some(_), Ok(()), None) => Ok(()),
+        };
+        if let Err(status) = result {
+            slot.status = status;
+        }
+        let finished = slot.pending == 0;
+        if let Some(buffer) = buffer {
+            self.reactor.buffers().give(buffer);
+        }
+        if finished {
+            self.finish(head);
+        }
+    }
+
+    /// Gives a request back to the guest.
+    fn finish(&mut self, head: u16) {
+        let slot = &mut self.slots[usize::from(head)];
+        self.held -= std::mem::take(&mut slot.held);
+        // Somebody may wait for the buffers.
+        self.look |= self.parked.is_some();
+        let Some(ring) = &mut self.ring else { return };
+        let written = if slot.status == status::OK { slot.wanted as u32 } else { 0 };
+        match ring.guest.write_obj(slot.status, slot.request.status) {
+            Ok(()) => ring.put(head, written + 1),
+            Err(_) => ring.put(head, 0),
+        }
+    }
+}
+
+impl Core for Worker {
+    /// Runs until it is told to stop.
+    fn run(mut self) -> io::Result<()> {
+        let (mut ready, mut done) = (Vec::new(), Vec::new());
+        let mut more = false;
+        while !self.stopping {
+            self.reactor.poll(more.then_some(Duration::ZERO), &mut ready)?;
+            for task in ready.drain(..) {
+                if task == self.mail {
+                    self.read_orders();
+                } else if task == self.queue_task {
+                    self.dirty = true;
+                } else if task == self.kicks {
+                    self.look = true;
+                }
+            }
+            more = self.settle(&mut done);
+        }
+        Ok(())
+    }
+}
+
+/// An error in virtio-blk's words, of which there are two.
+fn code(error: BlockError) -> u8 {
+    match error {
+        BlockError::Unsupported => status::UNSUPP,
+        _ => status::IOERR,
+    }
+}

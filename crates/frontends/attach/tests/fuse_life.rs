@@ -1,0 +1,320 @@
+//! Starting where it cannot be, stopping while somebody looks, and being killed.
+#![cfg(target_os = "linux")]
+
+mod fuse_support;
+
+use farblock_attach::fuse::{Config, Server, StopError};
+use fuse_support::{
+    ENGINES, MountedFs, Random, Served, disk, eventually, fio_verify, mounted, output, run,
+};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The example in a process of its own.
+struct Program {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn start(arguments: &[&str]) -> (Program, String) {
+        Program::start_as(&mut Command::new(Program::path()), arguments)
+    }
+
+    fn start_as(command: &mut Command, arguments: &[&str]) -> (Program, String) {
+        let command = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the example fuse_serve is built");
+        let input = child.stdin.take().expect("it is piped");
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut program = Program { child, input, output };
+        let line = program.line();
+        let path = line.strip_prefix("ready ").unwrap_or_else(|| panic!("it says {line:?}"));
+        (program, path.into())
+    }
+
+    /// Cargo builds examples for `cargo test`, next to the tests.
+    fn path() -> PathBuf {
+        let test = std::env::current_exe().expect("this test");
+        test.parent().and_then(Path::parent).expect("target").join("examples/fuse_serve")
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("it says something");
+        line.trim_end().into()
+    }
+
+    fn say(&mut self, line: &str) {
+        writeln!(self.input, "{line}").expect("it listens");
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("SIGKILL");
+        assert!(ends(&mut self.child), "a killed server does not end");
+    }
+
+    fn stop(mut self) {
+        self.say("stop");
+        if !ends(&mut self.child) {
+            panic!("it does not stop: {}", self.line());
+        }
+    }
+}
+
+fn ends(child: &mut Child) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(15);
+    while Instant::now() < deadline {
+        if child.try_wait().expect("a child").is_some() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    false
+}
+
+/// Killed while a file system on its loop device is being written: everybody gets errors, nothing
+/// hangs; the next server cleans up, and finds what had been made durable.
+#[test]
+fn killed_it_leaves_nothing_stuck() {
+    for engine in ["uring", "portable"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mountpoint, image) = (folder.path().join("mount"), folder.path().join("image"));
+        fs::create_dir(&mountpoint).expect("a directory");
+        fs::File::create(&image).expect("a file").set_len(96 << 20).expect("a size");
+        let arguments = [
+            image.to_str().expect("UTF-8"),
+            mountpoint.to_str().expect("UTF-8"),
+            "--engine",
+            engine,
+            "--loop",
+            "true",
+        ];
+        let (program, device) = Program::start(&arguments);
+        run("mkfs.ext4", &["-q", &device]);
+        let used = MountedFs::new(&device, "rw");
+        let data = Random(3).bytes(8 << 20);
+        fs::write(used.file("durable"), &data).expect("it writes");
+        fs::File::open(used.file("durable")).expect("a file").sync_all().expect("it flushes");
+        let file = format!("--filename={}", used.file("load"));
+        let mut load = Command::new("timeout");
+        let load = load.args(["60", "fio", "--name=load", &file, "--size=32m", "--bs=4k"]);
+        let load = load.args(["--rw=randwrite", "--ioengine=libaio", "--direct=1"]);
+        let load = load.args(["--iodepth=32", "--time_based", "--runtime=50", "--minimal"]);
+        let mut load = load.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("fio");
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(load.try_wait().expect("a child").is_none(), "the load has ended before");
+        program.kill();
+        assert!(ends(&mut load), "who used the disk is stuck");
+        assert!(!load.wait().expect("its status").success(), "fio saw no error");
+        assert!(fs::metadata(&mountpoint).is_err(), "somebody serves it still");
+        used.unmount();
+
+        let (program, device) = Program::start(&arguments);
+        // What fsck mends here is what a power cut leaves: it must succeed at it.
+        let mended = output("fsck.ext4", &["-fy", &device]).status.code();
+        assert!(mended.is_some_and(|code| code < 4), "{mended:?}");
+        let used = MountedFs::new(&device, "rw");
+        assert!(fs::read(used.file("durable")).expect("it is there") == data, "other data");
+        used.unmount();
+        program.stop();
+        assert!(!mounted(&mountpoint));
+        let loops = run("losetup", &["--list", "--noheadings", "--output", "BACK-FILE"]);
+        assert!(!loops.contains(mountpoint.to_str().expect("UTF-8")), "{loops}");
+    }
+}
+
+/// Killed while its loop device is mounted: the next server starts all the same.
+#[test]
+fn a_stale_mount_is_cleaned_while_it_is_used() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("UTF-8");
+    let arguments = ["mem:64MiB", path, "--loop", "true"];
+    let (program, device) = Program::start(&arguments);
+    run("mkfs.ext4", &["-q", &device]);
+    let used = MountedFs::new(&device, "rw");
+    program.kill();
+    let (program, second) = Program::start(&arguments);
+    assert_ne!(device, second);
+    run("mkfs.ext4", &["-q", &second]);
+    used.unmount();
+    program.stop();
+}
+
+#[test]
+fn a_server_stops_when_nobody_looks() {
+    let mut served = Served::new(ENGINES[1], disk("mem:1MiB", 512));
+    let file = fs::File::open(served.path()).expect("it opens");
+    let Err(StopError::InUse(path, users)) = served.server.stop(false) else {
+        panic!("it stopped")
+    };
+    assert_eq!(path, served.path());
+    let own = users.iter().find(|user| user.pid == Some(std::process::id())).expect("this process");
+    assert_eq!(own.what, format!("has {} open", path.display()));
+    assert!(users.iter().all(|user| !user.command.is_empty()));
+    file.read_at(&mut [0; 512], 0).expect("it goes on");
+    // Another process, that is only there.
+    let mut shell = Command::new("sleep").arg("60").current_dir(served.folder.path()).spawn();
+    let shell = shell.as_mut().expect("sleep");
+    drop(file);
+    let said = served.server.stop(false).expect_err("somebody is there").to_string();
+    assert!(said.contains(&format!("sleep (process {}) is in ", shell.id())), "{said}");
+    shell.kill().expect("SIGKILL");
+    shell.wait().expect("it ended");
+    served.stop();
+}
+
+/// A copy of the mount keeps the server, and it is said whose.
+#[test]
+fn a_copy_of_the_mount_is_elsewhere() {
+    let mut served = Served::new(ENGINES[0], disk("mem:1MiB", 512));
+    let mut holder = Command::new("unshare");
+    let holder = holder.args(["--mount", "--propagation", "private", "sleep", "60"]);
+    let mut holder = holder.spawn().expect("unshare");
+    let mount = format!("/proc/{}/mountinfo", holder.id());
+    let own = fs::read_link("/proc/self/ns/mnt").expect("a link");
+    eventually("it has a namespace of its own", || {
+        let link = fs::read_link(format!("/proc/{}/ns/mnt", holder.id()));
+        link.is_ok_and(|link| link != own)
+            && fs::read_to_string(&mount).is_ok_and(|text| !text.contains("shared:"))
+            && fs::read_to_string(format!("/proc/{}/comm", holder.id()))
+                .is_ok_and(|text| text == "sleep\n")
+    });
+    let said = served.server.stop(false).expect_err("there is a copy").to_string();
+    let whose = format!("sleep (process {}) has it mounted at", holder.id());
+    assert!(said.contains("is not mounted here any more") && said.contains(&whose), "{said}");
+    assert!(!mounted(served.folder.path()));
+    holder.kill().expect("SIGKILL");
+    holder.wait().expect("it ended");
+    served.stop();
+}
+
+#[test]
+fn by_force_it_ends_and_nobody_waits() {
+    // One whose answers do not come.
+    let mut served = Served::new(ENGINES[0], disk("delay:300s,mem:1MiB", 512));
+    let path = served.path().to_path_buf();
+    let reader = std::thread::spawn(move || fs::read(path));
+    std::thread::sleep(Duration::from_millis(200));
+    let start = Instant::now();
+    served.server.stop(true).expect("it stops");
+    assert!(start.elapsed() < Duration::from_secs(14), "{:?}", start.elapsed());
+    assert!(reader.join().expect("no panic").is_err(), "it read something");
+    assert!(!mounted(served.folder.path()));
+}
+
+#[test]
+fn unmounted_by_somebody_it_stops() {
+    let served = Served::new(ENGINES[0], disk("mem:1MiB", 512));
+    run("umount", &[served.folder.path().to_str().expect("UTF-8")]);
+    served.stop();
+}
+
+/// Neither a server's end nor its threads keep the namespace.
+#[test]
+fn a_stopped_server_gives_the_namespace_up() {
+    let namespace = disk("mem:1MiB", 512);
+    let served = Served::new(ENGINES[0], Arc::clone(&namespace));
+    served.stop();
+    assert_eq!(Arc::strong_count(&namespace), 1);
+}
+
+fn refused(config: &Config) -> String {
+    match Server::start(config, disk("mem:1MiB", 512)) {
+        Ok(_) => panic!("it starts"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn what_is_in_the_way_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let missing = Config::new(folder.path().join("missing"));
+    assert!(refused(&missing).contains("create it"), "{}", refused(&missing));
+    fs::write(folder.path().join("file"), "").expect("a file");
+    let file = Config::new(folder.path().join("file"));
+    assert!(refused(&file).contains("is no directory"), "{}", refused(&file));
+    for name in ["", "..", "a/b", &"x".repeat(256)] {
+        let config = Config { name: name.into(), ..Config::new(folder.path().into()) };
+        assert!(refused(&config).contains("is no name for a file"), "{}", refused(&config));
+    }
+    let served = Served::new(ENGINES[0], disk("mem:1MiB", 512));
+    let busy = Config::new(served.folder.path().into());
+    assert!(refused(&busy).contains("is mounted at"), "{}", refused(&busy));
+    served.stop();
+}
+
+/// Who is not root has the helper mount and unmount, and is told if there is none.
+#[test]
+fn not_only_for_root() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("UTF-8");
+    run("chown", &["65534:65534", path]);
+    // Where it may be run from by anybody.
+    let program = tempfile::tempdir().expect("a folder");
+    let copy = program.path().join("fuse_serve");
+    fs::copy(Program::path(), &copy).expect("a copy");
+    run("chmod", &["755", program.path().to_str().expect("UTF-8")]);
+    let nobody = || {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&copy);
+        command
+    };
+    let arguments = ["mem:1MiB", path, "--name", "mine"];
+    let (program, _) = Program::start_as(&mut nobody(), &arguments);
+    assert!(mounted(folder.path()));
+    program.kill();
+    let (program, _) = Program::start_as(&mut nobody(), &arguments);
+    program.stop();
+    assert!(!mounted(folder.path()));
+    let mut others = nobody();
+    let others = others.args(arguments).args(["--allow-other", "true"]).stdin(Stdio::null());
+    let refused = others.output().expect("it runs");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("user_allow_other"), "{said}");
+}
+
+/// In a mount namespace of its own, with an empty folder over what is missed.
+fn without(hidden: &str, command: &str) -> String {
+    let script = format!("mount -t tmpfs none {hidden} && exec {command}");
+    let output = output("unshare", &["--mount", "sh", "-c", &script]);
+    assert!(!output.status.success(), "it starts without {hidden}");
+    String::from_utf8_lossy(&output.stderr).into()
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().display();
+    run("chmod", &["755", &path.to_string()]);
+    let program = format!("{path}/fuse_serve");
+    fs::copy(Program::path(), &program).expect("a copy");
+    let said = without("/dev", &format!("{program} mem:1MiB {path}"));
+    assert!(said.contains("there is no /dev/fuse: run 'modprobe fuse'"), "{said}");
+    let setpriv = run("sh", &["-c", "command -v setpriv"]);
+    fs::copy(setpriv.trim_end(), format!("{path}/setpriv")).expect("a copy");
+    let command = format!("{path}/setpriv --reuid=65534 --clear-groups {program} mem:1MiB {path}");
+    let said = without("/usr/bin", &command);
+    assert!(said.contains("install the package fuse3"), "{said}");
+}
+
+/// Others may use it when it is for them.
+#[test]
+fn others_are_let_in_when_told() {
+    let served = Served::with(disk("mem:1MiB", 512), |config| config.allow_other = true);
+    let file = format!("if={}", served.path().display());
+    let dd = ["--reuid=65534", "--clear-groups", "dd", &file, "of=/dev/null", "status=none"];
+    run("setpriv", &dd);
+    served.stop();
+    let served = Served::new(ENGINES[0], disk("mem:1MiB", 512));
+    let file = format!("if={}", served.path().display());
+    let dd = ["--reuid=65534", "--clear-groups", "dd", &file, "of=/dev/null", "status=none"];
+    assert!(!output("setpriv", &dd).status.success());
+    fio_verify(served.path().to_str().expect("UTF-8"), &["--rw=write", "--bs=4k"]);
+    served.stop();
+}

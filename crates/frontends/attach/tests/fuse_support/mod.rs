@@ -1,0 +1,253 @@
+//! A disk in a mount to test, and a namespace that tells what was asked of it.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+
+use farblock_attach::fuse::{Config, Server, loop_device};
+use farblock_backends::Spec;
+use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
+use farblock_reactor::{EngineKind, Reactor, TaskId};
+use std::path::{Path, PathBuf};
+use std::process::{Command as Process, Output};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+pub const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Portable];
+
+/// A disk as people name it.
+pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
+    Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
+}
+
+/// A server and its mountpoint. Fields are dropped in order.
+pub struct Served {
+    pub server: Server,
+    pub folder: TempDir,
+}
+
+impl Served {
+    pub fn new(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Served {
+        Served::with(namespace, |config| config.engine = engine)
+    }
+
+    pub fn with(namespace: Arc<dyn Namespace>, change: impl FnOnce(&mut Config)) -> Served {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut config = Config::new(folder.path().into());
+        config.threads = 2;
+        change(&mut config);
+        let server = Server::start(&config, namespace).expect("it starts");
+        Served { server, folder }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.server.path()
+    }
+
+    /// Nobody uses it any more.
+    pub fn stop(mut self) {
+        // Another test's child has what this process has until it runs a program.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while let Err(error) = self.server.stop(false) {
+            assert!(Instant::now() < deadline, "it does not stop: {error}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!mounted(self.folder.path()), "it is still mounted");
+    }
+}
+
+pub fn mounted(path: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+    mounts.split_whitespace().any(|word| Path::new(word) == path)
+}
+
+/// A loop device that goes with the test.
+pub struct Loop(pub PathBuf, PathBuf);
+
+impl Loop {
+    pub fn new(file: &Path, block_size: u32, read_only: bool) -> Loop {
+        let device = loop_device::attach(file, block_size, read_only);
+        Loop(device.expect("root has loop devices"), file.into())
+    }
+
+    pub fn name(&self) -> &str {
+        self.0.to_str().expect("UTF-8")
+    }
+
+    /// A word of `/sys/block/loopN/…`.
+    pub fn says(&self, what: &str) -> String {
+        let folder = Path::new("/sys/block").join(self.0.file_name().expect("a name"));
+        std::fs::read_to_string(folder.join(what)).expect("an attribute").trim().into()
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        // If all went well it is detached, and perhaps another test's by now.
+        let folder = Path::new("/sys/block").join(self.0.file_name().expect("a name"));
+        let file = std::fs::read_to_string(folder.join("loop/backing_file")).unwrap_or_default();
+        if Path::new(file.trim_end()) == self.1 {
+            let _ = loop_device::detach(&self.0, true);
+        }
+    }
+}
+
+/// A file system mounted for a test.
+pub struct MountedFs(pub TempDir);
+
+impl MountedFs {
+    pub fn new(device: &str, options: &str) -> MountedFs {
+        let folder = tempfile::tempdir().expect("a folder");
+        run("mount", &["-o", options, device, folder.path().to_str().expect("UTF-8")]);
+        MountedFs(folder)
+    }
+
+    pub fn file(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().expect("UTF-8").into()
+    }
+
+    pub fn unmount(self) {
+        run("umount", &[self.0.path().to_str().expect("UTF-8")]);
+    }
+}
+
+impl Drop for MountedFs {
+    fn drop(&mut self) {
+        if mounted(self.0.path()) {
+            let _ = Process::new("umount").arg("--lazy").arg(self.0.path()).status();
+        }
+    }
+}
+
+pub fn output(program: &str, arguments: &[&str]) -> Output {
+    let mut command = Process::new("timeout");
+    command.arg("60").arg(program).args(arguments);
+    command.output().unwrap_or_else(|error| panic!("{program}: {error}"))
+}
+
+/// Runs a program that has to succeed, and returns what it says.
+pub fn run(program: &str, arguments: &[&str]) -> String {
+    let output = output(program, arguments);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complained = String::from_utf8_lossy(&output.stderr);
+    let status = output.status;
+    assert!(status.success(), "{program} {arguments:?}: {status}\n{said}{complained}");
+    said
+}
+
+/// fio that writes and checks what it reads; the file and the pattern are arguments.
+pub fn fio_verify(file: &str, arguments: &[&str]) -> String {
+    let filename = format!("--filename={file}");
+    let mut all = vec![
+        "--name=verify",
+        &filename,
+        "--verify=crc32c",
+        "--verify_fatal=1",
+        "--verify_state_save=0",
+        "--randrepeat=1",
+        "--allow_file_create=0",
+        "--minimal",
+    ];
+    all.extend(arguments);
+    run("fio", &all)
+}
+
+/// Numbers that look random and are the same every time.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// What was asked: the command, the first block, blocks, and whether it had to be durable.
+pub type Asked = (Command, u64, u32, bool);
+
+/// A disk that tells what was asked of it, can be given another size, and fails when told to.
+pub struct Spy {
+    inner: Arc<dyn Namespace>,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    error: Arc<Mutex<Option<BlockError>>>,
+    pub blocks: AtomicU64,
+    pub deallocate: bool,
+}
+
+impl Spy {
+    pub fn new(inner: Arc<dyn Namespace>, deallocate: bool) -> Arc<Spy> {
+        let blocks = AtomicU64::new(inner.geometry().blocks);
+        Arc::new(Spy { inner, asked: Arc::default(), error: Arc::default(), blocks, deallocate })
+    }
+
+    /// Everything since the last call.
+    pub fn take(&self) -> Vec<Asked> {
+        std::mem::take(&mut self.asked.lock().expect("no panic"))
+    }
+
+    pub fn fail_with(&self, error: Option<BlockError>) {
+        *self.error.lock().expect("no panic") = error;
+    }
+}
+
+impl Namespace for Spy {
+    fn geometry(&self) -> Geometry {
+        let blocks = self.blocks.load(Ordering::Relaxed);
+        Geometry { blocks, deallocate: self.deallocate, ..self.inner.geometry() }
+    }
+
+    fn describe(&self) -> String {
+        format!("a spy on {}", self.inner.describe())
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        let inner = self.inner.open(reactor, parent)?;
+        let (asked, error) = (Arc::clone(&self.asked), Arc::clone(&self.error));
+        Ok(Box::new(SpyQueue { inner, asked, error, failed: Vec::new() }))
+    }
+}
+
+struct SpyQueue {
+    inner: Box<dyn Queue>,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    error: Arc<Mutex<Option<BlockError>>>,
+    failed: Vec<Completion>,
+}
+
+impl Queue for SpyQueue {
+    fn submit(&mut self, op: Op) {
+        self.asked.lock().expect("no panic").push((op.command, op.lba, op.blocks, op.fua));
+        match *self.error.lock().expect("no panic") {
+            Some(error) => self.failed.push(op.complete(Err(error))),
+            None => self.inner.submit(op),
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.failed);
+        self.inner.poll(done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.failed.len() + self.inner.in_flight()
+    }
+}
+
+/// Waits until something is so.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < std::time::Duration::from_secs(60), "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,148 @@
+//! What it is all for: a disk that is somewhere else, through a real target and a real host.
+#![cfg(target_os = "linux")]
+
+mod nbd_support;
+
+use farblock_block::Namespace;
+use farblock_host::disk::{Disk, DiskOptions, DiskState};
+use farblock_host::{Controller, Options};
+use farblock_proto::ids::NamespaceId;
+use farblock_reactor::EngineKind;
+use farblock_target::{Export, Subsystem, Target, TargetConfig};
+use nbd_support::*;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+const NQN: &str = "nqn.2026-11.org.farblock:nbd";
+
+/// A target with a namespace.
+fn target(engine: EngineKind, address: SocketAddr, namespace: Arc<dyn Namespace>) -> Target {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    let export = Export { namespace, identity: "mem".to_owned() };
+    subsystem.exports.insert(NamespaceId(1), export);
+    let config = TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec![address],
+        engine,
+        ..TargetConfig::default()
+    };
+    Target::start(&config).expect("it starts")
+}
+
+/// A target with 32 MiB in 4096-byte blocks, and a host that is connected to it.
+fn remote(engine: EngineKind) -> (Target, Controller) {
+    let target = target(engine, ([127, 0, 0, 1], 0).into(), disk("mem:32MiB", 4096));
+    let address = target.addresses()[0].to_string();
+    let options = Options { engine, ..Options::default() };
+    let controller = Controller::connect(&address, NQN, &options).expect("it connects");
+    (target, controller)
+}
+
+#[test]
+fn any_bytes_of_a_remote_disk() {
+    for engine in ENGINES {
+        let (target, controller) = remote(engine);
+        let server = serve(engine, Arc::new(controller.namespace(1).expect("it is shared")));
+        let (mut writer, mut reader) = (Client::simple(&server), Client::structured(&server));
+        let mut random = Random(11);
+        let mut model = random.bytes(32 << 20);
+        assert_eq!(writer.write(0, 0, &model), 0, "all of it");
+        for _ in 0..100 {
+            let offset = random.below(31 << 20);
+            let data = random.bytes(random.0 as usize % 20_000);
+            let range = offset as usize..offset as usize + data.len();
+            if random.below(3) == 0 {
+                assert_eq!(writer.call(FUA, ZEROES, offset, data.len() as u32).errno, 0);
+                model[range].fill(0);
+            } else {
+                assert_eq!(writer.write(FUA, offset, &data), 0);
+                model[range].copy_from_slice(&data);
+            }
+        }
+        assert_eq!(writer.call(0, FLUSH, 0, 0).errno, 0);
+        assert!(reader.read(0, 32 << 20) == model);
+        server.stop().expect("it stops");
+        drop(controller);
+        target.stop().expect("it stops");
+    }
+}
+
+/// The other end goes away in the middle of it all: errors, and the server goes on.
+#[test]
+fn the_remote_disk_is_lost() {
+    for engine in ENGINES {
+        let (target, controller) = remote(engine);
+        let server = serve(engine, Arc::new(controller.namespace(1).expect("it is shared")));
+        let mut client = Client::simple(&server);
+        assert_eq!(client.write(0, 100, &[7; 100]), 0);
+        for cookie in 0..33_u64 {
+            // Reads, whole writes and parts of blocks.
+            let length = if cookie % 3 == 2 { 100 } else { 65_536 };
+            let code = if cookie % 3 == 0 { READ } else { WRITE };
+            client.request(0, code, cookie, cookie * 65_536, length);
+            if code == WRITE {
+                client.send(&vec![1; length as usize]);
+            }
+        }
+        drop(target);
+        for _ in 0..33 {
+            let magic = client.take(4);
+            assert_eq!(number(&magic), 0x6744_6698);
+            let rest = client.take(12);
+            let (errno, cookie) = (number(&rest[..4]) as u32, number(&rest[4..]));
+            assert!(errno == 0 || errno == EIO, "{errno}");
+            if errno == 0 && cookie % 3 == 0 {
+                client.take(65_536);
+            }
+        }
+        assert_eq!(client.call(0, READ, 0, 4096).errno, EIO);
+        assert_eq!(client.write(0, 4096, &[1; 4096]), EIO);
+        assert_eq!(client.write(0, 5, &[1; 5]), EIO);
+        assert_eq!(client.call(0, FLUSH, 0, 0).errno, EIO);
+        server.stop().expect("it stops");
+    }
+}
+
+/// The target goes away; a client that writes dies meanwhile, and a later one writes the same
+/// blocks. When the target is back, the later one's data are there, and stay.
+#[test]
+fn a_dead_client_undoes_nothing_when_the_target_is_back() {
+    // What a socket takes that nobody reads from.
+    const BLOCKS: u64 = 16;
+    for engine in ENGINES {
+        let memory = disk("mem:32MiB", 4096);
+        let first = target(engine, ([127, 0, 0, 1], 0).into(), Arc::clone(&memory));
+        let address = first.addresses()[0];
+        let url = format!("nvme+tcp://{address}/{NQN}?ns=1").parse().expect("a URL");
+        let connection = Options { engine, ..Options::default() };
+        let reconnect_delay = Duration::from_millis(50);
+        let options = DiskOptions { connection, reconnect_delay, ..DiskOptions::default() };
+        let remote = Disk::connect(std::slice::from_ref(&url), &options).expect("it connects");
+        let server = serve(engine, Arc::new(remote.clone()));
+        let mut dead = Client::simple(&server);
+        let write = |client: &mut Client, block: u64, flags: u16, value: u8| {
+            client.request(flags, WRITE, block, block * 4096, 4096);
+            client.send(&[value; 4096]);
+        };
+        // Some of it is under way when the target goes, some waits for it.
+        (0..BLOCKS / 2).for_each(|block| write(&mut dead, block, 0, 1));
+        drop(first);
+        eventually("the target is missed", || remote.state() == DiskState::Waiting);
+        (BLOCKS / 2..BLOCKS).for_each(|block| write(&mut dead, block, 0, 1));
+        drop(dead);
+        let mut later = Client::simple(&server);
+        (0..BLOCKS).for_each(|block| write(&mut later, block, FUA, 2));
+        let again = target(engine, address, memory);
+        for _ in 0..BLOCKS {
+            assert_eq!(later.reply(0).errno, 0);
+        }
+        eventually("the dead client is forgotten", || server.connections() == 1);
+        let found = later.read(0, BLOCKS as u32 * 4096);
+        assert!(found.iter().all(|&byte| byte == 2), "an acknowledged write is undone");
+        server.stop().expect("it stops");
+        drop(remote);
+        again.stop().expect("it stops");
+    }
+}

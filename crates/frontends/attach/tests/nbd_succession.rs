@@ -1,0 +1,116 @@
+//! What a client that is gone had asked for is not done after what a later one asks for.
+#![cfg(target_os = "linux")]
+
+mod nbd_support;
+
+use nbd_support::sluice::Sluice;
+use nbd_support::*;
+
+/// More than a connection may have in flight, so that some stay in the socket.
+const REQUESTS: u64 = 300;
+const IN_FLIGHT: usize = 256;
+
+/// A client that writes ones to each of the first blocks and leaves.
+fn write_and_leave(server: &farblock_attach::nbd::Server, blocks: u64) -> Client {
+    let mut client = Client::simple(server);
+    for cookie in 0..blocks {
+        client.request(0, WRITE, cookie, cookie * 512, 512);
+        client.send(&[1; 512]);
+    }
+    client
+}
+
+#[test]
+fn a_write_that_is_under_way_is_waited_for() {
+    for engine in ENGINES {
+        let sluice = Sluice::new(disk("mem:1MiB", 512));
+        let server = serve(engine, sluice.clone());
+        sluice.hold(1, true);
+        let first = write_and_leave(&server, 1);
+        eventually("it is under way", || sluice.held() == 1);
+        drop(first);
+        let mut second = Client::simple(&server);
+        second.request(FUA, WRITE, 2, 0, 512);
+        second.send(&[2; 512]);
+        assert!(second.hears_nothing(), "it overtakes a write that is under way");
+        sluice.open();
+        assert_eq!(second.reply(0).errno, 0);
+        eventually("nothing is kept back", || sluice.held() == 0);
+        assert_eq!(second.read(0, 512), [2; 512], "an acknowledged write is undone");
+    }
+}
+
+#[test]
+fn what_is_still_in_its_socket_is_dropped() {
+    for engine in ENGINES {
+        let sluice = Sluice::new(disk("mem:1MiB", 512));
+        let server = serve(engine, sluice.clone());
+        sluice.hold(IN_FLIGHT, true);
+        let first = write_and_leave(&server, REQUESTS);
+        eventually("its limit is reached", || sluice.held() == IN_FLIGHT);
+        drop(first);
+        let mut second = Client::simple(&server);
+        let last = (REQUESTS - 1) * 512;
+        second.request(FUA, WRITE, 2, last, 512);
+        second.send(&[2; 512]);
+        assert!(second.hears_nothing(), "it overtakes writes that are under way");
+        sluice.open();
+        assert_eq!(second.reply(0).errno, 0);
+        eventually("the first is gone", || server.connections() == 1);
+        assert_eq!(second.read(last, 512), [2; 512], "an acknowledged write is undone");
+        assert_eq!(second.read(0, 512), [1; 512], "what was under way ends as it would have");
+        assert_eq!(second.read(last - 512, 512), [0; 512], "nobody had read this");
+    }
+}
+
+#[test]
+fn what_was_not_begun_is_given_up() {
+    for engine in ENGINES {
+        let sluice = Sluice::new(disk("mem:1MiB", 512));
+        let server = serve(engine, sluice.clone());
+        sluice.hold(5, false);
+        let first = write_and_leave(&server, 5);
+        eventually("they wait", || sluice.held() == 5);
+        drop(first);
+        let mut second = Client::simple(&server);
+        assert_eq!(second.write(FUA, 0, &[2; 512]), 0, "it waits for nothing");
+        assert_eq!(sluice.abandoned(), 5);
+        sluice.open();
+        assert_eq!(second.read(0, 1024), [[2; 512], [0; 512]].concat());
+    }
+}
+
+/// Several connections of one client are no predecessors of each other.
+#[test]
+fn clients_that_are_there_are_not_waited_for() {
+    for engine in ENGINES {
+        let sluice = Sluice::new(disk("mem:1MiB", 512));
+        let server = serve(engine, sluice.clone());
+        sluice.hold(1, true);
+        let mut first = write_and_leave(&server, 1);
+        eventually("it is under way", || sluice.held() == 1);
+        assert_eq!(Client::simple(&server).write(0, 512, &[2; 512]), 0);
+        sluice.open();
+        assert_eq!(first.reply(0).errno, 0);
+    }
+}
+
+/// A client that gives up while it waits is forgotten, however many there are.
+#[test]
+fn many_that_give_up_waiting() {
+    for engine in ENGINES {
+        let sluice = Sluice::new(disk("mem:1MiB", 512));
+        let server = serve(engine, sluice.clone());
+        sluice.hold(1, true);
+        let first = write_and_leave(&server, 1);
+        eventually("it is under way", || sluice.held() == 1);
+        drop(first);
+        for _ in 0..400 {
+            drop(Client::simple(&server));
+        }
+        let mut last = Client::simple(&server);
+        sluice.open();
+        assert_eq!(last.read(0, 512), [1; 512]);
+        eventually("the others are gone", || server.connections() == 1);
+    }
+}

@@ -1,0 +1,327 @@
+//! A server to test, and a client that says exactly what it is told to.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+
+pub mod sluice;
+
+use farblock_attach::nbd::{Address, Config, Server};
+use farblock_backends::Spec;
+use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
+use farblock_reactor::{EngineKind, Reactor, TaskId};
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+pub const READ: u16 = 0;
+pub const WRITE: u16 = 1;
+pub const DISC: u16 = 2;
+pub const FLUSH: u16 = 3;
+pub const TRIM: u16 = 4;
+pub const ZEROES: u16 = 6;
+
+pub const FUA: u16 = 1;
+pub const NO_HOLE: u16 = 2;
+pub const DF: u16 = 4;
+pub const FAST_ZERO: u16 = 16;
+
+pub const EPERM: u32 = 1;
+pub const EIO: u32 = 5;
+pub const EINVAL: u32 = 22;
+pub const ENOSPC: u32 = 28;
+pub const ENOTSUP: u32 = 95;
+
+pub const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Portable];
+
+/// Longer than anything takes that comes at all.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A disk as people name it.
+pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
+    Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
+}
+
+/// A server that listens nowhere, with two threads.
+pub fn serve(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Server {
+    let config = Config { engine, threads: 2, export: "disk".into(), ..Config::new(None) };
+    Server::start(&config, namespace).expect("it starts")
+}
+
+/// A server at a port of its own.
+pub fn serve_tcp(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Server {
+    let listen = Some(Address::Tcp(([127, 0, 0, 1], 0).into()));
+    let config = Config { engine, threads: 2, ..Config::new(listen) };
+    Server::start(&config, namespace).expect("it starts")
+}
+
+/// A client's end of a connection.
+pub struct Client {
+    pub stream: UnixStream,
+    structured: bool,
+}
+
+/// An answer to a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reply {
+    pub cookie: u64,
+    /// 0: it went well.
+    pub errno: u32,
+    /// What was read; empty in simple replies.
+    pub data: Vec<u8>,
+}
+
+impl Client {
+    /// One that has sent nothing yet, and has read the server's greeting.
+    pub fn raw(server: &Server) -> Client {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        server.adopt(theirs);
+        ours.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        ours.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut client = Client { stream: ours, structured: false };
+        let greeting = client.take(18);
+        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+        assert_eq!(greeting[16..], [0, 3], "fixed newstyle, and no zeroes");
+        client
+    }
+
+    /// One that is done negotiating, and knows nothing of block sizes.
+    pub fn simple(server: &Server) -> Client {
+        let mut client = Client::raw(server);
+        client.flags(3);
+        let (info, _) = client.go(b"", &[]).expect("there is an export");
+        assert_eq!(info.len(), 1, "nothing that was not asked for");
+        client
+    }
+
+    /// One with structured replies, that keeps to the block sizes.
+    pub fn structured(server: &Server) -> Client {
+        let mut client = Client::raw(server);
+        client.flags(3);
+        client.structure();
+        client.go(b"disk", &[3]).expect("there is an export");
+        client
+    }
+
+    pub fn structure(&mut self) {
+        self.option(8, b"");
+        assert_eq!(self.option_reply(8), (1, Vec::new()));
+        self.structured = true;
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("the server takes it");
+    }
+
+    pub fn take(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.stream.read_exact(&mut bytes).expect("the server answers");
+        bytes
+    }
+
+    /// Whether nothing comes for a while.
+    pub fn hears_nothing(&mut self) -> bool {
+        self.stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+        let heard = self.stream.read(&mut [0]);
+        self.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        heard.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// The server must close, and not say more than it has to.
+    pub fn expect_end(&mut self) {
+        let mut rest = Vec::new();
+        match self.stream.read_to_end(&mut rest) {
+            Ok(_) => assert!(rest.is_empty(), "{} bytes before the end", rest.len()),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}"),
+        }
+    }
+
+    pub fn flags(&mut self, flags: u32) {
+        self.send(&flags.to_be_bytes());
+    }
+
+    pub fn option(&mut self, code: u32, data: &[u8]) {
+        let mut bytes = b"IHAVEOPT".to_vec();
+        bytes.extend(code.to_be_bytes());
+        bytes.extend((data.len() as u32).to_be_bytes());
+        bytes.extend(data);
+        self.send(&bytes);
+    }
+
+    /// The reply's type and data.
+    pub fn option_reply(&mut self, code: u32) -> (u32, Vec<u8>) {
+        let header = self.take(20);
+        assert_eq!(header[..8], 0x0003_e889_0455_65a9_u64.to_be_bytes());
+        assert_eq!(number(&header[8..12]), u64::from(code));
+        (number(&header[12..16]) as u32, self.take(number(&header[16..]) as usize))
+    }
+
+    /// INFO (6) or GO (7): the information, or the error.
+    pub fn ask(&mut self, code: u32, name: &[u8], wanted: &[u16]) -> Result<Vec<Vec<u8>>, u32> {
+        let mut data = (name.len() as u32).to_be_bytes().to_vec();
+        data.extend(name);
+        data.extend((wanted.len() as u16).to_be_bytes());
+        wanted.iter().for_each(|kind| data.extend(kind.to_be_bytes()));
+        self.option(code, &data);
+        let mut found = Vec::new();
+        loop {
+            match self.option_reply(code) {
+                (3, item) => found.push(item),
+                (1, _) => return Ok(found),
+                (error, _) => return Err(error),
+            }
+        }
+    }
+
+    /// GO: all information, and the transmission flags.
+    pub fn go(&mut self, name: &[u8], wanted: &[u16]) -> Result<(Vec<Vec<u8>>, u16), u32> {
+        let found = self.ask(7, name, wanted)?;
+        let export = found.iter().find(|item| item[..2] == [0, 0]).expect("what the export is");
+        let flags = number(&export[10..12]) as u16;
+        Ok((found, flags))
+    }
+
+    pub fn request(&mut self, flags: u16, code: u16, cookie: u64, offset: u64, length: u32) {
+        self.send(&request(flags, code, cookie, offset, length));
+    }
+
+    /// One request and its answer.
+    pub fn call(&mut self, flags: u16, code: u16, offset: u64, length: u32) -> Reply {
+        self.request(flags, code, 77, offset, length);
+        self.reply(if code == READ { length } else { 0 })
+    }
+
+    pub fn read(&mut self, offset: u64, length: u32) -> Vec<u8> {
+        let reply = self.call(0, READ, offset, length);
+        assert_eq!(reply.errno, 0, "reading {length} bytes at {offset}");
+        reply.data
+    }
+
+    pub fn write(&mut self, flags: u16, offset: u64, data: &[u8]) -> u32 {
+        self.request(flags, WRITE, 78, offset, data.len() as u32);
+        self.send(data);
+        self.reply(0).errno
+    }
+
+    /// The next answer; a simple one to a read is followed by `read_bytes`.
+    pub fn reply(&mut self, read_bytes: u32) -> Reply {
+        let magic = number(&self.take(4));
+        if magic == 0x6744_6698 {
+            let rest = self.take(12);
+            let (errno, cookie) = (number(&rest[..4]) as u32, number(&rest[4..]));
+            assert!(!self.structured || read_bytes == 0 || errno != 0, "a read in simple form");
+            let data = if errno == 0 { self.take(read_bytes as usize) } else { Vec::new() };
+            return Reply { cookie, errno, data };
+        }
+        assert_eq!(magic, 0x668e_33ef, "the magic number of a reply");
+        assert!(self.structured, "nobody asked for structured replies");
+        let rest = self.take(16);
+        assert_eq!(rest[..2], [0, 1], "the only chunk of a reply is the last");
+        let (kind, cookie) = (number(&rest[2..4]), number(&rest[4..12]));
+        let body = self.take(number(&rest[12..]) as usize);
+        match kind {
+            0 => Reply { cookie, errno: 0, data: Vec::new() },
+            1 => Reply { cookie, errno: 0, data: body[8..].to_vec() },
+            0x8001 => {
+                let text = &body[6..];
+                assert_eq!(text.len(), number(&body[4..6]) as usize);
+                assert!(std::str::from_utf8(text).is_ok_and(|text| !text.is_empty()));
+                Reply { cookie, errno: number(&body[..4]) as u32, data: Vec::new() }
+            }
+            other => panic!("a chunk of type {other}"),
+        }
+    }
+}
+
+pub fn request(flags: u16, code: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
+    let mut bytes = 0x2560_9513_u32.to_be_bytes().to_vec();
+    bytes.extend(flags.to_be_bytes());
+    bytes.extend(code.to_be_bytes());
+    bytes.extend(cookie.to_be_bytes());
+    bytes.extend(offset.to_be_bytes());
+    bytes.extend(length.to_be_bytes());
+    bytes
+}
+
+/// An integer, the most significant byte first.
+pub fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+/// Numbers that look random and are the same every time.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// A disk that counts its reads, and can be given another size.
+pub struct Spy {
+    inner: Arc<dyn Namespace>,
+    pub reads: Arc<AtomicUsize>,
+    pub blocks: AtomicU64,
+}
+
+impl Spy {
+    pub fn new(inner: Arc<dyn Namespace>) -> Arc<Spy> {
+        let blocks = AtomicU64::new(inner.geometry().blocks);
+        Arc::new(Spy { inner, reads: Arc::default(), blocks })
+    }
+}
+
+impl Namespace for Spy {
+    fn geometry(&self) -> Geometry {
+        Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.inner.geometry() }
+    }
+
+    fn describe(&self) -> String {
+        format!("a spy on {}", self.inner.describe())
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        let inner = self.inner.open(reactor, parent)?;
+        Ok(Box::new(SpyQueue { inner, reads: Arc::clone(&self.reads) }))
+    }
+}
+
+struct SpyQueue {
+    inner: Box<dyn Queue>,
+    reads: Arc<AtomicUsize>,
+}
+
+impl Queue for SpyQueue {
+    fn submit(&mut self, op: Op) {
+        self.reads.fetch_add(usize::from(op.command == Command::Read), Ordering::Relaxed);
+        self.inner.submit(op);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.inner.poll(done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+}
+
+/// Waits until something is so.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,295 @@
+//! Guests and monitors that do what they should not.
+#![cfg(target_os = "linux")]
+
+mod vhost_support;
+
+use std::io::{Read, Write};
+use std::time::Duration;
+use vhost::VhostBackend;
+use vhost::vhost_user::VhostUserFrontend;
+use vhost_support::*;
+
+const NOWHERE: u64 = MEMORY_BYTES + 4096;
+/// Long enough for what must not come.
+const SILENCE: Duration = Duration::from_millis(100);
+
+fn message(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
+    let mut bytes = code.to_le_bytes().to_vec();
+    bytes.extend(flags.to_le_bytes());
+    bytes.extend((body.len() as u32).to_le_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+/// Chains without a place for a status come back with nothing written; the ring goes on.
+#[test]
+fn chains_that_are_no_requests() {
+    for engine in ENGINES {
+        let served = serve(engine, disk("mem:1MiB", 512));
+        let mut vm = served.boot();
+        let (header, status) = vm.frame(0, IN, 0);
+        let (header, status) = (header.0, status.0);
+        let table = 1 << 20;
+        // Tables that lead back to themselves, and into another table.
+        vm.descriptor(table, (header, 16, NEXT, 0));
+        vm.descriptor(table + 32, (table, 32, INDIRECT, 0));
+        let chains: &[&[Descriptor]] = &[
+            &[(header, 16, 0, 0)],
+            &[(header, 15, NEXT, 0), (status, 1, WRITE, 0)],
+            &[(status, 1, WRITE, 0)],
+            &[(header, 16, NEXT, 0), (status, 0, WRITE, 0)],
+            &[(header, 16, NEXT, 0), (status, 1, WRITE | NEXT, 0), (header, 16, 0, 0)],
+            &[(NOWHERE, 16, NEXT, 0), (status, 1, WRITE, 0)],
+            &[(header, 16, NEXT, 0), (NOWHERE, 512, WRITE | NEXT, 0), (status, 1, WRITE, 0)],
+            &[(header, 16, NEXT, 0), (NOWHERE, 1, WRITE, 0)],
+            &[(header, 16, NEXT, 0), (u64::MAX - 3, 8, WRITE, 0)],
+            &[(header, 16, NEXT, 0), (MEMORY_BYTES - 1, u32::MAX, WRITE, 0)],
+            &[(header, 16, NEXT, 60000)],
+            &[(table, 16, INDIRECT, 0)],
+            &[(table, 0, INDIRECT, 0)],
+            &[(table, 17, INDIRECT, 0)],
+            &[(table, 16, INDIRECT | NEXT, 0), (status, 1, WRITE, 0)],
+            &[(table + 32, 16, INDIRECT, 0)],
+            &[(NOWHERE, 160, INDIRECT, 0)],
+            &[(table, 0xffff_fff0, INDIRECT, 0)],
+        ];
+        for chain in chains {
+            let head = vm.offer(0, chain);
+            vm.kick(0);
+            assert_eq!(vm.used(0), Some((u32::from(head), 0)), "{chain:?}");
+            assert_eq!(vm.read(status, 1), [UNTOUCHED], "{chain:?}");
+        }
+        served.stop();
+    }
+}
+
+#[test]
+fn chains_in_circles_and_of_great_length() {
+    let served = serve_with(disk("mem:32MiB", 512), |_| {});
+    let mut vm = served.boot();
+    let (header, status) = vm.frame(0, IN, 0);
+    vm.offer(0, &[(header.0, 16, NEXT, 1), (header.0, 16, NEXT, 1)]);
+    vm.kick(0);
+    assert_eq!(vm.used(0), Some((0, 0)), "a circle");
+    // The same 60 MiB, so often that it is more than 32 bits can count.
+    let mut chain = vec![header];
+    chain.extend((0..100).map(|_| (DATA, 60 << 20, WRITE | NEXT, 0)));
+    chain.push(status);
+    vm.offer(0, &chain);
+    vm.kick(0);
+    assert_eq!(vm.used(0).map(|used| used.1), Some(1));
+    assert_eq!(vm.read(status.0, 1), [IOERR]);
+    assert_eq!(vm.load(0, 512), [0; 512]);
+    served.stop();
+}
+
+/// A ring that is broken is left alone, and says so; the other one and the next guest go on.
+#[test]
+fn rings_that_are_broken() {
+    for engine in ENGINES {
+        let served = serve(engine, disk("delay:20ms,mem:1MiB", 512));
+        let breaks: [fn(&mut Vm); 3] = [
+            |vm| vm.set_avail(0, 5000),
+            |vm| vm.offer_head(0, SIZE),
+            |vm| {
+                let (head, _) = vm.submit(0, IN, 0, &[(DATA, 512)]);
+                vm.offer_head(0, head);
+            },
+        ];
+        for (index, break_it) in breaks.iter().enumerate() {
+            let mut vm = served.boot();
+            break_it(&mut vm);
+            vm.kick(0);
+            eventually("the monitor is told", || vm.rings[0].error.read().is_ok());
+            if index == 2 {
+                assert!(vm.used(0).is_some(), "what was taken before is finished");
+            }
+            vm.submit(0, IN, 0, &[(DATA, 512)]);
+            assert_eq!(vm.used_within(0, SILENCE), None);
+            assert_eq!(vm.call(1, IN, 0, &[(DATA, 512)]), (OK, 513));
+        }
+        served.stop();
+    }
+}
+
+/// Requests of more than the buffers of a ring may hold wait for each other.
+#[test]
+fn more_than_may_be_held() {
+    for engine in ENGINES {
+        let served = serve(engine, disk("delay:5ms,mem:64MiB", 512));
+        let mut vm = served.boot();
+        for _ in 0..10 {
+            // Onto each other: nobody looks at the data.
+            vm.submit(0, OUT, 0, &[(DATA, 30 << 20)]);
+        }
+        for _ in 0..10 {
+            let (_, written) = vm.used(0).expect("an answer");
+            assert_eq!(written, 1);
+        }
+        assert_eq!(vm.call(0, FLUSH, 0, &[]), (OK, 1));
+        served.stop();
+    }
+}
+
+/// Random descriptors; all that counts is that the device survives them.
+#[test]
+fn noise_in_the_ring() {
+    for engine in ENGINES {
+        let served = serve(engine, disk("mem:1MiB", 512));
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        for _ in 0..30 {
+            let mut vm = served.boot();
+            for index in 0..u64::from(SIZE) {
+                let address = match random() % 4 {
+                    0 => random(),
+                    1 => ring_at(0) + random() % 4096,
+                    _ => DATA + random() % (1 << 20),
+                };
+                let length = if random() % 3 == 0 { random() as u32 } else { random() as u32 % 64 };
+                let next = (random() % 130) as u16;
+                let flags = (random() % 8) as u16;
+                vm.descriptor(ring_at(0) + index * 16, (address, length, flags, next));
+            }
+            for _ in 0..SIZE {
+                let head = (random() % u64::from(SIZE)) as u16;
+                vm.offer_head(0, head);
+                vm.kick(0);
+            }
+            assert_eq!(vm.call(1, GET_ID, 0, &[(DATA, 20)]), (OK, 21));
+        }
+        served.stop();
+    }
+}
+
+/// A monitor that talks nonsense is disconnected, and the next one served.
+#[test]
+fn monitors_that_talk_nonsense() {
+    let served = serve_with(disk("mem:1MiB", 512), |_| {});
+    let state = |index: u32, value: u32| [index.to_le_bytes(), value.to_le_bytes()].concat();
+    for bytes in [
+        vec![0xff; 64],
+        message(99, 1, &[]),
+        message(1, 0, &[]),
+        message(1, 5, &[]),
+        message(2, 1, &[1, 2, 3]),
+        message(2, 1, &u64::MAX.to_le_bytes()),
+        message(8, 1, &state(9, 128)),
+        message(8, 1, &state(0, 0)),
+        message(8, 1, &state(0, 100)),
+        message(8, 1, &state(0, 65536)),
+        message(12, 1, &0_u64.to_le_bytes()),
+        message(12, 1, &0x100_u64.to_le_bytes()),
+        message(13, 1, &77_u64.to_le_bytes()),
+        message(5, 1, &state(1, 0)),
+        message(5, 1, &state(u32::MAX, 0)),
+        message(21, 1, &[]),
+        message(24, 1, &[0xff; 12]),
+        message(24, 1, &[[0_u8; 4], 257_u32.to_le_bytes(), [0; 4]].concat()),
+        message(31, 1, &[0xff; 20]),
+        message(32, 1, &[0; 20]),
+        message(37, 1, &[0; 40]),
+        message(38, 1, &[0; 40]),
+        message(38, 1, &[0; 7]),
+        [&[1, 0, 0, 0, 1, 0, 0, 0][..], &u32::MAX.to_le_bytes()[..]].concat(),
+    ] {
+        let mut stream = served.connect();
+        // It may be gone before all is said.
+        let _ = stream.write_all(&bytes);
+        let ended = stream.read(&mut [0; 64]);
+        assert!(matches!(ended, Ok(0) | Err(_)), "{bytes:?}");
+        let error = ended.err().map(|error| error.kind());
+        assert_ne!(error, Some(std::io::ErrorKind::WouldBlock), "{bytes:?}");
+    }
+    // Half a message, and then nothing.
+    let mut stream = served.connect();
+    stream.write_all(&[1, 0, 0]).expect("it listens");
+    drop(stream);
+    let mut vm = served.boot();
+    assert_eq!(vm.load(0, 512), [0; 512]);
+    served.stop();
+}
+
+/// Refused with a word, where that is asked for, and the session goes on.
+#[test]
+fn requests_that_are_refused() {
+    let served = serve_with(disk("mem:1MiB", 512), |_| {});
+    let mut vm = served.boot();
+    assert!(vm.frontend().set_vring_num(0, 64).is_err(), "the ring runs");
+    assert!(vm.frontend().set_vring_base(0, 0).is_err(), "the ring runs");
+    let pipe = rustix::pipe::pipe().expect("a pipe");
+    let region = vhost::VhostUserMemoryRegionInfo {
+        guest_phys_addr: 0,
+        memory_size: 4096,
+        userspace_addr: 0,
+        mmap_offset: 0,
+        mmap_handle: std::os::fd::AsRawFd::as_raw_fd(&pipe.0),
+    };
+    assert!(vm.frontend().set_mem_table(&[region]).is_err(), "a pipe is no memory");
+    assert!(vm.frontend().add_mem_region(&region).is_err(), "a pipe is no memory");
+    let file = std::fs::File::from(
+        rustix::fs::memfd_create("slot", rustix::fs::MemfdFlags::CLOEXEC).expect("a file"),
+    );
+    file.set_len(1 << 20).expect("a length");
+    let slot = |guest: u64, length: u64| vhost::VhostUserMemoryRegionInfo {
+        guest_phys_addr: guest,
+        memory_size: length,
+        userspace_addr: guest,
+        mmap_offset: 0,
+        mmap_handle: std::os::fd::AsRawFd::as_raw_fd(&file),
+    };
+    let far = 1_u64 << 40;
+    assert!(vm.frontend().add_mem_region(&slot(0, 4096)).is_err(), "there is memory already");
+    assert!(vm.frontend().add_mem_region(&slot(far, 2 << 20)).is_err(), "the file is shorter");
+    assert!(vm.frontend().add_mem_region(&slot(u64::MAX - 1, 4096)).is_err(), "it has no end");
+    assert!(vm.frontend().remove_mem_region(&slot(far, 4096)).is_err(), "it was not lent");
+    let slots = vm.frontend().get_max_mem_slots().expect("a number");
+    for index in 1..slots {
+        vm.frontend().add_mem_region(&slot(far * index, 4096)).expect("a slot is free");
+    }
+    assert!(vm.frontend().add_mem_region(&slot(far * slots, 4096)).is_err(), "none is free");
+    assert!(vm.frontend().remove_mem_region(&slot(far, 512)).is_err(), "only all of it");
+    vm.frontend().remove_mem_region(&slot(far, 4096)).expect("it was lent");
+    vm.frontend().add_mem_region(&slot(far * slots, 4096)).expect("one is free");
+    assert_eq!(vm.load(0, 512), [0; 512], "the memory from before is used");
+    served.stop();
+}
+
+/// A stop does not wait for a monitor that says half of something.
+#[test]
+fn a_stop_in_the_middle_of_a_message() {
+    let served = serve_with(disk("mem:1MiB", 512), |_| {});
+    let mut stream = served.connect();
+    stream.write_all(&[1, 0, 0]).expect("it listens");
+    eventually("it is served", || served.server.as_ref().expect("it runs").is_connected());
+    let start = std::time::Instant::now();
+    served.stop();
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+/// A monitor that truncates its memory ends neither the process nor what is on the disk.
+#[test]
+fn memory_that_is_taken_away() {
+    for engine in ENGINES {
+        let served = serve(engine, disk("mem:1MiB", 512));
+        for kind in [OUT, IN] {
+            let mut vm = served.boot();
+            assert_eq!(vm.store(8, &[0x77; 4096]), OK);
+            vm.take_data_away();
+            vm.submit(0, kind, 8, &[(DATA, 4096)]);
+            eventually("the monitor is told", || {
+                vm.kick(0);
+                vm.rings[0].error.read().is_ok()
+            });
+            drop(vm);
+            let mut vm = served.boot();
+            assert!(vm.load(8, 4096).iter().all(|&byte| byte == 0x77), "zeroes nobody wrote");
+        }
+        served.stop();
+    }
+}

@@ -1,0 +1,235 @@
+//! A server's threads: each with a reactor and a queue into the namespace, all or none.
+//!
+//! ```text
+//! each thread:  reactor, queue, what the server makes of them ──> ready ──gate──> runs ──> ends
+//! who starts:   waits for each ── all are ready: their wakers, then the gate opens
+//!                              └─ one is not: the gate says so, all end, nothing runs
+//! ```
+
+use farblock_block::{BlockError, Namespace, Queue};
+use farblock_reactor::{Config, EngineKind, Reactor, TaskId, Waker};
+use std::fmt;
+use std::io;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+
+/// What a server's threads are to be.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Their names: this, and the thread's number; what CPU accounting goes by.
+    pub prefix: &'static str,
+    /// How many.
+    pub count: usize,
+    /// Which event loop.
+    pub engine: EngineKind,
+    /// What each thread does first.
+    pub begin: fn(),
+}
+
+/// What one thread has to work with.
+pub struct Seat {
+    /// Its number, from 0.
+    pub index: usize,
+    /// How many there are.
+    pub count: usize,
+    /// Into the namespace. It goes before the reactor, which it may still need while it is dropped.
+    pub queue: Box<dyn Queue>,
+    /// Whose readiness means that something may have completed.
+    pub queue_task: TaskId,
+    /// Its event loop.
+    pub reactor: Reactor,
+    /// Whose waker the others have.
+    pub mail: TaskId,
+}
+
+/// Why they did not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The namespace cannot be used.
+    Open(BlockError),
+    /// The event loop does not start.
+    Reactor(EngineKind, io::Error),
+    /// A thread, or something it needs, is missing.
+    System(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Open(error) => write!(f, "cannot open the namespace: {error}"),
+            StartError::Reactor(engine, error) => {
+                write!(f, "the {engine} event loop does not start: {error}")
+            }
+            StartError::System(error) => write!(f, "cannot start to serve it: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// What the threads of a server run: made on its thread, from its seat.
+pub trait Core: Sized {
+    /// Runs until it is told to stop.
+    ///
+    /// # Errors
+    /// If the event loop fails.
+    fn run(self) -> io::Result<()>;
+}
+
+/// A server's running threads. They have to be told to end before they are joined.
+pub struct Cores {
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    engine: EngineKind,
+}
+
+impl Cores {
+    /// Starts all of them. `make` makes a core on its thread, before any runs; then `ready` gets
+    /// the wakers of all. `failed` is called by a thread that ends before its time, with
+    /// its number: the others would go on to rely on it.
+    ///
+    /// # Errors
+    /// Nothing runs then.
+    pub fn start<C: Core>(
+        plan: &Plan,
+        namespace: &Arc<dyn Namespace>,
+        make: impl Fn(Seat) -> io::Result<C> + Send + Sync + 'static,
+        ready: impl FnOnce(Vec<Waker>),
+        failed: impl Fn(usize) + Send + Sync + 'static,
+    ) -> Result<Cores, StartError> {
+        let gate = Arc::new(OnceLock::new());
+        let (make, failed) = (Arc::new(make), Arc::new(failed));
+        let mut cores = Cores { threads: Vec::new(), engine: plan.engine };
+        let mut wakers = Vec::new();
+        for index in 0..plan.count {
+            let (sender, receiver) = mpsc::channel();
+            let start = Start {
+                index,
+                plan: plan.clone(),
+                namespace: Arc::clone(namespace),
+                gate: Arc::clone(&gate),
+                sender,
+            };
+            let (make, failed) = (Arc::clone(&make), Arc::clone(&failed));
+            let name = format!("{}{index}", plan.prefix);
+            let spawned = thread::Builder::new()
+                .name(name)
+                .spawn(move || start.run(make, failed))
+                .map_err(StartError::System);
+            let died = |_| StartError::System(io::Error::other("a thread ended at once"));
+            let started = spawned.and_then(|thread| {
+                cores.threads.push(thread);
+                receiver.recv().map_err(died)?
+            });
+            match started {
+                Ok((waker, engine)) => {
+                    wakers.push(waker);
+                    cores.engine = engine;
+                }
+                Err(error) => {
+                    let _ = gate.set(false);
+                    cores.threads.into_iter().for_each(|thread| drop(thread.join()));
+                    return Err(error);
+                }
+            }
+        }
+        ready(wakers);
+        gate.set(true).expect("set only here");
+        Ok(cores)
+    }
+
+    /// The event loop that was chosen.
+    #[must_use]
+    pub fn engine(&self) -> EngineKind {
+        self.engine
+    }
+
+    /// Whether they were all joined.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.threads.is_empty()
+    }
+
+    /// Whether there are some, and none has ended.
+    #[must_use]
+    pub fn are_all_running(&self) -> bool {
+        !self.threads.is_empty() && self.threads.iter().all(|thread| !thread.is_finished())
+    }
+
+    /// Waits for all of them.
+    ///
+    /// # Errors
+    /// The first error of an event loop.
+    ///
+    /// # Panics
+    /// If one of them did.
+    pub fn join(&mut self) -> io::Result<()> {
+        self.threads
+            .drain(..)
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .fold(Ok(()), io::Result::and)
+    }
+}
+
+/// What a thread starts with.
+struct Start {
+    index: usize,
+    plan: Plan,
+    namespace: Arc<dyn Namespace>,
+    /// Every thread waits for it before it runs. `false`: give up.
+    gate: Arc<OnceLock<bool>>,
+    sender: Sender<Result<(Waker, EngineKind), StartError>>,
+}
+
+impl Start {
+    fn run<C: Core, F: Fn(usize)>(
+        self,
+        make: Arc<impl Fn(Seat) -> io::Result<C>>,
+        failed: Arc<F>,
+    ) -> io::Result<()> {
+        (self.plan.begin)();
+        let made = self.seat().and_then(|seat| {
+            let ready = (seat.reactor.waker(seat.mail), seat.reactor.engine());
+            Ok((make(seat).map_err(StartError::System)?, ready))
+        });
+        drop(make);
+        let (core, ready) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                let _ = self.sender.send(Err(error));
+                return Ok(());
+            }
+        };
+        let _ = self.sender.send(Ok(ready));
+        if !self.gate.wait() {
+            return Ok(());
+        }
+        let mut guard = TellsOfFailure(Some(failed), self.index);
+        let result = core.run();
+        if result.is_ok() {
+            guard.0 = None;
+        }
+        result
+    }
+
+    fn seat(&self) -> Result<Seat, StartError> {
+        let engine = self.plan.engine;
+        let config = Config { engine, ..Config::default() };
+        let reactor = Reactor::new(&config).map_err(|error| StartError::Reactor(engine, error))?;
+        let queue_task = reactor.add_task();
+        let queue = self.namespace.open(&reactor, queue_task).map_err(StartError::Open)?;
+        let mail = reactor.add_task();
+        Ok(Seat { index: self.index, count: self.plan.count, queue, queue_task, reactor, mail })
+    }
+}
+
+/// Calls it when it is dropped, also by a panic, unless that was prevented.
+struct TellsOfFailure<F: Fn(usize)>(Option<Arc<F>>, usize);
+
+impl<F: Fn(usize)> Drop for TellsOfFailure<F> {
+    fn drop(&mut self) {
+        if let Some(failed) = &self.0 {
+            failed(self.1);
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! What every server of a disk shares, whatever its protocol.
+//!
+//! **What it is.** [`Cores`] starts a server's threads, each with a reactor and a queue into the
+//! namespace, all or none. [`Mailboxes`] is how they are told something. [`Connections`] is the
+//! table of a thread's connections. [`Disk`] is the namespace as it is served. [`pieces`] makes
+//! operations on whole blocks of a request for any range of bytes, and [`writes`] keeps other
+//! writes away while a part of a block is changed.
+//!
+//! **Not implemented.** Any protocol, and any connection's life: those are the frontends' own.
+
+mod connections;
+mod cores;
+mod disk;
+pub mod limits;
+mod mailboxes;
+#[cfg(target_os = "linux")]
+pub mod modules;
+pub mod pieces;
+#[cfg(target_os = "linux")]
+pub mod users;
+pub mod writes;
+
+pub use connections::{ConnectionKey, Connections};
+pub use cores::{Core, Cores, Plan, Seat, StartError};
+pub use disk::Disk;
+pub use mailboxes::Mailboxes;

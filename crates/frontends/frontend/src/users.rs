@@ -1,0 +1,234 @@
+//! Who uses a file or a block device: asked of `/proc` and `/sys`, before something is taken away.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Somebody who uses a disk. Shown, it is a part of a sentence: `fio (process 123) has
+/// /dev/loop0 open`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct User {
+    /// The process; none if it is the kernel: a mount, swap, another device.
+    pub pid: Option<u32>,
+    /// The process's command; empty for the kernel.
+    pub command: String,
+    /// What it does with the disk.
+    pub what: String,
+}
+
+impl User {
+    /// The kernel itself, and what it does with the disk.
+    #[must_use]
+    pub fn kernel(what: String) -> User {
+        User { pid: None, command: String::new(), what }
+    }
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pid {
+            Some(pid) => write!(f, "{} (process {pid}) {}", self.command, self.what),
+            None => f.write_str(&self.what),
+        }
+    }
+}
+
+/// Users for people, in one line.
+pub struct Listed<'a>(pub &'a [User]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("somebody who cannot be seen from here uses it");
+        }
+        for (index, user) in self.0.iter().enumerate() {
+            write!(f, "{}{user}", if index == 0 { "" } else { "; " })?;
+        }
+        Ok(())
+    }
+}
+
+/// Processes that have one of these paths, or something below it, open, mapped, or as their
+/// directory. Only links are read, so that nothing waits for a server that does not answer.
+pub fn processes(paths: &[PathBuf]) -> Vec<User> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let process = entry.path();
+        if let Some(what) = use_of(&process, paths) {
+            let command = fs::read_to_string(process.join("comm")).unwrap_or_default();
+            found.push(User { pid: Some(pid), command: command.trim_end().into(), what });
+        }
+    }
+    found
+}
+
+/// What a process does with one of the paths, if it does something.
+fn use_of(process: &Path, paths: &[PathBuf]) -> Option<String> {
+    let below = |file: &Path| paths.iter().any(|path| file.starts_with(path));
+    for entry in fs::read_dir(process.join("fd")).into_iter().flatten().flatten() {
+        if let Some(file) = fs::read_link(entry.path()).ok().filter(|file| below(file)) {
+            return Some(format!("has {} open", file.display()));
+        }
+    }
+    for (link, verb) in [("cwd", "is in"), ("root", "has its root at"), ("exe", "runs")] {
+        if let Some(file) = fs::read_link(process.join(link)).ok().filter(|file| below(file)) {
+            return Some(format!("{verb} {}", file.display()));
+        }
+    }
+    let maps = fs::read(process.join("maps")).unwrap_or_default();
+    // The sixth field of a line, which alone has a slash.
+    let mapped = maps.split(|&byte| byte == b'\n').find_map(|line| {
+        let path = &line[line.iter().position(|&byte| byte == b'/')?..];
+        Some(Path::new(OsStr::from_bytes(path))).filter(|path| below(path))
+    });
+    mapped.map(|file| format!("has {} mapped", file.display()))
+}
+
+/// A line of `/proc/self/mountinfo`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mount {
+    /// `major:minor`
+    pub device: String,
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// The file system's kind.
+    pub kind: String,
+    /// What is mounted.
+    pub source: PathBuf,
+}
+
+/// What is mounted, in order.
+pub fn mounts() -> Vec<Mount> {
+    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    text.split(|&byte| byte == b'\n').filter_map(parse_mount).collect()
+}
+
+/// Who has this file system (`major:minor`) mounted in another mount namespace than this process:
+/// one process of each.
+pub fn elsewhere(device: &str) -> Vec<User> {
+    let own = fs::read_link("/proc/self/ns/mnt").unwrap_or_default();
+    let (mut seen, mut found) = (vec![own], Vec::new());
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let process = entry.path();
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let Ok(namespace) = fs::read_link(process.join("ns/mnt")) else { continue };
+        if seen.contains(&namespace) {
+            continue;
+        }
+        let table = fs::read(process.join("mountinfo")).unwrap_or_default();
+        let mut mounts = table.split(|&byte| byte == b'\n').filter_map(parse_mount);
+        if let Some(mount) = mounts.find(|mount| mount.device == device) {
+            let command = fs::read_to_string(process.join("comm")).unwrap_or_default();
+            let at = mount.mountpoint.display();
+            let what = format!("has it mounted at {at} in a mount namespace of its own");
+            found.push(User { pid: Some(pid), command: command.trim_end().into(), what });
+        }
+        seen.push(namespace);
+    }
+    found
+}
+
+fn parse_mount(line: &[u8]) -> Option<Mount> {
+    let mut words = line.split(|&byte| byte == b' ');
+    let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
+    let device = text(words.nth(2)?);
+    let mountpoint = unescape(words.nth(1)?);
+    let mut rest = words.skip_while(|word| *word != b"-").skip(1);
+    Some(Mount { device, mountpoint, kind: text(rest.next()?), source: unescape(rest.next()?) })
+}
+
+/// Spaces and the like are octal in the kernel's tables: `\040`.
+fn unescape(word: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((&first, tail)) = rest.split_first() {
+        let digits = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if first == b'\\' => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
+/// Users of a block device and its partitions: mounts, swap, devices on it, and processes that have
+/// it open.
+#[must_use]
+pub fn of_block_device(path: &Path) -> Vec<User> {
+    let Some(name) = path.file_name() else { return Vec::new() };
+    let system = Path::new("/sys/block").join(name);
+    let prefix = [name.as_bytes(), b"p"].concat();
+    let parts = fs::read_dir(&system).into_iter().flatten().flatten().map(|entry| entry.path());
+    let parts = parts
+        .filter(|part| part.file_name().is_some_and(|name| name.as_bytes().starts_with(&prefix)));
+    let folders: Vec<PathBuf> = std::iter::once(system.clone()).chain(parts).collect();
+    let devices: Vec<PathBuf> = folders
+        .iter()
+        .filter_map(|folder| Some(Path::new("/dev").join(folder.file_name()?)))
+        .collect();
+    let mut users = Vec::new();
+    let mounts = mounts();
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    for (folder, device) in folders.iter().zip(&devices) {
+        let number = fs::read_to_string(folder.join("dev")).unwrap_or_default();
+        for mount in &mounts {
+            // Some file systems (btrfs) show a number of their own.
+            if mount.device == number.trim_end() || mount.source == *device {
+                let at = mount.mountpoint.display();
+                users.push(User::kernel(format!("{} is mounted at {at}", device.display())));
+            }
+        }
+        for holder in fs::read_dir(folder.join("holders")).into_iter().flatten().flatten() {
+            let name = holder.file_name();
+            let what = format!("{} is a part of /dev/{}", device.display(), name.display());
+            users.push(User::kernel(what));
+        }
+        if swaps.split_whitespace().any(|word| Path::new(word) == device) {
+            users.push(User::kernel(format!("{} is swapped to", device.display())));
+        }
+    }
+    users.extend(processes(&devices));
+    users
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_read() {
+        let line = b"36 35 7:3 / /mnt/a\\040b rw,noatime shared:1 - ext4 /dev/loop3 rw";
+        let mount = parse_mount(line).expect("a mount");
+        assert_eq!(mount.device, "7:3");
+        assert_eq!(mount.mountpoint, Path::new("/mnt/a b"));
+        assert_eq!((mount.kind.as_str(), mount.source.as_path()), ("ext4", "/dev/loop3".as_ref()));
+        assert_eq!(parse_mount(b""), None);
+        assert!(mounts().iter().any(|mount| mount.mountpoint == Path::new("/")));
+    }
+
+    #[test]
+    fn escapes_that_are_none_stay() {
+        assert_eq!(unescape(b"a\\b\\04"), Path::new("a\\b\\04"));
+    }
+
+    #[test]
+    fn an_open_file_is_found() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let found = processes(&[file.path().to_path_buf()]);
+        let own = found.iter().find(|user| user.pid == Some(std::process::id()));
+        assert!(own.is_some_and(|user| user.what.ends_with(" open")), "{found:?}");
+    }
+}

@@ -1,0 +1,328 @@
+//! Writing less than a block: read it, change it, write it back, while nobody else writes.
+//!
+//! Whole blocks are written without further ado. A client that does not know the block size may
+//! write parts of a block, and between the read and the write of such a *merge* no other write of
+//! this server may come, from any client on any core: it would be undone. (What others do to a
+//! remote namespace cannot be kept out.) So a merge waits until no write is in flight anywhere, and
+//! writes wait until it is done. That is slow, and rare; whole writes pay one addition for it.
+//!
+//! Cores agree on it by messages. Each has a [`Gate`], the first core has the [`Arbiter`]:
+//!
+//! ```text
+//! Open ──Close──> Closing ──last write done──> Closed ──Grant──> (merges) ──Open──> Open
+//!                              tells Closed                      tells Done
+//! ```
+
+use std::collections::VecDeque;
+
+use crate::limits;
+
+/// What the arbiter tells the cores' gates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// Start no more writes, and say when none is in flight.
+    Close,
+    /// Merge.
+    Grant,
+    /// Go on writing.
+    Open,
+}
+
+/// What a core tells the arbiter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Report {
+    /// It wants to merge.
+    Wants,
+    /// No write is in flight.
+    Closed,
+    /// It is done merging.
+    Done,
+}
+
+/// Lets one core at a time merge.
+#[derive(Debug)]
+pub struct Arbiter {
+    cores: usize,
+    waiting: VecDeque<usize>,
+    /// Gates are closed or closing; so many of them are closed.
+    closed: Option<usize>,
+}
+
+impl Arbiter {
+    /// For the gates of so many cores.
+    #[must_use]
+    pub fn new(cores: usize) -> Arbiter {
+        Arbiter { cores, waiting: VecDeque::new(), closed: None }
+    }
+
+    /// Handles a report; `order` is called with a core and what it is to do.
+    pub fn handle(&mut self, core: usize, report: Report, mut order: impl FnMut(usize, Order)) {
+        match report {
+            Report::Wants => self.waiting.push_back(core),
+            Report::Closed => {
+                let closed = self.closed.as_mut().expect("gates close when they are told to");
+                *closed += 1;
+                if *closed == self.cores {
+                    let next = self.waiting.pop_front().expect("somebody wanted it");
+                    order(next, Order::Grant);
+                }
+            }
+            Report::Done => {
+                self.closed = None;
+                (0..self.cores).for_each(|core| order(core, Order::Open));
+            }
+        }
+        // Between two merging cores, writes that waited have their turn.
+        if self.closed.is_none() && !self.waiting.is_empty() {
+            self.closed = Some(0);
+            (0..self.cores).for_each(|core| order(core, Order::Close));
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Writes go ahead.
+    Open,
+    /// Those in flight are waited for.
+    Closing,
+    /// None is in flight.
+    Closed,
+    /// This core merges; so many more until others have their turn.
+    Merging(usize),
+}
+
+/// A core's writes; `T` names one.
+#[derive(Debug)]
+pub struct Gate<T> {
+    state: State,
+    in_flight: usize,
+    parked: VecDeque<T>,
+    merges: VecDeque<T>,
+    /// The arbiter was told that this core wants to merge.
+    wants: bool,
+}
+
+impl<T> Default for Gate<T> {
+    fn default() -> Gate<T> {
+        Gate::new()
+    }
+}
+
+impl<T> Gate<T> {
+    /// An open one.
+    #[must_use]
+    pub fn new() -> Gate<T> {
+        let (parked, merges) = (VecDeque::new(), VecDeque::new());
+        Gate { state: State::Open, in_flight: 0, parked, merges, wants: false }
+    }
+
+    /// A write of whole blocks: given back if it may start. Else it comes out of
+    /// [`next_parked`](Self::next_parked) later.
+    pub fn enter(&mut self, write: T) -> Option<T> {
+        if self.state == State::Open {
+            self.in_flight += 1;
+            return Some(write);
+        }
+        self.parked.push_back(write);
+        None
+    }
+
+    /// A write of whole blocks ended. May have something to tell the arbiter.
+    pub fn leave(&mut self) -> Option<Report> {
+        self.in_flight -= 1;
+        self.closed()
+    }
+
+    fn closed(&mut self) -> Option<Report> {
+        if self.state == State::Closing && self.in_flight == 0 {
+            self.state = State::Closed;
+            return Some(Report::Closed);
+        }
+        None
+    }
+
+    /// A merge, which comes out of [`next_merge`](Self::next_merge) later.
+    pub fn enter_merge(&mut self, merge: T) -> Option<Report> {
+        self.merges.push_back(merge);
+        (!std::mem::replace(&mut self.wants, true)).then_some(Report::Wants)
+    }
+
+    /// Does what the arbiter orders. May have something to tell it.
+    pub fn obey(&mut self, order: Order) -> Option<Report> {
+        match order {
+            Order::Close => {
+                self.state = State::Closing;
+                self.closed()
+            }
+            Order::Grant => {
+                self.state = State::Merging(limits::MERGES_PER_TURN);
+                None
+            }
+            Order::Open => {
+                self.state = State::Open;
+                None
+            }
+        }
+    }
+
+    /// While merging: the merge to carry out next, or what to tell the arbiter. One at a time: call
+    /// it after a grant, and when a merge has ended.
+    ///
+    /// # Errors
+    /// What to tell the arbiter: there is nothing to merge, or it is others' turn.
+    ///
+    /// # Panics
+    /// Without a grant.
+    pub fn next_merge(&mut self) -> Result<T, Report> {
+        let State::Merging(left) = &mut self.state else { panic!("merging without a grant") };
+        if *left > 0
+            && let Some(merge) = self.merges.pop_front()
+        {
+            *left -= 1;
+            return Ok(merge);
+        }
+        self.state = State::Closed;
+        self.wants = false;
+        Err(Report::Done)
+    }
+
+    /// After [`Report::Done`]: whether there is more to merge.
+    pub fn wants_more(&mut self) -> Option<Report> {
+        (!self.merges.is_empty() && !std::mem::replace(&mut self.wants, true))
+            .then_some(Report::Wants)
+    }
+
+    /// While open: a write that was parked and may start now.
+    pub fn next_parked(&mut self) -> Option<T> {
+        if self.state != State::Open {
+            return None;
+        }
+        let write = self.parked.pop_front()?;
+        self.in_flight += 1;
+        Some(write)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// Cores whose messages arrive in order, and at any time.
+    struct World {
+        arbiter: Arbiter,
+        gates: Vec<Gate<u32>>,
+        orders: Vec<VecDeque<Order>>,
+        reports: VecDeque<(usize, Report)>,
+        /// Whole writes in flight, and the merge, with their cores.
+        writes: Vec<usize>,
+        merging: Option<usize>,
+        ended: usize,
+        random: u64,
+    }
+
+    impl World {
+        fn new(cores: usize, seed: u64) -> World {
+            World {
+                arbiter: Arbiter::new(cores),
+                gates: (0..cores).map(|_| Gate::new()).collect(),
+                orders: vec![VecDeque::new(); cores],
+                reports: VecDeque::new(),
+                writes: Vec::new(),
+                merging: None,
+                ended: 0,
+                random: seed,
+            }
+        }
+
+        fn below(&mut self, limit: usize) -> usize {
+            self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (self.random >> 33) as usize % limit
+        }
+
+        fn report(&mut self, core: usize, report: Option<Report>) {
+            self.reports.extend(report.map(|report| (core, report)));
+        }
+
+        fn begin_write(&mut self, core: usize) {
+            assert_eq!(self.merging, None, "a write during a merge");
+            self.writes.push(core);
+        }
+
+        fn next_merge(&mut self, core: usize) {
+            match self.gates[core].next_merge() {
+                Ok(_) => {
+                    assert!(self.writes.is_empty() && self.merging.is_none(), "not alone");
+                    self.merging = Some(core);
+                }
+                Err(report) => {
+                    self.report(core, Some(report));
+                    let more = self.gates[core].wants_more();
+                    self.report(core, more);
+                }
+            }
+        }
+
+        /// Something happens, if there is something to happen.
+        fn step(&mut self) {
+            match self.below(4) {
+                0 => {
+                    if let Some((core, report)) = self.reports.pop_front() {
+                        let orders = &mut self.orders;
+                        self.arbiter.handle(core, report, |core, order| {
+                            orders[core].push_back(order);
+                        });
+                    }
+                }
+                1 => {
+                    let core = self.below(self.gates.len());
+                    let Some(order) = self.orders[core].pop_front() else { return };
+                    let report = self.gates[core].obey(order);
+                    self.report(core, report);
+                    if order == Order::Grant {
+                        self.next_merge(core);
+                    }
+                    while let Some(_write) = self.gates[core].next_parked() {
+                        self.begin_write(core);
+                    }
+                }
+                2 if !self.writes.is_empty() => {
+                    let index = self.below(self.writes.len());
+                    let core = self.writes.swap_remove(index);
+                    let report = self.gates[core].leave();
+                    self.report(core, report);
+                    self.ended += 1;
+                }
+                _ => {
+                    if let Some(core) = self.merging.take() {
+                        self.ended += 1;
+                        self.next_merge(core);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn merges_are_alone_and_everything_ends() {
+        for seed in 0..200 {
+            let cores = 1 + seed as usize % 4;
+            let mut world = World::new(cores, seed);
+            let requests = 300;
+            for request in 0..requests {
+                let core = world.below(cores);
+                if world.below(3) == 0 {
+                    let report = world.gates[core].enter_merge(request);
+                    world.report(core, report);
+                } else if world.gates[core].enter(request).is_some() {
+                    world.begin_write(core);
+                }
+                (0..world.below(8)).for_each(|_| world.step());
+            }
+            (0..100_000).for_each(|_| world.step());
+            assert_eq!(world.ended, requests as usize, "seed {seed}: some never ended");
+            assert!(world.gates.iter().all(|gate| gate.state == State::Open), "seed {seed}");
+        }
+    }
+}

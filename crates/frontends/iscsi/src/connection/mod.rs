@@ -1,0 +1,395 @@
+//! One connection, which is one session, from accept to the last buffer's return.
+//!
+//! ```text
+//! Open (login, then full feature phase) ──logged out, refused, rejected──> Draining ──all sent──┐
+//!   └──the initiator is gone, or lost its way, or is replaced───────────────────────────────────┤
+//!                                                                                               v
+//!                   Gone <──the stream is gone, and every operation has ended── Closed <────────┘
+//! ```
+
+mod answer;
+mod receive;
+mod requests;
+mod tasks;
+
+use super::core::{Context, Management};
+use super::limits;
+use super::login::{Answer, Initiator, Login, Parameters};
+use super::scsi::Sense;
+use super::task::{Slot, State as TaskState, Task, Window};
+use super::text::Pieces;
+use super::wire::{AsyncMessage, BHS_BYTES, Bhs, EVENT_LOGOUT, LoginRequest, NO_TAG, flag};
+use super::wire::{before, response};
+use farblock_frontend::ConnectionKey;
+use farblock_reactor::{Buffer, Event, SendBatch, StreamId, TaskId};
+use receive::Phase;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// Bits of a block operation's token that hold the piece, and the slot above it; the rest holds
+/// the connection.
+const TOKEN_FIELD_BITS: u32 = 16;
+
+/// Who gets a block operation's completion.
+fn token(connection: ConnectionKey, slot: Slot, piece: usize) -> u64 {
+    let fields = u64::from(slot.0) << TOKEN_FIELD_BITS | piece as u64;
+    u64::from(connection.0) << (2 * TOKEN_FIELD_BITS) | fields
+}
+
+/// Whose completion has `token`.
+pub(super) fn token_owner(token: u64) -> (ConnectionKey, Slot, usize) {
+    let connection = ConnectionKey((token >> (2 * TOKEN_FIELD_BITS)) as u32);
+    let slot = Slot((token >> TOKEN_FIELD_BITS) as u16);
+    (connection, slot, usize::from(token as u16))
+}
+
+/// Life of a connection; see the module's diagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// It is listened to and answered.
+    Open,
+    /// What there is to say is sent; nothing more is listened to.
+    Draining,
+    /// The stream is on its way out; nobody is left to answer.
+    Closed,
+    /// The stream is gone.
+    Gone,
+}
+
+/// How far the session is.
+enum Session {
+    LoggingIn(Box<Login>),
+    /// The login is complete, and waits for those whose place it takes.
+    Admitting(Box<(Login, LoginRequest, Answer)>),
+    FullFeature,
+}
+
+/// See the module's text.
+pub(super) struct Connection {
+    key: ConnectionKey,
+    task: TaskId,
+    stream: StreamId,
+    /// Who it is, for the log.
+    peer: SocketAddr,
+    /// The address that it connected to.
+    portal: SocketAddr,
+    state: State,
+    session: Session,
+    initiator: Initiator,
+    parameters: Parameters,
+
+    phase: Phase,
+    bhs: Bhs,
+    /// Of what came of the header or the data.
+    crc: u32,
+    /// Data that is for no task.
+    collected: Vec<u8>,
+    /// What was received and not taken apart yet: bytes from this offset on.
+    unread: Option<(Buffer, usize)>,
+    receiving: bool,
+    /// The last data was worth receiving straight, and so may be the next.
+    expects_large: bool,
+    /// A text request that goes on.
+    text: Pieces,
+
+    stat_sn: u32,
+    exp_cmd_sn: u32,
+    tasks: Vec<Task>,
+    free: Vec<Slot>,
+    /// Tasks of the window, and others.
+    counted: u32,
+    immediate: u32,
+    /// Tasks that wait for buffers, or for their turn, in order.
+    waiting: VecDeque<Slot>,
+    /// Tasks past that.
+    admitted: usize,
+    /// One of them has to be alone.
+    is_ordered: bool,
+    held_bytes: usize,
+    attentions: VecDeque<Sense>,
+
+    outbox: SendBatch,
+    spare: SendBatch,
+    /// Of the PDUs of a buffer that is about to be sent.
+    checksums: Vec<u32>,
+    sending: bool,
+    /// Listed among the core's connections with something to do at the tick's end.
+    pub(super) listed: bool,
+}
+
+impl Connection {
+    /// A connection that was just accepted: starts to receive.
+    pub(super) fn start(
+        cx: &mut Context,
+        key: ConnectionKey,
+        (task, stream): (TaskId, StreamId),
+        peer: SocketAddr,
+        portal: SocketAddr,
+    ) -> Connection {
+        let mut connection = Connection {
+            key,
+            task,
+            stream,
+            peer,
+            portal,
+            state: State::Open,
+            session: Session::LoggingIn(Box::new(Login::new())),
+            initiator: Initiator::default(),
+            parameters: Parameters::default(),
+            phase: Phase::Header(0),
+            bhs: [0; BHS_BYTES],
+            crc: 0,
+            collected: Vec::new(),
+            unread: None,
+            receiving: false,
+            expects_large: false,
+            text: Pieces::default(),
+            stat_sn: 0,
+            exp_cmd_sn: 0,
+            tasks: Vec::new(),
+            free: Vec::new(),
+            counted: 0,
+            immediate: 0,
+            waiting: VecDeque::new(),
+            admitted: 0,
+            is_ordered: false,
+            held_bytes: 0,
+            attentions: VecDeque::new(),
+            outbox: SendBatch::new(),
+            spare: SendBatch::new(),
+            checksums: Vec::new(),
+            sending: false,
+            listed: false,
+        };
+        cx.reactor.set_timer(task, Some(cx.now + limits::LOGIN_TIMEOUT));
+        connection.arm_receive(cx);
+        connection
+    }
+
+    /// The reactor task whose events are this connection's.
+    pub(super) fn task(&self) -> TaskId {
+        self.task
+    }
+
+    /// Who is at the other end; nobody yet while it logs in.
+    pub(super) fn initiator(&self) -> &Initiator {
+        &self.initiator
+    }
+
+    /// Whether nothing of it is left anywhere.
+    pub(super) fn is_gone(&self) -> bool {
+        self.state == State::Gone && !self.has_tasks()
+    }
+
+    /// Whether nobody is left to answer.
+    pub(super) fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed | State::Gone)
+    }
+
+    /// Whether nothing more is listened to.
+    pub(super) fn is_ending(&self) -> bool {
+        self.state != State::Open
+    }
+
+    /// Whether it has handed something to the namespace that has not ended.
+    pub(super) fn is_busy(&self) -> bool {
+        self.tasks.iter().any(|task| task.operations > 0)
+    }
+
+    pub(super) fn has_tasks(&self) -> bool {
+        self.free.len() < self.tasks.len()
+    }
+
+    /// Whether it is a session that uses the unit, and goes on.
+    pub(super) fn is_session(&self) -> bool {
+        let full = matches!(self.session, Session::FullFeature);
+        full && !self.parameters.discovery && !self.is_closed()
+    }
+
+    /// Whether its login waits for others to be gone.
+    pub(super) fn is_admitting(&self) -> bool {
+        matches!(self.session, Session::Admitting(_)) && self.state == State::Open
+    }
+
+    /// Has a unit attention reported with the next command, if there is a session.
+    pub(super) fn attention(&mut self, what: Sense) {
+        if self.is_session() && !self.attentions.contains(&what) {
+            if self.attentions.len() == limits::MAX_UNIT_ATTENTIONS {
+                self.attentions.pop_front();
+            }
+            self.attentions.push_back(what);
+        }
+    }
+
+    fn entry(&mut self, slot: Slot) -> &mut Task {
+        &mut self.tasks[usize::from(slot.0)]
+    }
+
+    /// The last command that may come.
+    fn max_cmd_sn(&self) -> u32 {
+        let room = limits::MAX_TASKS.saturating_sub(self.counted);
+        self.exp_cmd_sn.wrapping_add(room).wrapping_sub(1)
+    }
+
+    /// Whether a command of this number is one that may come.
+    fn is_in_window(&self, cmd_sn: u32) -> bool {
+        !before(cmd_sn, self.exp_cmd_sn) && !before(self.max_cmd_sn(), cmd_sn)
+    }
+
+    /// Does what an event asks for.
+    pub(super) fn handle(&mut self, cx: &mut Context, event: Event) {
+        match event {
+            Event::Received { result, .. } => self.received(cx, result),
+            Event::ReceivedInto { buffer, result, .. } => self.received_into(cx, buffer, result),
+            Event::Sent { batch, result, .. } => self.sent(cx, batch, result.is_ok()),
+            Event::Closed { .. } => self.gone(cx),
+            Event::Timer => self.timer(cx),
+            other => unreachable!("a connection has no {other:?}"),
+        }
+        cx.list(self.key, &mut self.listed);
+    }
+
+    fn sent(&mut self, cx: &mut Context, mut batch: SendBatch, intact: bool) {
+        self.sending = false;
+        self.give_back(cx, &mut batch);
+        batch.shrink_to(limits::KEPT_BATCH_BYTES);
+        self.spare = batch;
+        if !intact {
+            self.close(cx);
+        }
+        self.admit_tasks(cx);
+    }
+
+    /// Takes the buffers of a batch back.
+    fn give_back(&mut self, cx: &mut Context, batch: &mut SendBatch) {
+        for (held_bytes, buffer) in batch.take_payloads() {
+            self.held_bytes -= held_bytes as usize;
+            cx.reactor.buffers().give(buffer);
+        }
+    }
+
+    /// What is left to do once everything of this tick was handled: send, and go on or close.
+    pub(super) fn finish_tick(&mut self, cx: &mut Context) {
+        if self.state == State::Open {
+            self.process_unread(cx);
+        }
+        if !self.is_closed() && !self.sending && !self.outbox.is_empty() {
+            let batch = std::mem::replace(&mut self.outbox, std::mem::take(&mut self.spare));
+            self.sending = true;
+            cx.reactor.send(self.stream, batch);
+        }
+        if self.state == State::Open {
+            self.arm_receive(cx);
+            if cx.has_deeds() {
+                // There may be more to look at when those are done.
+                cx.list(self.key, &mut self.listed);
+            }
+        }
+        if self.state == State::Draining && !self.sending && self.outbox.is_empty() {
+            self.close(cx);
+        }
+    }
+
+    fn timer(&mut self, cx: &mut Context) {
+        if self.state == State::Open && !matches!(self.session, Session::FullFeature) {
+            tracing::warn!(peer = %self.peer, "closing: the iSCSI login takes too long");
+        }
+        self.close(cx);
+    }
+
+    /// Asks the initiator to log out, and sees to it that it ends.
+    pub(super) fn drain(&mut self, cx: &mut Context) {
+        if self.state != State::Open {
+            return;
+        }
+        if !self.is_session() {
+            self.close(cx);
+            return;
+        }
+        let mut message = AsyncMessage {
+            opcode: response::ASYNC,
+            flags: flag::FINAL,
+            task_tag: NO_TAG.into(),
+            event: EVENT_LOGOUT,
+            parameter3: (limits::DRAIN_TIMEOUT.as_secs() as u16).into(),
+            ..AsyncMessage::default()
+        };
+        message.stat_sn = self.next_stat_sn().into();
+        (message.exp_cmd_sn, message.max_cmd_sn) =
+            (self.exp_cmd_sn.into(), self.max_cmd_sn().into());
+        self.put_header(&message);
+        cx.reactor.set_timer(self.task, Some(cx.now + limits::DRAIN_TIMEOUT));
+        cx.list(self.key, &mut self.listed);
+    }
+
+    /// Sends what there is to send, and then closes.
+    fn end(&mut self, cx: &mut Context) {
+        if self.state == State::Open {
+            self.state = State::Draining;
+            cx.reactor.set_timer(self.task, Some(cx.now + limits::DRAIN_TIMEOUT));
+            cx.list(self.key, &mut self.listed);
+        }
+    }
+
+    /// Closes at once. Operations that were handed to the namespace go on; nobody hears of them.
+    pub(super) fn close(&mut self, cx: &mut Context) {
+        if self.is_closed() {
+            return;
+        }
+        self.state = State::Closed;
+        cx.reactor.set_timer(self.task, None);
+        cx.reactor.close(self.stream);
+        cx.list(self.key, &mut self.listed);
+    }
+
+    fn gone(&mut self, cx: &mut Context) {
+        self.close(cx);
+        self.state = State::Gone;
+        let mut outbox = std::mem::take(&mut self.outbox);
+        self.give_back(cx, &mut outbox);
+        if let Some((buffer, _)) = self.unread.take() {
+            cx.reactor.buffers().give(buffer);
+        }
+        self.waiting.clear();
+        for index in 0..self.tasks.len() {
+            let task = &mut self.tasks[index];
+            if task.state != TaskState::Free && task.operations == 0 {
+                self.release(cx, Slot(index as u16));
+            }
+        }
+        tracing::debug!(peer = %self.peer, initiator = %self.initiator.name, "an initiator left");
+        cx.ask(super::core::Deed::Departed);
+    }
+
+    /// A request to abort tasks is done.
+    pub(super) fn managed(&mut self, cx: &mut Context, request: Management) {
+        if self.state == State::Open {
+            self.answer_management(cx, request);
+            cx.list(self.key, &mut self.listed);
+        }
+    }
+
+    /// A task leaves the command window.
+    fn uncount(&mut self, slot: Slot) {
+        let task = &mut self.tasks[usize::from(slot.0)];
+        match std::mem::replace(&mut task.window, Window::Left) {
+            Window::Numbered => self.counted -= 1,
+            Window::Immediate => self.immediate -= 1,
+            Window::Left => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_come_back() {
+        for (connection, slot, piece) in [(0, 0, 0), (7, 255, 16_383), (u32::MAX, u16::MAX, 65_535)]
+        {
+            let owner = token_owner(token(ConnectionKey(connection), Slot(slot), piece));
+            assert_eq!(owner, (ConnectionKey(connection), Slot(slot), piece));
+        }
+    }
+}

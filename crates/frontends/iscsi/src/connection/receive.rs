@@ -1,0 +1,283 @@
+//! From bytes to PDUs: header, additional segments, digest, data, padding, digest.
+
+use super::{Connection, Session, State};
+use crate::core::Context;
+use crate::limits;
+use crate::task::Slot;
+use crate::wire::{BHS_BYTES, DIGEST_BYTES, data_bytes, padding};
+use crc32c::crc32c_append;
+use farblock_reactor::Buffer;
+
+/// What the next bytes of the initiator are.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Phase {
+    /// A basic header segment, of which so many bytes are here.
+    Header(usize),
+    /// So many bytes of additional header segments, of which none means anything here.
+    Ahs(usize),
+    /// The header's digest, of which so many bytes are here.
+    HeaderDigest([u8; DIGEST_BYTES], usize),
+    /// Data, of which so many bytes are here.
+    Data(Destination, u32),
+    /// Padding and the data's digest: so many bytes are here.
+    Trailer([u8; 3 + DIGEST_BYTES], usize),
+}
+
+/// Whom data is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Destination {
+    /// Nobody.
+    Nowhere,
+    /// The request that it comes with.
+    Request,
+    /// The task, at this offset of its data.
+    Task(Slot, u32),
+}
+
+impl Connection {
+    pub(super) fn received(&mut self, cx: &mut Context, result: std::io::Result<Buffer>) {
+        self.receiving = false;
+        match result {
+            Ok(buffer) if !buffer.is_empty() => {
+                self.unread = Some((buffer, 0));
+                self.process_unread(cx);
+            }
+            // The initiator is gone: nothing more can come, and nobody hears an answer.
+            _ => self.close(cx),
+        }
+    }
+
+    /// Takes what was received apart, as far as may be.
+    pub(super) fn process_unread(&mut self, cx: &mut Context) {
+        match self.unread.take() {
+            // Something may have waited for what it needs.
+            None => self.process(cx, &mut [].as_slice()),
+            Some((buffer, start)) => {
+                let mut input = &buffer[start..];
+                self.process(cx, &mut input);
+                let left = input.len();
+                if left > 0 && self.state == State::Open {
+                    let start = buffer.len() - left;
+                    self.unread = Some((buffer, start));
+                } else {
+                    cx.reactor.buffers().give(buffer);
+                }
+            }
+        }
+    }
+
+    /// Handles what `input` holds until it is empty, or something else has to happen first.
+    fn process(&mut self, cx: &mut Context, input: &mut &[u8]) {
+        while self.state == State::Open && !self.is_held_up(cx) {
+            let goes_on = match self.phase {
+                Phase::Header(count) => self.header(count, input),
+                Phase::Ahs(left) => self.additional(cx, left, input),
+                Phase::HeaderDigest(digest, count) => self.digest(cx, digest, count, input),
+                Phase::Data(destination, filled) => self.data(cx, destination, filled, input),
+                Phase::Trailer(bytes, count) => self.trailer(cx, bytes, count, input),
+            };
+            if !goes_on {
+                break;
+            }
+        }
+    }
+
+    /// Whether nothing more is to be looked at for now.
+    fn is_held_up(&self, cx: &Context) -> bool {
+        cx.has_deeds()
+            || matches!(self.session, Session::Admitting(_))
+            || self.outbox.len() > limits::OUTBOX_BYTES
+    }
+
+    /// Collects a header; false if that takes more bytes.
+    fn header(&mut self, count: usize, input: &mut &[u8]) -> bool {
+        let count = count + take(&mut self.bhs[count..], input);
+        if count < BHS_BYTES {
+            self.phase = Phase::Header(count);
+            return false;
+        }
+        self.crc = self.checksum(self.parameters.header_digest, 0, &self.bhs);
+        self.phase = Phase::Ahs(usize::from(self.bhs[4]) * 4);
+        true
+    }
+
+    fn additional(&mut self, cx: &mut Context, left: usize, input: &mut &[u8]) -> bool {
+        if left > 0 && !matches!(self.session, Session::FullFeature) {
+            tracing::warn!(peer = %self.peer, "closing: not an iSCSI login");
+            self.close(cx);
+            return false;
+        }
+        let (skipped, rest) = input.split_at(left.min(input.len()));
+        self.crc = self.checksum(self.parameters.header_digest, self.crc, skipped);
+        *input = rest;
+        let left = left - skipped.len();
+        self.phase = Phase::Ahs(left);
+        if left > 0 {
+            return false;
+        }
+        if self.parameters.header_digest {
+            self.phase = Phase::HeaderDigest([0; DIGEST_BYTES], 0);
+            return true;
+        }
+        self.begin_data(cx)
+    }
+
+    fn digest(
+        &mut self,
+        cx: &mut Context,
+        mut digest: [u8; DIGEST_BYTES],
+        count: usize,
+        input: &mut &[u8],
+    ) -> bool {
+        let count = count + take(&mut digest[count..], input);
+        self.phase = Phase::HeaderDigest(digest, count);
+        if count < DIGEST_BYTES {
+            return false;
+        }
+        if u32::from_le_bytes(digest) != self.crc {
+            // Not even its length can be relied on.
+            tracing::warn!(peer = %self.peer, "closing: the digest of an iSCSI header is wrong");
+            self.close(cx);
+            return false;
+        }
+        self.begin_data(cx)
+    }
+
+    /// The header is complete: finds out where its data goes.
+    fn begin_data(&mut self, cx: &mut Context) -> bool {
+        self.crc = 0;
+        self.collected.clear();
+        let bytes = data_bytes(&self.bhs);
+        if bytes > self.parameters.receive_bytes {
+            tracing::warn!(peer = %self.peer, "closing: {bytes} bytes of data in an iSCSI PDU");
+            self.close(cx);
+            return false;
+        }
+        let destination = self.begin_pdu(cx);
+        self.phase = Phase::Data(destination, 0);
+        self.state == State::Open
+    }
+
+    /// Takes data; false if that takes more bytes.
+    fn data(
+        &mut self,
+        cx: &mut Context,
+        destination: Destination,
+        filled: u32,
+        input: &mut &[u8],
+    ) -> bool {
+        let left = data_bytes(&self.bhs) - filled;
+        let (now, rest) = input.split_at(input.len().min(left as usize));
+        if left > 0 && now.is_empty() {
+            return false;
+        }
+        *input = rest;
+        self.crc = self.checksum(self.parameters.data_digest, self.crc, now);
+        match destination {
+            Destination::Nowhere => {}
+            Destination::Request => self.collected.extend_from_slice(now),
+            Destination::Task(slot, offset) => {
+                let (geometry, pool) = (cx.unit.geometry, cx.reactor.buffers());
+                self.entry(slot).store(offset + filled, now, &geometry, pool);
+            }
+        }
+        self.filled(destination, filled + now.len() as u32);
+        true
+    }
+
+    fn filled(&mut self, destination: Destination, filled: u32) {
+        self.phase = if filled == data_bytes(&self.bhs) {
+            Phase::Trailer([0; 3 + DIGEST_BYTES], 0)
+        } else {
+            Phase::Data(destination, filled)
+        };
+    }
+
+    fn trailer(
+        &mut self,
+        cx: &mut Context,
+        mut bytes: [u8; 3 + DIGEST_BYTES],
+        count: usize,
+        input: &mut &[u8],
+    ) -> bool {
+        let data_bytes = data_bytes(&self.bhs) as usize;
+        let padding = padding(data_bytes);
+        let has_digest = self.parameters.data_digest && data_bytes > 0;
+        let whole = padding + if has_digest { DIGEST_BYTES } else { 0 };
+        let count = count + take(&mut bytes[count..whole], input);
+        self.phase = Phase::Trailer(bytes, count);
+        if count < whole {
+            return false;
+        }
+        let intact = !has_digest || {
+            let crc = crc32c_append(self.crc, &bytes[..padding]);
+            bytes[padding..whole] == crc.to_le_bytes()
+        };
+        self.phase = Phase::Header(0);
+        self.end_pdu(cx, intact);
+        self.state == State::Open
+    }
+
+    fn checksum(&self, wanted: bool, crc: u32, bytes: &[u8]) -> u32 {
+        if wanted { crc32c_append(crc, bytes) } else { crc }
+    }
+
+    /// Asks for more bytes, unless there is a reason not to.
+    pub(super) fn arm_receive(&mut self, cx: &mut Context) {
+        let full = self.unread.is_some() || self.is_held_up(cx);
+        if self.state != State::Open || self.receiving || full {
+            return;
+        }
+        self.receiving = true;
+        if let Phase::Data(Destination::Task(slot, offset), filled) = self.phase {
+            let most = (data_bytes(&self.bhs) - filled) as usize;
+            let (geometry, pool) = (cx.unit.geometry, cx.reactor.buffers());
+            let lent = self.entry(slot).lend(offset + filled, most, &geometry, pool);
+            if let Some((buffer, range)) = lent {
+                self.expects_large = true;
+                cx.reactor.recv_into(self.stream, buffer, range);
+                return;
+            }
+        }
+        if std::mem::take(&mut self.expects_large) {
+            // Little more than the next header, so that its data is not in two places.
+            cx.reactor.recv_at_most(self.stream, (2 * BHS_BYTES) as u32);
+        } else {
+            cx.reactor.recv(self.stream);
+        }
+    }
+
+    pub(super) fn received_into(
+        &mut self,
+        cx: &mut Context,
+        buffer: Buffer,
+        result: std::io::Result<usize>,
+    ) {
+        self.receiving = false;
+        let Phase::Data(destination @ Destination::Task(slot, offset), filled) = self.phase else {
+            unreachable!("data comes for a task");
+        };
+        let count = result.unwrap_or(0);
+        let geometry = cx.unit.geometry;
+        let wanted = self.parameters.data_digest;
+        let crc = self.crc;
+        let data = self.entry(slot).take_back(offset + filled, count, buffer, &geometry);
+        let crc = if wanted { crc32c_append(crc, data) } else { crc };
+        self.crc = crc;
+        if count == 0 {
+            self.close(cx);
+        } else if self.state == State::Open {
+            self.filled(destination, filled + count as u32);
+            self.process_unread(cx);
+        }
+    }
+}
+
+/// Moves what fits from the front of `input`; how much that is.
+fn take(to: &mut [u8], input: &mut &[u8]) -> usize {
+    let count = to.len().min(input.len());
+    let (now, rest) = input.split_at(count);
+    to[..count].copy_from_slice(now);
+    *input = rest;
+    count
+}

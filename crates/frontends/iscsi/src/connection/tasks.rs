@@ -1,0 +1,448 @@
+//! SCSI commands of a session: taken in, given their data and their turn, carried out, aborted.
+
+use super::receive::Destination;
+use super::{Connection, State, token};
+use crate::core::{Context, Deed};
+use crate::limits;
+use crate::scsi::{Command, Extent, Failure, Sense};
+use crate::task::{Slot, State as TaskState, Task, Window};
+use crate::unit::{Lun, Unit};
+use crate::wire::{DataOut, IMMEDIATE, NO_TAG, ScsiCommand, data_bytes, flag, reject, view};
+use farblock_block::Completion;
+
+/// The task attribute that says that order matters.
+const ORDERED: u8 = 2;
+
+impl Connection {
+    /// The task that the initiator calls so.
+    pub(super) fn find(&self, tag: u32) -> Option<Slot> {
+        let found = |task: &Task| task.tag == tag && task.state != TaskState::Free;
+        let index = self.tasks.iter().position(|task| found(task) && !task.is_aborted)?;
+        Some(Slot(index as u16))
+    }
+
+    /// The header of a command is complete: says where the data goes that comes with it.
+    pub(super) fn begin_command(&mut self, cx: &mut Context) -> Destination {
+        let header: ScsiCommand = view(&self.bhs);
+        let (tag, data) = (header.task_tag.get(), data_bytes(&self.bhs));
+        let (reads, writes) = (header.flags & flag::READ != 0, header.flags & flag::WRITE != 0);
+        let unasked = header.flags & flag::FINAL == 0;
+        let expected = header.expected_bytes.get();
+        let agreed = self.parameters;
+        let fault = if tag == NO_TAG || self.find(tag).is_some() {
+            Some("a task has this tag already")
+        } else if data > 0 && (!agreed.immediate_data || !writes) {
+            Some("data comes that must not")
+        } else if data > expected.min(agreed.first_burst) {
+            Some("more data comes than may")
+        } else if unasked && (agreed.initial_r2t || !writes) {
+            Some("data is to come that nobody asked for")
+        } else {
+            None
+        };
+        if let Some(reason) = fault {
+            self.protocol_error(cx, reason);
+            return Destination::Nowhere;
+        }
+        let is_immediate = header.opcode & IMMEDIATE != 0;
+        if is_immediate && self.immediate >= limits::MAX_IMMEDIATE_TASKS {
+            self.reject(reject::TOO_MANY_IMMEDIATE);
+            self.bhs[16..20].copy_from_slice(&NO_TAG.to_be_bytes());
+            return Destination::Nowhere;
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.tasks.push(Task::free());
+            Slot(self.tasks.len() as u16 - 1)
+        });
+        let window = if is_immediate { &mut self.immediate } else { &mut self.counted };
+        *window += 1;
+        let judged = self.judge(cx, &header, reads && writes);
+        let task = self.entry(slot);
+        task.begin(tag, *judged.as_ref().unwrap_or(&Command::Nothing), expected);
+        task.window = if is_immediate { Window::Immediate } else { Window::Numbered };
+        task.is_ordered = header.flags & flag::ATTRIBUTE == ORDERED;
+        task.failure = judged.err();
+        task.unasked = unasked;
+        task.in_payload = true;
+        task.received = data;
+        if task.failure.is_none() {
+            let wants = task.command.wants_bytes(cx.unit.geometry.block_size);
+            // More than 32 bits have been refused.
+            task.wanted = if writes { wants.min(expected.into()) as u32 } else { 0 };
+            task.prepare(&cx.unit.geometry);
+        }
+        Destination::Task(slot, 0)
+    }
+
+    /// What a command means, and whether it may be carried out.
+    fn judge(
+        &mut self,
+        cx: &mut Context,
+        header: &ScsiCommand,
+        both_ways: bool,
+    ) -> Result<Command, Failure> {
+        let is_ours = Lun::parse(header.lun.get()) == Lun::Zero;
+        let command = Command::parse(&header.cdb);
+        let skips = command.as_ref().is_ok_and(Command::ignores_attention);
+        if is_ours
+            && !skips
+            && let Some(attention) = self.attentions.pop_front()
+        {
+            return Err(attention.into());
+        }
+        if !is_ours {
+            return command.map_err(Failure::from).and_then(|command| {
+                Unit::answer_for_nobody(&command).map(|_| command).map_err(Failure::from)
+            });
+        }
+        if both_ways {
+            return Err(Sense::INVALID_FIELD.into());
+        }
+        let command = command?;
+        cx.unit.check(&self.initiator, &command)?;
+        Ok(command)
+    }
+
+    /// A command and the data that came with it are here.
+    pub(super) fn end_command(&mut self, cx: &mut Context) {
+        let header: ScsiCommand = view(&self.bhs);
+        let Some(slot) = self.find_payload(header.task_tag.get()) else { return };
+        let is_ours = Lun::parse(header.lun.get()) == Lun::Zero;
+        let task = self.entry(slot);
+        task.in_payload = false;
+        if task.is_aborted {
+            self.finish(cx, slot);
+        } else if !is_ours && task.failure.is_none() {
+            let data = Unit::answer_for_nobody(&task.command).expect("it was judged");
+            self.answer_bytes(slot, &data);
+            self.release(cx, slot);
+        } else {
+            self.gathered(cx, slot);
+        }
+    }
+
+    /// The task that data has just come for; it may be aborted.
+    fn find_payload(&self, tag: u32) -> Option<Slot> {
+        let index = self.tasks.iter().position(|task| task.tag == tag && task.in_payload)?;
+        Some(Slot(index as u16))
+    }
+
+    /// The header of a Data-Out is complete: says where its data goes.
+    pub(super) fn begin_data_out(&mut self, cx: &mut Context) -> Destination {
+        let header: DataOut = view(&self.bhs);
+        let data = data_bytes(&self.bhs);
+        // Of a task that was aborted or refused, for example.
+        let Some(slot) = self.find(header.task_tag.get()) else { return Destination::Nowhere };
+        let (first_burst, max_burst) = (self.parameters.first_burst, self.parameters.max_burst);
+        let task = self.entry(slot);
+        let offset = header.offset.get();
+        let is_last = header.flags & flag::FINAL != 0;
+        let asked = header.target_tag.get() != NO_TAG;
+        let end = offset.checked_add(data);
+        // What is asked for is asked for in bursts, which come one after the other.
+        let burst_end = if asked {
+            let number = (task.received.saturating_sub(task.asked_from)) / max_burst + 1;
+            let end = number.checked_mul(max_burst).and_then(|n| n.checked_add(task.asked_from));
+            end.unwrap_or(u32::MAX).min(task.asked_to)
+        } else {
+            first_burst.min(task.expected)
+        };
+        let fault = if asked && header.target_tag.get() != u32::from(slot.0) {
+            Some("it names no transfer of ours")
+        } else if asked != (task.state == TaskState::Asking) || !asked && !task.unasked {
+            Some("nobody waits for it")
+        } else if end.is_none_or(|end| end > burst_end) {
+            Some("more data comes than may")
+        } else if asked && is_last != (end == Some(burst_end)) {
+            Some("its sequence is longer or shorter than what was asked for")
+        } else {
+            None
+        };
+        if let Some(reason) = fault {
+            self.protocol_error(cx, reason);
+            return Destination::Nowhere;
+        }
+        if offset != task.received || header.data_sn.get() != task.data_sn {
+            // Nothing of the command is carried out, and what still comes is for nobody.
+            self.answer_failure(slot, Sense::DATA_PHASE.into());
+            self.release(cx, slot);
+            self.admit_tasks(cx);
+            return Destination::Nowhere;
+        }
+        task.received += data;
+        task.data_sn = if is_last { 0 } else { task.data_sn.wrapping_add(1) };
+        if !asked && is_last {
+            task.unasked = false;
+        }
+        task.in_payload = true;
+        Destination::Task(slot, offset)
+    }
+
+    /// A Data-Out is here.
+    pub(super) fn end_data_out(&mut self, cx: &mut Context) {
+        let header: DataOut = view(&self.bhs);
+        let Some(slot) = self.find_payload(header.task_tag.get()) else { return };
+        let task = self.entry(slot);
+        task.in_payload = false;
+        if task.is_aborted {
+            self.finish(cx, slot);
+        } else if task.state == TaskState::Gathering {
+            self.gathered(cx, slot);
+        } else if task.received >= task.wanted {
+            self.run(cx, slot);
+        } else {
+            self.ask_for_data(slot);
+        }
+    }
+
+    /// What comes unasked may all be here: goes on with the task if it is.
+    fn gathered(&mut self, cx: &mut Context, slot: Slot) {
+        let task = self.entry(slot);
+        if task.unasked {
+            return;
+        }
+        let command = task.command;
+        if let Some(failure) = task.failure {
+            self.answer_failure(slot, failure);
+            self.release(cx, slot);
+            return;
+        }
+        if let Command::RequestSense { allocation } = command {
+            let sense = self.attentions.pop_front().unwrap_or(Sense::NONE).bytes();
+            let data = &sense[..sense.len().min(allocation as usize)];
+            self.answer_bytes(slot, data);
+            self.release(cx, slot);
+            return;
+        }
+        match cx.unit.answer(&command) {
+            Ok(Some(data)) => {
+                self.answer_bytes(slot, &data);
+                self.release(cx, slot);
+            }
+            Err(sense) => {
+                self.answer_failure(slot, sense.into());
+                self.release(cx, slot);
+            }
+            Ok(None) => {
+                task_mut(&mut self.tasks, slot).state = TaskState::Waiting;
+                self.waiting.push_back(slot);
+                self.admit_tasks(cx);
+            }
+        }
+    }
+
+    /// Lets tasks go ahead that wait for buffers or their turn.
+    pub(super) fn admit_tasks(&mut self, cx: &mut Context) {
+        while let Some(&slot) = self.waiting.front() {
+            let geometry = cx.unit.geometry;
+            let (held, admitted, is_ordered) = (self.held_bytes, self.admitted, self.is_ordered);
+            let task = self.entry(slot);
+            let needs = task.needs_bytes(&geometry);
+            let fits = held == 0 || held + needs <= limits::CONNECTION_BUFFER_BYTES;
+            let is_its_turn = !is_ordered && (admitted == 0 || !task.is_ordered);
+            if self.state != State::Open || !fits || !is_its_turn {
+                return;
+            }
+            let task = task_mut(&mut self.tasks, slot);
+            task.held_bytes = needs;
+            task.state = TaskState::Asking;
+            task.asked_from = task.received;
+            task.asked_to = task.received;
+            task.data_sn = 0;
+            let has_all = task.received >= task.wanted;
+            self.is_ordered = task.is_ordered;
+            self.held_bytes += needs;
+            self.admitted += 1;
+            self.waiting.pop_front();
+            if has_all { self.run(cx, slot) } else { self.ask_for_data(slot) }
+        }
+    }
+
+    /// Asks for as much of a task's data as may be asked for at once.
+    fn ask_for_data(&mut self, slot: Slot) {
+        let (max_burst, most) = (self.parameters.max_burst, self.parameters.max_r2t);
+        loop {
+            let task = self.entry(slot);
+            let answered = (task.received - task.asked_from) / max_burst;
+            let (offset, number) = (task.asked_to, task.r2t_sn);
+            if offset == task.wanted || number - answered >= most {
+                return;
+            }
+            let bytes = max_burst.min(task.wanted - offset);
+            task.asked_to += bytes;
+            task.r2t_sn += 1;
+            self.put_r2t(slot, (offset, bytes), number);
+        }
+    }
+
+    /// Hands a task to the namespace, with all its data.
+    fn run(&mut self, cx: &mut Context, slot: Slot) {
+        let command = self.entry(slot).command;
+        let prepared = match command {
+            Command::ModeSelect { .. } | Command::ReservationOut { .. } => self.obey(cx, slot),
+            Command::WriteSame { extent, has_data, .. } => {
+                self.prepare_fill(cx, slot, extent, has_data)
+            }
+            Command::Unmap { .. } => self.prepare_unmap(cx, slot),
+            Command::Flush(_) => {
+                self.entry(slot).push(0, 0, None);
+                Ok(())
+            }
+            Command::TestUnitReady => {
+                // Whether it is ready again shows when it is asked.
+                let blocks = cx.unit.geometry.blocks.min(1) as u32;
+                self.entry(slot).push(0, blocks, None);
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        let geometry = cx.unit.geometry;
+        let key = self.key;
+        let task = self.entry(slot);
+        task.state = TaskState::Running;
+        if let Err(failure) = prepared {
+            task.failure = Some(failure);
+            task.operations = 0;
+        } else {
+            task.operations = task.pieces.len();
+            for index in 0..task.pieces.len() {
+                let token = token(key, slot, index);
+                let op = task.begin_piece(index, &geometry, cx.reactor.buffers(), token);
+                cx.submit(op);
+            }
+        }
+        if task.operations == 0 {
+            self.finish(cx, slot);
+        }
+    }
+
+    /// Carries a command out that is all in its parameters.
+    fn obey(&mut self, cx: &mut Context, slot: Slot) -> Result<(), Failure> {
+        let Connection { tasks, initiator, .. } = self;
+        let task = &tasks[usize::from(slot.0)];
+        let notices = cx.unit.obey(initiator, &task.command, &task.parameters)?;
+        for (who, what) in notices {
+            cx.ask(Deed::Notice(who, what));
+        }
+        Ok(())
+    }
+
+    /// One block, or none, is to fill many.
+    fn prepare_fill(
+        &mut self,
+        cx: &mut Context,
+        slot: Slot,
+        extent: Extent,
+        has_data: bool,
+    ) -> Result<(), Failure> {
+        let geometry = cx.unit.geometry;
+        let task = self.entry(slot);
+        if has_data && task.expected != geometry.block_size {
+            // Not the one block that was announced.
+            return Err(Sense::INVALID_FIELD.into());
+        }
+        if task.parameters.iter().all(|&byte| byte == 0) {
+            task.push(extent.lba, extent.blocks, None);
+            return Ok(());
+        }
+        let blocks = farblock_frontend::pieces::piece_blocks(&geometry).min(extent.blocks);
+        let mut buffer = cx.reactor.buffers().take(geometry.bytes(blocks));
+        for block in buffer.chunks_exact_mut(task.parameters.len()) {
+            block.copy_from_slice(&task.parameters);
+        }
+        task.push(extent.lba, blocks, Some(buffer));
+        task.fill = Extent { lba: extent.lba + u64::from(blocks), blocks: extent.blocks - blocks };
+        Ok(())
+    }
+
+    fn prepare_unmap(&mut self, cx: &mut Context, slot: Slot) -> Result<(), Failure> {
+        let task = self.entry(slot);
+        for (lba, blocks) in cx.unit.unmap_ranges(&task.parameters)? {
+            task.push(lba, blocks, None);
+        }
+        Ok(())
+    }
+
+    /// A block operation ended.
+    pub(crate) fn complete(
+        &mut self,
+        cx: &mut Context,
+        (slot, index): (Slot, usize),
+        done: Completion,
+    ) {
+        let geometry = cx.unit.geometry;
+        let task = task_mut(&mut self.tasks, slot);
+        if let Some(op) = task.end_piece(index, done, &geometry, cx.reactor.buffers()) {
+            cx.submit(op);
+            return;
+        }
+        task.operations -= 1;
+        if task.operations == 0 {
+            self.finish(cx, slot);
+        }
+        cx.list(self.key, &mut self.listed);
+    }
+
+    /// Nothing more happens for a task: answer it.
+    fn finish(&mut self, cx: &mut Context, slot: Slot) {
+        let task = self.entry(slot);
+        let (command, failure, is_aborted) = (task.command, task.failure, task.is_aborted);
+        if is_aborted || self.is_closed() {
+            // Nobody is left to answer.
+        } else if let Some(failure) = failure {
+            self.answer_failure(slot, failure);
+        } else if let Command::Read(_) = command {
+            self.answer_read(cx, slot);
+        } else {
+            self.answer_taken(cx, slot);
+        }
+        self.release(cx, slot);
+        self.admit_tasks(cx);
+    }
+
+    /// Gives a slot back, and the buffers that are still in it.
+    pub(super) fn release(&mut self, cx: &mut Context, slot: Slot) {
+        self.uncount(slot);
+        let task = task_mut(&mut self.tasks, slot);
+        if matches!(task.state, TaskState::Asking | TaskState::Running) {
+            self.admitted -= 1;
+            self.is_ordered &= !task.is_ordered;
+        }
+        task.give_buffers(cx.reactor.buffers());
+        self.held_bytes -= std::mem::take(&mut task.held_bytes);
+        cx.passed(&task.barriers);
+        task.barriers.clear();
+        task.state = TaskState::Free;
+        task.in_payload = false;
+        self.free.push(slot);
+    }
+
+    /// Aborts one task, or all. How many of them the barrier has to wait for.
+    pub(crate) fn abort(&mut self, cx: &mut Context, barrier: u32, tag: Option<u32>) -> usize {
+        let mut waiting = 0;
+        for index in 0..self.tasks.len() {
+            let task = &mut self.tasks[index];
+            if task.state == TaskState::Free || tag.is_some_and(|tag| tag != task.tag) {
+                continue;
+            }
+            let slot = Slot(index as u16);
+            task.is_aborted = true;
+            if task.operations > 0 {
+                task.barriers.push(barrier);
+                waiting += 1;
+                continue;
+            }
+            self.waiting.retain(|&other| other != slot);
+            // Its data is just coming, and has to go somewhere.
+            if !self.tasks[index].in_payload {
+                self.release(cx, slot);
+            }
+        }
+        self.admit_tasks(cx);
+        waiting
+    }
+}
+
+fn task_mut(tasks: &mut [Task], slot: Slot) -> &mut Task {
+    &mut tasks[usize::from(slot.0)]
+}

@@ -1,0 +1,395 @@
+//! The one thread of a target: its reactor, its sessions, the unit that they share, and its queue
+//! into the namespace. What sessions do to each other (resets, reservations, a session that takes
+//! another's place) needs no lock that way.
+//!
+//! A tick: events of connections → block operations → completions → answers, all batched; then one
+//! send for each connection that has something to say.
+
+use crate::connection::{Connection, token_owner};
+use crate::limits;
+use crate::login::Initiator;
+use crate::scsi::Sense;
+use crate::shared::{Message, Shared};
+use crate::unit::Unit;
+use farblock_block::{BlockError, Completion, Op, Queue};
+use farblock_frontend::{ConnectionKey, Connections, Core, Seat};
+use farblock_reactor::os::Socket;
+use farblock_reactor::{Event, ListenerId, Reactor, TaskId};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a session asks of the others, through the core.
+#[derive(Debug)]
+pub(crate) enum Deed {
+    /// A login is complete but for those whose place it takes.
+    Admit(ConnectionKey),
+    /// Tasks are to be aborted; the request with this tag is answered when they have ended.
+    Manage(ConnectionKey, Management),
+    /// Somebody has to be told something.
+    Notice(Initiator, Sense),
+    /// A connection with operations in flight may be gone now.
+    Departed,
+}
+
+/// A request to abort tasks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Management {
+    /// The initiator's name for the request.
+    pub(crate) tag: u32,
+    /// Which tasks, and why.
+    pub(crate) what: Abort,
+    /// With [`Abort::Task`]: which.
+    pub(crate) task: u32,
+}
+
+/// Which tasks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Abort {
+    /// One.
+    Task,
+    /// All of the session.
+    Session,
+    /// All, of everybody.
+    Everything,
+    /// All of the session, which then ends.
+    Logout,
+}
+
+/// Tasks that are waited for before a request is answered.
+struct Barrier {
+    id: u32,
+    from: ConnectionKey,
+    request: Management,
+    waiting: usize,
+}
+
+/// What connections need of their core.
+pub(crate) struct Context {
+    // The queue goes first: it may tell the reactor good-bye while it is dropped.
+    queue: Box<dyn Queue>,
+    pub(crate) reactor: Reactor,
+    pub(crate) unit: Unit,
+    /// When the tick began: one look at the clock for all that happens in it.
+    pub(crate) now: Instant,
+    pub(crate) is_stopping: bool,
+    /// Who logs in again may know another size.
+    pub(crate) resized: bool,
+    /// Something may have completed since the queue was polled.
+    dirty: bool,
+    /// Connections with something to do at the tick's end.
+    listed: Vec<ConnectionKey>,
+    deeds: Vec<Deed>,
+    barriers: Vec<Barrier>,
+    next_barrier: u32,
+    next_session: u16,
+}
+
+impl Context {
+    /// Hands an operation to the namespace.
+    pub(crate) fn submit(&mut self, op: Op) {
+        self.queue.submit(op);
+        self.dirty = true;
+    }
+
+    /// Has the connection's `finish_tick` called. `listed` is the connection's own mark.
+    pub(crate) fn list(&mut self, key: ConnectionKey, listed: &mut bool) {
+        if !std::mem::replace(listed, true) {
+            self.listed.push(key);
+        }
+    }
+
+    /// Has the core do something before anything else that a connection received is looked at.
+    pub(crate) fn ask(&mut self, deed: Deed) {
+        self.deeds.push(deed);
+    }
+
+    /// Whether the core has something to do first.
+    pub(crate) fn has_deeds(&self) -> bool {
+        !self.deeds.is_empty()
+    }
+
+    /// A task that barriers waited for has ended.
+    pub(crate) fn passed(&mut self, barriers: &[u32]) {
+        for barrier in self.barriers.iter_mut().filter(|barrier| barriers.contains(&barrier.id)) {
+            barrier.waiting -= 1;
+        }
+    }
+
+    /// The target's part of a session's name; never 0.
+    pub(crate) fn session_number(&mut self) -> u16 {
+        self.next_session = self.next_session.checked_add(1).unwrap_or(1);
+        self.next_session
+    }
+}
+
+/// See the module's text.
+pub(crate) struct Sessions {
+    cx: Context,
+    mail: TaskId,
+    queue_task: TaskId,
+    listen_task: TaskId,
+    listener: Option<ListenerId>,
+    shared: Arc<Shared>,
+    connections: Connections<Connection>,
+    /// Connections whose tick is being finished.
+    finishing: Vec<ConnectionKey>,
+}
+
+impl Sessions {
+    /// What the calling thread runs.
+    pub(crate) fn new(
+        seat: Seat,
+        shared: Arc<Shared>,
+        listener: TcpListener,
+    ) -> io::Result<Sessions> {
+        let Seat { queue, queue_task, reactor, mail, .. } = seat;
+        let listen_task = reactor.add_task();
+        let listener = reactor.listen(listen_task, listener)?;
+        let cx = Context {
+            queue,
+            reactor,
+            unit: shared.unit(),
+            now: Instant::now(),
+            is_stopping: false,
+            resized: false,
+            dirty: false,
+            listed: Vec::new(),
+            deeds: Vec::new(),
+            barriers: Vec::new(),
+            next_barrier: 0,
+            next_session: 0,
+        };
+        Ok(Sessions {
+            cx,
+            mail,
+            queue_task,
+            listen_task,
+            listener: Some(listener),
+            shared,
+            connections: Connections::default(),
+            finishing: Vec::new(),
+        })
+    }
+
+    /// Completions to connections and answers to initiators. True if there is more to do at once.
+    fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
+        for _ in 0..limits::ROUNDS_PER_TICK {
+            if std::mem::take(&mut self.cx.dirty) {
+                self.cx.queue.poll(done);
+            }
+            for completion in done.drain(..) {
+                self.cx.unit.is_lost = completion.result == Err(BlockError::Disconnected);
+                let (key, slot, piece) = token_owner(completion.token);
+                let owner = self.connections.alive(key);
+                owner.complete(&mut self.cx, (slot, piece), completion);
+            }
+            self.do_deeds();
+            self.pass_barriers();
+            if self.cx.listed.is_empty() && !self.cx.dirty {
+                return false;
+            }
+            // Two vectors change places, so that neither is allocated again.
+            std::mem::swap(&mut self.cx.listed, &mut self.finishing);
+            for index in 0..self.finishing.len() {
+                self.finish_tick(self.finishing[index]);
+                self.do_deeds();
+            }
+            self.finishing.clear();
+        }
+        true
+    }
+
+    fn finish_tick(&mut self, key: ConnectionKey) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.listed = false;
+        connection.finish_tick(&mut self.cx);
+        // One that still has something to do would be found gone when it is its turn.
+        if connection.is_gone() && !connection.listed {
+            let task = connection.task();
+            self.connections.remove(key, task);
+            self.cx.reactor.remove_task(task);
+            self.shared.disconnected();
+            self.cx.barriers.retain(|barrier| barrier.from != key);
+            self.cx.ask(Deed::Departed);
+        }
+    }
+
+    fn do_deeds(&mut self) {
+        while !self.cx.deeds.is_empty() {
+            for deed in std::mem::take(&mut self.cx.deeds) {
+                match deed {
+                    Deed::Admit(key) => self.admit(key),
+                    Deed::Manage(key, request) => self.manage(key, request),
+                    Deed::Notice(who, what) => {
+                        for (_, connection) in self.connections.iter_mut() {
+                            if *connection.initiator() == who {
+                                connection.attention(what);
+                            }
+                        }
+                    }
+                    Deed::Departed => {
+                        let all = self.connections.iter();
+                        let waiting = all.filter(|(_, one)| one.is_admitting());
+                        let waiting: Vec<_> = waiting.map(|(key, _)| key).collect();
+                        waiting.into_iter().for_each(|key| self.admit(key));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets a session begin, unless one that it takes the place of is still there: what that had
+    /// handed to the namespace must have ended, or it might undo what this one will do.
+    fn admit(&mut self, key: ConnectionKey) {
+        let Some(new) = self.connections.get(key) else { return };
+        let who = new.initiator().clone();
+        let mut in_the_way = false;
+        for (of, other) in self.connections.iter_mut() {
+            if of == key || other.initiator().name != who.name {
+                continue;
+            }
+            if *other.initiator() == who && other.is_session() {
+                tracing::info!(initiator = %who.name, "a session takes the place of an older one");
+                other.close(&mut self.cx);
+            }
+            in_the_way |= other.is_ending() && other.is_busy();
+        }
+        if !in_the_way {
+            self.connections.alive(key).admitted(&mut self.cx);
+        }
+    }
+
+    /// Aborts tasks.
+    fn manage(&mut self, from: ConnectionKey, request: Management) {
+        let id = self.cx.next_barrier;
+        self.cx.next_barrier = id.wrapping_add(1);
+        let mut waiting = 0;
+        for (key, connection) in self.connections.iter_mut() {
+            let is_own = key == from;
+            match request.what {
+                Abort::Task if is_own => {
+                    waiting += connection.abort(&mut self.cx, id, Some(request.task));
+                }
+                Abort::Session | Abort::Logout if is_own => {
+                    waiting += connection.abort(&mut self.cx, id, None);
+                }
+                Abort::Everything => {
+                    waiting += connection.abort(&mut self.cx, id, None);
+                    connection.attention(Sense::UNIT_RESET);
+                }
+                _ => {}
+            }
+        }
+        self.cx.barriers.push(Barrier { id, from, request, waiting });
+        self.pass_barriers();
+    }
+
+    /// Answers the requests whose tasks have all ended.
+    fn pass_barriers(&mut self) {
+        while let Some(index) = self.cx.barriers.iter().position(|barrier| barrier.waiting == 0) {
+            let Barrier { from, request, .. } = self.cx.barriers.remove(index);
+            if let Some(connection) = self.connections.get_mut(from) {
+                connection.managed(&mut self.cx, request);
+            }
+        }
+    }
+
+    fn read_messages(&mut self) {
+        for message in self.shared.take_messages() {
+            match message {
+                Message::Resized => self.resized(),
+                Message::Stop { force } => self.stop(force),
+            }
+        }
+    }
+
+    /// The namespace may have another size, or not be writable any more.
+    fn resized(&mut self) {
+        self.cx.resized = true;
+        let geometry = self.shared.geometry();
+        if geometry != self.cx.unit.geometry {
+            self.cx.unit.geometry = geometry;
+            for (_, connection) in self.connections.iter_mut() {
+                connection.attention(Sense::CAPACITY_CHANGED);
+            }
+        }
+    }
+
+    fn stop(&mut self, force: bool) {
+        self.cx.is_stopping = true;
+        if let Some(listener) = self.listener.take() {
+            self.cx.reactor.close_listener(listener);
+        }
+        for (_, connection) in self.connections.iter_mut() {
+            if force { connection.close(&mut self.cx) } else { connection.drain(&mut self.cx) }
+        }
+    }
+
+    fn accepted(&mut self, event: Event) {
+        match event {
+            Event::Accepted { result: Ok((stream, peer)), .. } => self.adopt(stream, peer),
+            Event::Accepted { result: Err(error), .. } => {
+                tracing::warn!("cannot accept an iSCSI initiator: {error}");
+            }
+            // The listener's good-bye.
+            _ => {}
+        }
+    }
+
+    /// Makes an accepted socket a connection.
+    fn adopt(&mut self, stream: Socket, peer: SocketAddr) {
+        let Ok(portal) = stream.local_addr() else { return };
+        if self.cx.is_stopping || self.connections.count() >= limits::MAX_CONNECTIONS {
+            let most = limits::MAX_CONNECTIONS;
+            tracing::warn!(%peer, "refused an iSCSI initiator: {most} sessions are the limit");
+            return;
+        }
+        let task = self.cx.reactor.add_task();
+        let stream = match self.cx.reactor.add_stream(task, stream) {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%peer, "cannot serve an iSCSI initiator: {error}");
+                self.cx.reactor.remove_task(task);
+                return;
+            }
+        };
+        self.shared.connected();
+        self.connections
+            .insert(task, |key| Connection::start(&mut self.cx, key, (task, stream), peer, portal));
+    }
+}
+
+impl Core for Sessions {
+    /// Runs until it is told to stop and every connection is gone.
+    fn run(mut self) -> io::Result<()> {
+        let (mut ready, mut events, mut done) = (Vec::new(), Vec::new(), Vec::new());
+        let mut more = false;
+        while !(self.cx.is_stopping && self.connections.count() == 0) {
+            let timeout = more.then_some(Duration::ZERO);
+            self.cx.reactor.poll(timeout, &mut ready)?;
+            self.cx.now = Instant::now();
+            for task in ready.drain(..) {
+                if task == self.mail {
+                    self.read_messages();
+                    continue;
+                } else if task == self.queue_task {
+                    self.cx.dirty = true;
+                    continue;
+                }
+                self.cx.reactor.take_events(task, &mut events);
+                for event in events.drain(..) {
+                    if task == self.listen_task {
+                        self.accepted(event);
+                    } else if let Some(key) = self.connections.of_task(task) {
+                        self.connections.alive(key).handle(&mut self.cx, event);
+                        self.do_deeds();
+                    }
+                }
+            }
+            more = self.settle(&mut done);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,81 @@
+//! Every limit of the target, with its unit.
+
+pub use farblock_frontend::limits::PIECE_BYTES;
+use std::time::Duration;
+
+/// Sessions that a target holds at once, discovery and those that log in included; one more is
+/// closed at accept.
+pub const MAX_CONNECTIONS: usize = 64;
+
+/// Commands of one session in flight: the width of its command window.
+pub const MAX_TASKS: u32 = 128;
+
+/// Immediate commands of one session in flight beyond the window, which does not hold for them.
+pub const MAX_IMMEDIATE_TASKS: u32 = 16;
+
+/// Bytes waiting to be sent beyond which a connection is not read from: an initiator that does not
+/// take its answers cannot ask for more.
+pub const OUTBOX_BYTES: usize = 4 << 20;
+
+/// The longest data segment that the target takes, in bytes (its `MaxRecvDataSegmentLength`).
+pub const MAX_DATA_SEGMENT_BYTES: u32 = 256 << 10;
+
+/// What either side takes while nothing else is agreed, in bytes (RFC 7143, 13.12).
+pub const DEFAULT_DATA_SEGMENT_BYTES: u32 = 8192;
+
+/// The longest sequence of data that is asked for at once, in bytes.
+pub const MAX_BURST_BYTES: u32 = 1 << 20;
+
+/// The most data that comes with a command without being asked for, in bytes.
+pub const MAX_FIRST_BURST_BYTES: u32 = 256 << 10;
+
+/// Requests for data that one command has outstanding.
+pub const MAX_OUTSTANDING_R2T: u32 = 8;
+
+/// Bytes of keys in one text, which may come in several PDUs.
+pub const MAX_TEXT_BYTES: usize = 8192;
+
+/// Requests that one login may take.
+pub const MAX_LOGIN_REQUESTS: u32 = 32;
+
+/// Data that one command moves at most, in bytes.
+pub const MAX_TRANSFER_BYTES: u32 = 32 << 20;
+
+/// Data of a command that is not for the medium: lists of parameters, in bytes.
+pub const MAX_PARAMETER_BYTES: u32 = 8192;
+
+/// Ranges in one UNMAP.
+pub const MAX_UNMAP_DESCRIPTORS: u32 = 256;
+
+/// Blocks that one WRITE SAME fills.
+pub const MAX_WRITE_SAME_BLOCKS: u32 = 1 << 22;
+
+/// Data buffers that the commands of one session hold at once, in bytes. Commands beyond it wait,
+/// each with at most one buffer of [`PIECE_BYTES`] for data that came unasked.
+pub const CONNECTION_BUFFER_BYTES: usize = 64 << 20;
+
+/// Initiators that are registered for persistent reservations.
+pub const MAX_REGISTRATIONS: usize = 64;
+
+/// Unit attentions that wait for one session.
+pub const MAX_UNIT_ATTENTIONS: usize = 8;
+
+/// Capacity for headers that a connection keeps between sends, in bytes.
+pub const KEPT_BATCH_BYTES: usize = 64 << 10;
+
+/// Data that is worth receiving straight into its destination, in bytes. Below it, copying out of
+/// a receive that may hold several PDUs is cheaper than a system call of its own.
+pub const DIRECT_RECEIVE_BYTES: usize = 16 << 10;
+
+/// Time from accept to the end of the login.
+pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Time that a stopping target gives its initiators to log out.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Rounds of completions and answers before the event loop is looked at again: a namespace that
+/// completes at once must not keep the thread from everything else.
+pub const ROUNDS_PER_TICK: usize = 8;
+
+/// The longest iSCSI name, in bytes (RFC 7143, 4.2.7.1).
+pub const MAX_NAME_BYTES: usize = 223;

@@ -1,0 +1,146 @@
+//! Why a command failed, as SCSI says it: sense data in fixed format (SPC-4, 4.5.3).
+
+use farblock_block::BlockError;
+
+/// Bytes of sense data.
+pub(crate) const SENSE_BYTES: usize = 18;
+
+/// `GOOD`, `CHECK CONDITION` and the like (SAM-5, 5.3).
+pub(crate) mod status {
+    pub(crate) const GOOD: u8 = 0x00;
+    pub(crate) const CHECK_CONDITION: u8 = 0x02;
+    pub(crate) const BUSY: u8 = 0x08;
+    pub(crate) const RESERVATION_CONFLICT: u8 = 0x18;
+}
+
+/// A sense key with its additional code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sense {
+    key: u8,
+    code: u16,
+    /// The byte that is wrong, and whether it is one of the command's (or of its parameters).
+    field: Option<(bool, u16)>,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Failure {
+    /// With sense data.
+    Check(Sense),
+    /// The initiator may try again.
+    Busy,
+    /// Somebody has reserved the unit.
+    Conflict,
+}
+
+impl From<Sense> for Failure {
+    fn from(sense: Sense) -> Failure {
+        Failure::Check(sense)
+    }
+}
+
+const fn sense(key: u8, code: u16) -> Sense {
+    Sense { key, code, field: None }
+}
+
+impl Sense {
+    pub(crate) const NONE: Sense = sense(0, 0x0000);
+    pub(crate) const BECOMING_READY: Sense = sense(2, 0x0401);
+    pub(crate) const NO_MEDIUM: Sense = sense(2, 0x3a00);
+    pub(crate) const WRITE_ERROR: Sense = sense(3, 0x0c00);
+    pub(crate) const READ_ERROR: Sense = sense(3, 0x1100);
+    pub(crate) const PARAMETER_LENGTH: Sense = sense(5, 0x1a00);
+    pub(crate) const INVALID_OPCODE: Sense = sense(5, 0x2000);
+    pub(crate) const OUT_OF_RANGE: Sense = sense(5, 0x2100);
+    pub(crate) const INVALID_FIELD: Sense = sense(5, 0x2400);
+    pub(crate) const NO_SUCH_UNIT: Sense = sense(5, 0x2500);
+    pub(crate) const INVALID_PARAMETER: Sense = sense(5, 0x2600);
+    pub(crate) const INVALID_RELEASE: Sense = sense(5, 0x2604);
+    pub(crate) const SAVING: Sense = sense(5, 0x3900);
+    pub(crate) const NO_REGISTRATION_RESOURCES: Sense = sense(5, 0x5504);
+    pub(crate) const POWER_ON: Sense = sense(6, 0x2900);
+    pub(crate) const UNIT_RESET: Sense = sense(6, 0x2903);
+    pub(crate) const CAPACITY_CHANGED: Sense = sense(6, 0x2a09);
+    pub(crate) const RESERVATIONS_PREEMPTED: Sense = sense(6, 0x2a03);
+    pub(crate) const RESERVATIONS_RELEASED: Sense = sense(6, 0x2a04);
+    pub(crate) const REGISTRATIONS_PREEMPTED: Sense = sense(6, 0x2a05);
+    pub(crate) const WRITE_PROTECTED: Sense = sense(7, 0x2700);
+    pub(crate) const NO_SPACE: Sense = sense(7, 0x2707);
+    pub(crate) const ABORTED: Sense = sense(0xb, 0x0000);
+    pub(crate) const DATA_PHASE: Sense = sense(0xb, 0x4b00);
+    pub(crate) const MISCOMPARE: Sense = sense(0xe, 0x1d00);
+
+    /// A field of the command is wrong: the one at this byte.
+    pub(crate) const fn in_cdb(byte: u16) -> Sense {
+        Sense { field: Some((true, byte)), ..Sense::INVALID_FIELD }
+    }
+
+    /// A field of the parameters is wrong: the one at this byte.
+    pub(crate) const fn in_parameters(byte: u16) -> Sense {
+        Sense { field: Some((false, byte)), ..Sense::INVALID_PARAMETER }
+    }
+
+    /// As it is sent.
+    pub(crate) fn bytes(self) -> [u8; SENSE_BYTES] {
+        let mut bytes = [0; SENSE_BYTES];
+        bytes[0] = 0x70; // current, fixed format
+        bytes[2] = self.key;
+        bytes[7] = SENSE_BYTES as u8 - 8;
+        bytes[12..14].copy_from_slice(&self.code.to_be_bytes());
+        if let Some((in_cdb, byte)) = self.field {
+            bytes[15] = 0x80 | u8::from(in_cdb) << 6;
+            bytes[16..18].copy_from_slice(&byte.to_be_bytes());
+        }
+        bytes
+    }
+}
+
+impl From<BlockError> for Failure {
+    fn from(error: BlockError) -> Failure {
+        Failure::Check(match error {
+            BlockError::OutOfRange => Sense::OUT_OF_RANGE,
+            BlockError::ReadOnly => Sense::WRITE_PROTECTED,
+            BlockError::NoSpace => Sense::NO_SPACE,
+            BlockError::ReadFailed => Sense::READ_ERROR,
+            BlockError::WriteFailed => Sense::WRITE_ERROR,
+            BlockError::TooLarge | BlockError::Unsupported => Sense::INVALID_FIELD,
+            BlockError::Disconnected => Sense::BECOMING_READY,
+            BlockError::NoResources => return Failure::Busy,
+            // Aborted, and what the contract may grow.
+            _ => Sense::ABORTED,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fixed_format() {
+        let bytes = Sense::in_cdb(0x102).bytes();
+        let expected = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0xc0, 0x01, 0x02];
+        assert_eq!(bytes, expected);
+        assert_eq!(Sense::in_parameters(3).bytes()[12..], [0x26, 0, 0, 0x80, 0, 3]);
+        assert_eq!(
+            Sense::NO_SPACE.bytes()[2..],
+            [7, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x27, 7, 0, 0, 0, 0]
+        );
+    }
+
+    #[test]
+    fn errors_of_the_namespace() {
+        let said = |error| match Failure::from(error) {
+            Failure::Check(sense) => (sense.key, sense.code),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(said(BlockError::OutOfRange), (5, 0x2100));
+        assert_eq!(said(BlockError::ReadOnly), (7, 0x2700));
+        assert_eq!(said(BlockError::NoSpace), (7, 0x2707));
+        assert_eq!(said(BlockError::ReadFailed), (3, 0x1100));
+        assert_eq!(said(BlockError::WriteFailed), (3, 0x0c00));
+        assert_eq!(said(BlockError::Disconnected), (2, 0x0401));
+        assert_eq!(said(BlockError::Aborted), (0xb, 0));
+        assert_eq!(Failure::from(BlockError::NoResources), Failure::Busy);
+    }
+}

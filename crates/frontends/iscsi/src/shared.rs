@@ -1,0 +1,74 @@
+//! What the target's thread shares with whoever started it: a mailbox, and a count.
+
+use crate::scsi::inquiry::Identity;
+use crate::scsi::reservation::Reservations;
+use crate::unit::Unit;
+use farblock_block::Geometry;
+use farblock_frontend::{Disk, Mailboxes};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The one thread.
+const CORE: usize = 0;
+
+/// What the thread is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Message {
+    /// The namespace has another size.
+    Resized,
+    /// Let everybody log out, or do not wait for that, and end.
+    Stop {
+        /// Do not wait.
+        force: bool,
+    },
+}
+
+/// See the module's text.
+pub(crate) struct Shared {
+    disk: Disk,
+    identity: Identity,
+    pub(crate) mailboxes: Mailboxes<Message>,
+    connections: AtomicUsize,
+}
+
+impl Shared {
+    pub(crate) fn new(disk: Disk, identity: Identity) -> Shared {
+        Shared { disk, identity, mailboxes: Mailboxes::default(), connections: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+
+    pub(crate) fn unit(&self) -> Unit {
+        Unit {
+            geometry: self.geometry(),
+            identity: self.identity.clone(),
+            reservations: Reservations::default(),
+            is_lost: false,
+        }
+    }
+
+    pub(crate) fn post(&self, message: Message) {
+        self.mailboxes.post(CORE, message);
+    }
+
+    pub(crate) fn take_messages(&self) -> Vec<Message> {
+        self.mailboxes.take(CORE)
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn connected(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn disconnected(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}

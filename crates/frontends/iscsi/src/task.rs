@@ -1,0 +1,350 @@
+//! A command of an initiator, from its PDU to its status.
+//!
+//! ```text
+//!            ┌──data that comes unasked──┐
+//! Gathering ─┴──> Waiting (for buffers, its turn) ──> Asking (for data) ──> Running ──> Free
+//!       └──answered or refused at once, or aborted──────────────────────────────────────^
+//! ```
+
+use crate::limits;
+use crate::scsi::{Command, Compare, Extent, Failure, Sense};
+use farblock_block::{Command as Access, Completion, Geometry, Op};
+use farblock_reactor::{Buffer, BufferPool};
+use std::ops::Range;
+
+/// A task of a session, by number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slot(pub(crate) u16);
+
+/// Life of a task; see the module's diagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// It is none.
+    Free,
+    /// Data may come that nobody asked for.
+    Gathering,
+    /// It is in the session's queue.
+    Waiting,
+    /// Data was asked for.
+    Asking,
+    /// Operations are with the namespace.
+    Running,
+}
+
+/// What a task counts for until it is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Window {
+    /// The command window.
+    Numbered,
+    /// Tasks besides.
+    Immediate,
+    /// Nothing any more.
+    Left,
+}
+
+/// What one block operation does, or two: a write may be followed by a read.
+pub(crate) struct Piece {
+    pub(crate) lba: u64,
+    pub(crate) blocks: u32,
+    /// The initiator's data, or, of a read, the namespace's. Elsewhere while that has it.
+    pub(crate) buffer: Option<Buffer>,
+    /// What was written is being read, to compare it.
+    compares: bool,
+}
+
+/// See the module's text.
+pub(crate) struct Task {
+    pub(crate) state: State,
+    /// The initiator's name for it.
+    pub(crate) tag: u32,
+    pub(crate) command: Command,
+    /// It did not go well.
+    pub(crate) failure: Option<Failure>,
+    /// What it counts for.
+    pub(crate) window: Window,
+    /// Those before it come first, those after it later.
+    pub(crate) is_ordered: bool,
+    /// Nobody wants to hear of it any more.
+    pub(crate) is_aborted: bool,
+    /// A PDU of its data is just coming.
+    pub(crate) in_payload: bool,
+    /// What waits for its end.
+    pub(crate) barriers: Vec<u32>,
+    /// Bytes that the initiator said it would send or take.
+    pub(crate) expected: u32,
+    /// Bytes of data that are taken from the initiator.
+    pub(crate) wanted: u32,
+    /// Bytes that came, or will have when the PDU that comes is here.
+    pub(crate) received: u32,
+    /// The initiator will send more without being asked.
+    pub(crate) unasked: bool,
+    /// The next PDU's number in its sequence.
+    pub(crate) data_sn: u32,
+    /// Where the first data that is asked for begins.
+    pub(crate) asked_from: u32,
+    /// Up to where data was asked for.
+    pub(crate) asked_to: u32,
+    /// Requests for data that were sent.
+    pub(crate) r2t_sn: u32,
+    pub(crate) pieces: Vec<Piece>,
+    /// Bytes of each piece but the last.
+    piece_bytes: u32,
+    /// Data that is not for the medium as it is: parameters, or the one block.
+    pub(crate) parameters: Vec<u8>,
+    /// A pattern that goes on here.
+    pub(crate) fill: Extent,
+    /// Block operations that have not ended.
+    pub(crate) operations: usize,
+    /// Bytes that its buffers count for.
+    pub(crate) held_bytes: usize,
+}
+
+impl Task {
+    pub(crate) fn free() -> Task {
+        Task {
+            state: State::Free,
+            tag: 0,
+            command: Command::Nothing,
+            failure: None,
+            window: Window::Left,
+            is_ordered: false,
+            is_aborted: false,
+            in_payload: false,
+            barriers: Vec::new(),
+            expected: 0,
+            wanted: 0,
+            received: 0,
+            unasked: false,
+            data_sn: 0,
+            asked_from: 0,
+            asked_to: 0,
+            r2t_sn: 0,
+            pieces: Vec::new(),
+            piece_bytes: 0,
+            parameters: Vec::new(),
+            fill: Extent { lba: 0, blocks: 0 },
+            operations: 0,
+            held_bytes: 0,
+        }
+    }
+
+    /// Makes it a task, with the vectors it had.
+    pub(crate) fn begin(&mut self, tag: u32, command: Command, expected: u32) {
+        let old = std::mem::replace(self, Task::free());
+        self.pieces = old.pieces;
+        self.parameters = old.parameters;
+        self.barriers = old.barriers;
+        (self.state, self.tag, self.command) = (State::Gathering, tag, command);
+        self.expected = expected;
+    }
+
+    /// Prepares for `wanted` bytes of data, or for the blocks that are to be read.
+    pub(crate) fn prepare(&mut self, geometry: &Geometry) {
+        let block_size = geometry.block_size;
+        match self.command {
+            Command::Read(extent) | Command::Verify { extent, compare: Compare::Nothing } => {
+                self.cut(extent, geometry);
+            }
+            Command::Verify { extent, compare: Compare::OneBlock } => {
+                self.parameters.resize(self.wanted as usize, 0);
+                self.cut(extent, geometry);
+            }
+            // What does not come is not written: blocks that are there as a whole.
+            Command::Write { extent, .. }
+            | Command::WriteVerify { extent, .. }
+            | Command::Verify { extent, compare: Compare::Data } => {
+                self.cut(Extent { blocks: self.wanted / block_size, ..extent }, geometry);
+                self.wanted -= self.wanted % block_size;
+            }
+            _ => self.parameters.resize(self.wanted as usize, 0),
+        }
+    }
+
+    fn cut(&mut self, extent: Extent, geometry: &Geometry) {
+        let most = farblock_frontend::pieces::piece_blocks(geometry);
+        self.piece_bytes = geometry.bytes(most) as u32;
+        let Extent { mut lba, mut blocks } = extent;
+        while blocks > 0 {
+            let count = blocks.min(most);
+            self.push(lba, count, None);
+            lba += u64::from(count);
+            blocks -= count;
+        }
+    }
+
+    /// Another operation.
+    pub(crate) fn push(&mut self, lba: u64, blocks: u32, buffer: Option<Buffer>) {
+        self.pieces.push(Piece { lba, blocks, buffer, compares: false });
+    }
+
+    /// Bytes that its buffers will take.
+    pub(crate) fn needs_bytes(&self, geometry: &Geometry) -> usize {
+        let bytes: usize = self.pieces.iter().map(|piece| geometry.bytes(piece.blocks)).sum();
+        match self.command {
+            Command::WriteVerify { .. } | Command::Verify { compare: Compare::Data, .. } => {
+                2 * bytes
+            }
+            Command::WriteSame { .. } => limits::PIECE_BYTES as usize,
+            _ => bytes,
+        }
+    }
+
+    /// The piece that data at `offset` belongs to, where in its buffer, and how much may follow.
+    fn place(&self, offset: u32, geometry: &Geometry) -> (usize, Range<usize>) {
+        let index = (offset / self.piece_bytes) as usize;
+        let start = (offset % self.piece_bytes) as usize;
+        (index, start..geometry.bytes(self.pieces[index].blocks))
+    }
+
+    /// Stores data that came; what is more than wanted is for nobody.
+    pub(crate) fn store(
+        &mut self,
+        mut offset: u32,
+        mut data: &[u8],
+        geometry: &Geometry,
+        pool: &BufferPool,
+    ) {
+        data = &data[..data.len().min(self.wanted.saturating_sub(offset) as usize)];
+        if !self.parameters.is_empty() {
+            self.parameters[offset as usize..][..data.len()].copy_from_slice(data);
+            return;
+        }
+        while !data.is_empty() {
+            let (index, range) = self.place(offset, geometry);
+            let piece = &mut self.pieces[index];
+            let buffer =
+                piece.buffer.get_or_insert_with(|| pool.take(geometry.bytes(piece.blocks)));
+            let (now, later) = data.split_at(data.len().min(range.len()));
+            buffer[range.start..][..now.len()].copy_from_slice(now);
+            (data, offset) = (later, offset + now.len() as u32);
+        }
+    }
+
+    /// Where up to `most` bytes at `offset` may be received straight into: the piece, its buffer,
+    /// and the range.
+    pub(crate) fn lend(
+        &mut self,
+        offset: u32,
+        most: usize,
+        geometry: &Geometry,
+        pool: &BufferPool,
+    ) -> Option<(Buffer, Range<usize>)> {
+        if self.pieces.is_empty() || offset >= self.wanted || !self.parameters.is_empty() {
+            return None;
+        }
+        let (index, range) = self.place(offset, geometry);
+        let range = range.start..range.end.min(range.start + most);
+        if range.len() < limits::DIRECT_RECEIVE_BYTES {
+            return None;
+        }
+        let piece = &mut self.pieces[index];
+        let buffer = piece.buffer.take();
+        Some((buffer.unwrap_or_else(|| pool.take(geometry.bytes(piece.blocks))), range))
+    }
+
+    /// Takes a buffer back that was lent for `offset`; what is in it from there on.
+    pub(crate) fn take_back(
+        &mut self,
+        offset: u32,
+        count: usize,
+        buffer: Buffer,
+        geometry: &Geometry,
+    ) -> &[u8] {
+        let (index, range) = self.place(offset, geometry);
+        let buffer = self.pieces[index].buffer.insert(buffer);
+        &buffer[range.start..][..count]
+    }
+
+    /// The operation that a piece begins with.
+    pub(crate) fn begin_piece(
+        &mut self,
+        index: usize,
+        geometry: &Geometry,
+        pool: &BufferPool,
+        token: u64,
+    ) -> Op {
+        let piece = &mut self.pieces[index];
+        let (lba, blocks) = (piece.lba, piece.blocks);
+        let read = || Op::read(lba, blocks, pool.take(geometry.bytes(blocks)), token);
+        match self.command {
+            Command::Write { fua, .. } => {
+                let data = piece.buffer.take().expect("its data is here");
+                let op = Op::write(lba, blocks, data, token);
+                if fua { op.durable() } else { op }
+            }
+            Command::WriteVerify { .. } => {
+                let data = piece.buffer.take().expect("its data is here");
+                Op::write(lba, blocks, data, token).durable()
+            }
+            Command::WriteSame { unmap, .. } => match piece.buffer.take() {
+                Some(pattern) => Op::write(lba, blocks, pattern, token),
+                None => Op::write_zeroes(lba, blocks, unmap, token),
+            },
+            Command::Flush(_) => Op::flush(token),
+            Command::Unmap { .. } => Op::with(Access::Deallocate, lba, blocks, None, token),
+            Command::Verify { .. } => {
+                piece.compares = true;
+                read()
+            }
+            _ => read(),
+        }
+    }
+
+    /// An operation ended: the next one of its piece, if there is one.
+    pub(crate) fn end_piece(
+        &mut self,
+        index: usize,
+        done: Completion,
+        geometry: &Geometry,
+        pool: &BufferPool,
+    ) -> Option<Op> {
+        if let Err(error) = done.result {
+            done.buffer.into_iter().for_each(|buffer| pool.give(buffer));
+            self.failure.get_or_insert(error.into());
+            return None;
+        }
+        let piece = &mut self.pieces[index];
+        let mut buffer = done.buffer?;
+        if piece.compares {
+            let same = match &piece.buffer {
+                Some(data) => **data == *buffer,
+                None => buffer
+                    .chunks_exact(geometry.block_size as usize)
+                    .all(|block| self.parameters.is_empty() || *block == *self.parameters),
+            };
+            pool.give(buffer);
+            if !same {
+                self.failure.get_or_insert(Sense::MISCOMPARE.into());
+            }
+            return None;
+        }
+        match self.command {
+            Command::WriteVerify { .. } => {
+                piece.buffer = Some(buffer);
+                piece.compares = true;
+                let into = pool.take(geometry.bytes(piece.blocks));
+                Some(Op::read(piece.lba, piece.blocks, into, done.token))
+            }
+            Command::WriteSame { .. } if self.fill.blocks > 0 && self.failure.is_none() => {
+                let blocks = self.fill.blocks.min(piece.blocks);
+                let lba = self.fill.lba;
+                self.fill =
+                    Extent { lba: lba + u64::from(blocks), blocks: self.fill.blocks - blocks };
+                buffer.truncate(geometry.bytes(blocks));
+                Some(Op::write(lba, blocks, buffer, done.token))
+            }
+            _ => {
+                piece.buffer = Some(buffer);
+                None
+            }
+        }
+    }
+
+    /// Gives all its buffers back.
+    pub(crate) fn give_buffers(&mut self, pool: &BufferPool) {
+        for piece in self.pieces.drain(..) {
+            piece.buffer.into_iter().for_each(|buffer| pool.give(buffer));
+        }
+        self.parameters.clear();
+    }
+}

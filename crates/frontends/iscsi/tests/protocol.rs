@@ -1,0 +1,273 @@
+//! What a session may do, said byte by byte.
+
+mod support;
+
+use farblock_iscsi::{Config, Server};
+use farblock_reactor::EngineKind;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use support::*;
+
+/// Random writes and reads of all sizes, whatever was agreed.
+#[test]
+fn data_goes_both_ways_however_it_is_agreed() {
+    for &engine in ENGINES {
+        for number in 0..16_u32 {
+            let wishes = Wishes {
+                header_digest: number & 1 != 0,
+                data_digest: number & 2 != 0,
+                immediate: number & 4 != 0,
+                initial_r2t: number & 8 != 0,
+                max_burst: [262_144, 20_000][number as usize % 2],
+                first_burst: [65_536, 512][number as usize / 2 % 2],
+                receive_bytes: [262_144, 8192, 1000][number as usize % 3],
+                max_r2t: 1 + number % 4,
+                ..Wishes::default()
+            };
+            let server = serve(engine, disk("mem:8MiB", 512));
+            let mut client = Client::new(&server, &wishes);
+            let mut random = Random(number.into());
+            let mut model = vec![0; 8 << 20];
+            for blocks in [1_u32, 7, 128, 300, 2048, 5000, 11] {
+                let lba = random.below(16_384 - u64::from(blocks));
+                let data = random.bytes(blocks as usize * 512);
+                let reply = client.write(lba, &data, 512);
+                assert_eq!((reply.status, reply.residual), (0, 0), "{wishes:?}");
+                let start = lba as usize * 512;
+                model[start..start + data.len()].copy_from_slice(&data);
+            }
+            assert!(client.read(0, 16_384, 512) == model, "{wishes:?}");
+            server.stop(true).expect("it stops");
+        }
+    }
+}
+
+#[test]
+fn commands_of_a_disk() {
+    for &engine in ENGINES {
+        let server = serve(engine, disk("mem:1MiB", 4096));
+        let mut client = Client::new(&server, &Wishes::default());
+        let inquiry = client.call(&[0x12, 0, 0, 0, 255, 0], READ, 255, &[]);
+        assert_eq!((&inquiry.data[8..16], inquiry.residual), (&b"FARBLOCK"[..], 96 - 255));
+        let capacity = client.call(&[0x25], READ, 8, &[]).data;
+        assert_eq!(capacity, [0, 0, 0, 255, 0, 0, 16, 0]);
+        let pattern = [7; 4096];
+        assert_eq!(client.call(&cdb16(0x93, 0, 3, 100), WRITE, 4096, &pattern).status, 0);
+        assert!(client.read(3, 100, 4096).iter().all(|&byte| byte == 7));
+        assert_eq!(client.read(103, 1, 4096), [0; 4096]);
+        // The list: 24 bytes, of which 16 are one range.
+        let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 50];
+        list.resize(24, 0);
+        assert_eq!(client.call(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24], WRITE, 24, &list).status, 0);
+        // Without data, zeroes.
+        assert_eq!(client.call(&cdb16(0x93, 1, 53, 10), 0, 0, &[]).status, 0);
+        assert_eq!(client.read(53, 10, 4096), [0; 40_960]);
+        let compare = |client: &mut Client, flags, blocks, data: &[u8]| {
+            client.call(&cdb16(0x8f, flags, 63, blocks), WRITE, data.len() as u32, data).sense
+        };
+        assert_eq!(compare(&mut client, 2, 2, &[7; 8192]), None);
+        assert_eq!(compare(&mut client, 2, 2, &[8; 8192]), Some(MISCOMPARE));
+        assert_eq!(compare(&mut client, 6, 40, &pattern), None);
+        assert_eq!(compare(&mut client, 6, 41, &pattern), Some(MISCOMPARE));
+        assert_eq!(compare(&mut client, 0, 40, &[]), None);
+        let verified = client.call(&cdb16(0x8e, 2, 0, 2), WRITE, 8192, &[9; 8192]);
+        assert_eq!((verified.status, client.read(0, 2, 4096)), (0, vec![9; 8192]));
+        assert_eq!(client.call(&[0x35], 0, 0, &[]).status, 0);
+        let beyond = client.call(&cdb16(0x88, 0, 256, 1), READ, 4096, &[]);
+        assert_eq!((beyond.sense, beyond.residual), (Some(OUT_OF_RANGE), -4096));
+        let huge = client.call(&cdb16(0x8a, 0, u64::MAX, u32::MAX), WRITE, 4096, &[1; 4096]);
+        assert_eq!(huge.sense, Some(OUT_OF_RANGE));
+        let unknown = client.call(&[0x89], WRITE, 0, &[]);
+        assert_eq!(unknown.sense, Some((5, 0x2000)), "there is no COMPARE AND WRITE");
+        assert_eq!(client.ping(b"hello"), b"hello");
+        client.log_out();
+    }
+}
+
+/// Less is expected than the command moves, or more.
+#[test]
+fn residuals() {
+    let server = serve(ENGINES[0], disk("mem:1MiB", 512));
+    let mut client = Client::new(&server, &Wishes::default());
+    let short = client.call(&cdb16(0x88, 0, 0, 4), READ, 700, &[]);
+    assert_eq!((short.status, short.data.len(), short.residual), (0, 700, 2048 - 700));
+    let none = client.call(&cdb16(0x88, 0, 0, 4), 0, 0, &[]);
+    assert_eq!((none.status, none.data.len(), none.residual), (0, 0, 2048));
+    let part = client.call(&cdb16(0x8a, 0, 0, 2), WRITE, 700, &[5; 700]);
+    assert_eq!((part.status, part.residual), (0, 1024 - 700));
+    assert_eq!(client.read(0, 2, 512), [[5; 512], [0; 512]].concat(), "whole blocks only");
+    let much = client.call(&cdb16(0x8a, 0, 8, 1), WRITE, 2048, &[6; 2048]);
+    assert_eq!((much.status, much.residual), (0, 512 - 2048));
+    assert_eq!(client.read(8, 2, 512), [[6; 512], [0; 512]].concat());
+}
+
+#[test]
+fn discovery() {
+    let server = serve(EngineKind::Portable, disk("mem:1MiB", 512));
+    let mut client = Client::raw(&server);
+    let text = b"InitiatorName=iqn.2026-11.test:host\0SessionType=Discovery\0";
+    client.send(header(0x43, 0x87), text);
+    assert_eq!(client.take().bhs[36..38], [0, 0]);
+    client.send(header(0x44, FINAL), b"SendTargets=All\0Odd=1\0");
+    let answer = client.take();
+    let expected =
+        format!("TargetName={NAME}\0TargetAddress={},1\0Odd=NotUnderstood\0", server.address());
+    assert_eq!((answer.opcode(), answer.data), (0x24, expected.into_bytes()));
+    client.log_out();
+}
+
+#[test]
+fn who_cannot_log_in() {
+    let server = serve(ENGINES[0], disk("mem:1MiB", 512));
+    for (text, status) in [
+        (&b"InitiatorName=iqn.2026-11.test:host\0TargetName=iqn.other:disk\0"[..], [2, 3]),
+        (b"TargetName=iqn.2026-11.org.farblock:disk\0", [2, 7]),
+        (b"nonsense", [2, 0]),
+    ] {
+        let mut client = Client::raw(&server);
+        client.send(header(0x43, 0x87), text);
+        assert_eq!(client.take().bhs[36..38], status);
+        client.expect_end();
+    }
+    eventually("they are gone", || server.users() == 0);
+}
+
+#[test]
+fn another_size() {
+    let disk = Elastic::new(disk("mem:1MiB", 512));
+    let server = serve(ENGINES[0], disk.clone());
+    let mut client = Client::new(&server, &Wishes::default());
+    disk.blocks.store(1024, Ordering::Relaxed);
+    server.resized();
+    eventually("it is told", || client.call(&[0; 6], 0, 0, &[]).sense == Some(CAPACITY_CHANGED));
+    assert_eq!(client.call(&[0; 6], 0, 0, &[]).sense, None, "once");
+    assert_eq!(client.call(&[0x25], READ, 8, &[]).data[..4], [0, 0, 3, 255]);
+    let beyond = client.call(&cdb16(0x88, 0, 1024, 1), READ, 512, &[]);
+    assert_eq!(beyond.sense, Some(OUT_OF_RANGE));
+    // One that logs in again may know the size from before.
+    let mut client = Client::new(&server, &Wishes::default());
+    assert_eq!(client.call(&[0; 6], 0, 0, &[]).sense, Some(CAPACITY_CHANGED));
+}
+
+#[test]
+fn a_unit_that_is_not_written() {
+    let config = Config { read_only: true, ..config(ENGINES[0]) };
+    let server = Server::start(&config, disk("mem:1MiB", 512)).expect("it starts");
+    let mut client = Client::new(&server, &Wishes::default());
+    assert_eq!(client.write(0, &[1; 512], 512).sense, Some(WRITE_PROTECTED));
+    assert_eq!(client.call(&[0x1a, 0, 8, 0, 255], READ, 255, &[]).data[2] & 0x80, 0x80);
+    assert_eq!(client.read(0, 1, 512), [0; 512]);
+}
+
+/// The answer to an abortion comes when what was aborted can do nothing any more.
+#[test]
+fn aborted_writes_have_ended() {
+    for &engine in ENGINES {
+        let gate = Gate::new(disk("mem:1MiB", 512));
+        let server = serve(engine, gate.clone());
+        let mut client = Client::new(&server, &Wishes::default());
+        let mut other = Client::new(&server, &Wishes { isid: [2; 6], ..Wishes::default() });
+        gate.shut();
+        let tag = client.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[1; 512]);
+        gate.holds(1);
+        let management = client.manage(1, tag);
+        client.expect_silence();
+        gate.open();
+        let answer = client.take();
+        assert_eq!((answer.opcode(), answer.word(16), answer.bhs[2]), (0x22, management, 0));
+        // One that does not exist, one that waits for data, and one of somebody else.
+        client.manage(1, 4711);
+        assert_eq!(client.take().bhs[2], 1);
+        client.command(&cdb16(0x8a, 0, 0, 8), WRITE | FINAL, 4096, &[]);
+        assert_eq!(client.take().opcode(), 0x31, "it asks for data");
+        gate.shut();
+        other.command(&cdb16(0x8a, 0, 9, 1), WRITE | FINAL, 512, &[1; 512]);
+        gate.holds(1);
+        client.manage(5, 0);
+        client.expect_silence();
+        gate.open();
+        assert_eq!(client.take().opcode(), 0x22);
+        assert_eq!(client.call(&[0; 6], 0, 0, &[]).sense, Some(RESET));
+        assert_eq!(other.call(&[0; 6], 0, 0, &[]).sense, Some(RESET), "and no other answer");
+        assert_eq!(client.read(0, 1, 512), [1; 512], "it had been begun");
+    }
+}
+
+/// A session that comes back takes its place when the old one's writes have ended.
+#[test]
+fn a_session_takes_the_place_of_an_older_one() {
+    for &engine in ENGINES {
+        let gate = Gate::new(disk("mem:1MiB", 512));
+        let server = serve(engine, gate.clone());
+        let mut old = Client::new(&server, &Wishes::default());
+        gate.shut();
+        old.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[1; 512]);
+        gate.holds(1);
+        let mut new = Client::raw(&server);
+        new.send_login(&[]);
+        old.expect_end();
+        new.expect_silence();
+        gate.open();
+        new.expect_login();
+        assert_eq!(new.read(0, 1, 512), [1; 512]);
+        eventually("one is left", || server.users() == 1);
+        // One that just went away is waited for as well, whatever it calls its session.
+        gate.shut();
+        new.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[2; 512]);
+        gate.holds(1);
+        drop(new);
+        let mut third = Client::raw(&server);
+        third.wishes.isid = [3; 6];
+        third.send_login(&[]);
+        third.expect_silence();
+        gate.open();
+        third.expect_login();
+        assert_eq!(third.read(0, 1, 512), [2; 512]);
+    }
+}
+
+#[test]
+fn a_target_that_stops_asks_for_a_logout() {
+    for &engine in ENGINES {
+        let namespace = disk("mem:1MiB", 512);
+        let server = serve(engine, Arc::clone(&namespace));
+        let mut client = Client::new(&server, &Wishes::default());
+        let mut silent = Client::new(&server, &Wishes { isid: [2; 6], ..Wishes::default() });
+        let idle = Client::raw(&server);
+        let start = Instant::now();
+        let stopping = std::thread::spawn(move || server.stop(false));
+        let message = client.take();
+        assert_eq!((message.opcode(), message.bhs[36]), (0x32, 1));
+        client.log_out();
+        assert_eq!(silent.take().opcode(), 0x32);
+        silent.expect_end();
+        stopping.join().expect("no panic").expect("it stops");
+        assert!(start.elapsed() >= Duration::from_millis(2500), "one did not log out");
+        drop(idle);
+        assert_eq!(Arc::strong_count(&namespace), 1, "it is given up");
+        let server = serve(engine, namespace);
+        let mut client = Client::new(&server, &Wishes::default());
+        server.stop(true).expect("it stops");
+        // Without a word: nobody was asked to log out, or waited for.
+        client.expect_end();
+    }
+}
+
+#[test]
+fn what_cannot_be_served() {
+    let refusal = |config: &Config| match Server::start(config, disk("mem:1MiB", 512)) {
+        Ok(_) => panic!("it started"),
+        Err(error) => error.to_string(),
+    };
+    let usual = config(ENGINES[0]);
+    let anywhere = Config { listen: ([0, 0, 0, 0], 0).into(), ..usual.clone() };
+    assert!(refusal(&anywhere).contains("listen on 127.0.0.1"));
+    let nameless = Config { name: "disk".into(), ..usual.clone() };
+    assert!(refusal(&nameless).contains("take one like iqn."));
+    let serial = Config { serial: "x".repeat(37), ..usual.clone() };
+    assert!(refusal(&serial).contains("1 to 36 letters"));
+    let server = serve(ENGINES[0], disk("mem:1MiB", 512));
+    let taken = Config { listen: server.address(), ..usual };
+    assert!(refusal(&taken).contains("somebody listens at"));
+}

@@ -1,0 +1,427 @@
+//! WinSpd's library, loaded at run time: its functions, a storage unit of it, and what it calls.
+//!
+//! The only unsafe code of this module. Facts are those of `winspd/winspd.h` of WinSpd 0.10: names,
+//! arguments, and the layout of what is shared. None of its code is here.
+//!
+//! # Whose memory
+//!
+//! The buffer that a callback is given belongs to the calling thread of WinSpd, which uses it for
+//! the next request when the callback returns. So what is to be written is copied out of it before
+//! that, and what was read is answered from a buffer of our own, which the library has only while
+//! `SpdStorageUnitSendResponse` runs. It locks a whole transfer of memory, however short the read.
+
+use crate::core::Answer;
+use crate::shared::{Command, Fua, Range, Request, Shared};
+use crate::uapi::{Params, Response, Status, UnmapDescriptor};
+use crate::{limits, status};
+use std::ffi::{CStr, OsString, c_void};
+use std::mem::offset_of;
+use std::os::windows::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::{io, ptr, slice};
+use windows_sys::Win32::Foundation::HMODULE;
+use windows_sys::Win32::System::LibraryLoader::{
+    GetProcAddress, LOAD_LIBRARY_SEARCH_DEFAULT_DIRS, LOAD_WITH_ALTERED_SEARCH_PATH, LoadLibraryExW,
+};
+use windows_sys::Win32::System::Registry::{
+    HKEY_LOCAL_MACHINE, RRF_RT_REG_SZ, RRF_SUBKEY_WOW6432KEY, RegGetValueW,
+};
+
+/// The library for 64-bit processes; there is none for other processors than x86's.
+pub(crate) const FILE_NAME: &str = "winspd-x64.dll";
+
+/// `SPD_STORAGE_UNIT`, of which only these are ours to touch.
+#[repr(C)]
+struct StorageUnit {
+    version: u16,
+    user_context: *mut c_void,
+    params: Params,
+    interface: *const Interface,
+    buffer_alloc: *const c_void,
+    buffer_free: *const c_void,
+    handle: *mut c_void,
+    /// Bus, target and unit, of which WinSpd numbers only targets.
+    btl: u32,
+    dispatcher_thread_id: u32,
+    dispatcher_thread: *mut c_void,
+    dispatcher_thread_count: u32,
+    dispatcher_error: u32,
+    debug_log: u32,
+}
+
+const _: () = {
+    assert!(size_of::<StorageUnit>() == 208);
+    assert!(offset_of!(StorageUnit, user_context) == 8);
+    assert!(offset_of!(StorageUnit, params) == 16);
+    assert!(offset_of!(StorageUnit, interface) == 144);
+    assert!(offset_of!(StorageUnit, handle) == 168);
+    assert!(offset_of!(StorageUnit, btl) == 176);
+    assert!(offset_of!(StorageUnit, dispatcher_thread) == 184);
+    assert!(offset_of!(StorageUnit, dispatcher_error) == 196);
+};
+
+type Transfer = unsafe extern "C" fn(*mut StorageUnit, *mut u8, u64, u32, u8, *mut Status) -> u8;
+type Flush = unsafe extern "C" fn(*mut StorageUnit, u64, u32, *mut Status) -> u8;
+type Unmap = unsafe extern "C" fn(*mut StorageUnit, *const UnmapDescriptor, u32, *mut Status) -> u8;
+
+/// `SPD_STORAGE_UNIT_INTERFACE`: always 16 pointers.
+#[repr(C)]
+struct Interface {
+    read: Transfer,
+    write: Transfer,
+    flush: Flush,
+    unmap: Unmap,
+    reserved: [Option<unsafe extern "C" fn() -> u8>; 12],
+}
+
+const _: () = assert!(size_of::<Interface>() == 128);
+
+static INTERFACE: Interface = Interface { read, write, flush, unmap, reserved: [None; 12] };
+
+/// `SPD_STORAGE_UNIT_OPERATION_CONTEXT`, of which the request's hint matters: its first field.
+#[repr(C)]
+struct OperationContext {
+    request: *const u64,
+    response: *const c_void,
+    data_buffer: *const c_void,
+}
+
+/// The library's functions.
+#[derive(Clone, Copy)]
+pub(crate) struct Library {
+    create: unsafe extern "C" fn(
+        *const u16,
+        *const Params,
+        *const Interface,
+        *mut *mut StorageUnit,
+    ) -> u32,
+    delete: unsafe extern "C" fn(*mut StorageUnit),
+    shutdown: unsafe extern "C" fn(*mut StorageUnit),
+    start_dispatcher: unsafe extern "C" fn(*mut StorageUnit, u32) -> u32,
+    wait_dispatcher: unsafe extern "C" fn(*mut StorageUnit),
+    send_response: unsafe extern "C" fn(*mut StorageUnit, *const Response, *mut u8),
+    operation_context: unsafe extern "C" fn() -> *const OperationContext,
+    dispatcher_error: unsafe extern "C" fn(*mut StorageUnit, *mut u32),
+}
+
+/// Why there is no library.
+#[derive(Debug)]
+pub(crate) enum LoadError {
+    /// It is nowhere; the last place where it was looked for.
+    Missing(PathBuf, io::Error),
+    /// It is there, and lacks a function.
+    Without(&'static str),
+}
+
+impl Library {
+    /// Loads the library in this folder, or else where WinSpd was installed, or else where the
+    /// system looks. It stays loaded as long as the process: its threads may be in it.
+    pub(crate) fn load(folder: Option<&Path>) -> Result<Library, LoadError> {
+        let module = match folder {
+            Some(folder) => {
+                // Windows asks for a full path with this flag.
+                let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+                load_from(&path.join(FILE_NAME), LOAD_WITH_ALTERED_SEARCH_PATH)
+            }
+            None => installed()
+                .ok_or(())
+                .and_then(|path| load_from(&path, LOAD_WITH_ALTERED_SEARCH_PATH).map_err(drop))
+                // Not in the folder that the process happens to be in.
+                .or_else(|()| load_from(Path::new(FILE_NAME), LOAD_LIBRARY_SEARCH_DEFAULT_DIRS)),
+        }?;
+        // SAFETY: the types are those that the header declares for these names.
+        unsafe {
+            Ok(Library {
+                create: function(module, c"SpdStorageUnitCreate")?,
+                delete: function(module, c"SpdStorageUnitDelete")?,
+                shutdown: function(module, c"SpdStorageUnitShutdown")?,
+                start_dispatcher: function(module, c"SpdStorageUnitStartDispatcher")?,
+                wait_dispatcher: function(module, c"SpdStorageUnitWaitDispatcher")?,
+                send_response: function(module, c"SpdStorageUnitSendResponse")?,
+                operation_context: function(module, c"SpdStorageUnitGetOperationContext")?,
+                dispatcher_error: function(module, c"SpdStorageUnitGetDispatcherErrorF")?,
+            })
+        }
+    }
+}
+
+fn wide(text: impl AsRef<std::ffi::OsStr>) -> Vec<u16> {
+    text.as_ref().encode_wide().chain([0]).collect()
+}
+
+fn load_from(path: &Path, flags: u32) -> Result<HMODULE, LoadError> {
+    let name = wide(path);
+    // SAFETY: `name` ends with a zero. What the library does when it is loaded is its own; it is
+    // the one that the user installed, or named.
+    let module = unsafe { LoadLibraryExW(name.as_ptr(), ptr::null_mut(), flags) };
+    match module.is_null() {
+        true => Err(LoadError::Missing(path.to_owned(), io::Error::last_os_error())),
+        false => Ok(module),
+    }
+}
+
+/// Where the installer says that it put the library.
+fn installed() -> Option<PathBuf> {
+    let (key, value) = (wide("SOFTWARE\\WinSpd"), wide("InstallDir"));
+    let mut text = [0_u16; 1024];
+    let mut bytes = size_of_val(&text) as u32;
+    let flags = RRF_RT_REG_SZ | RRF_SUBKEY_WOW6432KEY;
+    // SAFETY: names end with zeroes, and `bytes` is the size of `text`.
+    let error = unsafe {
+        let text = text.as_mut_ptr().cast();
+        let (key, value) = (key.as_ptr(), value.as_ptr());
+        RegGetValueW(HKEY_LOCAL_MACHINE, key, value, flags, ptr::null_mut(), text, &mut bytes)
+    };
+    let text = text.split(|&unit| unit == 0).next().filter(|_| error == 0)?;
+    Some(PathBuf::from(OsString::from_wide(text)).join("bin").join(FILE_NAME))
+}
+
+/// A function of the library.
+///
+/// # Safety
+/// `F` is a pointer to a function, of the type that the library has under this name.
+unsafe fn function<F>(module: HMODULE, name: &'static CStr) -> Result<F, LoadError> {
+    const { assert!(size_of::<F>() == size_of::<usize>()) };
+    // SAFETY: the module is loaded, and stays so.
+    let found = unsafe { GetProcAddress(module, name.as_ptr().cast()) };
+    let address = found.ok_or_else(|| LoadError::Without(name.to_str().unwrap_or_default()))?;
+    // SAFETY: both are pointers to functions; that it is of this type the caller promises.
+    Ok(unsafe { std::mem::transmute_copy(&address) })
+}
+
+/// What callbacks know.
+struct Context {
+    shared: Arc<Shared>,
+    library: Library,
+    block_length: u32,
+}
+
+/// A storage unit of WinSpd. Dropping it deletes it; no thread of its dispatcher may run then,
+/// which [`Unit::wait`] is for.
+pub(crate) struct Unit {
+    library: Library,
+    raw: *mut StorageUnit,
+    /// What the unit's `user_context` points to.
+    context: Box<Context>,
+    /// Why its threads ended.
+    end: OnceLock<u32>,
+}
+
+// SAFETY: the library's functions may be called by any thread; of the unit's fields only those are
+// read that do not change after `create`.
+unsafe impl Send for Unit {}
+// SAFETY: as above.
+unsafe impl Sync for Unit {}
+
+impl Unit {
+    /// Makes a disk of `device` (by default the driver's), which answers nobody yet. The error is a
+    /// number of Windows.
+    pub(crate) fn create(
+        library: Library,
+        device: Option<&str>,
+        params: &Params,
+        shared: Arc<Shared>,
+    ) -> Result<Unit, u32> {
+        let device = device.map(wide);
+        let name = device.as_ref().map_or(ptr::null(), |name| name.as_ptr());
+        let mut raw = ptr::null_mut();
+        // SAFETY: the name ends with a zero, and the library copies the parameters; the interface
+        // is there for ever.
+        let error = unsafe { (library.create)(name, params, &INTERFACE, &mut raw) };
+        if error != 0 {
+            return Err(error);
+        }
+        let context = Box::new(Context { shared, library, block_length: params.block_length });
+        // SAFETY: the unit is ours, and no thread of it runs yet.
+        unsafe { (*raw).user_context = ptr::from_ref(&*context).cast_mut().cast() };
+        Ok(Unit { library, raw, context, end: OnceLock::new() })
+    }
+
+    /// Has the library call us, from this many threads.
+    pub(crate) fn start(&self, threads: u32) -> Result<(), u32> {
+        // SAFETY: the unit is not deleted before `self` is dropped; so below.
+        match unsafe { (self.library.start_dispatcher)(self.raw, threads) } {
+            0 => Ok(()),
+            error => Err(error),
+        }
+    }
+
+    /// The number of its SCSI target.
+    pub(crate) fn target(&self) -> u32 {
+        // SAFETY: the field does not change any more.
+        unsafe { (*self.raw).btl >> 8 & 0xff }
+    }
+
+    /// Takes the disk away: what is under way fails, and the library's threads come to their end.
+    pub(crate) fn shut_down(&self) {
+        // SAFETY: as above.
+        unsafe { (self.library.shutdown)(self.raw) }
+    }
+
+    /// Waits for the library's threads, and says why they ended. The library may be asked by one
+    /// thread, and once: others wait for that one.
+    pub(crate) fn wait(&self) -> u32 {
+        *self.end.get_or_init(|| {
+            let mut error = 0;
+            // SAFETY: as above; the library closes its threads' handles, and here nobody else does.
+            unsafe {
+                (self.library.wait_dispatcher)(self.raw);
+                (self.library.dispatcher_error)(self.raw, &mut error);
+            }
+            error
+        })
+    }
+}
+
+impl Drop for Unit {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it any more: whoever could has a share of what is dropped here.
+        unsafe { (self.library.delete)(self.raw) }
+    }
+}
+
+impl Answer for Arc<Unit> {
+    fn answer(&mut self, response: &Response, data: Option<&mut [u8]>) {
+        let whole = self.context.max_bytes();
+        assert!(data.as_ref().is_none_or(|data| data.len() as u64 >= whole), "a short buffer");
+        let data = data.map_or(ptr::null_mut(), |bytes| bytes.as_mut_ptr());
+        // SAFETY: the data have the size of a whole transfer, of which the library copies a part.
+        unsafe { (self.library.send_response)(self.raw, response, data) }
+    }
+}
+
+/// The unit's context.
+///
+/// # Safety
+/// To be called by callbacks only, with what they were given: the unit is not deleted, nor its
+/// context dropped, while a thread of the library runs.
+unsafe fn context<'a>(unit: *mut StorageUnit) -> &'a Context {
+    // SAFETY: `create` set it before the library's first thread began.
+    unsafe { &*(*unit).user_context.cast::<Context>() }
+}
+
+impl Context {
+    /// The name of the request that the calling thread of the library has. 0: none.
+    fn hint(&self) -> u64 {
+        // SAFETY: in a callback the library has a context, and a request that begins with the hint.
+        unsafe { (*(self.library.operation_context)()).request.read() }
+    }
+
+    /// The bytes of that many blocks, if they are at most a whole transfer.
+    fn bytes(&self, blocks: u32) -> Option<usize> {
+        let bytes = u64::from(blocks) * u64::from(self.block_length);
+        usize::try_from(bytes).ok().filter(|_| bytes <= self.max_bytes())
+    }
+
+    fn max_bytes(&self) -> u64 {
+        u64::from(self.shared.max_transfer_bytes())
+    }
+
+    /// Takes a request, or says what to answer at once.
+    fn accept(&self, command: Command) -> Result<(), Status> {
+        let request = Request { hint: self.hint(), command };
+        if self.shared.accept(request) { Ok(()) } else { Err(status::GONE) }
+    }
+}
+
+/// What a callback returns: not done, an answer will be sent; or done, with this status.
+///
+/// # Safety
+/// `status` is what the callback was given.
+unsafe fn outcome(result: Result<(), Status>, status: *mut Status) -> u8 {
+    match result {
+        Ok(()) => 0,
+        Err(failure) => {
+            // SAFETY: the library's, for the answer.
+            unsafe { status.write(failure) };
+            1
+        }
+    }
+}
+
+unsafe extern "C" fn read(
+    unit: *mut StorageUnit,
+    _buffer: *mut u8,
+    lba: u64,
+    blocks: u32,
+    _fua: u8,
+    status: *mut Status,
+) -> u8 {
+    // SAFETY: a callback's arguments.
+    let context = unsafe { context(unit) };
+    let result = match context.bytes(blocks) {
+        Some(_) => context.accept(Command::Read(Range { lba, blocks })),
+        None => Err(status::INVALID_FIELD),
+    };
+    // SAFETY: a callback's argument.
+    unsafe { outcome(result, status) }
+}
+
+unsafe extern "C" fn write(
+    unit: *mut StorageUnit,
+    buffer: *mut u8,
+    lba: u64,
+    blocks: u32,
+    fua: u8,
+    status: *mut Status,
+) -> u8 {
+    // SAFETY: a callback's arguments.
+    let context = unsafe { context(unit) };
+    let result = match context.bytes(blocks) {
+        Some(bytes) => {
+            // SAFETY: the library's buffer has the size of a whole transfer, which is not exceeded.
+            let theirs = unsafe { slice::from_raw_parts(buffer, bytes) };
+            let mut ours = context.shared.take_buffer();
+            ours[..bytes].copy_from_slice(theirs);
+            context.accept(Command::Write(Range { lba, blocks }, ours, Fua(fua != 0)))
+        }
+        None => Err(status::INVALID_FIELD),
+    };
+    // SAFETY: a callback's argument.
+    unsafe { outcome(result, status) }
+}
+
+unsafe extern "C" fn flush(
+    unit: *mut StorageUnit,
+    _lba: u64,
+    _blocks: u32,
+    status: *mut Status,
+) -> u8 {
+    // SAFETY: a callback's arguments.
+    let context = unsafe { context(unit) };
+    // The library's last call has no request; there is a last flush without it.
+    if context.hint() == 0 {
+        return 1;
+    }
+    // SAFETY: a callback's argument.
+    unsafe { outcome(context.accept(Command::Flush), status) }
+}
+
+unsafe extern "C" fn unmap(
+    unit: *mut StorageUnit,
+    descriptors: *const UnmapDescriptor,
+    count: u32,
+    status: *mut Status,
+) -> u8 {
+    // SAFETY: a callback's arguments.
+    let context = unsafe { context(unit) };
+    let bytes = u64::from(count) * size_of::<UnmapDescriptor>() as u64;
+    let result = if bytes > context.max_bytes() {
+        Err(status::INVALID_FIELD)
+    } else {
+        // SAFETY: they are in the library's buffer, which has the size of a whole transfer; the
+        // heap's alignment is that of any type.
+        let theirs = unsafe { slice::from_raw_parts(descriptors, count as usize) };
+        let range = |d: &UnmapDescriptor| Range { lba: d.block_address, blocks: d.block_count };
+        context.accept(Command::Unmap(theirs.iter().map(range).collect()))
+    };
+    // SAFETY: a callback's argument.
+    unsafe { outcome(result, status) }
+}
+
+/// Threads that fetch requests: they do little but copying.
+pub(crate) fn dispatchers() -> u32 {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    processors.min(limits::MAX_DISPATCHERS) as u32
+}

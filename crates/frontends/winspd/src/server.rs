@@ -1,0 +1,431 @@
+//! Starting and stopping a disk of WinSpd.
+
+use crate::core::Worker;
+use crate::library::{self, Library, LoadError, Unit};
+use crate::limits;
+use crate::shared::{End, Shared};
+use crate::uapi::{CACHE_SUPPORTED, EJECT_DISABLED, Params, UNMAP_SUPPORTED, WRITE_PROTECTED};
+use farblock_block::{Geometry, Namespace};
+use farblock_frontend::{self as frontend, Cores, Disk, Plan};
+use farblock_reactor::EngineKind;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use windows_sys::Win32::Foundation::{
+    ERROR_ACCESS_DENIED, ERROR_ALREADY_EXISTS, ERROR_CANNOT_MAKE, ERROR_FILE_NOT_FOUND,
+    ERROR_NO_SUCH_DEVINST, ERROR_PATH_NOT_FOUND, ERROR_PIPE_BUSY,
+};
+
+/// The start of the name of every thread of a server; what CPU accounting goes by.
+pub const THREAD_NAME_PREFIX: &str = "winspd";
+const WORKER_NAME_PREFIX: &str = "winspd-";
+
+/// Few systems know larger blocks, and Windows none.
+const MAX_BLOCK_SIZE_BYTES: u32 = 4096;
+
+/// What the disk is a disk of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Device {
+    /// Windows, through WinSpd's driver.
+    Driver,
+    /// A named pipe, `\\.\pipe\NAME`: WinSpd's library serves it without a driver, for tests.
+    Pipe(String),
+}
+
+/// What to serve, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the disk is to be.
+    pub device: Device,
+    /// What Windows knows the disk again by. Two disks must not have the same.
+    pub guid: [u8; 16],
+    /// What people know it by, after WinSpd's name: up to 16 letters and the like.
+    pub product: String,
+    /// Refuse writes, even if the namespace would take them.
+    pub read_only: bool,
+    /// Which event loop.
+    pub engine: EngineKind,
+    /// The folder of WinSpd's library. Without it: where WinSpd was installed.
+    pub library: Option<PathBuf>,
+}
+
+impl Options {
+    /// The usual: as writable as the namespace, known by this name.
+    #[must_use]
+    pub fn new(device: Device, name: &str) -> Options {
+        let product = name.chars().take(PRODUCT_BYTES);
+        let product = product.map(|c| if matches!(c, ' '..='~') { c } else { '?' }).collect();
+        let guid = guid(name);
+        let engine = EngineKind::Auto;
+        Options { device, guid, product, read_only: false, engine, library: None }
+    }
+}
+
+const PRODUCT_BYTES: usize = 16;
+
+/// A GUID of a name: the same for the same name, of version 8 (RFC 9562).
+fn guid(name: &str) -> [u8; 16] {
+    let hash = |seed: u64| {
+        name.bytes().fold(seed, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3).rotate_left(5)
+        })
+    };
+    let mut guid = [0; 16];
+    guid[..8].copy_from_slice(&hash(0xcbf2_9ce4_8422_2325).to_le_bytes());
+    guid[8..].copy_from_slice(&hash(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    guid[7] = guid[7] & 0x0f | 0x80;
+    guid[8] = guid[8] & 0x3f | 0x80;
+    guid
+}
+
+/// Why a disk did not start. Shown, it says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// WinSpd is not there: where its library was looked for last, and what Windows said.
+    NotInstalled(PathBuf, io::Error),
+    /// WinSpd's library is not the one that it should be: it has no such function.
+    OtherLibrary(&'static str),
+    /// Its library is there, and its driver is not.
+    NoDriver,
+    /// Windows lets only administrators do this.
+    Denied,
+    /// Somebody has a disk with this GUID.
+    InUse,
+    /// Somebody listens at this pipe.
+    PipeInUse(String),
+    /// WinSpd has as many disks as it takes.
+    TooMany,
+    /// That is no name of a pipe.
+    PipeName(String),
+    /// That cannot be a disk's name.
+    Product(String),
+    /// The blocks are of a size that Windows does not know.
+    BlockSize(u32),
+    /// There is not one block.
+    Empty,
+    /// The threads do not start.
+    Cores(frontend::StartError),
+    /// A thread, or something that WinSpd needs, is not to be had.
+    System(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::NotInstalled(path, error) => write!(
+                f,
+                "WinSpd is not installed (there is no {}: {error}): install its newest \
+                 winspd-*.msi from {} as an administrator, or attach with --as iscsi, which \
+                 needs no driver",
+                path.display(),
+                super::RELEASES
+            ),
+            StartError::OtherLibrary(function) => write!(
+                f,
+                "the WinSpd that is installed is too old ({} lacks {function}): install the \
+                 newest winspd-*.msi from {}",
+                library::FILE_NAME,
+                super::RELEASES
+            ),
+            StartError::NoDriver => write!(
+                f,
+                "WinSpd's library is installed and its driver is not there: install WinSpd again \
+                 from {}, and restart Windows if it asks for that",
+                super::RELEASES
+            ),
+            StartError::Denied => f.write_str(
+                "Windows lets only administrators make disks: start this as an administrator, or \
+                 as a service",
+            ),
+            StartError::InUse => f.write_str(
+                "a disk of WinSpd has this identity already: detach it first, or choose another \
+                 name",
+            ),
+            StartError::PipeInUse(name) => {
+                write!(f, "somebody listens at {name} already: choose another name")
+            }
+            StartError::TooMany => {
+                f.write_str("WinSpd has as many disks as it takes: detach one of them")
+            }
+            StartError::PipeName(name) => {
+                write!(f, "{name:?} is no name of a pipe: take one like \\\\.\\pipe\\farblock")
+            }
+            StartError::Product(product) => write!(
+                f,
+                "{product:?} cannot be a disk's name: take 1 to {PRODUCT_BYTES} letters, digits \
+                 and the like"
+            ),
+            StartError::BlockSize(bytes) => write!(
+                f,
+                "blocks of {bytes} bytes are more than Windows takes: use a namespace with 512 or \
+                 4096"
+            ),
+            StartError::Empty => f.write_str("a disk of no blocks cannot be attached: enlarge it"),
+            StartError::Cores(error) => error.fmt(f),
+            StartError::System(error) => write!(f, "cannot start to serve WinSpd: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<LoadError> for StartError {
+    fn from(error: LoadError) -> StartError {
+        match error {
+            LoadError::Missing(path, error) => StartError::NotInstalled(path, error),
+            LoadError::Without(function) => StartError::OtherLibrary(function),
+        }
+    }
+}
+
+impl StartError {
+    /// What WinSpd meant by a number of Windows.
+    fn from_number(device: &Device, number: u32) -> StartError {
+        match (number, device) {
+            // The pipe is there, and another instance of it is refused.
+            (ERROR_ACCESS_DENIED | ERROR_PIPE_BUSY, Device::Pipe(name)) => {
+                StartError::PipeInUse(name.clone())
+            }
+            (ERROR_ACCESS_DENIED, _) => StartError::Denied,
+            (ERROR_FILE_NOT_FOUND | ERROR_PATH_NOT_FOUND | ERROR_NO_SUCH_DEVINST, _) => {
+                StartError::NoDriver
+            }
+            (ERROR_ALREADY_EXISTS, _) => StartError::InUse,
+            (ERROR_CANNOT_MAKE, _) => StartError::TooMany,
+            _ => StartError::System(io::Error::from_raw_os_error(number as i32)),
+        }
+    }
+}
+
+/// A running disk. Dropping it takes it away at once.
+pub struct Server {
+    shared: Arc<Shared>,
+    unit: Arc<Unit>,
+    worker: Cores,
+    watcher: Option<JoinHandle<()>>,
+    device: Device,
+}
+
+impl Server {
+    /// Whether WinSpd's library is installed.
+    ///
+    /// # Errors
+    /// What [`Server::start`] would say.
+    pub fn available() -> Result<(), StartError> {
+        Library::load(None)?;
+        Ok(())
+    }
+
+    /// Loads WinSpd, opens the namespace, makes a disk of it and serves it.
+    ///
+    /// # Errors
+    /// Nothing runs then.
+    pub fn start(options: &Options, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
+        let geometry = namespace.geometry();
+        let params = params(options, &geometry)?;
+        let library = Library::load(options.library.as_deref())?;
+        tracing::info!("using {}", super::NOTICE);
+        let length = params.max_transfer_length;
+        let shared = Arc::new(Shared::new(Disk::new(namespace, options.read_only), length));
+        let device = match &options.device {
+            Device::Driver => None,
+            Device::Pipe(name) => Some(name.as_str()),
+        };
+        let unit = Unit::create(library, device, &params, Arc::clone(&shared))
+            .map_err(|number| StartError::from_number(&options.device, number))?;
+        let unit = Arc::new(unit);
+        let worker = start_worker(options.engine, &shared, &unit)?;
+        // From here on, dropping it ends everything.
+        let mut server =
+            Server { shared, unit, worker, watcher: None, device: options.device.clone() };
+        server.start_dispatcher()?;
+        Ok(server)
+    }
+
+    fn start_dispatcher(&mut self) -> Result<(), StartError> {
+        // The thread goes first: one that runs must be waited for.
+        let (sender, receiver) = mpsc::channel();
+        let (shared, unit) = (Arc::clone(&self.shared), Arc::clone(&self.unit));
+        let name = format!("{THREAD_NAME_PREFIX}-wait");
+        let watcher = thread::Builder::new().name(name).spawn(move || {
+            if receiver.recv().is_err() {
+                return;
+            }
+            let error = unit.wait();
+            shared.dispatched_all();
+            let why = io::Error::from_raw_os_error(error as i32);
+            tracing::debug!("WinSpd sends no more requests: {why}");
+        });
+        let watcher = watcher.map_err(StartError::System)?;
+        let started = self.unit.start(library::dispatchers());
+        self.watcher = Some(watcher);
+        started.map_err(|number| StartError::from_number(&self.device, number))?;
+        sender.send(()).expect("the thread waits for this");
+        Ok(())
+    }
+
+    /// Where the disk is: a pipe's full name, or how WinSpd calls it.
+    #[must_use]
+    pub fn location(&self) -> String {
+        match (&self.device, self.unit.target()) {
+            (Device::Driver, target) => format!("WinSpd disk {target}"),
+            (Device::Pipe(name), target) => format!("{name}\\{target}"),
+        }
+    }
+
+    /// The event loop that was chosen.
+    #[must_use]
+    pub fn engine(&self) -> EngineKind {
+        self.worker.engine()
+    }
+
+    /// Requests that are not answered yet.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.shared.accepted()
+    }
+
+    /// Whether the disk is there no more although nobody stopped the server: WinSpd's driver was
+    /// stopped or removed.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.shared.has_dispatched_all()
+    }
+
+    /// The namespace has another size now, or is writable or not any more. Requests are held
+    /// against that at once. WinSpd has no way to tell Windows, which sees the new size when the
+    /// disk is detached and attached again.
+    pub fn resized(&self) {
+        self.shared.resized();
+    }
+
+    /// Stops. What programs have written and Windows has not is lost with it: volumes are to be
+    /// dismounted before, which nothing here looks after. New requests are refused, those that were
+    /// accepted are finished and answered, what was written is flushed, and the disk is taken away.
+    /// If that takes longer than [`limits::DRAIN_TIME`], or with `force`, the disk is taken away at
+    /// once; requests that were not answered may or may not have been carried out.
+    ///
+    /// # Errors
+    /// If the event loop, or the last flush, had failed.
+    pub fn stop(mut self, force: bool) -> io::Result<()> {
+        self.stop_threads(force)
+    }
+
+    fn stop_threads(&mut self, force: bool) -> io::Result<()> {
+        if self.worker.is_empty() {
+            return Ok(());
+        }
+        self.shared.stop(if force { End::Forced } else { End::Drained });
+        if !force && !self.shared.wait_finished(limits::DRAIN_TIME) {
+            let left = self.shared.accepted();
+            tracing::warn!("{left} requests of WinSpd did not end: the disk is taken away");
+        }
+        // An answer that nobody takes ends with this as well.
+        self.unit.shut_down();
+        self.shared.stop(End::Forced);
+        let result = self.worker.join();
+        if let Some(Err(panic)) = self.watcher.take().map(JoinHandle::join) {
+            std::panic::resume_unwind(panic);
+        }
+        result
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !thread::panicking()
+            && let Err(error) = self.stop_threads(true)
+        {
+            tracing::error!("the event loop of a WinSpd disk had failed: {error}");
+        }
+    }
+}
+
+/// What the disk is, if it can be one.
+fn params(options: &Options, geometry: &Geometry) -> Result<Params, StartError> {
+    let Geometry { block_size, blocks, .. } = *geometry;
+    if block_size > MAX_BLOCK_SIZE_BYTES {
+        return Err(StartError::BlockSize(block_size));
+    }
+    if blocks == 0 {
+        return Err(StartError::Empty);
+    }
+    if let Device::Pipe(name) = &options.device
+        && name.strip_prefix(r"\\.\pipe\").is_none_or(|rest| rest.is_empty())
+    {
+        return Err(StartError::PipeName(name.clone()));
+    }
+    let product = options.product.as_bytes();
+    let fits = (1..=PRODUCT_BYTES).contains(&product.len());
+    if !fits || !product.iter().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Err(StartError::Product(options.product.clone()));
+    }
+    let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+    let flags = EJECT_DISABLED
+        | flag(geometry.read_only || options.read_only, WRITE_PROTECTED)
+        | flag(geometry.volatile_cache, CACHE_SUPPORTED)
+        | flag(geometry.deallocate, UNMAP_SUPPORTED);
+    let most = match geometry.max_blocks {
+        0 => limits::MAX_TRANSFER_BYTES,
+        blocks => limits::MAX_TRANSFER_BYTES.min(blocks.saturating_mul(block_size)),
+    };
+    let mut product_id = [b' '; PRODUCT_BYTES];
+    product_id[..product.len()].copy_from_slice(product);
+    Ok(Params {
+        guid: options.guid,
+        block_count: blocks,
+        block_length: block_size,
+        product_id,
+        product_revision: *b"1.0 ",
+        device_type: 0,
+        padding: [0; 3],
+        flags,
+        max_transfer_length: most,
+        padding2: 0,
+        reserved: [0; 8],
+    })
+}
+
+/// Starts the thread that works on requests. The worker's end is told by the worker.
+fn start_worker(
+    engine: EngineKind,
+    shared: &Arc<Shared>,
+    unit: &Arc<Unit>,
+) -> Result<Cores, StartError> {
+    let plan = Plan { prefix: WORKER_NAME_PREFIX, count: 1, engine, begin: || {} };
+    let (theirs, unit) = (Arc::clone(shared), Arc::clone(unit));
+    let make = move |seat| Ok(Worker::new(seat, Arc::clone(&theirs), Arc::clone(&unit)));
+    let set_waker = |wakers: Vec<_>| wakers.into_iter().for_each(|waker| shared.set_waker(waker));
+    Cores::start(&plan, shared.disk().namespace(), make, set_waker, |_| {})
+        .map_err(StartError::Cores)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Windows knows a disk again by this, and with it letters and mount points.
+    #[test]
+    fn a_name_gives_the_same_identity_for_ever() {
+        let hex = |name| guid(name).map(|byte| format!("{byte:02x}")).concat();
+        assert_eq!(hex("disk"), "888c5c8320949d80a79aaee1e733e5c0");
+        assert_ne!(guid("disk"), guid("disk2"));
+        assert_ne!(guid("disk")[..8], guid("disk")[8..]);
+    }
+
+    /// A transfer is of whole blocks and no more than the namespace takes.
+    #[test]
+    fn transfers() {
+        let length = |block_size, max_blocks| {
+            let geometry = Geometry { max_blocks, ..Geometry::new(block_size, 1024) };
+            let options = Options::new(Device::Driver, "disk");
+            params(&options, &geometry).expect("a disk").max_transfer_length
+        };
+        assert_eq!((length(512, 0), length(4096, 0)), (256 << 10, 256 << 10));
+        assert_eq!((length(512, 3), length(4096, u32::MAX)), (1536, 256 << 10));
+    }
+}

@@ -1,0 +1,541 @@
+//! [`Buffer`]: memory that one owner reads and writes, and that the kernel may be given for a
+//! while.
+
+use std::alloc::{self, Layout};
+use std::cell::Cell;
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+#[cfg(all(target_os = "linux", not(miri)))]
+use crate::limits;
+
+/// Alignment of every allocation in bytes: enough for direct I/O on any common device.
+pub const ALIGNMENT_BYTES: usize = 4096;
+
+/// What [`Buffer::huge`] allocates by.
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// One block of memory. Buffers hold parts of it, disjoint but for views; the last of them frees
+/// it. One without capacity owns nothing: what empty buffers and a [`Lender`]'s are parts of.
+struct Allocation {
+    base: NonNull<u8>,
+    capacity_bytes: usize,
+    /// What has the memory, if this is a part of it, or only to count who refers to one.
+    whole: Option<Arc<Allocation>>,
+    /// Mapped, and not of the heap.
+    #[cfg(target_os = "linux")]
+    is_mapped: bool,
+}
+
+// SAFETY: an `Allocation` is plain memory that no thread has an affinity to.
+unsafe impl Send for Allocation {}
+// SAFETY: the allocation itself gives no access to its bytes; only buffers do, to disjoint parts,
+// or to ones that nobody changes.
+unsafe impl Sync for Allocation {}
+
+impl Allocation {
+    fn layout(capacity_bytes: usize) -> Option<Layout> {
+        Layout::from_size_align(capacity_bytes, ALIGNMENT_BYTES).ok()
+    }
+
+    fn new(capacity_bytes: usize) -> Allocation {
+        let layout = Allocation::layout(capacity_bytes).expect("buffer size overflows");
+        Allocation::try_new(capacity_bytes).unwrap_or_else(|| alloc::handle_alloc_error(layout))
+    }
+
+    fn try_new(capacity_bytes: usize) -> Option<Allocation> {
+        let layout = Allocation::layout(capacity_bytes)?;
+        #[cfg(all(target_os = "linux", not(miri)))]
+        if capacity_bytes >= limits::MAPPED_BYTES {
+            let base = crate::huge::map_pages(capacity_bytes)?;
+            return Some(Allocation { base, capacity_bytes, whole: None, is_mapped: true });
+        }
+        let base = if capacity_bytes == 0 {
+            std::ptr::without_provenance_mut(ALIGNMENT_BYTES)
+        } else {
+            // SAFETY: the layout has a size above zero.
+            unsafe { alloc::alloc_zeroed(layout) }
+        };
+        Some(Allocation {
+            base: NonNull::new(base)?,
+            capacity_bytes,
+            whole: None,
+            #[cfg(target_os = "linux")]
+            is_mapped: false,
+        })
+    }
+
+    #[cfg(target_os = "linux")]
+    fn try_huge(capacity_bytes: usize) -> Option<Allocation> {
+        let base = crate::huge::map(capacity_bytes)?;
+        Some(Allocation { base, capacity_bytes, whole: None, is_mapped: true })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn try_huge(capacity_bytes: usize) -> Option<Allocation> {
+        Allocation::try_new(capacity_bytes)
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        #[cfg(target_os = "linux")]
+        if self.is_mapped {
+            // SAFETY: mapped when it was made, with this size, and nobody refers to it any more.
+            return unsafe { crate::huge::unmap(self.base.as_ptr(), self.capacity_bytes) };
+        }
+        if self.capacity_bytes > 0 && self.whole.is_none() {
+            let layout = Allocation::layout(self.capacity_bytes).expect("it was allocated");
+            // SAFETY: allocated in `try_new` with this layout, and nobody refers to it any more.
+            unsafe { alloc::dealloc(self.base.as_ptr(), layout) };
+        }
+    }
+}
+
+/// Owned, exclusive bytes that can be handed to the kernel and to other threads.
+///
+/// Allocations are aligned to [`ALIGNMENT_BYTES`] and zeroed once, when they are made. A buffer can
+/// be cut in two ([`split_to`](Buffer::split_to)) and joined again ([`unsplit`](Buffer::unsplit))
+/// without copying. One that is a [view](SharedBuffer::view) becomes a copy before it is changed.
+pub struct Buffer {
+    /// First byte of this buffer's part, inside `owner`.
+    start: NonNull<u8>,
+    len: usize,
+    owner: Arc<Allocation>,
+    /// Others read the same bytes.
+    is_view: bool,
+    /// Which of a lender's loans it is a part of; 0 if none.
+    loan: u32,
+}
+
+// SAFETY: a buffer has exclusive access to its part of the allocation, like a `Box<[u8]>`; or it is
+// a view, which only reads what nobody changes while it is there, like an `Arc<[u8]>`.
+unsafe impl Send for Buffer {}
+// SAFETY: shared access only reads, like `&Box<[u8]>`.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// A new allocation of `len` zero bytes.
+    pub fn new(len: usize) -> Buffer {
+        Buffer::whole(Allocation::new(len))
+    }
+
+    fn whole(allocation: Allocation) -> Buffer {
+        let (start, len) = (allocation.base, allocation.capacity_bytes);
+        Buffer { start, len, owner: Arc::new(allocation), is_view: false, loan: 0 }
+    }
+
+    /// A new allocation of `pages` times [`HUGE_PAGE_BYTES`] zero bytes, in huge pages where the
+    /// system has them: for what is large, kept, and reached at random. It takes memory as it is
+    /// touched. `None` if there is none.
+    pub fn huge(pages: usize) -> Option<Buffer> {
+        let len = pages.checked_mul(HUGE_PAGE_BYTES).filter(|len| *len > 0)?;
+        Allocation::try_huge(len).map(Buffer::whole)
+    }
+
+    /// New allocations of `len` bytes each, which are parts of one mapping: for what is smaller
+    /// than a mapping should be. The mapping ends with the last of them. Without mappings it is
+    /// one allocation.
+    pub(crate) fn several(len: usize) -> Vec<Buffer> {
+        #[cfg(all(target_os = "linux", not(miri)))]
+        if len > 0 && len < limits::MAPPED_BYTES && len.is_multiple_of(ALIGNMENT_BYTES) {
+            let whole = Arc::new(Allocation::new(limits::CARVED_BYTES));
+            let part = |index: usize| Allocation {
+                // SAFETY: the part is inside the mapping, since only whole ones are counted.
+                base: unsafe { whole.base.add(index * len) },
+                capacity_bytes: len,
+                whole: Some(Arc::clone(&whole)),
+                is_mapped: false,
+            };
+            return (0..limits::CARVED_BYTES / len)
+                .map(|index| Buffer::whole(part(index)))
+                .collect();
+        }
+        vec![Buffer::new(len)]
+    }
+
+    /// A new allocation holding a copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> Buffer {
+        let mut buffer = Buffer::new(bytes.len());
+        buffer.copy_from_slice(bytes);
+        buffer
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is not one byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Shortens to `len`; does nothing if the buffer is already that short. The tail stays
+    /// allocated, and comes back when the pool reuses the allocation.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Cuts the first `at` bytes off and returns them; `self` keeps the rest.
+    ///
+    /// # Panics
+    ///
+    /// If `at` is beyond the end.
+    pub fn split_to(&mut self, at: usize) -> Buffer {
+        assert!(at <= self.len, "split at {at} of a buffer of {} bytes", self.len);
+        let owner = Arc::clone(&self.owner);
+        let front = Buffer { len: at, owner, ..*self };
+        // SAFETY: `at` is within this buffer's part, so the result is in bounds or one past its
+        // end.
+        self.start = unsafe { self.start.add(at) };
+        self.len -= at;
+        front
+    }
+
+    /// Joins `next`, which must begin where `self` ends in the same allocation.
+    ///
+    /// # Panics
+    ///
+    /// If the two are not adjacent parts of one allocation.
+    pub fn unsplit(&mut self, next: Buffer) {
+        // All that one lender lends has one owner, but two loans may be two allocations.
+        let is_same = Arc::ptr_eq(&self.owner, &next.owner) && self.loan == next.loan;
+        assert!(is_same, "unsplit: parts of different allocations");
+        let end = self.start.as_ptr().addr() + self.len;
+        assert!(end == next.start.as_ptr().addr(), "unsplit: the parts are not adjacent");
+        self.len += next.len;
+    }
+
+    /// Whether the first byte's address is a multiple of `alignment_bytes`.
+    pub fn is_aligned(&self, alignment_bytes: usize) -> bool {
+        assert!(alignment_bytes > 0, "alignment of zero");
+        self.start.as_ptr().addr().is_multiple_of(alignment_bytes)
+    }
+
+    /// The size of the allocation that this buffer is a part of.
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.owner.capacity_bytes
+    }
+
+    /// Grows back to the whole allocation, or `None` (and this part is gone) while other parts of
+    /// it are alive. A view never does.
+    pub(crate) fn into_whole(mut self) -> Option<Buffer> {
+        if self.is_view {
+            return None;
+        }
+        let owner = Arc::get_mut(&mut self.owner)?;
+        self.start = owner.base;
+        self.len = owner.capacity_bytes;
+        Some(self)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start..start + len` is inside the live allocation, initialised, and only ours,
+        // or changed by nobody while we have it.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        if self.is_view {
+            *self = Buffer::copy_of(self);
+        }
+        // SAFETY: as in `deref`; `&mut self` makes it exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+/// Makes buffers of memory that somebody else owns: what a caller through a foreign interface
+/// reads into and writes from, without a copy.
+///
+/// No buffer pool keeps such a buffer, and dropping it leaves the memory alone.
+#[derive(Debug, Default)]
+pub struct Lender {
+    owner: Buffer,
+    /// Loans so far; the number comes again after four billion.
+    loans: Cell<u32>,
+}
+
+impl Lender {
+    /// A lender with nothing on loan.
+    pub fn new() -> Lender {
+        Lender::default()
+    }
+
+    /// A buffer of `len` bytes from `start` on. Allocates nothing.
+    ///
+    /// # Safety
+    ///
+    /// Until the buffer is dropped, wherever it went meanwhile, the memory must stay valid and be
+    /// reached by nobody else; but what is only written *from* (a buffer that is sent, or written
+    /// to a file) may be read by others and need not be writable.
+    pub unsafe fn lend(&self, start: NonNull<u8>, len: usize) -> Buffer {
+        assert!(isize::try_from(len).is_ok(), "{len} bytes are no memory");
+        let loan = self.loans.get().wrapping_add(1);
+        self.loans.set(loan);
+        Buffer { start, len, owner: Arc::clone(&self.owner.owner), is_view: false, loan }
+    }
+
+    /// Whether nothing is on loan.
+    pub fn is_idle(&self) -> bool {
+        let idle = Arc::strong_count(&self.owner.owner) == 1;
+        // What was done with the memory was done before.
+        fence(Ordering::Acquire);
+        idle
+    }
+}
+
+/// Bytes that one owner changes and any number of views read, none of which sees a change: the
+/// owner has to put others in their place ([`exclusive`](SharedBuffer::exclusive) says when).
+#[derive(Debug)]
+pub struct SharedBuffer(Buffer);
+
+impl SharedBuffer {
+    /// Bytes without a view.
+    pub fn new(mut buffer: Buffer) -> SharedBuffer {
+        // Other parts of the same allocation are not to be counted as views of this one.
+        let whole = std::mem::replace(&mut buffer.owner, Arc::new(Allocation::new(0)));
+        Arc::get_mut(&mut buffer.owner).expect("made just now").whole = Some(whole);
+        SharedBuffer(buffer)
+    }
+
+    /// A part of the bytes as they are now, without a copy: a buffer to be read. It keeps them,
+    /// even when `self` is gone.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not inside.
+    pub fn view(&self, range: Range<usize>) -> Buffer {
+        let start = NonNull::from(&self.0[range.clone()]).cast();
+        Buffer { start, len: range.len(), owner: Arc::clone(&self.0.owner), is_view: true, loan: 0 }
+    }
+
+    /// The bytes to be changed; none while there are views.
+    pub fn exclusive(&mut self) -> Option<&mut [u8]> {
+        if Arc::strong_count(&self.0.owner) > 1 {
+            return None;
+        }
+        // What the last view has read, it has read before what is changed now.
+        fence(Ordering::Acquire);
+        Some(&mut self.0)
+    }
+}
+
+impl Deref for SharedBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Default for Buffer {
+    /// An empty buffer.
+    fn default() -> Buffer {
+        Buffer::new(0)
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes at {:p})", self.len, self.start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn huge_ones_are_zeroed_aligned_and_cut_like_others() {
+        assert!(Buffer::huge(0).is_none());
+        assert!(Buffer::huge(usize::MAX / HUGE_PAGE_BYTES).is_none());
+        for pages in [1, 3] {
+            let mut buffer = Buffer::huge(pages).expect("memory");
+            assert_eq!(buffer.len(), pages * HUGE_PAGE_BYTES);
+            assert!(buffer.is_aligned(ALIGNMENT_BYTES));
+            assert!(!cfg!(target_os = "linux") || buffer.is_aligned(HUGE_PAGE_BYTES));
+            assert!(buffer.iter().all(|&byte| byte == 0));
+            let mut front = buffer.split_to(4096);
+            front.fill(1);
+            buffer.fill(2);
+            assert!(front.iter().all(|&byte| byte == 1));
+            // The one outlives the other.
+            drop(buffer);
+            assert_eq!(front[4095], 1);
+        }
+    }
+
+    #[test]
+    fn new_is_zeroed_and_aligned() {
+        for len in [0, 1, 4095, 4096, 100_000] {
+            let buffer = Buffer::new(len);
+            assert_eq!(buffer.len(), len);
+            assert!(buffer.is_aligned(ALIGNMENT_BYTES));
+            assert!(buffer.iter().all(|&b| b == 0));
+        }
+    }
+
+    #[test]
+    fn split_and_unsplit() {
+        let mut rest = Buffer::copy_of(&(0..100).collect::<Vec<u8>>());
+        let mut front = rest.split_to(30);
+        assert_eq!((front.len(), rest.len()), (30, 70));
+        assert_eq!((front[0], front[29], rest[0]), (0, 29, 30));
+        front[29] = 200;
+        rest[0] = 201;
+        front.unsplit(rest);
+        assert_eq!(front.len(), 100);
+        assert_eq!(&front[28..32], &[28, 200, 201, 31]);
+    }
+
+    #[test]
+    fn split_at_the_edges() {
+        let mut rest = Buffer::new(10);
+        let empty = rest.split_to(0);
+        assert!(empty.is_empty());
+        let all = rest.split_to(10);
+        assert_eq!((all.len(), rest.len()), (10, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "not adjacent")]
+    fn unsplit_needs_adjacency() {
+        let mut c = Buffer::new(30);
+        let mut a = c.split_to(10);
+        let _b = c.split_to(10);
+        a.unsplit(c);
+    }
+
+    #[test]
+    #[should_panic(expected = "different allocations")]
+    fn unsplit_needs_one_allocation() {
+        Buffer::new(10).unsplit(Buffer::new(10));
+    }
+
+    #[test]
+    #[should_panic(expected = "different allocations")]
+    fn unsplit_joins_no_two_loans() {
+        let mut memory = [0_u8; 200];
+        let (front, back) = memory.split_at_mut(100);
+        let lender = Lender::new();
+        let lend = |part: &mut [u8]| {
+            // SAFETY: the memory lives longer than the buffer and is not touched before its end.
+            unsafe { lender.lend(NonNull::new(part.as_mut_ptr()).unwrap(), part.len()) }
+        };
+        let mut first = lend(front);
+        // Parts of one loan are joined; another loan that happens to be adjacent is not.
+        let mut whole = first.split_to(40);
+        whole.unsplit(first);
+        whole.unsplit(lend(back));
+    }
+
+    #[test]
+    fn parts_may_live_on_different_threads() {
+        let mut rest = Buffer::new(8192);
+        let mut front = rest.split_to(4096);
+        let thread = std::thread::spawn(move || {
+            front.fill(1);
+            front
+        });
+        rest.fill(2);
+        let mut front = thread.join().unwrap();
+        front.unsplit(rest);
+        assert!(front[..4096].iter().all(|&b| b == 1));
+        assert!(front[4096..].iter().all(|&b| b == 2));
+    }
+
+    #[test]
+    fn lent_memory_is_used_in_place_and_never_pooled() {
+        let mut memory = vec![7_u8; 10_000];
+        let start = NonNull::new(memory.as_mut_ptr()).unwrap();
+        let lender = Lender::new();
+        // SAFETY: `memory` lives longer than the buffer and is not touched before its end.
+        let mut buffer = unsafe { lender.lend(start, 8192) };
+        assert_eq!((buffer.as_ptr(), buffer.len()), (start.as_ptr().cast_const(), 8192));
+        assert!(!lender.is_idle());
+        buffer[8191] = 9;
+        let pool = crate::BufferPool::new();
+        pool.give(buffer);
+        assert!(lender.is_idle());
+        assert_eq!((pool.retained_bytes(), &memory[8190..8193]), (0, &[7, 9, 7][..]));
+    }
+
+    #[test]
+    fn views_see_no_change_and_outlive_what_they_are_views_of() {
+        let mut all = Buffer::new(8192);
+        all.fill(1);
+        // The other part of the allocation is no view.
+        let mut shared = SharedBuffer::new(all.split_to(4096));
+        shared.exclusive().expect("no view yet")[..512].fill(2);
+        let mut view = shared.view(256..768);
+        assert_eq!((view.len(), view[255], view[256]), (512, 2, 1));
+        assert!(shared.exclusive().is_none());
+        // A part of a view is one.
+        let front = view.split_to(256);
+        drop(view);
+        assert!(shared.exclusive().is_none());
+        drop((shared, all));
+        assert!(front.iter().all(|&byte| byte == 2));
+    }
+
+    #[test]
+    fn a_view_that_is_changed_becomes_a_copy() {
+        let mut shared = SharedBuffer::new(Buffer::copy_of(&[3; 100]));
+        let mut view = shared.view(10..20);
+        view[0] = 9;
+        assert_eq!((view[0], view[9], view.len(), shared[10]), (9, 3, 10, 3));
+        assert!(shared.exclusive().is_some());
+    }
+
+    #[test]
+    fn no_pool_keeps_a_view() {
+        let pool = crate::BufferPool::new();
+        let shared = SharedBuffer::new(Buffer::new(4096));
+        let view = shared.view(0..4096);
+        drop(shared);
+        pool.give(view);
+        assert_eq!(pool.retained_bytes(), 0);
+    }
+
+    #[test]
+    fn several_are_apart_and_whole_each() {
+        for len in [4096, 8192, 32 << 10, 64 << 10] {
+            let mut made = Buffer::several(len);
+            for (index, buffer) in (1..).zip(&mut made) {
+                assert!(buffer.len() == len && buffer.is_aligned(ALIGNMENT_BYTES));
+                assert!(buffer.iter().all(|byte| *byte == 0), "it was given twice");
+                buffer.fill(index);
+            }
+            // The mapping stays until its last part is gone.
+            let last = made.pop().expect("one at least");
+            let of_last = made.len() as u8 + 1;
+            made.into_iter().for_each(|buffer| drop(buffer.into_whole().expect("whole")));
+            assert!(last.iter().all(|byte| *byte == of_last));
+        }
+    }
+
+    #[test]
+    fn whole_only_when_alone() {
+        let mut rest = Buffer::new(100);
+        let front = rest.split_to(10);
+        assert!(front.into_whole().is_none());
+        rest.truncate(3);
+        assert_eq!(rest.into_whole().unwrap().len(), 100);
+    }
+}

@@ -1,0 +1,28 @@
+//! Memory: buffers that one owner reads and writes and that the kernel may be given for a while,
+//! and how bytes get into them.
+//!
+//! **What it is.** A [`Buffer`] is a part of one allocation, aligned for direct I/O, which can be
+//! cut and joined without copying. A [`BufferPool`] keeps some for reuse. A [`SharedBuffer`] has
+//! views that see no change; a [`Lender`] makes buffers of memory that is somebody else's.
+//! [`copy_to_memory`] copies past the caches, and [`prefetch`] brings near.
+//!
+//! **Contract.** A buffer is exclusive: whoever has it, and nobody else, reaches its bytes, on
+//! whatever thread. Its memory lives as long as any part of it. A pool belongs to one thread and
+//! keeps at most [`limits::POOL_BYTES`].
+//!
+//! **What it does not do.** I/O, and anything with an event loop: `farblock-reactor` has that, and
+//! offers what is here to its users. All of the `unsafe` of buffers is here; `make sanitize` runs
+//! this crate's tests under AddressSanitizer.
+
+mod buffer;
+mod copy;
+#[cfg(target_os = "linux")]
+mod huge;
+pub mod limits;
+mod pool;
+mod prefetch;
+
+pub use buffer::{ALIGNMENT_BYTES, Buffer, HUGE_PAGE_BYTES, Lender, SharedBuffer};
+pub use copy::copy_to_memory;
+pub use pool::BufferPool;
+pub use prefetch::prefetch;

@@ -1,0 +1,229 @@
+//! [`SendBatch`]: a gather list that owns the bytes it sends.
+
+use std::fmt;
+use std::ops::Range;
+
+use farblock_mem::Buffer;
+
+/// `Segment::source` of bytes in the inline vector; any other value is an index into the payloads.
+const INLINE: usize = usize::MAX;
+
+/// One contiguous piece of what is sent.
+#[derive(Clone, Copy)]
+struct Segment {
+    source: usize,
+    start: usize,
+    len: usize,
+}
+
+/// How far a batch has been sent.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Cursor {
+    segment: usize,
+    offset: usize,
+}
+
+/// What one [`send`](crate::Reactor::send) sends: small pieces copied into one vector, and payload
+/// buffers that are sent from where they are, in the order of the calls that added them.
+///
+/// The batch owns its payloads until the send completes; then
+/// [`take_payloads`](SendBatch::take_payloads) gives them back and leaves the batch empty with its
+/// capacity, so a batch that is used again allocates nothing.
+#[derive(Default)]
+pub struct SendBatch {
+    inline: Vec<u8>,
+    segments: Vec<Segment>,
+    payloads: Vec<(u64, Buffer)>,
+    len: usize,
+}
+
+impl SendBatch {
+    /// An empty batch.
+    pub fn new() -> SendBatch {
+        SendBatch::default()
+    }
+
+    /// Appends a copy of `bytes`. Adjacent calls make one segment.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let start = self.inline.len();
+        self.inline.extend_from_slice(bytes);
+        self.len += bytes.len();
+        match self.segments.last_mut() {
+            Some(last) if last.source == INLINE => last.len += bytes.len(),
+            _ => self.segments.push(Segment { source: INLINE, start, len: bytes.len() }),
+        }
+    }
+
+    /// Appends `buffer[range]` and keeps the buffer. Returns the index for
+    /// [`payload_again`](SendBatch::payload_again). `tag` comes back with the buffer.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not inside the buffer.
+    pub fn payload(&mut self, tag: u64, buffer: Buffer, range: Range<usize>) -> usize {
+        let index = self.payloads.len();
+        self.payloads.push((tag, buffer));
+        self.payload_again(index, range);
+        index
+    }
+
+    /// Appends another range of a buffer that the batch already holds.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such payload, or the range is not inside it.
+    pub fn payload_again(&mut self, index: usize, range: Range<usize>) {
+        let len = self.payloads[index].1[range.clone()].len();
+        if len > 0 {
+            self.segments.push(Segment { source: index, start: range.start, len });
+            self.len += len;
+        }
+    }
+
+    /// Bytes to send in all.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of it that were copied.
+    pub fn inline_bytes(&self) -> usize {
+        self.inline.len()
+    }
+
+    /// Whether there is nothing to send. A batch may still hold buffers of which an empty range was
+    /// added.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The number of contiguous pieces.
+    pub fn segment_count(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// The pieces in order.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.slices_from(Cursor::default())
+    }
+
+    /// Gives the payload buffers back with their tags, in the order they were added, and empties
+    /// the batch (even if the iterator is dropped early: the rest is then freed).
+    pub fn take_payloads(&mut self) -> std::vec::Drain<'_, (u64, Buffer)> {
+        self.inline.clear();
+        self.segments.clear();
+        self.len = 0;
+        self.payloads.drain(..)
+    }
+
+    /// Empties the batch and frees its payloads; its own capacity stays.
+    pub fn clear(&mut self) {
+        drop(self.take_payloads());
+    }
+
+    /// Gives memory back that the batch keeps for reuse, beyond `bytes` for inline bytes and as
+    /// much in proportion for the rest.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        if self.inline.capacity() > bytes {
+            self.inline.shrink_to(bytes);
+            self.segments.shrink_to(bytes / 64);
+            self.payloads.shrink_to(bytes / 64);
+        }
+    }
+
+    /// What is left to send, piece by piece.
+    pub(crate) fn slices_from(&self, cursor: Cursor) -> impl Iterator<Item = &[u8]> {
+        let mut skip = cursor.offset;
+        self.segments[cursor.segment..].iter().map(move |segment| {
+            let source: &[u8] = match segment.source {
+                INLINE => &self.inline,
+                index => &self.payloads[index].1,
+            };
+            let start = segment.start + std::mem::take(&mut skip);
+            &source[start..segment.start + segment.len]
+        })
+    }
+
+    /// Notes that `sent` more bytes are on their way; true when that was all.
+    pub(crate) fn advance(&self, cursor: &mut Cursor, mut sent: usize) -> bool {
+        while let Some(segment) = self.segments.get(cursor.segment) {
+            let left = segment.len - cursor.offset;
+            if sent < left {
+                cursor.offset += sent;
+                return false;
+            }
+            sent -= left;
+            cursor.segment += 1;
+            cursor.offset = 0;
+        }
+        assert!(sent == 0, "more bytes sent than the batch holds");
+        true
+    }
+}
+
+impl fmt::Debug for SendBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (segments, payloads) = (self.segments.len(), self.payloads.len());
+        write!(f, "SendBatch({} bytes, {segments} segments, {payloads} payloads)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> SendBatch {
+        let mut batch = SendBatch::new();
+        batch.bytes(b"ab");
+        batch.bytes(b"cd");
+        let index = batch.payload(7, Buffer::copy_of(b"0123456789"), 2..5);
+        batch.bytes(b"ef");
+        batch.payload_again(index, 8..10);
+        batch.payload(8, Buffer::new(3), 1..1);
+        batch
+    }
+
+    #[test]
+    fn order_merging_and_length() {
+        let batch = sample();
+        assert_eq!(batch.slices().collect::<Vec<_>>(), [&b"abcd"[..], b"234", b"ef", b"89"]);
+        assert_eq!((batch.len(), batch.segment_count()), (11, 4));
+    }
+
+    #[test]
+    fn advance_by_every_size() {
+        let batch = sample();
+        let all = batch.slices().collect::<Vec<_>>().concat();
+        for step in 1..=all.len() {
+            let (mut cursor, mut sent) = (Cursor::default(), 0);
+            loop {
+                assert_eq!(batch.slices_from(cursor).collect::<Vec<_>>().concat(), all[sent..]);
+                let n = step.min(all.len() - sent);
+                sent += n;
+                if batch.advance(&mut cursor, n) {
+                    break;
+                }
+            }
+            assert_eq!(sent, all.len());
+        }
+    }
+
+    #[test]
+    fn payloads_come_back_and_the_batch_is_empty() {
+        let mut batch = sample();
+        let tags: Vec<u64> = batch.take_payloads().map(|(tag, _)| tag).collect();
+        assert_eq!(tags, [7, 8]);
+        assert!(batch.is_empty());
+        assert_eq!(batch.slices().count(), 0);
+        batch.bytes(b"x");
+        assert_eq!(batch.slices().collect::<Vec<_>>(), [b"x"]);
+    }
+
+    #[test]
+    #[should_panic(expected = "out of range")]
+    fn payload_range_is_checked() {
+        SendBatch::new().payload(0, Buffer::new(3), 0..4);
+    }
+}

@@ -1,0 +1,318 @@
+//! [`Engine`]: one of the loops behind the [`Reactor`](crate::Reactor), and what it is lent for
+//! each call.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::batch::SendBatch;
+use crate::config::{Config, EngineKind};
+use crate::event::{Event, FileOp, TaskId};
+use crate::os::{File, Inner as SocketKind, ListenSocket, Socket};
+use crate::portable::Portable;
+use crate::slab::Key;
+use crate::task::Tasks;
+#[cfg(target_os = "linux")]
+use crate::uring::Uring;
+use crate::waker::Shared;
+use farblock_mem::Buffer;
+use farblock_mem::BufferPool;
+
+/// Size of the pool buffers that `recv` fills, in bytes.
+pub(crate) const RECV_BYTES: usize = 64 << 10;
+/// How long a listener rests after an error, for example when there are no more descriptors.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What an engine may use during a call.
+pub(crate) struct Context<'a> {
+    pub(crate) tasks: &'a mut Tasks,
+    pub(crate) pool: &'a BufferPool,
+}
+
+impl Context<'_> {
+    pub(crate) fn deliver(&mut self, task: TaskId, event: Event) {
+        self.tasks.deliver(task, event, self.pool);
+    }
+
+    /// Completes a file operation that was not started.
+    pub(crate) fn deliver_file(
+        &mut self,
+        task: TaskId,
+        user_data: u64,
+        op: FileOp,
+        result: io::Result<()>,
+    ) {
+        let buffer = op.into_buffer();
+        self.deliver(task, Event::File { user_data, buffer, result });
+    }
+}
+
+impl FileOp {
+    pub(crate) fn into_buffer(self) -> Option<Buffer> {
+        match self {
+            FileOp::Read { buffer, .. } | FileOp::Write { buffer, .. } => Some(buffer),
+            FileOp::Sync | FileOp::PunchHole { .. } | FileOp::ZeroRange { .. } => None,
+        }
+    }
+
+    /// Whether the range can be expressed in signed offsets, as systems want it. Linux takes some
+    /// negative ones for "the current position".
+    fn range_is_valid(&self) -> bool {
+        let (offset, len) = match self {
+            FileOp::Read { buffer, offset } | FileOp::Write { buffer, offset, .. } => {
+                (*offset, buffer.len() as u64)
+            }
+            FileOp::PunchHole { offset, len } | FileOp::ZeroRange { offset, len } => {
+                (*offset, *len)
+            }
+            FileOp::Sync => (0, 0),
+        };
+        offset.checked_add(len).is_some_and(|end| i64::try_from(end).is_ok())
+    }
+}
+
+/// How long a turn may wait for something to happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wait {
+    /// Not at all.
+    No,
+    /// Not at all, and it is looked again at once, or after some work.
+    Look,
+    /// Until then, or for ever.
+    Until(Option<Instant>),
+}
+
+/// The loop that was chosen.
+pub(crate) enum Engine {
+    #[cfg(target_os = "linux")]
+    Uring(Box<Uring>),
+    Portable(Box<Portable>),
+    #[cfg(feature = "sim")]
+    Sim(Box<crate::sim::Sim>),
+}
+
+macro_rules! dispatch {
+    ($self:expr, $engine:ident => $call:expr) => {
+        match $self {
+            #[cfg(target_os = "linux")]
+            Engine::Uring($engine) => $call,
+            Engine::Portable($engine) => $call,
+            #[cfg(feature = "sim")]
+            Engine::Sim($engine) => $call,
+        }
+    };
+}
+
+/// Calls the engine with the system's handle, or the simulated one with its own. A handle of the
+/// other kind is refused.
+macro_rules! dispatch_handle {
+    ($self:expr, $handle:expr, $system:path, $sim:path,
+     ($engine:ident, $own:ident) => $call:expr, $simulated:expr) => {
+        match ($self, $handle) {
+            #[cfg(target_os = "linux")]
+            (Engine::Uring($engine), $system($own)) => $call,
+            (Engine::Portable($engine), $system($own)) => $call,
+            #[cfg(feature = "sim")]
+            (Engine::Sim($engine), $sim($own)) => Ok($simulated),
+            #[cfg(feature = "sim")]
+            _ => Err(io::Error::new(io::ErrorKind::Unsupported, "it belongs to another world")),
+        }
+    };
+}
+
+impl Engine {
+    pub(crate) fn new(config: &Config, shared: &Arc<Shared>) -> io::Result<Engine> {
+        let portable = || Portable::new(config, shared).map(|p| Engine::Portable(Box::new(p)));
+        match config.engine {
+            EngineKind::Uring => Engine::uring(shared),
+            EngineKind::Portable => portable(),
+            #[cfg(feature = "sim")]
+            EngineKind::Sim => crate::sim::Sim::new(shared).map(|sim| Engine::Sim(Box::new(sim))),
+            EngineKind::Auto => Engine::uring(shared).or_else(|error| {
+                tracing::info!(%error, "using the portable engine");
+                portable()
+            }),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn uring(shared: &Arc<Shared>) -> io::Result<Engine> {
+        Uring::new(shared).map(|uring| Engine::Uring(Box::new(uring)))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn uring(_: &Arc<Shared>) -> io::Result<Engine> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring is a Linux interface"))
+    }
+
+    pub(crate) fn kind(&self) -> EngineKind {
+        match self {
+            #[cfg(target_os = "linux")]
+            Engine::Uring(_) => EngineKind::Uring,
+            Engine::Portable(_) => EngineKind::Portable,
+            #[cfg(feature = "sim")]
+            Engine::Sim(_) => EngineKind::Sim,
+        }
+    }
+
+    /// Starts what was queued, waits, and delivers what happened: a bounded amount of it.
+    pub(crate) fn turn(&mut self, cx: &mut Context<'_>, wait: Wait) -> io::Result<()> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Engine::Uring(engine) => engine.turn(cx, wait),
+            Engine::Portable(engine) => engine.turn(cx, wait),
+            #[cfg(feature = "sim")]
+            Engine::Sim(engine) => {
+                engine.turn(cx, wait);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a turn that does not wait may find something; cheap.
+    pub(crate) fn has_work(&mut self) -> bool {
+        match self {
+            #[cfg(target_os = "linux")]
+            Engine::Uring(engine) => engine.has_work(),
+            Engine::Portable(engine) => engine.has_work(),
+            #[cfg(feature = "sim")]
+            Engine::Sim(_) => true,
+        }
+    }
+
+    /// Looks for what can be had without a turn; where there is nothing, that is cheap.
+    #[cfg_attr(not(target_os = "linux"), expect(unused_variables, reason = "io_uring's alone"))]
+    pub(crate) fn look(&mut self, cx: &mut Context<'_>) {
+        match self {
+            #[cfg(target_os = "linux")]
+            Engine::Uring(engine) => engine.look(cx),
+            Engine::Portable(_) => {}
+            #[cfg(feature = "sim")]
+            Engine::Sim(_) => {}
+        }
+    }
+
+    /// Delivers what the engine's own threads finished.
+    pub(crate) fn collect(&mut self, cx: &mut Context<'_>) {
+        match self {
+            #[cfg(target_os = "linux")]
+            Engine::Uring(_) => {}
+            Engine::Portable(engine) => engine.collect(cx),
+            #[cfg(feature = "sim")]
+            Engine::Sim(_) => {}
+        }
+    }
+
+    /// When the engine wants a turn even if nothing happens.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        dispatch!(self, engine => engine.next_deadline())
+    }
+
+    /// Ends everything that is outstanding, before memory is freed.
+    pub(crate) fn shut_down(&mut self, cx: &mut Context<'_>) {
+        match self {
+            #[cfg(target_os = "linux")]
+            Engine::Uring(engine) => engine.shut_down(cx),
+            Engine::Portable(engine) => engine.shut_down(cx),
+            #[cfg(feature = "sim")]
+            Engine::Sim(engine) => engine.shut_down(),
+        }
+    }
+
+    pub(crate) fn listen(&mut self, task: TaskId, listener: ListenSocket) -> io::Result<Key> {
+        dispatch_handle!(self, listener, ListenSocket::Tcp, ListenSocket::Sim,
+            (engine, own) => engine.listen(task, own), engine.listen(task, own))
+    }
+
+    pub(crate) fn close_listener(&mut self, key: Key) {
+        dispatch!(self, engine => engine.close_listener(key));
+    }
+
+    pub(crate) fn connect(&mut self, task: TaskId, address: SocketAddr) -> io::Result<Key> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Engine::Uring(engine) => engine.connect(task, address),
+            Engine::Portable(engine) => engine.connect(task, address),
+            #[cfg(feature = "sim")]
+            Engine::Sim(engine) => Ok(engine.connect(task, address)),
+        }
+    }
+
+    pub(crate) fn add_stream(&mut self, task: TaskId, socket: Socket) -> io::Result<Key> {
+        dispatch_handle!(self, socket.0, SocketKind::Tcp, SocketKind::Sim,
+            (engine, own) => engine.add_stream(task, own), engine.add_stream(task, own))
+    }
+
+    pub(crate) fn recv(&mut self, cx: &mut Context<'_>, key: Key, limit: u32) {
+        dispatch!(self, engine => engine.recv(cx, key, limit));
+    }
+
+    pub(crate) fn recv_into(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: Key,
+        buffer: Buffer,
+        range: Range<usize>,
+    ) {
+        dispatch!(self, engine => engine.recv_into(cx, key, buffer, range));
+    }
+
+    pub(crate) fn send(&mut self, cx: &mut Context<'_>, key: Key, batch: SendBatch) {
+        dispatch!(self, engine => engine.send(cx, key, batch));
+    }
+
+    pub(crate) fn close(&mut self, cx: &mut Context<'_>, key: Key) {
+        dispatch!(self, engine => engine.close(cx, key));
+    }
+
+    pub(crate) fn add_file(&mut self, file: File) -> io::Result<Key> {
+        dispatch_handle!(self, file, File::System, File::Sim,
+            (engine, own) => engine.add_file(own), engine.add_file(own))
+    }
+
+    pub(crate) fn remove_file(&mut self, key: Key) {
+        dispatch!(self, engine => engine.remove_file(key));
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn watch(
+        &mut self,
+        task: TaskId,
+        descriptor: std::os::fd::OwnedFd,
+    ) -> io::Result<Key> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Engine::Uring(engine) => engine.watch(task, descriptor),
+            Engine::Portable(engine) => engine.watch(task, descriptor),
+            #[cfg(feature = "sim")]
+            Engine::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn unwatch(&mut self, key: Key) {
+        match self {
+            #[cfg(target_os = "linux")]
+            Engine::Uring(engine) => engine.unwatch(key),
+            Engine::Portable(engine) => engine.unwatch(key),
+            #[cfg(feature = "sim")]
+            Engine::Sim(_) => {}
+        }
+    }
+
+    pub(crate) fn file(
+        &mut self,
+        cx: &mut Context<'_>,
+        task: TaskId,
+        key: Key,
+        op: FileOp,
+        user_data: u64,
+    ) {
+        if !op.range_is_valid() {
+            return cx.deliver_file(task, user_data, op, Err(io::ErrorKind::InvalidInput.into()));
+        }
+        dispatch!(self, engine => engine.file(cx, task, key, op, user_data));
+    }
+}

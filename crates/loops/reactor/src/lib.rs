@@ -1,0 +1,108 @@
+//! Event loops: io_uring on Linux, a portable readiness loop everywhere.
+//!
+//! A [`Reactor`] belongs to one thread and does its sockets, files and timers. It is completion
+//! style: an operation takes its buffer along and gives it back with an [`Event`], once. There are
+//! no futures and no callbacks. A *task* is a mailbox of events with a "ready" mark; a thread's
+//! loop is
+//!
+//! ```
+//! # use farblock_reactor::*;
+//! # fn main() -> std::io::Result<()> {
+//! let reactor = Reactor::new(&Config::default())?;
+//! let task = reactor.add_task();
+//! # reactor.set_timer(task, Some(std::time::Instant::now()));
+//! let (mut ready, mut events) = (Vec::new(), Vec::new());
+//! loop {
+//!     // Submits what was queued since the last time, and waits for a task to be ready.
+//!     reactor.poll(None, &mut ready)?;
+//!     for &task in &ready {
+//!         reactor.take_events(task, &mut events);
+//!         for event in events.drain(..) {
+//!             // Work, which queues operations: recv, recv_into, send, file, ...
+//! #           assert!(matches!(event, Event::Timer));
+//!         }
+//!     }
+//! #   break;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The contract
+//!
+//! - Nothing happens inside a submission: every result, even one that is known at once, is an event
+//!   that a later [`poll`](Reactor::poll) announces.
+//! - Every operation completes exactly once, unless its task is removed, which drops its events.
+//!   The operation owns its buffer until then.
+//! - A stream has at most one receive and one send outstanding (a second one is a bug of the caller
+//!   and panics). [`close`](Reactor::close) makes them complete, and [`Event::Closed`] is the last
+//!   event of a stream.
+//! - Identifiers carry a generation. Naming something that is gone does nothing, except that a file
+//!   operation fails with "not found".
+//! - [`poll`](Reactor::poll) does a bounded amount of work, so one busy connection does not starve
+//!   the others, nor does a task that is always ready starve the sockets.
+//! - An idle reactor sleeps. A busy one may look for work for a few microseconds before it does
+//!   ([`Config::polling`]), if looking proves to be worth it.
+//! - In steady state nothing is allocated and nothing locked per operation. (The portable engine's
+//!   file threads share a locked queue; [`Waker::wake`] locks if its task is not marked yet.)
+//! - Dropping the reactor ends what is outstanding: streams are closed, file operations may or may
+//!   not have been carried out, and it returns only when the system uses no buffer any more.
+//!
+//! # Engines
+//!
+//! | | `uring` | `portable` |
+//! |---|---|---|
+//! | where | Linux 6.1 and later, unless forbidden | wherever `mio` works |
+//! | sockets | completions, one system call per poll; calls while it looks | readiness, calls |
+//! | files | completions | a few threads; overlapped calls on Windows |
+//! | durable writes | `RWF_DSYNC` | `RWF_DSYNC` on Linux, else write and sync |
+//! | holes, zeroing | `fallocate` | `fallocate` on Linux, `FSCTL_SET_ZERO_DATA` on Windows |
+//! | wakers | an event descriptor | `mio::Waker` |
+//! | watches | multishot polls | readiness (Unix only) |
+//!
+//! The same tests run on both. With the feature `sim` there is a third, for tests: it lives in a
+//! simulated world.
+//!
+//! # What it does not do
+//!
+//! Datagrams, Unix sockets, TLS, name resolution, socket options beyond `TCP_NODELAY`, half-closing
+//! a stream, cancelling a single operation, deadlines of single operations, zero-copy sends,
+//! registered buffers and descriptors.
+
+mod batch;
+mod config;
+mod engine;
+mod event;
+pub mod os;
+mod portable;
+#[cfg(windows)]
+pub mod raw_disk;
+mod reactor;
+#[cfg(feature = "sim")]
+pub mod sim;
+mod slab;
+mod socket;
+mod spin;
+/// What threads share, for [`waker`].
+mod sync {
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+    pub(crate) use std::sync::{Arc, Mutex};
+}
+mod task;
+mod timers;
+#[cfg(target_os = "linux")]
+mod uring;
+mod waker;
+
+pub use batch::SendBatch;
+#[doc(hidden)]
+pub use config::CallBytes;
+pub use config::{Config, EngineKind, ParseEngineError, Polling};
+pub use event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId, WatchId};
+pub use reactor::Reactor;
+pub use waker::Waker;
+
+// Whoever has a reactor has buffers.
+pub use farblock_mem::{
+    ALIGNMENT_BYTES, Buffer, BufferPool, HUGE_PAGE_BYTES, Lender, SharedBuffer,
+};

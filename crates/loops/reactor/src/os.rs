@@ -1,0 +1,211 @@
+//! What is asked of the operating system besides I/O: the time, threads, waiting, and sockets and
+//! files to hand to an event loop.
+//!
+//! Code that is to run in a simulation asks here. Without the feature `sim` each call is the
+//! standard library's. In a [simulated world](crate::sim) time is the world's, a thread is a
+//! coroutine of the world's thread, and whoever waits lets the others run.
+
+use std::io;
+#[cfg(feature = "sim")]
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+mod handles;
+
+pub(crate) use handles::Inner;
+pub use handles::{File, ListenSocket, Socket};
+
+/// Whether the calling thread is in a simulated world.
+#[inline]
+pub fn is_simulated() -> bool {
+    #[cfg(feature = "sim")]
+    return crate::sim::is_entered();
+    #[cfg(not(feature = "sim"))]
+    false
+}
+
+/// The time.
+#[inline]
+pub fn now() -> Instant {
+    #[cfg(feature = "sim")]
+    if let Some(now) = crate::sim::time() {
+        return now;
+    }
+    Instant::now()
+}
+
+/// How long ago that was.
+#[inline]
+pub fn elapsed(since: Instant) -> Duration {
+    now().saturating_duration_since(since)
+}
+
+/// Fills `bytes` from the world's seed; false outside of a simulation, where the system's random
+/// numbers are to be used.
+pub fn fill_simulated(bytes: &mut [u8]) -> bool {
+    #[cfg(feature = "sim")]
+    return crate::sim::fill(bytes);
+    #[cfg(not(feature = "sim"))]
+    {
+        let _ = bytes;
+        false
+    }
+}
+
+/// What names the boot of the machines in a simulation; none outside of one.
+pub fn simulated_boot() -> Option<String> {
+    #[cfg(feature = "sim")]
+    return crate::sim::boot();
+    #[cfg(not(feature = "sim"))]
+    None
+}
+
+/// Whether the simulated world that the thread is in is to have this mistake in it: a simulation
+/// that does not find it would not find another one either. Never outside of one.
+#[inline]
+pub fn has_mistake(mistake: &str) -> bool {
+    #[cfg(feature = "sim")]
+    return crate::sim::has_mistake(mistake);
+    #[cfg(not(feature = "sim"))]
+    {
+        let _ = mistake;
+        false
+    }
+}
+
+/// Waits.
+pub fn sleep(time: Duration) {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        crate::sim::block_until(now().checked_add(time), || false);
+        return;
+    }
+    std::thread::sleep(time);
+}
+
+/// A thread that was [started](spawn).
+#[derive(Debug)]
+pub struct JoinHandle<T>(Thread<T>);
+
+#[derive(Debug)]
+enum Thread<T> {
+    System(std::thread::JoinHandle<T>),
+    #[cfg(feature = "sim")]
+    Simulated(Arc<Mutex<Option<T>>>),
+}
+
+impl<T> JoinHandle<T> {
+    /// Waits for the thread's end; an error if it panicked.
+    ///
+    /// # Errors
+    /// What it panicked with.
+    pub fn join(self) -> std::thread::Result<T> {
+        match self.0 {
+            Thread::System(thread) => thread.join(),
+            #[cfg(feature = "sim")]
+            Thread::Simulated(result) => {
+                let has_ended = || lock(&result).is_some();
+                crate::sim::block_until(None, has_ended);
+                lock(&result).take().ok_or_else(|| Box::new("the simulation failed") as _)
+            }
+        }
+    }
+}
+
+/// Starts a thread.
+///
+/// # Errors
+/// If the system has none to give.
+pub fn spawn<T: Send + 'static>(
+    name: String,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        let result = Arc::new(Mutex::new(None));
+        let slot = Arc::clone(&result);
+        crate::sim::spawn(name, move || *lock(&slot) = Some(body()));
+        return Ok(JoinHandle(Thread::Simulated(result)));
+    }
+    std::thread::Builder::new()
+        .name(name)
+        .spawn(body)
+        .map(|thread| JoinHandle(Thread::System(thread)))
+}
+
+/// Waits for a message.
+///
+/// # Errors
+/// If there is no sender left.
+pub fn recv<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        return simulated_recv(receiver, None).map_err(|_| RecvError);
+    }
+    receiver.recv()
+}
+
+/// Waits for a message, but not longer than `timeout`.
+///
+/// # Errors
+/// If none came, or there is no sender left.
+pub fn recv_timeout<T>(receiver: &Receiver<T>, timeout: Duration) -> Result<T, RecvTimeoutError> {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        return simulated_recv(receiver, now().checked_add(timeout));
+    }
+    receiver.recv_timeout(timeout)
+}
+
+#[cfg(feature = "sim")]
+fn simulated_recv<T>(
+    receiver: &Receiver<T>,
+    deadline: Option<Instant>,
+) -> Result<T, RecvTimeoutError> {
+    use std::sync::mpsc::TryRecvError;
+    let mut result = Err(RecvTimeoutError::Timeout);
+    crate::sim::block_until(deadline, || {
+        result = match receiver.try_recv() {
+            Ok(message) => Ok(message),
+            Err(TryRecvError::Empty) => return false,
+            Err(TryRecvError::Disconnected) => Err(RecvTimeoutError::Disconnected),
+        };
+        true
+    });
+    result
+}
+
+/// Waits until the value is there.
+pub fn wait_for<T>(value: &OnceLock<T>) -> &T {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        crate::sim::block_until(None, || value.get().is_some());
+    }
+    value.wait()
+}
+
+/// Waits for as long as `condition` holds of what `mutex` protects, but not longer than `timeout`.
+/// Whoever changes it notifies `changed`.
+pub fn wait_while<T>(
+    mutex: &Mutex<T>,
+    changed: &Condvar,
+    timeout: Duration,
+    condition: impl FnMut(&mut T) -> bool,
+) {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        let mut condition = condition;
+        crate::sim::block_until(now().checked_add(timeout), || !condition(&mut lock(mutex)));
+        return;
+    }
+    let guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+    let result = changed.wait_timeout_while(guard, timeout, condition);
+    drop(result.unwrap_or_else(PoisonError::into_inner));
+}
+
+#[cfg(feature = "sim")]
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,200 @@
+//! Sockets and files that may be the system's or a simulated world's.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+#[cfg(feature = "sim")]
+use crate::sim;
+
+/// A connected TCP socket.
+#[derive(Debug)]
+pub struct Socket(pub(crate) Inner);
+
+#[derive(Debug)]
+pub(crate) enum Inner {
+    Tcp(TcpStream),
+    #[cfg(feature = "sim")]
+    Sim(sim::Stream),
+}
+
+macro_rules! either {
+    ($self:expr, $socket:ident => $call:expr) => {
+        match $self {
+            Inner::Tcp($socket) => $call,
+            #[cfg(feature = "sim")]
+            Inner::Sim($socket) => $call,
+        }
+    };
+}
+
+impl From<TcpStream> for Socket {
+    fn from(stream: TcpStream) -> Socket {
+        Socket(Inner::Tcp(stream))
+    }
+}
+
+impl Socket {
+    /// Connects within `timeout`.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn connect_timeout(address: &SocketAddr, timeout: Duration) -> io::Result<Socket> {
+        #[cfg(feature = "sim")]
+        if super::is_simulated() {
+            return sim::Stream::connect(*address, timeout)
+                .map(|stream| Socket(Inner::Sim(stream)));
+        }
+        TcpStream::connect_timeout(address, timeout).map(Socket::from)
+    }
+
+    /// The system's socket, to set options that a simulated one has not.
+    pub fn tcp(&self) -> Option<&TcpStream> {
+        match &self.0 {
+            Inner::Tcp(stream) => Some(stream),
+            #[cfg(feature = "sim")]
+            Inner::Sim(_) => None,
+        }
+    }
+
+    /// Sends without waiting for more to send.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.tcp().map_or(Ok(()), |stream| stream.set_nodelay(nodelay))
+    }
+
+    /// Closing it resets the connection, and forgets what was not sent.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn reset_on_close(&self) -> io::Result<()> {
+        match &self.0 {
+            Inner::Tcp(stream) => socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)),
+            #[cfg(feature = "sim")]
+            Inner::Sim(stream) => {
+                stream.reset_on_close();
+                Ok(())
+            }
+        }
+    }
+
+    /// How long a read may wait; for ever with `None`.
+    ///
+    /// # Errors
+    /// The system's, and if it is zero.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        either!(&self.0, stream => stream.set_read_timeout(timeout))
+    }
+
+    /// How long a write may wait; for ever with `None`.
+    ///
+    /// # Errors
+    /// The system's, and if it is zero.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        either!(&self.0, stream => stream.set_write_timeout(timeout))
+    }
+
+    /// This end's address.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        either!(&self.0, stream => stream.local_addr())
+    }
+
+    /// The other end's address.
+    ///
+    /// # Errors
+    /// The system's, if it is not connected any more.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        either!(&self.0, stream => stream.peer_addr())
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        either!(&mut self.0, stream => stream.read(into))
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        either!(&mut self.0, stream => stream.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A listening TCP socket.
+#[derive(Debug)]
+pub enum ListenSocket {
+    /// The system's.
+    Tcp(TcpListener),
+    /// A simulated world's.
+    #[cfg(feature = "sim")]
+    Sim(sim::Listener),
+}
+
+impl From<TcpListener> for ListenSocket {
+    fn from(listener: TcpListener) -> ListenSocket {
+        ListenSocket::Tcp(listener)
+    }
+}
+
+impl ListenSocket {
+    /// Listens in the simulated world that the calling thread is in; `None` if it is in none.
+    pub fn simulated(address: SocketAddr) -> Option<io::Result<ListenSocket>> {
+        #[cfg(feature = "sim")]
+        if super::is_simulated() {
+            return Some(sim::Listener::bind(address).map(ListenSocket::Sim));
+        }
+        let _ = address;
+        None
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            ListenSocket::Tcp(listener) => listener.local_addr(),
+            #[cfg(feature = "sim")]
+            ListenSocket::Sim(listener) => Ok(listener.address()),
+        }
+    }
+}
+
+/// A file or block device.
+#[derive(Debug)]
+pub enum File {
+    /// The system's.
+    System(std::fs::File),
+    /// A simulated world's.
+    #[cfg(feature = "sim")]
+    Sim(sim::Medium),
+}
+
+impl From<std::fs::File> for File {
+    fn from(file: std::fs::File) -> File {
+        File::System(file)
+    }
+}
+
+impl File {
+    /// Another handle of the same open file.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn try_clone(&self) -> io::Result<File> {
+        match self {
+            File::System(file) => file.try_clone().map(File::System),
+            #[cfg(feature = "sim")]
+            File::Sim(medium) => Ok(File::Sim(*medium)),
+        }
+    }
+}

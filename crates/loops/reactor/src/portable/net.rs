@@ -1,0 +1,416 @@
+//! Streams and listeners of the portable engine: what is outstanding, what is ready, and the
+//! attempts.
+
+use std::io::{self, IoSlice, Read};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::time::Instant;
+
+use crate::batch::{Cursor, SendBatch};
+use crate::config::CallBytes;
+use crate::engine::{ACCEPT_PAUSE, Context, RECV_BYTES};
+use crate::event::{Event, StreamId, TaskId};
+use crate::slab::Key;
+use farblock_mem::Buffer;
+
+/// Pieces gathered into one system call.
+const SLICES_PER_WRITE: usize = 128;
+/// System calls that one stream may make to send in one attempt.
+const WRITES_PER_RUN: usize = 8;
+/// Connections that one listener may accept in one attempt.
+const ACCEPTS_PER_RUN: usize = 16;
+/// Whether a read of less than was asked for means that there is nothing more until the next
+/// readiness event. Not so with IOCP, where `mio` wants to see `WouldBlock`.
+const SHORT_READ_DRAINS: bool = cfg!(unix);
+
+/// What an attempt left behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    /// Nothing to do until readiness, or another operation.
+    Blocked,
+    /// Worth another attempt.
+    More,
+    /// A listener rests until then.
+    Paused(Instant),
+}
+
+/// ```text
+/// Connecting ──ok──> Open
+///      └────error──> Failed
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// The handshake is under way.
+    Connecting,
+    /// Operations are possible.
+    Open,
+    /// The handshake failed; only close is possible.
+    Failed,
+}
+
+/// The receive operation outstanding.
+enum Recv {
+    None,
+    /// Into a buffer of the engine's, so many bytes at most; zero: as many as it holds.
+    Any {
+        limit: u32,
+    },
+    Into {
+        buffer: Buffer,
+        range: Range<usize>,
+        done: usize,
+    },
+}
+
+pub(crate) struct Stream {
+    pub(crate) socket: mio::net::TcpStream,
+    task: TaskId,
+    state: State,
+    /// An attempt to receive may succeed.
+    readable: bool,
+    /// The peer will send no more: there is always something to find out by reading.
+    read_closed: bool,
+    /// An attempt to send may succeed.
+    writable: bool,
+    /// In the engine's list already.
+    queued: bool,
+    recv: Recv,
+    send: Option<(SendBatch, Cursor)>,
+    pub(super) call_bytes: CallBytes,
+}
+
+impl Stream {
+    pub(crate) fn open(task: TaskId, socket: mio::net::TcpStream) -> Stream {
+        Stream {
+            socket,
+            task,
+            state: State::Open,
+            readable: true,
+            read_closed: false,
+            writable: true,
+            queued: false,
+            recv: Recv::None,
+            send: None,
+            call_bytes: CallBytes::default(),
+        }
+    }
+
+    pub(crate) fn connecting(task: TaskId, socket: mio::net::TcpStream) -> Stream {
+        let stream = Stream::open(task, socket);
+        Stream { state: State::Connecting, readable: false, writable: false, ..stream }
+    }
+
+    /// Notes what the system said; true if the stream is to be put into the list.
+    pub(crate) fn became_ready(&mut self, event: &mio::event::Event) -> bool {
+        let failed = event.is_error();
+        self.read_closed |= event.is_read_closed() || failed;
+        self.readable |= event.is_readable() || self.read_closed;
+        self.writable |= event.is_writable() || event.is_write_closed() || failed;
+        self.may_run()
+    }
+
+    /// Whether an attempt makes sense and is not scheduled yet; then it counts as scheduled.
+    pub(crate) fn may_run(&mut self) -> bool {
+        if self.queued {
+            return false;
+        }
+        self.queued = self.has_work();
+        self.queued
+    }
+
+    fn has_work(&self) -> bool {
+        match self.state {
+            State::Connecting => self.writable,
+            State::Open => {
+                (self.readable && !matches!(self.recv, Recv::None))
+                    || (self.writable && self.send.is_some())
+            }
+            State::Failed => false,
+        }
+    }
+
+    fn can_start(&self) -> io::Result<()> {
+        match self.state {
+            State::Open => Ok(()),
+            State::Connecting | State::Failed => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    pub(crate) fn start_recv(&mut self, key: Key, cx: &mut Context<'_>, limit: u32) {
+        if let Err(error) = self.can_start() {
+            let event = Event::Received { stream: StreamId(key), result: Err(error) };
+            return cx.deliver(self.task, event);
+        }
+        assert!(matches!(self.recv, Recv::None), "a receive is outstanding");
+        self.recv = Recv::Any { limit };
+    }
+
+    pub(crate) fn start_recv_into(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+        buffer: Buffer,
+        range: Range<usize>,
+    ) {
+        if let Err(error) = self.can_start() {
+            let event = Event::ReceivedInto { stream: StreamId(key), buffer, result: Err(error) };
+            return cx.deliver(self.task, event);
+        }
+        assert!(matches!(self.recv, Recv::None), "a receive is outstanding");
+        self.recv = Recv::Into { buffer, range, done: 0 };
+    }
+
+    pub(crate) fn start_send(&mut self, key: Key, cx: &mut Context<'_>, batch: SendBatch) {
+        if let Err(error) = self.can_start() {
+            let event = Event::Sent { stream: StreamId(key), batch, result: Err(error) };
+            return cx.deliver(self.task, event);
+        }
+        assert!(self.send.is_none(), "a send is outstanding");
+        self.send = Some((batch, Cursor::default()));
+    }
+
+    /// Attempts everything outstanding.
+    pub(crate) fn run(&mut self, key: Key, cx: &mut Context<'_>) -> Progress {
+        self.queued = false;
+        if self.state == State::Connecting {
+            self.run_connect(key, cx);
+        } else {
+            if self.writable && self.send.is_some() {
+                self.run_send(key, cx);
+            }
+            if self.readable {
+                self.run_recv(key, cx);
+            }
+        }
+        if self.may_run() { Progress::More } else { Progress::Blocked }
+    }
+
+    fn run_connect(&mut self, key: Key, cx: &mut Context<'_>) {
+        let result = match self.socket.take_error() {
+            Ok(Some(error)) | Err(error) => Err(error),
+            Ok(None) => match self.socket.peer_addr() {
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+                    self.writable = false;
+                    return;
+                }
+                result => result.map(drop),
+            },
+        };
+        self.state = if result.is_ok() { State::Open } else { State::Failed };
+        self.readable = true;
+        cx.deliver(self.task, Event::Connected { stream: StreamId(key), result });
+    }
+
+    fn run_send(&mut self, key: Key, cx: &mut Context<'_>) {
+        let (batch, cursor) = self.send.as_mut().expect("checked by the caller");
+        let mut result = Ok(());
+        let mut all = batch.is_empty();
+        let mut writes = 0;
+        while !all && result.is_ok() && writes < WRITES_PER_RUN {
+            let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE];
+            let (mut count, mut left) = (0, self.call_bytes.send);
+            for (slot, slice) in slices.iter_mut().zip(batch.slices_from(*cursor)) {
+                *slot = IoSlice::new(&slice[..slice.len().min(left)]);
+                left -= slot.len();
+                count += 1;
+                if left == 0 {
+                    break;
+                }
+            }
+            match write(&self.socket, &slices[..count]) {
+                Ok(0) => result = Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => all = batch.advance(cursor, sent),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.writable = false;
+                    return;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => result = Err(error),
+            }
+            writes += 1;
+        }
+        if all || result.is_err() {
+            let (batch, _) = self.send.take().expect("still there");
+            cx.deliver(self.task, Event::Sent { stream: StreamId(key), batch, result });
+        }
+    }
+
+    fn run_recv(&mut self, key: Key, cx: &mut Context<'_>) {
+        let stream = StreamId(key);
+        match std::mem::replace(&mut self.recv, Recv::None) {
+            Recv::None => {}
+            Recv::Any { limit } => {
+                let most = if limit == 0 { RECV_BYTES } else { RECV_BYTES.min(limit as usize) };
+                let mut buffer = cx.pool.take(most);
+                let result = match self.read(&mut buffer) {
+                    None => {
+                        cx.pool.give(buffer);
+                        self.recv = Recv::Any { limit };
+                        return;
+                    }
+                    Some(Ok(count)) => {
+                        buffer.truncate(count);
+                        Ok(buffer)
+                    }
+                    Some(Err(error)) => {
+                        cx.pool.give(buffer);
+                        Err(error)
+                    }
+                };
+                cx.deliver(self.task, Event::Received { stream, result });
+            }
+            Recv::Into { mut buffer, range, mut done } => {
+                let result = match self.read(&mut buffer[range.start + done..range.end]) {
+                    None => None,
+                    Some(Ok(0)) => Some(Ok(done)),
+                    Some(Ok(count)) => {
+                        done += count;
+                        (done == range.len()).then_some(Ok(done))
+                    }
+                    Some(Err(error)) => Some(Err(error)),
+                };
+                match result {
+                    None => self.recv = Recv::Into { buffer, range, done },
+                    Some(result) => {
+                        cx.deliver(self.task, Event::ReceivedInto { stream, buffer, result });
+                    }
+                }
+            }
+        }
+    }
+
+    /// One read, or as many as it takes with limited calls; none if there is nothing to be read.
+    fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
+        let most = self.call_bytes.receive;
+        if into.len() <= most {
+            return self.read_once(into);
+        }
+        let mut done = 0;
+        while done < into.len() && self.readable {
+            let end = into.len().min(done + most);
+            match self.read_once(&mut into[done..end]) {
+                Some(Ok(count)) if count > 0 => done += count,
+                // An end or an error comes again.
+                _ if done > 0 => break,
+                result => return result,
+            }
+        }
+        Some(Ok(done))
+    }
+
+    fn read_once(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
+        loop {
+            match self.socket.read(into) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.readable = false;
+                    return None;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(count) if SHORT_READ_DRAINS && count < into.len() && count > 0 => {
+                    self.readable = self.read_closed;
+                    return Some(Ok(count));
+                }
+                result => return Some(result),
+            }
+        }
+    }
+
+    /// Ends everything outstanding and says that the stream is closed.
+    pub(crate) fn abort(self, key: Key, cx: &mut Context<'_>) {
+        let stream = StreamId(key);
+        let aborted = || io::Error::from(io::ErrorKind::ConnectionAborted);
+        if self.state == State::Connecting {
+            cx.deliver(self.task, Event::Connected { stream, result: Err(aborted()) });
+        }
+        match self.recv {
+            Recv::None => {}
+            Recv::Any { .. } => {
+                cx.deliver(self.task, Event::Received { stream, result: Err(aborted()) })
+            }
+            Recv::Into { buffer, .. } => {
+                let result = Err(aborted());
+                cx.deliver(self.task, Event::ReceivedInto { stream, buffer, result });
+            }
+        }
+        if let Some((batch, _)) = self.send {
+            cx.deliver(self.task, Event::Sent { stream, batch, result: Err(aborted()) });
+        }
+        drop(self.socket);
+        cx.deliver(self.task, Event::Closed { stream });
+    }
+}
+
+/// A peer that is gone must not kill a process in which `SIGPIPE` has its default meaning.
+#[cfg(target_os = "linux")]
+fn write(socket: &mio::net::TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+    let mut no_control = SendAncillaryBuffer::default();
+    Ok(sendmsg(socket, slices, &mut no_control, SendFlags::NOSIGNAL)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn write(mut socket: &mio::net::TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    io::Write::write_vectored(&mut socket, slices)
+}
+
+pub(crate) struct Listener {
+    pub(crate) socket: mio::net::TcpListener,
+    pub(crate) task: TaskId,
+    ready: bool,
+    paused: bool,
+    queued: bool,
+}
+
+impl Listener {
+    /// A listener that counts as scheduled.
+    pub(crate) fn new(task: TaskId, socket: mio::net::TcpListener) -> Listener {
+        Listener { socket, task, ready: true, paused: false, queued: true }
+    }
+
+    /// Notes what the system said; true if the listener is to be put into the list.
+    pub(crate) fn became_ready(&mut self) -> bool {
+        self.ready = true;
+        self.may_run()
+    }
+
+    /// The pause is over; true if the listener is to be put into the list.
+    pub(crate) fn resume(&mut self) -> bool {
+        self.paused = false;
+        self.may_run()
+    }
+
+    fn may_run(&mut self) -> bool {
+        if self.queued || self.paused || !self.ready {
+            return false;
+        }
+        self.queued = true;
+        true
+    }
+
+    /// Accepts a few.
+    pub(crate) fn run(
+        &mut self,
+        mut deliver: impl FnMut(io::Result<(std::net::TcpStream, SocketAddr)>),
+    ) -> Progress {
+        self.queued = false;
+        for _ in 0..ACCEPTS_PER_RUN {
+            match self.socket.accept() {
+                Ok((stream, address)) => deliver(Ok((stream.into(), address))),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => {
+                        self.ready = false;
+                        return Progress::Blocked;
+                    }
+                    // The peer gave up before it was its turn.
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                    _ => {
+                        deliver(Err(error));
+                        self.paused = true;
+                        return Progress::Paused(Instant::now() + ACCEPT_PAUSE);
+                    }
+                },
+            }
+        }
+        if self.may_run() { Progress::More } else { Progress::Blocked }
+    }
+}

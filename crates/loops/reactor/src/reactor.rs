@@ -1,0 +1,415 @@
+//! [`Reactor`]: the public face over the tasks and one engine.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::batch::SendBatch;
+use crate::config::{Config, EngineKind, Polling};
+use crate::engine::{Context, Engine, Wait};
+use crate::event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId};
+use crate::os::{self, File, ListenSocket, Socket};
+use crate::spin::{Budget, Spin};
+use crate::task::Tasks;
+use crate::waker::{Shared, Waker, Woken};
+use farblock_mem::Buffer;
+use farblock_mem::BufferPool;
+
+/// While spinning, the clock is read once in so many looks.
+const LOOKS_PER_CLOCK: u32 = 8;
+/// While spinning, the processor is offered to others once in so long: to the thread that is waited
+/// for, if it shares the processor; and to the kernel's own, to which Linux leaves what is on its
+/// way through loopback when there was too much to do at once. A loop that does not let it in
+/// stalls itself until the scheduler's next tick, for milliseconds.
+const YIELD_EVERY: Duration = Duration::from_micros(20);
+
+/// An event loop of one thread: see the [crate]. Clones are the same loop.
+#[derive(Clone)]
+pub struct Reactor {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    kind: EngineKind,
+    shared: Arc<Shared>,
+    /// Before `pool`: the engine gives its buffers up first.
+    state: RefCell<State>,
+    pool: BufferPool,
+}
+
+struct State {
+    engine: Engine,
+    tasks: Tasks,
+    spin: Spin,
+    /// When the last wait was over.
+    working_since: Instant,
+    woken: Vec<Woken>,
+}
+
+impl Reactor {
+    /// A loop as configured. [`EngineKind::Auto`] falls back to the portable engine, and says why
+    /// through `tracing`.
+    ///
+    /// # Errors
+    ///
+    /// If the engine asked for does not work here, with the reason in the text.
+    pub fn new(config: &Config) -> io::Result<Reactor> {
+        let shared = Shared::new();
+        let pool = BufferPool::new();
+        let engine = Engine::new(config, &shared)?;
+        let kind = engine.kind();
+        tracing::debug!(engine = %kind, "reactor started");
+        // Looking for work takes real time, of which a simulated world has none.
+        let polling = if os::is_simulated() { Polling::Never } else { config.polling };
+        let spin = Spin::new(polling);
+        let (tasks, working_since) = (Tasks::new(), os::now());
+        let state = State { engine, tasks, spin, working_since, woken: Vec::new() };
+        Ok(Reactor { inner: Rc::new(Inner { kind, shared, state: RefCell::new(state), pool }) })
+    }
+
+    /// What was chosen: [`EngineKind::Uring`] or [`EngineKind::Portable`].
+    pub fn engine(&self) -> EngineKind {
+        self.inner.kind
+    }
+
+    /// The buffers of this reactor.
+    pub fn buffers(&self) -> &BufferPool {
+        &self.inner.pool
+    }
+
+    /// A new task: an empty mailbox.
+    pub fn add_task(&self) -> TaskId {
+        self.inner.state.borrow_mut().tasks.add()
+    }
+
+    /// A task with a mailbox of its own whose readiness is reported as its root's: for something
+    /// that works on behalf of another task, which polls it. When the root is removed, nothing more
+    /// is delivered to its children, which still want to be removed.
+    pub fn add_child(&self, parent: TaskId) -> TaskId {
+        self.inner.state.borrow_mut().tasks.add_child(parent)
+    }
+
+    /// Removes a task. Events for it, those in the mailbox and later ones, are dropped and their
+    /// buffers recycled. Its streams and listeners stay open until they are closed.
+    pub fn remove_task(&self, task: TaskId) {
+        self.inner.state.borrow_mut().tasks.remove(task, &self.inner.pool);
+    }
+
+    /// Marks a task ready, without an event: the next [`poll`](Reactor::poll) does not wait, and
+    /// reports it.
+    pub fn notify(&self, task: TaskId) {
+        self.inner.state.borrow_mut().tasks.mark_ready(task);
+    }
+
+    /// Something that marks the task ready from any thread. Make it once and clone it.
+    pub fn waker(&self, task: TaskId) -> Waker {
+        Waker::new(Arc::clone(&self.inner.shared), task)
+    }
+
+    /// Arms the task's only timer, moves it, or disarms it. It ends with [`Event::Timer`].
+    pub fn set_timer(&self, task: TaskId, deadline: Option<Instant>) {
+        self.inner.state.borrow_mut().tasks.set_timer(task, deadline);
+    }
+
+    /// Appends all events of the mailbox to `events`, in the order they happened.
+    pub fn take_events(&self, task: TaskId, events: &mut Vec<Event>) {
+        self.inner.state.borrow_mut().tasks.take_events(task, events);
+    }
+
+    /// Submits all that was queued, waits until a task is ready but not longer than `timeout`
+    /// (`None`: for ever), and replaces the contents of `ready` by the ready tasks: roots, each
+    /// once. A task whose events are not taken is reported again only when more arrive.
+    ///
+    /// # Errors
+    ///
+    /// Only if the operating system's queue itself fails; nothing is to be expected of the reactor
+    /// after that.
+    pub fn poll(&self, timeout: Option<Duration>, ready: &mut Vec<TaskId>) -> io::Result<()> {
+        ready.clear();
+        let mut state = self.inner.state.borrow_mut();
+        let result = state.poll(&self.inner.shared, &self.inner.pool, timeout);
+        state.tasks.take_ready(ready);
+        result
+    }
+
+    /// Accepts connections until [`close_listener`](Reactor::close_listener): [`Event::Accepted`].
+    /// After an error, accepting pauses for a moment.
+    ///
+    /// # Errors
+    ///
+    /// If the socket cannot be prepared.
+    pub fn listen(
+        &self,
+        task: TaskId,
+        listener: impl Into<ListenSocket>,
+    ) -> io::Result<ListenerId> {
+        let listener = listener.into();
+        self.with(|engine, _| engine.listen(task, listener)).map(ListenerId)
+    }
+
+    /// Stops accepting and closes the socket, at the latest in the next [`poll`](Reactor::poll).
+    pub fn close_listener(&self, id: ListenerId) {
+        self.with(|engine, _| engine.close_listener(id.0));
+    }
+
+    /// Starts a connection: [`Event::Connected`]. Until then, operations on the stream fail with
+    /// [`io::ErrorKind::NotConnected`].
+    ///
+    /// # Errors
+    ///
+    /// If there is no socket to be had.
+    pub fn connect(&self, task: TaskId, address: SocketAddr) -> io::Result<StreamId> {
+        self.with(|engine, _| engine.connect(task, address)).map(StreamId)
+    }
+
+    /// Takes a connection over, and sets `TCP_NODELAY` and the blocking mode the engine needs.
+    ///
+    /// # Errors
+    ///
+    /// If the socket cannot be prepared.
+    pub fn add_stream(&self, task: TaskId, socket: impl Into<Socket>) -> io::Result<StreamId> {
+        let socket = socket.into();
+        self.with(|engine, _| engine.add_stream(task, socket)).map(StreamId)
+    }
+
+    /// Receives whatever comes, up to the size of a pool buffer: [`Event::Received`]. An idle
+    /// stream holds no buffer while it waits.
+    ///
+    /// # Panics
+    ///
+    /// If a `recv` or `recv_into` of this stream is outstanding.
+    pub fn recv(&self, stream: StreamId) {
+        self.with(|engine, cx| engine.recv(cx, stream.0, 0));
+    }
+
+    /// The same, up to `most` bytes (at least one): for who expects a header and then much that is
+    /// better received straight [into](Reactor::recv_into) its place than copied there.
+    ///
+    /// # Panics
+    ///
+    /// If a `recv` or `recv_into` of this stream is outstanding.
+    pub fn recv_at_most(&self, stream: StreamId, most: u32) {
+        let limit = most.max(1);
+        self.with(|engine, cx| engine.recv(cx, stream.0, limit));
+    }
+
+    /// Receives exactly `range` of `buffer`: [`Event::ReceivedInto`], when it is full or the stream
+    /// ended. Callers treat any shorter result as progress.
+    ///
+    /// # Panics
+    ///
+    /// If a `recv` or `recv_into` of this stream is outstanding, or the range is empty or not
+    /// inside the buffer.
+    pub fn recv_into(&self, stream: StreamId, buffer: Buffer, range: Range<usize>) {
+        assert!(!buffer[range.clone()].is_empty(), "receiving into an empty range");
+        self.with(|engine, cx| engine.recv_into(cx, stream.0, buffer, range));
+    }
+
+    /// Sends all of a batch: [`Event::Sent`].
+    ///
+    /// # Panics
+    ///
+    /// If a `send` of this stream is outstanding.
+    pub fn send(&self, stream: StreamId, batch: SendBatch) {
+        self.with(|engine, cx| engine.send(cx, stream.0, batch));
+    }
+
+    /// Closes a stream. Operations outstanding complete first, those that did not come to their end
+    /// with [`io::ErrorKind::ConnectionAborted`], and then comes [`Event::Closed`]. What was sent
+    /// before is still transmitted by the system.
+    pub fn close(&self, stream: StreamId) {
+        self.with(|engine, cx| engine.close(cx, stream.0));
+    }
+
+    /// Takes a file over. Offsets are always explicit; its position is neither used nor preserved.
+    ///
+    /// # Errors
+    ///
+    /// None at present.
+    pub fn add_file(&self, file: impl Into<File>) -> io::Result<FileId> {
+        let file = file.into();
+        self.with(|engine, _| engine.add_file(file)).map(FileId)
+    }
+
+    /// Gives a file up; it is closed when its last operation is done.
+    pub fn remove_file(&self, file: FileId) {
+        self.with(|engine, _| engine.remove_file(file.0));
+    }
+
+    /// Starts a file operation: [`Event::File`] with `user_data`. Any number may be outstanding;
+    /// they have no order.
+    pub fn file(&self, task: TaskId, file: FileId, op: FileOp, user_data: u64) {
+        self.with(|engine, cx| engine.file(cx, task, file.0, op, user_data));
+    }
+
+    /// Marks the task ready whenever the descriptor becomes readable, and once at the beginning if
+    /// it is. There is no event, and nobody reads: for event descriptors, which are written to
+    /// again whether or not somebody reads them. Once the other end is gone, nothing more comes.
+    ///
+    /// # Errors
+    ///
+    /// If the system cannot wait for such a descriptor (a file, for example).
+    #[cfg(unix)]
+    pub fn watch(
+        &self,
+        task: TaskId,
+        descriptor: std::os::fd::OwnedFd,
+    ) -> io::Result<crate::WatchId> {
+        self.with(|engine, _| engine.watch(task, descriptor)).map(crate::WatchId)
+    }
+
+    /// Watches no longer, and closes the descriptor.
+    #[cfg(unix)]
+    pub fn unwatch(&self, watch: crate::WatchId) {
+        self.with(|engine, _| engine.unwatch(watch.0));
+    }
+
+    fn with<R>(&self, call: impl FnOnce(&mut Engine, &mut Context<'_>) -> R) -> R {
+        let State { engine, tasks, .. } = &mut *self.inner.state.borrow_mut();
+        call(engine, &mut Context { tasks, pool: &self.inner.pool })
+    }
+}
+
+impl fmt::Debug for Reactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reactor({})", self.inner.kind)
+    }
+}
+
+impl State {
+    fn poll(
+        &mut self,
+        shared: &Shared,
+        pool: &BufferPool,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        let may_wait = timeout != Some(Duration::ZERO);
+        if self.spin.budget() != Budget::None {
+            // Before anything else, even a look at the clock: what is to be sent is waited for.
+            self.turn(shared, pool, Wait::Look)?;
+            if !may_wait || self.tasks.has_ready() {
+                return Ok(());
+            }
+        } else {
+            self.look_around(shared, pool);
+            if !may_wait || self.tasks.has_ready() {
+                return self.turn(shared, pool, Wait::No);
+            }
+        }
+        // A timeout beyond the end of the clock is for ever.
+        let deadline = timeout.and_then(|timeout| os::now().checked_add(timeout));
+        loop {
+            if self.spin.budget() != Budget::None && self.spin(shared, pool, deadline)? {
+                return Ok(());
+            }
+            if shared.try_sleep() {
+                self.sleep(shared, pool, deadline)?;
+            }
+            self.look_around(shared, pool);
+            if self.tasks.has_ready() || deadline.is_some_and(|at| at <= os::now()) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Lets the engine work once, and then collects what other threads and the clock have.
+    fn turn(&mut self, shared: &Shared, pool: &BufferPool, wait: Wait) -> io::Result<()> {
+        self.engine.turn(&mut Context { tasks: &mut self.tasks, pool }, wait)?;
+        self.look_around(shared, pool);
+        Ok(())
+    }
+
+    fn look_around(&mut self, shared: &Shared, pool: &BufferPool) {
+        if shared.awake() {
+            shared.drain(&mut self.woken, |task| {
+                self.tasks.mark_ready(task);
+            });
+            self.engine.collect(&mut Context { tasks: &mut self.tasks, pool });
+        }
+        if self.tasks.next_deadline().is_some() {
+            self.tasks.expire_timers(os::now(), pool);
+        }
+    }
+
+    /// Looks for work without sleeping, as long as the policy allows; true if some was found.
+    fn spin(
+        &mut self,
+        shared: &Shared,
+        pool: &BufferPool,
+        deadline: Option<Instant>,
+    ) -> io::Result<bool> {
+        let start = os::now();
+        self.spin.worked(start - self.working_since);
+        let end = match self.spin.budget() {
+            Budget::None => return Ok(false),
+            Budget::Limited(time) => Some(start + time),
+            Budget::Unlimited => None,
+        };
+        let until = [end, self.earliest(deadline)].into_iter().flatten().min();
+        let (mut looks, mut yielded) = (0, start);
+        loop {
+            if shared.is_notified() || self.engine.has_work() {
+                self.turn(shared, pool, Wait::Look)?;
+            } else {
+                self.engine.look(&mut Context { tasks: &mut self.tasks, pool });
+            }
+            if self.tasks.has_ready() {
+                self.working_since = os::now();
+                self.spin.found(self.working_since - start, self.tasks.arrived());
+                return Ok(true);
+            }
+            looks += 1;
+            if looks % LOOKS_PER_CLOCK == 0 {
+                let now = os::now();
+                if until.is_some_and(|until| now >= until) {
+                    self.working_since = now;
+                    self.spin.missed(now - start);
+                    return Ok(false);
+                }
+                if now - yielded >= YIELD_EVERY {
+                    std::thread::yield_now();
+                    yielded = os::now();
+                }
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn sleep(
+        &mut self,
+        shared: &Shared,
+        pool: &BufferPool,
+        deadline: Option<Instant>,
+    ) -> io::Result<()> {
+        let until = self.earliest(deadline);
+        if !self.spin.is_adaptive() {
+            return self.turn(shared, pool, Wait::Until(until));
+        }
+        let start = os::now();
+        self.spin.worked(start - self.working_since);
+        let result = self.turn(shared, pool, Wait::Until(until));
+        self.working_since = os::now();
+        if self.tasks.has_ready() {
+            self.spin.slept(self.working_since - start, self.tasks.arrived());
+        }
+        result
+    }
+
+    /// The earliest of the caller's, the tasks' and the engine's deadlines.
+    fn earliest(&self, deadline: Option<Instant>) -> Option<Instant> {
+        let own = [deadline, self.tasks.next_deadline(), self.engine.next_deadline()];
+        own.into_iter().flatten().min()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let State { engine, tasks, .. } = self.state.get_mut();
+        engine.shut_down(&mut Context { tasks, pool: &self.pool });
+    }
+}

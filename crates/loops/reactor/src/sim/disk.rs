@@ -1,0 +1,282 @@
+//! Disks: what is stored, what would survive a power cut, and operations under way.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::time::Duration;
+
+use super::{Happening, Random, State};
+use crate::event::{FileOp, TaskId};
+
+/// Versions of a unit that are not synced, beyond which the oldest is written back.
+const VERSIONS_MOST: usize = 8;
+
+/// How a disk behaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskFaults {
+    /// The longest time of an operation.
+    pub delay: Duration,
+    /// An operation is late once in so many; 0: never.
+    pub late_one_in: u64,
+    /// How late, at most.
+    pub late: Duration,
+    /// An operation fails once in so many, a write in part; 0: never.
+    pub fail_one_in: u64,
+    /// Bytes that are written as a whole or not at all: a power of two.
+    pub atomic_bytes: usize,
+}
+
+impl Default for DiskFaults {
+    fn default() -> DiskFaults {
+        DiskFaults {
+            delay: Duration::from_micros(100),
+            late_one_in: 0,
+            late: Duration::ZERO,
+            fail_one_in: 0,
+            atomic_bytes: 512,
+        }
+    }
+}
+
+/// A handle of a simulated disk, as a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Medium {
+    index: usize,
+    generation: u32,
+}
+
+/// A file operation under way, and whose it is.
+pub(super) struct Flying {
+    generation: u32,
+    engine: u64,
+    pub(super) task: TaskId,
+    pub(super) user_data: u64,
+    pub(super) op: FileOp,
+    fails: bool,
+}
+
+/// A file operation that is done.
+pub(super) struct Finished {
+    pub(super) flying: Flying,
+    pub(super) result: io::Result<()>,
+}
+
+pub(super) struct Disk {
+    pub(super) faults: DiskFaults,
+    generation: u32,
+    current: Vec<u8>,
+    durable: Vec<u8>,
+    /// What units held since the last sync, each in order: any of it, or what is durable, is what
+    /// a power cut leaves.
+    unsynced: BTreeMap<usize, Vec<Vec<u8>>>,
+    flying: BTreeMap<u64, Flying>,
+}
+
+#[derive(Default)]
+pub(super) struct Media {
+    disks: Vec<Disk>,
+    next_op: u64,
+    pub(super) power_cuts: u64,
+    /// By engine.
+    finished: BTreeMap<u64, Vec<Finished>>,
+}
+
+impl Media {
+    pub(super) fn add(&mut self, bytes: usize) -> Medium {
+        self.disks.push(Disk {
+            faults: DiskFaults::default(),
+            generation: 0,
+            current: vec![0; bytes],
+            durable: vec![0; bytes],
+            unsynced: BTreeMap::new(),
+            flying: BTreeMap::new(),
+        });
+        Medium { index: self.disks.len() - 1, generation: 0 }
+    }
+
+    pub(super) fn at(&mut self, medium: Medium) -> &mut Disk {
+        &mut self.disks[medium.index]
+    }
+
+    pub(super) fn take_finished(&mut self, engine: u64) -> Vec<Finished> {
+        self.finished.remove(&engine).unwrap_or_default()
+    }
+}
+
+impl Disk {
+    pub(super) fn current(&self) -> &[u8] {
+        &self.current
+    }
+
+    /// Writes what will be durable at the next sync.
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let end = offset + bytes.len();
+        if self.current.len() < end {
+            self.current.resize(end, 0);
+        }
+        self.current[offset..end].copy_from_slice(bytes);
+        for unit in self.units_of(offset, bytes.len()) {
+            let version = self.unit(unit).to_vec();
+            let versions = self.unsynced.entry(unit).or_default();
+            versions.push(version);
+            if versions.len() > VERSIONS_MOST {
+                let oldest = versions.remove(0);
+                self.persist(unit, &oldest);
+            }
+        }
+    }
+
+    /// What a unit holds.
+    fn unit(&self, unit: usize) -> &[u8] {
+        let start = unit * self.faults.atomic_bytes;
+        &self.current[start..self.current.len().min(start + self.faults.atomic_bytes)]
+    }
+
+    fn persist(&mut self, unit: usize, bytes: &[u8]) {
+        let start = unit * self.faults.atomic_bytes;
+        if self.durable.len() < start + bytes.len() {
+            self.durable.resize(start + bytes.len(), 0);
+        }
+        self.durable[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Makes units durable as they are.
+    fn sync(&mut self, units: impl Iterator<Item = usize>) {
+        for unit in units {
+            if self.unsynced.remove(&unit).is_some() {
+                let bytes = self.unit(unit).to_vec();
+                self.persist(unit, &bytes);
+            }
+        }
+    }
+
+    fn units_of(&self, offset: usize, length: usize) -> Range<usize> {
+        let unit = self.faults.atomic_bytes;
+        if length == 0 { 0..0 } else { offset / unit..(offset + length).div_ceil(unit) }
+    }
+
+    /// The atomic units of a range, as ranges from its start.
+    fn units(&self, offset: usize, length: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let unit = self.faults.atomic_bytes;
+        let end = offset + length;
+        self.units_of(offset, length).map(move |index| {
+            (index * unit).max(offset) - offset..((index + 1) * unit).min(end) - offset
+        })
+    }
+
+    /// Writes some of the units of `bytes`.
+    fn tear(&mut self, offset: usize, bytes: &[u8], random: &mut Random) {
+        for range in self.units(offset, bytes.len()) {
+            if random.one_in(2) {
+                self.write(offset + range.start, &bytes[range]);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, op: &mut FileOp) -> io::Result<()> {
+        let size = self.current.len();
+        match op {
+            FileOp::Read { buffer, offset } => {
+                let start = *offset as usize;
+                let found = self.current.get(start..start.saturating_add(buffer.len()));
+                buffer.copy_from_slice(found.ok_or(ErrorKind::UnexpectedEof)?);
+            }
+            FileOp::Write { buffer, offset, durable } => {
+                self.write(*offset as usize, buffer);
+                if *durable {
+                    self.sync(self.units_of(*offset as usize, buffer.len()));
+                }
+            }
+            FileOp::Sync => {
+                let units: Vec<usize> = self.unsynced.keys().copied().collect();
+                self.sync(units.into_iter());
+            }
+            FileOp::PunchHole { offset, len } | FileOp::ZeroRange { offset, len } => {
+                let start = (*offset as usize).min(size);
+                let end = start.saturating_add(*len as usize).min(size);
+                self.write(start, &vec![0; end - start]);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    pub(super) fn start_file_op(
+        &mut self,
+        engine: u64,
+        medium: Medium,
+        task: TaskId,
+        op: FileOp,
+        user_data: u64,
+    ) {
+        let faults = self.media.at(medium).faults;
+        let mut delay = self.random.time(faults.delay);
+        if self.random.one_in(faults.late_one_in) {
+            delay += self.random.time(faults.late);
+        }
+        let fails = self.random.one_in(faults.fail_one_in);
+        if let FileOp::Write { buffer, offset, .. } = &op {
+            self.note(*offset);
+            self.note_bytes(buffer);
+        }
+        let generation = medium.generation;
+        let flying = Flying { generation, engine, task, user_data, op, fails };
+        let number = self.media.next_op;
+        self.media.next_op += 1;
+        self.media.at(medium).flying.insert(number, flying);
+        self.schedule(delay, Happening::Done { medium: medium.index, op: number });
+    }
+
+    pub(super) fn finish(&mut self, medium: usize, op: u64) {
+        let disk = &mut self.media.disks[medium];
+        let Some(mut flying) = disk.flying.remove(&op) else { return };
+        let result = if flying.generation != disk.generation {
+            Err(ErrorKind::NotFound.into())
+        } else if flying.fails {
+            if let FileOp::Write { buffer, offset, .. } = &flying.op {
+                disk.tear(*offset as usize, buffer, &mut self.random);
+            }
+            Err(io::Error::other("the simulated disk failed"))
+        } else {
+            disk.carry_out(&mut flying.op)
+        };
+        let finished = Finished { flying, result };
+        self.media.finished.entry(finished.flying.engine).or_default().push(finished);
+    }
+
+    /// Operations under way are carried out, or not, or in part; nothing later has an effect.
+    pub(super) fn orphan(&mut self, medium: Medium) -> Medium {
+        let disk = self.media.at(medium);
+        disk.generation += 1;
+        let mut flying = std::mem::take(&mut disk.flying);
+        let generation = disk.generation;
+        for flying in flying.values_mut().filter(|flying| flying.generation + 1 == generation) {
+            if let FileOp::Write { buffer, offset, .. } = &flying.op {
+                disk_tear(&mut self.media, medium, *offset, buffer, &mut self.random);
+            }
+        }
+        self.media.at(medium).flying = flying;
+        Medium { generation, ..medium }
+    }
+
+    /// As [`State::orphan`], and what was not synced survives in part.
+    pub(super) fn cut_power(&mut self, medium: Medium) -> Medium {
+        let next = self.orphan(medium);
+        self.media.power_cuts += 1;
+        let disk = &mut self.media.disks[medium.index];
+        for (unit, mut versions) in std::mem::take(&mut disk.unsynced) {
+            let survivor = self.random.below(versions.len() as u64 + 1) as usize;
+            if survivor < versions.len() {
+                disk.persist(unit, &versions.swap_remove(survivor));
+            }
+        }
+        disk.durable.resize(disk.current.len(), 0);
+        disk.current.clone_from(&disk.durable);
+        next
+    }
+}
+
+fn disk_tear(media: &mut Media, medium: Medium, offset: u64, bytes: &[u8], random: &mut Random) {
+    media.at(medium).tear(offset as usize, bytes, random);
+}

@@ -1,0 +1,312 @@
+//! The third engine: streams, listeners and files of the world that the thread is in.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use super::{Listener, Medium, Stream, block_until, pass, try_with_state, with_state};
+use crate::batch::{Cursor, SendBatch};
+use crate::engine::{Context, RECV_BYTES, Wait};
+use crate::event::{Event, FileOp, ListenerId, StreamId, TaskId};
+use crate::os::{Inner as SocketKind, Socket};
+use crate::slab::{Key, Slab};
+use crate::waker::Shared;
+use farblock_mem::Buffer;
+
+/// Polls that do not wait after which others run.
+const POLLS_PER_PASS: u32 = 8;
+
+enum Recv {
+    None,
+    Any { limit: u32 },
+    Into { buffer: Buffer, range: Range<usize>, done: usize },
+}
+
+struct Open {
+    stream: Stream,
+    task: TaskId,
+    is_connecting: bool,
+    has_failed: bool,
+    recv: Recv,
+    send: Option<(SendBatch, Cursor)>,
+}
+
+pub(crate) struct Sim {
+    number: u64,
+    shared: Arc<Shared>,
+    streams: Slab<Open>,
+    /// In the order of their making, which is not that of their places.
+    live: BTreeMap<u64, Key>,
+    next_live: u64,
+    listeners: Slab<(TaskId, Listener)>,
+    listening: Vec<Key>,
+    media: Slab<Medium>,
+    polls: u32,
+}
+
+/// Numbers the engines of a process: only which is which matters.
+static NEXT_ENGINE: AtomicU64 = AtomicU64::new(0);
+
+impl Sim {
+    pub(crate) fn new(shared: &Arc<Shared>) -> io::Result<Sim> {
+        if !super::is_entered() {
+            return Err(io::Error::new(ErrorKind::Unsupported, "the thread is in no simulation"));
+        }
+        Ok(Sim {
+            number: NEXT_ENGINE.fetch_add(1, Ordering::Relaxed),
+            shared: Arc::clone(shared),
+            streams: Slab::new(),
+            live: BTreeMap::new(),
+            next_live: 0,
+            listeners: Slab::new(),
+            listening: Vec::new(),
+            media: Slab::new(),
+            polls: 0,
+        })
+    }
+
+    pub(crate) fn turn(&mut self, cx: &mut Context<'_>, wait: Wait) {
+        self.attempt(cx);
+        let Wait::Until(until) = wait else {
+            self.polls += 1;
+            if self.polls.is_multiple_of(POLLS_PER_PASS) {
+                pass();
+            }
+            return;
+        };
+        if !cx.tasks.has_ready() {
+            let shared = Arc::clone(&self.shared);
+            block_until(until, || {
+                self.attempt(cx);
+                cx.tasks.has_ready() || shared.is_notified()
+            });
+        }
+    }
+
+    /// Does whatever can be done now, each stream a little.
+    fn attempt(&mut self, cx: &mut Context<'_>) {
+        let number = self.number;
+        for finished in with_state(|state| state.media.take_finished(number)) {
+            let flying = finished.flying;
+            cx.deliver_file(flying.task, flying.user_data, flying.op, finished.result);
+        }
+        for &key in &self.listening {
+            let Some((task, listener)) = self.listeners.find(key) else { continue };
+            while let Some((stream, peer)) = with_state(|state| state.accept(listener)) {
+                let socket = Socket(SocketKind::Sim(stream));
+                let result = Ok((socket, peer));
+                cx.deliver(*task, Event::Accepted { listener: ListenerId(key), result });
+            }
+        }
+        for &key in self.live.values() {
+            let stream = self.streams.find_mut(key).expect("those that live are there");
+            stream.attempt(key, cx);
+        }
+    }
+
+    pub(crate) fn shut_down(&mut self) {
+        let number = self.number;
+        try_with_state(|state| drop(state.media.take_finished(number)));
+    }
+
+    pub(crate) fn listen(&mut self, task: TaskId, listener: Listener) -> Key {
+        let key = self.listeners.insert((task, listener));
+        self.listening.push(key);
+        key
+    }
+
+    pub(crate) fn close_listener(&mut self, key: Key) {
+        self.listeners.remove(key);
+        self.listening.retain(|other| *other != key);
+    }
+
+    pub(crate) fn connect(&mut self, task: TaskId, address: SocketAddr) -> Key {
+        self.insert(task, Stream::start(address), true)
+    }
+
+    pub(crate) fn add_stream(&mut self, task: TaskId, stream: Stream) -> Key {
+        self.insert(task, stream, false)
+    }
+
+    fn insert(&mut self, task: TaskId, stream: Stream, is_connecting: bool) -> Key {
+        let (recv, send) = (Recv::None, None);
+        let open = Open { stream, task, is_connecting, has_failed: false, recv, send };
+        let key = self.streams.insert(open);
+        self.live.insert(self.next_live, key);
+        self.next_live += 1;
+        key
+    }
+
+    pub(crate) fn recv(&mut self, cx: &mut Context<'_>, key: Key, limit: u32) {
+        let Some(stream) = self.streams.find_mut(key) else { return };
+        if stream.is_connecting || stream.has_failed {
+            let result = Err(ErrorKind::NotConnected.into());
+            return cx.deliver(stream.task, Event::Received { stream: StreamId(key), result });
+        }
+        assert!(matches!(stream.recv, Recv::None), "a receive is outstanding");
+        stream.recv = Recv::Any { limit };
+    }
+
+    pub(crate) fn recv_into(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: Key,
+        buffer: Buffer,
+        range: Range<usize>,
+    ) {
+        let Some(stream) = self.streams.find_mut(key) else { return cx.pool.give(buffer) };
+        if stream.is_connecting || stream.has_failed {
+            let (stream, task) = (StreamId(key), stream.task);
+            let result = Err(ErrorKind::NotConnected.into());
+            return cx.deliver(task, Event::ReceivedInto { stream, buffer, result });
+        }
+        assert!(matches!(stream.recv, Recv::None), "a receive is outstanding");
+        stream.recv = Recv::Into { buffer, range, done: 0 };
+    }
+
+    pub(crate) fn send(&mut self, cx: &mut Context<'_>, key: Key, mut batch: SendBatch) {
+        let Some(stream) = self.streams.find_mut(key) else {
+            return batch.take_payloads().for_each(|(_, buffer)| cx.pool.give(buffer));
+        };
+        if stream.is_connecting || stream.has_failed {
+            let (stream, task) = (StreamId(key), stream.task);
+            let result = Err(ErrorKind::NotConnected.into());
+            return cx.deliver(task, Event::Sent { stream, batch, result });
+        }
+        assert!(stream.send.is_none(), "a send is outstanding");
+        stream.send = Some((batch, Cursor::default()));
+    }
+
+    pub(crate) fn close(&mut self, cx: &mut Context<'_>, key: Key) {
+        if let Some(stream) = self.streams.remove(key) {
+            self.live.retain(|_, other| *other != key);
+            stream.abort(key, cx);
+        }
+    }
+
+    pub(crate) fn add_file(&mut self, medium: Medium) -> Key {
+        self.media.insert(medium)
+    }
+
+    pub(crate) fn remove_file(&mut self, key: Key) {
+        self.media.remove(key);
+    }
+
+    pub(crate) fn file(
+        &mut self,
+        cx: &mut Context<'_>,
+        task: TaskId,
+        key: Key,
+        op: FileOp,
+        user_data: u64,
+    ) {
+        let Some(&medium) = self.media.find(key) else {
+            return cx.deliver_file(task, user_data, op, Err(ErrorKind::NotFound.into()));
+        };
+        let number = self.number;
+        with_state(|state| state.start_file_op(number, medium, task, op, user_data));
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
+impl Open {
+    fn attempt(&mut self, key: Key, cx: &mut Context<'_>) {
+        if self.is_connecting {
+            let Some(result) = with_state(|state| state.connected(&self.stream)) else { return };
+            self.is_connecting = false;
+            self.has_failed = result.is_err();
+            cx.deliver(self.task, Event::Connected { stream: StreamId(key), result });
+        }
+        self.attempt_send(key, cx);
+        self.attempt_recv(key, cx);
+    }
+
+    fn attempt_send(&mut self, key: Key, cx: &mut Context<'_>) {
+        let Some((batch, cursor)) = &mut self.send else { return };
+        let mut result = Ok(());
+        let mut all = batch.is_empty();
+        while !all && result.is_ok() {
+            let slice = batch.slices_from(*cursor).next().expect("it is not empty");
+            match with_state(|state| state.write(&self.stream, slice)) {
+                Ok(sent) => all = batch.advance(cursor, sent),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => result = Err(error),
+            }
+        }
+        let (batch, _) = self.send.take().expect("still there");
+        cx.deliver(self.task, Event::Sent { stream: StreamId(key), batch, result });
+    }
+
+    fn attempt_recv(&mut self, key: Key, cx: &mut Context<'_>) {
+        let stream = StreamId(key);
+        let read = |into: &mut [u8]| match with_state(|state| state.read(&self.stream, into)) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+            result => Some(result),
+        };
+        match std::mem::replace(&mut self.recv, Recv::None) {
+            Recv::None => {}
+            Recv::Any { limit } => {
+                let most = if limit == 0 { RECV_BYTES } else { RECV_BYTES.min(limit as usize) };
+                let mut buffer = cx.pool.take(most);
+                let Some(result) = read(&mut buffer) else {
+                    cx.pool.give(buffer);
+                    self.recv = Recv::Any { limit };
+                    return;
+                };
+                let result = result.map(|count| {
+                    buffer.truncate(count);
+                    buffer
+                });
+                cx.deliver(self.task, Event::Received { stream, result });
+            }
+            Recv::Into { mut buffer, range, mut done } => {
+                let result = match read(&mut buffer[range.start + done..range.end]) {
+                    None => None,
+                    Some(Ok(0)) => Some(Ok(done)),
+                    Some(Ok(count)) => {
+                        done += count;
+                        (done == range.len()).then_some(Ok(done))
+                    }
+                    Some(Err(error)) => Some(Err(error)),
+                };
+                match result {
+                    None => self.recv = Recv::Into { buffer, range, done },
+                    Some(result) => {
+                        cx.deliver(self.task, Event::ReceivedInto { stream, buffer, result });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends everything outstanding and says that the stream is closed.
+    fn abort(self, key: Key, cx: &mut Context<'_>) {
+        let stream = StreamId(key);
+        let aborted = || io::Error::from(ErrorKind::ConnectionAborted);
+        if self.is_connecting {
+            cx.deliver(self.task, Event::Connected { stream, result: Err(aborted()) });
+        }
+        match self.recv {
+            Recv::None => {}
+            Recv::Any { .. } => {
+                cx.deliver(self.task, Event::Received { stream, result: Err(aborted()) });
+            }
+            Recv::Into { buffer, .. } => {
+                let result = Err(aborted());
+                cx.deliver(self.task, Event::ReceivedInto { stream, buffer, result });
+            }
+        }
+        if let Some((batch, _)) = self.send {
+            cx.deliver(self.task, Event::Sent { stream, batch, result: Err(aborted()) });
+        }
+        drop(self.stream);
+        cx.deliver(self.task, Event::Closed { stream });
+    }
+}

@@ -1,0 +1,336 @@
+//! A simulated world: the clock, the network, the disks and the threads of everything that runs in
+//! it are functions of one seed.
+//!
+//! A world belongs to the thread that [entered](World::enter) it. Reactors made there with
+//! [`EngineKind::Sim`](crate::EngineKind::Sim) live in it, and [`os`](crate::os) asks it for time,
+//! threads and sockets. Threads are coroutines: one runs until it waits, and then another does.
+//! When all of them wait, time jumps to whatever happens next. So a run has no races but those that
+//! the seed chooses, and the same seed gives the same run, byte for byte ([`World::trace`]).
+//!
+//! ```text
+//!   root: the test          coroutines: cores, keepers, admin threads
+//!     |  waits                 |  wait (for an event, a message, a time)
+//!     v                        v
+//!   all resumed in turn, until nobody gets on  ──>  time jumps to the next happening
+//!     ^                                                  |
+//!     +───────── bytes arrive, disks answer, timers ─────+
+//! ```
+//!
+//! What goes wrong is up to whoever holds the [`World`]: connections that break in the ways of
+//! [`Break`], addresses that do not answer, disks with [`DiskFaults`], power cuts.
+
+mod disk;
+mod engine;
+mod net;
+mod random;
+mod threads;
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+pub use disk::{DiskFaults, Medium};
+pub(crate) use engine::Sim;
+pub use net::{Break, Connection, Listener, NetFaults, Side, Stream};
+pub use random::Random;
+
+use disk::Media;
+use net::Net;
+use threads::Threads;
+
+thread_local! {
+    static WORLD: RefCell<Option<Rc<Inner>>> = const { RefCell::new(None) };
+    static IS_ENTERED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Something that will happen.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Happening {
+    /// Bytes of a connection's side reach the other one.
+    Arrive { link: usize, side: Side },
+    /// A connection request reaches its listener.
+    Connect { link: usize },
+    /// A side of a connection finds out that it is broken.
+    Fail { link: usize, side: Side },
+    /// A disk operation is done.
+    Done { medium: usize, op: u64 },
+}
+
+struct State {
+    /// Since the beginning, in nanoseconds.
+    now: u64,
+    random: Random,
+    queue: BinaryHeap<Reverse<(u64, u64, Happening)>>,
+    /// Numbers what is put into the queue: ties happen in that order.
+    serial: u64,
+    net: Net,
+    media: Media,
+    /// A digest of all that happened.
+    trace: u64,
+}
+
+struct Inner {
+    epoch: Instant,
+    state: RefCell<State>,
+    threads: Threads,
+    mistake: Cell<Option<&'static str>>,
+}
+
+/// A simulated world, entered by the thread that made it; see the [module](self).
+pub struct World(Rc<Inner>);
+
+impl World {
+    /// Makes a world and has the calling thread enter it, in place of the one that it was in.
+    /// Dropping it leaves it.
+    #[must_use]
+    pub fn enter(seed: u64) -> World {
+        let state = State {
+            now: 0,
+            random: Random::new(seed),
+            queue: BinaryHeap::new(),
+            serial: 0,
+            net: Net::default(),
+            media: Media::default(),
+            trace: seed,
+        };
+        let inner = Rc::new(Inner {
+            epoch: Instant::now(),
+            state: RefCell::new(state),
+            threads: Threads::default(),
+            mistake: Cell::new(None),
+        });
+        WORLD.with(|world| *world.borrow_mut() = Some(Rc::clone(&inner)));
+        IS_ENTERED.set(true);
+        World(inner)
+    }
+
+    /// Has whoever asks [`os::has_mistake`](crate::os::has_mistake) make this mistake from now on.
+    pub fn make_mistake(&self, mistake: &'static str) {
+        self.0.mistake.set(Some(mistake));
+    }
+
+    /// Time since the beginning.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.0.state.borrow().now)
+    }
+
+    /// A digest of everything that happened so far: the same for the same run.
+    #[must_use]
+    pub fn trace(&self) -> u64 {
+        self.0.state.borrow().trace
+    }
+
+    /// Threads that have not ended.
+    #[must_use]
+    pub fn threads(&self) -> Vec<String> {
+        self.0.threads.names()
+    }
+
+    /// How the network treats everybody from now on.
+    pub fn set_net_faults(&self, faults: NetFaults) {
+        self.0.state.borrow_mut().net.faults = faults;
+    }
+
+    /// The connections that are not broken, the oldest first.
+    #[must_use]
+    pub fn connections(&self) -> Vec<Connection> {
+        self.0.state.borrow().net.connections()
+    }
+
+    /// Breaks a connection.
+    pub fn break_connection(&self, connection: Connection, how: Break) {
+        self.0.state.borrow_mut().break_link(connection.link, how);
+    }
+
+    /// Whether requests to connect to the address are answered; they are until this says
+    /// otherwise.
+    pub fn set_reachable(&self, address: SocketAddr, reachable: bool) {
+        self.0.state.borrow_mut().net.set_reachable(address, reachable);
+    }
+
+    /// The process that listens there is gone at once: its connections break, and the address is
+    /// free. It is up to the caller that nothing it still does matters.
+    pub fn kill(&self, address: SocketAddr) {
+        self.0.state.borrow_mut().kill(address);
+    }
+
+    /// A file of so many zeroes.
+    #[must_use]
+    pub fn disk(&self, bytes: usize) -> Medium {
+        self.0.state.borrow_mut().media.add(bytes)
+    }
+
+    /// How a disk behaves from now on.
+    pub fn set_disk_faults(&self, medium: Medium, faults: DiskFaults) {
+        self.0.state.borrow_mut().media.at(medium).faults = faults;
+    }
+
+    /// The process that uses the disk is gone: its operations are carried out, or not, or in part.
+    /// Gives a handle for its successor; the old one does nothing any more.
+    #[must_use]
+    pub fn orphan_disk(&self, medium: Medium) -> Medium {
+        self.0.state.borrow_mut().orphan(medium)
+    }
+
+    /// The power fails: what was not synced is lost, or in part, in multiples of the atomic unit.
+    /// Gives a handle for afterwards.
+    #[must_use]
+    pub fn cut_power(&self, medium: Medium) -> Medium {
+        self.0.state.borrow_mut().cut_power(medium)
+    }
+
+    /// What the disk holds at the moment.
+    #[must_use]
+    pub fn contents(&self, medium: Medium) -> Vec<u8> {
+        self.0.state.borrow_mut().media.at(medium).current().to_vec()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let is_current = WORLD.with(|world| {
+            world.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, &self.0))
+        });
+        if is_current {
+            IS_ENTERED.set(false);
+            WORLD.with(|world| world.borrow_mut().take());
+        }
+    }
+}
+
+impl State {
+    fn schedule(&mut self, delay: Duration, happening: Happening) {
+        self.schedule_at(self.after(delay), happening);
+    }
+
+    fn schedule_at(&mut self, at: u64, happening: Happening) {
+        self.serial += 1;
+        self.queue.push(Reverse((at.max(self.now), self.serial, happening)));
+    }
+
+    fn after(&self, delay: Duration) -> u64 {
+        self.now.saturating_add(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn note(&mut self, value: u64) {
+        self.trace = Random::new(self.trace ^ value).bits();
+    }
+
+    fn note_bytes(&mut self, bytes: &[u8]) {
+        // FNV-1a: all that matters is that a difference shows.
+        let digest = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |digest, &byte| {
+            (digest ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        });
+        self.note(digest);
+    }
+
+    /// Lets everything happen that is due.
+    fn happen(&mut self) {
+        while let Some(&Reverse((at, _, happening))) = self.queue.peek()
+            && at <= self.now
+        {
+            self.queue.pop();
+            self.note(at);
+            match happening {
+                Happening::Arrive { link, side } => self.arrive(link, side),
+                Happening::Connect { link } => self.reach_listener(link),
+                Happening::Fail { link, side } => self.fail_end(link, side),
+                Happening::Done { medium, op } => self.finish(medium, op),
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn now(&self) -> Instant {
+        self.epoch + Duration::from_nanos(self.state.borrow().now)
+    }
+
+    /// Lets time pass until the next happening, or the next deadline of somebody who waits.
+    fn advance(&self, deadline: Option<Instant>) {
+        let mut state = self.state.borrow_mut();
+        let nanos = |at: Instant| {
+            u64::try_from(at.saturating_duration_since(self.epoch).as_nanos()).unwrap_or(u64::MAX)
+        };
+        let next = state.queue.peek().map(|&Reverse((at, _, _))| at);
+        let waiting = self.threads.next_deadline().into_iter().chain(deadline).map(nanos).min();
+        let Some(next) = next.into_iter().chain(waiting).min() else {
+            panic!("nothing will ever happen again; waiting: {:?}", self.threads.names());
+        };
+        state.now = state.now.max(next);
+        state.happen();
+    }
+}
+
+fn current() -> Rc<Inner> {
+    WORLD.with(|world| world.borrow().clone()).expect("the thread is in a simulated world")
+}
+
+fn with_state<R>(act: impl FnOnce(&mut State) -> R) -> R {
+    act(&mut current().state.borrow_mut())
+}
+
+/// As [`with_state`], for what may be dropped after the world.
+fn try_with_state(act: impl FnOnce(&mut State)) {
+    let world = WORLD.try_with(|world| world.borrow().clone());
+    if let Ok(Some(world)) = world {
+        act(&mut world.state.borrow_mut());
+    }
+}
+
+#[inline]
+pub(crate) fn is_entered() -> bool {
+    IS_ENTERED.try_with(Cell::get).unwrap_or(false)
+}
+
+/// The world's time, if the thread is in one.
+#[inline]
+pub(crate) fn time() -> Option<Instant> {
+    is_entered().then(|| current().now())
+}
+
+/// What names the boot of the world's machines: the power cuts so far.
+pub(crate) fn boot() -> Option<String> {
+    is_entered().then(|| format!("boot {}", with_state(|state| state.media.power_cuts)))
+}
+
+pub(crate) fn has_mistake(mistake: &str) -> bool {
+    is_entered() && current().mistake.get() == Some(mistake)
+}
+
+pub(crate) fn fill(bytes: &mut [u8]) -> bool {
+    if !is_entered() {
+        return false;
+    }
+    with_state(|state| bytes.fill_with(|| state.random.bits() as u8));
+    true
+}
+
+/// Starts a coroutine.
+pub(crate) fn spawn(name: String, body: impl FnOnce() + 'static) {
+    current().threads.spawn(name, body);
+}
+
+/// Lets the others run until the condition holds or the deadline has come; gives whether it holds.
+pub(crate) fn block_until(deadline: Option<Instant>, mut holds: impl FnMut() -> bool) -> bool {
+    let world = current();
+    let mut result = holds();
+    while !result && deadline.is_none_or(|at| at > world.now()) && !std::thread::panicking() {
+        world.threads.park(&world, deadline);
+        result = holds();
+    }
+    world.threads.got_on();
+    result
+}
+
+/// Lets the others run, and a little time pass.
+pub(crate) fn pass() {
+    const PASS: Duration = Duration::from_micros(1);
+    let world = current();
+    let deadline = world.now() + PASS;
+    block_until(Some(deadline), || false);
+}

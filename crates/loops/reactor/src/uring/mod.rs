@@ -1,0 +1,213 @@
+//! The io_uring engine: completions, one system call per turn.
+//!
+//! The ring belongs to the reactor's thread (`SINGLE_ISSUER`), and completions are prepared only
+//! when that thread asks (`DEFER_TASKRUN`). Operations are queued without a system call; a turn
+//! submits them all and waits in one `io_uring_enter`. A loop that looks for work instead of
+//! waiting asks few streams by itself ([`direct`]).
+//!
+//! **Who owns what while the kernel works.** Buffers, batches, gather lists and addresses are owned
+//! by the slot that the completion will find ([`keys`]), and slots are freed only after their last
+//! completion. Sockets and files are closed after that, too, so no descriptor is reused under an
+//! operation. When the reactor is dropped, everything is cancelled and reaped first
+//! ([`Uring::shut_down`]); should the kernel not let go, the memory is leaked rather than freed.
+
+mod direct;
+mod files;
+mod keys;
+mod net;
+mod provided;
+mod ring;
+mod watches;
+
+use std::fs::File;
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use io_uring::opcode;
+use io_uring::squeue::Entry;
+use io_uring::types::{CancelBuilder, Fd};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::engine::{Context, Wait};
+use crate::slab::{Key, Slab};
+use crate::waker::{Alarm, Shared};
+use farblock_mem::Buffer;
+
+use files::{FileSlot, Operation};
+use keys::{Kind, NO_SLOT, pack};
+use net::{Listener, Message, Stream};
+use provided::{GROUP, ProvidedBuffers};
+use ring::{Completion, Ring};
+use watches::Watch;
+
+/// How long a dropped reactor waits for the kernel to let go of its memory.
+const SHUT_DOWN_PATIENCE: Duration = Duration::from_secs(30);
+/// How long it waits at once before it cancels again.
+const SHUT_DOWN_STEP: Duration = Duration::from_millis(20);
+
+pub(crate) struct Uring {
+    /// First, so that it is closed before the memory below is freed.
+    ring: Ring,
+    provided: ProvidedBuffers,
+    streams: Slab<Stream>,
+    listeners: Slab<Listener>,
+    files: Slab<FileSlot>,
+    operations: Slab<Operation>,
+    watches: Slab<Watch>,
+    /// Gather lists not in use.
+    #[expect(clippy::vec_box, reason = "the kernel has their addresses while they are in use")]
+    messages: Vec<Box<Message>>,
+    /// For the next direct receive, so that a look in vain takes no buffer and gives none back.
+    spare: Option<Buffer>,
+    /// Streams whose send, or receive, was asked for and is not the kernel's yet ([`direct`]).
+    unsent: Vec<Key>,
+    unreceived: Vec<Key>,
+    /// Listeners that rest after an error, and until when.
+    paused: Vec<(Instant, Key)>,
+    alarm: Arc<OwnedFd>,
+    /// Where the kernel puts the alarm's count.
+    alarm_count: Box<u64>,
+    /// The alarm is being read.
+    alarm_armed: bool,
+    /// Empty between turns.
+    completions: Vec<Completion>,
+}
+
+/// Writing to the event descriptor completes the read that is in flight whenever the loop sleeps.
+struct EventAlarm(Arc<OwnedFd>);
+
+impl Alarm for EventAlarm {
+    fn ring(&self) {
+        // It could only fail by overflowing a 64-bit count.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl Uring {
+    pub(crate) fn new(shared: &Arc<Shared>) -> io::Result<Uring> {
+        let alarm = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let ring = Ring::new()?;
+        // Nothing may fail from here on: what is registered with the ring would go before it.
+        let provided = ProvidedBuffers::new(&ring.submitter())?;
+        shared.set_alarm(Box::new(EventAlarm(Arc::clone(&alarm))));
+        Ok(Uring {
+            ring,
+            provided,
+            streams: Slab::new(),
+            listeners: Slab::new(),
+            files: Slab::new(),
+            operations: Slab::new(),
+            watches: Slab::new(),
+            messages: Vec::new(),
+            spare: None,
+            unsent: Vec::new(),
+            unreceived: Vec::new(),
+            paused: Vec::new(),
+            alarm,
+            alarm_count: Box::new(0),
+            alarm_armed: false,
+            completions: Vec::new(),
+        })
+    }
+
+    pub(crate) fn turn(&mut self, cx: &mut Context<'_>, wait: Wait) -> io::Result<()> {
+        self.resume_listeners();
+        if matches!(wait, Wait::Until(_)) && !self.alarm_armed {
+            self.arm_alarm();
+        }
+        if wait == Wait::Look {
+            self.send_directly(cx);
+        } else {
+            self.submit_streams();
+        }
+        self.ring.enter(wait)?;
+        self.reap(cx);
+        if wait == Wait::Look {
+            self.look(cx);
+        }
+        Ok(())
+    }
+
+    /// Delivers the completions that are there now; those that this causes wait for the next turn.
+    fn reap(&mut self, cx: &mut Context<'_>) {
+        let mut completions = mem::take(&mut self.completions);
+        self.ring.reap(&mut completions);
+        for completion in completions.drain(..) {
+            self.complete(cx, completion);
+        }
+        self.completions = completions;
+    }
+
+    fn complete(&mut self, cx: &mut Context<'_>, completion: Completion) {
+        match completion.kind {
+            Kind::Recv => self.complete_recv(cx, completion),
+            Kind::Send => self.complete_send(cx, completion),
+            Kind::Connect => self.complete_connect(cx, completion),
+            Kind::Accept => self.complete_accept(cx, completion),
+            Kind::File => self.complete_file(cx, completion),
+            Kind::Watch => self.complete_watch(cx, completion),
+            Kind::Alarm => self.alarm_armed = false,
+            Kind::Cancel => {}
+            Kind::Probe => unreachable!("probed before there was an engine"),
+        }
+    }
+
+    fn arm_alarm(&mut self) {
+        let pointer = (&raw mut *self.alarm_count).cast::<u8>();
+        let read = opcode::Read::new(Fd(self.alarm.as_raw_fd()), pointer, size_of::<u64>() as u32);
+        self.alarm_armed = true;
+        // SAFETY: the count is boxed, written by nobody else, and freed after the last completion.
+        unsafe { self.ring.push(read.build().user_data(pack(Kind::Alarm, NO_SLOT))) };
+    }
+
+    fn cancel(&mut self, kind: Kind, key: Key) {
+        let entry: Entry = opcode::AsyncCancel::new(pack(kind, key)).build();
+        // SAFETY: a cancellation refers to no memory.
+        unsafe { self.ring.push(entry.user_data(pack(Kind::Cancel, NO_SLOT))) };
+    }
+
+    pub(crate) fn has_work(&mut self) -> bool {
+        self.ring.has_work() || !self.unsent.is_empty()
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.paused.iter().map(|&(until, _)| until).min()
+    }
+
+    /// Cancels everything and reaps until the kernel holds no memory of ours. File operations may
+    /// still be carried out. If the kernel does not let go (a disk that does not answer), what it
+    /// may hold is leaked.
+    pub(crate) fn shut_down(&mut self, cx: &mut Context<'_>) {
+        self.submit_streams();
+        let give_up = Instant::now() + SHUT_DOWN_PATIENCE;
+        while self.ring.in_flight() > 0 {
+            let submitted = self.ring.enter(Wait::No);
+            // Fails if there is nothing to cancel, or something could not be cancelled and has to
+            // end by itself.
+            let _ = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
+            let step = Wait::Until(Some(Instant::now() + SHUT_DOWN_STEP));
+            let reaped = submitted.and_then(|()| self.turn(cx, step));
+            if reaped.is_err() || Instant::now() > give_up {
+                tracing::error!(in_flight = self.ring.in_flight(), "leaking memory in flight");
+                return self.leak();
+            }
+        }
+        let _ = self.ring.submitter().unregister_buf_ring(GROUP);
+    }
+
+    fn leak(&mut self) {
+        mem::forget(mem::replace(&mut self.streams, Slab::new()));
+        mem::forget(mem::replace(&mut self.listeners, Slab::new()));
+        mem::forget(mem::replace(&mut self.files, Slab::new()));
+        mem::forget(mem::replace(&mut self.operations, Slab::new()));
+        mem::forget(mem::take(&mut self.alarm_count));
+        self.provided.leak();
+    }
+
+    pub(crate) fn add_file(&mut self, file: File) -> io::Result<Key> {
+        Ok(self.files.insert(FileSlot::new(file)))
+    }
+}

@@ -1,0 +1,549 @@
+//! Streams and listeners of the io_uring engine.
+
+use std::io;
+use std::mem;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Instant;
+
+use io_uring::opcode;
+use io_uring::squeue::Flags;
+use io_uring::types::Fd;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::keys::{Kind, pack};
+use super::provided::GROUP;
+use super::{Completion, Uring};
+use crate::batch::{Cursor, SendBatch};
+use crate::engine::{ACCEPT_PAUSE, Context};
+use crate::event::{Event, ListenerId, StreamId, TaskId};
+use crate::slab::Key;
+use crate::socket::tune;
+use farblock_mem::Buffer;
+
+/// Pieces that one `sendmsg` takes (`UIO_MAXIOV`).
+const SLICES_PER_MESSAGE: usize = 1024;
+/// Bytes in one system call; the rest follows.
+const BYTES_PER_CALL: usize = 1 << 30;
+/// `IORING_RECVSEND_POLL_FIRST`: wait for readiness before the first attempt.
+const RECV_POLL_FIRST: u16 = 1;
+/// Gather lists kept for reuse.
+const KEPT_MESSAGES: usize = 256;
+
+/// ```text
+/// Connecting ──ok──> Open ────┐
+///      ├────error──> Failed ──┤
+///      └──────────────────────┴──close──> Closing ──last completion──> (gone)
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// The handshake is under way.
+    Connecting,
+    /// Operations are possible.
+    Open,
+    /// The handshake failed; only close is possible.
+    Failed,
+    /// What is in flight is being cancelled; nothing new is started.
+    Closing,
+}
+
+/// The receive operation outstanding.
+pub(super) enum Recv {
+    None,
+    /// Into a buffer of the engine's, so many bytes at most; zero: as many as it holds.
+    Any {
+        limit: u32,
+    },
+    Into {
+        buffer: Buffer,
+        range: Range<usize>,
+        done: usize,
+    },
+}
+
+/// The send operation outstanding.
+pub(super) struct Send {
+    pub(super) batch: SendBatch,
+    pub(super) cursor: Cursor,
+    pub(super) message: Box<Message>,
+}
+
+/// A gather list in the kernel's form.
+pub(super) struct Message {
+    pub(super) header: libc::msghdr,
+    pub(super) slices: Vec<libc::iovec>,
+}
+
+impl Message {
+    fn new() -> Box<Message> {
+        // SAFETY: a header of zeroes is valid: no address, no slices, no control data.
+        Box::new(Message { header: unsafe { mem::zeroed() }, slices: Vec::new() })
+    }
+
+    /// Lists what is left of a batch, as far as one system call goes.
+    pub(super) fn fill(&mut self, batch: &SendBatch, cursor: Cursor) {
+        self.slices.clear();
+        let mut room = BYTES_PER_CALL;
+        for slice in batch.slices_from(cursor).take(SLICES_PER_MESSAGE) {
+            let len = slice.len().min(room);
+            self.slices
+                .push(libc::iovec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: len });
+            room -= len;
+            if room == 0 {
+                break;
+            }
+        }
+        self.header.msg_iov = self.slices.as_mut_ptr();
+        self.header.msg_iovlen = self.slices.len();
+    }
+}
+
+pub(super) struct Stream {
+    pub(super) socket: TcpStream,
+    pub(super) task: TaskId,
+    state: State,
+    /// Operations that are outstanding; the slot stays until then.
+    in_flight: u8,
+    /// There was nothing more to be received when the last receive was done.
+    pub(super) drained: bool,
+    /// Looks in vain for what this receive wants ([`direct`](super::direct)).
+    pub(super) looks: u16,
+    pub(super) recv: Recv,
+    pub(super) send: Option<Send>,
+    /// The peer's, while the handshake is under way.
+    address: Option<Box<SockAddr>>,
+}
+
+impl Stream {
+    fn new(task: TaskId, socket: TcpStream, state: State) -> Stream {
+        let (recv, send, address) = (Recv::None, None, None);
+        let (in_flight, drained, looks) = (0, false, 0);
+        Stream { socket, task, state, in_flight, drained, looks, recv, send, address }
+    }
+
+    fn fd(&self) -> Fd {
+        Fd(self.socket.as_raw_fd())
+    }
+
+    fn is_closing(&self) -> bool {
+        self.state == State::Closing
+    }
+}
+
+/// Whether the call did nothing and is worth repeating.
+pub(super) fn is_transient(errno: Option<i32>) -> bool {
+    matches!(errno, Some(libc::EINTR | libc::EAGAIN))
+}
+
+/// The error of an operation of a stream: what the kernel says of a cancelled one is the same
+/// everywhere.
+fn stream_error(error: io::Error, closing: bool) -> io::Error {
+    if closing || error.raw_os_error() == Some(libc::ECANCELED) {
+        return io::ErrorKind::ConnectionAborted.into();
+    }
+    error
+}
+
+impl Uring {
+    pub(crate) fn connect(&mut self, task: TaskId, address: SocketAddr) -> io::Result<Key> {
+        let domain = Domain::for_address(address);
+        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+        tune(&socket, Some(address));
+        let mut stream = Stream::new(task, socket.into(), State::Connecting);
+        stream.in_flight = 1;
+        let address = Box::new(SockAddr::from(address));
+        let connect = opcode::Connect::new(stream.fd(), address.as_ptr().cast(), address.len());
+        stream.address = Some(address);
+        let key = self.streams.insert(stream);
+        // SAFETY: the address is boxed and freed after the completion.
+        unsafe { self.ring.push(connect.build().user_data(pack(Kind::Connect, key))) };
+        Ok(key)
+    }
+
+    pub(crate) fn add_stream(&mut self, task: TaskId, stream: TcpStream) -> io::Result<Key> {
+        // The kernel would take a non-blocking socket's word for it and not wait.
+        stream.set_nonblocking(false)?;
+        tune(&stream, stream.peer_addr().ok());
+        Ok(self.streams.insert(Stream::new(task, stream, State::Open)))
+    }
+
+    pub(crate) fn recv(&mut self, cx: &mut Context<'_>, key: Key, limit: u32) {
+        let Some(stream) = self.streams.find_mut(key) else { return };
+        match stream.state {
+            State::Closing => {}
+            State::Open => {
+                assert!(matches!(stream.recv, Recv::None), "a receive is outstanding");
+                stream.recv = Recv::Any { limit };
+                stream.in_flight += 1;
+                self.provided.prepare(cx.pool);
+                self.unreceived.push(key);
+            }
+            State::Connecting | State::Failed => {
+                let result = Err(io::ErrorKind::NotConnected.into());
+                cx.deliver(stream.task, Event::Received { stream: StreamId(key), result });
+            }
+        }
+    }
+
+    pub(crate) fn recv_into(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: Key,
+        buffer: Buffer,
+        range: Range<usize>,
+    ) {
+        let Some(stream) = self.streams.find_mut(key) else { return cx.pool.give(buffer) };
+        match stream.state {
+            State::Closing => cx.pool.give(buffer),
+            State::Open => {
+                assert!(matches!(stream.recv, Recv::None), "a receive is outstanding");
+                stream.recv = Recv::Into { buffer, range, done: 0 };
+                stream.in_flight += 1;
+                self.unreceived.push(key);
+            }
+            State::Connecting | State::Failed => {
+                let result = Err(io::ErrorKind::NotConnected.into());
+                let stream_id = StreamId(key);
+                let event = Event::ReceivedInto { stream: stream_id, buffer, result };
+                cx.deliver(stream.task, event);
+            }
+        }
+    }
+
+    /// Submits the receive that the slot describes.
+    pub(super) fn submit_recv(&mut self, key: Key) {
+        let stream = self.streams.find_mut(key).expect("open while a receive is outstanding");
+        stream.looks = 0;
+        let fd = stream.fd();
+        // An attempt that would find nothing is not made.
+        let priority = if stream.drained { RECV_POLL_FIRST } else { 0 };
+        let entry = match &mut stream.recv {
+            Recv::None => unreachable!("there is a receive to be submitted"),
+            Recv::Any { limit } => {
+                let recv = opcode::Recv::new(fd, std::ptr::null_mut(), *limit);
+                let recv = recv.buf_group(GROUP).ioprio(priority);
+                recv.build().flags(Flags::BUFFER_SELECT)
+            }
+            Recv::Into { buffer, range, done } => {
+                let into = &mut buffer[range.start + *done..range.end];
+                let len = into.len().min(BYTES_PER_CALL) as u32;
+                // The kernel goes on by itself until it is full, instead of waking us for every
+                // segment.
+                let recv = opcode::Recv::new(fd, into.as_mut_ptr(), len);
+                recv.ioprio(priority).flags(libc::MSG_WAITALL).build()
+            }
+        };
+        // SAFETY: the memory is a provided buffer, or a buffer owned by the slot, which nobody
+        // touches until the completion.
+        unsafe { self.ring.push(entry.user_data(pack(Kind::Recv, key))) };
+    }
+
+    pub(super) fn complete_recv(&mut self, cx: &mut Context<'_>, completion: Completion) {
+        let key = completion.key;
+        let stream = self.streams.find_mut(key).expect("open while an operation is in flight");
+        stream.drained = !completion.has_more_bytes();
+        let (task, closing, stream_id) = (stream.task, stream.is_closing(), StreamId(key));
+        let again = match mem::replace(&mut stream.recv, Recv::None) {
+            Recv::None => unreachable!("nothing was received into"),
+            Recv::Any { limit } => match self.received_any(cx, &completion, closing) {
+                Some(result) => {
+                    cx.deliver(task, Event::Received { stream: stream_id, result });
+                    None
+                }
+                None => Some(Recv::Any { limit }),
+            },
+            Recv::Into { buffer, range, mut done } => {
+                match received_into(&completion, range.len(), &mut done, closing) {
+                    Some(result) => {
+                        let event = Event::ReceivedInto { stream: stream_id, buffer, result };
+                        cx.deliver(task, event);
+                        None
+                    }
+                    None => Some(Recv::Into { buffer, range, done }),
+                }
+            }
+        };
+        match again {
+            Some(recv) => {
+                self.streams.find_mut(key).expect("found above").recv = recv;
+                self.submit_recv(key);
+            }
+            None => self.end_operation(cx, key),
+        }
+    }
+
+    /// The result of receiving into a provided buffer; none if it has to be tried again.
+    fn received_any(
+        &mut self,
+        cx: &mut Context<'_>,
+        completion: &Completion,
+        closing: bool,
+    ) -> Option<io::Result<Buffer>> {
+        match (completion.result(), completion.buffer_id()) {
+            (Ok(count @ 1..), Some(id)) => Some(Ok(self.provided.take(id, count, cx.pool))),
+            (result, id) => {
+                if let Some(id) = id {
+                    self.provided.give_back(id);
+                }
+                let errno = completion.errno();
+                if !closing && errno == Some(libc::ENOBUFS) {
+                    self.provided.grow(cx.pool);
+                    return None;
+                }
+                if !closing && is_transient(errno) {
+                    return None;
+                }
+                match result {
+                    Ok(0) => Some(Ok(Buffer::new(0))),
+                    Ok(_) => unreachable!("received without a buffer"),
+                    Err(error) => Some(Err(stream_error(error, closing))),
+                }
+            }
+        }
+    }
+
+    pub(crate) fn send(&mut self, cx: &mut Context<'_>, key: Key, mut batch: SendBatch) {
+        let state = self.streams.find(key).map_or(State::Closing, |stream| stream.state);
+        if state == State::Closing {
+            return batch.take_payloads().for_each(|(_, buffer)| cx.pool.give(buffer));
+        }
+        let stream = self.streams.find_mut(key).expect("found above");
+        let refuse = match state {
+            State::Open if batch.is_empty() => Some(Ok(())),
+            State::Open => None,
+            _ => Some(Err(io::ErrorKind::NotConnected.into())),
+        };
+        assert!(stream.send.is_none(), "a send is outstanding");
+        if let Some(result) = refuse {
+            let event = Event::Sent { stream: StreamId(key), batch, result };
+            return cx.deliver(stream.task, event);
+        }
+        let message = self.messages.pop().unwrap_or_else(Message::new);
+        stream.send = Some(Send { batch, cursor: Cursor::default(), message });
+        stream.in_flight += 1;
+        self.unsent.push(key);
+    }
+
+    /// Submits what is left of the batch in the slot.
+    pub(super) fn submit_send(&mut self, key: Key) {
+        let stream = self.streams.find_mut(key).expect("open while a send is outstanding");
+        let fd = stream.fd();
+        let Send { batch, cursor, message } = stream.send.as_mut().expect("there is a send");
+        message.fill(batch, *cursor);
+        // The kernel resumes partial sends by itself, as far as it can.
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+        let entry = match message.slices[..] {
+            [one] => {
+                opcode::Send::new(fd, one.iov_base.cast(), one.iov_len as u32).flags(flags).build()
+            }
+            _ => opcode::SendMsg::new(fd, &raw const message.header).flags(flags as u32).build(),
+        };
+        // SAFETY: the batch, and the gather list that points into it, are owned by the slot; nobody
+        // touches them until the completion.
+        unsafe { self.ring.push(entry.user_data(pack(Kind::Send, key))) };
+    }
+
+    pub(super) fn complete_send(&mut self, cx: &mut Context<'_>, completion: Completion) {
+        let key = completion.key;
+        let stream = self.streams.find_mut(key).expect("open while an operation is in flight");
+        let closing = stream.is_closing();
+        let send = stream.send.as_mut().expect("in flight until now");
+        let result = match completion.result() {
+            Ok(0) => Some(Err(io::ErrorKind::WriteZero.into())),
+            Ok(sent) if send.batch.advance(&mut send.cursor, sent) => Some(Ok(())),
+            Ok(_) if closing => Some(Err(io::ErrorKind::ConnectionAborted.into())),
+            Ok(_) => None,
+            Err(_) if !closing && is_transient(completion.errno()) => None,
+            Err(error) => Some(Err(stream_error(error, closing))),
+        };
+        match result {
+            Some(result) => self.end_send(cx, key, result),
+            None => self.submit_send(key),
+        }
+    }
+
+    pub(super) fn end_send(&mut self, cx: &mut Context<'_>, key: Key, result: io::Result<()>) {
+        let stream = self.streams.find_mut(key).expect("open while a send is outstanding");
+        let Send { batch, message, .. } = stream.send.take().expect("it ends now");
+        if self.messages.len() < KEPT_MESSAGES {
+            self.messages.push(message);
+        }
+        cx.deliver(stream.task, Event::Sent { stream: StreamId(key), batch, result });
+        self.end_operation(cx, key);
+    }
+
+    pub(super) fn complete_connect(&mut self, cx: &mut Context<'_>, completion: Completion) {
+        let key = completion.key;
+        let stream = self.streams.find_mut(key).expect("open while an operation is in flight");
+        stream.address = None;
+        let closing = stream.is_closing();
+        let result = completion.result().map(drop).map_err(|error| stream_error(error, closing));
+        if !closing {
+            stream.state = if result.is_ok() { State::Open } else { State::Failed };
+        }
+        cx.deliver(stream.task, Event::Connected { stream: StreamId(key), result });
+        self.end_operation(cx, key);
+    }
+
+    pub(crate) fn close(&mut self, cx: &mut Context<'_>, key: Key) {
+        let Some(stream) = self.streams.find_mut(key) else { return };
+        if stream.is_closing() {
+            return;
+        }
+        // A cancellation finds only what came before it.
+        self.submit_stream(key);
+        let stream = self.streams.find_mut(key).expect("found above");
+        let connecting = stream.state == State::Connecting;
+        stream.state = State::Closing;
+        let (receiving, sending) = (!matches!(stream.recv, Recv::None), stream.send.is_some());
+        for (outstanding, kind) in
+            [(connecting, Kind::Connect), (receiving, Kind::Recv), (sending, Kind::Send)]
+        {
+            if outstanding {
+                self.cancel(kind, key);
+            }
+        }
+        self.finish_close(cx, key);
+    }
+
+    /// An event tells that an operation is over.
+    pub(super) fn end_operation(&mut self, cx: &mut Context<'_>, key: Key) {
+        let stream = self.streams.find_mut(key).expect("open while an operation is outstanding");
+        stream.in_flight -= 1;
+        self.finish_close(cx, key);
+    }
+
+    /// Frees the slot of a stream that is closing and has nothing in flight any more.
+    fn finish_close(&mut self, cx: &mut Context<'_>, key: Key) {
+        let stream = self.streams.find(key).expect("found by the caller");
+        if stream.is_closing() && stream.in_flight == 0 {
+            let Stream { socket, task, .. } = self.streams.remove(key).expect("found just now");
+            drop(socket);
+            cx.deliver(task, Event::Closed { stream: StreamId(key) });
+        }
+    }
+}
+
+/// The result of receiving into the caller's buffer; none if there is more to come.
+fn received_into(
+    completion: &Completion,
+    len: usize,
+    done: &mut usize,
+    closing: bool,
+) -> Option<io::Result<usize>> {
+    match completion.result() {
+        Ok(count) => {
+            *done += count;
+            if *done == len || count == 0 {
+                return Some(Ok(*done));
+            }
+            closing.then(|| Err(io::ErrorKind::ConnectionAborted.into()))
+        }
+        Err(_) if !closing && is_transient(completion.errno()) => None,
+        Err(error) => Some(Err(stream_error(error, closing))),
+    }
+}
+
+/// ```text
+/// Accepting <──error / pause over──> Paused
+///      └──close──> Closing ──last completion──> (gone)
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ListenerState {
+    /// A multishot accept is in flight.
+    Accepting,
+    /// Nothing is in flight until the pause is over.
+    Paused,
+    /// The accept is being cancelled.
+    Closing,
+}
+
+pub(super) struct Listener {
+    socket: TcpListener,
+    task: TaskId,
+    state: ListenerState,
+}
+
+impl Uring {
+    pub(crate) fn listen(&mut self, task: TaskId, listener: TcpListener) -> io::Result<Key> {
+        listener.set_nonblocking(false)?;
+        let state = ListenerState::Accepting;
+        let key = self.listeners.insert(Listener { socket: listener, task, state });
+        self.submit_accept(key);
+        Ok(key)
+    }
+
+    fn submit_accept(&mut self, key: Key) {
+        let listener = self.listeners.find_mut(key).expect("checked by the caller");
+        listener.state = ListenerState::Accepting;
+        let fd = Fd(listener.socket.as_raw_fd());
+        let accept = opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC);
+        // SAFETY: a multishot accept refers to no memory.
+        unsafe { self.ring.push(accept.build().user_data(pack(Kind::Accept, key))) };
+    }
+
+    pub(super) fn complete_accept(&mut self, cx: &mut Context<'_>, completion: Completion) {
+        let key = completion.key;
+        let listener = self.listeners.find_mut(key).expect("open while accepting");
+        let closing = listener.state == ListenerState::Closing;
+        // Owned at once, so that it is closed if nobody gets it.
+        let result = completion.result().map(own_socket);
+        let errno = completion.errno();
+        let aborted = matches!(errno, Some(libc::EINTR | libc::EAGAIN | libc::ECONNABORTED));
+        if !closing && !aborted {
+            deliver_accepted(cx, listener.task, key, result);
+        }
+        if completion.more() {
+            return;
+        }
+        if closing {
+            self.listeners.remove(key);
+        } else if errno.is_none() || aborted {
+            self.submit_accept(key);
+        } else {
+            listener.state = ListenerState::Paused;
+            self.paused.push((Instant::now() + ACCEPT_PAUSE, key));
+        }
+    }
+
+    pub(super) fn resume_listeners(&mut self) {
+        if self.paused.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some(place) = self.paused.iter().position(|&(until, _)| until <= now) {
+            let (_, key) = self.paused.swap_remove(place);
+            if self.listeners.find(key).is_some() {
+                self.submit_accept(key);
+            }
+        }
+    }
+
+    pub(crate) fn close_listener(&mut self, key: Key) {
+        let Some(listener) = self.listeners.find_mut(key) else { return };
+        match mem::replace(&mut listener.state, ListenerState::Closing) {
+            ListenerState::Accepting => self.cancel(Kind::Accept, key),
+            ListenerState::Paused => drop(self.listeners.remove(key)),
+            ListenerState::Closing => {}
+        }
+    }
+}
+
+fn own_socket(fd: usize) -> TcpStream {
+    let fd = RawFd::try_from(fd).expect("a descriptor");
+    // SAFETY: the kernel just made this descriptor for us, and nobody else has it.
+    TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn deliver_accepted(cx: &mut Context<'_>, task: TaskId, key: Key, result: io::Result<TcpStream>) {
+    let result = match result {
+        Err(error) => Err(error),
+        Ok(stream) => match stream.peer_addr() {
+            Ok(address) => Ok((stream.into(), address)),
+            // The peer is gone before it was looked at.
+            Err(_) => return,
+        },
+    };
+    cx.deliver(task, Event::Accepted { listener: ListenerId(key), result });
+}

@@ -1,0 +1,107 @@
+//! Buffers that the kernel picks from when bytes arrive, so that an idle stream holds none.
+//!
+//! A ring shared with the kernel lists pool buffers; each has an identifier, its place in
+//! `buffers`. A completion names the one that was filled: it goes to the caller as it is, without a
+//! copy, and a fresh buffer of the pool is listed in its place. There are few of them at first, and
+//! twice as many each time the kernel found none left.
+
+use std::io;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use io_uring::types::BufRingEntry;
+
+use crate::engine::RECV_BYTES;
+use farblock_mem::Buffer;
+use farblock_mem::BufferPool;
+
+/// Identifies the only group of buffers.
+pub(super) const GROUP: u16 = 0;
+/// Places in the shared ring: the most buffers there can be.
+const PLACES: u16 = 64;
+/// Buffers listed when the first receive is started.
+const FIRST_BUFFERS: usize = 8;
+
+pub(super) struct ProvidedBuffers {
+    /// The shared ring itself.
+    places: Buffer,
+    /// By identifier. Empty until the first receive.
+    buffers: Vec<Buffer>,
+    tail: u16,
+}
+
+impl ProvidedBuffers {
+    pub(super) fn new(submitter: &io_uring::Submitter<'_>) -> io::Result<ProvidedBuffers> {
+        let mut places = Buffer::new(usize::from(PLACES) * size_of::<BufRingEntry>());
+        let address = places.as_mut_ptr().addr() as u64;
+        // SAFETY: the ring is page-aligned and large enough; the owner unregisters it, or closes
+        // the io_uring, before this struct is dropped.
+        unsafe { submitter.register_buf_ring_with_flags(address, PLACES, GROUP, 0) }.map_err(
+            |error| io::Error::new(error.kind(), format!("no provided buffer rings: {error}")),
+        )?;
+        Ok(ProvidedBuffers { places, buffers: Vec::new(), tail: 0 })
+    }
+
+    /// Lists the first buffers, if that was not done yet.
+    pub(super) fn prepare(&mut self, pool: &BufferPool) {
+        if self.buffers.is_empty() {
+            self.add(FIRST_BUFFERS, pool);
+        }
+    }
+
+    /// The kernel ran out: lists twice as many from now on, up to the limit. Beyond it, the
+    /// receives that found none try again when those that found one are done.
+    pub(super) fn grow(&mut self, pool: &BufferPool) {
+        let room = usize::from(PLACES) - self.buffers.len();
+        self.add(self.buffers.len().min(room), pool);
+    }
+
+    fn add(&mut self, count: usize, pool: &BufferPool) {
+        for _ in 0..count {
+            let id = self.buffers.len() as u16;
+            self.buffers.push(pool.take(RECV_BYTES));
+            self.list(id);
+        }
+    }
+
+    /// The buffer that was filled with `len` bytes.
+    pub(super) fn take(&mut self, id: u16, len: usize, pool: &BufferPool) -> Buffer {
+        let slot = &mut self.buffers[usize::from(id)];
+        let mut filled = std::mem::replace(slot, pool.take(RECV_BYTES));
+        filled.truncate(len);
+        self.list(id);
+        filled
+    }
+
+    /// The buffer was picked and not filled.
+    pub(super) fn give_back(&mut self, id: u16) {
+        self.list(id);
+    }
+
+    /// Never frees what the kernel may still write to.
+    pub(super) fn leak(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.buffers));
+        std::mem::forget(std::mem::take(&mut self.places));
+    }
+
+    /// Hands a buffer to the kernel.
+    fn list(&mut self, id: u16) {
+        let buffer = &mut self.buffers[usize::from(id)];
+        let (address, len) = (buffer.as_mut_ptr().addr() as u64, buffer.len() as u32);
+        let first = self.places.as_mut_ptr().cast::<BufRingEntry>();
+        let place = usize::from(self.tail & (PLACES - 1));
+        self.tail = self.tail.wrapping_add(1);
+        // SAFETY: `place` is inside the ring, whose entries are plain integers, and the kernel
+        // reads it only once the tail is past it. There are never more buffers than places, so it
+        // is free. The setters leave the tail alone, which shares the first entry.
+        unsafe {
+            let entry = &mut *first.add(place);
+            entry.set_addr(address);
+            entry.set_len(len);
+            entry.set_bid(id);
+        }
+        // SAFETY: `first` is the ring's first entry, valid, aligned, and shared with the kernel,
+        // which only reads it.
+        let tail = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(first).cast_mut()) };
+        tail.store(self.tail, Ordering::Release);
+    }
+}

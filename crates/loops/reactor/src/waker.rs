@@ -1,0 +1,116 @@
+//! [`Waker`]: marks a task ready from any thread.
+//!
+//! The loop and the wakers share one state: `AWAKE` (the loop will look by itself before it
+//! sleeps), `NOTIFIED` (there is something to look at) and `SLEEPING` (a system call is needed). So
+//! however many wakes there are, at most one system call is made per sleep.
+
+use std::fmt;
+use std::sync::{OnceLock, PoisonError};
+
+use crate::event::TaskId;
+// The standard library's; `tests/wakes.rs` has another that tries every order of threads.
+use crate::sync::{Arc, AtomicBool, AtomicU8, Mutex, Ordering};
+
+const AWAKE: u8 = 0;
+const NOTIFIED: u8 = 1;
+const SLEEPING: u8 = 2;
+
+/// Ends the loop's sleep; each engine has its own.
+pub(crate) trait Alarm: Send + Sync {
+    fn ring(&self);
+}
+
+/// A task that was woken. It has no share of the loop's state, which may have it for ever.
+pub(crate) struct Woken {
+    queued: Arc<AtomicBool>,
+    task: TaskId,
+}
+
+/// The part of a loop that other threads see.
+pub(crate) struct Shared {
+    state: AtomicU8,
+    woken: Mutex<Vec<Woken>>,
+    alarm: OnceLock<Box<dyn Alarm>>,
+}
+
+impl Shared {
+    pub(crate) fn new() -> Arc<Shared> {
+        Arc::new(Shared {
+            state: AtomicU8::new(AWAKE),
+            woken: Mutex::new(Vec::new()),
+            alarm: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn set_alarm(&self, alarm: Box<dyn Alarm>) {
+        assert!(self.alarm.set(alarm).is_ok(), "the alarm is set once");
+    }
+
+    /// Tells the loop to look at what other threads left for it.
+    pub(crate) fn notify(&self) {
+        if self.state.swap(NOTIFIED, Ordering::AcqRel) == SLEEPING
+            && let Some(alarm) = self.alarm.get()
+        {
+            alarm.ring();
+        }
+    }
+
+    pub(crate) fn is_notified(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == NOTIFIED
+    }
+
+    /// The loop is about to sleep; false if it must not because there is something to look at.
+    pub(crate) fn try_sleep(&self) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        self.state.compare_exchange(AWAKE, SLEEPING, success, failure).is_ok()
+    }
+
+    /// The loop looks; true if there may be something.
+    pub(crate) fn awake(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != AWAKE
+            && self.state.swap(AWAKE, Ordering::AcqRel) == NOTIFIED
+    }
+
+    /// Moves the woken tasks to `tasks`. `scratch` lends its capacity.
+    pub(crate) fn drain(&self, scratch: &mut Vec<Woken>, mut found: impl FnMut(TaskId)) {
+        std::mem::swap(&mut *self.woken.lock().unwrap_or_else(PoisonError::into_inner), scratch);
+        for Woken { queued, task } in scratch.drain(..) {
+            // Before the task runs, so that a wake from now on is a new one.
+            queued.store(false, Ordering::Release);
+            found(task);
+        }
+    }
+}
+
+/// Marks its task ready from any thread, ending the loop's sleep. Cheap when the task is already
+/// marked.
+#[derive(Clone)]
+pub struct Waker {
+    shared: Arc<Shared>,
+    /// Between a wake and the loop's look. Clones share it.
+    queued: Arc<AtomicBool>,
+    task: TaskId,
+}
+
+impl Waker {
+    pub(crate) fn new(shared: Arc<Shared>, task: TaskId) -> Waker {
+        Waker { shared, queued: Arc::new(AtomicBool::new(false)), task }
+    }
+
+    /// Marks the task ready. Does nothing if the task, or the reactor, is gone.
+    pub fn wake(&self) {
+        if self.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut woken = self.shared.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        woken.push(Woken { queued: Arc::clone(&self.queued), task: self.task });
+        drop(woken);
+        self.shared.notify();
+    }
+}
+
+impl fmt::Debug for Waker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Waker({:?})", self.task)
+    }
+}

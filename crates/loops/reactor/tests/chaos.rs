@@ -1,0 +1,270 @@
+//! Random conversations with random closes, from seeds: every operation completes exactly once, the
+//! bytes arrive in order, `Closed` is the last event, and nobody writes to a buffer that was given
+//! back.
+
+mod support;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use farblock_reactor::{Buffer, Event, Reactor, SendBatch, StreamId};
+use support::{Loop, Random, socket_pair};
+
+on_both_engines! {
+    seeds
+}
+
+on_the_simulated_engine! {
+    seeds
+}
+
+/// Unless `FARBLOCK_SEEDS` asks for more.
+const SEEDS: u64 = 4;
+const STEPS: usize = 1000;
+const STREAMS: usize = 24;
+/// What a buffer that was given back is filled with.
+const POISON: u8 = 0xd7;
+/// Bytes around the range that is received into.
+const MARGIN: usize = 64;
+const MARGIN_BYTE: u8 = 0x5a;
+
+fn seeds(mut event_loop: Loop) {
+    let asked = std::env::var("FARBLOCK_SEEDS").ok().and_then(|text| text.parse().ok());
+    for seed in 0..asked.unwrap_or(SEEDS) {
+        let mut chaos = Chaos::new(event_loop.reactor.clone(), seed);
+        chaos.run(&mut event_loop);
+    }
+}
+
+/// What one end sends: a pattern over and over, each flow from another place in it.
+struct Pattern(Vec<u8>);
+
+impl Pattern {
+    fn new() -> Pattern {
+        let mut bytes = vec![0; 65_521];
+        Random(99).fill(&mut bytes);
+        Pattern(bytes)
+    }
+
+    fn piece(&self, flow: u64, position: u64, len: usize) -> Vec<u8> {
+        let start = (flow * 977 + position) as usize % self.0.len();
+        let mut piece = Vec::with_capacity(len);
+        piece.extend_from_slice(&self.0[start..self.0.len().min(start + len)]);
+        while piece.len() < len {
+            piece.extend_from_slice(&self.0[..self.0.len().min(len - piece.len())]);
+        }
+        piece
+    }
+}
+
+#[derive(Default)]
+struct End {
+    /// Identifies the direction in which this end sends.
+    flow_out: u64,
+    flow_in: u64,
+    sent: u64,
+    received: u64,
+    /// Payload lengths of the batch under way.
+    sending: Option<Vec<usize>>,
+    receiving: bool,
+    ended: bool,
+    closing: bool,
+}
+
+struct Chaos {
+    reactor: Reactor,
+    seed: u64,
+    random: Random,
+    pattern: Pattern,
+    ends: HashMap<StreamId, End>,
+    flows: u64,
+    /// Poisoned buffers that were given back by operations.
+    returned: Vec<Buffer>,
+}
+
+impl Chaos {
+    fn new(reactor: Reactor, seed: u64) -> Chaos {
+        Chaos {
+            reactor,
+            seed,
+            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            pattern: Pattern::new(),
+            ends: HashMap::new(),
+            flows: 0,
+            returned: Vec::new(),
+        }
+    }
+
+    fn run(&mut self, event_loop: &mut Loop) {
+        for _ in 0..STEPS {
+            if self.ends.len() < STREAMS {
+                self.connect(event_loop);
+            }
+            for _ in 0..self.random.below(8) {
+                self.act();
+            }
+            let is_patient = self.random.below(4) == 0;
+            let timeout = Duration::from_micros(if is_patient { 200 } else { 0 });
+            while let Some(event) = event_loop.next_within(timeout) {
+                self.handle(event);
+                if self.random.below(4) == 0 {
+                    break;
+                }
+            }
+            if self.random.below(50) == 0 {
+                self.check_returned();
+            }
+        }
+        let all: Vec<StreamId> = self.ends.keys().copied().collect();
+        for stream in all {
+            self.close(stream);
+        }
+        while !self.ends.is_empty() {
+            let event = event_loop.next();
+            self.handle(event);
+        }
+        assert!(event_loop.next_within(Duration::from_millis(5)).is_none(), "{}", self.seed);
+        self.check_returned();
+    }
+
+    fn connect(&mut self, event_loop: &Loop) {
+        let (a, b) = socket_pair();
+        let add = |socket| self.reactor.add_stream(event_loop.task, socket).unwrap();
+        let (a, b) = (add(a), add(b));
+        let (one, other) = (self.flows, self.flows + 1);
+        self.flows += 2;
+        self.ends.insert(a, End { flow_out: one, flow_in: other, ..End::default() });
+        self.ends.insert(b, End { flow_out: other, flow_in: one, ..End::default() });
+    }
+
+    fn act(&mut self) {
+        let mut streams: Vec<StreamId> = self.ends.keys().copied().collect();
+        // The order of a hash map is not reproducible; that of the flows is.
+        streams.sort_by_key(|stream| self.ends[stream].flow_out);
+        let stream = streams[self.random.below(streams.len())];
+        match self.random.below(20) {
+            0 => self.close(stream),
+            1..10 => self.send(stream),
+            _ => self.receive(stream),
+        }
+    }
+
+    fn close(&mut self, stream: StreamId) {
+        self.reactor.close(stream);
+        self.ends.get_mut(&stream).unwrap().closing = true;
+    }
+
+    fn send(&mut self, stream: StreamId) {
+        let end = self.ends.get_mut(&stream).unwrap();
+        if end.sending.is_some() || end.closing {
+            return;
+        }
+        let mut batch = SendBatch::new();
+        let mut payloads = Vec::new();
+        for tag in 0..1 + self.random.below(6) as u64 {
+            let len = match self.random.below(10) {
+                0 => self.random.below(400_000),
+                1..4 => self.random.below(5000),
+                _ => self.random.below(100),
+            };
+            let content = self.pattern.piece(end.flow_out, end.sent, len);
+            end.sent += len as u64;
+            if self.random.below(2) == 0 {
+                batch.bytes(&content);
+            } else {
+                batch.payload(tag, Buffer::copy_of(&content), 0..len);
+                payloads.push(len);
+            }
+        }
+        end.sending = Some(payloads);
+        self.reactor.send(stream, batch);
+    }
+
+    fn receive(&mut self, stream: StreamId) {
+        let end = self.ends.get_mut(&stream).unwrap();
+        if end.receiving || end.closing || end.ended {
+            return;
+        }
+        end.receiving = true;
+        if self.random.below(2) == 0 {
+            return self.reactor.recv(stream);
+        }
+        let bound = if self.random.below(3) == 0 { 200_000 } else { 500 };
+        let len = 1 + self.random.below(bound);
+        let mut buffer = self.reactor.buffers().take(len + 2 * MARGIN);
+        buffer.fill(MARGIN_BYTE);
+        self.reactor.recv_into(stream, buffer, MARGIN..MARGIN + len);
+    }
+
+    fn handle(&mut self, event: Event) {
+        let seed = self.seed;
+        match event {
+            Event::Sent { stream, mut batch, result } => {
+                let end = self.ends.get_mut(&stream).expect("nothing comes after Closed");
+                let expected = end.sending.take().expect("completed twice");
+                let payloads: Vec<Buffer> =
+                    batch.take_payloads().map(|(_, buffer)| buffer).collect();
+                assert!(payloads.iter().map(|p| p.len()).eq(expected), "seed {seed}");
+                if result.is_err() {
+                    payloads.into_iter().for_each(|buffer| self.give_back(buffer));
+                }
+            }
+            Event::Received { stream, result } => {
+                self.received(stream);
+                match result {
+                    Ok(buffer) => {
+                        self.check_bytes(stream, &buffer);
+                        self.give_back(buffer);
+                    }
+                    Err(_) => self.ends.get_mut(&stream).unwrap().ended = true,
+                }
+            }
+            Event::ReceivedInto { stream, buffer, result } => {
+                self.received(stream);
+                let margins = buffer[..MARGIN].iter().chain(&buffer[buffer.len() - MARGIN..]);
+                assert!(margins.clone().all(|&byte| byte == MARGIN_BYTE), "seed {seed}");
+                match result {
+                    Ok(count) => {
+                        self.check_bytes(stream, &buffer[MARGIN..MARGIN + count]);
+                        // Shorter only at the end.
+                        let is_short = count < buffer.len() - 2 * MARGIN;
+                        self.ends.get_mut(&stream).unwrap().ended |= is_short;
+                    }
+                    Err(_) => self.ends.get_mut(&stream).unwrap().ended = true,
+                }
+                self.give_back(buffer);
+            }
+            Event::Closed { stream } => {
+                let end = self.ends.remove(&stream).expect("closed twice");
+                assert!(end.closing && !end.receiving && end.sending.is_none(), "seed {seed}");
+            }
+            other => panic!("{other:?}, seed {seed}"),
+        }
+    }
+
+    fn received(&mut self, stream: StreamId) {
+        let end = self.ends.get_mut(&stream).expect("nothing comes after Closed");
+        assert!(std::mem::take(&mut end.receiving), "completed twice, seed {}", self.seed);
+    }
+
+    fn check_bytes(&mut self, stream: StreamId, bytes: &[u8]) {
+        let end = self.ends.get_mut(&stream).unwrap();
+        assert!(!end.ended || bytes.is_empty(), "bytes after the end, seed {}", self.seed);
+        end.ended |= bytes.is_empty();
+        let expected = self.pattern.piece(end.flow_in, end.received, bytes.len());
+        assert!(bytes == expected, "seed {}, position {}", self.seed, end.received);
+        end.received += bytes.len() as u64;
+    }
+
+    fn give_back(&mut self, mut buffer: Buffer) {
+        buffer.fill(POISON);
+        self.returned.push(buffer);
+    }
+
+    fn check_returned(&mut self) {
+        for buffer in self.returned.drain(..) {
+            assert!(buffer[..] == vec![POISON; buffer.len()], "written to, seed {}", self.seed);
+            self.reactor.buffers().give(buffer);
+        }
+    }
+}

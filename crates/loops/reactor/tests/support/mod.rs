@@ -1,0 +1,186 @@
+//! What the integration tests share: a loop that is easy to drive, and connected sockets.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use farblock_reactor::os::{self, Socket};
+use farblock_reactor::sim::{Stream, World};
+use farblock_reactor::{Config, EngineKind, Event, Polling, Reactor, StreamId, TaskId};
+
+/// Makes one test per engine out of each function that takes a [`Loop`], and one for an io_uring
+/// that never sleeps: its streams go another way.
+#[macro_export]
+macro_rules! on_both_engines {
+    ($($name:ident)*) => {
+        mod uring {
+            $(#[test] fn $name() {
+                if let Some(event_loop) = $crate::support::Loop::uring() {
+                    super::$name(event_loop);
+                }
+            })*
+        }
+        mod uring_looking {
+            $(#[test] fn $name() {
+                if let Some(event_loop) = $crate::support::Loop::uring_looking() {
+                    super::$name(event_loop);
+                }
+            })*
+        }
+        mod portable {
+            $(#[test] fn $name() { super::$name($crate::support::Loop::portable()); })*
+        }
+    };
+}
+
+/// Makes a test of each function on the simulated engine: of those that use no threads and sockets
+/// of the system.
+#[macro_export]
+macro_rules! on_the_simulated_engine {
+    ($($name:ident)*) => {
+        mod sim {
+            $(#[test] fn $name() {
+                for seed in 0..$crate::support::SIMULATED_SEEDS {
+                    super::$name($crate::support::Loop::sim(seed));
+                }
+            })*
+        }
+    };
+}
+
+/// Worlds that each test is run in.
+pub const SIMULATED_SEEDS: u64 = 5;
+
+/// Long enough for a machine that is busy with something else.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Loop {
+    pub reactor: Reactor,
+    pub task: TaskId,
+    pending: std::collections::VecDeque<Event>,
+    ready: Vec<TaskId>,
+    events: Vec<Event>,
+    /// After the reactor, which lives in it.
+    world: Option<World>,
+}
+
+impl Loop {
+    /// None where the system has no io_uring, unless `FARBLOCK_NEED_URING` says that it must.
+    pub fn uring() -> Option<Loop> {
+        Loop::uring_if_there(Polling::default())
+    }
+
+    /// The same, and it never sleeps.
+    pub fn uring_looking() -> Option<Loop> {
+        Loop::uring_if_there(Polling::Always)
+    }
+
+    fn uring_if_there(polling: Polling) -> Option<Loop> {
+        match Reactor::new(&Config { engine: EngineKind::Uring, polling, ..Config::default() }) {
+            Ok(reactor) => Some(Loop::new(reactor)),
+            Err(error) if std::env::var_os("FARBLOCK_NEED_URING").is_none() => {
+                eprintln!("skipped: {error}");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    pub fn portable() -> Loop {
+        let config = Config { engine: EngineKind::Portable, ..Config::default() };
+        Loop::new(Reactor::new(&config).unwrap())
+    }
+
+    pub fn sim(seed: u64) -> Loop {
+        let world = World::enter(seed);
+        let config = Config { engine: EngineKind::Sim, ..Config::default() };
+        Loop { world: Some(world), ..Loop::new(Reactor::new(&config).unwrap()) }
+    }
+
+    fn new(reactor: Reactor) -> Loop {
+        let task = reactor.add_task();
+        let pending = std::collections::VecDeque::new();
+        Loop { reactor, task, pending, ready: Vec::new(), events: Vec::new(), world: None }
+    }
+
+    /// The world that it is in, if that is a simulated one.
+    pub fn world(&self) -> Option<&World> {
+        self.world.as_ref()
+    }
+
+    /// Polls until the task's mailbox has something; the next event.
+    pub fn next(&mut self) -> Event {
+        let deadline = os::now() + PATIENCE;
+        loop {
+            if let Some(event) = self.pending.pop_front() {
+                return event;
+            }
+            assert!(os::now() < deadline, "nothing happens");
+            self.poll(Some(Duration::from_secs(1)));
+        }
+    }
+
+    /// The next event, if one comes in a moment.
+    pub fn next_within(&mut self, timeout: Duration) -> Option<Event> {
+        let deadline = os::now() + timeout;
+        while self.pending.is_empty() && os::now() < deadline {
+            self.poll(Some(deadline.saturating_duration_since(os::now())));
+        }
+        self.pending.pop_front()
+    }
+
+    /// One poll; events of the task go to `next`.
+    pub fn poll(&mut self, timeout: Option<Duration>) -> &[TaskId] {
+        self.reactor.poll(timeout, &mut self.ready).unwrap();
+        self.reactor.take_events(self.task, &mut self.events);
+        self.pending.extend(self.events.drain(..));
+        &self.ready
+    }
+
+    /// Both ends of a connection as streams of the loop's task.
+    pub fn stream_pair(&self) -> (StreamId, StreamId) {
+        let (a, b) = socket_pair();
+        let add = |socket| self.reactor.add_stream(self.task, socket).unwrap();
+        (add(a), add(b))
+    }
+
+    /// One end as a stream of the loop's task, the other as a blocking socket.
+    pub fn stream_and_socket(&self) -> (StreamId, Socket) {
+        let (a, b) = socket_pair();
+        (self.reactor.add_stream(self.task, a).unwrap(), b)
+    }
+}
+
+pub fn local_listener() -> TcpListener {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()
+}
+
+/// The two ends of a connection, of the world that the thread is in.
+pub fn socket_pair() -> (Socket, Socket) {
+    if os::is_simulated() {
+        return Stream::pair();
+    }
+    let (a, b) = tcp_pair();
+    (a.into(), b.into())
+}
+
+pub fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = local_listener();
+    let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (b, _) = listener.accept().unwrap();
+    (a, b)
+}
+
+/// Reproducible numbers; the seed is printed with every failure because tests name it.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 33) % bound as u64) as usize
+    }
+
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        bytes.iter_mut().for_each(|byte| *byte = self.below(256) as u8);
+    }
+}

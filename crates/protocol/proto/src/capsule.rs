@@ -1,0 +1,84 @@
+//! The capsule seam: what a command says about where its data is, in words of no transport.
+
+use farblock_wire::sgl::KEYED_LENGTH_MAX;
+use farblock_wire::{SglDescriptor, Sqe, Status};
+
+/// PSDT 01b: SGL, with a contiguous metadata pointer.
+const PSDT_SGL: u8 = 0b01;
+/// PSDT 10b: SGL, with an SGL for metadata; tolerated, since no metadata is ever transferred.
+const PSDT_SGL_METADATA: u8 = 0b10;
+
+/// Slots are a connection's commands in flight: an index into tables of the queue's depth.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SlotId(pub u16);
+
+/// Which descriptor names data outside the capsule: each transport has its own (NVMe Base
+/// Specification 2.0, "SGL Descriptor").
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum RemoteForm {
+    /// Transport SGL data block: the transport knows of itself where they are (TCP).
+    #[default]
+    Transport,
+    /// Keyed SGL data block: memory that the host has registered (RDMA).
+    Keyed,
+}
+
+/// Where a command's data is. What only the transport needs, such as the key and the address of
+/// registered memory, is left in the descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DataPointer {
+    /// In the command capsule, after the submission queue entry.
+    InCapsule {
+        /// Length in bytes.
+        length: u32,
+    },
+    /// With the host; the transport moves them when the controller pulls or pushes.
+    Remote {
+        /// Length in bytes.
+        length: u32,
+    },
+}
+
+impl DataPointer {
+    /// Reads the data pointer of a command that transfers data, on a transport with this form.
+    ///
+    /// # Errors
+    /// SGL Descriptor Type Invalid for any other descriptor, also for another transport's; SGL
+    /// Offset Invalid for data that does not start right after the entry, Invalid Field for a PRP
+    /// list.
+    pub fn parse(sqe: &Sqe, remote: RemoteForm) -> Result<Self, Status> {
+        if !matches!(sqe.psdt(), PSDT_SGL | PSDT_SGL_METADATA) {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        let length = sqe.dptr.length.get();
+        match sqe.dptr.id {
+            SglDescriptor::ID_IN_CAPSULE if sqe.dptr.addr.get() != 0 => {
+                Err(Status::SGL_OFFSET_INVALID.with_dnr())
+            }
+            SglDescriptor::ID_IN_CAPSULE => Ok(Self::InCapsule { length }),
+            SglDescriptor::ID_TRANSPORT if remote == RemoteForm::Transport => {
+                Ok(Self::Remote { length })
+            }
+            SglDescriptor::ID_KEYED | SglDescriptor::ID_KEYED_INVALIDATE
+                if remote == RemoteForm::Keyed =>
+            {
+                Ok(Self::Remote { length: length & KEYED_LENGTH_MAX })
+            }
+            _ => Err(Status::SGL_TYPE_INVALID.with_dnr()),
+        }
+    }
+
+    /// Length in bytes that the host says it transfers.
+    #[must_use]
+    pub fn length(self) -> u32 {
+        match self {
+            Self::InCapsule { length } | Self::Remote { length } => length,
+        }
+    }
+
+    /// Whether the data come with the command.
+    #[must_use]
+    pub fn is_in_capsule(self) -> bool {
+        matches!(self, Self::InCapsule { .. })
+    }
+}

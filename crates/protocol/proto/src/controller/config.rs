@@ -1,0 +1,264 @@
+//! What a registry is configured with, and why it may refuse that.
+
+use super::limits;
+use super::namespace::NamespaceInfo;
+use crate::ids::NamespaceId;
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use farblock_wire::nqn::{self, NqnError};
+
+/// Bytes of the serial number field (SN).
+const SERIAL_BYTES: usize = 20;
+/// Bytes of the model number field (MN).
+const MODEL_BYTES: usize = 40;
+/// Bytes of the firmware revision field (FR).
+const FIRMWARE_BYTES: usize = 8;
+/// Bytes of the transport address field (TRADDR) of a discovery log page entry.
+const ADDRESS_BYTES: usize = 256;
+/// Bytes of the transport service identifier field (TRSVCID).
+const SERVICE_BYTES: usize = 32;
+
+/// A subsystem of a registry; never given out twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SubsystemId(pub u32);
+
+impl fmt::Display for SubsystemId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A listener's number (PORTID of a discovery log page entry).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PortId(pub u16);
+
+impl fmt::Display for PortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// An NVM subsystem to offer (NVMe Base Specification 2.0, "NVM Subsystem").
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SubsystemConfig {
+    /// Its NVMe Qualified Name (SUBNQN).
+    pub nqn: String,
+    /// Serial number (SN): printable ASCII, 1 to 20 characters.
+    pub serial: String,
+    /// Model number (MN): printable ASCII, at most 40 characters.
+    pub model: String,
+    /// Firmware revision (FR): printable ASCII, at most 8 characters.
+    pub firmware: String,
+    /// Whether hosts may connect that are not in `allowed_hosts`.
+    pub allow_any_host: bool,
+    /// NQNs of the hosts that may connect.
+    pub allowed_hosts: Vec<String>,
+    /// The namespaces, by identifier: 1 to [`limits::MAX_NAMESPACE_ID`].
+    pub namespaces: BTreeMap<NamespaceId, NamespaceInfo>,
+    /// Most I/O queues of one controller (the answer to Number of Queues).
+    pub max_io_queues: u16,
+    /// Entries of the deepest I/O queue (CAP.MQES is one less).
+    pub max_queue_depth: u16,
+    /// Most bytes that one command transfers (MDTS): a power of two, at least two pages.
+    pub max_transfer_bytes: u32,
+    /// Data that I/O queues accept in a capsule, in bytes (IOCCSZ): a multiple of 16.
+    pub in_capsule_bytes: u32,
+    /// Whether a host's shutdown waits for the target to flush. If so, the target answers
+    /// [`Action::Flush`](super::Action::Flush) with
+    /// [`Registry::shutdown_flushed`](super::Registry::shutdown_flushed).
+    pub flush_on_shutdown: bool,
+}
+
+impl SubsystemConfig {
+    /// A subsystem without namespaces that no host may use yet, with the default limits.
+    #[must_use]
+    pub fn new(nqn: &str, serial: &str) -> Self {
+        Self {
+            nqn: nqn.to_string(),
+            serial: serial.to_string(),
+            model: "farblock".to_string(),
+            firmware: env!("CARGO_PKG_VERSION").chars().take(FIRMWARE_BYTES).collect(),
+            allow_any_host: false,
+            allowed_hosts: Vec::new(),
+            namespaces: BTreeMap::new(),
+            max_io_queues: 128,
+            max_queue_depth: 128,
+            max_transfer_bytes: crate::limits::MAX_TRANSFER_BYTES,
+            in_capsule_bytes: crate::limits::IN_CAPSULE_BYTES,
+            flush_on_shutdown: false,
+        }
+    }
+
+    /// Whether the host named `host_nqn` may use the subsystem.
+    #[must_use]
+    pub fn allows(&self, host_nqn: &str) -> bool {
+        self.allow_any_host || self.allowed_hosts.iter().any(|allowed| allowed == host_nqn)
+    }
+
+    /// Checks every value against its field and its limit.
+    ///
+    /// # Errors
+    /// The first value that cannot be offered.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        check_nqn(&self.nqn)?;
+        if self.nqn == nqn::DISCOVERY_NQN {
+            return Err(ConfigError::DiscoveryNqn);
+        }
+        check_text("serial number", &self.serial, SERIAL_BYTES)?;
+        check_text("model number", &self.model, MODEL_BYTES)?;
+        check_text("firmware revision", &self.firmware, FIRMWARE_BYTES)?;
+        if self.allowed_hosts.len() > limits::MAX_ALLOWED_HOSTS {
+            return Err(ConfigError::TooMany("allowed hosts"));
+        }
+        self.allowed_hosts.iter().try_for_each(|host| check_nqn(host))?;
+        self.namespaces.iter().try_for_each(|(&id, info)| info.check(id))?;
+        self.check_numbers()
+    }
+
+    fn check_numbers(&self) -> Result<(), ConfigError> {
+        let transfer = limits::MIN_TRANSFER_BYTES..=limits::MAX_TRANSFER_BYTES;
+        let depth = limits::MIN_QUEUE_DEPTH..=crate::limits::MAX_QUEUE_DEPTH;
+        let checks = [
+            ("max_io_queues", (1..=limits::MAX_IO_QUEUES).contains(&self.max_io_queues)),
+            ("max_queue_depth", depth.contains(&self.max_queue_depth)),
+            (
+                "max_transfer_bytes",
+                self.max_transfer_bytes.is_power_of_two()
+                    && transfer.contains(&self.max_transfer_bytes),
+            ),
+            (
+                "in_capsule_bytes",
+                self.in_capsule_bytes.is_multiple_of(16)
+                    && self.in_capsule_bytes <= limits::MAX_IN_CAPSULE_BYTES,
+            ),
+        ];
+        match checks.into_iter().find(|(_, fits)| !fits) {
+            Some((name, _)) => Err(ConfigError::OutOfRange(name)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Address family of a transport address (ADRFAM).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AddressFamily {
+    /// IPv4 (01h).
+    V4,
+    /// IPv6 (02h).
+    V6,
+}
+
+/// A TCP listener, as the discovery log page shows it (NVMe Base Specification 2.0, "Discovery Log
+/// Page"). Every subsystem is offered on every listener.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listener {
+    /// Its number (PORTID), unique in the registry.
+    pub port: PortId,
+    /// Address family (ADRFAM).
+    pub family: AddressFamily,
+    /// Address in text without brackets (TRADDR). A wildcard (`0.0.0.0`, `::`) is shown to a host
+    /// as the address that the host connected to.
+    pub address: String,
+    /// TCP port in text (TRSVCID).
+    pub service: String,
+}
+
+impl Listener {
+    /// Whether the address stands for every address of the machine.
+    #[must_use]
+    pub fn is_wildcard(&self) -> bool {
+        match self.family {
+            AddressFamily::V4 => self.address == "0.0.0.0",
+            AddressFamily::V6 => self.address.chars().all(|c| c == ':' || c == '0'),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        check_text("listener address", &self.address, ADDRESS_BYTES)?;
+        check_text("listener service", &self.service, SERVICE_BYTES)
+    }
+}
+
+/// Another discovery service to point hosts to (NVMe Base Specification 2.0, "Discovery Log Page",
+/// subsystem type 1h).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Referral {
+    /// Address family (ADRFAM).
+    pub family: AddressFamily,
+    /// Address in text (TRADDR).
+    pub address: String,
+    /// TCP port in text (TRSVCID).
+    pub service: String,
+}
+
+impl Referral {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        check_text("referral address", &self.address, ADDRESS_BYTES)?;
+        check_text("referral service", &self.service, SERVICE_BYTES)
+    }
+}
+
+/// Why a registry refused a configuration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The text is not an NVMe Qualified Name.
+    Nqn(String, NqnError),
+    /// The well-known discovery name cannot be a subsystem's.
+    DiscoveryNqn,
+    /// The named field is empty, too long or not printable ASCII.
+    Text(&'static str),
+    /// The named number is outside its limits.
+    OutOfRange(&'static str),
+    /// One more than the limit of what is named.
+    TooMany(&'static str),
+    /// A namespace identifier of 0 or above the limit.
+    NamespaceId(NamespaceId),
+    /// A block size that is no power of two or outside its limits.
+    BlockSize(u32),
+    /// No blocks, or more bytes than 64 bits count.
+    Capacity(u64),
+    /// What is named exists already.
+    Exists(&'static str),
+    /// What is named does not exist.
+    NotFound(&'static str),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nqn(name, error) => write!(f, "{name:?}: {error}"),
+            Self::DiscoveryNqn => f.write_str("the discovery NQN cannot name a subsystem"),
+            Self::Text(what) => {
+                write!(f, "the {what} is empty, too long or not printable ASCII")
+            }
+            Self::OutOfRange(what) => write!(f, "{what} is out of range"),
+            Self::TooMany(what) => write!(f, "too many {what}"),
+            Self::NamespaceId(id) => {
+                write!(f, "namespace identifier {id} is not in 1..={}", limits::MAX_NAMESPACE_ID)
+            }
+            Self::BlockSize(size) => write!(f, "no namespace can have blocks of {size} bytes"),
+            Self::Capacity(blocks) => write!(f, "no namespace can have {blocks} blocks"),
+            Self::Exists(what) => write!(f, "the {what} exists already"),
+            Self::NotFound(what) => write!(f, "there is no such {what}"),
+        }
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
+/// Names that we are configured with have to be proper, or none of the format's at all; those of
+/// peers only have to be text.
+pub(crate) fn check_nqn(name: &str) -> Result<(), ConfigError> {
+    nqn::validate_name(name).map_err(|error| ConfigError::Nqn(name.to_string(), error))
+}
+
+fn check_text(what: &'static str, text: &str, longest: usize) -> Result<(), ConfigError> {
+    let printable = text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
+    if text.is_empty() || text.len() > longest || !printable {
+        return Err(ConfigError::Text(what));
+    }
+    Ok(())
+}

@@ -1,0 +1,271 @@
+//! Connect: queues find their controller, or are refused (NVMe Base Specification 2.0, "Connect
+//! Command and Response"). The checks and their order are those of Linux nvmet.
+
+use super::config::{SubsystemConfig, SubsystemId};
+use super::limits;
+use super::namespace::NamespaceTable;
+use super::properties::Lifecycle;
+use super::registry::Registry;
+use super::reset::Instance;
+use super::state::{Beginning, Controller, Traffic};
+use crate::capsule::RemoteForm;
+use crate::ids::{ControllerId, QueueId};
+use crate::time::Instant;
+use alloc::sync::Arc;
+use core::mem::offset_of;
+use farblock_wire::fabrics::{
+    CATTR_DISABLE_SQ_FLOW, CNTLID_DYNAMIC, ConnectCommand, ConnectData, ConnectInvalidParameter,
+    ConnectResult,
+};
+use farblock_wire::nqn::{DISCOVERY_NQN, parse_field_text};
+use farblock_wire::status::Status;
+
+/// A Connect command, its data, and where it came in.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectRequest<'a> {
+    /// The submission queue entry. The transport has checked that it is a Connect command.
+    pub command: &'a ConnectCommand,
+    /// The data that came with it.
+    pub data: &'a ConnectData,
+    /// The local address of the connection, without port and brackets: printable ASCII. It
+    /// replaces the wildcard address of a listener in the discovery log page.
+    pub local_address: &'a str,
+    /// How commands of this transport name data outside their capsules.
+    pub remote: RemoteForm,
+}
+
+/// What a queue carries.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum QueueKind {
+    /// Admin commands; queue identifier 0.
+    Admin,
+    /// I/O commands.
+    Io,
+}
+
+/// A connected queue.
+#[derive(Clone, Debug)]
+pub struct Connected {
+    /// The controller that the queue belongs to.
+    pub controller: ControllerId,
+    /// Which of all the controllers there ever were.
+    pub instance: Instance,
+    /// The queue's identifier.
+    pub queue: QueueId,
+    /// What it carries.
+    pub kind: QueueKind,
+    /// Its entries: SQSIZE + 1. A host has at most one command less than this in flight, unless it
+    /// disabled flow control.
+    pub depth: u16,
+    /// The subsystem; `None` on a discovery controller.
+    pub subsystem: Option<SubsystemId>,
+    /// The namespaces of the moment; none on a discovery controller.
+    pub namespaces: Arc<NamespaceTable>,
+    /// To be marked when commands arrive.
+    pub traffic: Arc<Traffic>,
+    /// Whether completions report the queue's head (CATTR bit 2 clear). If not, SQHD is `0xffff`.
+    pub flow_control: bool,
+    /// The completion's result: the controller identifier, no authentication.
+    pub result: u64,
+}
+
+impl Connected {
+    /// Whether this is a discovery controller's queue.
+    #[must_use]
+    pub fn is_discovery(&self) -> bool {
+        self.subsystem.is_none()
+    }
+}
+
+/// Why a queue was not connected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// The completion's status.
+    pub status: Status,
+    /// The completion's result: where the invalid parameter is, with Connect Invalid Parameters.
+    pub result: u64,
+}
+
+impl Refusal {
+    fn plain(status: Status) -> Self {
+        Self { status, result: 0 }
+    }
+
+    fn at(status: Status, parameter: ConnectInvalidParameter) -> Self {
+        Self { status, result: parameter.emit() }
+    }
+
+    /// An invalid parameter in the submission queue entry.
+    fn in_command(offset: usize) -> Self {
+        let parameter = ConnectInvalidParameter::in_command(offset);
+        Self::at(Status::CONNECT_INVALID_PARAMETERS.with_dnr(), parameter)
+    }
+
+    /// An invalid parameter in the data.
+    fn in_data(offset: usize) -> Self {
+        let parameter = ConnectInvalidParameter::in_data(offset);
+        Self::at(Status::CONNECT_INVALID_PARAMETERS.with_dnr(), parameter)
+    }
+}
+
+/// The names of a Connect command's data.
+struct Names<'a> {
+    subsystem: &'a str,
+    host: &'a str,
+}
+
+impl<'a> Names<'a> {
+    fn parse(data: &'a ConnectData) -> Result<Self, Refusal> {
+        // Not every host's name follows the format of an NQN, so only its being text is checked.
+        let subsystem = parse_field_text(&data.subnqn)
+            .map_err(|_| Refusal::in_data(offset_of!(ConnectData, subnqn)))?;
+        let host = parse_field_text(&data.hostnqn)
+            .map_err(|_| Refusal::in_data(offset_of!(ConnectData, hostnqn)))?;
+        Ok(Self { subsystem, host })
+    }
+}
+
+impl Registry {
+    /// Connects a queue: an admin queue to a new controller, an I/O queue to its controller.
+    ///
+    /// # Errors
+    /// What the completion says when the host may not have the queue.
+    pub fn connect(
+        &mut self,
+        request: &ConnectRequest<'_>,
+        now: Instant,
+    ) -> Result<Connected, Refusal> {
+        if request.command.recfmt.get() != 0 {
+            let parameter = ConnectInvalidParameter::in_command(offset_of!(ConnectCommand, recfmt));
+            let status = Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr();
+            return Err(Refusal::at(status, parameter));
+        }
+        match QueueId(request.command.qid.get()) {
+            QueueId(0) => self.connect_admin(request, now),
+            queue => self.connect_io(request, queue),
+        }
+    }
+
+    fn connect_admin(
+        &mut self,
+        request: &ConnectRequest<'_>,
+        now: Instant,
+    ) -> Result<Connected, Refusal> {
+        let (command, data) = (request.command, request.data);
+        if data.cntlid.get() != CNTLID_DYNAMIC {
+            return Err(Refusal::in_data(offset_of!(ConnectData, cntlid)));
+        }
+        let names = Names::parse(data)?;
+        let subsystem = self.named_subsystem(&names)?;
+        let depth = queue_depth(command, limits::ADMIN_QUEUE_ENTRIES)?;
+        let others = || self.controllers.values().filter(|other| other.is_discovery()).count();
+        let too_many = subsystem.is_none() && others() >= limits::MAX_DISCOVERY_CONTROLLERS;
+        if too_many || self.controllers.len() >= limits::MAX_CONTROLLERS {
+            return Err(Refusal::plain(Status::CONNECT_CONTROLLER_BUSY));
+        }
+        let id =
+            self.unused_controller_id().ok_or(Refusal::plain(Status::CONNECT_CONTROLLER_BUSY))?;
+        let beginning = Beginning {
+            id,
+            instance: self.next_instance(),
+            subsystem,
+            host_nqn: names.host,
+            host_id: data.hostid,
+            local_address: request.local_address,
+            remote: request.remote,
+            keep_alive_ms: command.kato.get(),
+            admin_depth: depth,
+        };
+        let controller = Controller::new(&beginning, now);
+        let connected = self.connected(&controller, command, depth);
+        self.controllers.insert(id, controller);
+        Ok(connected)
+    }
+
+    fn connect_io(
+        &mut self,
+        request: &ConnectRequest<'_>,
+        queue: QueueId,
+    ) -> Result<Connected, Refusal> {
+        let (command, data) = (request.command, request.data);
+        let names = Names::parse(data)?;
+        let subsystem = self.named_subsystem(&names)?;
+        let controller = self
+            .controllers
+            .get(&ControllerId(data.cntlid.get()))
+            .filter(|controller| controller.subsystem == subsystem)
+            .ok_or(Refusal::in_data(offset_of!(ConnectData, cntlid)))?;
+        if controller.host_nqn != names.host {
+            return Err(Refusal::in_data(offset_of!(ConnectData, hostnqn)));
+        }
+        if controller.host_id != data.hostid {
+            return Err(Refusal::in_data(offset_of!(ConnectData, hostid)));
+        }
+        let config = subsystem.and_then(|id| self.subsystem(id));
+        let granted = config.map_or(0, |config| granted_queues(controller, config));
+        if queue.0 > granted {
+            return Err(Refusal::in_command(offset_of!(ConnectCommand, qid)));
+        }
+        if controller.lifecycle != Lifecycle::Ready || controller.queues.contains_key(&queue) {
+            return Err(Refusal::plain(Status::COMMAND_SEQUENCE_ERROR.with_dnr()));
+        }
+        let depth = queue_depth(command, config.map_or(0, |config| config.max_queue_depth))?;
+        let connected = self.connected(controller, command, depth);
+        let controller = self.controllers.get_mut(&connected.controller);
+        controller.expect("it was found above").queues.insert(queue, depth);
+        Ok(connected)
+    }
+
+    /// The subsystem that a host asks for, `None` for discovery, if it may use it.
+    fn named_subsystem(&self, names: &Names<'_>) -> Result<Option<SubsystemId>, Refusal> {
+        if names.subsystem == DISCOVERY_NQN {
+            return Ok(None);
+        }
+        let (id, config) = self
+            .subsystems()
+            .find(|(_, config)| config.nqn == names.subsystem)
+            .ok_or(Refusal::in_data(offset_of!(ConnectData, subnqn)))?;
+        if !config.allows(names.host) {
+            let parameter = ConnectInvalidParameter::in_data(offset_of!(ConnectData, hostnqn));
+            return Err(Refusal::at(Status::CONNECT_INVALID_HOST.with_dnr(), parameter));
+        }
+        Ok(Some(id))
+    }
+
+    fn connected(
+        &self,
+        controller: &Controller,
+        command: &ConnectCommand,
+        depth: u16,
+    ) -> Connected {
+        let queue = QueueId(command.qid.get());
+        let result = ConnectResult { cntlid: controller.id.0, authreq: 0 };
+        Connected {
+            controller: controller.id,
+            instance: controller.instance,
+            queue,
+            kind: if queue == QueueId(0) { QueueKind::Admin } else { QueueKind::Io },
+            depth,
+            subsystem: controller.subsystem,
+            namespaces: self.table_of(controller.subsystem),
+            traffic: controller.keep_alive.traffic().clone(),
+            flow_control: command.cattr & CATTR_DISABLE_SQ_FLOW == 0,
+            result: result.emit(),
+        }
+    }
+}
+
+/// I/O queues that a controller may have: what the host was granted, or everything as long as it
+/// did not ask.
+fn granted_queues(controller: &Controller, config: &SubsystemConfig) -> u16 {
+    controller.features.granted_queues().unwrap_or(config.max_io_queues)
+}
+
+/// Entries of the queue that a host asks for, at least two and at most `max_entries`.
+fn queue_depth(command: &ConnectCommand, max_entries: u16) -> Result<u16, Refusal> {
+    let sqsize_z = command.sqsize_z.get();
+    if sqsize_z == 0 || sqsize_z >= max_entries {
+        return Err(Refusal::in_command(offset_of!(ConnectCommand, sqsize_z)));
+    }
+    Ok(sqsize_z + 1)
+}

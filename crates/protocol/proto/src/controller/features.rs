@@ -1,0 +1,321 @@
+//! Features (NVMe Base Specification 2.0, "Get Features command", "Set Features command"; NVM
+//! Command Set Specification 1.0, "Feature Specific Information").
+//!
+//! Nothing is saved over a reset, and no feature has a value for each namespace: the namespace
+//! identifier is ignored, as nvme-cli sends one for every feature.
+
+use super::admin::AdminOutcome;
+use super::events::Notice;
+use super::io::data_pointer;
+use super::registry::Registry;
+use super::state::Controller;
+use crate::ids::ControllerId;
+use crate::time::Instant;
+use alloc::vec::Vec;
+use farblock_wire::features::{
+    AsyncEventConfig, CAPABILITY_CHANGEABLE, FeatureGet, FeatureId, FeatureSelect, FeatureSet,
+    HOST_IDENTIFIER_EXTENDED, NumberOfQueues, Timestamp, VOLATILE_WRITE_CACHE_ENABLE,
+};
+use farblock_wire::{IntoBytes, Sqe, Status};
+
+/// Every feature: whether it can be set, and whether discovery controllers have it.
+const FEATURES: [(FeatureId, bool, bool); 11] = [
+    (FeatureId::ARBITRATION, true, false),
+    (FeatureId::POWER_MANAGEMENT, true, false),
+    (FeatureId::TEMPERATURE_THRESHOLD, true, false),
+    (FeatureId::ERROR_RECOVERY, true, false),
+    (FeatureId::VOLATILE_WRITE_CACHE, true, false),
+    (FeatureId::NUMBER_OF_QUEUES, true, false),
+    (FeatureId::WRITE_ATOMICITY, true, false),
+    (FeatureId::ASYNC_EVENT_CONFIGURATION, true, true),
+    (FeatureId::TIMESTAMP, true, false),
+    (FeatureId::KEEP_ALIVE_TIMER, true, true),
+    (FeatureId::HOST_IDENTIFIER, false, true),
+];
+
+/// Arbitration without a limit to the burst.
+const DEFAULT_ARBITRATION: u32 = 0b111;
+/// SMART warnings of Asynchronous Event Configuration: can be enabled, though we never warn.
+const SMART_WARNINGS: u32 = AsyncEventConfig(0).with_critical_warnings(0xff).0;
+/// The threshold and sensor that dword 11 of Temperature Threshold selects.
+const TEMPERATURE_SELECTION: u32 = 0b11_1111 << 16;
+
+/// A feature's value.
+enum Value {
+    Dword(u32),
+    Data(Vec<u8>),
+}
+
+/// The values that a controller remembers, other than those that have a place of their own.
+#[derive(Debug)]
+pub(crate) struct FeatureValues {
+    arbitration: u32,
+    error_recovery: u32,
+    write_atomicity: u32,
+    volatile_write_cache: u32,
+    over_temperature: u16,
+    under_temperature: u16,
+    granted_queues: Option<u16>,
+    clock: Clock,
+}
+
+impl FeatureValues {
+    /// What a controller starts with.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            arbitration: DEFAULT_ARBITRATION,
+            error_recovery: 0,
+            write_atomicity: 0,
+            volatile_write_cache: VOLATILE_WRITE_CACHE_ENABLE,
+            over_temperature: u16::MAX,
+            under_temperature: 0,
+            granted_queues: None,
+            clock: Clock { milliseconds: 0, since: now, set_by_host: false },
+        }
+    }
+
+    /// I/O queues granted by Number of Queues; `None` if the host did not ask yet.
+    pub(crate) fn granted_queues(&self) -> Option<u16> {
+        self.granted_queues
+    }
+
+    /// The threshold that command dword 11 selects, with that selection.
+    fn temperature_value(&mut self, cdw11: u32) -> Result<u32, Status> {
+        let threshold = u32::from(*self.temperature(cdw11)?);
+        Ok(threshold | cdw11 & TEMPERATURE_SELECTION)
+    }
+
+    /// The threshold that command dword 11 selects: only the composite temperature has any.
+    fn temperature(&mut self, cdw11: u32) -> Result<&mut u16, Status> {
+        let (sensor, kind) = ((cdw11 >> 16) & 0xf, (cdw11 >> 20) & 0b11);
+        match (sensor, kind) {
+            (0, 0) => Ok(&mut self.over_temperature),
+            (0, 1) => Ok(&mut self.under_temperature),
+            _ => Err(Status::INVALID_FIELD.with_dnr()),
+        }
+    }
+}
+
+/// The Timestamp feature: milliseconds that go on counting from where they were set.
+#[derive(Debug)]
+struct Clock {
+    milliseconds: u64,
+    since: Instant,
+    set_by_host: bool,
+}
+
+impl Clock {
+    fn parse(data: &[u8], now: Instant) -> Result<Self, Status> {
+        let timestamp = Timestamp::parse(data).ok_or(Status::DATA_TRANSFER_ERROR)?;
+        Ok(Self { milliseconds: timestamp.unix_ms(), since: now, set_by_host: true })
+    }
+
+    fn emit(&self, now: Instant) -> Vec<u8> {
+        /// Timestamp origin 001b, in bits 3:1: Set Features.
+        const SET_BY_HOST: u8 = 0b001 << 1;
+        let passed = now.saturating_duration_since(self.since).as_millis() as u64;
+        let attributes = if self.set_by_host { SET_BY_HOST } else { 0 };
+        let timestamp = Timestamp::new(self.milliseconds.wrapping_add(passed), attributes);
+        timestamp.as_bytes().to_vec()
+    }
+}
+
+/// How many bytes a Set Features command brings.
+pub(super) fn set_data_bytes(sqe: &Sqe) -> u32 {
+    match FeatureSet::parse(sqe).fid {
+        FeatureId::TIMESTAMP => Timestamp::LEN as u32,
+        _ => 0,
+    }
+}
+
+/// The features that a controller has.
+pub(super) fn supported(discovery: bool) -> impl Iterator<Item = FeatureId> {
+    let features = FEATURES.into_iter().filter(move |&(_, _, shared)| shared || !discovery);
+    features.map(|(feature, ..)| feature)
+}
+
+/// Whether a supported feature can be set.
+fn is_changeable(feature: FeatureId, discovery: bool) -> Result<bool, Status> {
+    let found =
+        FEATURES.into_iter().find(|&(known, _, shared)| known == feature && (shared || !discovery));
+    found.map(|(_, changeable, _)| changeable).ok_or(Status::INVALID_FIELD.with_dnr())
+}
+
+/// The bits of Asynchronous Event Configuration that can be set.
+fn event_mask(controller: &Controller) -> u32 {
+    match controller.is_discovery() {
+        true => Notice::DiscoveryLog.enable_bit(),
+        false => Notice::NamespaceAttribute.enable_bit() | SMART_WARNINGS,
+    }
+}
+
+impl Registry {
+    /// Get Features.
+    pub(super) fn feature(
+        &mut self,
+        id: ControllerId,
+        sqe: &Sqe,
+        now: Instant,
+    ) -> Result<AdminOutcome, Status> {
+        let get = FeatureGet::parse(sqe);
+        let queues = self.max_io_queues(id);
+        let controller = self.controllers.get_mut(&id).expect("the caller has found it");
+        let changeable = is_changeable(get.fid, controller.is_discovery())?;
+        let value = match get.select {
+            FeatureSelect::SUPPORTED if changeable => Value::Dword(CAPABILITY_CHANGEABLE),
+            FeatureSelect::SUPPORTED => Value::Dword(0),
+            FeatureSelect::CURRENT => current(controller, get, queues, now)?,
+            // Nothing can be saved, so that the default is what is saved.
+            FeatureSelect::DEFAULT | FeatureSelect::SAVED => initial(controller, get, queues, now)?,
+            _ => return Err(Status::INVALID_FIELD.with_dnr()),
+        };
+        match value {
+            Value::Dword(value) => Ok(AdminOutcome::success(u64::from(value))),
+            Value::Data(bytes) => {
+                data_pointer(sqe, bytes.len() as u32, controller.remote)?;
+                Ok(AdminOutcome::push(bytes))
+            }
+        }
+    }
+
+    /// Set Features. Returns the result for the completion.
+    pub(super) fn set_feature(
+        &mut self,
+        id: ControllerId,
+        sqe: &Sqe,
+        data: &[u8],
+        now: Instant,
+    ) -> Result<u64, Status> {
+        let set = FeatureSet::parse(sqe);
+        let controller = self.controllers.get_mut(&id).expect("the caller has found it");
+        let changeable = is_changeable(set.fid, controller.is_discovery())?;
+        match set.fid {
+            _ if set.save => return Err(Status::FEATURE_NOT_SAVEABLE.with_dnr()),
+            // Over fabrics it comes with Connect, and is then fixed.
+            FeatureId::HOST_IDENTIFIER => return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
+            _ if !changeable => return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr()),
+            FeatureId::NUMBER_OF_QUEUES => {
+                return self.grant_queues(id, NumberOfQueues(set.cdw11));
+            }
+            _ => {}
+        }
+        if set_data_bytes(sqe) != 0 {
+            data_pointer(sqe, set_data_bytes(sqe), controller.remote)?;
+        }
+        change(controller, set, data, now)?;
+        Ok(0)
+    }
+
+    /// Number of Queues: as many as asked for, up to the subsystem's limit ("Number of Queues").
+    fn grant_queues(&mut self, id: ControllerId, asked: NumberOfQueues) -> Result<u64, Status> {
+        /// The value that is not allowed, as it would be 65,536 queues.
+        const RESERVED: u16 = u16::MAX;
+        let most = self.max_io_queues(id);
+        let controller = self.controllers.get_mut(&id).expect("the caller has found it");
+        if asked.nsq_z() == RESERVED || asked.ncq_z() == RESERVED {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        if controller.io_queues().next().is_some() {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
+        }
+        let granted = u16::try_from(asked.pair_count()).unwrap_or(most).min(most);
+        controller.features.granted_queues = Some(granted);
+        Ok(u64::from(NumberOfQueues::pairs(granted).0))
+    }
+
+    /// I/O queues that a controller may have at most.
+    fn max_io_queues(&self, id: ControllerId) -> u16 {
+        let subsystem = self.controllers[&id].subsystem.and_then(|id| self.subsystem(id));
+        // Discovery controllers have none, and no feature that would say so.
+        subsystem.map_or(1, |config| config.max_io_queues)
+    }
+}
+
+/// The value in force.
+fn current(
+    controller: &mut Controller,
+    get: FeatureGet,
+    max_queues: u16,
+    now: Instant,
+) -> Result<Value, Status> {
+    let features = &mut controller.features;
+    Ok(Value::Dword(match get.fid {
+        FeatureId::ARBITRATION => features.arbitration,
+        FeatureId::TEMPERATURE_THRESHOLD => features.temperature_value(get.cdw11)?,
+        FeatureId::ERROR_RECOVERY => features.error_recovery,
+        FeatureId::VOLATILE_WRITE_CACHE => features.volatile_write_cache,
+        FeatureId::NUMBER_OF_QUEUES => {
+            NumberOfQueues::pairs(features.granted_queues.unwrap_or(max_queues)).0
+        }
+        FeatureId::WRITE_ATOMICITY => features.write_atomicity,
+        FeatureId::ASYNC_EVENT_CONFIGURATION => controller.events.configuration(),
+        FeatureId::KEEP_ALIVE_TIMER => controller.keep_alive.timeout_ms(),
+        FeatureId::TIMESTAMP => return Ok(Value::Data(features.clock.emit(now))),
+        // What never changes is its own default.
+        _ => return initial(controller, get, max_queues, now),
+    }))
+}
+
+/// The default value.
+fn initial(
+    controller: &Controller,
+    get: FeatureGet,
+    max_queues: u16,
+    now: Instant,
+) -> Result<Value, Status> {
+    let mut features = FeatureValues::new(now);
+    Ok(Value::Dword(match get.fid {
+        FeatureId::ARBITRATION => features.arbitration,
+        FeatureId::TEMPERATURE_THRESHOLD => features.temperature_value(get.cdw11)?,
+        FeatureId::VOLATILE_WRITE_CACHE => features.volatile_write_cache,
+        FeatureId::NUMBER_OF_QUEUES => NumberOfQueues::pairs(max_queues).0,
+        FeatureId::TIMESTAMP => return Ok(Value::Data(features.clock.emit(now))),
+        FeatureId::HOST_IDENTIFIER if get.cdw11 & HOST_IDENTIFIER_EXTENDED == 0 => {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        FeatureId::HOST_IDENTIFIER => return Ok(Value::Data(controller.host_id.to_vec())),
+        _ => 0,
+    }))
+}
+
+/// Sets a feature that can be set, other than Number of Queues.
+fn change(
+    controller: &mut Controller,
+    set: FeatureSet,
+    data: &[u8],
+    now: Instant,
+) -> Result<(), Status> {
+    /// Deallocated or Unwritten Logical Block Error Enable: we have no such error.
+    const DULBE: u32 = 1 << 16;
+    const TIME_LIMIT: u32 = 0xffff;
+    const POWER_STATE: u32 = 0b1_1111;
+    const DISABLE_NORMAL: u32 = 1;
+    let invalid = Err(Status::INVALID_FIELD.with_dnr());
+    let value = set.cdw11;
+    let mask = event_mask(controller);
+    let features = &mut controller.features;
+    match set.fid {
+        FeatureId::ARBITRATION => features.arbitration = value,
+        // There is only power state 0.
+        FeatureId::POWER_MANAGEMENT if value & POWER_STATE != 0 => return invalid,
+        FeatureId::POWER_MANAGEMENT => {}
+        FeatureId::TEMPERATURE_THRESHOLD => *features.temperature(value)? = value as u16,
+        FeatureId::ERROR_RECOVERY if value & DULBE != 0 => return invalid,
+        FeatureId::ERROR_RECOVERY => features.error_recovery = value & TIME_LIMIT,
+        FeatureId::VOLATILE_WRITE_CACHE if value & !VOLATILE_WRITE_CACHE_ENABLE != 0 => {
+            return invalid;
+        }
+        // What was written before is made durable by a Flush, as ever.
+        FeatureId::VOLATILE_WRITE_CACHE => {
+            features.volatile_write_cache = value;
+            controller.keep_alive.traffic().set_write_through(value == 0);
+        }
+        FeatureId::WRITE_ATOMICITY => features.write_atomicity = value & DISABLE_NORMAL,
+        FeatureId::ASYNC_EVENT_CONFIGURATION if value & !mask != 0 => return invalid,
+        FeatureId::ASYNC_EVENT_CONFIGURATION => controller.events.configure(value),
+        FeatureId::TIMESTAMP => features.clock = Clock::parse(data, now)?,
+        FeatureId::KEEP_ALIVE_TIMER => controller.keep_alive.set(value, now),
+        _ => return invalid,
+    }
+    Ok(())
+}

@@ -1,0 +1,317 @@
+//! Identify (NVMe Base Specification 2.0, "Identify command"; NVM Command Set Specification 1.0,
+//! "Identify command").
+
+use super::config::SubsystemConfig;
+use super::events::Notice;
+use super::limits;
+use super::namespace::{NamespaceInfo, NamespaceTable};
+use super::properties::VERSION;
+use super::registry::Registry;
+use super::state::Controller;
+use crate::capsule::RemoteForm;
+use crate::ids::{ControllerId, NamespaceId};
+use alloc::vec;
+use alloc::vec::Vec;
+use farblock_wire::identify::{
+    Cns, CommandSet, CommandSetVector, ControllerList, ControllerType, IdentifyController,
+    IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNamespaceNvm,
+    IdentifyParameters, NamespaceIdDescriptor, NamespaceIdType, NamespaceList, ascii_field,
+};
+use farblock_wire::nqn::{DISCOVERY_NQN, nqn_field};
+use farblock_wire::reset::CrossControllerReset;
+use farblock_wire::{Cqe, IDENTIFY_BYTES, Immutable, IntoBytes, Sqe, Status};
+
+/// Unit of IOCCSZ and IORCSZ, in bytes.
+const CAPSULE_UNIT_BYTES: u32 = 16;
+
+/// What an Identify command asks for.
+#[derive(Clone, Copy)]
+struct Request {
+    cns: Cns,
+    /// CNTID: where a controller list starts, or which controller is meant.
+    controller: u16,
+    namespace: NamespaceId,
+}
+
+impl Request {
+    fn parse(sqe: &Sqe) -> Result<Self, Status> {
+        let parameters = IdentifyParameters::parse(sqe);
+        let names_command_set = matches!(
+            parameters.cns,
+            Cns::COMMAND_SET_NAMESPACE
+                | Cns::COMMAND_SET_CONTROLLER
+                | Cns::COMMAND_SET_ACTIVE_NAMESPACES
+                | Cns::COMMAND_SET_ALLOCATED_NAMESPACES
+        );
+        if names_command_set && parameters.csi != CommandSet::NVM {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        let namespace = NamespaceId(sqe.nsid.get());
+        Ok(Self { cns: parameters.cns, controller: parameters.cntid, namespace })
+    }
+
+    /// A namespace identifier that could be in use.
+    fn valid_namespace(&self) -> Result<NamespaceId, Status> {
+        match self.namespace.0 {
+            1..=limits::MAX_NAMESPACE_ID => Ok(self.namespace),
+            _ => Err(Status::INVALID_NAMESPACE.with_dnr()),
+        }
+    }
+
+    fn active_namespace<'t>(&self, table: &'t NamespaceTable) -> Result<&'t NamespaceInfo, Status> {
+        table.find(self.namespace).ok_or(Status::INVALID_NAMESPACE.with_dnr())
+    }
+}
+
+impl Registry {
+    /// Identify: 4096 bytes for the host.
+    pub(super) fn identify(&self, id: ControllerId, sqe: &Sqe) -> Result<Vec<u8>, Status> {
+        let request = Request::parse(sqe)?;
+        let controller = &self.controllers[&id];
+        let Some(config) = controller.subsystem.and_then(|id| self.subsystem(id)) else {
+            return match request.cns {
+                Cns::CONTROLLER => Ok(page(&discovery_controller(controller))),
+                _ => Err(Status::INVALID_FIELD.with_dnr()),
+            };
+        };
+        let table = self.table_of(controller.subsystem);
+        Ok(match request.cns {
+            Cns::CONTROLLER => {
+                let name = self.instances.name(controller);
+                let mut identify = io_controller(controller, config, &name);
+                if let Some(origin) = &self.origin {
+                    origin.emit(&mut identify.vs);
+                }
+                page(&identify)
+            }
+            Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
+                let info = table.find(request.valid_namespace()?);
+                page(&info.map_or_else(IdentifyNamespace::zeroed, namespace))
+            }
+            Cns::INDEPENDENT_NAMESPACE => {
+                page(&independent_namespace(request.active_namespace(&table)?))
+            }
+            Cns::NAMESPACE_ID_DESCRIPTORS => descriptors(request.active_namespace(&table)?),
+            Cns::ACTIVE_NAMESPACES
+            | Cns::COMMAND_SET_ACTIVE_NAMESPACES
+            | Cns::ALLOCATED_NAMESPACES
+            | Cns::COMMAND_SET_ALLOCATED_NAMESPACES => namespaces_after(request.namespace, &table)?,
+            // No protection information, and so nothing to say.
+            Cns::COMMAND_SET_NAMESPACE => {
+                request.active_namespace(&table)?;
+                page(&IdentifyNamespaceNvm::zeroed())
+            }
+            Cns::COMMAND_SET_CONTROLLER => page(&command_set_limits()),
+            Cns::ATTACHED_CONTROLLERS if table.find(request.valid_namespace()?).is_none() => {
+                page(&ControllerList::zeroed())
+            }
+            Cns::ATTACHED_CONTROLLERS | Cns::CONTROLLERS => {
+                self.controllers_from(request.controller, controller)
+            }
+            Cns::COMMAND_SETS => command_sets(request.controller, controller)?,
+            _ => return Err(Status::INVALID_FIELD.with_dnr()),
+        })
+    }
+
+    /// A controller list: the subsystem's controllers from an identifier on.
+    fn controllers_from(&self, first: u16, controller: &Controller) -> Vec<u8> {
+        let rest = self.controllers.range(ControllerId(first)..).map(|(_, other)| other);
+        let siblings = rest.filter(|other| other.subsystem == controller.subsystem);
+        page(&ControllerList::from_ids(siblings.map(|other| other.id.0)))
+    }
+}
+
+/// The bytes of a structure.
+fn page<T: IntoBytes + Immutable>(structure: &T) -> Vec<u8> {
+    structure.as_bytes().to_vec()
+}
+
+/// What one command may name, where that is not a matter of what it transfers.
+fn command_set_limits() -> IdentifyControllerNvm {
+    /// As a power of two of pages.
+    const IN_PLACE: u8 = (limits::IN_PLACE_BYTES / limits::PAGE_BYTES).ilog2() as u8;
+    IdentifyControllerNvm {
+        vsl: IN_PLACE,
+        wzsl: IN_PLACE,
+        dmrl: limits::DATASET_RANGES as u8,
+        dmrsl: limits::DATASET_BLOCKS.into(),
+        dmsl: u64::from(limits::DATASET_BLOCKS).into(),
+        ..IdentifyControllerNvm::zeroed()
+    }
+}
+
+/// A namespace list: what follows an identifier.
+fn namespaces_after(after: NamespaceId, table: &NamespaceTable) -> Result<Vec<u8>, Status> {
+    if after.0 >= 0xffff_fffe {
+        return Err(Status::INVALID_NAMESPACE.with_dnr());
+    }
+    let ids = table.iter().map(|(id, _)| id).filter(|&id| id > after);
+    Ok(page(&NamespaceList::from_nsids(ids.map(|id| id.0))))
+}
+
+/// The combinations of command sets that the controller itself supports.
+fn command_sets(of: u16, controller: &Controller) -> Result<Vec<u8>, Status> {
+    /// The controller that processes the command.
+    const THIS: u16 = 0xffff;
+    if of != THIS && of != controller.id.0 {
+        return Err(Status::INVALID_FIELD.with_dnr());
+    }
+    let mut vector = CommandSetVector::zeroed();
+    vector.combinations[0].set(1 << CommandSet::NVM.0);
+    Ok(page(&vector))
+}
+
+/// Namespace Identification Descriptors, those that exist.
+fn descriptors(info: &NamespaceInfo) -> Vec<u8> {
+    let identifiers: [(NamespaceIdType, &[u8]); 3] = [
+        (NamespaceIdType::EUI64, &info.eui64),
+        (NamespaceIdType::NGUID, &info.nguid),
+        (NamespaceIdType::UUID, &info.uuid),
+    ];
+    let exists = |id: &[u8]| id.iter().any(|&byte| byte != 0);
+    let mut page = vec![0; IDENTIFY_BYTES];
+    let mut at = 0;
+    for (kind, id) in identifiers.into_iter().filter(|(_, id)| exists(id)) {
+        at = NamespaceIdDescriptor::append(&mut page, at, kind, id);
+    }
+    let command_set = [CommandSet::NVM.0];
+    NamespaceIdDescriptor::append(&mut page, at, NamespaceIdType::COMMAND_SET, &command_set);
+    page
+}
+
+/// What both kinds of controllers say.
+fn any_controller(controller: &Controller, subnqn: &str) -> IdentifyController {
+    type Id = IdentifyController;
+    let remote = match controller.remote {
+        RemoteForm::Transport => Id::SGLS_TRANSPORT,
+        RemoteForm::Keyed => Id::SGLS_KEYED,
+    };
+    Id {
+        cntlid: controller.id.0.into(),
+        ver: VERSION.0.into(),
+        ctratt: (Id::CTRATT_HOST_ID_128 | Id::CTRATT_TRAFFIC_KEEP_ALIVE).into(),
+        aerl_z: limits::ASYNC_EVENT_REQUESTS as u8 - 1,
+        elpe_z: limits::ERROR_LOG_ENTRIES - 1,
+        kas: (limits::KEEP_ALIVE_GRANULARITY_MS as u16 / 100).into(),
+        sgls: (Id::SGLS_SUPPORTED | Id::SGLS_OFFSET | remote).into(),
+        subnqn: nqn_field(subnqn),
+        iorcsz: (Cqe::LEN as u32 / CAPSULE_UNIT_BYTES).into(),
+        msdbd: 1,
+        ..Id::zeroed()
+    }
+}
+
+fn io_controller(
+    controller: &Controller,
+    config: &SubsystemConfig,
+    life: &CrossControllerReset,
+) -> IdentifyController {
+    type Id = IdentifyController;
+    const COMMANDS: u16 = Id::ONCS_COMPARE
+        | Id::ONCS_DATASET_MANAGEMENT
+        | Id::ONCS_WRITE_ZEROES
+        | Id::ONCS_FEATURE_SAVE_SELECT
+        | Id::ONCS_TIMESTAMP
+        | Id::ONCS_VERIFY;
+    Id {
+        sn: ascii_field(&config.serial),
+        mn: ascii_field(&config.model),
+        fr: ascii_field(&config.firmware),
+        cmic: Id::CMIC_MULTI_PORT | Id::CMIC_MULTI_CONTROLLER,
+        ciu: life.ciu,
+        cirn: life.cirn.into(),
+        ccrl: limits::CROSS_CONTROLLER_RESETS,
+        mdts: mdts(config),
+        oaes: Notice::NamespaceAttribute.enable_bit().into(),
+        cntrltype: ControllerType::IO.0,
+        acl_z: limits::ABORT_COMMANDS - 1,
+        frmw: Id::FRMW_SLOT1_READ_ONLY | Id::FRMW_ONE_SLOT,
+        lpa: Id::LPA_COMMAND_EFFECTS | Id::LPA_EXTENDED_DATA,
+        // Entries are 64 and 16 bytes, and no more.
+        sqes: 0x66,
+        cqes: 0x44,
+        maxcmd: config.max_queue_depth.into(),
+        nn: limits::MAX_NAMESPACE_ID.into(),
+        oncs: COMMANDS.into(),
+        // A namespace with a cache can come at any time, but hosts only look here when they
+        // connect: better that they flush in vain. Namespaces without a cache say so (CNS 08h) to
+        // those who ask.
+        vwc: Id::VWC_PRESENT | Id::VWC_FLUSH_ALL_SUPPORTED,
+        mnan: limits::MAX_NAMESPACE_ID.into(),
+        ioccsz: ((Sqe::LEN as u32 + config.in_capsule_bytes) / CAPSULE_UNIT_BYTES).into(),
+        ofcs: Id::OFCS_DISCONNECT.into(),
+        ..any_controller(controller, &config.nqn)
+    }
+}
+
+fn discovery_controller(controller: &Controller) -> IdentifyController {
+    const CAPSULE_BYTES: u32 = Sqe::LEN as u32 + crate::limits::ADMIN_IN_CAPSULE_BYTES;
+    const MAX_PAGES: u32 = crate::limits::MAX_TRANSFER_BYTES / limits::PAGE_BYTES;
+    IdentifyController {
+        sn: ascii_field(""),
+        mn: ascii_field("farblock discovery"),
+        fr: ascii_field(env!("CARGO_PKG_VERSION")),
+        mdts: MAX_PAGES.ilog2() as u8,
+        oaes: Notice::DiscoveryLog.enable_bit().into(),
+        cntrltype: ControllerType::DISCOVERY.0,
+        lpa: IdentifyController::LPA_EXTENDED_DATA,
+        maxcmd: limits::ADMIN_QUEUE_ENTRIES.into(),
+        ioccsz: (CAPSULE_BYTES / CAPSULE_UNIT_BYTES).into(),
+        ..any_controller(controller, DISCOVERY_NQN)
+    }
+}
+
+/// MDTS: the subsystem's limit, or less when a namespace takes less at once.
+fn mdts(config: &SubsystemConfig) -> u8 {
+    let limited = config.namespaces.values().filter(|info| info.max_blocks != 0);
+    let smallest = limited.map(|info| u64::from(info.max_blocks) * u64::from(info.block_size));
+    let bytes = smallest.chain([u64::from(config.max_transfer_bytes)]).min().unwrap_or(0);
+    // 0 would mean no limit, so that less than two pages cannot be said.
+    let bytes = bytes.max(u64::from(limits::MIN_TRANSFER_BYTES));
+    (bytes / u64::from(limits::PAGE_BYTES)).ilog2() as u8
+}
+
+/// Namespace attributes (NSATTR).
+fn attributes(info: &NamespaceInfo) -> u8 {
+    if info.read_only { IdentifyNamespace::NSATTR_WRITE_PROTECTED } else { 0 }
+}
+
+fn namespace(info: &NamespaceInfo) -> IdentifyNamespace {
+    type Id = IdentifyNamespace;
+    const DEALLOCATE: u8 = Id::DLFEAT_READ_ZEROES | Id::DLFEAT_WRITE_ZEROES_DEALLOCATE;
+    let preferred = u16::try_from(info.preferred_blocks).unwrap_or(0);
+    let preferred_z = preferred.saturating_sub(1);
+    let mut this = Id {
+        nsze: info.blocks.into(),
+        ncap: info.blocks.into(),
+        nuse: info.blocks.into(),
+        nsfeat: if preferred == 0 { 0 } else { Id::NSFEAT_OPTIMAL_IO },
+        nmic: Id::NMIC_SHARED,
+        dlfeat: if info.deallocate { DEALLOCATE } else { 0 },
+        noiob: u16::try_from(info.optimal_blocks).unwrap_or(0).into(),
+        npwg_z: preferred_z.into(),
+        npwa_z: preferred_z.into(),
+        npdg_z: preferred_z.into(),
+        npda_z: preferred_z.into(),
+        nows_z: preferred_z.into(),
+        nsattr: attributes(info),
+        nguid: info.nguid,
+        eui64: info.eui64,
+        ..Id::zeroed()
+    };
+    this.lbaf[0].lbads = info.block_shift() as u8;
+    this
+}
+
+fn independent_namespace(info: &NamespaceInfo) -> IdentifyNamespaceIndependent {
+    type Id = IdentifyNamespaceIndependent;
+    /// NSFEAT: no volatile write cache (VWCNP of Base 2.1, reserved before).
+    const NO_CACHE: u8 = 1 << 5;
+    Id {
+        nsfeat: if info.volatile_cache { 0 } else { NO_CACHE },
+        nmic: IdentifyNamespace::NMIC_SHARED,
+        nsattr: attributes(info),
+        nstat: Id::NSTAT_READY,
+        ..Id::zeroed()
+    }
+}

@@ -1,0 +1,400 @@
+//! I/O commands, from bytes to meaning, with every check that the command and the namespace allow
+//! (NVM Command Set Specification 1.0, "NVM Command Set"). Behind this nothing checks again.
+
+use super::admin::check_flags;
+use super::limits;
+use super::namespace::{NamespaceInfo, NamespaceTable};
+use crate::capsule::{DataPointer, RemoteForm};
+use crate::ids::{BlockCount, Lba, NamespaceId};
+use alloc::vec::Vec;
+use farblock_wire::nvm::{DSM_RANGES_MAX, DsmCommand, DsmRange, RwCommand};
+use farblock_wire::opcode::{DataDirection, NvmOpcode};
+use farblock_wire::sqe::Sqe;
+use farblock_wire::status::Status;
+
+/// A command of an I/O queue. Ranges are within the namespace, transfers within the limits, and
+/// data pointers as long as the transfer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoCommand {
+    /// Read blocks, and push them to the host.
+    Read {
+        /// From which namespace.
+        namespace: NamespaceId,
+        /// The first block.
+        lba: Lba,
+        /// How many blocks.
+        blocks: BlockCount,
+        /// Data must come from, or reach, the medium (FUA).
+        fua: bool,
+        /// The bytes to push and how the host takes them.
+        data: DataPointer,
+    },
+    /// Pull blocks from the host, and write them.
+    Write {
+        /// To which namespace.
+        namespace: NamespaceId,
+        /// The first block.
+        lba: Lba,
+        /// How many blocks.
+        blocks: BlockCount,
+        /// The data must be on the medium before completion (FUA).
+        fua: bool,
+        /// The bytes to pull and where the host has them.
+        data: DataPointer,
+    },
+    /// Pull blocks from the host, and compare them with what is there.
+    Compare {
+        /// In which namespace.
+        namespace: NamespaceId,
+        /// The first block.
+        lba: Lba,
+        /// How many blocks.
+        blocks: BlockCount,
+        /// Compare with what is on the medium (FUA).
+        fua: bool,
+        /// The bytes to pull and where the host has them.
+        data: DataPointer,
+    },
+    /// Check that blocks can be read.
+    Verify {
+        /// In which namespace.
+        namespace: NamespaceId,
+        /// The first block.
+        lba: Lba,
+        /// How many blocks.
+        blocks: BlockCount,
+        /// Check what is on the medium (FUA).
+        fua: bool,
+    },
+    /// Make blocks read as zeroes.
+    WriteZeroes {
+        /// In which namespace.
+        namespace: NamespaceId,
+        /// The first block.
+        lba: Lba,
+        /// How many blocks.
+        blocks: BlockCount,
+        /// The zeroes must be on the medium before completion (FUA).
+        fua: bool,
+        /// Giving the space back is welcome (DEAC).
+        deallocate: bool,
+    },
+    /// Pull ranges from the host, read them with [`DeallocateRanges::parse`], give their space
+    /// back (Dataset Management with AD).
+    Deallocate {
+        /// In which namespace.
+        namespace: NamespaceId,
+        /// How many ranges, 1 to 256.
+        ranges: u16,
+        /// The bytes to pull: at least 16 for each range, at most 4096.
+        data: DataPointer,
+    },
+    /// Hints about future use (Dataset Management without AD): complete with success, pull nothing.
+    Advise {
+        /// For which namespace.
+        namespace: NamespaceId,
+    },
+    /// Make completed writes durable.
+    Flush {
+        /// Of which namespace; [`NamespaceId::ALL`] for all.
+        namespace: NamespaceId,
+    },
+    /// A Fabrics command: hand the entry to
+    /// [`Registry::fabrics_on_io_queue`](super::Registry::fabrics_on_io_queue).
+    Fabrics,
+}
+
+/// Command dword 12 of the commands that name blocks: the reserved bits where a later version has
+/// the command extension type.
+const EXTENSION_TYPE: u32 = 0xf << 16;
+
+impl IoCommand {
+    /// Reads a command of an I/O queue, which came in by a transport of this form.
+    ///
+    /// # Errors
+    /// The status to complete it with.
+    pub fn parse(sqe: &Sqe, table: &NamespaceTable, remote: RemoteForm) -> Result<Self, Status> {
+        let opcode = NvmOpcode(sqe.opcode);
+        if opcode == NvmOpcode::FABRICS {
+            return Ok(Self::Fabrics);
+        }
+        check_flags(sqe)?;
+        let namespace = NamespaceId(sqe.nsid.get());
+        if opcode == NvmOpcode::FLUSH && namespace == NamespaceId::ALL {
+            return Ok(Self::Flush { namespace });
+        }
+        let is_known = matches!(
+            opcode,
+            NvmOpcode::READ
+                | NvmOpcode::WRITE
+                | NvmOpcode::COMPARE
+                | NvmOpcode::VERIFY
+                | NvmOpcode::WRITE_ZEROES
+                | NvmOpcode::DATASET_MANAGEMENT
+                | NvmOpcode::FLUSH
+        );
+        if !is_known {
+            return Err(Status::INVALID_OPCODE.with_dnr());
+        }
+        let info = table.find(namespace).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
+        let changes = matches!(
+            opcode,
+            NvmOpcode::WRITE | NvmOpcode::WRITE_ZEROES | NvmOpcode::DATASET_MANAGEMENT
+        );
+        if changes && info.read_only {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
+        }
+        match opcode {
+            NvmOpcode::FLUSH => Ok(Self::Flush { namespace }),
+            NvmOpcode::DATASET_MANAGEMENT => dataset_management(sqe, namespace, remote),
+            _ => Extent::parse(sqe, info)?.command(sqe, table, info, remote),
+        }
+    }
+
+    /// Whether the command changes what is stored.
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        matches!(self, Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate { .. })
+    }
+
+    /// The same command, durable before its completion: what a host asks for that disables the
+    /// volatile write cache.
+    #[must_use]
+    pub fn written_through(mut self) -> Self {
+        if let Self::Write { fua, .. } | Self::WriteZeroes { fua, .. } = &mut self {
+            *fua = true;
+        }
+        self
+    }
+
+    /// The namespace that the command names; `None` for Fabrics commands.
+    #[must_use]
+    pub fn namespace(&self) -> Option<NamespaceId> {
+        match *self {
+            Self::Read { namespace, .. }
+            | Self::Write { namespace, .. }
+            | Self::Compare { namespace, .. }
+            | Self::Verify { namespace, .. }
+            | Self::WriteZeroes { namespace, .. }
+            | Self::Deallocate { namespace, .. }
+            | Self::Advise { namespace }
+            | Self::Flush { namespace } => Some(namespace),
+            Self::Fabrics => None,
+        }
+    }
+
+    /// How many bytes to pull from the host before the command can be carried out, and where it has
+    /// them.
+    #[must_use]
+    pub fn data_from_host(&self) -> Option<DataPointer> {
+        match *self {
+            Self::Write { data, .. } | Self::Compare { data, .. } => Some(data),
+            Self::Deallocate { data, .. } => Some(data),
+            _ => None,
+        }
+    }
+
+    /// How many bytes to push to the host.
+    #[must_use]
+    pub fn data_to_host(&self) -> Option<DataPointer> {
+        match *self {
+            Self::Read { data, .. } => Some(data),
+            _ => None,
+        }
+    }
+}
+
+/// The data pointer of a command that transfers `bytes`, which are not more than the host offers
+/// or expects, and not less.
+///
+/// # Errors
+/// Data SGL Length Invalid for another length, SGL Descriptor Type Invalid for a descriptor that
+/// cannot be used for the transfer, and those of [`DataPointer::parse`].
+pub fn data_pointer(sqe: &Sqe, bytes: u32, remote: RemoteForm) -> Result<DataPointer, Status> {
+    let data = usable_pointer(sqe, remote)?;
+    if data.length() != bytes {
+        return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+    }
+    Ok(data)
+}
+
+/// A data pointer of any length that fits the direction of the transfer: capsules only carry data
+/// to the controller.
+fn usable_pointer(sqe: &Sqe, remote: RemoteForm) -> Result<DataPointer, Status> {
+    let data = DataPointer::parse(sqe, remote)?;
+    let to_host = DataDirection::of_command(sqe) == DataDirection::ControllerToHost;
+    if to_host && data.is_in_capsule() {
+        return Err(Status::SGL_TYPE_INVALID.with_dnr());
+    }
+    Ok(data)
+}
+
+fn dataset_management(
+    sqe: &Sqe,
+    namespace: NamespaceId,
+    remote: RemoteForm,
+) -> Result<IoCommand, Status> {
+    let command = DsmCommand::parse(sqe);
+    if command.range_count() > usize::from(limits::DATASET_RANGES) {
+        return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.with_dnr());
+    }
+    if !command.attributes.ad() {
+        return Ok(IoCommand::Advise { namespace });
+    }
+    let data = usable_pointer(sqe, remote)?;
+    // Linux hosts always send 256 ranges' worth of bytes, because some devices read as many.
+    let lengths = command.data_bytes()..=DSM_RANGES_MAX * DsmRange::LEN;
+    if !lengths.contains(&(data.length() as usize)) {
+        return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+    }
+    Ok(IoCommand::Deallocate { namespace, ranges: command.range_count() as u16, data })
+}
+
+/// The blocks that a command names, checked against the namespace.
+#[derive(Clone, Copy)]
+struct Extent {
+    namespace: NamespaceId,
+    lba: Lba,
+    blocks: BlockCount,
+    fua: bool,
+}
+
+impl Extent {
+    fn parse(sqe: &Sqe, info: &NamespaceInfo) -> Result<Self, Status> {
+        let command = RwCommand::parse(sqe);
+        let control = command.control;
+        let deallocates = control.deac() && sqe.opcode != NvmOpcode::WRITE_ZEROES.0;
+        let is_extended = control.0 & EXTENSION_TYPE != 0 || control.dtype() != 0;
+        // Metadata does not exist here, so that a pointer to it must not either.
+        if deallocates || is_extended || sqe.mptr.get() != 0 {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        if control.prinfo() != 0 || control.stc() {
+            return Err(Status::INVALID_PROTECTION_INFORMATION.with_dnr());
+        }
+        check_end(command.end_lba(), info)?;
+        let (lba, blocks) = (Lba(command.slba), BlockCount(command.block_count()));
+        let namespace = NamespaceId(sqe.nsid.get());
+        Ok(Self { namespace, lba, blocks, fua: control.fua() })
+    }
+
+    fn command(
+        self,
+        sqe: &Sqe,
+        table: &NamespaceTable,
+        info: &NamespaceInfo,
+        remote: RemoteForm,
+    ) -> Result<IoCommand, Status> {
+        let Self { namespace, lba, blocks, fua } = self;
+        match NvmOpcode(sqe.opcode) {
+            NvmOpcode::VERIFY | NvmOpcode::WRITE_ZEROES if self.exceeds_in_place(info) => {
+                Err(Status::INVALID_FIELD.with_dnr())
+            }
+            NvmOpcode::VERIFY => Ok(IoCommand::Verify { namespace, lba, blocks, fua }),
+            NvmOpcode::WRITE_ZEROES => {
+                let deallocate = RwCommand::parse(sqe).control.deac() && info.deallocate;
+                Ok(IoCommand::WriteZeroes { namespace, lba, blocks, fua, deallocate })
+            }
+            opcode => {
+                let data = data_pointer(sqe, self.transfer_bytes(table, info)?, remote)?;
+                Ok(match opcode {
+                    NvmOpcode::READ => IoCommand::Read { namespace, lba, blocks, fua, data },
+                    NvmOpcode::WRITE => IoCommand::Write { namespace, lba, blocks, fua, data },
+                    NvmOpcode::COMPARE => IoCommand::Compare { namespace, lba, blocks, fua, data },
+                    _ => unreachable!("the caller lets only known commands in"),
+                })
+            }
+        }
+    }
+
+    /// More than VSL and WZSL let a command name.
+    fn exceeds_in_place(self, info: &NamespaceInfo) -> bool {
+        u64::from(self.blocks.0) * u64::from(info.block_size) > u64::from(limits::IN_PLACE_BYTES)
+    }
+
+    fn transfer_bytes(self, table: &NamespaceTable, info: &NamespaceInfo) -> Result<u32, Status> {
+        let too_many = info.max_blocks != 0 && self.blocks.0 > info.max_blocks;
+        let bytes = u64::from(self.blocks.0) * u64::from(info.block_size);
+        match u32::try_from(bytes) {
+            Ok(bytes) if bytes <= table.max_transfer_bytes() && !too_many => Ok(bytes),
+            _ => Err(Status::INVALID_FIELD.with_dnr()),
+        }
+    }
+}
+
+/// Whether a range that ends before the block `end`, if that exists at all, is within a namespace.
+fn check_end(end: Option<u64>, info: &NamespaceInfo) -> Result<(), Status> {
+    match end {
+        Some(end) if end <= info.blocks => Ok(()),
+        _ => Err(Status::LBA_OUT_OF_RANGE.with_dnr()),
+    }
+}
+
+/// The ranges of a Dataset Management command, in rising order, without the empty ones. What
+/// overlaps or adjoins is one range. All are within the namespace ("Dataset Management command").
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct DeallocateRanges {
+    /// In falling order.
+    ranges: Vec<(Lba, BlockCount)>,
+}
+
+impl DeallocateRanges {
+    /// Reads the first `ranges` of `data`, which may be longer.
+    ///
+    /// # Errors
+    /// LBA Out of Range if any of them is, Command Size Limit Exceeded if there is more than DMRL,
+    /// DMRSL and DMSL say, Data SGL Length Invalid if `data` is too short.
+    pub fn parse(data: &[u8], ranges: u16, info: &NamespaceInfo) -> Result<Self, Status> {
+        let bytes = data
+            .get(..usize::from(ranges) * DsmRange::LEN)
+            .ok_or(Status::DATA_SGL_LENGTH_INVALID.with_dnr())?;
+        let parsed = || bytes.chunks_exact(DsmRange::LEN).map(parse_range);
+        parsed().try_for_each(|range| check_end(range.end_lba(), info))?;
+        let total: u64 = parsed().map(|range| u64::from(range.nlb.get())).sum();
+        if ranges > limits::DATASET_RANGES || total > u64::from(limits::DATASET_BLOCKS) {
+            return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.with_dnr());
+        }
+        let filled = parsed().filter(|range| range.nlb.get() != 0);
+        let mut sorted: Vec<_> =
+            filled.map(|range| (range.slba.get(), u64::from(range.nlb.get()))).collect();
+        sorted.sort_unstable();
+        sorted.dedup_by(|(next, next_blocks), (first, blocks)| {
+            let joined = *next <= *first + *blocks;
+            if joined {
+                *blocks = (*blocks).max(*next + *next_blocks - *first);
+            }
+            joined
+        });
+        // No more blocks than all of them had together, and those fit.
+        let merged = |(lba, blocks)| (Lba(lba), BlockCount(blocks as u32));
+        Ok(Self { ranges: sorted.into_iter().rev().map(merged).collect() })
+    }
+
+    /// The next part of what is left, of at most so many blocks (at least one).
+    pub fn next_part(&mut self, most: u32) -> Option<(Lba, BlockCount)> {
+        let (lba, blocks) = self.ranges.pop()?;
+        let part = blocks.0.min(most.max(1));
+        if part < blocks.0 {
+            self.ranges.push((Lba(lba.0 + u64::from(part)), BlockCount(blocks.0 - part)));
+        }
+        Some((lba, BlockCount(part)))
+    }
+
+    /// Whether nothing is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+}
+
+impl Iterator for DeallocateRanges {
+    type Item = (Lba, BlockCount);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_part(u32::MAX)
+    }
+}
+
+fn parse_range(bytes: &[u8]) -> DsmRange {
+    DsmRange::parse(bytes).expect("chunks are as long as a range")
+}

@@ -1,0 +1,318 @@
+//! Log pages (NVMe Base Specification 2.0, "Get Log Page command").
+
+use super::discovery::DiscoveryPage;
+use super::events::Notice;
+use super::io::data_pointer;
+use super::registry::Registry;
+use super::state::Controller;
+use super::{features, limits};
+use crate::capsule::RemoteForm;
+use crate::ids::{CommandId, ControllerId, Lba, NamespaceId, QueueId};
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec;
+use alloc::vec::Vec;
+use farblock_wire::identify::{CommandSet, NamespaceList, ascii_field};
+use farblock_wire::log::{
+    CommandEffects, CommandEffectsLog, ErrorLogEntry, FirmwareSlotLog, LogPageId,
+    LogPageParameters, SmartLog, SupportedLogPages, TransportType,
+};
+use farblock_wire::opcode::{AdminOpcode, NvmOpcode};
+use farblock_wire::{IntoBytes, Sqe, Status};
+
+/// A command that failed, for the error information log ("Error Information").
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ErrorRecord {
+    /// The queue that it came in on.
+    pub queue: QueueId,
+    /// Its identifier.
+    pub command: CommandId,
+    /// What it was completed with.
+    pub status: Status,
+    /// The namespace that it named, 0 for none.
+    pub namespace: NamespaceId,
+    /// The first block that could not be accessed.
+    pub lba: Option<Lba>,
+}
+
+/// What the SMART log page of a subsystem counts ("SMART / Health Information"). Counters only
+/// rise.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SmartCounters {
+    /// Bytes that Read commands moved (told as Data Units Read).
+    pub read_bytes: u128,
+    /// Bytes that Write commands moved (told as Data Units Written).
+    pub written_bytes: u128,
+    /// Read commands that succeeded.
+    pub read_commands: u128,
+    /// Write commands that succeeded.
+    pub write_commands: u128,
+    /// Milliseconds in which there was an I/O command outstanding (told in minutes).
+    pub busy_ms: u128,
+    /// Milliseconds since the target started (told in hours).
+    pub uptime_ms: u128,
+    /// Times that a backend reported damaged data.
+    pub media_errors: u128,
+}
+
+/// The last failed commands of a controller.
+#[derive(Debug, Default)]
+pub(crate) struct ErrorLog {
+    /// Newest first, with the number of each.
+    entries: VecDeque<(u64, ErrorRecord)>,
+    count: u64,
+}
+
+impl ErrorLog {
+    /// The log page: every entry, unused ones zero.
+    fn emit(&self) -> Vec<u8> {
+        /// Parameter Error Location: the error is not specific to a parameter.
+        const NO_PARAMETER: u16 = 0xffff;
+        let mut page = vec![0; usize::from(limits::ERROR_LOG_ENTRIES) * ErrorLogEntry::LEN];
+        let slots = page.chunks_exact_mut(ErrorLogEntry::LEN);
+        for (slot, (number, record)) in slots.zip(&self.entries) {
+            let entry = ErrorLogEntry {
+                error_count: (*number).into(),
+                sqid: record.queue.0.into(),
+                cid: record.command.0.into(),
+                status: (record.status.0 << 1).into(),
+                parameter_error_location: NO_PARAMETER.into(),
+                lba: record.lba.map_or(0, |lba| lba.0).into(),
+                nsid: record.namespace.0.into(),
+                trtype: TransportType::TCP.0,
+                ..ErrorLogEntry::zeroed()
+            };
+            entry.emit(slot);
+        }
+        page
+    }
+
+    /// How many commands have failed.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(crate) fn push(&mut self, record: &ErrorRecord) {
+        // Zero would mark the entry as unused, so that counting starts at one.
+        self.count += 1;
+        self.entries.truncate(usize::from(limits::ERROR_LOG_ENTRIES) - 1);
+        self.entries.push_front((self.count, *record));
+    }
+}
+
+/// The namespaces that changed since the host last read the list ("Changed Namespace List").
+#[derive(Debug, Default)]
+pub(crate) struct ChangedNamespaces {
+    ids: BTreeSet<NamespaceId>,
+}
+
+impl ChangedNamespaces {
+    pub(crate) fn push(&mut self, id: NamespaceId) {
+        // Identifiers are limited to as many as the list has room for.
+        self.ids.insert(id);
+    }
+
+    /// The log page: rising identifiers, then zeroes.
+    fn emit(&self) -> Vec<u8> {
+        NamespaceList::from_nsids(self.ids.iter().map(|id| id.0)).as_bytes().to_vec()
+    }
+}
+
+/// The part of a log page that a host asks for.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    page: LogPageId,
+    /// Whether reading leaves the event as it is (RAE).
+    retain: bool,
+    /// First byte (LPO).
+    offset: u64,
+    /// How many bytes (NUMD).
+    bytes: u32,
+}
+
+impl Window {
+    fn parse(sqe: &Sqe, max_bytes: u32, remote: RemoteForm) -> Result<Self, Status> {
+        let LogPageParameters { lid: page, rae: retain, lpo: offset, ot, csi, .. } =
+            LogPageParameters::parse(sqe);
+        let length = LogPageParameters::parse(sqe).length_bytes();
+        // No page of ours is indexed (OT), and one only is about a command set.
+        let other_set = page == LogPageId::COMMAND_EFFECTS && csi != CommandSet::NVM.0;
+        if length > u64::from(max_bytes) || !offset.is_multiple_of(4) || ot || other_set {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        let bytes = length as u32;
+        data_pointer(sqe, bytes, remote)?;
+        Ok(Self { page, retain, offset, bytes })
+    }
+
+    /// The part of a page, with zeroes for what lies behind its end.
+    fn cut(&self, page: &[u8]) -> Result<Vec<u8>, Status> {
+        let offset = usize::try_from(self.offset).ok();
+        let rest = offset.and_then(|offset| page.get(offset..));
+        let rest = rest.ok_or(Status::INVALID_FIELD.with_dnr())?;
+        let mut bytes = vec![0; self.bytes as usize];
+        let length = rest.len().min(bytes.len());
+        bytes[..length].copy_from_slice(&rest[..length]);
+        Ok(bytes)
+    }
+}
+
+/// The log pages that a controller has.
+fn supported(discovery: bool) -> &'static [LogPageId] {
+    match discovery {
+        true => &[
+            LogPageId::SUPPORTED_LOG_PAGES,
+            LogPageId::ERROR_INFORMATION,
+            LogPageId::FEATURE_EFFECTS,
+            LogPageId::DISCOVERY,
+        ],
+        false => &[
+            LogPageId::SUPPORTED_LOG_PAGES,
+            LogPageId::ERROR_INFORMATION,
+            LogPageId::SMART_HEALTH,
+            LogPageId::FIRMWARE_SLOT,
+            LogPageId::CHANGED_NAMESPACES,
+            LogPageId::COMMAND_EFFECTS,
+            LogPageId::FEATURE_EFFECTS,
+        ],
+    }
+}
+
+impl Registry {
+    /// Get Log Page: as many bytes as the host asked for.
+    pub(super) fn log_page(&mut self, id: ControllerId, sqe: &Sqe) -> Result<Vec<u8>, Status> {
+        let controller = &self.controllers[&id];
+        let max_bytes = self.table_of(controller.subsystem).max_transfer_bytes();
+        let window = Window::parse(sqe, max_bytes, controller.remote)?;
+        if !supported(controller.is_discovery()).contains(&window.page) {
+            return Err(Status::INVALID_LOG_PAGE.with_dnr());
+        }
+        if window.page == LogPageId::DISCOVERY {
+            let page = DiscoveryPage::new(self, controller);
+            let bytes = page.read(window.offset, window.bytes)?;
+            self.log_was_read(id, Notice::DiscoveryLog, window);
+            return Ok(bytes);
+        }
+        let page = self.page(controller, window.page, sqe)?;
+        let bytes = window.cut(&page)?;
+        if window.page == LogPageId::CHANGED_NAMESPACES {
+            self.log_was_read(id, Notice::NamespaceAttribute, window);
+        }
+        Ok(bytes)
+    }
+
+    /// A whole page, other than the discovery log page.
+    fn page(&self, controller: &Controller, page: LogPageId, sqe: &Sqe) -> Result<Vec<u8>, Status> {
+        let config = controller.subsystem.and_then(|id| self.subsystem(id));
+        Ok(match page {
+            LogPageId::SUPPORTED_LOG_PAGES => supported_page(controller.is_discovery()),
+            LogPageId::ERROR_INFORMATION => controller.errors.emit(),
+            LogPageId::SMART_HEALTH => {
+                // Nothing is counted for each namespace (LPA bit 0).
+                if !matches!(NamespaceId(sqe.nsid.get()), NamespaceId(0) | NamespaceId::ALL) {
+                    return Err(Status::INVALID_FIELD.with_dnr());
+                }
+                let counters = controller.subsystem.map(|id| self.counters(id));
+                counters.unwrap_or_default().emit(controller.errors.count())
+            }
+            LogPageId::FIRMWARE_SLOT => firmware_page(config.map_or("", |config| &config.firmware)),
+            LogPageId::CHANGED_NAMESPACES => controller.changed.emit(),
+            LogPageId::COMMAND_EFFECTS => effects_page(),
+            LogPageId::FEATURE_EFFECTS => features_page(controller.is_discovery()),
+            _ => return Err(Status::INVALID_LOG_PAGE.with_dnr()),
+        })
+    }
+
+    /// Reading a page tells the host what the notice was about, unless it retains it.
+    fn log_was_read(&mut self, id: ControllerId, notice: Notice, window: Window) {
+        if let Some(controller) = self.controllers.get_mut(&id).filter(|_| !window.retain) {
+            controller.events.log_was_read(notice);
+            if notice == Notice::NamespaceAttribute {
+                controller.changed = ChangedNamespaces::default();
+            }
+        }
+    }
+}
+
+impl SmartCounters {
+    /// The log page ("SMART / Health Information").
+    fn emit(&self, failed_commands: u64) -> Vec<u8> {
+        /// A data unit is a thousand times 512 bytes.
+        const DATA_UNIT_BYTES: u128 = 512_000;
+        const MINUTE_MS: u128 = 60_000;
+        const HOUR_MS: u128 = 60 * MINUTE_MS;
+        let page = SmartLog {
+            available_spare: 100,
+            data_units_read: self.read_bytes.div_ceil(DATA_UNIT_BYTES).into(),
+            data_units_written: self.written_bytes.div_ceil(DATA_UNIT_BYTES).into(),
+            host_read_commands: self.read_commands.into(),
+            host_write_commands: self.write_commands.into(),
+            controller_busy_time: (self.busy_ms / MINUTE_MS).into(),
+            power_on_hours: (self.uptime_ms / HOUR_MS).into(),
+            media_errors: self.media_errors.into(),
+            error_log_entries: u128::from(failed_commands).into(),
+            ..SmartLog::zeroed()
+        };
+        page.as_bytes().to_vec()
+    }
+}
+
+/// "Supported Log Pages".
+fn supported_page(discovery: bool) -> Vec<u8> {
+    let mut page = SupportedLogPages::zeroed();
+    for id in supported(discovery) {
+        page.lids[usize::from(id.0)].set(SupportedLogPages::LSUPP);
+    }
+    page.as_bytes().to_vec()
+}
+
+/// "Feature Identifiers Supported and Effects": one dword for each identifier.
+fn features_page(discovery: bool) -> Vec<u8> {
+    /// FSUPP.
+    const SUPPORTED: u32 = 1;
+    /// FSP bit 1: the scope is the controller.
+    const CONTROLLER_SCOPE: u32 = 1 << 21;
+    let mut page = vec![0; 256 * 4];
+    for feature in features::supported(discovery) {
+        let entry = SUPPORTED | CONTROLLER_SCOPE;
+        page[usize::from(feature.0) * 4..][..4].copy_from_slice(&entry.to_le_bytes());
+    }
+    page
+}
+
+/// "Firmware Slot Information": one slot, which is active.
+fn firmware_page(firmware: &str) -> Vec<u8> {
+    let mut page = FirmwareSlotLog { afi: 1, ..FirmwareSlotLog::zeroed() };
+    page.frs[0] = ascii_field(firmware);
+    page.as_bytes().to_vec()
+}
+
+/// "Commands Supported and Effects", of the NVM command set.
+fn effects_page() -> Vec<u8> {
+    let admin = [
+        AdminOpcode::GET_LOG_PAGE,
+        AdminOpcode::IDENTIFY,
+        AdminOpcode::ABORT,
+        AdminOpcode::SET_FEATURES,
+        AdminOpcode::GET_FEATURES,
+        AdminOpcode::ASYNC_EVENT_REQUEST,
+        AdminOpcode::KEEP_ALIVE,
+        AdminOpcode::CROSS_CONTROLLER_RESET,
+    ];
+    let nvm = [
+        (NvmOpcode::FLUSH, CommandEffects::SUPPORTED),
+        (NvmOpcode::WRITE, CommandEffects::SUPPORTED_WRITES),
+        (NvmOpcode::READ, CommandEffects::SUPPORTED),
+        (NvmOpcode::COMPARE, CommandEffects::SUPPORTED),
+        (NvmOpcode::WRITE_ZEROES, CommandEffects::SUPPORTED_WRITES),
+        (NvmOpcode::DATASET_MANAGEMENT, CommandEffects::SUPPORTED_WRITES),
+        (NvmOpcode::VERIFY, CommandEffects::SUPPORTED),
+    ];
+    let mut page = CommandEffectsLog::zeroed();
+    for opcode in admin {
+        page.acs[usize::from(opcode.0)].set(CommandEffects::SUPPORTED.0);
+    }
+    for (opcode, effects) in nvm {
+        page.iocs[usize::from(opcode.0)].set(effects.0);
+    }
+    page.as_bytes().to_vec()
+}

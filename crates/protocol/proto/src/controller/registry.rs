@@ -1,0 +1,681 @@
+//! The registry: what a target offers, and the controllers that hosts have on it.
+
+use super::config::{
+    ConfigError, Listener, PortId, Referral, SubsystemConfig, SubsystemId, check_nqn,
+};
+use super::events::Notice;
+use super::limits;
+use super::logs::{ErrorRecord, SmartCounters};
+use super::namespace::{NamespaceInfo, NamespaceTable};
+use super::properties::Lifecycle;
+use super::reset::{Instance, Instances};
+use super::state::Controller;
+use crate::ids::{CommandId, ControllerId, NamespaceId, QueueId};
+use crate::time::Instant;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::ToString;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
+use farblock_wire::fabrics::CNTLID_MAX;
+use farblock_wire::origin::ControllerOrigin;
+use farblock_wire::status::Status;
+
+/// Subsystems, discovery, listeners, referrals and live controllers. See the [module](super).
+#[derive(Debug)]
+pub struct Registry {
+    subsystems: BTreeMap<SubsystemId, Subsystem>,
+    next_subsystem: u32,
+    pub(super) listeners: Vec<Listener>,
+    pub(super) referrals: Vec<Referral>,
+    pub(super) controllers: BTreeMap<ControllerId, Controller>,
+    controller_ids: RangeInclusive<u16>,
+    next_controller_id: u16,
+    pub(super) instances: Instances,
+    /// What Identify Controller says of where this registry is, if it says anything.
+    pub(super) origin: Option<ControllerOrigin>,
+    /// GENCTR of the discovery log page.
+    pub(super) discovery_generation: u64,
+    /// The namespaces of a discovery controller: none.
+    no_namespaces: Arc<NamespaceTable>,
+    actions: VecDeque<Action>,
+    /// Controllers that may have an event to tell.
+    pub(super) noisy: BTreeSet<ControllerId>,
+}
+
+#[derive(Debug)]
+struct Subsystem {
+    config: SubsystemConfig,
+    table: Arc<NamespaceTable>,
+    counters: SmartCounters,
+}
+
+/// What a target has to do for others than the connection whose call led to it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Complete an Asynchronous Event Request that was answered with
+    /// [`AdminOutcome::Pending`](super::AdminOutcome::Pending).
+    Complete {
+        /// The controller on whose admin queue it waits.
+        controller: ControllerId,
+        /// The request.
+        command: CommandId,
+        /// Success, or Command Abort Requested.
+        status: Status,
+        /// The completion's result: the event.
+        result: u64,
+    },
+    /// Forget an Asynchronous Event Request that was answered with
+    /// [`AdminOutcome::Pending`](super::AdminOutcome::Pending): the host ended the controller's
+    /// work, and with it the request. Hosts do not expect an answer to it any more.
+    Forget {
+        /// The controller on whose admin queue it waits.
+        controller: ControllerId,
+        /// The request.
+        command: CommandId,
+    },
+    /// Close the connections of these queues, and report each with [`Registry::queue_closed`].
+    Close(Teardown),
+    /// I/O queues of this subsystem are to use this table from now on.
+    Namespaces {
+        /// The subsystem.
+        subsystem: SubsystemId,
+        /// Its namespaces.
+        table: Arc<NamespaceTable>,
+    },
+    /// Flush every namespace of the subsystem, then call [`Registry::shutdown_flushed`]. Only with
+    /// [`SubsystemConfig::flush_on_shutdown`].
+    Flush {
+        /// The controller that the host shuts down.
+        controller: ControllerId,
+        /// Its subsystem.
+        subsystem: SubsystemId,
+    },
+}
+
+/// Queues whose connections are to be closed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Teardown {
+    /// The controller. Unless the reason is [`TeardownReason::Disabled`], it is gone: its
+    /// identifier means nothing any more, and closing its queues need not be reported.
+    pub controller: ControllerId,
+    /// The queues that are still connected.
+    pub queues: Vec<QueueId>,
+    /// Why.
+    pub reason: TeardownReason,
+}
+
+/// Why queues are to be closed (NVMe Base Specification 2.0, "Association termination").
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum TeardownReason {
+    /// The admin queue's connection was closed.
+    AdminQueueClosed,
+    /// The host was silent for longer than the keep-alive timeout.
+    KeepAliveExpired,
+    /// The time in which a host can look at a controller that it shut down is over.
+    AssociationExpired,
+    /// The host reset or shut down the controller: its I/O queues end, its admin queue does not.
+    Disabled,
+    /// The target's operator removed the controller.
+    Removed,
+    /// The host had it ended by another of its controllers.
+    CrossControllerReset,
+    /// The subsystem was removed.
+    SubsystemRemoved,
+    /// The host may not use the subsystem any more.
+    HostDisallowed,
+    /// The target stops.
+    TargetStopped,
+}
+
+/// A live controller, for people and metrics.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ControllerSummary<'a> {
+    /// Its identifier.
+    pub controller: ControllerId,
+    /// Its subsystem; `None` on a discovery controller.
+    pub subsystem: Option<SubsystemId>,
+    /// The host's name (HOSTNQN).
+    pub host_nqn: &'a str,
+    /// The host's identifier (HOSTID).
+    pub host_id: [u8; 16],
+    /// The address that the host connected to.
+    pub local_address: &'a str,
+    /// Where in its life it is.
+    pub lifecycle: Lifecycle,
+    /// Keep-alive timeout in milliseconds, 0 for none.
+    pub keep_alive_ms: u32,
+    /// Connected I/O queues.
+    pub io_queues: usize,
+    /// Commands that failed (the error count of the error information log).
+    pub errors: u64,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Configuration.
+impl Registry {
+    /// A registry that offers nothing but an empty discovery service.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            subsystems: BTreeMap::new(),
+            next_subsystem: 1,
+            listeners: Vec::new(),
+            referrals: Vec::new(),
+            controllers: BTreeMap::new(),
+            controller_ids: 1..=CNTLID_MAX,
+            next_controller_id: 1,
+            instances: Instances::default(),
+            origin: None,
+            discovery_generation: 0,
+            no_namespaces: Arc::new(NamespaceTable::new(0, crate::limits::MAX_TRANSFER_BYTES, [])),
+            actions: VecDeque::new(),
+            noisy: BTreeSet::new(),
+        }
+    }
+
+    /// Restricts the controller identifiers given out from now on, so that several targets can
+    /// offer the same subsystem. A small range is used again sooner.
+    ///
+    /// # Errors
+    /// When the range is empty or not within 1 to `0xffef`.
+    pub fn set_controller_ids(&mut self, ids: RangeInclusive<u16>) -> Result<(), ConfigError> {
+        if ids.is_empty() || *ids.start() == 0 || *ids.end() > CNTLID_MAX {
+            return Err(ConfigError::OutOfRange("controller identifiers"));
+        }
+        self.next_controller_id = *ids.start();
+        self.controller_ids = ids;
+        Ok(())
+    }
+
+    /// Offers a subsystem on every listener.
+    ///
+    /// # Errors
+    /// When it cannot be offered as it is, or its name is taken.
+    pub fn add_subsystem(&mut self, config: SubsystemConfig) -> Result<SubsystemId, ConfigError> {
+        config.check()?;
+        if self.find_subsystem(&config.nqn).is_some() {
+            return Err(ConfigError::Exists("subsystem"));
+        }
+        if self.subsystems.len() >= limits::MAX_SUBSYSTEMS {
+            return Err(ConfigError::TooMany("subsystems"));
+        }
+        let id = SubsystemId(self.next_subsystem);
+        self.next_subsystem += 1;
+        let table = Arc::new(table_of(&config, 1));
+        self.subsystems.insert(id, Subsystem { config, table, counters: SmartCounters::default() });
+        self.discovery_changed(|registry, host| registry.may_see(id, host));
+        Ok(id)
+    }
+
+    /// Takes a subsystem away. The returned queues are to be closed.
+    ///
+    /// # Errors
+    /// When there is no such subsystem.
+    pub fn remove_subsystem(&mut self, id: SubsystemId) -> Result<Vec<Teardown>, ConfigError> {
+        self.subsystem_mut(id)?;
+        let ends = self.remove_where(TeardownReason::SubsystemRemoved, |controller| {
+            controller.subsystem == Some(id)
+        });
+        // Tell those who saw it while it can still be said who they are.
+        self.discovery_changed(|registry, host| registry.may_see(id, host));
+        self.subsystems.remove(&id);
+        Ok(ends)
+    }
+
+    /// Lets a host use a subsystem.
+    ///
+    /// # Errors
+    /// When there is no such subsystem, or the name is none.
+    pub fn allow_host(&mut self, id: SubsystemId, host_nqn: &str) -> Result<(), ConfigError> {
+        check_nqn(host_nqn)?;
+        let config = &mut self.subsystem_mut(id)?.config;
+        if config.allowed_hosts.iter().any(|host| host == host_nqn) {
+            return Ok(());
+        }
+        if config.allowed_hosts.len() >= limits::MAX_ALLOWED_HOSTS {
+            return Err(ConfigError::TooMany("allowed hosts"));
+        }
+        config.allowed_hosts.push(host_nqn.to_string());
+        self.discovery_changed(|_, host| host == host_nqn);
+        Ok(())
+    }
+
+    /// Takes a host off the list of those that may use a subsystem. The returned queues are to be
+    /// closed.
+    ///
+    /// # Errors
+    /// When there is no such subsystem.
+    pub fn disallow_host(
+        &mut self,
+        id: SubsystemId,
+        host_nqn: &str,
+    ) -> Result<Vec<Teardown>, ConfigError> {
+        self.subsystem_mut(id)?.config.allowed_hosts.retain(|host| host != host_nqn);
+        self.discovery_changed(|_, host| host == host_nqn);
+        Ok(self.remove_disallowed(id))
+    }
+
+    /// Lets every host use a subsystem, or only those on its list. The returned queues are to be
+    /// closed.
+    ///
+    /// # Errors
+    /// When there is no such subsystem.
+    pub fn set_allow_any_host(
+        &mut self,
+        id: SubsystemId,
+        allow: bool,
+    ) -> Result<Vec<Teardown>, ConfigError> {
+        self.subsystem_mut(id)?.config.allow_any_host = allow;
+        self.discovery_changed(|_, _| true);
+        Ok(self.remove_disallowed(id))
+    }
+
+    /// Adds a listener to the discovery log page.
+    ///
+    /// # Errors
+    /// When its fields do not fit the page, or its number is taken.
+    pub fn add_listener(&mut self, listener: Listener) -> Result<(), ConfigError> {
+        listener.check()?;
+        if self.listeners.iter().any(|other| other.port == listener.port) {
+            return Err(ConfigError::Exists("listener"));
+        }
+        if self.listeners.len() >= limits::MAX_LISTENERS {
+            return Err(ConfigError::TooMany("listeners"));
+        }
+        self.listeners.push(listener);
+        self.discovery_changed(|_, _| true);
+        Ok(())
+    }
+
+    /// Takes a listener off the discovery log page. Its connections are not touched.
+    ///
+    /// # Errors
+    /// When there is no such listener.
+    pub fn remove_listener(&mut self, port: PortId) -> Result<Listener, ConfigError> {
+        let index = self.listeners.iter().position(|listener| listener.port == port);
+        let listener = self.listeners.remove(index.ok_or(ConfigError::NotFound("listener"))?);
+        self.discovery_changed(|_, _| true);
+        Ok(listener)
+    }
+
+    /// Points hosts to another discovery service.
+    ///
+    /// # Errors
+    /// When its fields do not fit the discovery log page, or it is on it already.
+    pub fn add_referral(&mut self, referral: Referral) -> Result<(), ConfigError> {
+        referral.check()?;
+        if self.referrals.contains(&referral) {
+            return Err(ConfigError::Exists("referral"));
+        }
+        if self.referrals.len() >= limits::MAX_REFERRALS {
+            return Err(ConfigError::TooMany("referrals"));
+        }
+        self.referrals.push(referral);
+        self.discovery_changed(|_, _| true);
+        Ok(())
+    }
+
+    /// Takes back what [`Registry::add_referral`] added.
+    ///
+    /// # Errors
+    /// When there is no such referral.
+    pub fn remove_referral(&mut self, referral: &Referral) -> Result<(), ConfigError> {
+        let index = self.referrals.iter().position(|other| other == referral);
+        self.referrals.remove(index.ok_or(ConfigError::NotFound("referral"))?);
+        self.discovery_changed(|_, _| true);
+        Ok(())
+    }
+}
+
+/// Namespaces.
+impl Registry {
+    /// Adds a namespace and tells the hosts.
+    ///
+    /// # Errors
+    /// When it cannot be offered, its identifier is taken, or there is no such subsystem.
+    pub fn add_namespace(
+        &mut self,
+        subsystem: SubsystemId,
+        namespace: NamespaceId,
+        info: NamespaceInfo,
+    ) -> Result<(), ConfigError> {
+        info.check(namespace)?;
+        let namespaces = &mut self.subsystem_mut(subsystem)?.config.namespaces;
+        if namespaces.contains_key(&namespace) {
+            return Err(ConfigError::Exists("namespace"));
+        }
+        namespaces.insert(namespace, info);
+        self.namespace_changed(subsystem, namespace);
+        Ok(())
+    }
+
+    /// Removes a namespace and tells the hosts.
+    ///
+    /// # Errors
+    /// When there is no such namespace.
+    pub fn remove_namespace(
+        &mut self,
+        subsystem: SubsystemId,
+        namespace: NamespaceId,
+    ) -> Result<NamespaceInfo, ConfigError> {
+        let namespaces = &mut self.subsystem_mut(subsystem)?.config.namespaces;
+        let info = namespaces.remove(&namespace).ok_or(ConfigError::NotFound("namespace"))?;
+        self.namespace_changed(subsystem, namespace);
+        Ok(info)
+    }
+
+    /// Changes a namespace's capacity and tells the hosts.
+    ///
+    /// # Errors
+    /// When there is no such namespace, or it cannot have that capacity.
+    pub fn resize_namespace(
+        &mut self,
+        subsystem: SubsystemId,
+        namespace: NamespaceId,
+        blocks: u64,
+    ) -> Result<(), ConfigError> {
+        let namespaces = &self.subsystem_mut(subsystem)?.config.namespaces;
+        let info = *namespaces.get(&namespace).ok_or(ConfigError::NotFound("namespace"))?;
+        self.replace_namespace(subsystem, namespace, NamespaceInfo { blocks, ..info })
+    }
+
+    /// Changes what is said about a namespace, and tells the hosts.
+    ///
+    /// # Errors
+    /// When there is no such namespace, or it cannot be like that.
+    pub fn replace_namespace(
+        &mut self,
+        subsystem: SubsystemId,
+        namespace: NamespaceId,
+        info: NamespaceInfo,
+    ) -> Result<(), ConfigError> {
+        info.check(namespace)?;
+        let namespaces = &mut self.subsystem_mut(subsystem)?.config.namespaces;
+        *namespaces.get_mut(&namespace).ok_or(ConfigError::NotFound("namespace"))? = info;
+        self.namespace_changed(subsystem, namespace);
+        Ok(())
+    }
+}
+
+/// Looking.
+impl Registry {
+    /// A subsystem's configuration.
+    #[must_use]
+    pub fn subsystem(&self, id: SubsystemId) -> Option<&SubsystemConfig> {
+        self.subsystems.get(&id).map(|subsystem| &subsystem.config)
+    }
+
+    /// The subsystem with this name.
+    #[must_use]
+    pub fn find_subsystem(&self, nqn: &str) -> Option<SubsystemId> {
+        self.subsystems().find(|(_, config)| config.nqn == nqn).map(|(id, _)| id)
+    }
+
+    /// Every subsystem.
+    pub fn subsystems(&self) -> impl Iterator<Item = (SubsystemId, &SubsystemConfig)> {
+        self.subsystems.iter().map(|(&id, subsystem)| (id, &subsystem.config))
+    }
+
+    /// A subsystem's namespaces, as I/O queues use them.
+    #[must_use]
+    pub fn namespaces(&self, id: SubsystemId) -> Option<Arc<NamespaceTable>> {
+        self.subsystems.get(&id).map(|subsystem| subsystem.table.clone())
+    }
+
+    /// What the discovery log page lists as addresses.
+    #[must_use]
+    pub fn listeners(&self) -> &[Listener] {
+        &self.listeners
+    }
+
+    /// What the discovery log page lists as other discovery services.
+    #[must_use]
+    pub fn referrals(&self) -> &[Referral] {
+        &self.referrals
+    }
+
+    /// Every live controller.
+    pub fn controllers(&self) -> impl Iterator<Item = ControllerSummary<'_>> {
+        self.controllers.values().map(|controller| ControllerSummary {
+            controller: controller.id,
+            subsystem: controller.subsystem,
+            host_nqn: &controller.host_nqn,
+            host_id: controller.host_id,
+            local_address: &controller.local_address,
+            lifecycle: controller.lifecycle,
+            keep_alive_ms: controller.keep_alive.timeout_ms(),
+            io_queues: controller.io_queues().count(),
+            errors: controller.errors.count(),
+        })
+    }
+
+    /// Most bytes that a command of the controller transfers.
+    #[must_use]
+    pub fn max_transfer_bytes(&self, controller: ControllerId) -> Option<u32> {
+        let controller = self.controllers.get(&controller)?;
+        Some(self.table_of(controller.subsystem).max_transfer_bytes())
+    }
+}
+
+/// What happens while controllers live.
+impl Registry {
+    /// A queue's connection was closed, by whichever side. When it was an admin queue, its
+    /// controller is gone and the returned I/O queues are to be closed.
+    pub fn queue_closed(&mut self, controller: ControllerId, queue: QueueId) -> Option<Teardown> {
+        let found = self.controllers.get_mut(&controller)?;
+        found.queues.remove(&queue)?;
+        if queue != QueueId(0) {
+            return None;
+        }
+        self.remove(controller, TeardownReason::AdminQueueClosed)
+    }
+
+    /// Says whether closed I/O queues of a controller have changes under way: until they have not,
+    /// the host reads CSTS as if a reset or a shutdown went on. `instance` tells which life of the
+    /// controller is meant.
+    pub fn set_unfinished(&mut self, id: ControllerId, instance: Instance, unfinished: bool) {
+        let found = self.controllers.get_mut(&id);
+        if let Some(controller) = found.filter(|controller| controller.instance == instance) {
+            controller.unfinished = unfinished;
+        }
+    }
+
+    /// Ends a controller. The returned queues are to be closed.
+    pub fn remove_controller(&mut self, controller: ControllerId) -> Option<Teardown> {
+        self.remove(controller, TeardownReason::Removed)
+    }
+
+    /// Ends every controller, because the target stops. The returned queues are to be closed.
+    pub fn shutdown(&mut self) -> Vec<Teardown> {
+        self.remove_where(TeardownReason::TargetStopped, |_| true)
+    }
+
+    /// When to call [`Registry::tick`] at the latest.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.controllers.values().filter_map(|controller| controller.keep_alive.deadline()).min()
+    }
+
+    /// Ends the controllers whose time is over at `now`. The returned queues are to be closed.
+    pub fn tick(&mut self, now: Instant) -> Vec<Teardown> {
+        let mut expired = Vec::new();
+        for controller in self.controllers.values_mut() {
+            if controller.keep_alive.is_expired(now) {
+                let reason = match controller.lifecycle {
+                    Lifecycle::ShutDown => TeardownReason::AssociationExpired,
+                    _ => TeardownReason::KeepAliveExpired,
+                };
+                expired.push((controller.id, reason));
+            }
+        }
+        expired.into_iter().filter_map(|(id, reason)| self.remove(id, reason)).collect()
+    }
+
+    /// The next thing to do for others; to be called until `None` after every change.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        if let Some(action) = self.actions.pop_front() {
+            return Some(action);
+        }
+        while let Some(&controller) = self.noisy.first() {
+            match self.poll_event(controller) {
+                Some((command, result)) => {
+                    let status = Status::SUCCESS;
+                    return Some(Action::Complete { controller, command, status, result });
+                }
+                None => self.noisy.pop_first(),
+            };
+        }
+        None
+    }
+
+    /// The next Asynchronous Event Request of one controller to complete with success, and the
+    /// event, which is the result. The same as [`Action::Complete`]: each event comes out of one of
+    /// them.
+    pub fn poll_event(&mut self, controller: ControllerId) -> Option<(CommandId, u64)> {
+        self.controllers.get_mut(&controller)?.events.poll()
+    }
+
+    /// What [`Action::Flush`] asked for is done.
+    pub fn shutdown_flushed(&mut self, controller: ControllerId, now: Instant) {
+        if let Some(controller) = self.controllers.get_mut(&controller) {
+            controller.flushed(now);
+        }
+    }
+
+    /// Replaces the counters that the SMART log page of a subsystem's controllers shows.
+    pub fn set_counters(&mut self, subsystem: SubsystemId, counters: SmartCounters) {
+        if let Some(subsystem) = self.subsystems.get_mut(&subsystem) {
+            subsystem.counters = counters;
+        }
+    }
+
+    /// Adds a command that failed on an I/O queue to the controller's error information log. Those
+    /// of the admin queue are added by [`Registry::admin`].
+    pub fn record_error(&mut self, controller: ControllerId, record: &ErrorRecord) {
+        if let Some(controller) = self.controllers.get_mut(&controller) {
+            controller.errors.push(record);
+        }
+    }
+}
+
+/// For the other files of this module.
+impl Registry {
+    pub(super) fn counters(&self, id: SubsystemId) -> SmartCounters {
+        self.subsystems.get(&id).map_or_else(SmartCounters::default, |found| found.counters)
+    }
+
+    /// Whether a host sees a subsystem in discovery.
+    pub(super) fn may_see(&self, id: SubsystemId, host_nqn: &str) -> bool {
+        self.subsystem(id).is_some_and(|config| config.allows(host_nqn))
+    }
+
+    /// The namespaces of a controller, by its subsystem.
+    pub(super) fn table_of(&self, subsystem: Option<SubsystemId>) -> Arc<NamespaceTable> {
+        let table = subsystem.and_then(|id| self.namespaces(id));
+        table.unwrap_or_else(|| self.no_namespaces.clone())
+    }
+
+    pub(super) fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    /// An identifier that no controller has, used as long ago as possible.
+    pub(super) fn unused_controller_id(&mut self) -> Option<ControllerId> {
+        let (first, last) = self.controller_ids.clone().into_inner();
+        let is_unused = |id: &u16| !self.controllers.contains_key(&ControllerId(*id));
+        let id = (self.next_controller_id..=last)
+            .chain(first..self.next_controller_id)
+            .find(is_unused)?;
+        self.next_controller_id = if id == last { first } else { id + 1 };
+        Some(ControllerId(id))
+    }
+
+    fn subsystem_mut(&mut self, id: SubsystemId) -> Result<&mut Subsystem, ConfigError> {
+        self.subsystems.get_mut(&id).ok_or(ConfigError::NotFound("subsystem"))
+    }
+
+    /// Publishes a subsystem's namespaces anew and tells its controllers what changed.
+    fn namespace_changed(&mut self, id: SubsystemId, namespace: NamespaceId) {
+        let subsystem = self.subsystems.get_mut(&id).expect("the caller has just changed it");
+        let generation = subsystem.table.generation() + 1;
+        subsystem.table = Arc::new(table_of(&subsystem.config, generation));
+        let table = subsystem.table.clone();
+        self.act(Action::Namespaces { subsystem: id, table });
+        for controller in self.controllers.values_mut() {
+            if controller.subsystem == Some(id) && controller.lifecycle == Lifecycle::Ready {
+                controller.changed.push(namespace);
+                controller.events.raise(Notice::NamespaceAttribute);
+                self.noisy.insert(controller.id);
+            }
+        }
+    }
+
+    /// The discovery log page changed for the hosts that `concerns` names.
+    fn discovery_changed(&mut self, concerns: impl Fn(&Self, &str) -> bool) {
+        self.discovery_generation += 1;
+        let concerned: Vec<_> = self
+            .controllers
+            .values()
+            .filter(|controller| controller.is_discovery() && concerns(self, &controller.host_nqn))
+            .map(|controller| controller.id)
+            .collect();
+        for id in concerned {
+            let controller = self.controllers.get_mut(&id).expect("it was found above");
+            controller.events.raise(Notice::DiscoveryLog);
+            self.noisy.insert(id);
+        }
+    }
+
+    fn remove_disallowed(&mut self, id: SubsystemId) -> Vec<Teardown> {
+        let Some(config) = self.subsystem(id) else { return Vec::new() };
+        let gone: Vec<_> = self
+            .controllers
+            .values()
+            .filter(|controller| {
+                controller.subsystem == Some(id) && !config.allows(&controller.host_nqn)
+            })
+            .map(|controller| controller.id)
+            .collect();
+        gone.into_iter().filter_map(|id| self.remove(id, TeardownReason::HostDisallowed)).collect()
+    }
+
+    fn remove_where(
+        &mut self,
+        reason: TeardownReason,
+        predicate: impl Fn(&Controller) -> bool,
+    ) -> Vec<Teardown> {
+        let gone: Vec<_> = self
+            .controllers
+            .values()
+            .filter(|controller| predicate(controller))
+            .map(|controller| controller.id)
+            .collect();
+        gone.into_iter().filter_map(|id| self.remove(id, reason)).collect()
+    }
+
+    pub(super) fn remove(&mut self, id: ControllerId, reason: TeardownReason) -> Option<Teardown> {
+        let controller = self.controllers.remove(&id)?;
+        self.noisy.remove(&id);
+        // Its connections are closed, so that nothing is left to complete on them.
+        self.actions.retain(|action| match action {
+            Action::Complete { controller, .. }
+            | Action::Forget { controller, .. }
+            | Action::Flush { controller, .. } => *controller != id,
+            Action::Close(teardown) => teardown.controller != id,
+            Action::Namespaces { .. } => true,
+        });
+        let queues = controller.queues.into_keys().collect();
+        Some(Teardown { controller: id, queues, reason })
+    }
+}
+
+fn table_of(config: &SubsystemConfig, generation: u64) -> NamespaceTable {
+    let namespaces = config.namespaces.iter().map(|(&id, &info)| (id, info));
+    NamespaceTable::new(generation, config.max_transfer_bytes, namespaces)
+}

@@ -1,0 +1,318 @@
+//! One live controller: what it remembers between commands.
+
+use super::config::SubsystemId;
+use super::events::Events;
+use super::features::FeatureValues;
+use super::limits;
+use super::logs::{ChangedNamespaces, ErrorLog};
+use super::properties::{Circumstances, Lifecycle};
+use super::reset::Instance;
+use crate::capsule::RemoteForm;
+use crate::ids::{CommandId, ControllerId, QueueId};
+use crate::time::Instant;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use farblock_wire::property::{Cc, Csts};
+
+/// Says whether a controller had any command since its keep-alive timer last looked (NVMe Base
+/// Specification 2.0, "Traffic Based Keep Alive"), and whether its host disabled the write cache.
+///
+/// Every queue of a controller shares one. I/O queues mark it without the registry's lock: once
+/// for each batch of commands is enough.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    seen: AtomicBool,
+    write_through: AtomicBool,
+}
+
+impl Traffic {
+    /// A command arrived.
+    pub fn mark(&self) {
+        // Look first: the line then stays shared between the cores that only find it set. Nothing
+        // else is ordered by this flag, so relaxed is enough.
+        if !self.seen.load(Ordering::Relaxed) {
+            self.seen.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether writes are to be durable before they are completed, as if each had FUA set: the host
+    /// disabled the volatile write cache ("Volatile Write Cache").
+    #[must_use]
+    pub fn is_write_through(&self) -> bool {
+        self.write_through.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_write_through(&self, write_through: bool) {
+        self.write_through.store(write_through, Ordering::Relaxed);
+    }
+
+    /// Whether there was a command since the last call.
+    fn take(&self) -> bool {
+        self.seen.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// The timer that ends a controller (NVMe Base Specification 2.0, "Keep Alive").
+#[derive(Debug)]
+pub(crate) struct KeepAlive {
+    /// KATO as rounded and told to the host, in milliseconds; 0: none.
+    timeout_ms: u32,
+    /// The timeout in force when the host asked for none.
+    fallback: Option<Duration>,
+    deadline: Option<Instant>,
+    /// Whether the deadline ends the association rather than being put off by traffic.
+    is_final: bool,
+    traffic: Arc<Traffic>,
+}
+
+impl KeepAlive {
+    fn new(timeout_ms: u32, fallback: Option<Duration>, now: Instant) -> Self {
+        let mut this = Self {
+            timeout_ms: 0,
+            fallback,
+            deadline: None,
+            is_final: false,
+            traffic: Arc::new(Traffic::default()),
+        };
+        this.set(timeout_ms, now);
+        this
+    }
+
+    /// KATO in milliseconds, rounded up to the granularity; 0: none.
+    pub(crate) fn timeout_ms(&self) -> u32 {
+        self.timeout_ms
+    }
+
+    /// Changes KATO and restarts the timer.
+    pub(crate) fn set(&mut self, timeout_ms: u32, now: Instant) {
+        const STEP: u32 = limits::KEEP_ALIVE_GRANULARITY_MS;
+        const LONGEST: u32 = u32::MAX / STEP * STEP;
+        self.timeout_ms = timeout_ms.min(LONGEST).next_multiple_of(STEP);
+        self.restart(now);
+    }
+
+    /// Keep Alive arrived, or the timer starts.
+    pub(crate) fn restart(&mut self, now: Instant) {
+        self.deadline = self.period().map(|period| now.saturating_add(period));
+        self.is_final = false;
+    }
+
+    /// Nothing keeps the controller alive any more after `linger`.
+    fn finish(&mut self, now: Instant, linger: Duration) {
+        self.deadline = Some(now.saturating_add(linger));
+        self.is_final = true;
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    pub(crate) fn traffic(&self) -> &Arc<Traffic> {
+        &self.traffic
+    }
+
+    /// Whether the host is to be considered gone. Traffic since the last look gives it one more
+    /// period.
+    pub(crate) fn is_expired(&mut self, now: Instant) -> bool {
+        if self.deadline.is_none_or(|deadline| now < deadline) {
+            return false;
+        }
+        if self.traffic.take() && !self.is_final {
+            self.restart(now);
+            return false;
+        }
+        true
+    }
+
+    fn period(&self) -> Option<Duration> {
+        match self.timeout_ms {
+            0 => self.fallback,
+            timeout_ms => Some(Duration::from_millis(u64::from(timeout_ms))),
+        }
+    }
+}
+
+/// A controller between its admin queue's Connect and the end of the association.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    pub(crate) id: ControllerId,
+    pub(crate) instance: Instance,
+    /// The subsystem; `None` on a discovery controller.
+    pub(crate) subsystem: Option<SubsystemId>,
+    pub(crate) host_nqn: String,
+    pub(crate) host_id: [u8; 16],
+    /// The address that the host connected to, for the discovery log page.
+    pub(crate) local_address: String,
+    /// How its transport names data outside capsules.
+    pub(crate) remote: RemoteForm,
+    /// Connected queues and their depths, in entries.
+    pub(crate) queues: BTreeMap<QueueId, u16>,
+    pub(crate) lifecycle: Lifecycle,
+    /// Closed I/O queues have changes under way.
+    pub(crate) unfinished: bool,
+    pub(crate) cc: Cc,
+    pub(crate) keep_alive: KeepAlive,
+    pub(crate) events: Events,
+    pub(crate) errors: ErrorLog,
+    pub(crate) changed: ChangedNamespaces,
+    pub(crate) features: FeatureValues,
+}
+
+/// What a controller starts with.
+pub(crate) struct Beginning<'a> {
+    pub(crate) id: ControllerId,
+    pub(crate) instance: Instance,
+    pub(crate) subsystem: Option<SubsystemId>,
+    pub(crate) host_nqn: &'a str,
+    pub(crate) host_id: [u8; 16],
+    pub(crate) local_address: &'a str,
+    pub(crate) remote: RemoteForm,
+    pub(crate) keep_alive_ms: u32,
+    pub(crate) admin_depth: u16,
+}
+
+impl Controller {
+    /// The controller that a Connect of an admin queue creates.
+    pub(crate) fn new(beginning: &Beginning<'_>, now: Instant) -> Self {
+        // The timer runs before the controller is enabled, too: hosts die early as well.
+        let fallback = match beginning.subsystem {
+            Some(_) => None,
+            None => Some(limits::DISCOVERY_KEEP_ALIVE),
+        };
+        Self {
+            id: beginning.id,
+            instance: beginning.instance,
+            subsystem: beginning.subsystem,
+            host_nqn: beginning.host_nqn.into(),
+            host_id: beginning.host_id,
+            local_address: beginning.local_address.into(),
+            remote: beginning.remote,
+            queues: [(QueueId(0), beginning.admin_depth)].into(),
+            lifecycle: Lifecycle::default(),
+            unfinished: false,
+            cc: Cc::default(),
+            keep_alive: KeepAlive::new(beginning.keep_alive_ms, fallback, now),
+            events: Events::default(),
+            errors: ErrorLog::default(),
+            changed: ChangedNamespaces::default(),
+            features: FeatureValues::new(now),
+        }
+    }
+
+    pub(crate) fn is_discovery(&self) -> bool {
+        self.subsystem.is_none()
+    }
+
+    /// Connected I/O queues.
+    pub(crate) fn io_queues(&self) -> impl Iterator<Item = QueueId> {
+        self.queues.keys().copied().filter(|&queue| queue != QueueId(0))
+    }
+
+    /// CSTS. A reset or a shutdown is not over before the queues that it ended are closed and
+    /// nothing of theirs is carried out any more: then the host may send it again elsewhere.
+    pub(crate) fn csts(&self) -> Csts {
+        let csts = self.lifecycle.csts(self.cc.en());
+        if !self.unfinished && self.io_queues().next().is_none() {
+            return csts;
+        }
+        match self.lifecycle {
+            Lifecycle::Disabled => csts.with_rdy(true),
+            Lifecycle::ShutDown => csts.with_shst(Csts::SHST_OCCURRING),
+            Lifecycle::Ready | Lifecycle::ShuttingDown | Lifecycle::Failed => csts,
+        }
+    }
+
+    /// The host wrote CC. Returns the Asynchronous Event Requests that will not be answered any
+    /// more, because the controller left [`Lifecycle::Ready`].
+    pub(crate) fn write_cc(
+        &mut self,
+        cc: Cc,
+        must_flush: bool,
+        now: Instant,
+    ) -> VecDeque<CommandId> {
+        let circumstances = Circumstances { discovery: self.is_discovery(), must_flush };
+        let before = self.lifecycle;
+        self.lifecycle = before.after_cc(self.cc, cc, circumstances);
+        self.cc = cc;
+        if before == self.lifecycle {
+            return VecDeque::new();
+        }
+        match self.lifecycle {
+            Lifecycle::Ready => self.keep_alive.restart(now),
+            Lifecycle::Disabled => {
+                self.keep_alive.restart(now);
+                self.features = FeatureValues::new(now);
+                self.keep_alive.traffic().set_write_through(false);
+                self.changed = ChangedNamespaces::default();
+            }
+            Lifecycle::ShutDown => self.keep_alive.finish(now, limits::ASSOCIATION_LINGER),
+            Lifecycle::ShuttingDown | Lifecycle::Failed => {}
+        }
+        match before {
+            Lifecycle::Ready => self.events.reset(),
+            _ => VecDeque::new(),
+        }
+    }
+
+    /// What a shutdown waited for is done.
+    pub(crate) fn flushed(&mut self, now: Instant) {
+        let before = self.lifecycle;
+        self.lifecycle = before.after_flush();
+        if before != self.lifecycle {
+            self.keep_alive.finish(now, limits::ASSOCIATION_LINGER);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::default().saturating_add(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn the_timeout_is_rounded_up_to_seconds() {
+        let mut timer = KeepAlive::new(1, None, at(0));
+        assert_eq!((timer.timeout_ms(), timer.deadline()), (1000, Some(at(1))));
+        timer.set(5001, at(10));
+        assert_eq!((timer.timeout_ms(), timer.deadline()), (6000, Some(at(16))));
+        timer.set(u32::MAX, at(0));
+        assert_eq!(timer.timeout_ms(), 4_294_967_000);
+        timer.set(0, at(0));
+        assert_eq!((timer.timeout_ms(), timer.deadline()), (0, None));
+        assert!(!timer.is_expired(at(u32::MAX.into())));
+    }
+
+    #[test]
+    fn traffic_puts_off_the_end_once() {
+        let mut timer = KeepAlive::new(5000, None, at(0));
+        assert!(!timer.is_expired(at(4)));
+        timer.traffic().mark();
+        timer.traffic().mark();
+        assert!(!timer.is_expired(at(5)));
+        assert_eq!(timer.deadline(), Some(at(10)));
+        assert!(timer.is_expired(at(10)));
+    }
+
+    #[test]
+    fn after_shutdown_traffic_does_not_count() {
+        let mut timer = KeepAlive::new(5000, None, at(0));
+        timer.finish(at(1), limits::ASSOCIATION_LINGER);
+        timer.traffic().mark();
+        assert!(!timer.is_expired(at(120)));
+        assert!(timer.is_expired(at(121)));
+    }
+
+    #[test]
+    fn a_discovery_session_without_a_timeout_has_one_all_the_same() {
+        let mut timer = KeepAlive::new(0, Some(limits::DISCOVERY_KEEP_ALIVE), at(0));
+        assert_eq!(timer.timeout_ms(), 0);
+        assert!(!timer.is_expired(at(119)));
+        assert!(timer.is_expired(at(120)));
+    }
+}

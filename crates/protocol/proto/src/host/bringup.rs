@@ -1,0 +1,267 @@
+//! Bringing a controller up: the admin commands from Connect to ready, one after the other.
+//!
+//! ```text
+//!  Connect -> ReadCapabilities -> ReadVersion -> Enable -> PollReady <-> Wait
+//!                                                             | ready
+//!                      discovery controller                   v
+//!  Ready <--------------------------------------------- Identify
+//!    ^                                                        | others
+//!    +------------ ConfigureEvents <---- RequestQueues <------+
+//! ```
+//! The driver asks for the next [`Step`], executes it, and reports: [`Bringup::handle_completion`]
+//! or [`Bringup::handle_waited`]. An error ends it.
+
+use super::command::{self, Command, Identity};
+use super::error::{ConnectError, accepted, refused};
+use super::info::ControllerInfo;
+use alloc::vec::Vec;
+use core::time::Duration;
+use farblock_wire::fabrics::PropertySize;
+use farblock_wire::features::{AsyncEventConfig, FeatureId};
+use farblock_wire::property::{Cap, Cc, Csts, Version, offset};
+use farblock_wire::{Cqe, IntoBytes};
+
+/// CAP.TO is in these units.
+const READY_TIMEOUT_UNIT: Duration = Duration::from_millis(500);
+/// First pause between two looks at CSTS; it doubles up to [`READY_POLL_MAX`].
+const READY_POLL_MIN: Duration = Duration::from_millis(1);
+/// Longest pause between two looks at CSTS.
+const READY_POLL_MAX: Duration = Duration::from_millis(100);
+
+/// What the host asks of the controller.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Parameters {
+    /// Entries of the admin queue, 0's-based.
+    pub admin_sqsize_z: u16,
+    /// Keep alive timeout; zero for none.
+    pub keep_alive: Duration,
+    /// I/O queue pairs to ask for.
+    pub queues: u16,
+    /// Asynchronous events to enable where supported.
+    pub events: AsyncEventConfig,
+}
+
+/// What the driver does next.
+#[expect(clippy::large_enum_variant, reason = "one of them, once for each controller")]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Send this on the admin queue, with this data if it moves data to the controller.
+    Command(Command, Vec<u8>),
+    /// Let this much time pass.
+    Wait(Duration),
+    /// Use the controller.
+    Ready(ControllerInfo),
+}
+
+/// Where the bring-up is; see the module's diagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// The Connect command is to be sent.
+    Connect,
+    /// CAP is to be read.
+    ReadCapabilities,
+    /// VS is to be read.
+    ReadVersion,
+    /// CC.EN is to be set.
+    Enable,
+    /// CSTS is to be read.
+    PollReady,
+    /// CSTS was not ready: a pause of this length.
+    Wait(Duration),
+    /// Identify Controller is to be sent.
+    Identify,
+    /// I/O queues are to be asked for.
+    RequestQueues,
+    /// Asynchronous events are to be enabled.
+    ConfigureEvents,
+    /// Nothing is left to do.
+    Ready,
+}
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub struct Bringup {
+    state: State,
+    parameters: Parameters,
+    connect_data: Vec<u8>,
+    /// Connected to the discovery subsystem by its well-known name.
+    discovery_nqn: bool,
+    cap: Cap,
+    waited: Duration,
+    info: ControllerInfo,
+}
+
+impl Bringup {
+    /// A bring-up of a new controller of the subsystem.
+    #[must_use]
+    pub fn new(parameters: Parameters, identity: &Identity<'_>) -> Self {
+        let connect_data = command::connect_data(identity, None).as_bytes().to_vec();
+        let discovery_nqn = identity.subnqn == farblock_wire::nqn::DISCOVERY_NQN;
+        Self {
+            state: State::Connect,
+            parameters,
+            connect_data,
+            discovery_nqn,
+            cap: Cap::default(),
+            waited: Duration::ZERO,
+            info: ControllerInfo::default(),
+        }
+    }
+
+    /// What to do next. Asking again without reporting gives the same answer.
+    #[must_use]
+    pub fn step(&self) -> Step {
+        let command = match self.state {
+            State::Connect => {
+                let keep_alive = self.parameters.keep_alive.as_millis();
+                let keep_alive_ms = u32::try_from(keep_alive).unwrap_or(u32::MAX);
+                let command = command::connect(0, self.parameters.admin_sqsize_z, keep_alive_ms);
+                return Step::Command(command, self.connect_data.clone());
+            }
+            State::ReadCapabilities => command::property(offset::CAP, PropertySize::Eight),
+            State::ReadVersion => command::property(offset::VS, PropertySize::Four),
+            State::Enable => command::set_property(offset::CC, self.configuration().0),
+            State::PollReady => command::property(offset::CSTS, PropertySize::Four),
+            State::Wait(pause) => return Step::Wait(pause),
+            State::Identify => command::identify_controller(),
+            State::RequestQueues => command::set_number_of_queues(self.parameters.queues),
+            State::ConfigureEvents => {
+                command::set_features(FeatureId::ASYNC_EVENT_CONFIGURATION, self.events().0)
+            }
+            State::Ready => return Step::Ready(self.info.clone()),
+        };
+        Step::Command(command, Vec::new())
+    }
+
+    /// The driver let the time of [`Step::Wait`] pass.
+    pub fn handle_waited(&mut self) {
+        if let State::Wait(pause) = self.state {
+            self.waited = self.waited.saturating_add(pause);
+            self.state = State::PollReady;
+        }
+    }
+
+    /// The command of [`Step::Command`] completed; `data` came with it.
+    ///
+    /// # Errors
+    /// When the controller cannot be brought up; nothing is left to do but to close.
+    pub fn handle_completion(&mut self, cqe: &Cqe, data: &[u8]) -> Result<(), ConnectError> {
+        let (status, result) = (cqe.status(), cqe.result());
+        let succeeded = |what| {
+            if status.is_success() {
+                Ok(())
+            } else {
+                Err(ConnectError::CommandFailed { what, status })
+            }
+        };
+        match self.state {
+            State::Connect if !status.is_success() => return Err(refused(status, result)),
+            State::Connect => {
+                self.info.cntlid = accepted(result)?;
+                self.state = State::ReadCapabilities;
+            }
+            State::ReadCapabilities => {
+                succeeded("reading the capabilities (CAP)")?;
+                self.handle_capabilities(Cap(result))?;
+            }
+            State::ReadVersion => {
+                succeeded("reading the version (VS)")?;
+                self.info.version = Version(result as u32);
+                self.state = State::Enable;
+            }
+            State::Enable => {
+                succeeded("enabling the controller")?;
+                self.info.configuration = self.configuration();
+                self.state = State::PollReady;
+            }
+            State::PollReady => {
+                succeeded("reading the controller's status (CSTS)")?;
+                self.handle_status(Csts(result as u32))?;
+            }
+            State::Identify => {
+                succeeded("Identify Controller")?;
+                self.handle_identity(data)?;
+            }
+            State::RequestQueues => {
+                succeeded("asking for I/O queues")?;
+                let granted = command::granted_queues(result as u32);
+                self.info.queues = granted.min(self.parameters.queues);
+                self.state = self.after_queues();
+            }
+            // Without events the host works all the same; it only learns of changes later.
+            State::ConfigureEvents => self.state = State::Ready,
+            State::Wait(_) | State::Ready => panic!("a completion without a command"),
+        }
+        Ok(())
+    }
+
+    fn handle_capabilities(&mut self, cap: Cap) -> Result<(), ConnectError> {
+        if cap.mqes_z() == 0 {
+            return Err(ConnectError::Protocol("MQES is 0: no queue is large enough"));
+        }
+        self.cap = cap;
+        self.info.max_queue_entries = u32::from(cap.mqes_z()) + 1;
+        self.info.ready_timeout = READY_TIMEOUT_UNIT * (u32::from(cap.to()) + 1);
+        self.state = State::ReadVersion;
+        Ok(())
+    }
+
+    fn configuration(&self) -> Cc {
+        let css = self.cap.css();
+        let admin_only = css & Cap::CSS_NVM == 0 && css & Cap::CSS_ADMIN_ONLY != 0;
+        let mut cc = Cc::default()
+            .with_en(true)
+            .with_mps(self.cap.mpsmin())
+            .with_iosqes(Cc::IOSQES_64)
+            .with_iocqes(Cc::IOCQES_16);
+        if admin_only {
+            cc = cc.with_css(Cc::CSS_ADMIN_ONLY);
+        }
+        cc
+    }
+
+    fn handle_status(&mut self, csts: Csts) -> Result<(), ConnectError> {
+        if csts.cfs() {
+            return Err(ConnectError::ControllerFatal);
+        }
+        if csts.rdy() {
+            self.state = State::Identify;
+            return Ok(());
+        }
+        let after = self.info.ready_timeout;
+        let left = after.saturating_sub(self.waited);
+        if left.is_zero() {
+            return Err(ConnectError::NotReady { after });
+        }
+        // As long again as was waited so far: the pauses double.
+        self.state = State::Wait(self.waited.clamp(READY_POLL_MIN, READY_POLL_MAX).min(left));
+        Ok(())
+    }
+
+    fn handle_identity(&mut self, data: &[u8]) -> Result<(), ConnectError> {
+        let connected_as = self.info.cntlid;
+        self.info.read_identify(data, self.cap.mpsmin())?;
+        self.info.discovery |= self.discovery_nqn;
+        if self.info.discovery {
+            // Discovery controllers of old firmware report any identifier; nothing depends on it.
+            self.info.cntlid = connected_as;
+            self.state = State::Ready;
+            return Ok(());
+        }
+        if self.info.cntlid != connected_as {
+            return Err(ConnectError::Protocol("Identify names another controller than Connect"));
+        }
+        self.state =
+            if self.parameters.queues > 0 { State::RequestQueues } else { self.after_queues() };
+        Ok(())
+    }
+
+    fn after_queues(&self) -> State {
+        if self.events().0 == 0 { State::Ready } else { State::ConfigureEvents }
+    }
+
+    /// Events that are wanted and supported.
+    fn events(&self) -> AsyncEventConfig {
+        AsyncEventConfig(self.parameters.events.0 & self.info.events_supported.0)
+    }
+}

@@ -1,0 +1,243 @@
+//! What a controller says about itself.
+
+use super::error::ConnectError;
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::time::Duration;
+use farblock_wire::features::AsyncEventConfig;
+use farblock_wire::identify::{ControllerType, IdentifyController};
+use farblock_wire::origin::ControllerOrigin;
+use farblock_wire::property::{Cc, Version};
+use farblock_wire::reset::CrossControllerReset;
+use farblock_wire::text::Plain;
+
+/// Smallest memory page, for MDTS: 2^12 bytes.
+const PAGE_SHIFT: u32 = 12;
+/// IOCCSZ that just holds a submission queue entry, in units of 16 bytes.
+const IOCCSZ_MIN: u32 = 4;
+
+/// A controller's answer that makes no sense, or describes what is not supported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum InfoError {
+    /// Fewer bytes than the structure has.
+    TooShort,
+    /// There is no active namespace of that identifier.
+    NoSuchNamespace,
+    /// The LBA format in use is none of the namespace's formats.
+    FormatOutOfRange,
+    /// The block size is none that the host can use, 2 to this power.
+    BlockSize {
+        /// LBADS.
+        shift: u8,
+    },
+    /// Blocks carry metadata.
+    Metadata {
+        /// Bytes per block.
+        bytes: u16,
+    },
+    /// The capacity does not fit an offset in bytes.
+    TooLarge {
+        /// NSZE.
+        blocks: u64,
+    },
+    /// A list of namespaces is not in ascending order.
+    NotAscending,
+    /// The discovery log page has a format that is not known.
+    RecordFormat(u16),
+    /// The discovery log page claims more records than anybody has.
+    TooManyRecords(u64),
+    /// The discovery log page changes faster than it can be read.
+    Unstable,
+}
+
+impl fmt::Display for InfoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooShort => f.write_str("the answer is too short"),
+            Self::NoSuchNamespace => f.write_str("there is no such namespace"),
+            Self::FormatOutOfRange => f.write_str("the LBA format in use does not exist"),
+            Self::BlockSize { shift } => {
+                write!(f, "the block size (2^{shift} bytes) is not supported")
+            }
+            Self::Metadata { bytes } => {
+                write!(f, "blocks carry {bytes} bytes of metadata, which is not supported")
+            }
+            Self::TooLarge { blocks } => write!(f, "{blocks} blocks are more than can be"),
+            Self::NotAscending => f.write_str("the list of namespaces is out of order"),
+            Self::RecordFormat(format) => {
+                write!(f, "the discovery log page has the unknown format {format}")
+            }
+            Self::TooManyRecords(count) => {
+                write!(f, "the discovery log page claims {count} records")
+            }
+            Self::Unstable => f.write_str("the discovery log page keeps changing"),
+        }
+    }
+}
+
+impl core::error::Error for InfoError {}
+
+/// Text of a fixed-length field: without its padding, and nothing that could move a cursor.
+pub(super) fn text(field: &[u8]) -> String {
+    let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
+    let text = String::from_utf8_lossy(&field[..end]);
+    Plain(text.trim()).to_string()
+}
+
+/// What the host knows of a controller once it is ready.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ControllerInfo {
+    /// Controller identifier (CNTLID).
+    pub cntlid: u16,
+    /// Serial number.
+    pub serial: String,
+    /// Model number.
+    pub model: String,
+    /// Firmware revision.
+    pub firmware: String,
+    /// NQN that the controller reports for its subsystem; may be empty.
+    pub subnqn: String,
+    /// Version of the NVMe specification (VS).
+    pub version: Version,
+    /// It is a discovery controller.
+    pub discovery: bool,
+    /// Most bytes a command may move (MDTS); `None` for no limit.
+    pub max_transfer_bytes: Option<u32>,
+    /// Bytes of data that a command capsule of an I/O queue may carry (IOCCSZ).
+    pub in_capsule_bytes: u32,
+    /// Largest namespace identifier (NN).
+    pub namespaces: u32,
+    /// SGL support (SGLS), as it is.
+    pub sgls: u32,
+    /// Optional NVM commands (ONCS), as they are.
+    pub oncs: u16,
+    /// There is a volatile write cache (VWC).
+    pub volatile_cache: bool,
+    /// Keep alive granularity (KAS); zero if the controller does not say.
+    pub keep_alive_granularity: Duration,
+    /// Asynchronous event requests that may be outstanding (AERL, 1-based).
+    pub event_requests: u16,
+    /// Events that can be enabled (OAES).
+    pub events_supported: AsyncEventConfig,
+    /// Most commands outstanding on an I/O queue (MAXCMD); 0 if the controller does not say.
+    pub max_commands: u16,
+    /// Largest I/O queue, in entries (MQES, 1-based).
+    pub max_queue_entries: u32,
+    /// I/O queues that the controller granted.
+    pub queues: u16,
+    /// How long the controller may take to become ready.
+    pub ready_timeout: Duration,
+    /// What was written to CC.
+    pub configuration: Cc,
+    /// What names this life of the controller for a Cross-Controller Reset, if it can be ended
+    /// and end others so (CCRL, CIU, CIRN).
+    pub life: Option<CrossControllerReset>,
+    /// How long after the end of its association the controller may still carry out commands
+    /// (CQT); zero if it does not say.
+    pub quiesce_time: Duration,
+    /// What the retry delays 1 to 3 of a failed command's status are (CRDT1 to CRDT3).
+    pub retry_delays: [Duration; 3],
+    /// Every command is a sign of life to the controller, not only Keep Alive (CTRATT.TBKAS).
+    pub traffic_keep_alive: bool,
+    /// Where the controller is, if it is one of farblock's.
+    pub origin: Option<ControllerOrigin>,
+    /// ANA groups that the subsystem may have (NANAGRPID), if the controller reports asymmetric
+    /// namespace access.
+    pub ana_groups: Option<u32>,
+}
+
+impl ControllerInfo {
+    /// How long after its host lost it the controller may still carry out what it was sent,
+    /// unless it is ended (Base 2.1, "Communication Loss Handling"): until it misses the signs of
+    /// life, and then until it has quiesced (CQT). `None`: for ever, as it waits for no sign of
+    /// life when `keep_alive` is zero.
+    #[must_use]
+    pub fn time_to_end(&self, keep_alive: Duration) -> Option<Duration> {
+        if keep_alive.is_zero() {
+            return None;
+        }
+        // Two intervals may begin before the first is missed where traffic counts as well; and the
+        // last sign of life may have come as late as the loss was seen.
+        let intervals = if self.traffic_keep_alive { 3 } else { 2 };
+        // Controllers round up to what they can count.
+        let unit_ms = self.keep_alive_granularity.as_millis().max(1);
+        let interval_ms = keep_alive.as_millis().div_ceil(unit_ms).saturating_mul(unit_ms);
+        let interval = Duration::from_millis(interval_ms.try_into().unwrap_or(u64::MAX));
+        Some(interval.saturating_mul(intervals).saturating_add(self.quiesce_time))
+    }
+
+    /// Dataset Management is supported.
+    #[must_use]
+    pub fn has_deallocate(&self) -> bool {
+        self.oncs & IdentifyController::ONCS_DATASET_MANAGEMENT != 0
+    }
+
+    /// Write Zeroes is supported.
+    #[must_use]
+    pub fn has_write_zeroes(&self) -> bool {
+        self.oncs & IdentifyController::ONCS_WRITE_ZEROES != 0
+    }
+
+    /// Commands in flight and SQSIZE (0's-based) for an I/O queue that is to hold `depth`
+    /// commands. A queue has one entry more than commands, as a full one could not be told from
+    /// an empty one.
+    #[must_use]
+    pub fn queue_depth(&self, depth: u16) -> u16 {
+        let most = self.max_queue_entries.saturating_sub(1);
+        let most = match self.max_commands {
+            0 => most,
+            commands => most.min(commands.into()),
+        };
+        // 0FFFFh would leave no identifier for "none".
+        let most = u16::try_from(most).unwrap_or(u16::MAX).min(u16::MAX - 1);
+        depth.clamp(1, most.max(1))
+    }
+
+    /// Reads an Identify Controller data structure into the fields it is about.
+    pub(super) fn read_identify(&mut self, data: &[u8], mpsmin: u8) -> Result<(), ConnectError> {
+        let Some(identify) = IdentifyController::parse(data) else {
+            return Err(ConnectError::Protocol("Identify Controller is too short"));
+        };
+        self.discovery = identify.controller_type() == ControllerType::DISCOVERY;
+        if !self.discovery && identify.ioccsz.get() < IOCCSZ_MIN {
+            return Err(ConnectError::Protocol("IOCCSZ has no room for a command"));
+        }
+        self.serial = text(&identify.sn);
+        self.model = text(&identify.mn);
+        self.firmware = text(&identify.fr);
+        self.subnqn = text(&identify.subnqn);
+        let page_bytes = 1 << (PAGE_SHIFT + u32::from(mpsmin));
+        let most = identify.max_transfer_bytes(page_bytes);
+        self.max_transfer_bytes = most.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
+        self.cntlid = identify.cntlid.get();
+        self.events_supported = AsyncEventConfig(identify.oaes.get());
+        self.event_requests = u16::from(identify.aerl_z) + 1;
+        self.keep_alive_granularity = Duration::from_millis(100) * identify.kas.get().into();
+        self.max_commands = identify.maxcmd.get();
+        self.namespaces = identify.nn.get();
+        self.oncs = identify.oncs.get();
+        self.volatile_cache = identify.vwc & IdentifyController::VWC_PRESENT != 0;
+        self.sgls = identify.sgls.get();
+        let life = CrossControllerReset {
+            icid: identify.cntlid.get(),
+            ciu: identify.ciu,
+            cirn: identify.cirn.get(),
+        };
+        self.life = (identify.ccrl > 0 && life.ciu > 0).then_some(life);
+        self.quiesce_time = Duration::from_millis(identify.cqt.get().into());
+        self.retry_delays = [identify.crdt1, identify.crdt2, identify.crdt3]
+            .map(|delay| Duration::from_millis(100) * delay.get().into());
+        let traffic = IdentifyController::CTRATT_TRAFFIC_KEEP_ALIVE;
+        self.traffic_keep_alive = identify.ctratt.get() & traffic != 0;
+        self.origin = ControllerOrigin::parse(&identify.vs);
+        let reports_ana = identify.cmic & IdentifyController::CMIC_ANA != 0;
+        self.ana_groups = reports_ana.then_some(identify.nanagrpid.get());
+        // Data that would not follow the entry at once are not worth having.
+        self.in_capsule_bytes = match identify.icdoff.get() {
+            0 => u32::try_from(identify.in_capsule_data_bytes()).unwrap_or(u32::MAX),
+            _ => 0,
+        };
+        Ok(())
+    }
+}

@@ -1,0 +1,27 @@
+//! The host's side, sans I/O: the commands it sends, bringing a controller up, and reading what
+//! controllers say about themselves.
+//!
+//! Contract: everything that comes from a controller is hostile until it was read here. What a
+//! function returns is bounded and consistent; what makes no sense is an [`InfoError`] or a
+//! [`ConnectError`].
+//!
+//! Not implemented: authentication, reservations, zoned and key-value command sets, metadata.
+
+mod ana;
+mod bringup;
+pub mod command;
+mod discovery;
+mod error;
+mod info;
+mod namespace;
+
+pub use ana::{AnaLog, ana_log_page};
+pub use bringup::{Bringup, Parameters, Step};
+pub use command::{Command, Data, Identity};
+pub use discovery::{DiscoveryEntry, DiscoveryReader, DiscoveryStep};
+pub use error::{ConnectError, accepted, recognise, refused};
+pub use info::{ControllerInfo, InfoError};
+pub use namespace::{CommandLimits, NamespaceInfo, parse_changed_namespaces, parse_namespace_list};
+
+#[cfg(test)]
+mod tests;

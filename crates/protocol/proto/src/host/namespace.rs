@@ -1,0 +1,165 @@
+//! What a controller says about a namespace, and about which namespaces there are.
+
+use super::info::InfoError;
+use alloc::vec::Vec;
+use farblock_wire::identify::{
+    IdentifyControllerNvm, IdentifyNamespace, NamespaceIdDescriptor, NamespaceIdType, NamespaceList,
+};
+
+/// Block sizes that the host uses: 512 bytes to 64 KiB.
+const BLOCK_SHIFT_MIN: u8 = 9;
+const BLOCK_SHIFT_MAX: u8 = 16;
+
+/// How much one command that transfers no data of that size may name; see
+/// [`IdentifyControllerNvm`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CommandLimits {
+    /// Bytes of a Write Zeroes command (WZSL), if there is a limit. As if the smallest memory page
+    /// were the smallest that there is: never too much.
+    pub zeroes_bytes: Option<u64>,
+    /// Blocks of a deallocation of one range (DMRSL and DMSL), if there is a limit.
+    pub deallocate_blocks: Option<u32>,
+}
+
+impl CommandLimits {
+    /// Reads an Identify Controller data structure of the NVM command set.
+    #[must_use]
+    pub fn parse(data: &[u8]) -> Self {
+        const PAGE_BYTES: u64 = 4096;
+        let Some(limits) = IdentifyControllerNvm::parse(data) else { return Self::default() };
+        let pages = match limits.wzsl {
+            0 => None,
+            shift => 1_u64.checked_shl(shift.into()),
+        };
+        let range = limits.dmrsl.get();
+        let total = u32::try_from(limits.dmsl.get()).unwrap_or(u32::MAX);
+        let deallocate_blocks = [range, total].into_iter().filter(|&most| most != 0).min();
+        let zeroes_bytes = pages.and_then(|pages| pages.checked_mul(PAGE_BYTES));
+        Self { zeroes_bytes, deallocate_blocks }
+    }
+}
+
+/// A namespace as the host needs to know it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NamespaceInfo {
+    /// Namespace identifier.
+    pub nsid: u32,
+    /// Bytes in a block: a power of two from 512 to 65536.
+    pub block_size: u32,
+    /// Capacity in blocks (NSZE); the product with the block size fits an `i64`.
+    pub blocks: u64,
+    /// Blocks allocated (NUSE).
+    pub used_blocks: u64,
+    /// Write protected at present (NSATTR).
+    pub read_only: bool,
+    /// NSFEAT, as it is.
+    pub features: u8,
+    /// Operations that do not cross a multiple of this are fastest (NOIOB); 0 if not said.
+    pub optimal_blocks: u32,
+    /// Preferred write granularity in blocks (NPWG); 0 if not said.
+    pub preferred_blocks: u32,
+    /// The namespace may be used by several controllers (NMIC).
+    pub shared: bool,
+    /// ANA group that it belongs to (ANAGRPID); 0 if it is in none.
+    pub ana_group: u32,
+    /// Namespace globally unique identifier, if it has one.
+    pub nguid: Option<[u8; 16]>,
+    /// IEEE extended unique identifier, if it has one.
+    pub eui64: Option<[u8; 8]>,
+    /// UUID, if it has one.
+    pub uuid: Option<[u8; 16]>,
+}
+
+impl NamespaceInfo {
+    /// Reads an Identify Namespace data structure.
+    ///
+    /// # Errors
+    /// When there is no such namespace, or none that the host can use.
+    pub fn parse(nsid: u32, data: &[u8]) -> Result<Self, InfoError> {
+        let identify = IdentifyNamespace::parse(data).ok_or(InfoError::TooShort)?;
+        let blocks = identify.nsze.get();
+        if blocks == 0 {
+            return Err(InfoError::NoSuchNamespace);
+        }
+        let formats = u16::from(identify.nlbaf_z) + u16::from(identify.nulbaf) + 1;
+        let index = usize::from(identify.format_index());
+        if index >= usize::from(formats) {
+            return Err(InfoError::FormatOutOfRange);
+        }
+        let format = identify.lbaf.get(index).ok_or(InfoError::FormatOutOfRange)?;
+        let (bytes, shift) = (format.ms.get(), format.lbads);
+        if !(BLOCK_SHIFT_MIN..=BLOCK_SHIFT_MAX).contains(&shift) {
+            return Err(InfoError::BlockSize { shift });
+        }
+        if bytes != 0 {
+            return Err(InfoError::Metadata { bytes });
+        }
+        if blocks > i64::MAX as u64 >> shift {
+            return Err(InfoError::TooLarge { blocks });
+        }
+        let features = identify.nsfeat;
+        let has_preferred = features & IdentifyNamespace::NSFEAT_OPTIMAL_IO != 0;
+        let preferred = u32::from(identify.npwg_z.get()) + 1;
+        Ok(Self {
+            nsid,
+            block_size: 1 << shift,
+            blocks,
+            used_blocks: identify.nuse.get(),
+            read_only: identify.nsattr & IdentifyNamespace::NSATTR_WRITE_PROTECTED != 0,
+            features,
+            optimal_blocks: identify.noiob.get().into(),
+            preferred_blocks: if has_preferred { preferred } else { 0 },
+            shared: identify.nmic & IdentifyNamespace::NMIC_SHARED != 0,
+            ana_group: identify.anagrpid.get(),
+            nguid: not_zero(&identify.nguid),
+            eui64: not_zero(&identify.eui64),
+            uuid: None,
+        })
+    }
+
+    /// Adds what a namespace identification descriptor list says. A malformed list adds what
+    /// stands before the fault.
+    pub fn add_descriptors(&mut self, data: &[u8]) {
+        for (id_type, id) in NamespaceIdDescriptor::iter(data) {
+            match id_type {
+                NamespaceIdType::EUI64 => self.eui64 = not_zero(id).or(self.eui64),
+                NamespaceIdType::NGUID => self.nguid = not_zero(id).or(self.nguid),
+                NamespaceIdType::UUID => self.uuid = not_zero(id).or(self.uuid),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// An identifier of the right length that is not all zero, which means none.
+fn not_zero<const N: usize>(id: &[u8]) -> Option<[u8; N]> {
+    id.try_into().ok().filter(|id| *id != [0; N])
+}
+
+/// Reads a list of active namespaces above `after`: ascending, ended by a zero. The flag says
+/// that the list is full, so that there may be more.
+///
+/// # Errors
+/// When the list is too short, or not in order.
+pub fn parse_namespace_list(data: &[u8], after: u32) -> Result<(Vec<u32>, bool), InfoError> {
+    let identifiers = NamespaceList::parse(data).ok_or(InfoError::TooShort)?;
+    let mut list = Vec::new();
+    let mut last = after;
+    for nsid in identifiers.iter() {
+        if nsid <= last {
+            return Err(InfoError::NotAscending);
+        }
+        list.push(nsid);
+        last = nsid;
+    }
+    let full = list.len() == identifiers.nsids.len();
+    Ok((list, full))
+}
+
+/// Reads a changed namespace list log page: `None` if more changed than it could hold, or if it
+/// is malformed.
+#[must_use]
+pub fn parse_changed_namespaces(data: &[u8]) -> Option<Vec<u32>> {
+    let list: Vec<u32> = NamespaceList::parse(data)?.iter().collect();
+    (list.first() != Some(&u32::MAX)).then_some(list)
+}

@@ -1,0 +1,462 @@
+//! The controller's end of a TCP connection: one queue pair.
+//!
+//! The driver feeds bytes to [`ControllerEnd::next`] and acts on the [`Event`]s; it owns all
+//! buffers. A command's life, as its slot sees it:
+//!
+//! ```text
+//!          Command event         pull()            all data came
+//!  Free ----------------> Taken ---------> Pulling -------------> Taken
+//!    ^                      |  push_header() any number of times     |
+//!    +----------------------+---------- respond() or a final push ---+
+//! ```
+//!
+//! Data in the capsule follows its `Command` event directly: a driver that wants it calls
+//! [`ControllerEnd::pull`] before it asks for the next event; otherwise it is dropped.
+
+use super::digest::{DataDigest, crc32c};
+use super::fault::Fault;
+use super::framer::{Framed, Framer, Pdu, Role};
+use super::{Digests, Sink, SlotId, put_header};
+use crate::capsule::DataPointer;
+use crate::ids::CommandId;
+use crate::limits;
+use alloc::vec::Vec;
+use farblock_wire::tcp::{
+    CapsuleResp, DataPdu, FatalErrorStatus, IcReq, IcResp, LAST_PDU, MAXH2CDATA_MIN_BYTES,
+    PDA_MAX_Z, PFV_1_0, PduShape, PduType, R2t, SUCCESS,
+};
+use farblock_wire::{Cqe, Sqe, Status};
+use zerocopy::IntoBytes;
+
+/// Offsets in the PDU headers, for FEI.
+const FEI_PFV: u32 = 8;
+const FEI_HPDA: u32 = 10;
+const FEI_CCCID: u32 = 8;
+const FEI_TTAG: u32 = 10;
+const FEI_DATAO: u32 = 12;
+
+/// What a controller's end offers.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Digests that it accepts when the host asks for them.
+    pub digests: Digests,
+    /// MAXH2CDATA, in bytes: at least 4096.
+    pub max_h2c_data_bytes: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { digests: Digests::BOTH, max_h2c_data_bytes: limits::MAX_H2C_DATA_BYTES }
+    }
+}
+
+/// What the driver has to act on.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The IC exchange is done (the answer was emitted).
+    Initialized,
+    /// A command capsule.
+    Command {
+        /// Its slot until it is answered.
+        slot: SlotId,
+        /// The submission queue entry.
+        sqe: Sqe,
+    },
+    /// Data of a command that was pulled.
+    Data {
+        /// The command.
+        slot: SlotId,
+        /// Where in its data these bytes go.
+        offset: u32,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
+    /// Everything that was pulled for this command has come.
+    Pulled {
+        /// The command.
+        slot: SlotId,
+        /// False if a data digest did not match: answer with Transient Transport Error.
+        intact: bool,
+    },
+    /// The host ended the connection with a terminate PDU.
+    Terminated {
+        /// What it says is wrong.
+        status: FatalErrorStatus,
+    },
+}
+
+/// Which part of a command's data a push is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// More follows.
+    More,
+    /// The last; a response capsule follows.
+    Last,
+    /// The last of a command that succeeded and has no result: needs no response capsule where
+    /// the SUCCESS flag is allowed.
+    Final,
+}
+
+/// Life of a slot; see the module's diagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Slot {
+    /// No command.
+    Free,
+    /// A command that the controller works on.
+    Taken { cid: CommandId },
+    /// A command whose data is on its way: `received` of `length` bytes came in order.
+    Pulling { cid: CommandId, length: u32, received: u32, intact: bool, in_capsule: bool },
+}
+
+/// Which command the data in the stream belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Incoming {
+    /// To none, or to one that does not want it.
+    Dropped,
+    /// In-capsule data of a command whose driver has not said yet whether it wants it.
+    Offered(SlotId, u32),
+    /// To this command.
+    For(SlotId),
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct ControllerEnd {
+    framer: Framer,
+    config: Config,
+    digests: Digests,
+    host_pda_z: u8,
+    slots: Vec<Slot>,
+    free: Vec<SlotId>,
+    incoming: Incoming,
+    success_flag: bool,
+}
+
+impl ControllerEnd {
+    /// A connection that was just accepted.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        assert!(config.max_h2c_data_bytes >= MAXH2CDATA_MIN_BYTES);
+        let mut end = Self {
+            framer: Framer::new(Role::Controller, limits::ADMIN_IN_CAPSULE_BYTES),
+            config,
+            digests: Digests::NONE,
+            host_pda_z: 0,
+            slots: Vec::new(),
+            free: Vec::new(),
+            incoming: Incoming::Dropped,
+            success_flag: false,
+        };
+        end.set_depth(limits::UNCONNECTED_DEPTH);
+        end
+    }
+
+    /// Allows this many commands in flight; called when the Connect command was accepted.
+    pub fn set_depth(&mut self, depth: u16) {
+        let before = self.slots.len() as u16;
+        self.slots.resize(usize::from(depth.max(before)), Slot::Free);
+        // The lowest on top: slots that are never needed are never touched.
+        self.free.splice(0..0, (before..depth).rev().map(SlotId));
+    }
+
+    /// Accepts this much in-capsule data, in bytes, instead of what an admin queue does; called
+    /// when the Connect command of an I/O queue was accepted.
+    pub fn set_in_capsule_bytes(&mut self, bytes: u32) {
+        self.framer.set_max_in_capsule_bytes(bytes);
+    }
+
+    /// Allows the SUCCESS flag instead of a response capsule: only when the host disabled
+    /// submission queue flow control, since the flag cannot carry SQHD.
+    pub fn set_success_flag(&mut self, allowed: bool) {
+        self.success_flag = allowed;
+    }
+
+    /// The digests that were agreed.
+    #[must_use]
+    pub fn digests(&self) -> Digests {
+        self.digests
+    }
+
+    /// Commands in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// The next payload bytes of the stream, if they belong to a command: command, offset in its
+    /// data, and how many come without anything between.
+    #[must_use]
+    pub fn data_wanted(&self) -> Option<(SlotId, u32, u32)> {
+        let Incoming::For(slot) = self.incoming else { return None };
+        let Slot::Pulling { received, .. } = self.slots[usize::from(slot.0)] else { return None };
+        match self.framer.data_left() {
+            0 => None,
+            left => Some((slot, received, left)),
+        }
+    }
+
+    /// Whether a command's data have begun to come and their end has not.
+    #[must_use]
+    pub fn is_in_data(&self) -> bool {
+        matches!(self.incoming, Incoming::For(_))
+    }
+
+    /// `bytes` were received straight to where [`Self::data_wanted`] said.
+    pub fn data_received(&mut self, bytes: &[u8]) {
+        let Incoming::For(slot) = self.incoming else { panic!("no data was wanted") };
+        self.framer.data_received(bytes);
+        self.count_received(slot, bytes.len() as u32);
+    }
+
+    fn count_received(&mut self, slot: SlotId, count: u32) -> u32 {
+        let Slot::Pulling { received, .. } = &mut self.slots[usize::from(slot.0)] else {
+            panic!("data for {slot:?}, which is not pulling")
+        };
+        let offset = *received;
+        *received += count;
+        offset
+    }
+
+    /// Takes the next event off the front of `input`; `None` when it needs more bytes.
+    ///
+    /// # Errors
+    /// A [`Fault`]: emit it with [`Self::terminate`] and close.
+    pub fn next<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+        out: &mut impl Sink,
+    ) -> Result<Option<Event<'a>>, Fault> {
+        if let Incoming::Offered(..) = self.incoming {
+            self.incoming = Incoming::Dropped;
+        }
+        loop {
+            let Some(framed) = self.framer.next(input)? else { return Ok(None) };
+            let event = match framed {
+                Framed::Pdu(Pdu::IcReq(request)) => Some(self.initialize(&request, out)?),
+                Framed::Pdu(Pdu::Command(command, in_capsule)) => {
+                    Some(self.command(&command.sqe, in_capsule, command.as_bytes())?)
+                }
+                Framed::Pdu(Pdu::Data(data)) => {
+                    self.host_data(&data)?;
+                    None
+                }
+                Framed::Pdu(Pdu::TermReq(term)) => {
+                    Some(Event::Terminated { status: term.status() })
+                }
+                Framed::Pdu(_) => unreachable!("the framer checks the direction"),
+                Framed::Data(bytes) => self.data(bytes),
+                Framed::End { intact } => self.data_end(intact),
+            };
+            if event.is_some() {
+                return Ok(event);
+            }
+        }
+    }
+
+    fn initialize(
+        &mut self,
+        request: &IcReq,
+        out: &mut impl Sink,
+    ) -> Result<Event<'static>, Fault> {
+        let header = request.as_bytes();
+        if request.pfv.get() != PFV_1_0 {
+            let status = FatalErrorStatus::UNSUPPORTED_PARAMETER;
+            return Err(Fault::new(status, FEI_PFV, "PDU format version is not 0", header));
+        }
+        if request.hpda_z > PDA_MAX_Z {
+            return Err(Fault::field(FEI_HPDA, "data alignment is over 128 bytes", header));
+        }
+        self.digests = request.dgst.intersection(self.config.digests);
+        self.host_pda_z = request.hpda_z;
+        self.framer.set_operational(self.digests);
+        let response = IcResp::new(0, self.digests, self.config.max_h2c_data_bytes);
+        out.put(response.as_bytes());
+        Ok(Event::Initialized)
+    }
+
+    fn command(
+        &mut self,
+        sqe: &Sqe,
+        in_capsule: u32,
+        header: &[u8],
+    ) -> Result<Event<'static>, Fault> {
+        let Some(slot) = self.free.pop() else {
+            let status = FatalErrorStatus::PDU_SEQUENCE_ERROR;
+            return Err(Fault::new(status, 0, "more commands than the queue is deep", header));
+        };
+        self.slots[usize::from(slot.0)] = Slot::Taken { cid: CommandId(sqe.cid.get()) };
+        self.incoming =
+            if in_capsule > 0 { Incoming::Offered(slot, in_capsule) } else { Incoming::Dropped };
+        Ok(Event::Command { slot, sqe: *sqe })
+    }
+
+    fn host_data(&mut self, pdu: &DataPdu) -> Result<(), Fault> {
+        let header = pdu.as_bytes();
+        let slot = SlotId(pdu.ttag.get());
+        let Some(Slot::Pulling { cid, length, received, in_capsule: false, .. }) =
+            self.slots.get(usize::from(slot.0)).copied()
+        else {
+            return Err(Fault::field(FEI_TTAG, "no transfer has this tag", header));
+        };
+        if cid.0 != pdu.cccid.get() {
+            return Err(Fault::field(FEI_CCCID, "the transfer is another command's", header));
+        }
+        let out_of_range = FatalErrorStatus::DATA_TRANSFER_OUT_OF_RANGE;
+        if pdu.datao.get() != received {
+            return Err(Fault::new(out_of_range, FEI_DATAO, "data out of order", header));
+        }
+        let left = length - received;
+        if pdu.datal.get() > left {
+            return Err(Fault::new(
+                out_of_range,
+                FEI_DATAO,
+                "more data than was asked for",
+                header,
+            ));
+        }
+        let last = pdu.ch.is_last();
+        if last != (pdu.datal.get() == left) {
+            return Err(Fault::field(1, "LAST_PDU does not fit the data", header));
+        }
+        if pdu.datal.get() > self.config.max_h2c_data_bytes {
+            let status = FatalErrorStatus::TRANSFER_LIMIT_EXCEEDED;
+            return Err(Fault::new(status, FEI_DATAO + 4, "more than MAXH2CDATA", header));
+        }
+        self.incoming = Incoming::For(slot);
+        Ok(())
+    }
+
+    fn data<'a>(&mut self, bytes: &'a [u8]) -> Option<Event<'a>> {
+        let Incoming::For(slot) = self.incoming else { return None };
+        let offset = self.count_received(slot, bytes.len() as u32);
+        Some(Event::Data { slot, offset, bytes })
+    }
+
+    fn data_end(&mut self, pdu_intact: bool) -> Option<Event<'static>> {
+        let Incoming::For(slot) = core::mem::replace(&mut self.incoming, Incoming::Dropped) else {
+            return None;
+        };
+        let state = &mut self.slots[usize::from(slot.0)];
+        let Slot::Pulling { cid, length, received, intact, .. } = state else {
+            panic!("data for {slot:?}, which is not pulling")
+        };
+        *intact &= pdu_intact;
+        if received < length {
+            return None;
+        }
+        let intact = *intact;
+        *state = Slot::Taken { cid: *cid };
+        Some(Event::Pulled { slot, intact })
+    }
+
+    /// Asks for a command's data: by R2T, or by taking what is in its capsule.
+    ///
+    /// # Errors
+    /// Data SGL Length Invalid if the capsule does not hold exactly as much as the pointer says.
+    pub fn pull(
+        &mut self,
+        slot: SlotId,
+        pointer: DataPointer,
+        out: &mut impl Sink,
+    ) -> Result<(), Status> {
+        let cid = self.cid(slot);
+        let length = pointer.length();
+        assert!(length > 0, "a pull has data");
+        let in_capsule = matches!(pointer, DataPointer::InCapsule { .. });
+        if in_capsule {
+            if self.incoming != Incoming::Offered(slot, length) {
+                return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+            }
+            self.incoming = Incoming::For(slot);
+        } else {
+            let r2t = R2t::new(cid.0, slot.0, 0, length, self.digests);
+            put_header(&r2t, self.shape::<R2t>(0), out);
+        }
+        self.slots[usize::from(slot.0)] =
+            Slot::Pulling { cid, length, received: 0, intact: true, in_capsule };
+        Ok(())
+    }
+
+    fn cid(&self, slot: SlotId) -> CommandId {
+        match self.slots[usize::from(slot.0)] {
+            Slot::Taken { cid } => cid,
+            other => panic!("{slot:?} is {other:?}, not the controller's"),
+        }
+    }
+
+    /// The slot of the command with this identifier, if it is the controller's to answer.
+    #[must_use]
+    pub fn find(&self, cid: CommandId) -> Option<SlotId> {
+        let taken = |slot: &Slot| matches!(slot, Slot::Taken { cid: c } if *c == cid);
+        self.slots.iter().position(taken).map(|index| SlotId(index as u16))
+    }
+
+    /// Emits the header for `length` bytes of data to the host, from `offset` of the command's
+    /// data; the caller appends the bytes and then [`Self::data_digest`] of them.
+    ///
+    /// Gives true if that also ended the command (SUCCESS flag): then the slot is free and no
+    /// response may follow.
+    pub fn push_header(
+        &mut self,
+        slot: SlotId,
+        offset: u32,
+        length: u32,
+        part: Part,
+        out: &mut impl Sink,
+    ) -> bool {
+        let cid = self.cid(slot);
+        let ends = self.success_flag && part == Part::Final;
+        let flags = if part != Part::More { LAST_PDU } else { 0 } | if ends { SUCCESS } else { 0 };
+        let shape = self.shape::<DataPdu>(length);
+        put_header(&DataPdu::c2h(cid.0, offset, shape, flags), shape, out);
+        if ends {
+            self.release(slot);
+        }
+        ends
+    }
+
+    /// What follows data of these bytes: their digest, if that was agreed.
+    #[must_use]
+    pub fn data_digest(&self, bytes: &[u8]) -> Option<[u8; 4]> {
+        self.digests.data().then(|| crc32c(bytes).to_le_bytes())
+    }
+
+    /// The same of data in parts, if data have a digest here.
+    #[must_use]
+    pub fn data_digest_of_parts(&self) -> Option<DataDigest> {
+        self.digests.data().then(DataDigest::default)
+    }
+
+    /// Emits the response capsule and frees the slot. `cqe.cid` is filled in here.
+    pub fn respond(&mut self, slot: SlotId, cqe: &Cqe, out: &mut impl Sink) {
+        let cqe = Cqe { cid: self.cid(slot).0.into(), ..*cqe };
+        let pdu = CapsuleResp::new(cqe, self.digests);
+        put_header(&pdu, self.shape::<CapsuleResp>(0), out);
+        self.release(slot);
+    }
+
+    /// Frees the slot of a command that is never to be answered.
+    pub fn forget(&mut self, slot: SlotId) {
+        self.cid(slot);
+        self.release(slot);
+    }
+
+    /// What a PDU with header `H` and this much data looks like on this connection.
+    fn shape<H>(&self, data_bytes: u32) -> PduShape {
+        PduShape::new(size_of::<H>() as u8, data_bytes, self.digests, self.host_pda_z)
+            .expect("transfers are limited and the alignment was checked")
+    }
+
+    fn release(&mut self, slot: SlotId) {
+        self.slots[usize::from(slot.0)] = Slot::Free;
+        self.free.push(slot);
+        if matches!(self.incoming, Incoming::Offered(offered, _) if offered == slot) {
+            self.incoming = Incoming::Dropped;
+        }
+    }
+
+    /// Emits the terminate PDU for `fault`.
+    pub fn terminate(&self, fault: &Fault, out: &mut impl Sink) {
+        fault.emit(PduType::C2H_TERM_REQ, out);
+    }
+}

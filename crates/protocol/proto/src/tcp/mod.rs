@@ -1,0 +1,45 @@
+//! The TCP transport, sans I/O: [`controller_end::ControllerEnd`] and [`host_end::HostEnd`] turn
+//! bytes into capsules and data, and the reverse. Payloads never pass through a buffer of theirs.
+//!
+//! Source: NVM Express TCP Transport Specification 1.0c.
+
+pub mod controller_end;
+pub mod digest;
+pub mod fault;
+pub mod framer;
+pub mod host_end;
+
+use farblock_wire::tcp::PduShape;
+use zerocopy::{Immutable, IntoBytes};
+
+/// Where emitted header bytes go.
+pub trait Sink {
+    /// Appends `bytes`.
+    fn put(&mut self, bytes: &[u8]);
+}
+
+impl Sink for alloc::vec::Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Which digests a connection uses or wants.
+pub use farblock_wire::tcp::DigestFlags as Digests;
+
+pub use crate::capsule::SlotId;
+
+/// Emits a PDU header with its digest and, before data, the padding of `shape`.
+fn put_header(header: &impl Header, shape: PduShape, out: &mut impl Sink) {
+    let bytes = header.as_bytes();
+    out.put(bytes);
+    if shape.header_digest {
+        out.put(&digest::crc32c(bytes).to_le_bytes());
+    }
+    const PADDING: [u8; 128] = [0; 128];
+    out.put(&PADDING[..shape.pad_bytes()]);
+}
+
+/// A PDU header as bytes.
+trait Header: IntoBytes + Immutable {}
+impl<T: IntoBytes + Immutable> Header for T {}

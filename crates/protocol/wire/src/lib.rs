@@ -1,0 +1,63 @@
+//! NVMe base, NVM, fabrics and TCP structures as bytes: no_std, no unsafe, no I/O.
+//!
+//! **What it is.** The bytes of NVMe over Fabrics, and nothing that acts on them. Structures are
+//! little-endian zerocopy structs with alignment 1, so that they can be read from and written to
+//! any offset of a receive or send buffer. Codes (opcodes, statuses, PDU types, ...) are open
+//! newtypes: an unknown value survives a round trip and prints as hex.
+//!
+//! **Contract.**
+//! - Every struct asserts its size and the offset of *every* field at compile time. Size alone is
+//!   not enough: a misaligned field can move while the padding behind it absorbs the difference.
+//! - `parse` takes bytes of any length and content and never panics; `None` means too short.
+//!   It does not judge values: reserved bits and ranges are checked once, by the caller.
+//! - `emit` writes every byte of the structure, reserved ones included. It panics when the buffer
+//!   is too short, because that is a bug of ours and not of the peer.
+//! - 0's-based fields end in `_z`, and helpers that undo the offset are named for their unit.
+//!
+//! **Specifications.** NVM Express Base Specification 2.0c ("Base 2.0c"), NVM Command Set
+//! Specification 1.0c ("NVM 1.0c"), NVMe/TCP Transport Specification 1.0c ("TCP 1.0c"). Sections
+//! are cited by name.
+//!
+//! **Not implemented.** PRP lists and SGL segments (fabrics commands carry one descriptor), the
+//! memory based transport's queues and doorbells, protection information formats, the Zoned and
+//! Key Value command sets, directives, NVMe-MI, and the payloads of in-band authentication.
+//! Digests (CRC-32C) are computed elsewhere; only their place in a PDU is known here.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[macro_use]
+mod macros;
+
+pub mod event;
+pub mod fabrics;
+pub mod features;
+pub mod identify;
+pub mod log;
+pub mod nqn;
+pub mod nvm;
+pub mod opcode;
+pub mod origin;
+pub mod property;
+pub mod reservation;
+pub mod reset;
+pub mod sgl;
+pub mod sqe;
+pub mod status;
+pub mod tcp;
+pub mod text;
+
+pub use sgl::SglDescriptor;
+pub use sqe::{Cqe, Sqe};
+pub use status::Status;
+
+/// The field types of every struct here, for callers that build or edit one.
+pub use zerocopy::little_endian::{U16, U32, U64, U128};
+/// The traits every struct here implements, so that callers need no zerocopy of their own.
+pub use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The namespace identifier that means every namespace (Base 2.0c, "Namespace Identifiers").
+pub const NSID_BROADCAST: u32 = 0xffff_ffff;
+
+/// Bytes that every Identify data structure occupies (Base 2.0c, "Identify command").
+pub const IDENTIFY_BYTES: usize = 4096;

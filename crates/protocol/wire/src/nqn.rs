@@ -1,0 +1,125 @@
+//! NVMe Qualified Names (Base 2.0c, "NVMe Qualified Names").
+
+use crate::text::is_plain;
+use core::fmt;
+
+/// Longest NQN in bytes, without the terminating NUL.
+pub const NQN_MAX_BYTES: usize = 223;
+/// Bytes of the field that carries an NQN.
+pub const NQN_FIELD_BYTES: usize = 256;
+/// The well-known discovery service NQN.
+pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
+/// What an NQN made from a UUID starts with.
+pub const UUID_NQN_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
+
+/// Why a name is not an NQN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NqnError {
+    /// The name is empty.
+    Empty,
+    /// No NUL within the field, or more than [`NQN_MAX_BYTES`].
+    TooLong,
+    /// Not UTF-8.
+    NotUtf8,
+    /// It contains a control character, or another that is not [plain](is_plain). The
+    /// specification does not forbid them; we do, since names end up in logs and terminals.
+    ControlCharacter,
+    /// It does not start with `nqn.`.
+    NoPrefix,
+    /// `nqn.` is not followed by a year, a month and a name: `yyyy-mm.name`.
+    BadDate,
+    /// It starts with [`UUID_NQN_PREFIX`] but a UUID does not follow.
+    BadUuid,
+}
+
+impl fmt::Display for NqnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Empty => "the NQN is empty",
+            Self::TooLong => "the NQN is longer than 223 bytes",
+            Self::NotUtf8 => "the NQN is not UTF-8",
+            Self::ControlCharacter => "the NQN contains a control character, or an invisible one",
+            Self::NoPrefix => "the NQN does not start with \"nqn.\"",
+            Self::BadDate => "the NQN does not continue with \"yyyy-mm.\" and a name",
+            Self::BadUuid => "the NQN's UUID is malformed",
+        })
+    }
+}
+
+impl core::error::Error for NqnError {}
+
+/// The text of a NUL-terminated field: UTF-8, not empty, at most 223 bytes, no control
+/// characters. For peers whose names do not follow the NQN format; see [`parse_field`].
+pub fn parse_field_text(field: &[u8; NQN_FIELD_BYTES]) -> Result<&str, NqnError> {
+    let len = field.iter().position(|&byte| byte == 0).ok_or(NqnError::TooLong)?;
+    let text = core::str::from_utf8(&field[..len]).map_err(|_| NqnError::NotUtf8)?;
+    check_text(text)?;
+    Ok(text)
+}
+
+/// The NQN of a NUL-terminated field, validated. Bytes behind the NUL are ignored.
+pub fn parse_field(field: &[u8; NQN_FIELD_BYTES]) -> Result<&str, NqnError> {
+    let text = parse_field_text(field)?;
+    validate(text)?;
+    Ok(text)
+}
+
+/// Checks that a name is an NQN: `nqn.yyyy-mm.name`, or [`UUID_NQN_PREFIX`] and a UUID.
+pub fn validate(name: &str) -> Result<(), NqnError> {
+    check_text(name)?;
+    let rest = name.strip_prefix("nqn.").ok_or(NqnError::NoPrefix)?;
+    let rest = match rest.as_bytes() {
+        [y0, y1, y2, y3, b'-', m0, m1, b'.', rest @ ..]
+            if [y0, y1, y2, y3].iter().all(|digit| digit.is_ascii_digit())
+                && matches!((m0, m1), (b'0', b'1'..=b'9') | (b'1', b'0'..=b'2')) =>
+        {
+            rest
+        }
+        _ => return Err(NqnError::BadDate),
+    };
+    // A name must follow the date: `nqn.2014-08.` and `nqn.2014-08.:x` name nobody.
+    if rest.is_empty() || rest[0] == b':' {
+        return Err(NqnError::BadDate);
+    }
+    match name.strip_prefix(UUID_NQN_PREFIX) {
+        Some(uuid) if !is_uuid(uuid.as_bytes()) => Err(NqnError::BadUuid),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a name can stand where an NQN does: it is one, or it does not claim to be. Linux and
+/// its tests use names such as `blktests-subsystem-1`.
+pub fn validate_name(name: &str) -> Result<(), NqnError> {
+    if name.starts_with("nqn.") { validate(name) } else { check_text(name) }
+}
+
+/// The field for a name: its bytes, then NULs.
+///
+/// # Panics
+/// When the name is longer than [`NQN_MAX_BYTES`]: validate names when they come in.
+pub fn nqn_field(name: &str) -> [u8; NQN_FIELD_BYTES] {
+    assert!(name.len() <= NQN_MAX_BYTES, "NQN longer than {NQN_MAX_BYTES} bytes");
+    let mut field = [0; NQN_FIELD_BYTES];
+    field[..name.len()].copy_from_slice(name.as_bytes());
+    field
+}
+
+fn check_text(text: &str) -> Result<(), NqnError> {
+    if text.is_empty() {
+        Err(NqnError::Empty)
+    } else if text.len() > NQN_MAX_BYTES {
+        Err(NqnError::TooLong)
+    } else if !text.chars().all(is_plain) {
+        Err(NqnError::ControlCharacter)
+    } else {
+        Ok(())
+    }
+}
+
+fn is_uuid(text: &[u8]) -> bool {
+    text.len() == 36
+        && text.iter().enumerate().all(|(index, byte)| match index {
+            8 | 13 | 18 | 23 => *byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        })
+}

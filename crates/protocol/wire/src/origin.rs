@@ -1,0 +1,65 @@
+//! Where a controller comes from: what farblock's targets say in the vendor specific bytes of
+//! Identify Controller, for hosts that want to know what a restart has ended.
+//!
+//! Other targets have other things there, or nothing: only what begins with [`MAGIC`] counts.
+
+/// What the vendor specific bytes begin with if they are ours.
+pub const MAGIC: [u8; 16] = *b"farblock.origin1";
+
+/// A controller's origin. Zeroes mean that it is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ControllerOrigin {
+    /// The boot of a machine, its network and the addresses listened on: no two processes that
+    /// run at once have the same.
+    pub place: [u8; 16],
+    /// The boot of a machine. What its memory held is lost with it.
+    pub boot: [u8; 16],
+}
+
+impl ControllerOrigin {
+    /// Bytes of it, [`MAGIC`] included.
+    pub const LEN: usize = 48;
+
+    /// Reads the vendor specific bytes; `None` if they are somebody else's.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let part = |index: usize| bytes.get(16 * index..)?.first_chunk::<16>().copied();
+        (part(0)? == MAGIC).then_some(())?;
+        Some(Self { place: part(1)?, boot: part(2)? })
+    }
+
+    /// Writes [`Self::LEN`] vendor specific bytes.
+    pub fn emit(&self, bytes: &mut [u8]) {
+        for (index, part) in [MAGIC, self.place, self.boot].iter().enumerate() {
+            bytes[16 * index..][..16].copy_from_slice(part);
+        }
+    }
+
+    /// Whether the boot is known.
+    pub fn knows_boot(&self) -> bool {
+        self.boot != [0; 16]
+    }
+
+    /// Whether a controller of `self` was in a process that has ended since, as one of `other` is
+    /// in another process that listens at the same place.
+    pub fn is_succeeded_at(&self, other: &Self) -> bool {
+        self.place != [0; 16] && self.place == other.place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_bytes_count() {
+        let origin = ControllerOrigin { place: [1; 16], boot: [2; 16] };
+        let mut bytes = [0; 1024];
+        assert_eq!(ControllerOrigin::parse(&bytes), None);
+        origin.emit(&mut bytes);
+        assert_eq!(ControllerOrigin::parse(&bytes), Some(origin));
+        assert_eq!(ControllerOrigin::parse(&bytes[..47]), None);
+        assert!(origin.is_succeeded_at(&origin));
+        let unknown = ControllerOrigin { place: [0; 16], boot: [0; 16] };
+        assert!(!unknown.is_succeeded_at(&unknown));
+    }
+}

@@ -1,0 +1,55 @@
+//! Text of a peer's on its way to people: names, serial numbers, addresses. Whoever chooses such a
+//! name must not be able to move a terminal's cursor, to begin a new line of a log, or to make a
+//! line look like another one by turning its direction around.
+
+use core::fmt::{self, Write};
+
+/// Whether a character shows as itself, or as nothing else at least: no control character, nothing
+/// that separates lines or paragraphs, that changes the direction of text, or that cannot be seen.
+#[must_use]
+pub fn is_plain(c: char) -> bool {
+    !(c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}'
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'))
+}
+
+/// Shows text with every character that is not plain as `\u{…}`.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain<'a>(pub &'a str);
+
+impl fmt::Display for Plain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            if is_plain(c) {
+                f.write_char(c)?;
+            } else {
+                write!(f, "{}", c.escape_unicode())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn what_deceives_is_shown_by_number() {
+        assert_eq!(
+            Plain("nqn.2026-11.org.ex:größe-磁盘").to_string(),
+            "nqn.2026-11.org.ex:größe-磁盘"
+        );
+        assert_eq!(
+            Plain("a\u{202e}b\u{2028}c\u{1b}[2J\n").to_string(),
+            r"a\u{202e}b\u{2028}c\u{1b}[2J\u{a}"
+        );
+        for c in ['\u{200b}', '\u{2066}', '\u{2069}', '\u{feff}', '\u{85}', '\u{7f}', '\u{2029}'] {
+            assert!(!is_plain(c), "{c:?}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Who may read and write which range of a file now.
+//!
+//! NVMe promises that a write of one logical block is seen as a whole or not at all (AWUN, which
+//! cannot say less: NVM Command Set Specification 1.0, "Atomic Operation"). Direct I/O keeps that;
+//! the page cache of most file systems does not, since it copies to readers what is being written.
+//! So what overlaps waits there, unless it only reads. Any queue of the file may have it: there is
+//! one table for all, behind a lock, which files with direct I/O do without.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use farblock_reactor::Waker;
+
+/// A claim on a range, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ticket(u64);
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct Overlaps(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    next_ticket: u64,
+    /// In the order in which they came: an earlier one goes first.
+    claims: VecDeque<Claim>,
+    /// How many of them change something.
+    changes: usize,
+}
+
+struct Claim {
+    ticket: Ticket,
+    range: Range<u64>,
+    changes: bool,
+    /// Whom to wake when it is granted; `None` once it is.
+    waits: Option<Arc<Waker>>,
+}
+
+impl Claim {
+    fn conflicts(&self, other: &Claim) -> bool {
+        let overlap = self.range.start < other.range.end && other.range.start < self.range.end;
+        overlap && (self.changes || other.changes)
+    }
+}
+
+impl Table {
+    /// Whether one of the first claims is in the way.
+    fn is_blocked(&self, claim: &Claim, earlier: usize) -> bool {
+        // Most often many read and none writes.
+        let may_be = claim.changes || self.changes > 0;
+        may_be && self.claims.iter().take(earlier).any(|other| other.conflicts(claim))
+    }
+
+    fn position(&self, ticket: Ticket) -> usize {
+        // Tickets rise.
+        self.claims.binary_search_by_key(&ticket.0, |claim| claim.ticket.0).expect("held")
+    }
+}
+
+impl Overlaps {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Claims a range of bytes. False if it has to wait: then `waker` is woken when it need not any
+    /// more.
+    pub(super) fn claim(
+        &self,
+        range: Range<u64>,
+        changes: bool,
+        waker: &Arc<Waker>,
+    ) -> (Ticket, bool) {
+        let mut table = self.table();
+        let ticket = Ticket(table.next_ticket);
+        table.next_ticket += 1;
+        let mut claim = Claim { ticket, range, changes, waits: None };
+        let is_blocked = table.is_blocked(&claim, usize::MAX);
+        claim.waits = is_blocked.then(|| Arc::clone(waker));
+        table.changes += usize::from(changes);
+        table.claims.push_back(claim);
+        (ticket, !is_blocked)
+    }
+
+    /// Whether a claim that had to wait is granted.
+    pub(super) fn is_granted(&self, ticket: Ticket) -> bool {
+        let table = self.table();
+        table.claims[table.position(ticket)].waits.is_none()
+    }
+
+    /// Gives a claim up, and grants those that waited only for it.
+    pub(super) fn release(&self, ticket: Ticket) {
+        let mut table = self.table();
+        let at = table.position(ticket);
+        let released = table.claims.remove(at).expect("found just now");
+        table.changes -= usize::from(released.changes);
+        for later in at..table.claims.len() {
+            let claim = &table.claims[later];
+            let waited = claim.waits.is_some() && claim.conflicts(&released);
+            if waited
+                && !table.is_blocked(claim, later)
+                && let Some(waker) = table.claims[later].waits.take()
+            {
+                waker.wake();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farblock_reactor::{Config, Reactor};
+
+    #[test]
+    fn what_overlaps_goes_in_order_and_readers_together() {
+        let reactor = Reactor::new(&Config::default()).unwrap();
+        let waker = Arc::new(reactor.waker(reactor.add_task()));
+        let overlaps = Overlaps::default();
+        let claim = |range, changes| overlaps.claim(range, changes, &waker);
+        let (first, granted) = claim(0..10, false);
+        assert!(granted);
+        let (second, granted) = claim(5..6, false);
+        assert!(granted);
+        let (write, granted) = claim(9..20, true);
+        assert!(!granted);
+        // It does not pass the write that waits, and what is elsewhere waits for nobody.
+        let (late, granted) = claim(19..21, false);
+        assert!(!granted);
+        let (elsewhere, granted) = claim(20..30, true);
+        assert!(!granted, "it overlaps a read that waits");
+        let (free, granted) = claim(30..31, true);
+        assert!(granted);
+        overlaps.release(second);
+        assert!(!overlaps.is_granted(write));
+        overlaps.release(first);
+        assert!(overlaps.is_granted(write) && !overlaps.is_granted(late));
+        overlaps.release(write);
+        assert!(overlaps.is_granted(late) && !overlaps.is_granted(elsewhere));
+        overlaps.release(late);
+        assert!(overlaps.is_granted(elsewhere));
+        overlaps.release(elsewhere);
+        overlaps.release(free);
+        let table = overlaps.table();
+        assert_eq!((table.claims.len(), table.changes), (0, 0));
+    }
+}

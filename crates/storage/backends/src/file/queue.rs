@@ -1,0 +1,349 @@
+//! A queue on a file: what each operation asks of the system, step by step.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use farblock_block::{BlockError, Command, Completion, Op, Queue};
+use farblock_reactor::os::{self, File};
+use farblock_reactor::{Buffer, Event, FileId, FileOp, Reactor, TaskId, Waker};
+
+use super::Shared;
+use super::overlaps::Ticket;
+use crate::slab::Slab;
+
+/// Zeroes written at once where the file system has nothing better.
+const FILL_BYTES: u64 = 1 << 20;
+
+/// The step that an operation is at; the system has been asked for it.
+///
+/// ```text
+/// read, write   Transfer or Copy ───────────────────────────────────────► complete
+/// flush         Sync ───────────────────────────────────────────────────► complete
+/// write zeroes  (Punch, if it may) ► ZeroRange ► Fill ► (Sync, if fua) ─► complete
+/// deallocate    Punch ──────────────────────────────────────────────────► complete
+/// ```
+///
+/// Of `Punch`, `ZeroRange` and `Fill` the first one that the system does not refuse is enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The system has the operation's buffer.
+    Transfer,
+    /// The system has an aligned copy of the operation's buffer.
+    Copy,
+    /// What was done is being made durable.
+    Sync,
+    /// A hole is being made.
+    Punch,
+    /// A range is being marked as zero.
+    ZeroRange,
+    /// Zeroes are being written; this many bytes are done.
+    Fill(u64),
+}
+
+/// What follows a step.
+enum Next {
+    Step(Step),
+    Complete(Result<(), BlockError>),
+}
+
+struct Pending {
+    op: Op,
+    step: Step,
+    /// Its claim on its range, where there are any.
+    ticket: Option<Ticket>,
+}
+
+pub(super) struct FileQueue {
+    shared: Arc<Shared>,
+    reactor: Reactor,
+    task: TaskId,
+    file: FileId,
+    pending: Slab<Pending>,
+    /// Those that others have claimed a part of the range of.
+    waiting: Vec<u64>,
+    /// Woken when one of them need not wait any more.
+    waker: Arc<Waker>,
+    /// Completed, to be handed out.
+    done: Vec<Completion>,
+    /// Kept for its capacity.
+    events: Vec<Event>,
+}
+
+impl FileQueue {
+    pub(super) fn new(
+        file: File,
+        shared: Arc<Shared>,
+        reactor: &Reactor,
+        parent: TaskId,
+    ) -> io::Result<FileQueue> {
+        let file = reactor.add_file(file)?;
+        let task = reactor.add_child(parent);
+        Ok(FileQueue {
+            shared,
+            reactor: reactor.clone(),
+            task,
+            file,
+            pending: Slab::new(),
+            waiting: Vec::new(),
+            waker: Arc::new(reactor.waker(task)),
+            done: Vec::new(),
+            events: Vec::new(),
+        })
+    }
+
+    fn first(&self, op: &Op) -> Next {
+        if let Err(error) = op.check(&self.shared.geometry) {
+            return Next::Complete(Err(error));
+        }
+        match op.command {
+            // What could not be written cannot want flushing either.
+            Command::Flush if self.shared.geometry.read_only => Next::Complete(Ok(())),
+            Command::Flush if os::has_mistake("file: a flush does nothing") => {
+                Next::Complete(Ok(()))
+            }
+            Command::Flush => Next::Step(Step::Sync),
+            _ if op.blocks == 0 => Next::Complete(Ok(())),
+            Command::Read | Command::Write => {
+                let buffer = op.buffer.as_ref().expect("checked above");
+                let aligned = buffer.is_aligned(self.shared.memory_alignment);
+                Next::Step(if aligned { Step::Transfer } else { Step::Copy })
+            }
+            Command::Deallocate if self.shared.may(&self.shared.can_punch) => {
+                Next::Step(Step::Punch)
+            }
+            Command::Deallocate => Next::Complete(Ok(())),
+            Command::WriteZeroes { .. } if os::has_mistake("file: zeroes are not written") => {
+                Next::Complete(Ok(()))
+            }
+            Command::WriteZeroes { deallocate } => Next::Step(self.zero_step(deallocate)),
+        }
+    }
+
+    /// The best way to make zeroes that has not been refused.
+    fn zero_step(&self, deallocate: bool) -> Step {
+        if deallocate && self.shared.may(&self.shared.can_punch) {
+            Step::Punch
+        } else if self.shared.may(&self.shared.can_zero) {
+            Step::ZeroRange
+        } else {
+            Step::Fill(0)
+        }
+    }
+
+    /// Asks the system for the step that an operation is at. `spare` saves taking a buffer.
+    fn start(&mut self, key: u64, spare: Option<Buffer>) {
+        let geometry = &self.shared.geometry;
+        let Pending { op, step, .. } = self.pending.at(key);
+        // A flush's range is nobody's business, and was not checked.
+        let (lba, blocks) = if *step == Step::Sync { (0, 0) } else { (op.lba, op.blocks) };
+        let (offset, len) = (geometry.offset(lba), geometry.offset(u64::from(blocks)));
+        let request = match *step {
+            Step::Transfer => {
+                let buffer = op.buffer.take().expect("a transfer has a buffer");
+                transfer(op, buffer, offset)
+            }
+            Step::Copy => {
+                let own = op.buffer.as_ref().expect("a transfer has a buffer");
+                let mut copy = self.reactor.buffers().take(own.len());
+                if op.command == Command::Write {
+                    copy.copy_from_slice(own);
+                }
+                transfer(op, copy, offset)
+            }
+            Step::Sync => FileOp::Sync,
+            Step::Punch => FileOp::PunchHole { offset, len },
+            Step::ZeroRange => FileOp::ZeroRange { offset, len },
+            Step::Fill(filled) => {
+                let length = FILL_BYTES.min(len - filled) as usize;
+                let mut zeroes = spare.unwrap_or_else(|| {
+                    let mut buffer = self.reactor.buffers().take(length);
+                    buffer.fill(0);
+                    buffer
+                });
+                zeroes.truncate(length);
+                FileOp::Write { buffer: zeroes, offset: offset + filled, durable: false }
+            }
+        };
+        self.reactor.file(self.task, self.file, request, key);
+    }
+
+    /// The system has answered.
+    fn advance(&mut self, key: u64, mut buffer: Option<Buffer>, result: io::Result<()>) {
+        let next = self.next(key, &mut buffer, result);
+        match next {
+            Next::Step(step) => {
+                self.pending.at(key).step = step;
+                self.start(key, buffer);
+            }
+            Next::Complete(result) => {
+                if let Some(buffer) = buffer {
+                    self.reactor.buffers().give(buffer);
+                }
+                let Pending { op, ticket, .. } = self.pending.remove(key);
+                self.release(ticket);
+                self.done.push(op.complete(result));
+            }
+        }
+    }
+
+    /// Claims the operation's range where that is needed; false if it has to wait.
+    fn claim(&mut self, key: u64) -> bool {
+        let Some(overlaps) = &self.shared.overlaps else { return true };
+        let Pending { op, ticket, .. } = self.pending.at(key);
+        if op.command == Command::Flush {
+            return true;
+        }
+        let start = self.shared.geometry.offset(op.lba);
+        let range = start..start + self.shared.geometry.offset(u64::from(op.blocks));
+        let (claim, is_granted) = overlaps.claim(range, op.command.writes(), &self.waker);
+        *ticket = Some(claim);
+        is_granted
+    }
+
+    fn release(&self, ticket: Option<Ticket>) {
+        if let (Some(overlaps), Some(ticket)) = (&self.shared.overlaps, ticket) {
+            overlaps.release(ticket);
+        }
+    }
+
+    /// Starts what waited for others that are done.
+    fn start_granted(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let Some(overlaps) = &shared.overlaps else { return };
+        let mut at = 0;
+        while let Some(&key) = self.waiting.get(at) {
+            let ticket = self.pending.at(key).ticket.expect("it waits for its claim");
+            if overlaps.is_granted(ticket) {
+                self.waiting.swap_remove(at);
+                self.start(key, None);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// What follows the step that was answered. Takes the buffer if it is the operation's own.
+    fn next(&mut self, key: u64, buffer: &mut Option<Buffer>, result: io::Result<()>) -> Next {
+        let shared = Arc::clone(&self.shared);
+        let Pending { op, step, .. } = self.pending.at(key);
+        let command = op.command;
+        let refused = result.as_ref().is_err_and(is_refusal);
+        let result = result.map_err(|error| BlockError::from_io(command, &error));
+        match *step {
+            Step::Transfer => {
+                op.buffer = buffer.take();
+                if os::has_mistake("file: what fails counts as done") {
+                    return Next::Complete(Ok(()));
+                }
+                Next::Complete(result)
+            }
+            Step::Copy => {
+                if let (Ok(()), Command::Read) = (result, command)
+                    && let (Some(own), Some(copy)) = (&mut op.buffer, buffer)
+                {
+                    own.copy_from_slice(copy);
+                }
+                Next::Complete(result)
+            }
+            Step::Punch if refused => {
+                forget(&shared.can_punch, result);
+                match command {
+                    Command::Deallocate => Next::Complete(Ok(())),
+                    _ if shared.may(&shared.can_zero) => Next::Step(Step::ZeroRange),
+                    _ => Next::Step(Step::Fill(0)),
+                }
+            }
+            Step::ZeroRange if refused => {
+                forget(&shared.can_zero, result);
+                Next::Step(Step::Fill(0))
+            }
+            Step::Fill(filled) if result.is_ok() => {
+                let filled = filled + buffer.as_ref().map_or(0, |buffer| buffer.len() as u64);
+                if filled < shared.geometry.offset(u64::from(op.blocks)) {
+                    return Next::Step(Step::Fill(filled));
+                }
+                after_zeroes(op)
+            }
+            Step::Punch | Step::ZeroRange if result.is_ok() => after_zeroes(op),
+            Step::Sync | Step::Punch | Step::ZeroRange | Step::Fill(_) => Next::Complete(result),
+        }
+    }
+}
+
+impl Queue for FileQueue {
+    fn submit(&mut self, op: Op) {
+        match self.first(&op) {
+            Next::Complete(result) => self.done.push(op.complete(result)),
+            Next::Step(step) => {
+                let key = self.pending.insert(Pending { op, step, ticket: None });
+                if self.claim(key) {
+                    self.start(key, None);
+                } else {
+                    self.waiting.push(key);
+                }
+            }
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        let mut events = std::mem::take(&mut self.events);
+        self.reactor.take_events(self.task, &mut events);
+        for event in events.drain(..) {
+            match event {
+                Event::File { user_data, buffer, result } => {
+                    self.advance(user_data, buffer, result);
+                }
+                other => unreachable!("a file queue has no sockets and no timer: {other:?}"),
+            }
+        }
+        self.events = events;
+        if !self.waiting.is_empty() {
+            self.start_granted();
+        }
+        done.append(&mut self.done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.pending.len() + self.done.len()
+    }
+}
+
+impl Drop for FileQueue {
+    fn drop(&mut self) {
+        let pending: Vec<_> = self.pending.drain().collect();
+        for Pending { op, ticket, .. } in pending {
+            self.release(ticket);
+            op.abandon();
+        }
+        // Buffers that the system still has are recycled by the reactor.
+        self.reactor.remove_task(self.task);
+        self.reactor.remove_file(self.file);
+    }
+}
+
+fn transfer(op: &Op, buffer: Buffer, offset: u64) -> FileOp {
+    match op.command {
+        Command::Read => FileOp::Read { buffer, offset },
+        _ => FileOp::Write { buffer, offset, durable: op.fua },
+    }
+}
+
+fn after_zeroes(op: &Op) -> Next {
+    let durable = op.fua && op.command != Command::Deallocate;
+    if durable { Next::Step(Step::Sync) } else { Next::Complete(Ok(())) }
+}
+
+/// Whether the system says that it cannot do a thing, or not with this range, in any case that it
+/// has done nothing.
+fn is_refusal(error: &io::Error) -> bool {
+    let meaning = BlockError::from_io(Command::Deallocate, error);
+    meaning == BlockError::Unsupported || error.kind() == io::ErrorKind::InvalidInput
+}
+
+/// Remembers that something is not supported at all. A refusal of one range is not remembered.
+fn forget(ability: &AtomicBool, result: Result<(), BlockError>) {
+    if result == Err(BlockError::Unsupported) {
+        ability.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,771 @@
+//! A RAM disk: allocated as it is written, shared by any number of threads.
+//!
+//! The capacity is cut into chunks, each with a lock of its own around the bytes, or around nothing
+//! while they are all zero. Chunks that are written one after the other share a huge page, where
+//! the system has them; see [`pages`] for how those are used again and given back. A table of
+//! groups of chunks is filled as they are first written, so that an empty disk of any capacity
+//! costs next to nothing. Each group has a bit for every chunk that has bytes, so that making zero
+//! what is empty costs next to nothing, too.
+//!
+//! A disk's memory is bounded: its capacity, one huge page, 1/1024 of the capacity for the table,
+//! and what was replaced while slow readers have it (see below): at most what was lent before.
+//!
+//! An operation takes the locks of its chunks one after the other and never two at a time: that is
+//! two uncontended atomic operations per 64 KiB (some 20 ns, next to microseconds for copying as
+//! much), and threads meet only within a chunk.
+//!
+//! A read may be lent the chunks' own memory ([`Queue::lend`]). A chunk that is written while it is
+//! lent is replaced by a changed copy, so that no reader sees half a block; after that it is left
+//! alone for a while, so that blocks which are read and written all the time are not copied by
+//! 64 KiB each time. What was replaced is used again, or given back, once its readers are done;
+//! while there is much of it, nothing is lent.
+
+mod pages;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
+
+use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
+use farblock_mem::{copy_to_memory, prefetch};
+use farblock_reactor::{Buffer, HUGE_PAGE_BYTES, Reactor, SharedBuffer, TaskId};
+
+use crate::error::{self, OpenError};
+use crate::size::Size;
+use pages::Pages;
+
+/// Bytes that are allocated, locked and freed together.
+pub const CHUNK_BYTES: usize = 64 << 10;
+const _: () = assert!(HUGE_PAGE_BYTES.is_multiple_of(CHUNK_BYTES));
+/// The largest capacity: its table of groups takes 16 MiB.
+pub const MAX_BYTES: u64 = 1 << 46;
+
+/// Chunks in an entry of the table.
+const GROUP_CHUNKS: usize = 1024;
+/// What is brought near of what a read will copy: the processor finds the rest itself.
+const PREFETCH_BYTES: usize = 256;
+/// The same of what is lent, which the kernel copies. More of it has the processor wait for the
+/// first lines before it can ask for the last, and it finds the rest itself.
+const PREFETCH_LENT_BYTES: usize = 512;
+/// Reads of a chunk that was written while it was lent which are not lent it again.
+const READS_NOT_LENT: u8 = 64;
+/// Chunks that were replaced while they were lent beyond which reads are copied: a reader that is
+/// slow holds 64 KiB for each block, and what is given back of a huge page with them.
+const MOST_REPLACED: usize = 64;
+/// How many of them are looked at for one that is not read any more.
+const REPLACED_AT_ONCE: usize = 4;
+/// Bytes that one `poll` makes zero at most, about a millisecond: the core has other work, too.
+const ZERO_AT_ONCE_BYTES: u64 = 4 << 20;
+/// Bytes of an operation that are made zero before another one has its turn.
+const ZERO_TURN_BYTES: u64 = 1 << 20;
+/// What it costs to free a chunk, in bytes made zero in the same time, or less.
+const FREE_COST_BYTES: u64 = 8 << 10;
+/// What it costs to find [`WORD_CHUNKS`] empty, in the same unit.
+const LOOK_COST_BYTES: u64 = 64;
+/// Chunks in a word of a group's bits.
+const WORD_CHUNKS: usize = 64;
+
+/// A RAM disk. It keeps its contents as long as it, or a queue on it, exists. Nothing is durable.
+///
+/// When memory runs out for a chunk's first write, that write fails with
+/// [`BlockError::NoSpace`] (where the system says so, instead of killing the process).
+pub struct Mem {
+    geometry: Geometry,
+    store: Arc<Store>,
+}
+
+impl Mem {
+    /// A RAM disk full of zeroes, of a capacity that is a multiple of the block size.
+    pub fn new(block_size: u32, bytes: u64) -> Result<Mem, OpenError> {
+        let blocks = error::whole_blocks(block_size, bytes)?;
+        if bytes > MAX_BYTES {
+            return Err(OpenError::TooLarge { bytes, max_bytes: MAX_BYTES });
+        }
+        let geometry = Geometry { deallocate: true, ..Geometry::new(block_size, blocks) };
+        Ok(Mem { geometry, store: Arc::new(Store::new(bytes)) })
+    }
+
+    /// The same, read-only: all zeroes, for ever.
+    pub fn read_only(mut self) -> Mem {
+        self.geometry.read_only = true;
+        self
+    }
+
+    /// Memory that its chunks take now.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.store.allocated_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Memory that the pages take which its chunks are cut from.
+    pub fn held_bytes(&self) -> u64 {
+        self.store.pages.bytes()
+    }
+}
+
+impl Namespace for Mem {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn describe(&self) -> String {
+        let Geometry { block_size, .. } = self.geometry;
+        format!("memory ({}, {block_size}-byte blocks)", Size(self.geometry.capacity_bytes()))
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        Ok(Box::new(MemQueue {
+            geometry: self.geometry,
+            store: Arc::clone(&self.store),
+            begun: Vec::new(),
+            done: Vec::new(),
+            zeroing: VecDeque::new(),
+            reactor: reactor.clone(),
+            parent,
+        }))
+    }
+}
+
+struct MemQueue {
+    geometry: Geometry,
+    store: Arc<Store>,
+    /// Submitted and not begun: what they need is on its way from memory to the processor.
+    begun: Vec<Op>,
+    done: Vec<Completion>,
+    /// Large ranges to be made zero, a part in every `poll`.
+    zeroing: VecDeque<Zeroing>,
+    reactor: Reactor,
+    parent: TaskId,
+}
+
+struct Zeroing {
+    op: Op,
+    /// What is left, in bytes.
+    left: Range<u64>,
+}
+
+impl MemQueue {
+    fn transfer(&self, op: &mut Op) -> Result<(), BlockError> {
+        op.check(&self.geometry)?;
+        match (op.command, &mut op.buffer) {
+            (Command::Read, Some(buffer)) => {
+                self.store.read(self.geometry.offset(op.lba), buffer);
+                Ok(())
+            }
+            (Command::Write, Some(buffer)) => {
+                self.store.write(self.geometry.offset(op.lba), buffer)
+            }
+            _ => Ok(()), // a flush, or a transfer of no blocks
+        }
+    }
+
+    fn submit_zeroes(&mut self, op: Op) {
+        if let Err(error) = op.check(&self.geometry) {
+            return self.done.push(op.complete(Err(error)));
+        }
+        let start = self.geometry.offset(op.lba);
+        let left = start..start + self.geometry.offset(u64::from(op.blocks));
+        self.zeroing.push_back(Zeroing { op, left });
+    }
+
+    /// Does a part of what is to be made zero, in turns, and sees to it that the rest has its own.
+    fn advance_zeroes(&mut self) {
+        let mut budget = ZERO_AT_ONCE_BYTES;
+        while let Some(mut zeroing) = self.zeroing.pop_front() {
+            if budget == 0 {
+                self.zeroing.push_front(zeroing);
+                return self.reactor.notify(self.parent);
+            }
+            let mut turn = budget.min(ZERO_TURN_BYTES);
+            budget -= turn;
+            let keep = zeroing.op.command == Command::WriteZeroes { deallocate: false };
+            let result = self.store.zero(&mut zeroing.left, !keep, &mut turn);
+            budget += turn;
+            if result.is_ok() && !zeroing.left.is_empty() {
+                self.zeroing.push_back(zeroing);
+            } else {
+                self.done.push(zeroing.op.complete(result));
+            }
+        }
+    }
+}
+
+impl Queue for MemQueue {
+    fn submit(&mut self, op: Op) {
+        if matches!(op.command, Command::WriteZeroes { .. } | Command::Deallocate) {
+            return self.submit_zeroes(op);
+        }
+        self.store.prefetch(self.geometry.block_size, &op);
+        self.begun.push(op);
+    }
+
+    fn expect_read(&mut self, lba: u64) {
+        if let Some((chunk, _)) = self.store.find(self.geometry.block_size, lba) {
+            prefetch(std::ptr::from_ref(chunk).cast(), size_of::<Chunk>());
+        }
+    }
+
+    fn lend(
+        &mut self,
+        lba: u64,
+        blocks: u32,
+        into: &mut Vec<Buffer>,
+    ) -> Option<Result<(), BlockError>> {
+        if let Err(error) = self.geometry.check(Command::Read, lba, u64::from(blocks)) {
+            return Some(Err(error));
+        }
+        let (offset, length) = (self.geometry.offset(lba), self.geometry.bytes(blocks));
+        let before = into.len();
+        let lent = self.store.lend(offset, length as u64, into);
+        if !lent {
+            into.truncate(before);
+        }
+        lent.then_some(Ok(()))
+    }
+
+    fn store(
+        &mut self,
+        lba: u64,
+        blocks: u32,
+        _fua: bool,
+        data: &[u8],
+    ) -> Option<Result<(), BlockError>> {
+        assert_eq!(data.len(), self.geometry.bytes(blocks), "bytes of so many blocks");
+        let checked = self.geometry.check(Command::Write, lba, u64::from(blocks));
+        Some(checked.and_then(|()| self.store.write(self.geometry.offset(lba), data)))
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        let mut begun = std::mem::take(&mut self.begun);
+        for mut op in begun.drain(..) {
+            let result = self.transfer(&mut op);
+            self.done.push(op.complete(result));
+        }
+        self.begun = begun;
+        self.advance_zeroes();
+        done.append(&mut self.done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.begun.len() + self.done.len() + self.zeroing.len()
+    }
+}
+
+impl Drop for MemQueue {
+    fn drop(&mut self) {
+        let zeroing = self.zeroing.drain(..).map(|Zeroing { op, .. }| op);
+        self.begun.drain(..).chain(zeroing).for_each(|op| drop(op.abandon()));
+    }
+}
+
+/// `None`: all zeroes.
+type Bytes = Option<SharedBuffer>;
+
+/// In a line of the processor's cache of its own: most often it has to be brought from far away.
+#[derive(Default)]
+#[repr(align(64))]
+struct Chunk {
+    bytes: RwLock<Bytes>,
+    /// Where the bytes are, or were: for a prefetch, which need not wait for the lock.
+    address: AtomicPtr<u8>,
+    /// Reads that will not be lent the bytes.
+    not_lent: AtomicU8,
+}
+
+impl Chunk {
+    // Nothing panics while it holds one of these locks half-way through a change, so that a
+    // poisoned one protects bytes as good as any.
+
+    fn shared(&self) -> RwLockReadGuard<'_, Bytes> {
+        self.bytes.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn exclusive(&self) -> RwLockWriteGuard<'_, Bytes> {
+        self.bytes.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a read may be lent the bytes.
+    fn may_be_lent(&self) -> bool {
+        let left = self.not_lent.load(Ordering::Relaxed);
+        if left > 0 {
+            // Another thread's read may be counted as this one: it is only a number of reads.
+            self.not_lent.store(left - 1, Ordering::Relaxed);
+        }
+        left == 0
+    }
+
+    /// Puts others in place of what the chunk has.
+    fn put(&self, bytes: SharedBuffer, place: &mut Bytes) {
+        self.address.store(bytes.as_ptr().cast_mut(), Ordering::Relaxed);
+        *place = Some(bytes);
+    }
+}
+
+/// Chunks whose lives begin together.
+struct Group {
+    chunks: [Chunk; GROUP_CHUNKS],
+    /// A bit for each chunk that has bytes; changed under the chunk's lock.
+    taken: [AtomicU64; GROUP_CHUNKS / WORD_CHUNKS],
+}
+
+impl Group {
+    fn new() -> Box<Group> {
+        let chunks = std::array::from_fn(|_| Chunk::default());
+        Box::new(Group { chunks, taken: std::array::from_fn(|_| AtomicU64::new(0)) })
+    }
+
+    fn set_taken(&self, chunk: usize, is_taken: bool) {
+        let (word, bit) = (&self.taken[chunk / WORD_CHUNKS], 1 << (chunk % WORD_CHUNKS));
+        match is_taken {
+            true => word.fetch_or(bit, Ordering::Release),
+            false => word.fetch_and(!bit, Ordering::Release),
+        };
+    }
+
+    /// The first chunk from this one on, of the same word, that has bytes; or how many are empty.
+    fn next_taken(&self, chunk: usize) -> Result<usize, usize> {
+        let within = chunk % WORD_CHUNKS;
+        let word = self.taken[chunk / WORD_CHUNKS].load(Ordering::Acquire) >> within;
+        if word == 0 {
+            Err(WORD_CHUNKS - within)
+        } else {
+            Ok(chunk + word.trailing_zeros() as usize)
+        }
+    }
+}
+
+struct Store {
+    groups: Box<[OnceLock<Box<Group>>]>,
+    pages: Pages,
+    /// What was replaced while it was lent, and may still be.
+    replaced: Mutex<VecDeque<SharedBuffer>>,
+    /// How much that is.
+    replaced_chunks: AtomicUsize,
+    /// A chunk that was never written to, to be lent.
+    zeroes: SharedBuffer,
+    allocated_bytes: AtomicU64,
+}
+
+/// A part of a range that lies within one chunk.
+struct Part {
+    /// Which chunk.
+    chunk: usize,
+    /// Where in the chunk.
+    within: Range<usize>,
+}
+
+/// Cuts a range of bytes at the borders of chunks.
+fn parts(offset: u64, length: u64) -> impl Iterator<Item = Part> {
+    let (mut at, end) = (offset, offset + length);
+    std::iter::from_fn(move || {
+        let size = CHUNK_BYTES as u64;
+        let (chunk, start) = (at / size, at % size);
+        let stop = size.min(start + (end - at));
+        at += stop - start;
+        let within = start as usize..stop as usize;
+        (stop > start).then_some(Part { chunk: chunk as usize, within })
+    })
+}
+
+impl Store {
+    fn new(bytes: u64) -> Store {
+        let groups = bytes.div_ceil((CHUNK_BYTES * GROUP_CHUNKS) as u64);
+        let groups = (0..groups).map(|_| OnceLock::new()).collect();
+        Store {
+            groups,
+            pages: Pages::default(),
+            replaced: Mutex::default(),
+            replaced_chunks: AtomicUsize::new(0),
+            zeroes: SharedBuffer::new(Buffer::new(CHUNK_BYTES)),
+            allocated_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// The chunk, if its group was ever written to.
+    fn chunk(&self, chunk: usize) -> Option<&Chunk> {
+        let group = self.groups.get(chunk / GROUP_CHUNKS)?.get()?;
+        Some(&group.chunks[chunk % GROUP_CHUNKS])
+    }
+
+    /// The chunk that has a block, and where in it. Nothing of one out of range: whoever reads it
+    /// finds that out.
+    fn find(&self, block_size: u32, lba: u64) -> Option<(&Chunk, usize)> {
+        let offset = lba.checked_mul(u64::from(block_size))?;
+        let size = CHUNK_BYTES as u64;
+        self.chunk((offset / size) as usize).map(|chunk| (chunk, (offset % size) as usize))
+    }
+
+    /// Has what a read will copy first brought near.
+    fn prefetch(&self, block_size: u32, op: &Op) {
+        if op.command == Command::Read
+            && let Some((chunk, start)) = self.find(block_size, op.lba)
+        {
+            let address = chunk.address.load(Ordering::Relaxed);
+            prefetch(address.wrapping_add(start), PREFETCH_BYTES);
+        }
+    }
+
+    fn read(&self, offset: u64, mut data: &mut [u8]) {
+        for Part { chunk, within } in parts(offset, data.len() as u64) {
+            let (part, rest) = data.split_at_mut(within.len());
+            data = rest;
+            match self.chunk(chunk).map(Chunk::shared).as_deref() {
+                Some(Some(bytes)) => part.copy_from_slice(&bytes[within]),
+                Some(None) | None => part.fill(0),
+            }
+        }
+    }
+
+    /// Appends views of a range; false if some of it is not to be lent.
+    fn lend(&self, offset: u64, length: u64, into: &mut Vec<Buffer>) -> bool {
+        if self.is_lent_too_much() {
+            return false;
+        }
+        let mut to_prefetch = PREFETCH_LENT_BYTES;
+        for Part { chunk, within } in parts(offset, length) {
+            let view = match self.chunk(chunk) {
+                None => self.zeroes.view(within),
+                Some(chunk) if !chunk.may_be_lent() => return false,
+                Some(chunk) => match &*chunk.shared() {
+                    Some(bytes) => bytes.view(within),
+                    None => self.zeroes.view(within),
+                },
+            };
+            let bytes = to_prefetch.min(view.len());
+            prefetch(view.as_ptr(), bytes);
+            to_prefetch -= bytes;
+            into.push(view);
+        }
+        true
+    }
+
+    fn write(&self, offset: u64, mut data: &[u8]) -> Result<(), BlockError> {
+        for Part { chunk: index, within } in parts(offset, data.len() as u64) {
+            let (part, rest) = data.split_at(within.len());
+            data = rest;
+            let group = self.groups[index / GROUP_CHUNKS].get_or_init(Group::new);
+            let chunk = &group.chunks[index % GROUP_CHUNKS];
+            let mut place = chunk.exclusive();
+            if place.is_none() {
+                chunk.put(self.allocate(within.len() < CHUNK_BYTES)?, &mut place);
+                group.set_taken(index % GROUP_CHUNKS, true);
+            }
+            copy_to_memory(self.to_change(chunk, &mut place, within)?, part);
+        }
+        Ok(())
+    }
+
+    /// A part of a chunk that has bytes, to be changed as a whole, and that nobody else reads.
+    fn to_change<'a>(
+        &self,
+        chunk: &Chunk,
+        place: &'a mut Bytes,
+        within: Range<usize>,
+    ) -> Result<&'a mut [u8], BlockError> {
+        let bytes = place.as_mut().expect("checked by the caller");
+        if bytes.exclusive().is_none() {
+            let mut copy = self.allocate_to_replace()?;
+            let others = copy.exclusive().expect("nobody else's");
+            others[..within.start].copy_from_slice(&bytes[..within.start]);
+            others[within.end..].copy_from_slice(&bytes[within.end..]);
+            let replaced = place.take().expect("seen above");
+            chunk.put(copy, place);
+            chunk.not_lent.store(READS_NOT_LENT, Ordering::Relaxed);
+            self.free(replaced);
+        }
+        let bytes = place.as_mut().expect("there before, or put there");
+        let bytes = bytes.exclusive().expect("nobody is lent anything without the lock");
+        Ok(&mut bytes[within])
+    }
+
+    /// Makes the front of a range zero, as far as `budget` goes: what is left of both is left
+    /// there. With `free`, whole chunks give their memory back.
+    fn zero(&self, range: &mut Range<u64>, free: bool, budget: &mut u64) -> Result<(), BlockError> {
+        let size = CHUNK_BYTES as u64;
+        while !range.is_empty() && *budget > 0 {
+            let index = (range.start / size) as usize;
+            let place = self.groups[index / GROUP_CHUNKS].get();
+            let found = match place {
+                Some(group) => group.next_taken(index % GROUP_CHUNKS),
+                None => Err(GROUP_CHUNKS - index % GROUP_CHUNKS),
+            };
+            let (first, cost) = match (found, place) {
+                (Ok(taken), Some(group)) if taken == index % GROUP_CHUNKS => {
+                    let end = range.end.min((index as u64 + 1) * size);
+                    let within =
+                        (range.start % size) as usize..(end - index as u64 * size) as usize;
+                    let cost = self.zero_chunk(group, taken, within, free)?;
+                    (index + 1, cost)
+                }
+                (Ok(taken), _) => (index - index % GROUP_CHUNKS + taken, LOOK_COST_BYTES),
+                (Err(empty), _) => (index + empty, LOOK_COST_BYTES),
+            };
+            range.start = range.end.min(first as u64 * size);
+            *budget = budget.saturating_sub(cost);
+        }
+        Ok(())
+    }
+
+    /// Makes a part of a chunk of a group zero, or frees all of it; tells the cost.
+    fn zero_chunk(
+        &self,
+        group: &Group,
+        index: usize,
+        within: Range<usize>,
+        free: bool,
+    ) -> Result<u64, BlockError> {
+        let chunk = &group.chunks[index];
+        let mut place = chunk.exclusive();
+        if free && within.len() == CHUNK_BYTES {
+            if let Some(bytes) = place.take() {
+                group.set_taken(index, false);
+                self.free(bytes);
+            }
+            return Ok(FREE_COST_BYTES);
+        }
+        let cost = within.len() as u64;
+        if place.is_some() {
+            self.to_change(chunk, &mut place, within)?.fill(0);
+        }
+        Ok(cost)
+    }
+
+    /// A chunk's worth of zeroes, or of anything, or an error where others would end the process.
+    fn allocate(&self, zeroed: bool) -> Result<SharedBuffer, BlockError> {
+        let chunk = self.pages.take(zeroed)?;
+        self.allocated_bytes.fetch_add(CHUNK_BYTES as u64, Ordering::Relaxed);
+        Ok(chunk)
+    }
+
+    /// A chunk's worth of anything, to be filled: of what was replaced, if that is not read any
+    /// more.
+    fn allocate_to_replace(&self) -> Result<SharedBuffer, BlockError> {
+        match self.take_idle() {
+            Some(idle) => Ok(idle),
+            None => self.allocate(false),
+        }
+    }
+
+    /// Gives a chunk's memory back, once nobody reads it.
+    fn free(&self, mut bytes: SharedBuffer) {
+        if bytes.exclusive().is_some() {
+            self.give_back(bytes);
+        } else {
+            self.replaced().push_front(bytes);
+            self.replaced_chunks.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn give_back(&self, bytes: SharedBuffer) {
+        self.allocated_bytes.fetch_sub(CHUNK_BYTES as u64, Ordering::Relaxed);
+        self.pages.give(bytes);
+    }
+
+    /// Something that was replaced and is not read any more. Only some are looked at: whoever asks
+    /// next looks at others.
+    fn take_idle(&self) -> Option<SharedBuffer> {
+        let mut replaced = self.replaced();
+        for _ in 0..replaced.len().min(REPLACED_AT_ONCE) {
+            let mut bytes = replaced.pop_back()?;
+            if bytes.exclusive().is_some() {
+                self.replaced_chunks.fetch_sub(1, Ordering::Relaxed);
+                return Some(bytes);
+            }
+            replaced.push_front(bytes);
+        }
+        None
+    }
+
+    /// Whether so much was replaced and is still read that nothing more is to be lent.
+    fn is_lent_too_much(&self) -> bool {
+        if self.replaced_chunks.load(Ordering::Relaxed) > MOST_REPLACED
+            && let Some(idle) = self.take_idle()
+        {
+            self.give_back(idle);
+        }
+        self.replaced_chunks.load(Ordering::Relaxed) > MOST_REPLACED
+    }
+
+    fn replaced(&self) -> MutexGuard<'_, VecDeque<SharedBuffer>> {
+        self.replaced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_a_range_once() {
+        let chunk = CHUNK_BYTES as u64;
+        for (offset, length) in [(0, 0), (5, 1), (0, chunk), (chunk - 1, 2), (7, 3 * chunk)] {
+            let mut at = offset;
+            for part in parts(offset, length) {
+                let start = part.chunk as u64 * chunk + part.within.start as u64;
+                assert_eq!(start, at);
+                assert!(!part.within.is_empty() && part.within.end <= CHUNK_BYTES);
+                at += part.within.len() as u64;
+            }
+            assert_eq!(at, offset + length);
+        }
+    }
+
+    #[test]
+    fn memory_is_taken_and_given_back_by_chunks() {
+        let mem = Mem::new(512, 1 << 32).unwrap();
+        let store = &mem.store;
+        let chunk = CHUNK_BYTES as u64;
+        store.write(chunk - 512, &[1; 1024]).unwrap();
+        assert_eq!(mem.allocated_bytes(), 2 * chunk);
+        zero(store, 0, chunk, false);
+        assert_eq!(mem.allocated_bytes(), 2 * chunk, "zeroes that keep their memory");
+        zero(store, 0, 2 * chunk - 512, true);
+        assert_eq!(mem.allocated_bytes(), chunk, "the second chunk was not covered whole");
+        let mut byte = [9];
+        store.read(chunk, &mut byte);
+        assert_eq!(byte, [0]);
+        zero(store, 0, 1 << 32, true);
+        assert_eq!(mem.allocated_bytes(), 0);
+    }
+
+    fn zero(store: &Store, offset: u64, length: u64, free: bool) {
+        let mut budget = u64::MAX;
+        store.zero(&mut (offset..offset + length), free, &mut budget).unwrap();
+    }
+
+    /// What a disk may take beyond its capacity.
+    const BEYOND_BYTES: u64 = HUGE_PAGE_BYTES as u64;
+
+    #[test]
+    fn freed_chunks_are_used_again_whatever_shares_their_page() {
+        let bytes = 32 << 20;
+        let mem = Mem::new(512, bytes).unwrap();
+        let (store, chunk) = (&mem.store, CHUNK_BYTES as u64);
+        // Writes, and frees all but one chunk of every page, over and over.
+        for round in 0..32 {
+            for at in (0..bytes).step_by(CHUNK_BYTES) {
+                store.write(at, &[1; 512]).unwrap();
+            }
+            for index in (0..bytes / chunk).filter(|index| index % 32 != round) {
+                zero(store, index * chunk, chunk, true);
+            }
+            assert!(mem.held_bytes() <= bytes + BEYOND_BYTES, "{} bytes", mem.held_bytes());
+        }
+        // What is used again is as empty as what is new.
+        store.write(0, &[2; 512]).unwrap();
+        let mut rest = vec![9; CHUNK_BYTES - 512];
+        zero(store, 0, chunk, true);
+        store.write(0, &[2; 512]).unwrap();
+        store.read(512, &mut rest);
+        assert!(rest.iter().all(|&byte| byte == 0));
+        zero(store, 0, bytes, true);
+        assert_eq!((mem.allocated_bytes(), mem.held_bytes()), (0, BEYOND_BYTES));
+    }
+
+    #[test]
+    fn what_is_empty_costs_next_to_nothing_to_make_zero() {
+        let bytes = 1 << 40;
+        let mem = Mem::new(512, bytes).unwrap();
+        let (store, chunk) = (&mem.store, CHUNK_BYTES as u64);
+        for at in [5, 63, 64, 1023, 1024, 5000] {
+            store.write(at * chunk, &[1; 512]).unwrap();
+        }
+        let (mut left, mut budget) = (512..bytes, ZERO_AT_ONCE_BYTES);
+        store.zero(&mut left, true, &mut budget).unwrap();
+        assert_eq!((left, mem.allocated_bytes()), (bytes..bytes, 0));
+        // A budget that is spent leaves the rest.
+        (0..4).for_each(|at| store.write(at * chunk, &[1; 512]).unwrap());
+        let (mut left, mut budget) = (512..4 * chunk, chunk + 1);
+        store.zero(&mut left, false, &mut budget).unwrap();
+        assert_eq!((left, budget), (2 * chunk..4 * chunk, 0));
+    }
+
+    fn lend(store: &Store, offset: u64, length: u64) -> Option<Vec<Buffer>> {
+        let mut views = Vec::new();
+        store.lend(offset, length, &mut views).then_some(views)
+    }
+
+    #[test]
+    fn what_is_lent_does_not_change() {
+        let mem = Mem::new(512, 1 << 20).unwrap();
+        let store = &mem.store;
+        let chunk = CHUNK_BYTES as u64;
+        store.write(chunk - 512, &[1; 1024]).unwrap();
+        let views = lend(store, chunk - 1024, 3 * chunk).unwrap();
+        let bytes = |views: &[Buffer]| views.iter().flat_map(|view| view.to_vec()).collect();
+        let before: Vec<u8> = bytes(&views);
+        let mut expected = vec![0; 3 * CHUNK_BYTES];
+        expected[512..1536].fill(1);
+        assert_eq!(before, expected);
+        store.write(0, &[2; 4 * CHUNK_BYTES]).unwrap();
+        zero(store, 0, chunk - 512, false);
+        zero(store, chunk, chunk, true);
+        assert_eq!(bytes(&views), expected);
+        let mut now = [9; 1024];
+        store.read(chunk - 512, &mut now);
+        assert_eq!((now[0], now[511], now[512], now[1023]), (2, 2, 0, 0));
+        drop(mem);
+        assert_eq!(bytes(&views), expected);
+    }
+
+    #[test]
+    fn blocks_that_are_read_and_written_all_the_time_are_seldom_copied() {
+        let mem = Mem::new(512, 1 << 20).unwrap();
+        let store = &mem.store;
+        store.write(0, &[0; 512]).unwrap();
+        let mut copies = 0;
+        for round in 1..=u8::MAX {
+            let view = lend(store, 0, 512);
+            let address = store.chunk(0).unwrap().address.load(Ordering::Relaxed);
+            store.write(0, &[round; 512]).unwrap();
+            copies +=
+                usize::from(store.chunk(0).unwrap().address.load(Ordering::Relaxed) != address);
+            assert!(view.is_none_or(|view| view[0].iter().all(|&byte| byte == round - 1)));
+        }
+        assert!((1..=4).contains(&copies), "{copies}");
+        // What was replaced is used again.
+        assert_eq!(mem.allocated_bytes(), 2 * CHUNK_BYTES as u64);
+    }
+
+    #[test]
+    fn slow_readers_keep_little() {
+        let bytes: u64 = 4 << 20;
+        let mem = Mem::new(512, bytes).unwrap();
+        let store = &mem.store;
+        let chunk = CHUNK_BYTES as u64;
+        let mut views = Vec::new();
+        for round in 0..1000 {
+            let offset = round * chunk % bytes;
+            store.write(offset, &[1; 512]).unwrap();
+            views.extend(lend(store, offset, 512));
+            match round % 2 {
+                0 => zero(store, offset, chunk, true),
+                _ => store.write(offset, &[2; 512]).unwrap(),
+            }
+        }
+        assert!(views.len() <= MOST_REPLACED + 1, "{} views", views.len());
+        let most = bytes + (MOST_REPLACED as u64 + 1) * chunk;
+        assert!(mem.allocated_bytes() <= most, "{} bytes", mem.allocated_bytes());
+        // Once they are done, their memory is used again, and reads are lent again.
+        drop(views);
+        zero(store, 0, bytes, true);
+        for _ in 0..1000 {
+            let view = lend(store, 0, 512).expect("lent again");
+            store.write(0, &[3; 512]).unwrap();
+            drop(view);
+            store.chunk(0).unwrap().not_lent.store(0, Ordering::Relaxed);
+        }
+        assert!(mem.allocated_bytes() <= most, "{} bytes", mem.allocated_bytes());
+    }
+
+    #[test]
+    fn capacities() {
+        assert!(Mem::new(512, MAX_BYTES).is_ok());
+        assert!(matches!(Mem::new(512, MAX_BYTES + 512), Err(OpenError::TooLarge { .. })));
+        assert!(matches!(Mem::new(512, 0), Err(OpenError::NoCapacity)));
+        assert!(matches!(Mem::new(512, 1000), Err(OpenError::PartialBlock { .. })));
+        assert!(matches!(Mem::new(1000, 1000), Err(OpenError::BlockSize(1000))));
+    }
+}

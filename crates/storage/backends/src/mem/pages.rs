@@ -1,0 +1,111 @@
+//! The huge pages that chunks are cut from.
+//!
+//! A chunk that is given back is used again before another page is taken, whichever page it is of:
+//! a page with one chunk in use cannot be given back, and who frees all but that one of every page
+//! must not get new pages for it. A page whose chunks are all free is given back, but for the last.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+
+use farblock_block::BlockError;
+use farblock_reactor::{Buffer, HUGE_PAGE_BYTES, SharedBuffer};
+
+use super::CHUNK_BYTES;
+
+const PAGE_CHUNKS: usize = HUGE_PAGE_BYTES / CHUNK_BYTES;
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct Pages(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    /// Every page, by the address of its first byte.
+    pages: BTreeMap<usize, Page>,
+    /// Those that have free chunks.
+    partly: BTreeSet<usize>,
+}
+
+struct Page {
+    /// What was never used: all zeroes.
+    rest: Buffer,
+    /// What was given back.
+    free: Vec<SharedBuffer>,
+}
+
+impl Page {
+    fn free_chunks(&self) -> usize {
+        self.rest.len() / CHUNK_BYTES + self.free.len()
+    }
+
+    /// A free chunk, and whether it is all zeroes.
+    fn take(&mut self) -> (SharedBuffer, bool) {
+        match self.free.pop() {
+            Some(chunk) => (chunk, false),
+            None => (SharedBuffer::new(self.rest.split_to(CHUNK_BYTES)), true),
+        }
+    }
+}
+
+impl Inner {
+    fn add_page(&mut self) -> Result<usize, BlockError> {
+        let rest = Buffer::huge(1).ok_or(BlockError::NoSpace)?;
+        let address = rest.as_ptr().addr();
+        self.pages.insert(address, Page { rest, free: Vec::new() });
+        self.partly.insert(address);
+        Ok(address)
+    }
+
+    fn take(&mut self) -> Result<(SharedBuffer, bool), BlockError> {
+        // The lowest first, so that others become empty.
+        let address = match self.partly.first() {
+            Some(&address) => address,
+            None => self.add_page()?,
+        };
+        let page = self.pages.get_mut(&address).expect("it is listed");
+        let taken = page.take();
+        if page.free_chunks() == 0 {
+            self.partly.remove(&address);
+        }
+        Ok(taken)
+    }
+
+    /// Takes a chunk back; gives the page if it is to be freed.
+    fn give(&mut self, chunk: SharedBuffer) -> Option<Page> {
+        let (&address, page) =
+            self.pages.range_mut(..=chunk.as_ptr().addr()).next_back().expect("cut from a page");
+        page.free.push(chunk);
+        self.partly.insert(address);
+        if page.free_chunks() < PAGE_CHUNKS || self.partly.len() == 1 {
+            return None;
+        }
+        self.partly.remove(&address);
+        self.pages.remove(&address)
+    }
+}
+
+impl Pages {
+    /// A chunk: all zeroes if that is asked for, else of any contents. An error where others would
+    /// end the process.
+    pub(super) fn take(&self, zeroed: bool) -> Result<SharedBuffer, BlockError> {
+        let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (mut chunk, is_zero) = taken?;
+        if zeroed && !is_zero {
+            chunk.exclusive().expect("nobody reads what was given back").fill(0);
+        }
+        Ok(chunk)
+    }
+
+    /// Takes back a chunk that nobody reads any more.
+    pub(super) fn give(&self, chunk: SharedBuffer) {
+        let page = self.0.lock().unwrap_or_else(PoisonError::into_inner).give(chunk);
+        // The system may take a while: outside of the lock.
+        drop(page);
+    }
+
+    /// Memory that the pages take, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        let pages = self.0.lock().unwrap_or_else(PoisonError::into_inner).pages.len();
+        (pages * HUGE_PAGE_BYTES) as u64
+    }
+}

@@ -1,0 +1,66 @@
+//! Blocks are read and written as a whole, through the page cache too (AWUN promises no less).
+
+mod support;
+
+use std::sync::Arc;
+
+use farblock_backends::file::{FileDisk, FileOptions};
+use farblock_block::Namespace;
+use farblock_block::blocking::Blocking;
+use farblock_reactor::EngineKind;
+use support::on_both_engines;
+
+/// The largest: the likeliest to be torn.
+const BLOCK_BYTES: u32 = 64 << 10;
+const ROUNDS: u32 = 500;
+
+/// A file on tmpfs, where there is one, and through the page cache in any case.
+fn disk() -> (tempfile::TempDir, Arc<FileDisk>) {
+    let memory = std::path::Path::new("/dev/shm");
+    let dir = match memory.is_dir() {
+        true => tempfile::tempdir_in(memory).unwrap(),
+        false => tempfile::tempdir().unwrap(),
+    };
+    let path = dir.path().join("disk.img");
+    std::fs::File::create(&path).unwrap().set_len(4 * u64::from(BLOCK_BYTES)).unwrap();
+    let disk = FileDisk::open(path, &FileOptions::new(BLOCK_BYTES).buffered()).unwrap();
+    (dir, Arc::new(disk))
+}
+
+fn write(disk: &dyn Namespace, engine: EngineKind, with: u8) {
+    let mut disk = Blocking::with_engine(disk, engine).unwrap();
+    let data = vec![with; 2 * BLOCK_BYTES as usize];
+    for round in 0..ROUNDS {
+        // What overlaps only in part, and what makes zeroes, has to be whole as well.
+        let (lba, blocks) = (u64::from(round % 2), 1 + round as usize % 2);
+        match round % 5 {
+            0 => disk.write_zeroes(lba, blocks as u32, round % 10 == 0).unwrap(),
+            _ => disk.write(lba, &data[..blocks * BLOCK_BYTES as usize]).unwrap(),
+        }
+    }
+}
+
+fn read(disk: &dyn Namespace, engine: EngineKind) {
+    let mut disk = Blocking::with_engine(disk, engine).unwrap();
+    let mut data = vec![0; 3 * BLOCK_BYTES as usize];
+    for _ in 0..ROUNDS {
+        disk.read(0, &mut data).unwrap();
+        for block in data.chunks(BLOCK_BYTES as usize) {
+            assert!(block.iter().all(|&byte| byte == block[0]), "a block is torn");
+        }
+    }
+}
+
+on_both_engines! {
+    blocks_are_whole_for_whoever_reads_and_writes_at_once(engine) {
+        let (_dir, disk) = disk();
+        assert!(!disk.is_direct());
+        std::thread::scope(|scope| {
+            for with in [1, 2] {
+                let disk = &disk;
+                scope.spawn(move || write(&**disk, engine, with));
+                scope.spawn(move || read(&**disk, engine));
+            }
+        });
+    }
+}

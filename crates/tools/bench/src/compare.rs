@@ -1,0 +1,483 @@
+//! Carries out a plan on one namespace or on two, and on the floor if the plan has one, and makes a
+//! report of it.
+//!
+//! **Order.** Pattern by pattern; within a pattern run by run; within a run one side right after
+//! the other, local first and the floor last in the first run, the other way round in the
+//! second, and so on. What drifts slowly (a disk that warms up, a neighbour on the machine) then
+//! touches all sides alike. No two run at the same time.
+//!
+//! **Failures.** What is wrong with the plan is found before the first I/O and returned as an
+//! error. A run that fails ends its side of that pattern and is named in the report, and the
+//! benchmark goes on with the rest.
+
+use std::time::{Duration, SystemTime};
+
+use farblock_block::BlockError;
+use farblock_reactor::EngineKind;
+
+use crate::addresses::check_fit;
+use crate::error::{BenchError, RunError};
+use crate::floor::{self, Floor, FloorSpec};
+use crate::generator::{self, RunSpec, Sample, Tick};
+use crate::limits::DRAIN_LIMIT;
+use crate::machine::{self, Machine};
+use crate::pattern::Pattern;
+use crate::plan::{Plan, Side};
+use crate::progress::{Cancel, Phase, Progress, SideName, Snapshot};
+use crate::random::mix_seed;
+use crate::result::{Failure, Figures, Method, PatternReport, Percent, Report, SCHEMA};
+
+/// Bytes in a MiB.
+const MIB: f64 = (1 << 20) as f64;
+
+/// Measures `local`, `remote` or both as `plan` says, and its floor.
+///
+/// Blocks until done, or until `cancel`: what was measured by then is reported as interrupted.
+///
+/// # Errors
+///
+/// If the plan cannot be carried out (see [`BenchError`]); a run that fails is in the report
+/// instead.
+///
+/// # Panics
+///
+/// If a namespace breaks its contract.
+pub fn compare(
+    plan: &Plan,
+    local: Option<&Side>,
+    remote: Option<&Side>,
+    cancel: &Cancel,
+    progress: &mut dyn Progress,
+) -> Result<Report, BenchError> {
+    let named = [(SideName::Local, local), (SideName::Remote, remote)];
+    let disks = named.into_iter().filter_map(|(name, side)| Some((name, Under::Disk(side?))));
+    let floor = plan.floor.iter().map(|floor| (SideName::Floor, Under::Floor(floor)));
+    let sides: Vec<(SideName, Under<'_>)> = disks.chain(floor).collect();
+    let given: Vec<&Side> = [local, remote].into_iter().flatten().collect();
+    plan.check(&given)?;
+    let mut session = Session {
+        plan,
+        sides: &sides,
+        patterns: plan.scaled_patterns(),
+        cancel,
+        progress,
+        engine: EngineKind::Auto,
+        runs_done: 0,
+    };
+    let mut report = session.empty_report();
+    session.fill()?;
+    session.run(&mut report)?;
+    report.engine = session.engine.to_string();
+    Ok(report)
+}
+
+/// What a load is put on.
+#[derive(Clone, Copy)]
+enum Under<'a> {
+    Disk(&'a Side),
+    Floor(&'a Floor),
+}
+
+impl<'a> Under<'a> {
+    fn describe(self) -> String {
+        match self {
+            Under::Disk(side) => side.namespace.describe(),
+            Under::Floor(floor) => floor.describe(),
+        }
+    }
+
+    fn disk(self) -> Option<&'a Side> {
+        match self {
+            Under::Disk(side) => Some(side),
+            Under::Floor(_) => None,
+        }
+    }
+}
+
+struct Session<'a> {
+    plan: &'a Plan,
+    sides: &'a [(SideName, Under<'a>)],
+    patterns: Vec<Pattern>,
+    cancel: &'a Cancel,
+    progress: &'a mut dyn Progress,
+    engine: EngineKind,
+    runs_done: u32,
+}
+
+/// One side of the pattern being run.
+struct Measured {
+    samples: Vec<Sample>,
+    failure: Option<Failure>,
+}
+
+/// Which run of which pattern.
+#[derive(Clone, Copy)]
+struct Place {
+    pattern: usize,
+    side: usize,
+    run: u32,
+}
+
+impl Session<'_> {
+    fn empty_report(&self) -> Report {
+        let describe = |wanted: SideName| {
+            let side = self.sides.iter().find(|(name, _)| *name == wanted);
+            side.map(|(_, side)| side.describe())
+        };
+        Report {
+            schema: SCHEMA,
+            tool: concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")).to_owned(),
+            date: machine::utc(SystemTime::now()),
+            command_line: machine::command_line(),
+            machine: Machine::this(),
+            engine: String::new(),
+            method: method(self.plan, self.sides),
+            local: describe(SideName::Local),
+            remote: describe(SideName::Remote),
+            floor: describe(SideName::Floor),
+            patterns: Vec::new(),
+            interrupted: false,
+        }
+    }
+
+    fn fill(&mut self) -> Result<(), BenchError> {
+        let disks = self.sides.iter().filter_map(|&(name, side)| Some((name, side.disk()?)));
+        for (name, side) in disks.filter(|(_, side)| side.fill) {
+            let (pattern, span) = side.fill_span(self.plan)?;
+            let bytes = span.ios * u64::from(pattern.block_size_bytes);
+            let spec = RunSpec {
+                pattern: &pattern,
+                span,
+                reactor: &self.plan.reactor,
+                connections: self.plan.connections,
+                seed: mix_seed(&[self.plan.seed, u64::MAX, name as u64]),
+                ramp: Duration::ZERO,
+                runtime: None,
+                io_size: Some(bytes),
+                drain_limit: DRAIN_LIMIT,
+                meters: &side.meters,
+            };
+            let (progress, pattern_count) = (&mut *self.progress, self.patterns.len());
+            let mut on_tick = |tick: Tick| {
+                progress.update(&Snapshot {
+                    pattern_index: 0,
+                    pattern_count,
+                    pattern: &pattern,
+                    side: name,
+                    run: 0,
+                    runs: 1,
+                    phase: Phase::Fill,
+                    elapsed: tick.elapsed,
+                    planned: None,
+                    iops: tick.iops,
+                    mib_per_second: tick.iops * f64::from(pattern.block_size_bytes) / MIB,
+                    plan_fraction: 0.0,
+                });
+            };
+            let filled = generator::run(&side.namespace, &spec, self.cancel, &mut on_tick);
+            match filled {
+                Ok(_) => {}
+                Err(RunError::Cancelled) => return Err(BenchError::Cancelled),
+                Err(error) => {
+                    let namespace = side.namespace.describe();
+                    return Err(BenchError::FillFailed { namespace, error });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, report: &mut Report) -> Result<(), BenchError> {
+        for index in 0..self.patterns.len() {
+            let measured = self.run_pattern(index)?;
+            let anything = measured.iter().any(|side| !side.samples.is_empty());
+            if anything || !self.cancel.is_cancelled() {
+                report.patterns.push(self.pattern_report(index, measured));
+            }
+            if self.cancel.is_cancelled() {
+                report.interrupted = true;
+                let nothing = report.patterns.is_empty();
+                return if nothing { Err(BenchError::Cancelled) } else { Ok(()) };
+            }
+        }
+        Ok(())
+    }
+
+    fn run_pattern(&mut self, pattern: usize) -> Result<Vec<Measured>, BenchError> {
+        let empty = || Measured { samples: Vec::new(), failure: None };
+        let mut measured: Vec<Measured> = self.sides.iter().map(|_| empty()).collect();
+        for run in 0..self.plan.runs {
+            for turn in 0..self.sides.len() {
+                let side = if run % 2 == 0 { turn } else { self.sides.len() - 1 - turn };
+                if measured[side].failure.is_some() {
+                    self.runs_done += 1;
+                    continue;
+                }
+                match self.run_once(Place { pattern, side, run })? {
+                    Ok(sample) => {
+                        if self.sides[side].1.disk().is_some() {
+                            self.engine = sample.engine; // the floor has none
+                        }
+                        measured[side].samples.push(sample);
+                    }
+                    Err(RunError::Cancelled) => return Ok(measured),
+                    Err(error) => {
+                        let (side_name, under) = self.sides[side];
+                        let message = explain(under.disk(), &error);
+                        let failure = Failure { side: side_name, run, message };
+                        measured[side].failure = Some(failure);
+                    }
+                }
+                self.runs_done += 1;
+            }
+        }
+        Ok(measured)
+    }
+
+    fn run_once(&mut self, place: Place) -> Result<Result<Sample, RunError>, BenchError> {
+        let plan = self.plan;
+        let (name, under) = self.sides[place.side];
+        let pattern = &self.patterns[place.pattern];
+        let warm_up = if place.run == 0 { plan.warm_up } else { Duration::ZERO };
+        let parts = [place.pattern as u64, name as u64, u64::from(place.run)];
+        let load = Load {
+            plan,
+            pattern,
+            seed: mix_seed(&[plan.seed, parts[0], parts[1], parts[2]]),
+            ramp: warm_up + plan.ramp,
+        };
+        let all_runs = plan.runs as usize * self.sides.len() * self.patterns.len();
+        let (progress, runs_done) = (&mut *self.progress, f64::from(self.runs_done));
+        let pattern_count = self.patterns.len();
+        let mut on_tick = |tick: Tick| {
+            let (phase, elapsed, planned) = phase_of(tick, warm_up, plan);
+            let so_far = match tick.phase {
+                Phase::Ramp => tick.elapsed,
+                _ => warm_up + plan.ramp + tick.elapsed,
+            };
+            let whole = (warm_up + plan.ramp + plan.runtime).as_secs_f64();
+            let run_fraction = match tick.phase {
+                Phase::Drain => 1.0,
+                _ if whole > 0.0 => (so_far.as_secs_f64() / whole).min(1.0),
+                _ => 0.0,
+            };
+            progress.update(&Snapshot {
+                pattern_index: place.pattern,
+                pattern_count,
+                pattern,
+                side: name,
+                run: place.run,
+                runs: plan.runs,
+                phase,
+                elapsed,
+                planned,
+                iops: tick.iops,
+                mib_per_second: tick.iops * f64::from(pattern.block_size_bytes) / MIB,
+                plan_fraction: (runs_done + run_fraction) / all_runs as f64,
+            });
+        };
+        match under {
+            Under::Disk(side) => load.put_on_disk(side, self.cancel, &mut on_tick),
+            Under::Floor(floor) => Ok(load.put_on_floor(floor, self.cancel, &mut on_tick)),
+        }
+    }
+
+    fn pattern_report(&self, index: usize, measured: Vec<Measured>) -> PatternReport {
+        let pattern = &self.patterns[index];
+        let mut report = PatternReport {
+            pattern: pattern.clone(),
+            local: None,
+            remote: None,
+            floor: None,
+            remote_percent_of_local: None,
+            remote_percent_of_floor: None,
+            errors: Vec::new(),
+        };
+        for (&(name, _), side) in self.sides.iter().zip(measured) {
+            let figures = Figures::average(pattern, &side.samples);
+            match name {
+                SideName::Local => report.local = figures,
+                SideName::Remote => report.remote = figures,
+                SideName::Floor => report.floor = figures,
+            }
+            report.errors.extend(side.failure);
+        }
+        let percent_of = |base: &Option<Figures>| {
+            let (base, remote) = base.as_ref().zip(report.remote.as_ref())?;
+            Percent::new(base, remote)
+        };
+        report.remote_percent_of_local = percent_of(&report.local);
+        report.remote_percent_of_floor = percent_of(&report.floor);
+        report
+    }
+}
+
+/// One run's load, whatever it is put on.
+struct Load<'a> {
+    plan: &'a Plan,
+    pattern: &'a Pattern,
+    seed: u64,
+    ramp: Duration,
+}
+
+impl Load<'_> {
+    fn put_on_disk(
+        &self,
+        side: &Side,
+        cancel: &Cancel,
+        on_tick: &mut dyn FnMut(Tick),
+    ) -> Result<Result<Sample, RunError>, BenchError> {
+        let Load { plan, pattern, seed, ramp } = *self;
+        let geometry = side.namespace.geometry();
+        let span = check_fit(&geometry, &side.namespace.describe(), pattern, plan.size)?;
+        let spec = RunSpec {
+            pattern,
+            span,
+            reactor: &plan.reactor,
+            connections: plan.connections,
+            seed,
+            ramp,
+            runtime: Some(plan.runtime).filter(|runtime| !runtime.is_zero()),
+            io_size: plan.io_size,
+            drain_limit: DRAIN_LIMIT,
+            meters: &side.meters,
+        };
+        Ok(generator::run(&side.namespace, &spec, cancel, on_tick))
+    }
+
+    fn put_on_floor(
+        &self,
+        floor: &Floor,
+        cancel: &Cancel,
+        on_tick: &mut dyn FnMut(Tick),
+    ) -> Result<Sample, RunError> {
+        let spec = FloorSpec {
+            address: floor.address,
+            pattern: self.pattern,
+            connections: self.plan.connections,
+            threads: floor.threads,
+            cpus: &[],
+            ramp: self.ramp,
+            runtime: self.plan.runtime,
+            seed: self.seed,
+            meters: &floor.meters,
+        };
+        floor::run(&spec, cancel, on_tick)
+    }
+}
+
+/// How often to look whether a namespace is gone.
+const GONE_LOOKS: u32 = 10;
+/// The time between two looks.
+const GONE_PAUSE: Duration = Duration::from_millis(50);
+/// What an error means when the namespace is not there any more.
+const GONE: &str = "the namespace was removed at the target, or another one took its place";
+
+/// Why a run failed. A namespace that was removed has no blocks any more, which a remote one is
+/// told a little later than its commands fail, with one error or another.
+fn explain(disk: Option<&Side>, error: &RunError) -> String {
+    let perhaps = [BlockError::Disconnected, BlockError::OutOfRange, BlockError::Aborted];
+    let text = error.to_string();
+    let (Some(disk), RunError::Io { error: reason, .. }) = (disk, error) else { return text };
+    let is_gone = |look| {
+        if look > 0 {
+            std::thread::sleep(GONE_PAUSE);
+        }
+        disk.namespace.geometry().blocks == 0
+    };
+    match perhaps.contains(reason) && (0..GONE_LOOKS).any(is_gone) {
+        true => text.replace(&reason.to_string(), GONE),
+        false => text,
+    }
+}
+
+/// The phase that people are told, with the time in it and the time planned for it.
+fn phase_of(tick: Tick, warm_up: Duration, plan: &Plan) -> (Phase, Duration, Option<Duration>) {
+    match tick.phase {
+        Phase::Ramp if tick.elapsed < warm_up => (Phase::WarmUp, tick.elapsed, Some(warm_up)),
+        Phase::Ramp => (Phase::Ramp, tick.elapsed.saturating_sub(warm_up), Some(plan.ramp)),
+        Phase::Measure => {
+            let planned = Some(plan.runtime).filter(|runtime| !runtime.is_zero());
+            (Phase::Measure, tick.elapsed, planned)
+        }
+        phase => (phase, tick.elapsed, None),
+    }
+}
+
+fn method(plan: &Plan, sides: &[(SideName, Under<'_>)]) -> Method {
+    let order = "Within a run one side right after the other, never two at once; the side that \
+                 goes first alternates from run to run, beginning with the local one.";
+    let latency = "Latency runs from submission to completion as the job sees them. An I/O counts \
+                   if it completes within the measured time. One I/O error ends a run.";
+    let addresses = "Random jobs use the whole size; sequential jobs each have an equal region of \
+                     it (fio's offset_increment). Written data is random, and no page is written \
+                     twice.";
+    let average = "Figures are the mean of the runs; percentiles and maxima are of all runs' I/Os \
+                   together.";
+    let cpu = "CPU is that of one core: 100 % is one core busy all the time. The host's includes \
+               the load generator.";
+    let floor = "The floor is the same load on bare sockets: as many connections, bytes and I/Os \
+                 in flight, no protocol and no disk. Its threads never sleep, so they are no more \
+                 than there are cores, and its CPU is what they burn.";
+    let notes = [
+        (sides.len() > 1, order),
+        (true, latency),
+        (true, addresses),
+        (plan.runs > 1, average),
+        (true, cpu),
+        (plan.floor.is_some(), floor),
+    ];
+    let applies = notes.into_iter().filter(|(applies, _)| *applies);
+    Method {
+        runtime_seconds: plan.runtime.as_secs_f64(),
+        ramp_seconds: plan.ramp.as_secs_f64(),
+        warm_up_seconds: plan.warm_up.as_secs_f64(),
+        runs: plan.runs,
+        size_bytes: plan.size,
+        io_size_bytes: plan.io_size,
+        notes: applies.map(|(_, note)| note.to_owned()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farblock_block::{Command, Geometry, Namespace, Queue};
+    use farblock_reactor::{Reactor, TaskId};
+    use std::sync::Arc;
+
+    struct Disk(u64);
+
+    impl Namespace for Disk {
+        fn geometry(&self) -> Geometry {
+            Geometry::new(512, self.0)
+        }
+        fn describe(&self) -> String {
+            "a disk".to_owned()
+        }
+        fn open(&self, _: &Reactor, _: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+            Err(BlockError::NoResources)
+        }
+    }
+
+    #[test]
+    fn a_removed_namespace_is_told_from_a_lost_connection() {
+        let said = |blocks, error| {
+            let error = RunError::Io {
+                job: 0,
+                command: Command::Read,
+                lba: 0,
+                blocks: 1,
+                completed: 9,
+                error,
+            };
+            explain(Some(&Side::new(Arc::new(Disk(blocks)))), &error)
+        };
+        for error in [BlockError::Disconnected, BlockError::OutOfRange] {
+            let text = said(0, error);
+            assert!(text.contains("was removed") && !text.contains("lost"), "{text}");
+        }
+        assert!(said(8, BlockError::Disconnected).contains("connection to the namespace is lost"));
+        assert!(said(0, BlockError::ReadFailed).contains("reading failed"));
+    }
+}

@@ -1,0 +1,360 @@
+//! A report as text: the documents' table, in 130 columns or so, or in two parts of less than 80.
+//!
+//! The first block has what was measured, one line per pattern and side; the second the remote side
+//! as a percentage of the local, and of the floor; then what there is to say about single patterns.
+
+use crate::cpu::CpuUse;
+use crate::format::{self, NOTHING};
+use crate::result::{Figures, PatternReport, Percent, Report};
+
+/// Spaces between two columns.
+const GAP: &str = "  ";
+
+/// The remote side as a percentage of something.
+type PercentOf = fn(&PatternReport) -> Option<Percent>;
+
+/// The whole report as text, lines ended, however wide its tables are.
+pub fn render(report: &Report) -> String {
+    render_within(report, usize::MAX)
+}
+
+/// The same for a terminal with so many columns: what would not fit is divided.
+pub fn render_within(report: &Report, columns: usize) -> String {
+    let mut text = String::new();
+    let mut line = |words: &str| {
+        text.push_str(words.trim_end());
+        text.push('\n');
+    };
+    line(&format!("{}, {}", report.tool, report.date));
+    line(&format!("machine  {}", format::machine(report)));
+    for (name, description) in report.sides() {
+        line(&format!("{:<7}  {description}", name.name()));
+    }
+    line(&format!("method   {}", format::method(&report.method)));
+    line("");
+    let wide = performance(report, Part::All);
+    if wide.width() <= columns {
+        text.push_str(&wide.render());
+    } else {
+        text.push_str(&performance(report, Part::Rates).render());
+        text.push('\n');
+        text.push_str(&performance(report, Part::Latency).render());
+    }
+    let bases: [(&str, PercentOf); 2] = [
+        ("local", |pattern| pattern.remote_percent_of_local),
+        ("floor", |pattern| pattern.remote_percent_of_floor),
+    ];
+    for (base, of) in bases {
+        if report.patterns.iter().any(|pattern| of(pattern).is_some()) {
+            text.push_str(&format!("\nremote as a percentage of {base} "));
+            text.push_str("(IOPS, MiB/s: more is better; latency, CPU: less)\n\n");
+            let wide = percentages(report, of, true);
+            let fits = wide.width() <= columns;
+            let grid = if fits { wide } else { percentages(report, of, false) };
+            text.push_str(&grid.render());
+        }
+    }
+    let remarks = remarks(report);
+    if !remarks.is_empty() {
+        text.push('\n');
+        text.push_str(&remarks);
+    }
+    text
+}
+
+/// Which columns of the first block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    All,
+    /// All but latency, each pattern's name above its lines.
+    Rates,
+    /// Only latency, likewise.
+    Latency,
+}
+
+fn performance(report: &Report, part: Part) -> Grid {
+    let any = |of: fn(&Figures) -> Option<CpuUse>| {
+        report.all_figures().any(|figures| of(figures).is_some())
+    };
+    let rates = part != Part::Latency;
+    let (host, target) = (rates && any(|f| f.host_cpu), rates && any(|f| f.target_cpu));
+    let wide = part == Part::All;
+    let mut grid = Grid::new(if wide { &["pattern", "jobs × depth", "side"] } else { &["side"] });
+    if rates {
+        grid.column("IOPS");
+        grid.column("MiB/s");
+    }
+    if part != Part::Rates {
+        grid.group("latency, µs", &["mean", "p50", "p99", "p99.9", "max"]);
+    }
+    if host {
+        grid.group("host CPU", &["%", "µs/IO"]);
+    }
+    if target {
+        grid.group("target CPU", &["%", "µs/IO"]);
+    }
+    for pattern in &report.patterns {
+        let mut heading = [pattern.pattern.name.clone(), format::jobs_and_depth(&pattern.pattern)];
+        if !wide {
+            grid.rows.push(vec![heading.join(", ")]);
+        }
+        for (side, figures) in report.figures(pattern) {
+            let mut row: Vec<String> = match wide {
+                true => heading.iter_mut().map(std::mem::take).collect(),
+                false => Vec::new(),
+            };
+            row.push(if wide { side.name().to_owned() } else { format!("  {}", side.name()) });
+            if rates {
+                row.extend(rate_cells(figures));
+            }
+            if part != Part::Rates {
+                row.extend(latency_cells(figures));
+            }
+            row.extend(cpu_cells(figures, host, target));
+            grid.rows.push(row);
+        }
+    }
+    grid
+}
+
+fn number(figures: Option<&Figures>, show: impl Fn(&Figures) -> String) -> String {
+    figures.map_or_else(|| NOTHING.to_owned(), show)
+}
+
+fn rate_cells(figures: Option<&Figures>) -> [String; 2] {
+    [
+        number(figures, |f| format::iops(f.iops)),
+        number(figures, |f| format::tenths(f.mib_per_second)),
+    ]
+}
+
+fn latency_cells(figures: Option<&Figures>) -> [String; 5] {
+    [
+        number(figures, |f| format::us(f.latency.mean_ns)),
+        number(figures, |f| format::us(f.latency.p50_ns as f64)),
+        number(figures, |f| format::us(f.latency.p99_ns as f64)),
+        number(figures, |f| format::us(f.latency.p99_9_ns as f64)),
+        number(figures, |f| format::us(f.latency.max_ns as f64)),
+    ]
+}
+
+fn cpu_cells(figures: Option<&Figures>, host: bool, target: bool) -> Vec<String> {
+    let mut cells = Vec::new();
+    let mut cpu = |used: Option<CpuUse>| {
+        cells.push(format::optional(used.map(|cpu| cpu.percent_of_core), format::tenths));
+        cells.push(format::optional(used.map(|cpu| cpu.us_per_io), format::fine));
+    };
+    if host {
+        cpu(figures.and_then(|f| f.host_cpu));
+    }
+    if target {
+        cpu(figures.and_then(|f| f.target_cpu));
+    }
+    cells
+}
+
+fn percentages(report: &Report, of: PercentOf, wide: bool) -> Grid {
+    let words: &[&str] = if wide { &["pattern", "jobs × depth"] } else { &["pattern"] };
+    let mut grid = Grid::new(words);
+    grid.column("IOPS");
+    grid.column("MiB/s");
+    grid.group("latency", &["mean", "p50", "p99", "p99.9"]);
+    grid.column("CPU/IO");
+    for pattern in &report.patterns {
+        let percent = of(pattern);
+        let cell = |of: fn(Percent) -> f64| format::optional(percent.map(of), format::percent);
+        let mut row = vec![pattern.pattern.name.clone()];
+        if wide {
+            row.push(format::jobs_and_depth(&pattern.pattern));
+        }
+        row.extend([
+            cell(|p| p.iops),
+            cell(|p| p.throughput),
+            cell(|p| p.mean_latency),
+            cell(|p| p.p50_latency),
+            cell(|p| p.p99_latency),
+            cell(|p| p.p99_9_latency),
+            format::optional(percent.and_then(|p| p.cpu_per_io), format::percent),
+        ]);
+        grid.rows.push(row);
+    }
+    grid
+}
+
+fn remarks(report: &Report) -> String {
+    let mut text = String::new();
+    for pattern in &report.patterns {
+        let name = &pattern.pattern.name;
+        if let Some(note) = &pattern.pattern.note {
+            text.push_str(&format!("{name}: {note}\n"));
+        }
+        if let Some(doubt) = pattern.floor_doubt() {
+            text.push_str(&format!("{name}: {doubt}\n"));
+        }
+        for failure in &pattern.errors {
+            let (side, run) = (failure.side.name(), failure.run + 1);
+            text.push_str(&format!("{name}: {side}, run {run}: {}\n", failure.message));
+        }
+    }
+    if report.interrupted {
+        text.push_str("interrupted: later runs and patterns were not measured\n");
+    }
+    text
+}
+
+/// Columns that line up. The first ones, named at the start, are words on the left; all others
+/// numbers on the right. A row of one cell is a heading that spans them.
+struct Grid {
+    words: usize,
+    header: Vec<String>,
+    /// Titles above several columns: the first, how many, and what.
+    groups: Vec<(usize, usize, &'static str)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Grid {
+    fn new(words: &[&str]) -> Grid {
+        let header = words.iter().map(|&word| word.to_owned()).collect();
+        Grid { words: words.len(), header, groups: Vec::new(), rows: Vec::new() }
+    }
+
+    fn column(&mut self, name: &str) {
+        self.header.push(name.to_owned());
+    }
+
+    fn group(&mut self, title: &'static str, names: &[&str]) {
+        self.groups.push((self.header.len(), names.len(), title));
+        names.iter().for_each(|name| self.column(name));
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let full = || self.rows.iter().filter(|row| row.len() == self.header.len());
+        let rows = || std::iter::once(&self.header).chain(full());
+        let width = |column: usize| rows().map(|row| row[column].chars().count()).max();
+        let mut widths: Vec<usize> =
+            (0..self.header.len()).map(|column| width(column).unwrap_or(0)).collect();
+        for (first, count, title) in &self.groups {
+            // Room for the title, at the cost of the first of its columns.
+            let span = span_width(&widths, *first, *count);
+            widths[*first] += (title.chars().count() + 4).saturating_sub(span);
+        }
+        widths
+    }
+
+    fn width(&self) -> usize {
+        let widths = self.widths();
+        span_width(&widths, 0, widths.len())
+    }
+
+    fn render(&self) -> String {
+        let widths = self.widths();
+        let mut text = String::new();
+        let mut push = |line: String| {
+            text.push_str(line.trim_end());
+            text.push('\n');
+        };
+        push(self.group_line(&widths));
+        push(self.line(&self.header, &widths));
+        push("─".repeat(span_width(&widths, 0, widths.len())));
+        for row in &self.rows {
+            push(self.line(row, &widths));
+        }
+        text
+    }
+
+    fn group_line(&self, widths: &[usize]) -> String {
+        let mut cells: Vec<String> = Vec::new();
+        let mut column = 0;
+        while column < widths.len() {
+            let group = self.groups.iter().find(|(first, ..)| *first == column);
+            let (count, cell) = match group {
+                None => (1, " ".repeat(widths[column])),
+                Some((first, count, title)) => {
+                    let width = span_width(widths, *first, *count);
+                    (*count, format!("{:─^width$}", format!(" {title} ")))
+                }
+            };
+            cells.push(cell);
+            column += count;
+        }
+        cells.join(GAP)
+    }
+
+    fn line(&self, cells: &[String], widths: &[usize]) -> String {
+        let aligned = cells.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
+            if column < self.words { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        aligned.collect::<Vec<_>>().join(GAP)
+    }
+}
+
+fn span_width(widths: &[usize], first: usize, count: usize) -> usize {
+    widths[first..first + count].iter().sum::<usize>() + (count - 1) * GAP.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn widest(text: &str) -> usize {
+        let tables = text.lines().filter(|line| !line.contains(": "));
+        tables.map(|line| line.chars().count()).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn both_sides() {
+        let text = render(&testing::report());
+        assert!((120..=150).contains(&widest(&text)), "{} columns\n{text}", widest(&text));
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn eighty_columns_will_do() {
+        let report = testing::with_floor(testing::report());
+        let text = render_within(&report, 80);
+        let tables = text.split_once("\n\n").expect("tables below the head").1;
+        let tables = tables.replace("(IOPS, MiB/s: more is better; latency, CPU: less)", "");
+        assert!(widest(&tables) <= 80, "{} columns\n{text}", widest(&tables));
+        assert!(text.contains("4k random read, "), "{text}");
+        let wide = render(&report);
+        let numbers = |text: &str| {
+            let words = text.split_whitespace().filter(|word| word.contains('.'));
+            words.map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!(numbers(&text), numbers(&wide), "nothing is left out");
+        assert_eq!(render_within(&report, 200), wide);
+    }
+
+    #[test]
+    fn the_floor_beside_them() {
+        let report = testing::with_floor(testing::report());
+        insta::assert_snapshot!(render(&report));
+    }
+
+    #[test]
+    fn one_side_has_no_percentages() {
+        let mut report = testing::report();
+        report.remote = None;
+        report.interrupted = true;
+        report.patterns.truncate(2);
+        for pattern in &mut report.patterns {
+            pattern.remote = None;
+            pattern.remote_percent_of_local = None;
+        }
+        insta::assert_snapshot!(render(&report));
+    }
+
+    #[test]
+    fn the_largest_numbers_still_fit() {
+        let mut report = testing::report();
+        for pattern in &mut report.patterns {
+            let huge = testing::figures(99_999_999.0, 4096, 3e10, Some((99.9, Some(99.9))));
+            pattern.remote_percent_of_local = Percent::new(&huge, &huge);
+            (pattern.local, pattern.remote) = (Some(huge.clone()), Some(huge));
+            pattern.errors.clear();
+        }
+        let text = render(&report);
+        assert!(widest(&text) <= 180, "{}", widest(&text));
+    }
+}

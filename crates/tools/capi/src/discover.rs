@@ -1,0 +1,156 @@
+//! What a machine shares.
+
+use crate::memory::{give, handle, text, write_sized};
+use crate::options::{self, fb_options};
+use crate::status::{Failure, fb_status, guard};
+use farblock_host::{DiscoveryEntry, Error, Options, Url, discover, entry_url};
+use std::ffi::{CString, c_char};
+use std::ptr::null;
+
+/// The discovery port, and where `farblock serve` answers, too.
+const PORTS: [u16; 2] = [8009, 4420];
+
+/// What a machine said that it shares.
+pub struct fb_discovery {
+    entries: Vec<Texts>,
+}
+
+/// An entry, as its structure points into it.
+struct Texts {
+    url: Option<CString>,
+    nqn: CString,
+    address: CString,
+    service: CString,
+    kind: u32,
+    transport: u32,
+}
+
+/// Something that a machine shares. Set `size` to `sizeof(fb_entry)` before the call.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fb_entry {
+    /// `sizeof(fb_entry)`, by which the library knows your version of it.
+    pub size: usize,
+    /// For fb_connect, without a namespace; null if it cannot be connected to. This and the
+    /// other texts are valid until fb_discovery_free. They are what the other side says, of any
+    /// characters but in this one, which is printable ASCII.
+    pub url: *const c_char,
+    /// The subsystem's NQN.
+    pub nqn: *const c_char,
+    /// Its address (TRADDR).
+    pub address: *const c_char,
+    /// Its port (TRSVCID).
+    pub service: *const c_char,
+    /// What it is (SUBTYPE: 1 another discovery service, 2 a subsystem, 3 this service).
+    pub kind: u32,
+    /// How it is reached (TRTYPE: 1 RDMA, 2 Fibre Channel, 3 TCP).
+    pub transport: u32,
+}
+
+/// Asks a discovery service what there is: `host`, or `host:port`. Without a port, 8009 is tried
+/// and then 4420. `options` may be null; what they say about paths means nothing here.
+///
+/// # Safety
+/// The pointers are null or valid: a text, options, and a place for the result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fb_discover(
+    address: *const c_char,
+    options: *const fb_options,
+    discovery: *mut *mut fb_discovery,
+) -> fb_status {
+    guard(|| {
+        // SAFETY: the caller's promises.
+        let (address, options) = unsafe {
+            give(discovery, std::ptr::null_mut(), "discovery")?;
+            (text(address, "the address")?, options::read(options)?)
+        };
+        let entries = ask(address, &options.connection)?;
+        let found = Box::new(fb_discovery { entries: entries.iter().map(Texts::new).collect() });
+        // SAFETY: the caller's promise.
+        unsafe { give(discovery, Box::into_raw(found), "discovery") }
+    })
+}
+
+/// One of the entries: `index` counts from 0. FB_STATUS_RANGE if there are no more.
+///
+/// # Safety
+/// The pointers are null or valid: a discovery, and a place of as many bytes as its `size` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fb_discovery_entry(
+    discovery: *const fb_discovery,
+    index: u32,
+    entry: *mut fb_entry,
+) -> fb_status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let entries = &unsafe { handle(discovery, "discovery") }?.entries;
+        let Some(texts) = entries.get(index as usize) else {
+            let text = format!("there is no entry {index}: there are {}", entries.len());
+            return Err(Failure::new(fb_status::Range, text));
+        };
+        // SAFETY: the caller's promise.
+        unsafe { write_sized(entry, &texts.entry(), "fb_entry") }
+    })
+}
+
+/// Lets go of what was found; null is none.
+///
+/// # Safety
+/// The pointer is null, or a discovery that nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fb_discovery_free(discovery: *mut fb_discovery) {
+    guard(|| {
+        if !discovery.is_null() {
+            // SAFETY: the caller's promise.
+            unsafe { handle(discovery, "discovery") }?;
+            // SAFETY: made by `fb_discover` from a box, and by the caller's promise not freed yet.
+            drop(unsafe { Box::from_raw(discovery) });
+        }
+        Ok(())
+    });
+}
+
+fn ask(address: &str, options: &Options) -> Result<Vec<DiscoveryEntry>, Failure> {
+    let url: Url = format!("{}{address}", farblock_host::url::SCHEME)
+        .parse()
+        .map_err(|error| Failure::from(Error::Url(error)))?;
+    if url.subsystem.is_some() {
+        return Err(Failure::argument("the address is to be HOST or HOST:PORT, without a name"));
+    }
+    let mut failure = Failure::argument("there is no port to ask at");
+    let ports = url.port.map_or(PORTS.to_vec(), |port| vec![port]);
+    for port in ports {
+        let place = Url { port: Some(port), ..url.clone() };
+        match discover(&place.address(), options) {
+            Ok(entries) => return Ok(entries),
+            Err(error) => failure = Failure::from(error),
+        }
+    }
+    Err(failure)
+}
+
+impl Texts {
+    fn new(entry: &DiscoveryEntry) -> Texts {
+        let text = |text: &str| CString::new(text.replace('\0', "?")).unwrap_or_default();
+        Texts {
+            url: entry_url(entry).map(|url| text(&url.to_string())),
+            nqn: text(&entry.subnqn),
+            address: text(&entry.address),
+            service: text(&entry.service),
+            kind: entry.kind.0.into(),
+            transport: entry.transport.0.into(),
+        }
+    }
+
+    fn entry(&self) -> fb_entry {
+        fb_entry {
+            size: size_of::<fb_entry>(),
+            url: self.url.as_ref().map_or(null(), |url| url.as_ptr()),
+            nqn: self.nqn.as_ptr(),
+            address: self.address.as_ptr(),
+            service: self.service.as_ptr(),
+            kind: self.kind,
+            transport: self.transport,
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The caller's memory: pointers that become references, buffers and copies.
+
+use crate::status::{Failure, Outcome, fb_status};
+use farblock_reactor::{Buffer, Lender};
+use std::ffi::{CStr, c_char};
+use std::ptr::NonNull;
+
+/// Bytes that a caller lends until an operation on them is complete.
+#[derive(Clone, Copy)]
+pub(crate) struct Memory {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the caller promised memory that the library may use until the operation is complete, by
+// whatever thread does it.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// # Safety
+    /// What [`Lender::lend`] demands, from now until the buffer made of this is dropped.
+    pub(crate) unsafe fn new(start: *mut u8, len: u64) -> Result<Memory, Failure> {
+        let Some(start) = NonNull::new(start) else {
+            return Err(Failure::argument("the data pointer is null"));
+        };
+        let len = usize::try_from(len).ok().filter(|&len| isize::try_from(len).is_ok());
+        let end = len.and_then(|len| start.addr().get().checked_add(len));
+        match (len, end) {
+            (Some(len), Some(_)) => Ok(Memory { start, len }),
+            _ => Err(Failure::argument("the data does not fit into the address space")),
+        }
+    }
+
+    pub(crate) fn lend(self, loans: &Loans) -> Buffer {
+        // SAFETY: promised by who called `new`.
+        unsafe { loans.0.lend(self.start, self.len) }
+    }
+
+    /// The part from `at` on, `len` bytes of it.
+    pub(crate) fn part(self, at: usize, len: usize) -> Memory {
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "beyond the memory");
+        // SAFETY: within the memory.
+        Memory { start: unsafe { self.start.add(at) }, len }
+    }
+}
+
+/// The callers' memory that is in use. It is to be dropped behind the event loop, and before
+/// anybody is told that the memory is free: an event loop that the kernel does not let go of in
+/// time, or whose ring fails, leaves buffers behind that may still be written to. Then no answer is
+/// right, since the caller would use its memory for something else, and the process ends.
+#[derive(Default)]
+pub(crate) struct Loans(Lender);
+
+impl Drop for Loans {
+    fn drop(&mut self) {
+        if !self.0.is_idle() {
+            // No logger: a program in C most often has none.
+            eprintln!(
+                "farblock: the kernel has not given the program's memory back, and may still write \
+                 to it: ending the process, before it does harm"
+            );
+            std::process::abort();
+        }
+    }
+}
+
+/// What a handle points at.
+///
+/// # Safety
+/// A pointer that is neither null nor misaligned is one that this library gave out, and its object
+/// is still there.
+pub(crate) unsafe fn handle<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, Failure> {
+    if pointer.is_null() || !pointer.is_aligned() {
+        return Err(Failure::argument(format!("the {what} is {}", wrong(pointer))));
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { &*pointer })
+}
+
+/// A place for a result.
+///
+/// # Safety
+/// A pointer that is not null is one to memory for a `T`, aligned or not.
+pub(crate) unsafe fn give<T>(place: *mut T, value: T, what: &str) -> Outcome {
+    if place.is_null() {
+        return Err(Failure::argument(format!("there is no place for the {what}: it is null")));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { place.write_unaligned(value) };
+    Ok(())
+}
+
+fn wrong<T>(pointer: *const T) -> &'static str {
+    if pointer.is_null() { "null" } else { "no handle of this library (a misaligned address)" }
+}
+
+/// The caller's text.
+///
+/// # Safety
+/// A pointer that is not null is one to a text that ends in a zero byte.
+pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str, Failure> {
+    if pointer.is_null() {
+        return Err(Failure::argument(format!("{what} is null")));
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    text.to_str().map_err(|_| Failure::argument(format!("{what} is not UTF-8")))
+}
+
+/// The most bytes that a structure which grows with the library's versions can have.
+const MAX_STRUCTURE_BYTES: usize = 4096;
+
+/// Reads a structure that begins with its size as the caller's version of the header knows it. What
+/// an older version lacks is zero; what a newer one adds has to be.
+///
+/// # Safety
+/// The pointer is one to a `size_t`, and to as many bytes as it says. `T` is made of numbers and
+/// pointers, so that any bytes are a value of it.
+pub(crate) unsafe fn read_sized<T: Copy>(pointer: *const T, what: &str) -> Result<T, Failure> {
+    // SAFETY: the caller's promise.
+    let given = unsafe { pointer.cast::<usize>().read_unaligned() };
+    if !(size_of::<usize>()..=MAX_STRUCTURE_BYTES).contains(&given) {
+        let advice = format!("the size of {what} is {given}: set it to sizeof");
+        return Err(Failure::argument(advice));
+    }
+    // SAFETY: the caller's promise; all bytes of C structures are set by `= {0}` or memset.
+    let bytes = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), given) };
+    if bytes.iter().skip(size_of::<T>()).any(|&byte| byte != 0) {
+        let text = format!("{what} uses something that this version of the library does not know");
+        return Err(Failure::new(fb_status::Unsupported, text));
+    }
+    let mut value = std::mem::MaybeUninit::<T>::zeroed();
+    let known = given.min(size_of::<T>());
+    // SAFETY: `known` bytes fit both; zeroes and any bytes are a value, by the caller's promise.
+    unsafe {
+        value.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), known);
+        Ok(value.assume_init())
+    }
+}
+
+/// Writes as much of a structure as the caller's version of the header knows.
+///
+/// # Safety
+/// As [`read_sized`], and the bytes can be written.
+pub(crate) unsafe fn write_sized<T: Copy>(place: *mut T, value: &T, what: &str) -> Outcome {
+    if place.is_null() {
+        return Err(Failure::argument(format!("there is no place for {what}: it is null")));
+    }
+    // SAFETY: the caller's promise.
+    let given = unsafe { place.cast::<usize>().read_unaligned() };
+    if !(size_of::<usize>()..=MAX_STRUCTURE_BYTES).contains(&given) {
+        let advice = format!("the size of {what} is {given}: set it to sizeof");
+        return Err(Failure::argument(advice));
+    }
+    let known = given.min(size_of::<T>());
+    let bytes = std::ptr::from_ref(value).cast::<u8>();
+    // SAFETY: the place has `given` bytes. The size at its start stays as the caller set it.
+    unsafe {
+        let skip = size_of::<usize>();
+        let (place, bytes) = (place.cast::<u8>().add(skip), bytes.add(skip));
+        place.copy_from_nonoverlapping(bytes, known - skip);
+        place.add(known - skip).write_bytes(0, given - known);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What [`Loans`] is for; in a process of its own.
+    #[test]
+    fn memory_that_is_not_given_back_ends_the_process() {
+        const CHILD: &str = "FARBLOCK_TEST_KEEPS_A_LOAN";
+        if std::env::var_os(CHILD).is_some() {
+            let (loans, mut memory) = (Loans::default(), [0_u8; 16]);
+            // SAFETY: this process ends while `memory` is there.
+            let memory = unsafe { Memory::new(memory.as_mut_ptr(), 16) };
+            let kept = memory.unwrap_or_else(|_| panic!("it fits")).lend(&loans);
+            drop(loans);
+            drop(kept);
+            return;
+        }
+        let test = "memory::tests::memory_that_is_not_given_back_ends_the_process";
+        let mut child = std::process::Command::new(std::env::current_exe().expect("a path"));
+        child.args(["--exact", test, "--nocapture"]).env(CHILD, "1");
+        let ended = child.output().expect("it runs");
+        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(!ended.status.success() && told.contains("may still write to it"), "{told}");
+        // What is given back ends nothing.
+        drop(Loans::default());
+    }
+}

@@ -1,0 +1,491 @@
+//! The command line, as clap reads it.
+
+use crate::attach::args::{AttachArgs, DetachArgs, ListArgs, PartArgs, ServiceArgs, Timeout};
+use crate::values::{self, DiscoveryAddress, FloorPlace};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
+use farblock_bench::Rw;
+use farblock_host::url::Url;
+use farblock_reactor::{Config, EngineKind, Polling};
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Share disks over NVMe/TCP and use them from anywhere, entirely in user space.
+///
+/// No kernel module, no hugepages, no root.
+#[derive(Parser, Debug)]
+#[command(name = "farblock", version, propagate_version = true, max_term_width = 100)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+#[command(after_help = "\
+Examples:
+  farblock serve disk.img                       share a file on this machine
+  farblock serve mem:1GiB --listen 0.0.0.0      share a RAM disk with the network
+  farblock discover 192.0.2.7                   what does that machine share?
+  farblock copy backup.img 'nvme+tcp://192.0.2.7:4420/NQN?ns=1'
+  farblock attach 'nvme+tcp://192.0.2.7:4420/NQN?ns=1'      as a disk of this machine
+  farblock bench                                how near is remote to local?
+
+A remote disk's address is nvme+tcp://HOST[:PORT]/NQN[?ns=ID]; quote it in a shell.
+
+Exit codes: 0 done, 1 it failed, 2 what was asked for makes no sense, 130 ended by a signal.")]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+
+    /// Print JSON instead of a table
+    #[arg(id = "json_before", long = "json", hide = true)]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options that every command has.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct Global {
+    /// Event loop: auto, uring (Linux io_uring) or portable
+    #[arg(
+        long,
+        global = true,
+        value_name = "ENGINE",
+        default_value = "auto",
+        hide_default_value = true
+    )]
+    #[arg(help_heading = "Global options")]
+    pub(crate) engine: EngineKind,
+
+    /// Never sleep: the lowest latency, for a processor that is busy all the time
+    #[arg(long, global = true)]
+    #[arg(help_heading = "Global options")]
+    pub(crate) poll: bool,
+
+    /// Say more on the standard error; twice for still more
+    ///
+    /// Without -v and -q the environment's RUST_LOG says what is logged: a level, or levels by
+    /// crate, such as farblock_target=debug,warn.
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(help_heading = "Global options")]
+    pub(crate) verbose: u8,
+
+    /// Say nothing but results and errors: no progress, no notes
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    #[arg(help_heading = "Global options")]
+    pub(crate) quiet: bool,
+}
+
+impl Global {
+    /// What an event loop does before it sleeps.
+    pub(crate) fn polling(&self) -> Polling {
+        if self.poll { Polling::Always } else { Polling::default() }
+    }
+
+    /// How event loops are made.
+    pub(crate) fn reactor(&self) -> Config {
+        Config { engine: self.engine, polling: self.polling(), ..Config::default() }
+    }
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    Serve(Box<ServeArgs>),
+    Discover(DiscoverArgs),
+    Id(IdArgs),
+    Read(ReadArgs),
+    Write(WriteArgs),
+    Copy(CopyArgs),
+    Attach(Box<AttachArgs>),
+    List(ListArgs),
+    Detach(DetachArgs),
+    #[command(hide = true)]
+    Attachment(PartArgs),
+    #[cfg_attr(not(windows), command(hide = true))]
+    Service(ServiceArgs),
+    Bench(Box<BenchArgs>),
+    Completions(CompletionsArgs),
+}
+
+/// Share files, block devices and RAM disks
+///
+/// Each PATH becomes one namespace of one subsystem: the first is ns=1. It runs until it gets
+/// SIGINT (Ctrl-C) or SIGTERM; accepted writes are finished then. A second signal ends it at once.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+What PATH can be:
+  disk.img, /dev/sdb            a file or block device (file:PATH if it looks like something else)
+  mem:1GiB                      a RAM disk
+  null:1GiB                     a device that forgets, to measure everything around it
+  stripe:64KiB,a.img,b.img      RAID 0
+  delay:500us,PATH              slower · limit:1000/s,PATH or limit:64MiB/s,PATH with a budget
+  fault:100,PATH                every 100th read and write fails
+
+Examples:
+  truncate -s 10G disk.img && farblock serve disk.img
+  farblock serve /dev/sdb --listen 0.0.0.0:4420 --allow-host nqn.2014-08.org.nvmexpress:uuid:...
+  farblock serve a.img b.img mem:1GiB --block-size 4096 --cores 0-3,6
+  farblock serve --config farblock.toml")]
+pub(crate) struct ServeArgs {
+    /// What to share, one namespace each
+    #[arg(value_name = "PATH", required_unless_present = "config", value_hint = ValueHint::AnyPath)]
+    pub(crate) paths: Vec<OsString>,
+
+    /// Subsystems, namespaces, listeners, allowed hosts and cores from a TOML file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(conflicts_with_all = ["paths", "nqn", "read_only", "block_size", "allow_host"])]
+    #[arg(conflicts_with = "cores")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Where to listen (repeatable), instead of where the configuration says [default:
+    /// 127.0.0.1:4420; port 0 takes a free one]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = values::listen_address)]
+    pub(crate) listen: Vec<SocketAddr>,
+
+    /// Name of the subsystem [default: made from this machine and the paths]
+    #[arg(long, value_parser = values::nqn)]
+    pub(crate) nqn: Option<String>,
+
+    /// Refuse writes
+    #[arg(long)]
+    pub(crate) read_only: bool,
+
+    /// Bytes in a block: 512 or 4096
+    #[arg(long, value_name = "BYTES", default_value = "512", value_parser = values::block_size)]
+    pub(crate) block_size: u32,
+
+    /// Let only this host connect (repeatable) [default: any]
+    #[arg(long, value_name = "NQN", value_parser = values::nqn)]
+    pub(crate) allow_host: Vec<String>,
+
+    /// Processors to run on, such as 0-3,6 [default: all, not pinned]
+    #[arg(long, value_name = "LIST", value_parser = parse_cores)]
+    pub(crate) cores: Option<Cores>,
+
+    /// Print one line of JSON when listening, instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A list of processors; its own type, since clap takes a `Vec` for a repeated option.
+#[derive(Clone, Debug)]
+pub(crate) struct Cores(pub(crate) Vec<usize>);
+
+fn parse_cores(text: &str) -> Result<Cores, String> {
+    values::cores(text).map(Cores)
+}
+
+/// List what a machine shares
+///
+/// Without a port, the discovery port 8009 is tried and then 4420, where `farblock serve` answers.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farblock discover 192.0.2.7
+  farblock discover localhost:4420 --json")]
+pub(crate) struct DiscoverArgs {
+    /// Where to ask
+    #[arg(value_name = "ADDR[:PORT]", value_parser = values::discovery_address)]
+    pub(crate) address: DiscoveryAddress,
+
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Describe a controller and its namespaces
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  farblock id 'nvme+tcp://192.0.2.7:4420/nqn.2026-11.org.example:disks'")]
+pub(crate) struct IdArgs {
+    /// The subsystem, or with ?ns=ID one namespace
+    #[arg(value_name = "URL")]
+    pub(crate) url: Url,
+
+    #[command(flatten)]
+    pub(crate) digests: DigestArgs,
+
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Checksums on the connection.
+#[derive(Args, Debug, Clone, Copy, Default)]
+pub(crate) struct DigestArgs {
+    /// Protect headers with a CRC (as ?header-digest=1 in the URL)
+    #[arg(long, aliases = ["hdr-digest", "hdr_digest"])]
+    pub(crate) header_digest: bool,
+
+    /// Protect data with a CRC (as ?data-digest=1 in the URL)
+    #[arg(long, alias = "data_digest")]
+    pub(crate) data_digest: bool,
+}
+
+/// How bytes are moved.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct TransferArgs {
+    #[command(flatten)]
+    pub(crate) digests: DigestArgs,
+
+    /// Keep a record of what is done: after an interruption the same command goes on from there
+    #[arg(long)]
+    pub(crate) resume: bool,
+
+    /// Read both ends again afterwards and compare them
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    /// Give up when a connection was lost for this long, or never (-1) [default: 10m]
+    #[arg(long, aliases = ["ctrl-loss-tmo", "ctrl_loss_tmo"], value_name = "TIME")]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) ctrl_loss_timeout: Option<Timeout>,
+}
+
+/// Read a range of bytes from a remote namespace into a file or pipe
+///
+/// An output file is replaced when all of it is there and durable, and is as it was until then;
+/// blocks of zeroes become holes in it. A progress bar is shown on a terminal.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farblock read 'nvme+tcp://192.0.2.7/NQN?ns=1' --output backup.img
+  farblock read 'nvme+tcp://192.0.2.7/NQN?ns=1' --length 512 | xxd | head")]
+pub(crate) struct ReadArgs {
+    /// The namespace
+    #[arg(value_name = "URL")]
+    pub(crate) url: Url,
+
+    /// First byte, in any unit (4096, 4KiB, 1G)
+    #[arg(long, value_name = "N", default_value = "0", value_parser = values::bytes)]
+    pub(crate) offset: u64,
+
+    /// Number of bytes [default: up to the namespace's end]
+    #[arg(long, value_name = "N", value_parser = values::bytes)]
+    pub(crate) length: Option<u64>,
+
+    /// Where to; - is the standard output
+    #[arg(long, short, value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
+    pub(crate) output: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) transfer: TransferArgs,
+
+    /// Print a summary as JSON on the standard output (needs --output FILE)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Write a file or pipe to a range of bytes of a remote namespace
+///
+/// Success means that the data is durable: a flush has completed. The range need not be whole
+/// blocks: the rest of a first or last block is read and written back, so nobody else should be
+/// writing to those two blocks meanwhile.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farblock write 'nvme+tcp://192.0.2.7/NQN?ns=1' --input disk.img
+  zcat backup.gz | farblock write 'nvme+tcp://192.0.2.7/NQN?ns=1'
+  echo hello | farblock write 'nvme+tcp://192.0.2.7/NQN?ns=1' --offset 1MiB")]
+pub(crate) struct WriteArgs {
+    /// The namespace
+    #[arg(value_name = "URL")]
+    pub(crate) url: Url,
+
+    /// First byte, in any unit (4096, 4KiB, 1G)
+    #[arg(long, value_name = "N", default_value = "0", value_parser = values::bytes)]
+    pub(crate) offset: u64,
+
+    /// Number of bytes; less input is an error [default: all of the input]
+    #[arg(long, value_name = "N", value_parser = values::bytes)]
+    pub(crate) length: Option<u64>,
+
+    /// Where from; - is the standard input
+    #[arg(long, short, value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
+    pub(crate) input: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) transfer: TransferArgs,
+
+    /// Print a summary as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Copy between remote namespaces and files, either way
+///
+/// A destination file is replaced when all of the new one is there and durable, and is as it was
+/// until then; blocks of zeroes become holes. A destination namespace or block device is written in
+/// place, must be large enough, and keeps what lies beyond.
+/// mem:, null: and stripe: work as in `farblock serve`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farblock copy disk.img 'nvme+tcp://192.0.2.7/NQN?ns=1'
+  farblock copy 'nvme+tcp://192.0.2.7/NQN?ns=1' 'nvme+tcp://192.0.2.8/NQN?ns=1'
+  farblock copy 'nvme+tcp://192.0.2.7/NQN?ns=1' null:1TiB        how fast can it be read?")]
+pub(crate) struct CopyArgs {
+    /// Where from: a URL or a file
+    #[arg(value_name = "SRC", value_hint = ValueHint::FilePath)]
+    pub(crate) source: OsString,
+
+    /// Where to: a URL or a file
+    #[arg(value_name = "DST", value_hint = ValueHint::FilePath)]
+    pub(crate) destination: OsString,
+
+    /// Number of bytes from the start [default: all of SRC]
+    #[arg(long, value_name = "N", value_parser = values::bytes)]
+    pub(crate) length: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) transfer: TransferArgs,
+
+    /// Print a summary as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Measure how near a remote disk is to a local one
+///
+/// Without arguments it makes a disk file here, measures it, shares it from a target in this
+/// process over loopback TCP, measures it again through that, and compares. No root, nothing to
+/// configure, nothing left behind, less than two minutes.
+///
+/// With LOCAL, a REMOTE-URL or both, those are measured. Options are named as fio names them.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farblock bench
+  farblock bench --full --html report.html
+  farblock bench /dev/nvme0n1 'nvme+tcp://192.0.2.7/NQN?ns=1' --patterns 4k-random-read
+  farblock bench 'nvme+tcp://192.0.2.7/NQN?ns=1' --rw randrw --rwmixread 70 --bs 4k --iodepth 32
+  farblock bench mem:1GiB --rw read --bs 1M --json -
+What the network allows, both ends here or with `farblock bench --floor-serve 0.0.0.0:4421` there:
+  farblock bench --floor
+  farblock bench 'nvme+tcp://192.0.2.7/NQN?ns=1' --patterns read --floor 192.0.2.7:4421")]
+pub(crate) struct BenchArgs {
+    /// A local disk (a path as in `farblock serve`), then a remote one (a URL); either or both
+    #[arg(value_name = "LOCAL|REMOTE-URL", num_args = 0..=2, value_hint = ValueHint::AnyPath)]
+    pub(crate) disks: Vec<OsString>,
+
+    /// Measure one pattern: read, write, randread, randwrite, rw or randrw
+    #[arg(long, value_name = "RW", help_heading = "Load")]
+    pub(crate) rw: Option<Rw>,
+
+    /// Bytes of one I/O (with --rw) [default: 4k]
+    #[arg(long, value_name = "SIZE", value_parser = values::fio_block_size, requires = "rw")]
+    #[arg(help_heading = "Load")]
+    pub(crate) bs: Option<u32>,
+
+    /// I/Os that each job keeps in flight (with --rw) [default: 1]
+    #[arg(long, value_name = "N", requires = "rw", help_heading = "Load")]
+    #[arg(value_parser = values::within::<u32>(1..=65_535))]
+    pub(crate) iodepth: Option<u32>,
+
+    /// Jobs, each with a queue of its own (with --rw) [default: 1]
+    #[arg(long, value_name = "N", requires = "rw", help_heading = "Load")]
+    #[arg(value_parser = values::within::<u32>(1..=1024))]
+    pub(crate) numjobs: Option<u32>,
+
+    /// Connections that each job divides its I/Os among
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]
+    #[arg(value_parser = values::within::<u32>(1..=65_535))]
+    pub(crate) connections: u32,
+
+    /// The most I/Os that each job starts in a second (with --rw) [default: as many as it can]
+    #[arg(long, alias = "rate_iops", value_name = "N", requires = "rw", help_heading = "Load")]
+    #[arg(value_parser = values::within::<u32>(1..=u32::MAX))]
+    pub(crate) rate_iops: Option<u32>,
+
+    /// Percentage of reads for rw and randrw [default: 50]
+    #[arg(long, value_name = "PERCENT", requires = "rw", help_heading = "Load")]
+    #[arg(value_parser = values::within::<u8>(0..=100))]
+    pub(crate) rwmixread: Option<u8>,
+
+    /// Only those of the six patterns whose name holds one of these words (4k, random-read, …)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "rw")]
+    #[arg(help_heading = "Load")]
+    pub(crate) patterns: Vec<String>,
+
+    /// Measured time of each run, in seconds [default: 5]
+    #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Load")]
+    pub(crate) runtime: Option<Duration>,
+
+    /// Time before that, not measured [default: 1]
+    #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Load")]
+    pub(crate) ramp_time: Option<Duration>,
+
+    /// Size of the disk file, or how much of each disk to use [default: 1g if there is room]
+    #[arg(long, value_name = "SIZE", value_parser = values::fio_size, help_heading = "Load")]
+    pub(crate) size: Option<u64>,
+
+    /// The whole method: warm-up, then three longer runs, averaged (about half an hour)
+    #[arg(long, help_heading = "Load")]
+    pub(crate) full: bool,
+
+    /// Beside them, the same load on bare sockets: what the network allows
+    ///
+    /// No protocol, no disk, nothing written. Alone, both ends are in this process, over loopback;
+    /// with an address, the other end is a `farblock bench --floor-serve` there.
+    #[arg(long, value_name = "ADDR:PORT", value_parser = values::floor_driven)]
+    #[arg(num_args = 0..=1, default_missing_value = values::FLOOR_HERE)]
+    #[arg(conflicts_with = "rate_iops", help_heading = "Floor")]
+    pub(crate) floor: Option<FloorPlace>,
+
+    /// Be the other end of another machine's --floor, until SIGINT or SIGTERM
+    #[arg(long, value_name = "ADDR:PORT", value_parser = values::floor_served)]
+    #[arg(conflicts_with_all = ["disks", "floor", "rw", "patterns", "runtime", "ramp_time"])]
+    #[arg(conflicts_with_all = ["size", "full", "allow_writes", "directory", "json_file", "html"])]
+    #[arg(help_heading = "Floor")]
+    pub(crate) floor_serve: Option<SocketAddr>,
+
+    /// Let it overwrite what is on LOCAL and REMOTE-URL
+    #[arg(long)]
+    pub(crate) allow_writes: bool,
+
+    /// Directory for the disk file [default: the first with a real disk]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "disks")]
+    pub(crate) directory: Option<PathBuf>,
+
+    /// Bytes in a block of a LOCAL file: 512 or 4096
+    #[arg(long, value_name = "BYTES", default_value = "512", value_parser = values::block_size)]
+    pub(crate) block_size: u32,
+
+    /// Process to count as the target, when it runs on this machine
+    #[arg(long, value_name = "PID", requires = "disks")]
+    #[arg(value_parser = values::within::<u32>(1..=u32::MAX))]
+    pub(crate) target_pid: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) digests: DigestArgs,
+
+    /// Write everything measured as JSON (- is the standard output, instead of the table)
+    #[arg(id = "json_file", long = "json", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(help_heading = "Reports")]
+    pub(crate) json: Option<PathBuf>,
+
+    /// Write one self-contained page with charts
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Reports")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+/// Print a completion script for a shell
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  farblock completions bash > ~/.local/share/bash-completion/completions/farblock")]
+pub(crate) struct CompletionsArgs {
+    /// Which shell
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

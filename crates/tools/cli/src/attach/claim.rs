@@ -1,0 +1,125 @@
+//! One namespace attached twice on this machine: two file systems on it, each with caches that know
+//! nothing of the other's, destroy each other. So the second attachment that could write is
+//! refused, unless it is said that this is meant.
+
+use super::folder::{Folder, Role};
+use super::record;
+use super::settings::Settings;
+use super::system;
+use farblock_host::disk::KnownNamespace;
+use std::time::{Duration, Instant};
+
+/// How long another one may take to look who has what.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Does what makes this attachment the one that writes to its namespace, unless there is another.
+pub(super) fn claim(
+    folder: &Folder,
+    settings: &Settings,
+    known: &KnownNamespace,
+    act: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
+    let Some(runtime) = folder.0.parent() else { return act() };
+    let deadline = Instant::now() + PATIENCE;
+    let _lock = loop {
+        match system::lock_folder(runtime) {
+            Some(lock) => break lock,
+            None if Instant::now() < deadline => std::thread::sleep(LOOK_EVERY),
+            None => return Err(format!("{} cannot be locked: try again", runtime.display())),
+        }
+    };
+    if !settings.shared && !settings.read_only {
+        let all = Folder::all(runtime);
+        let other = all.iter().find(|other| *other != folder && writes(other, settings, known));
+        if let Some(other) = other {
+            let name = other.name();
+            return Err(format!(
+                "this namespace is attached already, as {name}, and most file systems do not \
+                 survive two that write: use that one, attach this one with --read-only, or say \
+                 --shared if what is on it is made for several users at once"
+            ));
+        }
+    }
+    act()
+}
+
+/// As [`claim`], for an attachment whose processes are gone and which is to be gone on with.
+pub(super) fn claim_again(folder: &Folder, settings: &Settings) -> Result<(), String> {
+    match record::known(folder) {
+        Ok(known) => claim(folder, settings, &known, || Ok(())),
+        // Its server says what is to be said about that.
+        Err(_) => Ok(()),
+    }
+}
+
+/// Whether an attachment that is alive writes to this namespace.
+fn writes(other: &Folder, settings: &Settings, known: &KnownNamespace) -> bool {
+    let Ok(its) = record::known(other) else { return false };
+    let its_settings = other.read_json::<Settings>("settings.json");
+    let only_reads = its_settings.as_ref().is_some_and(|settings| settings.read_only);
+    let is_alive = || other.is_held(Role::Server) || other.is_held(Role::Supervisor);
+    let place = |settings: &Settings| {
+        let url = settings.urls.first();
+        url.map(|url| (url.subsystem.clone(), url.namespace.unwrap_or(1)))
+    };
+    let in_one_place = || its_settings.as_ref().is_some_and(|its| place(its) == place(settings));
+    !only_reads && is_same(&its, known, in_one_place) && is_alive()
+}
+
+fn is_same(
+    one: &KnownNamespace,
+    other: &KnownNamespace,
+    in_one_place: impl FnOnce() -> bool,
+) -> bool {
+    let shares = one.uuid.is_some() && one.uuid == other.uuid
+        || one.nguid.is_some() && one.nguid == other.nguid
+        || one.eui64.is_some() && one.eui64 == other.eui64;
+    let nameless = !one.is_named() && !other.is_named() && one.serial == other.serial;
+    shares || nameless && in_one_place()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::Recorder;
+    use super::*;
+    use farblock_host::disk::Record;
+
+    fn settings(read_only: bool, shared: bool) -> Settings {
+        let urls = vec!["nvme+tcp://127.0.0.1/nqn.2024-01.example:a".parse().expect("a URL")];
+        Settings { urls, read_only, shared, ..Settings::default() }
+    }
+
+    #[test]
+    fn who_writes_is_alone_unless_it_is_said() {
+        let runtime = tempfile::tempdir().expect("a folder");
+        let named = KnownNamespace { nguid: Some([1; 16]), ..Default::default() };
+        let known = |uuid| KnownNamespace { uuid: Some([uuid; 16]), ..Default::default() };
+        let begin = |known: &KnownNamespace, read_only, shared| {
+            let (folder, lock) = Folder::claim(runtime.path(), None).expect("a name");
+            let settings = settings(read_only, shared);
+            folder.write_json("settings.json", &settings).expect("it is written");
+            let recorder = Recorder::new(&folder, &settings, false);
+            let recorded = recorder.namespace(known).map(|()| recorder.namespace(known));
+            recorded.and_then(|again| again).map(|()| (folder, lock))
+        };
+        let (first, lock) = begin(&known(1), false, false).expect("the only one");
+        let refused = begin(&known(1), false, false).expect_err("there is one");
+        assert!(refused.contains("as fb0") && refused.contains("--shared"), "{refused}");
+        begin(&known(2), false, false).expect("another one");
+        begin(&named, false, false).expect("another one");
+        let _reads = begin(&known(1), true, false).expect("it only reads");
+        let _shares = begin(&known(1), false, true).expect("it is meant");
+        // Who was there first is not troubled by it.
+        let recorder = Recorder::new(&first, &settings(false, false), true);
+        recorder.namespace(&known(1)).expect("it goes on");
+        assert!(claim_again(&first, &settings(false, false)).is_err());
+        // What is dead does not write, and what only reads does not either.
+        drop((lock, _shares));
+        begin(&known(1), false, false).expect("nobody writes");
+        // Without identifiers it is by name and number.
+        let nameless = KnownNamespace::default();
+        let _first = begin(&nameless, false, false).expect("the only one");
+        assert!(begin(&nameless, false, false).is_err());
+    }
+}

@@ -1,0 +1,106 @@
+//! Controllers of attachments whose folders are gone, or left, without anybody having seen that
+//! what was sent to those is over: it may yet be carried out, after what a later attachment of the
+//! same disk writes. So their names outlive the folder, in a file beside it, for as long as they
+//! can do harm, and whoever attaches the disk meanwhile has them ended first.
+
+use super::folder::{Folder, Role};
+use super::record::{CONTROLLERS, lives};
+use super::settings::Settings;
+use farblock_host::disk::ControllerLife;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What the files' names end with. They begin with a point, as no attachment's name does.
+const SUFFIX: &str = ".controllers";
+
+/// Keeps what an attachment's folder says of controllers, as that is about to be removed.
+pub(super) fn keep(folder: &Folder) {
+    let path = folder.path(CONTROLLERS);
+    let Ok(file) = File::options().append(true).open(&path) else { return };
+    let Some(runtime) = folder.0.parent() else { return };
+    // They were lost not later than now.
+    let now = SystemTime::now();
+    let stamp = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+    let kept = runtime.join(format!(".{}-{stamp}{SUFFIX}", folder.name()));
+    if let Err(error) = file.set_modified(now).and_then(|()| fs::rename(&path, kept)) {
+        tracing::warn!("{}: {error}", path.display());
+    }
+}
+
+/// The controllers of others, dead or removed, that may carry out something.
+pub(super) fn of_others(folder: &Folder, settings: &Settings) -> Vec<ControllerLife> {
+    let Some(runtime) = folder.0.parent() else { return Vec::new() };
+    let mut all: Vec<ControllerLife> = Vec::new();
+    for path in files(runtime) {
+        let lives = lives(&path, settings).unwrap_or_default();
+        let longest = lives.iter().map(|life| life.quiesce_time).max().unwrap_or_default();
+        match age(&path) >= longest {
+            true => drop(fs::remove_file(path)),
+            false => all.extend(lives),
+        }
+    }
+    let is_dead = |other: &Folder| !other.is_held(Role::Supervisor) && !other.is_held(Role::Server);
+    for other in Folder::all(runtime) {
+        if other != *folder && other.path(CONTROLLERS).exists() && is_dead(&other) {
+            all.extend(lives(&other.path(CONTROLLERS), settings).unwrap_or_default());
+        }
+    }
+    // What a flush is to tell is for those who wrote.
+    all.retain(|life| !life.quiesce_time.is_zero());
+    all
+}
+
+fn files(runtime: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(runtime).into_iter().flatten().flatten();
+    let is_ours = |name: &str| name.starts_with('.') && name.ends_with(SUFFIX);
+    entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_ours))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+/// How long ago a file was kept: not at all, if the clock was set back.
+fn age(path: &Path) -> Duration {
+    let kept = fs::metadata(path).and_then(|file| file.modified());
+    kept.ok().and_then(|kept| kept.elapsed().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{Recorder, predecessor};
+    use super::*;
+    use farblock_host::disk::Record;
+
+    #[test]
+    fn controllers_outlive_their_folder_for_as_long_as_they_may_write() {
+        let place = tempfile::tempdir().expect("a folder");
+        let urls = vec!["nvme+tcp://127.0.0.1/nqn.2024-01.example:a".parse().expect("a URL")];
+        let settings = Settings { urls, ..Settings::default() };
+        let (url, name, origin) = (settings.urls[0].clone(), None, None);
+        let quiesce_time = Duration::from_secs(3600);
+        let life = ControllerLife { url, name, quiesce_time, origin };
+        let claim = |name| Folder::claim(place.path(), Some(name)).expect("nobody has it");
+        let found = |folder: &Folder| {
+            predecessor(folder, &settings, false).expect("nothing is wrong").controllers
+        };
+        let (dead, lock) = claim("dead");
+        let recorder = Recorder::new(&dead, &settings, true);
+        recorder.controllers(std::slice::from_ref(&life)).expect("it is written");
+        let (next, _lock) = claim("next");
+        assert_eq!(found(&next), [], "who lives looks after its own");
+        drop(lock);
+        assert_eq!(found(&next), std::slice::from_ref(&life), "nobody has cleaned up");
+        dead.remove_unfinished(dead.lock(Role::Supervisor).expect("nobody has it"));
+        assert!(!dead.0.exists());
+        assert_eq!(found(&next), std::slice::from_ref(&life));
+        assert_eq!(found(&claim("dead").0), [life], "the name says nothing");
+        let file = files(place.path()).pop().expect("one");
+        let long_ago = SystemTime::now() - Duration::from_secs(4000);
+        let kept = File::options().append(true).open(&file).expect("ours");
+        kept.set_modified(long_ago).expect("ours");
+        // On Windows a file lives for as long as it is open.
+        drop(kept);
+        assert_eq!((found(&next), file.exists()), (Vec::new(), false));
+    }
+}

@@ -1,0 +1,88 @@
+//! `farblock attach`, `list` and `detach`: remote disks as disks of this machine.
+//!
+//! Three processes have a part in an attachment. The command itself says what is wanted, starts the
+//! second one, and waits until the disk can be used. The [`supervisor`] has a server run, and the
+//! next one if that dies. The [`server`] connects and offers the disk one of the [`ways`]. What
+//! they know of each other is in a [`folder`] of the attachment's own.
+//!
+//! It takes Linux or Windows. Elsewhere the commands say so. What differs between the two is in
+//! [`system`], and which ways there are.
+
+pub(crate) mod args;
+
+#[cfg(any(target_os = "linux", windows))]
+mod all;
+#[cfg(any(target_os = "linux", windows))]
+mod claim;
+#[cfg(any(target_os = "linux", windows))]
+mod connect;
+#[cfg(any(target_os = "linux", windows))]
+mod control;
+#[cfg(any(target_os = "linux", windows))]
+mod detach;
+#[cfg(any(target_os = "linux", windows))]
+mod folder;
+#[cfg(any(target_os = "linux", windows))]
+mod leftover;
+#[cfg(any(target_os = "linux", windows))]
+mod list;
+#[cfg(any(target_os = "linux", windows))]
+mod messages;
+#[cfg(target_os = "linux")]
+mod notify;
+#[cfg(any(target_os = "linux", windows))]
+mod record;
+#[cfg(any(target_os = "linux", windows))]
+mod server;
+pub(crate) mod service;
+#[cfg(any(target_os = "linux", windows))]
+mod settings;
+#[cfg(any(target_os = "linux", windows))]
+mod start;
+#[cfg(any(target_os = "linux", windows))]
+mod status;
+#[cfg(any(target_os = "linux", windows))]
+mod supervisor;
+#[cfg(any(target_os = "linux", windows))]
+mod system;
+#[cfg(any(target_os = "linux", windows))]
+mod ways;
+
+#[cfg(any(target_os = "linux", windows))]
+pub(crate) use {detach::run as detach, list::run as list, start::part, start::run as attach};
+
+#[cfg(any(target_os = "linux", windows))]
+use connect::connect;
+
+#[cfg(not(any(target_os = "linux", windows)))]
+pub(crate) use elsewhere::{attach, detach, list, part};
+
+#[cfg(not(any(target_os = "linux", windows)))]
+mod elsewhere {
+    use super::args::{AttachArgs, DetachArgs, ListArgs, PartArgs};
+    use crate::args::Global;
+    use crate::error::{Failure, Result};
+
+    fn not_here() -> Result<()> {
+        Err(Failure::usage(
+            "disks are attached on Linux and Windows only: `farblock read`, `write` and `copy` \
+             work here",
+        ))
+    }
+
+    pub(crate) fn attach(_: &AttachArgs, _: &Global) -> Result<()> {
+        not_here()
+    }
+
+    pub(crate) fn list(_: &ListArgs) -> Result<()> {
+        not_here()
+    }
+
+    pub(crate) fn detach(_: &DetachArgs) -> Result<()> {
+        not_here()
+    }
+
+    pub(crate) fn part(_: PartArgs, _: &Global) -> Result<()> {
+        not_here()
+    }
+}

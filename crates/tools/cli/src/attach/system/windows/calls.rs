@@ -1,0 +1,231 @@
+//! What neither the standard library nor a crate that is well kept has of Windows: handles of other
+//! processes, folders that are private from the start, and whose a folder is.
+
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::io;
+use std::os::windows::ffi::{OsStrExt, OsStringExt};
+use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use windows_sys::Win32::Foundation::{
+    DUPLICATE_SAME_ACCESS, DuplicateHandle, GetHandleInformation, HANDLE, HANDLE_FLAG_INHERIT,
+    LocalFree, SetHandleInformation,
+};
+use windows_sys::Win32::Security::Authorization::{
+    ConvertStringSecurityDescriptorToSecurityDescriptorW, GetNamedSecurityInfoW, SDDL_REVISION_1,
+    SE_FILE_OBJECT,
+};
+use windows_sys::Win32::Security::{
+    EqualSid, GetTokenInformation, IsWellKnownSid, OWNER_SECURITY_INFORMATION,
+    PSECURITY_DESCRIPTOR, PSID, SECURITY_ATTRIBUTES, TOKEN_ELEVATION, TOKEN_QUERY, TOKEN_USER,
+    TokenElevation, TokenUser, WinBuiltinAdministratorsSid, WinLocalSystemSid,
+};
+use windows_sys::Win32::Storage::FileSystem::CreateDirectoryW;
+use windows_sys::Win32::System::Com::CoTaskMemFree;
+use windows_sys::Win32::System::Console::{
+    GetStdHandle, STD_ERROR_HANDLE, STD_INPUT_HANDLE, STD_OUTPUT_HANDLE,
+};
+use windows_sys::Win32::System::Threading::{
+    GetCurrentProcess, OpenProcess, OpenProcessToken, PROCESS_TERMINATE, TerminateProcess,
+};
+use windows_sys::Win32::UI::Shell::{
+    FOLDERID_LocalAppData, FOLDERID_ProgramData, KF_FLAG_DEFAULT, SHGetKnownFolderPath,
+};
+
+/// Everything for the system, administrators and the owner, in the folder and all that will be in
+/// it; nothing for anybody else, whatever the folder above says.
+const PRIVATE: &str = "D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW)";
+
+/// Bytes of a user's identity, with the longest SID.
+const USER_BYTES: usize = 128;
+
+fn wide(text: impl AsRef<std::ffi::OsStr>) -> Vec<u16> {
+    text.as_ref().encode_wide().chain([0]).collect()
+}
+
+fn done(result: i32) -> io::Result<()> {
+    if result == 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A handle of another process, made there by [`give`]: its number there. It travels over the pipe
+/// between the two and no other way, and is not copied, so that it is taken once, by its owner.
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Given(usize);
+
+/// Gives a process that we started a handle.
+pub(super) fn give(handle: &OwnedHandle, process: &OwnedHandle) -> io::Result<Given> {
+    let mut theirs: HANDLE = ptr::null_mut();
+    let (handle, process) = (handle.as_raw_handle(), process.as_raw_handle());
+    // SAFETY: both handles are open, and the result is in a variable of ours.
+    let given = unsafe {
+        DuplicateHandle(
+            GetCurrentProcess(),
+            handle,
+            process,
+            &raw mut theirs,
+            0,
+            0,
+            DUPLICATE_SAME_ACCESS,
+        )
+    };
+    done(given).map(|()| Given(theirs.addr()))
+}
+
+/// Takes a handle that the process that started us made for us, which alone can tell us so.
+///
+/// # Errors
+/// It is no handle of this process.
+pub(super) fn take(given: Given) -> io::Result<OwnedHandle> {
+    let handle = ptr::with_exposed_provenance_mut(given.0);
+    let mut flags = 0;
+    // SAFETY: the flags are a variable of ours; what is no handle is refused.
+    done(unsafe { GetHandleInformation(handle, &raw mut flags) })?;
+    // SAFETY: it is open, and give() made it in this process, for whoever has what was given.
+    Ok(unsafe { OwnedHandle::from_raw_handle(handle) })
+}
+
+/// What this process was given as its standard files is not for processes that it starts, if they
+/// are not given it: they would keep pipes open whose readers wait for the end.
+pub(in super::super::super) fn keep_own_files() {
+    for which in [STD_INPUT_HANDLE, STD_OUTPUT_HANDLE, STD_ERROR_HANDLE] {
+        // SAFETY: plain calls. What is no handle is refused.
+        unsafe { SetHandleInformation(GetStdHandle(which), HANDLE_FLAG_INHERIT, 0) };
+    }
+}
+
+/// Ends a process at once.
+pub(in super::super::super) fn kill(pid: u32) {
+    // SAFETY: the handle is ours, and closed once.
+    unsafe {
+        let process = OpenProcess(PROCESS_TERMINATE, 0, pid);
+        if !process.is_null() {
+            let process = OwnedHandle::from_raw_handle(process);
+            TerminateProcess(process.as_raw_handle(), 1);
+        }
+    }
+}
+
+/// Makes a folder that is private from the start.
+pub(super) fn make_private(folder: &Path) -> io::Result<()> {
+    let mut descriptor: PSECURITY_DESCRIPTOR = ptr::null_mut();
+    let (text, path) = (wide(PRIVATE), wide(folder));
+    // SAFETY: the texts end with a zero, and the descriptor is freed once, after its use.
+    unsafe {
+        done(ConvertStringSecurityDescriptorToSecurityDescriptorW(
+            text.as_ptr(),
+            SDDL_REVISION_1,
+            &raw mut descriptor,
+            ptr::null_mut(),
+        ))?;
+        let attributes = SECURITY_ATTRIBUTES {
+            nLength: size_of::<SECURITY_ATTRIBUTES>().try_into().expect("a few bytes"),
+            lpSecurityDescriptor: descriptor,
+            bInheritHandle: 0,
+        };
+        let made = done(CreateDirectoryW(path.as_ptr(), &raw const attributes));
+        LocalFree(descriptor);
+        made
+    }
+}
+
+/// What this process may do.
+fn token() -> io::Result<OwnedHandle> {
+    let mut token: HANDLE = ptr::null_mut();
+    // SAFETY: the token is opened into a variable of ours, and then nobody else's.
+    unsafe {
+        done(OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &raw mut token))?;
+        Ok(OwnedHandle::from_raw_handle(token))
+    }
+}
+
+/// Whether this process has an administrator's rights.
+pub(super) fn is_elevated() -> bool {
+    let Ok(token) = token() else { return false };
+    let mut elevation = TOKEN_ELEVATION { TokenIsElevated: 0 };
+    let (mut length, size) = (0, size_of::<TOKEN_ELEVATION>());
+    // SAFETY: the variable is of the kind that is asked for, and its size is given.
+    let asked = unsafe {
+        GetTokenInformation(
+            token.as_raw_handle(),
+            TokenElevation,
+            (&raw mut elevation).cast(),
+            size.try_into().expect("a few bytes"),
+            &raw mut length,
+        )
+    };
+    asked != 0 && elevation.TokenIsElevated != 0
+}
+
+/// Where programs keep what is the machine's, or the user's. Windows says so: an environment is
+/// whoever's started us, and a service's is another.
+pub(super) fn data_folder(machine: bool) -> io::Result<PathBuf> {
+    let id = if machine { FOLDERID_ProgramData } else { FOLDERID_LocalAppData };
+    let mut text: *mut u16 = ptr::null_mut();
+    // SAFETY: the text is Windows's, ends with a zero, and is freed once, after it was copied.
+    unsafe {
+        let flags = KF_FLAG_DEFAULT.cast_unsigned();
+        let result = SHGetKnownFolderPath(&raw const id, flags, ptr::null_mut(), &raw mut text);
+        let found = if result >= 0 {
+            let length = (0..).take_while(|&at| *text.add(at) != 0).count();
+            Ok(OsString::from_wide(std::slice::from_raw_parts(text, length)).into())
+        } else {
+            Err(io::Error::from_raw_os_error(result))
+        };
+        CoTaskMemFree(text.cast());
+        found
+    }
+}
+
+/// Whether a folder is an administrator's, the system's, or this user's.
+pub(super) fn is_trusted(folder: &Path) -> io::Result<bool> {
+    let path = wide(folder);
+    let (mut owner, mut descriptor): (PSID, PSECURITY_DESCRIPTOR) =
+        (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: the path ends with a zero; the owner is in the descriptor, which is freed once, when
+    // the owner has been looked at.
+    unsafe {
+        let error = GetNamedSecurityInfoW(
+            path.as_ptr(),
+            SE_FILE_OBJECT,
+            OWNER_SECURITY_INFORMATION,
+            &raw mut owner,
+            ptr::null_mut(),
+            ptr::null_mut(),
+            ptr::null_mut(),
+            &raw mut descriptor,
+        );
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error.cast_signed()));
+        }
+        let trusted = IsWellKnownSid(owner, WinBuiltinAdministratorsSid) != 0
+            || IsWellKnownSid(owner, WinLocalSystemSid) != 0
+            || is_this_user(owner)?;
+        LocalFree(descriptor);
+        Ok(trusted)
+    }
+}
+
+/// Whether this process is that user's.
+///
+/// # Safety
+/// It is a SID.
+unsafe fn is_this_user(owner: PSID) -> io::Result<bool> {
+    let token = token()?;
+    let mut user = [0_u64; USER_BYTES / 8];
+    let mut length = 0;
+    // SAFETY: the buffer's size is given, it is aligned for pointers, and it begins with the user,
+    // whose SID is in it.
+    unsafe {
+        done(GetTokenInformation(
+            token.as_raw_handle(),
+            TokenUser,
+            user.as_mut_ptr().cast(),
+            USER_BYTES.try_into().expect("a few bytes"),
+            &raw mut length,
+        ))?;
+        let user = user.as_ptr().cast::<TOKEN_USER>();
+        Ok(EqualSid(owner, (*user).User.Sid) != 0)
+    }
+}

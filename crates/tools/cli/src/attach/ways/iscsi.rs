@@ -1,0 +1,71 @@
+//! An iSCSI target on this machine alone, for initiators that are there already. It does not
+//! outlive its process, but initiators log in again by themselves when there is another one.
+
+use super::super::status::{Kind, Use};
+use super::{Attached, Start, StopError, sentence};
+use farblock_iscsi::{Config, Server};
+use serde_json::{Value, json};
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// The port that iSCSI is known by (RFC 7143).
+const PORT: u16 = 3260;
+const NAME: &str = "iqn.2026-11.org.farblock:";
+
+struct Iscsi {
+    server: Option<Server>,
+}
+
+pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
+    let settings = start.settings;
+    // A successor listens where initiators know it to be.
+    let before = start
+        .predecessor
+        .as_ref()
+        .and_then(|predecessor| predecessor.state["address"].as_str()?.parse::<SocketAddr>().ok());
+    let wanted = settings.listen.map(|listen| listen.with_port(PORT));
+    let listen = before.or(wanted).unwrap_or_else(|| (Ipv4Addr::LOCALHOST, PORT).into());
+    // Names of units know neither capitals nor underscores (RFC 7143, 4.2.7).
+    let unit = start.name.to_lowercase().replace('_', "-");
+    let mut config = Config::new(listen, &format!("{NAME}{unit}"));
+    config.engine = settings.engine();
+    config.read_only = settings.read_only;
+    if let Some(serial) = &settings.serial {
+        config.serial.clone_from(serial);
+    }
+    let server = Server::start(&config, start.namespace()?).map_err(sentence)?;
+    Ok(Box::new(Iscsi { server: Some(server) }))
+}
+
+impl Attached for Iscsi {
+    fn used(&self) -> Use {
+        let path = self.server.as_ref().map(Server::uri).unwrap_or_default();
+        Use { kind: Kind::Url, path, behind: None }
+    }
+
+    fn state(&self) -> Value {
+        json!({ "address": self.server.as_ref().map(Server::address) })
+    }
+
+    fn users(&self) -> Vec<String> {
+        match self.server.as_ref().map_or(0, Server::users) {
+            0 => Vec::new(),
+            1 => vec!["an iSCSI initiator is logged in".to_owned()],
+            count => vec![format!("{count} iSCSI initiators are logged in")],
+        }
+    }
+
+    fn resized(&mut self, _: u64) -> Result<(), String> {
+        self.server.iter().for_each(Server::resized);
+        Ok(())
+    }
+
+    fn stop(&mut self, force: bool) -> Result<(), StopError> {
+        StopError::if_used(self.users(), force)?;
+        if let Some(server) = self.server.take()
+            && let Err(error) = server.stop(true)
+        {
+            tracing::error!("an event loop had failed: {error}");
+        }
+        Ok(())
+    }
+}

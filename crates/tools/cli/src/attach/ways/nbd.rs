@@ -1,0 +1,103 @@
+//! An NBD server, and for root a block device of Linux's own NBD client, where that is.
+//!
+//! The device outlives the server: what it is asked for waits until a successor gives it new
+//! connections. The socket does not: programs that are connected see it close.
+
+#[cfg(target_os = "linux")]
+mod device;
+#[cfg(not(target_os = "linux"))]
+#[path = "nbd/no_device.rs"]
+mod device;
+
+use super::super::status::{Kind, Use};
+use super::{Attached, Start, StopError, sentence};
+use device::Device;
+#[cfg(target_os = "linux")]
+pub(super) use device::{available as device_available, clean_up};
+use farblock_attach::nbd::{Address, Config, Server};
+use serde_json::Value;
+
+/// The port that NBD is known by.
+const PORT: u16 = 10809;
+
+struct Nbd {
+    server: Option<Server>,
+    device: Option<Device>,
+    export: String,
+    /// Why there is no device, if one was wanted.
+    instead: Option<String>,
+}
+
+pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
+    let settings = start.settings;
+    let wants_device =
+        !settings.no_device && settings.socket.is_none() && settings.listen.is_none();
+    let before =
+        start.predecessor.as_ref().and_then(|predecessor| Device::found(&predecessor.state));
+    // A successor of a server without a device has none either, whatever was loaded meanwhile.
+    let had_none = start.predecessor.as_ref().is_some_and(|it| it.state.is_null());
+    let available = device::available();
+    let with_device = before.is_some() || wants_device && !had_none && available.is_ok();
+    let instead = match available {
+        Err(why) if wants_device && cfg!(target_os = "linux") => {
+            Some(format!("no block device: {why}"))
+        }
+        _ => None,
+    };
+    let listen = match (settings.listen, &settings.socket) {
+        _ if with_device => None,
+        (Some(listen), _) => Some(Address::Tcp(listen.with_port(PORT))),
+        (None, Some(path)) => Some(Address::Unix(path.clone())),
+        (None, None) => Some(device::usual_address(start.folder)),
+    };
+    let mut config = Config::new(listen);
+    config.engine = settings.engine();
+    config.threads = settings.threads();
+    config.read_only = settings.read_only;
+    let server = Server::start(&config, start.namespace()?).map_err(sentence)?;
+    let device = with_device.then(|| Device::connect(&server, start, before)).transpose()?;
+    Ok(Box::new(Nbd { server: Some(server), device, export: config.export, instead }))
+}
+
+impl Attached for Nbd {
+    fn used(&self) -> Use {
+        if let Some(device) = &self.device {
+            let behind = Some("the kernel's client".to_owned());
+            return Use { kind: Kind::Device, path: device.path(), behind };
+        }
+        let address = self.server.as_ref().and_then(Server::address);
+        let path = address.map(|address| address.uri(&self.export)).unwrap_or_default();
+        Use { kind: Kind::Url, path, behind: self.instead.clone() }
+    }
+
+    fn state(&self) -> Value {
+        self.device.as_ref().map_or(Value::Null, Device::state)
+    }
+
+    fn users(&self) -> Vec<String> {
+        if let Some(device) = &self.device {
+            return device.users();
+        }
+        let clients = self.server.as_ref().map(Server::clients).unwrap_or_default();
+        clients.into_iter().map(|client| format!("an NBD client is connected ({client})")).collect()
+    }
+
+    fn resized(&mut self, bytes: u64) -> Result<(), String> {
+        self.server.iter().for_each(Server::resized);
+        self.device.as_ref().map_or(Ok(()), |device| device.resize(bytes))
+    }
+
+    fn stop(&mut self, force: bool) -> Result<(), StopError> {
+        StopError::if_used(self.users(), force)?;
+        if let Some(device) = &self.device {
+            device.disconnect()?;
+            self.device = None;
+        }
+        if let Some(server) = self.server.take()
+            && let Err(error) = server.stop()
+        {
+            tracing::error!("an event loop had failed: {error}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,49 @@
+//! No kernel but Linux's has an NBD client: there are no devices, and this type has no value.
+
+use super::super::super::folder::Folder;
+use super::super::{Start, StopError};
+use super::PORT;
+use farblock_attach::nbd::{Address, Server};
+use serde_json::Value;
+use std::net::Ipv4Addr;
+
+pub(super) fn available() -> Result<(), String> {
+    Err("only Linux has NBD devices".to_owned())
+}
+
+/// Where a server listens when nobody says so.
+pub(super) fn usual_address(_: &Folder) -> Address {
+    Address::Tcp((Ipv4Addr::LOCALHOST, PORT).into())
+}
+
+pub(super) enum Device {}
+
+impl Device {
+    pub(super) fn found(_: &Value) -> Option<Device> {
+        None
+    }
+
+    pub(super) fn connect(_: &Server, _: &Start<'_>, _: Option<Device>) -> Result<Device, String> {
+        available().and(Err("there is none".to_owned()))
+    }
+
+    pub(super) fn path(&self) -> String {
+        match *self {}
+    }
+
+    pub(super) fn state(&self) -> Value {
+        match *self {}
+    }
+
+    pub(super) fn users(&self) -> Vec<String> {
+        match *self {}
+    }
+
+    pub(super) fn resize(&self, _: u64) -> Result<(), String> {
+        match *self {}
+    }
+
+    pub(super) fn disconnect(&self) -> Result<(), StopError> {
+        match *self {}
+    }
+}

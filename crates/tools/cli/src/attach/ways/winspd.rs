@@ -1,0 +1,55 @@
+//! A disk of Windows, through WinSpd's driver. It ends with its process; a successor makes another.
+
+use super::super::status::{Kind, Use};
+use super::{Attached, Start, StopError, sentence};
+use farblock_winspd::{Device, NOTICE, Options, Server};
+use serde_json::Value;
+
+struct WinSpd {
+    server: Option<Server>,
+}
+
+/// Whether WinSpd is installed, or why not.
+pub(super) fn available() -> Result<(), String> {
+    Server::available().map_err(sentence)
+}
+
+pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
+    let settings = start.settings;
+    let mut options = Options::new(Device::Driver, &start.name);
+    options.engine = settings.engine();
+    options.read_only = settings.read_only;
+    let server = Server::start(&options, start.namespace()?).map_err(sentence)?;
+    Ok(Box::new(WinSpd { server: Some(server) }))
+}
+
+impl Attached for WinSpd {
+    fn used(&self) -> Use {
+        let path = self.server.as_ref().map(Server::location).unwrap_or_default();
+        // Its licence wants to be named.
+        Use { kind: Kind::Device, path, behind: Some(NOTICE.to_owned()) }
+    }
+
+    fn state(&self) -> Value {
+        Value::Null
+    }
+
+    /// Windows does not tell who uses a disk.
+    fn users(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn resized(&mut self, _: u64) -> Result<(), String> {
+        self.server.iter().for_each(Server::resized);
+        Err("Windows sees it when the disk is attached again".to_owned())
+    }
+
+    fn stop(&mut self, force: bool) -> Result<(), StopError> {
+        if let Some(server) = self.server.take()
+            && let Err(error) = server.stop(force)
+        {
+            tracing::error!("an event loop, or the last flush, had failed: {error}");
+        }
+        Ok(())
+    }
+}

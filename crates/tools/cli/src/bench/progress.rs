@@ -1,0 +1,72 @@
+//! What is seen while a benchmark runs: a bar on a terminal, elsewhere a line for each run.
+
+use crate::output;
+use farblock_bench::{Phase, Progress, SideName, Snapshot};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+
+/// Parts of a plan that the bar knows.
+const STEPS: u64 = 1000;
+
+/// Shows snapshots.
+pub(super) struct Bar {
+    bar: Option<ProgressBar>,
+    quiet: bool,
+    /// What the last line was about.
+    last: Option<(usize, SideName, u32, bool)>,
+}
+
+impl Bar {
+    pub(super) fn new(quiet: bool) -> Bar {
+        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
+            let style = ProgressStyle::with_template("{bar:20} {percent:>3} %  {wide_msg}")
+                .expect("the template is ours");
+            let bar = ProgressBar::new(STEPS).with_style(style);
+            bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+            bar
+        });
+        Bar { bar, quiet, last: None }
+    }
+
+    /// Takes the bar away, so that the report stands alone.
+    pub(super) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Progress for Bar {
+    fn update(&mut self, snapshot: &Snapshot<'_>) {
+        if let Some(bar) = &self.bar {
+            bar.set_position((snapshot.plan_fraction * STEPS as f64) as u64);
+            bar.set_message(format!(
+                "{}: {}, {:.0} IOPS, {:.0} MiB/s",
+                heading(snapshot),
+                snapshot.phase.name(),
+                snapshot.iops,
+                snapshot.mib_per_second
+            ));
+            return;
+        }
+        let filling = snapshot.phase == Phase::Fill;
+        let about = (snapshot.pattern_index, snapshot.side, snapshot.run, filling);
+        if !self.quiet && self.last != Some(about) {
+            self.last = Some(about);
+            output::note(&heading(snapshot));
+        }
+    }
+}
+
+fn heading(snapshot: &Snapshot<'_>) -> String {
+    let side = snapshot.side.name();
+    if snapshot.phase == Phase::Fill {
+        return format!("writing data to the {side} disk, so that there is something to read");
+    }
+    let (index, count) = (snapshot.pattern_index + 1, snapshot.pattern_count);
+    let run = match snapshot.runs {
+        1 => String::new(),
+        runs => format!(", run {} of {runs}", snapshot.run + 1),
+    };
+    format!("{index}/{count} {} {side}{run}", snapshot.pattern.name)
+}

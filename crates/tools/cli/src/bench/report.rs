@@ -1,0 +1,87 @@
+//! Where the report goes: a table on the standard output, JSON and HTML in files.
+
+use crate::args::BenchArgs;
+use crate::error::{Failure, Result};
+use crate::output;
+use crate::replace::{Replacement, cannot};
+use farblock_bench::{Report, html, table};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+
+/// The files that were asked for. What they held is kept until there is a whole report.
+pub(super) struct Files {
+    json: Option<Destination>,
+    html: Option<Destination>,
+}
+
+enum Destination {
+    StandardOutput,
+    /// A regular file, made beside the one that it replaces.
+    File(Replacement),
+    /// A pipe or device, and what it is called.
+    Stream(File, String),
+}
+
+impl Files {
+    pub(super) fn open(args: &BenchArgs) -> Result<Files> {
+        let open = |path: &Option<std::path::PathBuf>| path.as_deref().map(destination).transpose();
+        let files = Files { json: open(&args.json)?, html: open(&args.html)? };
+        match (&files.json, &files.html) {
+            (Some(Destination::StandardOutput), Some(Destination::StandardOutput)) => {
+                Err(Failure::usage("JSON and HTML cannot both go to the standard output"))
+            }
+            _ => Ok(files),
+        }
+    }
+
+    pub(super) fn write(self, report: &Report) -> Result<()> {
+        let mut table_wanted = true;
+        for (destination, text) in [
+            (self.json, &(|| report.to_json() + "\n") as &dyn Fn() -> String),
+            (self.html, &|| html::render(report)),
+        ] {
+            match destination {
+                None => {}
+                Some(Destination::StandardOutput) => {
+                    table_wanted = false;
+                    output::print(&text())?;
+                }
+                Some(Destination::File(new)) => {
+                    new.fill(text().as_bytes())?;
+                    new.commit()?;
+                }
+                Some(Destination::Stream(mut file, name)) => {
+                    let written = file.write_all(text().as_bytes());
+                    written.map_err(|error| cannot("write to", &name, &error))?;
+                }
+            }
+        }
+        if table_wanted { output::print(&table(report)) } else { Ok(()) }
+    }
+}
+
+/// The table, as wide as the terminal if it goes to one.
+fn table(report: &Report) -> String {
+    match terminal_size::terminal_size_of(std::io::stdout()) {
+        Some((terminal_size::Width(columns), _)) => {
+            table::render_within(report, usize::from(columns))
+        }
+        None => table::render(report),
+    }
+}
+
+fn destination(path: &Path) -> Result<Destination> {
+    if path == Path::new("-") {
+        return Ok(Destination::StandardOutput);
+    }
+    let special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
+    if !special {
+        return Replacement::begin(path, false).map(Destination::File);
+    }
+    let name = path.display().to_string();
+    match OpenOptions::new().write(true).open(path) {
+        Ok(file) => Ok(Destination::Stream(file, name)),
+        Err(error) => Err(cannot("write to", &name, &error)),
+    }
+}

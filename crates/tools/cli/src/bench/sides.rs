@@ -1,0 +1,198 @@
+//! The disks that were named: opened, with what measures the processors beside them.
+
+use crate::args::{BenchArgs, Global};
+use crate::error::{Failure, Result};
+use crate::remote;
+use farblock_backends::Spec;
+use farblock_bench::{BenchError, Meters, Plan, Side};
+use farblock_host::Options;
+use farblock_host::url::{SCHEME, Url, UrlError};
+use farblock_target::Target;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What is measured.
+pub(super) struct Sides {
+    // In this order they go: the sides, the target that serves one of them, the file.
+    pub(super) local: Option<Side>,
+    pub(super) remote: Option<Side>,
+    /// The demonstration's target.
+    pub(super) target: Option<Target>,
+    /// The demonstration's disk file, if it still has a name.
+    pub(super) file: Option<Temporary>,
+    /// What a person should know beforehand.
+    pub(super) notes: Vec<String>,
+}
+
+impl Sides {
+    /// Closes everything; the target finishes what it has.
+    pub(super) fn close(self) -> Result<()> {
+        let Sides { local, remote, target, file, notes: _ } = self;
+        drop((local, remote));
+        let stopped = target.map_or(Ok(()), Target::stop);
+        drop(file);
+        stopped.map_err(|error| {
+            Failure::run(format_args!("an event loop had failed: {}", crate::error::os(&error)))
+        })
+    }
+}
+
+/// A file that is removed when this is dropped.
+pub(super) struct Temporary(pub(super) PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.0) {
+            tracing::warn!("cannot remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+/// A disk by its name.
+enum Disk {
+    Local(Spec),
+    Remote(Box<Url>),
+}
+
+/// Opens one disk, or a pair: the first is then taken for the local one.
+pub(super) fn open(
+    disks: &[OsString],
+    args: &BenchArgs,
+    global: &Global,
+    plan: &Plan,
+) -> Result<Sides> {
+    let parsed = disks.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>()?;
+    for disk in &parsed {
+        check_writes(disk, plan)?;
+    }
+    let opener = Opener { args, global, plan };
+    let (local, remote) = match parsed.as_slice() {
+        [one @ Disk::Remote(_)] => (None, Some(opener.side(one)?)),
+        [one] => (Some(opener.side(one)?), None),
+        [first, second] => (Some(opener.side(first)?), Some(opener.side(second)?)),
+        _ => return Err(Failure::usage("two disks are the most that can be compared")),
+    };
+    Ok(Sides { local, remote, target: None, file: None, notes: Vec::new() })
+}
+
+fn parse(text: &OsStr) -> Result<Disk> {
+    let Some(text) = text.to_str() else { return Ok(Disk::Local(Spec::File(text.into()))) };
+    if text.starts_with(SCHEME) {
+        let url = text.parse().map_err(|error: UrlError| Failure::usage(error))?;
+        return Ok(Disk::Remote(Box::new(url)));
+    }
+    Spec::parse(text).map(Disk::Local).map_err(Failure::usage)
+}
+
+/// Refuses writes before anything is opened for them.
+fn check_writes(disk: &Disk, plan: &Plan) -> Result<()> {
+    let namespace = match disk {
+        Disk::Local(spec) if is_made_here(spec) => return Ok(()),
+        Disk::Local(spec) => spec.to_string(),
+        Disk::Remote(url) => url.to_string(),
+    };
+    match plan.patterns.iter().find(|pattern| pattern.rw.writes()) {
+        Some(pattern) if !plan.allow_writes => {
+            let what = format!("the pattern {}", pattern.name);
+            Err(super::explain(&BenchError::WritesRefused { what, namespace }))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether there is nothing of anybody's on it.
+fn is_made_here(spec: &Spec) -> bool {
+    match spec {
+        Spec::Mem { .. } | Spec::Null { .. } => true,
+        Spec::File(_) => false,
+        Spec::Stripe { children, .. } => children.iter().all(is_made_here),
+        Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
+            is_made_here(inner)
+        }
+    }
+}
+
+/// Whether what was never written is read faster than the rest, so that it has to be written first.
+fn wants_data(spec: &Spec) -> bool {
+    match spec {
+        Spec::Mem { .. } => true,
+        Spec::Null { .. } | Spec::File(_) | Spec::Fault { .. } => false,
+        Spec::Stripe { children, .. } => children.iter().any(wants_data),
+        Spec::Delay { inner, .. } | Spec::Limit { inner, .. } => wants_data(inner),
+    }
+}
+
+struct Opener<'a> {
+    args: &'a BenchArgs,
+    global: &'a Global,
+    plan: &'a Plan,
+}
+
+impl Opener<'_> {
+    fn side(&self, disk: &Disk) -> Result<Side> {
+        match disk {
+            Disk::Local(spec) => {
+                let made_here = is_made_here(spec);
+                let read_only = !made_here && !self.plan.allow_writes;
+                let side = Side::new(spec.open(self.args.block_size, read_only)?);
+                let side = if made_here { side.scratch() } else { side };
+                Ok(if made_here && wants_data(spec) { side.fill() } else { side })
+            }
+            Disk::Remote(url) => {
+                let options = remote_options(self.args, self.global, self.plan);
+                let namespace = remote::open(url, &options)?;
+                Ok(Side::new(Arc::new(namespace)).meters(self.meters()?))
+            }
+        }
+    }
+
+    fn meters(&self) -> Result<Meters> {
+        match self.args.target_pid {
+            None => Ok(Meters::default()),
+            Some(process) => separate(process),
+        }
+    }
+}
+
+/// Connection options for what the plan needs: its depth, and all queues of its jobs.
+pub(super) fn remote_options(args: &BenchArgs, global: &Global, plan: &Plan) -> Options {
+    let patterns = plan.scaled_patterns();
+    let most = |of: &dyn Fn(&farblock_bench::Pattern) -> u32, least: u16| {
+        let most = patterns.iter().map(of).max().unwrap_or(1);
+        u16::try_from(most).unwrap_or(u16::MAX).max(least)
+    };
+    let options = remote::options(global, args.digests);
+    Options {
+        queue_depth: most(&|pattern| pattern.iodepth, options.queue_depth),
+        queues: most(&|pattern| pattern.numjobs.saturating_mul(plan.connections), options.queues),
+        ..options
+    }
+}
+
+#[cfg(any(target_os = "linux", windows))]
+fn separate(process: u32) -> Result<Meters> {
+    Meters::separate(process).map_err(|error| {
+        let error = crate::error::os(&error);
+        Failure::usage(format_args!(
+            "--target-pid {process}: {error}; it has to be a process of this machine"
+        ))
+    })
+}
+
+#[cfg(not(any(target_os = "linux", windows)))]
+fn separate(_: u32) -> Result<Meters> {
+    Err(Failure::usage("--target-pid works on Linux and Windows only"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_bench_made_may_be_written() {
+        let made = |text: &str| is_made_here(&Spec::parse(text).unwrap());
+        assert!(made("mem:1MiB") && made("delay:1ms,stripe:64KiB,mem:1MiB,null:1MiB"));
+        assert!(!made("a.img") && !made("stripe:64KiB,mem:1MiB,a.img") && !made("/dev/sda"));
+    }
+}

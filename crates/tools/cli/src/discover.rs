@@ -1,0 +1,194 @@
+//! `farblock discover`: what a machine shares.
+
+use crate::args::{DigestArgs, DiscoverArgs, Global};
+use crate::error::{Failure, Result};
+use crate::output;
+use crate::remote;
+use crate::table::{Align, Table};
+use crate::values::DiscoveryAddress;
+use farblock_host::url::Url;
+use farblock_host::{Error, Options, entry_url};
+use farblock_proto::host::{ConnectError, DiscoveryEntry};
+use farblock_wire::log::{SubsystemType, TransportType};
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Discovered<'a> {
+    address: String,
+    entries: Vec<Entry<'a>>,
+}
+
+#[derive(Serialize)]
+struct Entry<'a> {
+    kind: String,
+    transport: &'static str,
+    address: &'a str,
+    service: &'a str,
+    port_id: u16,
+    nqn: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &DiscoverArgs, global: &Global) -> Result<()> {
+    let options = remote::options(global, DigestArgs::default());
+    let (address, entries) = ask(&args.address, &options)?;
+    if args.json {
+        return output::print_json(&Discovered {
+            address,
+            entries: entries.iter().map(described).collect(),
+        });
+    }
+    output::print(&listing(&address, &entries))
+}
+
+/// Asks at each port in turn; what the last one says counts.
+pub(crate) fn ask(
+    wanted: &DiscoveryAddress,
+    options: &Options,
+) -> Result<(String, Vec<DiscoveryEntry>)> {
+    let mut failures = Vec::new();
+    for &port in &wanted.ports {
+        let url = Url { host: wanted.host.clone(), port: Some(port), ..Url::default() };
+        let address = url.address();
+        match farblock_host::discover(&address, options) {
+            Ok(entries) => return Ok((address, entries)),
+            Err(error) => {
+                let elsewhere = matches!(
+                    &error,
+                    Error::Connect {
+                        reason: ConnectError::Refused
+                            | ConnectError::TimedOut { .. }
+                            | ConnectError::NotNvmeTcp { .. },
+                        ..
+                    }
+                );
+                failures.push((port, remote::explain(&error, &url, options)));
+                if !elsewhere {
+                    break;
+                }
+            }
+        }
+    }
+    let tried: Vec<String> = failures.iter().map(|(port, _)| port.to_string()).collect();
+    match failures.pop() {
+        Some((_, Failure::Run(reason))) if tried.len() > 1 => {
+            Err(Failure::Run(format!("{reason} (ports {} were tried)", tried.join(" and "))))
+        }
+        Some((_, failure)) => Err(failure),
+        None => Err(Failure::usage("there is no port to ask at")),
+    }
+}
+
+fn listing(address: &str, entries: &[DiscoveryEntry]) -> String {
+    let mut table = Table::new(&[
+        ("KIND", Align::Left),
+        ("TRANSPORT", Align::Left),
+        ("ADDRESS", Align::Left),
+        ("NQN", Align::Left),
+    ]);
+    for entry in entries {
+        let described = described(entry);
+        table.row(vec![
+            described.kind,
+            described.transport.to_owned(),
+            farblock_host::entry_address(entry),
+            entry.subnqn.clone(),
+        ]);
+    }
+    let urls: Vec<String> = entries.iter().filter_map(|entry| described(entry).url).collect();
+    let mut text = format!("{address} knows of {} entries\n\n", entries.len());
+    if !entries.is_empty() {
+        text.push_str(&table.render(2));
+    }
+    if !urls.is_empty() {
+        text.push_str("\nLook closer with:\n");
+        urls.iter().for_each(|url| text.push_str(&format!("  farblock id {}\n", quoted(url))));
+    }
+    text
+}
+
+fn described(entry: &DiscoveryEntry) -> Entry<'_> {
+    let kind = match entry.kind {
+        SubsystemType::NVM => "subsystem".to_owned(),
+        SubsystemType::REFERRAL => "referral".to_owned(),
+        SubsystemType::CURRENT_DISCOVERY => "this discovery service".to_owned(),
+        SubsystemType(number) => format!("kind {number}"),
+    };
+    let transport = match entry.transport {
+        TransportType::TCP => "tcp",
+        TransportType::RDMA => "rdma",
+        TransportType::FIBRE_CHANNEL => "fc",
+        TransportType::LOOP => "loop",
+        _ => "unknown",
+    };
+    Entry {
+        kind,
+        transport,
+        address: &entry.address,
+        service: &entry.service,
+        port_id: entry.port_id,
+        nqn: &entry.subnqn,
+        url: entry_url(entry).map(|url| url.to_string()),
+    }
+}
+
+/// The URLs of all subsystems that can be connected to.
+#[cfg(any(target_os = "linux", windows))]
+pub(crate) fn urls(entries: &[DiscoveryEntry]) -> Vec<Url> {
+    entries.iter().filter_map(entry_url).collect()
+}
+
+/// One word for a shell, whatever is in it.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farblock_wire::log::AddressFamily;
+
+    fn entry(address: &str, service: &str, nqn: &str) -> DiscoveryEntry {
+        DiscoveryEntry {
+            transport: TransportType::TCP,
+            address_family: AddressFamily::IPV4,
+            kind: SubsystemType::NVM,
+            requirements: 0,
+            port_id: 1,
+            cntlid: 0xffff,
+            admin_entries: 32,
+            address: address.to_owned(),
+            service: service.to_owned(),
+            subnqn: nqn.to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_a_target_says_is_no_command() {
+        let nqn = "nqn.2026-11.org.example:a";
+        let good = entry_url(&entry("192.0.2.7", "4420", nqn)).unwrap().to_string();
+        assert_eq!(good, "nvme+tcp://192.0.2.7:4420/nqn.2026-11.org.example:a");
+        for (address, service) in [
+            ("192.0.2.7'; touch pwned #", "4420"),
+            ("192.0.2.7", "4420'; touch pwned #"),
+            ("192.0.2.7", "nvme"),
+            ("192.0.2.7", "0"),
+            ("192.0.2.7\x1b[2J", "4420"),
+            ("192.0.2.7\u{202e}", "4420"),
+        ] {
+            let entry = entry(address, service, nqn);
+            assert_eq!(entry_url(&entry), None, "{address} {service}");
+            let listing = listing("192.0.2.7:8009", &[entry]);
+            assert!(!listing.contains("farblock id"), "{listing}");
+            assert!(!listing.contains('\x1b') && !listing.contains('\u{202e}'), "{listing}");
+            // It is shown, so that somebody can see what is wrong.
+            assert!(listing.contains(service), "{listing}");
+        }
+        let sly = listing("a", &[entry("192.0.2.7", "4420", "nqn.2026-11.org.example:'$(x)'")]);
+        let command = sly.lines().last().unwrap().trim().strip_prefix("farblock id ").unwrap();
+        let inner = command.strip_prefix('\'').unwrap().strip_suffix('\'').unwrap();
+        assert!(!inner.replace(r"'\''", "").contains('\''), "{command}");
+    }
+}

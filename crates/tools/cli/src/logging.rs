@@ -1,0 +1,107 @@
+//! Log lines on the standard error or, of who has none, in a file: warnings by default, more with
+//! `-v` and `-vv`, and what `RUST_LOG` asks for where neither `-v` nor `-q` is given.
+
+use farblock_wire::text::Plain;
+use std::fmt;
+use std::fs::File;
+use std::sync::Mutex;
+use tracing::field::Field;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::{self, Writer};
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::prelude::*;
+
+/// Which lines are wanted in the environment's words: a level, or levels by crate.
+const VARIABLE: &str = "RUST_LOG";
+
+/// Starts logging for the process; with the time for one that runs for long, and with what it does
+/// for one that has only its log to say so.
+pub(crate) fn start(verbose: u8, quiet: bool, time: bool, file: Option<File>) {
+    let level = match (quiet, verbose) {
+        (true, _) => LevelFilter::ERROR,
+        (false, 0) if file.is_some() => LevelFilter::INFO,
+        (false, 0) => LevelFilter::WARN,
+        (false, 1) => LevelFilter::INFO,
+        (false, 2) => LevelFilter::DEBUG,
+        (false, _) => LevelFilter::TRACE,
+    };
+    let asked = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
+    let asked = asked.filter(|_| !quiet && verbose == 0);
+    let wanted = asked.as_deref().map(str::parse::<Targets>);
+    let by_variable = matches!(wanted, Some(Ok(_)));
+    let filter = match &wanted {
+        Some(Ok(targets)) => targets.clone(),
+        // Nobody reads the errors of operations in a process that serves others.
+        _ if time && !quiet => {
+            let operations = level.max(LevelFilter::INFO);
+            Targets::new().with_default(level).with_target("farblock_host::queue", operations)
+        }
+        _ => Targets::new().with_default(level),
+    };
+    let (time, colour) = match &file {
+        Some(_) => (true, false),
+        None => (time || verbose > 0 || by_variable, crate::output::stderr_has_colour()),
+    };
+    let writer = match file {
+        Some(file) => BoxMakeWriter::new(Mutex::new(file)),
+        None => BoxMakeWriter::new(std::io::stderr),
+    };
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(writer)
+        .fmt_fields(fields())
+        .with_ansi(colour)
+        .with_target(verbose > 1 || by_variable)
+        .log_internal_errors(false);
+    let registry = tracing_subscriber::registry().with(filter);
+    if time {
+        registry.with(layer).init()
+    } else {
+        registry.with(layer.without_time()).init()
+    }
+    if let Some(Err(error)) = wanted {
+        tracing::warn!(
+            "${VARIABLE} is of no use ({error}); it takes a level such as info, or levels by crate \
+             such as farblock_target=debug,warn"
+        );
+    }
+}
+
+/// How a line's message and values are written: with what comes from peers in it and is not plain
+/// by number, so that a line is one line and reads from left to right.
+fn fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
+    let write = |writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug| {
+        let text = format!("{value:?}");
+        match field.name() {
+            "message" => write!(writer, "{}", Plain(&text)),
+            name => write!(writer, "{name}={}", Plain(&text)),
+        }
+    };
+    format::debug_fn(write).delimited(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_one_line_and_reads_from_left_to_right() {
+        let mut file = tempfile::tempfile().expect("a file");
+        let logger = tracing_subscriber::fmt()
+            .with_writer(Mutex::new(file.try_clone().expect("a handle")))
+            .fmt_fields(fields())
+            .with_ansi(false)
+            .without_time()
+            .with_target(false)
+            .finish();
+        tracing::subscriber::with_default(logger, || {
+            tracing::warn!(host = %"a\u{202e}b\u{2028}c\x1b[2Jd\ne", "größe {}", "\u{2066}");
+        });
+        let mut text = String::new();
+        std::io::Seek::rewind(&mut file).expect("it can");
+        std::io::Read::read_to_string(&mut file, &mut text).expect("it can");
+        let line = r" WARN größe \u{2066} host=a\u{202e}b\u{2028}c\u{1b}[2Jd\u{a}e";
+        assert_eq!(text, format!("{line}\n"));
+    }
+}

@@ -1,0 +1,238 @@
+//! What `serve` prints when it listens: what is shared, and how to connect to it.
+
+use crate::error::{Failure, Result};
+use crate::output;
+use crate::table::{Align, Table};
+use farblock_backends::size::Size;
+use farblock_target::{Subsystem, Target, TargetConfig};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+const MIB: u64 = 1 << 20;
+
+#[derive(Serialize)]
+struct Listening<'a> {
+    listening: &'a [SocketAddr],
+    engine: String,
+    pid: u32,
+    subsystems: Vec<SharedSubsystem<'a>>,
+    connect: Connect,
+}
+
+#[derive(Serialize)]
+struct SharedSubsystem<'a> {
+    nqn: &'a str,
+    serial: &'a str,
+    model: &'a str,
+    allow_any_host: bool,
+    allowed_hosts: &'a [String],
+    namespaces: Vec<SharedNamespace>,
+}
+
+#[derive(Serialize)]
+struct SharedNamespace {
+    nsid: u32,
+    bytes: u64,
+    block_size: u32,
+    read_only: bool,
+    description: String,
+    url: String,
+}
+
+/// Exact command lines.
+#[derive(Serialize)]
+struct Connect {
+    farblock: Vec<String>,
+    nvme_cli: Vec<String>,
+}
+
+/// Prints it, the line that says where it listens last, and flushes. A closed standard output is
+/// no reason not to serve.
+pub(super) fn announce(
+    target: &Target,
+    config: &TargetConfig,
+    json: bool,
+    quiet: bool,
+) -> Result<()> {
+    let addresses = target.addresses();
+    let reachable = reachable(addresses[0]);
+    let printed = if json {
+        output::print_json_line(&Listening {
+            listening: addresses,
+            engine: target.engine().to_string(),
+            pid: std::process::id(),
+            subsystems: config.subsystems.iter().map(|one| shared(one, reachable)).collect(),
+            connect: connect(config, reachable),
+        })
+    } else {
+        let mut text = String::new();
+        if !quiet {
+            describe(&mut text, target, config, reachable);
+        }
+        for address in addresses {
+            let _ = writeln!(text, "listening on {address}");
+        }
+        output::print(&text)
+    };
+    match printed {
+        Err(Failure::OutputClosed) => Ok(()),
+        other => other,
+    }
+}
+
+fn describe(text: &mut String, target: &Target, config: &TargetConfig, reachable: SocketAddr) {
+    let version = env!("CARGO_PKG_VERSION");
+    let _ = writeln!(text, "farblock {version}, {} engine\n", target.engine());
+    for subsystem in &config.subsystems {
+        let _ = writeln!(text, "Subsystem {}", subsystem.config.nqn);
+        let _ = writeln!(text, "{}", hosts(subsystem));
+        text.push_str(&namespaces(subsystem).render(2));
+        text.push('\n');
+    }
+    let connect = connect(config, reachable);
+    text.push_str("Use it with farblock:\n");
+    connect.farblock.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
+    text.push_str("Use it with the Linux kernel (as root, after modprobe nvme-tcp):\n");
+    connect.nvme_cli.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
+    text.push('\n');
+}
+
+fn hosts(subsystem: &Subsystem) -> String {
+    if subsystem.config.allow_any_host {
+        return "any host may connect".to_owned();
+    }
+    format!("hosts that may connect: {}", subsystem.config.allowed_hosts.join(", "))
+}
+
+fn namespaces(subsystem: &Subsystem) -> Table {
+    let mut table = Table::new(&[
+        ("NS", Align::Right),
+        ("SIZE", Align::Right),
+        ("BLOCK", Align::Right),
+        ("ACCESS", Align::Left),
+        ("STORED IN", Align::Left),
+    ]);
+    for (nsid, export) in &subsystem.exports {
+        let geometry = export.namespace.geometry();
+        table.row(vec![
+            nsid.0.to_string(),
+            Size(geometry.capacity_bytes()).to_string(),
+            geometry.block_size.to_string(),
+            access(geometry.read_only).to_owned(),
+            export.namespace.describe(),
+        ]);
+    }
+    table
+}
+
+fn access(read_only: bool) -> &'static str {
+    if read_only { "read only" } else { "read, write" }
+}
+
+fn shared(subsystem: &Subsystem, reachable: SocketAddr) -> SharedSubsystem<'_> {
+    let config = &subsystem.config;
+    let namespaces = subsystem.exports.iter().map(|(nsid, export)| {
+        let geometry = export.namespace.geometry();
+        SharedNamespace {
+            nsid: nsid.0,
+            bytes: geometry.capacity_bytes(),
+            block_size: geometry.block_size,
+            read_only: geometry.read_only,
+            description: export.namespace.describe(),
+            url: url(reachable, &config.nqn, Some(nsid.0)),
+        }
+    });
+    SharedSubsystem {
+        nqn: &config.nqn,
+        serial: &config.serial,
+        model: &config.model,
+        allow_any_host: config.allow_any_host,
+        allowed_hosts: &config.allowed_hosts,
+        namespaces: namespaces.collect(),
+    }
+}
+
+fn url(address: SocketAddr, nqn: &str, namespace: Option<u32>) -> String {
+    let url = farblock_host::url::Url {
+        host: address.ip().to_string(),
+        port: Some(address.port()),
+        subsystem: Some(nqn.to_owned()),
+        namespace,
+        ..Default::default()
+    };
+    url.to_string()
+}
+
+fn connect(config: &TargetConfig, address: SocketAddr) -> Connect {
+    let (host, port) = (address.ip(), address.port());
+    let mut farblock = vec![format!("farblock discover {address}")];
+    let mut nvme_cli =
+        vec![format!("nvme discover --transport=tcp --traddr={host} --trsvcid={port}")];
+    for subsystem in &config.subsystems {
+        let nqn = &subsystem.config.nqn;
+        farblock.push(format!("farblock id {}", quoted(&url(address, nqn, None))));
+        if let Some((first, export)) = subsystem.exports.iter().next() {
+            let url = quoted(&url(address, nqn, Some(first.0)));
+            // As long as the disk, if that is shorter.
+            farblock.push(match export.namespace.geometry().capacity_bytes() {
+                MIB.. => format!("farblock read {url} --length 1MiB --output first-mib.img"),
+                _ => format!("farblock read {url} --output whole.img"),
+            });
+        }
+        nvme_cli.push(format!(
+            "nvme connect --transport=tcp --traddr={host} --trsvcid={port} --nqn={}",
+            quoted(nqn)
+        ));
+    }
+    Connect { farblock, nvme_cli }
+}
+
+/// Text as a shell takes it for one word.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "+-./:_,=@".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// An address that others can connect to: for a wildcard, one that this machine has.
+pub(crate) fn reachable(listening: SocketAddr) -> SocketAddr {
+    if !listening.ip().is_unspecified() {
+        return listening;
+    }
+    let (any, elsewhere, loopback): (IpAddr, IpAddr, IpAddr) = if listening.is_ipv4() {
+        let documentation = Ipv4Addr::new(192, 0, 2, 1);
+        (Ipv4Addr::UNSPECIFIED.into(), documentation.into(), Ipv4Addr::LOCALHOST.into())
+    } else {
+        let documentation = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+        (Ipv6Addr::UNSPECIFIED.into(), documentation.into(), Ipv6Addr::LOCALHOST.into())
+    };
+    // Connecting a datagram socket sends nothing: it only looks up the route.
+    let routed = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((elsewhere, 9))?;
+        socket.local_addr()
+    });
+    SocketAddr::new(routed.map_or(loopback, |address| address.ip()), listening.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_a_shell() {
+        assert_eq!(quoted("nqn.2026-11.org.example:a"), "nqn.2026-11.org.example:a");
+        assert_eq!(quoted("a?ns=1"), "'a?ns=1'");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+    }
+
+    #[test]
+    fn a_wildcard_becomes_an_address() {
+        for text in ["0.0.0.0:4420", "[::]:4420"] {
+            let address = reachable(text.parse().unwrap());
+            assert!(!address.ip().is_unspecified() && address.port() == 4420, "{address}");
+        }
+    }
+}

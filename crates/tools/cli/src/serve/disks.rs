@@ -1,0 +1,237 @@
+//! What is shared: from a name on the command line to a namespace with an identity.
+
+use super::identity;
+use farblock_backends::Spec;
+use farblock_backends::size::Size;
+use farblock_target::Subsystem;
+use farblock_wire::nqn::UUID_NQN_PREFIX;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+use uuid::Uuid;
+
+/// Takes a disk's name apart.
+pub(crate) fn parse(text: &str) -> Result<Spec, String> {
+    if text.starts_with("nvme+tcp://") {
+        return Err(format!(
+            "{text} is remote already: sharing a remote namespace once more is not implemented"
+        ));
+    }
+    if let Some((scheme, _)) = text.split_once("://")
+        && !scheme.is_empty()
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+    {
+        return Err(format!(
+            "{text} is a URL, and what is shared is a file, a block device or a RAM disk of this \
+             machine: download it first (file:{text} if that is a file's name)"
+        ));
+    }
+    Spec::parse(text).map_err(|error| error.to_string())
+}
+
+/// The same for a name from the command line, which may be no UTF-8: then it is a file's.
+pub(crate) fn parse_os(text: &OsStr) -> Result<Spec, String> {
+    text.to_str().map_or_else(|| Ok(Spec::File(text.into())), parse)
+}
+
+/// What is wrong with RAM disks that are larger than the machine's memory, if it is known.
+pub(crate) fn memory_doubt(specs: &[&Spec]) -> Option<String> {
+    let wanted: u64 = specs.iter().map(|spec| memory_bytes(spec)).sum();
+    let there = crate::machine::memory_bytes()?;
+    (wanted > there).then(|| {
+        format!(
+            "RAM disks of {} are more than the {} of memory that this machine has: it runs out \
+             when so much is written to them",
+            Size(wanted),
+            Size(there >> 20 << 20)
+        )
+    })
+}
+
+fn memory_bytes(spec: &Spec) -> u64 {
+    match spec {
+        Spec::Mem { bytes } => *bytes,
+        Spec::File(_) | Spec::Null { .. } => 0,
+        Spec::Stripe { children, .. } => children.iter().map(memory_bytes).sum(),
+        Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
+            memory_bytes(inner)
+        }
+    }
+}
+
+/// What tells the disk from all others, here and on other machines, and stays the same over
+/// restarts: a UUID if it is kept with the data. Memory does not survive a restart, so a RAM disk's
+/// identity does not either: a host that comes back must not take the empty disk for the one that
+/// it knew. `note` is told what a person should know.
+pub(crate) fn identity(spec: &Spec, note: &mut dyn FnMut(String)) -> String {
+    if let Some(uuid) = kept(spec, note) {
+        return uuid.to_string();
+    }
+    let mut text = format!("{}\n{}", crate::machine::id(), absolute(spec));
+    if forgets(spec) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        text.push_str(&format!("\n{} {}", std::process::id(), now.as_nanos()));
+    }
+    text
+}
+
+/// The identity that is kept with the data. What only slows a disk down or makes it fail does not
+/// make it another.
+fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
+    match spec {
+        Spec::File(path) => {
+            let found = identity::of(path)?;
+            tell(path, &found, note);
+            Some(found.uuid)
+        }
+        Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
+            kept(inner, note)
+        }
+        Spec::Stripe { chunk_bytes, children } => {
+            let mut text = format!("stripe {chunk_bytes}");
+            for child in children {
+                text.push_str(&format!("\n{}", kept(child, note)?));
+            }
+            Some(Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()))
+        }
+        Spec::Mem { .. } | Spec::Null { .. } => None,
+    }
+}
+
+fn tell(path: &Path, found: &identity::Kept, note: &mut dyn FnMut(String)) {
+    let (path_shown, uuid) = (path.display(), found.uuid);
+    match found.origin {
+        identity::Origin::Known => {}
+        identity::Origin::Made if is_empty(path) => {}
+        identity::Origin::Made => note(format!(
+            "{path_shown} has an identity of its own now, which stays with it when it is moved \
+             (UUID {uuid}); if it was shared before by its path, hosts see another disk, once"
+        )),
+        identity::Origin::Copied => note(format!(
+            "{path_shown} is a copy of another file, or comes from another file system: it has a \
+             new identity (UUID {uuid}), and hosts see another disk"
+        )),
+    }
+}
+
+/// Whether nothing was ever written to the file, so that nobody can have known it.
+fn is_empty(path: &Path) -> bool {
+    #[cfg(unix)]
+    let blocks = |metadata: std::fs::Metadata| std::os::unix::fs::MetadataExt::blocks(&metadata);
+    #[cfg(not(unix))]
+    let blocks = |metadata: std::fs::Metadata| metadata.len();
+    std::fs::metadata(path).map(blocks).is_ok_and(|blocks| blocks == 0)
+}
+
+/// The name of a subsystem with these disks: that of the first one, so that others can be added. It
+/// stays the same for as long as the disk does. `note` is told what a person should know: this may
+/// be what gives the disk its identity, and who asks for that next finds it there.
+pub(crate) fn default_nqn(specs: &[Spec], note: &mut dyn FnMut(String)) -> String {
+    let first = &specs[0];
+    let name = match kept(first, note) {
+        Some(uuid) => format!("farblock\n{uuid}"),
+        None => format!("farblock\n{}\n{}", crate::machine::id(), absolute(first)),
+    };
+    format!("{UUID_NQN_PREFIX}{}", Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()))
+}
+
+/// The identity of a namespace that is shared several times is only of one of them: to a host,
+/// those of two subsystems are two disks.
+pub(crate) fn distinguish(subsystems: &mut [Subsystem]) {
+    let mut seen = std::collections::BTreeSet::new();
+    for export in subsystems.iter_mut().flat_map(|one| one.exports.values_mut()) {
+        if !seen.insert(export.identity.clone()) {
+            // No UUID any more: subsystem and number make the difference.
+            export.identity.push_str(" once more");
+        }
+    }
+}
+
+/// The same disks, with each file's path seen from `directory`.
+pub(crate) fn seen_from(spec: &Spec, directory: &Path) -> Spec {
+    map_paths(spec, &|path| directory.join(path))
+}
+
+fn absolute(spec: &Spec) -> Spec {
+    map_paths(spec, &|path| {
+        // One that does not exist will not be opened either; its name is as good as any.
+        std::fs::canonicalize(path)
+            .or_else(|_| std::path::absolute(path))
+            .unwrap_or_else(|_| path.to_owned())
+    })
+}
+
+fn map_paths(spec: &Spec, map: &dyn Fn(&Path) -> std::path::PathBuf) -> Spec {
+    let boxed = |inner: &Spec| Box::new(map_paths(inner, map));
+    match spec {
+        Spec::File(path) => Spec::File(map(path)),
+        Spec::Stripe { chunk_bytes, children } => Spec::Stripe {
+            chunk_bytes: *chunk_bytes,
+            children: children.iter().map(|child| map_paths(child, map)).collect(),
+        },
+        Spec::Delay { fixed, jitter, inner } => {
+            Spec::Delay { fixed: *fixed, jitter: *jitter, inner: boxed(inner) }
+        }
+        Spec::Limit { rate, inner } => Spec::Limit { rate: *rate, inner: boxed(inner) },
+        Spec::Fault { every, inner } => Spec::Fault { every: *every, inner: boxed(inner) },
+        Spec::Mem { .. } | Spec::Null { .. } => spec.clone(),
+    }
+}
+
+fn forgets(spec: &Spec) -> bool {
+    match spec {
+        Spec::Mem { .. } => true,
+        Spec::File(_) | Spec::Null { .. } => false,
+        Spec::Stripe { children, .. } => children.iter().any(forgets),
+        Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
+            forgets(inner)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str) -> Spec {
+        parse(text).unwrap()
+    }
+
+    #[test]
+    fn names_are_valid_stable_and_differ() {
+        let nqn = |specs: &[Spec]| default_nqn(specs, &mut |_| ());
+        let name = |text| nqn(&[spec(text)]);
+        assert_eq!(name("a.img"), name("./a.img"));
+        assert_ne!(name("a.img"), name("b.img"));
+        assert_eq!(name("a.img"), nqn(&[spec("a.img"), spec("b.img")]));
+        farblock_wire::nqn::validate(&name("mem:1GiB")).unwrap();
+    }
+
+    #[test]
+    fn a_url_is_no_file_and_more_memory_than_there_is_is_doubted() {
+        let error = parse("http://x").unwrap_err();
+        assert!(error.contains("is a URL") && !error.contains("truncate"), "{error}");
+        assert!(parse("file:http://x").is_ok() && parse("a:b//c").is_ok());
+        if crate::machine::memory_bytes().is_some() {
+            let doubt = |text| memory_doubt(&[&spec(text)]);
+            assert_eq!(doubt("mem:1MiB"), None);
+            assert!(doubt("stripe:64KiB,mem:512TiB,mem:512TiB").unwrap().contains("1 PiB"));
+        }
+    }
+
+    #[test]
+    fn only_what_lasts_keeps_its_identity() {
+        let identity = |text| identity(&spec(text), &mut |_| ());
+        assert_eq!(identity("a.img"), identity("a.img"));
+        assert_eq!(identity("null:1GiB"), identity("null:1GiB"));
+        let stripe = "delay:1ms,stripe:64KiB,a.img,mem:1MiB";
+        assert_ne!(identity(stripe), identity(stripe));
+    }
+
+    #[test]
+    fn paths_are_seen_from_a_directory() {
+        let seen = seen_from(&spec("limit:9/s,stripe:64KiB,a.img,/b.img"), Path::new("/etc"));
+        let separator = std::path::MAIN_SEPARATOR;
+        assert_eq!(seen.to_string(), format!("limit:9/s,stripe:64KiB,/etc{separator}a.img,/b.img"));
+    }
+}

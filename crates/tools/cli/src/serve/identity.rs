@@ -1,0 +1,178 @@
+//! What tells a disk from all others and goes where it goes: kept with a file, in an extended
+//! attribute, so that it survives renaming and moving, and another file at the same path has
+//! another.
+//!
+//! The attribute also names the file's inode: a copy takes the attribute along, but is another
+//! disk, and gets an identity of its own.
+
+use std::fs::File;
+use std::path::Path;
+use uuid::Uuid;
+
+/// An identity that was found or made.
+pub(super) struct Kept {
+    pub(super) uuid: Uuid,
+    pub(super) origin: Origin,
+}
+
+/// Where an identity is from.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "files carry none there"))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Origin {
+    /// It was there.
+    Known,
+    /// The file had none.
+    Made,
+    /// The file had that of the file that it was copied from.
+    Copied,
+}
+
+/// The identity of what is at `path`; `None` if it has to go by its path.
+pub(super) fn of(path: &Path) -> Option<Kept> {
+    let metadata = std::fs::metadata(path).ok()?;
+    if metadata.is_file() {
+        let file = File::open(path).ok()?;
+        return kept(&file).or_else(|| by_number(&file));
+    }
+    by_device(&metadata).map(|text| known(&text))
+}
+
+fn known(text: &str) -> Kept {
+    let uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes());
+    Kept { uuid, origin: Origin::Known }
+}
+
+/// What the file carries; it is given to it if need be and possible.
+#[cfg(target_os = "linux")]
+fn kept(file: &File) -> Option<Kept> {
+    use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+    use std::os::unix::fs::MetadataExt;
+    const NAME: &str = "user.farblock.identity";
+    let number = file.metadata().ok()?.ino();
+    let read = || {
+        let mut text = [0; 128];
+        let length = fgetxattr(file, NAME, &mut text[..]).ok()?;
+        parse(std::str::from_utf8(&text[..length]).ok()?)
+    };
+    let found = read();
+    if let Some((uuid, of)) = found
+        && of == number
+    {
+        return Some(Kept { uuid, origin: Origin::Known });
+    }
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).ok()?;
+    let uuid = uuid::Builder::from_random_bytes(random).into_uuid();
+    // Of two processes that do this at once, the first one's holds.
+    let (flags, origin) = match found {
+        None => (XattrFlags::CREATE, Origin::Made),
+        Some(_) => (XattrFlags::REPLACE, Origin::Copied),
+    };
+    let text = format!("{uuid} {number}");
+    let _ = fsetxattr(file, NAME, text.as_bytes(), flags);
+    let _ = file.sync_all();
+    let (uuid, of) = read()?;
+    (of == number).then_some(Kept { uuid, origin })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn kept(_: &File) -> Option<Kept> {
+    None
+}
+
+/// Takes an attribute's value apart.
+#[cfg(target_os = "linux")]
+fn parse(text: &str) -> Option<(Uuid, u64)> {
+    let (uuid, number) = text.split_once(' ')?;
+    Some((uuid.parse().ok()?, number.parse().ok()?))
+}
+
+/// Of a file that carries nothing: by its number, which stays when it is renamed, and its birth,
+/// which tells a later file with the same number.
+#[cfg(unix)]
+fn by_number(file: &File) -> Option<Kept> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = file.metadata().ok()?;
+    let born = metadata.created().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    let machine = crate::machine::id();
+    Some(known(&format!("{machine}\nfile {} of {}", metadata.ino(), born.as_nanos())))
+}
+
+#[cfg(windows)]
+fn by_number(file: &File) -> Option<Kept> {
+    let found = winapi_util::file::information(file).ok()?;
+    let (machine, volume) = (crate::machine::id(), found.volume_serial_number());
+    let born = found.creation_time()?;
+    Some(known(&format!("{machine}\nfile {volume}:{} of {born}", found.file_index())))
+}
+
+/// What a block device's hardware or maker says that it is.
+#[cfg(target_os = "linux")]
+fn by_device(metadata: &std::fs::Metadata) -> Option<String> {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    if !metadata.file_type().is_block_device() {
+        return None;
+    }
+    let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+    let device = format!("/sys/dev/block/{major}:{minor}");
+    let read = |path: String| {
+        let text = std::fs::read_to_string(path).ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    };
+    let whole = |folder: &str| {
+        let names = ["wwid", "device/wwid", "dm/uuid", "md/uuid", "serial"];
+        names.iter().find_map(|name| read(format!("{folder}/{name}")))
+    };
+    match read(format!("{device}/partition")) {
+        // Its folder is in that of the whole disk.
+        Some(number) => whole(&format!("{device}/..")).map(|id| format!("{id} part {number}")),
+        None => whole(&device),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn by_device(_: &std::fs::Metadata) -> Option<String> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_keeps_its_identity_and_another_has_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let uuid = |name: &str| of(&path(name)).map(|kept| kept.uuid);
+        std::fs::write(path("a"), "a").unwrap();
+        let Some(first) = uuid("a") else { return };
+        assert_eq!(uuid("a"), Some(first));
+        std::fs::rename(path("a"), path("b")).unwrap();
+        assert_eq!(uuid("b"), Some(first), "renamed");
+        std::fs::write(path("a"), "a").unwrap();
+        assert_ne!(uuid("a"), Some(first), "another one in its place");
+        std::fs::write(path("c"), "c").unwrap();
+        let third = uuid("c");
+        std::fs::rename(path("c"), path("b")).unwrap();
+        assert_eq!(uuid("b"), third, "moved over it");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_copy_with_its_attributes_is_another_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        std::fs::write(&a, "a").unwrap();
+        let first = of(&a).unwrap();
+        if first.origin != Origin::Made {
+            return; // The file system keeps no attributes.
+        }
+        let copied = std::process::Command::new("cp").arg("-a").args([&a, &b]).status();
+        assert!(copied.unwrap().success());
+        let second = of(&b).unwrap();
+        assert_eq!(second.origin, Origin::Copied);
+        assert_ne!(second.uuid, first.uuid);
+        assert_eq!(of(&b).unwrap().uuid, second.uuid);
+        assert_eq!(of(&a).unwrap().uuid, first.uuid);
+    }
+}

@@ -1,0 +1,135 @@
+//! Errors of a configuration file: file, line, key, what is wrong, and how it should look.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+
+/// How a value of each key should look, by the key's name.
+const EXAMPLES: [(&str, &str); 15] = [
+    ("engine", "engine = \"auto\""),
+    ("poll", "poll = true"),
+    ("cores", "cores = \"0-3,6\""),
+    ("listeners", "listeners = [\"127.0.0.1:4420\"]"),
+    ("referrals", "referrals = [\"192.0.2.7:8009\"]"),
+    ("subsystems", "[[subsystems]]"),
+    ("nqn", "nqn = \"nqn.2026-11.org.example:disks\""),
+    ("serial", "serial = \"FB0001\""),
+    ("model", "model = \"farblock\""),
+    ("allow_any_host", "allow_any_host = true"),
+    ("allowed_hosts", "allowed_hosts = [\"nqn.2014-08.org.nvmexpress:uuid:...\"]"),
+    ("namespaces", "[[subsystems.namespaces]]"),
+    ("path", "path = \"disk.img\""),
+    ("nsid", "nsid = 1"),
+    ("block_size", "block_size = 4096"),
+];
+
+/// The text of a configuration file, for saying where in it something is.
+pub(super) struct Source<'a> {
+    pub(super) path: &'a Path,
+    pub(super) text: &'a str,
+}
+
+impl Source<'_> {
+    /// One sentence about the value of `key` at `span`.
+    pub(super) fn error(&self, span: Range<usize>, key: &str, what: impl fmt::Display) -> String {
+        let line = self.line_of(span.start);
+        format!("{}:{line}: {key}: {what}", self.path.display())
+    }
+
+    /// The same, with an example of how the value should look.
+    pub(super) fn error_with_example(
+        &self,
+        span: Range<usize>,
+        key: &str,
+        what: impl fmt::Display,
+    ) -> String {
+        let text = self.error(span, key, what);
+        let last = key.rsplit('.').next().unwrap_or(key);
+        let name = last.split('[').next().unwrap_or(last);
+        match EXAMPLES.iter().find(|(known, _)| *known == name) {
+            Some((_, example)) => format!("{text}; write for example: {example}"),
+            None => text,
+        }
+    }
+
+    /// Text that is not TOML at all.
+    pub(super) fn syntax_error(&self, error: &toml::de::Error) -> String {
+        let what = one_line(error.message());
+        let Some(span) = error.span() else {
+            return format!("{}: {what}", self.path.display());
+        };
+        let at = span.start.min(self.text.len());
+        let start = self.text[..at].rfind('\n').map_or(0, |newline| newline + 1);
+        let line = self.text[start..].lines().next().unwrap_or("");
+        let key = line.split('=').next().unwrap_or("").trim();
+        let column = self.text[start..at].chars().count() + 1;
+        let place = format!("{}:{}:{column}", self.path.display(), self.line_of(at));
+        let key = if line.contains('=') && !key.is_empty() { key } else { line.trim() };
+        match key {
+            "" => format!("{place}: this is not TOML: {what}"),
+            key => format!("{place}: {key}: this is not TOML: {what}"),
+        }
+    }
+
+    /// A value of the wrong type, or a key too many or too few.
+    pub(super) fn schema_error(
+        &self,
+        error: &serde_path_to_error::Error<toml::de::Error>,
+    ) -> String {
+        let span = error.inner().span().unwrap_or(0..0);
+        let what = one_line(error.inner().message());
+        match key_path(error.path()).as_str() {
+            "" => self.error(span, "the top level", what),
+            key if what.starts_with("unknown field") || what.starts_with("missing field") => {
+                self.error(span, key, what)
+            }
+            key => self.error_with_example(span, key, what),
+        }
+    }
+
+    fn line_of(&self, at: usize) -> usize {
+        self.text[..at.min(self.text.len())].matches('\n').count() + 1
+    }
+}
+
+/// A path of keys as people write it, without what the TOML crate adds for its own use.
+fn key_path(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    let mut text = String::new();
+    for segment in path {
+        match segment {
+            Segment::Seq { index } => text.push_str(&format!("[{index}]")),
+            Segment::Map { key } if key.starts_with("$__") => {}
+            Segment::Map { key } => {
+                if !text.is_empty() {
+                    text.push('.');
+                }
+                text.push_str(key);
+            }
+            Segment::Enum { .. } | Segment::Unknown => {}
+        }
+    }
+    text
+}
+
+/// A message of the TOML crate on one line, Rust's names of types in words.
+fn one_line(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = line.replace("sequence", "list").replace("a map", "a table");
+    line.replace("expected u32", "expected a number from 0 to 4294967295")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_example_has_every_key() {
+        let text = include_str!("../../examples/farblock.toml");
+        for (key, _) in super::EXAMPLES.iter().chain(&[("read_only", "")]) {
+            let known = |line: &str| {
+                let line = line.trim_start_matches("# ");
+                line.starts_with(&format!("{key} = ")) || line.ends_with(&format!("{key}]]"))
+            };
+            assert!(text.lines().any(known), "{key}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! `farblock serve`: runs a target until it is told to stop.
+
+mod announce;
+mod config;
+mod disks;
+mod identity;
+mod located;
+
+pub(crate) use announce::reachable;
+
+use crate::args::{Global, ServeArgs};
+use crate::error::{Failure, Result};
+use crate::output;
+use crate::signals::{self, Stop};
+use farblock_proto::ids::NamespaceId;
+use farblock_target::{Export, StartError, Subsystem, Target, TargetConfig};
+use farblock_wire::tcp::PORT_IO;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// Runs the command.
+pub(crate) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
+    // First, so that a signal while disks are being opened ends it cleanly as well.
+    let stop = Stop::install()?;
+    signals::outlive_others().map_err(|error| {
+        Failure::run(format_args!("cannot handle signals: {}", crate::error::os(&error)))
+    })?;
+    let mut note = |text: String| {
+        if !global.quiet {
+            output::note(&text);
+        }
+    };
+    let mut config = match &args.config {
+        Some(path) => config::load(path, &mut note)?,
+        None => from_paths(args, &mut note)?,
+    };
+    disks::distinguish(&mut config.subsystems);
+    if !args.listen.is_empty() {
+        config.listeners.clone_from(&args.listen);
+    }
+    check_listeners(&config.listeners)?;
+    if args.config.is_none() || global.engine != farblock_reactor::EngineKind::Auto {
+        config.engine = global.engine;
+    }
+    if global.poll {
+        config.polling = global.polling();
+    }
+    let target = Target::start(&config).map_err(|error| explain(&error, args))?;
+    announce::announce(&target, &config, args.json, global.quiet)?;
+    stop.wait();
+    let connections = target.connections();
+    if !global.quiet && connections > 0 {
+        let plural = if connections == 1 { "" } else { "s" };
+        output::note(&format!(
+            "stopping: finishing what {connections} connection{plural} had accepted \
+             (again to stop at once)"
+        ));
+    }
+    target.stop().map_err(|error| {
+        Failure::run(format_args!("an event loop had failed: {}", crate::error::os(&error)))
+    })
+}
+
+/// An address that is listed twice would be in its own way.
+fn check_listeners(listeners: &[SocketAddr]) -> Result<()> {
+    for (index, address) in listeners.iter().enumerate() {
+        if address.port() != 0 && listeners[..index].contains(address) {
+            return Err(Failure::usage(format_args!(
+                "{address} is twice among the addresses to listen on: leave one out"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// One subsystem with a namespace for each path.
+fn from_paths(args: &ServeArgs, note: &mut dyn FnMut(String)) -> Result<TargetConfig> {
+    let specs = args.paths.iter().map(|path| disks::parse_os(path)).collect::<Result<Vec<_>, _>>();
+    let specs = specs.map_err(Failure::Usage)?;
+    disks::memory_doubt(&specs.iter().collect::<Vec<_>>()).map(&mut *note);
+    let nqn = args.nqn.clone().unwrap_or_else(|| disks::default_nqn(&specs, note));
+    let mut subsystem = Subsystem::new(&nqn);
+    subsystem.config.allow_any_host = args.allow_host.is_empty();
+    subsystem.config.allowed_hosts.clone_from(&args.allow_host);
+    subsystem.config.check().map_err(|error| Failure::usage(format_args!("--nqn: {error}")))?;
+    for (index, spec) in specs.iter().enumerate() {
+        let namespace = spec.open(args.block_size, args.read_only)?;
+        let nsid = NamespaceId(index as u32 + 1);
+        let identity = disks::identity(spec, note);
+        subsystem.exports.insert(nsid, Export { namespace, identity });
+    }
+    Ok(TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec![(Ipv4Addr::LOCALHOST, PORT_IO).into()],
+        cores: args.cores.clone().map(|cores| cores.0).unwrap_or_default(),
+        ..TargetConfig::default()
+    })
+}
+
+/// Says which option would help.
+fn explain(error: &StartError, args: &ServeArgs) -> Failure {
+    let place = match &args.config {
+        Some(path) => format!("listeners in {}", path.display()),
+        None => "--listen".to_owned(),
+    };
+    Failure::run(match error {
+        StartError::Listen(address, problem) if problem.kind() == io::ErrorKind::AddrInUse => {
+            let next = address.port().checked_add(1).unwrap_or(0);
+            let other = SocketAddr::new(address.ip(), next);
+            format!(
+                "cannot listen on {address}: another program uses this port; \
+                 choose another one with {place} {other} (port 0 takes a free one)"
+            )
+        }
+        StartError::Listen(address, problem)
+            if problem.kind() == io::ErrorKind::AddrNotAvailable =>
+        {
+            format!(
+                "cannot listen on {address}: this machine has no such address; choose another one \
+                 with {place}, for example 0.0.0.0:{} for all of this machine's",
+                address.port()
+            )
+        }
+        StartError::Core(core, _) => {
+            let count = std::thread::available_parallelism().map_or(1, usize::from);
+            format!(
+                "cannot run on processor {core}: this process may use {count} of them; \
+                 choose others with {}",
+                if args.config.is_some() { "cores" } else { "--cores" }
+            )
+        }
+        other => other.to_string(),
+    })
+}

@@ -1,0 +1,30 @@
+//! SIGINT (Ctrl-C) and SIGTERM, and what a Windows console has for them: the first asks the command
+//! to come to a clean end, the second ends the process at once. Those that would end a process
+//! only because it does not know them are outlived by what others depend on.
+
+#[cfg(unix)]
+mod unix;
+#[cfg(windows)]
+mod windows;
+
+use crate::error::{Failure, Result};
+#[cfg(target_os = "linux")]
+pub(crate) use unix::on_each;
+#[cfg(unix)]
+pub(crate) use unix::{Stop, outlive_others, survive_file_size_limit};
+#[cfg(windows)]
+pub(crate) use windows::on_each;
+#[cfg(windows)]
+pub(crate) use windows::{Stop, outlive_others, survive_file_size_limit};
+
+/// Exit code after the second signal: what a shell says of a process that Ctrl-C ended.
+const EXIT_CODE: i32 = 130;
+
+impl Stop {
+    /// Takes the signals over, for the rest of the process's life.
+    pub(crate) fn install() -> Result<Stop> {
+        Stop::try_install().map_err(|error| {
+            Failure::run(format_args!("cannot handle signals: {}", crate::error::os(&error)))
+        })
+    }
+}

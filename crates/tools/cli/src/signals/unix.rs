@@ -1,0 +1,99 @@
+//! Signals of Unix: SIGINT and SIGTERM, and SIGHUP, SIGUSR1 and SIGUSR2, which have no meaning.
+
+use super::EXIT_CODE;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+#[derive(Clone)]
+pub(crate) struct Stop {
+    flag: Arc<AtomicBool>,
+    pipe: Arc<UnixStream>,
+}
+
+impl Stop {
+    pub(super) fn try_install() -> io::Result<Stop> {
+        let flag = Arc::new(AtomicBool::new(false));
+        let (read, write) = UnixStream::pair()?;
+        for signal in [SIGINT, SIGTERM] {
+            // In this order: the first signal finds the flag unset and sets it.
+            signal_hook::flag::register_conditional_shutdown(signal, EXIT_CODE, Arc::clone(&flag))?;
+            signal_hook::flag::register(signal, Arc::clone(&flag))?;
+            signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+        }
+        Ok(Stop { flag, pipe: Arc::new(read) })
+    }
+
+    /// Whether a signal has come.
+    pub(crate) fn requested(&self) -> bool {
+        self.flag.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps until a signal comes, without waking up in between.
+    pub(crate) fn wait(&self) {
+        while !self.requested() {
+            let mut byte = [0];
+            // An interrupted or failed read only means looking at the flag once more.
+            if (&*self.pipe).read(&mut byte).is_err() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+/// Calls this for each signal that asks for an end, from a thread of its own. SIGHUP, SIGUSR1 and
+/// SIGUSR2 ask for nothing, and do not end the process any more: a disk would lose who serves it.
+#[cfg(target_os = "linux")]
+pub(crate) fn on_each(mut heard: impl FnMut() + Send + 'static) -> io::Result<()> {
+    for signal in [SIGHUP, SIGUSR1, SIGUSR2] {
+        signal_hook::flag::register(signal, Arc::default())?;
+    }
+    let (mut read, write) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+    }
+    let watch = move || {
+        let mut byte = [0];
+        while read.read_exact(&mut byte).is_ok() {
+            heard();
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
+}
+
+/// Sees to it that SIGHUP, SIGUSR1 and SIGUSR2 do not end the process: a terminal that is closed
+/// and a script that rotates logs are no reason to take disks away from others. The first SIGHUP is
+/// answered in the log: it is kept for reading the configuration anew.
+pub(crate) fn outlive_others() -> io::Result<()> {
+    for signal in [SIGUSR1, SIGUSR2] {
+        signal_hook::flag::register(signal, Arc::default())?;
+    }
+    let (mut read, write) = UnixStream::pair()?;
+    signal_hook::low_level::pipe::register(SIGHUP, write)?;
+    let answer = move || {
+        if read.read_exact(&mut [0]).is_ok() {
+            tracing::warn!(
+                "SIGHUP is ignored, now and later: the configuration cannot be read anew while \
+                 disks are shared; restart to change what is shared"
+            );
+        }
+        // Signals that find the pipe closed or full are dropped.
+        loop {
+            if read.read_exact(&mut [0]).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("hangup".to_owned()).spawn(answer).map(drop)
+}
+
+/// A write beyond the limit on file sizes (`ulimit -f`) sends SIGXFSZ, which would end the process
+/// without a word. Handled, the write fails with an error like any other.
+pub(crate) fn survive_file_size_limit() {
+    if let Err(error) = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()) {
+        tracing::debug!("cannot handle SIGXFSZ: {error}");
+    }
+}

@@ -1,0 +1,37 @@
+//! Some of a transfer's bytes.
+
+use farblock_reactor::Buffer;
+use std::ops::Range;
+
+/// Some of a transfer's bytes.
+pub(super) enum Chunk {
+    /// A part of a buffer.
+    Data(Buffer, Range<usize>),
+    /// So many zeroes.
+    Hole(u64),
+}
+
+impl Chunk {
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Chunk::Data(_, range) => range.len() as u64,
+            Chunk::Hole(length) => *length,
+        }
+    }
+
+    pub(super) fn truncate(&mut self, length: u64) {
+        match self {
+            Chunk::Data(_, range) => {
+                range.end = range.start + length.min(range.len() as u64) as usize;
+            }
+            Chunk::Hole(all) => *all = length.min(*all),
+        }
+    }
+}
+
+/// Whether there is nothing but zeroes.
+pub(super) fn is_zero(bytes: &[u8]) -> bool {
+    // In pieces, so that the compiler compares many bytes at once.
+    let (chunks, rest) = bytes.as_chunks::<64>();
+    chunks.iter().all(|chunk| *chunk == [0; 64]) && rest.iter().all(|&byte| byte == 0)
+}

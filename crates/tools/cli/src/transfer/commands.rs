@@ -1,0 +1,145 @@
+//! The three commands: which ends, which ranges, and what is said about it.
+
+use super::Summary;
+use super::job::Job;
+use super::place::{self, Input, Opener, Place, exact};
+use crate::args::{CopyArgs, Global, ReadArgs, WriteArgs};
+use crate::error::{Failure, Result};
+use crate::output;
+use farblock_backends::size::Size;
+use std::ops::Range;
+use std::path::Path;
+
+/// `farblock read`.
+pub(crate) fn read(args: &ReadArgs, global: &Global) -> Result<()> {
+    if args.json && args.output == Path::new("-") {
+        return Err(Failure::usage(
+            "the data and the JSON cannot both go to the standard output: \
+             name a file with --output",
+        ));
+    }
+    let opener = Opener { global, options: &args.transfer };
+    let input = opener.input(&Place::Remote(Box::new(args.url.clone())))?;
+    let range = range_within(&input, args.offset, args.length)?;
+    let output = opener.output(&Place::of_path(&args.output))?;
+    let length = Some(range.end - range.start);
+    let summary = Job { opener, input, from: range.start, length, output, to: 0 }.run()?;
+    report("read", &summary, args.json, global)
+}
+
+/// `farblock write`.
+pub(crate) fn write(args: &WriteArgs, global: &Global) -> Result<()> {
+    let opener = Opener { global, options: &args.transfer };
+    let input = opener.input(&Place::of_path(&args.input))?;
+    let output = opener.output(&Place::Remote(Box::new(args.url.clone())))?;
+    let capacity = output.capacity.unwrap_or(u64::MAX);
+    if args.offset > capacity {
+        return Err(beyond("--offset", args.offset, &output.name, capacity));
+    }
+    let length = match (args.length, input.bytes) {
+        (Some(length), Some(bytes)) if length > bytes => {
+            return Err(Failure::usage(format_args!(
+                "{} has only {}, less than --length {length}",
+                input.name,
+                exact(bytes)
+            )));
+        }
+        (Some(length), _) => Some(length),
+        (None, bytes) => bytes,
+    };
+    let room = capacity - args.offset;
+    if let Some(length) = length
+        && length > room
+    {
+        return Err(too_small(&output.name, room, length, &input.name));
+    }
+    let summary = Job { opener, input, from: 0, length, output, to: args.offset }.run()?;
+    report("wrote", &summary, args.json, global)
+}
+
+/// `farblock copy`.
+pub(crate) fn copy(args: &CopyArgs, global: &Global) -> Result<()> {
+    let opener = Opener { global, options: &args.transfer };
+    let (source, destination) = (Place::parse(&args.source)?, Place::parse(&args.destination)?);
+    if args.json && matches!(destination, Place::Pipe) {
+        return Err(Failure::usage(
+            "the data and the JSON cannot both go to the standard output: name a file",
+        ));
+    }
+    if args.source == args.destination && !matches!(source, Place::Pipe) {
+        return Err(Failure::usage(format_args!(
+            "{} would be copied to itself",
+            args.source.display()
+        )));
+    }
+    let input = opener.input(&source)?;
+    let length = match input.bytes {
+        Some(_) => {
+            let range = range_within(&input, 0, args.length)?;
+            Some(range.end)
+        }
+        None => args.length,
+    };
+    let output = opener.output(&destination)?;
+    place::check_different(&input, &output)?;
+    let room = output.capacity.unwrap_or(u64::MAX);
+    if let Some(length) = length
+        && length > room
+    {
+        return Err(too_small(&output.name, room, length, &input.name));
+    }
+    let summary = Job { opener, input, from: 0, length, output, to: 0 }.run()?;
+    report("copied", &summary, args.json, global)
+}
+
+/// The range that is asked for, if the input has it.
+fn range_within(input: &Input, offset: u64, length: Option<u64>) -> Result<Range<u64>> {
+    let bytes = input.bytes.unwrap_or(u64::MAX);
+    let left =
+        bytes.checked_sub(offset).ok_or_else(|| beyond("--offset", offset, &input.name, bytes))?;
+    match length {
+        None => Ok(offset..bytes),
+        Some(length) if length <= left => Ok(offset..offset + length),
+        Some(length) => Err(Failure::usage(format_args!(
+            "{} has {}{}, less than --length {length}",
+            input.name,
+            exact(left),
+            if offset > 0 { format!(" from byte {offset} on") } else { String::new() }
+        ))),
+    }
+}
+
+fn beyond(option: &str, value: u64, name: &str, bytes: u64) -> Failure {
+    Failure::usage(format_args!(
+        "{option} {value} is beyond the end of {name}, which has {}",
+        exact(bytes)
+    ))
+}
+
+fn too_small(name: &str, room: u64, length: u64, source: &str) -> Failure {
+    Failure::run(format_args!(
+        "{name} has room for {}, which is less than the {} of {source}; \
+         nothing was written (--length copies only a part)",
+        exact(room),
+        exact(length)
+    ))
+}
+
+fn report(what: &str, summary: &Summary, json: bool, global: &Global) -> Result<()> {
+    if json {
+        return output::print_json(summary);
+    }
+    if !global.quiet {
+        let Summary { bytes, seconds, mib_per_second, .. } = summary;
+        // Of less than that, a rate says nothing.
+        let rate =
+            if *bytes >= 1 << 20 { format!(" ({mib_per_second:.0} MiB/s)") } else { String::new() };
+        let before = match summary.resumed_from {
+            0 => String::new(),
+            bytes => format!(", after {} that were there", Size(bytes)),
+        };
+        let verified = if summary.verified { ", and verified" } else { "" };
+        output::note(&format!("{what} {} in {seconds:.2} s{rate}{before}{verified}", Size(*bytes)));
+    }
+    Ok(())
+}

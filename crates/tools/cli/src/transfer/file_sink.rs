@@ -1,0 +1,121 @@
+//! Writing to a regular file or block device.
+
+use super::Chunk;
+use super::chunk::is_zero;
+use crate::error::{Failure, Result, os};
+use crate::replace::Replacement;
+use farblock_reactor::Buffer;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+
+/// Zeroes that are looked for, and left out of a new file, at once.
+const HOLE_BYTES: usize = 64 << 10;
+static ZEROES: [u8; HOLE_BYTES] = [0; HOLE_BYTES];
+
+/// What a [`FileSink`] writes to.
+pub(super) enum Stored {
+    /// A regular file, made beside the one that it replaces.
+    Beside(Replacement),
+    /// A block device.
+    InPlace(File),
+}
+
+impl Stored {
+    pub(super) fn file(&self) -> &File {
+        match self {
+            Stored::Beside(new) => new.file(),
+            Stored::InPlace(file) => file,
+        }
+    }
+}
+
+/// Writes to a regular file or block device.
+pub(super) struct FileSink {
+    pub(super) stored: Stored,
+    pub(super) name: String,
+    position: u64,
+    /// How much of it is durable.
+    pub(super) durable: u64,
+}
+
+impl FileSink {
+    /// Goes on after the first `done` bytes.
+    pub(super) fn new(stored: Stored, name: String, done: u64) -> Result<FileSink> {
+        let sink = FileSink { stored, name, position: done, durable: done };
+        let mut file = sink.stored.file();
+        // What lies behind was not durable; where a hole will be it must not show through.
+        let length = if sink.is_new() { file.set_len(done) } else { Ok(()) };
+        let begun = length.and_then(|()| file.seek(SeekFrom::Start(done)));
+        begun.map_err(|error| sink.failure(&error))?;
+        Ok(sink)
+    }
+
+    /// In a new file zeroes need not be written.
+    fn is_new(&self) -> bool {
+        matches!(self.stored, Stored::Beside(_))
+    }
+
+    pub(super) fn write(&mut self, chunk: Chunk, free: &mut dyn FnMut(Buffer)) -> Result<()> {
+        let length = chunk.len();
+        let done = match &chunk {
+            Chunk::Data(buffer, range) => self.write_bytes(&buffer[range.clone()]),
+            Chunk::Hole(length) => self.write_hole(*length),
+        };
+        done.map_err(|error| self.failure(&error))?;
+        self.position += length;
+        if let Chunk::Data(buffer, _) = chunk {
+            free(buffer);
+        }
+        Ok(())
+    }
+
+    fn write_bytes(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut file = self.stored.file();
+        if !self.is_new() {
+            return file.write_all(bytes);
+        }
+        for part in bytes.chunks(HOLE_BYTES) {
+            match is_zero(part) {
+                true => drop(file.seek(SeekFrom::Current(part.len() as i64))?),
+                false => file.write_all(part)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn write_hole(&self, length: u64) -> io::Result<()> {
+        let mut file = self.stored.file();
+        if self.is_new() {
+            return file.seek(SeekFrom::Start(self.position + length)).map(drop);
+        }
+        let mut left = length;
+        while left > 0 {
+            let part = left.min(HOLE_BYTES as u64);
+            file.write_all(&ZEROES[..part as usize])?;
+            left -= part;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was written so far.
+    pub(super) fn checkpoint(&mut self) -> Result<()> {
+        let file = self.stored.file();
+        // A hole at the end is a part of the file only when it is as long.
+        let length = if self.is_new() { file.set_len(self.position) } else { Ok(()) };
+        length.and_then(|()| file.sync_all()).map_err(|error| self.failure(&error))?;
+        self.durable = self.position;
+        Ok(())
+    }
+
+    fn failure(&self, error: &io::Error) -> Failure {
+        let hint = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                ": make room, or choose another place"
+            }
+            io::ErrorKind::FileTooLarge => ": the system limits how large files may be",
+            _ => "",
+        };
+        let (name, at, error) = (&self.name, self.position, os(error));
+        Failure::run(format_args!("cannot write to {name} at byte {at}: {error}{hint}"))
+    }
+}

@@ -1,0 +1,129 @@
+//! One transfer from its two ends to its end: begun or gone on with, carried out, verified, and put
+//! in its place.
+
+use super::place::{Input, Opener, Output};
+use super::resume::{self, End, Map, Record};
+use super::{Limits, Summary, Transfer, progress, verify};
+use crate::error::{Failure, Result};
+use crate::signals::Stop;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// What is to be moved.
+pub(super) struct Job<'a> {
+    pub(super) opener: Opener<'a>,
+    pub(super) input: Input,
+    /// The first byte of the input.
+    pub(super) from: u64,
+    /// How many bytes, if it is known.
+    pub(super) length: Option<u64>,
+    pub(super) output: Output,
+    /// Where it goes in the output.
+    pub(super) to: u64,
+}
+
+impl Job<'_> {
+    pub(super) fn run(mut self) -> Result<Summary> {
+        // Not before: while it connects, a signal may well end it on the spot.
+        let stop = Stop::install()?;
+        if self.opener.options.verify && (!self.input.is_repeatable() || self.output.is_stream()) {
+            return Err(Failure::usage(
+                "--verify reads both ends again, which a pipe cannot do: name a file",
+            ));
+        }
+        let mut map = self.map()?;
+        let done = map.as_ref().map_or(0, Map::done);
+        let begin = Instant::now();
+        let (moved, sink) = self.transfer(done, map.as_mut(), &stop)?;
+        let mut summary = Summary::new(moved, begin.elapsed());
+        summary.resumed_from = done;
+        if self.opener.options.verify {
+            self.verify(done + moved, &sink, &stop)?;
+            summary.verified = true;
+        }
+        sink.commit()?;
+        if let Some(map) = map {
+            map.remove();
+        }
+        Ok(summary)
+    }
+
+    fn transfer(
+        &mut self,
+        done: u64,
+        map: Option<&mut Map>,
+        stop: &Stop,
+    ) -> Result<(u64, super::Sink)> {
+        let left = self.length.map(|length| length - done);
+        let room = self.output.capacity.map(|capacity| capacity - self.to - done);
+        let from = self.from + done;
+        let range = from..left.map_or(u64::MAX, |left| from + left);
+        let source = self.input.start(self.opener.global.engine, range)?;
+        let sink = self.output.start(&self.opener, (self.to, done), stop)?;
+        let bar = progress::bytes(left, self.opener.global.quiet);
+        let limits = Limits { exactly: left, room };
+        Transfer { source, sink, limits, map, bar: &bar, stop }.run()
+    }
+
+    fn verify(&mut self, length: u64, sink: &super::Sink, stop: &Stop) -> Result<()> {
+        let engine = self.opener.global.engine;
+        let source = self.input.start(engine, self.from..self.from + length)?;
+        let copy = self.output.start_reading(engine, sink, self.to..self.to + length)?;
+        let bar = progress::bytes(Some(length), self.opener.global.quiet);
+        let names = (self.input.name.as_str(), self.output.name.as_str());
+        let outcome = verify::compare((source, names.0), (copy, names.1), &bar, stop);
+        bar.finish_and_clear();
+        outcome.map_err(|failure| match failure {
+            Failure::Run(text) => Failure::Run(format!("{text}; {}", sink.state())),
+            Failure::Interrupted(_) => {
+                Failure::Interrupted(format!("interrupted while it was verified: {}", sink.state()))
+            }
+            other => other,
+        })
+    }
+
+    /// The record to go on with, or none without `--resume`: then an old one is void.
+    fn map(&self) -> Result<Option<Map>> {
+        if !self.opener.options.resume {
+            if let Some(end) = self.output.end()
+                && let Ok(path) = self.map_path(&end)
+            {
+                resume::forget(&path);
+            }
+            return Ok(None);
+        }
+        let (Some(source), Some(length)) = (self.input.end(), self.length) else {
+            return Err(self.cannot_resume(&self.input.name));
+        };
+        let Some(destination) = self.output.end() else {
+            return Err(self.cannot_resume(&self.output.name));
+        };
+        let path = self.map_path(&destination)?;
+        let record = Record { source, destination, from: self.from, to: self.to, length, done: 0 };
+        let map = Map::open(path.clone(), record)?;
+        match self.output.kept_bytes() {
+            Some(kept) if kept < map.done() => Err(Failure::run(format_args!(
+                "cannot go on: {} bytes of {} are on record, and only {kept} are there; remove {} \
+                 to begin anew",
+                map.done(),
+                self.output.name,
+                path.display()
+            ))),
+            _ => Ok(Some(map)),
+        }
+    }
+
+    fn map_path(&self, destination: &End) -> Result<PathBuf> {
+        match self.output.beside("map") {
+            Some(path) => Ok(path),
+            None => resume::path_for(destination, self.to),
+        }
+    }
+
+    fn cannot_resume(&self, name: &str) -> Failure {
+        Failure::usage(format_args!(
+            "--resume cannot tell whether {name} is the same the next time: it needs files, block \
+             devices or remote namespaces at both ends"
+        ))
+    }
+}

@@ -1,0 +1,210 @@
+//! `farblock read`, `write` and `copy`: bytes between namespaces, files and pipes.
+//!
+//! One thread reads ahead ([`source`]), the calling one writes ([`sink`]); between them are chunks
+//! of at most [`PIECE_BYTES`], whose memory goes round. What the sink has made durable is written
+//! down if it is to be gone on with ([`resume`]).
+
+mod chunk;
+mod commands;
+mod file_sink;
+mod job;
+mod namespace_sink;
+mod place;
+mod progress;
+mod resume;
+mod sink;
+mod source;
+mod verify;
+
+pub(crate) use commands::{copy, read, write};
+
+use crate::error::{Failure, Result};
+use crate::signals::Stop;
+use chunk::Chunk;
+use farblock_block::{BlockError, Geometry, Namespace, Queue};
+use farblock_reactor::{Config, EngineKind, Reactor, TaskId};
+use indicatif::ProgressBar;
+use resume::Map;
+use serde::Serialize;
+use sink::Sink;
+use source::{Next, Source};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Bytes of one operation, if the namespace takes as many.
+const PIECE_BYTES: usize = 512 << 10;
+/// Operations in flight, and chunks waiting, on each side.
+const DEPTH: usize = 32;
+/// How often a transfer looks for signals and completions while no chunk comes.
+const TICK: Duration = Duration::from_millis(50);
+/// How often what was written is made durable, so that it need not be written again.
+const CHECKPOINT: Duration = Duration::from_secs(1);
+/// How long a transfer that is interrupted or failed tries to make durable what it has written.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What a transfer did.
+#[derive(Serialize)]
+pub(crate) struct Summary {
+    pub(crate) bytes: u64,
+    pub(crate) seconds: f64,
+    pub(crate) mib_per_second: f64,
+    /// Bytes that were there already (`--resume`).
+    pub(crate) resumed_from: u64,
+    /// Whether both ends were compared afterwards (`--verify`).
+    pub(crate) verified: bool,
+}
+
+impl Summary {
+    fn new(bytes: u64, time: Duration) -> Summary {
+        let seconds = time.as_secs_f64();
+        let mib = bytes as f64 / f64::from(1 << 20);
+        let mib_per_second = if seconds > 0.0 { mib / seconds } else { 0.0 };
+        Summary { bytes, seconds, mib_per_second, resumed_from: 0, verified: false }
+    }
+}
+
+/// How much a transfer may move.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Exactly this much has to come.
+    exactly: Option<u64>,
+    /// No more than this fits where it goes.
+    room: Option<u64>,
+}
+
+/// A transfer under way.
+struct Transfer<'a> {
+    source: Source,
+    sink: Sink,
+    limits: Limits,
+    /// Where what is done is written down.
+    map: Option<&'a mut Map>,
+    bar: &'a ProgressBar,
+    stop: &'a Stop,
+}
+
+impl Transfer<'_> {
+    /// Moves everything and makes it durable; gives how much it was, and where it is.
+    fn run(mut self) -> Result<(u64, Sink)> {
+        let outcome = self.pump();
+        // The bar goes before anything is said.
+        self.bar.finish_and_clear();
+        match outcome {
+            Ok(moved) => Ok((moved, self.sink)),
+            Err(failure) => Err(self.end_early(failure)),
+        }
+    }
+
+    fn pump(&mut self) -> Result<u64> {
+        let mut moved = 0_u64;
+        let mut checkpoint = Instant::now();
+        loop {
+            if self.stop.requested() {
+                return Err(interrupted());
+            }
+            if self.sink.is_lasting() && checkpoint.elapsed() >= CHECKPOINT {
+                self.sink.checkpoint()?;
+                checkpoint = Instant::now();
+            }
+            self.write_down()?;
+            let Transfer { source, sink, limits, bar, .. } = self;
+            match source.next(TICK)? {
+                Next::End => break,
+                Next::Waiting => sink.poll(&mut |buffer| source.give_back(buffer))?,
+                Next::Chunk(mut chunk) => {
+                    let room = limits.room.map_or(u64::MAX, |room| room - moved);
+                    let too_long = chunk.len() > room;
+                    chunk.truncate(room);
+                    moved += chunk.len();
+                    bar.inc(chunk.len());
+                    sink.write(chunk, &mut |buffer| source.give_back(buffer))?;
+                    if too_long {
+                        return Err(Failure::run("the input is longer than what it goes to"));
+                    }
+                }
+            }
+        }
+        self.sink.finish()?;
+        self.write_down()?;
+        match self.limits.exactly {
+            Some(exactly) if moved < exactly => Err(Failure::run(format_args!(
+                "the input ended early: {moved} bytes of {exactly} came"
+            ))),
+            _ => Ok(moved),
+        }
+    }
+
+    fn write_down(&mut self) -> Result<()> {
+        match &mut self.map {
+            Some(map) => map.reached(self.sink.durable()),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps what can be kept, and says what that is.
+    fn end_early(&mut self, failure: Failure) -> Failure {
+        if self.sink.is_lasting() {
+            self.sink.wind_up();
+        }
+        let mut state = self.sink.state();
+        if let Some(map) = &mut self.map {
+            match map.reached(self.sink.durable()) {
+                Ok(()) => state.push_str("; the same command goes on from there"),
+                Err(error) => tracing::warn!("{error:?}"),
+            }
+        }
+        match failure {
+            Failure::Interrupted(_) => Failure::Interrupted(format!("interrupted: {state}")),
+            // It says already what came of it.
+            Failure::Run(text) if matches!(self.sink, Sink::Stream { .. }) => Failure::Run(text),
+            Failure::Run(text) => Failure::Run(format!("{text}; {state}")),
+            other => other,
+        }
+    }
+}
+
+/// A signal came; what that means is said by who knows what is done.
+fn interrupted() -> Failure {
+    Failure::Interrupted("interrupted".to_owned())
+}
+
+/// Bytes of one operation on a namespace.
+fn piece_bytes(geometry: &Geometry) -> usize {
+    match geometry.max_blocks {
+        0 => PIECE_BYTES,
+        blocks => PIECE_BYTES.min(geometry.bytes(blocks)),
+    }
+}
+
+fn open_queue(
+    namespace: &dyn Namespace,
+    engine: EngineKind,
+) -> Result<(Reactor, TaskId, Box<dyn Queue>)> {
+    let config = Config { engine, ..Config::default() };
+    let reactor = Reactor::new(&config).map_err(|error| {
+        let error = crate::error::os(&error);
+        Failure::run(format_args!("cannot start the {engine} engine: {error}"))
+    })?;
+    let task = reactor.add_task();
+    let queue = namespace.open(&reactor, task).map_err(|error| {
+        let name = namespace.describe();
+        Failure::run(format_args!("cannot open a queue into {name}: {error}"))
+    })?;
+    Ok((reactor, task, queue))
+}
+
+/// Why an operation failed, behind the word `failed`.
+fn reason(error: BlockError) -> String {
+    match error {
+        BlockError::ReadFailed => "what stores it cannot be read there".to_owned(),
+        BlockError::WriteFailed => "what stores it cannot be written there".to_owned(),
+        BlockError::Disconnected => {
+            "the connection to the namespace is lost, and did not come back".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
+fn event_loop_failed(error: &io::Error) -> Failure {
+    Failure::run(format_args!("the event loop failed: {}", crate::error::os(error)))
+}

@@ -1,0 +1,329 @@
+//! Writing to a namespace.
+
+use super::chunk::is_zero;
+use super::{Chunk, DEPTH, GRACE, TICK, piece_bytes};
+use crate::error::{Failure, Result};
+use crate::signals::Stop;
+use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
+use farblock_reactor::{Buffer, EngineKind, Reactor, TaskId};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Bytes that one operation makes zero.
+const ZEROES_BYTES: u64 = 8 << 20;
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+
+/// A read or flush that is waited for, alone. No write begins so far up.
+const SINGLE: u64 = u64::MAX;
+/// A flush while writes go on.
+const CHECKPOINT: u64 = u64::MAX - 1;
+
+/// Writes to a namespace, with [`DEPTH`] operations in flight, each with its first byte as token.
+///
+/// Chunks that are whole blocks go out as they are. All others pass through `staging`, which
+/// always begins at a block: what lies before the first byte and behind the last is read first.
+pub(super) struct NamespaceSink {
+    // The queue goes before the reactor that it belongs to.
+    queue: Box<dyn Queue>,
+    reactor: Reactor,
+    geometry: Geometry,
+    pub(super) name: String,
+    stop: Stop,
+    /// Until when it may go on although it was told to stop.
+    deadline: Option<Instant>,
+    /// Where the transfer's first byte is.
+    start: u64,
+    /// Where the next byte goes.
+    position: u64,
+    /// A piece that is not full yet, and how much of it is.
+    staging: Option<(Buffer, usize)>,
+    /// The writes that were not all complete when the first of them was submitted, in order, and
+    /// which of them are.
+    window: VecDeque<(u64, bool)>,
+    /// What the flush under way will make durable.
+    flushing: Option<u64>,
+    /// Everything before is durable.
+    durable: u64,
+    done: Vec<Completion>,
+    ready: Vec<TaskId>,
+}
+
+impl NamespaceSink {
+    /// Goes on after `done` bytes that were written from `start` on.
+    pub(super) fn open(
+        namespace: &dyn Namespace,
+        engine: EngineKind,
+        name: String,
+        (start, done): (u64, u64),
+        stop: Stop,
+    ) -> Result<NamespaceSink> {
+        let (reactor, _, queue) = super::open_queue(namespace, engine)?;
+        Ok(NamespaceSink {
+            queue,
+            reactor,
+            geometry: namespace.geometry(),
+            name,
+            stop,
+            deadline: None,
+            start,
+            position: start + done,
+            staging: None,
+            window: VecDeque::with_capacity(DEPTH + 1),
+            flushing: None,
+            durable: start + done,
+            done: Vec::new(),
+            ready: Vec::new(),
+        })
+    }
+
+    /// How many of the transfer's bytes are durable.
+    pub(super) fn durable(&self) -> u64 {
+        self.durable.saturating_sub(self.start)
+    }
+
+    fn block(&self) -> u64 {
+        u64::from(self.geometry.block_size)
+    }
+
+    pub(super) fn write(&mut self, chunk: Chunk, free: &mut dyn FnMut(Buffer)) -> Result<()> {
+        let (buffer, range) = match chunk {
+            Chunk::Hole(length) => return self.write_hole(length, free),
+            Chunk::Data(buffer, range) => (buffer, range),
+        };
+        let whole = range == (0..buffer.len());
+        let fits = buffer.len() <= piece_bytes(&self.geometry);
+        let blocks = (self.position | range.len() as u64).is_multiple_of(self.block());
+        if whole && fits && blocks && self.staging.is_none() {
+            if is_zero(&buffer) {
+                let length = buffer.len() as u64;
+                free(buffer);
+                return self.write_hole(length, free);
+            }
+            let position = self.position;
+            self.position += buffer.len() as u64;
+            return self.submit_write(position, buffer, free);
+        }
+        self.copy(&buffer[range], free)?;
+        free(buffer);
+        Ok(())
+    }
+
+    /// Zeroes, without sending any where they are whole blocks.
+    fn write_hole(&mut self, mut length: u64, free: &mut dyn FnMut(Buffer)) -> Result<()> {
+        let block = self.block();
+        while length > 0 {
+            let whole = length / block * block;
+            let aligned = self.staging.is_none() && self.position.is_multiple_of(block);
+            let part = if aligned && whole > 0 {
+                let part = whole.min(ZEROES_BYTES);
+                let (lba, blocks) = (self.position / block, (part / block) as u32);
+                let op = Op::write_zeroes(lba, blocks, true, self.position);
+                self.position += part;
+                self.submit(op, free)?;
+                part
+            } else {
+                let part = length.min(ZEROES.len() as u64);
+                self.copy(&ZEROES[..part as usize], free)?;
+                part
+            };
+            length -= part;
+        }
+        Ok(())
+    }
+
+    /// Takes bytes through the staging buffer.
+    fn copy(&mut self, mut bytes: &[u8], free: &mut dyn FnMut(Buffer)) -> Result<()> {
+        while !bytes.is_empty() {
+            let (mut buffer, filled) = match self.staging.take() {
+                Some(staging) => staging,
+                None => self.stage()?,
+            };
+            let length = bytes.len().min(buffer.len() - filled);
+            buffer[filled..filled + length].copy_from_slice(&bytes[..length]);
+            bytes = &bytes[length..];
+            self.position += length as u64;
+            if filled + length == buffer.len() {
+                let start = self.position - buffer.len() as u64;
+                self.submit_write(start, buffer, free)?;
+            } else {
+                self.staging = Some((buffer, filled + length));
+            }
+        }
+        Ok(())
+    }
+
+    /// A new staging buffer, with what the first block holds before the position.
+    fn stage(&mut self) -> Result<(Buffer, usize)> {
+        let block = self.block();
+        let start = self.position / block * block;
+        let left = self.geometry.capacity_bytes() - start;
+        let length = left.min(piece_bytes(&self.geometry) as u64) as usize;
+        let mut buffer = self.reactor.buffers().take(length);
+        let head = (self.position - start) as usize;
+        if head > 0 {
+            let old = self.read_block(start)?;
+            buffer[..head].copy_from_slice(&old[..head]);
+            self.reactor.buffers().give(old);
+        }
+        Ok((buffer, head))
+    }
+
+    /// Starts making durable what is complete, unless that is under way.
+    pub(super) fn checkpoint(&mut self) {
+        let staged = self.staging.as_ref().map_or(0, |(_, filled)| *filled as u64);
+        // What was staged before the first byte was there already.
+        let unsent = self.position.saturating_sub(staged).max(self.durable);
+        let complete = self.window.front().map_or(unsent, |(first, _)| *first);
+        if self.flushing.is_none() && complete > self.durable {
+            self.flushing = Some(complete);
+            self.queue.submit(Op::flush(CHECKPOINT));
+        }
+    }
+
+    /// Makes everything durable.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        if let Some((mut buffer, filled)) = self.staging.take() {
+            let block = self.block();
+            let start = self.position - filled as u64;
+            let end = filled.next_multiple_of(block as usize);
+            if filled < end {
+                let old = self.read_block(start + end as u64 - block)?;
+                let rest = end - filled;
+                buffer[filled..end].copy_from_slice(&old[block as usize - rest..]);
+                self.reactor.buffers().give(old);
+            }
+            buffer.truncate(end);
+            self.submit_write(start, buffer, &mut drop)?;
+        }
+        self.drain()?;
+        self.queue.submit(Op::flush(SINGLE));
+        self.drain()?;
+        self.durable = self.position;
+        Ok(())
+    }
+
+    /// As [`finish`](Self::finish) after something went wrong, or a signal: not for long.
+    pub(super) fn wind_up(&mut self) {
+        self.deadline = Some(Instant::now() + GRACE);
+        // What is said is what is known to be durable, whether or not this works.
+        self.settle();
+        if self.window.is_empty() {
+            let _ = self.finish();
+        } else {
+            self.checkpoint();
+            self.settle();
+        }
+    }
+
+    /// Waits until nothing is in flight, whatever becomes of it, or until the deadline.
+    fn settle(&mut self) {
+        while self.queue.in_flight() > 0 {
+            if let Err(Failure::Interrupted(_)) = self.wait(&mut drop) {
+                return;
+            }
+        }
+    }
+
+    /// Reads one block, with nothing else in flight: it is one of the two at the edges.
+    fn read_block(&mut self, start: u64) -> Result<Buffer> {
+        self.drain()?;
+        let buffer = self.reactor.buffers().take(self.geometry.block_size as usize);
+        self.queue.submit(Op::read(start / self.block(), 1, buffer, SINGLE));
+        let buffer = self.drain()?;
+        Ok(buffer.expect("a read has a buffer"))
+    }
+
+    fn submit_write(
+        &mut self,
+        position: u64,
+        buffer: Buffer,
+        free: &mut dyn FnMut(Buffer),
+    ) -> Result<()> {
+        let block = self.block();
+        let blocks = (buffer.len() as u64 / block) as u32;
+        self.submit(Op::write(position / block, blocks, buffer, position), free)
+    }
+
+    fn submit(&mut self, op: Op, free: &mut dyn FnMut(Buffer)) -> Result<()> {
+        self.window.push_back((op.token.value(), false));
+        self.queue.submit(op);
+        // Also when there is room: what is queued starts with the next poll.
+        self.poll(Duration::ZERO, free)?;
+        while self.queue.in_flight() >= DEPTH {
+            self.wait(free)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is in flight; gives the buffer of the last operation that had one.
+    fn drain(&mut self) -> Result<Option<Buffer>> {
+        let mut last = None;
+        while self.queue.in_flight() > 0 {
+            self.wait(&mut |buffer| last = Some(buffer))?;
+        }
+        Ok(last)
+    }
+
+    /// Waits for something, but not for ever after a signal.
+    fn wait(&mut self, free: &mut dyn FnMut(Buffer)) -> Result<()> {
+        let over = match self.deadline {
+            Some(deadline) => Instant::now() >= deadline,
+            None => self.stop.requested(),
+        };
+        match over {
+            true => Err(Failure::Interrupted(String::new())),
+            false => self.poll(TICK, free),
+        }
+    }
+
+    pub(super) fn poll(&mut self, time: Duration, free: &mut dyn FnMut(Buffer)) -> Result<()> {
+        let before = self.queue.in_flight();
+        self.collect(free)?;
+        // Something completed meanwhile: whoever waits looks again before it sleeps.
+        if self.queue.in_flight() < before && !time.is_zero() {
+            return Ok(());
+        }
+        let polled = self.reactor.poll(Some(time), &mut self.ready);
+        polled.map_err(|error| super::event_loop_failed(&error))?;
+        self.ready.clear();
+        self.collect(free)
+    }
+
+    fn collect(&mut self, free: &mut dyn FnMut(Buffer)) -> Result<()> {
+        let mut done = std::mem::take(&mut self.done);
+        self.queue.poll(&mut done);
+        let mut outcome = Ok(());
+        for completion in done.drain(..) {
+            match completion.result {
+                Ok(()) => self.completed(completion.token),
+                Err(error) => outcome = outcome.and(Err(self.failure(completion.token, error))),
+            }
+            completion.buffer.into_iter().for_each(&mut *free);
+        }
+        self.done = done;
+        outcome
+    }
+
+    fn completed(&mut self, token: u64) {
+        match token {
+            SINGLE => {}
+            CHECKPOINT => self.durable = self.flushing.take().unwrap_or(self.durable),
+            at => {
+                if let Ok(index) = self.window.binary_search_by_key(&at, |(first, _)| *first) {
+                    self.window[index].1 = true;
+                }
+                while self.window.pop_front_if(|(_, complete)| *complete).is_some() {}
+            }
+        }
+    }
+
+    fn failure(&self, token: u64, error: BlockError) -> Failure {
+        let (name, error) = (&self.name, super::reason(error));
+        Failure::run(match token {
+            SINGLE | CHECKPOINT => {
+                format!("making {name} durable, or reading from it, failed: {error}")
+            }
+            at => format!("writing to {name} at byte {at} failed: {error}"),
+        })
+    }
+}

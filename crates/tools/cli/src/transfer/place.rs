@@ -1,0 +1,488 @@
+//! The two ends of a transfer as people name them: URLs, files, pipes and local disks.
+
+use super::file_sink::{FileSink, Stored};
+use super::namespace_sink::NamespaceSink;
+use super::resume::End;
+use super::sink::Sink;
+use super::source::Source;
+use crate::args::{Global, TransferArgs};
+use crate::error::{Failure, Result};
+use crate::remote;
+use crate::replace::{Replacement, cannot, lock};
+use crate::signals::Stop;
+use farblock_backends::Spec;
+use farblock_backends::size::Size;
+use farblock_block::Namespace;
+use farblock_host::Options;
+use farblock_host::disk::DiskOptions;
+use farblock_host::url::{SCHEME, Url, UrlError};
+use farblock_proto::host::NamespaceInfo;
+use farblock_reactor::EngineKind;
+use std::ffi::OsStr;
+use std::fs::{File, FileType, OpenOptions};
+use std::io::{self, IsTerminal, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::{Component, Path, PathBuf, Prefix};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a target may take for one piece of a transfer.
+const PIECE_TIME: Duration = Duration::from_secs(120);
+/// Bytes in a block of local disks that are not plain files.
+const LOCAL_BLOCK_BYTES: u32 = 512;
+
+/// An end by its name.
+pub(super) enum Place {
+    Remote(Box<Url>),
+    /// `mem:`, `null:`, `stripe:` and so on.
+    Local(Spec),
+    File(PathBuf),
+    /// `-`: the standard input or output.
+    Pipe,
+}
+
+impl Place {
+    pub(super) fn parse(text: &OsStr) -> Result<Place> {
+        // Only a file's name can be anything else.
+        let Some(text) = text.to_str() else { return Ok(Place::of_path(Path::new(text))) };
+        if text.starts_with(SCHEME) {
+            let url: Url = text.parse().map_err(|error: UrlError| Failure::usage(error))?;
+            return Ok(Place::Remote(Box::new(url)));
+        }
+        if text == "-" {
+            return Ok(Place::Pipe);
+        }
+        match Spec::parse(text) {
+            // Raw disks take whole sectors only, which is what a namespace of theirs does.
+            Ok(Spec::File(path)) if !is_raw_disk(&path) => Ok(Place::File(path)),
+            Ok(other) => Ok(Place::Local(other)),
+            Err(error) => Err(Failure::usage(error)),
+        }
+    }
+
+    /// A file by its path, `-` being a pipe.
+    pub(super) fn of_path(path: &Path) -> Place {
+        if path == Path::new("-") {
+            Place::Pipe
+        } else if is_raw_disk(path) {
+            Place::Local(Spec::File(path.to_owned()))
+        } else {
+            Place::File(path.to_owned())
+        }
+    }
+}
+
+/// How ends are opened.
+pub(super) struct Opener<'a> {
+    pub(super) global: &'a Global,
+    pub(super) options: &'a TransferArgs,
+}
+
+/// What tells two ends apart.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Identity {
+    /// Device and inode number, or what Windows calls volume and file index.
+    File(u64, u64),
+    /// Where it is and what it is called.
+    Remote(String),
+    Unknown,
+}
+
+/// What a transfer reads.
+pub(super) struct Input {
+    pub(super) name: String,
+    /// If it is known.
+    pub(super) bytes: Option<u64>,
+    identity: Identity,
+    kind: InputKind,
+}
+
+enum InputKind {
+    Namespace(Arc<dyn Namespace>),
+    File(File),
+    /// A pipe, until it is read.
+    Stream(Option<Box<dyn Read + Send>>),
+}
+
+impl Input {
+    pub(super) fn is_repeatable(&self) -> bool {
+        !matches!(self.kind, InputKind::Stream(_))
+    }
+
+    /// Starts reading `range`; a pipe is read from where it is.
+    pub(super) fn start(&mut self, engine: EngineKind, range: Range<u64>) -> Result<Source> {
+        let name = self.name.clone();
+        match &mut self.kind {
+            InputKind::Namespace(namespace) => Source::namespace(namespace, name, engine, range),
+            InputKind::File(file) => {
+                lock(file, &name, false)?;
+                Source::file(file, name, range)
+            }
+            InputKind::Stream(stream) => {
+                let stream = stream.take().expect("a pipe is read once");
+                Source::stream(stream, name, Some(range.end - range.start))
+            }
+        }
+    }
+
+    /// What has to be the same when a transfer is gone on with, if that can be told.
+    pub(super) fn end(&self) -> Option<End> {
+        let identity = match (&self.identity, &self.kind) {
+            (Identity::File(..), InputKind::File(file)) => file_state(file)?,
+            (Identity::Remote(id), _) => id.clone(),
+            _ => return None,
+        };
+        Some(End { name: self.name.clone(), identity, bytes: self.bytes? })
+    }
+}
+
+/// What a transfer writes.
+pub(super) struct Output {
+    pub(super) name: String,
+    /// How much fits, if there is a limit.
+    pub(super) capacity: Option<u64>,
+    identity: Identity,
+    kind: OutputKind,
+}
+
+enum OutputKind {
+    Namespace(Arc<dyn Namespace>),
+    /// A regular file, made beside the one that it replaces, until it is written.
+    Regular(Option<Replacement>),
+    Device(File),
+    Stream(Option<File>),
+}
+
+impl Output {
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self.kind, OutputKind::Stream(_))
+    }
+
+    /// What has to be the same when a transfer is gone on with, if that can be told.
+    pub(super) fn end(&self) -> Option<End> {
+        let identity = match (&self.identity, &self.kind) {
+            (_, OutputKind::Regular(Some(new))) => match file_identity(new.file()) {
+                Identity::File(device, file) => format!("file {device}:{file}"),
+                _ => return None,
+            },
+            (Identity::File(..), OutputKind::Device(file)) => file_state(file)?,
+            (Identity::Remote(id), _) => id.clone(),
+            _ => return None,
+        };
+        Some(End { name: self.name.clone(), identity, bytes: self.capacity.unwrap_or(0) })
+    }
+
+    /// How long the file is that is written beside another.
+    pub(super) fn kept_bytes(&self) -> Option<u64> {
+        match &self.kind {
+            OutputKind::Regular(Some(new)) => new.file().metadata().ok().map(|found| found.len()),
+            _ => None,
+        }
+    }
+
+    /// A file beside a regular one.
+    pub(super) fn beside(&self, kind: &str) -> Option<PathBuf> {
+        match &self.kind {
+            OutputKind::Regular(Some(new)) => Some(new.beside(kind)),
+            _ => None,
+        }
+    }
+
+    /// Goes on writing after `done` bytes from `start` on; only namespaces have another start
+    /// than 0.
+    pub(super) fn start(
+        &mut self,
+        opener: &Opener<'_>,
+        (start, done): (u64, u64),
+        stop: &Stop,
+    ) -> Result<Sink> {
+        let name = self.name.clone();
+        Ok(match &mut self.kind {
+            OutputKind::Namespace(namespace) => {
+                let (engine, stop) = (opener.global.engine, stop.clone());
+                let sink = NamespaceSink::open(&**namespace, engine, name, (start, done), stop)?;
+                Sink::Namespace(Box::new(sink))
+            }
+            OutputKind::Regular(new) => {
+                let new = new.take().expect("it is written once");
+                Sink::File(FileSink::new(Stored::Beside(new), name, done)?)
+            }
+            OutputKind::Device(file) => {
+                lock(file, &name, true)?;
+                opener.note(&format!("{name} is a device: it is written in place"));
+                let file = file.try_clone().map_err(|error| cannot("write to", &name, &error))?;
+                Sink::File(FileSink::new(Stored::InPlace(file), name, done)?)
+            }
+            OutputKind::Stream(Some(file)) => {
+                opener.note(&format!("{name} is no regular file: it is written in place"));
+                let file = file.try_clone().map_err(|error| cannot("write to", &name, &error))?;
+                Sink::Stream { output: Box::new(file), name, written: 0 }
+            }
+            OutputKind::Stream(None) if io::stdout().is_terminal() => {
+                return Err(Failure::usage(
+                    "the data would go to the terminal: name a file, or pipe it on \
+                     (| xxd | head, for example)",
+                ));
+            }
+            OutputKind::Stream(None) => {
+                Sink::Stream { output: Box::new(standard_output()?), name, written: 0 }
+            }
+        })
+    }
+
+    /// Starts reading what was written.
+    pub(super) fn start_reading(
+        &self,
+        engine: EngineKind,
+        sink: &Sink,
+        range: Range<u64>,
+    ) -> Result<Source> {
+        let name = self.name.clone();
+        match (&self.kind, sink) {
+            (OutputKind::Namespace(namespace), _) => {
+                Source::namespace(namespace, name, engine, range)
+            }
+            (_, Sink::File(sink)) => {
+                forget_cached(sink.stored.file());
+                Source::file(sink.stored.file(), name, range)
+            }
+            _ => unreachable!("a stream is not verified"),
+        }
+    }
+}
+
+/// What is read is to come from the disk and not from memory.
+fn forget_cached(file: &File) {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+    #[cfg(not(target_os = "linux"))]
+    let _ = file;
+}
+
+impl Opener<'_> {
+    fn note(&self, text: &str) {
+        if !self.global.quiet {
+            crate::output::note(text);
+        }
+    }
+
+    /// A namespace by its URL, through all that happens to the network meanwhile.
+    fn remote(&self, url: &Url) -> Result<(Arc<dyn Namespace>, Identity)> {
+        let connection = remote::options(self.global, self.options.digests);
+        let usual = DiskOptions::default();
+        let timeout = self.options.ctrl_loss_timeout;
+        let options = DiskOptions {
+            // Many large pieces are under way at once, and the network may be slow: silence is
+            // noticed by keep alives, not by them.
+            connection: Options { io_timeout: PIECE_TIME, ..connection },
+            ctrl_loss_timeout: timeout.map_or(usual.ctrl_loss_timeout, |timeout| timeout.0),
+            ..usual
+        };
+        let (disk, info) = remote::open_disk(url, &options)?;
+        Ok((Arc::new(disk), remote_identity(url, &info)))
+    }
+
+    pub(super) fn input(&self, place: &Place) -> Result<Input> {
+        match place {
+            Place::Remote(url) => {
+                let (namespace, identity) = self.remote(url)?;
+                Ok(namespace_input(format!("{url}"), namespace, identity))
+            }
+            Place::Local(spec) => {
+                let namespace = spec.open(LOCAL_BLOCK_BYTES, true)?;
+                Ok(namespace_input(spec.to_string(), namespace, Identity::Unknown))
+            }
+            Place::File(path) => file_input(path),
+            Place::Pipe => Ok(Input {
+                name: "the standard input".to_owned(),
+                bytes: None,
+                identity: Identity::Unknown,
+                kind: InputKind::Stream(Some(Box::new(io::stdin()))),
+            }),
+        }
+    }
+
+    pub(super) fn output(&self, place: &Place) -> Result<Output> {
+        match place {
+            Place::Remote(url) => {
+                let (namespace, identity) = self.remote(url)?;
+                namespace_output(format!("{url}"), namespace, identity)
+            }
+            Place::Local(spec) => {
+                let namespace = spec.open(LOCAL_BLOCK_BYTES, false)?;
+                namespace_output(spec.to_string(), namespace, Identity::Unknown)
+            }
+            Place::File(path) => file_output(path, self.options),
+            Place::Pipe => Ok(Output {
+                name: "the standard output".to_owned(),
+                capacity: None,
+                identity: Identity::Unknown,
+                kind: OutputKind::Stream(None),
+            }),
+        }
+    }
+}
+
+/// Whether a path names a device of Windows (`\\.\PhysicalDrive1`, `\\.\D:`).
+fn is_raw_disk(path: &Path) -> bool {
+    matches!(
+        path.components().next(),
+        Some(Component::Prefix(prefix)) if matches!(prefix.kind(), Prefix::DeviceNS(_))
+    )
+}
+
+/// The standard output without the buffer that looks for lines in what passes through.
+#[cfg(unix)]
+fn standard_output() -> Result<File> {
+    use std::os::fd::AsFd;
+    let owned = io::stdout().as_fd().try_clone_to_owned();
+    owned.map(File::from).map_err(|error| Failure::output(&error))
+}
+
+#[cfg(windows)]
+fn standard_output() -> Result<File> {
+    use std::os::windows::io::AsHandle;
+    let owned = io::stdout().as_handle().try_clone_to_owned();
+    owned.map(File::from).map_err(|error| Failure::output(&error))
+}
+
+fn remote_identity(url: &Url, info: &NamespaceInfo) -> Identity {
+    // A namespace's own identifiers tell the same one at two addresses.
+    let own = info.uuid.map(|id| id.to_vec()).or(info.nguid.map(|id| id.to_vec()));
+    match own.or(info.eui64.map(|id| id.to_vec())) {
+        Some(id) => Identity::Remote(format!("{id:?}")),
+        None => {
+            let nqn = url.subsystem.as_deref().unwrap_or_default();
+            Identity::Remote(format!("{} {nqn} {}", url.address(), info.nsid))
+        }
+    }
+}
+
+fn namespace_input(name: String, namespace: Arc<dyn Namespace>, identity: Identity) -> Input {
+    let bytes = Some(namespace.geometry().capacity_bytes());
+    Input { name, bytes, identity, kind: InputKind::Namespace(namespace) }
+}
+
+fn namespace_output(
+    name: String,
+    namespace: Arc<dyn Namespace>,
+    identity: Identity,
+) -> Result<Output> {
+    let geometry = namespace.geometry();
+    if geometry.read_only {
+        return Err(Failure::run(format_args!("{name} is read-only: the target refuses writes")));
+    }
+    let capacity = Some(geometry.capacity_bytes());
+    Ok(Output { name, capacity, identity, kind: OutputKind::Namespace(namespace) })
+}
+
+fn file_input(path: &Path) -> Result<Input> {
+    let name = path.display().to_string();
+    // Before opening, which Windows refuses.
+    if path.is_dir() {
+        return Err(Failure::run(format_args!("{name} is a directory: name a file in it")));
+    }
+    let mut file = File::open(path).map_err(|error| cannot("read", &name, &error))?;
+    let metadata = file.metadata().map_err(|error| cannot("read", &name, &error))?;
+    let bytes = if metadata.is_file() {
+        Some(metadata.len())
+    } else if is_block_device(metadata.file_type()) {
+        Some(device_bytes(&mut file, &name)?)
+    } else {
+        None
+    };
+    let identity = file_identity(&file);
+    let kind = match bytes {
+        Some(_) => InputKind::File(file),
+        None => InputKind::Stream(Some(Box::new(file))),
+    };
+    Ok(Input { name, bytes, identity, kind })
+}
+
+/// A regular file is written beside and renamed; all else is written in place.
+fn file_output(path: &Path, options: &TransferArgs) -> Result<Output> {
+    let name = path.display().to_string();
+    if path.is_dir() {
+        return Err(Failure::run(format_args!("{name} is a directory: name a file in it")));
+    }
+    let special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
+    // Names there stand for files that somebody has opened.
+    if !special && !path.starts_with("/dev") && !path.starts_with("/proc") {
+        let new = Replacement::begin(path, options.resume)?;
+        let identity = new.old().map_or(Identity::Unknown, file_identity);
+        return Ok(Output { name, capacity: None, identity, kind: OutputKind::Regular(Some(new)) });
+    }
+    let opened = OpenOptions::new().read(options.verify).write(true).open(path);
+    let mut file = opened.map_err(|error| cannot("write to", &name, &error))?;
+    let metadata = file.metadata().map_err(|error| cannot("write to", &name, &error))?;
+    let identity = file_identity(&file);
+    let (capacity, kind) = if is_block_device(metadata.file_type()) {
+        (Some(device_bytes(&mut file, &name)?), OutputKind::Device(file))
+    } else {
+        (None, OutputKind::Stream(Some(file)))
+    };
+    Ok(Output { name, capacity, identity, kind })
+}
+
+fn device_bytes(file: &mut File, name: &str) -> Result<u64> {
+    let size = file.seek(SeekFrom::End(0)).and_then(|size| file.rewind().map(|()| size));
+    size.map_err(|error| cannot("find the size of", name, &error))
+}
+
+#[cfg(unix)]
+fn is_block_device(file_type: FileType) -> bool {
+    std::os::unix::fs::FileTypeExt::is_block_device(&file_type)
+}
+
+#[cfg(not(unix))]
+fn is_block_device(_: FileType) -> bool {
+    false
+}
+
+#[cfg(unix)]
+fn file_identity(file: &File) -> Identity {
+    use std::os::unix::fs::MetadataExt;
+    file.metadata()
+        .map_or(Identity::Unknown, |metadata| Identity::File(metadata.dev(), metadata.ino()))
+}
+
+/// What tells a file from others, and from itself after a change; a device only from others.
+fn file_state(file: &File) -> Option<String> {
+    let metadata = file.metadata().ok()?;
+    #[cfg(unix)]
+    if is_block_device(metadata.file_type()) {
+        let number = std::os::unix::fs::MetadataExt::rdev(&metadata);
+        return Some(format!("device {number}"));
+    }
+    let Identity::File(device, number) = file_identity(file) else { return None };
+    let modified = metadata.modified().ok()?;
+    let since = modified.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Some(format!("file {device}:{number} of {}", since.as_nanos()))
+}
+
+#[cfg(windows)]
+fn file_identity(file: &File) -> Identity {
+    match winapi_util::file::information(file) {
+        Ok(found) => Identity::File(found.volume_serial_number(), found.file_index()),
+        Err(_) => Identity::Unknown,
+    }
+}
+
+/// Refuses two ends that are the same: a copy would read what it has just written.
+pub(super) fn check_different(input: &Input, output: &Output) -> Result<()> {
+    if input.identity != Identity::Unknown && input.identity == output.identity {
+        return Err(Failure::usage(format_args!(
+            "{} and {} are the same: nothing to copy",
+            input.name, output.name
+        )));
+    }
+    Ok(())
+}
+
+/// A number of bytes, exactly and for people.
+pub(super) fn exact(bytes: u64) -> String {
+    if bytes < 1024 {
+        return format!("{bytes} bytes");
+    }
+    format!("{bytes} bytes ({})", Size(bytes))
+}

@@ -1,0 +1,211 @@
+//! `--resume`: what is done of a transfer, in a file that outlives the process.
+//!
+//! A transfer goes from its first byte to its last, so what is done is one number, which grows when
+//! something has become durable. The file says between which ends; it is replaced as a whole.
+
+use crate::error::{Failure, Result, os};
+use crate::replace::Replacement;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use uuid::Uuid;
+
+/// An end of a transfer as it has to be again.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct End {
+    pub(super) name: String,
+    /// What tells it from all others.
+    pub(super) identity: String,
+    pub(super) bytes: u64,
+}
+
+/// What is transferred, and how much of it is done.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) source: End,
+    pub(super) destination: End,
+    /// Where it begins in the source.
+    pub(super) from: u64,
+    /// Where it begins in the destination.
+    pub(super) to: u64,
+    pub(super) length: u64,
+    pub(super) done: u64,
+}
+
+/// The file's contents.
+#[derive(Serialize, Deserialize)]
+struct Sealed {
+    farblock_map: Record,
+    /// Tells a damaged file.
+    seal: String,
+}
+
+impl Record {
+    fn seal(&self) -> String {
+        let text = serde_json::to_vec(self).expect("our own types are JSON");
+        Uuid::new_v5(&Uuid::NAMESPACE_OID, &text).to_string()
+    }
+}
+
+/// The file in which a transfer's progress is kept.
+pub(super) struct Map {
+    path: PathBuf,
+    record: Record,
+}
+
+impl Map {
+    /// Takes up what was begun, or begins `record`.
+    pub(super) fn open(path: PathBuf, record: Record) -> Result<Map> {
+        match read(&path)? {
+            None => {
+                let map = Map { path, record };
+                map.write()?;
+                Ok(map)
+            }
+            Some(old) => {
+                check(&old, &record, &path)?;
+                Ok(Map { path, record: old })
+            }
+        }
+    }
+
+    pub(super) fn done(&self) -> u64 {
+        self.record.done
+    }
+
+    /// So much is durable now.
+    pub(super) fn reached(&mut self, done: u64) -> Result<()> {
+        if done <= self.record.done {
+            return Ok(());
+        }
+        self.record.done = done;
+        self.write()
+    }
+
+    fn write(&self) -> Result<()> {
+        if let Some(folder) = self.path.parent() {
+            std::fs::create_dir_all(folder).map_err(|error| {
+                let (folder, error) = (folder.display(), os(&error));
+                Failure::run(format_args!("cannot make the folder {folder}: {error}"))
+            })?;
+        }
+        let sealed = Sealed { farblock_map: self.record.clone(), seal: self.record.seal() };
+        let text = serde_json::to_string_pretty(&sealed).expect("our own types are JSON");
+        let new = Replacement::begin(&self.path, false)?;
+        new.fill(text.as_bytes())?;
+        new.commit()
+    }
+
+    /// All of it is done.
+    pub(super) fn remove(self) {
+        forget(&self.path);
+    }
+}
+
+/// Removes the record of what a transfer without `--resume` is about to overwrite.
+pub(super) fn forget(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!("cannot remove {}: {}", path.display(), os(&error));
+    }
+}
+
+/// What is on record, if there is something.
+pub(super) fn read(path: &Path) -> Result<Option<Record>> {
+    let shown = path.display();
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Err(Failure::run(format_args!("cannot read {shown}: {}", os(&error))));
+        }
+    };
+    let sealed: Option<Sealed> = serde_json::from_slice(&text).ok();
+    match sealed {
+        Some(Sealed { farblock_map: record, seal }) if seal == record.seal() => Ok(Some(record)),
+        _ => Err(Failure::run(format_args!(
+            "cannot go on: {shown}, which says what is done, is damaged; remove it to begin anew"
+        ))),
+    }
+}
+
+/// Whether what was begun is what is asked for now.
+fn check(old: &Record, new: &Record, path: &Path) -> Result<()> {
+    let (was, is) = (&old.source, &new.source);
+    let why = if was != is && was.name != is.name {
+        format!("it was begun from {}", was.name)
+    } else if was.bytes != is.bytes {
+        format!("{} had {} bytes then and has {} now", is.name, was.bytes, is.bytes)
+    } else if was.identity != is.identity {
+        format!("{} has changed since, or is another one", is.name)
+    } else if old.destination != new.destination {
+        format!("{} is not what was written to then", new.destination.name)
+    } else if (old.from, old.to, old.length) != (new.from, new.to, new.length) {
+        "another offset or length was given then".to_owned()
+    } else if old.done > old.length {
+        "more is on record than there is".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Failure::run(format_args!("cannot go on: {why}; remove {} to begin anew", path.display())))
+}
+
+/// Where the progress of writing in place is kept: nothing can be put beside a namespace.
+pub(super) fn path_for(destination: &End, to: u64) -> Result<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let state = if cfg!(windows) {
+        variable("LOCALAPPDATA").map(PathBuf::from)
+    } else {
+        variable("XDG_STATE_HOME")
+            .map(PathBuf::from)
+            .or_else(|| Some(Path::new(&variable("HOME")?).join(".local/state")))
+    };
+    let state = state.ok_or_else(|| {
+        Failure::run("--resume has no folder to keep its record in: set XDG_STATE_HOME or HOME")
+    })?;
+    let name = format!("{}\n{to}", destination.identity);
+    let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes());
+    Ok(state.join("farblock").join(format!("{id}.farblock-map")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let end = |name: &str| End { name: name.into(), identity: "x".into(), bytes: 100 };
+        Record { source: end("a"), destination: end("b"), from: 0, to: 0, length: 100, done: 0 }
+    }
+
+    fn refused(path: &Path, record: Record) -> String {
+        match Map::open(path.to_owned(), record) {
+            Err(Failure::Run(text)) => text,
+            _ => panic!("it goes on"),
+        }
+    }
+
+    #[test]
+    fn what_is_done_is_kept_for_the_same_transfer_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new").join("map");
+        let mut map = Map::open(path.clone(), record()).unwrap();
+        map.reached(60).unwrap();
+        map.reached(50).unwrap();
+        assert_eq!(Map::open(path.clone(), record()).unwrap().done(), 60);
+        let mut other = record();
+        other.source.bytes = 101;
+        assert!(refused(&path, other).contains("a had 100 bytes then and has 101 now"));
+        let mut other = record();
+        other.source.identity = "y".into();
+        assert!(refused(&path, other).contains("a has changed since"));
+        let mut other = record();
+        other.destination.identity = "y".into();
+        assert!(refused(&path, other).contains("b is not what was written to"));
+        assert!(refused(&path, Record { length: 99, ..record() }).contains("length"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replace("60", "61")).unwrap();
+        assert!(refused(&path, record()).contains("damaged"));
+        std::fs::write(&path, "").unwrap();
+        assert!(refused(&path, record()).contains("damaged"));
+    }
+}

@@ -1,0 +1,148 @@
+//! Where a transfer's bytes go: a namespace, a file or a pipe.
+
+use super::Chunk;
+use super::file_sink::{FileSink, Stored};
+use super::namespace_sink::NamespaceSink;
+use crate::error::{Failure, Result, os};
+use farblock_reactor::Buffer;
+use std::io::{self, Write};
+use std::time::Duration;
+
+/// Takes chunks in order.
+pub(super) enum Sink {
+    Namespace(Box<NamespaceSink>),
+    File(FileSink),
+    /// A pipe, a terminal, a character device.
+    Stream {
+        output: Box<dyn Write>,
+        name: String,
+        written: u64,
+    },
+}
+
+impl Sink {
+    /// Takes a chunk. Memory that is free again is handed to `free`.
+    pub(super) fn write(&mut self, chunk: Chunk, free: &mut dyn FnMut(Buffer)) -> Result<()> {
+        match self {
+            Sink::Namespace(sink) => sink.write(chunk, free),
+            Sink::File(sink) => sink.write(chunk, free),
+            Sink::Stream { output, name, written } => {
+                let length = chunk.len();
+                let wrote = write_stream(output, chunk, free);
+                wrote.map_err(|error| stream_failure(&error, name, *written))?;
+                *written += length;
+                Ok(())
+            }
+        }
+    }
+
+    /// Goes on with what is under way, without waiting. To be called while no chunk comes.
+    pub(super) fn poll(&mut self, free: &mut dyn FnMut(Buffer)) -> Result<()> {
+        match self {
+            Sink::Namespace(sink) => sink.poll(Duration::ZERO, free),
+            Sink::File(_) | Sink::Stream { .. } => Ok(()),
+        }
+    }
+
+    /// Sees to it that what is written so far becomes durable.
+    pub(super) fn checkpoint(&mut self) -> Result<()> {
+        match self {
+            Sink::Namespace(sink) => sink.checkpoint(),
+            Sink::File(sink) => sink.checkpoint()?,
+            Sink::Stream { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Whether what is durable outlives a failure, so that it is worth knowing of.
+    pub(super) fn is_lasting(&self) -> bool {
+        match self {
+            Sink::File(FileSink { stored: Stored::Beside(new), .. }) => new.is_kept(),
+            Sink::Namespace(_) | Sink::File(_) => true,
+            Sink::Stream { .. } => false,
+        }
+    }
+
+    /// How many bytes from the transfer's start on are known to be durable.
+    pub(super) fn durable(&self) -> u64 {
+        match self {
+            Sink::Namespace(sink) => sink.durable(),
+            Sink::File(sink) => sink.durable,
+            Sink::Stream { written, .. } => *written,
+        }
+    }
+
+    /// Makes as much durable as can be, after something went wrong or a signal.
+    pub(super) fn wind_up(&mut self) {
+        match self {
+            Sink::Namespace(sink) => sink.wind_up(),
+            // If it fails, less is said to be durable.
+            Sink::File(sink) => drop(sink.checkpoint()),
+            Sink::Stream { output, .. } => drop(output.flush()),
+        }
+    }
+
+    /// Puts what is complete and durable in its place.
+    pub(super) fn commit(self) -> Result<()> {
+        match self {
+            Sink::File(FileSink { stored: Stored::Beside(new), .. }) => new.commit(),
+            _ => Ok(()),
+        }
+    }
+
+    /// What is there if it ends now: a part of a sentence.
+    pub(super) fn state(&self) -> String {
+        let name = match self {
+            Sink::File(FileSink { stored: Stored::Beside(new), durable, .. }) if new.is_kept() => {
+                let state = new.unchanged();
+                return format!("{state}; the first {durable} bytes of the new one are kept");
+            }
+            Sink::File(FileSink { stored: Stored::Beside(new), .. }) => return new.unchanged(),
+            Sink::Stream { name, written, .. } => return format!("{written} bytes went to {name}"),
+            Sink::File(sink) => &sink.name,
+            Sink::Namespace(sink) => &sink.name,
+        };
+        match self.durable() {
+            0 => format!("nothing is known to be durable in {name}"),
+            bytes => format!("the first {bytes} bytes are durable in {name}"),
+        }
+    }
+
+    /// Returns when everything is stored, and durable where that means something.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        match self {
+            Sink::Namespace(sink) => sink.finish(),
+            Sink::File(sink) => sink.checkpoint(),
+            Sink::Stream { output, name, written } => {
+                output.flush().map_err(|error| stream_failure(&error, name, *written))
+            }
+        }
+    }
+}
+
+fn write_stream(
+    output: &mut dyn Write,
+    chunk: Chunk,
+    free: &mut dyn FnMut(Buffer),
+) -> io::Result<()> {
+    match chunk {
+        Chunk::Data(buffer, range) => {
+            output.write_all(&buffer[range])?;
+            free(buffer);
+            Ok(())
+        }
+        Chunk::Hole(length) => {
+            io::copy(&mut io::Read::take(io::repeat(0), length), output).map(drop)
+        }
+    }
+}
+
+fn stream_failure(error: &io::Error, name: &str, written: u64) -> Failure {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::run(format_args!(
+            "{name} was closed by its reader after about {written} bytes, before everything was \
+             written"
+        )),
+        _ => Failure::run(format_args!("cannot write to {name}: {}", os(error))),
+    }
+}

@@ -1,0 +1,107 @@
+//! `--verify`: both ends are read again and compared.
+
+use super::chunk::{Chunk, is_zero};
+use super::source::{Next, Source};
+use super::{TICK, interrupted};
+use crate::error::{Failure, Result};
+use crate::signals::Stop;
+use indicatif::ProgressBar;
+
+/// One end, read in order.
+struct End {
+    source: Source,
+    chunk: Option<Chunk>,
+    /// How much of the chunk was compared.
+    used: u64,
+}
+
+/// So many bytes that an end has next.
+enum Part<'a> {
+    Bytes(&'a [u8]),
+    Zeroes,
+}
+
+impl End {
+    fn new(source: Source) -> End {
+        End { source, chunk: None, used: 0 }
+    }
+
+    /// How many bytes are there at once; 0 at the end.
+    fn available(&mut self, stop: &Stop) -> Result<u64> {
+        loop {
+            if stop.requested() {
+                return Err(interrupted());
+            }
+            if let Some(chunk) = &self.chunk {
+                if self.used < chunk.len() {
+                    return Ok(chunk.len() - self.used);
+                }
+                if let Some(Chunk::Data(buffer, _)) = self.chunk.take() {
+                    self.source.give_back(buffer);
+                }
+            }
+            match self.source.next(TICK)? {
+                Next::End => return Ok(0),
+                Next::Waiting => {}
+                Next::Chunk(chunk) => (self.chunk, self.used) = (Some(chunk), 0),
+            }
+        }
+    }
+
+    fn part(&self, length: u64) -> Part<'_> {
+        match &self.chunk {
+            Some(Chunk::Data(buffer, range)) => {
+                let start = range.start + self.used as usize;
+                Part::Bytes(&buffer[start..start + length as usize])
+            }
+            _ => Part::Zeroes,
+        }
+    }
+}
+
+/// Where two parts of the same length differ.
+fn difference(one: Part<'_>, other: Part<'_>) -> Option<usize> {
+    match (one, other) {
+        (Part::Zeroes, Part::Zeroes) => None,
+        (Part::Bytes(bytes), Part::Zeroes) | (Part::Zeroes, Part::Bytes(bytes)) => {
+            if is_zero(bytes) { None } else { bytes.iter().position(|&byte| byte != 0) }
+        }
+        (Part::Bytes(one), Part::Bytes(other)) => {
+            if one == other {
+                None
+            } else {
+                one.iter().zip(other).position(|(a, b)| a != b)
+            }
+        }
+    }
+}
+
+/// Compares what two sources give.
+pub(super) fn compare(
+    (source, source_name): (Source, &str),
+    (copy, copy_name): (Source, &str),
+    bar: &ProgressBar,
+    stop: &Stop,
+) -> Result<()> {
+    let (mut source, mut copy) = (End::new(source), End::new(copy));
+    let mut compared = 0;
+    let differ = |at: u64| {
+        Err(Failure::run(format_args!(
+            "verifying failed: at byte {at} {copy_name} is not what {source_name} is now"
+        )))
+    };
+    loop {
+        let (left, right) = (source.available(stop)?, copy.available(stop)?);
+        let length = left.min(right);
+        if length == 0 {
+            return if left == right { Ok(()) } else { differ(compared) };
+        }
+        if let Some(at) = difference(source.part(length), copy.part(length)) {
+            return differ(compared + at as u64);
+        }
+        source.used += length;
+        copy.used += length;
+        compared += length;
+        bar.inc(length);
+    }
+}

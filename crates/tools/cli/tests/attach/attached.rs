@@ -1,0 +1,256 @@
+//! Attachments of a test's own, a target, and load.
+
+use crate::support::{Outcome, Scratch, Server, finish, signal, until};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A runtime directory. What is left in it when a test fails is detached by force.
+pub(crate) struct Attachments {
+    pub(crate) scratch: Scratch,
+}
+
+impl Attachments {
+    pub(crate) fn new() -> Attachments {
+        Attachments { scratch: Scratch::new() }
+    }
+
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = self.scratch.command(args);
+        command.env("FARBLOCK_RUNTIME_DIR", self.scratch.path("run"));
+        command.env("FARBLOCK_ATTACH_DIR", self.scratch.path("attach.d"));
+        command.env_remove("NOTIFY_SOCKET");
+        command
+    }
+
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Outcome {
+        finish(self.command(args), b"")
+    }
+
+    /// Attaches, and gives what is used of it.
+    #[track_caller]
+    pub(crate) fn attach(&self, args: &[&str]) -> String {
+        let outcome = self.run([&["attach", "--json"], args].concat()).ok();
+        outcome.json()["use"]["path"].as_str().expect("a path").to_owned()
+    }
+
+    pub(crate) fn list(&self) -> Vec<Value> {
+        let outcome = self.run(["list", "--json"]).ok();
+        outcome.json().as_array().expect("a list").clone()
+    }
+
+    /// One attachment as it is.
+    #[track_caller]
+    pub(crate) fn status(&self, name: &str) -> Value {
+        let all = self.list();
+        let found = all.iter().find(|status| status["name"] == name);
+        found.unwrap_or_else(|| panic!("no {name} in {all:?}")).clone()
+    }
+
+    /// Kills the process that serves it.
+    pub(crate) fn kill_server(&self, name: &str) -> u64 {
+        let pid = self.status(name)["server_pid"].as_u64().expect("it is served");
+        signal(u32::try_from(pid).expect("a pid"), "KILL");
+        pid
+    }
+
+    /// Waits until another process than that one serves it.
+    pub(crate) fn wait_for_successor(&self, name: &str, of: u64) {
+        until("a successor", || {
+            let pid = self.status(name)["server_pid"].as_u64();
+            pid.is_some_and(|pid| pid != of)
+        });
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_for_state(&self, name: &str, state: &str) {
+        until(&format!("{name} is {state}"), || self.status(name)["state"] == state);
+    }
+
+    #[track_caller]
+    pub(crate) fn detach(&self, name: &str) {
+        self.run(["detach", name]).ok();
+        assert!(!self.folder(name).exists(), "something of {name} is left");
+    }
+
+    pub(crate) fn folder(&self, name: &str) -> PathBuf {
+        self.scratch.path("run").join(name)
+    }
+
+    pub(crate) fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder(name).join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Attachments {
+    fn drop(&mut self) {
+        let entries = std::fs::read_dir(self.scratch.path("run")).into_iter().flatten().flatten();
+        for entry in entries {
+            let name = entry.file_name();
+            if std::thread::panicking() {
+                let name = name.to_string_lossy();
+                eprintln!("--- the log of {name}:\n{}", self.log(&name));
+            }
+            let args = ["detach".as_ref(), name.as_os_str(), "--force".as_ref()];
+            let _ = self.command(args).output();
+        }
+    }
+}
+
+/// A target with one disk in a file, which can be killed and started again at the same address.
+pub(crate) struct Target {
+    pub(crate) server: Server,
+    address: String,
+    nqn: String,
+    disk: String,
+}
+
+impl Target {
+    pub(crate) fn new(attachments: &Attachments, bytes: u64) -> Target {
+        let disk = attachments.scratch.disk("disk.img", bytes);
+        let server = attachments.scratch.serve([&disk]);
+        let address = server.address.clone();
+        let nqn = server.nqn.clone();
+        Target { server, address, nqn, disk }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.server.url(1)
+    }
+
+    pub(crate) fn kill(&self) {
+        self.server.signal("KILL");
+    }
+
+    pub(crate) fn restart(&mut self, attachments: &Attachments) {
+        let disk = self.disk.clone();
+        self.restart_with(attachments, &disk);
+    }
+
+    /// With another disk in the same place, under the same name.
+    pub(crate) fn restart_with(&mut self, attachments: &Attachments, disk: &str) {
+        let args = ["serve", "--listen", &self.address, "--nqn", &self.nqn, disk];
+        self.server = Server::start(attachments.scratch.command(args));
+    }
+}
+
+/// A file system that is mounted for a test.
+pub(crate) struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    pub(crate) fn new(device: &str) -> Mounted {
+        let folder = tempfile::tempdir().expect("a folder");
+        run("mount", &[device, folder.path().to_str().expect("UTF-8")]);
+        Mounted(folder)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(crate) fn file(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().expect("UTF-8").into()
+    }
+
+    pub(crate) fn unmount(self) {
+        run("umount", &[self.0.path().to_str().expect("UTF-8")]);
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+        if mounts.split_whitespace().any(|word| Path::new(word) == self.0.path()) {
+            let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+        }
+    }
+}
+
+/// Runs a program that has to succeed, and returns what it says.
+#[track_caller]
+pub(crate) fn run(program: &str, args: &[&str]) -> String {
+    let mut command = Command::new("timeout");
+    let output = command.arg("60").arg(program).args(args).output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {}\n{said}{complained}", output.status);
+    said
+}
+
+/// fio that writes all the time and checks what it reads, until it is told to end.
+pub(crate) struct Load(Option<Child>);
+
+const SECONDS: &str = "120";
+
+fn catches_sigint(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("a mask");
+    let mask = u64::from_str_radix(caught.trim(), 16).expect("a number");
+    mask & 1 << (2 - 1) != 0
+}
+
+impl Load {
+    pub(crate) fn start(file: &str, args: &[&str]) -> Load {
+        let mut command = Command::new("fio");
+        command
+            .args(["--name=load", "--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0"])
+            .args(["--rw=randrw", "--bs=4k", "--ioengine=libaio", "--direct=1", "--iodepth=16"])
+            // Rounds of writing and checking, for longer than a test takes.
+            .args(["--size=8m", "--time_based", "--runtime", SECONDS, "--minimal"])
+            .arg(format!("--filename={file}"))
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let child = command.spawn().expect("fio is installed");
+        // Before, it would not end well on SIGINT.
+        until("fio takes signals", || catches_sigint(child.id()));
+        Load(Some(child))
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.0.as_mut().is_some_and(|child| child.try_wait().expect("a child").is_none())
+    }
+
+    /// Has it finish what it does, and have been right all the time.
+    #[track_caller]
+    pub(crate) fn finish(mut self) {
+        let child = self.0.take().expect("it runs");
+        // fio ends well on SIGINT, with what is in flight finished.
+        signal(child.id(), "INT");
+        let output = crate::support::wait(child);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let complained = String::from_utf8_lossy(&output.stderr);
+        // The fifth field of the terse report.
+        let error = said.split(';').nth(4);
+        assert_eq!(error, Some("0"), "{}\n{said}\n{complained}", output.status);
+        assert!(!complained.contains("verify:"), "{complained}");
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Blocks that were read or written by a block device so far.
+pub(crate) fn progress(device: &str) -> u64 {
+    let name = Path::new(device).file_name().expect("a name");
+    let text = std::fs::read_to_string(Path::new("/sys/block").join(name).join("stat"));
+    let text = text.expect("statistics");
+    let numbers: Vec<u64> =
+        text.split_whitespace().map(|it| it.parse().expect("a number")).collect();
+    numbers[2] + numbers[6]
+}
+
+/// Waits until a device has done more.
+#[track_caller]
+pub(crate) fn wait_for_progress(device: &str) {
+    let before = progress(device);
+    until(&format!("{device} does something"), || progress(device) > before + 64);
+}

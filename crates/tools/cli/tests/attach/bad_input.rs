@@ -1,0 +1,94 @@
+//! What makes no sense gets one sentence, and leaves nothing behind.
+
+use crate::attached::{Attachments, Target};
+use std::fs;
+
+#[test]
+fn options_that_make_no_sense() {
+    let attachments = Attachments::new();
+    let url = "nvme+tcp://127.0.0.1:1/nqn.2026-11.org.example:x?ns=1";
+    for (args, parts) in [
+        (&["nvme+tcp://127.0.0.1:1"][..], &["names no subsystem", "farblock discover"][..]),
+        (&["/dev/sdb"], &["nvme+tcp://"]),
+        (&[], &["URL"]),
+        (&[url, "--as", "scsi"], &["iscsi"]),
+        (&[url, "--as", "nvme", "--read-only"], &["read-only means something only"]),
+        (&[url, "--name", "../x"], &["is no name"]),
+        (&[url, "--iopolicy", "fastest"], &["round-robin"]),
+        (&[url, "--reconnect-delay", "0"], &["without a pause"]),
+        (&[url, "--ctrl-loss-tmo", "soon"], &["never"]),
+        (&[url, "--keep-alive-tmo", "soon"], &["seconds"]),
+        (&[url, "--threads", "0"], &["from 1 to 64"]),
+        (&[url, "--as", "fuse", "--socket", "x"], &["--as nbd or --as vhost-user"]),
+        (&[url, "--as", "nbd", "--mountpoint", "x"], &["--as fuse"]),
+        (&[url, "--as", "vhost-user", "--no-device"], &["--as auto or --as nbd or --as fuse"]),
+        (&[url, "--as", "vhost-user", "--socket", "x", "--listen", "127.0.0.1:1"], &["--listen"]),
+        (&["--restore", "../x"], &["is no name"]),
+        (&["--restore", "none"], &["attach.d/none.toml", "name a file that exists"]),
+        (&["--config", "none.toml"], &["none.toml", "name a file that exists"]),
+    ] {
+        let outcome = attachments.run([&["attach"], args].concat());
+        let code = if args.iter().any(|arg| arg.contains("none")) { 1 } else { 2 };
+        outcome.fails(code, parts);
+    }
+    attachments.run(["detach", "fb0"]).fails_in_a_line(2, &["\"fb0\" is not attached"]);
+    assert!(!attachments.scratch.path("run").join("fb0").exists());
+}
+
+#[test]
+fn files_that_make_no_sense() {
+    let attachments = Attachments::new();
+    for (text, parts) in [
+        ("", &["bad.toml: urls"][..]),
+        ("urls = ['x']", &["bad.toml:1: urls", "nvme+tcp://"]),
+        ("\nurl = 'x'", &["bad.toml:2: ", "unknown field `url`"]),
+        ("urls = ['nvme+tcp://a/n']\nas = 'x'", &["bad.toml:2: as"]),
+        ("urls = ['nvme+tcp://a/n']\nas = 'fuse'\nsocket = 'x'", &["bad.toml: socket"]),
+        ("urls = [", &["bad.toml:1: "]),
+    ] {
+        let path = attachments.scratch.file("bad.toml", text.as_bytes());
+        attachments.run(["attach", "--config", &path]).fails_in_a_line(2, parts);
+    }
+}
+
+#[test]
+fn places_that_are_of_no_use() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, 16 << 20);
+    let url = target.url();
+    attachments.attach(&[&url, "--as", "nbd", "--no-device", "--name", "one"]);
+    let taken = ["attach", &url, "--as", "nbd", "--no-device", "--name", "one"];
+    attachments.run(taken).fails_in_a_line(2, &["one is attached already", "detach one"]);
+    let file = attachments.scratch.file("file", b"mine");
+    for (args, parts) in [
+        (&["--as", "fuse", "--mountpoint", &file][..], &[file.as_str(), "no directory"][..]),
+        (&["--as", "fuse", "--mountpoint", "/none/x"], &["/none/x", "create it"]),
+        (&["--as", "vhost-user", "--socket", &file], &[file.as_str()]),
+        (&["--as", "vhost-user", "--socket", &"x".repeat(200)], &["too long"]),
+        (&["--as", "nbd", "--socket", "/none/x"], &["/none/x"]),
+        (&["--as", "vhost-user", "--serial", &"x".repeat(21)], &["serial number"]),
+    ] {
+        let all = [&["attach", url.as_str(), "--shared"], args].concat();
+        attachments.run(all).fails_in_a_line(1, parts);
+    }
+    assert_eq!(fs::read(&file).expect("it is there"), b"mine");
+    let other = ["attach", &url, "--as", "fuse", "--runtime-dir", &file];
+    attachments.run(other).fails_in_a_line(1, &["--runtime-dir"]);
+    assert_eq!(attachments.list().len(), 1);
+    // Another namespace, or none of that number.
+    let no_namespace = target.server.url(9);
+    let missing = ["attach", &no_namespace, "--as", "fuse"];
+    attachments.run(missing).fails_in_a_line(1, &["namespace 9"]);
+    let both = ["attach", &url, &no_namespace, "--as", "fuse"];
+    attachments.run(both).fails_in_a_line(1, &["different namespaces"]);
+    attachments.detach("one");
+}
+
+#[test]
+fn the_parts_of_an_attachment_are_not_for_people() {
+    let attachments = Attachments::new();
+    for part in ["serve", "supervise"] {
+        let args = ["attachment", part, "/tmp/none"];
+        attachments.run(args).fails_in_a_line(2, &["not for people"]);
+    }
+}

@@ -1,0 +1,107 @@
+//! Detaching what does not answer, and several at once.
+
+use crate::attached::{Attachments, Target};
+use crate::support::{signal, until};
+use std::net::TcpListener;
+
+const DISK_BYTES: u64 = 16 << 20;
+
+fn socket(attachments: &Attachments, url: &str, name: &str) {
+    attachments.attach(&[url, "--as", "nbd", "--no-device", "--name", name, "--shared"]);
+}
+
+/// A server that was stopped answers nobody.
+#[test]
+fn a_stopped_server_is_ended_by_force() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
+    let pid = attachments.status("fb0")["server_pid"].as_u64().expect("it is served");
+    signal(u32::try_from(pid).expect("a pid"), "STOP");
+    let refused = attachments.run(["detach", "fb0"]);
+    refused.fails_in_a_line(1, &["does not answer", "have it go on", "--force"]);
+    attachments.run(["detach", "fb0", "--force"]).ok();
+    assert!(!attachments.folder("fb0").exists(), "something is left");
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+    let folder = attachments.scratch.path("run").display().to_string();
+    assert!(!mounts.contains(&folder), "{mounts}");
+}
+
+/// The network swallows what a successor says: it connects for as long as it may, and serves
+/// nothing meanwhile.
+#[test]
+fn a_successor_that_connects_is_ended_by_force() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let address = target.server.address.clone();
+    attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
+    target.kill();
+    until("nobody listens there", || std::net::TcpStream::connect(&address).is_err());
+    let mut silent = None;
+    until("somebody else listens", || {
+        silent = TcpListener::bind(&address).ok();
+        silent.is_some()
+    });
+    let pid = attachments.kill_server("fb0");
+    until("a successor connects", || {
+        let text = std::fs::read_to_string(attachments.folder("fb0").join("server-pid"));
+        text.is_ok_and(|text| text.trim() != pid.to_string())
+    });
+    let refused = attachments.run(["detach", "fb0"]);
+    refused.fails_in_a_line(1, &["fb0 is being started again", "--force"]);
+    attachments.run(["detach", "fb0", "--force"]).ok();
+    assert!(!attachments.folder("fb0").exists(), "something is left");
+}
+
+#[test]
+fn several_and_all() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    attachments.run(["detach", "--all"]).ok();
+    for name in ["a", "b", "c", "d"] {
+        socket(&attachments, &target.url(), name);
+    }
+    // Nothing is done when one of them is a mistake.
+    let unknown = attachments.run(["detach", "a", "nosuch", "b"]);
+    unknown.fails_in_a_line(2, &["\"nosuch\" is not attached: attached are a, b, c, d"]);
+    assert_eq!(attachments.list().len(), 4);
+    attachments.run(["detach", "a", "a", "b"]).ok();
+    assert_eq!(attachments.list().len(), 2);
+    // One that is in use does not keep the others.
+    let path = attachments.folder("c").join("nbd.sock");
+    let client = std::os::unix::net::UnixStream::connect(&path);
+    let client = client.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    until("it is a client", || !attachments.status("c")["users"][0].is_null());
+    attachments.run(["detach", "--all"]).fails_in_a_line(1, &["c is in use"]);
+    assert_eq!(attachments.list().len(), 1);
+    drop(client);
+    until("it is gone", || attachments.status("c")["users"][0].is_null());
+    attachments.run(["detach", "--all"]).ok();
+    assert!(attachments.list().is_empty());
+    attachments.run(["detach"]).fails(2, &["NAME"]);
+    attachments.run(["detach", "a", "--all"]).fails(2, &["--all"]);
+}
+
+/// `farblock detach <TAB>`.
+#[test]
+fn a_shell_offers_names() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    socket(&attachments, &target.url(), "alpha");
+    socket(&attachments, &target.url(), "beta");
+    let offered = |word: &str| {
+        let mut command = std::process::Command::new("bash");
+        let program = env!("CARGO_BIN_EXE_farblock");
+        command.args(["--norc", "-c"]).arg(
+            "source <(\"$1\" completions bash); COMP_WORDS=(\"$1\" detach \"$2\"); COMP_CWORD=2\n\
+             _farblock \"$1\" \"$2\" detach; printf '%s ' \"${COMPREPLY[@]}\"",
+        );
+        command.args(["bash", program, word]);
+        attachments.scratch.prepare(&mut command);
+        command.env("FARBLOCK_RUNTIME_DIR", attachments.scratch.path("run"));
+        crate::support::finish(command, b"").ok().out()
+    };
+    assert_eq!(offered("al").trim(), "alpha");
+    assert!(offered("").starts_with("alpha beta "), "{}", offered(""));
+    assert_eq!(offered("--f").trim(), "--force");
+}

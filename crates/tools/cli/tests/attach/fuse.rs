@@ -1,0 +1,306 @@
+//! FUSE with a loop device: a real file system on a real block device.
+
+use crate::attached::{Attachments, Load, Mounted, Target, run, wait_for_progress};
+use crate::support::{noise, signal, until};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const DISK_BYTES: u64 = 64 << 20;
+
+fn size_of(device: &str) -> u64 {
+    run("blockdev", &["--getsize64", device]).trim().parse().expect("a number")
+}
+
+/// The whole life of a disk: made, used, checked, detached, attached again, and all is there.
+#[test]
+fn a_file_system_lives_on_it() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let url = target.url();
+    let device = attachments.attach(&[&url, "--as", "fuse"]);
+    assert!(device.starts_with("/dev/loop"), "{device}");
+    assert_eq!(size_of(&device), DISK_BYTES);
+    run("mkfs.ext4", &["-q", &device]);
+    let data = noise(7, 3 << 20);
+    let mounted = Mounted::new(&device);
+    fs::write(mounted.file("kept"), &data).expect("it writes");
+    let load = Load::start(&mounted.file("load"), &[]);
+    wait_for_progress(&device);
+    load.finish();
+    fs::remove_file(mounted.file("load")).expect("it is removed");
+
+    // Who uses it is said, and nothing happens to them.
+    let at = mounted.path().display().to_string();
+    let refused = attachments.run(["detach", "fb0"]);
+    refused.fails_in_a_line(1, &["fb0 is in use", &device, "mounted at", &at, "--force"]);
+    let status = attachments.status("fb0");
+    assert_eq!(status["state"], "live");
+    assert_eq!(status["paths"][0]["access"], "optimized");
+    assert!(status["users"][0].as_str().is_some_and(|user| user.contains(&at)), "{status}");
+    let table = attachments.run(["list"]).ok().out();
+    for part in ["fb0", &device, "64 MiB", "live", &at, &url] {
+        assert!(table.contains(part), "{table}");
+    }
+    fs::write(mounted.file("after"), "it goes on").expect("it writes");
+    mounted.unmount();
+    run("fsck.ext4", &["-fn", &device]);
+
+    // Open without a file system on it is use as well, and says whose.
+    let file = fs::File::open(&device).expect("it opens");
+    let whose = format!("process {}", std::process::id());
+    attachments.run(["detach", &device]).fails_in_a_line(1, &["fb0 is in use", &whose]);
+    drop(file);
+    attachments.run(["detach", &device]).ok();
+    assert!(attachments.list().is_empty());
+    assert!(!attachments.folder("fb0").exists());
+
+    let device = attachments.attach(&[&url, "--as", "fuse", "--read-only", "--name", "again"]);
+    let mounted = Mounted::new(&device);
+    assert!(fs::read(mounted.file("kept")).expect("it is there") == data, "other data");
+    assert_eq!(fs::read(mounted.file("after")).expect("it is there"), b"it goes on");
+    assert!(fs::write(mounted.file("no"), "").is_err(), "it is read-only");
+    mounted.unmount();
+    attachments.detach("again");
+    target.server.stop();
+    // It was in the file all the time, not here.
+    run("fsck.ext4", &["-fn", &attachments.scratch.text("disk.img")]);
+}
+
+/// The process that serves it is killed under load, again and again: I/O waits, and goes on.
+#[test]
+fn a_killed_server_is_not_noticed() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
+    run("mkfs.ext4", &["-q", &device]);
+    let mounted = Mounted::new(&device);
+    let mut load = Load::start(&mounted.file("load"), &[]);
+    // The name of the one controller that may be carrying out what was asked for.
+    let controller = || {
+        let file = std::fs::read(attachments.folder("fb0").join("controllers.json"));
+        let lives: Value = serde_json::from_slice(&file.expect("a file")).expect("JSON");
+        assert_eq!(lives.as_array().map(Vec::len), Some(1), "{lives}");
+        assert!(lives[0]["name"].is_array(), "{lives}");
+        lives[0]["name"].clone()
+    };
+    for _ in 0..3 {
+        wait_for_progress(&device);
+        let before = controller();
+        let killed = attachments.kill_server("fb0");
+        attachments.wait_for_successor("fb0", killed);
+        assert_ne!(controller(), before, "the dead server's controller was not ended");
+        wait_for_progress(&device);
+        assert!(load.is_running(), "the load ended");
+    }
+    load.finish();
+    let at = mounted.path().display().to_string();
+    attachments.run(["detach", "fb0"]).fails_in_a_line(1, &["in use", &at]);
+    mounted.unmount();
+    run("fsck.ext4", &["-fn", &device]);
+    attachments.detach("fb0");
+    assert!(!Path::new("/sys/block").join(&device[5..]).join("loop").exists(), "{device} stays");
+    target.server.stop();
+}
+
+/// The target is killed under load and comes back: everything is finished, and right.
+#[test]
+fn a_killed_target_is_waited_for() {
+    let attachments = Attachments::new();
+    let mut target = Target::new(&attachments, DISK_BYTES);
+    let options = ["--as", "fuse", "--reconnect-delay", "100ms", "--keep-alive-tmo", "2"];
+    let device = attachments.attach(&[&[target.url().as_str()], &options[..]].concat());
+    let mut load = Load::start(&device, &[]);
+    for _ in 0..2 {
+        wait_for_progress(&device);
+        target.kill();
+        attachments.wait_for_state("fb0", "reconnecting");
+        let status = attachments.status("fb0");
+        assert!(status["trouble"].is_string() && status["paths"][0]["error"].is_string());
+        target.restart(&attachments);
+        attachments.wait_for_state("fb0", "live");
+        wait_for_progress(&device);
+        assert!(load.is_running(), "the load ended");
+    }
+    assert_eq!(attachments.status("fb0")["paths"][0]["reconnects"], 2);
+    // Both at once.
+    wait_for_progress(&device);
+    target.kill();
+    let killed = attachments.kill_server("fb0");
+    attachments.wait_for_state("fb0", "restarting");
+    let trouble = "connection refused";
+    until("it says why", || {
+        let why = attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned();
+        why.contains(trouble)
+    });
+    attachments.run(["detach", "fb0"]).fails_in_a_line(1, &["being started again", trouble]);
+    target.restart(&attachments);
+    attachments.wait_for_successor("fb0", killed);
+    wait_for_progress(&device);
+    load.finish();
+    attachments.detach("fb0");
+    target.server.stop();
+}
+
+/// While the target is away nobody knows what is safe there.
+#[test]
+fn nothing_is_detached_that_cannot_be_flushed() {
+    let attachments = Attachments::new();
+    let mut target = Target::new(&attachments, DISK_BYTES);
+    attachments.attach(&[&target.url(), "--as", "fuse", "--reconnect-delay", "100ms"]);
+    target.kill();
+    attachments.wait_for_state("fb0", "reconnecting");
+    let refused = attachments.run(["detach", "fb0"]);
+    refused.fails_in_a_line(1, &["cannot be reached", "--force"]);
+    target.restart(&attachments);
+    attachments.wait_for_state("fb0", "live");
+    attachments.detach("fb0");
+    // Unless it is forced.
+    attachments.attach(&[&target.url(), "--as", "fuse"]);
+    target.kill();
+    attachments.wait_for_state("fb0", "reconnecting");
+    attachments.run(["detach", "fb0", "--force"]).ok();
+    assert!(attachments.list().is_empty());
+}
+
+/// All processes of an attachment are killed: what is left is shown, and cleaned up when unused.
+#[test]
+fn what_killed_processes_leave_is_cleaned_up() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let url = target.url();
+    let kill_all = || {
+        let status = attachments.status("fb0");
+        for which in ["pid", "server_pid"] {
+            signal(u32::try_from(status[which].as_u64().expect("a pid")).expect("a pid"), "KILL");
+        }
+    };
+    let device = attachments.attach(&[&url, "--as", "fuse"]);
+    run("mkfs.ext4", &["-q", &device]);
+    let mounted = Mounted::new(&device);
+    kill_all();
+    attachments.wait_for_state("fb0", "stale");
+    let status = attachments.status("fb0");
+    let at = mounted.path().display().to_string();
+    assert!(status["users"][0].as_str().is_some_and(|user| user.contains(&at)), "{status}");
+    attachments.run(["detach", "fb0"]).fails_in_a_line(1, &["in use", &at]);
+    mounted.unmount();
+    let shown = attachments.list();
+    assert_eq!(shown[0]["state"], "stale");
+    assert!(shown[0]["trouble"].as_str().is_some_and(|it| it.contains("cleaned up")), "{shown:?}");
+    assert!(attachments.list().is_empty(), "it is shown once");
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    assert!(!mounts.contains(attachments.folder("fb0").to_str().expect("UTF-8")), "{mounts}");
+
+    // Attaching it again picks up what is left, too.
+    attachments.attach(&[&url, "--as", "fuse"]);
+    kill_all();
+    let folder = attachments.folder("fb0");
+    assert!(folder.exists());
+    let args = ["attach", &url, "--as", "fuse", "--name", "fb0"];
+    // It takes a killed process a moment to be gone.
+    until("it is attached", || attachments.run(args).code == Some(0));
+    let device = attachments.status("fb0")["use"]["path"].as_str().expect("a path").to_owned();
+    run("fsck.ext4", &["-fn", &device]);
+    attachments.detach("fb0");
+}
+
+/// Without its supervisor a server goes on, and says so.
+#[test]
+fn a_server_outlives_its_supervisor() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
+    let pid = attachments.status("fb0")["pid"].as_u64().expect("a pid");
+    signal(u32::try_from(pid).expect("a pid"), "KILL");
+    until("it is said", || {
+        let trouble = attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned();
+        trouble.contains("supervisor is gone")
+    });
+    run("mkfs.ext4", &["-q", &device]);
+    run("fsck.ext4", &["-fn", &device]);
+    attachments.detach("fb0");
+}
+
+/// SIGTERM: it ends when the last user is gone.
+#[test]
+fn a_signal_asks_it_to_end() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
+    run("mkfs.ext4", &["-q", &device]);
+    let mounted = Mounted::new(&device);
+    let pid = u32::try_from(attachments.status("fb0")["pid"].as_u64().expect("a pid"));
+    signal(pid.expect("a pid"), "TERM");
+    until("it says for whom it waits", || attachments.log("fb0").contains("is mounted at"));
+    fs::write(mounted.file("still"), noise(1, 1 << 20)).expect("it serves");
+    run("sync", &["-f", &mounted.file("still")]);
+    assert_eq!(attachments.status("fb0")["state"], "live");
+    mounted.unmount();
+    until("it ends", || attachments.list().is_empty());
+    target.server.stop();
+    run("fsck.ext4", &["-fn", &attachments.scratch.text("disk.img")]);
+}
+
+/// The process that makes a loop device of this mount, and who started it.
+fn maker(mount: &str) -> Option<(u32, u32)> {
+    let entries = fs::read_dir("/proc").expect("processes").flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.find_map(|pid| {
+        let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let is_it = line.contains("attachment\0loop\0") && line.contains(mount);
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+        is_it.then_some((pid, parent.trim().parse().ok()?))
+    })
+}
+
+fn loop_devices_below(mount: &str) -> usize {
+    let devices = fs::read_dir("/sys/block").expect("devices").flatten();
+    let files = devices.map(|it| fs::read_to_string(it.path().join("loop/backing_file")));
+    files.flatten().filter(|file| file.starts_with(mount)).count()
+}
+
+/// The loop driver waits for the server in the call that makes a device. A server that is killed
+/// then has to end all the same, or nobody's loop devices can be changed any more.
+#[test]
+fn killed_while_the_loop_device_is_made() {
+    let attachments = Attachments::new();
+    // The driver looks for partitions.
+    let server = attachments.scratch.serve(["delay:2s,mem:16MiB"]);
+    let mut command = attachments.command(["attach", &server.url(1), "--as", "fuse"]);
+    let attach = command.spawn().expect("it runs");
+    let mount = attachments.folder("fb0").join("mount").display().to_string();
+    let mut found = None;
+    until("the device is being made", || {
+        found = maker(&mount);
+        found.is_some()
+    });
+    let (maker, server_pid) = found.expect("seen above");
+    signal(server_pid, "KILL");
+    let output = crate::support::wait(attach);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("died (signal: 9"), "{said}");
+    until("its process is gone", || !Path::new(&format!("/proc/{maker}")).exists());
+    assert_eq!(loop_devices_below(&mount), 0, "a device is left");
+    assert!(!attachments.folder("fb0").exists(), "something is left");
+}
+
+/// What is forced is over at once, whoever uses it.
+#[test]
+fn force_is_force() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let path = attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
+    let file = fs::File::options().read(true).write(true).open(&path).expect("it opens");
+    file.write_all_at(&noise(3, 8192), 4096).expect("it writes");
+    let whose = format!("process {}", std::process::id());
+    attachments.run(["detach", "fb0"]).fails_in_a_line(1, &["in use", &whose]);
+    attachments.run(["detach", "fb0", "--force"]).ok();
+    assert!(file.read_at(&mut [0; 512], 0).is_err());
+    assert!(attachments.list().is_empty());
+    let kept = fs::read(attachments.scratch.path("disk.img")).expect("a file");
+    assert!(kept[4096..4096 + 8192] == noise(3, 8192), "what was written is lost");
+}

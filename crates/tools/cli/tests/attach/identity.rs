@@ -1,0 +1,152 @@
+//! Another disk in the place of the one that is attached: it is neither read nor written.
+
+use crate::attached::{Attachments, Target};
+use crate::support::{noise, signal, until};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+const DISK_BYTES: u64 = 16 << 20;
+
+fn trouble(attachments: &Attachments) -> String {
+    attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned()
+}
+
+fn open(path: &str) -> fs::File {
+    fs::File::options().read(true).write(true).open(path).expect("it opens")
+}
+
+fn is_untouched(attachments: &Attachments) -> bool {
+    let bytes = fs::read(attachments.scratch.path("other.img")).expect("a file");
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+/// Neither the process that serves it, when the target is back, nor its successor takes it.
+#[test]
+fn another_file_in_the_same_place() {
+    for way in ["fuse", "nbd", "iscsi", "vhost-user"] {
+        let attachments = Attachments::new();
+        let other = attachments.scratch.disk("other.img", DISK_BYTES);
+        let mut target = Target::new(&attachments, DISK_BYTES);
+        let url = target.url();
+        let mut args = vec![url.as_str(), "--as", way, "--reconnect-delay", "100ms"];
+        match way {
+            "nbd" => args.push("--no-device"),
+            "iscsi" => args.extend(["--listen", "127.0.0.1:0"]),
+            _ => {}
+        }
+        let path = attachments.attach(&args);
+        if way == "fuse" {
+            let device = open(&path);
+            device.write_all_at(&noise(1, 8192), 0).expect("it writes");
+            device.sync_all().expect("it flushes");
+        }
+        target.kill();
+        attachments.wait_for_state("fb0", "reconnecting");
+        target.restart_with(&attachments, &other);
+        until("it is said why", || trouble(&attachments).contains("where "));
+        let killed = attachments.kill_server("fb0");
+        until("its successor says so", || {
+            let status = attachments.status("fb0");
+            status["server_pid"] == Value::Null
+                && trouble(&attachments).contains("not the one that this disk is made of")
+        });
+        target.kill();
+        target.restart(&attachments);
+        attachments.wait_for_successor("fb0", killed);
+        attachments.wait_for_state("fb0", "live");
+        if way == "fuse" {
+            let mut read = vec![0; 8192];
+            open(&path).read_exact_at(&mut read, 0).expect("it reads");
+            assert!(read == noise(1, 8192), "other data");
+        }
+        assert!(is_untouched(&attachments), "the other file was written to");
+        attachments.detach("fb0");
+    }
+}
+
+/// The target is replaced while nobody serves, under a program that writes on.
+#[test]
+fn a_successor_does_not_write_to_another_file() {
+    let attachments = Attachments::new();
+    let other = attachments.scratch.disk("other.img", DISK_BYTES);
+    let mut target = Target::new(&attachments, DISK_BYTES);
+    let device = attachments.attach(&[&target.url(), "--as", "fuse", "--reconnect-delay", "100ms"]);
+    let file = open(&device);
+    let status = attachments.status("fb0");
+    // So that nothing is between the two deaths.
+    let pid = |which: &str| u32::try_from(status[which].as_u64().expect("a pid")).expect("a pid");
+    signal(pid("pid"), "STOP");
+    signal(pid("server_pid"), "KILL");
+    target.kill();
+    target.restart_with(&attachments, &other);
+    let writer = std::thread::spawn(move || {
+        file.write_all_at(&noise(2, 1 << 20), 0).and_then(|()| file.sync_all())
+    });
+    signal(pid("pid"), "CONT");
+    until("it is said why", || trouble(&attachments).contains("UUID"));
+    assert!(is_untouched(&attachments), "the other file was written to");
+    target.kill();
+    target.restart(&attachments);
+    writer.join().expect("no panic").expect("it was written in the end");
+    assert!(is_untouched(&attachments), "the other file was written to");
+    let kept = fs::read(attachments.scratch.path("disk.img")).expect("a file");
+    assert!(kept[..1 << 20] == noise(2, 1 << 20), "what was written is lost");
+    attachments.detach("fb0");
+}
+
+#[test]
+fn the_uuid_that_was_asked_for() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let url = target.url();
+    let id = attachments.run(["id", &url, "--json"]).ok().json();
+    let uuid = id["namespaces"][0]["uuid"].as_str().expect("a UUID").to_owned();
+    let wrong = "2d6f12ca-6c90-538f-a383-5ab39f554825";
+    let way = ["--as", "nbd", "--no-device"];
+    let refused = attachments.run([&["attach", &url, "--uuid", wrong], &way[..]].concat());
+    refused.fails_in_a_line(1, &[&format!("UUID {uuid}"), wrong]);
+    assert!(attachments.list().is_empty());
+    attachments.attach(&[&[url.as_str(), "--uuid", &uuid], &way[..]].concat());
+    // An older farblock wrote none, which is no reason to take whatever is there...
+    let identity = attachments.folder("fb0").join("identity.json");
+    fs::remove_file(&identity).expect("it is there");
+    let killed = attachments.kill_server("fb0");
+    // ... unless it is known otherwise.
+    attachments.wait_for_successor("fb0", killed);
+    attachments.wait_for_state("fb0", "live");
+    assert!(fs::read_to_string(&identity).expect("it is there again").contains(&uuid));
+    attachments.detach("fb0");
+    attachments.attach(&[&[url.as_str()], &way[..]].concat());
+    fs::write(&identity, "{\"version\":1,").expect("it is torn");
+    attachments.kill_server("fb0");
+    until("it is said why", || trouble(&attachments).contains("identity.json"));
+    attachments.run(["detach", "fb0", "--force"]).ok();
+}
+
+/// Two that write to one namespace are refused, however it is reached.
+#[test]
+fn a_namespace_that_is_attached_already() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let url = target.url();
+    let other_name = url.replace("127.0.0.1", "localhost");
+    let way = ["--as", "nbd", "--no-device"];
+    let attach = |args: &[&str]| attachments.run([&["attach"], args, &way[..]].concat());
+    attach(&[&url]).ok();
+    attach(&[&other_name]).fails_in_a_line(1, &["as fb0", "--read-only", "--shared"]);
+    assert_eq!(attachments.list().len(), 1);
+    attach(&[&url, "--name", "reads", "--read-only"]).ok();
+    attach(&[&url, "--name", "shares", "--shared"]).ok();
+    // Who was there goes on.
+    let killed = attachments.kill_server("fb0");
+    attachments.wait_for_successor("fb0", killed);
+    attachments.wait_for_state("fb0", "live");
+    for name in ["fb0", "shares"] {
+        attach(&[&url, "--name", "no"]).fails_in_a_line(1, &["--shared"]);
+        attachments.detach(name);
+    }
+    attach(&[&url]).ok();
+    attachments.detach("fb0");
+    attachments.detach("reads");
+}

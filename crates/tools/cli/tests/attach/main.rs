@@ -1,0 +1,19 @@
+//! `farblock attach`, `list` and `detach`, as a person uses them: with targets in processes of
+//! their own, file systems, and whatever can be killed killed. It takes root, FUSE and loop
+//! devices.
+#![cfg(target_os = "linux")]
+
+mod attached;
+mod bad_input;
+mod detach;
+mod fuse;
+mod identity;
+mod iscsi;
+mod nbd;
+mod paths;
+mod people;
+mod service;
+mod state;
+#[path = "../support/mod.rs"]
+mod support;
+mod vhost_user;

@@ -1,0 +1,137 @@
+//! NBD: a socket for programs that know it.
+
+use crate::attached::{Attachments, Target, run};
+use crate::support::{noise, signal, until};
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+const DISK_BYTES: u64 = 32 << 20;
+
+/// Other people's programs read and write the disk.
+#[test]
+fn programs_use_it() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let url = attachments.attach(&[&target.url(), "--as", "nbd", "--no-device"]);
+    assert!(url.starts_with("nbd+unix:///?socket="), "{url}");
+    let info = run("qemu-img", &["info", "--output=json", &url]);
+    assert!(info.contains(&format!("\"virtual-size\": {DISK_BYTES}")), "{info}");
+    let input = attachments.scratch.file("input", &noise(5, DISK_BYTES as usize));
+    run("nbdcopy", &["--", &input, &url]);
+    let output = attachments.scratch.text("output");
+    run("qemu-img", &["convert", "-f", "raw", "-O", "raw", &url, &output]);
+    assert!(fs::read(&output).expect("a file") == fs::read(&input).expect("a file"), "other data");
+    run(
+        "fio",
+        &[
+            "--name=nbd",
+            "--ioengine=nbd",
+            &format!("--uri={url}"),
+            "--rw=randrw",
+            "--bs=4k",
+            "--iodepth=16",
+            "--size=8m",
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--verify_state_save=0",
+        ],
+    );
+    attachments.detach("fb0");
+    target.server.stop();
+}
+
+/// Who is connected uses it.
+#[test]
+fn a_client_is_a_user() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let socket = attachments.scratch.text("chosen.sock");
+    let url = attachments.attach(&[&target.url(), "--as", "nbd", "--socket", &socket]);
+    assert!(url.ends_with(&socket), "{url}");
+    let mut client = Command::new("qemu-io")
+        .args(["-f", "raw", &url])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("qemu-io is installed");
+    let whose = format!("process {}", client.id());
+    until("the client is connected", || {
+        let users = attachments.status("fb0")["users"].to_string();
+        users.contains(&whose)
+    });
+    attachments.run(["detach", "fb0"]).fails_in_a_line(1, &["NBD client", &whose, "--force"]);
+    drop(client.stdin.take());
+    client.wait().expect("it ends");
+    until("the client is gone", || attachments.run(["detach", "fb0"]).code == Some(0));
+    assert!(UnixStream::connect(&socket).is_err());
+}
+
+/// A server that is killed is there again; who was connected connects again.
+#[test]
+fn a_killed_server_is_back() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let url = attachments.attach(&[&target.url(), "--as", "nbd", "--no-device"]);
+    let input = attachments.scratch.file("input", &noise(6, 1 << 20));
+    run("nbdcopy", &["--flush", "--", &input, &url]);
+    let killed = attachments.kill_server("fb0");
+    attachments.wait_for_successor("fb0", killed);
+    let output = attachments.scratch.text("output");
+    run("nbdcopy", &["--", &url, &output]);
+    let read = fs::read(&output).expect("a file");
+    assert!(read[..1 << 20] == noise(6, 1 << 20), "other data");
+    attachments.detach("fb0");
+}
+
+/// Signals that mean nothing to it end neither the server nor who would start the next one.
+#[test]
+fn signals_without_a_meaning_are_ignored() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    attachments.attach(&[&target.url(), "--as", "nbd", "--no-device"]);
+    let before = attachments.status("fb0");
+    for process in ["pid", "server_pid"] {
+        let pid = before[process].as_u64().and_then(|pid| u32::try_from(pid).ok());
+        ["HUP", "USR1", "USR2"].iter().for_each(|name| signal(pid.expect("a pid"), name));
+    }
+    // Who is ended by one is gone a moment later.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let after = attachments.status("fb0");
+    let who = |status: &serde_json::Value| (status["pid"].clone(), status["server_pid"].clone());
+    assert_eq!(who(&after), who(&before));
+    assert!(after["trouble"].is_null(), "{after}");
+    attachments.detach("fb0");
+}
+
+/// Who gives waiting for a target up leaves nobody who goes on waiting.
+#[test]
+fn a_wait_that_is_given_up_is_over() {
+    let attachments = Attachments::new();
+    let nobody = "nvme+tcp://127.0.0.1:1/nqn.2026-11.org.example:disk?ns=1";
+    let wait = ["attach", nobody, "--as", "nbd", "--no-device", "--connect-wait", "10m"];
+    for more in [&[][..], &["--foreground"]] {
+        let mut command = attachments.command(wait.iter().chain(more));
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut child = child.expect("it starts");
+        until("it waits", || attachments.folder("fb0").join("server-pid").exists());
+        signal(child.id(), "TERM");
+        until("nothing is left", || !attachments.folder("fb0").exists());
+        child.wait().expect("it ends");
+    }
+}
+
+/// On a port of this machine, and on no other.
+#[test]
+fn it_listens_on_tcp() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let of = target.url();
+    let url = attachments.attach(&[&of, "--as", "nbd", "--listen", "127.0.0.1:0"]);
+    assert!(url.starts_with("nbd://127.0.0.1:") && !url.contains(":0/"), "{url}");
+    run("nbdinfo", &[&url]);
+    attachments.detach("fb0");
+    let refused = attachments.run(["attach", &of, "--as", "nbd", "--listen", "0.0.0.0:0"]);
+    refused.fails_in_a_line(1, &["127.0.0.1"]);
+    assert!(attachments.list().is_empty());
+}

@@ -1,0 +1,170 @@
+//! Several paths to one disk, of which one is cut under load; and a disk that grows.
+
+use crate::attached::{Attachments, Load, Target, run, wait_for_progress};
+use crate::support::until;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// A network between here and a target, which can be cut.
+struct Wire {
+    address: String,
+    target: Arc<Mutex<String>>,
+    cut: Arc<AtomicBool>,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Wire {
+    fn to(target: &str) -> Wire {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let (cut, streams) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let target = Arc::new(Mutex::new(target.to_owned()));
+        let wire = Wire {
+            address,
+            target: Arc::clone(&target),
+            cut: Arc::clone(&cut),
+            streams: Arc::clone(&streams),
+        };
+        thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                if cut.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let Ok(far) = TcpStream::connect(target.lock().expect("no panic").as_str()) else {
+                    continue;
+                };
+                for (mut from, mut to) in [copies(&near, &far), copies(&far, &near)] {
+                    thread::spawn(move || {
+                        let _ = pass_on(&mut from, &mut to);
+                        let _ = from.shutdown(Shutdown::Both);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+                streams.lock().expect("no panic").extend([near, far]);
+            }
+        });
+        wire
+    }
+
+    /// Nothing comes through any more, half-way through whatever it was.
+    fn cut(&self) {
+        self.cut.store(true, Ordering::SeqCst);
+        for stream in self.streams.lock().expect("no panic").drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// It ends somewhere else.
+    fn lead_to(&self, target: &str) {
+        self.cut();
+        target.clone_into(&mut self.target.lock().expect("no panic"));
+        self.mend();
+    }
+
+    fn mend(&self) {
+        self.cut.store(false, Ordering::SeqCst);
+    }
+}
+
+fn copies(from: &TcpStream, to: &TcpStream) -> (TcpStream, TcpStream) {
+    (from.try_clone().expect("a copy"), to.try_clone().expect("a copy"))
+}
+
+fn pass_on(from: &mut TcpStream, to: &mut TcpStream) -> io::Result<()> {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let length = from.read(&mut buffer)?;
+        if length == 0 {
+            return Ok(());
+        }
+        to.write_all(&buffer[..length])?;
+    }
+}
+
+fn path_state(attachments: &Attachments, path: usize) -> String {
+    attachments.status("fb0")["paths"][path]["state"].as_str().expect("a state").to_owned()
+}
+
+#[test]
+fn a_path_is_cut_under_load() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, 64 << 20);
+    let wires = [Wire::to(&target.server.address), Wire::to(&target.server.address)];
+    let urls = wires
+        .each_ref()
+        .map(|wire| format!("nvme+tcp://{}/{}?ns=1", wire.address, target.server.nqn));
+    let options = ["--as", "fuse", "--iopolicy", "round-robin", "--reconnect-delay", "100ms"];
+    let device = attachments.attach(&[&[urls[0].as_str(), &urls[1]], &options[..]].concat());
+    until("both paths are live", || attachments.status("fb0")["state"] == "live");
+    let mut load = Load::start(&device, &[]);
+    for (index, wire) in wires.iter().enumerate() {
+        wait_for_progress(&device);
+        wire.cut();
+        until("the path is lost", || path_state(&attachments, index) == "reconnecting");
+        assert_eq!(attachments.status("fb0")["state"], "degraded");
+        // On the other path.
+        wait_for_progress(&device);
+        wire.mend();
+        until("the path is back", || path_state(&attachments, index) == "live");
+        assert!(load.is_running(), "the load ended");
+    }
+    wait_for_progress(&device);
+    load.finish();
+    let table = attachments.run(["list"]).ok().out();
+    assert_eq!(table.matches(": live, optimized").count(), 2, "{table}");
+    attachments.detach("fb0");
+    target.server.stop();
+}
+
+/// The namespace is larger when the target is back: the block device is, too.
+#[test]
+fn a_disk_that_grows_is_larger_at_once() {
+    let attachments = Attachments::new();
+    let mut target = Target::new(&attachments, 32 << 20);
+    let device = attachments.attach(&[&target.url(), "--as", "fuse", "--reconnect-delay", "100ms"]);
+    run("mkfs.ext4", &["-q", &device]);
+    target.kill();
+    attachments.wait_for_state("fb0", "reconnecting");
+    let image = std::fs::File::options().write(true).open(attachments.scratch.path("disk.img"));
+    image.expect("a file").set_len(48 << 20).expect("a size");
+    target.restart(&attachments);
+    until("the device is larger", || {
+        run("blockdev", &["--getsize64", &device]).trim() == (48 << 20).to_string()
+    });
+    assert_eq!(attachments.status("fb0")["size_bytes"], 48 << 20);
+    run("fsck.ext4", &["-f", "-p", &device]);
+    run("resize2fs", &[&device]);
+    attachments.detach("fb0");
+    target.server.stop();
+}
+
+/// One of two paths leads to another disk when its target is back: it says so, the other one
+/// serves, and it is taken back with the right disk.
+#[test]
+fn a_path_that_leads_elsewhere_says_so() {
+    let attachments = Attachments::new();
+    let other = attachments.scratch.disk("other.img", 16 << 20);
+    let target = Target::new(&attachments, 16 << 20);
+    let (address, nqn) = (&target.server.address, &target.server.nqn);
+    let elsewhere = attachments.scratch.serve(["--nqn", nqn, &other]);
+    let wire = Wire::to(address);
+    let second = format!("nvme+tcp://{}/{nqn}?ns=1", wire.address);
+    let options = ["--as", "nbd", "--no-device", "--reconnect-delay", "100ms"];
+    attachments.attach(&[&[target.url().as_str(), &second], &options[..]].concat());
+    until("both paths are live", || attachments.status("fb0")["state"] == "live");
+    wire.lead_to(&elsewhere.address);
+    until("it is said", || {
+        let table = attachments.run(["list"]).ok().out();
+        table.lines().any(|line| {
+            line.contains(&format!("path {second}: reconnecting"))
+                && line.contains("not the one that this disk is made of")
+        })
+    });
+    assert_eq!(attachments.status("fb0")["state"], "degraded");
+    wire.lead_to(address);
+    attachments.wait_for_state("fb0", "live");
+    attachments.detach("fb0");
+}

@@ -1,0 +1,117 @@
+//! What people type, and what they are told.
+
+use crate::attached::{Attachments, Target};
+use crate::support::{Server, finish};
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Command;
+
+const DISK_BYTES: u64 = 16 << 20;
+
+/// The URL without its namespace.
+fn without_namespace(server: &Server) -> String {
+    let url = server.url(1);
+    url.split_once("?ns=").expect("it names one").0.to_owned()
+}
+
+#[test]
+fn the_only_namespace_need_not_be_named() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let url = without_namespace(&target.server);
+    attachments.attach(&[&url, "--as", "nbd", "--no-device"]);
+    let found = attachments.status("fb0")["paths"][0]["url"].clone();
+    assert_eq!(found, target.url().as_str());
+    attachments.detach("fb0");
+    // One path says it for all.
+    let path = target.url().replace("127.0.0.1", "localhost");
+    attachments.attach(&[&url, &path, "--as", "nbd", "--no-device"]);
+    attachments.detach("fb0");
+    let several = attachments.scratch.serve(["mem:1MiB", "mem:2MiB"]);
+    let url = without_namespace(&several);
+    for command in ["attach", "read"] {
+        let refused = attachments.run([command, &url]);
+        refused.fails_in_a_line(2, &["has several namespaces (1, 2): choose one", "?ns=1"]);
+    }
+    assert!(attachments.list().is_empty());
+}
+
+#[test]
+fn all_that_is_there() {
+    let attachments = Attachments::new();
+    let first = attachments.scratch.serve(["mem:1MiB", "mem:2MiB"]);
+    let attach =
+        |address: &str| attachments.run(["attach", "--all", address, "--as", "nbd", "--no-device"]);
+    let said = attach(&first.address).ok().out();
+    assert!(said.contains("fb0: ") && said.contains("fb1: "), "{said}");
+    let sizes: Vec<_> = attachments.list().iter().map(|it| it["size_bytes"].clone()).collect();
+    assert_eq!(sizes, [1 << 20, 2 << 20]);
+    // What is there already does not keep the rest.
+    attachments.detach("fb0");
+    let again = attach(&first.address);
+    assert!(again.out().starts_with("fb0: "), "{}", again.out());
+    again.fails(1, &["attached already"]);
+    assert_eq!(attachments.list().len(), 2);
+    attachments.run(["detach", "--all"]).ok();
+    let both = attachments.run(["attach", "--all", &first.address, &first.url(1)]);
+    both.fails(2, &["--all"]);
+}
+
+#[test]
+fn mountpoints_that_hide_something() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let full = attachments.scratch.path("full");
+    fs::create_dir(&full).expect("a folder");
+    fs::write(full.join("letter"), "dear").expect("a file");
+    let mount = |place: &Path| {
+        let place = place.to_str().expect("UTF-8");
+        attachments.run(["attach", &target.url(), "--as", "fuse", "--mountpoint", place])
+    };
+    mount(&full).fails_in_a_line(1, &["full is not empty", "choose an empty directory"]);
+    let runtime = attachments.scratch.path("run");
+    fs::create_dir_all(runtime.join("x")).expect("a folder");
+    for place in [&runtime, &runtime.join("x")] {
+        mount(place).fails_in_a_line(2, &["is where attachments are kept", "--mountpoint"]);
+    }
+    assert!(attachments.list().is_empty());
+    fs::remove_file(full.join("letter")).expect("it is there");
+    mount(&full).ok();
+    attachments.detach("fb0");
+}
+
+/// Without FUSE there is still a server for programs; and what was chosen is said when it is there.
+#[test]
+fn the_next_way_is_taken_where_fuse_is_closed() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let socket = attachments.scratch.text("closed");
+    let _closed = UnixListener::bind(&socket).expect("a socket");
+    let attach = |url: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c"]);
+        command.arg("mount --bind \"$1\" /dev/fuse && exec \"$2\" attach \"$3\" --no-device");
+        command.args(["sh", &socket, env!("CARGO_BIN_EXE_farblock"), url]);
+        attachments.scratch.prepare(&mut command);
+        command.env("FARBLOCK_RUNTIME_DIR", attachments.scratch.path("run"));
+        finish(command, b"")
+    };
+    attach(&target.server.url(7)).fails_in_a_line(1, &["namespace 7"]);
+    let outcome = attach(&target.url()).ok();
+    let said = "chose nbd: a server for programs (there is no /dev/fuse";
+    assert!(outcome.stderr.starts_with(said), "{}", outcome.stderr);
+    attachments.detach("fb0");
+}
+
+#[test]
+fn no_block_device_is_said() {
+    if Path::new("/sys/module/nbd").exists() || Path::new("/sys/block/nbd0").exists() {
+        return;
+    }
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let told = attachments.run(["attach", &target.url(), "--as", "nbd"]).ok().out();
+    assert!(told.contains("no block device: ") && told.contains("nbd+unix"), "{told}");
+    attachments.detach("fb0");
+}

@@ -1,0 +1,140 @@
+//! What a server leaves for its successor: when that cannot be written, and when the disk is
+//! another size by then.
+
+use crate::attached::{Attachments, Load, Target, run, wait_for_progress};
+use crate::support::{signal, until};
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+const DISK_BYTES: u64 = 64 << 20;
+
+fn trouble(attachments: &Attachments) -> String {
+    attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Has writing this file fail, until the folder is removed.
+fn obstruct(attachments: &Attachments, file: &str) -> PathBuf {
+    let path = attachments.folder("fb0").join(format!("{file}.new"));
+    fs::create_dir(&path).expect("a folder");
+    path
+}
+
+/// A successor that can write no state serves on, and says so; one that can record no controllers
+/// waits. Who uses the disk notices a pause at most.
+#[test]
+fn a_runtime_folder_that_takes_nothing() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
+    let mut load = Load::start(&device, &[]);
+    wait_for_progress(&device);
+    let obstacle = obstruct(&attachments, "state.json");
+    let killed = attachments.kill_server("fb0");
+    attachments.wait_for_successor("fb0", killed);
+    until("it is said", || trouble(&attachments).contains("cannot write"));
+    assert!(trouble(&attachments).contains("state.json"));
+    wait_for_progress(&device);
+    fs::remove_dir(obstacle).expect("it is there");
+    until("it is written after all", || attachments.status("fb0")["trouble"] == Value::Null);
+    let obstacle = obstruct(&attachments, "controllers.json");
+    let killed = attachments.kill_server("fb0");
+    until("it is said", || trouble(&attachments).contains("controllers.json"));
+    assert!(load.is_running(), "the load ended");
+    fs::remove_dir(obstacle).expect("it is there");
+    attachments.wait_for_successor("fb0", killed);
+    wait_for_progress(&device);
+    load.finish();
+    attachments.detach("fb0");
+    target.server.stop();
+}
+
+/// Nobody uses it yet, so there is nothing to be left alone.
+#[test]
+fn a_first_server_that_can_write_nothing_refuses() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let url = target.url();
+    for file in ["identity.json", "controllers.json", "state.json"] {
+        fs::create_dir_all(attachments.folder("fb0")).expect("a folder");
+        run("chmod", &["700", attachments.folder("fb0").to_str().expect("UTF-8")]);
+        obstruct(&attachments, file);
+        let args = ["attach", &url, "--as", "nbd", "--no-device", "--name", "fb0"];
+        attachments.run(args).fails_in_a_line(1, &["cannot write", file]);
+        assert!(attachments.list().is_empty());
+    }
+}
+
+/// File, device and list have the size that the namespace has by the time there is a successor.
+#[test]
+fn a_disk_that_grows_and_shrinks_while_nobody_serves() {
+    let attachments = Attachments::new();
+    let mut target = Target::new(&attachments, DISK_BYTES);
+    let device = attachments.attach(&[&target.url(), "--as", "fuse", "--reconnect-delay", "100ms"]);
+    let file = attachments.folder("fb0").join("mount/fb0");
+    for bytes in [DISK_BYTES * 2, DISK_BYTES / 2] {
+        let status = attachments.status("fb0");
+        let pid = |of: &str| u32::try_from(status[of].as_u64().expect("a pid")).expect("a pid");
+        signal(pid("pid"), "STOP");
+        signal(pid("server_pid"), "KILL");
+        target.kill();
+        let image = fs::File::options().write(true).open(attachments.scratch.path("disk.img"));
+        image.expect("a file").set_len(bytes).expect("a size");
+        target.restart(&attachments);
+        signal(pid("pid"), "CONT");
+        attachments.wait_for_successor("fb0", pid("server_pid").into());
+        until("the device has the size", || {
+            run("blockdev", &["--getsize64", &device]).trim() == bytes.to_string()
+        });
+        assert_eq!(fs::metadata(&file).expect("it is there").len(), bytes);
+        assert_eq!(attachments.status("fb0")["size_bytes"], bytes);
+        until("the next one would know", || {
+            let state = fs::read_to_string(attachments.folder("fb0").join("state.json"));
+            state.expect("it is there").contains(&format!("\"size_bytes\": {bytes}"))
+        });
+    }
+    attachments.detach("fb0");
+}
+
+/// A file system of a few pages.
+struct Small(PathBuf);
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+/// The folder is full when a server dies: its successor waits until there is room, and says so.
+#[test]
+fn a_full_runtime_folder() {
+    // In this order, so that what a failure leaves is detached first.
+    let (place, attachments);
+    attachments = Attachments::new();
+    let runtime = attachments.scratch.path("run");
+    fs::create_dir(&runtime).expect("a folder");
+    let path = runtime.to_str().expect("UTF-8");
+    run("mount", &["-t", "tmpfs", "-o", "size=256k,mode=700", "none", path]);
+    place = Small(runtime.clone());
+    let target = Target::new(&attachments, DISK_BYTES);
+    let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
+    let mut load = Load::start(&device, &[]);
+    wait_for_progress(&device);
+    let filler = runtime.join("filler");
+    let filled = fs::write(&filler, vec![1; 1 << 20]).expect_err("it is full");
+    assert_eq!(filled.kind(), std::io::ErrorKind::StorageFull);
+    let killed = attachments.kill_server("fb0");
+    until("it is said", || {
+        let trouble = trouble(&attachments);
+        trouble.contains("no room") || trouble.contains("cannot write")
+    });
+    assert!(load.is_running(), "the load ended");
+    fs::remove_file(&filler).expect("it is there");
+    attachments.wait_for_successor("fb0", killed);
+    wait_for_progress(&device);
+    load.finish();
+    attachments.detach("fb0");
+    target.server.stop();
+    drop(place);
+}

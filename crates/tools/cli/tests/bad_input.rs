@@ -1,0 +1,230 @@
+//! Whatever a person gets wrong gives one sentence and an exit code, never a panic.
+
+mod support;
+
+use support::{Scratch, finish};
+
+#[test]
+fn no_command_shows_help() {
+    let scratch = Scratch::new();
+    let outcome = scratch.run::<&str>([]);
+    assert_eq!(outcome.code, Some(2));
+    assert!(outcome.stderr.contains("Usage: farblock"), "{}", outcome.stderr);
+    let help = scratch.run(["--help"]).ok();
+    assert!(help.out().contains("farblock serve disk.img"));
+    for command in ["serve", "discover", "id", "read", "write", "copy", "bench", "completions"] {
+        let help = scratch.run([command, "--help"]).ok().out();
+        assert!(help.contains("Example"), "{command}: {help}");
+    }
+    let version = scratch.run(["--version"]).ok().out();
+    assert_eq!(version, format!("farblock {}\n", env!("CARGO_PKG_VERSION")));
+    assert!(scratch.run(["completions", "bash"]).ok().out().contains("complete"));
+}
+
+#[test]
+fn options_that_make_no_sense() {
+    let scratch = Scratch::new();
+    let url = "nvme+tcp://127.0.0.1:1/nqn.2026-11.org.example:a";
+    for (args, parts) in [
+        (&["serve"] as &[&str], &["PATH"] as &[&str]),
+        (&["serve", "mem:1MiB", "--block-size", "1000"], &["use 512 or 4096"]),
+        (&["serve", "mem:1MiB", "--listen", "nowhere"], &["--listen", "nowhere"]),
+        (&["serve", "mem:1MiB", "--listen", "127.0.0.1:x"], &["no port"]),
+        (&["serve", "mem:1MiB", "--listen", "4421"], &["no address", "127.0.0.1:4421"]),
+        (
+            &["serve", "mem:1MiB", "--listen", "127.0.0.1:1", "--listen", "127.0.0.1:1"],
+            &["127.0.0.1:1 is twice", "leave one out"],
+        ),
+        (&["serve", "mem:1MiB", "--nqn", "nqn.disk"], &["nqn.", "for example"]),
+        (&["serve", "mem:1MiB", "--allow-host", "nqn.me"], &["--allow-host", "for example"]),
+        (&["serve", "mem:1MiB", "--cores", "3-1"], &["backwards"]),
+        (&["serve", "mem:1MiB", "--config", "x"], &["cannot be used with"]),
+        (&["serve", "mem:1MiB", "--engine", "epoll"], &["auto, uring or portable"]),
+        (&["serve", "mem:lots"], &["must begin with a number"]),
+        (&["serve", "mem:1GB"], &["write 1GiB"]),
+        (&["serve", "nvme+tcp://127.0.0.1/n"], &["remote already"]),
+        (&["serve", "mem:1MiB", "--nqn", "nqn.2014-08.org.nvmexpress.discovery"], &["--nqn"]),
+        (&["discover", "a b"], &["ADDR:PORT"]),
+        (&["discover", "127.0.0.1:0"], &["no port"]),
+        (&["id", "127.0.0.1"], &["start with nvme+tcp://"]),
+        (&["id", "nvme+tcp://127.0.0.1"], &["names no subsystem", "farblock discover"]),
+        (&["read", "nvme+tcp://127.0.0.1/n?ns=0"], &["not a namespace"]),
+        (&["read", "nvme+tcp://127.0.0.1/n?ns=1&ns=2"], &["twice", "keep one"]),
+        (&["read", url, "--length", "1GB"], &["write 1GiB"]),
+        (&["read", url, "--offset", "-1"], &["-1"]),
+        (&["read", url, "--json"], &["--output"]),
+        (&["write", url, "--length", "x"], &["must begin with a number"]),
+        (&["copy", url, url], &["to itself"]),
+        (&["copy", "mem:lots", "a"], &["must begin with a number"]),
+        (&["frobnicate"], &["frobnicate"]),
+        (&["serve", "mem:1MiB", "-q", "-v"], &["cannot be used with"]),
+    ] {
+        let outcome = scratch.run(args);
+        eprintln!("{args:?}: {}", outcome.stderr.lines().next().unwrap_or_default());
+        outcome.fails(2, parts);
+    }
+}
+
+#[test]
+fn disks_that_cannot_be_shared() {
+    let scratch = Scratch::new();
+    let empty = scratch.disk("empty.img", 0);
+    let odd = scratch.disk("odd.img", 1000);
+    let serve = |path: &str| scratch.run(["serve", "--listen", "127.0.0.1:0", path]);
+    let tool = if cfg!(windows) { "fsutil" } else { "truncate" };
+    serve("missing.img").fails_in_a_line(1, &["missing.img", "does not exist", tool]);
+    serve(&scratch.text("")).fails_in_a_line(1, &["is a directory"]);
+    serve(&empty).fails_in_a_line(1, &["empty.img", "is empty", tool]);
+    serve(&odd).fails_in_a_line(1, &["odd.img", "1000 bytes", "512-byte blocks", "1024"]);
+    if cfg!(unix) {
+        serve("/dev/null").fails_in_a_line(1, &["neither a regular file nor a block device"]);
+    }
+    serve("stripe:64KiB,mem:1MiB,none.img").fails_in_a_line(1, &["none.img"]);
+    let disk = scratch.disk("disk.img", 1 << 20);
+    scratch
+        .run(["serve", "--listen", "127.0.0.1:0", &disk, &disk])
+        .fails_in_a_line(1, &["in use", "twice"]);
+}
+
+#[test]
+fn a_disk_that_is_shared_already() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk("disk.img", 1 << 20);
+    let server = scratch.serve([&disk]);
+    scratch.run(["serve", "--listen", "127.0.0.1:0", &disk]).fails_in_a_line(1, &["in use"]);
+    scratch.run(["copy", "mem:64KiB", &disk]).fails_in_a_line(1, &["in use", "URL"]);
+    server.stop();
+}
+
+#[test]
+fn a_port_in_use() {
+    let scratch = Scratch::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    scratch
+        .run(["serve", "mem:1MiB", "--listen", &address])
+        .fails_in_a_line(1, &[&address, "another program uses this port", "--listen", "port 0"]);
+}
+
+#[test]
+fn an_address_of_somebody_else() {
+    let scratch = Scratch::new();
+    scratch
+        .run(["serve", "mem:1MiB", "--listen", "192.0.2.1:4420"])
+        .fails_in_a_line(1, &["no such address", "0.0.0.0:4420"]);
+}
+
+#[test]
+fn a_processor_that_is_not_there() {
+    let scratch = Scratch::new();
+    scratch
+        .run(["serve", "mem:1MiB", "--listen", "127.0.0.1:0", "--cores", "4000"])
+        .fails_in_a_line(1, &["processor 4000", "--cores"]);
+}
+
+#[test]
+fn nobody_at_home() {
+    let scratch = Scratch::new();
+    // No program has this port.
+    let url = "nvme+tcp://127.0.0.1:1/nqn.2026-11.org.example:a";
+    scratch.run(["id", url]).fails_in_a_line(1, &["refused", "is the target running"]);
+    scratch.run(["read", url]).fails_in_a_line(1, &["refused"]);
+    scratch.run_with(["write", url], b"x").fails_in_a_line(1, &["refused"]);
+    scratch.run(["discover", "127.0.0.1:1"]).fails_in_a_line(1, &["refused"]);
+    let unknown = "nvme+tcp://no-such-host.invalid/nqn.2026-11.org.example:a";
+    scratch.run(["id", unknown]).fails_in_a_line(1, &["cannot be resolved"]);
+}
+
+#[test]
+fn a_peer_that_speaks_something_else() {
+    use std::io::{Read, Write};
+    let scratch = Scratch::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 128]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let url = format!("nvme+tcp://{address}/nqn.2026-11.org.example:a");
+    scratch.run(["id", &url]).fails_in_a_line(1, &["does not speak NVMe/TCP", "web server"]);
+}
+
+#[test]
+fn files_that_cannot_be_copied() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk("disk.img", 4096);
+    let copy = |from: &str, to: &str| scratch.run(["copy", from, to]);
+    copy("missing.img", "new.img").fails_in_a_line(1, &["cannot read missing.img"]);
+    copy(&scratch.text(""), "new.img").fails_in_a_line(1, &["is a directory"]);
+    copy(&disk, &scratch.text("")).fails_in_a_line(1, &["is a directory"]);
+    copy(&disk, "no/such/place.img").fails_in_a_line(1, &["make its directory first"]);
+    copy(&disk, "./disk.img").fails_in_a_line(2, &["are the same"]);
+    copy(&disk, "mem:512").fails_in_a_line(1, &["room for 512 bytes", "4096 bytes", "nothing"]);
+    scratch
+        .run(["copy", "--length", "8KiB", &disk, "new.img"])
+        .fails_in_a_line(2, &["has 4096 bytes", "--length 8192"]);
+    assert_eq!(support::read(&disk).len(), 4096, "the file is as it was");
+    assert!(!scratch.path("new.img").exists(), "nothing was made");
+}
+
+/// As root everything may be read, so the binary runs as nobody.
+#[cfg(unix)]
+#[test]
+fn files_that_may_not_be_touched() {
+    use std::os::unix::fs::PermissionsExt;
+    use support::{cannot_check, has, is_root};
+    let scratch = Scratch::new();
+    let disk = scratch.disk("disk.img", 1 << 20);
+    let mode = |mode| {
+        std::fs::set_permissions(&disk, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let binary = if is_root() {
+        if !has("setpriv") {
+            cannot_check("root may do everything, and there is no setpriv");
+        }
+        std::fs::set_permissions(scratch.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
+        // The build directory may be out of nobody's reach. Another process copies: a file that
+        // this one has open for writing, when another test forks, cannot be executed ("text busy").
+        let copy = scratch.text("farblock");
+        let copied =
+            std::process::Command::new("cp").args([env!("CARGO_BIN_EXE_farblock"), &copy]).status();
+        assert!(copied.unwrap().success(), "cp");
+        copy
+    } else {
+        env!("CARGO_BIN_EXE_farblock").to_owned()
+    };
+    let run = |args: &[&str]| {
+        let mut command = if is_root() {
+            let mut command = std::process::Command::new("setpriv");
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups", &binary]);
+            command
+        } else {
+            std::process::Command::new(&binary)
+        };
+        command.args(args);
+        scratch.prepare(&mut command);
+        finish(command, b"")
+    };
+    mode(0o000);
+    run(&["serve", "--listen", "127.0.0.1:0", &disk])
+        .fails_in_a_line(1, &["may not be read by this user"]);
+    run(&["copy", &disk, "null:1MiB"]).fails_in_a_line(1, &["Permission denied", "permissions"]);
+    mode(0o444);
+    run(&["serve", "--listen", "127.0.0.1:0", &disk])
+        .fails_in_a_line(1, &["may not be written by this user", "read-only"]);
+    run(&["copy", "mem:64KiB", &disk]).fails_in_a_line(1, &["Permission denied"]);
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let scratch = Scratch::new();
+    let mut command = scratch.command(["completions", "zsh"]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    command.stdout(writer);
+    let outcome = finish(command, b"");
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+}

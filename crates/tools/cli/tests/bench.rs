@@ -1,0 +1,256 @@
+//! The benchmark, in seconds instead of minutes.
+
+mod support;
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use support::{Outcome, Scratch, Server, noise, read};
+
+/// Options that make it short.
+const SHORT: [&str; 5] = ["bench", "--runtime", "200ms", "--ramp-time", "0"];
+
+fn bench(scratch: &Scratch, args: &[&str]) -> Outcome {
+    scratch.run([&SHORT[..], args].concat())
+}
+
+fn patterns(report: &Value) -> &Vec<Value> {
+    report["patterns"].as_array().expect("patterns")
+}
+
+#[test]
+fn the_demonstration_measures_both_sides_and_leaves_nothing() {
+    // Windows counts processor time in ticks of up to 16 ms, of which a busy machine may have none
+    // in a short run; and there is one engine.
+    let (engines, runtime): (&[&str], &str) = match cfg!(windows) {
+        true => (&["auto"], "1s"),
+        false => (&["auto", "portable"], "200ms"),
+    };
+    for &engine in engines {
+        let scratch = Scratch::new();
+        std::fs::create_dir(scratch.path("disk")).unwrap();
+        let html = scratch.text("report.html");
+        let options = "--ramp-time 0 --directory disk --size 64m --json -";
+        let own = ["bench", "--engine", engine, "--runtime", runtime, "--html", &html];
+        let outcome = scratch.run(own.into_iter().chain(options.split(' '))).ok();
+        assert!(outcome.stderr.contains("64 MiB in "), "{}", outcome.stderr);
+        let report = outcome.json();
+        assert_eq!(patterns(&report).len(), 6);
+        for pattern in patterns(&report) {
+            for side in ["local", "remote"] {
+                assert!(pattern[side]["iops"].as_f64().unwrap() > 0.0, "{engine}: {pattern}");
+                assert!(pattern[side]["host_cpu"]["us_per_io"].as_f64().unwrap() > 0.0);
+            }
+            assert!(pattern["local"]["target_cpu"].is_null());
+            if cfg!(target_os = "linux") {
+                let target = &pattern["remote"]["target_cpu"]["us_per_io"];
+                assert!(target.as_f64().unwrap() > 0.0, "{engine}: {pattern}");
+            }
+            assert!(pattern["remote_percent_of_local"]["iops"].as_f64().unwrap() > 0.0);
+        }
+        assert_eq!(std::fs::read_dir(scratch.path("disk")).unwrap().count(), 0, "nothing is left");
+        let page = String::from_utf8(read(&html)).unwrap();
+        assert!(page.contains("</html>") && page.contains("<svg"), "{page}");
+        assert!(!page.contains("src=\"http") && !page.contains("href=\"http"), "self-contained");
+    }
+}
+
+#[test]
+fn one_pattern_in_fios_words() {
+    let scratch = Scratch::new();
+    let options = "--rw randrw --rwmixread 70 --bs 8k --iodepth 4 --numjobs 3 --size 16M --json -";
+    let args: Vec<&str> = ["mem:32MiB"].into_iter().chain(options.split(' ')).collect();
+    let report = bench(&scratch, &args).ok().json();
+    let [pattern] = patterns(&report).as_slice() else { panic!("one pattern") };
+    let wanted = &pattern["pattern"];
+    assert_eq!((&wanted["rw"], &wanted["rwmixread"]), (&"randrw".into(), &70.into()));
+    assert_eq!((&wanted["block_size_bytes"], &wanted["iodepth"]), (&8192.into(), &4.into()));
+    assert_eq!(wanted["numjobs"], 3, "as asked, however few processors there are");
+    assert!(pattern["remote"].is_null() && pattern["local"]["iops"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn the_floor_beside_the_demonstration() {
+    let scratch = Scratch::new();
+    let html = scratch.text("report.html");
+    let options = "--size 64m --patterns 4k-random --json - --floor --html";
+    let args: Vec<&str> = options.split(' ').chain([html.as_str()]).collect();
+    let report = bench(&scratch, &args).ok().json();
+    assert!(report["floor"].as_str().unwrap().contains("bare sockets to 127.0.0.1:"));
+    assert_eq!(patterns(&report).len(), 2);
+    for pattern in patterns(&report) {
+        let floor = &pattern["floor"];
+        assert!(floor["iops"].as_f64().unwrap() > 0.0, "{pattern}");
+        assert!(pattern["remote_percent_of_local"]["iops"].as_f64().unwrap() > 0.0);
+        assert!(pattern["remote_percent_of_floor"]["iops"].as_f64().unwrap() > 0.0);
+        if cfg!(target_os = "linux") {
+            // Both ends never sleep: each has about what the other has.
+            for party in ["host_cpu", "target_cpu"] {
+                let percent = floor[party]["percent_of_core"].as_f64().unwrap();
+                assert!(percent > 1.0, "{party}: {pattern}");
+            }
+        }
+    }
+    let page = String::from_utf8(read(&html)).unwrap();
+    assert!(page.contains("remote, % of floor"), "{page}");
+}
+
+#[test]
+fn the_floor_beside_one_disk_and_on_two_processes() {
+    let scratch = Scratch::new();
+    let mixed = "mem:64MiB --rw randrw --iodepth 8 --numjobs 2 --connections 3 --floor";
+    let args: Vec<&str> = mixed.split(' ').collect();
+    let table = bench(&scratch, &args).ok().out();
+    let row =
+        |side: &str| table.lines().find(|line| line.contains(&format!("   {side} "))).is_some();
+    assert!(row("local") && row("floor") && !row("remote"), "{table}");
+    assert!(!table.contains("a percentage of"), "of what?\n{table}");
+
+    let server = Server::start(scratch.command(["bench", "--floor-serve", "127.0.0.1:0"]));
+    assert!(server.said.contains(&format!("--floor {}", server.address)), "{}", server.said);
+    let disk = scratch.serve(["mem:64MiB"]);
+    let url = disk.url(1);
+    let reads = "--rw randread --iodepth 8 --numjobs 2 --runtime 0.3 --floor";
+    let args: Vec<&str> = [url.as_str()]
+        .into_iter()
+        .chain(reads.split(' '))
+        .chain([server.address.as_str()])
+        .collect();
+    let args: Vec<&str> = ["bench", "--ramp-time", "0"].into_iter().chain(args).collect();
+    let table = scratch.run(args).ok().out();
+    assert!(table.contains(&format!("bare sockets to {}", server.address)), "{table}");
+    assert!(table.contains("remote as a percentage of floor"), "{table}");
+    assert!(!table.contains("percentage of local"), "{table}");
+    disk.stop();
+    let stopped = server.stop();
+    assert_eq!(stopped.code, Some(0), "{}", stopped.stderr);
+}
+
+#[test]
+fn what_is_no_floor_is_said_before_anything_is_measured() {
+    let scratch = Scratch::new();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free.to_string();
+    bench(&scratch, &["mem:64MiB", "--floor", &free])
+        .fails_in_a_line(1, &[&free, "nothing listens there", "--floor-serve"]);
+    let target = scratch.serve(["mem:1MiB"]);
+    bench(&scratch, &["mem:64MiB", "--floor", &target.address])
+        .fails_in_a_line(1, &[&target.address, "`farblock bench --floor-serve`"]);
+    bench(&scratch, &["--floor-serve", "127.0.0.1:0"]).fails(2, &["cannot be used with"]);
+    scratch
+        .run(["bench", "--floor-serve", &target.address])
+        .fails_in_a_line(1, &["cannot listen on", &target.address, "in use"]);
+    target.stop();
+}
+
+#[test]
+fn a_fixed_rate_is_kept() {
+    let scratch = Scratch::new();
+    let options = "--rw randread --iodepth 8 --rate_iops 500 --runtime 1 --ramp-time 0 --json -";
+    let args: Vec<&str> = ["bench", "null:32MiB"].into_iter().chain(options.split(' ')).collect();
+    let report = scratch.run(&args).ok().json();
+    let iops = patterns(&report)[0]["local"]["iops"].as_f64().unwrap();
+    // Never more than asked; how much less is up to the machine.
+    assert!(iops > 0.0 && iops < 515.0, "{iops}");
+}
+
+#[test]
+fn a_remote_disk_alone_and_beside_a_local_one() {
+    let scratch = Scratch::new();
+    let data = noise(1, 32 << 20);
+    let disk = scratch.file("disk.img", &data);
+    let server = scratch.serve([&disk]);
+    let (url, id) = (server.url(1), server.id.to_string());
+    bench(&scratch, &[&url, "--size", "16M"])
+        .fails_in_a_line(2, &["random write", "--allow-writes", "--patterns read"]);
+    let reads = ["--patterns", "read", "--json", "-"];
+    let report = bench(&scratch, &[&[url.as_str(), "--target-pid", &id], &reads[..]].concat());
+    let report = report.ok().json();
+    assert_eq!(patterns(&report).len(), 3);
+    for pattern in patterns(&report) {
+        assert!(pattern["local"].is_null());
+        if cfg!(any(target_os = "linux", windows)) {
+            assert!(pattern["remote"]["target_cpu"].is_object(), "{pattern}");
+        }
+    }
+    let report = bench(&scratch, &[&["mem:32MiB", url.as_str()], &reads[..]].concat());
+    assert!(patterns(&report.ok().json())[0]["remote_percent_of_local"].is_object());
+    assert!(read(&disk) == data, "nothing was written");
+    let table = bench(&scratch, &[&url, "--rw", "write", "--bs", "64k", "--allow-writes"]).ok();
+    assert!(table.out().contains("64k sequential write"), "{}", table.out());
+    assert!(read(&disk) != data, "now it was");
+    server.stop();
+}
+
+#[test]
+fn what_makes_no_sense() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk("disk.img", 1 << 20);
+    for (args, parts) in [
+        (&[disk.as_str()] as &[&str], &["disk.img", "--allow-writes"] as &[&str]),
+        (&["a", "b", "c"], &["c"]),
+        (&["--patterns", "8k"], &["\"8k\"", "4k-random-read"]),
+        (&["--patterns", "4k", "--rw", "read"], &["cannot be used with"]),
+        (&["--iodepth", "4"], &["--rw"]),
+        (&["mem:1MiB", "--rw", "reed"], &["randread"]),
+        (&["mem:1MiB", "--rw", "read", "--bs", "0"], &["no size"]),
+        (&["mem:1MiB", "--rw", "read", "--bs", "1000"], &["does not fit"]),
+        (&["mem:1MiB", "--rw", "read", "--bs", "2M"], &["does not fit"]),
+        (&["mem:1MiB", "--rw", "read", "--iodepth", "0"], &["whole number from 1 to 65535"]),
+        (&["mem:1MiB", "--rw", "read", "--numjobs", "2000"], &["whole number from 1 to 1024"]),
+        (&["mem:1MiB", "--rw", "read", "--rate-iops", "0"], &["whole number from 1 to"]),
+        (&["mem:1MiB", "--rw", "rw", "--rwmixread", "101"], &["101"]),
+        (&["mem:1MiB", "--rw", "read", "--runtime", "0"], &["no time to measure"]),
+        (&["mem:1MiB", "--rw", "read", "--runtime", "soon"], &["no time: write seconds"]),
+        (&["--target-pid", "1"], &["LOCAL"]),
+        (&["nvme+tcp://127.0.0.1:1", "--patterns", "read"], &["names no subsystem"]),
+        (&["--json", "-", "--html", "-"], &["both"]),
+        (&["--floor", "127.0.0.1:4421"], &["REMOTE-URL", "leave the address out"]),
+        (&["--floor", "mem:1MiB"], &["ADDR:PORT", "last option"]),
+        (&["mem:1MiB", "--rw", "read", "--rate-iops", "9", "--floor"], &["cannot be used with"]),
+        (&["null:1GiB", "--rw", "read", "--bs", "32M", "--floor"], &["16 MiB"]),
+        (&["--floor-serve", "127.0.0.1"], &["has no port"]),
+        (&["--floor-serve", "127.0.0.1:0", "--floor"], &["cannot be used with"]),
+    ] {
+        // Not with the others' times, since one here has its own.
+        let args: Vec<&str> = ["bench"].iter().chain(args).copied().collect();
+        let outcome = scratch.run(&args);
+        eprintln!("{args:?}: {}", outcome.stderr.lines().next().unwrap_or_default());
+        outcome.fails(2, parts);
+    }
+    bench(&scratch, &["missing.img", "--patterns", "read"])
+        .fails_in_a_line(1, &["missing.img does not exist"]);
+    bench(&scratch, &["--json", "no/such/file.json"])
+        .fails_in_a_line(1, &["cannot create no/such/file.json"]);
+    bench(&scratch, &["--directory", "no/such/place"])
+        .fails_in_a_line(1, &["no place for a disk file", "no/such/place", "--directory"]);
+    bench(&scratch, &["--size", "1000t"])
+        .fails_in_a_line(1, &["no place for a disk file", "free", "--size"]);
+    bench(&scratch, &["mem:1MiB,", "--rw", "read"]).fails_in_a_line(2, &["not known"]);
+}
+
+#[test]
+fn interrupted_it_reports_what_it_has_and_leaves_nothing() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.path("disk")).unwrap();
+    let args = ["bench", "--directory", "disk", "--size", "64m", "--runtime", "2"];
+    let mut child = scratch.command(args).spawn().unwrap();
+    let mut pipe = BufReader::new(child.stderr.take().unwrap());
+    let mut stderr = String::new();
+    while !stderr.contains("2/6 ") {
+        assert!(pipe.read_line(&mut stderr).unwrap() > 0, "{stderr}");
+    }
+    support::signal(child.id(), "INT");
+    let output = support::wait(child);
+    pipe.read_to_string(&mut stderr).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("error: interrupted"), "{stderr}");
+    assert_eq!(std::fs::read_dir(scratch.path("disk")).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn a_disk_that_fails_is_named() {
+    let scratch = Scratch::new();
+    let outcome = bench(&scratch, &["fault:50,null:64MiB", "--rw", "randread"]);
+    assert!(outcome.out().contains("failed after"), "{}", outcome.out());
+    outcome.fails(1, &["some runs failed"]);
+}

@@ -1,0 +1,67 @@
+//! What people download is the same bytes wherever it is packed. Building the programs the same is
+//! `make dist`'s part, which takes too long for a test.
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const ARCHIVES: [&str; 2] = ["farblock-linux-x86_64.tar.gz", "farblock-windows-x86_64.zip"];
+
+/// Packs two programs of a few bytes in a folder of its own, as one person's machine would.
+fn pack(folder: &Path, umask: &str, timezone: &str) -> PathBuf {
+    let programs = folder.join("programs");
+    fs::create_dir_all(&programs).expect("a folder");
+    for name in ["farblock", "farblock.exe"] {
+        fs::write(programs.join(name), name).expect("a file");
+        let mode = if umask == "077" { 0o600 } else { 0o755 };
+        fs::set_permissions(programs.join(name), fs::Permissions::from_mode(mode)).expect("rights");
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../contrib/dist.sh");
+    let dist = folder.join("dist");
+    let output = Command::new("bash")
+        .args(["-c", "umask \"$1\" && exec \"$2\" --pack \"$3\"", "pack", umask])
+        .args([&script, &programs])
+        .env("DIST_DIR", &dist)
+        .env("SOURCE_DATE_EPOCH", "1700000000")
+        .env("TZ", timezone)
+        .output()
+        .expect("bash runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    dist
+}
+
+fn said(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).env("TZ", "UTC").output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn archives_are_the_same_wherever_they_are_packed() {
+    let (one, other) = (tempfile::tempdir().expect("one"), tempfile::tempdir().expect("another"));
+    let one = pack(one.path(), "022", "UTC");
+    let other = pack(other.path(), "077", "Pacific/Auckland");
+    for name in ARCHIVES.into_iter().chain(["SHA256SUMS"]) {
+        let read = |folder: &Path| fs::read(folder.join(name)).expect("it is made");
+        assert!(read(&one) == read(&other), "{name} differs");
+    }
+    let sums = fs::read_to_string(one.join("SHA256SUMS")).expect("text");
+    assert!(ARCHIVES.iter().all(|name| sums.contains(name)), "{sums}");
+
+    let tar = one.join(ARCHIVES[0]);
+    let list = said("tar", &["--list", "--verbose", "--file", tar.to_str().expect("UTF-8")]);
+    assert!(list.lines().all(|line| line.contains(" 0/0 ") && line.contains("2023-11-14 22:13")));
+    assert!(list.contains("-rwxr-xr-x"), "{list}");
+    for file in ["farblock", "README.md", "LICENSE-MIT", "LICENSE-APACHE", "CHANGELOG.md"] {
+        assert!(list.contains(&format!("farblock-linux-x86_64/{file}\n")), "no {file} in\n{list}");
+    }
+    assert!(list.contains("/docs/attach.md") && list.contains("/farblock-attach@.service"));
+    let file = "farblock-linux-x86_64/NOTICES.txt";
+    let notices = said("tar", &["-xOf", tar.to_str().expect("UTF-8"), file]);
+    for part in ["=== clap ", "=== io-uring ", "Permission is hereby granted"] {
+        assert!(notices.contains(part), "no {part} in the notices");
+    }
+    assert!(!notices.contains("=== farblock"), "its own code is no notice");
+}

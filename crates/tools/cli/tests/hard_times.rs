@@ -1,0 +1,231 @@
+//! Signals, full disks, and disks that vanish while they are used.
+#![cfg(unix)]
+
+mod support;
+
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{Scratch, Server, cannot_check, has, noise, read};
+
+const ENGINES: [&str; 2] = ["auto", "portable"];
+
+#[test]
+fn signals_stop_a_target_cleanly() {
+    for engine in ENGINES {
+        for signal in ["TERM", "INT"] {
+            let scratch = Scratch::new();
+            let server = scratch.serve(["--engine", engine, "mem:1MiB"]);
+            server.signal(signal);
+            let outcome = server.wait().ok();
+            assert_eq!(outcome.stderr, "", "{engine} {signal}");
+        }
+    }
+}
+
+#[test]
+fn signals_without_a_meaning_end_nothing() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["mem:1MiB"]);
+    for signal in ["USR1", "HUP", "USR2", "HUP"] {
+        server.signal(signal);
+        scratch.run(["read", &server.url(1), "-o", "out.bin"]).ok();
+    }
+    let outcome = server.stop();
+    assert_eq!(outcome.stderr.matches("SIGHUP is ignored").count(), 1, "{}", outcome.stderr);
+}
+
+/// What a host was told is written must be in the file, also when the target is stopped meanwhile.
+#[test]
+fn a_target_stopped_during_a_write() {
+    for engine in ENGINES {
+        let scratch = Scratch::new();
+        let disk = scratch.disk("disk.img", 64 << 20);
+        // Slow enough that it is stopped in the middle.
+        let slow = format!("limit:16MiB/s,{disk}");
+        let server = scratch.serve(["--engine", engine, &slow]);
+        let data = noise(1, 64 << 20);
+        let input = scratch.file("in.bin", &data);
+        let url = server.url(1);
+        let args = ["write", &url, "--input", &input, "--ctrl-loss-timeout", "1"];
+        let child = scratch.command(args).spawn().unwrap();
+        support::until("the first block is written", || read(&disk)[..512] == data[..512]);
+        let begin = Instant::now();
+        server.signal("TERM");
+        let stopped = server.wait().ok();
+        assert!(begin.elapsed() < Duration::from_secs(20), "it takes no longer than it must");
+        assert!(stopped.stderr.contains("stopping"), "{}", stopped.stderr);
+        let output = support::wait(child);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        let error = stderr.lines().find(|line| line.starts_with("error: ")).expect("an error");
+        assert!(error.contains("failed") || error.contains("lost"), "{error}");
+        // Every block is either as before or as it was sent.
+        let mut written = 0;
+        for (now, sent) in read(&disk).chunks(512).zip(data.chunks(512)) {
+            assert!(now == sent || now.iter().all(|&byte| byte == 0), "{engine}: a torn block");
+            written += usize::from(now == sent);
+        }
+        assert!(written > 0, "{engine}: something was written before the stop");
+    }
+}
+
+/// Starts reading from a target that does not answer soon; it is connected on return.
+fn start_reading(scratch: &Scratch, server: &Server) -> Child {
+    let url = server.url(1);
+    let options = ["-o", "out.bin", "--verbose", "--ctrl-loss-timeout", "1"];
+    let mut command = scratch.command(["read", &url].iter().chain(&options));
+    let log = std::fs::File::create(scratch.path("reader.log")).unwrap();
+    let child = command.stderr(log).spawn().unwrap();
+    let logged = || String::from_utf8_lossy(&read(scratch.path("reader.log"))).into_owned();
+    support::until("the reader is connected", || logged().contains("connected"));
+    // Its queue and its commands follow within milliseconds.
+    std::thread::sleep(Duration::from_millis(500));
+    child
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let scratch = Scratch::new();
+    // Each read takes longer than anybody waits.
+    let server = scratch.serve(["delay:60s,mem:1MiB"]);
+    let mut reader = start_reading(&scratch, &server);
+    let begin = Instant::now();
+    server.signal("TERM");
+    std::thread::sleep(Duration::from_millis(500));
+    server.signal("TERM");
+    let outcome = server.wait();
+    assert_eq!(outcome.code, Some(130), "{}", outcome.stderr);
+    assert!(begin.elapsed() < Duration::from_secs(5));
+    let _ = reader.kill();
+    let _ = reader.wait();
+}
+
+#[test]
+fn a_transfer_can_be_interrupted() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["mem:1MiB"]);
+    let mut command = scratch.command(["write", &server.url(1)]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&[7; 600 << 10]).unwrap();
+    support::until("the first piece is written", || {
+        scratch.run(["read", &server.url(1), "--length", "1"]).ok().stdout == [7]
+    });
+    support::signal(child.id(), "INT");
+    let output = support::wait(child);
+    drop(stdin);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("interrupted: the first 524288 bytes are durable in"), "{stderr}");
+    let there = scratch.run(["read", &server.url(1), "--length", "512KiB"]).ok();
+    assert!(there.stdout == [7; 512 << 10], "what is said to be written is");
+    server.stop();
+}
+
+#[test]
+fn a_target_that_dies() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["delay:60s,mem:1MiB"]);
+    let reader = start_reading(&scratch, &server);
+    server.signal("KILL");
+    let output = support::wait(reader);
+    let stderr = String::from_utf8_lossy(&read(scratch.path("reader.log"))).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("the connection to the namespace is lost"), "{stderr}");
+    server.wait();
+}
+
+#[test]
+fn a_file_cut_short() {
+    for engine in ENGINES {
+        let scratch = Scratch::new();
+        let disk = scratch.disk("disk.img", 4 << 20);
+        let server = scratch.serve(["--engine", engine, &disk]);
+        let file = std::fs::OpenOptions::new().write(true).open(&disk).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let url = server.url(1);
+        scratch
+            .run(["read", &url, "-o", "out.bin"])
+            .fails(1, &["reading nvme+tcp://", "at byte 1048576 failed: "]);
+        // The rest goes on.
+        let start = scratch.run(["read", &url, "--length", "1MiB"]).ok();
+        assert!(start.stdout == vec![0; 1 << 20]);
+        server.stop();
+    }
+}
+
+/// A command that runs with a full disk at `full` in the scratch directory.
+fn with_full_disk(scratch: &Scratch, kib: u32) -> Command {
+    if !has("unshare") || !has("mount") {
+        cannot_check("there is no unshare to mount a small disk with");
+    }
+    std::fs::create_dir(scratch.path("full")).unwrap();
+    let mut command = Command::new("unshare");
+    if !support::is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    let script = format!("mount -t tmpfs -o size={kib}k tmpfs full && exec \"$@\"");
+    command.args(["--mount", "sh", "-c", &script, "sh", env!("CARGO_BIN_EXE_farblock")]);
+    scratch.prepare(&mut command);
+    let mut probe = Command::new("unshare");
+    if !support::is_root() {
+        probe.args(["--user", "--map-root-user"]);
+    }
+    probe.args(["--mount", "sh", "-c", "mount -t tmpfs tmpfs full"]);
+    scratch.prepare(&mut probe);
+    if !probe.status().is_ok_and(|status| status.success()) {
+        cannot_check("this user may not mount a small disk");
+    }
+    command
+}
+
+#[test]
+fn a_full_disk_here() {
+    let scratch = Scratch::new();
+    let mut command = with_full_disk(&scratch, 1024);
+    let server = scratch.serve(["mem:4MiB"]);
+    scratch.run_with(["write", &server.url(1)], &noise(2, 4 << 20)).ok();
+    command.args(["read", &server.url(1), "-o", "full/out.bin"]);
+    support::finish(command, b"")
+        .fails_in_a_line(1, &["full/out.bin", "No space left", "make room"]);
+    server.stop();
+}
+
+#[test]
+fn a_full_disk_there() {
+    for engine in ENGINES {
+        let scratch = Scratch::new();
+        let command = with_full_disk(&scratch, 1024);
+        // A sparse file that promises more than there is.
+        let mut inner = Command::new("unshare");
+        inner.args(command.get_args().map(|arg| {
+            let text = arg.to_str().unwrap();
+            text.replace("&& exec", "&& truncate -s 4M full/disk.img && exec")
+        }));
+        scratch.prepare(&mut inner);
+        inner.args(["serve", "--engine", engine, "--listen", "127.0.0.1:0", "full/disk.img"]);
+        let server = Server::start(inner);
+        let url = server.url(1);
+        scratch
+            .run_with(["write", &url], &noise(3, 4 << 20))
+            .fails(1, &["writing to nvme+tcp://", "no space is left"]);
+        // What there is can still be read, and what fits written.
+        scratch.run(["read", &url, "--length", "64KiB"]).ok();
+        server.stop();
+    }
+}
+
+#[test]
+fn a_limit_on_file_sizes() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["mem:4MiB"]);
+    scratch.run_with(["write", &server.url(1)], &noise(4, 4 << 20)).ok();
+    let mut command = Command::new("sh");
+    // In blocks of 512 bytes or of 1 KiB, as the shell pleases: either is less than 4 MiB.
+    command.args(["-c", "ulimit -f 2000; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_farblock")]);
+    command.args(["read", &server.url(1), "-o", "out.bin"]);
+    scratch.prepare(&mut command);
+    support::finish(command, b"").fails_in_a_line(1, &["out.bin", "limits how large files"]);
+    server.stop();
+}

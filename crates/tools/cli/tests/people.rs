@@ -1,0 +1,96 @@
+//! What people type, and where it comes out.
+
+mod support;
+
+use support::Scratch;
+
+#[test]
+fn what_is_no_disk_of_this_machine() {
+    let scratch = Scratch::new();
+    let outcome = scratch.run(["serve", "http://x"]).fails_in_a_line(2, &["is a URL"]);
+    assert!(!outcome.stderr.contains("truncate"), "{}", outcome.stderr);
+}
+
+#[test]
+fn commands_without_json_say_so() {
+    let scratch = Scratch::new();
+    scratch.run(["--json", "detach", "x"]).fails_in_a_line(2, &["no --json"]);
+    let help = scratch.run(["--help"]).ok().out();
+    assert!(help.contains("Exit codes: 0 done, 1 it failed, 2"), "{help}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn more_memory_than_there_is_is_doubted() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["mem:8TiB"]);
+    server.signal("TERM");
+    let stderr = server.wait().stderr;
+    assert!(stderr.contains("RAM disks of 8 TiB are more than the"), "{stderr}");
+    let server = scratch.serve(["mem:8TiB", "--quiet"]);
+    server.signal("TERM");
+    assert_eq!(server.wait().stderr, "");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn names_need_not_be_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let scratch = Scratch::new();
+    let odd = scratch.path(".").join(std::ffi::OsStr::from_bytes(b"odd-\xff.img"));
+    std::fs::write(&odd, [7; 4096]).unwrap();
+    let name = |text: &str| std::ffi::OsString::from(text);
+    scratch.run([name("copy"), odd.clone().into(), name("copy.img")]).ok();
+    assert_eq!(support::read(scratch.path("copy.img")), [7; 4096]);
+    let server = scratch.serve([&odd]);
+    let again = scratch.path(".").join(std::ffi::OsStr::from_bytes(b"again-\xfe.img"));
+    let url = server.url(1);
+    scratch.run([name("read"), url.into(), name("-o"), again.clone().into()]).ok();
+    assert_eq!(support::read(&again), [7; 4096]);
+    server.stop();
+    let bench = ["--rw", "read", "--runtime", "0.1", "--ramp-time", "0"].map(name);
+    scratch.run([name("bench"), again.into()].into_iter().chain(bench)).ok();
+}
+
+/// A terminal: the side of who sits at it, and the side of a program.
+#[cfg(target_os = "linux")]
+fn terminal() -> (std::fs::File, std::fs::File) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use std::os::unix::ffi::OsStrExt;
+    let person = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&person).unwrap();
+    unlockpt(&person).unwrap();
+    let name = ptsname(&person, Vec::new()).unwrap();
+    let name = std::ffi::OsStr::from_bytes(name.as_bytes());
+    let program = std::fs::OpenOptions::new().read(true).write(true).open(name).unwrap();
+    (person.into(), program)
+}
+
+/// Control-D at a terminal is the end of the input, and once is enough.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_typed_ends_once() {
+    use std::io::Write;
+    let scratch = Scratch::new();
+    let server = scratch.serve(["mem:1MiB"]);
+    let (mut person, program) = terminal();
+    let mut command = scratch.command(["write", &server.url(1)]);
+    command.stdin(program).stdout(std::process::Stdio::piped());
+    let child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    drop(command);
+    person.write_all(b"hello\n\x04").unwrap();
+    let output = support::wait(child);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.contains("wrote 6 bytes"), "{stderr}");
+    server.stop();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn data_do_not_go_to_a_terminal() {
+    let scratch = Scratch::new();
+    let (_person, stdout) = terminal();
+    let mut command = scratch.command(["copy", "mem:1MiB", "-"]);
+    command.stdout(stdout);
+    support::finish(command, b"").fails_in_a_line(2, &["would go to the terminal", "xxd"]);
+}

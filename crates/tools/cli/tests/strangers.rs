@@ -1,0 +1,32 @@
+//! A target that strangers are at.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::net::TcpStream;
+use std::process::Command;
+use support::{Scratch, Server};
+
+/// A host's first use of a file works however many strangers hold descriptors, when there are few.
+#[test]
+fn strangers_do_not_take_the_descriptors_that_files_need() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk("disk.img", 1 << 20);
+    for engine in ["auto", "portable"] {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n 160 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_farblock")]);
+        command.args(["serve", "--engine", engine, "--listen", "127.0.0.1:0", &disk]);
+        scratch.prepare(&mut command);
+        let server = Server::start(command);
+        let strangers: Vec<_> = (0..300).map(|_| TcpStream::connect(&server.address)).collect();
+        // While strangers come it may be refused; when it is let in, it is served.
+        support::until("a host is let in", || {
+            let outcome = scratch.run(["read", &server.url(1), "-o", "out.bin"]);
+            let refused = outcome.stderr.contains("cannot connect");
+            assert!(outcome.code == Some(0) || refused, "{}", outcome.stderr);
+            !refused
+        });
+        drop(strangers);
+        server.stop();
+    }
+}

@@ -1,0 +1,323 @@
+//! Runs the binary as a person would, and a target to use it against.
+#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(unreachable_pub, reason = "a module of each test file")]
+
+#[cfg(windows)]
+mod console;
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory of one test's own, with a place for what is kept about this host.
+pub struct Scratch(tempfile::TempDir);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        Scratch(tempfile::tempdir().expect("a temporary directory"))
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// Makes a file with these bytes.
+    pub fn file(&self, name: &str, bytes: &[u8]) -> String {
+        std::fs::write(self.path(name), bytes).expect("a file");
+        self.text(name)
+    }
+
+    /// Makes a sparse file.
+    pub fn disk(&self, name: &str, bytes: u64) -> String {
+        let file = std::fs::File::create(self.path(name)).expect("a file");
+        file.set_len(bytes).expect("a length");
+        self.text(name)
+    }
+
+    /// The binary, with nothing of the real user's in its environment.
+    pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_farblock"));
+        command.args(args);
+        self.prepare(&mut command);
+        command
+    }
+
+    /// Sets up any command that runs the binary in the end.
+    pub fn prepare(&self, command: &mut Command) {
+        #[cfg(windows)]
+        console::give_its_own(command);
+        command
+            .current_dir(self.0.path())
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            .env("XDG_STATE_HOME", self.path("state"))
+            .env("LOCALAPPDATA", self.path("state"))
+            .env_remove("NO_COLOR")
+            .env_remove("RUST_BACKTRACE")
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+    }
+
+    /// Runs the binary to its end.
+    pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Outcome {
+        finish(self.command(args), b"")
+    }
+
+    /// Runs the binary to its end with this on its standard input.
+    pub fn run_with<S: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = S>,
+        input: &[u8],
+    ) -> Outcome {
+        finish(self.command(args), input)
+    }
+
+    /// Starts a target and waits until it listens.
+    pub fn serve<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Server {
+        let mut command = self.command(["serve", "--listen", "127.0.0.1:0"]);
+        command.args(args);
+        Server::start(command)
+    }
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Outcome {
+    pub code: Option<i32>,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Outcome {
+    pub fn out(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// It must have succeeded.
+    #[track_caller]
+    pub fn ok(self) -> Outcome {
+        assert_eq!(self.code, Some(0), "{}\n{}", self.out(), self.stderr);
+        self
+    }
+
+    /// It must have failed with this code and one sentence that contains all of `parts`.
+    #[track_caller]
+    pub fn fails(self, code: i32, parts: &[&str]) -> Outcome {
+        let all = format!("{}\n--- stderr\n{}", self.out(), self.stderr);
+        assert_eq!(self.code, Some(code), "{all}");
+        let errors = self.stderr.lines().filter(|line| line.starts_with("error: ")).count();
+        assert_eq!(errors, 1, "{all}");
+        assert!(!self.stderr.contains("panicked") && !self.stderr.contains("os error"), "{all}");
+        for part in parts {
+            assert!(self.stderr.contains(part), "{part:?} is missing in:\n{all}");
+        }
+        self
+    }
+
+    /// As [`fails`](Outcome::fails), on one line: not clap's words but ours.
+    #[track_caller]
+    pub fn fails_in_a_line(self, code: i32, parts: &[&str]) -> Outcome {
+        let outcome = self.fails(code, parts);
+        assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+        outcome
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}", self.out()))
+    }
+}
+
+/// Runs a command to its end, which must come in time.
+pub fn finish(mut command: Command, input: &[u8]) -> Outcome {
+    if !input.is_empty() {
+        command.stdin(Stdio::piped());
+    }
+    let mut child = command.spawn().expect("the command starts");
+    let stdin = child.stdin.take();
+    let input = input.to_vec();
+    let feeder = std::thread::spawn(move || {
+        // The command may well end without having read it all.
+        let _ = stdin.map(|mut pipe| pipe.write_all(&input));
+    });
+    let output = wait(child);
+    feeder.join().expect("the feeder");
+    Outcome {
+        code: output.status.code(),
+        stdout: output.stdout,
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// Waits for a child, not for ever.
+pub fn wait(child: Child) -> Output {
+    let id = child.id();
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = sender.send(child.wait_with_output());
+    });
+    match receiver.recv_timeout(PATIENCE) {
+        Ok(output) => output.expect("an exit status"),
+        Err(_) => {
+            signal(id, "KILL");
+            panic!("process {id} did not end within {PATIENCE:?}");
+        }
+    }
+}
+
+/// Waits until something is so, not for ever.
+#[track_caller]
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{what} does not come true");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(windows)]
+pub use console::signal;
+
+/// Sends a signal to a process that a test started.
+#[cfg(unix)]
+pub fn signal(id: u32, name: &str) {
+    // The shell's own, since a small system has no other.
+    let status = Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).status();
+    assert!(status.is_ok_and(|status| status.success()), "kill -{name} {id}");
+}
+
+/// A target in a process of its own.
+pub struct Server {
+    child: Option<Child>,
+    pub id: u32,
+    /// What it printed until it listened.
+    pub said: String,
+    /// `127.0.0.1:PORT`.
+    pub address: String,
+    pub nqn: String,
+}
+
+impl Server {
+    pub fn start(mut command: Command) -> Server {
+        let mut child = command.spawn().expect("the target starts");
+        let id = child.id();
+        let stdout = child.stdout.take().expect("a pipe");
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            // Reads on to the end, so that nothing that is printed later meets a closed pipe.
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        let mut said = String::new();
+        let until = Instant::now() + PATIENCE;
+        let address = loop {
+            let Ok(line) = receiver.recv_timeout(until.saturating_duration_since(Instant::now()))
+            else {
+                let _ = child.kill();
+                let mut stderr = String::new();
+                let _ = child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut stderr));
+                panic!("the target did not listen:\n{said}\n{stderr}");
+            };
+            said.push_str(&line);
+            said.push('\n');
+            if let Some(address) = line.strip_prefix("listening on ") {
+                break address.to_owned();
+            }
+            if line.starts_with('{') {
+                let json: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+                break json["listening"][0].as_str().expect("an address").to_owned();
+            }
+        };
+        let nqn = said
+            .lines()
+            .find_map(|line| line.strip_prefix("Subsystem "))
+            .unwrap_or_default()
+            .to_owned();
+        Server { child: Some(child), id, said, address, nqn }
+    }
+
+    /// The URL of a namespace.
+    pub fn url(&self, nsid: u32) -> String {
+        format!("{}?ns={nsid}", self.subsystem_url())
+    }
+
+    pub fn subsystem_url(&self) -> String {
+        format!("nvme+tcp://{}/{}", self.address, self.nqn)
+    }
+
+    pub fn signal(&self, name: &str) {
+        signal(self.id, name);
+    }
+
+    /// Waits for its end.
+    pub fn wait(mut self) -> Outcome {
+        let output = wait(self.child.take().expect("it runs"));
+        Outcome {
+            code: output.status.code(),
+            stdout: output.stdout,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Stops it as a service manager would; it must end well and have had nothing to complain of.
+    #[track_caller]
+    pub fn stop(self) -> Outcome {
+        self.signal("TERM");
+        self.wait().ok()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Bytes that differ at every place and with every seed.
+pub fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// Whether a program is there to be used.
+pub fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+/// A check that cannot be made has failed: a skip would look like a pass.
+pub fn cannot_check(why: &str) -> ! {
+    panic!("this cannot be checked here: {why}");
+}
+
+/// Whether this process may do everything.
+pub fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output().expect("id");
+    id.stdout.trim_ascii() == b"0"
+}
+
+pub fn read(path: impl AsRef<Path>) -> Vec<u8> {
+    std::fs::read(path).expect("a file")
+}

@@ -1,0 +1,234 @@
+//! The rules of the house that a program can check: which crate may use which, where `unsafe` may
+//! be, and how long files and lines may get.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The arrows of `docs/ARCHITECTURE.md`: what each crate may use of the others outside its tests.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("wire", &[]),
+    ("proto", &["wire"]),
+    ("mem", &[]),
+    ("reactor", &["mem"]),
+    ("block", &["reactor"]),
+    ("backends", &["block", "mem", "reactor"]),
+    ("target", &["block", "proto", "reactor", "wire"]),
+    ("host", &["block", "proto", "reactor", "wire"]),
+    ("frontend", &["block", "reactor"]),
+    ("iscsi", &["block", "frontend", "reactor"]),
+    ("winspd", &["block", "frontend", "reactor"]),
+    ("attach", &["block", "frontend", "host", "reactor"]),
+    ("bench", &["block", "reactor"]),
+    ("capi", &["block", "host", "reactor"]),
+    // The whole product in one thread.
+    ("sim", &["backends", "block", "host", "proto", "reactor", "target", "wire"]),
+    (
+        "cli",
+        &[
+            "attach", "backends", "bench", "block", "frontend", "host", "iscsi", "proto",
+            "reactor", "target", "winspd", "wire",
+        ],
+    ),
+];
+
+/// Everything that the crates without I/O depend on besides each other.
+const WITHOUT_IO: &[(&str, &[&str])] =
+    &[("wire", &["zerocopy"]), ("proto", &["crc-fast", "crc32c", "zerocopy"])];
+
+/// Which crates may have `unsafe` code, and why.
+const MAY_BE_UNSAFE: &[(&str, &str)] = &[
+    ("mem", "memory that the kernel is given"),
+    ("reactor", "the kernel"),
+    ("capi", "a foreign ABI"),
+];
+
+/// Single files that do. Loop devices are nothing for an event loop, and no crate offers their
+/// calls with a block size and direct I/O; a FUSE library that cannot go on with a mount has the
+/// file under its descriptor exchanged. ublk's commands are entries of a ring whose buffers the
+/// kernel fills, and its requests are in memory that the driver shares. WinSpd's
+/// library is loaded at run time and calls back. What Windows says of threads by their names, none
+/// does.
+const MAY_BE_UNSAFE_FILES: &[&str] = &[
+    "attach/src/fuse/loop_device/ioctl.rs",
+    "attach/src/fuse/resume.rs",
+    "attach/src/ublk/kernel.rs",
+    "attach/src/vhost_user/lent.rs",
+    "winspd/src/library.rs",
+    "bench/src/windows.rs",
+    "cli/src/attach/system/windows/calls.rs",
+];
+
+const MAX_FILE_LINES: usize = 800;
+const MAX_COLUMNS: usize = 100;
+const MAX_FUNCTION_LINES: usize = 70;
+
+/// The workspace's folder of crates: `crates/ROOM/CRATE`.
+fn rooms() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/").to_path_buf()
+}
+
+/// Every crate's folder, by the crate's name without `farblock-`.
+fn crates() -> BTreeMap<String, PathBuf> {
+    let mut found = BTreeMap::new();
+    for room in fs::read_dir(rooms()).expect("crates/") {
+        for entry in fs::read_dir(room.expect("a room").path()).expect("a room is a folder") {
+            let folder = entry.expect("an entry").path();
+            let package = manifest(&folder)["package"]["name"].as_str().expect("text").to_owned();
+            let name = package.strip_prefix("farblock-").unwrap_or("cli").to_owned();
+            assert!(found.insert(name, folder).is_none(), "two crates are called {package}");
+        }
+    }
+    found
+}
+
+fn folder(name: &str) -> PathBuf {
+    crates().remove(name).unwrap_or_else(|| panic!("there is no crate {name}"))
+}
+
+fn manifest(folder: &Path) -> toml::Table {
+    let text = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
+    text.parse().expect("TOML")
+}
+
+fn dependencies(folder: &Path) -> Vec<String> {
+    let manifest = manifest(folder);
+    let mut found = Vec::new();
+    let mut tables = vec![manifest.get("dependencies")];
+    if let Some(targets) = manifest.get("target").and_then(toml::Value::as_table) {
+        tables.extend(targets.values().map(|target| target.get("dependencies")));
+    }
+    for table in tables.into_iter().flatten() {
+        found.extend(table.as_table().expect("a table").keys().cloned());
+    }
+    found
+}
+
+/// Every folder of ours with Rust in it that is part of the workspace.
+fn everywhere() -> Vec<(PathBuf, String)> {
+    let mut all = sources(&rooms());
+    all.extend(sources(&rooms().with_file_name("xtask")));
+    all
+}
+
+/// Rust sources under a crate's folder, with their text.
+fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).expect("text");
+            found.push((path, text));
+        }
+    }
+    found
+}
+
+#[test]
+fn arrows_run_one_way() {
+    let arrows: BTreeMap<_, _> = ARROWS.iter().copied().collect();
+    for (name, folder) in crates() {
+        let allowed = arrows.get(name.as_str()).unwrap_or_else(|| panic!("{name} has no arrows"));
+        for dependency in dependencies(&folder) {
+            if let Some(used) = dependency.strip_prefix("farblock-") {
+                assert!(allowed.contains(&used), "{name} must not use {used}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_protocol_does_no_io() {
+    for (name, allowed) in WITHOUT_IO {
+        let folder = folder(name);
+        for dependency in dependencies(&folder) {
+            let ours = dependency.starts_with("farblock-");
+            assert!(ours || allowed.contains(&dependency.as_str()), "{name} uses {dependency}");
+        }
+        let root = fs::read_to_string(folder.join("src/lib.rs")).expect("a root");
+        for attribute in ["#![no_std]", "#![forbid(unsafe_code)]"] {
+            assert!(root.contains(attribute), "{name} lacks {attribute}");
+        }
+        for (path, text) in sources(&folder.join("src")) {
+            // Unit tests may use what they like: at a file's end, or in one of their own.
+            if path.ends_with("tests.rs") {
+                continue;
+            }
+            let code = text.split("#[cfg(test)]\nmod tests").next().expect("a first piece");
+            assert!(!code.contains("std::"), "{} names std", path.display());
+        }
+    }
+}
+
+#[test]
+fn unsafe_is_where_it_has_to_be() {
+    let may = |name: &str| MAY_BE_UNSAFE.iter().any(|(allowed, _)| *allowed == name);
+    for (name, _) in ARROWS.iter().filter(|(name, _)| !may(name)) {
+        for (path, text) in sources(&folder(name).join("src")) {
+            if MAY_BE_UNSAFE_FILES.iter().any(|file| path.ends_with(file)) {
+                continue;
+            }
+            let found = ["unsafe {", "unsafe impl", "unsafe fn"].iter().any(|u| text.contains(u));
+            assert!(!found, "{} has unsafe code", path.display());
+        }
+    }
+    let xtask = rooms().with_file_name("xtask").join("src/main.rs");
+    let text = fs::read_to_string(xtask).expect("xtask is there");
+    assert!(text.contains("#![forbid(unsafe_code)]"), "xtask may have unsafe code");
+}
+
+#[test]
+fn files_and_lines_are_short() {
+    for (path, text) in everywhere() {
+        let code = text.split("#[cfg(test)]\nmod tests").next().expect("a first piece");
+        let lines = code.lines().count();
+        assert!(lines <= MAX_FILE_LINES, "{} has {lines} lines", path.display());
+        for (number, line) in text.lines().enumerate() {
+            let columns = line.chars().count();
+            let place = format!("{}:{}", path.display(), number + 1);
+            assert!(columns <= MAX_COLUMNS, "{place} has {columns} columns");
+        }
+    }
+}
+
+/// Where a line begins a function: how far it is indented.
+fn function_indent(line: &str) -> Option<usize> {
+    let code = line.trim_start();
+    let words = code.split_whitespace().take_while(|word| *word != "fn");
+    let is_prefix = |word: &str| {
+        word.starts_with("pub") || ["const", "async", "unsafe", "extern", "\"C\""].contains(&word)
+    };
+    let begins = code.split_whitespace().any(|word| word == "fn")
+        && words.into_iter().all(|word| is_prefix(word) || word.ends_with(')'));
+    begins.then(|| line.len() - code.len())
+}
+
+/// The first function of more lines than there may be: rustfmt puts its last brace, or the
+/// semicolon of one without a body, where its first line begins.
+fn long_function(text: &str) -> Option<(usize, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    lines.iter().enumerate().find_map(|(first, line)| {
+        let indent = function_indent(line)?;
+        let is_last = |line: &str| {
+            let code = line.trim_start();
+            line.len() - code.len() == indent && code.ends_with(['}', ';'])
+        };
+        let count = lines[first..].iter().position(|line| is_last(line)).unwrap_or(0) + 1;
+        (count > MAX_FUNCTION_LINES).then_some((first + 1, count))
+    })
+}
+
+#[test]
+fn functions_are_short() {
+    let body = "        x();\n".repeat(MAX_FUNCTION_LINES - 2);
+    let fits = format!("impl A {{\n    pub(crate) unsafe fn a(\n    ) {{\n{body}    }}\n}}\n");
+    assert_eq!(long_function(&fits), Some((2, MAX_FUNCTION_LINES + 1)), "one too many is found");
+    assert_eq!(long_function(&fits.replacen("        x();\n", "", 1)), None);
+    for (path, text) in everywhere() {
+        if let Some((line, count)) = long_function(&text) {
+            panic!("{}:{line} begins a function of {count} lines", path.display());
+        }
+    }
+}

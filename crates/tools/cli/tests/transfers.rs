@@ -1,0 +1,266 @@
+//! Transfers through hard times: lost targets, signals, and what is gone on with.
+
+mod support;
+
+use std::process::Child;
+use support::{Outcome, Scratch, Server, noise, read};
+
+/// A target of its own port, so that it can be started there again.
+#[cfg_attr(not(unix), allow(dead_code, reason = "what kills it is for Unix"))]
+struct Target<'a> {
+    scratch: &'a Scratch,
+    what: String,
+    server: Option<Server>,
+    url: String,
+}
+
+#[cfg_attr(not(unix), allow(dead_code, reason = "what kills it is for Unix"))]
+impl<'a> Target<'a> {
+    /// Slow enough that there is a middle of a transfer.
+    fn new(scratch: &'a Scratch, disk: &str) -> Target<'a> {
+        let what = format!("limit:8MiB/s,{disk}");
+        let server = scratch.serve([&what]);
+        let url = server.url(1);
+        Target { scratch, what, server: Some(server), url }
+    }
+
+    fn kill(&mut self) -> String {
+        let server = self.server.take().expect("it runs");
+        let address = server.address.clone();
+        server.signal("KILL");
+        server.wait();
+        address
+    }
+
+    fn start_again(&mut self, address: &str) {
+        let command = self.scratch.command(["serve", &self.what, "--listen", address]);
+        self.server = Some(Server::start(command));
+    }
+}
+
+/// Waits until what is done is on record, in whatever file.
+fn wait_for_record(scratch: &Scratch, folder: &str) -> std::path::PathBuf {
+    let mut found = None;
+    support::until("something is on record", || {
+        found = std::fs::read_dir(scratch.path(folder)).ok().and_then(|mut entries| {
+            entries.find_map(|entry| {
+                let path = entry.ok()?.path();
+                path.extension().filter(|it| *it == "farblock-map")?;
+                let text = std::fs::read_to_string(&path).ok()?;
+                let map: serde_json::Value = serde_json::from_str(&text).ok()?;
+                (map["farblock_map"]["done"].as_u64()? > 0).then_some(path)
+            })
+        });
+        found.is_some()
+    });
+    found.expect("a path")
+}
+
+fn kill(mut child: Child) {
+    child.kill().expect("it runs");
+    support::wait(child);
+}
+
+fn ends_well(child: Child) {
+    let output = support::wait(child);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+}
+
+const SIZE: usize = 64 << 20;
+
+#[cfg(unix)]
+#[test]
+fn a_transfer_outlives_its_target() {
+    let scratch = Scratch::new();
+    let data = noise(1, SIZE);
+    let disk = scratch.file("disk.img", &data);
+    let mut target = Target::new(&scratch, &disk);
+    let reader = scratch.command(["copy", &target.url, "out.img", "--verify"]).spawn().unwrap();
+    support::until("it has begun", || {
+        let part = std::fs::read(scratch.path(".out.img.farblock-part"));
+        part.is_ok_and(|part| part.starts_with(&data[..512]))
+    });
+    let address = target.kill();
+    target.start_again(&address);
+    ends_well(reader);
+    assert!(read(scratch.path("out.img")) == data);
+
+    let other = noise(2, SIZE);
+    let input = scratch.file("in.img", &other);
+    let writer = scratch.command(["copy", &input, &target.url]).spawn().unwrap();
+    support::until("it has begun", || read(&disk)[..512] == other[..512]);
+    let address = target.kill();
+    target.start_again(&address);
+    ends_well(writer);
+    assert!(read(&disk) == other);
+}
+
+/// The summary of going on, which must not have begun anew.
+fn goes_on(outcome: Outcome) {
+    let summary = outcome.ok().json();
+    let (before, now) = (&summary["resumed_from"], &summary["bytes"]);
+    assert!(before.as_u64() > Some(0), "{summary}");
+    assert_eq!(before.as_u64().unwrap() + now.as_u64().unwrap(), SIZE as u64);
+}
+
+#[test]
+fn a_killed_transfer_to_a_namespace_goes_on() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk("disk.img", SIZE as u64);
+    let server = Target::new(&scratch, &disk);
+    let input = scratch.file("in.img", &noise(3, SIZE));
+    let args = ["copy", &input, &server.url, "--resume", "--json"];
+    let child = scratch.command(args).spawn().unwrap();
+    let map = wait_for_record(&scratch, "state/farblock");
+    kill(child);
+
+    // Not what was begun: nothing of it may be mixed.
+    let other = scratch.file("other.img", &noise(4, SIZE));
+    scratch
+        .run(["copy", &other, &server.url, "--resume"])
+        .fails_in_a_line(1, &["cannot go on", "begun from", "farblock-map to begin anew"]);
+    let shorter = ["--length", "1MiB"];
+    scratch.run(args.iter().chain(&shorter)).fails_in_a_line(1, &["another offset or length"]);
+    let text = std::fs::read(&map).unwrap();
+    std::fs::write(&map, &text[..text.len() / 2]).unwrap();
+    scratch.run(args).fails_in_a_line(1, &["is damaged"]);
+    std::fs::write(&map, &text).unwrap();
+
+    goes_on(scratch.run(args.iter().chain(&["--verify"])));
+    assert!(read(&disk) == read(&input));
+    assert!(!map.exists(), "nothing is left");
+}
+
+#[test]
+fn a_killed_transfer_to_a_file_goes_on() {
+    let scratch = Scratch::new();
+    let disk = scratch.file("disk.img", &noise(5, SIZE));
+    let server = Target::new(&scratch, &disk);
+    std::fs::create_dir(scratch.path("to")).unwrap();
+    let output = scratch.file("to/out.img", b"precious\n");
+    let args = ["read", &server.url, "-o", &output, "--resume", "--json"];
+    let child = scratch.command(args).spawn().unwrap();
+    wait_for_record(&scratch, "to");
+    kill(child);
+    assert_eq!(read(&output), b"precious\n");
+    goes_on(scratch.run(args));
+    assert!(read(&output) == read(&disk));
+    assert_eq!(std::fs::read_dir(scratch.path("to")).unwrap().count(), 1, "nothing is left");
+}
+
+#[test]
+fn a_changed_source_is_refused() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk("disk.img", SIZE as u64);
+    let server = Target::new(&scratch, &disk);
+    let input = scratch.file("in.img", &noise(6, SIZE));
+    let args = ["copy", &input, &server.url, "--resume"];
+    let child = scratch.command(args).spawn().unwrap();
+    wait_for_record(&scratch, "state/farblock");
+    kill(child);
+    scratch.file("in.img", &noise(7, SIZE));
+    scratch.run(args).fails_in_a_line(1, &["cannot go on", "in.img has changed"]);
+    scratch.file("in.img", &noise(7, SIZE - 512));
+    scratch.run(args).fails_in_a_line(1, &["bytes then and has", "now"]);
+    // Without the option, everything is overwritten, and what was on record is void.
+    scratch.run(["copy", &input, &server.url]).ok();
+    let summary = scratch.run(args.iter().chain(&["--json"])).ok().json();
+    assert_eq!(summary["resumed_from"], 0);
+}
+
+#[test]
+fn what_cannot_be_gone_on_with_or_verified_says_so() {
+    let scratch = Scratch::new();
+    let input = scratch.file("in.img", &noise(8, 1 << 20));
+    scratch.run(["copy", "mem:1MiB", "out", "--resume"]).fails_in_a_line(2, &["--resume cannot"]);
+    scratch.run(["copy", &input, "mem:1MiB", "--resume"]).fails_in_a_line(2, &["--resume cannot"]);
+    scratch.run_with(["copy", "-", "out", "--verify"], b"x").fails_in_a_line(2, &["a pipe cannot"]);
+    scratch.run(["copy", &input, "-", "--verify"]).fails_in_a_line(2, &["a pipe cannot"]);
+}
+
+#[test]
+fn verifying_finds_what_is_not_there() {
+    let scratch = Scratch::new();
+    let mut data = noise(9, 3 << 20);
+    data[..2 << 20].fill(0);
+    let input = scratch.file("in.img", &data);
+    let summary = scratch.run(["copy", &input, "out.img", "--verify", "--json"]).ok().json();
+    assert_eq!(summary["verified"], true);
+    // What forgets everything is the same only where there was nothing.
+    scratch
+        .run(["copy", &input, "null:4MiB", "--verify"])
+        .fails_in_a_line(1, &["verifying failed", "null:4MiB is not what"]);
+    scratch.run(["copy", &input, "null:4MiB", "--verify", "--length", "2MiB"]).ok();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn holes_stay_holes() {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    let scratch = Scratch::new();
+    let sparse = scratch.disk("sparse.img", 1 << 30);
+    let file = std::fs::OpenOptions::new().write(true).open(&sparse).unwrap();
+    for place in [0, (100 << 20) + 4321, (1 << 30) - 700] {
+        file.write_all_at(&noise(place, 700), place).unwrap();
+    }
+    drop(file);
+    let disk = scratch.disk("disk.img", 1 << 30);
+    let server = scratch.serve([&disk]);
+    scratch.run(["copy", &sparse, &server.url(1), "--verify"]).ok();
+    let result = scratch.text("result.img");
+    scratch.run(["copy", &server.url(1), &result, "--verify"]).ok();
+    server.stop();
+    scratch.run(["copy", &sparse, &result, "--verify"]).ok();
+    for path in [&disk, &result] {
+        let metadata = std::fs::metadata(path).unwrap();
+        assert_eq!(metadata.len(), 1 << 30);
+        let allocated = metadata.blocks() * 512;
+        assert!(allocated < 8 << 20, "{path}: {allocated} bytes are allocated");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_transfer_says_what_is_durable() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk("disk.img", SIZE as u64);
+    let server = Target::new(&scratch, &disk);
+    let input = scratch.file("in.img", &noise(10, SIZE));
+    let args = ["copy", &input, &server.url, "--resume"];
+    let child = scratch.command(args).spawn().unwrap();
+    wait_for_record(&scratch, "state/farblock");
+    support::signal(child.id(), "INT");
+    let output = support::wait(child);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("the same command goes on from there"), "{stderr}");
+    let bytes = stderr.split_once("the first ").expect(&stderr).1;
+    let bytes: usize = bytes.split(' ').next().unwrap().parse().unwrap();
+    assert!(bytes > 0);
+    assert!(read(&disk)[..bytes] == read(&input)[..bytes]);
+    goes_on(scratch.run(args.iter().chain(&["--json"])));
+    assert!(read(&disk) == read(&input));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_second_signal_does_not_wait_for_a_silent_target() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk("disk.img", SIZE as u64);
+    let target = Target::new(&scratch, &disk);
+    let input = scratch.file("in.img", &noise(11, SIZE));
+    let mut command = scratch.command(["copy", &input, &target.url, "--resume"]);
+    let child = command.spawn().unwrap();
+    wait_for_record(&scratch, "state/farblock");
+    let server = target.server.as_ref().unwrap();
+    server.signal("STOP");
+    support::signal(child.id(), "INT");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    support::signal(child.id(), "INT");
+    let output = support::wait(child);
+    assert_eq!(output.status.code(), Some(130));
+    // It had no time to say what it could not make durable.
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    server.signal("CONT");
+}
