@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("iscsi", &["block", "frontend", "reactor"]),
     ("winspd", &["block", "frontend", "reactor"]),
     ("attach", &["block", "frontend", "host", "reactor"]),
+    ("state", &["proto", "wire"]),
     ("bench", &["block", "reactor"]),
     ("capi", &["block", "host", "reactor"]),
     // The whole product in one thread.

@@ -1,0 +1,32 @@
+//! What a target is to share, and how to get there.
+//!
+//! **What it is.** A [`Document`] says all that a running target can be asked to share: listeners,
+//! referrals, subsystems with their hosts and namespaces. [`steps`] lists what leads from one
+//! document to another, [`reconcile`] takes these steps on something that runs and takes back what
+//! was done when one fails, [`merge`] finds what a changed configuration file asks for of a target
+//! that was changed meanwhile, and a [`Store`] keeps a document through crashes.
+//!
+//! **Contract.** A document that [`Document::check`] lets through is in order by itself; whether a
+//! disk can be opened and an address listened on is known when the step is taken. After
+//! [`reconcile`] the target is as the new document says, or as it was. After a crash the store
+//! holds the old document or the new one.
+//!
+//! **Not implemented.** Visibility of a namespace for some hosts only, and keys.
+
+#![forbid(unsafe_code)]
+
+mod check;
+mod document;
+mod edit;
+mod merge;
+mod reconcile;
+mod steps;
+mod store;
+
+pub use check::Problem;
+pub use document::{Document, Host, Listener, Namespace, Referral, Subsystem, VERSION};
+pub use edit::{patch, pointer};
+pub use merge::merge;
+pub use reconcile::{Failed, Running, reconcile, take_all_back};
+pub use steps::{Step, steps};
+pub use store::{Kept, Stage, Store, StoreError};

@@ -1,0 +1,170 @@
+//! Keeps what was changed at run time, so that a restart brings it back.
+//!
+//! A new state is written beside the old one, made durable, and renamed over it: a crash at any
+//! moment leaves one of the two, whole.
+
+use crate::check::Problem;
+use crate::document::Document;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// The most bytes that a state may have: far more than the limits of a document allow.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// What is kept.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kept {
+    /// What the configuration said when this was kept.
+    pub configured: Document,
+    /// What was shared.
+    pub shared: Document,
+}
+
+/// What was done last, of keeping a state; each is followed by the next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// A temporary file is there, empty.
+    Created,
+    /// It has everything in it.
+    Written,
+    /// It is durable.
+    Synced,
+    /// It has taken the old one's place.
+    Renamed,
+    /// That is durable.
+    Durable,
+}
+
+/// Why a state could not be read or kept.
+#[derive(Debug)]
+pub enum StoreError {
+    /// The system said no.
+    Io(PathBuf, io::Error),
+    /// What is there is no state.
+    Damaged(PathBuf, Problem),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(path, error) => {
+                write!(f, "the state {} cannot be read or written: {error}", path.display())
+            }
+            Self::Damaged(path, problem) => write!(
+                f,
+                "{} holds no state of farblock: {problem}; remove it to start from the \
+                 configuration",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// Where a state is kept: one file, and another beside it for a moment.
+#[derive(Clone, Debug)]
+pub struct Store {
+    path: PathBuf,
+}
+
+impl Store {
+    /// A state in the file `path`.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is kept; `None` if nothing is.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is none.
+    pub fn load(&self) -> Result<Option<Kept>, StoreError> {
+        let io = |error| StoreError::Io(self.path.clone(), error);
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io(error)),
+        };
+        let mut text = String::new();
+        file.take(MAX_BYTES).read_to_string(&mut text).map_err(io)?;
+        let damaged = |problem| StoreError::Damaged(self.path.clone(), problem);
+        let kept: Kept =
+            serde_json::from_str(&text).map_err(|error| damaged(Problem::new("", error)))?;
+        kept.shared.check().map_err(damaged)?;
+        Ok(Some(kept))
+    }
+
+    /// Keeps it; when this returns, a restart finds it.
+    ///
+    /// # Errors
+    /// When it cannot be written; what was kept before is as it was, unless the error came after
+    /// the new one took its place.
+    pub fn save(&self, kept: &Kept) -> Result<(), StoreError> {
+        self.save_until(kept, |_| true).map_err(|error| StoreError::Io(self.path.clone(), error))
+    }
+
+    /// The same, for as long as `goes_on`: a crash after each stage, for tests.
+    #[doc(hidden)]
+    pub fn save_until(
+        &self,
+        kept: &Kept,
+        mut goes_on: impl FnMut(Stage) -> bool,
+    ) -> io::Result<()> {
+        let mut name = self.path.file_name().unwrap_or_default().to_owned();
+        name.push(".new");
+        let new = self.path.with_file_name(name);
+        let mut text = serde_json::to_string_pretty(kept).expect("our own types are JSON");
+        text.push('\n');
+        // What a crash left is in nobody's way; a link that somebody put there is not followed.
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(&new)?;
+        if !goes_on(Stage::Created) {
+            return Ok(());
+        }
+        file.write_all(text.as_bytes())?;
+        if !goes_on(Stage::Written) {
+            return Ok(());
+        }
+        file.sync_all()?;
+        drop(file);
+        if !goes_on(Stage::Synced) {
+            return Ok(());
+        }
+        fs::rename(&new, &self.path)?;
+        if !goes_on(Stage::Renamed) {
+            return Ok(());
+        }
+        sync_folder(&self.path)?;
+        goes_on(Stage::Durable);
+        Ok(())
+    }
+}
+
+/// Makes a folder's names durable.
+#[cfg(unix)]
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// There a rename is durable by itself, or nothing makes it so.
+#[cfg(not(unix))]
+fn sync_folder(_: &Path) -> io::Result<()> {
+    Ok(())
+}

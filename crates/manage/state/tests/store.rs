@@ -1,0 +1,50 @@
+//! A crash while a state is kept leaves the old one or the new one.
+
+use farblock_state::{Document, Kept, Stage, Store};
+
+fn kept(port: u16) -> Kept {
+    let mut document = Document::default();
+    document.listeners.insert(([127, 0, 0, 1], port).into(), Default::default());
+    Kept { configured: document.clone(), shared: document }
+}
+
+#[test]
+fn a_crash_leaves_the_old_state_or_the_new_one() {
+    use Stage::{Created, Durable, Renamed, Synced, Written};
+    for (number, last) in [Created, Written, Synced, Renamed, Durable].into_iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(folder.path().join("state.json"));
+        assert_eq!(store.load().unwrap(), None);
+        store.save(&kept(1)).unwrap();
+        store.save_until(&kept(2), |stage| stage != last).unwrap();
+        let expected = if number < 3 { kept(1) } else { kept(2) };
+        assert_eq!(store.load().unwrap(), Some(expected), "{last:?}");
+        // What was left is in nobody's way.
+        store.save(&kept(3)).unwrap();
+        assert_eq!(store.load().unwrap(), Some(kept(3)));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn what_is_no_state_is_not_used_and_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.json");
+    std::fs::write(&path, "{").unwrap();
+    let said = Store::new(&path).load().unwrap_err().to_string();
+    assert!(said.contains("remove it to start from the configuration"), "{said}");
+    let mut wrong = kept(1);
+    wrong.shared.version = 9;
+    Store::new(&path).save(&wrong).unwrap();
+    assert!(Store::new(&path).load().unwrap_err().to_string().contains("version 1 only"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_state_is_its_owners() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::new(folder.path().join("state.json"));
+    store.save(&kept(1)).unwrap();
+    assert_eq!(store.path().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+}
