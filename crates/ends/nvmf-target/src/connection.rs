@@ -1,7 +1,7 @@
 //! A core's connections: sessions, each on the transport that it came by.
 
 use crate::core::Context;
-use crate::fence::News;
+use crate::fence::EndingId;
 use crate::session::Session;
 use crate::shared::Route;
 #[cfg(test)]
@@ -52,7 +52,7 @@ forward! {
     );
     fn forget_held(&mut self, command: CommandId);
     fn take_turn(&mut self, cx: &mut Context, line: VolumeId);
-    fn hear(&mut self, cx: &mut Context, news: &News);
+    fn hear(&mut self, cx: &mut Context, news: EndingId);
     fn set_namespaces(&mut self, subsystem: SubsystemId, table: &Arc<NamespaceTable>);
     fn list(&mut self, cx: &mut Context);
     fn feed(&mut self, cx: &mut Context);

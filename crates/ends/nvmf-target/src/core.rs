@@ -419,7 +419,7 @@ impl Core {
                 }
             }
             Message::Ended(route, news) => {
-                self.with(route, |connection, cx| connection.hear(cx, &news));
+                self.with(route, |connection, cx| connection.hear(cx, news));
             }
             Message::Stop => {
                 self.stopping = true;

@@ -13,17 +13,18 @@
 //!     \__________________ the host closed it ________________________/   (or none at all)
 //! ```
 //!
-//! All fenced queues share what is known of an earlier one, and a command that waits is looked at
-//! again only when the queue that it waits for has news: a host may have thousands of each.
+//! A host may have thousands of queues of either kind. So what is left of its earlier ones is in
+//! one place, which all its fenced queues look at; and only who has a command that waits is told of
+//! news. A command waits for the last of its obstacles: what began last most often ends last.
 
 use crate::shared::Route;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{Instance, IoCommand};
 use farblock_proto::ids::{ControllerId, NamespaceId};
 use farblock_wire::fabrics::ConnectData;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Blocks that an operation under way changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,9 +56,9 @@ fn blocks_of(command: &IoCommand) -> Option<(NamespaceId, Range<u64>)> {
     }
 }
 
-/// What the operations of a queue change that are under way: cheap to share.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Changes(Arc<[Change]>);
+/// What the operations of a queue change that are under way.
+#[derive(PartialEq, Eq, Debug)]
+struct Changes(Box<[Change]>);
 
 impl Changes {
     /// These, in rising order; what overlaps or adjoins is one.
@@ -73,10 +74,6 @@ impl Changes {
         Self(changes.into())
     }
 
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     fn overlap(&self, namespace: NamespaceId, blocks: &Range<u64>) -> bool {
         let is_before =
             |change: &Change| (change.namespace, change.blocks.end) <= (namespace, blocks.start);
@@ -85,78 +82,153 @@ impl Changes {
     }
 }
 
+/// One of a host's queues that ended, in the order of their ends.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct EndingId(u64);
+
+/// What is left of a queue that ended.
+struct Ending {
+    /// What it still changes, once that is known.
+    changes: Option<Changes>,
+    /// Queues with commands that wait for this.
+    waiters: Vec<Route>,
+}
+
+impl Ending {
+    fn is_obstacle(&self, namespace: NamespaceId, blocks: &Range<u64>) -> bool {
+        self.changes.as_ref().is_none_or(|changes| changes.overlap(namespace, blocks))
+    }
+}
+
+/// What is left of all of a host's queues that ended.
+#[derive(Default)]
+struct Remains {
+    next: u64,
+    endings: BTreeMap<EndingId, Ending>,
+}
+
+impl Remains {
+    /// The last queue among these that a command has to wait for.
+    fn obstacle(
+        &self,
+        among: impl std::ops::RangeBounds<EndingId>,
+        command: &IoCommand,
+    ) -> Option<EndingId> {
+        let (namespace, blocks) = blocks_of(command)?;
+        let mut endings = self.endings.range(among).rev();
+        let (id, _) = endings.find(|(_, ending)| ending.is_obstacle(namespace, &blocks))?;
+        Some(*id)
+    }
+}
+
+/// [`Remains`] that a host's queues share. The lock is a host's own, and I/O takes it only on
+/// fenced queues, to read; to write, when a command has to wait.
+#[derive(Clone, Default)]
+struct SharedRemains(Arc<RwLock<Remains>>);
+
+impl SharedRemains {
+    fn read(&self) -> RwLockReadGuard<'_, Remains> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Remains> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A queue ends, and what it changes is not known yet.
+    fn begin(&self) -> EndingId {
+        let mut remains = self.write();
+        let id = EndingId(remains.next);
+        remains.next += 1;
+        remains.endings.insert(id, Ending { changes: None, waiters: Vec::new() });
+        id
+    }
+
+    /// Notes what an ended queue still changes; gives who waits for that.
+    fn know(&self, id: EndingId, changes: Changes) -> Vec<Route> {
+        let mut remains = self.write();
+        let ending = remains.endings.get_mut(&id).expect("it began and is not over");
+        ending.changes = Some(changes);
+        std::mem::take(&mut ending.waiters)
+    }
+
+    /// Nothing is left of it; gives who waits for that.
+    fn end(&self, id: EndingId) -> Vec<Route> {
+        self.write().endings.remove(&id).map_or_else(Vec::new, |ending| ending.waiters)
+    }
+}
+
+/// What becomes of a command on a fenced queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Passage {
+    /// It waits; the fence has it.
+    Held,
+    /// It goes on.
+    Free,
+    /// It goes on, as all others will: the fence can go.
+    Open,
+}
+
 /// What a fenced queue waits for.
 pub(crate) struct Fence {
-    /// Queues of the host that ended before, by serial number in rising order, and what they still
-    /// change; `None` as long as that is not known.
-    before: Vec<(u64, Option<Changes>)>,
-    /// Commands that wait, in order, and for which of those queues.
-    held: VecDeque<(SlotId, IoCommand, u64)>,
+    route: Route,
+    remains: SharedRemains,
+    /// Queues that ended before this are its affair.
+    before: EndingId,
+    /// Commands that wait, by the queue that they wait for, in order.
+    held: BTreeMap<EndingId, Vec<(SlotId, IoCommand)>>,
 }
 
 impl Fence {
     /// Whether a command has to wait: then it is held.
-    pub(crate) fn holds_back(&mut self, slot: SlotId, command: &IoCommand) -> bool {
-        let obstacle = self.obstacle(command, 0);
-        obstacle.into_iter().for_each(|serial| self.held.push_back((slot, *command, serial)));
-        obstacle.is_some()
-    }
-
-    /// The first queue from this serial number on that a command has to wait for. Those before it
-    /// can be left out once they were none: what a queue changes only becomes less.
-    fn obstacle(&self, command: &IoCommand, from: u64) -> Option<u64> {
-        let (namespace, blocks) = blocks_of(command)?;
-        let first = self.before.partition_point(|(serial, _)| *serial < from);
-        let is_obstacle = |changes: &Option<Changes>| {
-            changes.as_ref().is_none_or(|changes| changes.overlap(namespace, &blocks))
-        };
-        let found = self.before[first..].iter().find(|(_, changes)| is_obstacle(changes))?;
-        Some(found.0)
-    }
-
-    /// What is known of an earlier queue now. Gives the commands that need not wait any more.
-    pub(crate) fn hear(&mut self, news: &News) -> Vec<(SlotId, IoCommand)> {
-        let mut released = Vec::new();
-        let place = self.before.binary_search_by_key(&news.serial, |(serial, _)| *serial);
-        let Ok(place) = place else { return released };
-        if news.changes.is_empty() {
-            self.before.remove(place);
-        } else {
-            self.before[place].1 = Some(news.changes.clone());
+    pub(crate) fn admit(&mut self, slot: SlotId, command: &IoCommand) -> Passage {
+        let remains = self.remains.read();
+        if remains.obstacle(..self.before, command).is_some() {
+            drop(remains);
+            return self.hold(slot, command);
         }
-        let mut held = std::mem::take(&mut self.held);
-        held.retain_mut(|(slot, command, serial)| {
-            if *serial != news.serial {
-                return true;
+        let is_over = remains.endings.range(..self.before).next().is_none();
+        if is_over && self.held.is_empty() { Passage::Open } else { Passage::Free }
+    }
+
+    /// Has a command wait, unless what it would wait for is over by now.
+    fn hold(&mut self, slot: SlotId, command: &IoCommand) -> Passage {
+        let remains = self.remains.clone();
+        let mut remains = remains.write();
+        let Some(id) = remains.obstacle(..self.before, command) else { return Passage::Free };
+        self.wait(&mut remains, id, (slot, *command));
+        Passage::Held
+    }
+
+    /// Keeps a command. Of each earlier queue's news, this one is told once for all that wait.
+    fn wait(&mut self, remains: &mut Remains, id: EndingId, command: (SlotId, IoCommand)) {
+        let held = self.held.entry(id).or_default();
+        if held.is_empty() {
+            let ending = remains.endings.get_mut(&id).expect("found just now");
+            ending.waiters.push(self.route);
+        }
+        held.push(command);
+    }
+
+    /// There is news of an earlier queue. Gives the commands that need not wait any more.
+    pub(crate) fn hear(&mut self, news: EndingId) -> Vec<(SlotId, IoCommand)> {
+        let mut released = Vec::new();
+        let Some(held) = self.held.remove(&news) else { return released };
+        let remains = self.remains.clone();
+        let mut remains = remains.write();
+        for (slot, command) in held {
+            // Those after it were no obstacles: what a queue changes only becomes less.
+            match remains.obstacle(..=news, &command) {
+                Some(id) => self.wait(&mut remains, id, (slot, command)),
+                None => released.push((slot, command)),
             }
-            let next = self.obstacle(command, news.serial);
-            match next {
-                Some(next) => *serial = next,
-                None => released.push((*slot, *command)),
-            }
-            next.is_some()
-        });
-        self.held = held;
+        }
         released
     }
-
-    /// Nothing is left to wait for.
-    pub(crate) fn is_down(&self) -> bool {
-        self.before.is_empty()
-    }
-}
-
-/// What became of a queue that ended.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct News {
-    /// Which queue.
-    serial: u64,
-    /// What it still changes: nothing when that is over.
-    changes: Changes,
 }
 
 /// A host at a subsystem: names as they are in the Connect command's data.
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Hash)]
 pub(crate) struct HostKey {
     subsystem: [u8; 256],
     nqn: [u8; 256],
@@ -169,29 +241,32 @@ impl HostKey {
     }
 }
 
-/// One life of a controller.
-struct Life {
-    host: HostKey,
-    /// Its queues, those included that were closed but have operations left with a namespace.
-    queues: usize,
+/// A host that has controllers.
+struct Host {
+    remains: SharedRemains,
+    lives: usize,
 }
 
-/// A queue that ended and may have changes under way.
-struct Ending {
-    instance: Instance,
-    controller: ControllerId,
-    changes: Option<Changes>,
+/// One life of a controller.
+struct Life {
+    host: Arc<HostKey>,
+    /// Its queues, those included that were closed but have operations left with a namespace.
+    queues: usize,
+    /// Those that ended and may have changes under way.
+    ending: usize,
 }
 
 /// Every queue of the target, by its route's serial number.
 #[derive(Default)]
 pub(crate) struct Queues {
+    hosts: HashMap<Arc<HostKey>, Host>,
     lives: HashMap<Instance, Life>,
     open: HashMap<u64, (ControllerId, Instance)>,
-    ending: HashMap<u64, Ending>,
-    /// Queues that were connected fenced and are not closed.
-    fenced: HashMap<u64, (Instance, Route)>,
+    ending: HashMap<u64, (ControllerId, Instance, EndingId)>,
 }
+
+/// Who is to be told of an ended queue, and which that is.
+pub(crate) type News = (Vec<Route>, EndingId);
 
 impl Queues {
     /// A queue was connected. An I/O queue may be fenced.
@@ -203,70 +278,70 @@ impl Queues {
         is_io: bool,
     ) -> Option<Box<Fence>> {
         self.open.insert(route.serial, controller);
-        let mut before = Vec::new();
-        for (&serial, ending) in self.ending.iter().filter(|_| is_io) {
-            if self.lives.get(&ending.instance).is_some_and(|life| life.host == host) {
-                before.push((serial, ending.changes.clone()));
-            }
-        }
-        before.sort_unstable_by_key(|(serial, _)| *serial);
-        if !before.is_empty() {
-            self.fenced.insert(route.serial, (controller.1, route));
-        }
-        self.lives.entry(controller.1).or_insert(Life { host, queues: 0 }).queues += 1;
-        (!before.is_empty()).then(|| Box::new(Fence { before, held: VecDeque::new() }))
+        let host = self.hosts.get_key_value(&host).map_or_else(|| Arc::new(host), own_key);
+        let entry = self.hosts.entry(Arc::clone(&host));
+        let entry = entry.or_insert_with(|| Host { remains: SharedRemains::default(), lives: 0 });
+        let life = self.lives.entry(controller.1).or_insert_with(|| {
+            entry.lives += 1;
+            Life { host, queues: 0, ending: 0 }
+        });
+        life.queues += 1;
+        let remains = entry.remains.read();
+        let (before, is_fenced) = (EndingId(remains.next), is_io && !remains.endings.is_empty());
+        drop(remains);
+        is_fenced.then(|| {
+            let remains = entry.remains.clone();
+            Box::new(Fence { route, remains, before, held: BTreeMap::new() })
+        })
+    }
+
+    /// The life of a controller that has queues, and its host.
+    fn life(&mut self, instance: Instance) -> (&mut Life, &mut Host) {
+        let life = self.lives.get_mut(&instance).expect("as long as it has queues");
+        let host = self.hosts.get_mut(&life.host).expect("as long as it has lives");
+        (life, host)
     }
 
     /// A queue is to be closed: whether it has changes under way is not known before it is.
     pub(crate) fn torn_down(&mut self, serial: u64) {
-        self.fenced.remove(&serial);
         if let Some((controller, instance)) = self.open.remove(&serial) {
-            let ending = Ending { instance, controller, changes: None };
-            self.ending.insert(serial, ending);
+            let (life, host) = self.life(instance);
+            life.ending += 1;
+            let id = host.remains.begin();
+            self.ending.insert(serial, (controller, instance, id));
         }
     }
 
-    /// A queue is closed, and has these changes under way. Gives what others are to be told.
-    pub(crate) fn closed(
-        &mut self,
-        serial: u64,
-        changes: Vec<Change>,
-    ) -> Option<(Vec<Route>, News)> {
+    /// A queue is closed, and has these changes under way. Gives who is to be told.
+    pub(crate) fn closed(&mut self, serial: u64, changes: Vec<Change>) -> Option<News> {
         self.torn_down(serial);
         if changes.is_empty() {
             return self.ended(serial);
         }
-        let changes = Changes::new(changes);
-        let ending = self.ending.get_mut(&serial)?;
-        ending.changes = Some(changes.clone());
-        let instance = ending.instance;
-        Some((self.waiters(instance), News { serial, changes }))
-    }
-
-    /// The fenced queues of the host whose controller's life this is or was.
-    fn waiters(&self, instance: Instance) -> Vec<Route> {
-        let Some(life) = self.lives.get(&instance) else { return Vec::new() };
-        let is_its =
-            |other: &Instance| self.lives.get(other).is_some_and(|other| other.host == life.host);
-        let fenced = self.fenced.values();
-        fenced.filter(|(other, _)| is_its(other)).map(|(_, route)| *route).collect()
+        let &(_, instance, id) = self.ending.get(&serial)?;
+        Some((self.life(instance).1.remains.know(id, Changes::new(changes)), id))
     }
 
     /// A closed queue's last change ended.
-    fn ended(&mut self, serial: u64) -> Option<(Vec<Route>, News)> {
-        let ending = self.ending.remove(&serial)?;
-        let none = Changes::new(Vec::new());
-        Some((self.waiters(ending.instance), News { serial, changes: none }))
+    fn ended(&mut self, serial: u64) -> Option<News> {
+        let (_, instance, id) = self.ending.remove(&serial)?;
+        let (life, host) = self.life(instance);
+        life.ending -= 1;
+        Some((host.remains.end(id), id))
     }
 
     /// Nothing is left of a closed queue, and of what it had handed to namespaces.
-    pub(crate) fn gone(&mut self, instance: Instance, serial: u64) -> Option<(Vec<Route>, News)> {
-        // While its host is known.
+    pub(crate) fn gone(&mut self, instance: Instance, serial: u64) -> Option<News> {
         let news = self.ended(serial);
-        let life = self.lives.get_mut(&instance).expect("counted when it was connected");
+        let (life, host) = self.life(instance);
         life.queues -= 1;
         if life.queues == 0 {
-            self.lives.remove(&instance);
+            host.lives -= 1;
+            let is_last = host.lives == 0;
+            let life = self.lives.remove(&instance).expect("looked at just now");
+            if is_last {
+                self.hosts.remove(&life.host);
+            }
         }
         news
     }
@@ -278,14 +353,18 @@ impl Queues {
 
     /// The controller of a queue that ended.
     pub(crate) fn controller_of(&self, serial: u64) -> Option<(ControllerId, Instance)> {
-        let ending = self.ending.get(&serial)?;
-        Some((ending.controller, ending.instance))
+        let (controller, instance, _) = self.ending.get(&serial)?;
+        Some((*controller, *instance))
     }
 
     /// Whether closed queues of a controller's life have changes under way.
     pub(crate) fn has_changes(&self, instance: Instance) -> bool {
-        self.ending.values().any(|ending| ending.instance == instance)
+        self.lives.get(&instance).is_some_and(|life| life.ending > 0)
     }
+}
+
+fn own_key((key, _): (&Arc<HostKey>, &Host)) -> Arc<HostKey> {
+    Arc::clone(key)
 }
 
 #[cfg(test)]
@@ -316,36 +395,101 @@ mod tests {
         assert!(found(0).is_empty() && found(3).is_empty());
     }
 
-    #[test]
-    fn a_command_waits_for_one_queue_after_the_other() {
-        let known = |blocks| Some(Changes::new(vec![change(1, blocks)]));
-        let before = vec![(3, None), (5, known(0..9)), (7, known(20..30))];
-        let mut fence = Fence { before, held: VecDeque::new() };
-        let (near, far) = ((SlotId(0), command(1, 4)), (SlotId(1), command(1, 40)));
-        assert!(fence.holds_back(near.0, &near.1) && fence.holds_back(far.0, &far.1));
-        let news = |serial, changes| News { serial, changes: Changes::new(changes) };
-        assert!(fence.hear(&news(4, vec![])).is_empty(), "not one of its queues");
-        assert!(fence.hear(&news(7, vec![])).is_empty());
-        assert_eq!(fence.hear(&news(3, vec![change(1, 90..91)])), [far]);
-        assert!(fence.hear(&news(3, vec![])).is_empty() && !fence.is_down());
-        assert_eq!(fence.hear(&news(5, vec![])), [near]);
-        assert!(fence.is_down());
+    const LIFE: (ControllerId, Instance) = (ControllerId(1), Instance(1));
+
+    fn route(serial: u64) -> Route {
+        Route { core: 0, key: ConnectionKey(serial as u32), serial }
+    }
+
+    /// Connects an I/O queue of the one host that there is.
+    fn connect(queues: &mut Queues, serial: u64) -> Option<Box<Fence>> {
+        let host = HostKey { subsystem: [1; 256], nqn: [2; 256], id: [3; 16] };
+        queues.connected(host, LIFE, route(serial), true)
+    }
+
+    fn ids(released: Vec<(SlotId, IoCommand)>) -> Vec<u16> {
+        released.into_iter().map(|(slot, _)| slot.0).collect()
     }
 
     #[test]
-    fn thousands_of_fenced_queues_share_what_they_wait_for() {
-        let host = || HostKey { subsystem: [1; 256], nqn: [2; 256], id: [3; 16] };
-        let life = (ControllerId(1), Instance(1));
-        let route = |serial| Route { core: 0, key: ConnectionKey(0), serial };
+    fn a_command_waits_for_all_queues_that_change_its_blocks() {
         let mut queues = Queues::default();
-        assert!(queues.connected(host(), life, route(0), true).is_none());
-        queues.closed(0, vec![change(1, 0..1); 9]);
-        let fences: Vec<_> =
-            (1..9).map(|serial| queues.connected(host(), life, route(serial), true)).collect();
-        let shared = &queues.ending[&0].changes.as_ref().expect("known").0;
-        assert_eq!(Arc::strong_count(shared), 1 + fences.iter().flatten().count());
-        // What is closed is not told.
-        queues.closed(1, Vec::new());
-        assert_eq!(queues.ended(0).map(|(waiters, _)| waiters.len()), Some(7));
+        for serial in 0..3 {
+            assert!(connect(&mut queues, serial).is_none());
+        }
+        queues.closed(0, vec![change(1, 0..9)]);
+        queues.closed(1, vec![change(1, 20..30)]);
+        queues.torn_down(2);
+        let mut fence = connect(&mut queues, 3).expect("there are changes under way");
+        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), Passage::Held, "2 is not known");
+        assert_eq!(fence.admit(SlotId(1), &command(1, 40)), Passage::Held);
+        let (told, id) = queues.closed(2, vec![change(1, 90..91)]).expect("news");
+        assert_eq!(told, [route(3)], "once for both");
+        assert_eq!(ids(fence.hear(id)), [1], "no queue changes block 40");
+        assert_eq!(fence.admit(SlotId(1), &command(1, 40)), Passage::Free);
+        assert_eq!(fence.admit(SlotId(2), &command(1, 88)), Passage::Free);
+        assert_eq!(fence.admit(SlotId(2), &command(1, 90)), Passage::Held);
+        let (told, id) = queues.gone(LIFE.1, 1).expect("news");
+        assert!(told.is_empty() && fence.hear(id).is_empty(), "nothing waits for that");
+        let (told, id) = queues.gone(LIFE.1, 2).expect("news");
+        assert_eq!((told, ids(fence.hear(id))), (vec![route(3)], vec![2]));
+        let (told, id) = queues.gone(LIFE.1, 0).expect("news");
+        assert_eq!(fence.admit(SlotId(3), &command(1, 5)), Passage::Free, "all is over");
+        assert_eq!((told, ids(fence.hear(id))), (vec![route(3)], vec![0]));
+        assert_eq!(fence.admit(SlotId(3), &command(1, 5)), Passage::Open);
+    }
+
+    #[test]
+    fn queues_that_end_later_are_not_waited_for() {
+        let mut queues = Queues::default();
+        (0..2).for_each(|serial| assert!(connect(&mut queues, serial).is_none()));
+        queues.closed(0, vec![change(1, 0..1)]);
+        let mut fence = connect(&mut queues, 2).expect("there are changes under way");
+        queues.closed(1, vec![change(1, 4..5)]);
+        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), Passage::Free);
+        queues.gone(LIFE.1, 0);
+        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), Passage::Open);
+    }
+
+    #[test]
+    fn only_queues_with_commands_that_wait_are_told() {
+        const ENDED: u64 = 3000;
+        const FENCED: u64 = 400;
+        let mut queues = Queues::default();
+        (0..ENDED).for_each(|serial| assert!(connect(&mut queues, serial).is_none()));
+        (0..ENDED).for_each(|serial| queues.torn_down(serial));
+        let mut fences: Vec<_> =
+            (0..FENCED).map(|at| connect(&mut queues, ENDED + at).expect("fenced")).collect();
+        // All change the same block. Half of the new queues want it, the others another.
+        let mut messages = 0;
+        let mut tell = |fences: &mut Vec<Box<Fence>>, news: Option<News>| {
+            let (told, id) = news.expect("it was open");
+            messages += told.len();
+            for route in told {
+                for (slot, command) in fences[(route.serial - ENDED) as usize].hear(id) {
+                    assert_eq!((slot, command), (SlotId(0), command_of(route.serial)));
+                }
+            }
+        };
+        fn command_of(serial: u64) -> IoCommand {
+            command(1, serial % 2 * 50)
+        }
+        for (fence, serial) in fences.iter_mut().zip(ENDED..) {
+            assert_eq!(fence.admit(SlotId(0), &command_of(serial)), Passage::Held);
+        }
+        for serial in 0..ENDED {
+            tell(&mut fences, queues.closed(serial, vec![change(1, 0..1)]));
+        }
+        for serial in 0..ENDED {
+            tell(&mut fences, queues.gone(LIFE.1, serial));
+        }
+        // Once when the last is known, and half of them once when it is over.
+        assert_eq!(messages as u64, FENCED + FENCED / 2);
+        assert!(fences.iter().all(|fence| fence.held.is_empty()));
+        for at in 0..FENCED {
+            queues.closed(ENDED + at, Vec::new());
+            queues.gone(LIFE.1, ENDED + at);
+        }
+        assert!(queues.hosts.is_empty() && queues.lives.is_empty() && queues.ending.is_empty());
     }
 }

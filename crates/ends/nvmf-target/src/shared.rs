@@ -3,7 +3,7 @@
 //! The mutex here is taken for Connect, admin commands and teardown, never for I/O.
 
 use crate::discoveries::Discoveries;
-use crate::fence::{Change, Fence, HostKey, News, Queues};
+use crate::fence::{Change, EndingId, Fence, HostKey, News, Queues};
 use crate::limits;
 use crate::notices::Notices;
 use crate::session::ConnectionKey;
@@ -51,8 +51,8 @@ pub(crate) enum Message {
     Forget { route: Route, command: CommandId },
     /// Connections of this subsystem use this table from now on.
     Namespaces(SubsystemId, Arc<NamespaceTable>),
-    /// An earlier queue of this fenced connection's host has changes under way there, or none.
-    Ended(Route, News),
+    /// There is news of an earlier queue that commands of this fenced connection wait for.
+    Ended(Route, EndingId),
     /// Finish what was accepted, close everything and end.
     Stop,
 }
@@ -372,13 +372,13 @@ impl Shared {
         &self,
         management: &mut Management,
         serial: u64,
-        change: impl FnOnce(&mut Queues) -> Option<(Vec<Route>, News)>,
+        change: impl FnOnce(&mut Queues) -> Option<News>,
     ) {
         let Management { registry, queues, .. } = management;
         let before = queues.controller_of(serial);
         let Some((waiters, news)) = change(queues) else { return };
         for route in waiters {
-            self.mailboxes()[route.core].post(Message::Ended(route, news.clone()));
+            self.mailboxes()[route.core].post(Message::Ended(route, news));
         }
         if let Some((controller, instance)) = before.or(queues.controller_of(serial)) {
             registry.set_unfinished(controller, instance, queues.has_changes(instance));

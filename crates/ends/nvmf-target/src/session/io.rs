@@ -2,7 +2,7 @@
 
 use super::{Queue, Request, Session, Work, token};
 use crate::core::Context;
-use crate::fence::{Change, News};
+use crate::fence::{Change, EndingId, Passage};
 use crate::limits;
 use crate::memory::footprint;
 use crate::notices::Kind;
@@ -90,10 +90,12 @@ impl<T: Transport> Session<T> {
 
     /// Hands a command whose data is here to the namespace.
     pub(super) fn submit_io(&mut self, cx: &mut Context, slot: SlotId, command: IoCommand) {
-        if let Some(fence) = &mut self.fence
-            && fence.holds_back(slot, &command)
-        {
-            return;
+        if let Some(fence) = &mut self.fence {
+            match fence.admit(slot, &command) {
+                Passage::Held => return,
+                Passage::Free => {}
+                Passage::Open => self.fence = None,
+            }
         }
         if let Err(status) = self.try_submit(cx, slot, command) {
             self.respond_and_release(cx, slot, status, 0);
@@ -355,13 +357,9 @@ impl<T: Transport> Session<T> {
     }
 
     /// News of an earlier queue of the host: what waited only for that goes on.
-    pub(crate) fn hear(&mut self, cx: &mut Context, news: &News) {
+    pub(crate) fn hear(&mut self, cx: &mut Context, news: EndingId) {
         let Some(fence) = &mut self.fence else { return };
-        let released = fence.hear(news);
-        if fence.is_down() {
-            self.fence = None;
-        }
-        for (slot, command) in released {
+        for (slot, command) in fence.hear(news) {
             self.submit_io(cx, slot, command);
         }
         self.read_expected(cx, 0);
