@@ -6,6 +6,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 
 use crate::Sqe;
+use crate::auth;
 use crate::nqn::{self, NqnError};
 use crate::opcode::AdminOpcode;
 pub use crate::opcode::FabricsCommandType;
@@ -315,5 +316,36 @@ layout! {
         43 secp: u8, "Security protocol (SECP), E9h.";
         44 length: U32, "Transfer length (TL) of a send, allocation length (AL) of a receive.";
         48 rsvd_48: [u8; 16], "Reserved.";
+    }
+}
+
+impl AuthenticationCommand {
+    fn new(cid: u16, fctype: FabricsCommandType, length: u32) -> Self {
+        Self {
+            opcode: AdminOpcode::FABRICS.0,
+            flags: Sqe::FLAGS_SGL,
+            cid: U16::new(cid),
+            fctype: fctype.0,
+            spsp0: auth::SPSP,
+            spsp1: auth::SPSP,
+            secp: auth::SECP_NVME,
+            length: U32::new(length),
+            ..Self::zeroed()
+        }
+    }
+
+    /// Sends a message of `length` bytes to the controller.
+    pub fn send(cid: u16, length: u32) -> Self {
+        Self::new(cid, FabricsCommandType::AUTHENTICATION_SEND, length)
+    }
+
+    /// Asks for the controller's message, with room for `length` bytes.
+    pub fn receive(cid: u16, length: u32) -> Self {
+        Self::new(cid, FabricsCommandType::AUTHENTICATION_RECEIVE, length)
+    }
+
+    /// Whether this is for NVMe's own authentication.
+    pub fn is_nvme(&self) -> bool {
+        (self.secp, self.spsp0, self.spsp1) == (auth::SECP_NVME, auth::SPSP, auth::SPSP)
     }
 }

@@ -20,7 +20,7 @@
 //!
 //! **Not implemented.** PRP lists and SGL segments (fabrics commands carry one descriptor), the
 //! memory based transport's queues and doorbells, protection information formats, the Zoned and
-//! Key Value command sets, directives, NVMe-MI, and the payloads of in-band authentication.
+//! Key Value command sets, directives, and NVMe-MI.
 //! Digests (CRC-32C) are computed elsewhere; only their place in a PDU is known here.
 
 #![no_std]
@@ -29,6 +29,7 @@
 #[macro_use]
 mod macros;
 
+pub mod auth;
 pub mod event;
 pub mod fabrics;
 pub mod features;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("proto", &["wire"]),
+    ("secure", &["wire"]),
     ("mem", &[]),
     ("reactor", &["mem"]),
     ("block", &["reactor"]),
@@ -34,8 +35,11 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Everything that the crates without I/O depend on besides each other.
-const WITHOUT_IO: &[(&str, &[&str])] =
-    &[("wire", &["zerocopy"]), ("proto", &["crc-fast", "crc32c", "zerocopy"])];
+const WITHOUT_IO: &[(&str, &[&str])] = &[
+    ("wire", &["zerocopy"]),
+    ("proto", &["crc-fast", "crc32c", "zerocopy"]),
+    ("secure", &["base64ct", "crypto-bigint", "hmac", "sha2", "subtle", "zeroize"]),
+];
 
 /// Which crates may have `unsafe` code, and why.
 const MAY_BE_UNSAFE: &[(&str, &str)] = &[

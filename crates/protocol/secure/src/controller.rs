@@ -1,0 +1,347 @@
+//! The controller's side: it asks a host for proof, and gives its own if the host asks.
+//!
+//! ```text
+//!             AUTH_Negotiate            taken             Reply             taken, one way
+//!  Idle, Done ------------> Challenging -----> Challenged -----> Succeeding -------------> Done
+//!      |                        |                  |                 | taken, both ways     ^
+//!      |                        |                  |                 v      Success2        |
+//!      |                        |                  |             Proving -------------------+
+//!      +------------------------+------------------+-----------------+
+//!                               | anything else                      | AUTH_Failure2
+//!                               v          taken                     v
+//!                            Failing ------------------------------> Failed
+//! ```
+//! Both of Challenging and Succeeding hold the message that the host is to take. A host may begin
+//! anew with AUTH_Negotiate at any time before it has failed.
+
+use crate::group::KeyPair;
+use crate::hash::Digested;
+use crate::message::{self, Message, Offer};
+use crate::response::{Names, Question};
+use crate::{Entropy, Failure, Group, Hash, Secret};
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use farblock_wire::IntoBytes;
+use farblock_wire::auth::{
+    Challenge, ChapMessage, CommonMessage, FailureReason, MessageType, Reply,
+};
+use subtle::ConstantTimeEq;
+
+/// What a controller asks of one host, and with what it proves itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ControllerTerms {
+    /// The host's name (HOSTNQN).
+    pub host_nqn: String,
+    /// The subsystem's name (SUBNQN).
+    pub subsystem_nqn: String,
+    /// The host's secret; several while one takes another's place.
+    pub host_secrets: Vec<Secret>,
+    /// The controller's own secret, if hosts may ask it for proof.
+    pub controller_secret: Option<Secret>,
+    /// Hash functions that it accepts, the best first.
+    pub hashes: Vec<Hash>,
+    /// Diffie-Hellman groups that it accepts, the best first.
+    pub groups: Vec<Group>,
+}
+
+/// How far an authentication is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// The host has proved nothing yet.
+    Open,
+    /// The host has proved who it is, and has not begun anew.
+    Done,
+    /// It failed: the connection is to be closed once the host has taken what is left for it.
+    Failed,
+}
+
+/// What was agreed on and asked.
+struct Asked {
+    hash: Hash,
+    keys: KeyPair,
+    challenge: Vec<u8>,
+    sequence: u32,
+}
+
+enum State {
+    Idle,
+    Challenging(Asked, Vec<u8>),
+    Challenged(Asked),
+    Succeeding { message: Vec<u8>, is_mutual: bool },
+    Proving,
+    Done,
+    Failing(Vec<u8>),
+    Failed,
+}
+
+/// The controller's side of one queue's authentication; see the module's text.
+pub struct Controller {
+    terms: Arc<ControllerTerms>,
+    transaction: u16,
+    state: State,
+    failure: Option<Failure>,
+}
+
+impl Controller {
+    /// Nothing was said yet.
+    #[must_use]
+    pub fn new(terms: Arc<ControllerTerms>) -> Self {
+        Self { terms, transaction: 0, state: State::Idle, failure: None }
+    }
+
+    /// The host sent a message (Authentication Send). The answer is what [`Self::take_message`]
+    /// gives next.
+    pub fn handle(&mut self, bytes: &[u8], entropy: &mut dyn Entropy) {
+        if self.progress() == Progress::Failed {
+            return;
+        }
+        if let Err(failure) = self.advance(bytes, entropy) {
+            self.fail(failure);
+        }
+    }
+
+    /// How many bytes the message has that the host is to take; none if there is none.
+    #[must_use]
+    pub fn message_bytes(&self) -> Option<usize> {
+        match &self.state {
+            State::Challenging(_, message)
+            | State::Succeeding { message, .. }
+            | State::Failing(message) => Some(message.len()),
+            _ => None,
+        }
+    }
+
+    /// The host takes the message that is there for it (Authentication Receive).
+    pub fn take_message(&mut self) -> Option<Vec<u8>> {
+        let (state, message) = match core::mem::replace(&mut self.state, State::Failed) {
+            State::Challenging(asked, message) => (State::Challenged(asked), message),
+            State::Succeeding { message, is_mutual: true } => (State::Proving, message),
+            State::Succeeding { message, is_mutual: false } => (State::Done, message),
+            State::Failing(message) => (State::Failed, message),
+            other => {
+                self.state = other;
+                return None;
+            }
+        };
+        self.state = state;
+        Some(message)
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        match self.state {
+            State::Done => Progress::Done,
+            State::Failing(_) | State::Failed => Progress::Failed,
+            _ => Progress::Open,
+        }
+    }
+
+    /// Why it failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        self.state = match failure.by {
+            crate::Party::Peer => State::Failed,
+            crate::Party::Us => {
+                let (id, reason) = (CommonMessage::FAILURE1, failure.reason);
+                State::Failing(message::failure(id, self.transaction, reason))
+            }
+        };
+        self.failure = Some(failure);
+    }
+
+    fn advance(&mut self, bytes: &[u8], entropy: &mut dyn Entropy) -> Result<(), Failure> {
+        let (transaction, message) = Message::parse(bytes).map_err(|reason| {
+            Failure::ours(reason, "the host's message is too short, or none of the protocol")
+        })?;
+        if let Message::Negotiate { head, descriptors } = message {
+            self.transaction = transaction;
+            let what = "a secure channel out of the authentication, which is not offered";
+            if head.sc_c != 0 {
+                let reason = FailureReason::CONCATENATION_MISMATCH;
+                return Err(Failure::ours(reason, format!("the host asks for {what}")));
+            }
+            let offer = message::offer(descriptors).map_err(bad_offer)?.ok_or_else(no_offer)?;
+            return self.challenge(&offer, entropy);
+        }
+        let is_expected = matches!(
+            (&self.state, &message),
+            (State::Challenged(_), Message::Reply { .. })
+                | (State::Proving, Message::Success2)
+                | (_, Message::Failure2(_))
+        );
+        if !is_expected {
+            let reason = FailureReason::INCORRECT_MESSAGE;
+            return Err(Failure::ours(reason, "the host sent a message out of its turn"));
+        }
+        if transaction != self.transaction {
+            let (reason, expected) = (FailureReason::INCORRECT_PAYLOAD, self.transaction);
+            let sentence = format!("the host answers transaction {transaction}, not {expected}");
+            return Err(Failure::ours(reason, sentence));
+        }
+        match (core::mem::replace(&mut self.state, State::Failed), message) {
+            (State::Challenged(asked), Message::Reply { head, response, challenge, value }) => {
+                self.reply(&asked, &head, response, challenge, value)
+            }
+            (_, Message::Failure2(reason)) => {
+                let sentence = format!(
+                    "the host ended it: {reason} (it does not accept our challenge, or our proof)"
+                );
+                Err(Failure::theirs(reason, sentence))
+            }
+            _ => {
+                self.state = State::Done;
+                Ok(())
+            }
+        }
+    }
+
+    /// Chooses from what the host offers, and asks it for proof.
+    fn challenge(&mut self, offer: &Offer, entropy: &mut dyn Entropy) -> Result<(), Failure> {
+        let terms = &self.terms;
+        let hash = terms.hashes.iter().copied().find(|hash| offer.hashes.contains(&hash.id()));
+        let hash = hash.ok_or_else(|| {
+            let theirs = List(offer.hashes.iter().map(|&id| Hash::from_id(id)).collect());
+            let sentence = format!(
+                "the host offers the hash functions {theirs}, and we accept {}",
+                List(terms.hashes.iter().copied().map(Some).collect())
+            );
+            Failure::ours(FailureReason::HASH_UNUSABLE, sentence)
+        })?;
+        let group = terms.groups.iter().copied().find(|group| offer.groups.contains(&group.id()));
+        let group = group.ok_or_else(|| {
+            let theirs = List(offer.groups.iter().map(|&id| Group::from_id(id)).collect());
+            let sentence = format!(
+                "the host offers the Diffie-Hellman groups {theirs}, and we accept {}",
+                List(terms.groups.iter().copied().map(Some).collect())
+            );
+            Failure::ours(FailureReason::GROUP_UNUSABLE, sentence)
+        })?;
+        let keys = KeyPair::generate(group, entropy);
+        let mut challenge = alloc::vec![0; hash.bytes()];
+        entropy.fill(&mut challenge);
+        let asked = Asked { hash, keys, challenge, sequence: crate::sequence(entropy) };
+        let head = Challenge {
+            auth_type: MessageType::DH_HMAC_CHAP.0,
+            auth_id: ChapMessage::CHALLENGE.0,
+            t_id: self.transaction.into(),
+            hl: hash.bytes() as u8,
+            hash_id: hash.id(),
+            dhg_id: group.id(),
+            dhvlen: (asked.keys.public().len() as u16).into(),
+            seqnum: asked.sequence.into(),
+            ..Challenge::zeroed()
+        };
+        let message = [head.as_bytes(), &asked.challenge, asked.keys.public()].concat();
+        self.state = State::Challenging(asked, message);
+        Ok(())
+    }
+
+    /// Looks at the host's proof, and gives ours if it is asked for.
+    fn reply(
+        &mut self,
+        asked: &Asked,
+        head: &Reply,
+        response: &[u8],
+        challenge: &[u8],
+        value: &[u8],
+    ) -> Result<(), Failure> {
+        let wrong = |what| Failure::ours(FailureReason::INCORRECT_PAYLOAD, what);
+        if usize::from(head.hl) != asked.hash.bytes() || head.cvalid > 1 {
+            return Err(wrong("the host's reply does not fit the hash function that was chosen"));
+        }
+        // A sequence number of 0 is for secure channels only.
+        let is_mutual = head.cvalid == 1;
+        if is_mutual && head.seqnum.get() == 0 {
+            return Err(wrong("the host's challenge has the sequence number 0"));
+        }
+        let shared = asked.keys.shared(value);
+        let shared = shared.map_err(|_| wrong("the host's Diffie-Hellman value is none"))?;
+        let shared = shared.as_ref().map(|shared| shared.as_slice());
+        let question = Question {
+            hash: asked.hash,
+            challenge: &asked.challenge,
+            shared,
+            sequence: asked.sequence,
+            transaction: self.transaction,
+        };
+        if !self.is_hosts(&question, response) {
+            let sentence = format!(
+                "the host's proof does not fit the secret that we have for it ({} of them): is it \
+                 the same one there, and its name too?",
+                self.terms.host_secrets.len()
+            );
+            return Err(Failure::ours(FailureReason::FAILED, sentence));
+        }
+        let proof = is_mutual.then(|| {
+            let sequence = head.seqnum.get();
+            self.own_proof(&Question { challenge, sequence, ..question })
+        });
+        let proof = proof.transpose()?;
+        let proof = proof.as_ref().map(|proof| proof.as_slice());
+        let message = message::success1(self.transaction, asked.hash.bytes(), proof);
+        self.state = State::Succeeding { message, is_mutual };
+        Ok(())
+    }
+
+    fn names(&self) -> Names<'_> {
+        Names { host: &self.terms.host_nqn, subsystem: &self.terms.subsystem_nqn }
+    }
+
+    /// Every secret is tried, so that the time does not tell which one it was.
+    fn is_hosts(&self, question: &Question<'_>, response: &[u8]) -> bool {
+        let fits = |secret| question.of_host(secret, self.names()).ct_eq(response);
+        let none = subtle::Choice::from(0);
+        self.terms.host_secrets.iter().fold(none, |any, secret| any | fits(secret)).into()
+    }
+
+    fn own_proof(&self, question: &Question<'_>) -> Result<Digested, Failure> {
+        let secret = self.terms.controller_secret.as_ref().ok_or_else(|| {
+            let sentence = "the host asks us for proof of who we are, and no secret of the \
+                            controller is configured";
+            Failure::ours(FailureReason::FAILED, sentence)
+        })?;
+        Ok(question.of_controller(secret, self.names()))
+    }
+}
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Controller({:?})", self.progress())
+    }
+}
+
+fn bad_offer(reason: FailureReason) -> Failure {
+    Failure::ours(reason, "the host lists more hash functions or groups than fit")
+}
+
+fn no_offer() -> Failure {
+    let sentence = "the host does not offer DH-HMAC-CHAP";
+    Failure::ours(FailureReason::PROTOCOL_UNUSABLE, sentence)
+}
+
+/// What one side offers, for people.
+pub(crate) struct List<T>(pub(crate) Vec<Option<T>>);
+
+impl<T: fmt::Display> fmt::Display for List<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("(none)");
+        }
+        for (index, item) in self.0.iter().enumerate() {
+            f.write_str(if index == 0 { "" } else { ", " })?;
+            match item {
+                Some(item) => item.fmt(f)?,
+                None => f.write_str("(unknown)")?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! The hash functions, and HMAC with them.
+
+use alloc::vec::Vec;
+use core::fmt;
+use farblock_wire::auth::HashId;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256, Sha384, Sha512};
+use zeroize::Zeroizing;
+
+/// What a hash function or HMAC gives; forgotten with care, since it is often half a secret.
+pub(crate) type Digested = Zeroizing<Vec<u8>>;
+
+/// A hash function of DH-HMAC-CHAP.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Hash {
+    /// SHA-256.
+    Sha256,
+    /// SHA-384.
+    Sha384,
+    /// SHA-512.
+    Sha512,
+}
+
+impl Hash {
+    /// Every one, the cheapest first.
+    pub const ALL: [Hash; 3] = [Hash::Sha256, Hash::Sha384, Hash::Sha512];
+
+    /// By its identifier (HashID).
+    #[must_use]
+    pub fn from_id(id: u8) -> Option<Hash> {
+        Self::ALL.into_iter().find(|hash| hash.id() == id)
+    }
+
+    /// Its identifier (HashID).
+    #[must_use]
+    pub const fn id(self) -> u8 {
+        match self {
+            Hash::Sha256 => HashId::SHA256.0,
+            Hash::Sha384 => HashId::SHA384.0,
+            Hash::Sha512 => HashId::SHA512.0,
+        }
+    }
+
+    /// By the names that people use: `sha256`, `SHA-256`, `hmac(sha256)`.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Hash> {
+        let name = name.strip_prefix("hmac(").and_then(|n| n.strip_suffix(')')).unwrap_or(name);
+        let is_it = |hash: &Hash| {
+            let plain = |text: &str| text.replace('-', "").to_ascii_lowercase();
+            plain(name) == plain(hash.name())
+        };
+        Self::ALL.into_iter().find(is_it)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Hash::Sha256 => "SHA-256",
+            Hash::Sha384 => "SHA-384",
+            Hash::Sha512 => "SHA-512",
+        }
+    }
+
+    /// Bytes of a hash value.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Hash::Sha256 => 32,
+            Hash::Sha384 => 48,
+            Hash::Sha512 => 64,
+        }
+    }
+
+    /// The hash of `data`.
+    pub(crate) fn digest(self, data: &[u8]) -> Digested {
+        let digested = match self {
+            Hash::Sha256 => Sha256::digest(data).to_vec(),
+            Hash::Sha384 => Sha384::digest(data).to_vec(),
+            Hash::Sha512 => Sha512::digest(data).to_vec(),
+        };
+        Zeroizing::new(digested)
+    }
+
+    /// HMAC of the parts, one after the other.
+    pub(crate) fn hmac(self, key: &[u8], parts: &[&[u8]]) -> Digested {
+        match self {
+            Hash::Sha256 => mac::<Hmac<Sha256>>(key, parts),
+            Hash::Sha384 => mac::<Hmac<Sha384>>(key, parts),
+            Hash::Sha512 => mac::<Hmac<Sha512>>(key, parts),
+        }
+    }
+}
+
+fn mac<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> Digested {
+    let mut mac = <M as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length");
+    parts.iter().for_each(|part| mac.update(part));
+    Zeroizing::new(mac.finalize().into_bytes().to_vec())
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,288 @@
+//! The host's side: it proves who it is, and asks the controller for proof if it has its secret.
+//!
+//! ```text
+//!            sent                  Challenge         sent            Success1, one way
+//!  Opening ------> AwaitsChallenge --------> Replying ---> AwaitsSuccess -------------> Done
+//!                      |                                     |     | both ways, good      ^
+//!                      | anything else                       |     v            sent      |
+//!                      +---------------> Refusing <----------+  Confirming --------------+
+//!                      | AUTH_Failure1      | sent           |
+//!                      +----------------> Failed <-----------+
+//! ```
+
+use crate::controller::List;
+use crate::group::KeyPair;
+use crate::hash::Digested;
+use crate::message::{self, Message};
+use crate::response::{Names, Question};
+use crate::{Entropy, Failure, Group, Hash, Party, Secret};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use farblock_wire::IntoBytes;
+use farblock_wire::auth::{
+    Challenge, ChapMessage, CommonMessage, FailureReason, MessageType, Reply, Success1,
+};
+use subtle::ConstantTimeEq;
+
+/// With what a host proves itself, and what it asks of the controller.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostTerms {
+    /// The host's name (HOSTNQN).
+    pub host_nqn: String,
+    /// The subsystem's name (SUBNQN).
+    pub subsystem_nqn: String,
+    /// The host's secret.
+    pub host_secret: Secret,
+    /// The controller's secret, if it is to prove itself; several while one takes another's place.
+    pub controller_secrets: Vec<Secret>,
+    /// Hash functions to offer.
+    pub hashes: Vec<Hash>,
+    /// Diffie-Hellman groups to offer.
+    pub groups: Vec<Group>,
+}
+
+/// What was agreed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Agreed {
+    /// The hash function.
+    pub hash: Hash,
+    /// The Diffie-Hellman group.
+    pub group: Group,
+    /// Whether the controller has proved who it is, too.
+    pub is_mutual: bool,
+}
+
+/// What the driver does next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Send this message (Authentication Send), then call [`Host::handle_sent`].
+    Send(Vec<u8>),
+    /// Take the controller's message (Authentication Receive), then call
+    /// [`Host::handle_received`].
+    Receive,
+    /// It is over, and good.
+    Done(Agreed),
+    /// It is over, and failed.
+    Failed(Failure),
+}
+
+enum State {
+    Opening,
+    AwaitsChallenge,
+    Replying { message: Vec<u8>, asked: Vec<Digested>, agreed: Agreed },
+    AwaitsSuccess { asked: Vec<Digested>, agreed: Agreed },
+    Confirming(Agreed),
+    Done(Agreed),
+    Refusing(Failure),
+    Failed(Failure),
+}
+
+/// The host's side of one queue's authentication; see the module's text.
+pub struct Host {
+    terms: HostTerms,
+    transaction: u16,
+    state: State,
+}
+
+impl Host {
+    /// Bytes of room for the controller's messages.
+    pub const RECEIVE_BYTES: u32 = 4096;
+
+    /// Nothing was said yet.
+    #[must_use]
+    pub fn new(terms: HostTerms, entropy: &mut dyn Entropy) -> Self {
+        let mut transaction = [0; 2];
+        entropy.fill(&mut transaction);
+        Self { terms, transaction: u16::from_le_bytes(transaction), state: State::Opening }
+    }
+
+    /// What to do next. Asking again without reporting gives the same answer.
+    #[must_use]
+    pub fn step(&self) -> Step {
+        match &self.state {
+            State::Opening => {
+                let hashes: Vec<u8> = self.terms.hashes.iter().map(|hash| hash.id()).collect();
+                let groups: Vec<u8> = self.terms.groups.iter().map(|group| group.id()).collect();
+                Step::Send(message::negotiate(self.transaction, &hashes, &groups))
+            }
+            State::AwaitsChallenge | State::AwaitsSuccess { .. } => Step::Receive,
+            State::Replying { message, .. } => Step::Send(message.clone()),
+            State::Confirming(_) => Step::Send(message::success2(self.transaction)),
+            State::Done(agreed) => Step::Done(*agreed),
+            State::Refusing(failure) => {
+                let id = CommonMessage::FAILURE2;
+                Step::Send(message::failure(id, self.transaction, failure.reason))
+            }
+            State::Failed(failure) => Step::Failed(failure.clone()),
+        }
+    }
+
+    /// The message of [`Step::Send`] was sent, and the controller took it.
+    ///
+    /// # Panics
+    /// If there was none.
+    pub fn handle_sent(&mut self) {
+        self.state = match core::mem::replace(&mut self.state, State::Opening) {
+            State::Opening => State::AwaitsChallenge,
+            State::Replying { asked, agreed, .. } => State::AwaitsSuccess { asked, agreed },
+            State::Confirming(agreed) => State::Done(agreed),
+            State::Refusing(failure) => State::Failed(failure),
+            _ => panic!("nothing was to be sent"),
+        };
+    }
+
+    /// What [`Step::Receive`] asked for came.
+    ///
+    /// # Panics
+    /// If nothing was asked for.
+    pub fn handle_received(&mut self, bytes: &[u8], entropy: &mut dyn Entropy) {
+        let state = core::mem::replace(&mut self.state, State::Opening);
+        let next = match (state, self.parse(bytes)) {
+            (_, Err(failure)) => Err(failure),
+            (State::AwaitsChallenge, Ok(Message::Challenge { head, challenge, value })) => {
+                self.reply(&head, challenge, value, entropy)
+            }
+            (State::AwaitsSuccess { asked, agreed }, Ok(Message::Success1 { head, response })) => {
+                self.succeed(&asked, agreed, &head, response)
+            }
+            (State::AwaitsChallenge | State::AwaitsSuccess { .. }, Ok(_)) => Err(Failure::ours(
+                FailureReason::INCORRECT_MESSAGE,
+                "the controller sent a message out of its turn",
+            )),
+            _ => panic!("nothing was to be received"),
+        };
+        self.state = match next {
+            Ok(state) => state,
+            Err(failure) if failure.by == Party::Peer => State::Failed(failure),
+            Err(failure) => State::Refusing(failure),
+        };
+    }
+
+    fn parse<'a>(&self, bytes: &'a [u8]) -> Result<Message<'a>, Failure> {
+        let (transaction, message) = Message::parse(bytes).map_err(|reason| {
+            Failure::ours(reason, "the controller's message is too short, or none of the protocol")
+        })?;
+        if let Message::Failure1(reason) = message {
+            return Err(Failure::theirs(reason, self.refusal(reason)));
+        }
+        if transaction != self.transaction {
+            let what = format!(
+                "the controller answers transaction {transaction}, not {}",
+                self.transaction
+            );
+            return Err(Failure::ours(FailureReason::INCORRECT_MESSAGE, what));
+        }
+        Ok(message)
+    }
+
+    /// What the controller's reason means to the person here.
+    fn refusal(&self, reason: FailureReason) -> String {
+        let HostTerms { host_nqn, hashes, groups, controller_secrets, .. } = &self.terms;
+        match reason {
+            FailureReason::FAILED if !controller_secrets.is_empty() => format!(
+                "the controller refuses this host's proof, or has no secret of its own to prove \
+                 itself with: compare the secrets of {host_nqn} at both ends, and the controller's"
+            ),
+            FailureReason::FAILED => format!(
+                "the controller refuses this host's proof: compare the secrets of {host_nqn} at \
+                 both ends"
+            ),
+            FailureReason::HASH_UNUSABLE => format!(
+                "the controller accepts none of the hash functions that were offered: {}",
+                List(hashes.iter().copied().map(Some).collect())
+            ),
+            FailureReason::GROUP_UNUSABLE => format!(
+                "the controller accepts none of the Diffie-Hellman groups that were offered: {}",
+                List(groups.iter().copied().map(Some).collect())
+            ),
+            reason => format!("the controller ended the authentication: {reason}"),
+        }
+    }
+
+    fn reply(
+        &self,
+        head: &Challenge,
+        challenge: &[u8],
+        value: &[u8],
+        entropy: &mut dyn Entropy,
+    ) -> Result<State, Failure> {
+        let hash = Hash::from_id(head.hash_id).filter(|hash| self.terms.hashes.contains(hash));
+        let hash = hash.filter(|hash| hash.bytes() == head.hl.into()).ok_or_else(|| {
+            let what = "the controller chose a hash function that was not offered";
+            Failure::ours(FailureReason::HASH_UNUSABLE, what)
+        })?;
+        let group = Group::from_id(head.dhg_id).filter(|group| self.terms.groups.contains(group));
+        let group = group.ok_or_else(|| {
+            let what = "the controller chose a Diffie-Hellman group that was not offered";
+            Failure::ours(FailureReason::GROUP_UNUSABLE, what)
+        })?;
+        let keys = KeyPair::generate(group, entropy);
+        let shared = keys.shared(value).map_err(|_| {
+            let what = "the controller's Diffie-Hellman value is none of the group's";
+            Failure::ours(FailureReason::INCORRECT_PAYLOAD, what)
+        })?;
+        let shared = shared.as_ref().map(|shared| shared.as_slice());
+        let sequence = head.seqnum.get();
+        let transaction = self.transaction;
+        let question = Question { hash, challenge, shared, sequence, transaction };
+        let names = Names { host: &self.terms.host_nqn, subsystem: &self.terms.subsystem_nqn };
+        let response = question.of_host(&self.terms.host_secret, names);
+        let is_mutual = !self.terms.controller_secrets.is_empty();
+        let (mut own, mut own_sequence) = (alloc::vec![0; hash.bytes()], 0);
+        if is_mutual {
+            entropy.fill(&mut own);
+            own_sequence = crate::sequence(entropy);
+        }
+        let counter = Question { challenge: &own, sequence: own_sequence, ..question };
+        let asked = self.terms.controller_secrets.iter();
+        let asked = asked.map(|secret| counter.of_controller(secret, names)).collect();
+        let head = Reply {
+            auth_type: MessageType::DH_HMAC_CHAP.0,
+            auth_id: ChapMessage::REPLY.0,
+            t_id: transaction.into(),
+            hl: hash.bytes() as u8,
+            cvalid: is_mutual.into(),
+            dhvlen: (keys.public().len() as u16).into(),
+            seqnum: own_sequence.into(),
+            ..Reply::zeroed()
+        };
+        let message = [head.as_bytes(), &response, &own, keys.public()].concat();
+        Ok(State::Replying { message, asked, agreed: Agreed { hash, group, is_mutual } })
+    }
+
+    fn succeed(
+        &self,
+        asked: &[Digested],
+        agreed: Agreed,
+        head: &Success1,
+        response: &[u8],
+    ) -> Result<State, Failure> {
+        if usize::from(head.hl) != agreed.hash.bytes() || head.rvalid > 1 {
+            let what = "the controller's proof does not fit the hash function that was chosen";
+            return Err(Failure::ours(FailureReason::INCORRECT_PAYLOAD, what));
+        }
+        if !agreed.is_mutual {
+            return Ok(State::Done(agreed));
+        }
+        let failed = |what| Failure::ours(FailureReason::FAILED, what);
+        if head.rvalid == 0 {
+            return Err(failed("the controller was asked for proof of who it is, and gave none"));
+        }
+        let none = subtle::Choice::from(0);
+        if !bool::from(asked.iter().fold(none, |any, proof| any | proof.ct_eq(response))) {
+            return Err(failed(
+                "the controller's proof does not fit the secret that we have for it: it is not \
+                 the controller that it says it is, or the secret is another one there",
+            ));
+        }
+        Ok(State::Confirming(agreed))
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Host(transaction {})", self.transaction)
+    }
+}

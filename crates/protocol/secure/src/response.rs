@@ -1,0 +1,68 @@
+//! What proves that a side knows its secret (Base 2.0c, "DH-HMAC-CHAP_Reply Message" and
+//! "DH-HMAC-CHAP_Success1 Message").
+
+use crate::hash::{Digested, Hash};
+use crate::secret::Secret;
+
+/// The names of both sides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Names<'a> {
+    pub(crate) host: &'a str,
+    pub(crate) subsystem: &'a str,
+}
+
+/// What one side of a transaction is asked.
+#[derive(Clone, Copy)]
+pub(crate) struct Question<'a> {
+    pub(crate) hash: Hash,
+    /// C1 or C2.
+    pub(crate) challenge: &'a [u8],
+    /// The secret of the Diffie-Hellman exchange, padded to the group's length; none for the NULL
+    /// group.
+    pub(crate) shared: Option<&'a [u8]>,
+    /// S1 or S2.
+    pub(crate) sequence: u32,
+    pub(crate) transaction: u16,
+}
+
+impl Question<'_> {
+    /// R1: the host's answer.
+    pub(crate) fn of_host(&self, secret: &Secret, names: Names<'_>) -> Digested {
+        let key = secret.transformed(names.host);
+        self.answer(&key, b"HostHost", names.host, names.subsystem)
+    }
+
+    /// R2: the controller's answer.
+    pub(crate) fn of_controller(&self, secret: &Secret, names: Names<'_>) -> Digested {
+        let key = secret.transformed(names.subsystem);
+        self.answer(&key, b"Controller", names.subsystem, names.host)
+    }
+
+    /// HMAC(key, Ca ‖ S ‖ T_ID ‖ SC_C ‖ role ‖ own name ‖ 0 ‖ other name).
+    fn answer(&self, key: &[u8], role: &[u8], own: &str, other: &str) -> Digested {
+        /// Secure channel concatenation is never asked for.
+        const SC_C: [u8; 1] = [0];
+        let augmented = self.augmented();
+        self.hash.hmac(
+            key,
+            &[
+                &augmented,
+                &self.sequence.to_le_bytes(),
+                &self.transaction.to_le_bytes(),
+                &SC_C,
+                role,
+                own.as_bytes(),
+                &[0],
+                other.as_bytes(),
+            ],
+        )
+    }
+
+    /// Ca: the challenge, or with a Diffie-Hellman exchange HMAC(H(shared), challenge).
+    fn augmented(&self) -> Digested {
+        match self.shared {
+            None => Digested::new(self.challenge.to_vec()),
+            Some(shared) => self.hash.hmac(&self.hash.digest(shared), &[self.challenge]),
+        }
+    }
+}

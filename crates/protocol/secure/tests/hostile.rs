@@ -1,0 +1,269 @@
+//! What peers send that they should not: it ends in the failure that the specification names.
+
+mod pair;
+
+use farblock_secure::{Controller, Failure, Group, Hash, Host, Party, Progress, Step};
+use farblock_wire::auth::FailureReason;
+use pair::{Pair, answer, controller, host_terms, numbers, secret};
+
+/// What the controller tells a host that sent `message` at this point.
+fn refusal(controller: &mut Controller, message: &[u8]) -> FailureReason {
+    controller.handle(message, &mut numbers(3));
+    assert_eq!(controller.progress(), Progress::Failed, "{message:02x?}");
+    let failure = controller.failure().expect("it failed").clone();
+    assert_eq!(failure.by, Party::Us);
+    let told = controller.take_message().expect("it says so");
+    assert_eq!((told[0], told[1], told[6], told[7]), (0, 0xf1, 1, failure.reason.0));
+    // It stays failed.
+    controller.handle(&Pair::negotiation(), &mut numbers(3));
+    assert_eq!((controller.progress(), controller.take_message()), (Progress::Failed, None));
+    failure.reason
+}
+
+/// A controller that has sent its challenge, and the host's good reply to it.
+fn challenged() -> (Controller, Vec<u8>) {
+    let mut controller = controller();
+    let mut host = Host::new(host_terms(), &mut numbers(1));
+    let Step::Send(negotiation) = host.step() else { panic!("it begins") };
+    controller.handle(&negotiation, &mut numbers(2));
+    host.handle_sent();
+    host.handle_received(&controller.take_message().unwrap(), &mut numbers(1));
+    let Step::Send(reply) = host.step() else { panic!("it replies") };
+    (controller, reply)
+}
+
+#[test]
+fn negotiations_that_make_no_sense() {
+    let good = Pair::negotiation();
+    let with = |at: usize, value: u8| {
+        let mut message = good.clone();
+        message[at] = value;
+        message
+    };
+    use FailureReason as R;
+    for (what, message, expected) in [
+        ("nothing", Vec::new(), R::INCORRECT_PAYLOAD),
+        ("a head", good[..7].to_vec(), R::INCORRECT_PAYLOAD),
+        ("half a descriptor", good[..40].to_vec(), R::INCORRECT_PAYLOAD),
+        ("more descriptors than there are", with(7, 2), R::INCORRECT_PAYLOAD),
+        ("no descriptor", with(7, 0), R::PROTOCOL_UNUSABLE),
+        ("another protocol", with(8, 2), R::PROTOCOL_UNUSABLE),
+        ("a secure channel", with(6, 1), R::CONCATENATION_MISMATCH),
+        ("too many hashes", with(10, 31), R::INCORRECT_PAYLOAD),
+        ("too many groups", with(11, 255), R::INCORRECT_PAYLOAD),
+        ("no hash", with(10, 0), R::HASH_UNUSABLE),
+        ("no group", with(11, 0), R::GROUP_UNUSABLE),
+        ("an unknown type", with(0, 2), R::INCORRECT_MESSAGE),
+        ("an unknown message", with(1, 9), R::INCORRECT_MESSAGE),
+        ("a message of controllers", with(1, 0xf1), R::INCORRECT_MESSAGE),
+    ] {
+        assert_eq!(refusal(&mut controller(), &message), expected, "{what}");
+    }
+}
+
+#[test]
+fn replies_that_are_not_the_hosts() {
+    let (_, good) = challenged();
+    use FailureReason as R;
+    for (what, at, value, expected) in [
+        ("another transaction", 4, good[4] ^ 1, R::INCORRECT_PAYLOAD),
+        ("a short hash", 6, 31, R::INCORRECT_PAYLOAD),
+        ("a long hash", 6, 255, R::INCORRECT_PAYLOAD),
+        ("odd CVALID", 8, 2, R::INCORRECT_PAYLOAD),
+        ("a value longer than the message", 11, 0xff, R::INCORRECT_PAYLOAD),
+        ("a shorter value", 11, 0, R::INCORRECT_PAYLOAD),
+        ("a wrong proof", 16, good[16] ^ 0x80, R::FAILED),
+        ("a wrong value", good.len() - 1, good[good.len() - 1] ^ 1, R::FAILED),
+        ("a message that is not its turn", 1, 4, R::INCORRECT_MESSAGE),
+    ] {
+        let (mut controller, mut reply) = challenged();
+        assert_eq!(reply, good, "the same each time");
+        reply[at] = value;
+        assert_eq!(refusal(&mut controller, &reply), expected, "{what}");
+    }
+    for length in 0..good.len() {
+        let (mut controller, reply) = challenged();
+        assert_eq!(refusal(&mut controller, &reply[..length]), R::INCORRECT_PAYLOAD, "{length}");
+    }
+}
+
+#[test]
+fn a_sequence_number_of_zero_is_for_secure_channels() {
+    let (mut controller, mut reply) = challenged();
+    reply[12..16].fill(0);
+    assert_eq!(refusal(&mut controller, &reply), FailureReason::INCORRECT_PAYLOAD);
+}
+
+#[test]
+fn what_was_said_before_is_worth_nothing_again() {
+    // The same reply to another challenge, of another connection.
+    let (_, reply) = challenged();
+    let mut other = controller();
+    other.handle(&Pair::negotiation(), &mut numbers(77));
+    other.take_message().unwrap();
+    assert_eq!(refusal(&mut other, &reply), FailureReason::FAILED);
+    // And twice on the same.
+    let (mut same, reply) = challenged();
+    same.handle(&reply, &mut numbers(5));
+    same.take_message().unwrap();
+    assert_eq!(refusal(&mut same, &reply), FailureReason::INCORRECT_MESSAGE);
+}
+
+#[test]
+fn nobody_answers_before_the_question() {
+    let (_, reply) = challenged();
+    // The challenge was made, but not taken.
+    let mut early = controller();
+    early.handle(&Pair::negotiation(), &mut numbers(2));
+    assert_eq!(refusal(&mut early, &reply), FailureReason::INCORRECT_MESSAGE);
+    let success2 = [&[1, 4, 0, 0][..], &reply[4..6], &[0; 10]].concat();
+    let (mut skipped, _) = challenged();
+    assert_eq!(refusal(&mut skipped, &success2), FailureReason::INCORRECT_MESSAGE);
+}
+
+#[test]
+fn a_host_may_begin_anew_and_again_later() {
+    let (mut controller, _) = challenged();
+    for seed in 10..13 {
+        let mut host = Host::new(host_terms(), &mut numbers(seed));
+        assert!(answer(&mut host, &mut controller).is_ok());
+        assert_eq!(controller.progress(), Progress::Done);
+    }
+}
+
+#[test]
+fn the_host_ends_it() {
+    let (mut controller, reply) = challenged();
+    let failure2 = [&[0, 0xf0, 0, 0][..], &reply[4..6], &[1, 1]].concat();
+    controller.handle(&failure2, &mut numbers(1));
+    assert_eq!((controller.progress(), controller.take_message()), (Progress::Failed, None));
+    assert_eq!(controller.failure().unwrap().by, Party::Peer);
+}
+
+/// What a host makes of a controller whose message at this point is changed.
+fn host_fails(turn: usize, change: impl Fn(&mut Vec<u8>)) -> Failure {
+    let mut controller = controller();
+    let mut host = Host::new(host_terms(), &mut numbers(1));
+    let mut received = 0;
+    loop {
+        match host.step() {
+            Step::Send(message) => {
+                controller.handle(&message, &mut numbers(2));
+                host.handle_sent();
+            }
+            Step::Receive => {
+                let mut message = controller.take_message().unwrap();
+                if received == turn {
+                    change(&mut message);
+                }
+                received += 1;
+                host.handle_received(&message, &mut numbers(1));
+            }
+            Step::Done(agreed) => panic!("it was content: {agreed:?}"),
+            Step::Failed(failure) => {
+                let told = failure.by == Party::Us;
+                assert_eq!(controller.progress() == Progress::Failed, told, "it is told so");
+                return failure;
+            }
+        }
+    }
+}
+
+#[test]
+fn challenges_that_a_host_does_not_take() {
+    use FailureReason as R;
+    for (what, at, value, expected) in [
+        ("another hash than was offered", 8, 9, R::HASH_UNUSABLE),
+        ("a hash of another length", 8, Hash::Sha512.id(), R::HASH_UNUSABLE),
+        ("an unknown group", 9, 99, R::GROUP_UNUSABLE),
+        ("a downgrade to no group", 9, Group::Null.id(), R::GROUP_UNUSABLE),
+        ("a value of another group", 9, Group::Ffdhe3072.id(), R::GROUP_UNUSABLE),
+        ("a value longer than the message", 11, 0xff, R::INCORRECT_PAYLOAD),
+        ("another transaction", 4, 0x99, R::INCORRECT_MESSAGE),
+        ("a success at once", 1, 3, R::INCORRECT_PAYLOAD),
+        ("a message of hosts", 1, 2, R::INCORRECT_PAYLOAD),
+    ] {
+        let failure = host_fails(0, |message| message[at] = value);
+        let out_of_turn = failure.reason == R::INCORRECT_MESSAGE;
+        assert!(failure.reason == expected || (at == 1 && out_of_turn), "{what}: {failure:?}");
+    }
+    let short = host_fails(0, |message| message.truncate(60));
+    assert_eq!(short.reason, R::INCORRECT_PAYLOAD);
+}
+
+#[test]
+fn a_controller_that_cannot_prove_itself_is_left() {
+    use FailureReason as R;
+    let none = host_fails(1, |message| message[8] = 0);
+    assert_eq!(none.reason, R::FAILED, "{none}");
+    let wrong = host_fails(1, |message| message[20] ^= 1);
+    assert_eq!(wrong.reason, R::FAILED, "{wrong}");
+    let short = host_fails(1, |message| message[6] = 16);
+    assert_eq!(short.reason, R::INCORRECT_PAYLOAD, "{short}");
+    // Its own proof sent back to it, or the host's to the host: the roles are part of it.
+    let mut terms = host_terms();
+    terms.controller_secrets = vec![secret(9)];
+    let mut other = Host::new(terms, &mut numbers(1));
+    let failure = answer(&mut other, &mut controller()).unwrap_err();
+    assert_eq!((failure.reason, failure.by), (R::FAILED, Party::Us));
+}
+
+#[test]
+fn a_wrong_secret_or_name_is_refused_in_words() {
+    let mut wrong_secret = host_terms();
+    wrong_secret.host_secret = secret(3);
+    let mut wrong_name = host_terms();
+    wrong_name.host_nqn.push('x');
+    for terms in [wrong_secret, wrong_name] {
+        let mut controller = controller();
+        let failure = answer(&mut Host::new(terms, &mut numbers(1)), &mut controller).unwrap_err();
+        assert_eq!((failure.reason, failure.by), (FailureReason::FAILED, Party::Peer));
+        assert!(failure.sentence.contains("compare the secrets"), "{failure}");
+        assert!(controller.failure().unwrap().sentence.contains("does not fit the secret"));
+    }
+}
+
+#[test]
+fn what_both_offer_is_what_is_used() {
+    let mut terms = host_terms();
+    terms.hashes = vec![Hash::Sha512, Hash::Sha256];
+    let agreed = answer(&mut Host::new(terms, &mut numbers(1)), &mut controller()).unwrap();
+    assert_eq!((agreed.hash, agreed.group), (Hash::Sha256, Group::Ffdhe2048));
+    let mut terms = host_terms();
+    terms.groups = vec![Group::Null];
+    let failure = answer(&mut Host::new(terms, &mut numbers(1)), &mut controller()).unwrap_err();
+    assert_eq!(failure.reason, FailureReason::GROUP_UNUSABLE);
+    assert!(failure.sentence.contains("null"), "{failure}");
+}
+
+#[test]
+fn either_of_two_secrets_is_good() {
+    let mut terms = pair::controller_terms();
+    terms.host_secrets = vec![secret(8), secret(1)];
+    let mut controller = Controller::new(terms.into());
+    assert!(answer(&mut Host::new(host_terms(), &mut numbers(1)), &mut controller).is_ok());
+}
+
+#[test]
+fn any_bytes_at_all() {
+    let mut random = numbers(99);
+    let mut draw = |count: usize| {
+        let mut bytes = vec![0; count];
+        random(&mut bytes);
+        bytes
+    };
+    for _ in 0..2000 {
+        let length = usize::from(draw(1)[0]);
+        let mut message = draw(length);
+        // Half of them begin as if they were some message.
+        if length > 8 && message[2] & 1 == 0 {
+            message[0] &= 1;
+            message[1] &= 7;
+        }
+        let mut controller = controller();
+        controller.handle(&message, &mut numbers(1));
+        let mut host = Host::new(pair::null_host_terms(), &mut numbers(1));
+        host.handle_sent();
+        host.handle_received(&message, &mut numbers(1));
+    }
+}

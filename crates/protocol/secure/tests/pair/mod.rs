@@ -1,0 +1,83 @@
+//! Two sides that know each other, for the other files of this folder.
+
+use farblock_secure::{
+    Agreed, Controller, ControllerTerms, Failure, Group, Hash, Host, HostTerms, Secret, Step,
+};
+
+pub(crate) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
+pub(crate) const SUBSYSTEM: &str = "nqn.2026-11.org.example:disks";
+
+/// Numbers from a seed.
+pub(crate) fn numbers(mut state: u32) -> impl FnMut(&mut [u8]) {
+    move |out| {
+        out.fill_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        });
+    }
+}
+
+pub(crate) fn secret(seed: u32) -> Secret {
+    Secret::generate(32, Some(Hash::Sha256), &mut numbers(seed)).expect("a length there is")
+}
+
+pub(crate) fn controller_terms() -> ControllerTerms {
+    ControllerTerms {
+        host_nqn: HOST.to_owned(),
+        subsystem_nqn: SUBSYSTEM.to_owned(),
+        host_secrets: vec![secret(1)],
+        controller_secret: Some(secret(2)),
+        hashes: Hash::ALL.to_vec(),
+        groups: vec![Group::Ffdhe2048],
+    }
+}
+
+pub(crate) fn controller() -> Controller {
+    Controller::new(controller_terms().into())
+}
+
+pub(crate) fn host_terms() -> HostTerms {
+    HostTerms {
+        host_nqn: HOST.to_owned(),
+        subsystem_nqn: SUBSYSTEM.to_owned(),
+        host_secret: secret(1),
+        controller_secrets: vec![secret(2)],
+        hashes: vec![Hash::Sha256, Hash::Sha384],
+        groups: vec![Group::Ffdhe2048],
+    }
+}
+
+pub(crate) fn null_host_terms() -> HostTerms {
+    HostTerms { groups: vec![Group::Null], ..host_terms() }
+}
+
+/// The whole of it.
+pub(crate) fn answer(host: &mut Host, controller: &mut Controller) -> Result<Agreed, Failure> {
+    loop {
+        match host.step() {
+            Step::Send(message) => {
+                controller.handle(&message, &mut numbers(2));
+                host.handle_sent();
+            }
+            Step::Receive => {
+                let message = controller.take_message().expect("an answer to every message");
+                host.handle_received(&message, &mut numbers(1));
+            }
+            Step::Done(agreed) => return Ok(agreed),
+            Step::Failed(failure) => return Err(failure),
+        }
+    }
+}
+
+/// What is the same for all of them.
+pub(crate) struct Pair;
+
+impl Pair {
+    /// A good AUTH_Negotiate.
+    pub(crate) fn negotiation() -> Vec<u8> {
+        let Step::Send(message) = Host::new(host_terms(), &mut numbers(1)).step() else {
+            panic!("a host begins")
+        };
+        message
+    }
+}
