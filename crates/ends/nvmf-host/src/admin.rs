@@ -292,7 +292,8 @@ impl Admin {
         }
         match self.link.loss() {
             Some(loss) => {
-                tracing::warn!("the connection to the controller is lost: {loss}");
+                // Whoever uses it is told, and says what that means for them.
+                tracing::info!("the connection to the controller is lost: {loss}");
                 self.shared.lose(&loss.to_string());
             }
             None => self.shared.lose(&Loss::Shutdown.to_string()),

@@ -118,7 +118,6 @@ impl RemoteQueue {
             return;
         }
         if self.table.handle_tick() && self.link.is_open() {
-            tracing::warn!(queue = self.qid, "a command was not answered in time");
             self.link.fail(Loss::Timeout, &mut self.table);
         }
     }
@@ -146,6 +145,11 @@ impl RemoteQueue {
         self.table.is_lost()
     }
 
+    /// Why the connection is lost.
+    pub(crate) fn loss(&self) -> Option<&Loss> {
+        self.link.loss()
+    }
+
     fn handle_events(&mut self) {
         let mut events = std::mem::take(&mut self.events);
         self.reactor.take_events(self.task, &mut events);
@@ -163,7 +167,7 @@ impl RemoteQueue {
             return;
         }
         let loss = self.link.loss().expect("a connection that is not open has a reason");
-        tracing::warn!(queue = self.qid, "the connection of an I/O queue is lost: {loss}");
+        tracing::info!(queue = self.qid, "the connection of an I/O queue is lost: {loss}");
         // Operations may have been submitted before this was noticed.
         self.link.discard(&mut self.table);
         self.table.lose();

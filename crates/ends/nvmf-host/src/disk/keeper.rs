@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::limits;
 use crate::namespace::ConnectedQueue;
 use crate::options::Options;
+use crate::url::Url;
 use farblock_block::Namespace;
 use farblock_proto::host::ConnectError;
 use farblock_reactor::os;
@@ -21,7 +22,7 @@ use farblock_wire::origin::ControllerOrigin;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// See the module's text.
 pub(super) struct Keeper {
@@ -32,6 +33,55 @@ pub(super) struct Keeper {
     /// Lost sessions that queues may still hold: whoever lets go of a controller last waits for
     /// its thread to end, and that is to be this thread.
     retired: Vec<Arc<Session>>,
+    log: Log,
+}
+
+/// What the log has of the path: one line when it is lost and one when it is back, and between them
+/// only what is news.
+#[derive(Default)]
+struct Log {
+    lost_at: Option<Instant>,
+    /// The last reason for which it could not be connected.
+    failure: Option<String>,
+}
+
+impl Log {
+    fn connected(&mut self, url: &Url) {
+        let Log { lost_at, .. } = std::mem::take(self);
+        if let Some(at) = lost_at {
+            let seconds = os::elapsed(at).as_secs_f64();
+            tracing::warn!(path = %url, "the path is connected again, after {seconds:.1} s");
+        }
+    }
+
+    fn lost(&mut self, url: &Url, reason: &str) {
+        tracing::warn!(path = %url, "the path is lost, and is connected again: {reason}");
+        *self = Log { lost_at: Some(os::now()), failure: None };
+    }
+
+    fn failed(&mut self, url: &Url, error: &Error) {
+        let text = error.to_string();
+        let is_known = self.failure.as_ref() == Some(&text);
+        if is_known || (self.lost_at.is_some() && is_absence(error)) {
+            tracing::info!(path = %url, "not connected: {text}");
+        } else {
+            tracing::warn!(path = %url, "not connected: {text}");
+            self.failure = Some(text);
+        }
+    }
+}
+
+/// Whether a target that is away has this error: it is what a lost path is about to give.
+fn is_absence(error: &Error) -> bool {
+    use ConnectError::{Closed, ControllerBusy, Io, Refused, TimedOut, Unreachable};
+    match error {
+        Error::Lost(_) => true,
+        Error::Connect { reason, .. } => matches!(
+            reason,
+            Refused | Unreachable(_) | TimedOut { .. } | Closed { .. } | Io(_) | ControllerBusy
+        ),
+        _ => false,
+    }
 }
 
 /// Which of the disk's queues were given a queue on a session.
@@ -44,7 +94,7 @@ struct Served {
 
 impl Keeper {
     pub(super) fn new(hub: Arc<Hub>, index: usize, first: Sender<Result<(), Error>>) -> Keeper {
-        Keeper { hub, index, first: Some(first), retired: Vec::new() }
+        Keeper { hub, index, first: Some(first), retired: Vec::new(), log: Log::default() }
     }
 
     /// Keeps the path until the disk is closed.
@@ -55,6 +105,7 @@ impl Keeper {
             let mut longest = self.hub.options.reconnect_delay;
             match self.establish() {
                 Ok(session) => {
+                    self.log.connected(&self.hub.paths[self.index].url);
                     self.report(Ok(()));
                     let begin = os::now();
                     self.keep(&session);
@@ -117,8 +168,7 @@ impl Keeper {
     }
 
     fn handle_failure(&mut self, error: Error) {
-        let url = &self.path().url;
-        tracing::warn!(path = %url, "not connected: {error}");
+        self.log.failed(&self.hub.paths[self.index].url, &error);
         // Another namespace in its place is tried again as well: the right one may come back.
         self.path().failed(&error.to_string());
         self.report(Err(error));
@@ -300,7 +350,7 @@ impl Keeper {
                 Some(Error::Lost(reason)) => reason.to_string(),
                 _ => "it was lost".to_owned(),
             };
-            tracing::warn!(path = %self.path().url, "the path is lost: {reason}");
+            self.log.lost(&self.hub.paths[self.index].url, &reason);
             self.hub.lose(&session, &reason);
         } else {
             // Lets go of the session, which is to end with this thread.

@@ -203,7 +203,8 @@ impl DiskQueue {
                 scratch.drain(..).for_each(|done| self.handle_done(path, done));
                 continue;
             }
-            leg.session.abort("the connection of an I/O queue is lost");
+            let reason = leg.queue.loss().map_or_else(String::new, |loss| format!(": {loss}"));
+            leg.session.abort(&format!("the connection of an I/O queue is lost{reason}"));
             let session = Arc::clone(&leg.session);
             self.dying.extend(self.legs[path].take());
             self.review = true;
