@@ -235,10 +235,10 @@ fn refused(config: &Config) -> String {
 fn what_is_in_the_way_is_said() {
     let folder = tempfile::tempdir().expect("a folder");
     let missing = Config::new(folder.path().join("missing"));
-    assert!(refused(&missing).contains("create it"), "{}", refused(&missing));
+    assert!(refused(&missing).contains("does not exist: create it"), "{}", refused(&missing));
     fs::write(folder.path().join("file"), "").expect("a file");
     let file = Config::new(folder.path().join("file"));
-    assert!(refused(&file).contains("is no directory"), "{}", refused(&file));
+    assert!(refused(&file).contains("is not a directory"), "{}", refused(&file));
     for name in ["", "..", "a/b", &"x".repeat(256)] {
         let config = Config { name: name.into(), ..Config::new(folder.path().into()) };
         assert!(refused(&config).contains("is no name for a file"), "{}", refused(&config));

@@ -38,5 +38,5 @@ mod slab;
 mod spec;
 pub mod stripe;
 
-pub use error::OpenError;
+pub use error::{FileProblem, OpenError};
 pub use spec::{Spec, SpecError};

@@ -9,6 +9,7 @@ use farblock_reactor::{Config, EngineKind, Polling};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Share disks over NVMe/TCP and use them from anywhere, entirely in user space.
@@ -50,7 +51,9 @@ pub(crate) struct Global {
         global = true,
         value_name = "ENGINE",
         default_value = "auto",
-        hide_default_value = true
+        hide_default_value = true,
+        hide_possible_values = true,
+        value_parser = values::one_of(&["auto", "uring", "portable"], EngineKind::from_str)
     )]
     #[arg(help_heading = "Global options")]
     pub(crate) engine: EngineKind,
@@ -149,7 +152,8 @@ pub(crate) struct ServeArgs {
     pub(crate) read_only: bool,
 
     /// Bytes in a block: 512 or 4096
-    #[arg(long, value_name = "BYTES", default_value = "512", value_parser = values::block_size)]
+    #[arg(long, value_name = "BYTES", default_value = "512", hide_possible_values = true)]
+    #[arg(value_parser = values::one_of(values::BLOCK_SIZES, values::block_size))]
     pub(crate) block_size: u32,
 
     /// Let only this host connect (repeatable) [default: any]
@@ -164,6 +168,9 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+/// What fio calls the directions and orders.
+const RW: &[&str] = &["read", "write", "randread", "randwrite", "rw", "randrw"];
 
 /// A list of processors; its own type, since clap takes a `Vec` for a repeated option.
 #[derive(Clone, Debug)]
@@ -368,7 +375,8 @@ pub(crate) struct BenchArgs {
     pub(crate) disks: Vec<OsString>,
 
     /// Measure one pattern: read, write, randread, randwrite, rw or randrw
-    #[arg(long, value_name = "RW", help_heading = "Load")]
+    #[arg(long, value_name = "RW", help_heading = "Load", hide_possible_values = true)]
+    #[arg(value_parser = values::one_of(RW, Rw::from_str))]
     pub(crate) rw: Option<Rw>,
 
     /// Bytes of one I/O (with --rw) [default: 4k]
@@ -447,7 +455,8 @@ pub(crate) struct BenchArgs {
     pub(crate) directory: Option<PathBuf>,
 
     /// Bytes in a block of a LOCAL file: 512 or 4096
-    #[arg(long, value_name = "BYTES", default_value = "512", value_parser = values::block_size)]
+    #[arg(long, value_name = "BYTES", default_value = "512", hide_possible_values = true)]
+    #[arg(value_parser = values::one_of(values::BLOCK_SIZES, values::block_size))]
     pub(crate) block_size: u32,
 
     /// Process to count as the target, when it runs on this machine

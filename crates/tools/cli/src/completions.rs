@@ -3,7 +3,7 @@
 use crate::args::Cli;
 use crate::error::Result;
 use crate::output;
-use clap::CommandFactory;
+use clap::{Arg, Command, CommandFactory, ValueHint};
 use clap_complete::Shell;
 
 /// Prints the names, each on a line.
@@ -12,8 +12,24 @@ const NAMES: &str = "list --names 2>/dev/null";
 /// Prints a script.
 pub(crate) fn run(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "farblock", &mut script);
+    clap_complete::generate(shell, &mut command(), "farblock", &mut script);
     output::print(&with_names(shell, &String::from_utf8_lossy(&script)))
+}
+
+/// The command line, where nothing is followed by files but what names them.
+fn command() -> Command {
+    fn without_files(command: Command) -> Command {
+        command.mut_args(hint).mut_subcommands(without_files)
+    }
+    fn hint(arg: Arg) -> Arg {
+        match arg.get_value_hint() {
+            ValueHint::Unknown if arg.get_action().takes_values() => {
+                arg.value_hint(ValueHint::Other)
+            }
+            _ => arg,
+        }
+    }
+    without_files(Cli::command())
 }
 
 /// Has `farblock detach` be followed by names. Where the script is not as it is known here, it
@@ -48,9 +64,39 @@ mod tests {
     fn detach_is_followed_by_names() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "farblock", &mut script);
+            clap_complete::generate(shell, &mut command(), "farblock", &mut script);
             let script = with_names(shell, &String::from_utf8_lossy(&script));
             assert_eq!(script.matches(NAMES).count(), 1, "{shell}");
         }
+    }
+
+    #[test]
+    fn options_are_followed_by_their_values_and_not_by_files() {
+        fn check(command: &Command) {
+            for arg in command.get_arguments().filter(|arg| arg.get_action().takes_values()) {
+                let (name, values) = (arg.get_id().as_str(), arg.get_possible_values());
+                match name {
+                    "engine" | "rw" | "block_size" | "as" | "iopolicy" | "shell" => {
+                        assert!(values.len() > 1, "{name} has no values to offer");
+                        // What is offered is accepted.
+                        let parser = arg.get_value_parser().clone();
+                        let option = Arg::new("value").long("value").value_parser(parser);
+                        let command = Command::new("test").arg(option);
+                        for value in values {
+                            let args = ["test", "--value", value.get_name()];
+                            let parsed = command.clone().try_get_matches_from(args);
+                            assert!(parsed.is_ok(), "{name} {}", value.get_name());
+                        }
+                    }
+                    _ => assert_ne!(arg.get_value_hint(), ValueHint::Unknown, "{name}"),
+                }
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&command());
+        let mut script = Vec::new();
+        clap_complete::generate(Shell::Bash, &mut command(), "farblock", &mut script);
+        let script = String::from_utf8_lossy(&script);
+        assert!(script.contains(r#"compgen -W "read write randread"#), "{script}");
     }
 }

@@ -23,8 +23,17 @@ const EXIT_CODE: i32 = 130;
 impl Stop {
     /// Takes the signals over, for the rest of the process's life.
     pub(crate) fn install() -> Result<Stop> {
-        Stop::try_install().map_err(|error| {
-            Failure::run(format_args!("cannot handle signals: {}", crate::error::os(&error)))
-        })
+        installed(Stop::try_install())
     }
+
+    /// The same for a command that ends with its terminal.
+    pub(crate) fn install_with_hangup() -> Result<Stop> {
+        installed(Stop::try_install_with_hangup())
+    }
+}
+
+fn installed(stop: std::io::Result<Stop>) -> Result<Stop> {
+    stop.map_err(|error| {
+        Failure::run(format_args!("cannot handle signals: {}", crate::error::os(&error)))
+    })
 }

@@ -1,8 +1,10 @@
 //! Values on the command line and in the configuration: text to meaning, and why not in a sentence.
 
+use clap::builder::{PossibleValue, TypedValueParser};
 use farblock_wire::nqn;
 use farblock_wire::tcp::{PORT_DISCOVERY, PORT_IO};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
@@ -10,6 +12,38 @@ use std::str::FromStr;
 
 /// The highest processor number that is accepted: more than any machine has.
 const MAX_CORE: usize = 4095;
+
+/// Reads a value that is one of a few. The parser's errors say which; completions offer them.
+#[derive(Clone)]
+pub(crate) struct OneOf<P> {
+    names: &'static [&'static str],
+    parser: P,
+}
+
+/// See [`OneOf`].
+pub(crate) fn one_of<P: TypedValueParser>(names: &'static [&'static str], parser: P) -> OneOf<P> {
+    OneOf { names, parser }
+}
+
+impl<P: TypedValueParser> TypedValueParser for OneOf<P> {
+    type Value = P::Value;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<P::Value, clap::Error> {
+        self.parser.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.names.iter().map(PossibleValue::new)))
+    }
+}
+
+/// The block sizes.
+pub(crate) const BLOCK_SIZES: &[&str] = &["512", "4096"];
 
 /// A number of bytes, with a unit if need be: `4096`, `64KiB`, `1G`.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {

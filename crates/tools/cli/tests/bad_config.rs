@@ -18,11 +18,25 @@ path = "mem:1MiB"
 type Mistake = (&'static str, &'static str, &'static [&'static str]);
 
 const MISTAKES: &[Mistake] = &[
-    ("listeners = ", "listners = ", &[":1: listners: unknown field", "`listeners`"]),
-    ("path = ", "pth = ", &[":8: subsystems[0].namespaces[0].pth: unknown field", "`path`"]),
-    ("nqn = ", "# nqn = ", &[":3: subsystems[0]", "missing field `nqn`"]),
-    ("path = ", "# path = ", &[":7: subsystems[0].namespaces[0]", "missing field `path`"]),
-    ("true", "\"yes\"", &[":5: subsystems[0].allow_any_host: ", "allow_any_host = true"]),
+    ("listeners = ", "listners = ", &[":1: listners: there is no key", "`listeners`"]),
+    ("path = ", "pth = ", &[":8: subsystems[0].namespaces[0].pth: there is no key", "`path`"]),
+    ("nqn = ", "# nqn = ", &[":3: subsystems[0]", "the key `nqn` is missing"]),
+    ("path = ", "# path = ", &[":7: subsystems[0].namespaces[0]", "the key `path` is missing"]),
+    (
+        "true",
+        "\"yes\"",
+        &[":5: subsystems[0].allow_any_host: this is the text \"yes\"", "allow_any_host = true"],
+    ),
+    (
+        "\"mem:1MiB\"\n",
+        "\"mem:1MiB\"\nnsid = 99999999999999999999\n",
+        &[":9: subsystems[0].namespaces[0].nsid: ", "a whole number from 1 to"],
+    ),
+    (
+        "\"mem:1MiB\"\n",
+        "\"mem:1MiB\"\nblock_size = \"4k\"\n",
+        &[":9: subsystems[0].namespaces[0].block_size: this is the text \"4k\": write 512 or 4096"],
+    ),
     ("\"mem:1MiB\"", "7", &[":8: subsystems[0].namespaces[0].path: ", "path = \"disk.img\""]),
     ("\"mem:1MiB\"", "\"mem:1MB\"", &[":8: subsystems[0].namespaces[0].path: ", "1MiB"]),
     ("\"mem:1MiB\"", "\"none.img\"", &[":8: subsystems[0].namespaces[0].path: ", "does not exist"]),
@@ -83,6 +97,9 @@ fn every_mistake_has_file_line_and_key() {
         eprint!("{}", outcome.stderr);
         let code = if parts.contains(&"does not exist") { 1 } else { 2 };
         let outcome = outcome.fails_in_a_line(code, parts);
+        for name in ["u32", "i64", "i128", "invalid type", "sequence", "struct"] {
+            assert!(!outcome.stderr.contains(name), "{}", outcome.stderr);
+        }
         assert!(outcome.stderr.contains("farblock.toml:"), "{}", outcome.stderr);
     }
 }

@@ -35,6 +35,10 @@ fn options_that_make_no_sense() {
             &["serve", "mem:1MiB", "--listen", "127.0.0.1:1", "--listen", "127.0.0.1:1"],
             &["127.0.0.1:1 is twice", "leave one out"],
         ),
+        (
+            &["serve", "mem:1MiB", "--listen", "127.0.0.1:1", "--listen", "0.0.0.0:1"],
+            &["0.0.0.0:1 is every address of this machine, 127.0.0.1:1 too", "leave 127.0.0.1:1"],
+        ),
         (&["serve", "mem:1MiB", "--nqn", "nqn.disk"], &["nqn.", "for example"]),
         (&["serve", "mem:1MiB", "--allow-host", "nqn.me"], &["--allow-host", "for example"]),
         (&["serve", "mem:1MiB", "--cores", "3-1"], &["backwards"]),
@@ -214,7 +218,7 @@ fn files_that_may_not_be_touched() {
     run(&["copy", &disk, "null:1MiB"]).fails_in_a_line(1, &["Permission denied", "permissions"]);
     mode(0o444);
     run(&["serve", "--listen", "127.0.0.1:0", &disk])
-        .fails_in_a_line(1, &["may not be written by this user", "read-only"]);
+        .fails_in_a_line(1, &["may not be written by this user", "(--read-only)"]);
     run(&["copy", "mem:64KiB", &disk]).fails_in_a_line(1, &["Permission denied"]);
 }
 

@@ -61,10 +61,22 @@ fn kill(mut child: Child) {
     support::wait(child);
 }
 
-fn ends_well(child: Child) {
+fn ends_well(child: Child) -> String {
     let output = support::wait(child);
-    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{stderr}");
+    stderr
+}
+
+/// One line for the loss and one for the end of it, however many connections and attempts.
+#[cfg(unix)]
+fn says_that_it_was_lost(stderr: &str) {
+    let lines: Vec<_> = stderr.lines().filter(|line| line.contains("WARN")).collect();
+    let [lost, back] = lines[..] else { panic!("{} lines: {stderr}", lines.len()) };
+    assert!(
+        lost.contains("the path is lost") && back.contains("connected again, after"),
+        "{stderr}"
+    );
 }
 
 const SIZE: usize = 64 << 20;
@@ -83,7 +95,7 @@ fn a_transfer_outlives_its_target() {
     });
     let address = target.kill();
     target.start_again(&address);
-    ends_well(reader);
+    says_that_it_was_lost(&ends_well(reader));
     assert!(read(scratch.path("out.img")) == data);
 
     let other = noise(2, SIZE);
@@ -92,7 +104,7 @@ fn a_transfer_outlives_its_target() {
     support::until("it has begun", || read(&disk)[..512] == other[..512]);
     let address = target.kill();
     target.start_again(&address);
-    ends_well(writer);
+    says_that_it_was_lost(&ends_well(writer));
     assert!(read(&disk) == other);
 }
 
@@ -221,8 +233,7 @@ fn holes_stay_holes() {
 }
 
 #[cfg(unix)]
-#[test]
-fn an_interrupted_transfer_says_what_is_durable() {
+fn interrupted_by(signal: &str) {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", SIZE as u64);
     let server = Target::new(&scratch, &disk);
@@ -230,7 +241,7 @@ fn an_interrupted_transfer_says_what_is_durable() {
     let args = ["copy", &input, &server.url, "--resume"];
     let child = scratch.command(args).spawn().unwrap();
     wait_for_record(&scratch, "state/farblock");
-    support::signal(child.id(), "INT");
+    support::signal(child.id(), signal);
     let output = support::wait(child);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(130), "{stderr}");
@@ -240,6 +251,36 @@ fn an_interrupted_transfer_says_what_is_durable() {
     assert!(bytes > 0);
     assert!(read(&disk)[..bytes] == read(&input)[..bytes]);
     goes_on(scratch.run(args.iter().chain(&["--json"])));
+    assert!(read(&disk) == read(&input));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_transfer_says_what_is_durable() {
+    interrupted_by("INT");
+}
+
+/// A terminal that is closed, or a connection to it that is lost.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_transfer_whose_terminal_ends_says_what_is_durable() {
+    interrupted_by("HUP");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_transfer_under_nohup_outlives_its_terminal() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk("disk.img", SIZE as u64);
+    let server = Target::new(&scratch, &disk);
+    let input = scratch.file("in.img", &noise(12, SIZE));
+    let mut command = std::process::Command::new("nohup");
+    command.args([env!("CARGO_BIN_EXE_farblock"), "copy", &input, &server.url, "--resume"]);
+    scratch.prepare(&mut command);
+    let child = command.spawn().unwrap();
+    wait_for_record(&scratch, "state/farblock");
+    support::signal(child.id(), "HUP");
+    ends_well(child);
     assert!(read(&disk) == read(&input));
 }
 

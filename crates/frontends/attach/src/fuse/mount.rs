@@ -31,7 +31,7 @@ pub enum MountError {
     DeviceDenied,
     /// Only root mounts without it.
     NoHelper,
-    /// The mountpoint is no directory.
+    /// The mountpoint is not there, is not a directory, or cannot be read.
     NoDirectory(PathBuf, io::Error),
     /// There is something in the directory.
     NotEmpty(PathBuf),
@@ -60,9 +60,19 @@ impl fmt::Display for MountError {
                 "only root mounts without the program fusermount3: install the package fuse3, or \
                  run this as root",
             ),
-            MountError::NoDirectory(path, error) => {
-                write!(f, "{} is no directory to mount at ({error}): create it", path.display())
-            }
+            MountError::NoDirectory(path, error) => match error.kind() {
+                io::ErrorKind::NotFound => write!(
+                    f,
+                    "the directory {} does not exist: create it, or choose another one to mount at",
+                    path.display()
+                ),
+                io::ErrorKind::NotADirectory => write!(
+                    f,
+                    "{} is not a directory: choose an empty directory to mount at",
+                    path.display()
+                ),
+                _ => write!(f, "cannot mount at {}: {error}", path.display()),
+            },
             MountError::NotEmpty(path) => write!(
                 f,
                 "{} is not empty, and what is in it could not be reached: choose an empty \

@@ -11,6 +11,9 @@ use std::str::FromStr;
 use std::time::Duration;
 use uuid::Uuid;
 
+/// The ways to choose among paths, as the kernel calls them.
+const POLICIES: &[&str] = &["numa", "round-robin", "queue-depth"];
+
 /// How a disk is offered to this machine.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -149,7 +152,8 @@ pub(crate) struct DiskArgs {
     pub(crate) uuid: Option<Uuid>,
 
     /// Which path an operation takes: numa, round-robin or queue-depth [default: numa]
-    #[arg(long, alias = "io-policy", value_name = "POLICY")]
+    #[arg(long, alias = "io-policy", value_name = "POLICY", hide_possible_values = true)]
+    #[arg(value_parser = values::one_of(POLICIES, Policy::from_str))]
     pub(crate) iopolicy: Option<Policy>,
 
     /// The longest pause between attempts to reconnect [default: 10s]

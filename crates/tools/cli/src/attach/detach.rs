@@ -4,7 +4,7 @@ use super::args::DetachArgs;
 use super::control::{self, Answer, Request};
 use super::folder::{Folder, Role, runtime};
 use super::list;
-use super::status::Status;
+use super::status::Use;
 use super::system;
 use super::ways::StopError;
 use crate::error::{Failure, Result, os};
@@ -115,10 +115,10 @@ fn find(runtime: &Path, name: &str) -> Result<Folder> {
     if let Some(folder) = all.iter().find(|folder| folder.name() == name) {
         return Ok(folder.clone());
     }
-    let used_at = |status: Status| status.offer.used.path == name;
+    let path = Path::new(name);
     let by_path = all.iter().find(|folder| {
         let is_alive = folder.is_held(Role::Server) || folder.is_held(Role::Supervisor);
-        is_alive && list::status(folder).is_some_and(used_at)
+        is_alive && list::status(folder).is_some_and(|status| is_at(&status.offer.used, path))
     });
     by_path.cloned().ok_or_else(|| {
         let names: Vec<String> = all.iter().map(Folder::name).collect();
@@ -128,6 +128,16 @@ fn find(runtime: &Path, name: &str) -> Result<Folder> {
         };
         Failure::usage(format_args!("{name:?} is not attached: {known}"))
     })
+}
+
+/// Whether a path, from the current directory or by way of links, leads to the device or file that
+/// a disk is used as, or to the directory that the file is mounted in.
+fn is_at(used: &Use, path: &Path) -> bool {
+    let place = Path::new(&used.path);
+    let full = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
+    let Some(path) = full(path) else { return false };
+    let is = |place: &Path| full(place).is_some_and(|place| place == path);
+    path == place || is(place) || used.directory().is_some_and(is)
 }
 
 /// Has the server detach the disk.

@@ -61,9 +61,17 @@ pub(super) fn runtime(given: Option<&Path>) -> Result<PathBuf> {
         (None, Some(path)) => path,
         (None, None) => system::runtime()?,
     };
-    // One that cannot be looked at, or is a file, is said by who makes it.
-    if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
-        check_private(&path, false)?;
+    match fs::symlink_metadata(&path) {
+        Ok(found) if found.is_file() => {
+            return Err(Failure::run(format_args!(
+                "{} is a file, and attachments are kept in a directory: choose another \
+                 --runtime-dir",
+                path.display()
+            )));
+        }
+        Ok(_) => check_private(&path, false)?,
+        // Where it cannot be made, the command that makes it says so.
+        Err(_) => {}
     }
     Ok(path)
 }

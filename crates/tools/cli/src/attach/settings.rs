@@ -315,8 +315,9 @@ fn parse(path: &Path, text: &str) -> Result<Settings, String> {
         let line = error
             .span()
             .map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-        let what = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
-        let what = what.replace("sequence", "list");
+        let threads = format!("a whole number from 1 to {MAX_THREADS}");
+        let allowed = (key == "threads").then_some(threads.as_str());
+        let what = configuration::in_words(error.message(), allowed);
         let key = if key.is_empty() || key == "." { String::new() } else { format!("{key}: ") };
         format!("{}:{line}: {key}{what}", path.display())
     };
@@ -380,7 +381,10 @@ mod tests {
         for (text, parts) in [
             ("urls = ['x']", &["a.toml:1: urls", "nvme+tcp://"][..]),
             ("urls = 1", &["a.toml:1: urls", "list"]),
-            ("\ndelay = 1", &["a.toml:2: ", "unknown field `delay`", "reconnect-delay"]),
+            ("\ndelay = 1", &["a.toml:2: ", "there is no key `delay`", "reconnect-delay"]),
+            ("threads = 99999", &["a.toml:1: threads: this is the number 99999: write", "1 to 64"]),
+            ("threads = 99999999999999999999", &["a.toml:1: threads: ", "1 to 64"]),
+            ("read-only = 1", &["a.toml:1: read-only: this is the number 1: write true or false"]),
             ("as = 'scsi'", &["a.toml:1: as", "iscsi", "vhost-user"]),
             ("iopolicy = 'fastest'", &["iopolicy", "round-robin"]),
             ("uuid = 'x'", &["a.toml:1: uuid"]),

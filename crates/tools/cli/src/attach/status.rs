@@ -5,6 +5,10 @@ use farblock_host::disk::{Disk, DiskState, PathState, PathStatus};
 use farblock_wire::log::AnaState;
 use serde::{Deserialize, Serialize};
 
+/// How [`Use::behind`] begins where a loop device stands on a file.
+#[cfg(target_os = "linux")]
+pub(super) const LOOP_ON: &str = "loop on ";
+
 /// What is used of a way: a path or an address.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Use {
@@ -12,6 +16,24 @@ pub(super) struct Use {
     pub(super) path: String,
     /// What is behind it, if there is something to be told.
     pub(super) behind: Option<String>,
+}
+
+impl Use {
+    /// Where the file is mounted, if it is one or a loop device stands on one.
+    #[cfg(target_os = "linux")]
+    pub(super) fn directory(&self) -> Option<&std::path::Path> {
+        let file = match self.kind {
+            Kind::File => Some(self.path.as_str()),
+            _ => self.behind.as_ref().and_then(|behind| behind.strip_prefix(LOOP_ON)),
+        };
+        file.and_then(|file| std::path::Path::new(file).parent())
+    }
+
+    /// Nothing is mounted on this system.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn directory(&self) -> Option<&std::path::Path> {
+        None
+    }
 }
 
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]

@@ -15,7 +15,7 @@ use farblock_bench::{BenchError, Cancel};
 
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
-    let stop = Stop::install()?;
+    let stop = Stop::install_with_hangup()?;
     if let Some(address) = args.floor_serve {
         return floor::serve(address, &stop, global);
     }
@@ -89,7 +89,20 @@ fn explain(error: &BenchError) -> Failure {
 /// A time as people say it.
 fn words(time: std::time::Duration) -> String {
     match time.as_secs() {
-        seconds @ 0..=119 => format!("{} seconds", seconds.max(1)),
+        0..=1 => "1 second".to_owned(),
+        seconds @ 2..=119 => format!("{seconds} seconds"),
         seconds => format!("{} minutes", seconds.div_ceil(60)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_in_words() {
+        let of = |seconds| words(std::time::Duration::from_secs(seconds));
+        assert_eq!([of(0), of(1), of(2)], ["1 second", "1 second", "2 seconds"]);
+        assert_eq!([of(119), of(120), of(121)], ["119 seconds", "2 minutes", "3 minutes"]);
     }
 }

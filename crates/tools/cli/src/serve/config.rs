@@ -83,8 +83,10 @@ pub(super) fn load(path: &Path, note: &mut dyn FnMut(String)) -> Result<TargetCo
     for (subsystem, disks) in config.subsystems.iter_mut().zip(disks) {
         for (nsid, disk) in disks {
             let opened = disk.spec.open(disk.block_size, disk.read_only);
-            let namespace = opened
-                .map_err(|error| Failure::Run(source.error(disk.span.clone(), &disk.key, error)))?;
+            let namespace = opened.map_err(|error| {
+                let what = disks::refused(&error, "read_only = true");
+                Failure::Run(source.error(disk.span.clone(), &disk.key, what))
+            })?;
             let identity = disks::identity(&disk.spec, note);
             subsystem.exports.insert(nsid, Export { namespace, identity });
         }

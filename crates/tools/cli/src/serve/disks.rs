@@ -1,8 +1,8 @@
 //! What is shared: from a name on the command line to a namespace with an identity.
 
 use super::identity;
-use farblock_backends::Spec;
 use farblock_backends::size::Size;
+use farblock_backends::{FileProblem, OpenError, Spec};
 use farblock_target::Subsystem;
 use farblock_wire::nqn::UUID_NQN_PREFIX;
 use std::ffi::OsStr;
@@ -32,6 +32,15 @@ pub(crate) fn parse(text: &str) -> Result<Spec, String> {
 /// The same for a name from the command line, which may be no UTF-8: then it is a file's.
 pub(crate) fn parse_os(text: &OsStr) -> Result<Spec, String> {
     text.to_str().map_or_else(|| Ok(Spec::File(text.into())), parse)
+}
+
+/// Why a disk cannot be opened, with the `way` to open it read-only where that would help.
+pub(super) fn refused(error: &OpenError, way: &str) -> String {
+    use FileProblem::{MayNotWrite, ReadOnly};
+    match error {
+        OpenError::File { problem: MayNotWrite | ReadOnly, .. } => format!("{error} ({way})"),
+        _ => error.to_string(),
+    }
 }
 
 /// What is wrong with RAM disks that are larger than the machine's memory, if it is known.

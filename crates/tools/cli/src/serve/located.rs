@@ -1,5 +1,7 @@
 //! Errors of a configuration file: file, line, key, what is wrong, and how it should look.
 
+use crate::configuration::in_words;
+use farblock_proto::controller::limits;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
@@ -54,7 +56,7 @@ impl Source<'_> {
 
     /// Text that is not TOML at all.
     pub(super) fn syntax_error(&self, error: &toml::de::Error) -> String {
-        let what = one_line(error.message());
+        let what = in_words(error.message(), None);
         let Some(span) = error.span() else {
             return format!("{}: {what}", self.path.display());
         };
@@ -77,10 +79,12 @@ impl Source<'_> {
         error: &serde_path_to_error::Error<toml::de::Error>,
     ) -> String {
         let span = error.inner().span().unwrap_or(0..0);
-        let what = one_line(error.inner().message());
-        match key_path(error.path()).as_str() {
+        let message = error.inner().message();
+        let key = key_path(error.path());
+        let what = in_words(message, allowed(&key).as_deref());
+        match key.as_str() {
             "" => self.error(span, "the top level", what),
-            key if what.starts_with("unknown field") || what.starts_with("missing field") => {
+            key if message.starts_with("unknown field") || message.starts_with("missing field") => {
                 self.error(span, key, what)
             }
             key => self.error_with_example(span, key, what),
@@ -112,11 +116,13 @@ fn key_path(path: &serde_path_to_error::Path) -> String {
     text
 }
 
-/// A message of the TOML crate on one line, Rust's names of types in words.
-fn one_line(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let line = line.replace("sequence", "list").replace("a map", "a table");
-    line.replace("expected u32", "expected a number from 0 to 4294967295")
+/// What a number may be, where its type does not say.
+fn allowed(key: &str) -> Option<String> {
+    match key.rsplit('.').next() {
+        Some("nsid") => Some(format!("a whole number from 1 to {}", limits::MAX_NAMESPACE_ID)),
+        Some("block_size" | "block-size") => Some("512 or 4096".to_owned()),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -61,16 +61,27 @@ pub(crate) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
     })
 }
 
-/// An address that is listed twice would be in its own way.
+/// An address that is listed twice, or that another one covers, would be in its own way.
 fn check_listeners(listeners: &[SocketAddr]) -> Result<()> {
-    for (index, address) in listeners.iter().enumerate() {
-        if address.port() != 0 && listeners[..index].contains(address) {
+    for (index, address) in listeners.iter().enumerate().filter(|(_, it)| it.port() != 0) {
+        if listeners[..index].contains(address) {
             return Err(Failure::usage(format_args!(
                 "{address} is twice among the addresses to listen on: leave one out"
             )));
         }
+        if let Some(all) = listeners.iter().find(|all| covers(all, address)) {
+            return Err(Failure::usage(format_args!(
+                "{all} is every address of this machine, {address} too: leave {address} out"
+            )));
+        }
     }
     Ok(())
+}
+
+/// Whether a listener at `all` has the connections to `address`, another one, as well.
+fn covers(all: &SocketAddr, address: &SocketAddr) -> bool {
+    let same = all.port() == address.port() && all.is_ipv4() == address.is_ipv4();
+    all.ip().is_unspecified() && same && all != address
 }
 
 /// One subsystem with a namespace for each path.
@@ -84,7 +95,9 @@ fn from_paths(args: &ServeArgs, note: &mut dyn FnMut(String)) -> Result<TargetCo
     subsystem.config.allowed_hosts.clone_from(&args.allow_host);
     subsystem.config.check().map_err(|error| Failure::usage(format_args!("--nqn: {error}")))?;
     for (index, spec) in specs.iter().enumerate() {
-        let namespace = spec.open(args.block_size, args.read_only)?;
+        let namespace = spec.open(args.block_size, args.read_only);
+        let namespace =
+            namespace.map_err(|error| Failure::Run(disks::refused(&error, "--read-only")))?;
         let nsid = NamespaceId(index as u32 + 1);
         let identity = disks::identity(spec, note);
         subsystem.exports.insert(nsid, Export { namespace, identity });

@@ -1,4 +1,5 @@
-//! Signals of Unix: SIGINT and SIGTERM, and SIGHUP, SIGUSR1 and SIGUSR2, which have no meaning.
+//! Signals of Unix: SIGINT and SIGTERM, SIGHUP for commands that a person waits for, and those that
+//! have no meaning: SIGUSR1, SIGUSR2, and SIGHUP for what serves others.
 
 use super::EXIT_CODE;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -16,9 +17,22 @@ pub(crate) struct Stop {
 
 impl Stop {
     pub(super) fn try_install() -> io::Result<Stop> {
+        Stop::on(&[SIGINT, SIGTERM])
+    }
+
+    /// The same for what a person waits for: the end of the terminal (SIGHUP) is one of it, too,
+    /// unless `nohup` or the like has the command outlive it.
+    pub(super) fn try_install_with_hangup() -> io::Result<Stop> {
+        match is_ignored(SIGHUP) {
+            true => Stop::try_install(),
+            false => Stop::on(&[SIGINT, SIGTERM, SIGHUP]),
+        }
+    }
+
+    fn on(signals: &[i32]) -> io::Result<Stop> {
         let flag = Arc::new(AtomicBool::new(false));
         let (read, write) = UnixStream::pair()?;
-        for signal in [SIGINT, SIGTERM] {
+        for &signal in signals {
             // In this order: the first signal finds the flag unset and sets it.
             signal_hook::flag::register_conditional_shutdown(signal, EXIT_CODE, Arc::clone(&flag))?;
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
@@ -42,6 +56,15 @@ impl Stop {
             }
         }
     }
+}
+
+/// Whether a signal was ignored already when the process started. Where that cannot be known, it
+/// stays as it was.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_none_or(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// Calls this for each signal that asks for an end, from a thread of its own. SIGHUP, SIGUSR1 and

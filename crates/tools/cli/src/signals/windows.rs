@@ -38,6 +38,11 @@ impl Stop {
         Ok(stop)
     }
 
+    /// The end of the window is one of the events.
+    pub(super) fn try_install_with_hangup() -> io::Result<Stop> {
+        Stop::try_install()
+    }
+
     /// Whether an event has come.
     pub(crate) fn requested(&self) -> bool {
         *self.shared.requested()

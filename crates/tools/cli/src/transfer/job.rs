@@ -25,7 +25,7 @@ pub(super) struct Job<'a> {
 impl Job<'_> {
     pub(super) fn run(mut self) -> Result<Summary> {
         // Not before: while it connects, a signal may well end it on the spot.
-        let stop = Stop::install()?;
+        let stop = Stop::install_with_hangup()?;
         if self.opener.options.verify && (!self.input.is_repeatable() || self.output.is_stream()) {
             return Err(Failure::usage(
                 "--verify reads both ends again, which a pipe cannot do: name a file",

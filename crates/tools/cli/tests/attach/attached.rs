@@ -70,7 +70,13 @@ impl Attachments {
 
     #[track_caller]
     pub(crate) fn detach(&self, name: &str) {
-        self.run(["detach", name]).ok();
+        self.detach_by(name, name);
+    }
+
+    /// Detaches what the path leads to, which is this.
+    #[track_caller]
+    pub(crate) fn detach_by(&self, name: &str, path: &str) {
+        self.run(["detach", path]).ok();
         assert!(!self.folder(name).exists(), "something of {name} is left");
     }
 

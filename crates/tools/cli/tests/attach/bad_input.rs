@@ -41,7 +41,7 @@ fn files_that_make_no_sense() {
     for (text, parts) in [
         ("", &["bad.toml: urls"][..]),
         ("urls = ['x']", &["bad.toml:1: urls", "nvme+tcp://"]),
-        ("\nurl = 'x'", &["bad.toml:2: ", "unknown field `url`"]),
+        ("\nurl = 'x'", &["bad.toml:2: ", "there is no key `url`"]),
         ("urls = ['nvme+tcp://a/n']\nas = 'x'", &["bad.toml:2: as"]),
         ("urls = ['nvme+tcp://a/n']\nas = 'fuse'\nsocket = 'x'", &["bad.toml: socket"]),
         ("urls = [", &["bad.toml:1: "]),
@@ -61,7 +61,10 @@ fn places_that_are_of_no_use() {
     attachments.run(taken).fails_in_a_line(2, &["one is attached already", "detach one"]);
     let file = attachments.scratch.file("file", b"mine");
     for (args, parts) in [
-        (&["--as", "fuse", "--mountpoint", &file][..], &[file.as_str(), "no directory"][..]),
+        (
+            &["--as", "fuse", "--mountpoint", &file][..],
+            &[file.as_str(), "is not a directory", "choose an empty"][..],
+        ),
         (&["--as", "fuse", "--mountpoint", "/none/x"], &["/none/x", "create it"]),
         (&["--as", "vhost-user", "--socket", &file], &[file.as_str()]),
         (&["--as", "vhost-user", "--socket", &"x".repeat(200)], &["too long"]),
@@ -73,7 +76,11 @@ fn places_that_are_of_no_use() {
     }
     assert_eq!(fs::read(&file).expect("it is there"), b"mine");
     let other = ["attach", &url, "--as", "fuse", "--runtime-dir", &file];
-    attachments.run(other).fails_in_a_line(1, &["--runtime-dir"]);
+    attachments.run(other).fails_in_a_line(1, &["is a file", "--runtime-dir"]);
+    for command in [&["list"][..], &["detach", "one"], &["detach", "--all"]] {
+        let args = [command, &["--runtime-dir", &file]].concat();
+        attachments.run(args).fails_in_a_line(1, &["is a file", "--runtime-dir"]);
+    }
     assert_eq!(attachments.list().len(), 1);
     // Another namespace, or none of that number.
     let no_namespace = target.server.url(9);

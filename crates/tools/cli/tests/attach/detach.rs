@@ -82,6 +82,27 @@ fn several_and_all() {
     attachments.run(["detach", "a", "--all"]).fails(2, &["--all"]);
 }
 
+/// From where its user is, by any path that leads to it.
+#[test]
+fn paths_from_here() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    std::fs::create_dir(attachments.scratch.path("mnt")).expect("a directory");
+    std::os::unix::fs::symlink("mnt", attachments.scratch.path("link")).expect("a link");
+    let url = target.url();
+    for (options, path) in [
+        (&["--no-device"][..], "mnt/fb0"),
+        (&["--no-device"], "./mnt"),
+        (&[], "mnt/"),
+        (&[], "link"),
+    ] {
+        let args = [&[url.as_str(), "--as", "fuse", "--mountpoint", "mnt"], options].concat();
+        attachments.attach(&args);
+        attachments.run(["detach", "mnt/other"]).fails_in_a_line(2, &["is not attached"]);
+        attachments.detach_by("fb0", path);
+    }
+}
+
 /// `farblock detach <TAB>`.
 #[test]
 fn a_shell_offers_names() {

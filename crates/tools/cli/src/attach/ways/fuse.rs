@@ -7,7 +7,7 @@
 
 use super::super::folder::Folder;
 use super::super::settings::Settings;
-use super::super::status::{Kind, Use};
+use super::super::status::{Kind, LOOP_ON, Use};
 use super::{Attached, Start, StopError, is_root, loops, sentence, users_of};
 use farblock_attach::fuse::{self, Config, Server, StopError as FuseError, loop_device};
 use rustix::fd::OwnedFd;
@@ -116,7 +116,7 @@ impl Attached for Fuse {
             Some(device) => Use {
                 kind: Kind::Device,
                 path: device.display().to_string(),
-                behind: Some(format!("loop on {file}")),
+                behind: Some(format!("{LOOP_ON}{file}")),
             },
             None => Use { kind: Kind::File, path: file, behind: None },
         }
