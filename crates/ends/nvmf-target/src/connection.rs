@@ -1,5 +1,6 @@
 //! A core's connections: sessions, each on the transport that it came by.
 
+use crate::backings::Backings;
 use crate::core::Context;
 use crate::fence::EndingId;
 use crate::session::Session;
@@ -53,7 +54,10 @@ forward! {
     fn forget_held(&mut self, command: CommandId);
     fn take_turn(&mut self, cx: &mut Context, line: VolumeId);
     fn hear(&mut self, cx: &mut Context, news: EndingId);
-    fn set_namespaces(&mut self, subsystem: SubsystemId, table: &Arc<NamespaceTable>);
+    fn set_namespaces(
+        &mut self, cx: &mut Context, subsystem: SubsystemId, table: &Arc<NamespaceTable>,
+        backings: &Arc<Backings>
+    );
     fn list(&mut self, cx: &mut Context);
     fn feed(&mut self, cx: &mut Context);
     fn finish_tick(&mut self, cx: &mut Context);

@@ -4,6 +4,7 @@
 //! send for each connection that has something to say.
 
 use crate::affinity;
+use crate::backings::Backings;
 use crate::connection::Connection;
 use crate::limits;
 use crate::memory::{Account, HolderId};
@@ -162,7 +163,9 @@ impl Core {
 
     /// Runs until it is told to stop and everything accepted is done.
     pub(crate) fn run(mut self) -> std::io::Result<()> {
-        self.open_volumes();
+        for backings in self.cx.shared.all_backings() {
+            self.open_volumes(&backings);
+        }
         let mut ready = Vec::new();
         let mut events = Vec::new();
         let mut done = Vec::new();
@@ -182,19 +185,22 @@ impl Core {
                 }
             }
             more = self.settle(&mut done);
+            while let Some(closed) = self.cx.volumes.close_retired(&self.cx.reactor) {
+                self.cx.in_place.forget(closed);
+            }
         }
         self.cx.volumes.close(&self.cx.reactor);
         Ok(())
     }
 
-    /// Opens every namespace: later there may be no descriptors left. What does not open is tried
-    /// again when it is used.
-    fn open_volumes(&mut self) {
-        let Context { volumes, reactor, shared, .. } = &mut self.cx;
-        for (key, namespace) in shared.exports() {
-            if let Err(error) = volumes.open(reactor, key, namespace) {
-                let NamespaceId(nsid) = key.1;
-                tracing::error!(namespace = nsid, "cannot open {}: {error}", namespace.describe());
+    /// Opens namespaces that are not open yet: later there may be no descriptors left. What does
+    /// not open is tried again when it is used.
+    fn open_volumes(&mut self, backings: &Backings) {
+        let Context { volumes, reactor, .. } = &mut self.cx;
+        for (NamespaceId(nsid), backing) in backings.iter() {
+            if let Err(error) = volumes.open(reactor, backing) {
+                let what = backing.namespace.describe();
+                tracing::error!(namespace = nsid, "cannot open {what}: {error}");
             }
         }
     }
@@ -400,7 +406,7 @@ impl Core {
         match message {
             Message::Accepted(stream, peer, serial) => self.adopt(stream, peer, serial),
             #[cfg(test)]
-            Message::Joined(wire) => self.join(wire),
+            Message::Joined(wire, serial) => self.join(wire, serial),
             Message::Look(route) => {
                 self.with(route, |connection, cx| connection.list(cx));
             }
@@ -413,11 +419,13 @@ impl Core {
             Message::Forget { route, command } => {
                 self.with(route, |connection, _| connection.forget_held(command));
             }
-            Message::Namespaces(subsystem, table) => {
+            Message::Namespaces(subsystem, table, backings) => {
                 for (_, connection) in self.connections.iter_mut().flatten() {
-                    connection.set_namespaces(subsystem, &table);
+                    connection.set_namespaces(&mut self.cx, subsystem, &table, &backings);
                 }
+                self.open_volumes(&backings);
             }
+            Message::Retire(backing, share) => self.cx.volumes.retire(backing, share),
             Message::Ended(route, news) => {
                 self.with(route, |connection, cx| connection.hear(cx, news));
             }
@@ -505,10 +513,9 @@ impl Core {
 
     /// Serves a host in this process.
     #[cfg(test)]
-    fn join(&mut self, wire: Arc<crate::transport::memory::Wire>) {
+    fn join(&mut self, wire: Arc<crate::transport::memory::Wire>, serial: u64) {
         self.cx.shared.connections.fetch_add(1, Ordering::Relaxed);
         let task = self.cx.reactor.add_task();
-        let serial = self.cx.shared.next_serial();
         let admitted = self.cx.shared.slots().admit(serial, Ipv4Addr::LOCALHOST.into());
         assert_eq!(admitted, Ok(None), "a test has room");
         self.begin(task, serial, |route| {

@@ -210,6 +210,14 @@ impl Fence {
         held.push(command);
     }
 
+    /// A command does not wait any more, if it did.
+    pub(crate) fn withdraw(&mut self, slot: SlotId) {
+        self.held.retain(|_, held| {
+            held.retain(|(waits, _)| *waits != slot);
+            !held.is_empty()
+        });
+    }
+
     /// There is news of an earlier queue. Gives the commands that need not wait any more.
     pub(crate) fn hear(&mut self, news: EndingId) -> Vec<(SlotId, IoCommand)> {
         let mut released = Vec::new();
@@ -437,6 +445,19 @@ mod tests {
         assert_eq!(fence.admit(SlotId(3), &command(1, 5)), Passage::Free, "all is over");
         assert_eq!((told, ids(fence.hear(id))), (vec![route(3)], vec![0]));
         assert_eq!(fence.admit(SlotId(3), &command(1, 5)), Passage::Open);
+    }
+
+    #[test]
+    fn a_command_that_was_withdrawn_is_not_released() {
+        let mut queues = Queues::default();
+        assert!(connect(&mut queues, 0).is_none());
+        queues.closed(0, vec![change(1, 0..9)]);
+        let mut fence = connect(&mut queues, 1).expect("there are changes under way");
+        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), Passage::Held);
+        assert_eq!(fence.admit(SlotId(1), &command(1, 4)), Passage::Held);
+        fence.withdraw(SlotId(0));
+        let (_, id) = queues.gone(LIFE.1, 0).expect("news");
+        assert_eq!(ids(fence.hear(id)), [1]);
     }
 
     #[test]

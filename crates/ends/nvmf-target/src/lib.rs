@@ -10,14 +10,21 @@
 //! ([`limits`]), and a connection that does not finish what it began is closed. An operation that
 //! was handed to a namespace runs to its end, also when its connection is gone.
 //!
+//! **Changes.** Namespaces are added, removed, replaced, resized and protected while it runs,
+//! through a [`Control`]. What was handed to a namespace that goes runs to its end; what is parsed
+//! and waits gets Invalid Namespace or Format; its store is closed when its last operation has
+//! ended.
+//!
 //! **Not implemented.** Moving a connection to another core, and adding subsystems or listeners
 //! while running.
 //!
 //! [`Registry`]: farblock_proto::controller::Registry
 
 mod affinity;
+mod backings;
 mod config;
 mod connection;
+mod control;
 mod core;
 mod discoveries;
 mod fence;
@@ -34,4 +41,5 @@ mod transport;
 mod volumes;
 
 pub use config::{Export, StartError, Subsystem, TargetConfig};
+pub use control::{ChangeError, Control, Removal};
 pub use target::{THREAD_NAME_PREFIX, Target};

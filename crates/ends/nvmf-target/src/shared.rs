@@ -2,13 +2,18 @@
 //!
 //! The mutex here is taken for Connect, admin commands and teardown, never for I/O.
 
+mod namespaces;
+
+pub(crate) use namespaces::{Exports, describe};
+
+use crate::backings::{BackingId, Backings};
+use crate::control::Share;
 use crate::discoveries::Discoveries;
 use crate::fence::{Change, EndingId, Fence, HostKey, News, Queues};
 use crate::limits;
 use crate::notices::Notices;
 use crate::session::ConnectionKey;
 use crate::slots::Slots;
-use farblock_block::Namespace;
 use farblock_proto::controller::{
     Action, AdminOutcome, ConnectRequest, Connected, ErrorRecord, Instance, NamespaceTable,
     QueueKind, Refusal, Registry, SmartCounters, SubsystemId, Teardown,
@@ -38,9 +43,9 @@ pub(crate) struct Route {
 pub(crate) enum Message {
     /// A new connection, with its serial number.
     Accepted(Socket, SocketAddr, u64),
-    /// A host in this process.
+    /// A host in this process, with its serial number.
     #[cfg(test)]
-    Joined(Arc<crate::transport::memory::Wire>),
+    Joined(Arc<crate::transport::memory::Wire>, u64),
     /// Close this connection.
     Close(Route),
     /// A queue of this admin connection's controller is gone: it may be drained now.
@@ -49,8 +54,10 @@ pub(crate) enum Message {
     Complete { route: Route, command: CommandId, status: Status, result: u64 },
     /// Forget a held command of this connection: it is never answered.
     Forget { route: Route, command: CommandId },
-    /// Connections of this subsystem use this table from now on.
-    Namespaces(SubsystemId, Arc<NamespaceTable>),
+    /// Connections of this subsystem use this table from now on, and what stores its namespaces.
+    Namespaces(SubsystemId, Arc<NamespaceTable>, Arc<Backings>),
+    /// Nothing is to be left of this store: no list before this message's is used any more.
+    Retire(BackingId, Share),
     /// There is news of an earlier queue that commands of this fenced connection wait for.
     Ended(Route, EndingId),
     /// Finish what was accepted, close everything and end.
@@ -117,15 +124,24 @@ impl Counters {
 
 struct Management {
     registry: Registry,
+    exports: Exports,
     routes: HashMap<(ControllerId, QueueId), Route>,
     queues: Queues,
     discoveries: Discoveries,
 }
 
+/// A queue that was connected.
+pub(crate) struct Admitted {
+    pub(crate) connected: Connected,
+    /// What it has to wait for.
+    pub(crate) fence: Option<Box<Fence>>,
+    /// What stores the namespaces of its table, if it is an I/O queue.
+    pub(crate) backings: Arc<Backings>,
+}
+
 /// See the module's text.
 pub(crate) struct Shared {
     management: Mutex<Management>,
-    exports: HashMap<(SubsystemId, NamespaceId), Arc<dyn Namespace>>,
     counters: HashMap<SubsystemId, Arc<Counters>>,
     epoch: std::time::Instant,
     mailboxes: OnceLock<Vec<Mailbox>>,
@@ -138,21 +154,17 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(
-        registry: Registry,
-        exports: HashMap<(SubsystemId, NamespaceId), Arc<dyn Namespace>>,
-        most_connections: usize,
-    ) -> Self {
+    pub(crate) fn new(registry: Registry, exports: Exports, most_connections: usize) -> Self {
         let counters =
             registry.subsystems().map(|(id, _)| (id, Arc::new(Counters::default()))).collect();
         Self {
             management: Mutex::new(Management {
                 registry,
+                exports,
                 routes: HashMap::new(),
                 queues: Queues::default(),
                 discoveries: Discoveries::default(),
             }),
-            exports,
             counters,
             epoch: os::now(),
             mailboxes: OnceLock::new(),
@@ -195,21 +207,6 @@ impl Shared {
         self.slots.lock().expect("no holder panics")
     }
 
-    /// Everything that is shared, to be opened.
-    pub(crate) fn exports(
-        &self,
-    ) -> impl Iterator<Item = ((SubsystemId, NamespaceId), &Arc<dyn Namespace>)> {
-        self.exports.iter().map(|(key, namespace)| (*key, namespace))
-    }
-
-    pub(crate) fn export(
-        &self,
-        subsystem: SubsystemId,
-        namespace: NamespaceId,
-    ) -> Option<&Arc<dyn Namespace>> {
-        self.exports.get(&(subsystem, namespace))
-    }
-
     pub(crate) fn counters(&self, subsystem: SubsystemId) -> Arc<Counters> {
         Arc::clone(&self.counters[&subsystem])
     }
@@ -229,7 +226,7 @@ impl Shared {
         request: &ConnectRequest<'_>,
         route: Route,
         peer: IpAddr,
-    ) -> Result<(Connected, Option<Box<Fence>>), Refusal> {
+    ) -> Result<Admitted, Refusal> {
         let mut management = self.lock();
         let is_discovery = request.data.subsystem_nqn() == Ok(DISCOVERY_NQN);
         if is_discovery
@@ -249,13 +246,15 @@ impl Shared {
         }
         let fence = management.queues.connected(host, controller, route, is_io);
         self.act(&mut management);
+        let subsystem = connected.subsystem.filter(|_| is_io);
+        let backings = subsystem.map(|subsystem| management.exports.snapshot(subsystem));
         drop(management);
         self.slots().connected(route.serial);
         if connected.kind == QueueKind::Admin {
             // The first core keeps the time; a new controller may have the next deadline.
             self.mailboxes()[0].wake();
         }
-        Ok((connected, fence))
+        Ok(Admitted { connected, fence, backings: backings.unwrap_or_default() })
     }
 
     /// How many bytes of data an admin command brings.
@@ -443,8 +442,10 @@ impl Shared {
                 }
                 Action::Close(teardown) => self.tear_down(management, &teardown),
                 Action::Namespaces { subsystem, table } => {
+                    let backings = management.exports.snapshot(subsystem);
                     for mailbox in self.mailboxes() {
-                        mailbox.post(Message::Namespaces(subsystem, Arc::clone(&table)));
+                        let (table, backings) = (Arc::clone(&table), Arc::clone(&backings));
+                        mailbox.post(Message::Namespaces(subsystem, table, backings));
                     }
                 }
                 Action::Flush { .. } => unreachable!("flush_on_shutdown is not asked for"),

@@ -1,19 +1,14 @@
 //! Starting and stopping a target.
 
 use crate::config::{StartError, TargetConfig};
+use crate::control::Control;
 use crate::core::Core;
-use crate::identity;
 use crate::limits;
-use crate::shared::{Mailbox, Shared};
-use farblock_block::Namespace;
-use farblock_proto::controller::{
-    AddressFamily, Listener, NamespaceInfo, PortId, Registry, SubsystemId,
-};
-use farblock_proto::ids::NamespaceId;
+use crate::shared::{Exports, Mailbox, Shared, describe};
+use farblock_proto::controller::{AddressFamily, Listener, PortId, Registry};
 use farblock_proto::limits::IN_CAPSULE_BYTES;
 use farblock_reactor::os::{self, JoinHandle, ListenSocket};
 use farblock_reactor::{Config as ReactorConfig, EngineKind, Reactor};
-use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -49,7 +44,7 @@ impl Target {
             listeners.iter().map(|listener| listener.local_addr().expect("it is bound")).collect();
         let (registry, exports) = register(config, &addresses)?;
         raise_file_limit();
-        let volumes = exports.len() * cores(config).len();
+        let volumes = exports.count() * cores(config).len();
         let most = config.max_connections.unwrap_or(limits::MAX_CONNECTIONS);
         let most = most.min(descriptors(volumes));
         let shared = Arc::new(Shared::new(registry, exports, most));
@@ -111,6 +106,12 @@ impl Target {
         self.shared.connections.load(std::sync::atomic::Ordering::Relaxed)
     }
 
+    /// What changes it while it runs.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        Control { shared: Arc::clone(&self.shared) }
+    }
+
     /// Stops: commands that were accepted are finished, hosts are told, threads end.
     ///
     /// # Errors
@@ -119,12 +120,13 @@ impl Target {
         self.stop_threads()
     }
 
-    /// Serves a host in this process: its first core does.
+    /// Serves a host in this process: the cores have one after the other.
     #[cfg(test)]
     pub(crate) fn join(&self, wire: Arc<crate::transport::memory::Wire>) {
-        let serial = self.shared.next_serial() as usize;
+        let serial = self.shared.next_serial();
         let mailboxes = self.shared.mailboxes();
-        mailboxes[serial % mailboxes.len()].post(crate::shared::Message::Joined(wire));
+        let core = serial as usize % mailboxes.len();
+        mailboxes[core].post(crate::shared::Message::Joined(wire, serial));
     }
 
     fn stop_threads(&mut self) -> io::Result<()> {
@@ -135,6 +137,7 @@ impl Target {
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .fold(Ok(()), io::Result::and);
         self.shared.notices.finish();
+        self.shared.forget_exports();
         ended
     }
 }
@@ -311,8 +314,6 @@ fn bind(address: SocketAddr) -> Result<ListenSocket, StartError> {
     listen().map_err(|error| StartError::Listen(address, error))
 }
 
-type Exports = HashMap<(SubsystemId, NamespaceId), Arc<dyn Namespace>>;
-
 fn register(
     config: &TargetConfig,
     addresses: &[SocketAddr],
@@ -324,7 +325,7 @@ fn register(
     }
     registry.set_instance_key(key);
     registry.set_origin(crate::identity::origin(addresses));
-    let mut exports = HashMap::new();
+    let mut exports = Exports::default();
     for (index, address) in addresses.iter().enumerate() {
         let listener = Listener {
             port: PortId(index as u16 + 1),
@@ -353,31 +354,14 @@ fn register(
         if offered.in_capsule_bytes != IN_CAPSULE_BYTES {
             return Err(StartError::NotOffered(nqn, "in_capsule_bytes other than the default"));
         }
-        let id =
-            registry.add_subsystem(offered).map_err(|error| StartError::Subsystem(nqn, error))?;
+        let id = registry
+            .add_subsystem(offered)
+            .map_err(|error| StartError::Subsystem(nqn.clone(), error))?;
         for (&nsid, export) in &subsystem.exports {
-            exports.insert((id, nsid), Arc::clone(&export.namespace));
+            exports.insert(id, nsid, export, describe(&nqn, nsid, export));
         }
     }
     // There are no hosts yet whom changes would have to be told.
     while registry.poll_action().is_some() {}
     Ok((registry, exports))
-}
-
-fn describe(nqn: &str, nsid: NamespaceId, export: &crate::config::Export) -> NamespaceInfo {
-    let geometry = export.namespace.geometry();
-    let identity = identity::namespace(nqn, nsid.0, &export.identity);
-    NamespaceInfo {
-        block_size: geometry.block_size,
-        blocks: geometry.blocks,
-        read_only: geometry.read_only,
-        volatile_cache: geometry.volatile_cache,
-        deallocate: geometry.deallocate,
-        optimal_blocks: geometry.optimal_blocks,
-        preferred_blocks: geometry.preferred_blocks,
-        max_blocks: geometry.max_blocks,
-        uuid: identity.uuid,
-        nguid: identity.nguid,
-        eui64: identity.eui64,
-    }
 }

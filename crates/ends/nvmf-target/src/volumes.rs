@@ -1,17 +1,20 @@
-//! A core's queues into the namespaces: opened at first use, shared by the core's connections.
+//! A core's queues into what stores the namespaces: opened when a namespace is added or first used,
+//! shared by the core's connections, closed when it was removed and its last operation has ended.
 
+use crate::backings::{Backing, BackingId};
+use crate::control::Share;
 use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
-use farblock_proto::controller::SubsystemId;
-use farblock_proto::ids::NamespaceId;
 use farblock_reactor::{Buffer, Reactor, TaskId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A core's queue, by number: an index that never changes while the core runs.
+/// A core's queue, by number. Numbers are used again, so nobody may keep that of a queue that is
+/// retired.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct VolumeId(usize);
 
 struct Volume {
+    backing: BackingId,
     namespace: Arc<dyn Namespace>,
     task: TaskId,
     queue: Box<dyn Queue>,
@@ -22,46 +25,55 @@ struct Volume {
 /// See the module's text.
 #[derive(Default)]
 pub(crate) struct Volumes {
-    volumes: Vec<Volume>,
-    index: HashMap<(SubsystemId, NamespaceId), VolumeId>,
+    volumes: Vec<Option<Volume>>,
+    free: Vec<VolumeId>,
+    index: HashMap<BackingId, VolumeId>,
     tasks: HashMap<TaskId, VolumeId>,
     dirty: Vec<VolumeId>,
+    /// What is to be closed when nothing of it is in flight, and who waits for that.
+    retired: Vec<(VolumeId, Share)>,
 }
 
 impl Volumes {
-    /// The queue into `namespace`, opened now if the core has none.
+    /// The queue into `backing`, opened now if the core has none.
     pub(crate) fn open(
         &mut self,
         reactor: &Reactor,
-        key: (SubsystemId, NamespaceId),
-        namespace: &Arc<dyn Namespace>,
+        backing: &Backing,
     ) -> Result<VolumeId, BlockError> {
-        if let Some(&id) = self.index.get(&key)
-            && Arc::ptr_eq(&self.volumes[id.0].namespace, namespace)
-        {
+        if let Some(&id) = self.index.get(&backing.id) {
             return Ok(id);
         }
+        let namespace = Arc::clone(&backing.namespace);
         let task = reactor.add_task();
         let queue = namespace.open(reactor, task).inspect_err(|_| reactor.remove_task(task))?;
-        let id = VolumeId(self.volumes.len());
-        self.volumes.push(Volume { namespace: Arc::clone(namespace), task, queue, dirty: false });
-        self.index.insert(key, id);
+        let volume = Volume { backing: backing.id, namespace, task, queue, dirty: false };
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.volumes.push(None);
+            VolumeId(self.volumes.len() - 1)
+        });
+        self.volumes[id.0] = Some(volume);
+        self.index.insert(backing.id, id);
         self.tasks.insert(task, id);
         Ok(id)
     }
 
-    pub(crate) fn geometry(&self, id: VolumeId) -> Geometry {
-        self.volumes[id.0].namespace.geometry()
+    fn at(&mut self, id: VolumeId) -> &mut Volume {
+        self.volumes[id.0].as_mut().expect("nobody keeps the number of what is closed")
+    }
+
+    pub(crate) fn geometry(&mut self, id: VolumeId) -> Geometry {
+        self.at(id).namespace.geometry()
     }
 
     pub(crate) fn submit(&mut self, id: VolumeId, op: Op) {
-        self.volumes[id.0].queue.submit(op);
+        self.at(id).queue.submit(op);
         self.mark(id);
     }
 
     /// Says that the block at `lba` will be read soon.
     pub(crate) fn expect_read(&mut self, id: VolumeId, lba: u64) {
-        self.volumes[id.0].queue.expect_read(lba);
+        self.at(id).queue.expect_read(lba);
     }
 
     /// Reads at once and without a copy, if the namespace can: appends the buffers.
@@ -72,7 +84,7 @@ impl Volumes {
         blocks: u32,
         into: &mut Vec<Buffer>,
     ) -> Option<Result<(), BlockError>> {
-        self.volumes[id.0].queue.lend(lba, blocks, into)
+        self.at(id).queue.lend(lba, blocks, into)
     }
 
     /// Writes at once, from where the data are, if the namespace can.
@@ -84,7 +96,7 @@ impl Volumes {
         fua: bool,
         data: &[u8],
     ) -> Option<Result<(), BlockError>> {
-        self.volumes[id.0].queue.store(lba, blocks, fua, data)
+        self.at(id).queue.store(lba, blocks, fua, data)
     }
 
     /// Notes that `task` is ready; false if it is none of ours.
@@ -95,7 +107,7 @@ impl Volumes {
     }
 
     fn mark(&mut self, id: VolumeId) {
-        if !std::mem::replace(&mut self.volumes[id.0].dirty, true) {
+        if !std::mem::replace(&mut self.at(id).dirty, true) {
             self.dirty.push(id);
         }
     }
@@ -103,19 +115,48 @@ impl Volumes {
     /// Appends everything that has completed.
     pub(crate) fn poll(&mut self, done: &mut Vec<Completion>) {
         while let Some(id) = self.dirty.pop() {
-            let volume = &mut self.volumes[id.0];
+            let volume = self.at(id);
             volume.dirty = false;
             volume.queue.poll(done);
         }
     }
 
+    /// Nothing more is submitted to `backing`: its queue is closed when nothing is in flight. The
+    /// share goes back when the core has nothing of it any more.
+    pub(crate) fn retire(&mut self, backing: BackingId, share: Share) {
+        if let Some(id) = self.index.remove(&backing) {
+            self.retired.push((id, share));
+        }
+    }
+
+    /// Closes one retired queue that has nothing in flight, whose completions were all delivered.
+    pub(crate) fn close_retired(&mut self, reactor: &Reactor) -> Option<VolumeId> {
+        let is_idle = |id: VolumeId| {
+            let volume = self.volumes[id.0].as_ref().expect("it is not closed yet");
+            !volume.dirty && volume.queue.in_flight() == 0
+        };
+        let place = self.retired.iter().position(|(id, _)| is_idle(*id))?;
+        // The share is the last that goes.
+        let (id, _share) = self.retired.swap_remove(place);
+        self.close_one(reactor, id);
+        self.free.push(id);
+        Some(id)
+    }
+
+    fn close_one(&mut self, reactor: &Reactor, id: VolumeId) {
+        let Some(Volume { backing, task, queue, .. }) = self.volumes[id.0].take() else { return };
+        debug_assert_eq!(queue.in_flight(), 0);
+        drop(queue);
+        self.index.remove(&backing);
+        self.tasks.remove(&task);
+        reactor.remove_task(task);
+    }
+
     /// Closes every queue; nothing may be in flight.
     pub(crate) fn close(&mut self, reactor: &Reactor) {
-        for volume in self.volumes.drain(..) {
-            debug_assert_eq!(volume.queue.in_flight(), 0);
-            reactor.remove_task(volume.task);
+        for index in 0..self.volumes.len() {
+            self.close_one(reactor, VolumeId(index));
         }
-        self.index.clear();
-        self.tasks.clear();
+        self.retired.clear();
     }
 }

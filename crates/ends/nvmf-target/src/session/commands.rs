@@ -1,9 +1,11 @@
 //! Commands of an unconnected queue and of the admin queue.
 
 use super::{IoQueue, Queue, Session, State, Submission, Work};
+use crate::backings::Backings;
 use crate::core::Context;
 use crate::limits;
 use crate::notices::Kind;
+use crate::shared::Admitted;
 use crate::transport::Transport;
 use farblock_proto::capsule::{DataPointer, SlotId};
 use farblock_proto::controller::{
@@ -15,6 +17,7 @@ use farblock_wire::fabrics::{ConnectCommand, ConnectData, FabricsCommandType};
 use farblock_wire::opcode::{AdminOpcode, DataDirection};
 use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::{Sqe, Status};
+use std::sync::Arc;
 
 impl<T: Transport> Session<T> {
     /// A command arrived.
@@ -70,11 +73,11 @@ impl<T: Transport> Session<T> {
         let request =
             ConnectRequest { command: &command, data: &data, local_address, remote: T::REMOTE };
         match cx.shared.connect(&request, self.route, self.peer.ip()) {
-            Ok((connected, fence)) => {
+            Ok(Admitted { connected, fence, backings }) => {
                 let host = data.host_nqn().unwrap_or_default().to_owned();
                 self.fence = fence;
                 self.hold_as(cx, &host);
-                self.connected(cx, &connected, host);
+                self.connected(cx, &connected, backings, host);
                 self.respond_and_release(cx, slot, Status::SUCCESS, connected.result);
             }
             Err(refusal) => {
@@ -89,7 +92,13 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    fn connected(&mut self, cx: &mut Context, connected: &Connected, host: String) {
+    fn connected(
+        &mut self,
+        cx: &mut Context,
+        connected: &Connected,
+        backings: Arc<Backings>,
+        host: String,
+    ) {
         self.state = State::Open;
         cx.reactor.set_timer(self.task, None);
         let Connected { depth, flow_control, controller, .. } = *connected;
@@ -107,6 +116,7 @@ impl<T: Transport> Session<T> {
                 subsystem,
                 host,
                 table: connected.namespaces.clone(),
+                backings,
                 volumes: Vec::new(),
                 counters: cx.shared.counters(subsystem),
                 traffic: connected.traffic.clone(),

@@ -246,6 +246,12 @@ impl<T: Transport> Session<T> {
             self.respond_and_release(cx, slot, Status::TRANSIENT_TRANSPORT_ERROR, 0);
             return;
         }
+        let status = self.request(slot).status;
+        if !status.is_success() {
+            // Its namespace went, or changed, while its data came.
+            self.respond_and_release(cx, slot, status, 0);
+            return;
+        }
         if let Some(bytes) = whole {
             if self.store_at_once(cx, slot, bytes) {
                 return;

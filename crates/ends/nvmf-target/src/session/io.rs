@@ -11,7 +11,7 @@ use crate::transport::Transport;
 use crate::volumes::VolumeId;
 use farblock_block::{BlockError, Op};
 use farblock_proto::capsule::{DataPointer, SlotId};
-use farblock_proto::controller::{IoCommand, NamespaceInfo, NamespaceTable, SubsystemId};
+use farblock_proto::controller::IoCommand;
 use farblock_proto::ids::{BlockCount, Lba, NamespaceId};
 use farblock_reactor::{Buffer, os};
 use farblock_wire::{Sqe, Status};
@@ -213,36 +213,6 @@ impl<T: Transport> Session<T> {
         cx.volumes.submit(volume, op);
     }
 
-    /// What the queue's table of namespaces says about one.
-    pub(super) fn namespace_info(&self, nsid: NamespaceId) -> Option<NamespaceInfo> {
-        let Queue::Io(queue) = &self.queue else { return None };
-        queue.table.find(nsid).copied()
-    }
-
-    /// The core's queue into the namespace.
-    pub(super) fn volume(
-        &mut self,
-        cx: &mut Context,
-        nsid: NamespaceId,
-    ) -> Result<VolumeId, Status> {
-        let Queue::Io(queue) = &mut self.queue else {
-            // The connection was closed while the command waited.
-            return Err(Status::ABORTED_SQ_DELETION);
-        };
-        if let Some(&(_, volume)) = queue.volumes.iter().find(|(id, _)| *id == nsid) {
-            return Ok(volume);
-        }
-        let export =
-            cx.shared.export(queue.subsystem, nsid).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
-        let key = (queue.subsystem, nsid);
-        let volume = cx.volumes.open(&cx.reactor, key, export).map_err(|error| {
-            tracing::error!(namespace = nsid.0, "cannot open {}: {error}", export.describe());
-            status::of(error)
-        })?;
-        queue.volumes.push((nsid, volume));
-        Ok(volume)
-    }
-
     /// Flushes one namespace, or all of the subsystem.
     fn flush(&mut self, cx: &mut Context, slot: SlotId, nsid: NamespaceId) -> Result<(), Status> {
         if nsid != NamespaceId::ALL {
@@ -373,16 +343,6 @@ impl<T: Transport> Session<T> {
             _ => None,
         };
         self.requests.iter().filter_map(change).collect()
-    }
-
-    /// New namespaces of a subsystem.
-    pub(crate) fn set_namespaces(&mut self, subsystem: SubsystemId, table: &Arc<NamespaceTable>) {
-        if let Queue::Io(queue) = &mut self.queue
-            && queue.subsystem == subsystem
-        {
-            queue.table = Arc::clone(table);
-            queue.volumes.clear();
-        }
     }
 }
 

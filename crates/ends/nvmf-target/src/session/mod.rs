@@ -16,10 +16,12 @@
 mod commands;
 mod data;
 mod io;
+mod namespaces;
 mod turns;
 
 pub(crate) use turns::InPlace;
 
+use crate::backings::Backings;
 use crate::core::Context;
 use crate::fence::Fence;
 use crate::limits;
@@ -90,6 +92,8 @@ pub(crate) struct IoQueue {
     /// Whose it is, for messages.
     pub(crate) host: String,
     pub(crate) table: Arc<NamespaceTable>,
+    /// What stores the namespaces of the table.
+    pub(crate) backings: Arc<Backings>,
     /// The core's queues into namespaces used so far: a handful, so a search is quick.
     pub(crate) volumes: Vec<(NamespaceId, VolumeId)>,
     pub(crate) counters: Arc<Counters>,

@@ -10,7 +10,7 @@
 //! Each namespace has a line of its own, and one step of it may always be under way: a slow disk
 //! that has all the room stops no other.
 
-use super::{ConnectionKey, Session, Work};
+use super::{ConnectionKey, Request, Session, Work};
 use crate::core::Context;
 use crate::limits;
 use crate::transport::Transport;
@@ -44,6 +44,12 @@ pub(super) struct Turns {
 impl Turns {
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
+    }
+
+    /// A command does not wait any more, if it did.
+    pub(super) fn withdraw(&mut self, slot: SlotId) {
+        self.waiting.iter_mut().for_each(|(_, slots)| slots.retain(|waits| *waits != slot));
+        self.waiting.retain(|(_, slots)| !slots.is_empty());
     }
 
     /// Puts a command into a line. True if it is the connection's first there.
@@ -128,6 +134,13 @@ impl InPlace {
         self.turns.iter().any(|line| self.has_room(*line))
     }
 
+    /// Nobody waits in this line any more, and nothing of it is under way: its volume is closed.
+    pub(crate) fn forget(&mut self, line: VolumeId) {
+        let left = self.lines.remove(&line);
+        debug_assert!(left.is_none_or(|line| line.under_way_bytes == 0), "a step has not ended");
+        self.turns.retain(|waiting| *waiting != line);
+    }
+
     fn begin(&mut self, line: VolumeId, bytes: usize) {
         self.under_way_bytes += bytes;
         self.begun_bytes += bytes;
@@ -137,6 +150,17 @@ impl InPlace {
     fn end(&mut self, line: VolumeId, bytes: usize) {
         self.under_way_bytes -= bytes;
         self.lines.entry(line).or_default().under_way_bytes -= bytes;
+    }
+}
+
+impl Request {
+    /// Whether there are steps that it has not begun.
+    pub(super) fn has_steps_left(&self) -> bool {
+        match self.work {
+            Work::Io(IoCommand::Verify { blocks, .. }) => self.progress.verified_blocks < blocks.0,
+            Work::Io(IoCommand::Deallocate { .. }) => !self.progress.ranges.is_empty(),
+            _ => false,
+        }
     }
 }
 
@@ -214,14 +238,7 @@ impl<T: Transport> Session<T> {
         let step_bytes = std::mem::take(&mut request.progress.step_bytes);
         let Some(line) = request.progress.line.filter(|_| step_bytes > 0) else { return false };
         cx.in_place.end(line, step_bytes);
-        let is_left = match request.work {
-            Work::Io(IoCommand::Verify { blocks, .. }) => {
-                request.progress.verified_blocks < blocks.0
-            }
-            Work::Io(IoCommand::Deallocate { .. }) => !request.progress.ranges.is_empty(),
-            _ => false,
-        };
-        let goes_on = is_left && is_serving && request.status.is_success();
+        let goes_on = request.has_steps_left() && is_serving && request.status.is_success();
         if goes_on {
             self.wait_in_line(cx, slot, line);
         }

@@ -7,6 +7,10 @@
 
 mod conformance;
 mod disk;
+#[allow(dead_code, unreachable_pub, reason = "the tests over TCP use more of it")]
+#[path = "../../../tests/rig/gate.rs"]
+mod gate;
+mod namespaces;
 mod peer;
 mod scripted;
 mod wire;

@@ -1,0 +1,111 @@
+//! The namespaces of a queue, and what becomes of its commands when they change.
+
+use super::{Queue, Session, Work};
+use crate::backings::Backings;
+use crate::core::Context;
+use crate::status;
+use crate::transport::Transport;
+use crate::volumes::VolumeId;
+use farblock_proto::capsule::SlotId;
+use farblock_proto::controller::{IoCommand, NamespaceInfo, NamespaceTable, SubsystemId};
+use farblock_proto::ids::NamespaceId;
+use farblock_wire::Status;
+use std::sync::Arc;
+
+impl<T: Transport> Session<T> {
+    /// What the queue's table of namespaces says about one.
+    pub(super) fn namespace_info(&self, nsid: NamespaceId) -> Option<NamespaceInfo> {
+        let Queue::Io(queue) = &self.queue else { return None };
+        queue.table.find(nsid).copied()
+    }
+
+    /// The core's queue into the namespace.
+    pub(super) fn volume(
+        &mut self,
+        cx: &mut Context,
+        nsid: NamespaceId,
+    ) -> Result<VolumeId, Status> {
+        let Queue::Io(queue) = &mut self.queue else {
+            // The connection was closed while the command waited.
+            return Err(Status::ABORTED_SQ_DELETION);
+        };
+        if let Some(&(_, volume)) = queue.volumes.iter().find(|(id, _)| *id == nsid) {
+            return Ok(volume);
+        }
+        let backing = queue.backings.find(nsid).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
+        let volume = cx.volumes.open(&cx.reactor, backing).map_err(|error| {
+            let what = backing.namespace.describe();
+            tracing::error!(namespace = nsid.0, "cannot open {what}: {error}");
+            status::of(error)
+        })?;
+        queue.volumes.push((nsid, volume));
+        Ok(volume)
+    }
+
+    /// New namespaces of a subsystem. What was judged by the old ones and is not with a namespace
+    /// yet is judged again, so that nothing is begun that the new ones do not allow, and nothing
+    /// that was meant for one namespace reaches the next one of its number.
+    pub(crate) fn set_namespaces(
+        &mut self,
+        cx: &mut Context,
+        subsystem: SubsystemId,
+        table: &Arc<NamespaceTable>,
+        backings: &Arc<Backings>,
+    ) {
+        let Queue::Io(queue) = &self.queue else { return };
+        // A queue that was connected meanwhile knows more than an old message.
+        let is_news = table.generation() > queue.table.generation();
+        if queue.subsystem != subsystem || !is_news {
+            return;
+        }
+        // Reads that were put off for a moment only have begun.
+        self.read_expected(cx, 0);
+        let Queue::Io(queue) = &mut self.queue else { return };
+        queue.table = Arc::clone(table);
+        let before = std::mem::replace(&mut queue.backings, Arc::clone(backings));
+        queue.volumes.retain(|(nsid, _)| backings.agree(&before, *nsid));
+        for index in 0..self.requests.len() {
+            self.judge_again(cx, SlotId(index as u16), &before);
+        }
+        self.list(cx);
+    }
+
+    fn judge_again(&mut self, cx: &mut Context, slot: SlotId, before: &Backings) {
+        let Work::Io(command) = self.request(slot).work else { return };
+        let request = self.request(slot);
+        let is_under_way = request.operations > 0;
+        if is_under_way && !request.has_steps_left() {
+            return;
+        }
+        let Err(status) = self.judge(slot, &command, before) else { return };
+        let request = self.request(slot);
+        if is_under_way || request.awaited {
+            // It is answered when that step has ended, or its data have come.
+            request.status = status;
+            return;
+        }
+        self.waiting.retain(|waits| *waits != slot);
+        self.turns.withdraw(slot);
+        if let Some(fence) = &mut self.fence {
+            fence.withdraw(slot);
+        }
+        self.respond_and_release(cx, slot, status, 0);
+    }
+
+    fn judge(
+        &mut self,
+        slot: SlotId,
+        command: &IoCommand,
+        before: &Backings,
+    ) -> Result<(), Status> {
+        let sqe = self.request(slot).sqe;
+        let Queue::Io(queue) = &self.queue else { return Ok(()) };
+        let is_same = queue.backings.agree(before, NamespaceId(sqe.nsid.get()));
+        if !is_same {
+            return Err(Status::INVALID_NAMESPACE.with_dnr());
+        }
+        let again = IoCommand::parse(&sqe, &queue.table, T::REMOTE)?;
+        debug_assert_eq!(again.data_from_host(), command.data_from_host());
+        Ok(())
+    }
+}

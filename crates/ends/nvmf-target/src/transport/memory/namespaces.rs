@@ -1,0 +1,310 @@
+//! Namespaces that come, change and go while hosts use them, on as many cores as there are.
+
+use super::gate::Gate;
+use super::peer::{NQN, Peer, key_of, place};
+use crate::config::{Export, Subsystem, TargetConfig};
+use crate::control::Control;
+use crate::limits;
+use crate::target::Target;
+use farblock_backends::delay::Delay;
+use farblock_backends::file::{FileDisk, FileOptions};
+use farblock_backends::mem::Mem;
+use farblock_block::{Command, Namespace};
+use farblock_proto::host::command::{self, LogPage};
+use farblock_proto::ids::NamespaceId;
+use farblock_reactor::EngineKind;
+use farblock_wire::event::AsyncEvent;
+use farblock_wire::features::{AsyncEventConfig, FeatureId};
+use farblock_wire::log::LogPageId;
+use farblock_wire::opcode::NvmOpcode;
+use farblock_wire::{Sqe, Status};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const BLOCK: u32 = 512;
+const BYTES: u64 = 4 << 20;
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Of each queue.
+const VERIFIES: u16 = 12;
+const FIRST: NamespaceId = NamespaceId(1);
+
+fn export(namespace: Arc<dyn Namespace>, identity: &str) -> Export {
+    Export { namespace, identity: identity.to_owned() }
+}
+
+fn memory(block_size: u32) -> Arc<dyn Namespace> {
+    Arc::new(Mem::new(block_size, BYTES).expect("a size"))
+}
+
+/// A target that shares these, from 1 on.
+fn target(engine: EngineKind, namespaces: impl IntoIterator<Item = Arc<dyn Namespace>>) -> Target {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    for (nsid, namespace) in (1..).zip(namespaces) {
+        subsystem.exports.insert(NamespaceId(nsid), export(namespace, &nsid.to_string()));
+    }
+    Target::start(&TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec!["127.0.0.1:0".parse().expect("an address")],
+        engine,
+        ..TargetConfig::default()
+    })
+    .expect("it starts")
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn code(status: Status) -> Status {
+    Status(status.code())
+}
+
+fn verify(blocks: u32) -> command::Command {
+    let zeroes = command::write_zeroes(1, 0, blocks, false, false);
+    let sqe = Sqe { opcode: NvmOpcode::VERIFY.0, cdw12: (blocks - 1).into(), ..zeroes.sqe };
+    command::Command::new(sqe, command::Data::None)
+}
+
+/// Sends a command and does not wait.
+fn send(peer: &Peer, command: &command::Command, cid: u16, data: &[u8]) {
+    let sqe = place(&peer.wire, command, cid, data, true);
+    peer.wire.send(sqe, if sqe.dptr.is_in_capsule() { data } else { &[] });
+}
+
+/// The status that a command got.
+fn status_of(peer: &mut Peer, cid: u16) -> Status {
+    code(peer.answer(cid).expect("it is open").status)
+}
+
+fn read_first(peer: &mut Peer, nsid: u32) -> Status {
+    code(peer.run(&command::read(nsid, 0, 1, BLOCK), &[]).status)
+}
+
+#[test]
+fn what_was_begun_ends_and_what_waits_is_refused_while_others_go_on() {
+    for &engine in EngineKind::HERE {
+        let gate = Arc::new(Gate::of(Command::Read, memory(BLOCK)));
+        let target = target(engine, [Arc::clone(&gate) as Arc<dyn Namespace>, memory(BLOCK)]);
+        let control = target.control();
+        let (_admin, controller) = Peer::admin(&target);
+        let mut queues = [1, 2].map(|queue| Peer::io(&target, controller, queue, 16));
+        gate.keep(usize::MAX);
+        let blocks = (BYTES / u64::from(BLOCK)) as u32;
+        for io in &queues {
+            // A read and the first steps of some commands are with the namespace; the others wait
+            // for their turns behind them.
+            send(io, &command::read(1, 0, 1, BLOCK), 100, &[]);
+            (101..101 + VERIFIES).for_each(|cid| send(io, &verify(blocks - 1), cid, &[]));
+        }
+        let at_once = (limits::IN_PLACE_BYTES / limits::STEP_BYTES) as u16;
+        let is_one_core = std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
+        let begun = if is_one_core { at_once / 2 } else { at_once };
+        until("they are begun", || gate.kept() == 2 * (1 + usize::from(begun)));
+        let removal = control.remove_namespace(NQN, FIRST).expect("it is there");
+        // What waits is answered though nothing of what was begun has ended; everything new is
+        // refused, and the other namespace is served.
+        for io in &mut queues {
+            for cid in 101 + begun..101 + VERIFIES {
+                assert_eq!(status_of(io, cid), Status::INVALID_NAMESPACE);
+            }
+            assert_eq!(read_first(io, 1), Status::INVALID_NAMESPACE);
+            assert_eq!(read_first(io, 2), Status::SUCCESS);
+        }
+        let removal = removal.wait(Duration::ZERO).expect_err("operations are under way");
+        let (weak, seen) = (Arc::downgrade(&gate), gate.seen().len());
+        gate.open_up();
+        for io in &mut queues {
+            let answers = (0..=begun).map(|_| io.wire.wait().expect("it is open"));
+            let mut answers: Vec<_> =
+                answers.map(|cqe| (cqe.cid.get(), code(cqe.status()))).collect();
+            answers.sort_unstable_by_key(|(cid, _)| *cid);
+            let refused = (101..101 + begun).map(|cid| (cid, Status::INVALID_NAMESPACE));
+            let expected: Vec<_> = [(100, Status::SUCCESS)].into_iter().chain(refused).collect();
+            assert_eq!(answers, expected, "the read ends, and no step is begun");
+        }
+        assert_eq!(gate.seen().len(), seen, "nothing was begun after the removal");
+        drop(gate);
+        removal.wait(PATIENCE).expect("its last operation has ended");
+        assert!(weak.upgrade().is_none(), "nobody holds it");
+        queues.iter_mut().for_each(|io| assert_eq!(read_first(io, 2), Status::SUCCESS));
+        assert!(queues.iter().all(|io| io.wire.take_answers().is_empty()), "answered twice");
+        target.stop().expect("it stops");
+    }
+}
+
+#[test]
+fn a_number_that_is_given_again_reaches_the_new_store_only() {
+    const CHANGES: u8 = 40;
+    let slow = |block_size: u32| -> Arc<dyn Namespace> {
+        let delay = Delay::new(memory(block_size), Duration::from_micros(200));
+        Arc::new(delay.jitter(Duration::from_micros(500), 1))
+    };
+    let target = target(EngineKind::Auto, [slow(512), memory(BLOCK)]);
+    let control = target.control();
+    let (_admin, controller) = Peer::admin(&target);
+    let over = AtomicBool::new(false);
+    let served: u32 = std::thread::scope(|scope| {
+        let users: Vec<_> = (1..=3)
+            .map(|queue| {
+                let (target, over) = (&target, &over);
+                scope.spawn(move || hammer(Peer::io(target, controller, queue, 16), over))
+            })
+            .collect();
+        for number in 0..CHANGES {
+            let block_size = if number % 2 == 0 { 4096 } else { 512 };
+            let next = slow(block_size);
+            let old = match number % 3 {
+                0 => {
+                    let old = control.remove_namespace(NQN, FIRST).expect("it is there");
+                    control.add_namespace(NQN, FIRST, &export(next, "again")).expect("it is gone");
+                    old
+                }
+                _ => {
+                    let next = export(next, "other");
+                    control.replace_namespace(NQN, FIRST, &next).expect("it is there")
+                }
+            };
+            old.wait(PATIENCE).expect("it drains");
+        }
+        over.store(true, Ordering::Relaxed);
+        users.into_iter().map(|user| user.join().expect("it was content")).sum()
+    });
+    assert!(served > 0);
+    target.stop().expect("it stops");
+}
+
+/// Keeps some reads and writes of either block size in flight until it is over: each is answered
+/// once, with what belongs to one of the namespaces that were there. Gives how many were served.
+fn hammer(mut io: Peer, over: &AtomicBool) -> u32 {
+    const AT_ONCE: u16 = 12;
+    let (mut cid, mut served, mut in_flight) = (0_u16, 0, 0);
+    while in_flight > 0 || !over.load(Ordering::Relaxed) {
+        while in_flight < AT_ONCE && !over.load(Ordering::Relaxed) {
+            let bytes = if cid.is_multiple_of(3) { 4096 } else { 512 };
+            let nsid = if cid % 4 == 1 { 2 } else { 1 };
+            let data = vec![cid as u8; bytes as usize];
+            match cid.is_multiple_of(2) {
+                true => send(&io, &command::write(nsid, 3, 1, bytes, false), cid, &data),
+                false => send(&io, &command::read(nsid, 3, 1, bytes), cid, &[]),
+            }
+            cid = cid.wrapping_add(1);
+            in_flight += 1;
+        }
+        let cqe = io.wire.wait().expect("it is open");
+        in_flight -= 1;
+        io.wire.deregister(key_of(cqe.cid.get()));
+        match code(cqe.status()) {
+            Status::SUCCESS => served += 1,
+            // For another block size, or in between.
+            Status::DATA_SGL_LENGTH_INVALID | Status::INVALID_NAMESPACE => {}
+            other => panic!("{other}"),
+        }
+    }
+    let last = io.run(&command::read(2, 0, 1, BLOCK), &[]);
+    assert_eq!(last.status, Status::SUCCESS, "the other namespace is served");
+    assert!(io.wire.take_answers().is_empty(), "answered twice");
+    served
+}
+
+#[test]
+fn a_removed_file_is_closed_and_unlocked() {
+    let folder = std::env::temp_dir().join(format!("farblock-hot-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("disk");
+    std::fs::File::create(&path).and_then(|file| file.set_len(BYTES)).expect("a file");
+    let open = || FileDisk::open(&path, &FileOptions::new(BLOCK));
+    for &engine in EngineKind::HERE {
+        let target = target(engine, [memory(BLOCK)]);
+        let control = target.control();
+        let (_admin, controller) = Peer::admin(&target);
+        let mut queues = [1, 2].map(|queue| Peer::io(&target, controller, queue, 16));
+        for round in 0..8 {
+            let file = Arc::new(open().expect("nobody has it"));
+            let second = NamespaceId(2);
+            control.add_namespace(NQN, second, &export(file, "file")).expect("it is new");
+            for io in &mut queues {
+                until("its core has heard of it", || read_first(io, 2) == Status::SUCCESS);
+                let data = [round; BLOCK as usize];
+                send(io, &command::write(2, 5, 1, BLOCK, false), 9000 + u16::from(round), &data);
+            }
+            assert!(open().is_err(), "it is locked");
+            let removal = control.remove_namespace(NQN, second).expect("it is there");
+            removal.wait(PATIENCE).expect("it drains");
+            open().expect("it is unlocked when the removal is over");
+            for io in &mut queues {
+                let status = status_of(io, 9000 + u16::from(round));
+                assert!(matches!(status, Status::SUCCESS | Status::INVALID_NAMESPACE), "{status}");
+            }
+        }
+        target.stop().expect("it stops");
+    }
+    std::fs::remove_dir_all(&folder).expect("it is there");
+}
+
+#[test]
+fn hosts_are_told_of_every_change() {
+    let target = target(EngineKind::Auto, [memory(BLOCK)]);
+    let control = target.control();
+    let (mut admin, controller) = Peer::admin(&target);
+    let mut io = Peer::io(&target, controller, 1, 16);
+    let blocks = BYTES / u64::from(BLOCK);
+    let enable = AsyncEventConfig(0).with_namespace_attributes(true).0;
+    let enable = command::set_features(FeatureId::ASYNC_EVENT_CONFIGURATION, enable);
+    assert_eq!(admin.run(&enable, &[]).status, Status::SUCCESS);
+    let log = LogPage::new(LogPageId::CHANGED_NAMESPACES, 4096);
+    let mut told = |change: &dyn Fn()| {
+        let cid = 7000;
+        admin.wire.send(Sqe { cid: cid.into(), ..command::async_event_request().sqe }, &[]);
+        // It is held when a later command is answered.
+        assert_eq!(admin.run(&command::identify_controller(), &[]).status, Status::SUCCESS);
+        change();
+        let event = admin.answer(cid).expect("it is open").result;
+        assert_eq!(AsyncEvent::parse(event as u32), AsyncEvent::NAMESPACE_CHANGED);
+        let changed = admin.run(&command::log_page(log), &[]).data;
+        assert_eq!(changed[..8], [1, 0, 0, 0, 0, 0, 0, 0]);
+        let answer = admin.run(&command::identify_namespace(1), &[]);
+        u64::from_le_bytes(answer.data[..8].try_into().expect("eight bytes"))
+    };
+    let set_blocks = |blocks| control.resize_namespace(NQN, FIRST, blocks).expect("it has them");
+    assert_eq!(told(&|| set_blocks(Some(10))), 10);
+    assert_eq!(told(&|| set_blocks(None)), blocks);
+    assert!(control.resize_namespace(NQN, FIRST, Some(blocks + 1)).is_err());
+    assert_eq!(told(&|| control.set_read_only(NQN, FIRST, true).expect("it is there")), blocks);
+    let write = command::write(1, 0, 1, BLOCK, false);
+    until("its core has heard of it", || {
+        let status = code(io.run(&write, &[1; BLOCK as usize]).status);
+        status == Status::NAMESPACE_WRITE_PROTECTED
+    });
+    assert_eq!(told(&|| control.set_read_only(NQN, FIRST, false).expect("it is there")), blocks);
+    assert_eq!(told(&|| drop(control.remove_namespace(NQN, FIRST))), 0);
+    let again = || control.add_namespace(NQN, FIRST, &export(memory(4096), "new"));
+    assert_eq!(told(&|| again().expect("it is gone")), BYTES / 4096);
+}
+
+#[test]
+fn what_cannot_be_changed_says_why() {
+    let target = target(EngineKind::Auto, [memory(BLOCK)]);
+    let control: Control = target.control();
+    let say = |result: Result<(), crate::control::ChangeError>| match result {
+        Ok(()) => "done".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let add = |nqn: &str, nsid| control.add_namespace(nqn, nsid, &export(memory(BLOCK), "x"));
+    assert_eq!(say(add("nqn.x", FIRST)), "the target shares no subsystem nqn.x");
+    assert_eq!(say(add(NQN, FIRST)), "namespace 1: the namespace exists already");
+    let remove = control.remove_namespace(NQN, NamespaceId(7)).map(drop);
+    assert_eq!(say(remove), "namespace 7: there is no such namespace");
+    assert_eq!(say(control.resize_namespace(NQN, FIRST, Some(0))), {
+        "namespace 1: no namespace can have 0 blocks"
+    });
+    let too_many = say(control.resize_namespace(NQN, FIRST, Some(9000)));
+    assert!(too_many.starts_with("namespace 1 has 8192 blocks"), "{too_many}");
+    target.stop().expect("it stops");
+    assert_eq!(say(add(NQN, NamespaceId(2))), "the target is stopping");
+}
