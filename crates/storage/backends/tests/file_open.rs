@@ -73,6 +73,21 @@ fn one_writer_or_many_readers() {
     FileDisk::open(&path, &writable).unwrap();
 }
 
+/// A process that was killed has its files for a moment longer: until its io_uring is gone.
+#[test]
+fn a_lock_is_waited_for() {
+    let dir = Dir::new();
+    let path = dir.file(4096);
+    let options = FileOptions::new(512);
+    let before = FileDisk::open(&path, &options).unwrap();
+    std::thread::scope(|scope| {
+        let after = scope.spawn(|| FileDisk::open(&path, &options).map(drop));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        drop(before);
+        after.join().unwrap().unwrap();
+    });
+}
+
 #[test]
 #[cfg(target_os = "linux")]
 fn permissions() {

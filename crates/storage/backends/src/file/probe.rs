@@ -3,14 +3,15 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Caching, FileOptions, Kind};
 use crate::error::FileProblem;
 
-/// How often a device's lock is tried: udev holds it for a moment while it looks at a device.
-const DEVICE_LOCK_TRIES: u32 = 10;
-const DEVICE_LOCK_PAUSE: Duration = Duration::from_millis(50);
+/// How long a lock is tried for: a process that was killed is gone before its io_uring is, and the
+/// files in it; and udev holds a device's for a moment while it looks at it.
+const LOCK_TIME: Duration = Duration::from_secs(3);
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// What the system can do with a range, as far as is known without trying it on data.
 pub(super) struct Abilities {
@@ -54,9 +55,16 @@ pub(super) fn open(
 }
 
 fn open_locked(path: &Path, options: &FileOptions, kind: Kind) -> Result<File, FileProblem> {
-    let file = open_file(path, options, kind)?;
-    lock(&file, options.read_only, kind)?;
-    Ok(file)
+    let until = Instant::now() + LOCK_TIME;
+    loop {
+        let file = open_file(path, options, kind);
+        match file.and_then(|file| lock(&file, options.read_only).map(|()| file)) {
+            Err(FileProblem::Locked { .. } | FileProblem::Busy) if Instant::now() < until => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            done => return done,
+        }
+    }
 }
 
 /// The capacity in blocks.
@@ -126,24 +134,17 @@ fn open_file(path: &Path, wanted: &FileOptions, kind: Kind) -> Result<File, File
     })
 }
 
-fn lock(file: &File, read_only: bool, kind: Kind) -> Result<(), FileProblem> {
-    let tries = if kind == Kind::Device { DEVICE_LOCK_TRIES } else { 1 };
-    for attempt in 1..=tries {
-        let locked = if read_only { file.try_lock_shared() } else { file.try_lock() };
-        match locked {
-            Ok(()) => return Ok(()),
-            Err(TryLockError::Error(error)) => {
-                // Some network file systems have no locks. That is no reason to refuse the file.
-                tracing::warn!(%error, "the file cannot be locked against other programs");
-                return Ok(());
-            }
-            Err(TryLockError::WouldBlock) if attempt < tries => {
-                std::thread::sleep(DEVICE_LOCK_PAUSE);
-            }
-            Err(TryLockError::WouldBlock) => {}
+fn lock(file: &File, read_only: bool) -> Result<(), FileProblem> {
+    let locked = if read_only { file.try_lock_shared() } else { file.try_lock() };
+    match locked {
+        Ok(()) => Ok(()),
+        Err(TryLockError::Error(error)) => {
+            // Some network file systems have no locks. That is no reason to refuse the file.
+            tracing::warn!(%error, "the file cannot be locked against other programs");
+            Ok(())
         }
+        Err(TryLockError::WouldBlock) => Err(FileProblem::Locked { read_only }),
     }
-    Err(FileProblem::Locked { read_only })
 }
 
 #[cfg(not(any(target_os = "linux", windows)))]
