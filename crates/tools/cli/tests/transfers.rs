@@ -153,12 +153,20 @@ fn a_killed_transfer_to_a_file_goes_on() {
     let output = scratch.file("to/out.img", b"precious\n");
     let args = ["read", &server.url, "-o", &output, "--resume", "--json"];
     let child = scratch.command(args).spawn().unwrap();
-    wait_for_record(&scratch, "to");
+    let map = wait_for_record(&scratch, "to");
     kill(child);
     assert_eq!(read(&output), b"precious\n");
+    let record = std::fs::read(&map).unwrap();
     goes_on(scratch.run(args));
     assert!(read(&output) == read(&disk));
-    assert_eq!(std::fs::read_dir(scratch.path("to")).unwrap().count(), 1, "nothing is left");
+    let count = || std::fs::read_dir(scratch.path("to")).unwrap().count();
+    assert_eq!(count(), 1, "nothing is left");
+    // As if it was killed after the file had come to its place, and before the record went.
+    std::fs::write(&map, record).unwrap();
+    let summary = scratch.run(args).ok().json();
+    assert_eq!(summary["resumed_from"], 0, "the file is whole already, and made anew");
+    assert!(read(&output) == read(&disk));
+    assert_eq!(count(), 1, "nothing is left");
 }
 
 #[test]
@@ -171,7 +179,13 @@ fn a_changed_source_is_refused() {
     let child = scratch.command(args).spawn().unwrap();
     wait_for_record(&scratch, "state/farblock");
     kill(child);
+    let modified = std::fs::metadata(&input).and_then(|found| found.modified()).unwrap();
     scratch.file("in.img", &noise(7, SIZE));
+    if cfg!(unix) {
+        // As what restores files does.
+        let file = std::fs::OpenOptions::new().write(true).open(&input).unwrap();
+        file.set_modified(modified).unwrap();
+    }
     scratch.run(args).fails_in_a_line(1, &["cannot go on", "in.img has changed"]);
     scratch.file("in.img", &noise(7, SIZE - 512));
     scratch.run(args).fails_in_a_line(1, &["bytes then and has", "now"]);

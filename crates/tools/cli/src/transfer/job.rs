@@ -99,6 +99,10 @@ impl Job<'_> {
             return Err(self.cannot_resume(&self.output.name));
         };
         let path = self.map_path(&destination)?;
+        // It was ended between the new file's coming to its place and the removal of the record.
+        if resume::read(&path)?.is_some_and(|old| self.output.has_become(&old.destination)) {
+            resume::forget(&path);
+        }
         let record = Record { source, destination, from: self.from, to: self.to, length, done: 0 };
         let map = Map::open(path.clone(), record)?;
         match self.output.kept_bytes() {

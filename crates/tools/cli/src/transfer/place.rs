@@ -19,7 +19,7 @@ use farblock_host::url::{SCHEME, Url, UrlError};
 use farblock_proto::host::NamespaceInfo;
 use farblock_reactor::EngineKind;
 use std::ffi::OsStr;
-use std::fs::{File, FileType, OpenOptions};
+use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, IsTerminal, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf, Prefix};
@@ -161,15 +161,18 @@ impl Output {
     /// What has to be the same when a transfer is gone on with, if that can be told.
     pub(super) fn end(&self) -> Option<End> {
         let identity = match (&self.identity, &self.kind) {
-            (_, OutputKind::Regular(Some(new))) => match file_identity(new.file()) {
-                Identity::File(device, file) => format!("file {device}:{file}"),
-                _ => return None,
-            },
+            (_, OutputKind::Regular(Some(new))) => file_number(new.file())?,
             (Identity::File(..), OutputKind::Device(file)) => file_state(file)?,
             (Identity::Remote(id), _) => id.clone(),
             _ => return None,
         };
         Some(End { name: self.name.clone(), identity, bytes: self.capacity.unwrap_or(0) })
+    }
+
+    /// Whether what was to be made is in its place already.
+    pub(super) fn has_become(&self, end: &End) -> bool {
+        let OutputKind::Regular(Some(new)) = &self.kind else { return false };
+        new.old().and_then(file_number).is_some_and(|number| number == end.identity)
     }
 
     /// How long the file is that is written beside another.
@@ -446,6 +449,14 @@ fn file_identity(file: &File) -> Identity {
         .map_or(Identity::Unknown, |metadata| Identity::File(metadata.dev(), metadata.ino()))
 }
 
+/// What tells a file from others.
+fn file_number(file: &File) -> Option<String> {
+    match file_identity(file) {
+        Identity::File(device, number) => Some(format!("file {device}:{number}")),
+        _ => None,
+    }
+}
+
 /// What tells a file from others, and from itself after a change; a device only from others.
 fn file_state(file: &File) -> Option<String> {
     let metadata = file.metadata().ok()?;
@@ -454,10 +465,20 @@ fn file_state(file: &File) -> Option<String> {
         let number = std::os::unix::fs::MetadataExt::rdev(&metadata);
         return Some(format!("device {number}"));
     }
-    let Identity::File(device, number) = file_identity(file) else { return None };
-    let modified = metadata.modified().ok()?;
-    let since = modified.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Some(format!("file {device}:{number} of {}", since.as_nanos()))
+    Some(format!("{} of {}", file_number(file)?, changed(&metadata)?))
+}
+
+/// When a file was changed. What restores files sets the time of their modification back.
+#[cfg(unix)]
+fn changed(metadata: &Metadata) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    Some(format!("{}.{:09}", metadata.ctime(), metadata.ctime_nsec()))
+}
+
+#[cfg(not(unix))]
+fn changed(metadata: &Metadata) -> Option<String> {
+    let since = metadata.modified().ok()?.duration_since(std::time::UNIX_EPOCH);
+    Some(since.unwrap_or_default().as_nanos().to_string())
 }
 
 #[cfg(windows)]
