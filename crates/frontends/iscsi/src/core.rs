@@ -240,14 +240,15 @@ impl Sessions {
         }
     }
 
-    /// Lets a session begin, unless one that it takes the place of is still there: what that had
-    /// handed to the namespace must have ended, or it might undo what this one will do.
+    /// Lets a session begin when what those that have left had handed to the namespace has ended,
+    /// or it might undo what this one will do. Whatever they called themselves: a machine that
+    /// takes over from one that died has another name.
     fn admit(&mut self, key: ConnectionKey) {
         let Some(new) = self.connections.get(key) else { return };
         let who = new.initiator().clone();
         let mut in_the_way = false;
         for (of, other) in self.connections.iter_mut() {
-            if of == key || other.initiator().name != who.name {
+            if of == key {
                 continue;
             }
             if *other.initiator() == who && other.is_session() {

@@ -224,7 +224,49 @@ fn a_session_takes_the_place_of_an_older_one() {
         gate.open();
         third.expect_login();
         assert_eq!(third.read(0, 1, 512), [2; 512]);
+        // So does another machine that takes over.
+        gate.shut();
+        third.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[3; 512]);
+        gate.holds(1);
+        drop(third);
+        let mut successor = Client::raw(&server);
+        successor.name = "iqn.2026-11.test:successor".to_owned();
+        successor.send_login(&[]);
+        successor.expect_silence();
+        gate.open();
+        successor.expect_login();
+        assert_eq!(successor.read(0, 1, 512), [3; 512]);
     }
+}
+
+/// A pattern goes on for long: not when nobody wants it any more.
+#[test]
+fn an_aborted_pattern_ends() {
+    let gate = Gate::new(disk("mem:64MiB", 512));
+    let server = serve(ENGINES[0], gate.clone());
+    let mut client = Client::new(&server, &Wishes::default());
+    gate.shut();
+    let blocks = (64 << 20) / 512;
+    client.command(&cdb16(0x93, 0, 0, blocks), WRITE | FINAL, 512, &[1; 512]);
+    gate.holds(1);
+    client.manage(2, 0);
+    gate.open();
+    assert_eq!(client.take().opcode(), 0x22);
+    assert_eq!(client.read(0, 1, 512), [1; 512], "it had been begun");
+    assert_eq!(client.read(u64::from(blocks) - 1, 1, 512), [0; 512]);
+}
+
+/// A pattern that is announced and does not come is none of zeroes.
+#[test]
+fn a_pattern_that_does_not_come() {
+    let server = serve(ENGINES[0], disk("mem:1MiB", 512));
+    let mut client = Client::new(&server, &Wishes::default());
+    assert_eq!(client.write(0, &[1; 512], 512).status, 0);
+    for flags in [0, READ] {
+        let refused = client.call(&cdb16(0x93, 0, 0, 8), flags, 512, &[]);
+        assert_eq!(refused.sense, Some((5, 0x2400)));
+    }
+    assert_eq!(client.read(0, 1, 512), [1; 512]);
 }
 
 #[test]

@@ -337,8 +337,8 @@ impl Connection {
     ) -> Result<(), Failure> {
         let geometry = cx.unit.geometry;
         let task = self.entry(slot);
-        if has_data && task.expected != geometry.block_size {
-            // Not the one block that was announced.
+        if has_data && [task.expected, task.wanted] != [geometry.block_size; 2] {
+            // Not the one block that was announced, or the command does not say that data comes.
             return Err(Sense::INVALID_FIELD.into());
         }
         if task.parameters.iter().all(|&byte| byte == 0) {
@@ -371,7 +371,12 @@ impl Connection {
         done: Completion,
     ) {
         let geometry = cx.unit.geometry;
+        let is_closed = self.is_closed();
         let task = task_mut(&mut self.tasks, slot);
+        if is_closed || task.is_aborted {
+            // What is left of a pattern nobody wants, and others wait for its end.
+            task.fill.blocks = 0;
+        }
         if let Some(op) = task.end_piece(index, done, &geometry, cx.reactor.buffers()) {
             cx.submit(op);
             return;

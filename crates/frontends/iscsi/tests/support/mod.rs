@@ -105,6 +105,7 @@ impl Default for Wishes {
 /// An initiator's end of a connection.
 pub struct Client {
     pub stream: TcpStream,
+    pub name: String,
     pub wishes: Wishes,
     digests: bool,
     pub cmd_sn: u32,
@@ -118,7 +119,8 @@ impl Client {
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_nodelay(true).expect("an option");
-        Client { stream, wishes: Wishes::default(), digests: false, cmd_sn: 1, tag: 100 }
+        let name = "iqn.2026-11.test:host".to_owned();
+        Client { stream, name, wishes: Wishes::default(), digests: false, cmd_sn: 1, tag: 100 }
     }
 
     /// One that is logged in, and has been told that it is new here.
@@ -155,7 +157,7 @@ impl Client {
         let yes_or_no = |yes| if yes { "Yes" } else { "No" };
         let digest = |wanted| if wanted { "CRC32C" } else { "None" };
         let mut keys = vec![
-            "InitiatorName=iqn.2026-11.test:host".to_owned(),
+            format!("InitiatorName={}", self.name),
             format!("TargetName={NAME}"),
             format!("HeaderDigest={}", digest(wishes.header_digest)),
             format!("DataDigest={}", digest(wishes.data_digest)),
