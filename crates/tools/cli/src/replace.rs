@@ -10,12 +10,15 @@ use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// Symbolic links that are followed, one after the other, as Linux does.
 const LINKS: usize = 40;
 /// Bytes of a name, beyond which the name of the file beside it is made from its hash.
 const LONG_NAME_BYTES: usize = 200;
+/// How long others may have a file open that is to be replaced, on Windows.
+const OTHERS_READ: Duration = Duration::from_secs(5);
 
 /// A file that is being written, to take the place of another.
 pub(crate) struct Replacement {
@@ -125,7 +128,7 @@ impl Replacement {
             self.old = None;
             let _ = self.file.unlock();
         }
-        std::fs::rename(&self.part, &self.place)
+        put_over(&self.part, &self.place)
     }
 }
 
@@ -158,6 +161,24 @@ pub(crate) fn lock(file: &File, name: &str, write: bool) -> Result<()> {
         ))),
         // A file system without locks has no targets with locks either.
         Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+    }
+}
+
+/// Renames a file over another. Windows refuses while somebody has the old one open, who may have
+/// it for a moment only, to index it or to look for viruses: then it is tried again for a while.
+pub(crate) fn put_over(part: &Path, place: &Path) -> io::Result<()> {
+    const ERROR_SHARING_VIOLATION: i32 = 32;
+    let begin = Instant::now();
+    loop {
+        let error = match std::fs::rename(part, place) {
+            Err(error) if cfg!(windows) && begin.elapsed() < OTHERS_READ => error,
+            done => return done,
+        };
+        let is_open = error.raw_os_error() == Some(ERROR_SHARING_VIOLATION);
+        if !is_open && error.kind() != io::ErrorKind::PermissionDenied {
+            return Err(error);
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -318,6 +339,28 @@ mod tests {
         let _one = Replacement::begin(&path, false).unwrap();
         let Err(Failure::Run(text)) = Replacement::begin(&path, false) else { panic!("two") };
         assert!(text.contains("another farblock"), "{text}");
+    }
+
+    /// Whoever looks at the file for a moment does not make the replacing fail.
+    #[test]
+    fn a_reader_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        std::fs::write(&path, "old").unwrap();
+        let mut options = OpenOptions::new();
+        #[cfg(windows)]
+        std::os::windows::fs::OpenOptionsExt::share_mode(&mut options, 1);
+        let reader = options.read(true).open(&path).unwrap();
+        let reading = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(reader);
+        });
+        // Its place is opened for writing first, which such a reader forbids too.
+        let part = beside(&path, "part");
+        std::fs::write(&part, "new").unwrap();
+        put_over(&part, &path).unwrap();
+        reading.join().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
     }
 
     #[test]

@@ -38,10 +38,16 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Waits until what is done is on record, in whatever file.
-fn wait_for_record(scratch: &Scratch, folder: &str) -> std::path::PathBuf {
+/// Waits until what is done is on record, in whatever file, while the transfer runs.
+fn wait_for_record(scratch: &Scratch, folder: &str, transfer: &mut Child) -> std::path::PathBuf {
     let mut found = None;
     support::until("something is on record", || {
+        if let Some(status) = transfer.try_wait().expect("it is ours") {
+            let mut said = String::new();
+            let stderr = transfer.stderr.as_mut().expect("it is a pipe");
+            std::io::Read::read_to_string(stderr, &mut said).expect("it is text");
+            panic!("the transfer has ended, {status}: {said}");
+        }
         found = std::fs::read_dir(scratch.path(folder)).ok().and_then(|mut entries| {
             entries.find_map(|entry| {
                 let path = entry.ok()?.path();
@@ -123,8 +129,8 @@ fn a_killed_transfer_to_a_namespace_goes_on() {
     let server = Target::new(&scratch, &disk);
     let input = scratch.file("in.img", &noise(3, SIZE));
     let args = ["copy", &input, &server.url, "--resume", "--json"];
-    let child = scratch.command(args).spawn().unwrap();
-    let map = wait_for_record(&scratch, "state/farblock");
+    let mut child = scratch.command(args).spawn().unwrap();
+    let map = wait_for_record(&scratch, "state/farblock", &mut child);
     kill(child);
 
     // Not what was begun: nothing of it may be mixed.
@@ -152,8 +158,8 @@ fn a_killed_transfer_to_a_file_goes_on() {
     std::fs::create_dir(scratch.path("to")).unwrap();
     let output = scratch.file("to/out.img", b"precious\n");
     let args = ["read", &server.url, "-o", &output, "--resume", "--json"];
-    let child = scratch.command(args).spawn().unwrap();
-    let map = wait_for_record(&scratch, "to");
+    let mut child = scratch.command(args).spawn().unwrap();
+    let map = wait_for_record(&scratch, "to", &mut child);
     kill(child);
     assert_eq!(read(&output), b"precious\n");
     let record = std::fs::read(&map).unwrap();
@@ -176,8 +182,8 @@ fn a_changed_source_is_refused() {
     let server = Target::new(&scratch, &disk);
     let input = scratch.file("in.img", &noise(6, SIZE));
     let args = ["copy", &input, &server.url, "--resume"];
-    let child = scratch.command(args).spawn().unwrap();
-    wait_for_record(&scratch, "state/farblock");
+    let mut child = scratch.command(args).spawn().unwrap();
+    wait_for_record(&scratch, "state/farblock", &mut child);
     kill(child);
     let modified = std::fs::metadata(&input).and_then(|found| found.modified()).unwrap();
     scratch.file("in.img", &noise(7, SIZE));
@@ -253,8 +259,8 @@ fn interrupted_by(signal: &str) {
     let server = Target::new(&scratch, &disk);
     let input = scratch.file("in.img", &noise(10, SIZE));
     let args = ["copy", &input, &server.url, "--resume"];
-    let child = scratch.command(args).spawn().unwrap();
-    wait_for_record(&scratch, "state/farblock");
+    let mut child = scratch.command(args).spawn().unwrap();
+    wait_for_record(&scratch, "state/farblock", &mut child);
     support::signal(child.id(), signal);
     let output = support::wait(child);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -291,8 +297,8 @@ fn a_transfer_under_nohup_outlives_its_terminal() {
     let mut command = std::process::Command::new("nohup");
     command.args([env!("CARGO_BIN_EXE_farblock"), "copy", &input, &server.url, "--resume"]);
     scratch.prepare(&mut command);
-    let child = command.spawn().unwrap();
-    wait_for_record(&scratch, "state/farblock");
+    let mut child = command.spawn().unwrap();
+    wait_for_record(&scratch, "state/farblock", &mut child);
     support::signal(child.id(), "HUP");
     ends_well(child);
     assert!(read(&disk) == read(&input));
@@ -306,8 +312,8 @@ fn a_second_signal_does_not_wait_for_a_silent_target() {
     let target = Target::new(&scratch, &disk);
     let input = scratch.file("in.img", &noise(11, SIZE));
     let mut command = scratch.command(["copy", &input, &target.url, "--resume"]);
-    let child = command.spawn().unwrap();
-    wait_for_record(&scratch, "state/farblock");
+    let mut child = command.spawn().unwrap();
+    wait_for_record(&scratch, "state/farblock", &mut child);
     let server = target.server.as_ref().unwrap();
     server.signal("STOP");
     support::signal(child.id(), "INT");

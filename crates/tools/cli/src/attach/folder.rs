@@ -223,7 +223,7 @@ impl Folder {
     pub(super) fn write(&self, file: &str, text: &str) -> io::Result<()> {
         let (new, path) = (self.path(&format!("{file}.new")), self.path(file));
         fs::write(&new, text)?;
-        fs::rename(new, path)
+        crate::replace::put_over(&new, &path)
     }
 
     pub(super) fn write_json(&self, file: &str, value: &impl Serialize) -> io::Result<()> {

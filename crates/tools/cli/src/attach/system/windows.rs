@@ -238,7 +238,7 @@ impl Listener {
         let port = listener.local_addr()?.port();
         let new = path.with_extension("new");
         fs::write(&new, format!("{port} {secret}"))?;
-        fs::rename(new, path)?;
+        crate::replace::put_over(&new, path)?;
         Ok(Listener { listener, secret })
     }
 
