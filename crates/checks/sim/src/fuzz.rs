@@ -1,11 +1,11 @@
 //! What the fuzz targets run, and `make test` runs over random input: bytes in, with an oracle.
 
-use crate::random::Random;
 use crate::target::{NQN, Target};
 use farblock_proto::host::command::{self, Identity};
 use farblock_proto::tcp::Digests;
 use farblock_proto::tcp::framer::{Framed, Framer, Pdu, Role};
 use farblock_proto::time::Instant;
+use farblock_random::Random;
 use farblock_wire::fabrics::PropertySize;
 use farblock_wire::property::offset;
 use farblock_wire::tcp::{CapsuleCmd, DigestFlags, IcReq, PduType};

@@ -14,8 +14,6 @@
 pub mod fuzz;
 #[cfg(feature = "product")]
 pub mod product;
-mod random;
 mod target;
 
-pub use random::Random;
 pub use target::{BLOCK_BYTES, BLOCKS, Disk, NQN, Target};

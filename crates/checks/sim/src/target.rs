@@ -1,6 +1,5 @@
 //! A whole target without a network: bytes in, bytes out, a disk in memory.
 
-use crate::random::Random;
 use farblock_proto::capsule::{DataPointer, RemoteForm};
 use farblock_proto::controller::{
     Action, AddressFamily, AdminOutcome, ConnectRequest, DeallocateRanges, IoCommand, Listener,
@@ -12,6 +11,7 @@ use farblock_proto::limits::IN_CAPSULE_BYTES;
 use farblock_proto::tcp::SlotId;
 use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event, Part};
 use farblock_proto::time::Instant;
+use farblock_random::Random;
 use farblock_wire::fabrics::{ConnectCommand, ConnectData, FabricsCommandType};
 use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::{Cqe, Sqe, Status};

@@ -7,48 +7,9 @@ use farblock_block::{Namespace, Op};
 use farblock_host::disk::Policy;
 use farblock_host::{Controller, Disk, DiskOptions, Options};
 use farblock_reactor::{Buffer, EngineKind};
+use farblock_testkit::{Counting, allocations_here};
 use peer::{Peer, SUBSYSTEM, Script, engines, options};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
-
-/// Counts what each thread allocates.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that ends has no counter any more, and nobody asks for it.
-    let _ = ALLOCATIONS.try_with(|counter| counter.set(counter.get() + 1));
-}
-
-// SAFETY: every call goes to the system's allocator as it is.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `realloc`.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -66,7 +27,7 @@ fn settle(namespace: &Arc<dyn Namespace>, engine: EngineKind) {
         let write = |buffer, at| Op::write(at % 100, blocks, buffer, at);
         let mut settles = |make: &dyn Fn(Buffer, u64) -> Op| {
             // Lists grow as long as the timing brings something new, and then no more.
-            (0..20).any(|_| driver.keep_busy(make, DEPTH, bytes, TOTAL, &|| ALLOCATIONS.get()) == 0)
+            (0..20).any(|_| driver.keep_busy(make, DEPTH, bytes, TOTAL, &allocations_here) == 0)
         };
         assert!(settles(&read), "{engine}, {blocks} blocks: reads go on allocating");
         assert!(settles(&write), "{engine}, {blocks} blocks: writes go on allocating");

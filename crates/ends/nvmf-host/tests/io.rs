@@ -2,9 +2,10 @@
 
 mod peer;
 
-use farblock_block::conformance::{Driver, Random};
+use farblock_block::conformance::Driver;
 use farblock_block::{BlockError, Completion, Namespace, Op};
 use farblock_host::{Controller, Error, Options};
+use farblock_random::Random;
 use farblock_reactor::{Buffer, EngineKind};
 use farblock_wire::Status;
 use farblock_wire::opcode::NvmOpcode;

@@ -8,29 +8,9 @@ use farblock_block::conformance::Driver;
 use farblock_block::{Namespace, Op};
 use farblock_host::Disk;
 use farblock_reactor::{Buffer, EngineKind};
+use farblock_testkit::{Counting, allocations};
 use rig::{BLOCK, any, engines, options, serve_as, url};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Counts what all threads allocate: zeroed and grown memory is `alloc`'s as well.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call goes to the system's allocator as it is.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -57,8 +37,7 @@ fn settle(engine: EngineKind, digests: bool) {
         let bytes = blocks as usize * BLOCK;
         let total = MOST.min(ROUND_BYTES / bytes) as u64;
         let settles = |driver: &mut Driver, make: &dyn Fn(Buffer, u64) -> Op| {
-            let count = || ALLOCATIONS.load(Ordering::SeqCst);
-            (0..ROUNDS).any(|_| driver.keep_busy(make, DEPTH, bytes, total, &count) == 0)
+            (0..ROUNDS).any(|_| driver.keep_busy(make, DEPTH, bytes, total, &allocations) == 0)
         };
         let write = |buffer, at: u64| Op::write(at * 7 % 100, blocks, buffer, at);
         let read = |buffer, at: u64| Op::read(at * 7 % 100, blocks, buffer, at);

@@ -12,6 +12,7 @@ use farblock_backends::mem::Mem;
 use farblock_block::{Command, Completion, Namespace, Op};
 use farblock_host::Disk;
 use farblock_host::disk::{DiskOptions, Policy};
+use farblock_random::Random;
 use farblock_reactor::{Buffer, EngineKind};
 use rig::proxy::Proxy;
 use rig::*;
@@ -27,26 +28,6 @@ const RUN: Duration = Duration::from_secs(4);
 const LONGEST_RUN: Duration = Duration::from_secs(60);
 /// What a run is too short without.
 const RECONNECTS: u64 = 4;
-
-/// Xorshift: enough to choose by.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Random {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        for _ in 0..8 {
-            random.below(2);
-        }
-        random
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) % limit
-    }
-}
 
 /// The contents of a block: zeroes are version 0.
 fn fill(block: &mut [u8], lba: u64, version: u64) {

@@ -4,7 +4,8 @@
 mod fuse_support;
 
 use farblock_block::{BlockError, Command};
-use fuse_support::{ENGINES, Random, Served, Spy, disk, fio_verify, output, run};
+use farblock_random::Random;
+use fuse_support::{ENGINES, Served, Spy, disk, fio_verify, output, run};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use std::fs::{self, File};
 use std::io;
@@ -57,7 +58,7 @@ fn any_range_of_bytes() {
         for block_size in [512, 4096] {
             let served = Served::new(engine, disk("mem:1MiB", block_size));
             let file = open(&served);
-            let mut random = Random(u64::from(block_size));
+            let mut random = Random::new(u64::from(block_size));
             let mut model = vec![0; 1 << 20];
             for round in 0..600 {
                 let offset = random.below(1 << 20);
@@ -295,7 +296,7 @@ fn programs_use_the_file() {
             fio_verify(path, &arguments);
         }
         let image = tempfile::NamedTempFile::new().expect("a file");
-        fs::write(image.path(), Random(9).bytes(24 << 20)).expect("it is written");
+        fs::write(image.path(), Random::new(9).bytes(24 << 20)).expect("it is written");
         let image = image.path().to_str().expect("UTF-8");
         run("dd", &[&format!("if={image}"), &format!("of={path}"), "bs=100000", "status=none"]);
         run("cmp", &[image, path]);

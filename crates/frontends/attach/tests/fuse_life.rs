@@ -4,8 +4,9 @@
 mod fuse_support;
 
 use farblock_attach::fuse::{Config, Server, StopError};
+use farblock_random::Random;
 use fuse_support::{
-    ENGINES, MountedFs, Random, Served, disk, eventually, fio_verify, mounted, output, run,
+    ENGINES, MountedFs, Served, disk, eventually, fio_verify, mounted, output, run,
 };
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -98,7 +99,7 @@ fn killed_it_leaves_nothing_stuck() {
         let (program, device) = Program::start(&arguments);
         run("mkfs.ext4", &["-q", &device]);
         let used = MountedFs::new(&device, "rw");
-        let data = Random(3).bytes(8 << 20);
+        let data = Random::new(3).bytes(8 << 20);
         fs::write(used.file("durable"), &data).expect("it writes");
         fs::File::open(used.file("durable")).expect("a file").sync_all().expect("it flushes");
         let file = format!("--filename={}", used.file("load"));

@@ -5,7 +5,8 @@ mod fuse_support;
 
 use farblock_attach::fuse::{StopError, loop_device};
 use farblock_block::Command;
-use fuse_support::{ENGINES, Loop, MountedFs, Random, Served, Spy, disk, fio_verify, output, run};
+use farblock_random::Random;
+use fuse_support::{ENGINES, Loop, MountedFs, Served, Spy, disk, fio_verify, output, run};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ fn a_file_system_lives_on_it() {
     for (engine, block_size) in [(ENGINES[0], 512), (ENGINES[1], 4096)] {
         let folder = tempfile::tempdir().expect("a folder");
         let image = image(folder.path(), 128 << 20);
-        let data = Random(5).bytes(5 << 20);
+        let data = Random::new(5).bytes(5 << 20);
         {
             let served = Served::new(engine, disk(&image, block_size));
             let device = Loop::new(served.path(), block_size, false);
@@ -84,7 +85,7 @@ fn trimming_gives_space_back() {
     let device = Loop::new(served.path(), 512, false);
     run("mkfs.ext4", &["-q", device.name()]);
     let mounted = MountedFs::new(device.name(), "nodiscard");
-    fs::write(mounted.file("large"), Random(1).bytes(40 << 20)).expect("it writes");
+    fs::write(mounted.file("large"), Random::new(1).bytes(40 << 20)).expect("it writes");
     run("sync", &["-f", &mounted.file("large")]);
     let blocks = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&image).expect("a file"));
     let full = blocks();
@@ -154,7 +155,7 @@ fn another_size_reaches_the_file_system() {
     run("fsck.ext4", &["-fp", device.name()]);
     run("resize2fs", &[device.name()]);
     let mounted = MountedFs::new(device.name(), "rw");
-    fs::write(mounted.file("large"), Random(2).bytes(80 << 20)).expect("there is room now");
+    fs::write(mounted.file("large"), Random::new(2).bytes(80 << 20)).expect("there is room now");
     mounted.unmount();
     run("fsck.ext4", &["-fn", device.name()]);
     loop_device::detach(&device.0, false).expect("nobody uses it");
@@ -206,7 +207,7 @@ fn by_force_it_goes() {
     let device = Loop::new(served.path(), 512, false);
     run("mkfs.ext4", &["-q", device.name()]);
     let mounted = MountedFs::new(device.name(), "rw");
-    fs::write(mounted.file("lost"), Random(1).bytes(1 << 20)).expect("it writes");
+    fs::write(mounted.file("lost"), Random::new(1).bytes(1 << 20)).expect("it writes");
     served.server.stop(true).expect("it stops");
     assert!(!fuse_support::mounted(served.folder.path()));
     assert!(!output("sync", &["-f", &mounted.file("lost")]).status.success());

@@ -8,9 +8,10 @@ use farblock_attach::fuse::loop_device;
 use farblock_block::Namespace;
 use farblock_host::{Controller, Options};
 use farblock_proto::ids::NamespaceId;
+use farblock_random::Random;
 use farblock_reactor::EngineKind;
 use farblock_target::{Export, Subsystem, Target, TargetConfig};
-use fuse_support::{ENGINES, Loop, MountedFs, Random, Served, disk, fio_verify, run};
+use fuse_support::{ENGINES, Loop, MountedFs, Served, disk, fio_verify, run};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ fn remote(engine: EngineKind, namespace: Arc<dyn Namespace>) -> (Target, Control
 fn a_file_system_on_a_remote_disk() {
     for engine in ENGINES {
         let far = disk("mem:96MiB", 4096);
-        let data = Random(4).bytes(10 << 20);
+        let data = Random::new(4).bytes(10 << 20);
         // Attached twice, by connections of their own: the second finds what the first left.
         for round in 0..2 {
             let (target, controller) = remote(engine, Arc::clone(&far));

@@ -3,50 +3,17 @@
 
 mod nbd_support;
 
+use farblock_testkit::{Counting, allocations, allocations_marked, mark};
 use nbd_support::{Client, ENGINES, FLUSH, READ, WRITE, ZEROES, disk, request, serve};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::io::{Read, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    /// The test's own threads do not count.
-    static IS_CLIENT: Cell<bool> = const { Cell::new(false) };
-}
-
-fn count() {
-    // Not to be had while a thread ends.
-    if !IS_CLIENT.try_with(Cell::get).unwrap_or(true) {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
+
+/// What the server's threads have allocated: all that are not the test's own.
+fn counted() -> u64 {
+    allocations() - allocations_marked()
+}
 
 /// So many requests of each kind at once, and their answers.
 fn round(client: &mut Client, batch: &[u8], answers: &mut [u8]) {
@@ -56,7 +23,7 @@ fn round(client: &mut Client, batch: &[u8], answers: &mut [u8]) {
 
 #[test]
 fn requests_allocate_nothing() {
-    IS_CLIENT.set(true);
+    mark();
     for engine in ENGINES {
         let server = serve(engine, disk("mem:16MiB", 512));
         let mut client = Client::simple(&server);
@@ -73,9 +40,9 @@ fn requests_allocate_nothing() {
         // How events bunch up is up to the system: a bunch larger than any before makes vectors
         // grow once more. An allocation per request, or per anything regular, shows every time.
         let counts = [(); 8].map(|()| {
-            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            let before = counted();
             (0..100).for_each(|_| round(&mut client, &batch, &mut answers));
-            ALLOCATIONS.load(Ordering::Relaxed) - before
+            counted() - before
         });
         assert!(counts.contains(&0), "{engine}: allocations in each 3200 requests: {counts:?}");
     }

@@ -4,6 +4,7 @@
 
 mod nbd_support;
 
+use farblock_random::Random;
 use nbd_support::*;
 use std::io::Write;
 use std::net::Shutdown;
@@ -50,7 +51,7 @@ fn nonsense_in_every_state() {
         let server = serve(engine, disk("mem:16MiB", 512));
         let mut witness = Client::simple(&server);
         for seed in 0..350 {
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             let mut client = client_in_state(&server, seed % 7, &mut random);
             for _ in 0..random.below(4) {
                 let count = random.below(3000) as usize;
@@ -75,19 +76,19 @@ fn any_request() {
     for engine in ENGINES {
         let server = serve(engine, disk("mem:1MiB", 4096));
         for seed in 0..40 {
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             let mut client =
                 if seed % 2 == 0 { Client::simple(&server) } else { Client::structured(&server) };
             for _ in 0..60 {
                 let code = random.below(9) as u16;
-                let flags = if random.below(3) == 0 { random.next() as u16 } else { 0 };
+                let flags = if random.below(3) == 0 { random.bits() as u16 } else { 0 };
                 let offset = match random.below(3) {
-                    0 => random.next(),
+                    0 => random.bits(),
                     1 => MIB.wrapping_sub(random.below(9) * 512),
                     _ => random.below(2 * MIB),
                 };
                 let length = match random.below(3) {
-                    0 if code != WRITE => random.next() as u32,
+                    0 if code != WRITE => random.bits() as u32,
                     _ => random.below(20_000) as u32,
                 };
                 if code == DISC {

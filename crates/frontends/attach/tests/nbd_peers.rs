@@ -6,8 +6,9 @@ mod nbd_support;
 
 use farblock_attach::nbd::{Address, Config, Server};
 use farblock_block::Namespace;
+use farblock_random::Random;
 use farblock_reactor::EngineKind;
-use nbd_support::{ENGINES, Random, disk};
+use nbd_support::{ENGINES, disk};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -58,7 +59,7 @@ impl Served {
     /// A file of random bytes, as large as the disk.
     fn random_file(&self) -> String {
         let path = self.folder.path().join("random");
-        std::fs::write(&path, Random(5).bytes(SIZE)).expect("a file");
+        std::fs::write(&path, Random::new(5).bytes(SIZE)).expect("a file");
         path.display().to_string()
     }
 

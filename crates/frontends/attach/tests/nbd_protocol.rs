@@ -4,6 +4,7 @@
 
 mod nbd_support;
 
+use farblock_random::Random;
 use nbd_support::*;
 use std::sync::Arc;
 
@@ -109,7 +110,7 @@ fn requests() {
     for engine in ENGINES {
         let server = serve(engine, disk("mem:80MiB", 512));
         for mut client in [Client::simple(&server), Client::structured(&server)] {
-            let mut random = Random(1);
+            let mut random = Random::new(1);
             let data = random.bytes(32 << 20);
             assert_eq!(client.write(FUA, MIB, &data), 0, "the largest write");
             assert!(client.read(MIB, 32 << 20) == data, "the largest read");
@@ -295,7 +296,7 @@ fn who_does_not_know_the_block_size_writes_any_bytes() {
     for (engine, block_size) in ENGINES.into_iter().zip([4096, 512]) {
         let server = serve(engine, disk("delay:20us+50us,mem:1MiB", block_size));
         let mut client = Client::simple(&server);
-        let mut random = Random(7);
+        let mut random = Random::new(7);
         let mut model = random.bytes(MIB as usize);
         assert_eq!(client.write(0, 0, &model), 0);
         for round in 0..300 {
@@ -357,7 +358,7 @@ fn parts_of_a_block_do_not_undo_each_other() {
 fn a_part_does_not_undo_the_whole() {
     for engine in ENGINES {
         let server = serve(engine, disk("delay:300us,mem:1MiB", 4096));
-        let mut random = Random(3);
+        let mut random = Random::new(3);
         let (mut whole, mut part) = (Client::simple(&server), Client::simple(&server));
         for block in 0..200_u64 {
             let offset = block * 4096;

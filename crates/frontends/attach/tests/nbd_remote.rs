@@ -7,6 +7,7 @@ use farblock_block::Namespace;
 use farblock_host::disk::{Disk, DiskOptions, DiskState};
 use farblock_host::{Controller, Options};
 use farblock_proto::ids::NamespaceId;
+use farblock_random::Random;
 use farblock_reactor::EngineKind;
 use farblock_target::{Export, Subsystem, Target, TargetConfig};
 use nbd_support::*;
@@ -46,12 +47,13 @@ fn any_bytes_of_a_remote_disk() {
         let (target, controller) = remote(engine);
         let server = serve(engine, Arc::new(controller.namespace(1).expect("it is shared")));
         let (mut writer, mut reader) = (Client::simple(&server), Client::structured(&server));
-        let mut random = Random(11);
+        let mut random = Random::new(11);
         let mut model = random.bytes(32 << 20);
         assert_eq!(writer.write(0, 0, &model), 0, "all of it");
         for _ in 0..100 {
             let offset = random.below(31 << 20);
-            let data = random.bytes(random.0 as usize % 20_000);
+            let length = random.index(20_000);
+            let data = random.bytes(length);
             let range = offset as usize..offset as usize + data.len();
             if random.below(3) == 0 {
                 assert_eq!(writer.call(FUA, ZEROES, offset, data.len() as u32).errno, 0);

@@ -4,6 +4,7 @@
 mod support;
 
 use farblock_iscsi::limits;
+use farblock_random::Random;
 use std::io::Write;
 use support::*;
 
@@ -263,23 +264,24 @@ fn random_changes() {
     for &engine in ENGINES {
         let server = serve(engine, disk("mem:1MiB", 512));
         let mut good = Client::new(&server, &Wishes::default());
-        let mut random = Random(41);
+        let mut random = Random::new(41);
         for round in 0..300 {
             let wishes = Wishes { isid: [7; 6], initial_r2t: false, ..Wishes::default() };
             let mut bad = Client::new(&server, &wishes);
             for _ in 0..4 {
                 let opcode = [0x01, 0x41, 0x05, 0x42, 0x44, 0x40, 0x06][random.below(7) as usize];
-                let mut bhs = header(opcode, random.next() as u8);
+                let mut bhs = header(opcode, random.bits() as u8);
                 bhs[16..20].copy_from_slice(&(random.below(3) as u32).to_be_bytes());
                 bhs[20..24].copy_from_slice(&(random.below(2048) as u32).to_be_bytes());
                 bhs[24..28].copy_from_slice(&bad.cmd_sn.to_be_bytes());
-                bhs[32..48].copy_from_slice(&cdb16(0x88 | random.next() as u8, 0, 0, 2));
+                bhs[32..48].copy_from_slice(&cdb16(0x88 | random.bits() as u8, 0, 0, 2));
                 for _ in 0..random.below(4) {
-                    bhs[random.below(48) as usize] = random.next() as u8;
+                    bhs[random.below(48) as usize] = random.bits() as u8;
                 }
                 bad.cmd_sn += 1;
                 let mut bytes = bhs.to_vec();
-                bytes.extend(random.bytes(random.0 as usize % 2000));
+                let length = random.index(2000);
+                bytes.extend(random.bytes(length));
                 if bad.stream.write_all(&bytes).is_err() {
                     break;
                 }

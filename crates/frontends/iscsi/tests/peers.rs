@@ -4,6 +4,7 @@
 
 mod support;
 
+use farblock_random::Random;
 use std::process::Command;
 use support::*;
 
@@ -72,7 +73,7 @@ fn qemu_copies_and_compares() {
     for &engine in ENGINES {
         let folder = tempfile::tempdir().expect("a folder");
         let image = folder.path().join("random");
-        std::fs::write(&image, Random(5).bytes(32 << 20)).expect("a file");
+        std::fs::write(&image, Random::new(5).bytes(32 << 20)).expect("a file");
         let image = image.to_str().expect("a name");
         let server = serve(engine, disk("mem:32MiB", 512));
         let uri = server.uri();

@@ -3,6 +3,7 @@
 mod support;
 
 use farblock_iscsi::{Config, Server};
+use farblock_random::Random;
 use farblock_reactor::EngineKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +28,7 @@ fn data_goes_both_ways_however_it_is_agreed() {
             };
             let server = serve(engine, disk("mem:8MiB", 512));
             let mut client = Client::new(&server, &wishes);
-            let mut random = Random(number.into());
+            let mut random = Random::new(number.into());
             let mut model = vec![0; 8 << 20];
             for blocks in [1_u32, 7, 128, 300, 2048, 5000, 11] {
                 let lba = random.below(16_384 - u64::from(blocks));

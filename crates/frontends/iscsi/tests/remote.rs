@@ -4,6 +4,7 @@ mod support;
 
 use farblock_host::{Controller, Options};
 use farblock_proto::ids::NamespaceId;
+use farblock_random::Random;
 use farblock_reactor::EngineKind;
 use farblock_target::{Export, Subsystem, Target, TargetConfig};
 use std::sync::Arc;
@@ -38,7 +39,7 @@ fn all_of_a_remote_disk() {
         let fast = Wishes { initial_r2t: false, max_r2t: 8, ..Wishes::default() };
         let mut writer = Client::new(&server, &fast);
         let mut reader = Client::new(&server, &Wishes { isid: [2; 6], ..fast });
-        let mut random = Random(11);
+        let mut random = Random::new(11);
         let mut model = random.bytes(32 << 20);
         assert_eq!(writer.write(0, &model, 4096).status, 0, "all of it");
         for _ in 0..100 {

@@ -10,6 +10,7 @@ mod support;
 use farblock_backends::Spec;
 use farblock_backends::fault::{Fault, Rule};
 use farblock_block::{BlockError, Command, Namespace};
+use farblock_random::Random;
 use farblock_winspd::{Device, Options, Server, StartError};
 use gate::Gate;
 use std::sync::Arc;
@@ -79,7 +80,7 @@ fn all_of_a_disk() {
     for library in libraries() {
         let server = serve(&library, disk("mem:4MiB", 512));
         let mut client = Client::connect(&server.location());
-        let mut random = Random(7);
+        let mut random = Random::new(7);
         let mut model = vec![0_u8; 4 << 20];
         for _ in 0..200 {
             let blocks = 1 + random.below(512);

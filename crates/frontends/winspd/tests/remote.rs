@@ -7,6 +7,7 @@ mod support;
 use farblock_backends::Spec;
 use farblock_host::{Disk, DiskOptions, Url};
 use farblock_proto::ids::NamespaceId;
+use farblock_random::Random;
 use farblock_target::{Export, Subsystem, Target, TargetConfig};
 use farblock_winspd::{Device, Options, Server};
 use std::io::{self, Read, Write};
@@ -94,7 +95,7 @@ fn connections_are_cut() {
         let options = Options { library: Some(library.folder), ..Options::new(device, &name) };
         let server = Server::start(&options, Arc::new(disk.clone())).expect("it starts");
         let mut client = Client::connect(&server.location());
-        let mut random = Random(3);
+        let mut random = Random::new(3);
         for round in 0..3 {
             let data: Vec<Vec<u8>> = (0..32).map(|_| random.bytes(4096)).collect();
             let lba = |n: usize| (round * 32 + n) as u64 * 8;

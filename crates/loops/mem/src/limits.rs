@@ -9,6 +9,7 @@ pub const POOL_BYTES: usize = 64 << 20;
 /// Allocations of at least so many bytes are mappings of their own, on Linux: what an allocator is
 /// given back between others' small pieces it keeps, and cannot always use again for what is
 /// aligned. They are pooled, so that few are made.
+#[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) const MAPPED_BYTES: usize = 64 << 10;
 
 /// Smaller buffers of a pool are parts of mappings of so many bytes, for the same reason: those of

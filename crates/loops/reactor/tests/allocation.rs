@@ -1,36 +1,13 @@
 //! Shows that I/O in steady state allocates nothing, and that idle streams hold no buffers. One
 //! test: it counts for the whole process.
-#![allow(unsafe_code, reason = "an allocator that counts")]
 
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use farblock_reactor::{Buffer, Event, FileId, FileOp, Reactor, SendBatch, StreamId, TaskId};
+use farblock_testkit::{Counting, allocations, live_bytes};
 use support::Loop;
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: everything is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: promised by the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: promised by the caller.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -151,21 +128,21 @@ fn steady_state(event_loop: &Loop) -> usize {
         echo.send(client, payload);
     }
     echo.run(3000);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = allocations();
     echo.run(3000);
-    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let made = (allocations() - before) as usize;
     let _ = std::fs::remove_file(path);
-    allocations
+    made
 }
 
 /// Bytes per stream that waits for something to arrive.
 fn idle_bytes(event_loop: &mut Loop) -> usize {
     const STREAMS: usize = 1000;
     let sockets: Vec<_> = (0..STREAMS).map(|_| event_loop.stream_and_socket()).collect();
-    let before = LIVE_BYTES.load(Ordering::Relaxed);
+    let before = live_bytes();
     sockets.iter().for_each(|(stream, _)| event_loop.reactor.recv(*stream));
     assert!(event_loop.next_within(Duration::from_millis(50)).is_none());
-    LIVE_BYTES.load(Ordering::Relaxed).saturating_sub(before) / STREAMS
+    live_bytes().saturating_sub(before) / STREAMS
 }
 
 fn loops() -> [Option<Loop>; 3] {

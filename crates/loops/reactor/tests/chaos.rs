@@ -4,11 +4,12 @@
 
 mod support;
 
+use farblock_random::Random;
 use std::collections::HashMap;
 use std::time::Duration;
 
 use farblock_reactor::{Buffer, Event, Reactor, SendBatch, StreamId};
-use support::{Loop, Random, socket_pair};
+use support::{Loop, socket_pair};
 
 on_both_engines! {
     seeds
@@ -42,7 +43,7 @@ struct Pattern(Vec<u8>);
 impl Pattern {
     fn new() -> Pattern {
         let mut bytes = vec![0; 65_521];
-        Random(99).fill(&mut bytes);
+        Random::new(99).fill(&mut bytes);
         Pattern(bytes)
     }
 
@@ -87,7 +88,7 @@ impl Chaos {
         Chaos {
             reactor,
             seed,
-            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            random: Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             pattern: Pattern::new(),
             ends: HashMap::new(),
             flows: 0,
@@ -100,18 +101,18 @@ impl Chaos {
             if self.ends.len() < STREAMS {
                 self.connect(event_loop);
             }
-            for _ in 0..self.random.below(8) {
+            for _ in 0..self.random.index(8) {
                 self.act();
             }
-            let is_patient = self.random.below(4) == 0;
+            let is_patient = self.random.index(4) == 0;
             let timeout = Duration::from_micros(if is_patient { 200 } else { 0 });
             while let Some(event) = event_loop.next_within(timeout) {
                 self.handle(event);
-                if self.random.below(4) == 0 {
+                if self.random.index(4) == 0 {
                     break;
                 }
             }
-            if self.random.below(50) == 0 {
+            if self.random.index(50) == 0 {
                 self.check_returned();
             }
         }
@@ -141,8 +142,8 @@ impl Chaos {
         let mut streams: Vec<StreamId> = self.ends.keys().copied().collect();
         // The order of a hash map is not reproducible; that of the flows is.
         streams.sort_by_key(|stream| self.ends[stream].flow_out);
-        let stream = streams[self.random.below(streams.len())];
-        match self.random.below(20) {
+        let stream = streams[self.random.index(streams.len())];
+        match self.random.index(20) {
             0 => self.close(stream),
             1..10 => self.send(stream),
             _ => self.receive(stream),
@@ -161,15 +162,15 @@ impl Chaos {
         }
         let mut batch = SendBatch::new();
         let mut payloads = Vec::new();
-        for tag in 0..1 + self.random.below(6) as u64 {
-            let len = match self.random.below(10) {
-                0 => self.random.below(400_000),
-                1..4 => self.random.below(5000),
-                _ => self.random.below(100),
+        for tag in 0..1 + self.random.below(6) {
+            let len = match self.random.index(10) {
+                0 => self.random.index(400_000),
+                1..4 => self.random.index(5000),
+                _ => self.random.index(100),
             };
             let content = self.pattern.piece(end.flow_out, end.sent, len);
             end.sent += len as u64;
-            if self.random.below(2) == 0 {
+            if self.random.index(2) == 0 {
                 batch.bytes(&content);
             } else {
                 batch.payload(tag, Buffer::copy_of(&content), 0..len);
@@ -186,11 +187,11 @@ impl Chaos {
             return;
         }
         end.receiving = true;
-        if self.random.below(2) == 0 {
+        if self.random.index(2) == 0 {
             return self.reactor.recv(stream);
         }
-        let bound = if self.random.below(3) == 0 { 200_000 } else { 500 };
-        let len = 1 + self.random.below(bound);
+        let bound = if self.random.index(3) == 0 { 200_000 } else { 500 };
+        let len = 1 + self.random.index(bound);
         let mut buffer = self.reactor.buffers().take(len + 2 * MARGIN);
         buffer.fill(MARGIN_BYTE);
         self.reactor.recv_into(stream, buffer, MARGIN..MARGIN + len);

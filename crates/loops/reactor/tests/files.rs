@@ -2,6 +2,7 @@
 
 mod support;
 
+use farblock_random::Random;
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use farblock_reactor::{Buffer, Event, FileId, FileOp};
-use support::{Loop, Random};
+use support::Loop;
 
 on_both_engines! {
     write_then_read
@@ -91,7 +92,7 @@ fn read(event_loop: &mut Loop, file: FileId, offset: u64, len: usize) -> Buffer 
 fn write_then_read(mut event_loop: Loop) {
     let file = open(&event_loop, "write-read");
     let mut content = vec![0; 3_000_001];
-    Random(1).fill(&mut content);
+    Random::new(1).fill(&mut content);
     write(&mut event_loop, file, 12_345, &content, false);
     assert!(read(&mut event_loop, file, 12_345, content.len())[..] == content);
     assert!(read(&mut event_loop, file, 0, 12_345).iter().all(|&byte| byte == 0));
@@ -280,7 +281,7 @@ fn direct_io(mut event_loop: Loop) {
     std::fs::remove_file(path).unwrap();
     let file = event_loop.reactor.add_file(file).unwrap();
     let mut content = vec![0; 1 << 20];
-    Random(11).fill(&mut content);
+    Random::new(11).fill(&mut content);
     write(&mut event_loop, file, 0, &content, false);
     write(&mut event_loop, file, 4096, &content[4096..8192], true);
     assert!(read(&mut event_loop, file, 0, 1 << 20)[..] == content);

@@ -2,11 +2,12 @@
 
 mod support;
 
+use farblock_random::Random;
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
 use farblock_reactor::{Buffer, Event, SendBatch, StreamId};
-use support::{Loop, PATIENCE, Random, local_listener, socket_pair, tcp_pair};
+use support::{Loop, PATIENCE, local_listener, socket_pair, tcp_pair};
 
 on_both_engines! {
     echo_with_random_splits
@@ -71,9 +72,9 @@ fn random_batch(random: &mut Random, content: &[u8]) -> SendBatch {
     let mut rest = content;
     let mut tag = 0;
     while !rest.is_empty() {
-        let at = 1 + random.below(rest.len().min(3000));
+        let at = 1 + random.index(rest.len().min(3000));
         let (piece, tail) = rest.split_at(at);
-        match random.below(3) {
+        match random.index(3) {
             0 => batch.bytes(piece),
             1 => {
                 let mut buffer = Buffer::new(at + 10);
@@ -93,11 +94,11 @@ fn random_batch(random: &mut Random, content: &[u8]) -> SendBatch {
 }
 
 fn echo_with_random_splits(mut event_loop: Loop) {
-    let mut random = Random(42);
+    let mut random = Random::new(42);
     let reactor = event_loop.reactor.clone();
     let (client, server) = event_loop.stream_pair();
     for round in 0..50 {
-        let mut content = vec![0; 1 + random.below(100_000)];
+        let mut content = vec![0; 1 + random.index(100_000)];
         random.fill(&mut content);
         reactor.send(client, random_batch(&mut random, &content));
         reactor.recv(client);
@@ -154,7 +155,7 @@ fn large_batch_to_a_slow_reader(mut event_loop: Loop) {
     const PIECES: usize = 3001;
     const PIECE_BYTES: usize = 2048;
     let (stream, mut socket) = event_loop.stream_and_socket();
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let mut content = vec![0; PIECES * PIECE_BYTES];
     random.fill(&mut content);
     let mut batch = SendBatch::new();
@@ -207,7 +208,7 @@ fn receive_into_exact_ranges(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, mut socket) = event_loop.stream_and_socket();
     let mut content = vec![0; 300_000];
-    Random(3).fill(&mut content);
+    Random::new(3).fill(&mut content);
     let copy = content.clone();
     let writer = std::thread::spawn(move || {
         for chunk in copy.chunks(12_345) {

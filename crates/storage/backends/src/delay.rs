@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Event, Reactor, TaskId};
 
-use crate::random;
+use farblock_random::Random;
 
 /// A namespace whose completions arrive later: by `fixed`, and a random part of `jitter`.
 ///
@@ -120,7 +120,7 @@ impl DelayQueue {
             return self.fixed;
         }
         let index = self.dice.rolled.fetch_add(1, MemoryOrder::Relaxed);
-        let part = random::number(self.dice.seed, index) % (span + 1);
+        let part = Random::nth(self.dice.seed, index) % (span + 1);
         self.fixed + Duration::from_nanos(part)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId};
 
-use crate::random;
+use farblock_random::Random;
 
 /// Which operations fail, and how. An operation must meet all of a rule's conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,7 +134,7 @@ impl Plan {
                 When::Always => true,
                 When::Every(n) => n != 0 && (met + 1).is_multiple_of(n),
                 When::PerMillion(chance) => {
-                    random::number(self.seed, met) % 1_000_000 < u64::from(chance)
+                    Random::nth(self.seed, met) % 1_000_000 < u64::from(chance)
                 }
             }
         })?;

@@ -32,7 +32,6 @@ pub mod file;
 pub mod limit;
 pub mod mem;
 pub mod null;
-mod random;
 pub mod size;
 mod slab;
 mod spec;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use farblock_backends::fault::{Fault, Rule};
 use farblock_backends::mem::Mem;
 use farblock_block::blocking::Blocking;
-use farblock_block::conformance::Random;
 use farblock_block::{BlockError, Command, Namespace};
+use farblock_random::Random;
 use farblock_reactor::EngineKind;
 use support::{Capped, on_both_engines};
 

@@ -5,8 +5,6 @@
 
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 
 use farblock_backends::file::FileOptions;
@@ -15,33 +13,8 @@ use farblock_backends::null::Null;
 use farblock_backends::stripe::Stripe;
 use farblock_block::{Completion, Namespace, Op, Queue};
 use farblock_reactor::{Buffer, Config, EngineKind, Reactor, TaskId};
+use farblock_testkit::{Counting, allocations_here};
 use support::{Dir, on_both_engines};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -104,9 +77,9 @@ fn check(namespace: &dyn Namespace, engine: EngineKind, skew: usize) {
     // How completions bunch up is up to the system: a bunch larger than any before makes vectors
     // grow once more. An allocation per operation, or per anything regular, shows every time.
     let counts = [(); 8].map(|()| {
-        let before = ALLOCATIONS.get();
+        let before = allocations_here();
         (0..100).for_each(|round| load.round(round));
-        ALLOCATIONS.get() - before
+        allocations_here() - before
     });
     let what = namespace.describe();
     assert!(counts.contains(&0), "allocations in each 3500 operations on {what}: {counts:?}");

@@ -4,7 +4,7 @@ use farblock_block::Geometry;
 
 use crate::error::BenchError;
 use crate::pattern::Pattern;
-use crate::random::Random;
+use farblock_random::Random;
 
 /// The part of a namespace that a pattern uses, in I/Os of the pattern's block size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,8 +24,8 @@ use crate::machine::{self, Machine};
 use crate::pattern::Pattern;
 use crate::plan::{Plan, Side};
 use crate::progress::{Cancel, Phase, Progress, SideName, Snapshot};
-use crate::random::mix_seed;
 use crate::result::{Failure, Figures, Method, PatternReport, Percent, Report, SCHEMA};
+use farblock_random::Random;
 
 /// Bytes in a MiB.
 const MIB: f64 = (1 << 20) as f64;
@@ -150,7 +150,7 @@ impl Session<'_> {
                 span,
                 reactor: &self.plan.reactor,
                 connections: self.plan.connections,
-                seed: mix_seed(&[self.plan.seed, u64::MAX, name as u64]),
+                seed: Random::mix(&[self.plan.seed, u64::MAX, name as u64]),
                 ramp: Duration::ZERO,
                 runtime: None,
                 io_size: Some(bytes),
@@ -243,7 +243,7 @@ impl Session<'_> {
         let load = Load {
             plan,
             pattern,
-            seed: mix_seed(&[plan.seed, parts[0], parts[1], parts[2]]),
+            seed: Random::mix(&[plan.seed, parts[0], parts[1], parts[2]]),
             ramp: warm_up + plan.ramp,
         };
         let all_runs = plan.runs as usize * self.sides.len() * self.patterns.len();

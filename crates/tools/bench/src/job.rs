@@ -23,9 +23,9 @@ use crate::error::RunError;
 use crate::latency::Latencies;
 use crate::limits::{MAX_RATE_LAG, RATE_SLACK};
 use crate::pattern::Pattern;
-use crate::random::{Random, mix_seed};
 use crate::slots::{Failed, Slots};
 use crate::spread::Spread;
+use farblock_random::Random;
 
 /// What a job is to do.
 #[derive(Clone, Copy)]
@@ -171,7 +171,7 @@ fn run_job(
     shared.register(reactor.waker(task));
     let queues = Spread::open(spec.namespace, &reactor, spec.connections)
         .map_err(|error| RunError::Open { job, error })?;
-    let mut random = Random::new(mix_seed(&[spec.seed, u64::from(job)]));
+    let mut random = Random::new(Random::mix(&[spec.seed, u64::from(job)]));
     let block_size = spec.namespace.geometry().block_size;
     let slots = Slots::new(spec.pattern, spec.span, block_size, &mut random);
     let addresses = Addresses::new(spec.pattern, &spec.span, job);

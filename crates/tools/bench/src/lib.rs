@@ -55,7 +55,6 @@ mod plan;
 #[cfg(target_os = "linux")]
 mod proc_fs;
 mod progress;
-mod random;
 mod result;
 mod slots;
 mod spread;

@@ -12,7 +12,7 @@ use farblock_reactor::Buffer;
 use crate::addresses::Span;
 use crate::limits::MAX_BUFFER_BYTES;
 use crate::pattern::Pattern;
-use crate::random::Random;
+use farblock_random::Random;
 
 /// A write's buffer gets a new number this often, so that no two writes store the same page.
 const STAMP_INTERVAL_BYTES: usize = 4096;
@@ -186,7 +186,7 @@ fn op_blocks(span: &Span, op: u32) -> u32 {
 fn stamp(buffer: &mut [u8], random: &mut Random) {
     for page in buffer.chunks_mut(STAMP_INTERVAL_BYTES) {
         if let Some(head) = page.first_chunk_mut::<8>() {
-            *head = random.next().to_le_bytes();
+            *head = random.bits().to_le_bytes();
         }
     }
 }

@@ -2,53 +2,15 @@
 
 mod namespaces;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use farblock_bench::{Cancel, Pattern, Plan, Rw, Side, Silent, compare};
 use farblock_block::{Geometry, Namespace};
 use farblock_reactor::{Config, EngineKind};
 
+use farblock_testkit::{Counting, allocations_marked, mark};
 use namespaces::{Fake, When};
-
-struct Counting;
-
-/// Allocations of the jobs' threads.
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    /// This thread is a job's, from the opening of its queue on.
-    static COUNTED: Cell<bool> = const { Cell::new(false) };
-}
-
-fn count() {
-    if COUNTED.try_with(Cell::get).unwrap_or(false) {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-    }
-}
-
-// SAFETY: everything is handed to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's duties are the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's duties are the same.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's duties are the same.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -62,7 +24,7 @@ fn allocations(engine: EngineKind, when: When, max_blocks: u32, rw: Rw, ios: u64
     let geometry = Geometry { max_blocks, ..Geometry::new(512, 80_000) };
     let mut fake = Fake::new(geometry, when);
     fake.keep_addresses = false;
-    fake.on_open = || COUNTED.with(|counted| counted.set(true));
+    fake.on_open = mark;
     let plan = Plan {
         patterns: vec![Pattern::new(rw, 4096, 2, 16)],
         runtime: Duration::from_secs(3600),
@@ -74,10 +36,10 @@ fn allocations(engine: EngineKind, when: When, max_blocks: u32, rw: Rw, ios: u64
     };
     let namespace: Arc<dyn Namespace> = Arc::new(fake);
     let side = Side::new(namespace).scratch();
-    let before = ALLOCATIONS.load(Relaxed);
+    let before = allocations_marked();
     let report = compare(&plan, Some(&side), None, &Cancel::new(), &mut Silent).expect("it runs");
     assert!(!report.has_errors());
-    ALLOCATIONS.load(Relaxed) - before
+    allocations_marked() - before
 }
 
 /// One test only: the counter belongs to the whole process.

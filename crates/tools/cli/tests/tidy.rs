@@ -10,10 +10,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("proto", &["wire"]),
     ("secure", &["wire"]),
+    ("random", &[]),
     ("mem", &[]),
-    ("reactor", &["mem"]),
-    ("block", &["reactor"]),
-    ("backends", &["block", "mem", "reactor"]),
+    ("reactor", &["mem", "random"]),
+    ("block", &["random", "reactor"]),
+    ("backends", &["block", "mem", "random", "reactor"]),
     ("target", &["block", "proto", "reactor", "wire"]),
     ("host", &["block", "proto", "reactor", "wire"]),
     ("frontend", &["block", "reactor"]),
@@ -21,10 +22,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("winspd", &["block", "frontend", "reactor"]),
     ("attach", &["block", "frontend", "host", "reactor"]),
     ("state", &["proto", "wire"]),
-    ("bench", &["block", "reactor"]),
+    ("bench", &["block", "random", "reactor"]),
     ("capi", &["block", "host", "reactor"]),
     // The whole product in one thread.
-    ("sim", &["backends", "block", "host", "proto", "reactor", "target", "wire"]),
+    ("sim", &["backends", "block", "host", "proto", "random", "reactor", "target", "wire"]),
+    ("testkit", &[]),
     (
         "cli",
         &[
@@ -46,6 +48,7 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[
     ("mem", "memory that the kernel is given"),
     ("reactor", "the kernel"),
     ("capi", "a foreign ABI"),
+    ("testkit", "an allocator that counts"),
 ];
 
 /// Single files that do. Loop devices are nothing for an event loop, and no crate offers their

@@ -67,6 +67,7 @@ fn kill(mut child: Child) {
     support::wait(child);
 }
 
+#[cfg(unix)]
 fn ends_well(child: Child) -> String {
     let output = support::wait(child);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -5,8 +5,9 @@ use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Happening, Random, State};
+use super::{Happening, State};
 use crate::event::{FileOp, TaskId};
+use farblock_random::Random;
 
 /// Versions of a unit that are not synced, beyond which the oldest is written back.
 const VERSIONS_MOST: usize = 8;

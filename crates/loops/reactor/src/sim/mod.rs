@@ -22,9 +22,9 @@
 mod disk;
 mod engine;
 mod net;
-mod random;
 mod threads;
 
+use farblock_random::Random;
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -35,7 +35,6 @@ use std::time::{Duration, Instant};
 pub use disk::{DiskFaults, Medium};
 pub(crate) use engine::Sim;
 pub use net::{Break, Connection, Listener, NetFaults, Side, Stream};
-pub use random::Random;
 
 use disk::Media;
 use net::Net;

@@ -170,17 +170,3 @@ pub fn tcp_pair() -> (TcpStream, TcpStream) {
     let (b, _) = listener.accept().unwrap();
     (a, b)
 }
-
-/// Reproducible numbers; the seed is printed with every failure because tests name it.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        ((self.0 >> 33) % bound as u64) as usize
-    }
-
-    pub fn fill(&mut self, bytes: &mut [u8]) {
-        bytes.iter_mut().for_each(|byte| *byte = self.below(256) as u8);
-    }
-}

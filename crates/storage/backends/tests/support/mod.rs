@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use farblock_backends::file::{FileDisk, FileOptions};
-use farblock_block::conformance::Random;
 use farblock_block::{BlockError, Geometry, Namespace, Op, Queue};
+use farblock_random::Random;
 use farblock_reactor::{Reactor, TaskId};
 
 /// Makes a module of each name, with a test for each engine in it.

@@ -21,16 +21,15 @@ mod driver;
 mod limits;
 mod model;
 mod queues;
-mod random;
 mod transfers;
 
+use farblock_random::Random;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use farblock_reactor::{Buffer, EngineKind};
 
 pub use driver::Driver;
-pub use random::Random;
 
 use crate::{Geometry, Namespace};
 

@@ -1,11 +1,12 @@
 //! Checks of many operations at once, of several queues, and of queues that go away.
 
+use farblock_random::Random;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use farblock_reactor::{Buffer, EngineKind, os};
 
-use super::{Contents, Context, Driver, PATIENCE, Random};
+use super::{Contents, Context, Driver, PATIENCE};
 use crate::{Geometry, Namespace, Op};
 
 /// Operations in flight at once.
@@ -166,7 +167,7 @@ pub(super) fn queues_on_two_reactors(context: &mut Context<'_>) {
     let contents = context.contents;
     let engine = context.engine;
     let meeting = Arc::new(Meeting::default());
-    let seeds = [context.random.number(), context.random.number()];
+    let seeds = [context.random.bits(), context.random.bits()];
     let work = |me: usize| {
         let namespace = Arc::clone(&namespace);
         let meeting = Arc::clone(&meeting);

@@ -21,7 +21,7 @@ use crate::latency::Latencies;
 use crate::limits::{DRAIN_LIMIT, FLOOR_CONNECT_LIMIT, FLOOR_RECEIVE_BYTES, TICK};
 use crate::pattern::Pattern;
 use crate::progress::{Cancel, Phase};
-use crate::random::{Random, mix_seed};
+use farblock_random::Random;
 
 /// Beginning of the names of the threads that ask; a number follows.
 pub const CLIENT_THREAD_PREFIX: &str = "fb-floor-c";
@@ -239,7 +239,7 @@ impl Asker {
         let load = Load {
             pattern: spec.pattern.clone(),
             source: vec![0x5a; size(spec.pattern.rw.writes(), deepest)],
-            random: Random::new(mix_seed(&[spec.seed, thread as u64])),
+            random: Random::new(Random::mix(&[spec.seed, thread as u64])),
             counted: Counted { reads: 0, writes: 0, latencies: Latencies::new() },
         };
         Ok(Asker { lanes: depths.into_iter().map(lane).collect::<io::Result<_>>()?, load })

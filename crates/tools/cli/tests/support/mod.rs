@@ -289,16 +289,7 @@ impl Drop for Server {
 
 /// Bytes that differ at every place and with every seed.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
+    farblock_random::Random::new(seed).bytes(length)
 }
 
 /// Whether a program is there to be used.

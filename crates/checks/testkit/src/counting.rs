@@ -1,0 +1,99 @@
+//! An allocator that counts. A test makes it the program's:
+//!
+//! ```
+//! #[global_allocator]
+//! static ALLOCATOR: farblock_testkit::Counting = farblock_testkit::Counting;
+//! ```
+//!
+//! Zeroed memory and memory that grows in another place count as `alloc`'s, which they end in.
+#![allow(unsafe_code, reason = "an allocator")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// The system's allocator, counted.
+#[derive(Debug)]
+pub struct Counting;
+
+static ALL: AtomicU64 = AtomicU64::new(0);
+static MARKED: AtomicU64 = AtomicU64::new(0);
+static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static HERE: Cell<u64> = const { Cell::new(0) };
+    static IS_MARKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Allocations of all threads since the program began.
+pub fn allocations() -> u64 {
+    ALL.load(Relaxed)
+}
+
+/// Those of this thread.
+pub fn allocations_here() -> u64 {
+    HERE.get()
+}
+
+/// Those of threads after they called [`mark`].
+pub fn allocations_marked() -> u64 {
+    MARKED.load(Relaxed)
+}
+
+/// From now on this thread's allocations count as marked ones too.
+pub fn mark() {
+    IS_MARKED.set(true);
+}
+
+/// Bytes that are allocated now.
+pub fn live_bytes() -> usize {
+    LIVE_BYTES.load(Relaxed)
+}
+
+fn count(bytes: usize) {
+    ALL.fetch_add(1, Relaxed);
+    LIVE_BYTES.fetch_add(bytes, Relaxed);
+    // A thread that ends has no such variables any more, and nobody asks for them.
+    let _ = HERE.try_with(|count| count.set(count.get() + 1));
+    if IS_MARKED.try_with(Cell::get).unwrap_or(false) {
+        MARKED.fetch_add(1, Relaxed);
+    }
+}
+
+// SAFETY: everything is handed to the system's allocator unchanged; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        LIVE_BYTES.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[global_allocator]
+    static ALLOCATOR: Counting = Counting;
+
+    #[test]
+    fn what_is_allocated_is_counted() {
+        let (all, here, live) = (allocations(), allocations_here(), live_bytes());
+        let memory = std::hint::black_box(vec![0u8; 1 << 20]);
+        assert!(allocations() > all && live_bytes() >= live + (1 << 20));
+        assert_eq!(allocations_here(), here + 1);
+        drop(memory);
+        let marked = allocations_marked();
+        drop(std::hint::black_box(Box::new(1)));
+        assert_eq!(allocations_marked(), marked, "it is not marked yet");
+        mark();
+        drop(std::hint::black_box(Box::new(1)));
+        assert_eq!(allocations_marked(), marked + 1);
+    }
+}
