@@ -149,6 +149,10 @@ impl fmt::Debug for Removal {
 pub enum ChangeError {
     /// The target does not share a subsystem with this name.
     NoSubsystem(String),
+    /// The subsystem cannot be shared, or changed, like this.
+    Subsystem(String, ConfigError),
+    /// The address cannot be listened on, referred to or given up, and why.
+    Address(String, String),
     /// The namespace cannot be shared, or changed, like this.
     Namespace(NamespaceId, ConfigError),
     /// The namespace has fewer blocks than are to be shared.
@@ -168,6 +172,8 @@ impl fmt::Display for ChangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSubsystem(nqn) => write!(f, "the target shares no subsystem {nqn}"),
+            Self::Subsystem(nqn, error) => write!(f, "subsystem {nqn}: {error}"),
+            Self::Address(address, sentence) => write!(f, "{address}: {sentence}"),
             Self::Namespace(NamespaceId(nsid), error) => write!(f, "namespace {nsid}: {error}"),
             Self::TooFewBlocks { namespace: NamespaceId(nsid), wanted, blocks } => write!(
                 f,

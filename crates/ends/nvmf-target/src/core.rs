@@ -99,7 +99,9 @@ impl Context {
 pub(crate) struct Core {
     cx: Context,
     task: TaskId,
-    listeners: Vec<farblock_reactor::ListenerId>,
+    listeners: Vec<(SocketAddr, farblock_reactor::ListenerId)>,
+    /// Where connections came in, by serial number.
+    entrances: HashMap<u64, SocketAddr>,
     connections: Vec<Option<(u64, Box<Connection>)>>,
     free: Vec<ConnectionKey>,
     by_task: HashMap<TaskId, ConnectionKey>,
@@ -136,6 +138,7 @@ impl Core {
             },
             task,
             listeners: Vec::new(),
+            entrances: HashMap::new(),
             connections: Vec::new(),
             free: Vec::new(),
             by_task: HashMap::new(),
@@ -156,9 +159,33 @@ impl Core {
     /// Accepts from these listeners.
     pub(crate) fn listen(&mut self, listeners: Vec<ListenSocket>) -> std::io::Result<()> {
         for listener in listeners {
-            self.listeners.push(self.cx.reactor.listen(self.task, listener)?);
+            let address = listener.local_addr()?;
+            self.listen_at(address, listener)?;
         }
         Ok(())
+    }
+
+    fn listen_at(&mut self, address: SocketAddr, listener: ListenSocket) -> std::io::Result<()> {
+        self.listeners.push((address, self.cx.reactor.listen(self.task, listener)?));
+        Ok(())
+    }
+
+    /// Accepts nobody there any more, and has every core close whom it accepted there.
+    fn unlisten(&mut self, address: SocketAddr) {
+        let Some(index) = self.listeners.iter().position(|(at, _)| *at == address) else { return };
+        let (_, listener) = self.listeners.swap_remove(index);
+        self.cx.reactor.close_listener(listener);
+        for mailbox in self.cx.shared.mailboxes() {
+            mailbox.post(Message::CloseAt(address));
+        }
+    }
+
+    fn close_at(&mut self, address: SocketAddr) {
+        for (serial, connection) in self.connections.iter_mut().flatten() {
+            if self.entrances.get(serial).is_some_and(|at| is_entrance(address, *at)) {
+                connection.close(&mut self.cx);
+            }
+        }
     }
 
     /// Runs until it is told to stop and everything accepted is done.
@@ -282,6 +309,7 @@ impl Core {
             }
             connection.leave(&mut self.cx);
             self.cx.shared.slots().gone(connection.route().serial);
+            self.entrances.remove(&connection.route().serial);
             *entry = None;
             self.free.push(key);
             if !os::has_mistake("target: a connection is never forgotten") {
@@ -429,9 +457,15 @@ impl Core {
             Message::Ended(route, news) => {
                 self.with(route, |connection, cx| connection.hear(cx, news));
             }
+            Message::Listen(socket, address, answer) => {
+                // Whoever asked may have given up.
+                let _ = answer.send(self.listen_at(address, socket));
+            }
+            Message::Unlisten(address) => self.unlisten(address),
+            Message::CloseAt(address) => self.close_at(address),
             Message::Stop => {
                 self.stopping = true;
-                for listener in self.listeners.drain(..) {
+                for (_, listener) in self.listeners.drain(..) {
                     self.cx.reactor.close_listener(listener);
                 }
                 for (_, connection) in self.connections.iter_mut().flatten() {
@@ -487,6 +521,7 @@ impl Core {
             }
         };
         let local_address = local.ip().to_canonical().to_string();
+        self.entrances.insert(serial, local);
         self.begin(task, serial, |route| {
             let tcp = Tcp::new(stream);
             Connection::Tcp(Session::new(route, task, tcp, peer, local_address))
@@ -522,4 +557,11 @@ impl Core {
             Connection::Memory(crate::transport::memory::session(route, task, wire))
         });
     }
+}
+
+/// Whether who came to `local` came in by a listener on `address`.
+fn is_entrance(address: SocketAddr, local: SocketAddr) -> bool {
+    let is_any = address.ip().is_unspecified();
+    address.port() == local.port()
+        && (is_any || address.ip().to_canonical() == local.ip().to_canonical())
 }

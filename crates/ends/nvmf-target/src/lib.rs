@@ -10,18 +10,18 @@
 //! ([`limits`]), and a connection that does not finish what it began is closed. An operation that
 //! was handed to a namespace runs to its end, also when its connection is gone.
 //!
-//! **Changes.** Namespaces are added, removed, replaced, resized and protected while it runs,
-//! through a [`Control`]. What was handed to a namespace that goes runs to its end; what is parsed
-//! and waits gets Invalid Namespace or Format; its store is closed when its last operation has
-//! ended.
+//! **Changes.** Subsystems, hosts, listeners and referrals come and go, and namespaces are added,
+//! removed, replaced, resized and protected while it runs, through a [`Control`]. What was handed
+//! to a namespace that goes runs to its end; what is parsed and waits gets Invalid Namespace or
+//! Format; its store is closed when its last operation has ended.
 //!
-//! **Not implemented.** Moving a connection to another core, and adding subsystems or listeners
-//! while running.
+//! **Not implemented.** Moving a connection to another core.
 //!
 //! [`Registry`]: farblock_proto::controller::Registry
 
 mod affinity;
 mod backings;
+mod changes;
 mod config;
 mod connection;
 mod control;
@@ -42,4 +42,5 @@ mod volumes;
 
 pub use config::{Export, StartError, Subsystem, TargetConfig};
 pub use control::{ChangeError, Control, Removal};
+pub use shared::{ControllerReport, NamespaceReport, Report, SubsystemReport};
 pub use target::{THREAD_NAME_PREFIX, Target};

@@ -2,9 +2,14 @@
 //!
 //! The mutex here is taken for Connect, admin commands and teardown, never for I/O.
 
+mod listeners;
 mod namespaces;
+mod report;
+mod subsystems;
 
+pub(crate) use listeners::{Listening, entry};
 pub(crate) use namespaces::{Exports, describe};
+pub use report::{ControllerReport, NamespaceReport, Report, SubsystemReport};
 
 use crate::backings::{BackingId, Backings};
 use crate::control::Share;
@@ -21,13 +26,14 @@ use farblock_proto::controller::{
 use farblock_proto::ids::{CommandId, ControllerId, NamespaceId, QueueId};
 use farblock_proto::time::Instant;
 use farblock_reactor::Waker;
-use farblock_reactor::os::{self, Socket};
+use farblock_reactor::os::{self, ListenSocket, Socket};
 use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::{Sqe, Status};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Where a connection lives. The serial number tells it from a later one of the same key.
@@ -60,6 +66,12 @@ pub(crate) enum Message {
     Retire(BackingId, Share),
     /// There is news of an earlier queue that commands of this fenced connection wait for.
     Ended(Route, EndingId),
+    /// Listen on this, too, and say whether that works.
+    Listen(ListenSocket, SocketAddr, Sender<std::io::Result<()>>),
+    /// Listen there no more, and close the connections that came in there.
+    Unlisten(SocketAddr),
+    /// Close the connections that came in there: nobody listens any more.
+    CloseAt(SocketAddr),
     /// Finish what was accepted, close everything and end.
     Stop,
 }
@@ -128,6 +140,8 @@ struct Management {
     routes: HashMap<(ControllerId, QueueId), Route>,
     queues: Queues,
     discoveries: Discoveries,
+    /// Where the hosts of controllers are; those of ended ones too, until somebody asks.
+    peers: HashMap<ControllerId, IpAddr>,
 }
 
 /// A queue that was connected.
@@ -142,7 +156,8 @@ pub(crate) struct Admitted {
 /// See the module's text.
 pub(crate) struct Shared {
     management: Mutex<Management>,
-    counters: HashMap<SubsystemId, Arc<Counters>>,
+    counters: Mutex<HashMap<SubsystemId, Arc<Counters>>>,
+    pub(crate) listening: Listening,
     epoch: std::time::Instant,
     mailboxes: OnceLock<Vec<Mailbox>>,
     slots: Mutex<Slots>,
@@ -164,8 +179,10 @@ impl Shared {
                 routes: HashMap::new(),
                 queues: Queues::default(),
                 discoveries: Discoveries::default(),
+                peers: HashMap::new(),
             }),
-            counters,
+            counters: Mutex::new(counters),
+            listening: Listening::default(),
             epoch: os::now(),
             mailboxes: OnceLock::new(),
             slots: Mutex::new(Slots::new(most_connections)),
@@ -208,7 +225,9 @@ impl Shared {
     }
 
     pub(crate) fn counters(&self, subsystem: SubsystemId) -> Arc<Counters> {
-        Arc::clone(&self.counters[&subsystem])
+        let all = self.counters.lock().expect("no holder panics");
+        // A subsystem that was removed meanwhile closes its queues; what they count is nobody's.
+        all.get(&subsystem).cloned().unwrap_or_default()
     }
 
     fn now(&self) -> Instant {
@@ -241,6 +260,9 @@ impl Shared {
         let host = HostKey::of(request.data);
         let controller = (connected.controller, connected.instance);
         let is_io = connected.kind == QueueKind::Io;
+        if !is_io {
+            management.peers.insert(connected.controller, peer);
+        }
         if connected.is_discovery() && !is_io {
             management.discoveries.begun(connected.controller, peer);
         }
@@ -312,7 +334,7 @@ impl Shared {
     }
 
     fn publish_counters(&self, registry: &mut Registry) {
-        for (&subsystem, counters) in &self.counters {
+        for (&subsystem, counters) in &*self.counters.lock().expect("no holder panics") {
             let load = |counter: &AtomicU64| u128::from(counter.load(Ordering::Relaxed));
             registry.set_counters(
                 subsystem,

@@ -4,8 +4,8 @@ use crate::config::{StartError, TargetConfig};
 use crate::control::Control;
 use crate::core::Core;
 use crate::limits;
-use crate::shared::{Exports, Mailbox, Shared, describe};
-use farblock_proto::controller::{AddressFamily, Listener, PortId, Registry};
+use crate::shared::{Exports, Mailbox, Shared, describe, entry};
+use farblock_proto::controller::{PortId, Registry};
 use farblock_proto::limits::IN_CAPSULE_BYTES;
 use farblock_reactor::os::{self, JoinHandle, ListenSocket};
 use farblock_reactor::{Config as ReactorConfig, EngineKind, Reactor};
@@ -48,6 +48,7 @@ impl Target {
         let most = config.max_connections.unwrap_or(limits::MAX_CONNECTIONS);
         let most = most.min(descriptors(volumes));
         let shared = Arc::new(Shared::new(registry, exports, most));
+        shared.listening.begin(&addresses);
         if let Some(bytes) = config.core_buffer_bytes {
             shared.set_core_buffer_bytes(bytes);
         }
@@ -284,6 +285,11 @@ fn bind_all(addresses: &[SocketAddr]) -> Result<Vec<ListenSocket>, StartError> {
     addresses.iter().map(|&address| bind_until(address, until)).collect()
 }
 
+/// Binds one address, which may be in use for a moment.
+pub(crate) fn bind_now(address: SocketAddr) -> Result<ListenSocket, StartError> {
+    bind_until(address, os::now() + limits::LISTEN_TIME)
+}
+
 fn bind_until(address: SocketAddr, until: Instant) -> Result<ListenSocket, StartError> {
     loop {
         match bind(address) {
@@ -327,12 +333,7 @@ fn register(
     registry.set_origin(crate::identity::origin(addresses));
     let mut exports = Exports::default();
     for (index, address) in addresses.iter().enumerate() {
-        let listener = Listener {
-            port: PortId(index as u16 + 1),
-            family: if address.is_ipv4() { AddressFamily::V4 } else { AddressFamily::V6 },
-            address: address.ip().to_string(),
-            service: address.port().to_string(),
-        };
+        let listener = entry(PortId(index as u16 + 1), *address);
         registry
             .add_listener(listener)
             .map_err(|error| StartError::Address(address.to_string(), error))?;

@@ -33,6 +33,8 @@ pub enum Step {
     RemoveSubsystem {
         /// Its name.
         nqn: String,
+        /// Its serial and model number.
+        subsystem: Subsystem,
     },
     /// A namespace is shared.
     AddNamespace {
@@ -49,6 +51,8 @@ pub enum Step {
         nqn: String,
         /// The identifier.
         nsid: u32,
+        /// What it was.
+        namespace: Namespace,
     },
     /// A namespace stays the same disk, and gets another size, or accepts writes or does not.
     ChangeNamespace {
@@ -92,11 +96,11 @@ impl fmt::Display for Step {
             Self::AddReferral(address) => write!(f, "refers hosts to {address}"),
             Self::RemoveReferral(address) => write!(f, "refers hosts to {address} no more"),
             Self::AddSubsystem { nqn, .. } => write!(f, "{nqn}: added"),
-            Self::RemoveSubsystem { nqn } => write!(f, "{nqn}: removed"),
+            Self::RemoveSubsystem { nqn, .. } => write!(f, "{nqn}: removed"),
             Self::AddNamespace { nqn, nsid, namespace } => {
                 write!(f, "{nqn}: namespace {nsid} added, stored in {}", namespace.path)
             }
-            Self::RemoveNamespace { nqn, nsid } => write!(f, "{nqn}: namespace {nsid} removed"),
+            Self::RemoveNamespace { nqn, nsid, .. } => write!(f, "{nqn}: namespace {nsid} removed"),
             Self::ChangeNamespace { nqn, nsid, from, to } => {
                 write!(f, "{nqn}: namespace {nsid}")?;
                 if from.read_only != to.read_only {
@@ -143,6 +147,15 @@ fn kept_subsystems<'a>(from: &'a Document, to: &'a Document) -> KeptSubsystems<'
     both.collect()
 }
 
+/// A subsystem without namespaces that no host may use.
+fn bare(subsystem: &Subsystem) -> Subsystem {
+    Subsystem {
+        serial: subsystem.serial.clone(),
+        model: subsystem.model.clone(),
+        ..Subsystem::default()
+    }
+}
+
 fn missing<'a, K: Ord, V>(
     from: &'a BTreeMap<K, V>,
     to: &'a BTreeMap<K, V>,
@@ -166,14 +179,16 @@ fn remove(steps: &mut Vec<Step>, from: &Document, to: &Document, kept: &KeptSubs
         for (&nsid, namespace) in old.namespaces.iter().rev() {
             let stays = new.namespaces.get(&nsid).is_some_and(|new| new.is_same_disk(namespace));
             if !stays {
-                namespaces.push(Step::RemoveNamespace { nqn: nqn.clone(), nsid });
+                let (nqn, namespace) = (nqn.clone(), namespace.clone());
+                namespaces.push(Step::RemoveNamespace { nqn, nsid, namespace });
             }
         }
         if !kept.contains_key(nqn) {
             if old.allow_any_host {
                 steps.push(Step::AllowAnyHost { nqn: nqn.clone(), allow: false });
             }
-            subsystems.push(Step::RemoveSubsystem { nqn: nqn.clone() });
+            let (nqn, subsystem) = (nqn.clone(), bare(old));
+            subsystems.push(Step::RemoveSubsystem { nqn, subsystem });
         }
     }
     steps.append(&mut namespaces);
@@ -187,12 +202,8 @@ fn add(steps: &mut Vec<Step>, from: &Document, to: &Document, kept: &KeptSubsyst
     for (nqn, new) in &to.subsystems {
         let old = kept.get(nqn).map_or(&empty, |(old, _)| old);
         if !kept.contains_key(nqn) {
-            let subsystem = Subsystem {
-                serial: new.serial.clone(),
-                model: new.model.clone(),
-                ..Subsystem::default()
-            };
-            steps.push(Step::AddSubsystem { nqn: nqn.clone(), subsystem });
+            let (nqn, subsystem) = (nqn.clone(), bare(new));
+            steps.push(Step::AddSubsystem { nqn, subsystem });
         }
         for (&nsid, to) in &new.namespaces {
             let nqn = nqn.clone();

@@ -34,7 +34,7 @@ impl Running for Model {
                 assert!(subsystem.namespaces.is_empty() && subsystem.hosts.is_empty());
                 assert!(all.insert(nqn, subsystem).is_none());
             }
-            Step::RemoveSubsystem { nqn } => {
+            Step::RemoveSubsystem { nqn, .. } => {
                 let gone = all.remove(&nqn).expect("it is there");
                 assert!(gone.namespaces.is_empty() && gone.hosts.is_empty(), "{gone:?}");
             }
@@ -43,7 +43,7 @@ impl Running for Model {
                 assert!(spaces.values().all(|other| other.path != namespace.path), "locked");
                 assert!(spaces.insert(nsid, namespace).is_none());
             }
-            Step::RemoveNamespace { nqn, nsid } => {
+            Step::RemoveNamespace { nqn, nsid, .. } => {
                 all.get_mut(&nqn).unwrap().namespaces.remove(&nsid).expect("it is there");
             }
             Step::ChangeNamespace { nqn, nsid, from, to } => {

@@ -22,7 +22,7 @@ mod queue;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use farblock_block::{BlockError, Geometry, Namespace, Queue};
 use farblock_reactor::os::File;
@@ -84,7 +84,9 @@ enum Caching {
 
 /// What the queues share.
 struct Shared {
+    /// As it was at the opening; the number of blocks may have changed.
     geometry: Geometry,
+    blocks: AtomicU64,
     /// Buffers must begin at a multiple of this many bytes.
     memory_alignment: usize,
     /// Where blocks are not read and written as a whole by themselves: the page cache.
@@ -96,6 +98,11 @@ struct Shared {
 }
 
 impl Shared {
+    fn geometry(&self) -> Geometry {
+        // Relaxed: what a size goes with is told in other ways.
+        Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.geometry }
+    }
+
     fn may(&self, ability: &AtomicBool) -> bool {
         // Relaxed: a stale value costs one more refusal.
         ability.load(Ordering::Relaxed)
@@ -114,6 +121,77 @@ impl FileDisk {
     /// Whether operations go past the page cache.
     pub fn is_direct(&self) -> bool {
         matches!(self.caching, Caching::Direct { .. })
+    }
+
+    /// What it was opened as.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Looks how large the file or device is now: [`geometry`](Namespace::geometry) says so from
+    /// then on. A part of a block at its end is left out. Whoever shares it tells the others.
+    pub fn measure(&self) -> Result<(), OpenError> {
+        self.measure_checked().map_err(|problem| self.error(problem))
+    }
+
+    /// Whether the file or device has become longer: then [`geometry`](Namespace::geometry) says so
+    /// from now on.
+    pub fn has_grown(&self) -> bool {
+        let Some(file) = self.system() else { return false };
+        let size = self.shared.geometry.block_size;
+        let Ok(blocks) = probe::whole_blocks(file, self.kind, size) else { return false };
+        let before = self.shared.blocks.fetch_max(blocks, Ordering::Relaxed);
+        blocks > before
+    }
+
+    /// Makes a file at least this long; what is new reads as zeroes. A device is as long as it is.
+    pub fn lengthen(&self, bytes: u64) -> Result<(), OpenError> {
+        let lengthen =
+            || match &self.file {
+                File::System(file) if self.kind == Kind::Regular => {
+                    if file.metadata()?.len() < bytes { file.set_len(bytes) } else { Ok(()) }
+                }
+                _ => Ok(()),
+            };
+        lengthen().map_err(|error| self.error(FileProblem::Other(error)))?;
+        self.measure()
+    }
+
+    /// Gives up the lock that keeps other programs, and other opened files of this one, away. For
+    /// whoever is about to open the file anew in this one's place.
+    pub fn unlock(&self) {
+        if let Some(file) = self.system()
+            && let Err(error) = file.unlock()
+        {
+            tracing::debug!(%error, "the file was not locked");
+        }
+    }
+
+    /// Takes the lock again.
+    pub fn lock(&self) -> Result<(), OpenError> {
+        let Some(file) = self.system() else { return Ok(()) };
+        probe::lock(file, self.shared.geometry.read_only).map_err(|problem| self.error(problem))
+    }
+
+    /// The file itself, unless it is one of a simulated world.
+    fn system(&self) -> Option<&std::fs::File> {
+        match &self.file {
+            File::System(file) => Some(file),
+            #[allow(unreachable_patterns, reason = "there is another where it is simulated")]
+            _ => None,
+        }
+    }
+
+    fn error(&self, problem: FileProblem) -> OpenError {
+        OpenError::File { path: self.path.clone(), problem }
+    }
+
+    fn measure_checked(&self) -> Result<(), FileProblem> {
+        if let Some(file) = self.system() {
+            let blocks = probe::whole_blocks(file, self.kind, self.shared.geometry.block_size)?;
+            self.shared.blocks.store(blocks, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     fn open_checked(path: &Path, options: &FileOptions) -> Result<FileDisk, FileProblem> {
@@ -136,6 +214,7 @@ impl FileDisk {
         };
         let shared = Shared {
             geometry,
+            blocks: AtomicU64::new(blocks),
             memory_alignment,
             overlaps,
             can_punch: AtomicBool::new(abilities.punch),
@@ -156,6 +235,7 @@ impl FileDisk {
         };
         let shared = Shared {
             geometry,
+            blocks: AtomicU64::new(blocks),
             memory_alignment: MEMORY_ALIGNMENT,
             can_punch: AtomicBool::new(true),
             can_zero: AtomicBool::new(true),
@@ -173,11 +253,11 @@ impl FileDisk {
 
 impl Namespace for FileDisk {
     fn geometry(&self) -> Geometry {
-        self.shared.geometry
+        self.shared.geometry()
     }
 
     fn describe(&self) -> String {
-        let geometry = self.shared.geometry;
+        let geometry = self.shared.geometry();
         let kind = match self.kind {
             Kind::Regular => "file",
             Kind::Device => "block device",

@@ -21,7 +21,8 @@
 //! # Not here
 //!
 //! Mirrors and parity, thin provisioning and snapshots, encryption, image formats (qcow2), and
-//! resizing while open. Block devices other than Linux's are refused.
+//! resizing anything but files and devices while it is open. Block devices other than Linux's are
+//! refused.
 
 #![forbid(unsafe_code)]
 

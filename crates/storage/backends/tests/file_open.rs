@@ -181,3 +181,44 @@ on_both_engines! {
         assert_eq!(bytes.iter().filter(|&&byte| byte != 0).count(), 1024);
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_becomes_longer_is_noticed_when_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    let file = std::fs::File::create(&path).unwrap();
+    file.set_len(4096).unwrap();
+    let disk = FileDisk::open(&path, &FileOptions::new(512)).unwrap();
+    assert!(!disk.has_grown());
+    file.set_len(8192 + 100).unwrap();
+    assert_eq!(disk.geometry().blocks, 8);
+    assert!(disk.has_grown() && !disk.has_grown());
+    assert_eq!(disk.geometry().blocks, 16);
+    disk.lengthen(4096).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 8192 + 100, "never shorter");
+    disk.lengthen(1 << 20).unwrap();
+    assert_eq!((file.metadata().unwrap().len(), disk.geometry().blocks), (1 << 20, 2048));
+    file.set_len(512).unwrap();
+    assert!(!disk.has_grown());
+    assert_eq!(disk.geometry().blocks, 2048);
+    disk.measure().unwrap();
+    assert_eq!(disk.geometry().blocks, 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_lock_is_given_up_and_taken_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    std::fs::File::create(&path).unwrap().set_len(4096).unwrap();
+    let options = FileOptions::new(512);
+    let first = FileDisk::open(&path, &options.read_only()).unwrap();
+    assert!(FileDisk::open(&path, &options).is_err());
+    first.unlock();
+    let second = FileDisk::open(&path, &options).unwrap();
+    assert!(first.lock().is_err());
+    drop(second);
+    first.lock().unwrap();
+    assert!(FileDisk::open(&path, &options).is_err());
+}

@@ -455,6 +455,12 @@ impl Registry {
         })
     }
 
+    /// What [`Registry::set_counters`] said of a subsystem last.
+    #[must_use]
+    pub fn smart_counters(&self, id: SubsystemId) -> SmartCounters {
+        self.counters(id)
+    }
+
     /// Most bytes that a command of the controller transfers.
     #[must_use]
     pub fn max_transfer_bytes(&self, controller: ControllerId) -> Option<u32> {

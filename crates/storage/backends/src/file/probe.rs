@@ -79,6 +79,15 @@ pub(super) fn blocks(file: &File, kind: Kind, block_size: u32) -> Result<u64, Fi
     Ok(bytes / u64::from(block_size))
 }
 
+/// The same of what has changed while it was open: somebody may be making it longer piece by piece.
+pub(super) fn whole_blocks(file: &File, kind: Kind, block_size: u32) -> Result<u64, FileProblem> {
+    let bytes = system::size_bytes(file, kind).map_err(FileProblem::Other)?;
+    match bytes / u64::from(block_size) {
+        0 => Err(FileProblem::Empty),
+        blocks => Ok(blocks),
+    }
+}
+
 /// Finds out whether ranges can be given back or marked as zero.
 pub(super) fn abilities(file: &File, kind: Kind, options: &FileOptions) -> Abilities {
     if options.read_only {
@@ -134,7 +143,7 @@ fn open_file(path: &Path, wanted: &FileOptions, kind: Kind) -> Result<File, File
     })
 }
 
-fn lock(file: &File, read_only: bool) -> Result<(), FileProblem> {
+pub(super) fn lock(file: &File, read_only: bool) -> Result<(), FileProblem> {
     let locked = if read_only { file.try_lock_shared() } else { file.try_lock() };
     match locked {
         Ok(()) => Ok(()),

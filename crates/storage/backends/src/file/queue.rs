@@ -93,7 +93,7 @@ impl FileQueue {
     }
 
     fn first(&self, op: &Op) -> Next {
-        if let Err(error) = op.check(&self.shared.geometry) {
+        if let Err(error) = op.check(&self.shared.geometry()) {
             return Next::Complete(Err(error));
         }
         match op.command {

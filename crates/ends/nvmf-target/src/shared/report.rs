@@ -1,0 +1,125 @@
+//! What a running target says of itself, to people and programs.
+
+use super::Shared;
+use farblock_proto::controller::{Lifecycle, SmartCounters, SubsystemId};
+use farblock_proto::ids::ControllerId;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// A running target at one moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// Where it listens.
+    pub addresses: Vec<SocketAddr>,
+    /// How long it has been running.
+    pub uptime: Duration,
+    /// Connections, those of which nothing is known yet included.
+    pub connections: usize,
+    /// Its subsystems.
+    pub subsystems: Vec<SubsystemReport>,
+    /// The controllers that hosts have on it.
+    pub controllers: Vec<ControllerReport>,
+}
+
+/// A subsystem, and what was read and written there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SubsystemReport {
+    /// Its name.
+    pub nqn: String,
+    /// Whether hosts may connect that are not listed.
+    pub allow_any_host: bool,
+    /// Those that may.
+    pub hosts: Vec<String>,
+    /// Commands, bytes and errors since it is shared.
+    pub counters: SmartCounters,
+    /// Its namespaces.
+    pub namespaces: Vec<NamespaceReport>,
+}
+
+/// A namespace as hosts see it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamespaceReport {
+    /// Its identifier.
+    pub nsid: u32,
+    /// Bytes in a block.
+    pub block_size: u32,
+    /// Its capacity in blocks.
+    pub blocks: u64,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Its UUID.
+    pub uuid: [u8; 16],
+}
+
+/// A host's controller.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ControllerReport {
+    /// Its identifier.
+    pub id: u16,
+    /// The subsystem's name; `None` on a discovery controller.
+    pub subsystem: Option<String>,
+    /// The host's name.
+    pub host_nqn: String,
+    /// The host's identifier.
+    pub host_id: [u8; 16],
+    /// Where the host is.
+    pub peer: Option<IpAddr>,
+    /// The address that it connected to.
+    pub local: String,
+    /// Whether the host has enabled it.
+    pub is_ready: bool,
+    /// Connected I/O queues.
+    pub io_queues: usize,
+    /// Commands that were refused.
+    pub errors: u64,
+}
+
+impl Shared {
+    pub(crate) fn report(&self) -> Report {
+        let mut management = self.lock();
+        self.publish_counters(&mut management.registry);
+        let registry = &management.registry;
+        let name = |id: SubsystemId| registry.subsystem(id).map(|config| config.nqn.clone());
+        let controllers = registry.controllers().map(|summary| ControllerReport {
+            id: summary.controller.0,
+            subsystem: summary.subsystem.and_then(name),
+            host_nqn: summary.host_nqn.to_owned(),
+            host_id: summary.host_id,
+            peer: management.peers.get(&summary.controller).copied(),
+            local: summary.local_address.to_owned(),
+            is_ready: summary.lifecycle == Lifecycle::Ready,
+            io_queues: summary.io_queues,
+            errors: summary.errors,
+        });
+        let controllers: Vec<_> = controllers.collect();
+        let subsystems = registry.subsystems().map(|(id, config)| SubsystemReport {
+            nqn: config.nqn.clone(),
+            allow_any_host: config.allow_any_host,
+            hosts: config.allowed_hosts.clone(),
+            counters: registry.smart_counters(id),
+            namespaces: config
+                .namespaces
+                .iter()
+                .map(|(nsid, info)| NamespaceReport {
+                    nsid: nsid.0,
+                    block_size: info.block_size,
+                    blocks: info.blocks,
+                    read_only: info.read_only,
+                    uuid: info.uuid,
+                })
+                .collect(),
+        });
+        let subsystems = subsystems.collect();
+        let living = |id: &ControllerId| controllers.iter().any(|one| one.id == id.0);
+        management.peers.retain(|id, _| living(id));
+        drop(management);
+        Report {
+            addresses: self.listening.addresses(),
+            uptime: farblock_reactor::os::elapsed(self.epoch),
+            connections: self.connections.load(Ordering::Relaxed),
+            subsystems,
+            controllers,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Subsystems, hosts and listeners that come and go while hosts are connected.
+
+use farblock_backends::mem::Mem;
+use farblock_host::{Controller, Options, discover};
+use farblock_proto::ids::NamespaceId;
+use farblock_target::{Export, Subsystem, Target, TargetConfig};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const FIRST: &str = "nqn.2026-11.org.farblock:first";
+const SECOND: &str = "nqn.2026-11.org.farblock:second";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{what} does not come true");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn subsystem(nqn: &str) -> Subsystem {
+    let mut subsystem = Subsystem::new(nqn);
+    subsystem.config.allow_any_host = true;
+    let namespace = Arc::new(Mem::new(512, 1 << 20).expect("a size"));
+    let export = Export { namespace, identity: nqn.to_owned() };
+    subsystem.exports.insert(NamespaceId(1), export);
+    subsystem
+}
+
+fn any_port() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 0).into()
+}
+
+fn target() -> Target {
+    let subsystems = vec![subsystem(FIRST)];
+    let listeners = vec![any_port()];
+    Target::start(&TargetConfig { subsystems, listeners, ..Default::default() }).expect("it starts")
+}
+
+fn connect(address: SocketAddr, nqn: &str) -> Result<Controller, farblock_host::Error> {
+    Controller::connect(&address.to_string(), nqn, &Options::default())
+}
+
+/// The addresses at which discovery lists a subsystem.
+fn listed(address: SocketAddr, nqn: &str) -> usize {
+    let found = discover(&address.to_string(), &Options::default()).expect("it answers");
+    found.iter().filter(|entry| entry.subnqn == nqn).count()
+}
+
+#[test]
+fn a_subsystem_comes_and_goes() {
+    let target = target();
+    let (control, address) = (target.control(), target.addresses()[0]);
+    assert!(connect(address, SECOND).is_err());
+    control.add_subsystem(&subsystem(SECOND)).expect("it is new");
+    assert_eq!(listed(address, SECOND), 1);
+    let second = connect(address, SECOND).expect("it is there");
+    assert_eq!(second.namespace_ids().expect("it answers"), [1]);
+    let error = control.add_subsystem(&subsystem(SECOND)).expect_err("it is there");
+    assert!(error.to_string().contains("exists already"), "{error}");
+    let first = connect(address, FIRST).expect("it is there");
+    let removals = control.remove_subsystem(SECOND).expect("it is there");
+    assert_eq!(removals.len(), 1);
+    for removal in removals {
+        removal.wait(PATIENCE).expect("nothing is in flight");
+    }
+    until("its controller's end", || second.lost().is_some());
+    assert_eq!(listed(address, SECOND), 0);
+    assert!(connect(address, SECOND).is_err());
+    assert_eq!(first.namespace_ids().expect("others do not notice"), [1]);
+    // Again, under its old name.
+    control.add_subsystem(&subsystem(SECOND)).expect("it is new");
+    connect(address, SECOND).expect("it is there");
+    target.stop().expect("it ends well");
+}
+
+#[test]
+fn a_host_that_is_not_wanted_any_more_goes_at_once() {
+    let target = target();
+    let (control, address) = (target.control(), target.addresses()[0]);
+    let controller = connect(address, FIRST).expect("any host may");
+    let report = control.report();
+    let [connected] = &report.controllers[..] else { panic!("{report:?}") };
+    assert_eq!(connected.subsystem.as_deref(), Some(FIRST));
+    assert_eq!(connected.peer, Some(Ipv4Addr::LOCALHOST.into()));
+    let host = connected.host_nqn.clone();
+    control.allow_host(FIRST, &host).expect("a name");
+    control.set_allow_any_host(FIRST, false).expect("it is there");
+    assert!(controller.namespace_ids().is_ok(), "it is listed");
+    control.disallow_host(FIRST, &host).expect("it is there");
+    until("the controller's end", || controller.lost().is_some());
+    assert!(connect(address, FIRST).is_err());
+    until("the report says so", || control.report().controllers.is_empty());
+    let error = control.allow_host("nqn.2026-11.org.farblock:none", &host).expect_err("none");
+    assert!(error.to_string().contains("shares no subsystem"), "{error}");
+}
+
+#[test]
+fn a_listener_comes_and_goes() {
+    let target = target();
+    let (control, first) = (target.control(), target.addresses()[0]);
+    let second = control.listen(any_port()).expect("a free port");
+    assert_eq!(control.report().addresses, [first, second]);
+    assert_eq!(listed(second, FIRST), 2);
+    let here = connect(first, FIRST).expect("it listens");
+    let there = connect(second, FIRST).expect("it listens there, too");
+    control.unlisten(second).expect("it does");
+    until("who came there goes", || there.lost().is_some());
+    assert!(here.namespace_ids().is_ok(), "who came elsewhere stays");
+    until("nobody answers there", || connect(second, FIRST).is_err());
+    assert_eq!(listed(first, FIRST), 1);
+    // The port is free.
+    assert_eq!(control.listen(second).expect("it is free"), second);
+    connect(second, FIRST).expect("it listens again");
+    let error = control.unlisten(first).expect_err("hosts know it by that");
+    assert!(error.to_string().contains("restart without it"), "{error}");
+    assert!(control.unlisten(any_port()).is_err());
+    let error = control.listen(first).expect_err("it is in use");
+    assert!(error.to_string().contains("in use"), "{error}");
+}
