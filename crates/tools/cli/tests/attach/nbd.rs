@@ -3,6 +3,7 @@
 use crate::attached::{Attachments, Target, run};
 use crate::support::{noise, signal, until};
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
@@ -130,6 +131,32 @@ fn it_listens_on_tcp() {
     let url = attachments.attach(&[&of, "--as", "nbd", "--listen", "127.0.0.1:0"]);
     assert!(url.starts_with("nbd://127.0.0.1:") && !url.contains(":0/"), "{url}");
     run("nbdinfo", &[&url]);
+    // A successor is where clients know it to be, also if somebody has its port for a moment.
+    let address = url.split('/').nth(2).expect("an address").to_owned();
+    for is_taken in [false, true] {
+        let killed = attachments.status("fb0")["server_pid"].as_u64().expect("it is served");
+        let supervisor = attachments.status("fb0")["pid"].as_u64().expect("a supervisor");
+        let tell = |name| signal(u32::try_from(supervisor).expect("a pid"), name);
+        tell("STOP");
+        signal(u32::try_from(killed).expect("a pid"), "KILL");
+        let mut taken = None;
+        until("its port is free", || {
+            taken = TcpListener::bind(&address).ok();
+            taken.is_some()
+        });
+        taken.take_if(|_| !is_taken);
+        tell("CONT");
+        if is_taken {
+            let text = || fs::read_to_string(attachments.folder("fb0").join("server-pid"));
+            until("there is a successor", || {
+                text().is_ok_and(|text| text.trim() != killed.to_string())
+            });
+            drop(taken);
+        }
+        attachments.wait_for_successor("fb0", killed);
+        assert_eq!(attachments.status("fb0")["use"]["path"], url.as_str());
+        run("nbdinfo", &[&url]);
+    }
     attachments.detach("fb0");
     let refused = attachments.run(["attach", &of, "--as", "nbd", "--listen", "0.0.0.0:0"]);
     refused.fails_in_a_line(1, &["127.0.0.1"]);

@@ -2,10 +2,11 @@
 //! outlive its process, but initiators log in again by themselves when there is another one.
 
 use super::super::status::{Kind, Use};
-use super::{Attached, Start, StopError, sentence};
-use farblock_iscsi::{Config, Server};
+use super::{Attached, Start, StopError, until_free};
+use farblock_iscsi::{Config, Server, StartError};
 use serde_json::{Value, json};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 /// The port that iSCSI is known by (RFC 7143).
 const PORT: u16 = 3260;
@@ -17,13 +18,8 @@ struct Iscsi {
 
 pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let settings = start.settings;
-    // A successor listens where initiators know it to be.
-    let before = start
-        .predecessor
-        .as_ref()
-        .and_then(|predecessor| predecessor.state["address"].as_str()?.parse::<SocketAddr>().ok());
     let wanted = settings.listen.map(|listen| listen.with_port(PORT));
-    let listen = before.or(wanted).unwrap_or_else(|| (Ipv4Addr::LOCALHOST, PORT).into());
+    let listen = start.address(wanted.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, PORT).into()));
     // Names of units know neither capitals nor underscores (RFC 7143, 4.2.7).
     let unit = start.name.to_lowercase().replace('_', "-");
     let mut config = Config::new(listen, &format!("{NAME}{unit}"));
@@ -32,7 +28,9 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     if let Some(serial) = &settings.serial {
         config.serial.clone_from(serial);
     }
-    let server = Server::start(&config, start.namespace()?).map_err(sentence)?;
+    let namespace = start.namespace()?;
+    let is_busy = |error: &StartError| matches!(error, StartError::InUse(_));
+    let server = until_free(|| Server::start(&config, Arc::clone(&namespace)), is_busy)?;
     Ok(Box::new(Iscsi { server: Some(server) }))
 }
 

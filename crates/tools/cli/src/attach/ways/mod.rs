@@ -29,12 +29,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::OnceCell;
 use std::fmt;
+use std::net::SocketAddr;
 #[cfg(target_os = "linux")]
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 #[cfg(target_os = "linux")]
 pub(super) use loops::run as run_loop;
+
+/// How long a port is tried that somebody else has, as by `farblock serve`.
+const LISTEN_TIME: Duration = Duration::from_secs(3);
+/// Between two tries.
+const LISTEN_PAUSE: Duration = Duration::from_millis(20);
 
 /// What a way is given.
 pub(super) struct Start<'a> {
@@ -70,6 +77,32 @@ impl Start<'_> {
 
     fn namespace(&self) -> Result<Arc<dyn farblock_block::Namespace>, String> {
         Ok(Arc::new(self.disk()?.clone()))
+    }
+
+    /// Where a server of programs listens. A successor does where they know the disk to be, also if
+    /// it was the system that chose the port (0).
+    fn address(&self, wanted: SocketAddr) -> SocketAddr {
+        let state = self.predecessor.as_ref().map(|predecessor| &predecessor.state["address"]);
+        let before = state.and_then(|address| address.as_str()?.parse::<SocketAddr>().ok());
+        let before = before.filter(|before| wanted.port() == 0 && wanted.ip() == before.ip());
+        before.unwrap_or(wanted)
+    }
+}
+
+/// Starts a server, again for a while if somebody listens there: a process that was killed may have
+/// the port for a moment after it is gone.
+fn until_free<T, E: fmt::Display>(
+    mut start: impl FnMut() -> Result<T, E>,
+    is_busy: impl Fn(&E) -> bool,
+) -> Result<T, String> {
+    let until = Instant::now() + LISTEN_TIME;
+    loop {
+        match start() {
+            Err(error) if is_busy(&error) && Instant::now() < until => {
+                std::thread::sleep(LISTEN_PAUSE);
+            }
+            started => return started.map_err(sentence),
+        }
     }
 }
 

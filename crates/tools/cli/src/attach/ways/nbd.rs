@@ -1,7 +1,8 @@
 //! An NBD server, and for root a block device of Linux's own NBD client, where that is.
 //!
 //! The device outlives the server: what it is asked for waits until a successor gives it new
-//! connections. The socket does not: programs that are connected see it close.
+//! connections. The socket does not: programs that are connected see it close, and find the
+//! successor where it was.
 
 #[cfg(target_os = "linux")]
 mod device;
@@ -10,12 +11,13 @@ mod device;
 mod device;
 
 use super::super::status::{Kind, Use};
-use super::{Attached, Start, StopError, sentence};
+use super::{Attached, Start, StopError, until_free};
 use device::Device;
 #[cfg(target_os = "linux")]
 pub(super) use device::{available as device_available, clean_up};
-use farblock_attach::nbd::{Address, Config, Server};
-use serde_json::Value;
+use farblock_attach::nbd::{Address, Config, ListenError, Server, StartError};
+use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// The port that NBD is known by.
 const PORT: u16 = 10809;
@@ -35,7 +37,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let before =
         start.predecessor.as_ref().and_then(|predecessor| Device::found(&predecessor.state));
     // A successor of a server without a device has none either, whatever was loaded meanwhile.
-    let had_none = start.predecessor.as_ref().is_some_and(|it| it.state.is_null());
+    let had_none = start.predecessor.as_ref().is_some_and(|it| it.state["index"].is_null());
     let available = device::available();
     let with_device = before.is_some() || wants_device && !had_none && available.is_ok();
     let instead = match available {
@@ -46,7 +48,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     };
     let listen = match (settings.listen, &settings.socket) {
         _ if with_device => None,
-        (Some(listen), _) => Some(Address::Tcp(listen.with_port(PORT))),
+        (Some(listen), _) => Some(Address::Tcp(start.address(listen.with_port(PORT)))),
         (None, Some(path)) => Some(Address::Unix(path.clone())),
         (None, None) => Some(device::usual_address(start.folder)),
     };
@@ -54,7 +56,9 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     config.engine = settings.engine();
     config.threads = settings.threads();
     config.read_only = settings.read_only;
-    let server = Server::start(&config, start.namespace()?).map_err(sentence)?;
+    let namespace = start.namespace()?;
+    let is_busy = |error: &StartError| matches!(error, StartError::Listen(ListenError::InUse(_)));
+    let server = until_free(|| Server::start(&config, Arc::clone(&namespace)), is_busy)?;
     let device = with_device.then(|| Device::connect(&server, start, before)).transpose()?;
     Ok(Box::new(Nbd { server: Some(server), device, export: config.export, instead }))
 }
@@ -71,7 +75,13 @@ impl Attached for Nbd {
     }
 
     fn state(&self) -> Value {
-        self.device.as_ref().map_or(Value::Null, Device::state)
+        if let Some(device) = &self.device {
+            return device.state();
+        }
+        match self.server.as_ref().and_then(Server::address) {
+            Some(Address::Tcp(address)) => json!({ "address": address }),
+            _ => Value::Null,
+        }
     }
 
     fn users(&self) -> Vec<String> {
