@@ -2,10 +2,10 @@
 
 use super::args::DetachArgs;
 use super::control::{self, Answer, Request};
-use super::folder::{Folder, Role, runtime};
+use super::folder::{Folder, Found, Role, runtime};
+use super::leftover;
 use super::list;
 use super::status::Use;
-use super::system;
 use super::ways::StopError;
 use crate::error::{Failure, Result, os};
 use crate::output;
@@ -31,6 +31,7 @@ const END_PATIENCE: Duration = Duration::from_secs(3);
 /// Runs the command.
 pub(crate) fn run(args: &DetachArgs) -> Result<()> {
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
+    leftover::sweep(&runtime);
     let mut folders: Vec<Folder> = Vec::new();
     if args.all {
         folders = Folder::attached(&runtime);
@@ -199,14 +200,22 @@ fn refused(name: &str, error: StopError) -> Failure {
 
 /// Ends the processes of an attachment whose server cannot be asked.
 fn end_processes(folder: &Folder) -> Result<()> {
-    // Who has the lock has left the number. The supervisor first: it would start another server.
-    for (role, pid) in [(Role::Supervisor, folder.pid()), (Role::Server, folder.server_pid())] {
-        if folder.is_held(role) {
-            pid.into_iter().for_each(system::kill);
+    // The supervisor first: it would start another server.
+    let found = [Role::Supervisor, Role::Server].map(|role| folder.kill(role));
+    if !found.contains(&Found::Unknown) {
+        if folder.wait_for_end(PATIENCE) {
+            return Ok(());
         }
+        return Err(Failure::run(format_args!("the daemon of {} does not end", folder.name())));
     }
-    if folder.wait_for_end(PATIENCE) {
+    // It may have ended by itself meanwhile.
+    if folder.wait_for_end(END_PATIENCE) {
         return Ok(());
     }
-    Err(Failure::run(format_args!("the daemon of {} does not end", folder.name())))
+    Err(Failure::run(format_args!(
+        "nobody can tell for certain which process serves {}, so none is ended: end the one that \
+         has {} open, and detach again",
+        folder.name(),
+        folder.0.display()
+    )))
 }

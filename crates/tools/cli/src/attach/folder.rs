@@ -14,7 +14,8 @@
 //!   control         the server's socket
 //!   log, log.old    what both have to say
 //! ```
-//! Locks and not process numbers tell who lives: a number may be another process's by now.
+//! Locks and not process numbers tell who lives, and who is to be ended: a number may be another
+//! process's by now.
 
 use super::leftover;
 use super::system::{self, Descriptor};
@@ -121,6 +122,25 @@ impl Role {
             Role::Server => "server",
         }
     }
+
+    /// The file that says which process it is: on Linux to people, who may send it signals.
+    pub(super) fn record(self) -> &'static str {
+        match self {
+            Role::Supervisor => "pid",
+            Role::Server => "server-pid",
+        }
+    }
+}
+
+/// Whether a process that is to be ended was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Found {
+    /// There is none.
+    Nobody,
+    /// It is ended.
+    Ended,
+    /// There is one, and nobody can tell which it is.
+    Unknown,
 }
 
 impl Folder {
@@ -205,6 +225,22 @@ impl Folder {
         system::is_locked(&self.path(role.file()))
     }
 
+    /// Ends the process of this kind at once, and no other.
+    pub(super) fn kill(&self, role: Role) -> Found {
+        let record = self.read(role.record()).unwrap_or_default();
+        let is_ended = system::kill_holder(&self.path(role.file()), &record);
+        match self.is_held(role) {
+            _ if is_ended => Found::Ended,
+            true => Found::Unknown,
+            false => Found::Nobody,
+        }
+    }
+
+    /// Says which process this is.
+    pub(super) fn write_process(&self, role: Role) -> io::Result<()> {
+        self.write(role.record(), &system::own_process())
+    }
+
     /// Waits until none of its processes lives, but not for ever.
     pub(super) fn wait_for_end(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
@@ -240,12 +276,7 @@ impl Folder {
 
     /// The supervisor's process.
     pub(super) fn pid(&self) -> Option<u32> {
-        self.read("pid")?.trim().parse().ok()
-    }
-
-    /// The server's process.
-    pub(super) fn server_pid(&self) -> Option<u32> {
-        self.read("server-pid")?.trim().parse().ok()
+        self.read(Role::Supervisor.record())?.split_whitespace().next()?.parse().ok()
     }
 
     /// The log, for a process to append to.

@@ -1,10 +1,11 @@
 //! Controllers of attachments whose folders are gone, or left, without anybody having seen that
 //! what was sent to those is over: it may yet be carried out, after what a later attachment of the
 //! same disk writes. So their names outlive the folder, in a file beside it, for as long as they
-//! can do harm, and whoever attaches the disk meanwhile has them ended first.
+//! can do harm, and whoever attaches the disk meanwhile has them ended first. The next command of
+//! any kind removes those that are past that, and the oldest of too many.
 
 use super::folder::{Folder, Role};
-use super::record::{CONTROLLERS, lives};
+use super::record::{CONTROLLERS, assumed, assumed_time, lives, lives_in};
 use super::settings::Settings;
 use farblock_host::disk::ControllerLife;
 use std::fs::{self, File};
@@ -13,12 +14,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What the files' names end with. They begin with a point, as no attachment's name does.
 const SUFFIX: &str = ".controllers";
+/// Files that are kept. Their controllers may be such that nothing but a reset ever ends them.
+const MAX_FILES: usize = 1024;
 
 /// Keeps what an attachment's folder says of controllers, as that is about to be removed.
 pub(super) fn keep(folder: &Folder) {
     let path = folder.path(CONTROLLERS);
     let Ok(file) = File::options().append(true).open(&path) else { return };
     let Some(runtime) = folder.0.parent() else { return };
+    if lives_in(&path).is_ok_and(|lives| lives.is_empty()) {
+        return;
+    }
     // They were lost not later than now.
     let now = SystemTime::now();
     let stamp = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
@@ -31,14 +37,11 @@ pub(super) fn keep(folder: &Folder) {
 /// The controllers of others, dead or removed, that may carry out something.
 pub(super) fn of_others(folder: &Folder, settings: &Settings) -> Vec<ControllerLife> {
     let Some(runtime) = folder.0.parent() else { return Vec::new() };
+    sweep(runtime);
     let mut all: Vec<ControllerLife> = Vec::new();
     for path in files(runtime) {
-        let lives = lives(&path, settings).unwrap_or_default();
-        let longest = lives.iter().map(|life| life.quiesce_time).max().unwrap_or_default();
-        match age(&path) >= longest {
-            true => drop(fs::remove_file(path)),
-            false => all.extend(lives),
-        }
+        // One that a newer farblock wrote is as good as one that cannot be read.
+        all.extend(lives(&path, settings).unwrap_or_else(|_| assumed(settings)));
     }
     let is_dead = |other: &Folder| !other.is_held(Role::Supervisor) && !other.is_held(Role::Server);
     for other in Folder::all(runtime) {
@@ -49,6 +52,35 @@ pub(super) fn of_others(folder: &Folder, settings: &Settings) -> Vec<ControllerL
     // What a flush is to tell is for those who wrote.
     all.retain(|life| !life.quiesce_time.is_zero());
     all
+}
+
+/// Removes what can do no harm any more.
+pub(super) fn sweep(runtime: &Path) {
+    let mut kept = Vec::new();
+    for path in files(runtime) {
+        let age = age(&path);
+        match age >= harmful_time(&path) {
+            true => drop(fs::remove_file(path)),
+            false => kept.push((age, path)),
+        }
+    }
+    kept.sort();
+    for (_, path) in kept.drain(MAX_FILES.min(kept.len())..) {
+        tracing::warn!(
+            "{} is given up: more than {MAX_FILES} attachments have left something unfinished",
+            path.display()
+        );
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// How long after it was kept a file says something.
+fn harmful_time(path: &Path) -> Duration {
+    match lives_in(path) {
+        Ok(lives) => lives.iter().map(|life| life.quiesce_time).max().unwrap_or_default(),
+        // What it said is not known. Who cannot read it either reckons with this.
+        Err(_) => assumed_time(&Settings::default()),
+    }
 }
 
 fn files(runtime: &Path) -> Vec<PathBuf> {
@@ -102,5 +134,57 @@ mod tests {
         // On Windows a file lives for as long as it is open.
         drop(kept);
         assert_eq!((found(&next), file.exists()), (Vec::new(), false));
+    }
+
+    #[test]
+    fn what_is_kept_is_little_and_not_for_ever() {
+        let place = tempfile::tempdir().expect("a folder");
+        let keep = |name: &str, text: &str, seconds: u64| {
+            let path = place.path().join(format!(".{name}{SUFFIX}"));
+            fs::write(&path, text).expect("it is written");
+            let kept = File::options().append(true).open(&path).expect("ours");
+            kept.set_modified(SystemTime::now() - Duration::from_secs(seconds)).expect("ours");
+            path
+        };
+        let life = |quiesce_ms: u64| {
+            format!(
+                "[{{\"url\":\"nvme+tcp://a/nqn.a\",\"name\":null,\"quiesce_ms\":{quiesce_ms}}}]"
+            )
+        };
+        let over = [
+            keep("nothing", "[]", 0),
+            keep("past", &life(15_000), 60),
+            keep("torn", "[{", 60),
+            keep("newer", "[{\"version\":9}]", 60),
+        ];
+        let not_over =
+            [keep("soon", &life(3_600_000), 60), keep("torn2", "[{", 1), keep("x", &life(5000), 0)];
+        sweep(place.path());
+        assert!(over.iter().all(|path| !path.exists()), "{:?}", files(place.path()));
+        assert!(not_over.iter().all(|path| path.exists()), "{:?}", files(place.path()));
+        // Those that nothing but a reset ends: the oldest go.
+        let (forever, oldest) = (life(u64::MAX), 100_000);
+        for number in 0..MAX_FILES as u64 {
+            keep(&format!("forever{number}"), &forever, oldest - number);
+        }
+        sweep(place.path());
+        assert_eq!(files(place.path()).len(), MAX_FILES);
+        let is_there = |number| place.path().join(format!(".forever{number}{SUFFIX}")).exists();
+        assert_eq!([0, 2, 3].map(is_there), [false, false, true]);
+        assert!(not_over.iter().all(|path| path.exists()), "what is younger stays");
+    }
+
+    /// Who attaches a disk reckons with what it cannot read.
+    #[test]
+    fn what_cannot_be_read_may_be_anything() {
+        let place = tempfile::tempdir().expect("a folder");
+        let urls = vec!["nvme+tcp://127.0.0.1/nqn.2024-01.example:a".parse().expect("a URL")];
+        let settings = Settings { urls, ..Settings::default() };
+        let folder = Folder(place.path().join("next"));
+        for text in ["[{", "[{\"version\":9}]"] {
+            fs::write(place.path().join(format!(".x{SUFFIX}")), text).expect("it is written");
+            let found = of_others(&folder, &settings);
+            assert!(matches!(&found[..], [life] if life.url == settings.urls[0]), "{found:?}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use super::args::ListArgs;
 use super::control::{self, Answer, Request};
 use super::folder::{Folder, Role, runtime};
+use super::leftover;
 use super::server::Saved;
 use super::settings::Settings;
 use super::status::{Offer, State, Status};
@@ -20,6 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Runs the command.
 pub(crate) fn run(args: &ListArgs) -> Result<()> {
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
+    leftover::sweep(&runtime);
     if args.names {
         let names =
             Folder::attached(&runtime).iter().map(|it| it.name() + "\n").collect::<String>();
@@ -74,6 +76,11 @@ pub(super) fn status(folder: &Folder) -> Option<Status> {
             gone(folder, State::Stale, Some(format!("{why}; {error}")), Vec::new())
         }
     }
+}
+
+/// Whether a server answers.
+pub(super) fn is_served(folder: &Folder) -> bool {
+    folder.is_held(Role::Server) && control::ask(folder, &Request::Status, Some(PATIENCE)).is_ok()
 }
 
 /// Clears away what processes that are gone have left.

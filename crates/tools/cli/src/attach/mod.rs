@@ -23,6 +23,8 @@ mod detach;
 #[cfg(any(target_os = "linux", windows))]
 mod folder;
 #[cfg(any(target_os = "linux", windows))]
+mod identify;
+#[cfg(any(target_os = "linux", windows))]
 mod leftover;
 #[cfg(any(target_os = "linux", windows))]
 mod list;

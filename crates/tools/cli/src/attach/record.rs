@@ -253,30 +253,42 @@ fn controllers(
 /// The controllers in a file. Where that says nothing, those that are asked for may do something
 /// for as long as any does that hears nothing more.
 pub(super) fn lives(path: &Path, settings: &Settings) -> Result<Vec<ControllerLife>, String> {
-    let read = read(path).and_then(|value| {
-        let lives: Vec<Life> =
-            serde_json::from_value(value).map_err(|error| Unread::Broken(error.to_string()))?;
-        let lives: Option<Vec<_>> = lives.iter().map(Life::life).collect();
-        lives.ok_or_else(|| Unread::Broken("a value is malformed".to_owned()))
-    });
-    match read {
+    match lives_in(path) {
         Ok(lives) => Ok(lives),
         Err(Unread::Newer(version)) => Err(newer(CONTROLLERS, version)),
         Err(unread) => {
             tracing::warn!("{CONTROLLERS}: {unread:?}; what was sent is given time to be over");
-            let options = settings.disk_options();
-            let usual = farblock_host::Options::default().keep_alive;
-            let keep_alive = options.connection.keep_alive.max(usual);
-            let quiesce_time = options.quiesce.unwrap_or(keep_alive * 3);
-            let life = |url: &farblock_host::Url| ControllerLife {
-                url: url.clone(),
-                name: None,
-                quiesce_time,
-                origin: None,
-            };
-            Ok(settings.urls.iter().map(life).collect())
+            Ok(assumed(settings))
         }
     }
+}
+
+/// The controllers in a file.
+pub(super) fn lives_in(path: &Path) -> Result<Vec<ControllerLife>, Unread> {
+    let lives: Vec<Life> =
+        serde_json::from_value(read(path)?).map_err(|error| Unread::Broken(error.to_string()))?;
+    let lives: Option<Vec<_>> = lives.iter().map(Life::life).collect();
+    lives.ok_or_else(|| Unread::Broken("a value is malformed".to_owned()))
+}
+
+/// What may be there of controllers that nobody knows.
+pub(super) fn assumed(settings: &Settings) -> Vec<ControllerLife> {
+    let quiesce_time = assumed_time(settings);
+    let life = |url: &farblock_host::Url| ControllerLife {
+        url: url.clone(),
+        name: None,
+        quiesce_time,
+        origin: None,
+    };
+    settings.urls.iter().map(life).collect()
+}
+
+/// How long those may carry out something.
+pub(super) fn assumed_time(settings: &Settings) -> Duration {
+    let options = settings.disk_options();
+    let usual = farblock_host::Options::default().keep_alive;
+    let keep_alive = options.connection.keep_alive.max(usual);
+    options.quiesce.unwrap_or(keep_alive * 3)
 }
 
 #[cfg(test)]

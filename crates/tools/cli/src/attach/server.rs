@@ -70,8 +70,8 @@ pub(super) fn run(folder: Folder) -> Result<()> {
     let Some(lock) = folder.lock(Role::Server) else {
         return Err(Failure::run(format_args!("{} has a server already", folder.name())));
     };
-    if let Err(error) = folder.write("server-pid", &format!("{}\n", std::process::id())) {
-        tracing::warn!("server-pid: {}", os(&error));
+    if let Err(error) = folder.write_process(Role::Server) {
+        tracing::warn!("{}: {}", Role::Server.record(), os(&error));
     }
     let (events, receiver) = mpsc::channel();
     let signalled = events.clone();

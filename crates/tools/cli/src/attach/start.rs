@@ -4,6 +4,8 @@ use super::all;
 use super::args::{As, AttachArgs, Part, PartArgs};
 use super::claim::claim_again;
 use super::folder::{Folder, Lock, Role, runtime};
+use super::identify;
+use super::leftover;
 use super::messages::Report;
 use super::server::{self, Saved};
 use super::settings::Settings;
@@ -50,6 +52,11 @@ fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
         note = (!global.quiet).then_some(why);
     }
     choose_namespace(&mut settings)?;
+    leftover::sweep(&runtime);
+    if let Some(folder) = identify::in_vain(&runtime, &settings) {
+        let offer = identify::go_on(&folder, settings.uuid)?;
+        return Terminal { json: args.json, note }.ready(&offer);
+    }
     let (folder, lock) = Folder::claim(&runtime, settings.name.as_deref())?;
     let resume = clear(&folder, &settings)?;
     if resume {

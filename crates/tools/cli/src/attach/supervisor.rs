@@ -107,7 +107,7 @@ impl<'a> Supervisor<'a> {
         let (sender, events) = mpsc::channel();
         let signalled = sender.clone();
         signals::on_each(move || drop(signalled.send(Event::Signal))).map_err(failed)?;
-        folder.write("pid", &format!("{}\n", std::process::id())).map_err(failed)?;
+        folder.write_process(Role::Supervisor).map_err(failed)?;
         Ok(Supervisor {
             folder,
             lock,

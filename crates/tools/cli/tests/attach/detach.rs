@@ -2,7 +2,10 @@
 
 use crate::attached::{Attachments, Target};
 use crate::support::{signal, until};
+use std::fs;
 use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
 
 const DISK_BYTES: u64 = 16 << 20;
 
@@ -51,6 +54,34 @@ fn a_successor_that_connects_is_ended_by_force() {
     refused.fails_in_a_line(1, &["fb0 is being started again", "--force"]);
     attachments.run(["detach", "fb0", "--force"]).ok();
     assert!(!attachments.folder("fb0").exists(), "something is left");
+}
+
+/// What is recorded of its processes may be wrong, or another process's by now: that one lives.
+#[test]
+fn only_its_own_processes_are_ended() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let mut stranger = Command::new("sleep").arg("600").spawn().expect("it starts");
+    for record in [stranger.id().to_string(), "nonsense".to_owned(), String::new()] {
+        attachments.attach(&[&target.url(), "--as", "nbd", "--no-device"]);
+        let status = attachments.status("fb0");
+        let pid = |of: &str| u32::try_from(status[of].as_u64().expect("a pid")).expect("a pid");
+        signal(pid("server_pid"), "STOP");
+        for file in ["pid", "server-pid"] {
+            let path = attachments.folder("fb0").join(file);
+            match record.is_empty() {
+                true => fs::remove_file(path).expect("it is there"),
+                false => fs::write(path, &record).expect("it is written"),
+            }
+        }
+        attachments.run(["detach", "fb0", "--force"]).ok();
+        assert!(!attachments.folder("fb0").exists(), "something is left");
+        let is_gone = |pid: u32| !Path::new(&format!("/proc/{pid}/fd/0")).exists();
+        until("its processes are gone", || is_gone(pid("pid")) && is_gone(pid("server_pid")));
+        assert!(stranger.try_wait().expect("a child").is_none(), "a stranger was killed");
+    }
+    stranger.kill().expect("it is ours");
+    stranger.wait().expect("it ends");
 }
 
 #[test]

@@ -124,6 +124,47 @@ fn the_uuid_that_was_asked_for() {
     attachments.run(["detach", "fb0", "--force"]).ok();
 }
 
+/// An older farblock wrote no `identity.json`. Its disk waits, and what is said to do helps.
+#[test]
+fn an_attachment_that_does_not_know_its_namespace() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let url = target.url();
+    let id = attachments.run(["id", &url, "--json"]).ok().json();
+    let uuid = id["namespaces"][0]["uuid"].as_str().expect("a UUID").to_owned();
+    let again = ["attach", &url, "--as", "fuse", "--name", "fb0"];
+    let with = |uuid: &str| attachments.run([&again[..], &["--uuid", uuid]].concat());
+    let device = attachments.attach(&again[1..]);
+    let file = open(&device);
+    file.write_all_at(&noise(3, 8192), 0).expect("it writes");
+    file.sync_all().expect("it flushes");
+    let forget = || {
+        fs::remove_file(attachments.folder("fb0").join("identity.json")).expect("it is there");
+        attachments.kill_server("fb0");
+        until("it is said why", || trouble(&attachments).contains("an older farblock"));
+    };
+    forget();
+    let said = trouble(&attachments);
+    for part in ["`farblock detach fb0 --force`", "attach it again as fb0", "--uuid"] {
+        assert!(said.contains(part), "{said}");
+    }
+    attachments.run(again).fails_in_a_line(2, &["attached already"]);
+    with("2d6f12ca-6c90-538f-a383-5ab39f554825").fails(1, &["does not go on", "UUID", &uuid]);
+    with(&uuid).ok();
+    attachments.wait_for_state("fb0", "live");
+    // Who has it open has noticed nothing.
+    file.write_all_at(&noise(4, 8192), 8192).expect("it writes");
+    let mut read = vec![0; 8192];
+    file.read_exact_at(&mut read, 0).expect("it reads");
+    assert!(read == noise(3, 8192), "other data");
+    drop(file);
+    attachments.detach("fb0");
+    attachments.attach(&again[1..]);
+    forget();
+    attachments.run(["detach", "fb0", "--force"]).ok();
+    assert!(!attachments.folder("fb0").exists(), "something is left");
+}
+
 /// Two that write to one namespace are refused, however it is reached.
 #[test]
 fn a_namespace_that_is_attached_already() {

@@ -1,14 +1,16 @@
 //! Linux: packets between a pair of sockets, `flock`, and a Unix socket.
 
+mod holder;
+
 pub(in super::super) use super::super::notify::Notifier;
 use crate::error::{Failure, Result, os};
+pub(in super::super) use holder::kill_holder;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FlockOperation;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
-use rustix::process::{Pid, Signal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, DirBuilder, File, Permissions};
@@ -226,11 +228,9 @@ pub(in super::super) fn make_server(command: &mut Command) {
 /// Nothing is, here.
 pub(in super::super) fn keep_own_files() {}
 
-/// Ends a process at once.
-pub(in super::super) fn kill(pid: u32) {
-    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        let _ = rustix::process::kill_process(pid, Signal::KILL);
-    }
+/// This process, for people.
+pub(in super::super) fn own_process() -> String {
+    format!("{}\n", std::process::id())
 }
 
 /// This program, also if its file is not there any more.

@@ -8,7 +8,7 @@
 mod calls;
 
 use crate::error::{Failure, Result, os};
-pub(in super::super) use calls::{keep_own_files, kill};
+pub(in super::super) use calls::{keep_own_files, kill_holder, own_process};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};

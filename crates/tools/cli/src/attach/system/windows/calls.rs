@@ -9,8 +9,8 @@ use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use windows_sys::Win32::Foundation::{
-    DUPLICATE_SAME_ACCESS, DuplicateHandle, GetHandleInformation, HANDLE, HANDLE_FLAG_INHERIT,
-    LocalFree, SetHandleInformation,
+    DUPLICATE_SAME_ACCESS, DuplicateHandle, FILETIME, GetHandleInformation, HANDLE,
+    HANDLE_FLAG_INHERIT, LocalFree, SetHandleInformation,
 };
 use windows_sys::Win32::Security::Authorization::{
     ConvertStringSecurityDescriptorToSecurityDescriptorW, GetNamedSecurityInfoW, SDDL_REVISION_1,
@@ -27,7 +27,8 @@ use windows_sys::Win32::System::Console::{
     GetStdHandle, STD_ERROR_HANDLE, STD_INPUT_HANDLE, STD_OUTPUT_HANDLE,
 };
 use windows_sys::Win32::System::Threading::{
-    GetCurrentProcess, OpenProcess, OpenProcessToken, PROCESS_TERMINATE, TerminateProcess,
+    GetCurrentProcess, GetProcessTimes, OpenProcess, OpenProcessToken,
+    PROCESS_QUERY_LIMITED_INFORMATION, PROCESS_TERMINATE, TerminateProcess,
 };
 use windows_sys::Win32::UI::Shell::{
     FOLDERID_LocalAppData, FOLDERID_ProgramData, KF_FLAG_DEFAULT, SHGetKnownFolderPath,
@@ -95,15 +96,43 @@ pub(in super::super::super) fn keep_own_files() {
     }
 }
 
-/// Ends a process at once.
-pub(in super::super::super) fn kill(pid: u32) {
+/// This process: its number, which is another one's when it is gone, and when it was started.
+pub(in super::super::super) fn own_process() -> String {
+    // SAFETY: a plain call; what it gives needs not be closed.
+    let started = started(unsafe { GetCurrentProcess() });
+    // A number that no process has: who cannot be told from others is not ended.
+    format!("{} {}\n", std::process::id(), started.unwrap_or_default())
+}
+
+/// When a process was started, in units of Windows's, if that is told.
+fn started(process: HANDLE) -> Option<u64> {
+    let none = FILETIME { dwLowDateTime: 0, dwHighDateTime: 0 };
+    let (mut created, mut exited, mut kernel, mut user) = (none, none, none, none);
+    // SAFETY: the process is open, and the times are variables of ours.
+    let told = unsafe {
+        GetProcessTimes(process, &raw mut created, &raw mut exited, &raw mut kernel, &raw mut user)
+    };
+    let time = u64::from(created.dwHighDateTime) << 32 | u64::from(created.dwLowDateTime);
+    (told != 0 && time != 0).then_some(time)
+}
+
+/// Ends the process at once that is recorded to have locked a file, if it is that one still; says
+/// whether it was.
+pub(in super::super::super) fn kill_holder(_: &Path, record: &str) -> bool {
+    let mut words = record.split_whitespace();
+    let pid = words.next().and_then(|word| word.parse::<u32>().ok());
+    let since = words.next().and_then(|word| word.parse::<u64>().ok());
+    let (Some(pid), Some(since)) = (pid, since) else { return false };
     // SAFETY: the handle is ours, and closed once.
     unsafe {
-        let process = OpenProcess(PROCESS_TERMINATE, 0, pid);
-        if !process.is_null() {
-            let process = OwnedHandle::from_raw_handle(process);
-            TerminateProcess(process.as_raw_handle(), 1);
+        let process = OpenProcess(PROCESS_TERMINATE | PROCESS_QUERY_LIMITED_INFORMATION, 0, pid);
+        if process.is_null() {
+            return false;
         }
+        let process = OwnedHandle::from_raw_handle(process);
+        // Its number is nobody else's as long as the handle is open.
+        started(process.as_raw_handle()) == Some(since)
+            && TerminateProcess(process.as_raw_handle(), 1) != 0
     }
 }
 
