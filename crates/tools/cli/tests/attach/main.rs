@@ -7,6 +7,7 @@ mod attached;
 mod bad_input;
 mod detach;
 mod fuse;
+mod hours;
 mod identity;
 mod iscsi;
 mod nbd;
