@@ -49,7 +49,7 @@ enum fb_status
  {
   // It is done.
   FB_STATUS_OK = 0,
-  // An argument is out of the question: null, unknown, contradictory.
+  // An argument makes no sense: it is null, unknown, or contradicts another one.
   FB_STATUS_ARGUMENT = -1,
   // An offset or a length is no multiple of the block size.
   FB_STATUS_ALIGNMENT = -2,
@@ -71,7 +71,7 @@ enum fb_status
   FB_STATUS_WRITE = -10,
   // The disk, or this version of the library, cannot do it.
   FB_STATUS_UNSUPPORTED = -11,
-  // The operation was given up on purpose.
+  // The operation was given up on purpose, as by `fb_options.waiting`.
   FB_STATUS_ABORTED = -12,
   // The system is out of memory, descriptors or queues.
   FB_STATUS_RESOURCES = -13,
@@ -261,6 +261,13 @@ typedef struct fb_options {
   // How long `fb_connect` goes on trying when the target is not there (0: one attempt tells; or
   // FB_FOREVER).
   uint32_t connect_wait_ms;
+  // Called ten times a second by a blocking call that waits, in the thread of the call: what it
+  // gives is 0 to wait on, or anything else to end the call with FB_STATUS_ABORTED, so that a
+  // program hears of signals (null: calls wait). An operation that a silent target has ends when
+  // its connection is given up (`keep_alive_ms`). It may be called until `fb_disconnect`.
+  int32_t (*waiting)(void *user);
+  // What `waiting` gets.
+  void *waiting_user;
 } fb_options;
 
 // Something that a machine shares. Set `size` to `sizeof(fb_entry)` before the call.

@@ -105,6 +105,9 @@ class DiskTest(unittest.TestCase):
             ("cannot be written", lambda: self.disk.readinto(0, bytes(self.block))),
             ("nvme+tcp://", lambda: farblock.connect("http://localhost")),
             ("hostid", lambda: farblock.connect(URL, hostid="me")),
+            ("zero character", lambda: farblock.connect(URL + "\0&ns=2")),
+            ("zero character", lambda: farblock.connect(URL, hostnqn="nqn.a\0b")),
+            ("zero character", lambda: farblock.discover("127.0.0.1\0:1")),
             ("io_timeout", lambda: farblock.connect(URL, io_timeout=-1)),
         ]:
             with self.subTest(words), self.assertRaises(ValueError) as caught:
@@ -112,6 +115,13 @@ class DiskTest(unittest.TestCase):
             self.assertIn(words, str(caught.exception))
         with self.assertRaises((TypeError, BufferError, ValueError)):
             self.disk.readinto(0, memoryview(bytearray(2 * self.block))[::2])
+
+    def test_what_is_no_url_is_said_to_be_none(self):
+        for url in [None, 7, b"nvme+tcp://a/b", [None], ["nvme+tcp://a/b", 7]]:
+            with self.subTest(url), self.assertRaisesRegex(TypeError, "has to be a str such as"):
+                farblock.connect(url)
+        with self.assertRaisesRegex(TypeError, "address is None"):
+            farblock.discover(None)
 
     def test_errors_have_their_sentence(self):
         with farblock.connect(READ_ONLY_URL, data_digest=True, io_timeout=None) as disk:

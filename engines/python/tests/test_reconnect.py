@@ -99,6 +99,52 @@ class ReconnectTest(unittest.TestCase):
                 time.sleep(0.01)
             disk.read(0, PIECE)
 
+    def interrupt(self, call, signalled=signal.SIGINT):
+        """Sends a signal to this process while the call waits, and gives what it raises."""
+        sending = threading.Timer(0.5, os.kill, (os.getpid(), signalled))
+        sending.start()
+        try:
+            call()
+        except BaseException as error:
+            return error
+        finally:
+            sending.join()
+        return None
+
+    def test_signals_are_heard_while_a_call_waits(self):
+        with farblock.connect(self.target.url) as disk:
+            disk.write(0, piece(1, 1))
+            self.target.kill()
+            buffer = bytearray(PIECE)
+            for call in [
+                lambda: disk.read(0, PIECE),
+                lambda: disk.readinto(0, buffer),
+                lambda: disk.write(0, piece(2, 2)),
+                disk.flush,
+            ]:
+                self.assertIsInstance(self.interrupt(call), KeyboardInterrupt)
+            # Its memory is its own again.
+            buffer.extend(b"more")
+            # A handler that raises nothing ends nothing, and one of its own is the caller's.
+            heard = []
+            self.addCleanup(signal.signal, signal.SIGUSR1, signal.getsignal(signal.SIGUSR1))
+            signal.signal(signal.SIGUSR1, lambda *_: heard.append(1) or self.target.start())
+            self.assertIsNone(self.interrupt(lambda: disk.read(0, PIECE), signal.SIGUSR1))
+            self.assertEqual(heard, [1])
+            self.assertEqual(disk.read(0, PIECE), piece(1, 1))
+
+            def raises(*_):
+                raise LookupError("mine")
+
+            signal.signal(signal.SIGUSR1, raises)
+            self.target.kill()
+            error = self.interrupt(lambda: disk.read(0, PIECE), signal.SIGUSR1)
+            self.assertIsInstance(error, LookupError)
+            self.target.start()
+        self.target.kill()
+        connect = lambda: farblock.connect(self.target.url, connect_wait=None)
+        self.assertIsInstance(self.interrupt(connect), KeyboardInterrupt)
+
     def test_several_urls_are_several_paths(self):
         host = self.target.address
         urls = [f"nvme+tcp://{host}/{NQN}", f"nvme+tcp://{host.replace('127.0.0.1', 'localhost')}/{NQN}"]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub enum Error {
     /// The URL is malformed.
     Url(UrlError),
-    /// An option is out of the question, with the reason.
+    /// An option makes no sense, with the reason.
     Options(String),
     /// The connection did not come about.
     Connect {

@@ -60,11 +60,12 @@ pub unsafe extern "C" fn fb_discover(
 ) -> fb_status {
     guard(|| {
         // SAFETY: the caller's promises.
-        let (address, options) = unsafe {
+        let (address, (options, waiting)) = unsafe {
             give(discovery, std::ptr::null_mut(), "discovery")?;
             (text(address, "the address")?, options::read(options)?)
         };
-        let entries = ask(address, &options.connection)?;
+        let address = address.to_owned();
+        let entries = waiting.run(move || ask(&address, &options.connection))?;
         let found = Box::new(fb_discovery { entries: entries.iter().map(Texts::new).collect() });
         // SAFETY: the caller's promise.
         unsafe { give(discovery, Box::into_raw(found), "discovery") }

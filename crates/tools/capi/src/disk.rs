@@ -1,10 +1,12 @@
 //! Connected namespaces, and calls on them that block.
 
 use crate::fork::Process;
+use crate::limits;
 use crate::memory::{Memory, give, handle, text, write_sized};
 use crate::options::{self, fb_options};
 use crate::paths::{Grants, fb_disk_state};
 use crate::status::{Failure, Outcome, fb_status, guard};
+use crate::waiting::Waiting;
 use crate::worker::{Request, Worker};
 use farblock_block::{Command, Geometry, Namespace};
 use farblock_host::disk::{DiskOptions, PathState, PathStatus};
@@ -12,6 +14,7 @@ use farblock_host::{Controller, Disk, Options, Url};
 use farblock_reactor::EngineKind;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// A property of a disk: whatever would change it is refused.
 pub const FB_READ_ONLY: u32 = 1;
@@ -43,6 +46,7 @@ pub struct fb_disk {
     pub(crate) grants: Grants,
     pub(crate) engine: EngineKind,
     process: Process,
+    waiting: Waiting,
 }
 
 /// What a disk is. Set `size` to `sizeof(fb_info)` before the call.
@@ -100,11 +104,13 @@ pub unsafe extern "C" fn fb_connect(
 ) -> fb_status {
     guard(|| {
         // SAFETY: the caller's promises.
-        let (url, options) = unsafe {
+        let (url, (options, waiting)) = unsafe {
             give(disk, std::ptr::null_mut(), "disk")?;
             (text(url, "the URL")?, options::read(options)?)
         };
-        let connected = Box::new(fb_disk::connect(url, &options)?);
+        let url = url.to_owned();
+        let connected = waiting.run(move || fb_disk::connect(&url, &options, waiting))?;
+        let connected = Box::new(connected);
         // SAFETY: the caller's promise.
         unsafe { give(disk, Box::into_raw(connected), "disk") }
     })
@@ -233,9 +239,9 @@ pub unsafe extern "C" fn fb_deallocate(
 }
 
 impl fb_disk {
-    fn connect(text: &str, options: &DiskOptions) -> Result<fb_disk, Failure> {
+    fn connect(text: &str, options: &DiskOptions, waiting: Waiting) -> Result<fb_disk, Failure> {
         let urls = addresses(text)?;
-        let urls = with_namespace(urls, &options.connection)?;
+        let urls = with_namespace(urls, options)?;
         let disk = Disk::connect(&urls, options)?;
         let description = CString::new(disk.describe()).unwrap_or_default();
         let text = |url: &Url| CString::new(url.to_string()).unwrap_or_default();
@@ -247,6 +253,7 @@ impl fb_disk {
             grants: Grants::default(),
             engine: options.connection.engine,
             process: Process::current(),
+            waiting,
             disk,
         })
     }
@@ -320,7 +327,7 @@ impl fb_disk {
 
     fn call(&self, request: Request) -> Outcome {
         self.check_process()?;
-        self.worker()?.call(request).map_err(|failure| self.explain(failure))
+        self.worker()?.call(request, self.waiting).map_err(|failure| self.explain(failure))
     }
 
     fn worker(&self) -> Result<Arc<Worker>, Failure> {
@@ -359,10 +366,21 @@ fn addresses(text: &str) -> Result<Vec<Url>, Failure> {
 }
 
 /// The URLs with the namespace that one of them names, or the only one of the subsystem.
-fn with_namespace(mut urls: Vec<Url>, options: &Options) -> Result<Vec<Url>, Failure> {
-    let nsid = match urls.iter().find_map(|url| url.namespace) {
-        Some(nsid) => nsid,
-        None => only_namespace(&urls, options)?,
+fn with_namespace(mut urls: Vec<Url>, options: &DiskOptions) -> Result<Vec<Url>, Failure> {
+    let begin = Instant::now();
+    let nsid = loop {
+        if let Some(nsid) = urls.iter().find_map(|url| url.namespace) {
+            break nsid;
+        }
+        match only_namespace(&urls, &options.connection) {
+            Err(failure)
+                if failure.status == fb_status::Connect
+                    && begin.elapsed() < options.connect_wait =>
+            {
+                std::thread::sleep(limits::CONNECT_PAUSE);
+            }
+            result => break result?,
+        }
     };
     urls.iter_mut().for_each(|url| url.namespace = url.namespace.or(Some(nsid)));
     Ok(urls)
@@ -382,8 +400,11 @@ fn only_namespace(urls: &[Url], options: &Options) -> Result<u32, Failure> {
             [only] => Ok(*only),
             [] => Err(Failure::new(fb_status::Connect, format!("{url} has no namespaces"))),
             several => {
-                let text = format!("{url} has namespaces {several:?}: choose one with ?ns=");
-                Err(Failure::argument(text))
+                let ids: Vec<String> = several.iter().map(u32::to_string).collect();
+                let (first, ids) = (several[0], ids.join(", "));
+                Err(Failure::argument(format!(
+                    "{url} has several namespaces ({ids}): choose one, as in {url}?ns={first}"
+                )))
             }
         };
     }

@@ -5,8 +5,8 @@
 //!
 //! # Contract
 //!
-//! **Hostile arguments.** Null pointers, misaligned ones, sizes, flags and ranges out of the
-//! question give a status and a sentence ([`fb_last_error`](status::fb_last_error)). What nobody
+//! **Hostile arguments.** Null and misaligned pointers, and sizes, flags and ranges that make no
+//! sense, give a status and a sentence ([`fb_last_error`](status::fb_last_error)). What nobody
 //! can check is the caller's duty: that memory is as long as the caller says, and that handles are
 //! alive.
 //!
@@ -26,7 +26,7 @@
 //!
 //! A callback for changes of a disk (`fb_info.changes` is to be looked at), admin commands, a
 //! descriptor to wait for completions on (the event loop has none that tells all of its reasons to
-//! wake), cancelling an operation, closing one of a queue's disks.
+//! wake), cancelling an operation of a queue, closing one of a queue's disks.
 
 #![allow(non_camel_case_types, reason = "the names of the C interface")]
 
@@ -39,6 +39,7 @@ pub mod options;
 pub mod paths;
 pub mod queue;
 pub mod status;
+mod waiting;
 mod worker;
 
 #[cfg(test)]

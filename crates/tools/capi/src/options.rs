@@ -2,10 +2,11 @@
 
 use crate::memory::{read_sized, text};
 use crate::status::Failure;
+use crate::waiting::Waiting;
 use farblock_host::disk::{DiskOptions, Policy};
 use farblock_host::{HostId, Options};
 use farblock_reactor::EngineKind;
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 use std::time::Duration;
 
 /// A time in the options that never comes.
@@ -88,23 +89,37 @@ pub struct fb_options {
     /// How long `fb_connect` goes on trying when the target is not there (0: one attempt tells; or
     /// FB_FOREVER).
     pub connect_wait_ms: u32,
+    /// Called ten times a second by a blocking call that waits, in the thread of the call: what it
+    /// gives is 0 to wait on, or anything else to end the call with FB_STATUS_ABORTED, so that a
+    /// program hears of signals (null: calls wait). An operation that a silent target has ends when
+    /// its connection is given up (`keep_alive_ms`). It may be called until `fb_disconnect`.
+    pub waiting: Option<unsafe extern "C" fn(user: *mut c_void) -> i32>,
+    /// What `waiting` gets.
+    pub waiting_user: *mut c_void,
 }
 
-/// What the caller wants, over the defaults.
+/// What the caller wants, over the defaults, and whom to ask while a call waits.
 ///
 /// # Safety
 /// A pointer that is not null is one to options, as long as their size says, with texts that end in
-/// a zero byte.
-pub(crate) unsafe fn read(pointer: *const fb_options) -> Result<DiskOptions, Failure> {
+/// a zero byte, and with a function as [`Waiting::new`] wants it.
+pub(crate) unsafe fn read(pointer: *const fb_options) -> Result<(DiskOptions, Waiting), Failure> {
     if pointer.is_null() {
-        return Ok(DiskOptions::default());
+        return Ok(Default::default());
     }
     // SAFETY: the caller's promise; the structure is numbers and pointers.
     let given = unsafe { read_sized(pointer, "fb_options") }?;
+    // SAFETY: the caller's promises.
+    unsafe { Ok((disk(&given)?, Waiting::new(given.waiting, given.waiting_user))) }
+}
+
+/// # Safety
+/// As [`text`], of the texts.
+unsafe fn disk(given: &fb_options) -> Result<DiskOptions, Failure> {
     let default = DiskOptions::default();
     Ok(DiskOptions {
         // SAFETY: the caller's promise.
-        connection: unsafe { connection(&given) }?,
+        connection: unsafe { connection(given) }?,
         reconnect_delay: match given.reconnect_delay_ms {
             FB_FOREVER => return Err(Failure::argument("reconnecting needs a time: choose one")),
             ms => time(ms, default.reconnect_delay),

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub enum fb_status {
     /// It is done.
     Ok = 0,
-    /// An argument is out of the question: null, unknown, contradictory.
+    /// An argument makes no sense: it is null, unknown, or contradicts another one.
     Argument = -1,
     /// An offset or a length is no multiple of the block size.
     Alignment = -2,
@@ -35,7 +35,7 @@ pub enum fb_status {
     Write = -10,
     /// The disk, or this version of the library, cannot do it.
     Unsupported = -11,
-    /// The operation was given up on purpose.
+    /// The operation was given up on purpose, as by `fb_options.waiting`.
     Aborted = -12,
     /// The system is out of memory, descriptors or queues.
     Resources = -13,
@@ -51,7 +51,7 @@ use fb_status as Status;
 
 const ALL: [(Status, &CStr, c_int); 17] = [
     (Status::Ok, c"it is done", 0),
-    (Status::Argument, c"an argument is out of the question", libc::EINVAL),
+    (Status::Argument, c"an argument makes no sense", libc::EINVAL),
     (Status::Alignment, c"the range is not made of whole blocks", libc::EINVAL),
     (Status::Range, c"the range lies outside of the disk", libc::ENXIO),
     (Status::TooLarge, c"the operation is too large to be one", libc::E2BIG),

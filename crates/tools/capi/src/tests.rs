@@ -294,7 +294,7 @@ fn arguments_out_of_the_question() {
         let bare = c"nvme+tcp://127.0.0.1";
         fails(fb_connect(bare.as_ptr(), null(), &mut disk), fb_status::Argument, "subsystem");
         let both = text(address.to_str().unwrap().split_once('?').unwrap().0);
-        fails(fb_connect(both.as_ptr(), null(), &mut disk), fb_status::Argument, "[1, 2]");
+        fails(fb_connect(both.as_ptr(), null(), &mut disk), fb_status::Argument, "(1, 2)");
         fails(fb_connect(c" ".as_ptr(), null(), &mut disk), fb_status::Argument, "no URL");
         let one = address.to_str().unwrap();
         let twice = text(&format!("{one} {one}"));
@@ -535,6 +535,56 @@ fn a_target_that_is_back_is_gone_on_with_at_its_new_size() {
             assert_eq!((done.user.addr(), done.status), (3, fb_status::Ok));
             good(fb_queue_close(queue));
             fb_disconnect(disk);
+        }
+    }
+}
+
+/// Has its call wait three times, and then no more.
+unsafe extern "C" fn three_times(user: *mut c_void) -> i32 {
+    // SAFETY: a number that outlives the disk.
+    let asked = unsafe { &*user.cast::<AtomicUsize>() }.fetch_add(1, Ordering::Relaxed);
+    i32::from(asked >= 3)
+}
+
+#[test]
+fn a_program_may_end_calls_that_wait() {
+    for &engine in ENGINES {
+        let (target, asked) = (serve(), AtomicUsize::new(0));
+        let waiting_user = (&raw const asked).cast_mut().cast();
+        let waiting = Some(three_times as unsafe extern "C" fn(*mut c_void) -> i32);
+        let engine = engine as u32;
+        let options = fb_options { engine, waiting, waiting_user, ..options() };
+        let (address, url) = (target.addresses()[0], url(&target, 1));
+        let disk = connect_to(&url, &options);
+        let mut data = vec![7_u8; BLOCK];
+        let again = |asked: &AtomicUsize| assert!(asked.swap(0, Ordering::Relaxed) >= 4);
+        // SAFETY: all pointers are valid.
+        unsafe {
+            good(fb_read(disk, data.as_mut_ptr().cast(), 0, 4096));
+            drop(target);
+            wait_for(disk, fb_disk_state::Waiting);
+            asked.store(0, Ordering::Relaxed);
+            let status = fb_write(disk, data.as_ptr().cast(), 0, 4096, 0);
+            fails(status, fb_status::Aborted, "ended the call");
+            again(&asked);
+            fails(fb_flush(disk), fb_status::Aborted, "ended the call");
+            again(&asked);
+            // What was ended is not done later.
+            let _target = serve_at(address, "mem:16MiB");
+            wait_for(disk, fb_disk_state::Live);
+            good(fb_read(disk, data.as_mut_ptr().cast(), 0, 4096));
+            assert!(data.iter().all(|&byte| byte == 0), "it was written");
+            fb_disconnect(disk);
+
+            asked.store(0, Ordering::Relaxed);
+            let options = fb_options { connect_wait_ms: FB_FOREVER, ..options };
+            let mut disk = null_mut();
+            for nobody in [c"nvme+tcp://127.0.0.1:1/nqn.a?ns=1", c"nvme+tcp://127.0.0.1:1/nqn.a"] {
+                let status = fb_connect(nobody.as_ptr(), &options, &mut disk);
+                fails(status, fb_status::Aborted, "ended the call");
+                again(&asked);
+            }
+            assert!(disk.is_null());
         }
     }
 }

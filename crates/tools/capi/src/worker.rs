@@ -2,9 +2,11 @@
 
 use crate::memory::{Loans, Memory};
 use crate::status::{Failure, Outcome};
+use crate::waiting::Waiting;
 use farblock_block::{Command, Completion, Namespace, Op, Queue};
 use farblock_host::Disk;
 use farblock_reactor::{Config, EngineKind, Reactor, TaskId, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -18,10 +20,19 @@ pub(crate) struct Request {
     pub(crate) data: Option<Memory>,
 }
 
+/// Who waits for an operation.
+struct Caller {
+    reply: SyncSender<Outcome>,
+    /// Set when the caller has had enough; there only for those that may have.
+    is_unwanted: Option<Arc<AtomicBool>>,
+}
+
 /// What callers leave for the thread.
 #[derive(Default)]
 struct Inbox {
-    requests: Vec<(Request, SyncSender<Outcome>)>,
+    requests: Vec<(Request, Caller)>,
+    /// Some caller has had enough.
+    some_unwanted: bool,
     /// No more are taken: the disk is let go, or the thread is gone.
     closed: bool,
 }
@@ -52,19 +63,27 @@ impl Worker {
         Ok(Worker { inbox, waker, thread: Some(thread) })
     }
 
-    /// Does one operation and waits for it.
-    pub(crate) fn call(&self, request: Request) -> Outcome {
+    /// Does one operation and waits for it, as long as the program wants to.
+    pub(crate) fn call(&self, request: Request, waiting: Waiting) -> Outcome {
         let (reply, answer) = sync_channel(1);
+        let is_unwanted = waiting.may_end().then(Arc::default);
+        let caller = Caller { reply, is_unwanted: is_unwanted.clone() };
         {
             let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
             if inbox.closed {
                 return Err(Failure::bug());
             }
-            inbox.requests.push((request, reply));
+            inbox.requests.push((request, caller));
         }
         self.waker.wake();
         // A thread that panics drops the sender, after its event loop let go of the memory.
-        answer.recv().unwrap_or_else(|_| Err(Failure::bug()))
+        waiting.receive(&answer, || {
+            if let Some(is_unwanted) = &is_unwanted {
+                is_unwanted.store(true, Ordering::Relaxed);
+                self.inbox.lock().unwrap_or_else(PoisonError::into_inner).some_unwanted = true;
+                self.waker.wake();
+            }
+        })
     }
 }
 
@@ -90,7 +109,7 @@ struct Service {
     reactor: Reactor,
     task: TaskId,
     loans: Loans,
-    waiting: Vec<Option<SyncSender<Outcome>>>,
+    callers: Vec<Option<Caller>>,
     free: Vec<usize>,
     inbox: Arc<Mutex<Inbox>>,
 }
@@ -101,23 +120,27 @@ impl Service {
         let reactor = Reactor::new(&config).map_err(farblock_host_error)?;
         let task = reactor.add_task();
         let queue = disk.open(&reactor, task)?;
-        let (loans, waiting, free) = (Loans::default(), Vec::new(), Vec::new());
-        Ok(Service { queue, reactor, task, loans, waiting, free, inbox })
+        let (loans, callers, free) = (Loans::default(), Vec::new(), Vec::new());
+        Ok(Service { queue, reactor, task, loans, callers, free, inbox })
     }
 
     /// Until the disk is let go.
     fn run(&mut self) {
         let (mut requests, mut ready, mut done) = (Vec::new(), Vec::new(), Vec::new());
         loop {
-            {
+            let some_unwanted = {
                 let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
                 if inbox.closed && inbox.requests.is_empty() {
                     return;
                 }
                 std::mem::swap(&mut inbox.requests, &mut requests);
+                std::mem::take(&mut inbox.some_unwanted)
+            };
+            for (request, caller) in requests.drain(..) {
+                self.submit(request, caller);
             }
-            for (request, reply) in requests.drain(..) {
-                self.submit(request, reply);
+            if some_unwanted {
+                self.abandon();
             }
             self.queue.poll(&mut done);
             for completion in done.drain(..) {
@@ -127,12 +150,21 @@ impl Service {
         }
     }
 
-    fn submit(&mut self, request: Request, reply: SyncSender<Outcome>) {
+    /// Gives up what its callers do not want any more. What is in flight goes on; they ask again.
+    fn abandon(&mut self) {
+        let callers = &self.callers;
+        let is_unwanted = |caller: &Caller| {
+            caller.is_unwanted.as_ref().is_some_and(|it| it.load(Ordering::Relaxed))
+        };
+        self.queue.abandon(&mut |token| callers[token as usize].as_ref().is_some_and(is_unwanted));
+    }
+
+    fn submit(&mut self, request: Request, caller: Caller) {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.waiting.push(None);
-            self.waiting.len() - 1
+            self.callers.push(None);
+            self.callers.len() - 1
         });
-        self.waiting[index] = Some(reply);
+        self.callers[index] = Some(caller);
         let Request { command, lba, blocks, fua, data } = request;
         let buffer = data.map(|data| data.lend(&self.loans));
         self.queue.submit(Op { fua, ..Op::with(command, lba, blocks, buffer, index as u64) });
@@ -143,9 +175,9 @@ impl Service {
         // The caller may reuse its memory as soon as it is told.
         drop(buffer);
         let index = token as usize;
-        let reply = self.waiting[index].take().expect("somebody waits for it");
+        let caller = self.callers[index].take().expect("somebody waits for it");
         self.free.push(index);
-        let _ = reply.send(result.map_err(Failure::from));
+        let _ = caller.reply.send(result.map_err(Failure::from));
     }
 }
 

@@ -7,8 +7,8 @@ Offsets and lengths are in bytes and made of whole blocks. Data is received into
 memory of the buffers that are given, without a copy. A disk may be used by several threads, and
 others run while one waits.
 
-A connection that is lost is made again, and calls wait meanwhile; several URLs are several paths to
-one disk. `Disk.state` and `Disk.paths` say how they are.
+A connection that is lost is made again, and calls wait meanwhile: Ctrl-C ends them, and what a
+signal handler raises does. Several URLs are several paths to one disk. `Disk.state` and `Disk.paths` say how they are.
 """
 
 import threading
@@ -84,7 +84,27 @@ class Error(OSError):
         self.status = status
 
 
+_interrupted = threading.local()
+
+
+def _keep(_kind, exception, _traceback):
+    _interrupted.exception = exception
+
+
+def _wait_on(_user):
+    """A call waits. Python handles signals when it gets here, and what a handler raises (Ctrl-C:
+    KeyboardInterrupt) is for the call to raise."""
+    return 0
+
+
+# It has to live as long as the library may call it.
+_waiting = _ffi.callback("int32_t(void *)", _wait_on, error=1, onerror=_keep)
+
+
 def _check(status):
+    exception, _interrupted.exception = getattr(_interrupted, "exception", None), None
+    if exception is not None:
+        raise exception
     if status == _library.FB_STATUS_OK:
         return
     text = _ffi.string(_library.fb_last_error()).decode()
@@ -97,6 +117,29 @@ def _milliseconds(what, seconds):
     if not 0.001 <= seconds < _FOREVER / 1000:
         raise ValueError(f"{what} is {seconds} seconds: use 0.001 or more, or None for no limit")
     return int(seconds * 1000)
+
+
+def _text(what, value):
+    """A text for the library, which takes a zero character for its end."""
+    if not isinstance(value, str):
+        raise TypeError(f"the {what} is {value!r}: it has to be a str")
+    if "\0" in value:
+        raise ValueError(f"the {what} {value!r} has a zero character in it: leave it out")
+    return value.encode()
+
+
+def _options(connect_timeout, hostnqn, hostid):
+    """Options, and what has to live as long as they do."""
+    options = _ffi.new("fb_options *")
+    options.size = _ffi.sizeof("fb_options")
+    options.waiting = _waiting
+    options.connect_timeout_ms = _milliseconds("connect_timeout", connect_timeout)
+    texts = [
+        _ffi.NULL if value is None else _ffi.new("char[]", _text(what, value))
+        for what, value in (("hostnqn", hostnqn), ("hostid", hostid))
+    ]
+    options.hostnqn, options.hostid = texts
+    return options, texts
 
 
 def _number(what, value):
@@ -137,13 +180,9 @@ _ENTRY_KINDS = {1: "referral", 2: "subsystem", 3: "discovery"}
 
 def discover(address, *, connect_timeout=5.0, hostnqn=None, hostid=None):
     """What a machine shares: `address` is "host" or "host:port"."""
-    options = _ffi.new("fb_options *")
-    options.size = _ffi.sizeof("fb_options")
-    options.connect_timeout_ms = _milliseconds("connect_timeout", connect_timeout)
-    texts = [None if text is None else _ffi.new("char[]", text.encode()) for text in (hostnqn, hostid)]
-    options.hostnqn, options.hostid = (_ffi.NULL if text is None else text for text in texts)
+    options, _texts = _options(connect_timeout, hostnqn, hostid)
     place = _ffi.new("fb_discovery **")
-    _check(_library.fb_discover(address.encode(), options, place))
+    _check(_library.fb_discover(_text("address", address), options, place))
     found = _ffi.gc(place[0], _library.fb_discovery_free)
     entries = []
     while True:
@@ -191,25 +230,27 @@ def connect(
     """
     if policy not in _POLICIES:
         raise ValueError(f"there is no policy {policy!r}: use one of {', '.join(_POLICIES)}")
-    options = _ffi.new("fb_options *")
-    options.size = _ffi.sizeof("fb_options")
+    urls = [url] if isinstance(url, str) else url
+    try:
+        urls = b" ".join(_text("URL", one) for one in urls)
+    except TypeError:
+        raise TypeError(
+            f"the URL is {url!r}: it has to be a str such as 'nvme+tcp://HOST/NQN', or several of them"
+        ) from None
+    options, _texts = _options(connect_timeout, hostnqn, hostid)
     options.queues = 1
     options.policy = _POLICIES[policy]
     options.reconnect_delay_ms = _milliseconds("reconnect_delay", reconnect_delay)
     options.ctrl_loss_timeout_ms = _milliseconds("ctrl_loss_timeout", ctrl_loss_timeout)
     options.fast_io_fail_timeout_ms = _milliseconds("fast_io_fail_timeout", fast_io_fail_timeout)
     options.connect_wait_ms = 0 if connect_wait == 0 else _milliseconds("connect_wait", connect_wait)
-    options.connect_timeout_ms = _milliseconds("connect_timeout", connect_timeout)
     options.io_timeout_ms = _milliseconds("io_timeout", io_timeout)
     options.keep_alive_ms = _milliseconds("keep_alive", keep_alive)
     options.flags = (_library.FB_HEADER_DIGEST if header_digest else 0) | (
         _library.FB_DATA_DIGEST if data_digest else 0
     )
-    texts = [None if text is None else _ffi.new("char[]", text.encode()) for text in (hostnqn, hostid)]
-    options.hostnqn, options.hostid = (_ffi.NULL if text is None else text for text in texts)
-    urls = url if isinstance(url, str) else " ".join(url)
     place = _ffi.new("fb_disk **")
-    _check(_library.fb_connect(urls.encode(), options, place))
+    _check(_library.fb_connect(urls, options, place))
     return Disk(place[0])
 
 

@@ -1,0 +1,107 @@
+//! Calls that wait for long: the program is asked whether to go on.
+
+use crate::limits;
+use crate::status::{Failure, fb_status};
+use std::ffi::c_void;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the program is asked by, if it wants to be.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Waiting(Option<Hook>);
+
+#[derive(Clone, Copy)]
+struct Hook {
+    function: unsafe extern "C" fn(user: *mut c_void) -> i32,
+    user: *mut c_void,
+}
+
+// SAFETY: whoever gave the function promised that any thread which makes a call may call it.
+unsafe impl Send for Hook {}
+// SAFETY: as above.
+unsafe impl Sync for Hook {}
+
+impl Waiting {
+    /// # Safety
+    /// `function`, if there is one, can be called with `user` by any thread, at any time up to the
+    /// end of the last call that it is for.
+    pub(crate) unsafe fn new(
+        function: Option<unsafe extern "C" fn(user: *mut c_void) -> i32>,
+        user: *mut c_void,
+    ) -> Waiting {
+        Waiting(function.map(|function| Hook { function, user }))
+    }
+
+    /// Whether a call may end before it has its answer.
+    pub(crate) fn may_end(self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Whether the program wants the call to end. Called with no lock held: it may call anything.
+    fn is_over(self) -> bool {
+        // SAFETY: promised by who called `new`.
+        self.0.is_some_and(|hook| unsafe { (hook.function)(hook.user) } != 0)
+    }
+
+    /// Waits for an answer. `give_up` is called when the program has had enough, and from then on
+    /// every interval: it has the answer come soon.
+    pub(crate) fn receive<T>(
+        self,
+        answer: &Receiver<Result<T, Failure>>,
+        mut give_up: impl FnMut(),
+    ) -> Result<T, Failure> {
+        // A thread that panics drops the sender.
+        let bug = || Err(Failure::bug());
+        if self.0.is_none() {
+            return answer.recv().unwrap_or_else(|_| bug());
+        }
+        let mut is_over = false;
+        loop {
+            match answer.recv_timeout(limits::ASK_INTERVAL) {
+                Ok(_) if is_over => return Err(aborted()),
+                Ok(answer) => return answer,
+                Err(RecvTimeoutError::Disconnected) => return bug(),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            is_over = is_over || self.is_over();
+            if is_over {
+                give_up();
+            }
+        }
+    }
+
+    /// Does what takes long in a thread of its own, and leaves it there when the program has had
+    /// enough: what comes of it then is dropped.
+    pub(crate) fn run<T: Send + 'static>(
+        self,
+        body: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        if self.0.is_none() {
+            return body();
+        }
+        let (done, answer) = sync_channel(1);
+        let done = Arc::new(Mutex::new(Some(done)));
+        let theirs = Arc::clone(&done);
+        let take =
+            |done: &Mutex<Option<_>>| done.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = std::thread::Builder::new().name("farblock-wait".into()).spawn(move || {
+            let result = body();
+            if let Some(done) = take(&theirs) {
+                let _ = done.send(result);
+            }
+        });
+        thread.map_err(|error| farblock_host::Error::System(Arc::new(error)))?;
+        self.receive(&answer, || {
+            if let Some(done) = take(&done) {
+                let _ = done.send(Err(aborted()));
+            }
+        })
+    }
+}
+
+fn aborted() -> Failure {
+    Failure::new(
+        fb_status::Aborted,
+        "the program ended the call while it waited; whether a write was done is not known",
+    )
+}
