@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use farblock_bench::floor::{Drive, Server};
-use farblock_bench::{Cancel, Meters, Pattern, Rw, parse_size};
+use farblock_bench::{Cancel, Meters, Pattern, Rw};
+use farblock_block::size;
 
 /// Answer `floor-drive` until killed
 #[derive(Args)]
@@ -65,7 +66,7 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<(), String> {
 }
 
 pub(crate) fn drive(options: &DriveOptions) -> Result<(), String> {
-    let bytes = parse_size(&options.bs).and_then(|bytes| u32::try_from(bytes).ok());
+    let bytes = size::parse(&options.bs).ok().and_then(|bytes| u32::try_from(bytes).ok());
     let bytes = bytes.ok_or_else(|| format!("{} is no size such as 4k or 1M", options.bs))?;
     let mut pattern = Pattern::new(options.rw, bytes, options.connections, options.iodepth);
     pattern.rwmixread = options.rwmixread;

@@ -7,6 +7,7 @@ use crate::handshake::Connected;
 use crate::limits;
 use crate::queue::{RemoteQueue, Settings};
 use crate::shared::NamespaceState;
+use farblock_block::size::Size;
 use farblock_block::{BlockError, Geometry, Namespace, Queue};
 use farblock_proto::host::{CommandLimits, ConnectError, NamespaceInfo};
 use farblock_reactor::{Reactor, TaskId};
@@ -167,36 +168,5 @@ impl Drop for ConnectedQueue {
         if !self.settled {
             self.namespace.controller.shared().return_queue(self.qid);
         }
-    }
-}
-
-/// A capacity as people say it.
-pub(crate) struct Size(pub(crate) u64);
-
-impl std::fmt::Display for Size {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-        let power = (self.0.max(1).ilog2() / 10) as usize;
-        let whole = self.0 >> (10 * power);
-        if whole << (10 * power) == self.0 {
-            return write!(f, "{whole} {}", UNITS[power]);
-        }
-        let tenths = (u128::from(self.0) * 10) >> (10 * power);
-        write!(f, "{}.{} {}", tenths / 10, tenths % 10, UNITS[power])
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_for_people() {
-        let text = |bytes| Size(bytes).to_string();
-        assert_eq!(text(0), "0 bytes");
-        assert_eq!(text(512), "512 bytes");
-        assert_eq!(text(1 << 30), "1 GiB");
-        assert_eq!(text(3 << 29), "1.5 GiB");
-        assert_eq!(text(u64::MAX), "15.9 EiB");
     }
 }

@@ -12,6 +12,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use uuid::Uuid;
 
 /// The start of the name of a target's thread; what CPU accounting goes by.
 pub const THREAD_NAME_PREFIX: &str = "iscsi-";
@@ -42,9 +43,7 @@ impl Config {
     /// The usual: as writable as the namespace, with a serial number made of the name.
     #[must_use]
     pub fn new(listen: SocketAddr, name: &str) -> Config {
-        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-        });
+        let (hash, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()).as_u64_pair();
         let (name, serial) = (name.to_owned(), format!("{hash:016x}"));
         Config { listen, name, serial, read_only: false, engine: EngineKind::Auto }
     }

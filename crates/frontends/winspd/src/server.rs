@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
+use uuid::Uuid;
 use windows_sys::Win32::Foundation::{
     ERROR_ACCESS_DENIED, ERROR_ALREADY_EXISTS, ERROR_CANNOT_MAKE, ERROR_FILE_NOT_FOUND,
     ERROR_NO_SUCH_DEVINST, ERROR_PATH_NOT_FOUND, ERROR_PIPE_BUSY,
@@ -66,19 +67,9 @@ impl Options {
 
 const PRODUCT_BYTES: usize = 16;
 
-/// A GUID of a name: the same for the same name, of version 8 (RFC 9562).
+/// A GUID of a name: the same for the same name. Windows keeps its first half little-endian.
 fn guid(name: &str) -> [u8; 16] {
-    let hash = |seed: u64| {
-        name.bytes().fold(seed, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3).rotate_left(5)
-        })
-    };
-    let mut guid = [0; 16];
-    guid[..8].copy_from_slice(&hash(0xcbf2_9ce4_8422_2325).to_le_bytes());
-    guid[8..].copy_from_slice(&hash(0x9e37_79b9_7f4a_7c15).to_le_bytes());
-    guid[7] = guid[7] & 0x0f | 0x80;
-    guid[8] = guid[8] & 0x3f | 0x80;
-    guid
+    Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()).to_bytes_le()
 }
 
 /// Why a disk did not start. Shown, it says what to do.

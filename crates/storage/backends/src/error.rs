@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use farblock_block::{Geometry, MAX_BLOCK_SIZE_BYTES, MIN_BLOCK_SIZE_BYTES};
 
-use crate::size::Size;
 use crate::spec::SpecError;
+use farblock_block::size::Size;
 
 /// Why a namespace could not be opened. Each says what to do in one sentence.
 #[derive(Debug)]

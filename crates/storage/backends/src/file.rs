@@ -29,7 +29,7 @@ use farblock_reactor::os::File;
 use farblock_reactor::{Reactor, TaskId};
 
 use crate::error::{self, FileProblem, OpenError};
-use crate::size::Size;
+use farblock_block::size::Size;
 
 /// How to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

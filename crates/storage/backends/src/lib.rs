@@ -11,7 +11,7 @@
 //! | [`limit`]    | a decorator with a budget of operations and bytes per second             |
 //!
 //! [`Spec`] is how people name one on a command line: `mem:1GiB`, `stripe:64KiB,a.img,b.img`,
-//! `disk.img`. [`size`] reads and writes sizes such as `64KiB`.
+//! `disk.img`.
 //!
 //! All keep the contract of [`farblock_block`] and run its conformance suite on both engines.
 //! `null`, `mem`, `file` and `stripe` allocate nothing per operation once they have warmed up,
@@ -33,7 +33,6 @@ pub mod file;
 pub mod limit;
 pub mod mem;
 pub mod null;
-pub mod size;
 mod slab;
 mod spec;
 pub mod stripe;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Event, Reactor, TaskId};
 
-use crate::size::Size;
+use farblock_block::size::Size;
 
 /// What may be spent at once after a pause, unless something else is chosen.
 pub const DEFAULT_BURST: Duration = Duration::from_millis(20);

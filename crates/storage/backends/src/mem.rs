@@ -34,7 +34,7 @@ use farblock_mem::{copy_to_memory, prefetch};
 use farblock_reactor::{Buffer, HUGE_PAGE_BYTES, Reactor, SharedBuffer, TaskId};
 
 use crate::error::{self, OpenError};
-use crate::size::Size;
+use farblock_block::size::Size;
 use pages::Pages;
 
 /// Bytes that are allocated, locked and freed together.

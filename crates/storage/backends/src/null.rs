@@ -4,7 +4,7 @@ use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Q
 use farblock_reactor::{Buffer, Reactor, SharedBuffer, TaskId};
 
 use crate::error::{self, OpenError};
-use crate::size::Size;
+use farblock_block::size::Size;
 
 /// Zeroes that a queue has to lend.
 const LENT_BYTES: usize = 64 << 10;

@@ -15,8 +15,8 @@ use crate::file::{FileDisk, FileOptions};
 use crate::limit::Limit;
 use crate::mem::Mem;
 use crate::null::Null;
-use crate::size::{self, ExactSize, SizeError};
 use crate::stripe::{DEFAULT_CHUNK_BYTES, Stripe};
+use farblock_block::size::{self, ExactSize, SizeError};
 
 /// A namespace's name, taken apart. [`Display`](fmt::Display) puts it together again.
 ///

@@ -13,8 +13,8 @@ use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Q
 use farblock_reactor::{Buffer, Reactor, TaskId};
 
 use crate::error::OpenError;
-use crate::size::Size;
 use crate::slab::Slab;
+use farblock_block::size::Size;
 
 /// The chunk size unless another one is chosen.
 pub const DEFAULT_CHUNK_BYTES: u64 = 64 << 10;

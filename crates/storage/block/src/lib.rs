@@ -83,6 +83,7 @@ mod error;
 mod geometry;
 pub mod nonblocking;
 mod op;
+pub mod size;
 
 pub use error::BlockError;
 pub use geometry::{Geometry, MAX_BLOCK_SIZE_BYTES, MIN_BLOCK_SIZE_BYTES};

@@ -2,6 +2,7 @@
 
 use crate::pattern::Pattern;
 use crate::result::{Method, Report};
+use farblock_block::size::Size;
 
 /// What stands for a number that was not measured.
 pub(crate) const NOTHING: &str = "–";
@@ -49,19 +50,6 @@ pub(crate) fn jobs_and_depth(pattern: &Pattern) -> String {
     format!("{} × {}", pattern.numjobs, pattern.iodepth)
 }
 
-/// `24 GiB`, `1.5 GiB`, `512 bytes`.
-pub(crate) fn bytes(value: u64) -> String {
-    let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut scaled = value as f64;
-    let mut unit = 0;
-    while scaled >= 1024.0 && unit + 1 < units.len() {
-        scaled /= 1024.0;
-        unit += 1;
-    }
-    let text = format!("{scaled:.1}");
-    format!("{} {}", text.strip_suffix(".0").unwrap_or(&text), units[unit])
-}
-
 /// `5 s`, `0.5 s`, `1 min 30 s`.
 pub(crate) fn seconds(value: f64) -> String {
     if value < 60.0 || value.fract() != 0.0 {
@@ -75,7 +63,7 @@ pub(crate) fn seconds(value: f64) -> String {
 pub(crate) fn machine(report: &Report) -> String {
     let machine = &report.machine;
     let plural = if machine.cores == 1 { "core" } else { "cores" };
-    let memory = machine.memory_bytes.map(|size| format!(", {}", bytes(size)));
+    let memory = machine.memory_bytes.map(|size| format!(", {}", Size(size)));
     format!(
         "{}, {} {plural}{}, {} {}, {} engine",
         machine.cpu_model,
@@ -100,10 +88,10 @@ pub(crate) fn method(method: &Method) -> String {
         parts.push(format!("warm-up of {} before the first", seconds(method.warm_up_seconds)));
     }
     if let Some(size) = method.size_bytes {
-        parts.push(format!("on the first {}", bytes(size)));
+        parts.push(format!("on the first {}", Size(size)));
     }
     if let Some(size) = method.io_size_bytes {
-        parts.push(format!("at most {} per job", bytes(size)));
+        parts.push(format!("at most {} per job", Size(size)));
     }
     parts.join(", ")
 }
@@ -141,9 +129,6 @@ mod tests {
 
     #[test]
     fn sizes_and_times() {
-        assert_eq!(bytes(512), "512 bytes");
-        assert_eq!(bytes(24 << 30), "24 GiB");
-        assert_eq!(bytes(3 << 29), "1.5 GiB");
         assert_eq!(seconds(0.25), "0.25 s");
         assert_eq!(seconds(30.0), "30 s");
         assert_eq!(seconds(120.0), "2 min");

@@ -71,7 +71,7 @@ pub use error::{BenchError, RunError};
 pub use generator::THREAD_NAME_PREFIX;
 pub use latency::{Latencies, LatencySummary};
 pub use machine::{Machine, command_line, cores, utc};
-pub use pattern::{Pattern, Rw, parse_size};
+pub use pattern::{Pattern, Rw};
 pub use plan::{Plan, Side};
 pub use progress::{Cancel, Phase, Progress, SideName, Silent, Snapshot};
 pub use result::{Failure, Figures, Method, PatternReport, Percent, Report, RunFigures, SCHEMA};

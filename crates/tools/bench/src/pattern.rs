@@ -1,5 +1,6 @@
 //! What a job does: direction, order, block size, depth and number of jobs, in fio's words.
 
+use farblock_block::size;
 use std::fmt;
 use std::str::FromStr;
 
@@ -194,7 +195,8 @@ impl FromStr for Pattern {
                 || value.parse::<u32>().map_err(|_| bad(format!("{key}={value} is not a number")));
             match key {
                 "bs" => {
-                    pattern.block_size_bytes = parse_size(value)
+                    pattern.block_size_bytes = size::parse(value)
+                        .ok()
                         .and_then(|bytes| u32::try_from(bytes).ok())
                         .ok_or_else(|| bad(format!("bs={value} is not a size such as 4k or 1m")))?;
                 }
@@ -217,21 +219,6 @@ impl FromStr for Pattern {
         pattern.validate()?;
         Ok(pattern)
     }
-}
-
-/// Reads a size with a binary suffix as fio does: `4k`, `64K`, `1m`, `1MiB`, `512`.
-pub fn parse_size(text: &str) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, suffix) = text.split_at(digits);
-    let shift = match suffix.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        "t" | "tib" => 40,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 /// `4k`, `64k`, `1M`, or bytes where it is not round.
@@ -306,11 +293,6 @@ mod tests {
 
     #[test]
     fn sizes() {
-        assert_eq!(parse_size("4k"), Some(4096));
-        assert_eq!(parse_size("1T"), Some(1 << 40));
-        assert_eq!(parse_size("99999999999999999999"), None);
-        assert_eq!(parse_size("17179869184G"), None);
-        assert_eq!(parse_size("k"), None);
         assert_eq!(size_words(4608), "4608-byte");
     }
 }

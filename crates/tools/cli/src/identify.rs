@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::output;
 use crate::remote;
 use crate::table::{self, Align, Table};
-use farblock_backends::size::Size;
+use farblock_block::size::Size;
 use farblock_host::Controller;
 use farblock_proto::host::{ControllerInfo, NamespaceInfo};
 use farblock_wire::identify::IdentifyController;

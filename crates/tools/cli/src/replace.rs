@@ -5,7 +5,7 @@
 //! left is found, and used again, by the next.
 
 use crate::error::{Failure, Result, os};
-use farblock_backends::size::Size;
+use farblock_block::size::Size;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;

@@ -47,7 +47,7 @@ pub(crate) const BLOCK_SIZES: &[&str] = &["512", "4096"];
 
 /// A number of bytes, with a unit if need be: `4096`, `64KiB`, `1G`.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    farblock_backends::size::parse(text).map_err(|error| error.to_string())
+    farblock_block::size::parse(text).map_err(|error| error.to_string())
 }
 
 /// What reads a whole number of this range.
@@ -271,7 +271,8 @@ pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
 
 /// A size as fio has it: `4k`, `1M`, `1g`; everything is binary.
 pub(crate) fn fio_size(text: &str) -> Result<u64, String> {
-    farblock_bench::parse_size(text)
+    farblock_block::size::parse(text)
+        .ok()
         .filter(|&bytes| bytes > 0)
         .ok_or_else(|| format!("{text:?} is no size: write for example 4k or 1M"))
 }

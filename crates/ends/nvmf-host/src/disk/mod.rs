@@ -85,8 +85,8 @@ pub use watch::{Change, Watch};
 
 use crate::error::Error;
 use crate::limits;
-use crate::namespace::Size;
 use crate::url::Url;
+use farblock_block::size::Size;
 use farblock_block::{BlockError, Geometry, Namespace, Queue};
 use farblock_reactor::os::{self, JoinHandle};
 use farblock_reactor::{Reactor, TaskId};

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
+use uuid::Uuid;
 
 /// The start of the name of every thread of a server; what CPU accounting goes by.
 pub const THREAD_NAME_PREFIX: &str = "ublk-";
@@ -100,10 +101,9 @@ impl Config {
         }
     }
 
-    /// The identifier in the 64 bits that the driver keeps for us (FNV-1a).
+    /// The identifier in the 64 bits that the driver keeps for us.
     fn identity(&self) -> u64 {
-        let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        self.identifier.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+        Uuid::new_v5(&Uuid::NAMESPACE_OID, self.identifier.as_bytes()).as_u64_pair().0
     }
 }
 

@@ -4,6 +4,7 @@
 use super::sense::Sense;
 use crate::limits;
 use farblock_block::Geometry;
+use uuid::Uuid;
 
 const VENDOR: &[u8; 8] = b"FARBLOCK";
 const PRODUCT: &[u8; 16] = b"remote disk     ";
@@ -22,12 +23,10 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// A number made of the serial number, marked as one that nobody assigned: FNV-1a, of which
-    /// NAA 3h leaves 60 bits.
+    /// A number made of the serial number, marked as one that nobody assigned: NAA 3h leaves 60
+    /// bits.
     fn locally_assigned(&self) -> u64 {
-        let hash = self.serial.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-        });
+        let (hash, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, self.serial.as_bytes()).as_u64_pair();
         3 << 60 | hash >> 4
     }
 }

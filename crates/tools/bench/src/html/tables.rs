@@ -1,5 +1,6 @@
 //! The numbers of the page as tables.
 
+use farblock_block::size::Size;
 use std::fmt::Write;
 
 use super::Metric;
@@ -108,7 +109,7 @@ impl Party {
         }
         if self.has_memory {
             let memory = figures.and_then(self.memory).map(|bytes| bytes as f64);
-            cell(page, memory, |bytes| format::bytes(bytes as u64));
+            cell(page, memory, |bytes| Size(bytes as u64).to_string());
         }
     }
 }

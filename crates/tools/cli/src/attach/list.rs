@@ -12,7 +12,7 @@ use super::ways::{self, StopError};
 use crate::error::Result;
 use crate::output;
 use crate::table::{Align, Table, printable};
-use farblock_backends::size::Size;
+use farblock_block::size::Size;
 use std::time::Duration;
 
 /// How long a server may take to say how it is.

@@ -64,7 +64,7 @@ impl Offer {
     /// In a sentence, as `farblock attach` says it.
     pub(super) fn sentence(&self) -> String {
         let Offer { name, way, used, block_size, .. } = self;
-        let size = farblock_backends::size::Size(self.size_bytes);
+        let size = farblock_block::size::Size(self.size_bytes);
         let only = if self.read_only { ", read-only" } else { "" };
         let behind = used.behind.as_ref().map_or(String::new(), |it| format!(", {it}"));
         format!("{name}: {} ({way}{behind}, {size}, {block_size}-byte blocks{only})", used.path)

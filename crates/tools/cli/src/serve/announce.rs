@@ -3,7 +3,7 @@
 use crate::error::{Failure, Result};
 use crate::output;
 use crate::table::{Align, Table};
-use farblock_backends::size::Size;
+use farblock_block::size::Size;
 use farblock_target::{Subsystem, Target, TargetConfig};
 use serde::Serialize;
 use std::fmt::Write as _;

@@ -1,8 +1,8 @@
 //! What is shared: from a name on the command line to a namespace with an identity.
 
 use super::identity;
-use farblock_backends::size::Size;
 use farblock_backends::{FileProblem, OpenError, Spec};
+use farblock_block::size::Size;
 use farblock_target::Subsystem;
 use farblock_wire::nqn::UUID_NQN_PREFIX;
 use std::ffi::OsStr;

@@ -6,7 +6,7 @@ use super::place::{self, Input, Opener, Place, exact};
 use crate::args::{CopyArgs, Global, ReadArgs, WriteArgs};
 use crate::error::{Failure, Result};
 use crate::output;
-use farblock_backends::size::Size;
+use farblock_block::size::Size;
 use std::ops::Range;
 use std::path::Path;
 

@@ -18,7 +18,7 @@ const UNITS: [(&str, u64); 6] = [
 /// `KB` and the like are refused, because some mean 1000 by it and some 1024.
 ///
 /// ```
-/// use farblock_backends::size;
+/// use farblock_block::size;
 /// assert_eq!(size::parse("64KiB"), Ok(65536));
 /// assert_eq!(size::parse("1G"), Ok(1 << 30));
 /// assert_eq!(size::parse("1GB").unwrap_err().to_string(),
