@@ -333,6 +333,7 @@ impl Target {
             }
             AdminOutcome::Abort { .. } => self.respond(id, slot, Status::SUCCESS, 1),
             AdminOutcome::Reset { .. } => self.respond(id, slot, Status::SUCCESS, 0),
+            AdminOutcome::Reserve { .. } => self.respond(id, slot, Status::INVALID_FIELD, 0),
             AdminOutcome::Disconnect => {
                 self.respond(id, slot, Status::SUCCESS, 0);
                 self.connection(id).open = false;
@@ -399,6 +400,8 @@ impl Target {
                 }
             }
             IoCommand::Flush { .. } | IoCommand::Verify { .. } | IoCommand::Advise { .. } => {}
+            // What reservations do is tried with the product itself.
+            IoCommand::Reserve { .. } => status = Status::INVALID_OPCODE.with_dnr(),
             IoCommand::Fabrics => unreachable!("not an operation"),
         }
         if !self.is_open(connection) {
@@ -437,7 +440,11 @@ impl Target {
                     }
                 }
                 Action::Close(teardown) => self.tear_down(&teardown),
-                Action::Namespaces { .. } | Action::Flush { .. } => {}
+                Action::Namespaces { .. }
+                | Action::Flush { .. }
+                | Action::SaveReservations { .. }
+                | Action::Access(_)
+                | Action::Reserved { .. } => {}
             }
         }
     }

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::identity;
+use crate::reservations::ReservationStore;
 
 /// A namespace that a subsystem shares.
 #[derive(Clone)]
@@ -30,6 +31,9 @@ pub struct Subsystem {
     pub config: SubsystemConfig,
     /// Its namespaces by identifier.
     pub exports: BTreeMap<NamespaceId, Export>,
+    /// Where reservations of namespaces are kept that can persist through a power loss. Others
+    /// have none that persist, and say so. Only of subsystems that the target starts with.
+    pub reservations: BTreeMap<NamespaceId, Arc<dyn ReservationStore>>,
 }
 
 impl Subsystem {
@@ -37,7 +41,7 @@ impl Subsystem {
     #[must_use]
     pub fn new(nqn: &str) -> Self {
         let config = SubsystemConfig::new(nqn, &identity::serial(nqn));
-        Self { config, exports: BTreeMap::new() }
+        Self { config, exports: BTreeMap::new(), reservations: BTreeMap::new() }
     }
 }
 
@@ -107,6 +111,8 @@ pub enum StartError {
     Address(String, ConfigError),
     /// The subsystem asks for something that this target does not do.
     NotOffered(String, &'static str),
+    /// The reservations of this namespace that were kept cannot be used.
+    Reservations(String, NamespaceId, io::Error),
     /// There is nothing to listen on.
     NoListener,
 }
@@ -129,6 +135,11 @@ impl fmt::Display for StartError {
             Self::NotOffered(nqn, what) => {
                 write!(f, "subsystem {nqn}: this target does not do {what}")
             }
+            Self::Reservations(nqn, nsid, error) => write!(
+                f,
+                "subsystem {nqn}: the reservations that were kept for namespace {nsid} cannot be \
+                 read, and without them a host that was fenced could write: {error}"
+            ),
             Self::NoListener => f.write_str("there is no address to listen on"),
         }
     }

@@ -3,6 +3,7 @@
 use crate::backings::Backings;
 use crate::core::Context;
 use crate::fence::EndingId;
+use crate::reservations::UnderWay;
 use crate::session::Session;
 use crate::shared::Route;
 #[cfg(test)]
@@ -11,7 +12,7 @@ use crate::transport::tcp::Tcp;
 use crate::volumes::VolumeId;
 use farblock_block::BlockError;
 use farblock_proto::capsule::SlotId;
-use farblock_proto::controller::{Instance, NamespaceTable, SubsystemId};
+use farblock_proto::controller::{AccessChange, Instance, NamespaceTable, SubsystemId};
 use farblock_proto::ids::CommandId;
 use farblock_reactor::{Buffer, Event, TaskId};
 use farblock_wire::Status;
@@ -52,6 +53,11 @@ forward! {
         &mut self, cx: &mut Context, command: CommandId, status: Status, result: u64
     );
     fn forget_held(&mut self, command: CommandId);
+    fn reserved(
+        &mut self, cx: &mut Context, slot: SlotId, status: Status, report: Option<Vec<u8>>
+    );
+    fn heed(&mut self, change: &AccessChange, under_way: &mut Vec<UnderWay>);
+    fn is_under_way(&mut self, slot: SlotId) -> bool;
     fn take_turn(&mut self, cx: &mut Context, line: VolumeId);
     fn hear(&mut self, cx: &mut Context, news: EndingId);
     fn set_namespaces(

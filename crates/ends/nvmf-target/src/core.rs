@@ -9,11 +9,13 @@ use crate::connection::Connection;
 use crate::limits;
 use crate::memory::{Account, HolderId};
 use crate::notices::Kind;
+use crate::reservations::Barriers;
 use crate::session::{ConnectionKey, InPlace, Session, token_owner};
 use crate::shared::{Message, Route, Shared};
 use crate::transport::tcp::Tcp;
 use crate::volumes::Volumes;
 use farblock_block::Completion;
+use farblock_proto::controller::AccessChange;
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::os::{self, ListenSocket, Socket};
 use farblock_reactor::{Buffer, Event, Reactor, SharedBuffer, TaskId};
@@ -113,6 +115,8 @@ pub(crate) struct Core {
     hungry: usize,
     /// When the keep-alive timers are looked at.
     tick_at: Option<Instant>,
+    /// What changes of reservations wait for.
+    barriers: Barriers,
     /// When it is looked who holds memory, while much is held.
     sweep_at: Option<Instant>,
 }
@@ -147,6 +151,7 @@ impl Core {
             finishing: Vec::new(),
             hungry: 0,
             tick_at: None,
+            barriers: Barriers::default(),
             sweep_at: None,
         }
     }
@@ -256,6 +261,10 @@ impl Core {
                     .as_mut()
                     .expect("a connection outlives its operations");
                 connection.complete(&mut self.cx, slot, completion.result, completion.buffer);
+                if self.barriers.is_up() && !connection.is_under_way(slot) {
+                    let over = self.barriers.ended((key, slot));
+                    over.into_iter().for_each(|serial| self.cx.shared.heeded(serial));
+                }
             }
             if std::mem::take(&mut self.cx.released) {
                 self.hungry = self.cx.starved.len();
@@ -447,6 +456,10 @@ impl Core {
             Message::Forget { route, command } => {
                 self.with(route, |connection, _| connection.forget_held(command));
             }
+            Message::Reserved { route, slot, status, report } => {
+                self.with(route, |connection, cx| connection.reserved(cx, slot, status, report));
+            }
+            Message::Access(change) => self.heed(&change),
             Message::Namespaces(subsystem, table, backings) => {
                 for (_, connection) in self.connections.iter_mut().flatten() {
                     connection.set_namespaces(&mut self.cx, subsystem, &table, &backings);
@@ -472,6 +485,19 @@ impl Core {
                     connection.drain(&mut self.cx);
                 }
             }
+        }
+    }
+
+    /// Has every connection heed a change of reservations.
+    fn heed(&mut self, change: &AccessChange) {
+        let mut under_way = Vec::new();
+        for (_, connection) in self.connections.iter_mut().flatten() {
+            connection.heed(change, &mut under_way);
+        }
+        if under_way.is_empty() {
+            self.cx.shared.heeded(change.serial);
+        } else {
+            self.barriers.put_up(change.serial, under_way);
         }
     }
 

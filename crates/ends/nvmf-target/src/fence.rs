@@ -52,7 +52,10 @@ fn blocks_of(command: &IoCommand) -> Option<(NamespaceId, Range<u64>)> {
             Some((namespace, lba.0..lba.0 + u64::from(blocks.0)))
         }
         IoCommand::Deallocate { namespace, .. } => Some((namespace, 0..u64::MAX)),
-        IoCommand::Flush { .. } | IoCommand::Advise { .. } | IoCommand::Fabrics => None,
+        IoCommand::Flush { .. }
+        | IoCommand::Advise { .. }
+        | IoCommand::Reserve { .. }
+        | IoCommand::Fabrics => None,
     }
 }
 

@@ -32,6 +32,7 @@ mod identity;
 pub mod limits;
 mod memory;
 mod notices;
+mod reservations;
 mod session;
 mod shared;
 mod slots;
@@ -42,5 +43,6 @@ mod volumes;
 
 pub use config::{Export, StartError, Subsystem, TargetConfig};
 pub use control::{ChangeError, Control, Removal};
+pub use reservations::ReservationStore;
 pub use shared::{ControllerReport, NamespaceReport, Report, SubsystemReport};
 pub use target::{THREAD_NAME_PREFIX, Target};

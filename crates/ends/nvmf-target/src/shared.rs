@@ -17,11 +17,13 @@ use crate::discoveries::Discoveries;
 use crate::fence::{Change, EndingId, Fence, HostKey, News, Queues};
 use crate::limits;
 use crate::notices::Notices;
+use crate::reservations::{Desk, Keeper};
 use crate::session::ConnectionKey;
 use crate::slots::Slots;
+use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{
-    Action, AdminOutcome, ConnectRequest, Connected, ErrorRecord, Instance, NamespaceTable,
-    QueueKind, Refusal, Registry, SmartCounters, SubsystemId, Teardown,
+    AccessChange, Action, AdminOutcome, ConnectRequest, Connected, ErrorRecord, Instance,
+    NamespaceTable, QueueKind, Refusal, Registry, SmartCounters, SubsystemId, Teardown,
 };
 use farblock_proto::ids::{CommandId, ControllerId, NamespaceId, QueueId};
 use farblock_proto::time::Instant;
@@ -60,6 +62,10 @@ pub(crate) enum Message {
     Complete { route: Route, command: CommandId, status: Status, result: u64 },
     /// Forget a held command of this connection: it is never answered.
     Forget { route: Route, command: CommandId },
+    /// The answer to a reservation command of this connection.
+    Reserved { route: Route, slot: SlotId, status: Status, report: Option<Vec<u8>> },
+    /// Connections of this subsystem heed this from now on.
+    Access(Arc<AccessChange>),
     /// Connections of this subsystem use this table from now on, and what stores its namespaces.
     Namespaces(SubsystemId, Arc<NamespaceTable>, Arc<Backings>),
     /// Nothing is to be left of this store: no list before this message's is used any more.
@@ -134,8 +140,9 @@ impl Counters {
     }
 }
 
-struct Management {
-    registry: Registry,
+pub(crate) struct Management {
+    pub(crate) registry: Registry,
+    pub(crate) desk: Desk,
     exports: Exports,
     routes: HashMap<(ControllerId, QueueId), Route>,
     queues: Queues,
@@ -165,17 +172,24 @@ pub(crate) struct Shared {
     serial: AtomicU64,
     stopping: AtomicBool,
     pub(crate) notices: Notices,
+    pub(crate) keeper: Keeper,
     core_buffer_bytes: OnceLock<usize>,
 }
 
 impl Shared {
-    pub(crate) fn new(registry: Registry, exports: Exports, most_connections: usize) -> Self {
+    pub(crate) fn new(
+        registry: Registry,
+        exports: Exports,
+        most_connections: usize,
+        keeper: Keeper,
+    ) -> Self {
         let counters =
             registry.subsystems().map(|(id, _)| (id, Arc::new(Counters::default()))).collect();
         Self {
             management: Mutex::new(Management {
                 registry,
                 exports,
+                desk: Desk::default(),
                 routes: HashMap::new(),
                 queues: Queues::default(),
                 discoveries: Discoveries::default(),
@@ -190,6 +204,7 @@ impl Shared {
             serial: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             notices: Notices::default(),
+            keeper,
             core_buffer_bytes: OnceLock::new(),
         }
     }
@@ -234,7 +249,7 @@ impl Shared {
         Instant(u64::try_from(os::elapsed(self.epoch).as_nanos()).unwrap_or(u64::MAX))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Management> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Management> {
         self.management.lock().expect("no holder panics")
     }
 
@@ -374,6 +389,7 @@ impl Shared {
         {
             self.mailboxes()[route.core].post(Message::Look(route));
         }
+        Self::forget_tickets(&mut management.desk, route);
         self.settle(&mut management, route.serial, |queues| queues.closed(route.serial, changes));
         let teardown = management.registry.queue_closed(controller, queue);
         if let Some(teardown) = teardown {
@@ -448,7 +464,7 @@ impl Shared {
     }
 
     /// Does what the registry asks for after a call that changed it.
-    fn act(&self, management: &mut Management) {
+    pub(crate) fn act(&self, management: &mut Management) {
         while let Some(action) = management.registry.poll_action() {
             match action {
                 Action::Complete { controller, command, status, result } => {
@@ -469,6 +485,15 @@ impl Shared {
                         let (table, backings) = (Arc::clone(&table), Arc::clone(&backings));
                         mailbox.post(Message::Namespaces(subsystem, table, backings));
                     }
+                }
+                Action::SaveReservations { subsystem, namespace, serial, text } => {
+                    if !self.save((subsystem, namespace), serial, text) {
+                        management.registry.reservations_saved(subsystem, namespace, serial, false);
+                    }
+                }
+                Action::Access(change) => self.spread(&mut management.desk, &change),
+                Action::Reserved { ticket, status, report } => {
+                    self.answer(&mut management.desk, ticket, status, report);
                 }
                 Action::Flush { .. } => unreachable!("flush_on_shutdown is not asked for"),
             }

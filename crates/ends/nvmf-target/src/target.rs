@@ -4,6 +4,7 @@ use crate::config::{StartError, TargetConfig};
 use crate::control::Control;
 use crate::core::Core;
 use crate::limits;
+use crate::reservations::{self, Keeper, Stores};
 use crate::shared::{Exports, Mailbox, Shared, describe, entry};
 use farblock_proto::controller::{PortId, Registry};
 use farblock_proto::limits::IN_CAPSULE_BYTES;
@@ -26,6 +27,8 @@ pub const THREAD_NAME_PREFIX: &str = "target-";
 pub struct Target {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<io::Result<()>>>,
+    /// The one that keeps reservations, if there is a place for them.
+    keeper: Option<JoinHandle<()>>,
     addresses: Vec<SocketAddr>,
     engine: EngineKind,
 }
@@ -42,12 +45,13 @@ impl Target {
         let listeners = bind_all(&config.listeners)?;
         let addresses: Vec<SocketAddr> =
             listeners.iter().map(|listener| listener.local_addr().expect("it is bound")).collect();
-        let (registry, exports) = register(config, &addresses)?;
+        let (registry, exports, stores) = register(config, &addresses)?;
         raise_file_limit();
         let volumes = exports.count() * cores(config).len();
         let most = config.max_connections.unwrap_or(limits::MAX_CONNECTIONS);
         let most = most.min(descriptors(volumes));
-        let shared = Arc::new(Shared::new(registry, exports, most));
+        let (keeper, saves) = Keeper::new();
+        let shared = Arc::new(Shared::new(registry, exports, most, keeper));
         shared.listening.begin(&addresses);
         if let Some(bytes) = config.core_buffer_bytes {
             shared.set_core_buffer_bytes(bytes);
@@ -85,8 +89,15 @@ impl Target {
             Err(error) => return Err(give_up(&gate, threads, error)),
         };
         shared.set_mailboxes(mailboxes);
+        let keeper = match stores.is_empty() {
+            true => None,
+            false => match reservations::start_keeper(Arc::clone(&shared), stores, saves) {
+                Ok(keeper) => Some(keeper),
+                Err(error) => return Err(give_up(&gate, threads, StartError::Thread(error))),
+            },
+        };
         gate.set(true).expect("set only here");
-        Ok(Self { shared, threads, addresses, engine })
+        Ok(Self { shared, threads, keeper, addresses, engine })
     }
 
     /// Where it listens, with the ports that were taken.
@@ -137,6 +148,10 @@ impl Target {
             .drain(..)
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .fold(Ok(()), io::Result::and);
+        self.shared.keeper.end();
+        if let Some(keeper) = self.keeper.take() {
+            keeper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
         self.shared.notices.finish();
         self.shared.forget_exports();
         ended
@@ -323,7 +338,7 @@ fn bind(address: SocketAddr) -> Result<ListenSocket, StartError> {
 fn register(
     config: &TargetConfig,
     addresses: &[SocketAddr],
-) -> Result<(Registry, Exports), StartError> {
+) -> Result<(Registry, Exports, Stores), StartError> {
     let mut registry = Registry::new();
     let mut key = [0; 16];
     if !os::fill_simulated(&mut key) {
@@ -332,6 +347,7 @@ fn register(
     registry.set_instance_key(key);
     registry.set_origin(crate::identity::origin(addresses));
     let mut exports = Exports::default();
+    let mut stores = Stores::new();
     for (index, address) in addresses.iter().enumerate() {
         let listener = entry(PortId(index as u16 + 1), *address);
         registry
@@ -358,11 +374,16 @@ fn register(
         let id = registry
             .add_subsystem(offered)
             .map_err(|error| StartError::Subsystem(nqn.clone(), error))?;
+        for (&nsid, store) in &subsystem.reservations {
+            reservations::load(&mut registry, (id, nsid), &**store)
+                .map_err(|error| StartError::Reservations(nqn.clone(), nsid, error))?;
+            stores.insert((id, nsid), Arc::clone(store));
+        }
         for (&nsid, export) in &subsystem.exports {
             exports.insert(id, nsid, export, describe(&nqn, nsid, export));
         }
     }
     // There are no hosts yet whom changes would have to be told.
     while registry.poll_action().is_some() {}
-    Ok((registry, exports))
+    Ok((registry, exports, stores))
 }

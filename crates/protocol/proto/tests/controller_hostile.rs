@@ -253,6 +253,9 @@ impl World {
             IoCommand::Deallocate { ranges, data, .. } => {
                 assert!(data.length() as usize >= usize::from(ranges) * 16);
             }
+            IoCommand::Reserve { command, data, .. } => {
+                assert_eq!(data.length(), command.data_bytes());
+            }
             IoCommand::Advise { .. } | IoCommand::Flush { .. } | IoCommand::Fabrics => {}
         }
     }

@@ -80,7 +80,7 @@ fn identify_controller() {
     assert_eq!((page[512], page[513]), (0x66, 0x44), "SQES, CQES");
     assert_eq!(u16_at(&page, 514), 128, "MAXCMD");
     assert_eq!(u32_at(&page, 516), 1024, "NN");
-    let oncs = 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7;
+    let oncs = 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7;
     assert_eq!(u16_at(&page, 520), oncs, "ONCS");
     assert_eq!(u16_at(&page, 522), 0, "FUSES");
     assert_eq!(page[525], 0b111, "VWC");
@@ -346,7 +346,7 @@ fn log_pages_that_are_listed_can_be_read() {
     let (mut registry, host) = ready();
     let discovery = Host::discovery(&mut registry);
     for (host, expected) in
-        [(&host, &[0, 1, 2, 3, 4, 5, 0x12][..]), (&discovery, &[0, 1, 0x12, 0x70])]
+        [(&host, &[0, 1, 2, 3, 4, 5, 0x12, 0x80][..]), (&discovery, &[0, 1, 0x12, 0x70])]
     {
         let page = host.fetch(&mut registry, log_page(0x00, 0, 1024), 1024).unwrap();
         for id in 0..=0xffu8 {
@@ -483,7 +483,7 @@ fn firmware_slots_and_effects() {
     for opcode in 0..256 {
         let known = [0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18, 0x38].contains(&opcode);
         assert_eq!(u32_at(admin, opcode * 4) & 1 == 1, known, "admin {opcode:#x}");
-        let known = [0x00, 0x01, 0x02, 0x05, 0x08, 0x09, 0x0c].contains(&opcode);
+        let known = [0, 1, 2, 5, 8, 9, 0x0c, 0x0d, 0x0e, 0x11, 0x15].contains(&opcode);
         assert_eq!(u32_at(io, opcode * 4) & 1 == 1, known, "I/O {opcode:#x}");
         let changes = [0x01, 0x08, 0x09].contains(&opcode);
         assert_eq!(u32_at(io, opcode * 4) & 0b10 != 0, changes, "LBCC {opcode:#x}");

@@ -1,5 +1,5 @@
 //! Reservations (Base 2.0c, "Reservation Acquire command", "Reservation Register command",
-//! "Reservation Release command", "Reservation Report command").
+//! "Reservation Release command", "Reservation Report command"; figures are cited by their names).
 
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -54,8 +54,67 @@ bit_fields! { ReservationControl(u32) {
         "Change persist through power loss state, of Register: 0 keep, 2 clear, 3 set (CPTPL).";
 } }
 
+/// CPTPL of Reservation Register (Base 2.0c, "Reservation Register - Command Dword 10").
+impl ReservationControl {
+    /// CPTPL: the state stays as it is.
+    pub const CPTPL_KEEP: u8 = 0b00;
+    /// CPTPL: reservations end and registrants are forgotten with a power loss.
+    pub const CPTPL_CLEAR: u8 = 0b10;
+    /// CPTPL: reservations and registrants persist through a power loss.
+    pub const CPTPL_SET: u8 = 0b11;
+}
+
 /// Reservation Report, command dword 11: extended data structure (EDS). Fabrics require it.
 pub const REPORT_EXTENDED: u32 = 1 << 0;
+
+/// Reservation Persistence (feature 83h), command dword 11 and result: persist through power loss
+/// (PTPL) (Base 2.0c, "Reservation Persistence").
+pub const PERSISTENCE_PTPL: u32 = 1 << 0;
+
+open_code! {
+    /// Reservation Notification Log Page Type (Base 2.0c, "Reservation Notification Log Page").
+    /// Reservation Notification Mask (feature 82h) masks each with the bit of this number.
+    pub struct NotificationType(u8), "reservation notification" {
+        EMPTY = 0x00, "empty log page";
+        REGISTRATION_PREEMPTED = 0x01, "registration preempted";
+        RESERVATION_RELEASED = 0x02, "reservation released";
+        RESERVATION_PREEMPTED = 0x03, "reservation preempted";
+    }
+}
+
+impl NotificationType {
+    /// Its bit in Reservation Notification Mask (REGPRE, RESREL, RESPRE).
+    pub const fn mask_bit(self) -> u32 {
+        1 << self.0
+    }
+
+    /// Every bit of Reservation Notification Mask that means something.
+    pub const MASK: u32 = 0b1110;
+}
+
+layout! {
+    /// Header of Reservation Report without EDS, for hosts with 64-bit identifiers (Base 2.0c,
+    /// "Reservation Status Data Structure"). Registrants follow.
+    pub struct ReservationStatusShort, 24 {
+        0 gen_count: U32, "Generation: counts registrations and preemptions (GEN).";
+        4 rtype: u8, "Reservation type (RTYPE).";
+        5 regctl: U16, "Number of registrants that follow (REGCTL).";
+        7 rsvd_7: [u8; 2], "Reserved.";
+        9 ptpls: u8, "Persist through power loss state (PTPLS).";
+        10 rsvd_10: [u8; 14], "Reserved.";
+    }
+}
+
+layout! {
+    /// One registrant with a 64-bit identifier (Base 2.0c, "Registered Controller Data Structure").
+    pub struct RegistrantShort, 24 {
+        0 cntlid: U16, "Controller ID (CNTLID).";
+        2 rcsts: u8, "Reservation status: bit 0 holds the reservation (RCSTS).";
+        3 rsvd_3: [u8; 5], "Reserved.";
+        8 hostid: [u8; 8], "Host identifier (HOSTID).";
+        16 rkey: U64, "Reservation key (RKEY).";
+    }
+}
 
 layout! {
     /// Data of Reservation Register (Base 2.0c, "Reservation Register Data Structure").
@@ -103,6 +162,13 @@ layout! {
         16 hostid: [u8; 16], "Host identifier (HOSTID).";
         32 rsvd_32: [u8; 32], "Reserved.";
     }
+}
+
+impl Registrant {
+    /// RCSTS: the host holds a reservation.
+    pub const RCSTS_HOLDS: u8 = 1 << 0;
+    /// CNTLID of a host's registration that belongs to no one controller.
+    pub const CNTLID_DYNAMIC: u16 = 0xffff;
 }
 
 layout! {

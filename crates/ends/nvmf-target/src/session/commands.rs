@@ -5,6 +5,7 @@ use crate::backings::Backings;
 use crate::core::Context;
 use crate::limits;
 use crate::notices::Kind;
+use crate::reservations::{Limits, Owner};
 use crate::shared::Admitted;
 use crate::transport::Transport;
 use farblock_proto::capsule::{DataPointer, SlotId};
@@ -105,6 +106,9 @@ impl<T: Transport> Session<T> {
         self.submission = Submission { depth, head: 1 % depth, flow_control };
         self.transport.connected(connected);
         self.instance = Some(connected.instance);
+        self.owner =
+            connected.subsystem.map(|subsystem| Owner { subsystem, host: connected.host_id });
+        self.limits = Limits::new(connected.restrictions.clone());
         tracing::info!(
             peer = %self.peer, %host, controller = controller.0, queue = connected.queue.0,
             depth, "connected"
@@ -171,6 +175,9 @@ impl<T: Transport> Session<T> {
                 let gone = cx.shared.is_gone(instance);
                 let result = if gone { CrossControllerReset::IMMEDIATE } else { 0 };
                 self.respond_and_release(cx, slot, Status::SUCCESS, result);
+            }
+            AdminOutcome::Reserve { namespace, request } => {
+                self.reserve_by_admin(cx, slot, namespace, request);
             }
             AdminOutcome::Disconnect => {
                 self.respond_and_release(cx, slot, Status::SUCCESS, 0);

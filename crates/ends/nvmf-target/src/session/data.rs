@@ -260,7 +260,9 @@ impl<T: Transport> Session<T> {
         }
         self.landing(cx, slot);
         match self.request(slot).work {
-            Work::None | Work::Held => unreachable!("only commands that wait for data pull it"),
+            Work::None | Work::Held | Work::Reserving { .. } => {
+                unreachable!("only commands that wait for data pull it")
+            }
             Work::Connect => self.connect(cx, slot),
             Work::Admin => self.admin(cx, slot),
             Work::Io(command) => self.submit_io(cx, slot, command),

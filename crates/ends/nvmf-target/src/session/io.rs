@@ -41,6 +41,10 @@ impl<T: Transport> Session<T> {
                 return;
             }
         };
+        if let Err(status) = self.check_access(slot, &command) {
+            self.respond(slot, status, 0);
+            return;
+        }
         self.request(slot).work = Work::Io(command);
         // Data in the capsule comes now or never; all else keeps its turn.
         let in_capsule = command.data_from_host().is_some_and(DataPointer::is_in_capsule);
@@ -83,6 +87,7 @@ impl<T: Transport> Session<T> {
             IoCommand::Read { data, .. } | IoCommand::Write { data, .. } => data.length(),
             IoCommand::Deallocate { data, .. } => data.length(),
             IoCommand::Compare { data, .. } => data.length() * 2,
+            IoCommand::Reserve { data, .. } => data.length(),
             _ => 0,
         };
         bytes as usize
@@ -108,6 +113,7 @@ impl<T: Transport> Session<T> {
         slot: SlotId,
         command: IoCommand,
     ) -> Result<(), Status> {
+        self.check_access(slot, &command)?;
         match command {
             IoCommand::Read { namespace, lba, .. } => {
                 let volume = self.volume(cx, namespace)?;
@@ -132,6 +138,9 @@ impl<T: Transport> Session<T> {
                 self.prepare_deallocation(cx, slot, namespace, ranges)?;
             }
             IoCommand::Advise { .. } => self.respond(slot, Status::SUCCESS, 0),
+            IoCommand::Reserve { namespace, command, .. } => {
+                self.reserve(cx, slot, namespace, command)?;
+            }
             IoCommand::Fabrics => unreachable!("answered when it arrived"),
         }
         Ok(())
@@ -153,6 +162,11 @@ impl<T: Transport> Session<T> {
         else {
             unreachable!("only reads are expected")
         };
+        if self.limits.is_some()
+            && let Work::Io(command) = self.request(slot).work
+        {
+            self.check_access(slot, &command)?;
+        }
         if let Some(result) = cx.volumes.lend(volume, lba.0, blocks.0, &mut cx.lent) {
             return self.answer_lent(cx, slot, data.length(), result);
         }
@@ -190,7 +204,7 @@ impl<T: Transport> Session<T> {
         else {
             return false;
         };
-        if self.fence.is_some() {
+        if self.fence.is_some() || self.limits.is_some() {
             return false;
         }
         let Ok(volume) = self.volume(cx, namespace) else { return false };
@@ -380,7 +394,7 @@ fn describe(command: &IoCommand) -> (NamespaceId, String) {
         }
         IoCommand::Flush { namespace } => (namespace, "a flush".to_owned()),
         IoCommand::Deallocate { namespace, .. } => (namespace, "a deallocation".to_owned()),
-        IoCommand::Advise { .. } | IoCommand::Fabrics => {
+        IoCommand::Advise { .. } | IoCommand::Reserve { .. } | IoCommand::Fabrics => {
             (NamespaceId::ALL, "a command without blocks".to_owned())
         }
     }

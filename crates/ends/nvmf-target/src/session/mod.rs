@@ -17,6 +17,7 @@ mod commands;
 mod data;
 mod io;
 mod namespaces;
+mod reserve;
 mod turns;
 
 pub(crate) use turns::InPlace;
@@ -27,6 +28,7 @@ use crate::fence::Fence;
 use crate::limits;
 use crate::memory::HolderId;
 use crate::notices::Kind;
+use crate::reservations::{Limits, Owner};
 use crate::shared::{Counters, Route, Tally};
 use crate::transport::Transport;
 use crate::volumes::VolumeId;
@@ -114,6 +116,8 @@ enum Work {
     Held,
     /// An I/O command.
     Io(IoCommand),
+    /// A reservation command that the registry has; a report of so many bytes is the answer.
+    Reserving { report_bytes: usize },
 }
 
 /// A slot's command and what it holds.
@@ -197,6 +201,10 @@ pub(crate) struct Session<T> {
     instance: Option<Instance>,
     /// Earlier queues of the host have changes under way.
     fence: Option<Box<Fence>>,
+    /// Whose its queue was, even when that is closed; `None` before it was connected.
+    owner: Option<Owner>,
+    /// Others have reserved namespaces that this host uses.
+    limits: Option<Box<Limits>>,
     requests: Vec<Request>,
     submission: Submission,
     /// Commands that are not answered.
@@ -250,6 +258,8 @@ impl<T: Transport> Session<T> {
             queue: Queue::None,
             instance: None,
             fence: None,
+            owner: None,
+            limits: None,
             requests: vec![Request::new()],
             submission: Submission { depth: 1, head: 0, flow_control: true },
             unanswered: 0,

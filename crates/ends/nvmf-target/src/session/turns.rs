@@ -200,6 +200,7 @@ impl<T: Transport> Session<T> {
     }
 
     fn step(&mut self, cx: &mut Context, slot: SlotId, command: IoCommand) -> Result<(), Status> {
+        self.check_access(slot, &command)?;
         match command {
             IoCommand::Compare { namespace, lba, blocks, data, .. } => {
                 let volume = self.volume(cx, namespace)?;

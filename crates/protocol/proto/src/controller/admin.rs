@@ -5,6 +5,7 @@ use super::io::data_pointer;
 use super::logs::ErrorRecord;
 use super::properties::{self, Lifecycle, Properties};
 use super::registry::{Action, Registry, Teardown, TeardownReason};
+use super::reservations::Request;
 use super::reset::Instance;
 use super::state::Controller;
 use crate::ids::{CommandId, ControllerId, NamespaceId, QueueId};
@@ -51,6 +52,13 @@ pub enum AdminOutcome {
     Reset {
         /// The controller that was ended, now or earlier.
         instance: Instance,
+    },
+    /// Hand it in with [`Registry::reserve`], whose answer completes it.
+    Reserve {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// What is asked for.
+        request: Request,
     },
     /// Complete it with success, then close the queue's connection ("Disconnect Command").
     Disconnect,
@@ -157,9 +165,7 @@ impl Registry {
             }
             AdminOpcode::GET_LOG_PAGE => self.log_page(id, sqe).map(AdminOutcome::push),
             AdminOpcode::GET_FEATURES => self.feature(id, sqe, now),
-            AdminOpcode::SET_FEATURES => {
-                self.set_feature(id, sqe, data, now).map(AdminOutcome::success)
-            }
+            AdminOpcode::SET_FEATURES => self.set_feature(id, sqe, data, now),
             AdminOpcode::KEEP_ALIVE => keep_alive(controller, now),
             AdminOpcode::ASYNC_EVENT_REQUEST => {
                 if !controller.events.hold(CommandId(sqe.cid.get())) {

@@ -6,12 +6,14 @@ use super::limits;
 use super::namespace::NamespaceTable;
 use super::properties::Lifecycle;
 use super::registry::Registry;
+use super::reservations::{HostId, Rights};
 use super::reset::Instance;
 use super::state::{Beginning, Controller, Traffic};
 use crate::capsule::RemoteForm;
-use crate::ids::{ControllerId, QueueId};
+use crate::ids::{ControllerId, NamespaceId, QueueId};
 use crate::time::Instant;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::mem::offset_of;
 use farblock_wire::fabrics::{
     CATTR_DISABLE_SQ_FLOW, CNTLID_DYNAMIC, ConnectCommand, ConnectData, ConnectInvalidParameter,
@@ -61,6 +63,10 @@ pub struct Connected {
     pub subsystem: Option<SubsystemId>,
     /// The namespaces of the moment; none on a discovery controller.
     pub namespaces: Arc<NamespaceTable>,
+    /// Whose it is, as reservations tell hosts apart.
+    pub host_id: HostId,
+    /// What the host may do at the moment with namespaces that others have reserved.
+    pub restrictions: Vec<(NamespaceId, Rights)>,
     /// To be marked when commands arrive.
     pub traffic: Arc<Traffic>,
     /// Whether completions report the queue's head (CATTR bit 2 clear). If not, SQHD is `0xffff`.
@@ -248,6 +254,8 @@ impl Registry {
             depth,
             subsystem: controller.subsystem,
             namespaces: self.table_of(controller.subsystem),
+            host_id: controller.host_id,
+            restrictions: self.restrictions(controller.subsystem, &controller.host_id),
             traffic: controller.keep_alive.traffic().clone(),
             flow_control: command.cattr & CATTR_DISABLE_SQ_FLOW == 0,
             result: result.emit(),

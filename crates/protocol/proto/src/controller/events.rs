@@ -1,7 +1,7 @@
 //! Asynchronous events of one controller (NVMe Base Specification 2.0, "Asynchronous Event Request
 //! command").
 //!
-//! The controllers here only have notices. Each notice is told once and then masked until the host
+//! Each notice is told once and then masked until the host
 //! reads the log page that explains it without Retain Asynchronous Event:
 //!
 //! ```text
@@ -25,10 +25,12 @@ pub(crate) enum Notice {
     NamespaceAttribute,
     /// Discovery Log Page Change (F0h), explained by the discovery log page (70h).
     DiscoveryLog,
+    /// Reservation Log Page Available, explained by the Reservation Notification log page (80h).
+    Reservation,
 }
 
 impl Notice {
-    const ALL: [Self; 2] = [Self::NamespaceAttribute, Self::DiscoveryLog];
+    const ALL: [Self; 3] = [Self::NamespaceAttribute, Self::DiscoveryLog, Self::Reservation];
 
     /// The bit that enables it in Asynchronous Event Configuration (feature 0Bh), and that says
     /// that it is supported in OAES of Identify Controller.
@@ -37,6 +39,8 @@ impl Notice {
         match self {
             Self::NamespaceAttribute => none.with_namespace_attributes(true).0,
             Self::DiscoveryLog => none.with_discovery_log(true).0,
+            // It has no bit: what is masked is masked by Reservation Notification Mask.
+            Self::Reservation => 0,
         }
     }
 
@@ -45,6 +49,7 @@ impl Notice {
         let event = match self {
             Self::NamespaceAttribute => AsyncEvent::NAMESPACE_CHANGED,
             Self::DiscoveryLog => AsyncEvent::DISCOVERY_CHANGED,
+            Self::Reservation => AsyncEvent::RESERVATION_LOG,
         };
         event.emit() as u64
     }
@@ -95,7 +100,8 @@ impl Events {
     /// Something happened that `notice` tells, if the host wants to know.
     pub(crate) fn raise(&mut self, notice: Notice) {
         let delivery = &mut self.deliveries[notice as usize];
-        if self.enabled & notice.enable_bit() != 0 && *delivery == Delivery::Quiet {
+        let bit = notice.enable_bit();
+        if (bit == 0 || self.enabled & bit != 0) && *delivery == Delivery::Quiet {
             *delivery = Delivery::Pending;
         }
     }

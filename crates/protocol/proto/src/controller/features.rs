@@ -1,25 +1,28 @@
 //! Features (NVMe Base Specification 2.0, "Get Features command", "Set Features command"; NVM
 //! Command Set Specification 1.0, "Feature Specific Information").
 //!
-//! Nothing is saved over a reset, and no feature has a value for each namespace: the namespace
-//! identifier is ignored, as nvme-cli sends one for every feature.
+//! Nothing is saved over a reset. Only those of reservations have a value for each namespace: for
+//! the others the namespace identifier is ignored, as nvme-cli sends one for every feature.
 
 use super::admin::AdminOutcome;
 use super::events::Notice;
 use super::io::data_pointer;
 use super::registry::Registry;
+use super::reservations::Request;
 use super::state::Controller;
-use crate::ids::ControllerId;
+use crate::ids::{ControllerId, NamespaceId};
 use crate::time::Instant;
 use alloc::vec::Vec;
 use farblock_wire::features::{
-    AsyncEventConfig, CAPABILITY_CHANGEABLE, FeatureGet, FeatureId, FeatureSelect, FeatureSet,
-    HOST_IDENTIFIER_EXTENDED, NumberOfQueues, Timestamp, VOLATILE_WRITE_CACHE_ENABLE,
+    AsyncEventConfig, CAPABILITY_CHANGEABLE, CAPABILITY_NAMESPACE, FeatureGet, FeatureId,
+    FeatureSelect, FeatureSet, HOST_IDENTIFIER_EXTENDED, NumberOfQueues, Timestamp,
+    VOLATILE_WRITE_CACHE_ENABLE,
 };
+use farblock_wire::reservation::{NotificationType, PERSISTENCE_PTPL};
 use farblock_wire::{IntoBytes, Sqe, Status};
 
 /// Every feature: whether it can be set, and whether discovery controllers have it.
-const FEATURES: [(FeatureId, bool, bool); 11] = [
+const FEATURES: [(FeatureId, bool, bool); 13] = [
     (FeatureId::ARBITRATION, true, false),
     (FeatureId::POWER_MANAGEMENT, true, false),
     (FeatureId::TEMPERATURE_THRESHOLD, true, false),
@@ -31,6 +34,8 @@ const FEATURES: [(FeatureId, bool, bool); 11] = [
     (FeatureId::TIMESTAMP, true, false),
     (FeatureId::KEEP_ALIVE_TIMER, true, true),
     (FeatureId::HOST_IDENTIFIER, false, true),
+    (FeatureId::RESERVATION_NOTIFICATION_MASK, true, false),
+    (FeatureId::RESERVATION_PERSISTENCE, true, false),
 ];
 
 /// Arbitration without a limit to the burst.
@@ -141,6 +146,11 @@ fn is_changeable(feature: FeatureId, discovery: bool) -> Result<bool, Status> {
     found.map(|(_, changeable, _)| changeable).ok_or(Status::INVALID_FIELD.with_dnr())
 }
 
+/// Whether a feature is one of reservations, which have a value for each namespace.
+fn is_of_reservations(feature: FeatureId) -> bool {
+    matches!(feature, FeatureId::RESERVATION_NOTIFICATION_MASK | FeatureId::RESERVATION_PERSISTENCE)
+}
+
 /// The bits of Asynchronous Event Configuration that can be set.
 fn event_mask(controller: &Controller) -> u32 {
     match controller.is_discovery() {
@@ -161,6 +171,10 @@ impl Registry {
         let queues = self.max_io_queues(id);
         let controller = self.controllers.get_mut(&id).expect("the caller has found it");
         let changeable = is_changeable(get.fid, controller.is_discovery())?;
+        if is_of_reservations(get.fid) {
+            return self.reservation_feature(id, NamespaceId(sqe.nsid.get()), get);
+        }
+        let controller = self.controllers.get_mut(&id).expect("the caller has found it");
         let value = match get.select {
             FeatureSelect::SUPPORTED if changeable => Value::Dword(CAPABILITY_CHANGEABLE),
             FeatureSelect::SUPPORTED => Value::Dword(0),
@@ -178,14 +192,14 @@ impl Registry {
         }
     }
 
-    /// Set Features. Returns the result for the completion.
+    /// Set Features.
     pub(super) fn set_feature(
         &mut self,
         id: ControllerId,
         sqe: &Sqe,
         data: &[u8],
         now: Instant,
-    ) -> Result<u64, Status> {
+    ) -> Result<AdminOutcome, Status> {
         let set = FeatureSet::parse(sqe);
         let controller = self.controllers.get_mut(&id).expect("the caller has found it");
         let changeable = is_changeable(set.fid, controller.is_discovery())?;
@@ -195,7 +209,10 @@ impl Registry {
             FeatureId::HOST_IDENTIFIER => return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
             _ if !changeable => return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr()),
             FeatureId::NUMBER_OF_QUEUES => {
-                return self.grant_queues(id, NumberOfQueues(set.cdw11));
+                return self.grant_queues(id, NumberOfQueues(set.cdw11)).map(AdminOutcome::success);
+            }
+            _ if is_of_reservations(set.fid) => {
+                return self.set_reservation_feature(id, NamespaceId(sqe.nsid.get()), set);
             }
             _ => {}
         }
@@ -203,7 +220,57 @@ impl Registry {
             data_pointer(sqe, set_data_bytes(sqe), controller.remote)?;
         }
         change(controller, set, data, now)?;
-        Ok(0)
+        Ok(AdminOutcome::success(0))
+    }
+
+    /// Get Features of those that reservations bring.
+    fn reservation_feature(
+        &self,
+        id: ControllerId,
+        namespace: NamespaceId,
+        get: FeatureGet,
+    ) -> Result<AdminOutcome, Status> {
+        const NAMESPACE_SPECIFIC: u32 = CAPABILITY_CHANGEABLE | CAPABILITY_NAMESPACE;
+        let subsystem = self.controllers[&id].subsystem;
+        let subsystem = subsystem.ok_or(Status::INVALID_FIELD.with_dnr())?;
+        let table = self.table_of(Some(subsystem));
+        // All namespaces have no one value.
+        table.find(namespace).ok_or(match namespace {
+            NamespaceId::ALL => Status::INVALID_FIELD.with_dnr(),
+            _ => Status::INVALID_NAMESPACE.with_dnr(),
+        })?;
+        let (mask, persist) = self.reservation_features(subsystem, namespace);
+        let value = match get.select {
+            FeatureSelect::SUPPORTED => NAMESPACE_SPECIFIC,
+            FeatureSelect::CURRENT if get.fid == FeatureId::RESERVATION_PERSISTENCE => persist,
+            FeatureSelect::CURRENT => mask,
+            FeatureSelect::DEFAULT | FeatureSelect::SAVED => 0,
+            _ => return Err(Status::INVALID_FIELD.with_dnr()),
+        };
+        Ok(AdminOutcome::success(value.into()))
+    }
+
+    /// Set Features of those that reservations bring.
+    fn set_reservation_feature(
+        &mut self,
+        id: ControllerId,
+        namespace: NamespaceId,
+        set: FeatureSet,
+    ) -> Result<AdminOutcome, Status> {
+        let invalid = Status::INVALID_FIELD.with_dnr();
+        let subsystem = self.controllers[&id].subsystem.ok_or(invalid)?;
+        if set.fid == FeatureId::RESERVATION_NOTIFICATION_MASK {
+            if set.cdw11 & !NotificationType::MASK != 0 {
+                return Err(invalid);
+            }
+            self.mask_notifications(subsystem, namespace, set.cdw11)?;
+            return Ok(AdminOutcome::success(0));
+        }
+        if set.cdw11 & !PERSISTENCE_PTPL != 0 || namespace == NamespaceId::ALL {
+            return Err(invalid);
+        }
+        let request = Request::Persist { persist: set.cdw11 != 0 };
+        Ok(AdminOutcome::Reserve { namespace, request })
     }
 
     /// Number of Queues: as many as asked for, up to the subsystem's limit ("Number of Queues").

@@ -86,10 +86,16 @@ impl Registry {
             }
             Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
                 let info = table.find(request.valid_namespace()?);
-                page(&info.map_or_else(IdentifyNamespace::zeroed, namespace))
+                let rescap = self.rescap(controller, request.namespace);
+                page(&info.map_or_else(IdentifyNamespace::zeroed, |info| IdentifyNamespace {
+                    rescap,
+                    ..namespace(info)
+                }))
             }
             Cns::INDEPENDENT_NAMESPACE => {
-                page(&independent_namespace(request.active_namespace(&table)?))
+                let rescap = self.rescap(controller, request.namespace);
+                let info = request.active_namespace(&table)?;
+                page(&IdentifyNamespaceIndependent { rescap, ..independent_namespace(info) })
             }
             Cns::NAMESPACE_ID_DESCRIPTORS => descriptors(request.active_namespace(&table)?),
             Cns::ACTIVE_NAMESPACES
@@ -111,6 +117,14 @@ impl Registry {
             Cns::COMMAND_SETS => command_sets(request.controller, controller)?,
             _ => return Err(Status::INVALID_FIELD.with_dnr()),
         })
+    }
+
+    /// Reservation capabilities (RESCAP) of a namespace.
+    fn rescap(&self, controller: &Controller, namespace: NamespaceId) -> u8 {
+        type Id = IdentifyNamespace;
+        let persists = controller.subsystem.is_some_and(|id| self.can_persist(id, namespace));
+        let persist = if persists { Id::RESCAP_PERSIST } else { 0 };
+        Id::RESCAP_ALL_TYPES | Id::RESCAP_IGNORE_KEY_1_3 | persist
     }
 
     /// A controller list: the subsystem's controllers from an identifier on.
@@ -211,6 +225,7 @@ fn io_controller(
         | Id::ONCS_DATASET_MANAGEMENT
         | Id::ONCS_WRITE_ZEROES
         | Id::ONCS_FEATURE_SAVE_SELECT
+        | Id::ONCS_RESERVATIONS
         | Id::ONCS_TIMESTAMP
         | Id::ONCS_VERIFY;
     Id {

@@ -4,6 +4,7 @@
 use super::admin::check_flags;
 use super::limits;
 use super::namespace::{NamespaceInfo, NamespaceTable};
+use super::reservations::{AccessKind, ReservationCommand};
 use crate::capsule::{DataPointer, RemoteForm};
 use crate::ids::{BlockCount, Lba, NamespaceId};
 use alloc::vec::Vec;
@@ -99,6 +100,17 @@ pub enum IoCommand {
         /// Of which namespace; [`NamespaceId::ALL`] for all.
         namespace: NamespaceId,
     },
+    /// Ask or change who may do what. Pull what it brings, add it with
+    /// [`ReservationCommand::with_keys`], hand it to
+    /// [`Registry::reserve`](super::Registry::reserve).
+    Reserve {
+        /// Of which namespace.
+        namespace: NamespaceId,
+        /// What is asked for.
+        command: ReservationCommand,
+        /// The bytes to pull or, of a report, to push.
+        data: DataPointer,
+    },
     /// A Fabrics command: hand the entry to
     /// [`Registry::fabrics_on_io_queue`](super::Registry::fabrics_on_io_queue).
     Fabrics,
@@ -133,7 +145,7 @@ impl IoCommand {
                 | NvmOpcode::DATASET_MANAGEMENT
                 | NvmOpcode::FLUSH
         );
-        if !is_known {
+        if !is_known && !ReservationCommand::is_one(opcode) {
             return Err(Status::INVALID_OPCODE.with_dnr());
         }
         let info = table.find(namespace).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
@@ -147,6 +159,14 @@ impl IoCommand {
         match opcode {
             NvmOpcode::FLUSH => Ok(Self::Flush { namespace }),
             NvmOpcode::DATASET_MANAGEMENT => dataset_management(sqe, namespace, remote),
+            _ if !is_known => {
+                let command = ReservationCommand::parse(sqe)?;
+                if command.data_bytes() > table.max_transfer_bytes() {
+                    return Err(Status::INVALID_FIELD.with_dnr());
+                }
+                let data = data_pointer(sqe, command.data_bytes(), remote)?;
+                Ok(Self::Reserve { namespace, command, data })
+            }
             _ => Extent::parse(sqe, info)?.command(sqe, table, info, remote),
         }
     }
@@ -155,6 +175,23 @@ impl IoCommand {
     #[must_use]
     pub fn changes(&self) -> bool {
         matches!(self, Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate { .. })
+    }
+
+    /// What the command does as reservations see it; `None`: they do not stand in its way ("Command
+    /// Behavior in the Presence of a Reservation").
+    #[must_use]
+    pub fn access(&self) -> Option<AccessKind> {
+        match self {
+            Self::Read { .. } | Self::Compare { .. } | Self::Verify { .. } => {
+                Some(AccessKind::Read)
+            }
+            Self::Write { .. }
+            | Self::WriteZeroes { .. }
+            | Self::Deallocate { .. }
+            | Self::Advise { .. }
+            | Self::Flush { .. } => Some(AccessKind::Write),
+            Self::Reserve { .. } | Self::Fabrics => None,
+        }
     }
 
     /// The same command, durable before its completion: what a host asks for that disables the
@@ -177,6 +214,7 @@ impl IoCommand {
             | Self::Verify { namespace, .. }
             | Self::WriteZeroes { namespace, .. }
             | Self::Deallocate { namespace, .. }
+            | Self::Reserve { namespace, .. }
             | Self::Advise { namespace }
             | Self::Flush { namespace } => Some(namespace),
             Self::Fabrics => None,
@@ -190,6 +228,8 @@ impl IoCommand {
         match *self {
             Self::Write { data, .. } | Self::Compare { data, .. } => Some(data),
             Self::Deallocate { data, .. } => Some(data),
+            Self::Reserve { command: ReservationCommand::Report { .. }, .. } => None,
+            Self::Reserve { data, .. } => Some(data),
             _ => None,
         }
     }
@@ -199,6 +239,7 @@ impl IoCommand {
     pub fn data_to_host(&self) -> Option<DataPointer> {
         match *self {
             Self::Read { data, .. } => Some(data),
+            Self::Reserve { command: ReservationCommand::Report { .. }, data, .. } => Some(data),
             _ => None,
         }
     }

@@ -90,6 +90,14 @@ pub const DATASET_BLOCKS: u32 = 1 << 27;
 /// can name.
 pub const IN_PLACE_BYTES: u32 = 32 << 20;
 
+/// Registrants of a namespace: hosts that have registered a reservation key. One more is refused
+/// with Internal Error, and may try again.
+pub const MAX_REGISTRANTS: usize = 64;
+
+/// Reservation notifications that a controller keeps for its host. The oldest goes first; the host
+/// sees the gap in their numbers.
+pub const RESERVATION_NOTIFICATIONS: usize = 64;
+
 /// Smallest logical block, in bytes.
 pub const MIN_BLOCK_BYTES: u32 = 512;
 

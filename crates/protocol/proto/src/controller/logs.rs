@@ -11,6 +11,7 @@ use crate::ids::{CommandId, ControllerId, Lba, NamespaceId, QueueId};
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
+use farblock_wire::features::FeatureId;
 use farblock_wire::identify::{CommandSet, NamespaceList, ascii_field};
 use farblock_wire::log::{
     CommandEffects, CommandEffectsLog, ErrorLogEntry, FirmwareSlotLog, LogPageId,
@@ -173,6 +174,7 @@ fn supported(discovery: bool) -> &'static [LogPageId] {
             LogPageId::CHANGED_NAMESPACES,
             LogPageId::COMMAND_EFFECTS,
             LogPageId::FEATURE_EFFECTS,
+            LogPageId::RESERVATION_NOTIFICATION,
         ],
     }
 }
@@ -197,6 +199,9 @@ impl Registry {
         if window.page == LogPageId::CHANGED_NAMESPACES {
             self.log_was_read(id, Notice::NamespaceAttribute, window);
         }
+        if window.page == LogPageId::RESERVATION_NOTIFICATION && !window.retain {
+            self.notification_was_read(id);
+        }
         Ok(bytes)
     }
 
@@ -217,6 +222,7 @@ impl Registry {
             LogPageId::FIRMWARE_SLOT => firmware_page(config.map_or("", |config| &config.firmware)),
             LogPageId::CHANGED_NAMESPACES => controller.changed.emit(),
             LogPageId::COMMAND_EFFECTS => effects_page(),
+            LogPageId::RESERVATION_NOTIFICATION => controller.notifications.emit(),
             LogPageId::FEATURE_EFFECTS => features_page(controller.is_discovery()),
             _ => return Err(Status::INVALID_LOG_PAGE.with_dnr()),
         })
@@ -271,9 +277,17 @@ fn features_page(discovery: bool) -> Vec<u8> {
     const SUPPORTED: u32 = 1;
     /// FSP bit 1: the scope is the controller.
     const CONTROLLER_SCOPE: u32 = 1 << 21;
+    /// FSP bit 0: the scope is the namespace.
+    const NAMESPACE_SCOPE: u32 = 1 << 20;
     let mut page = vec![0; 256 * 4];
     for feature in features::supported(discovery) {
-        let entry = SUPPORTED | CONTROLLER_SCOPE;
+        let scope = match feature {
+            FeatureId::RESERVATION_NOTIFICATION_MASK | FeatureId::RESERVATION_PERSISTENCE => {
+                NAMESPACE_SCOPE
+            }
+            _ => CONTROLLER_SCOPE,
+        };
+        let entry = SUPPORTED | scope;
         page[usize::from(feature.0) * 4..][..4].copy_from_slice(&entry.to_le_bytes());
     }
     page
@@ -306,6 +320,10 @@ fn effects_page() -> Vec<u8> {
         (NvmOpcode::WRITE_ZEROES, CommandEffects::SUPPORTED_WRITES),
         (NvmOpcode::DATASET_MANAGEMENT, CommandEffects::SUPPORTED_WRITES),
         (NvmOpcode::VERIFY, CommandEffects::SUPPORTED),
+        (NvmOpcode::RESERVATION_REGISTER, CommandEffects::SUPPORTED),
+        (NvmOpcode::RESERVATION_REPORT, CommandEffects::SUPPORTED),
+        (NvmOpcode::RESERVATION_ACQUIRE, CommandEffects::SUPPORTED),
+        (NvmOpcode::RESERVATION_RELEASE, CommandEffects::SUPPORTED),
     ];
     let mut page = CommandEffectsLog::zeroed();
     for opcode in admin {

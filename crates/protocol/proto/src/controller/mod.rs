@@ -19,7 +19,7 @@
 //! - A [`ControllerId`](crate::ids::ControllerId) is unique in the whole registry, not only in its
 //!   subsystem, and is not given out again before all others were.
 //!
-//! **Not implemented.** Asymmetric namespace access, namespace management, reservations, firmware
+//! **Not implemented.** Asymmetric namespace access, namespace management, firmware
 //! download, format, sanitize, self-test, telemetry, directives, the copy command, in-band
 //! authentication, the static controller model, saving of features over a restart.
 
@@ -37,6 +37,7 @@ mod logs;
 mod namespace;
 mod properties;
 mod registry;
+mod reservations;
 mod reset;
 mod state;
 
@@ -50,5 +51,9 @@ pub use logs::{ErrorRecord, SmartCounters};
 pub use namespace::{NamespaceInfo, NamespaceTable};
 pub use properties::Lifecycle;
 pub use registry::{Action, ControllerSummary, Registry, Teardown, TeardownReason};
+pub use reservations::{
+    Access, AccessChange, AccessKind, HostId, Request, ReservationCommand, ReservationRequest,
+    Reservations, Rights, Ticket,
+};
 pub use reset::Instance;
 pub use state::Traffic;

@@ -8,12 +8,13 @@ use super::limits;
 use super::logs::{ErrorRecord, SmartCounters};
 use super::namespace::{NamespaceInfo, NamespaceTable};
 use super::properties::Lifecycle;
+use super::reservations::{AccessChange, Reserved, Ticket};
 use super::reset::{Instance, Instances};
 use super::state::Controller;
 use crate::ids::{CommandId, ControllerId, NamespaceId, QueueId};
 use crate::time::Instant;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
@@ -41,11 +42,14 @@ pub struct Registry {
     actions: VecDeque<Action>,
     /// Controllers that may have an event to tell.
     pub(super) noisy: BTreeSet<ControllerId>,
+    pub(super) reservation_serial: u64,
 }
 
 #[derive(Debug)]
-struct Subsystem {
-    config: SubsystemConfig,
+pub(super) struct Subsystem {
+    pub(super) config: SubsystemConfig,
+    /// Namespaces that have, or had, anything to do with reservations.
+    pub(super) reserved: BTreeMap<NamespaceId, Reserved>,
     table: Arc<NamespaceTable>,
     counters: SmartCounters,
 }
@@ -90,6 +94,31 @@ pub enum Action {
         controller: ControllerId,
         /// Its subsystem.
         subsystem: SubsystemId,
+    },
+    /// Make a namespace's reservations durable, in place of what was kept before, then call
+    /// [`Registry::reservations_saved`]. Only after [`Registry::keep_reservations`].
+    SaveReservations {
+        /// The subsystem.
+        subsystem: SubsystemId,
+        /// The namespace.
+        namespace: NamespaceId,
+        /// To be given back.
+        serial: u64,
+        /// What to keep; empty: nothing.
+        text: String,
+    },
+    /// Heed this on every queue of the subsystem. When all do, and what it forbids or aborts has
+    /// ended everywhere, call [`Registry::access_spread`].
+    Access(Arc<AccessChange>),
+    /// Complete a command that was handed in with [`Registry::reserve`].
+    Reserved {
+        /// Which.
+        ticket: Ticket,
+        /// The completion's status.
+        status: Status,
+        /// What a Reservation Report pushes to the host first, with zeroes behind it as far as
+        /// there is room.
+        report: Option<Vec<u8>>,
     },
 }
 
@@ -176,6 +205,7 @@ impl Registry {
             no_namespaces: Arc::new(NamespaceTable::new(0, crate::limits::MAX_TRANSFER_BYTES, [])),
             actions: VecDeque::new(),
             noisy: BTreeSet::new(),
+            reservation_serial: 0,
         }
     }
 
@@ -208,7 +238,8 @@ impl Registry {
         let id = SubsystemId(self.next_subsystem);
         self.next_subsystem += 1;
         let table = Arc::new(table_of(&config, 1));
-        self.subsystems.insert(id, Subsystem { config, table, counters: SmartCounters::default() });
+        let (reserved, counters) = (BTreeMap::new(), SmartCounters::default());
+        self.subsystems.insert(id, Subsystem { config, reserved, table, counters });
         self.discovery_changed(|registry, host| registry.may_see(id, host));
         Ok(id)
     }
@@ -366,6 +397,7 @@ impl Registry {
     ) -> Result<NamespaceInfo, ConfigError> {
         let namespaces = &mut self.subsystem_mut(subsystem)?.config.namespaces;
         let info = namespaces.remove(&namespace).ok_or(ConfigError::NotFound("namespace"))?;
+        self.end_reservations(subsystem, namespace);
         self.namespace_changed(subsystem, namespace);
         Ok(info)
     }
@@ -397,7 +429,11 @@ impl Registry {
     ) -> Result<(), ConfigError> {
         info.check(namespace)?;
         let namespaces = &mut self.subsystem_mut(subsystem)?.config.namespaces;
-        *namespaces.get_mut(&namespace).ok_or(ConfigError::NotFound("namespace"))? = info;
+        let found = namespaces.get_mut(&namespace).ok_or(ConfigError::NotFound("namespace"))?;
+        if core::mem::replace(found, info).uuid != info.uuid {
+            // It is another one, which nobody has reserved.
+            self.end_reservations(subsystem, namespace);
+        }
         self.namespace_changed(subsystem, namespace);
         Ok(())
     }
@@ -476,6 +512,7 @@ impl Registry {
     pub fn queue_closed(&mut self, controller: ControllerId, queue: QueueId) -> Option<Teardown> {
         let found = self.controllers.get_mut(&controller)?;
         found.queues.remove(&queue)?;
+        self.forget_requests(|owner, by| (owner, by) == (controller, queue));
         if queue != QueueId(0) {
             return None;
         }
@@ -602,7 +639,15 @@ impl Registry {
         Some(ControllerId(id))
     }
 
-    fn subsystem_mut(&mut self, id: SubsystemId) -> Result<&mut Subsystem, ConfigError> {
+    pub(super) fn subsystem_of(&self, id: SubsystemId) -> Option<&Subsystem> {
+        self.subsystems.get(&id)
+    }
+
+    pub(super) fn every_reserved(&mut self) -> impl Iterator<Item = &mut Reserved> {
+        self.subsystems.values_mut().flat_map(|subsystem| subsystem.reserved.values_mut())
+    }
+
+    pub(super) fn subsystem_mut(&mut self, id: SubsystemId) -> Result<&mut Subsystem, ConfigError> {
         self.subsystems.get_mut(&id).ok_or(ConfigError::NotFound("subsystem"))
     }
 
@@ -668,13 +713,17 @@ impl Registry {
     pub(super) fn remove(&mut self, id: ControllerId, reason: TeardownReason) -> Option<Teardown> {
         let controller = self.controllers.remove(&id)?;
         self.noisy.remove(&id);
+        self.forget_requests(|owner, _| owner == id);
         // Its connections are closed, so that nothing is left to complete on them.
         self.actions.retain(|action| match action {
             Action::Complete { controller, .. }
             | Action::Forget { controller, .. }
             | Action::Flush { controller, .. } => *controller != id,
             Action::Close(teardown) => teardown.controller != id,
-            Action::Namespaces { .. } => true,
+            Action::Namespaces { .. }
+            | Action::SaveReservations { .. }
+            | Action::Access(_)
+            | Action::Reserved { .. } => true,
         });
         let queues = controller.queues.into_keys().collect();
         Some(Teardown { controller: id, queues, reason })

@@ -6,6 +6,7 @@ use super::features::FeatureValues;
 use super::limits;
 use super::logs::{ChangedNamespaces, ErrorLog};
 use super::properties::{Circumstances, Lifecycle};
+use super::reservations::Notifications;
 use super::reset::Instance;
 use crate::capsule::RemoteForm;
 use crate::ids::{CommandId, ControllerId, QueueId};
@@ -158,6 +159,7 @@ pub(crate) struct Controller {
     pub(crate) events: Events,
     pub(crate) errors: ErrorLog,
     pub(crate) changed: ChangedNamespaces,
+    pub(crate) notifications: Notifications,
     pub(crate) features: FeatureValues,
 }
 
@@ -198,6 +200,7 @@ impl Controller {
             events: Events::default(),
             errors: ErrorLog::default(),
             changed: ChangedNamespaces::default(),
+            notifications: Notifications::default(),
             features: FeatureValues::new(now),
         }
     }
@@ -247,6 +250,7 @@ impl Controller {
                 self.features = FeatureValues::new(now);
                 self.keep_alive.traffic().set_write_through(false);
                 self.changed = ChangedNamespaces::default();
+                self.notifications = Notifications::default();
             }
             Lifecycle::ShutDown => self.keep_alive.finish(now, limits::ASSOCIATION_LINGER),
             Lifecycle::ShuttingDown | Lifecycle::Failed => {}

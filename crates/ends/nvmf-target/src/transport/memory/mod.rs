@@ -12,6 +12,7 @@ mod disk;
 mod gate;
 mod namespaces;
 mod peer;
+mod reserving;
 mod scripted;
 mod wire;
 

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 pub(super) const NQN: &str = "nqn.2026-11.org.farblock:memory";
 const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555";
-const IDENTITY: Identity<'_> = Identity { hostid: [7; 16], hostnqn: HOST_NQN, subnqn: NQN };
+pub(super) const IDENTITY: Identity<'_> =
+    Identity { hostid: [7; 16], hostnqn: HOST_NQN, subnqn: NQN };
 
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -36,8 +37,13 @@ impl Peer {
 
     /// An enabled controller's admin queue.
     pub(super) fn admin(target: &Target) -> (Self, u16) {
+        Self::admin_of(target, &IDENTITY)
+    }
+
+    /// The same for another host.
+    pub(super) fn admin_of(target: &Target, host: &Identity<'_>) -> (Self, u16) {
         let mut peer = Self::new(target);
-        let data = command::connect_data(&IDENTITY, None);
+        let data = command::connect_data(host, None);
         let answer = peer.run(&command::connect(0, 31, 0), data.as_bytes());
         assert_eq!(answer.status, Status::SUCCESS);
         let controller = ConnectResult::parse(answer.result).cntlid;
@@ -49,8 +55,19 @@ impl Peer {
 
     /// An I/O queue with room for `depth` entries.
     pub(super) fn io(target: &Target, controller: u16, queue: u16, depth: u16) -> Self {
+        Self::io_of(target, &IDENTITY, controller, queue, depth)
+    }
+
+    /// The same for another host.
+    pub(super) fn io_of(
+        target: &Target,
+        host: &Identity<'_>,
+        controller: u16,
+        queue: u16,
+        depth: u16,
+    ) -> Self {
         let mut peer = Self::new(target);
-        let data = command::connect_data(&IDENTITY, Some(controller));
+        let data = command::connect_data(host, Some(controller));
         let answer = peer.run(&command::connect(queue, depth - 1, 0), data.as_bytes());
         assert_eq!(answer.status, Status::SUCCESS);
         peer
@@ -64,11 +81,17 @@ impl Peer {
 
     /// The same with a choice.
     pub(super) fn run_with(&mut self, command: &Command, data: &[u8], in_capsule: bool) -> Answer {
+        let cid = self.send(command, data, in_capsule);
+        self.answer(cid).expect("closed before the answer")
+    }
+
+    /// Sends a command, and does not wait.
+    pub(super) fn send(&mut self, command: &Command, data: &[u8], in_capsule: bool) -> u16 {
         let cid = self.next;
         self.next += 1;
         let sqe = place(&self.wire, command, cid, data, in_capsule);
         self.wire.send(sqe, if sqe.dptr.is_in_capsule() { data } else { &[] });
-        self.answer(cid).expect("closed before the answer")
+        cid
     }
 
     /// The next answer, which has to be that of `cid`.

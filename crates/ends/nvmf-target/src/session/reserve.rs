@@ -1,0 +1,123 @@
+//! Reservations: commands on their way to the registry and back, and what they forbid.
+
+use super::{Queue, Session, Work};
+use crate::core::Context;
+use crate::reservations::UnderWay;
+use crate::transport::Transport;
+use farblock_proto::capsule::SlotId;
+use farblock_proto::controller::{AccessChange, IoCommand, Request, ReservationCommand};
+use farblock_proto::ids::{NamespaceId, QueueId};
+use farblock_wire::Status;
+
+impl<T: Transport> Session<T> {
+    /// Hands a reservation command of an I/O queue, whose keys are here, to the registry.
+    pub(super) fn reserve(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        namespace: NamespaceId,
+        command: ReservationCommand,
+    ) -> Result<(), Status> {
+        let keys = self.request(slot).buffer.take();
+        let request = command.with_keys(keys.as_deref().unwrap_or(&[]));
+        keys.into_iter().for_each(|keys| cx.reactor.buffers().give(keys));
+        let Queue::Io(queue) = &self.queue else { return Err(Status::ABORTED_SQ_DELETION) };
+        let from = (queue.controller, queue.id);
+        let bytes = match command {
+            ReservationCommand::Report { bytes } => bytes,
+            _ => 0,
+        };
+        cx.shared.reserve((self.route, slot), from, namespace, request?)?;
+        self.request(slot).work = Work::Reserving { report_bytes: bytes as usize };
+        Ok(())
+    }
+
+    /// The same for what an admin command asks for.
+    pub(super) fn reserve_by_admin(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        namespace: NamespaceId,
+        request: Request,
+    ) {
+        let Queue::Admin { controller } = self.queue else { unreachable!("checked") };
+        self.release(cx, slot);
+        let from = (controller, QueueId(0));
+        match cx.shared.reserve((self.route, slot), from, namespace, request) {
+            Ok(()) => self.request(slot).work = Work::Reserving { report_bytes: 0 },
+            Err(status) => self.respond(slot, status, 0),
+        }
+    }
+
+    /// The registry's answer to a reservation command.
+    pub(crate) fn reserved(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        status: Status,
+        report: Option<Vec<u8>>,
+    ) {
+        let Work::Reserving { report_bytes } = self.request(slot).work else { return };
+        if !self.is_serving() {
+            return;
+        }
+        match report {
+            Some(page) => {
+                let mut buffer = cx.reactor.buffers().take(page.len());
+                buffer.copy_from_slice(&page);
+                let zeroes = cx.zeroes(report_bytes - page.len());
+                let parts = std::iter::once(buffer).chain(zeroes);
+                self.push(slot, report_bytes as u32, parts, status, 0);
+            }
+            None => self.respond_and_release(cx, slot, status, 0),
+        }
+        self.list(cx);
+    }
+
+    /// Whether a command may touch its namespace now. Without reservations it may.
+    pub(super) fn check_access(&mut self, slot: SlotId, command: &IoCommand) -> Result<(), Status> {
+        let Some(limits) = &self.limits else { return Ok(()) };
+        limits.check(command)?;
+        match self.request(slot).status {
+            Status::SUCCESS => Ok(()),
+            aborted => Err(aborted),
+        }
+    }
+
+    /// From now on, the host may do what the change lets it. What it forbids or aborts is not begun
+    /// any more; appends what was.
+    pub(crate) fn heed(&mut self, change: &AccessChange, under_way: &mut Vec<UnderWay>) {
+        let Some(owner) = &self.owner else { return };
+        if owner.subsystem != change.subsystem {
+            return;
+        }
+        let rights = change.rights(&owner.host);
+        let aborted = change.aborted.contains(&owner.host);
+        if rights == Default::default() && !aborted && self.limits.is_none() {
+            return;
+        }
+        self.limits.get_or_insert_default().set(change.namespace, rights);
+        for (request, index) in self.requests.iter_mut().zip(0..) {
+            let Work::Io(command) = &request.work else { continue };
+            let Some(kind) = command.access() else { continue };
+            let meant = command.namespace();
+            let is_meant = meant == Some(change.namespace) || meant == Some(NamespaceId::ALL);
+            if !is_meant || (rights.allow(kind) && !aborted) {
+                continue;
+            }
+            if request.operations > 0 {
+                under_way.push((self.route.key, SlotId(index)));
+            }
+            // What is with the namespace ends as it ends, unless there are more steps of it.
+            let has_more = request.operations == 0 || request.has_steps_left();
+            if aborted && has_more && request.status.is_success() {
+                request.status = Status::ABORTED_PREEMPT;
+            }
+        }
+    }
+
+    /// Whether a command has block operations under way.
+    pub(crate) fn is_under_way(&mut self, slot: SlotId) -> bool {
+        self.request(slot).operations > 0
+    }
+}

@@ -1,0 +1,299 @@
+//! Two hosts and a namespace that one of them reserves.
+
+use super::gate::Gate;
+use super::peer::{IDENTITY, NQN, Peer};
+use crate::config::{Export, Subsystem, TargetConfig};
+use crate::reservations::ReservationStore;
+use crate::target::Target;
+use farblock_backends::mem::Mem;
+use farblock_proto::host::command::{self, Command, Data, Identity, LogPage};
+use farblock_proto::ids::NamespaceId;
+use farblock_wire::features::FeatureId;
+use farblock_wire::log::LogPageId;
+use farblock_wire::opcode::NvmOpcode;
+use farblock_wire::reservation::{
+    AcquireAction, RegisterAction, Registrant, ReleaseAction, ReservationControl,
+    ReservationStatus, ReservationType,
+};
+use farblock_wire::{Sqe, Status};
+use std::io;
+use std::sync::{Arc, Mutex};
+
+const BLOCK: u32 = 512;
+const OTHER: Identity<'_> = Identity { hostid: [9; 16], ..IDENTITY };
+const CONFLICT: Status = Status::RESERVATION_CONFLICT.with_dnr();
+const WRITE_EXCLUSIVE: ReservationType = ReservationType::WRITE_EXCLUSIVE;
+
+/// Keeps a text as long as the test lasts.
+#[derive(Default)]
+struct Kept {
+    text: Mutex<String>,
+    /// The next is not kept.
+    fails: Mutex<bool>,
+}
+
+impl ReservationStore for Kept {
+    fn load(&self) -> io::Result<String> {
+        Ok(self.text.lock().unwrap().clone())
+    }
+
+    fn save(&self, text: &str) -> io::Result<()> {
+        if std::mem::take(&mut *self.fails.lock().unwrap()) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        text.clone_into(&mut self.text.lock().unwrap());
+        Ok(())
+    }
+}
+
+fn gated() -> Arc<Gate> {
+    Arc::new(Gate::new(Arc::new(Mem::new(BLOCK, 1 << 20).expect("a size"))))
+}
+
+fn target_of(gate: &Arc<Gate>, store: Option<Arc<Kept>>) -> Result<Target, crate::StartError> {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    let namespace = Arc::clone(gate) as Arc<dyn farblock_block::Namespace>;
+    subsystem.exports.insert(NamespaceId(1), Export { namespace, identity: "gate".to_owned() });
+    if let Some(store) = store {
+        subsystem.reservations.insert(NamespaceId(1), store);
+    }
+    Target::start(&TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec!["127.0.0.1:0".parse().expect("an address")],
+        ..TargetConfig::default()
+    })
+}
+
+/// A host's two queues, which are on different cores if there are several.
+struct Host {
+    admin: Peer,
+    io: Peer,
+    key: u64,
+}
+
+impl Host {
+    fn new(target: &Target, identity: &Identity<'_>) -> Self {
+        let (admin, controller) = Peer::admin_of(target, identity);
+        let io = Peer::io_of(target, identity, controller, 1, 32);
+        Self { admin, io, key: identity.hostid[0].into() }
+    }
+
+    fn reserve(&mut self, command: (Command, Vec<u8>)) -> Status {
+        self.io.run(&command.0, &command.1).status
+    }
+
+    fn register(&mut self) -> Status {
+        let control = ReservationControl::default().with_action(RegisterAction::REGISTER.0);
+        self.reserve(keyed(NvmOpcode::RESERVATION_REGISTER, control, &[0, self.key]))
+    }
+
+    fn acquire(&mut self, rtype: ReservationType) -> Status {
+        self.reserve(take(AcquireAction::ACQUIRE, rtype, self.key, 0))
+    }
+
+    fn release(&mut self, rtype: ReservationType) -> Status {
+        let control =
+            ReservationControl::default().with_action(ReleaseAction::RELEASE.0).with_rtype(rtype.0);
+        self.reserve(keyed(NvmOpcode::RESERVATION_RELEASE, control, &[self.key]))
+    }
+
+    fn write(&mut self, lba: u64, byte: u8) -> Status {
+        self.io.run(&command::write(1, lba, 1, BLOCK, false), &[byte; BLOCK as usize]).status
+    }
+
+    fn read(&mut self, lba: u64) -> Result<u8, Status> {
+        let answer = self.io.run(&command::read(1, lba, 1, BLOCK), &[]);
+        if answer.status.is_success() { Ok(answer.data[0]) } else { Err(answer.status) }
+    }
+
+    /// Type, generation, whether it persists; and who is registered, with whether it holds.
+    fn report(&mut self) -> (u8, u32, u8, Vec<(u8, bool)>) {
+        let (answer, bytes) = (self.io.run(&report(8192, true), &[]), 8192);
+        assert_eq!((answer.status, answer.data.len()), (Status::SUCCESS, bytes));
+        let head = ReservationStatus::parse(&answer.data).expect("long enough");
+        let entries = answer.data[ReservationStatus::LEN..].chunks(Registrant::LEN);
+        let registrants = entries.take(head.regctl.get().into()).map(|entry| {
+            let entry = Registrant::parse(entry).expect("whole");
+            assert_eq!(u64::from(entry.hostid[0]), entry.rkey.get());
+            assert_eq!(entry.cntlid.get(), Registrant::CNTLID_DYNAMIC);
+            (entry.hostid[0], entry.rcsts & Registrant::RCSTS_HOLDS != 0)
+        });
+        (head.rtype, head.gen_count.get(), head.ptpls, registrants.collect())
+    }
+}
+
+fn keyed(opcode: NvmOpcode, control: ReservationControl, keys: &[u64]) -> (Command, Vec<u8>) {
+    let data: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+    let sqe = Sqe { cdw10: control.0.into(), ..Sqe::new(opcode.0, 0, 1) };
+    (Command::new(sqe, Data::ToController(data.len() as u32)), data)
+}
+
+fn take(action: AcquireAction, rtype: ReservationType, key: u64, out: u64) -> (Command, Vec<u8>) {
+    let control = ReservationControl::default().with_action(action.0).with_rtype(rtype.0);
+    keyed(NvmOpcode::RESERVATION_ACQUIRE, control, &[key, out])
+}
+
+fn report(bytes: u32, extended: bool) -> Command {
+    let sqe = Sqe {
+        cdw10: (bytes / 4 - 1).into(),
+        cdw11: u32::from(extended).into(),
+        ..Sqe::new(NvmOpcode::RESERVATION_REPORT.0, 0, 1)
+    };
+    Command::new(sqe, Data::FromController(bytes))
+}
+
+fn two_hosts() -> (Target, Arc<Gate>, Host, Host) {
+    let gate = gated();
+    let target = target_of(&gate, None).expect("it starts");
+    let (one, other) = (Host::new(&target, &IDENTITY), Host::new(&target, &OTHER));
+    (target, gate, one, other)
+}
+
+#[test]
+fn a_reservation_keeps_others_out_and_its_end_lets_them_in() {
+    let (target, _gate, mut one, mut other) = two_hosts();
+    assert_eq!(one.acquire(WRITE_EXCLUSIVE), CONFLICT, "not registered");
+    assert_eq!((one.register(), one.acquire(WRITE_EXCLUSIVE)), (Status::SUCCESS, Status::SUCCESS));
+    assert_eq!((one.write(0, 1), other.write(0, 2)), (Status::SUCCESS, CONFLICT));
+    assert_eq!(other.read(0), Ok(1));
+    let zeroes = command::write_zeroes(1, 0, 1, false, false);
+    assert_eq!(other.io.run(&zeroes, &[]).status, CONFLICT);
+    assert_eq!(other.io.run(&command::flush(1), &[]).status, CONFLICT);
+    assert_eq!(other.io.run(&command::flush(u32::MAX), &[]).status, CONFLICT);
+    let large = vec![2; 256 << 10];
+    let write = command::write(1, 0, 512, 256 << 10, false);
+    assert_eq!(other.io.run_with(&write, &large, false).status, CONFLICT);
+    // Queues that come later know it, too.
+    let mut late = Host::new(&target, &OTHER);
+    assert_eq!(late.write(0, 3), CONFLICT);
+    assert_eq!(late.report(), (1, 1, 0, vec![(7, true)]));
+    assert_eq!(one.release(WRITE_EXCLUSIVE), Status::SUCCESS);
+    assert_eq!((other.write(0, 2), late.write(1, 3)), (Status::SUCCESS, Status::SUCCESS));
+    assert_eq!(one.read(0), Ok(2));
+    let exclusive = ReservationType::EXCLUSIVE_ACCESS_REGISTRANTS;
+    assert_eq!(one.acquire(exclusive), Status::SUCCESS);
+    assert_eq!(other.read(0), Err(CONFLICT));
+    assert_eq!(other.register(), Status::SUCCESS);
+    assert_eq!((other.read(0), late.write(1, 4)), (Ok(2), Status::SUCCESS));
+    assert_eq!(late.report(), (4, 2, 0, vec![(7, true), (9, false)]));
+}
+
+#[test]
+fn a_preempt_is_over_when_nothing_of_the_fenced_host_can_come_any_more() {
+    for action in [AcquireAction::PREEMPT, AcquireAction::PREEMPT_ABORT] {
+        let (_target, gate, mut one, mut other) = two_hosts();
+        assert_eq!((one.register(), other.register()), (Status::SUCCESS, Status::SUCCESS));
+        assert_eq!(other.acquire(WRITE_EXCLUSIVE), Status::SUCCESS);
+        gate.keep(1);
+        let data = [1; BLOCK as usize];
+        let late = other.io.send(&command::write(1, 0, 1, BLOCK, false), &data, true);
+        while gate.kept() == 0 {
+            std::thread::yield_now();
+        }
+        let preempt = take(action, WRITE_EXCLUSIVE, one.key, other.key);
+        let pending = one.io.send(&preempt.0, &preempt.1, true);
+        // Since it is begun, the other's new writes do not get through.
+        while other.write(1, 1) != CONFLICT {
+            std::thread::yield_now();
+        }
+        assert!(one.io.wire.take_answers().is_empty(), "over too early");
+        gate.open_up();
+        assert_eq!(one.io.answer(pending).expect("an answer").status, Status::SUCCESS);
+        assert_eq!(one.read(0), Ok(1), "what was begun is there by now");
+        assert_eq!(one.write(0, 2), Status::SUCCESS);
+        assert_eq!(other.io.answer(late).expect("an answer").status, Status::SUCCESS);
+        assert_eq!((other.write(0, 3), other.read(0)), (CONFLICT, Ok(2)));
+        assert_eq!(one.report().3, [(7, true)]);
+        assert_eq!(gate.seen().iter().filter(|lba| **lba == 0).count(), 2);
+    }
+}
+
+#[test]
+fn a_preempt_waits_for_what_a_lost_queue_has_left() {
+    let (_target, gate, mut one, mut other) = two_hosts();
+    assert_eq!((one.register(), other.register()), (Status::SUCCESS, Status::SUCCESS));
+    assert_eq!(other.acquire(WRITE_EXCLUSIVE), Status::SUCCESS);
+    gate.keep(1);
+    other.io.send(&command::write(1, 0, 1, BLOCK, false), &[1; BLOCK as usize], true);
+    while gate.kept() == 0 {
+        std::thread::yield_now();
+    }
+    other.admin.wire.leave();
+    assert!(other.io.wire.wait().is_none(), "its controller has ended");
+    let preempt = take(AcquireAction::PREEMPT, WRITE_EXCLUSIVE, one.key, other.key);
+    let pending = one.io.send(&preempt.0, &preempt.1, true);
+    // What comes after it on another queue pair of the same host is answered.
+    let log = LogPage::new(LogPageId::SMART_HEALTH, 512);
+    assert_eq!(one.admin.run(&command::log_page(log), &[]).status, Status::SUCCESS);
+    assert!(one.io.wire.take_answers().is_empty(), "over too early");
+    gate.open_up();
+    assert_eq!(one.io.answer(pending).expect("an answer").status, Status::SUCCESS);
+}
+
+#[test]
+fn the_preempted_host_is_told() {
+    let (_target, _gate, mut one, mut other) = two_hosts();
+    let event = Sqe { cid: 77.into(), ..command::async_event_request().sqe };
+    other.admin.wire.send(event, &[]);
+    assert_eq!((one.register(), other.register()), (Status::SUCCESS, Status::SUCCESS));
+    assert_eq!(one.acquire(WRITE_EXCLUSIVE), Status::SUCCESS);
+    let preempt = take(AcquireAction::PREEMPT, WRITE_EXCLUSIVE, one.key, other.key);
+    assert_eq!(one.reserve(preempt), Status::SUCCESS);
+    let told = other.admin.wire.wait().expect("an event");
+    assert_eq!((told.cid.get(), told.result()), (77, 0x0080_0006));
+    let mut read = || {
+        let log = LogPage::new(LogPageId::RESERVATION_NOTIFICATION, 64);
+        let page = other.admin.run(&command::log_page(log), &[]).data;
+        (page[0], page[8], page[9], page[12])
+    };
+    assert_eq!(read(), (1, 1, 0, 1), "registration preempted, of namespace 1");
+    assert_eq!(read(), (0, 0, 0, 0), "the page is empty");
+}
+
+#[test]
+fn what_persists_is_there_after_a_restart_and_else_nothing_is() {
+    let (gate, store) = (gated(), Arc::new(Kept::default()));
+    let target = target_of(&gate, Some(Arc::clone(&store))).expect("it starts");
+    let mut one = Host::new(&target, &IDENTITY);
+    let control = ReservationControl::default().with_cptpl(ReservationControl::CPTPL_SET);
+    let persisting = || keyed(NvmOpcode::RESERVATION_REGISTER, control, &[0, 7]);
+    *store.fails.lock().unwrap() = true;
+    assert_eq!(one.reserve(persisting()), Status::INTERNAL_ERROR, "it cannot be kept");
+    assert_eq!(one.report(), (0, 0, 0, vec![]), "and so is not");
+    assert_eq!(one.reserve(persisting()), Status::SUCCESS);
+    assert_eq!(one.acquire(WRITE_EXCLUSIVE), Status::SUCCESS);
+    target.stop().expect("it stops");
+    let target = target_of(&gate, Some(Arc::clone(&store))).expect("it starts");
+    let (mut one, mut other) = (Host::new(&target, &IDENTITY), Host::new(&target, &OTHER));
+    assert_eq!((other.write(0, 1), one.write(0, 2)), (CONFLICT, Status::SUCCESS));
+    assert_eq!(one.report(), (1, 1, 1, vec![(7, true)]));
+    let feature = command::set_features(FeatureId::RESERVATION_PERSISTENCE, 0);
+    let of_it = Command { sqe: Sqe { nsid: 1.into(), ..feature.sqe }, ..feature };
+    assert_eq!(one.admin.run(&of_it, &[]).status, Status::SUCCESS);
+    assert_eq!(*store.text.lock().unwrap(), "");
+    assert_eq!(other.write(0, 1), CONFLICT, "it holds as long as the target runs");
+    target.stop().expect("it stops");
+    "rubbish".clone_into(&mut store.text.lock().unwrap());
+    let refused = target_of(&gate, Some(store)).err().expect("it does not start").to_string();
+    assert!(refused.contains("damaged") && refused.contains("namespace 1"), "{refused}");
+}
+
+#[test]
+fn what_is_not_offered_is_refused() {
+    let (target, _gate, mut one, _other) = two_hosts();
+    let status = |command: &(Command, Vec<u8>), host: &mut Host| {
+        Status(host.io.run(&command.0, &command.1).status.code())
+    };
+    // There is no place to keep anything.
+    let control = ReservationControl::default().with_cptpl(ReservationControl::CPTPL_SET);
+    let persisting = keyed(NvmOpcode::RESERVATION_REGISTER, control, &[0, 7]);
+    assert_eq!(status(&persisting, &mut one), Status::INVALID_FIELD);
+    let short = (report(4096, false), vec![]);
+    assert_eq!(status(&short, &mut one), Status::HOST_ID_INCONSISTENT);
+    let mut nobody = Host::new(&target, &Identity { hostid: [0; 16], ..IDENTITY });
+    nobody.key = 5;
+    assert_eq!(Status(nobody.register().code()), Status::COMMAND_SEQUENCE_ERROR);
+    // As much as there is, and no more.
+    assert_eq!(one.io.run(&report(4, true), &[]).data.len(), 4);
+}

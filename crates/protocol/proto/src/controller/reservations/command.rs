@@ -1,0 +1,190 @@
+//! Reservation commands, from bytes to meaning (NVMe Base Specification 2.0, "Reservation Acquire
+//! command", "Reservation Register command", "Reservation Release command", "Reservation Report
+//! command").
+
+use farblock_wire::opcode::NvmOpcode;
+use farblock_wire::reservation::{
+    AcquireAction, AcquireData, REPORT_EXTENDED, RegisterAction, RegisterData, ReleaseAction,
+    ReleaseData, ReservationControl, ReservationType,
+};
+use farblock_wire::sqe::Sqe;
+use farblock_wire::status::Status;
+
+/// A reservation command without the keys that it brings as data. Every field is one that the
+/// specification defines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReservationCommand {
+    /// Reservation Register.
+    Register {
+        /// What to do (RREGA).
+        action: RegisterAction,
+        /// Whether the current key is not to be looked at (IEKEY).
+        ignore_key: bool,
+        /// Whether reservations are to persist through a power loss from now on (CPTPL); `None`:
+        /// as before.
+        persist: Option<bool>,
+    },
+    /// Reservation Acquire.
+    Acquire {
+        /// What to do (RACQA).
+        action: AcquireAction,
+        /// The type of the reservation (RTYPE).
+        rtype: ReservationType,
+    },
+    /// Reservation Release.
+    Release {
+        /// What to do (RRELA).
+        action: ReleaseAction,
+        /// The type of the reservation (RTYPE).
+        rtype: ReservationType,
+    },
+    /// Reservation Report, with the extended data structure, in so many bytes.
+    Report {
+        /// How many bytes the host takes (NUMD).
+        bytes: u32,
+    },
+}
+
+impl ReservationCommand {
+    /// Whether an opcode is one of these commands.
+    pub(crate) fn is_one(opcode: NvmOpcode) -> bool {
+        matches!(
+            opcode,
+            NvmOpcode::RESERVATION_REGISTER
+                | NvmOpcode::RESERVATION_ACQUIRE
+                | NvmOpcode::RESERVATION_RELEASE
+                | NvmOpcode::RESERVATION_REPORT
+        )
+    }
+
+    /// Reads a command's dwords.
+    ///
+    /// # Errors
+    /// The status to complete it with.
+    pub(crate) fn parse(sqe: &Sqe) -> Result<Self, Status> {
+        const INVALID: Status = Status::INVALID_FIELD.with_dnr();
+        let control = ReservationControl(sqe.cdw10.get());
+        let rtype = ReservationType(control.rtype());
+        match NvmOpcode(sqe.opcode) {
+            NvmOpcode::RESERVATION_REGISTER => {
+                let action = RegisterAction(control.action());
+                let persist = match control.cptpl() {
+                    ReservationControl::CPTPL_KEEP => None,
+                    ReservationControl::CPTPL_CLEAR => Some(false),
+                    ReservationControl::CPTPL_SET => Some(true),
+                    _ => return Err(INVALID),
+                };
+                action.name().ok_or(INVALID)?;
+                Ok(Self::Register { action, ignore_key: control.iekey(), persist })
+            }
+            // Since revision 1.3 the existing key cannot be ignored here (RESCAP bit 7).
+            _ if control.iekey() && sqe.opcode != NvmOpcode::RESERVATION_REPORT.0 => Err(INVALID),
+            NvmOpcode::RESERVATION_ACQUIRE => {
+                let action = AcquireAction(control.action());
+                let known = action.name().is_some() && rtype != ReservationType::NONE;
+                rtype.name().filter(|_| known).ok_or(INVALID)?;
+                Ok(Self::Acquire { action, rtype })
+            }
+            NvmOpcode::RESERVATION_RELEASE => {
+                let action = ReleaseAction(control.action());
+                action.name().ok_or(INVALID)?;
+                Ok(Self::Release { action, rtype })
+            }
+            // Hosts have 128-bit identifiers here, which the short data structure cannot tell.
+            _ if sqe.cdw11.get() & REPORT_EXTENDED == 0 => {
+                Err(Status::HOST_ID_INCONSISTENT.with_dnr())
+            }
+            _ => {
+                let bytes = sqe.cdw10.get().checked_add(1).and_then(|dwords| dwords.checked_mul(4));
+                Ok(Self::Report { bytes: bytes.ok_or(INVALID)? })
+            }
+        }
+    }
+
+    /// How many bytes of data the command transfers.
+    #[must_use]
+    pub fn data_bytes(&self) -> u32 {
+        match *self {
+            Self::Register { .. } => RegisterData::LEN as u32,
+            Self::Acquire { .. } => AcquireData::LEN as u32,
+            Self::Release { .. } => ReleaseData::LEN as u32,
+            Self::Report { bytes } => bytes,
+        }
+    }
+
+    /// Adds the keys that the command brings as `data`.
+    ///
+    /// # Errors
+    /// Data SGL Length Invalid if they are too few bytes.
+    pub fn with_keys(self, data: &[u8]) -> Result<Request, Status> {
+        const SHORT: Status = Status::DATA_SGL_LENGTH_INVALID.with_dnr();
+        Ok(match self {
+            Self::Register { action, ignore_key, persist } => {
+                let keys = RegisterData::parse(data).ok_or(SHORT)?;
+                let (current, new) = (keys.crkey.get(), keys.nrkey.get());
+                let current = (!ignore_key).then_some(current);
+                Request::Register { action, current, new, persist }
+            }
+            Self::Acquire { action, rtype } => {
+                let keys = AcquireData::parse(data).ok_or(SHORT)?;
+                Request::Acquire {
+                    action,
+                    rtype,
+                    current: keys.crkey.get(),
+                    preempted: keys.prkey.get(),
+                }
+            }
+            Self::Release { action, rtype } => {
+                let keys = ReleaseData::parse(data).ok_or(SHORT)?;
+                Request::Release { action, rtype, current: keys.crkey.get() }
+            }
+            Self::Report { bytes } => Request::Report { bytes },
+        })
+    }
+}
+
+/// What a host asks of a namespace's reservations, keys included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// Reservation Register.
+    Register {
+        /// What to do.
+        action: RegisterAction,
+        /// The host's key as it says (CRKEY); `None`: whatever it is.
+        current: Option<u64>,
+        /// The key to have from now on (NRKEY).
+        new: u64,
+        /// Whether to persist through a power loss from now on; `None`: as before.
+        persist: Option<bool>,
+    },
+    /// Reservation Acquire.
+    Acquire {
+        /// What to do.
+        action: AcquireAction,
+        /// The type of the reservation.
+        rtype: ReservationType,
+        /// The host's key as it says (CRKEY).
+        current: u64,
+        /// Whose reservation or registration ends (PRKEY).
+        preempted: u64,
+    },
+    /// Reservation Release.
+    Release {
+        /// What to do.
+        action: ReleaseAction,
+        /// The type of the reservation.
+        rtype: ReservationType,
+        /// The host's key as it says (CRKEY).
+        current: u64,
+    },
+    /// Reservation Report.
+    Report {
+        /// How many bytes the host takes.
+        bytes: u32,
+    },
+    /// Set Features, Reservation Persistence.
+    Persist {
+        /// Whether to persist through a power loss from now on.
+        persist: bool,
+    },
+}

@@ -1,0 +1,442 @@
+//! Reservations: who may read and write a namespace that several hosts share (NVMe Base
+//! Specification 2.0, "Reservations").
+//!
+//! A change is not answered before it holds everywhere. For each namespace one request after the
+//! other goes through
+//!
+//! ```text
+//!            changes nothing for the data path, and nothing to keep
+//!   waiting ----------------------------------------------------------> answered
+//!      |                                                                  ^   ^
+//!      | to be kept            kept                       no news for     |   |
+//!      +--------------> Saving -----> (the state changes) ----------------+   |
+//!      |                   | it cannot be kept            the data path       |
+//!      |                   +--> answered: Internal Error                      |
+//!      |                                     |                                |
+//!      +-------------------------------------+--> Spreading ------------------+
+//!                                                   every core heeds it, and what it
+//!                                                   forbids has ended
+//! ```
+//!
+//! so that a Preempt is over when nothing that the preempted host sent can reach the disk any more.
+//! Reports keep their place among the others: who sees in one that a host is gone may rely on it.
+
+mod access;
+mod command;
+mod state;
+mod stored;
+#[cfg(test)]
+mod tests;
+
+pub use access::{Access, AccessKind, Rights};
+pub use command::{Request, ReservationCommand};
+pub use state::{HostId, Reservations};
+
+use super::config::{ConfigError, SubsystemId};
+use super::events::Notice;
+use super::limits;
+use super::registry::{Action, Registry};
+use crate::ids::{ControllerId, NamespaceId, QueueId};
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use farblock_wire::reservation::{NotificationType, ReservationNotificationLog};
+use farblock_wire::{IntoBytes, Status};
+use state::Effects;
+
+/// A request's number, chosen by who hands it in, to tell the answers apart.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ticket(pub u64);
+
+/// A command on its way to a namespace's reservations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReservationRequest {
+    /// Whose answer it is.
+    pub ticket: Ticket,
+    /// The controller that it came to.
+    pub controller: ControllerId,
+    /// The queue that it came by.
+    pub queue: QueueId,
+    /// The namespace.
+    pub namespace: NamespaceId,
+    /// What is asked for.
+    pub request: Request,
+}
+
+/// What the data path has to heed from now on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AccessChange {
+    /// Tells it from others.
+    pub serial: u64,
+    /// Of this subsystem
+    pub subsystem: SubsystemId,
+    /// this namespace
+    pub namespace: NamespaceId,
+    /// is reserved like this; `None`: not at all.
+    pub access: Option<Access>,
+    /// And whatever these hosts have sent to it is aborted.
+    pub aborted: Vec<HostId>,
+}
+
+impl AccessChange {
+    /// What a host may do.
+    #[must_use]
+    pub fn rights(&self, host: &HostId) -> Rights {
+        self.access.as_ref().map_or(Rights::All, |access| access.rights(host))
+    }
+}
+
+/// Where the first request of a namespace is, in the diagram above.
+#[derive(Debug)]
+enum Step {
+    Saving { state: Reservations, effects: Effects },
+    Spreading,
+}
+
+/// The request under way. The number tells the news that it waits for from older ones.
+#[derive(Debug)]
+struct Current {
+    ticket: Ticket,
+    serial: u64,
+    step: Step,
+}
+
+/// One namespace: its state, and what is asked of it.
+#[derive(Debug, Default)]
+pub(super) struct Reserved {
+    state: Reservations,
+    can_persist: bool,
+    /// Masked notifications (feature 82h).
+    mask: u32,
+    /// The request under way.
+    current: Option<Current>,
+    waiting: VecDeque<(HostId, ReservationRequest)>,
+}
+
+impl Reserved {
+    /// Whether nothing needs to be remembered.
+    fn is_blank(&self) -> bool {
+        !self.can_persist
+            && self.mask == 0
+            && self.current.is_none()
+            && self.waiting.is_empty()
+            && self.state == Reservations::default()
+    }
+}
+
+/// Notifications that a controller's host has not read ("Reservation Notification log page").
+#[derive(Debug, Default)]
+pub(crate) struct Notifications {
+    entries: VecDeque<(u64, NotificationType, NamespaceId)>,
+    count: u64,
+}
+
+impl Notifications {
+    /// The oldest gives way: its number is missing in what the host reads.
+    fn push(&mut self, what: NotificationType, namespace: NamespaceId) {
+        // Zero is the empty page's number.
+        self.count = self.count.wrapping_add(1).max(1);
+        if self.entries.len() >= limits::RESERVATION_NOTIFICATIONS {
+            self.entries.pop_front();
+        }
+        self.entries.push_back((self.count, what, namespace));
+    }
+
+    /// The log page: the oldest notification.
+    pub(super) fn emit(&self) -> Vec<u8> {
+        let mut page = ReservationNotificationLog::zeroed();
+        if let Some((number, what, namespace)) = self.entries.front() {
+            page.log_page_count.set(*number);
+            page.notification_type = what.0;
+            page.available_log_pages = (self.entries.len() - 1).min(255) as u8;
+            page.nsid.set(namespace.0);
+        }
+        page.as_bytes().to_vec()
+    }
+
+    /// The host has read the oldest. True if there are more.
+    pub(super) fn pop(&mut self) -> bool {
+        self.entries.pop_front();
+        !self.entries.is_empty()
+    }
+}
+
+/// Reservations.
+impl Registry {
+    /// Has a namespace start with reservations that were kept through a power loss, and from now on
+    /// gives what is to be kept with [`Action::SaveReservations`]. To be called before hosts
+    /// connect.
+    ///
+    /// # Errors
+    /// When there is no such namespace.
+    pub fn keep_reservations(
+        &mut self,
+        subsystem: SubsystemId,
+        namespace: NamespaceId,
+        state: Reservations,
+    ) -> Result<(), ConfigError> {
+        let config = self.subsystem_mut(subsystem)?;
+        if !config.config.namespaces.contains_key(&namespace) {
+            return Err(ConfigError::NotFound("namespace"));
+        }
+        let reserved = Reserved { state, can_persist: true, ..Reserved::default() };
+        config.reserved.insert(namespace, reserved);
+        Ok(())
+    }
+
+    /// Hands a reservation command in. Its answer is an [`Action::Reserved`].
+    ///
+    /// # Errors
+    /// What to complete it with, if it has no answer otherwise.
+    pub fn reserve(&mut self, request: &ReservationRequest) -> Result<(), Status> {
+        let controller = self.controllers.get(&request.controller);
+        // The association may have ended while the command was on its way to us.
+        let controller = controller.ok_or(Status::ABORTED_SQ_DELETION)?;
+        let (subsystem, host) = (controller.subsystem, controller.host_id);
+        // A host without an identifier cannot be told from others.
+        if host == [0; 16] {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
+        }
+        let id = subsystem.ok_or(Status::INVALID_OPCODE.with_dnr())?;
+        let found = self.subsystem_mut(id).map_err(|_| Status::ABORTED_SQ_DELETION)?;
+        if !found.config.namespaces.contains_key(&request.namespace) {
+            return Err(Status::INVALID_NAMESPACE.with_dnr());
+        }
+        let reserved = found.reserved.entry(request.namespace).or_default();
+        reserved.waiting.push_back((host, *request));
+        self.go_on(id, request.namespace);
+        Ok(())
+    }
+
+    /// What [`Action::SaveReservations`] asked for is done, or could not be.
+    pub fn reservations_saved(
+        &mut self,
+        subsystem: SubsystemId,
+        namespace: NamespaceId,
+        serial: u64,
+        saved: bool,
+    ) {
+        match self.take_current(subsystem, namespace, serial) {
+            Some(Current { ticket, step: Step::Saving { state, effects }, .. }) if saved => {
+                self.hold(subsystem, namespace, ticket, state, effects);
+            }
+            Some(Current { ticket, .. }) => self.answer(ticket, Status::INTERNAL_ERROR, None),
+            None => {}
+        }
+        self.go_on(subsystem, namespace);
+    }
+
+    /// What [`Action::Access`] asked for holds everywhere.
+    pub fn access_spread(&mut self, subsystem: SubsystemId, namespace: NamespaceId, serial: u64) {
+        if let Some(current) = self.take_current(subsystem, namespace, serial) {
+            self.answer(current.ticket, Status::SUCCESS, None);
+        }
+        self.go_on(subsystem, namespace);
+    }
+
+    fn take_current(
+        &mut self,
+        subsystem: SubsystemId,
+        namespace: NamespaceId,
+        serial: u64,
+    ) -> Option<Current> {
+        let reserved = self.reserved(subsystem, namespace)?;
+        reserved.current.take_if(|current| current.serial == serial)
+    }
+
+    fn next_reservation_serial(&mut self) -> u64 {
+        self.reservation_serial += 1;
+        self.reservation_serial
+    }
+
+    /// A namespace is gone, and with it its reservations.
+    pub(super) fn end_reservations(&mut self, id: SubsystemId, namespace: NamespaceId) {
+        let found = self.subsystem_mut(id).ok();
+        let Some(reserved) = found.and_then(|found| found.reserved.remove(&namespace)) else {
+            return;
+        };
+        let current = reserved.current.map(|current| current.ticket);
+        let waiting = reserved.waiting.into_iter().map(|(_, asked)| asked.ticket);
+        for ticket in current.into_iter().chain(waiting) {
+            self.answer(ticket, Status::INVALID_NAMESPACE.with_dnr(), None);
+        }
+        // The next namespace of this number is another one. Nobody waits for this to be heeded.
+        let serial = self.next_reservation_serial();
+        let change =
+            AccessChange { serial, subsystem: id, namespace, access: None, aborted: Vec::new() };
+        self.act(Action::Access(Arc::new(change)));
+    }
+
+    fn reserved(&mut self, id: SubsystemId, namespace: NamespaceId) -> Option<&mut Reserved> {
+        self.subsystem_mut(id).ok()?.reserved.get_mut(&namespace)
+    }
+
+    fn answer(&mut self, ticket: Ticket, status: Status, report: Option<Vec<u8>>) {
+        self.act(Action::Reserved { ticket, status, report });
+    }
+
+    /// Begins what waits, until something has to be waited for.
+    fn go_on(&mut self, id: SubsystemId, namespace: NamespaceId) {
+        while let Some(reserved) = self.reserved(id, namespace)
+            && reserved.current.is_none()
+        {
+            let Some((host, request)) = reserved.waiting.pop_front() else {
+                if reserved.is_blank()
+                    && let Ok(subsystem) = self.subsystem_mut(id)
+                {
+                    subsystem.reserved.remove(&namespace);
+                }
+                return;
+            };
+            self.begin(id, namespace, host, &request);
+        }
+    }
+
+    fn begin(
+        &mut self,
+        id: SubsystemId,
+        namespace: NamespaceId,
+        host: HostId,
+        asked: &ReservationRequest,
+    ) {
+        let Some(reserved) = self.reserved(id, namespace) else { return };
+        if let Request::Report { bytes } = asked.request {
+            let mut page = reserved.state.report();
+            page.truncate(bytes as usize);
+            return self.answer(asked.ticket, Status::SUCCESS, Some(page));
+        }
+        let mut state = reserved.state.clone();
+        match state.change(host, &asked.request, reserved.can_persist) {
+            Err(status) => self.answer(asked.ticket, status, None),
+            Ok(_) if state == reserved.state => self.answer(asked.ticket, Status::SUCCESS, None),
+            Ok(effects) if reserved.state.persist || state.persist => {
+                let text = state.to_text();
+                let serial = self.next_reservation_serial();
+                let step = Step::Saving { state, effects };
+                self.wait_for(id, namespace, Current { ticket: asked.ticket, serial, step });
+                self.act(Action::SaveReservations { subsystem: id, namespace, serial, text });
+            }
+            Ok(effects) => self.hold(id, namespace, asked.ticket, state, effects),
+        }
+    }
+
+    /// From here on a new state holds.
+    fn hold(
+        &mut self,
+        id: SubsystemId,
+        namespace: NamespaceId,
+        ticket: Ticket,
+        state: Reservations,
+        effects: Effects,
+    ) {
+        let Some(reserved) = self.reserved(id, namespace) else { return };
+        let (before, access) = (reserved.state.access(), state.access());
+        reserved.state = state;
+        let mask = reserved.mask;
+        let Effects { notices, aborted } = effects;
+        let is_news = before != access || !aborted.is_empty();
+        if is_news {
+            let serial = self.next_reservation_serial();
+            self.wait_for(id, namespace, Current { ticket, serial, step: Step::Spreading });
+            let change = AccessChange { serial, subsystem: id, namespace, access, aborted };
+            self.act(Action::Access(Arc::new(change)));
+        }
+        for (to, what) in notices.into_iter().filter(|(_, what)| mask & what.mask_bit() == 0) {
+            self.notify(id, namespace, &to, what);
+        }
+        if !is_news {
+            self.answer(ticket, Status::SUCCESS, None);
+        }
+    }
+
+    fn wait_for(&mut self, id: SubsystemId, namespace: NamespaceId, current: Current) {
+        if let Some(reserved) = self.reserved(id, namespace) {
+            reserved.current = Some(current);
+        }
+    }
+
+    fn notify(
+        &mut self,
+        subsystem: SubsystemId,
+        namespace: NamespaceId,
+        host: &HostId,
+        what: NotificationType,
+    ) {
+        for controller in self.controllers.values_mut() {
+            if controller.subsystem == Some(subsystem) && controller.host_id == *host {
+                controller.notifications.push(what, namespace);
+                controller.events.raise(Notice::Reservation);
+                self.noisy.insert(controller.id);
+            }
+        }
+    }
+
+    /// The host has read a page of the log with Retain Asynchronous Event cleared.
+    pub(super) fn notification_was_read(&mut self, id: ControllerId) {
+        let Some(controller) = self.controllers.get_mut(&id) else { return };
+        controller.events.log_was_read(Notice::Reservation);
+        if controller.notifications.pop() {
+            controller.events.raise(Notice::Reservation);
+            self.noisy.insert(id);
+        }
+    }
+
+    /// What a host may do with each namespace of a subsystem, where that is not everything.
+    pub(super) fn restrictions(
+        &self,
+        subsystem: Option<SubsystemId>,
+        host: &HostId,
+    ) -> Vec<(NamespaceId, Rights)> {
+        let Some(found) = subsystem.and_then(|id| self.subsystem_of(id)) else {
+            return Vec::new();
+        };
+        let rights = |reserved: &Reserved| Some(reserved.state.access()?.rights(host));
+        let all = found.reserved.iter();
+        all.filter_map(|(&namespace, reserved)| Some((namespace, rights(reserved)?)))
+            .filter(|(_, rights)| *rights != Rights::All)
+            .collect()
+    }
+
+    /// What a queue has asked for and was not begun is dropped: nobody waits for it any more.
+    pub(super) fn forget_requests(&mut self, gone: impl Fn(ControllerId, QueueId) -> bool) {
+        for reserved in self.every_reserved() {
+            reserved.waiting.retain(|(_, asked)| !gone(asked.controller, asked.queue));
+        }
+    }
+
+    /// Whether a namespace's reservations can persist through a power loss.
+    pub(super) fn can_persist(&self, id: SubsystemId, namespace: NamespaceId) -> bool {
+        let found = self.subsystem_of(id).and_then(|found| found.reserved.get(&namespace));
+        found.is_some_and(|reserved| reserved.can_persist)
+    }
+
+    /// Reservation Notification Mask and Reservation Persistence, as Get Features tells them.
+    pub(super) fn reservation_features(
+        &self,
+        id: SubsystemId,
+        namespace: NamespaceId,
+    ) -> (u32, u32) {
+        let found = self.subsystem_of(id).and_then(|found| found.reserved.get(&namespace));
+        found.map_or((0, 0), |reserved| (reserved.mask, reserved.state.persist.into()))
+    }
+
+    /// Sets Reservation Notification Mask of a namespace, or of all.
+    pub(super) fn mask_notifications(
+        &mut self,
+        id: SubsystemId,
+        namespace: NamespaceId,
+        mask: u32,
+    ) -> Result<(), Status> {
+        const UNKNOWN: Status = Status::INVALID_NAMESPACE.with_dnr();
+        let found = self.subsystem_mut(id).map_err(|_| UNKNOWN)?;
+        let is_meant = |nsid: &NamespaceId| namespace == NamespaceId::ALL || *nsid == namespace;
+        let meant: Vec<_> = found.config.namespaces.keys().copied().filter(is_meant).collect();
+        if meant.is_empty() && namespace != NamespaceId::ALL {
+            return Err(UNKNOWN);
+        }
+        for nsid in meant {
+            found.reserved.entry(nsid).or_default().mask = mask;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,337 @@
+//! The reservations of one namespace: registrants, the reservation and who holds it (NVMe Base
+//! Specification 2.0, "Reservations").
+//!
+//! A registrant is a host, by its Host Identifier: what one of its controllers does counts for all.
+
+use super::access::Access;
+use super::command::Request;
+use crate::controller::limits;
+use alloc::vec;
+use alloc::vec::Vec;
+use farblock_wire::reservation::{
+    AcquireAction, NotificationType, RegisterAction, Registrant as RegistrantData, ReleaseAction,
+    ReservationStatus, ReservationType,
+};
+use farblock_wire::status::Status;
+
+/// A host, by its 128-bit Host Identifier (HOSTID).
+pub type HostId = [u8; 16];
+
+const CONFLICT: Status = Status::RESERVATION_CONFLICT.with_dnr();
+const INVALID: Status = Status::INVALID_FIELD.with_dnr();
+
+/// A host that has registered a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Registrant {
+    pub(super) host: HostId,
+    pub(super) key: u64,
+}
+
+/// A reservation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Held {
+    pub(super) rtype: ReservationType,
+    /// Who acquired it; nobody in particular if every registrant holds it.
+    pub(super) holder: HostId,
+}
+
+impl Held {
+    fn is_all_registrants(&self) -> bool {
+        is_all_registrants(self.rtype)
+    }
+}
+
+/// See the module's text. At least one registrant is there while a reservation is held.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Reservations {
+    pub(super) generation: u32,
+    pub(super) persist: bool,
+    pub(super) registrants: Vec<Registrant>,
+    pub(super) held: Option<Held>,
+}
+
+/// What a request led to, besides the state.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Effects {
+    /// Whom to tell what.
+    pub(super) notices: Vec<(HostId, NotificationType)>,
+    /// Whose commands are to be aborted.
+    pub(super) aborted: Vec<HostId>,
+}
+
+impl Reservations {
+    /// Whether the state persists through a power loss (PTPLS).
+    #[must_use]
+    pub fn persists(&self) -> bool {
+        self.persist
+    }
+
+    /// What the data path has to know; `None` while there is no reservation.
+    #[must_use]
+    pub fn access(&self) -> Option<Access> {
+        let held = self.held?;
+        let hosts = match held.rtype {
+            ReservationType::WRITE_EXCLUSIVE | ReservationType::EXCLUSIVE_ACCESS => {
+                vec![held.holder]
+            }
+            _ => self.registrants.iter().map(|registrant| registrant.host).collect(),
+        };
+        Some(Access { rtype: held.rtype, hosts })
+    }
+
+    /// Does what `host` asks for, other than a report. `can_persist`: there is a place to keep the
+    /// state through a power loss.
+    ///
+    /// # Errors
+    /// What to complete the command with; the state is as it was.
+    pub(super) fn change(
+        &mut self,
+        host: HostId,
+        request: &Request,
+        can_persist: bool,
+    ) -> Result<Effects, Status> {
+        match *request {
+            Request::Register { action, current, new, persist } => {
+                if persist == Some(true) && !can_persist {
+                    return Err(INVALID);
+                }
+                let effects = self.register(host, action, current, new)?;
+                self.persist = persist.unwrap_or(self.persist);
+                self.generation = self.generation.wrapping_add(1);
+                Ok(effects)
+            }
+            Request::Acquire { action, rtype, current, preempted } => {
+                self.check_key(&host, current)?;
+                if action == AcquireAction::ACQUIRE {
+                    return self.acquire(host, rtype);
+                }
+                let mut effects = self.preempt(host, rtype, preempted)?;
+                self.generation = self.generation.wrapping_add(1);
+                if action != AcquireAction::PREEMPT_ABORT {
+                    effects.aborted.clear();
+                }
+                Ok(effects)
+            }
+            Request::Release { action, rtype, current } => {
+                self.check_key(&host, current)?;
+                match action {
+                    ReleaseAction::CLEAR => Ok(self.clear(host)),
+                    _ => self.release(host, rtype),
+                }
+            }
+            Request::Persist { persist } if persist && !can_persist => Err(INVALID),
+            Request::Persist { persist } => {
+                self.persist = persist;
+                Ok(Effects::default())
+            }
+            Request::Report { .. } => Ok(Effects::default()),
+        }
+    }
+
+    fn register(
+        &mut self,
+        host: HostId,
+        action: RegisterAction,
+        current: Option<u64>,
+        new: u64,
+    ) -> Result<Effects, Status> {
+        let place = self.registrants.iter().position(|registrant| registrant.host == host);
+        let registered = place.map(|place| self.registrants[place].key);
+        let matches = registered.is_some_and(|key| current.is_none_or(|current| current == key));
+        match action {
+            // Key 0 names nobody: a Preempt gives it another meaning.
+            RegisterAction::REGISTER | RegisterAction::REPLACE if new == 0 => return Err(INVALID),
+            RegisterAction::REGISTER => match registered {
+                None => self.add(host, new)?,
+                Some(key) if key == new => {}
+                Some(_) => return Err(CONFLICT),
+            },
+            RegisterAction::REPLACE => match place {
+                Some(place) if matches => self.registrants[place].key = new,
+                // "Without regard to its registration status."
+                None if current.is_none() => self.add(host, new)?,
+                _ => return Err(CONFLICT),
+            },
+            _ if matches => return Ok(self.unregister(&host)),
+            _ => return Err(CONFLICT),
+        }
+        Ok(Effects::default())
+    }
+
+    fn add(&mut self, host: HostId, key: u64) -> Result<(), Status> {
+        if self.registrants.len() >= limits::MAX_REGISTRANTS {
+            // Another registrant may leave, so that another try can succeed.
+            return Err(Status::INTERNAL_ERROR);
+        }
+        self.registrants.push(Registrant { host, key });
+        Ok(())
+    }
+
+    /// Takes a registrant away, and with the last holder the reservation.
+    fn unregister(&mut self, host: &HostId) -> Effects {
+        self.registrants.retain(|registrant| registrant.host != *host);
+        let mut effects = Effects::default();
+        let Some(held) = self.held else { return effects };
+        let ends = match held.is_all_registrants() {
+            true => self.registrants.is_empty(),
+            false => held.holder == *host,
+        };
+        if ends {
+            self.held = None;
+            if tells_release(held.rtype) {
+                self.tell_others(host, NotificationType::RESERVATION_RELEASED, &mut effects);
+            }
+        }
+        effects
+    }
+
+    fn acquire(&mut self, host: HostId, rtype: ReservationType) -> Result<Effects, Status> {
+        match self.held {
+            None => self.held = Some(Held { rtype, holder: host }),
+            Some(held) if self.is_holder(&host) && held.rtype == rtype => {}
+            Some(_) => return Err(CONFLICT),
+        }
+        Ok(Effects::default())
+    }
+
+    /// "Preempting a Reservation or Registration".
+    fn preempt(
+        &mut self,
+        host: HostId,
+        rtype: ReservationType,
+        preempted: u64,
+    ) -> Result<Effects, Status> {
+        let Some(held) = self.held else {
+            return self.unregister_key(&host, preempted);
+        };
+        let all = held.is_all_registrants();
+        let key = |host: &HostId| self.registrant(host).map(|registrant| registrant.key);
+        let takes_over = match all {
+            true => preempted == 0,
+            false => key(&held.holder) == Some(preempted),
+        };
+        if !takes_over && preempted == 0 {
+            return Err(INVALID);
+        }
+        if !takes_over {
+            return self.unregister_key(&host, preempted);
+        }
+        let mut effects = Effects::default();
+        let is_out = |one: &Registrant| one.host != host && (all || one.key == preempted);
+        for registrant in self.registrants.iter().filter(|one| is_out(one)) {
+            effects.aborted.push(registrant.host);
+            effects.notices.push((registrant.host, NotificationType::REGISTRATION_PREEMPTED));
+        }
+        self.registrants.retain(|one| !is_out(one));
+        self.held = Some(Held { rtype, holder: host });
+        if rtype != held.rtype {
+            self.tell_others(&host, NotificationType::RESERVATION_RELEASED, &mut effects);
+        }
+        Ok(effects)
+    }
+
+    /// Takes every registrant with this key away, the host that asks for it included.
+    fn unregister_key(&mut self, host: &HostId, key: u64) -> Result<Effects, Status> {
+        let found = self.registrants.iter().filter(|registrant| registrant.key == key);
+        let out: Vec<_> = found.map(|registrant| registrant.host).collect();
+        if out.is_empty() {
+            return Err(CONFLICT);
+        }
+        let mut effects = Effects::default();
+        for gone in &out {
+            effects.notices.append(&mut self.unregister(gone).notices);
+            if gone != host {
+                effects.notices.push((*gone, NotificationType::REGISTRATION_PREEMPTED));
+                effects.aborted.push(*gone);
+            }
+        }
+        // Of those that went together, none hears of what only concerns those that stay.
+        effects.notices.retain(|(to, what)| {
+            *what == NotificationType::REGISTRATION_PREEMPTED || !out.contains(to)
+        });
+        Ok(effects)
+    }
+
+    fn release(&mut self, host: HostId, rtype: ReservationType) -> Result<Effects, Status> {
+        let mut effects = Effects::default();
+        let Some(held) = self.held.filter(|_| self.is_holder(&host)) else { return Ok(effects) };
+        if held.rtype != rtype {
+            return Err(INVALID);
+        }
+        self.held = None;
+        if tells_release(rtype) {
+            self.tell_others(&host, NotificationType::RESERVATION_RELEASED, &mut effects);
+        }
+        Ok(effects)
+    }
+
+    fn clear(&mut self, host: HostId) -> Effects {
+        let mut effects = Effects::default();
+        self.tell_others(&host, NotificationType::RESERVATION_PREEMPTED, &mut effects);
+        self.registrants.clear();
+        self.held = None;
+        self.generation = self.generation.wrapping_add(1);
+        effects
+    }
+
+    fn registrant(&self, host: &HostId) -> Option<&Registrant> {
+        self.registrants.iter().find(|registrant| registrant.host == *host)
+    }
+
+    /// Only a registrant that knows its own key may acquire and release.
+    fn check_key(&self, host: &HostId, key: u64) -> Result<(), Status> {
+        let registrant = self.registrant(host).filter(|registrant| registrant.key == key);
+        registrant.map(|_| ()).ok_or(CONFLICT)
+    }
+
+    fn is_holder(&self, host: &HostId) -> bool {
+        self.held.is_some_and(|held| match held.is_all_registrants() {
+            true => self.registrant(host).is_some(),
+            false => held.holder == *host,
+        })
+    }
+
+    fn tell_others(&self, but: &HostId, what: NotificationType, effects: &mut Effects) {
+        let others = self.registrants.iter().filter(|registrant| registrant.host != *but);
+        effects.notices.extend(others.map(|registrant| (registrant.host, what)));
+    }
+
+    /// The data of Reservation Report, with as much as there is: one entry for each registrant,
+    /// which belongs to no one controller.
+    #[must_use]
+    pub fn report(&self) -> Vec<u8> {
+        let status = ReservationStatus {
+            gen_count: self.generation.into(),
+            rtype: self.held.map_or(ReservationType::NONE, |held| held.rtype).0,
+            regctl: (self.registrants.len() as u16).into(),
+            ptpls: self.persist.into(),
+            ..ReservationStatus::zeroed()
+        };
+        let length = ReservationStatus::LEN + self.registrants.len() * RegistrantData::LEN;
+        let mut page = vec![0; length];
+        let mut at = status.emit(&mut page);
+        for registrant in &self.registrants {
+            let holds = self.is_holder(&registrant.host);
+            let entry = RegistrantData {
+                cntlid: RegistrantData::CNTLID_DYNAMIC.into(),
+                rcsts: if holds { RegistrantData::RCSTS_HOLDS } else { 0 },
+                rkey: registrant.key.into(),
+                hostid: registrant.host,
+                ..RegistrantData::zeroed()
+            };
+            at += entry.emit(&mut page[at..]);
+        }
+        page
+    }
+}
+
+/// Whether every registrant holds a reservation of this type.
+fn is_all_registrants(rtype: ReservationType) -> bool {
+    matches!(rtype, ReservationType::WRITE_EXCLUSIVE_ALL | ReservationType::EXCLUSIVE_ACCESS_ALL)
+}
+
+/// Whether the other registrants hear of the release of a reservation of this type: what they may
+/// do changes.
+fn tells_release(rtype: ReservationType) -> bool {
+    !matches!(rtype, ReservationType::WRITE_EXCLUSIVE | ReservationType::EXCLUSIVE_ACCESS)
+}

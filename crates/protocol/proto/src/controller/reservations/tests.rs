@@ -1,0 +1,340 @@
+//! The rules of the specification, one after the other.
+
+use super::access::{AccessKind, Rights};
+use super::command::Request;
+use super::state::{Effects, HostId, Reservations};
+use crate::controller::limits;
+use alloc::vec;
+use alloc::vec::Vec;
+use farblock_wire::Status;
+use farblock_wire::reservation::{
+    AcquireAction, NotificationType, RegisterAction, ReleaseAction, ReservationType,
+};
+
+const A: HostId = [0xa; 16];
+const B: HostId = [0xb; 16];
+const C: HostId = [0xc; 16];
+const CONFLICT: Result<Effects, Status> = Err(Status::RESERVATION_CONFLICT.with_dnr());
+const INVALID: Result<Effects, Status> = Err(Status::INVALID_FIELD.with_dnr());
+const TYPES: [ReservationType; 6] = [
+    ReservationType::WRITE_EXCLUSIVE,
+    ReservationType::EXCLUSIVE_ACCESS,
+    ReservationType::WRITE_EXCLUSIVE_REGISTRANTS,
+    ReservationType::EXCLUSIVE_ACCESS_REGISTRANTS,
+    ReservationType::WRITE_EXCLUSIVE_ALL,
+    ReservationType::EXCLUSIVE_ACCESS_ALL,
+];
+
+/// Each host's key is its first byte.
+fn key(host: HostId) -> u64 {
+    host[0].into()
+}
+
+type Outcome = Result<Effects, Status>;
+
+fn register_as(
+    state: &mut Reservations,
+    host: HostId,
+    action: RegisterAction,
+    current: Option<u64>,
+    new: u64,
+) -> Outcome {
+    state.change(host, &Request::Register { action, current, new, persist: None }, true)
+}
+
+fn register(state: &mut Reservations, host: HostId) -> Outcome {
+    register_as(state, host, RegisterAction::REGISTER, Some(0), key(host))
+}
+
+fn unregister(state: &mut Reservations, host: HostId) -> Outcome {
+    register_as(state, host, RegisterAction::UNREGISTER, Some(key(host)), 0)
+}
+
+fn take(
+    state: &mut Reservations,
+    host: HostId,
+    action: AcquireAction,
+    rtype: ReservationType,
+    preempted: u64,
+) -> Outcome {
+    state.change(host, &Request::Acquire { action, rtype, current: key(host), preempted }, true)
+}
+
+fn acquire(state: &mut Reservations, host: HostId, rtype: ReservationType) -> Outcome {
+    take(state, host, AcquireAction::ACQUIRE, rtype, 0)
+}
+
+fn preempt(state: &mut Reservations, host: HostId, rtype: ReservationType, out: u64) -> Outcome {
+    take(state, host, AcquireAction::PREEMPT, rtype, out)
+}
+
+fn release(state: &mut Reservations, host: HostId, rtype: ReservationType) -> Outcome {
+    let action = ReleaseAction::RELEASE;
+    state.change(host, &Request::Release { action, rtype, current: key(host) }, true)
+}
+
+fn clear(state: &mut Reservations, host: HostId) -> Outcome {
+    let (action, rtype) = (ReleaseAction::CLEAR, ReservationType::NONE);
+    state.change(host, &Request::Release { action, rtype, current: key(host) }, true)
+}
+
+fn registered(hosts: &[HostId]) -> Reservations {
+    let mut state = Reservations::default();
+    hosts.iter().for_each(|host| assert_eq!(register(&mut state, *host), Ok(Effects::default())));
+    state
+}
+
+fn reserved(hosts: &[HostId], rtype: ReservationType) -> Reservations {
+    let mut state = registered(hosts);
+    assert_eq!(acquire(&mut state, hosts[0], rtype), Ok(Effects::default()));
+    state
+}
+
+fn hosts(state: &Reservations) -> Vec<HostId> {
+    state.registrants.iter().map(|registrant| registrant.host).collect()
+}
+
+fn notices(outcome: Outcome) -> Vec<(HostId, NotificationType)> {
+    outcome.expect("it is done").notices
+}
+
+/// "Command Behavior in the Presence of a Reservation": what the holder, another registrant and a
+/// host that has not registered may do.
+#[test]
+fn the_matrix_of_types_and_hosts() {
+    use Rights::{All, None, Read};
+    let expected = [
+        [All, Read, Read],
+        [All, None, None],
+        [All, All, Read],
+        [All, All, None],
+        [All, All, Read],
+        [All, All, None],
+    ];
+    for (rtype, expected) in TYPES.into_iter().zip(expected) {
+        let state = reserved(&[A, B], rtype);
+        let access = state.access().expect("it is reserved");
+        assert_eq!([A, B, C].map(|host| access.rights(&host)), expected, "{rtype}");
+    }
+    assert_eq!(registered(&[A]).access(), Option::None, "registrants alone keep nobody out");
+    let allows = |rights: Rights| [AccessKind::Read, AccessKind::Write].map(|of| rights.allow(of));
+    assert_eq!([All, Read, None].map(allows), [[true, true], [true, false], [false, false]]);
+}
+
+#[test]
+fn keys_are_registered_replaced_and_taken_back() {
+    use RegisterAction as Do;
+    let mut state = Reservations::default();
+    let mut step = |action, current, new| register_as(&mut state, A, action, current, new);
+    let done = Ok(Effects::default());
+    assert_eq!(step(Do::REGISTER, Some(0), 0), INVALID, "key 0 names nobody");
+    assert_eq!(step(Do::REPLACE, Some(0), 5), CONFLICT, "not registered");
+    assert_eq!(step(Do::UNREGISTER, None, 0), CONFLICT, "not registered");
+    assert_eq!(step(Do::REGISTER, Some(0), 5), done);
+    assert_eq!(step(Do::REGISTER, Some(0), 5), done, "the same again");
+    assert_eq!(step(Do::REGISTER, Some(0), 6), CONFLICT, "another one");
+    assert_eq!(step(Do::REPLACE, Some(4), 6), CONFLICT, "not its key");
+    assert_eq!(step(Do::REPLACE, Some(5), 0), INVALID);
+    assert_eq!(step(Do::REPLACE, Some(5), 6), done);
+    assert_eq!(step(Do::REPLACE, None, 7), done, "whatever the key is");
+    assert_eq!(step(Do::UNREGISTER, Some(6), 0), CONFLICT);
+    assert_eq!(step(Do::UNREGISTER, Some(7), 0), done);
+    assert_eq!(step(Do::REPLACE, None, 8), done, "without regard to its registration");
+    assert_eq!(step(Do::UNREGISTER, None, 0), done);
+    assert!(state.registrants.is_empty());
+    assert_eq!(state.generation, 7, "every Register that succeeded");
+}
+
+#[test]
+fn only_a_registrant_with_its_key_acquires_and_releases() {
+    let rtype = ReservationType::WRITE_EXCLUSIVE;
+    let mut state = registered(&[A]);
+    assert_eq!(acquire(&mut state, B, rtype), CONFLICT);
+    let wrong = Request::Acquire {
+        action: AcquireAction::ACQUIRE,
+        rtype,
+        current: key(A) + 1,
+        preempted: 0,
+    };
+    assert_eq!(state.change(A, &wrong, true), CONFLICT);
+    assert_eq!(release(&mut state, B, rtype), CONFLICT);
+    assert_eq!(clear(&mut state, B), CONFLICT);
+    assert_eq!(release(&mut state, A, rtype), Ok(Effects::default()), "there is none");
+}
+
+#[test]
+fn one_holder_or_all_registrants() {
+    for rtype in TYPES {
+        let all = rtype.0 >= ReservationType::WRITE_EXCLUSIVE_ALL.0;
+        let mut state = reserved(&[A, B], rtype);
+        let done = Ok(Effects::default());
+        assert_eq!(acquire(&mut state, A, rtype), done, "{rtype}: the same again");
+        assert_eq!(acquire(&mut state, B, rtype), if all { done } else { CONFLICT }, "{rtype}");
+        let other = ReservationType(rtype.0 % 6 + 1);
+        assert_eq!(acquire(&mut state, A, other), CONFLICT, "{rtype}: another type");
+        assert!(release(&mut state, A, other).is_err(), "{rtype}: another type");
+        let before = state.clone();
+        let by_other = release(&mut state, B, rtype).expect("no error even if it holds nothing");
+        assert_eq!(state.held.is_none(), all, "{rtype}");
+        assert_eq!(by_other.notices.is_empty(), !all, "{rtype}");
+        let mut state = before;
+        let told = notices(release(&mut state, A, rtype));
+        assert!(state.held.is_none() && hosts(&state) == [A, B]);
+        let silent = rtype.0 <= ReservationType::EXCLUSIVE_ACCESS.0;
+        let expected = [(B, NotificationType::RESERVATION_RELEASED)];
+        assert_eq!(told, if silent { vec![] } else { expected.to_vec() }, "{rtype}");
+    }
+}
+
+#[test]
+fn a_holder_that_unregisters_releases() {
+    for rtype in TYPES {
+        let mut state = reserved(&[A, B, C], rtype);
+        let told = notices(unregister(&mut state, A));
+        let all = rtype.0 >= ReservationType::WRITE_EXCLUSIVE_ALL.0;
+        assert_eq!(state.held.is_some(), all, "{rtype}: the others hold it, too");
+        let registrants_only = (3..=4).contains(&rtype.0);
+        let released = NotificationType::RESERVATION_RELEASED;
+        let expected = [(B, released), (C, released)];
+        assert_eq!(told, if registrants_only { expected.to_vec() } else { vec![] }, "{rtype}");
+        unregister(&mut state, B).expect("registered");
+        unregister(&mut state, C).expect("registered");
+        assert_eq!((state.held, hosts(&state)), (None, vec![]), "{rtype}: nobody is left");
+    }
+}
+
+#[test]
+fn preempting_the_holder() {
+    let out = NotificationType::REGISTRATION_PREEMPTED;
+    for rtype in &TYPES[..4] {
+        for new in TYPES {
+            let mut state = reserved(&[A, B, C], *rtype);
+            let generation = state.generation;
+            let told = notices(preempt(&mut state, B, new, key(A)));
+            assert_eq!(hosts(&state), [B, C], "{rtype} to {new}");
+            assert_eq!(state.generation, generation + 1);
+            assert_eq!(state.held.map(|held| (held.rtype, held.holder)), Some((new, B)));
+            let released = (C, NotificationType::RESERVATION_RELEASED);
+            let mut expected = vec![(A, out)];
+            expected.extend((new != *rtype).then_some(released));
+            assert_eq!(told, expected, "{rtype} to {new}");
+        }
+    }
+}
+
+#[test]
+fn preempting_when_all_hold() {
+    let rtype = ReservationType::EXCLUSIVE_ACCESS_ALL;
+    let mut state = reserved(&[A, B, C], rtype);
+    assert_eq!(preempt(&mut state, B, rtype, 0x77), CONFLICT, "nobody has that key");
+    let told = notices(preempt(&mut state, B, rtype, key(A)));
+    assert_eq!(told, [(A, NotificationType::REGISTRATION_PREEMPTED)]);
+    assert_eq!((hosts(&state), state.held.is_some()), (vec![B, C], true));
+    let new = ReservationType::WRITE_EXCLUSIVE;
+    notices(preempt(&mut state, C, new, 0));
+    assert_eq!(hosts(&state), [C], "all others");
+    assert_eq!(state.held.map(|held| (held.rtype, held.holder)), Some((new, C)));
+}
+
+#[test]
+fn preempting_others_and_oneself() {
+    let rtype = ReservationType::WRITE_EXCLUSIVE_REGISTRANTS;
+    let mut state = reserved(&[A, B, C], rtype);
+    assert_eq!(preempt(&mut state, A, rtype, 0), INVALID);
+    assert_eq!(preempt(&mut state, A, rtype, 0x77), CONFLICT);
+    let told = notices(preempt(&mut state, A, rtype, key(B)));
+    assert_eq!(told, [(B, NotificationType::REGISTRATION_PREEMPTED)]);
+    assert_eq!(state.held.map(|held| held.holder), Some(A), "the reservation stays");
+    let other = ReservationType::EXCLUSIVE_ACCESS;
+    let told = notices(preempt(&mut state, A, other, key(A)));
+    assert_eq!(told, [(C, NotificationType::RESERVATION_RELEASED)]);
+    assert_eq!(hosts(&state), [A, C], "the holder only changes the type");
+    // Without a reservation only registrations end.
+    let mut state = registered(&[A, B]);
+    preempt(&mut state, A, rtype, key(B)).expect("it is registered");
+    assert_eq!((hosts(&state), state.held), (vec![A], None));
+}
+
+#[test]
+fn only_preempt_and_abort_aborts() {
+    let rtype = ReservationType::WRITE_EXCLUSIVE;
+    for (action, expected) in
+        [(AcquireAction::PREEMPT, vec![]), (AcquireAction::PREEMPT_ABORT, vec![B])]
+    {
+        let mut state = reserved(&[B, A, C], rtype);
+        let effects = take(&mut state, A, action, rtype, key(B)).expect("it is the holder");
+        assert_eq!(effects.aborted, expected);
+    }
+}
+
+#[test]
+fn clearing_takes_everything() {
+    for rtype in TYPES {
+        let mut state = reserved(&[A, B, C], rtype);
+        let told = notices(clear(&mut state, B));
+        let preempted = NotificationType::RESERVATION_PREEMPTED;
+        assert_eq!(told, [(A, preempted), (C, preempted)]);
+        assert_eq!((hosts(&state), state.held), (vec![], None));
+    }
+}
+
+#[test]
+fn registrants_have_a_limit() {
+    let mut state = Reservations::default();
+    let host = |number: usize| (number as u128 + 1).to_be_bytes();
+    let add = |state: &mut Reservations, number| {
+        register_as(state, host(number), RegisterAction::REGISTER, None, 1)
+    };
+    for number in 0..limits::MAX_REGISTRANTS {
+        add(&mut state, number).expect("there is room");
+    }
+    let full = state.clone();
+    assert_eq!(add(&mut state, limits::MAX_REGISTRANTS), Err(Status::INTERNAL_ERROR));
+    assert_eq!(state, full);
+    register_as(&mut state, host(3), RegisterAction::UNREGISTER, None, 0).expect("registered");
+    add(&mut state, limits::MAX_REGISTRANTS).expect("there is room again");
+    assert_eq!(state.report().len(), 64 + 64 * limits::MAX_REGISTRANTS);
+}
+
+#[test]
+fn what_persists_is_read_as_it_was_written() {
+    let host = |number: u128| (number << 64 | number).to_be_bytes();
+    for rtype in TYPES {
+        let mut state = Reservations::default();
+        for number in 1..=limits::MAX_REGISTRANTS as u128 {
+            let (action, new) = (RegisterAction::REGISTER, u64::MAX - number as u64);
+            let persist = Some(true);
+            let request = Request::Register { action, current: None, new, persist };
+            state.change(host(number), &request, true).expect("there is room");
+        }
+        let current = u64::MAX - 5;
+        let request =
+            Request::Acquire { action: AcquireAction::ACQUIRE, rtype, current, preempted: 0 };
+        state.change(host(5), &request, true).expect("registered");
+        let text = state.to_text();
+        assert!(text.len() < 3700, "{} bytes do not fit beside an identity", text.len());
+        assert_eq!(Reservations::from_text(&text), Some(state.clone()));
+        // Whatever is cut off is noticed, except at the ends of lines.
+        for end in (1..text.len()).filter(|end| !text[..*end].ends_with('\n')) {
+            assert_eq!(Reservations::from_text(&text[..end]), None, "{:?}", &text[..end]);
+        }
+        let request = Request::Persist { persist: false };
+        state.change(host(5), &request, true).expect("it can be turned off");
+        assert_eq!(state.to_text(), "");
+    }
+    assert_eq!(Reservations::from_text(""), Some(Reservations::default()));
+    let lacking = "farblock reservations 1\ngeneration 3\n\
+                   reservation 1 0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a\n";
+    assert_eq!(Reservations::from_text(lacking), None, "a holder that is no registrant");
+    assert_eq!(Reservations::from_text("farblock reservations 2\ngeneration 3\n"), None);
+}
+
+#[test]
+fn nothing_persists_where_it_cannot_be_kept() {
+    let mut state = Reservations::default();
+    let (action, persist) = (RegisterAction::REGISTER, Some(true));
+    let request = Request::Register { action, current: None, new: 1, persist };
+    assert_eq!(state.change(A, &request, false), INVALID);
+    assert_eq!(state.change(A, &Request::Persist { persist: true }, false), INVALID);
+    assert_eq!(state, Reservations::default());
+}
