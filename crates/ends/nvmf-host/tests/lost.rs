@@ -4,7 +4,7 @@ mod peer;
 mod stage;
 
 use farblock_block::{BlockError, Namespace, Op};
-use farblock_host::disk::{DiskOptions, DiskState};
+use farblock_host::disk::{DiskOptions, DiskState, Predecessor};
 use farblock_host::{Controller, Disk, Url};
 use farblock_reactor::{Buffer, Reactor};
 use farblock_wire::Status;
@@ -324,4 +324,49 @@ fn a_successor_fails_the_flush_of_a_dead_process() {
     let marks =
         || notes.0.lock().unwrap().0.controllers.iter().filter(|it| it.name.is_none()).count();
     until("it need not be known any more", || marks() == 0);
+}
+
+/// Who dies before its user can have heard of a loss leaves it to its successor.
+#[test]
+fn a_flush_that_failed_and_was_not_heard_of() {
+    let boot = |byte| ControllerOrigin { place: [byte; 16], boot: [byte; 16] };
+    let stage = Stage::new(AnaState::OPTIMIZED);
+    stage.origin.lock().unwrap().replace(boot(1));
+    let peer = target(&stage);
+    let notes = Notes::default();
+    let begin = |before: Predecessor| {
+        Disk::succeed(&urls(&[&peer]), &impatient(None), before, notes.clone()).expect("connected")
+    };
+    let marks = |of: &Predecessor| of.controllers.iter().filter(|it| it.name.is_none()).count();
+    let first = begin(Predecessor::default());
+    let mut user = User::new(&first);
+    assert_eq!(user.write(0), Ok(()));
+    stage.origin.lock().unwrap().replace(boot(2));
+    peer.cut();
+    until("it is connected again", || {
+        assert!(user.turn(Duration::ZERO).is_empty());
+        first.paths()[0].reconnects == 1
+    });
+    // Somebody else's flush, whose client is gone, tells nobody.
+    let mut other = User::new(&first);
+    assert_eq!(other.write(1), Ok(()));
+    stage.silent.store(true, Ordering::SeqCst);
+    other.queue.submit(Op::flush(5));
+    assert!(other.turn(Duration::from_millis(100)).is_empty());
+    other.queue.abandon(&mut |token| token == 5);
+    stage.silent.store(false, Ordering::SeqCst);
+    peer.cut();
+    assert_eq!(other.one(), Ok(()));
+    assert_eq!(user.flush(), Err(BlockError::WriteFailed));
+    // It is with the user, who may not have done anything with it.
+    std::thread::sleep(Duration::from_millis(300));
+    let before = notes.read();
+    assert!(marks(&before) > 0, "it is forgotten before anybody has heard of it");
+    drop((other, user, first));
+    let second = begin(before);
+    let mut user = User::new(&second);
+    assert_eq!(user.flush(), Err(BlockError::WriteFailed));
+    assert!(user.turn(Duration::ZERO).is_empty());
+    until("it need not be known any more", || marks(&notes.read()) == 0);
+    assert_eq!(user.flush(), Ok(()));
 }

@@ -7,7 +7,8 @@
 //!                +--------- it fails -----------+
 //! ```
 //! What is dirty or flushing when the target's machine is found to have been started anew may be
-//! lost: the next flush that succeeds, of whichever queue, is reported as failed. Once.
+//! lost: the next flush that succeeds, of whichever queue, is reported as failed. Once, unless the
+//! process dies before it is certain that somebody has heard of it: then its successor's as well.
 
 use super::remains::ControllerLife;
 use crate::error::Error;
@@ -28,7 +29,7 @@ pub(super) struct Cache {
     flushing: AtomicUsize,
     /// A flush is to fail.
     lost: AtomicBool,
-    /// It has failed, and nothing of it has to be recorded any more.
+    /// It has failed, and who waited for it knows: nothing of it has to be recorded any more.
     told: AtomicBool,
     boots: Mutex<Boots>,
 }
@@ -106,29 +107,26 @@ impl Cache {
         carries
     }
 
-    /// A flush is over; gives what its user is to be told.
-    pub(super) fn flush_ends(
-        &self,
-        carries: bool,
-        result: Result<(), BlockError>,
-    ) -> Result<(), BlockError> {
+    /// A flush is over.
+    pub(super) fn flush_ends(&self, carries: bool, result: Result<(), BlockError>) {
         if carries {
             if result.is_err() {
                 self.dirty.store(true, Ordering::SeqCst);
             }
             self.flushing.fetch_sub(1, Ordering::SeqCst);
         }
+    }
+
+    /// Whether a flush that succeeded is to be reported as failed: then [`Cache::was_told`]
+    /// follows.
+    pub(super) fn take_loss(&self) -> bool {
         let is_silent = os::has_mistake("host: a flush does not tell of a lost cache");
-        if result.is_err() || is_silent || !self.lost.load(Ordering::SeqCst) {
-            return result;
-        }
-        match self.lost.swap(false, Ordering::SeqCst) {
-            true => {
-                self.told.store(true, Ordering::SeqCst);
-                Err(BlockError::WriteFailed)
-            }
-            false => result,
-        }
+        !is_silent && self.lost.load(Ordering::SeqCst) && self.lost.swap(false, Ordering::SeqCst)
+    }
+
+    /// Who waited for the flush that failed has heard of it.
+    pub(super) fn was_told(&self) {
+        self.told.store(true, Ordering::SeqCst);
     }
 
     /// What a process that has died may have had acknowledged.
@@ -241,7 +239,8 @@ mod tests {
 
     fn flush(cache: &Cache) -> bool {
         let carries = cache.flush_begins();
-        cache.flush_ends(carries, Ok(())).is_ok()
+        cache.flush_ends(carries, Ok(()));
+        !cache.take_loss()
     }
 
     #[test]
@@ -258,6 +257,8 @@ mod tests {
         assert_eq!((connect(&cache, 0, 3), connect(&cache, 1, 3)), (1, 0));
         assert!(cache.take_told().is_empty());
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
+        assert!(cache.take_told().is_empty(), "nobody has heard of it yet");
+        cache.was_told();
         assert_eq!((cache.take_told().len(), cache.take_told().len()), (1, 0));
     }
 
@@ -307,12 +308,12 @@ mod tests {
         cache.wrote();
         let carries = cache.flush_begins();
         assert_eq!(connect(&cache, 0, 2), 1);
-        assert!(cache.flush_ends(carries, Ok(())).is_err());
+        cache.flush_ends(carries, Ok(()));
+        assert!(cache.take_loss());
         // One that failed leaves all as it was.
         cache.wrote();
         let carries = cache.flush_begins();
-        let failed = Err(BlockError::Disconnected);
-        assert_eq!(cache.flush_ends(carries, failed), failed);
+        cache.flush_ends(carries, Err(BlockError::Disconnected));
         assert_eq!(connect(&cache, 0, 3), 1);
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
     }
@@ -332,6 +333,7 @@ mod tests {
         cache.inherit(None, &ControllerLife { url, ..life(2).mark([1; 16]) });
         assert_eq!(connect(&cache, 0, 2), 0);
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
+        cache.was_told();
         assert_eq!(cache.take_told().len(), 1);
     }
 }

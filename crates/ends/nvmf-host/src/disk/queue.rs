@@ -76,6 +76,8 @@ pub(super) struct DiskQueue {
     waiting: VecDeque<u32>,
     held: Vec<(u32, Arc<Session>)>,
     done: Vec<Completion>,
+    /// A flush has failed that tells of a lost cache, and was handed out by the last poll.
+    tells: bool,
     /// How often an operation may be put off.
     rests: u32,
     /// The path that was used last.
@@ -110,6 +112,7 @@ impl DiskQueue {
             waiting: VecDeque::new(),
             held: Vec::new(),
             done: Vec::new(),
+            tells: false,
             rests,
             last: 0,
             review: false,
@@ -290,7 +293,14 @@ impl DiskQueue {
     ) {
         let cache = &self.hub.cache;
         match self.table.nature(index) {
-            Some((Command::Flush, _, carries)) => result = cache.flush_ends(carries, result),
+            Some((Command::Flush, _, carries)) => {
+                cache.flush_ends(carries, result);
+                // One that nobody waits for would tell nobody.
+                if result.is_ok() && !self.table.is_unwanted(index) && cache.take_loss() {
+                    result = Err(BlockError::WriteFailed);
+                    self.tells = true;
+                }
+            }
             Some((Command::Write | Command::WriteZeroes { .. }, false, _))
                 if result.is_ok() && !self.hub.is_write_through() =>
             {
@@ -372,6 +382,7 @@ impl Queue for DiskQueue {
 
     /// Only what waits for a path: what was given to one may be on its way.
     fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
+        self.table.note_unwanted(unwanted);
         let mut over = Vec::new();
         self.waiting.retain(|&index| {
             let unwanted = unwanted(self.table.token(index));
@@ -382,6 +393,7 @@ impl Queue for DiskQueue {
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.note_told();
         self.take_timer();
         self.review |= self.mailbox.take_ring();
         for _ in 0..ROUNDS {
@@ -391,7 +403,7 @@ impl Queue for DiskQueue {
             }
             self.look_around();
         }
-        if self.review {
+        if self.review || self.tells {
             self.reactor.notify(self.task);
         }
         done.append(&mut self.done);
@@ -403,12 +415,21 @@ impl Queue for DiskQueue {
 }
 
 impl DiskQueue {
+    /// Who polls again, or closes the queue, has done with what the last poll handed out what is
+    /// done with it. A process that is killed before that has told nobody, perhaps.
+    fn note_told(&mut self) {
+        if std::mem::take(&mut self.tells) {
+            self.hub.cache.was_told();
+            self.hub.bell.ring();
+        }
+    }
+
     /// Sees to it that no write of a queue that goes away is carried out after those of others:
     /// nobody waits for its end, which only that of its controllers assures.
     fn disown(&mut self) {
         let flushes = (0..self.table.slots()).filter_map(|index| self.table.nature(index));
         for (_, _, carries) in flushes {
-            let _ = self.hub.cache.flush_ends(carries, Err(BlockError::Aborted));
+            self.hub.cache.flush_ends(carries, Err(BlockError::Aborted));
         }
         for (_, session) in &self.held {
             self.hub.taint(session);
@@ -428,6 +449,7 @@ impl DiskQueue {
 
 impl Drop for DiskQueue {
     fn drop(&mut self) {
+        self.note_told();
         self.disown();
         self.legs.clear();
         self.dying.clear();

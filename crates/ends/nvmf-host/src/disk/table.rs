@@ -17,6 +17,8 @@ struct Entry {
     rests: u32,
     /// It is a flush of something.
     carries: bool,
+    /// Nobody waits for its end.
+    unwanted: bool,
 }
 
 /// See the module's text.
@@ -31,7 +33,9 @@ impl Table {
     /// `carries`: it is a flush of something.
     pub(super) fn insert(&mut self, op: Op, carries: bool) -> u32 {
         let Op { command, lba, blocks, fua, buffer, token } = op;
-        let entry = Some(Entry { command, lba, blocks, fua, token, buffer, rests: 0, carries });
+        let (rests, unwanted) = (0, false);
+        let entry =
+            Some(Entry { command, lba, blocks, fua, token, buffer, rests, carries, unwanted });
         match self.free.pop() {
             Some(index) => {
                 self.entries[index as usize] = entry;
@@ -72,6 +76,18 @@ impl Table {
         let entry = self.entry(index);
         entry.rests = entry.rests.saturating_add(1);
         entry.rests
+    }
+
+    /// Notes whose end nobody waits for.
+    pub(super) fn note_unwanted(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
+        for entry in self.entries.iter_mut().flatten() {
+            entry.unwanted |= unwanted(entry.token.value());
+        }
+    }
+
+    /// Whether nobody waits for its end.
+    pub(super) fn is_unwanted(&self, index: u32) -> bool {
+        self.entries[index as usize].as_ref().is_some_and(|entry| entry.unwanted)
     }
 
     /// Carrying the operation out a second time, late, could undo another one.
