@@ -116,7 +116,8 @@ impl InPlace {
 
     /// The connection whose turn it is, and in which line, if there is room for a step.
     pub(crate) fn next(&mut self) -> Option<(VolumeId, ConnectionKey)> {
-        if self.begun_bytes >= limits::IN_PLACE_BYTES {
+        // First what is so in each round of a target that does nothing but read and write.
+        if self.turns.is_empty() || self.begun_bytes >= limits::IN_PLACE_BYTES {
             return None;
         }
         let place = self.turns.iter().position(|line| self.has_room(*line))?;
@@ -131,7 +132,7 @@ impl InPlace {
 
     /// Whether somebody's turn only waits for the next tick.
     pub(crate) fn is_put_off(&self) -> bool {
-        self.turns.iter().any(|line| self.has_room(*line))
+        !self.turns.is_empty() && self.turns.iter().any(|line| self.has_room(*line))
     }
 
     /// Nobody waits in this line any more, and nothing of it is under way: its volume is closed.
