@@ -111,15 +111,6 @@ pub const READS_AHEAD: usize = 4;
 /// completes at once must not keep a core from everything else.
 pub const ROUNDS_PER_TICK: usize = 8;
 
-/// Lines of one kind about one peer that are logged in a [`LOG_PERIOD`]; the rest is counted.
-pub const LOGGED_LINES: u32 = 5;
-
-/// Period of [`LOGGED_LINES`].
-pub const LOG_PERIOD: Duration = Duration::from_secs(10);
-
-/// Peers, times kinds of lines, that have lines of their own; the others share some.
-pub const LOGGED_PEERS: usize = 64;
-
 /// How long an address that is in use is tried for: a process that was killed is gone before its
 /// io_uring is, and the sockets in it.
 pub const LISTEN_TIME: Duration = Duration::from_secs(3);

@@ -2,12 +2,14 @@
 //!
 //! **What it is.** [`Cores`] starts a server's threads, each with a reactor and a queue into the
 //! namespace, all or none. [`Mailboxes`] is how they are told something. [`Connections`] is the
-//! table of a thread's connections. [`Disk`] is the namespace as it is served. [`pieces`] makes
-//! operations on whole blocks of a request for any range of bytes, and [`writes`] keeps other
-//! writes away while a part of a block is changed.
+//! table of a thread's connections. [`Complaints`] keeps a server's warnings about strangers in
+//! bounds. [`Disk`] is the namespace as it is served. [`pieces`] makes operations on whole blocks
+//! of a request for any range of bytes, and [`writes`] keeps other writes away while a part of a
+//! block is changed.
 //!
 //! **Not implemented.** Any protocol, and any connection's life: those are the frontends' own.
 
+mod complaints;
 mod connections;
 mod cores;
 mod disk;
@@ -20,6 +22,7 @@ pub mod pieces;
 pub mod users;
 pub mod writes;
 
+pub use complaints::Complaints;
 pub use connections::{ConnectionKey, Connections};
 pub use cores::{Core, Cores, Plan, Seat, StartError};
 pub use disk::Disk;

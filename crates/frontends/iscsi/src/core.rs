@@ -12,7 +12,7 @@ use crate::scsi::Sense;
 use crate::shared::{Message, Shared};
 use crate::unit::Unit;
 use farblock_block::{BlockError, Completion, Op, Queue};
-use farblock_frontend::{ConnectionKey, Connections, Core, Seat};
+use farblock_frontend::{Complaints, ConnectionKey, Connections, Core, Seat};
 use farblock_reactor::os::Socket;
 use farblock_reactor::{Event, ListenerId, Reactor, TaskId};
 use std::io;
@@ -84,9 +84,15 @@ pub(crate) struct Context {
     barriers: Vec<Barrier>,
     next_barrier: u32,
     next_session: u16,
+    complaints: Complaints,
 }
 
 impl Context {
+    /// Logs a warning about an initiator, unless there were many.
+    pub(crate) fn complain(&self, kind: &'static str, peer: SocketAddr, log: impl FnOnce()) {
+        self.complaints.say(kind, &peer.to_string(), log);
+    }
+
     /// Hands an operation to the namespace.
     pub(crate) fn submit(&mut self, op: Op) {
         self.queue.submit(op);
@@ -160,6 +166,7 @@ impl Sessions {
             barriers: Vec::new(),
             next_barrier: 0,
             next_session: 0,
+            complaints: Complaints::default(),
         };
         Ok(Sessions {
             cx,
@@ -332,7 +339,9 @@ impl Sessions {
         match event {
             Event::Accepted { result: Ok((stream, peer)), .. } => self.adopt(stream, peer),
             Event::Accepted { result: Err(error), .. } => {
-                tracing::warn!("cannot accept an iSCSI initiator: {error}");
+                self.cx.complaints.say("iSCSI initiators not accepted", "", || {
+                    tracing::warn!("cannot accept an iSCSI initiator: {error}");
+                });
             }
             // The listener's good-bye.
             _ => {}
@@ -344,14 +353,18 @@ impl Sessions {
         let Ok(portal) = stream.local_addr() else { return };
         if self.cx.is_stopping || self.connections.count() >= limits::MAX_CONNECTIONS {
             let most = limits::MAX_CONNECTIONS;
-            tracing::warn!(%peer, "refused an iSCSI initiator: {most} sessions are the limit");
+            self.cx.complain("iSCSI initiators refused", peer, || {
+                tracing::warn!(%peer, "refused an iSCSI initiator: {most} sessions are the limit");
+            });
             return;
         }
         let task = self.cx.reactor.add_task();
         let stream = match self.cx.reactor.add_stream(task, stream) {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%peer, "cannot serve an iSCSI initiator: {error}");
+                self.cx.complain("iSCSI initiators not served", peer, || {
+                    tracing::warn!(%peer, "cannot serve an iSCSI initiator: {error}");
+                });
                 self.cx.reactor.remove_task(task);
                 return;
             }

@@ -73,6 +73,7 @@ mod batch;
 mod config;
 mod engine;
 mod event;
+pub mod notices;
 pub mod os;
 mod portable;
 #[cfg(windows)]

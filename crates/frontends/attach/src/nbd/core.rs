@@ -50,6 +50,11 @@ pub(super) struct Context {
 }
 
 impl Context {
+    /// Logs a warning about a client, unless there were many.
+    pub(super) fn complain(&self, kind: &'static str, peer: &str, log: impl FnOnce()) {
+        self.shared.complaints.say(kind, peer, log);
+    }
+
     /// Hands an operation to the namespace.
     pub(super) fn submit(&mut self, op: Op) {
         self.queue.submit(op);
@@ -308,7 +313,9 @@ impl Clients {
         let stream = match self.cx.reactor.add_stream(task, stream) {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%peer, "cannot serve an NBD client: {error}");
+                self.cx.complain("NBD clients not served", &peer, || {
+                    tracing::warn!(%peer, "cannot serve an NBD client: {error}");
+                });
                 self.cx.reactor.remove_task(task);
                 self.cx.shared.disconnected();
                 return;

@@ -239,7 +239,9 @@ fn accept_all(listener: &Listener, shared: &Shared) -> bool {
                 // The client gave up before it was its turn.
                 io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                 _ => {
-                    tracing::warn!("cannot accept an NBD client: {error}");
+                    shared.complaints.say("NBD clients not accepted", "", || {
+                        tracing::warn!("cannot accept an NBD client: {error}");
+                    });
                     return true;
                 }
             },

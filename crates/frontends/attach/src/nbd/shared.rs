@@ -4,7 +4,7 @@ use super::limits;
 use super::negotiate::Export;
 use super::succession::Admission;
 use farblock_frontend::writes::{Order, Report};
-use farblock_frontend::{ConnectionKey, Disk, Mailboxes};
+use farblock_frontend::{Complaints, ConnectionKey, Disk, Mailboxes};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -35,6 +35,7 @@ pub(super) struct Shared {
     disk: Disk,
     name: String,
     pub(super) mailboxes: Mailboxes<Message>,
+    pub(super) complaints: Complaints,
     connections: AtomicUsize,
     /// Who they are, for as long as each of them lives.
     peers: Mutex<Vec<Weak<str>>>,
@@ -49,6 +50,7 @@ impl Shared {
             disk,
             name,
             mailboxes: Mailboxes::default(),
+            complaints: Complaints::default(),
             connections: AtomicUsize::new(0),
             peers: Mutex::default(),
             next_core: AtomicUsize::new(0),
@@ -91,7 +93,9 @@ impl Shared {
         if self.connections.fetch_add(1, Ordering::Relaxed) >= limits::MAX_CONNECTIONS {
             self.disconnected();
             let most = limits::MAX_CONNECTIONS;
-            tracing::warn!(%peer, "refused an NBD client: {most} connections are the limit");
+            self.complaints.say("NBD clients refused", &peer, || {
+                tracing::warn!(%peer, "refused an NBD client: {most} connections are the limit");
+            });
             return;
         }
         let peer: Arc<str> = peer.into();

@@ -8,7 +8,7 @@ use super::wire;
 use super::worker::{Order, Worker};
 use crate::nbd::address::{self, Address, ListenError, Listener};
 use farblock_block::Namespace;
-use farblock_frontend::{self as frontend, Cores, Disk, Mailboxes, Plan};
+use farblock_frontend::{self as frontend, Complaints, Cores, Disk, Mailboxes, Plan};
 use farblock_reactor::EngineKind;
 use mio::{Events, Interest, Poll, Token};
 use std::fmt;
@@ -101,6 +101,7 @@ impl std::error::Error for StartError {}
 pub(super) struct Shared {
     pub(super) device: Device,
     pub(super) orders: Mailboxes<Order>,
+    pub(super) complaints: Complaints,
     state: Mutex<State>,
 }
 
@@ -210,7 +211,12 @@ impl Server {
             address::bind(&Address::Unix(config.socket.clone())).map_err(StartError::Listen)?;
         let device = Device::new(Disk::new(namespace, config.read_only), queues, serial);
         let state = Mutex::default();
-        let shared = Arc::new(Shared { device, orders: Mailboxes::default(), state });
+        let shared = Arc::new(Shared {
+            device,
+            orders: Mailboxes::default(),
+            complaints: Complaints::default(),
+            state,
+        });
         // From here on, dropping it ends the threads.
         let mut server = Server {
             shared: Arc::clone(&shared),
@@ -340,7 +346,9 @@ fn accept_all(listener: &Listener, shared: &Shared) -> bool {
                 io::ErrorKind::WouldBlock => return false,
                 io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                 _ => {
-                    tracing::warn!("cannot accept a monitor: {error}");
+                    shared.complaints.say("monitors not accepted", "", || {
+                        tracing::warn!("cannot accept a monitor: {error}");
+                    });
                     return true;
                 }
             },
@@ -359,11 +367,15 @@ fn serve(shared: &Shared, stream: UnixStream, peer: &str) {
             session.end();
             match result {
                 Ok(()) => tracing::info!(%peer, "a monitor has disconnected"),
-                Err(error) => tracing::warn!(%peer, "a monitor is disconnected: {error}"),
+                Err(error) => shared.complaints.say("monitors disconnected", peer, || {
+                    tracing::warn!(%peer, "a monitor is disconnected: {error}");
+                }),
             }
         }
         Ok(false) => {}
-        Err(error) => tracing::warn!(%peer, "cannot serve a monitor: {error}"),
+        Err(error) => shared.complaints.say("monitors not served", peer, || {
+            tracing::warn!(%peer, "cannot serve a monitor: {error}");
+        }),
     }
     shared.lock().connection = None;
 }

@@ -90,7 +90,9 @@ impl<'a> Session<'a> {
                     wire::reply(self.stream, code, &body, Some(file.as_fd()))?;
                 }
                 Err(why) if wants_ack => {
-                    tracing::warn!(code, "a monitor's request is refused: {why}");
+                    self.shared.complaints.say("monitors' requests refused", "", || {
+                        tracing::warn!(code, "a monitor's request is refused: {why}");
+                    });
                     wire::reply(self.stream, code, &1_u64.to_le_bytes(), None)?;
                 }
                 Err(why) => {

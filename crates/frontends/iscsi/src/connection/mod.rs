@@ -292,7 +292,10 @@ impl Connection {
 
     fn timer(&mut self, cx: &mut Context) {
         if self.state == State::Open && !matches!(self.session, Session::FullFeature) {
-            tracing::warn!(peer = %self.peer, "closing: the iSCSI login takes too long");
+            let peer = self.peer;
+            cx.complain("slow iSCSI initiators", peer, || {
+                tracing::warn!(%peer, "closing: the iSCSI login takes too long");
+            });
         }
         self.close(cx);
     }

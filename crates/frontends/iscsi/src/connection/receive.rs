@@ -103,7 +103,10 @@ impl Connection {
 
     fn additional(&mut self, cx: &mut Context, left: usize, input: &mut &[u8]) -> bool {
         if left > 0 && !matches!(self.session, Session::FullFeature) {
-            tracing::warn!(peer = %self.peer, "closing: not an iSCSI login");
+            let peer = self.peer;
+            cx.complain("iSCSI protocol errors", peer, || {
+                tracing::warn!(%peer, "closing: not an iSCSI login");
+            });
             self.close(cx);
             return false;
         }
@@ -136,7 +139,10 @@ impl Connection {
         }
         if u32::from_le_bytes(digest) != self.crc {
             // Not even its length can be relied on.
-            tracing::warn!(peer = %self.peer, "closing: the digest of an iSCSI header is wrong");
+            let peer = self.peer;
+            cx.complain("iSCSI protocol errors", peer, || {
+                tracing::warn!(%peer, "closing: the digest of an iSCSI header is wrong");
+            });
             self.close(cx);
             return false;
         }
@@ -149,7 +155,10 @@ impl Connection {
         self.collected.clear();
         let bytes = data_bytes(&self.bhs);
         if bytes > self.parameters.receive_bytes {
-            tracing::warn!(peer = %self.peer, "closing: {bytes} bytes of data in an iSCSI PDU");
+            let peer = self.peer;
+            cx.complain("iSCSI protocol errors", peer, || {
+                tracing::warn!(%peer, "closing: {bytes} bytes of data in an iSCSI PDU");
+            });
             self.close(cx);
             return false;
         }

@@ -35,7 +35,10 @@ impl Connection {
             if opcode == request::LOGIN {
                 return Destination::Request;
             }
-            tracing::warn!(peer = %self.peer, "closing: not an iSCSI login, but {opcode:#x}");
+            let peer = self.peer;
+            cx.complain("iSCSI protocol errors", peer, || {
+                tracing::warn!(%peer, "closing: not an iSCSI login, but {opcode:#x}");
+            });
             self.close(cx);
             return Destination::Nowhere;
         }
@@ -93,7 +96,10 @@ impl Connection {
             return;
         }
         if !intact {
-            tracing::warn!(peer = %self.peer, "closing: the digest of iSCSI data is wrong");
+            let peer = self.peer;
+            cx.complain("iSCSI protocol errors", peer, || {
+                tracing::warn!(%peer, "closing: the digest of iSCSI data is wrong");
+            });
             self.reject(reject::DATA_DIGEST_ERROR);
             self.end(cx);
             return;
@@ -119,7 +125,10 @@ impl Connection {
     /// Rejects the PDU, says so, and closes: what comes next is not to be relied on.
     pub(super) fn protocol_error(&mut self, cx: &mut Context, reason: &str) {
         let opcode = self.bhs[0] & OPCODE;
-        tracing::warn!(peer = %self.peer, "closing: iSCSI PDU of kind {opcode:#x}: {reason}");
+        let peer = self.peer;
+        cx.complain("iSCSI protocol errors", peer, || {
+            tracing::warn!(%peer, "closing: iSCSI PDU of kind {opcode:#x}: {reason}");
+        });
         self.reject(reject::PROTOCOL_ERROR);
         self.end(cx);
     }
@@ -138,7 +147,10 @@ impl Connection {
         if answer.status != Status::SUCCESS {
             let Status(status) = answer.status;
             let name = &login.initiator.name;
-            tracing::warn!(peer = %self.peer, name, "refused an iSCSI login: status {status:#06x}");
+            let peer = self.peer;
+            cx.complain("iSCSI logins refused", peer, || {
+                tracing::warn!(%peer, name, "refused an iSCSI login: status {status:#06x}");
+            });
             self.answer_login(&request, &answer, 0);
             self.end(cx);
         } else if !answer.done {

@@ -289,7 +289,9 @@ impl Connection {
             }
             Progress::Close(reason) => {
                 if !reason.is_empty() {
-                    tracing::warn!(peer = %self.peer, "refused an NBD client: {reason}");
+                    cx.complain("NBD clients refused", &self.peer, || {
+                        tracing::warn!(peer = %self.peer, "refused an NBD client: {reason}");
+                    });
                 }
                 self.drain(cx);
                 false
@@ -354,7 +356,9 @@ impl Connection {
 
     fn timer(&mut self, cx: &mut Context) {
         if matches!(self.phase, Phase::Negotiating(_)) && self.state == State::Open {
-            tracing::warn!(peer = %self.peer, "closing: the NBD negotiation takes too long");
+            cx.complain("slow NBD clients", &self.peer, || {
+                tracing::warn!(peer = %self.peer, "closing: the NBD negotiation takes too long");
+            });
         }
         self.close(cx);
     }

@@ -34,7 +34,10 @@ impl Connection {
     pub(super) fn header(&mut self, cx: &mut Context) -> bool {
         let Phase::Header(bytes, _) = &self.phase else { unreachable!("there is a header") };
         let Some(header) = Header::parse(bytes) else {
-            tracing::warn!(peer = %self.peer, "closing: what should be an NBD request is none");
+            cx.complain("NBD protocol errors", &self.peer, || {
+                let peer = &self.peer;
+                tracing::warn!(%peer, "closing: what should be an NBD request is none");
+            });
             self.close(cx);
             return false;
         };

@@ -1,0 +1,52 @@
+//! What a server logs about those who use it, in bounds: strangers can cause any number of lines.
+
+use farblock_reactor::notices::Notices;
+use farblock_reactor::os;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// A server's warnings about its peers: some for each kind and peer in a while, and then how many
+/// there were besides ([`farblock_reactor::notices`]).
+#[derive(Default)]
+pub struct Complaints(Notices<&'static str>);
+
+impl Complaints {
+    /// Logs a warning about a peer, or counts it; `kind` says what there are more of. Who has no
+    /// address shares one with all that have none.
+    pub fn say(&self, kind: &'static str, peer: &str, log: impl FnOnce()) {
+        // Whatever is left out is told when the next one is logged, or at the end.
+        self.0.say(kind, address(peer), os::now(), log);
+    }
+}
+
+impl Drop for Complaints {
+    fn drop(&mut self) {
+        self.0.finish();
+    }
+}
+
+/// The address of a peer that may have a port.
+fn address(peer: &str) -> IpAddr {
+    let with_port = peer.parse::<SocketAddr>().map(|peer| peer.ip());
+    with_port.or_else(|_| peer.parse()).unwrap_or(Ipv4Addr::UNSPECIFIED.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farblock_reactor::notices::LOGGED_LINES;
+
+    #[test]
+    fn a_flood_from_many_ports_is_some_lines() {
+        let (complaints, mut lines) = (Complaints::default(), 0);
+        for port in 1..1000 {
+            complaints.say("refusals", &format!("192.0.2.1:{port}"), || lines += 1);
+        }
+        assert_eq!(lines, LOGGED_LINES);
+        for number in 1..1000 {
+            complaints.say("refusals", &format!("a socket {number}"), || lines += 1);
+        }
+        assert_eq!(lines, 2 * LOGGED_LINES);
+        complaints.say("refusals", "[2001:db8::1]:7", || lines += 1);
+        assert_eq!(lines, 2 * LOGGED_LINES + 1);
+    }
+}

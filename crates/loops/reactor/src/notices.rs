@@ -1,0 +1,176 @@
+//! What a server logs about its peers: some lines for each kind of thing and each peer in a
+//! period, and then how many there were besides. Whoever can cause a line can cause a million.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lines of one kind about one peer that are logged in a [`LOG_PERIOD`]; the rest is counted.
+pub const LOGGED_LINES: u32 = 5;
+
+/// Period of [`LOGGED_LINES`].
+pub const LOG_PERIOD: Duration = Duration::from_secs(10);
+
+/// Peers, times kinds of lines, that have lines of their own; the others share some.
+pub const LOGGED_PEERS: usize = 64;
+
+/// A kind of thing that is logged about a peer.
+pub trait Kind: Copy + Eq + Hash {
+    /// What there are more of.
+    fn plural(self) -> &'static str;
+
+    /// Lines in a period.
+    fn lines(self) -> u32 {
+        LOGGED_LINES
+    }
+}
+
+/// The simplest kind: what there are more of.
+impl Kind for &'static str {
+    fn plural(self) -> &'static str {
+        self
+    }
+}
+
+/// Who is counted as one peer: an IPv4 address, or the 64-bit prefix of an IPv6 address, of whose
+/// addresses anybody may have as many as he likes.
+#[must_use]
+pub fn origin(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
+}
+
+struct Entry {
+    since: Instant,
+    said: u32,
+    left_out: u64,
+}
+
+/// A kind and whose; `None` is everybody for whom there was no entry left.
+type Key<K> = (K, Option<IpAddr>);
+
+/// See the module's text.
+pub struct Notices<K: Kind> {
+    entries: Mutex<HashMap<Key<K>, Entry>>,
+}
+
+impl<K: Kind> Default for Notices<K> {
+    fn default() -> Notices<K> {
+        Notices { entries: Mutex::default() }
+    }
+}
+
+impl<K: Kind> Notices<K> {
+    /// Logs, or counts. True if somebody has to call [`Self::settle`] later who did not have to.
+    pub fn say(&self, kind: K, peer: IpAddr, now: Instant, log: impl FnOnce()) -> bool {
+        let mut entries = self.lock();
+        let mut key = (kind, Some(origin(peer)));
+        if !entries.contains_key(&key) && entries.len() >= LOGGED_PEERS {
+            key = (kind, None);
+        }
+        let entry = entries.entry(key).or_insert(Entry { since: now, said: 0, left_out: 0 });
+        if now.saturating_duration_since(entry.since) >= LOG_PERIOD {
+            sum_up(&key, entry, now);
+            *entry = Entry { since: now, said: 0, left_out: 0 };
+        }
+        if entry.said < kind.lines() {
+            entry.said += 1;
+            // A log that cannot be written as fast as it comes must not hold others up.
+            drop(entries);
+            log();
+            return false;
+        }
+        entry.left_out += 1;
+        entry.left_out == 1
+    }
+
+    /// Tells how many lines were left out where the period is over; gives when the next one is.
+    pub fn settle(&self, now: Instant) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        self.lock().retain(|key, entry| {
+            let end = entry.since + LOG_PERIOD;
+            let over = now >= end;
+            if over {
+                sum_up(key, entry, now);
+            } else if entry.left_out > 0 {
+                next = Some(next.map_or(end, |next| next.min(end)));
+            }
+            !over
+        });
+        next
+    }
+
+    /// Tells how many lines were left out, since nothing more will come.
+    pub fn finish(&self) {
+        let now = crate::os::now();
+        self.lock().drain().for_each(|(key, entry)| sum_up(&key, &entry, now));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key<K>, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn sum_up<K: Kind>((kind, peer): &Key<K>, entry: &Entry, now: Instant) {
+    if entry.left_out == 0 {
+        return;
+    }
+    let who = peer.map_or("others".to_owned(), |peer| peer.to_string());
+    let seconds = now.saturating_duration_since(entry.since).as_secs().max(1);
+    let (count, what) = (entry.left_out, kind.plural());
+    tracing::warn!("{who}: {count} more {what} in {seconds} s");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REFUSED: &str = "refusals";
+    const FAULT: &str = "errors";
+
+    fn peer(number: u32) -> IpAddr {
+        std::net::Ipv4Addr::from_bits(number).into()
+    }
+
+    #[test]
+    fn a_flood_is_some_lines_and_a_number() {
+        let (notices, begin, mut lines) = (Notices::default(), Instant::now(), 0);
+        let mut to_settle = 0;
+        for _ in 0..1000 {
+            to_settle += u32::from(notices.say(REFUSED, peer(1), begin, || lines += 1));
+        }
+        assert_eq!((lines, to_settle), (LOGGED_LINES, 1));
+        notices.say(REFUSED, peer(2), begin, || lines += 1);
+        notices.say(FAULT, peer(1), begin, || lines += 1);
+        assert_eq!(lines, LOGGED_LINES + 2, "others have lines of their own");
+        let end = begin + LOG_PERIOD;
+        assert_eq!(notices.settle(begin + Duration::from_millis(1)), Some(end));
+        assert_eq!(notices.settle(end), None);
+        assert!(notices.lock().is_empty());
+        notices.say(REFUSED, peer(1), end, || lines += 1);
+        assert_eq!(lines, LOGGED_LINES + 3);
+    }
+
+    #[test]
+    fn a_million_peers_are_a_bounded_number_of_lines() {
+        let (notices, now, mut lines) = (Notices::default(), Instant::now(), 0);
+        for number in 0..10_000 {
+            notices.say(REFUSED, peer(number), now, || lines += 1);
+        }
+        assert_eq!(lines as usize, LOGGED_PEERS + LOGGED_LINES as usize);
+        assert_eq!(notices.lock().len(), LOGGED_PEERS + 1);
+    }
+
+    #[test]
+    fn an_address_of_the_same_network_is_the_same_peer() {
+        let of = |text: &str| origin(text.parse().expect("an address"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2:3"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+    }
+}
