@@ -8,7 +8,8 @@
 //! what is empty costs next to nothing, too.
 //!
 //! A disk's memory is bounded: its capacity, one huge page, 1/1024 of the capacity for the table,
-//! and what was replaced while slow readers have it (see below): at most what was lent before.
+//! and what was replaced while slow readers have it (see below). Beyond some of that nothing is
+//! lent, so it is at most what was lent before: the capacity once more, if readers have all of it.
 //!
 //! An operation takes the locks of its chunks one after the other and never two at a time: that is
 //! two uncontended atomic operations per 64 KiB (some 20 ns, next to microseconds for copying as
@@ -596,6 +597,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
     fn parts_cover_a_range_once() {
@@ -758,6 +760,31 @@ mod tests {
             store.chunk(0).unwrap().not_lent.store(0, Ordering::Relaxed);
         }
         assert!(mem.allocated_bytes() <= most, "{} bytes", mem.allocated_bytes());
+    }
+
+    #[test]
+    fn readers_that_stop_make_a_disk_hold_twice_its_capacity_and_no_more() {
+        let bytes: u64 = 16 << 20;
+        let mem = Mem::new(512, bytes).unwrap();
+        let store = &mem.store;
+        let more = (MOST_REPLACED + 1) as u64 * CHUNK_BYTES as u64;
+        let offsets = || (0..bytes).step_by(CHUNK_BYTES);
+        offsets().for_each(|offset| store.write(offset, &[1; 512]).unwrap());
+        let mut views = Vec::new();
+        for round in 0..5 {
+            // All that they get, of chunks that may be lent as far as these are concerned.
+            for offset in offsets() {
+                store.chunk(offset as usize / CHUNK_BYTES).unwrap().not_lent.store(0, Relaxed);
+                views.extend(lend(store, offset, 512).into_iter().flatten());
+            }
+            offsets().for_each(|offset| store.write(offset, &[round; 512]).unwrap());
+            let (held, most) = (mem.allocated_bytes(), 2 * bytes + more);
+            assert!((2 * bytes..=most).contains(&held), "{held} bytes in round {round}");
+        }
+        drop(views);
+        // Once they are gone, so is what they had.
+        offsets().chain(offsets()).for_each(|_| drop(lend(store, 0, 512)));
+        assert!(mem.allocated_bytes() <= bytes + more);
     }
 
     #[test]

@@ -116,7 +116,7 @@ pub(crate) enum Command {
 #[command(after_help = "\
 What PATH can be:
   disk.img, /dev/sdb            a file or block device (file:PATH if it looks like something else)
-  mem:1GiB                      a RAM disk
+  mem:1GiB                      a RAM disk (hosts that stop reading can double its memory)
   null:1GiB                     a device that forgets, to measure everything around it
   stripe:64KiB,a.img,b.img      RAID 0
   delay:500us,PATH              slower · limit:1000/s,PATH or limit:64MiB/s,PATH with a budget
