@@ -14,6 +14,7 @@ use farblock_host::Disk;
 use farblock_host::disk::{DiskOptions, Policy};
 use farblock_random::Random;
 use farblock_reactor::{Buffer, EngineKind};
+use rig::dirt::Dirt;
 use rig::proxy::Proxy;
 use rig::*;
 use std::sync::Arc;
@@ -23,11 +24,14 @@ use std::time::{Duration, Instant};
 const WRITERS: u64 = 3;
 const BLOCKS: u64 = 64;
 const DEPTH: usize = 16;
+/// A usual run; `DISK_SECONDS=n` makes it longer.
 const RUN: Duration = Duration::from_secs(4);
 /// The longest run, where a busy machine is slow to come back from harm.
 const LONGEST_RUN: Duration = Duration::from_secs(60);
 /// What a run is too short without.
 const RECONNECTS: u64 = 4;
+/// The same, of damaged PDUs, in each direction.
+const DAMAGED: u64 = 100;
 
 /// The contents of a block: zeroes are version 0.
 fn fill(block: &mut [u8], lba: u64, version: u64) {
@@ -176,8 +180,25 @@ fn seed() -> u64 {
     }
 }
 
-/// Runs writers while `harm` does what it likes, again and again.
-fn stress(disk: &Disk, engine: EngineKind, seed: u64, mut harm: impl FnMut(&mut Random)) {
+fn run_time() -> Duration {
+    let text = std::env::var("DISK_SECONDS").ok();
+    text.map_or(RUN, |text| Duration::from_secs(text.parse().expect("DISK_SECONDS is a number")))
+}
+
+/// Runs writers while `harm` does what it likes, again and again, until the disk's paths were lost
+/// a few times.
+fn stress(disk: &Disk, engine: EngineKind, seed: u64, harm: impl FnMut(&mut Random)) {
+    stress_until(|| reconnects(disk) >= RECONNECTS, disk, engine, seed, harm);
+}
+
+/// The same, until it is enough.
+fn stress_until(
+    is_enough: impl Fn() -> bool,
+    disk: &Disk,
+    engine: EngineKind,
+    seed: u64,
+    mut harm: impl FnMut(&mut Random),
+) {
     let stop = AtomicBool::new(false);
     let count = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -196,7 +217,7 @@ fn stress(disk: &Disk, engine: EngineKind, seed: u64, mut harm: impl FnMut(&mut 
         let mut random = Random::new(seed);
         let start = Instant::now();
         let mut harms = 0;
-        let goes_on = |time| time < RUN || (time < LONGEST_RUN && reconnects(disk) < RECONNECTS);
+        let goes_on = |time| time < run_time() || (time < LONGEST_RUN && !is_enough());
         while goes_on(start.elapsed()) && writers.iter().all(|writer| !writer.is_finished()) {
             std::thread::sleep(Duration::from_millis(random.below(150)));
             harm(&mut random);
@@ -211,7 +232,7 @@ fn stress(disk: &Disk, engine: EngineKind, seed: u64, mut harm: impl FnMut(&mut 
             disk.paths().iter().map(|path| path.reconnects).collect::<Vec<_>>()
         );
     });
-    assert!(reconnects(disk) >= RECONNECTS, "seed {seed}: hardly anything was lost");
+    assert!(is_enough(), "seed {seed}: hardly anything was harmed");
 }
 
 fn reconnects(disk: &Disk) -> u64 {
@@ -303,5 +324,36 @@ fn a_target_that_comes_and_goes() {
             proxy.up();
         });
         drop(disk);
+    }
+}
+
+/// Damaged data go unnoticed by nobody: the command is carried out again, and what it carries the
+/// second time counts.
+#[test]
+fn damaged_data_in_mass() {
+    for engine in engines() {
+        for paths in [1, 2] {
+            let seed = seed();
+            println!("seed {seed}");
+            let target = serve(backend(seed), &vec![any(); paths]);
+            let dirt: Vec<_> =
+                target.addresses().iter().map(|&address| Dirt::new(address, 12, seed)).collect();
+            let urls: Vec<_> = dirt.iter().map(|dirt| url(dirt.address)).collect();
+            let mut options = patient(engine, Policy::RoundRobin);
+            options.connection.data_digest = true;
+            let disk = loop {
+                // What brings a controller up is not tried again, and may be damaged.
+                match Disk::connect(&urls, &options) {
+                    Ok(disk) => break disk,
+                    Err(error) => println!("{error}"),
+                }
+            };
+            let count = |dirt: &Dirt, direction: usize| dirt.damaged()[direction];
+            let damaged = |at: usize| dirt.iter().map(|dirt| count(dirt, at)).sum::<u64>();
+            let is_enough = || damaged(0) > DAMAGED && damaged(1) > DAMAGED;
+            stress_until(is_enough, &disk, engine, seed, |_| {});
+            println!("damaged: {} from the host, {} from the target", damaged(0), damaged(1));
+            dirt.iter().for_each(Dirt::clean);
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "every test uses a part of it")]
 
+pub mod dirt;
 pub mod gate;
 pub mod proxy;
 pub mod scripted;

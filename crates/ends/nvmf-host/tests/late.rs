@@ -1,0 +1,274 @@
+//! A target that cannot end lost controllers and holds commands: what it has of a lost connection
+//! it may carry out later, until `--quiesce` is over. Whatever is lost meanwhile, and in pairs:
+//! nothing that was acknowledged may be undone. `LATE_SEED=n` repeats a run, `LATE_SECONDS=n` makes
+//! it longer.
+
+mod peer;
+mod stage;
+
+use farblock_block::{Completion, Op};
+use farblock_host::Disk;
+use farblock_host::disk::{DiskOptions, Predecessor};
+use farblock_random::Random;
+use farblock_reactor::Buffer;
+use farblock_wire::log::AnaState;
+use farblock_wire::opcode::NvmOpcode;
+use peer::{Capsule, Connection, Handled, Peer};
+use stage::*;
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const BLOCKS: u64 = 32;
+const BLOCK_BYTES: usize = 512;
+const DEPTH: usize = 12;
+/// How long the target may carry a command out after its connection was lost.
+const LONGEST: Duration = Duration::from_millis(300);
+/// What the host is told about that. Much more, as a busy machine may be slow to read what a
+/// connection had when it was cut.
+const QUIESCE: Duration = Duration::from_millis(1500);
+const RUN_SECONDS: u64 = 6;
+
+/// What is behind all paths: the number of the last write of each block.
+struct Store {
+    stage: Arc<Stage>,
+    blocks: Mutex<Vec<u64>>,
+    random: Mutex<Random>,
+    holds: AtomicBool,
+    /// Writes that were carried out after their connection was lost.
+    late: Mutex<u64>,
+}
+
+impl Store {
+    fn peer(self: &Arc<Store>) -> Peer {
+        let store = Arc::clone(self);
+        Peer::with_hook(move |connection, qid, capsule| match NvmOpcode(capsule.sqe.opcode) {
+            NvmOpcode::WRITE if qid > 0 => store.write(connection, capsule),
+            NvmOpcode::READ if qid > 0 => store.read(connection, capsule),
+            _ => store.stage.handle(connection, qid, capsule),
+        })
+    }
+
+    fn read(&self, to: &mut Connection, capsule: &Capsule) -> io::Result<Handled> {
+        let lba = capsule.sqe.cdw10.get() as usize;
+        let value = self.blocks.lock().unwrap()[lba];
+        let data = value.to_le_bytes().repeat(BLOCK_BYTES / 8);
+        to.push_all(capsule.cid(), &data, BLOCK_BYTES, true)?;
+        Ok(Handled::Yes)
+    }
+
+    /// Carries a write out, or holds it: then its connection hears nothing of it any more.
+    fn write(self: &Arc<Store>, to: &mut Connection, capsule: &Capsule) -> io::Result<Handled> {
+        let lba = capsule.sqe.cdw10.get() as usize;
+        let value = u64::from_le_bytes(capsule.data[..8].try_into().expect("in the capsule"));
+        let held = {
+            let mut random = self.random.lock().unwrap();
+            let holds = random.below(150) == 0 && self.holds.load(Ordering::SeqCst);
+            holds.then(|| LONGEST * random.below(100) as u32 / 100)
+        };
+        let Some(held) = held else {
+            self.blocks.lock().unwrap()[lba] = value;
+            to.succeed(capsule.cid())?;
+            return Ok(Handled::Yes);
+        };
+        let (store, stream) = (Arc::clone(self), to.stream.try_clone()?);
+        std::thread::spawn(move || {
+            // There may be more to be read before the end.
+            while matches!(stream.peek(&mut [0]), Ok(1..)) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let lost = Instant::now();
+            std::thread::sleep(held);
+            let mut blocks = store.blocks.lock().unwrap();
+            // On a busy machine it may be too late for that.
+            if lost.elapsed() < LONGEST {
+                blocks[lba] = value;
+                *store.late.lock().unwrap() += 1;
+            }
+        });
+        Ok(Handled::Yes)
+    }
+}
+
+#[derive(Clone, Default)]
+struct Known {
+    acknowledged: u64,
+    /// Nobody knows, and nothing was acknowledged since.
+    maybe: BTreeSet<u64>,
+    busy: bool,
+}
+
+/// Who uses the disk, and knows what is on it.
+struct Client {
+    user: Option<User>,
+    known: Vec<Known>,
+    /// By token: block, and the number of a write.
+    flights: Vec<Option<(u64, Option<u64>)>>,
+    next: u64,
+    random: Random,
+    writes: u64,
+}
+
+impl Client {
+    fn user(&mut self) -> &mut User {
+        self.user.as_mut().expect("it is there")
+    }
+
+    fn submit(&mut self) {
+        let lba = self.random.below(BLOCKS);
+        let Some(token) = self.flights.iter().position(Option::is_none) else { return };
+        let known = &mut self.known[lba as usize];
+        if std::mem::replace(&mut known.busy, true) {
+            return;
+        }
+        let mut buffer = Buffer::new(BLOCK_BYTES);
+        let write = (self.random.below(3) > 0).then_some(self.next);
+        self.flights[token] = Some((lba, write));
+        match write {
+            Some(number) => {
+                self.next += 1;
+                known.maybe.insert(number);
+                buffer.copy_from_slice(&number.to_le_bytes().repeat(BLOCK_BYTES / 8));
+                self.user().queue.submit(Op::write(lba, 1, buffer, token as u64));
+            }
+            None => self.user().queue.submit(Op::read(lba, 1, buffer, token as u64)),
+        }
+    }
+
+    fn complete(&mut self, done: &Completion) {
+        let (lba, write) = self.flights[done.token as usize].take().expect("it ends once");
+        assert_eq!(done.result, Ok(()));
+        let known = &mut self.known[lba as usize];
+        known.busy = false;
+        if let Some(number) = write {
+            self.writes += 1;
+            *known = Known { acknowledged: number, ..Known::default() };
+            return;
+        }
+        let data = done.buffer.as_ref().expect("its own");
+        let found = u64::from_le_bytes(data[..8].try_into().expect("eight"));
+        assert!(
+            found == known.acknowledged || known.maybe.contains(&found),
+            "block {lba} holds {found}, not {} or one of {:?}",
+            known.acknowledged,
+            known.maybe
+        );
+    }
+
+    fn turn(&mut self, time: Duration) {
+        (0..DEPTH).for_each(|_| self.submit());
+        for done in self.user().turn(time) {
+            self.complete(&done);
+        }
+    }
+
+    /// Its queue is dropped with all that is under way.
+    fn forget(&mut self) {
+        self.user = None;
+        self.flights.fill(None);
+        self.known.iter_mut().for_each(|known| known.busy = false);
+    }
+
+    /// Waits for what is under way, and then looks at every block.
+    fn finish(&mut self) {
+        while self.user().queue.in_flight() > 0 {
+            let done = self.user().turn(Duration::from_secs(60));
+            assert!(!done.is_empty(), "in vain");
+            done.iter().for_each(|done| self.complete(done));
+        }
+        // Whatever came late has come.
+        std::thread::sleep(LONGEST);
+        for lba in 0..BLOCKS {
+            self.flights[0] = Some((lba, None));
+            self.user().queue.submit(Op::read(lba, 1, Buffer::new(BLOCK_BYTES), 0));
+            let done = self.user().turn(Duration::from_secs(60));
+            self.complete(&done[0]);
+        }
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+fn options() -> DiskOptions {
+    let mut options = DiskOptions { quiesce: Some(QUIESCE), ..usual() };
+    options.reconnect_delay = Duration::from_millis(20);
+    // One that is held is not waited for longer than until the next fault.
+    options.connection.queue_depth = 32;
+    options
+}
+
+#[test]
+fn what_is_late_undoes_nothing() {
+    let time = std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.subsec_nanos().into());
+    let seed = number("LATE_SEED").unwrap_or(time);
+    println!("seed {seed}");
+    let run = Duration::from_secs(number("LATE_SECONDS").unwrap_or(RUN_SECONDS));
+    for paths in [1, 2] {
+        let mut random = Random::new(seed);
+        let store = Arc::new(Store {
+            stage: Stage::new(AnaState::OPTIMIZED),
+            blocks: Mutex::new(vec![0; BLOCKS as usize]),
+            random: Mutex::new(Random::new(!seed)),
+            holds: AtomicBool::new(true),
+            late: Mutex::default(),
+        });
+        let peers: Vec<Peer> = (0..paths).map(|_| store.peer()).collect();
+        let urls = urls(&peers.iter().collect::<Vec<_>>());
+        let notes = Notes::default();
+        let begin = |before: Predecessor| {
+            Disk::succeed(&urls, &options(), before, notes.clone()).expect("connected")
+        };
+        let first = begin(Predecessor::default());
+        let mut client = Client {
+            user: Some(User::new(&first)),
+            known: vec![Known::default(); BLOCKS as usize],
+            flights: vec![None; DEPTH],
+            next: 1,
+            random: Random::new(seed + 1),
+            writes: 0,
+        };
+        let mut disk = Some(first);
+        let cut = |random: &mut Random| peers[random.below(paths) as usize].cut();
+        let (start, mut faults) = (Instant::now(), 0);
+        while start.elapsed() < run {
+            let until = Instant::now() + Duration::from_millis(random.below(1500));
+            while Instant::now() < until {
+                client.turn(Duration::from_millis(5));
+            }
+            cut(&mut random);
+            faults += 1;
+            // The second of the pair, at once or while the first is waited for.
+            let pause = [0, 0, 50, 300, 700][random.below(5) as usize];
+            client.turn(Duration::from_millis(pause));
+            match random.below(6) {
+                0 => {
+                    client.forget();
+                    client.user = Some(User::new(disk.as_ref().expect("it is there")));
+                }
+                1 => {
+                    // What a process knew that is killed now.
+                    let before = notes.read();
+                    client.forget();
+                    drop(disk.take());
+                    let successor = begin(before);
+                    client.user = Some(User::new(&successor));
+                    disk = Some(successor);
+                }
+                2 => peers.iter().for_each(Peer::cut),
+                _ => cut(&mut random),
+            }
+            faults += 1;
+        }
+        // What is held is answered by nobody.
+        store.holds.store(false, Ordering::SeqCst);
+        peers.iter().for_each(Peer::cut);
+        client.finish();
+        let late = *store.late.lock().unwrap();
+        println!("{paths} paths: {} writes, {faults} faults, {late} late", client.writes);
+        assert!(late > 0, "nothing was late");
+    }
+}
