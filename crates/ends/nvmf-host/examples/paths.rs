@@ -6,7 +6,7 @@
 //! ```
 
 use farblock_block::nonblocking::{AsyncNamespace, Buffer};
-use farblock_host::disk::{Change, DiskOptions};
+use farblock_host::disk::DiskOptions;
 use farblock_host::{Disk, HostId, Options, Url};
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -93,8 +93,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let (paths, states, start) = (disk.clone(), Arc::clone(&seen), Instant::now());
     let told = Arc::new(Mutex::new(false));
     let tell = Arc::clone(&told);
-    let _watch = disk.on_change(move |change: Change| {
-        let _ = change;
+    let _watch = disk.changes().watch(move |_| {
         *tell.lock().expect("nobody panics with it") = true;
     });
     let watcher = std::thread::spawn(move || {

@@ -8,7 +8,7 @@ use crate::limits;
 use crate::queue::{RemoteQueue, Settings};
 use crate::shared::NamespaceState;
 use farblock_block::size::Size;
-use farblock_block::{BlockError, Geometry, Namespace, Queue};
+use farblock_block::{Availability, BlockError, Changes, Geometry, Namespace, Queue};
 use farblock_proto::host::{CommandLimits, ConnectError, NamespaceInfo};
 use farblock_reactor::{Reactor, TaskId};
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use std::sync::Arc;
 /// A namespace of a connected [`Controller`](crate::Controller), to read and write.
 ///
 /// Each queue that is opened is a connection of its own. Opening one waits for the network, as
-/// long as the options say; nothing else does.
+/// long as the options say, which the contract of namespaces does not allow on an event loop that
+/// others use: share a [`Disk`](crate::Disk) there, whose keepers connect. Nothing else waits.
 #[derive(Clone)]
 pub struct RemoteNamespace {
     controller: Arc<Inner>,
@@ -112,6 +113,15 @@ impl RemoteNamespace {
 impl Namespace for RemoteNamespace {
     fn geometry(&self) -> Geometry {
         self.state.geometry()
+    }
+
+    fn changes(&self) -> Option<&Changes> {
+        Some(self.state.changes())
+    }
+
+    fn availability(&self) -> Availability {
+        let is_gone = self.is_gone() || self.controller.shared().is_lost();
+        if is_gone { Availability::Gone } else { Availability::Ready }
     }
 
     fn describe(&self) -> String {

@@ -4,7 +4,7 @@
 use crate::disk::KnownNamespace;
 use crate::error::Error;
 use crate::limits;
-use farblock_block::Geometry;
+use farblock_block::{Change, Changes, Geometry};
 use farblock_proto::host::{Command, NamespaceInfo};
 use farblock_reactor::Waker;
 use farblock_wire::Cqe;
@@ -229,7 +229,11 @@ impl Shared {
     pub(crate) fn refresh(&self, nsid: u32, info: Option<&NamespaceInfo>) {
         let state = self.namespaces().get(&nsid).and_then(Weak::upgrade);
         if let Some(state) = state {
+            let before = state.geometry();
             state.refresh(info);
+            if state.geometry() != before {
+                state.changes.tell(Change::Geometry);
+            }
             self.notify(Notice::Namespace(nsid));
         }
     }
@@ -242,6 +246,7 @@ pub(crate) struct NamespaceState {
     blocks: AtomicU64,
     read_only: AtomicBool,
     volatile_cache: AtomicBool,
+    changes: Changes,
 }
 
 impl NamespaceState {
@@ -252,12 +257,18 @@ impl NamespaceState {
             blocks: AtomicU64::new(geometry.blocks),
             read_only: AtomicBool::new(geometry.read_only),
             volatile_cache: AtomicBool::new(geometry.volatile_cache),
+            changes: Changes::new(),
         }
     }
 
     /// What it was when it was looked up.
     pub(crate) fn known(&self) -> &KnownNamespace {
         &self.known
+    }
+
+    /// Where changes that the controller tells are told.
+    pub(crate) fn changes(&self) -> &Changes {
+        &self.changes
     }
 
     pub(crate) fn geometry(&self) -> Geometry {

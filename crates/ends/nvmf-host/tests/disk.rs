@@ -3,8 +3,8 @@
 mod peer;
 mod stage;
 
-use farblock_block::{BlockError, Namespace, Op};
-use farblock_host::disk::{Change, DiskOptions, DiskState};
+use farblock_block::{BlockError, Change, Namespace, Op};
+use farblock_host::disk::{DiskOptions, DiskState};
 use farblock_host::{Disk, Url};
 use farblock_reactor::Buffer;
 use farblock_wire::log::AnaState;
@@ -106,8 +106,12 @@ fn a_namespace_that_changes_its_size() {
     let blocks = Script::default().blocks;
     assert_eq!(disk.geometry().blocks, blocks);
     let told = Arc::new(Mutex::new(Vec::new()));
-    let tell = Arc::clone(&told);
-    let _watch = disk.on_change(move |change| tell.lock().unwrap().push(change));
+    let (tell, seen) = (Arc::clone(&told), disk.clone());
+    let _watch = disk.changes().watch(move |change| {
+        if change == Change::Geometry {
+            tell.lock().unwrap().push(seen.geometry().blocks);
+        }
+    });
     assert_eq!(user.write(blocks - 1), Ok(()));
     stage.resize(100);
     until("it is known", || disk.geometry().blocks == 100);
@@ -116,16 +120,7 @@ fn a_namespace_that_changes_its_size() {
     stage.resize(blocks);
     until("it is known", || disk.geometry().blocks == blocks);
     assert_eq!(user.write(blocks - 1), Ok(()));
-    let sizes: Vec<u64> = told
-        .lock()
-        .unwrap()
-        .iter()
-        .filter_map(|change| match change {
-            Change::Geometry(geometry) => Some(geometry.blocks),
-            Change::Paths => None,
-        })
-        .collect();
-    assert_eq!(sizes, [100, blocks]);
+    until("it is told", || *told.lock().unwrap() == [100, blocks]);
 }
 
 /// One attempt tells, unless the target is to be waited for.

@@ -97,6 +97,7 @@ impl Target {
             },
         };
         gate.set(true).expect("set only here");
+        shared.watch_exports();
         Ok(Self { shared, threads, keeper, addresses, engine })
     }
 

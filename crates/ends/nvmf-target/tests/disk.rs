@@ -464,13 +464,13 @@ fn changes_are_told() {
     let disk = connect(&[&proxy], &options(EngineKind::Auto));
     let told = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&told);
-    let watch = disk.on_change(move |_| {
+    let watch = disk.changes().watch(move |_| {
         counter.fetch_add(1, Ordering::SeqCst);
     });
-    let before = disk.generation();
+    let before = disk.changes().generation();
     proxy.cut();
     until("lost and found", || told.load(Ordering::SeqCst) >= 2);
-    assert!(disk.generation() >= before + 2);
+    assert!(disk.changes().generation() >= before + 2);
     drop(watch);
     until("it is back", || live_paths(&disk) == 1);
     let count = told.load(Ordering::SeqCst);

@@ -13,8 +13,8 @@
 
 use farblock_attach::ublk::{self, Config, Server};
 use farblock_backends::Spec;
-use farblock_block::{BlockError, Geometry, Namespace, Queue};
-use farblock_host::disk::{Change, Disk, DiskOptions, Watch};
+use farblock_block::{BlockError, Change, Changes, Geometry, Namespace, Queue, Watch};
+use farblock_host::disk::{Disk, DiskOptions};
 use farblock_host::{Options, Url, url::SCHEME};
 use farblock_reactor::{EngineKind, Reactor, TaskId};
 use std::error::Error;
@@ -114,8 +114,8 @@ fn remote(
     let options = DiskOptions { connection, reconnect_delay, ..DiskOptions::default() };
     let disk = Disk::connect(std::slice::from_ref(url), &options)?;
     let lines = Mutex::new(lines);
-    let watch = disk.on_change(move |change| {
-        if let Change::Geometry(_) = change {
+    let watch = disk.changes().watch(move |change| {
+        if change == Change::Geometry {
             let _ = lines.lock().expect("nobody panics with it").send("resized".into());
         }
     });
@@ -133,6 +133,10 @@ impl Namespace for Part {
         let geometry = self.inner.geometry();
         let blocks = geometry.blocks.min(self.blocks.load(Ordering::Relaxed));
         Geometry { blocks, ..geometry }
+    }
+
+    fn changes(&self) -> Option<&Changes> {
+        self.inner.changes()
     }
 
     fn describe(&self) -> String {

@@ -10,8 +10,8 @@
 
 use farblock_attach::vhost_user::{Config, Server};
 use farblock_backends::Spec;
-use farblock_block::{BlockError, Geometry, Namespace, Queue};
-use farblock_host::disk::{Change, Disk, DiskOptions, Watch};
+use farblock_block::{BlockError, Change, Changes, Geometry, Namespace, Queue, Watch};
+use farblock_host::disk::{Disk, DiskOptions};
 use farblock_host::{Options, Url, url::SCHEME};
 use farblock_reactor::{EngineKind, Reactor, TaskId};
 use std::error::Error;
@@ -74,9 +74,8 @@ fn remote(
     let reconnect_delay = Duration::from_secs(1);
     let options = DiskOptions { connection, reconnect_delay, ..DiskOptions::default() };
     let disk = Disk::connect(std::slice::from_ref(url), &options)?;
-    let watch = disk.on_change(move |change| {
-        if let (Change::Geometry(_), Some(server)) = (change, server.get().and_then(Weak::upgrade))
-        {
+    let watch = disk.changes().watch(move |change| {
+        if let (Change::Geometry, Some(server)) = (change, server.get().and_then(Weak::upgrade)) {
             server.resized();
         }
     });
@@ -94,6 +93,10 @@ impl Namespace for Part {
         let geometry = self.inner.geometry();
         let blocks = geometry.blocks.min(self.blocks.load(Ordering::Relaxed));
         Geometry { blocks, ..geometry }
+    }
+
+    fn changes(&self) -> Option<&Changes> {
+        self.inner.changes()
     }
 
     fn describe(&self) -> String {

@@ -97,6 +97,16 @@ enum Thread<T> {
 }
 
 impl<T> JoinHandle<T> {
+    /// Whether the calling thread is this one, which cannot wait for its own end.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        match &self.0 {
+            Thread::System(thread) => thread.thread().id() == std::thread::current().id(),
+            #[cfg(feature = "sim")]
+            Thread::Simulated(_) => false,
+        }
+    }
+
     /// Waits for the thread's end; an error if it panicked.
     ///
     /// # Errors

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as MemoryOrder};
 use std::time::{Duration, Instant};
 
-use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
+use farblock_block::{
+    Availability, BlockError, Changes, Completion, Geometry, Namespace, Op, Queue,
+};
 use farblock_reactor::{Event, Reactor, TaskId};
 
 use farblock_random::Random;
@@ -45,6 +47,14 @@ impl Delay {
 impl Namespace for Delay {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
+    }
+
+    fn changes(&self) -> Option<&Changes> {
+        self.inner.changes()
+    }
+
+    fn availability(&self) -> Availability {
+        self.inner.availability()
     }
 
     fn describe(&self) -> String {

@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
+use farblock_block::{
+    Availability, BlockError, Changes, Command, Completion, Geometry, Namespace, Op, Queue,
+};
 use farblock_reactor::{Reactor, TaskId};
 
 use farblock_random::Random;
@@ -107,6 +109,14 @@ impl Fault {
 impl Namespace for Fault {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
+    }
+
+    fn changes(&self) -> Option<&Changes> {
+        self.inner.changes()
+    }
+
+    fn availability(&self) -> Availability {
+        self.inner.availability()
     }
 
     fn describe(&self) -> String {

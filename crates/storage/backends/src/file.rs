@@ -12,10 +12,14 @@
 //! that two targets do not write one disk by accident. A writable block device must not be mounted
 //! or otherwise in use by the system.
 //!
-//! When somebody cuts the file short meanwhile, reads beyond its end fail with
-//! [`BlockError::ReadFailed`]. When a sparse file's file system is full, the write that finds no
-//! room fails with [`BlockError::NoSpace`], and other operations go on.
+//! A file that grows while it is open, or a device that is enlarged, is a larger namespace within a
+//! second or two: one thread of the process looks at all of them. Only whole blocks count.
+//!
+//! When somebody cuts the file short meanwhile, its size stays what it was, and reads beyond its
+//! end fail with [`BlockError::ReadFailed`]. When a sparse file's file system is full, the write
+//! that finds no room fails with [`BlockError::NoSpace`], and other operations go on.
 
+mod growth;
 mod overlaps;
 mod probe;
 mod queue;
@@ -24,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use farblock_block::{BlockError, Geometry, Namespace, Queue};
+use farblock_block::{BlockError, Change, Changes, Geometry, Namespace, Queue};
 use farblock_reactor::os::File;
 use farblock_reactor::{Reactor, TaskId};
 
@@ -62,10 +66,11 @@ impl FileOptions {
 /// A regular file or a block device as a namespace.
 pub struct FileDisk {
     path: PathBuf,
-    file: File,
     kind: Kind,
     caching: Caching,
     shared: Arc<Shared>,
+    /// Whether it grows is looked at, until this is dropped.
+    _growth: Option<growth::Attention>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,9 +89,11 @@ enum Caching {
 
 /// What the queues share.
 struct Shared {
+    file: File,
     /// As it was at the opening; the number of blocks may have changed.
     geometry: Geometry,
     blocks: AtomicU64,
+    changes: Changes,
     /// Buffers must begin at a multiple of this many bytes.
     memory_alignment: usize,
     /// Where blocks are not read and written as a whole by themselves: the page cache.
@@ -137,17 +144,17 @@ impl FileDisk {
     /// Whether the file or device has become longer: then [`geometry`](Namespace::geometry) says so
     /// from now on.
     pub fn has_grown(&self) -> bool {
-        let Some(file) = self.system() else { return false };
-        let size = self.shared.geometry.block_size;
-        let Ok(blocks) = probe::whole_blocks(file, self.kind, size) else { return false };
-        let before = self.shared.blocks.fetch_max(blocks, Ordering::Relaxed);
-        blocks > before
+        let has_grown = self.shared.has_grown(self.kind);
+        if has_grown {
+            self.shared.changes.tell(Change::Geometry);
+        }
+        has_grown
     }
 
     /// Makes a file at least this long; what is new reads as zeroes. A device is as long as it is.
     pub fn lengthen(&self, bytes: u64) -> Result<(), OpenError> {
         let lengthen =
-            || match &self.file {
+            || match &self.shared.file {
                 File::System(file) if self.kind == Kind::Regular => {
                     if file.metadata()?.len() < bytes { file.set_len(bytes) } else { Ok(()) }
                 }
@@ -160,7 +167,7 @@ impl FileDisk {
     /// Gives up the lock that keeps other programs, and other opened files of this one, away. For
     /// whoever is about to open the file anew in this one's place.
     pub fn unlock(&self) {
-        if let Some(file) = self.system()
+        if let Some(file) = self.shared.system()
             && let Err(error) = file.unlock()
         {
             tracing::debug!(%error, "the file was not locked");
@@ -169,17 +176,8 @@ impl FileDisk {
 
     /// Takes the lock again.
     pub fn lock(&self) -> Result<(), OpenError> {
-        let Some(file) = self.system() else { return Ok(()) };
+        let Some(file) = self.shared.system() else { return Ok(()) };
         probe::lock(file, self.shared.geometry.read_only).map_err(|problem| self.error(problem))
-    }
-
-    /// The file itself, unless it is one of a simulated world.
-    fn system(&self) -> Option<&std::fs::File> {
-        match &self.file {
-            File::System(file) => Some(file),
-            #[allow(unreachable_patterns, reason = "there is another where it is simulated")]
-            _ => None,
-        }
     }
 
     fn error(&self, problem: FileProblem) -> OpenError {
@@ -187,9 +185,11 @@ impl FileDisk {
     }
 
     fn measure_checked(&self) -> Result<(), FileProblem> {
-        if let Some(file) = self.system() {
+        if let Some(file) = self.shared.system() {
             let blocks = probe::whole_blocks(file, self.kind, self.shared.geometry.block_size)?;
-            self.shared.blocks.store(blocks, Ordering::Relaxed);
+            if self.shared.blocks.swap(blocks, Ordering::Relaxed) != blocks {
+                self.shared.changes.tell(Change::Geometry);
+            }
         }
         Ok(())
     }
@@ -213,15 +213,18 @@ impl FileDisk {
             }
         };
         let shared = Shared {
+            file: file.into(),
             geometry,
             blocks: AtomicU64::new(blocks),
+            changes: Changes::new(),
             memory_alignment,
             overlaps,
             can_punch: AtomicBool::new(abilities.punch),
             can_zero: AtomicBool::new(abilities.zero),
         };
-        let (path, file) = (path.to_owned(), file.into());
-        Ok(FileDisk { path, file, kind, caching, shared: Arc::new(shared) })
+        let (path, shared) = (path.to_owned(), Arc::new(shared));
+        let growth = growth::attend(&shared, kind);
+        Ok(FileDisk { path, kind, caching, shared, _growth: Some(growth) })
     }
 
     /// A disk of a simulated world, as if it were a file with direct I/O.
@@ -234,8 +237,10 @@ impl FileDisk {
             ..Geometry::new(block_size, blocks)
         };
         let shared = Shared {
+            file: File::Sim(medium),
             geometry,
             blocks: AtomicU64::new(blocks),
+            changes: Changes::new(),
             memory_alignment: MEMORY_ALIGNMENT,
             can_punch: AtomicBool::new(true),
             can_zero: AtomicBool::new(true),
@@ -243,10 +248,10 @@ impl FileDisk {
         };
         FileDisk {
             path: PathBuf::from("simulated"),
-            file: File::Sim(medium),
             kind: Kind::Regular,
             caching: Caching::Direct { memory_alignment: MEMORY_ALIGNMENT },
             shared: Arc::new(shared),
+            _growth: None,
         }
     }
 }
@@ -254,6 +259,10 @@ impl FileDisk {
 impl Namespace for FileDisk {
     fn geometry(&self) -> Geometry {
         self.shared.geometry()
+    }
+
+    fn changes(&self) -> Option<&Changes> {
+        Some(&self.shared.changes)
     }
 
     fn describe(&self) -> String {
@@ -277,7 +286,7 @@ impl Namespace for FileDisk {
 
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
         // A duplicate is the same open file: it shares the lock, and direct I/O.
-        let file = self.file.try_clone().map_err(|_| BlockError::NoResources)?;
+        let file = self.shared.file.try_clone().map_err(|_| BlockError::NoResources)?;
         let queue = queue::FileQueue::new(file, Arc::clone(&self.shared), reactor, parent);
         Ok(Box::new(queue.map_err(|_| BlockError::NoResources)?))
     }

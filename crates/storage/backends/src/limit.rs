@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
+use farblock_block::{
+    Availability, BlockError, Changes, Completion, Geometry, Namespace, Op, Queue,
+};
 use farblock_reactor::{Event, Reactor, TaskId};
 
 use farblock_block::size::Size;
@@ -83,6 +85,14 @@ impl Limit {
 impl Namespace for Limit {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
+    }
+
+    fn changes(&self) -> Option<&Changes> {
+        self.inner.changes()
+    }
+
+    fn availability(&self) -> Availability {
+        self.inner.availability()
     }
 
     fn describe(&self) -> String {

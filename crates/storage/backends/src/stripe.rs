@@ -5,11 +5,17 @@
 //! lie side by side there, so that each child gets one such operation at most. An operation
 //! completes when all its parts have; the first error is its result.
 //!
+//! When all children grow, so does the whole.
+//!
 //! When a child fails, so does what touches it: RAID 0 has no redundancy.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
+use farblock_block::{
+    Availability, BlockError, Change, Changes, Command, Completion, Geometry, Namespace, Op, Queue,
+    Watch,
+};
 use farblock_reactor::{Buffer, Reactor, TaskId};
 
 use crate::error::OpenError;
@@ -24,8 +30,55 @@ pub const MAX_CHILDREN: usize = 256;
 /// Several namespaces as one, in chunks.
 pub struct Stripe {
     layout: Layout,
-    geometry: Geometry,
+    shape: Arc<Shape>,
     children: Vec<Arc<dyn Namespace>>,
+    _watches: Vec<Watch>,
+}
+
+/// The whole as its children are at present.
+struct Shape {
+    /// As it was made; but for the capacity and whether it can be written, that stays.
+    made: Geometry,
+    chunk_blocks: u64,
+    blocks: AtomicU64,
+    read_only: AtomicBool,
+    children: Vec<Weak<dyn Namespace>>,
+    changes: Changes,
+    /// One look at a time, so that the last one counts.
+    looking: Mutex<()>,
+}
+
+impl Shape {
+    fn geometry(&self) -> Geometry {
+        let blocks = self.blocks.load(Ordering::Relaxed);
+        Geometry { blocks, read_only: self.read_only.load(Ordering::Relaxed), ..self.made }
+    }
+
+    /// A child has changed.
+    fn handle_change(&self, change: Change) {
+        if change == Change::Availability || self.look() {
+            self.changes.tell(change);
+        }
+    }
+
+    /// Looks at the children again; true if the whole has changed.
+    fn look(&self) -> bool {
+        let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let children: Option<Vec<_>> = self.children.iter().map(Weak::upgrade).collect();
+        let Some(children) = children else { return false };
+        let geometries = children.iter().map(|child| child.geometry());
+        let (smallest, read_only) =
+            geometries.fold((u64::MAX, false), |(smallest, read_only), child| {
+                (smallest.min(child.blocks), read_only | child.read_only)
+            });
+        let before = self.geometry();
+        // As with the size at the beginning: no file offset reaches further.
+        let most = i64::MAX as u64 / u64::from(self.made.block_size) / children.len() as u64;
+        let whole = smallest.min(most) / self.chunk_blocks * self.chunk_blocks;
+        self.blocks.store(whole * children.len() as u64, Ordering::Relaxed);
+        self.read_only.store(read_only, Ordering::Relaxed);
+        self.geometry() != before
+    }
 }
 
 impl Stripe {
@@ -82,23 +135,57 @@ impl Stripe {
         };
         let piece = geometries.iter().map(|child| child.max_blocks).filter(|&max| max > 0).min();
         let layout = Layout { children: count, chunk_blocks, max_blocks: piece.unwrap_or(0) };
-        Ok(Stripe { layout, geometry, children })
+        let shape = Arc::new(Shape {
+            made: geometry,
+            chunk_blocks: u64::from(chunk_blocks),
+            blocks: AtomicU64::new(blocks),
+            read_only: AtomicBool::new(geometry.read_only),
+            children: children.iter().map(Arc::downgrade).collect(),
+            changes: Changes::new(),
+            looking: Mutex::new(()),
+        });
+        let watch = |changes: &Changes| {
+            let shape = Arc::clone(&shape);
+            changes.watch(move |change| shape.handle_change(change))
+        };
+        let watches = children.iter().filter_map(|child| child.changes()).map(watch).collect();
+        // What changed before somebody listened.
+        shape.look();
+        Ok(Stripe { layout, shape, children, _watches: watches })
     }
 }
 
 impl Namespace for Stripe {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        self.shape.geometry()
+    }
+
+    fn changes(&self) -> Option<&Changes> {
+        Some(&self.shape.changes)
+    }
+
+    /// That of the worst child.
+    fn availability(&self) -> Availability {
+        let mut worst = Availability::Ready;
+        for child in &self.children {
+            match child.availability() {
+                Availability::Gone => return Availability::Gone,
+                Availability::Waiting => worst = Availability::Waiting,
+                Availability::Ready => {}
+            }
+        }
+        worst
     }
 
     fn describe(&self) -> String {
-        let chunk = self.geometry.offset(u64::from(self.layout.chunk_blocks));
+        let geometry = self.geometry();
+        let chunk = geometry.offset(u64::from(self.layout.chunk_blocks));
         let children: Vec<String> = self.children.iter().map(|child| child.describe()).collect();
         format!(
             "stripe of {} ({}, {}-byte blocks, chunks of {}): {}",
             children.len(),
-            Size(self.geometry.capacity_bytes()),
-            self.geometry.block_size,
+            Size(geometry.capacity_bytes()),
+            geometry.block_size,
             Size(chunk),
             children.join(", ")
         )
@@ -109,7 +196,7 @@ impl Namespace for Stripe {
             self.children.iter().map(|child| child.open(reactor, parent)).collect();
         Ok(Box::new(StripeQueue {
             layout: self.layout,
-            geometry: self.geometry,
+            shape: Arc::clone(&self.shape),
             children: queues?,
             wholes: Slab::new(),
             parts: Slab::new(),
@@ -200,7 +287,7 @@ struct Part {
 
 struct StripeQueue {
     layout: Layout,
-    geometry: Geometry,
+    shape: Arc<Shape>,
     children: Vec<Box<dyn Queue>>,
     wholes: Slab<Whole>,
     /// Its keys are the children's tokens.
@@ -238,7 +325,7 @@ impl StripeQueue {
             if left == 0 {
                 return self.submit_part(whole, extent, Some(rest));
             }
-            let front = rest.split_to(self.geometry.bytes(extent.blocks));
+            let front = rest.split_to(self.shape.made.bytes(extent.blocks));
             self.submit_part(whole, extent, Some(front));
         }
     }
@@ -271,7 +358,7 @@ fn join(buffers: &mut Vec<Option<Buffer>>) -> Option<Buffer> {
 
 impl Queue for StripeQueue {
     fn submit(&mut self, op: Op) {
-        let checked = op.check(&self.geometry);
+        let checked = op.check(&self.shape.geometry());
         let nothing = op.command != Command::Flush && op.blocks == 0;
         if checked.is_err() || nothing {
             return self.done.push(op.complete(checked));

@@ -12,10 +12,12 @@ use farblock_backends::limit::Limit;
 use farblock_backends::mem::Mem;
 use farblock_backends::null::Null;
 use farblock_backends::stripe::Stripe;
-use farblock_block::conformance::{self, Contents, MIN_BYTES, Suite};
+use farblock_block::conformance::{self, Contents, Growing, MIN_BYTES, Suite};
 use farblock_block::{BlockError, Namespace};
 use farblock_reactor::EngineKind;
 use support::{Capped, Dir, on_both_engines};
+
+type Decorate = fn(Arc<dyn Namespace>) -> Arc<dyn Namespace>;
 
 fn mem(block_size: u32, bytes: u64) -> Arc<dyn Namespace> {
     Arc::new(Mem::new(block_size, bytes).unwrap())
@@ -65,6 +67,26 @@ on_both_engines! {
             Arc::new(disk) as Arc<_>
         };
         conformance::run(&make, engine);
+    }
+
+    a_file_that_grows(engine) {
+        let dir = Dir::new();
+        let decorators: [Decorate; 3] = [
+            |disk| disk,
+            |disk| Arc::new(Delay::new(disk, Duration::ZERO)),
+            |disk| Arc::new(Stripe::new(vec![disk], 64 << 10).unwrap()),
+        ];
+        for decorate in decorators {
+            Suite::new(engine).run_growing(&|block_size| {
+                let path = dir.file(MIN_BYTES);
+                let disk = FileDisk::open(&path, &FileOptions::new(block_size)).unwrap();
+                let grow = move |blocks| {
+                    let file = std::fs::File::options().write(true).open(&path).unwrap();
+                    file.set_len(blocks * u64::from(block_size)).unwrap();
+                };
+                Growing { namespace: decorate(Arc::new(disk)), grow: Box::new(grow) }
+            });
+        }
     }
 
     file_read_only(engine) {

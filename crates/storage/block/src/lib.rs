@@ -56,8 +56,15 @@
 //! **Resizing.** A namespace may grow, shrink, or become read-only or writable while it is in use:
 //! `blocks` and `read_only` of [`Namespace::geometry`] then change, and nothing else ever does.
 //! What was in flight beyond a new end ends with [`BlockError::OutOfRange`] or as if nothing had
-//! happened. Blocks that a namespace gains hold anything until they are written. Few namespaces do
-//! it by themselves; those have a way of their own to tell.
+//! happened. Blocks that a namespace gains hold anything until they are written.
+//!
+//! **Changes are told.** A namespace that changes by itself tells of it at [`Namespace::changes`],
+//! once, after the change; queues that are open have it then, too. Frontends and targets watch
+//! that, and tell their own clients. A namespace without such a place does not change. A decorator
+//! passes on what it decorates.
+//!
+//! **Opening never blocks.** [`Namespace::open`] may be called on an event loop: what takes time
+//! (connecting a remote namespace) is done elsewhere, and operations wait for it.
 //!
 //! **Read-only.** A read-only namespace answers [`BlockError::ReadOnly`] to whatever would change
 //! it. A flush succeeds.
@@ -77,6 +84,7 @@
 //! cancelling one operation.
 
 pub mod blocking;
+mod change;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
@@ -85,6 +93,7 @@ pub mod nonblocking;
 mod op;
 pub mod size;
 
+pub use change::{Availability, Change, Changes, Watch};
 pub use error::BlockError;
 pub use geometry::{Geometry, MAX_BLOCK_SIZE_BYTES, MIN_BLOCK_SIZE_BYTES};
 pub use op::{Command, Completion, Op, Token};
@@ -100,8 +109,18 @@ pub trait Namespace: Send + Sync {
     /// One line for logs and people: `file disk.img (1 GiB, 512-byte blocks)`.
     fn describe(&self) -> String;
 
-    /// Opens a queue on `reactor`. When operations of the queue complete, `parent`'s root task
-    /// becomes ready.
+    /// Where it tells of its changes; `None` if it never changes.
+    fn changes(&self) -> Option<&Changes> {
+        None
+    }
+
+    /// Whether operations can be carried out at the moment.
+    fn availability(&self) -> Availability {
+        Availability::Ready
+    }
+
+    /// Opens a queue on `reactor`, without waiting for anything. When operations of the queue
+    /// complete, `parent`'s root task becomes ready.
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError>;
 }
 

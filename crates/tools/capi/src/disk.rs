@@ -274,7 +274,7 @@ impl fb_disk {
         let bytes = |blocks: u32| u64::from(blocks) * u64::from(geometry.block_size);
         let flag = |is: bool, flag: u32| if is { flag } else { 0 };
         // First, so that a change while the rest is read is one that the caller has not seen.
-        let changes = self.disk.generation();
+        let changes = self.disk.changes().generation();
         let paths = self.disk.paths();
         let (queues, queue_depth) = self.grants.of(&paths);
         fb_info {

@@ -7,11 +7,10 @@ use super::options::DiskOptions;
 use super::path::{Path, PathState, Patience};
 use super::remains::{Journal, Predecessor, Record, Remains};
 use super::session::Session;
-use super::watch::{Change, Watchers};
 use crate::error::Error;
 use crate::namespace::ConnectedQueue;
 use crate::shared::NamespaceState;
-use farblock_block::{BlockError, Geometry};
+use farblock_block::{BlockError, Change, Changes, Geometry};
 use farblock_reactor::{Waker, os};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -111,7 +110,7 @@ pub(super) struct Hub {
     tainted: AtomicUsize,
     pub(super) bell: Arc<Bell>,
     stopping: AtomicBool,
-    pub(super) watchers: Watchers,
+    pub(super) changes: Changes,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -136,7 +135,7 @@ impl Hub {
             tainted: AtomicUsize::new(0),
             bell: Arc::default(),
             stopping: AtomicBool::new(false),
-            watchers: Watchers::default(),
+            changes: Changes::new(),
         }
     }
 
@@ -199,7 +198,7 @@ impl Hub {
         }
         let state = self.namespace.get_or_init(|| NamespaceState::new(geometry, found.clone()));
         if state.set(geometry) {
-            self.watchers.tell(Change::Geometry(self.geometry()));
+            self.changes.tell(Change::Geometry);
         }
         Ok(())
     }
@@ -239,7 +238,7 @@ impl Hub {
         if let Some(state) = self.namespace.get()
             && state.set(geometry)
         {
-            self.watchers.tell(Change::Geometry(self.geometry()));
+            self.changes.tell(Change::Geometry);
         }
     }
 
@@ -287,7 +286,7 @@ impl Hub {
         drop(lost);
         self.bell.ring();
         self.ring_queues();
-        self.watchers.tell(Change::Paths);
+        self.changes.tell(Change::Availability);
     }
 
     /// Controllers that are lost and may not be finished.
@@ -328,7 +327,7 @@ impl Hub {
     pub(super) fn publish(&self, session: &Arc<Session>) {
         self.paths[session.path].connected(session);
         self.ring_queues();
-        self.watchers.tell(Change::Paths);
+        self.changes.tell(Change::Availability);
     }
 
     /// What operations are to do that find no path. `refused` says which paths have no queue for

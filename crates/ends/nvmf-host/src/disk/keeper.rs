@@ -185,7 +185,7 @@ impl Keeper {
         tracing::error!(path = %self.path().url, "the path is given up: {why}");
         self.path().give_up();
         self.hub.ring_queues();
-        self.hub.watchers.tell(super::Change::Paths);
+        self.hub.changes.tell(farblock_block::Change::Availability);
     }
 
     /// Connects the controller and puts it into use.
@@ -303,7 +303,7 @@ impl Keeper {
             session.set_access(access);
             self.path().access_changed();
             self.hub.ring_queues();
-            self.hub.watchers.tell(super::Change::Paths);
+            self.hub.changes.tell(farblock_block::Change::Availability);
         }
     }
 

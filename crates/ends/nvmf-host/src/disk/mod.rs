@@ -54,7 +54,7 @@
 //! **Opening a queue never waits.** It can be done on an event loop; operations wait until it has
 //! a connection.
 //!
-//! **The namespace may grow and shrink**: [`Disk::on_change`] tells. A namespace with another
+//! **The namespace may grow and shrink**: [`Disk::changes`] tells. A namespace with another
 //! identity, or another block size, is another disk: nothing is sent to it, when a path is
 //! connected and when it is announced on one. Such a path is lost, [`PathStatus::error`] says why,
 //! and it is used again when it leads to the right one. What a process that died has known as its
@@ -73,7 +73,6 @@ mod queue;
 mod remains;
 mod session;
 mod table;
-mod watch;
 
 pub use farblock_wire::origin::ControllerOrigin;
 pub use farblock_wire::reset::CrossControllerReset;
@@ -81,13 +80,12 @@ pub use identity::KnownNamespace;
 pub use options::{DiskOptions, ParsePolicyError, Policy};
 pub use path::{PathState, PathStatus};
 pub use remains::{ControllerLife, Predecessor, Record};
-pub use watch::{Change, Watch};
 
 use crate::error::Error;
 use crate::limits;
 use crate::url::Url;
 use farblock_block::size::Size;
-use farblock_block::{BlockError, Geometry, Namespace, Queue};
+use farblock_block::{Availability, BlockError, Changes, Geometry, Namespace, Queue};
 use farblock_reactor::os::{self, JoinHandle};
 use farblock_reactor::{Reactor, TaskId};
 use hub::Hub;
@@ -129,7 +127,8 @@ impl Drop for Life {
     fn drop(&mut self) {
         self.hub.stop();
         let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for thread in threads.drain(..) {
+        // A watcher may be the last that has it, on one of these threads.
+        for thread in threads.drain(..).filter(|thread| !thread.is_current()) {
             // If it panicked, that is in the log already.
             let _ = thread.join();
         }
@@ -217,22 +216,28 @@ impl Disk {
         self.hub.paths.iter().map(Path::status).collect()
     }
 
-    /// Has `callback` called after every change, by a thread of the disk's: it is to be quick, and
-    /// not to drop the disk.
-    pub fn on_change(&self, callback: impl Fn(Change) + Send + Sync + 'static) -> Watch {
-        Watch::new(Arc::clone(&self.hub), Arc::new(callback))
-    }
-
-    /// How many changes there were: a number that is cheap to look at.
+    /// Where it tells of its changes: a path that comes or goes is one of its availability.
     #[must_use]
-    pub fn generation(&self) -> u64 {
-        self.hub.watchers.generation()
+    pub fn changes(&self) -> &Changes {
+        &self.hub.changes
     }
 }
 
 impl Namespace for Disk {
     fn geometry(&self) -> Geometry {
         self.hub.geometry()
+    }
+
+    fn changes(&self) -> Option<&Changes> {
+        Some(&self.hub.changes)
+    }
+
+    fn availability(&self) -> Availability {
+        match self.state() {
+            DiskState::Live | DiskState::Degraded => Availability::Ready,
+            DiskState::Waiting => Availability::Waiting,
+            DiskState::Dead => Availability::Gone,
+        }
     }
 
     fn describe(&self) -> String {

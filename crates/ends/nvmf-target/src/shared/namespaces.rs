@@ -5,7 +5,7 @@ use crate::backings::{Backing, BackingId, Backings};
 use crate::config::Export;
 use crate::control::{ChangeError, Removal};
 use crate::identity;
-use farblock_block::Geometry;
+use farblock_block::{Change, Geometry, Watch};
 use farblock_proto::controller::{ConfigError, NamespaceInfo, SubsystemId};
 use farblock_proto::ids::NamespaceId;
 use std::collections::{BTreeMap, HashMap};
@@ -22,11 +22,13 @@ struct Exported {
     blocks: Option<u64>,
     /// It is not to be written to, whether it can be or not.
     protected: bool,
+    /// Its changes are heard of.
+    watch: Option<Watch>,
 }
 
 impl Exported {
     fn new(backing: Backing, info: NamespaceInfo) -> Self {
-        Self { backing, info, blocks: None, protected: false }
+        Self { backing, info, blocks: None, protected: false, watch: None }
     }
 
     /// What hosts are told of it.
@@ -81,6 +83,14 @@ impl Exports {
         Arc::new(exported.map(|(nsid, exported)| (*nsid, exported.backing.clone())).collect())
     }
 
+    /// Everything that is shared, by subsystem and number.
+    fn keys(&self) -> Vec<(SubsystemId, NamespaceId)> {
+        let subsystems = self.subsystems.iter();
+        subsystems
+            .flat_map(|(subsystem, namespaces)| namespaces.keys().map(|nsid| (*subsystem, *nsid)))
+            .collect()
+    }
+
     /// All of it, to be opened.
     pub(crate) fn snapshots(&self) -> Vec<Arc<Backings>> {
         self.subsystems.keys().map(|subsystem| self.snapshot(*subsystem)).collect()
@@ -126,10 +136,45 @@ impl Shared {
 
     /// The target has ended: nothing is shared any more, and nobody reads what was posted.
     pub(crate) fn forget_exports(&self) {
-        self.lock().exports = Exports::default();
+        let exports = std::mem::take(&mut self.lock().exports);
+        // Without the lock: closing them may take long, and some may just tell of a change.
+        drop(exports);
         for mailbox in self.mailboxes() {
             mailbox.take();
         }
+    }
+
+    /// Hears of the changes of everything that is shared.
+    pub(crate) fn watch_exports(self: &Arc<Self>) {
+        let keys = self.lock().exports.keys();
+        keys.into_iter().for_each(|(subsystem, nsid)| self.watch_export(subsystem, nsid));
+    }
+
+    /// Hears of a namespace's changes from now on, and looks at what changed before.
+    fn watch_export(self: &Arc<Self>, subsystem: SubsystemId, nsid: NamespaceId) {
+        let mut management = self.lock();
+        let Ok(exported) = management.exports.find(subsystem, nsid) else { return };
+        let Some(changes) = exported.backing.namespace.changes() else { return };
+        let (shared, backing) = (Arc::downgrade(self), exported.backing.id);
+        exported.watch = Some(changes.watch(move |change| {
+            if let (Change::Geometry, Some(shared)) = (change, shared.upgrade()) {
+                shared.look_again(subsystem, nsid, backing);
+            }
+        }));
+        drop(management);
+        self.look_again(subsystem, nsid, backing);
+    }
+
+    /// A namespace says that it has changed.
+    fn look_again(&self, subsystem: SubsystemId, nsid: NamespaceId, backing: BackingId) {
+        let mut management = self.lock();
+        let found = management.exports.find(subsystem, nsid);
+        if found.is_ok_and(|exported| exported.backing.id == backing)
+            && let Err(error) = adjust(&mut management, subsystem, nsid, |_| Ok(()))
+        {
+            tracing::error!("hosts cannot be told of a change: {error}");
+        }
+        self.act(&mut management);
     }
 
     /// Makes a change, which may take a namespace away, and does what follows from it.
@@ -160,19 +205,22 @@ impl Shared {
     }
 
     pub(crate) fn add_namespace(
-        &self,
+        self: &Arc<Self>,
         nqn: &str,
         nsid: NamespaceId,
         export: &Export,
     ) -> Result<(), ChangeError> {
         let info = describe(nqn, nsid, export);
+        let mut added_to = None;
         self.change(nqn, |management, subsystem| {
             let added = management.registry.add_namespace(subsystem, nsid, info);
             added.map_err(|error| ChangeError::Namespace(nsid, error))?;
             management.exports.insert(subsystem, nsid, export, info);
+            added_to = Some(subsystem);
             Ok(None)
-        })
-        .map(|_| ())
+        })?;
+        added_to.into_iter().for_each(|subsystem| self.watch_export(subsystem, nsid));
+        Ok(())
     }
 
     pub(crate) fn remove_namespace(
@@ -190,19 +238,22 @@ impl Shared {
     }
 
     pub(crate) fn replace_namespace(
-        &self,
+        self: &Arc<Self>,
         nqn: &str,
         nsid: NamespaceId,
         export: &Export,
     ) -> Result<Removal, ChangeError> {
         let info = describe(nqn, nsid, export);
+        let mut changed_in = None;
         let removed = self.change(nqn, |management, subsystem| {
             let replaced = management.registry.replace_namespace(subsystem, nsid, info);
             replaced.map_err(|error| ChangeError::Namespace(nsid, error))?;
             let backing = management.exports.backing(export);
+            changed_in = Some(subsystem);
             let exported = management.exports.find(subsystem, nsid)?;
             Ok(Some(std::mem::replace(exported, Exported::new(backing, info))))
         })?;
+        changed_in.into_iter().for_each(|subsystem| self.watch_export(subsystem, nsid));
         Ok(removed.expect("it was replaced"))
     }
 
@@ -243,7 +294,6 @@ impl Shared {
         self.adjust(nqn, nsid, |_| Ok(()))
     }
 
-    /// Changes how a namespace is shared. Hosts are told if that makes a difference to them.
     fn adjust(
         &self,
         nqn: &str,
@@ -251,21 +301,34 @@ impl Shared {
         change: impl FnOnce(&mut Exported) -> Result<(), ChangeError>,
     ) -> Result<(), ChangeError> {
         self.change(nqn, |management, subsystem| {
-            let Management { registry, exports, .. } = management;
-            let exported = exports.find(subsystem, nsid)?;
-            let (blocks, protected) = (exported.blocks, exported.protected);
-            let before = exported.offered();
-            exported.info = with_geometry(exported.info, &exported.backing.namespace.geometry());
-            change(exported)?;
-            let offered = exported.offered();
-            if offered != before {
-                registry.replace_namespace(subsystem, nsid, offered).map_err(|error| {
-                    (exported.blocks, exported.protected) = (blocks, protected);
-                    ChangeError::Namespace(nsid, error)
-                })?;
-            }
-            Ok(None)
+            adjust(management, subsystem, nsid, change).map(|()| None)
         })
         .map(|_| ())
     }
+}
+
+/// Changes how a namespace is shared, and looks at what it is. Hosts are told if that makes a
+/// difference to them.
+fn adjust(
+    management: &mut Management,
+    subsystem: SubsystemId,
+    nsid: NamespaceId,
+    change: impl FnOnce(&mut Exported) -> Result<(), ChangeError>,
+) -> Result<(), ChangeError> {
+    let Management { registry, exports, .. } = management;
+    let exported = exports.find(subsystem, nsid)?;
+    let (info, blocks, protected) = (exported.info, exported.blocks, exported.protected);
+    let before = exported.offered();
+    exported.info = with_geometry(info, &exported.backing.namespace.geometry());
+    change(exported)?;
+    let offered = exported.offered();
+    if offered != before {
+        registry.replace_namespace(subsystem, nsid, offered).map_err(|error| {
+            // Hosts go on with what they know.
+            exported.info = info;
+            (exported.blocks, exported.protected) = (blocks, protected);
+            ChangeError::Namespace(nsid, error)
+        })?;
+    }
+    Ok(())
 }

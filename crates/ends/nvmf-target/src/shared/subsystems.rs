@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Shared {
-    pub(crate) fn add_subsystem(&self, subsystem: &Subsystem) -> Result<(), ChangeError> {
+    pub(crate) fn add_subsystem(
+        self: &Arc<Self>,
+        subsystem: &Subsystem,
+    ) -> Result<(), ChangeError> {
         let mut config = subsystem.config.clone();
         let nqn = config.nqn.clone();
         let wrong = |error| ChangeError::Subsystem(nqn.clone(), error);

@@ -17,6 +17,7 @@
 //! An operation that does not complete within [`PATIENCE`] is a failure, not a hang.
 
 mod at_once;
+mod changes;
 mod driver;
 mod limits;
 mod model;
@@ -29,6 +30,7 @@ use std::time::{Duration, SystemTime};
 
 use farblock_reactor::{Buffer, EngineKind};
 
+pub use changes::Growing;
 pub use driver::Driver;
 
 use crate::{Geometry, Namespace};
@@ -104,6 +106,7 @@ const WRITABLE: &[Check] = &[
     ("contents_outlive_a_queue", queues::contents_outlive_a_queue),
     ("a_queue_dropped_in_flight", queues::a_queue_dropped_in_flight),
     ("a_reactor_dropped_in_flight", queues::a_reactor_dropped_in_flight),
+    ("nothing_is_told_without_a_change", changes::nothing_is_told_without_a_change),
 ];
 
 const READ_ONLY: &[Check] = &[
@@ -143,10 +146,14 @@ impl Suite {
         self.run_checks(READ_ONLY, make);
     }
 
+    fn story(&self, name: &'static str, block_size: u32) -> Story<'_> {
+        Story { name, suite: self, block_size }
+    }
+
     fn run_checks(&self, checks: &[Check], make: Make<'_>) {
         for &block_size in &self.block_sizes {
             for &(name, check) in checks {
-                let _story = Story { name, suite: self, block_size };
+                let _story = self.story(name, block_size);
                 let mut context = Context {
                     make,
                     engine: self.engine,

@@ -10,9 +10,9 @@ use super::system::{Channel, Descriptor};
 use super::ways::{self, Attached, Predecessor, Start, StopError};
 use crate::error::{Failure, Result, os};
 use crate::signals;
-use farblock_block::Namespace;
 use farblock_block::blocking::Blocking;
-use farblock_host::disk::{Change, Disk, DiskState, Watch};
+use farblock_block::{Change, Namespace, Watch};
+use farblock_host::disk::{Disk, DiskState};
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -213,7 +213,7 @@ fn serve(
 
 fn watch_disk(disk: &Disk, events: &Sender<Event>) -> Watch {
     let events = Mutex::new(events.clone());
-    disk.on_change(move |change| {
+    disk.changes().watch(move |change| {
         let events = events.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = events.send(Event::Changed(change));
     })
@@ -368,8 +368,8 @@ impl Shared {
     fn changed(&self, change: Change, channel: &Channel) {
         let Some(disk) = &self.disk else { return };
         match change {
-            Change::Geometry(_) => self.show_size(),
-            Change::Paths => {
+            Change::Geometry => self.show_size(),
+            Change::Availability => {
                 let (state, _, trouble) = status::of_disk(disk);
                 let trouble = trouble.map_or(String::new(), |trouble| format!(": {trouble}"));
                 let line = format!("{}{trouble}", state.name());

@@ -288,6 +288,32 @@ fn hosts_are_told_of_every_change() {
 }
 
 #[test]
+fn a_file_that_grows_is_told_to_hosts() {
+    let folder = std::env::temp_dir().join(format!("farblock-grows-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("disk");
+    let file = std::fs::File::create(&path).expect("a file");
+    file.set_len(BYTES).expect("room");
+    let disk = FileDisk::open(&path, &FileOptions::new(BLOCK)).expect("it is free");
+    let target = target(EngineKind::Auto, [Arc::new(disk) as Arc<dyn Namespace>]);
+    let (mut admin, controller) = Peer::admin(&target);
+    let mut io = Peer::io(&target, controller, 1, 16);
+    let enable = AsyncEventConfig(0).with_namespace_attributes(true).0;
+    let enable = command::set_features(FeatureId::ASYNC_EVENT_CONFIGURATION, enable);
+    assert_eq!(admin.run(&enable, &[]).status, Status::SUCCESS);
+    admin.wire.send(Sqe { cid: 7000.into(), ..command::async_event_request().sqe }, &[]);
+    let last = 2 * BYTES / u64::from(BLOCK) - 1;
+    let read = command::read(1, last, 1, BLOCK);
+    assert_eq!(code(io.run(&read, &[]).status), Status::LBA_OUT_OF_RANGE);
+    file.set_len(2 * BYTES).expect("room");
+    let event = admin.answer(7000).expect("it is open").result;
+    assert_eq!(AsyncEvent::parse(event as u32), AsyncEvent::NAMESPACE_CHANGED);
+    until("its core has heard of it", || io.run(&read, &[]).status == Status::SUCCESS);
+    target.stop().expect("it stops");
+    std::fs::remove_dir_all(&folder).expect("it is there");
+}
+
+#[test]
 fn what_cannot_be_changed_says_why() {
     let target = target(EngineKind::Auto, [memory(BLOCK)]);
     let control: Control = target.control();

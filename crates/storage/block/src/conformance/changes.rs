@@ -1,0 +1,86 @@
+//! Checks of how a namespace tells of its changes.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use farblock_reactor::EngineKind;
+
+use super::{Context, Driver, PATIENCE, Random, Suite};
+use crate::{Availability, Change, Namespace, Watch};
+
+/// A namespace, and what has it grow to so many blocks.
+pub struct Growing {
+    /// The namespace.
+    pub namespace: Arc<dyn Namespace>,
+    /// Makes it larger; it need not have noticed when this returns.
+    pub grow: Box<dyn Fn(u64)>,
+}
+
+impl Suite {
+    /// Runs the checks for a namespace that grows while it is used.
+    pub fn run_growing(&self, make: &dyn Fn(u32) -> Growing) {
+        for &block_size in &self.block_sizes {
+            let _story = self.story("growth_is_told_once", block_size);
+            growth_is_told_once(&make(block_size), self.engine, self.seed);
+        }
+    }
+}
+
+/// Listens to a namespace: gives how many blocks it had whenever it told that they changed.
+fn listen(namespace: &Arc<dyn Namespace>) -> (Watch, Receiver<u64>) {
+    let (tell, told) = channel();
+    let (tell, seen) = (Mutex::new(tell), Arc::downgrade(namespace));
+    let changes = namespace.changes().expect("what changes tells of it");
+    let watch = changes.watch(move |change| {
+        if let (Change::Geometry, Some(namespace)) = (change, seen.upgrade()) {
+            let _ = tell.lock().unwrap().send(namespace.geometry().blocks);
+        }
+    });
+    (watch, told)
+}
+
+fn growth_is_told_once(growing: &Growing, engine: EngineKind, seed: u64) {
+    let Growing { namespace, grow } = growing;
+    let before = namespace.geometry();
+    let mut driver = Driver::with(namespace, engine);
+    let (watch, told) = listen(namespace);
+    grow(before.blocks * 2);
+    let blocks = told.recv_timeout(PATIENCE).expect("growth is told");
+    assert_eq!(blocks, before.blocks * 2, "it is told before it is there");
+    let after = namespace.geometry();
+    assert_eq!(after, crate::Geometry { blocks, ..before }, "nothing else changed");
+    // A queue that was open has it, and so has a new one.
+    let mut data = vec![0; after.bytes(2)];
+    Random::new(seed).fill(&mut data);
+    let another = driver.open(namespace);
+    driver.write(0, after, blocks - 2, &data);
+    assert!(driver.read(another, after, blocks - 2, 2) == data, "the new end is not what it was");
+    assert!(driver.read(0, after, blocks - 2, 2) == data, "the new end is not what it was");
+    drop(watch);
+    grow(before.blocks * 3);
+    let deadline = Instant::now() + PATIENCE;
+    while namespace.geometry().blocks != before.blocks * 3 {
+        assert!(Instant::now() < deadline, "it does not grow a second time");
+        driver.turn(std::time::Duration::from_millis(5));
+    }
+    assert!(told.try_recv().is_err(), "it is told twice, or to nobody's ears");
+}
+
+pub(super) fn nothing_is_told_without_a_change(context: &mut Context<'_>) {
+    let namespace = context.namespace();
+    assert_eq!(namespace.availability(), Availability::Ready);
+    if namespace.changes().is_none() {
+        return;
+    }
+    let (_watch, told) = listen(&namespace);
+    let geometry = namespace.geometry();
+    let mut driver = context.driver_of(&namespace);
+    let data = context.filled(geometry, 8).to_vec();
+    for lba in [0, geometry.blocks - 8] {
+        driver.write(0, geometry, lba, &data);
+    }
+    driver.close(0);
+    assert_eq!(namespace.geometry(), geometry);
+    assert!(told.try_recv().is_err(), "its geometry is told and has not changed");
+}
