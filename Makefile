@@ -63,6 +63,7 @@ interop: build
 	interop/linux/vhost.sh $(BINARY) $(dir $(BINARY))examples
 	interop/linux/ublk.sh $(BINARY) $(dir $(BINARY))examples
 	interop/linux/iscsi.sh $(BINARY)
+	interop/linux/reservations.sh $(BINARY)
 	$(CARGO) build --release --locked -p farblock-host --example paths
 	interop/linux/ana.sh $(dir $(BINARY))examples/paths
 

@@ -89,6 +89,8 @@ pub(super) fn load(path: &Path, note: &mut dyn FnMut(String)) -> Result<TargetCo
             })?;
             let identity = disks::identity(&disk.spec, note);
             subsystem.exports.insert(nsid, Export { namespace, identity });
+            let store = disks::reservations(&disk.spec);
+            store.into_iter().for_each(|store| drop(subsystem.reservations.insert(nsid, store)));
         }
     }
     Ok(config)

@@ -1,12 +1,13 @@
 //! What is shared: from a name on the command line to a namespace with an identity.
 
-use super::identity;
+use super::{identity, reserved};
 use farblock_backends::{FileProblem, OpenError, Spec};
 use farblock_block::size::Size;
-use farblock_target::Subsystem;
+use farblock_target::{ReservationStore, Subsystem};
 use farblock_wire::nqn::UUID_NQN_PREFIX;
 use std::ffi::OsStr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
@@ -84,6 +85,17 @@ pub(crate) fn identity(spec: &Spec, note: &mut dyn FnMut(String)) -> String {
     text
 }
 
+/// Where reservations of the disk are kept, if they can persist through a power loss.
+pub(crate) fn reservations(spec: &Spec) -> Option<Arc<dyn ReservationStore>> {
+    match spec {
+        Spec::File(path) => reserved::of(path),
+        Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
+            reservations(inner)
+        }
+        Spec::Stripe { .. } | Spec::Mem { .. } | Spec::Null { .. } => None,
+    }
+}
+
 /// The identity that is kept with the data. What only slows a disk down or makes it fail does not
 /// make it another.
 fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
@@ -148,10 +160,14 @@ pub(crate) fn default_nqn(specs: &[Spec], note: &mut dyn FnMut(String)) -> Strin
 /// those of two subsystems are two disks.
 pub(crate) fn distinguish(subsystems: &mut [Subsystem]) {
     let mut seen = std::collections::BTreeSet::new();
-    for export in subsystems.iter_mut().flat_map(|one| one.exports.values_mut()) {
-        if !seen.insert(export.identity.clone()) {
-            // No UUID any more: subsystem and number make the difference.
-            export.identity.push_str(" once more");
+    for subsystem in subsystems {
+        for (nsid, export) in &mut subsystem.exports {
+            if !seen.insert(export.identity.clone()) {
+                // No UUID any more: subsystem and number make the difference.
+                export.identity.push_str(" once more");
+                // There is one place for the reservations of one disk.
+                subsystem.reservations.remove(nsid);
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ mod config;
 mod disks;
 mod identity;
 mod located;
+mod reserved;
 
 pub(crate) use announce::reachable;
 
@@ -101,6 +102,8 @@ fn from_paths(args: &ServeArgs, note: &mut dyn FnMut(String)) -> Result<TargetCo
         let nsid = NamespaceId(index as u32 + 1);
         let identity = disks::identity(spec, note);
         subsystem.exports.insert(nsid, Export { namespace, identity });
+        let store = disks::reservations(spec);
+        store.into_iter().for_each(|store| drop(subsystem.reservations.insert(nsid, store)));
     }
     Ok(TargetConfig {
         subsystems: vec![subsystem],

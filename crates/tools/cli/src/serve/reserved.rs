@@ -1,0 +1,125 @@
+//! Reservations of a file, kept in an extended attribute beside its identity, so that they go where
+//! the data go: whoever was fenced stays so, also where the disk is served next.
+//!
+//! The attribute names the file's inode: a copy that takes it along is another disk, which nobody
+//! has reserved. One attribute is changed at once, as the file's metadata are.
+
+use farblock_target::ReservationStore;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Where the reservations of the file at `path` are kept, if they can be.
+#[cfg(target_os = "linux")]
+pub(super) fn of(path: &Path) -> Option<Arc<dyn ReservationStore>> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    let attribute = attribute::Attribute::new(std::fs::File::open(path).ok()?, metadata.ino());
+    // Some file systems keep no attributes, and some files cannot be changed.
+    attribute.is_usable().then(|| Arc::new(attribute) as Arc<dyn ReservationStore>)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn of(_: &Path) -> Option<Arc<dyn ReservationStore>> {
+    None
+}
+
+#[cfg(target_os = "linux")]
+mod attribute {
+    use farblock_target::ReservationStore;
+    use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr};
+    use rustix::io::Errno;
+    use std::fs::File;
+    use std::io;
+
+    const NAME: &str = "user.farblock.reservations";
+    /// More than any state needs, in bytes.
+    const MOST_BYTES: usize = 16 << 10;
+
+    /// See the file's text.
+    pub(super) struct Attribute {
+        file: File,
+        inode: u64,
+    }
+
+    impl Attribute {
+        pub(super) fn new(file: File, inode: u64) -> Self {
+            Self { file, inode }
+        }
+
+        fn read(&self) -> Result<Option<String>, io::Error> {
+            let mut value = vec![0; MOST_BYTES];
+            let length = match fgetxattr(&self.file, NAME, &mut value[..]) {
+                Err(Errno::NODATA) => return Ok(None),
+                length => length?,
+            };
+            value.truncate(length);
+            String::from_utf8(value).map(Some).map_err(io::Error::other)
+        }
+
+        fn write(&self, value: &str) -> io::Result<()> {
+            Ok(fsetxattr(&self.file, NAME, value.as_bytes(), XattrFlags::empty())?)
+        }
+
+        fn remove(&self) -> io::Result<()> {
+            match fremovexattr(&self.file, NAME) {
+                Err(Errno::NODATA) => Ok(()),
+                done => Ok(done?),
+            }
+        }
+
+        /// Whether what is there can be written. What cannot be read is not thrown away: the target
+        /// says what is wrong with it.
+        pub(super) fn is_usable(&self) -> bool {
+            match self.read() {
+                Ok(None) => self.write("").and_then(|()| self.remove()).is_ok(),
+                Ok(Some(value)) => self.write(&value).is_ok(),
+                Err(error) => error.raw_os_error() != Some(Errno::OPNOTSUPP.raw_os_error()),
+            }
+        }
+    }
+
+    impl ReservationStore for Attribute {
+        fn load(&self) -> io::Result<String> {
+            let Some(value) = self.read()? else { return Ok(String::new()) };
+            let (inode, text) =
+                value.split_once('\n').ok_or_else(|| io::Error::other("it is damaged"))?;
+            let is_ours = inode.parse() == Ok(self.inode);
+            Ok(if is_ours { text.to_owned() } else { String::new() })
+        }
+
+        fn save(&self, text: &str) -> io::Result<()> {
+            match text {
+                "" => self.remove()?,
+                text => self.write(&format!("{}\n{text}", self.inode))?,
+            }
+            self.file.sync_all()
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_goes_with_the_file_and_not_with_a_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("a"), "a").unwrap();
+        // The file system keeps no attributes.
+        let Some(store) = of(&path("a")) else { return };
+        assert_eq!(store.load().unwrap(), "");
+        store.save("something\n").unwrap();
+        std::fs::rename(path("a"), path("b")).unwrap();
+        let load = |name: &str| of(&path(name)).unwrap().load().unwrap();
+        assert_eq!(load("b"), "something\n");
+        let copy = std::process::Command::new("cp").arg("-a").args([path("b"), path("c")]).status();
+        assert!(copy.unwrap().success());
+        assert_eq!((load("c").as_str(), load("b").as_str()), ("", "something\n"));
+        of(&path("b")).unwrap().save("").unwrap();
+        assert_eq!(load("b"), "");
+        // As much as there can be.
+        store.save(&"x".repeat(3700)).unwrap();
+        assert_eq!(load("b").len(), 3700);
+    }
+}
