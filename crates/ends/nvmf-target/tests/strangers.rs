@@ -6,21 +6,16 @@ mod rig;
 use farblock_backends::mem::Mem;
 use farblock_block::Namespace;
 use farblock_proto::ids::NamespaceId;
-use farblock_proto::tcp::host_end::{Event, Grant, HostEnd, Transfer};
-use farblock_proto::tcp::{Digests, SlotId};
+use farblock_proto::tcp::host_end::Transfer;
 use farblock_target::{Export, Subsystem, Target, TargetConfig};
-use farblock_wire::fabrics::{ConnectCommand, ConnectData, PropertySetCommand, PropertySize};
 use farblock_wire::nqn::DISCOVERY_NQN;
-use farblock_wire::property::offset;
-use farblock_wire::{IntoBytes, SglDescriptor, Sqe, Status};
+use farblock_wire::{SglDescriptor, Sqe, Status};
 use rig::gate::Gate;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use rig::stranger::{MIB, NQN, PATIENCE, Peer, from, host, resident, write_command};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-const NQN: &str = "nqn.2026-11.org.farblock:strangers";
-const MIB: usize = 1 << 20;
 /// What peers may make each core hold here.
 const CORE_BYTES: usize = 8 * MIB;
 /// What the process may grow by, whoever attacks: the cores' limits, and as much again for each
@@ -28,30 +23,11 @@ const CORE_BYTES: usize = 8 * MIB;
 const GROWTH: usize = 64 * MIB;
 /// How many may be connected.
 const MAX_CONNECTIONS: usize = 400;
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The memory of a process can be looked at by one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Memory of this process that is there, in bytes.
-fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
-    let kib: usize = line.trim().trim_end_matches(" kB").parse().expect("a number");
-    kib << 10
-}
-
-/// A connection from 127.0.`net`.`number`, which is somebody else than 127.0.0.1.
-fn from(net: u8, number: u8, to: SocketAddr) -> TcpStream {
-    use socket2::{Domain, Socket, Type};
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    let own: SocketAddr = ([127, 0, net, number], 0).into();
-    socket.bind(&own.into()).expect("all of 127 is this machine");
-    socket.connect(&to.into()).expect("it listens");
-    socket.into()
 }
 
 fn target(disk: Arc<dyn Namespace>) -> Target {
@@ -72,147 +48,6 @@ fn disk() -> Arc<dyn Namespace> {
     Arc::new(Mem::new(512, 4 * MIB as u64).expect("a size"))
 }
 
-/// A queue pair that does what a test asks for, and no more.
-struct Peer {
-    stream: TcpStream,
-    end: HostEnd,
-    next: u16,
-}
-
-impl Peer {
-    fn new(address: SocketAddr) -> Self {
-        Self::on(TcpStream::connect(address).expect("it listens"))
-    }
-
-    fn on(stream: TcpStream) -> Self {
-        Self::try_on(stream).expect("it is let in")
-    }
-
-    /// None if the target closes the connection.
-    fn try_on(stream: TcpStream) -> Option<Self> {
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        stream.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
-        let end = HostEnd::new(Digests::NONE, 128);
-        let mut peer = Self { stream, end, next: 0 };
-        let mut out = Vec::new();
-        peer.end.start(&mut out);
-        peer.stream.write_all(&out).ok()?;
-        peer.until(|event| matches!(event, Event::Initialized).then_some(()))?;
-        Some(peer)
-    }
-
-    /// Receives until an event is one that is waited for; none if the connection ends or nothing
-    /// comes in time.
-    fn until<R>(&mut self, mut wanted: impl FnMut(&Event<'_>) -> Option<R>) -> Option<R> {
-        let mut bytes = [0; 65536];
-        loop {
-            let count = match self.stream.read(&mut bytes) {
-                Ok(0) => return None,
-                Ok(count) => count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
-                Err(error) => panic!("{error}"),
-            };
-            let mut input = &bytes[..count];
-            let mut found = None;
-            while let Some(event) = self.end.next(&mut input).expect("well formed") {
-                found = found.or_else(|| wanted(&event));
-            }
-            if found.is_some() {
-                return found;
-            }
-        }
-    }
-
-    /// Sends a command; false if it is not taken.
-    fn send(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> bool {
-        let slot = SlotId(self.next);
-        self.next = (self.next + 1) % 128;
-        let mut out = Vec::new();
-        self.end.submit(slot, &sqe, transfer, &mut out);
-        if matches!(transfer, Transfer::InCapsule(_)) {
-            out.extend_from_slice(data);
-        }
-        self.stream.write_all(&out).is_ok()
-    }
-
-    fn status(&mut self) -> Option<(Status, u64)> {
-        self.until(|event| match event {
-            Event::Completed { cqe, .. } => Some((cqe.status(), cqe.result())),
-            _ => None,
-        })
-    }
-
-    fn connect(&mut self, nqn: &str, host: &str, queue: u16, controller: u16) -> u16 {
-        let data = ConnectData::new([7; 16], controller, nqn, host);
-        let command = ConnectCommand::new(0, queue, 127, 0);
-        let sqe = Sqe { dptr: SglDescriptor::in_capsule(0, 1024), ..command.to_sqe() };
-        assert!(self.send(sqe, Transfer::InCapsule(1024), data.as_bytes()));
-        let (status, result) = self.status().expect("an answer");
-        assert_eq!(status, Status::SUCCESS);
-        result as u16
-    }
-
-    /// Asks for a discovery controller.
-    fn discover(&mut self) -> Status {
-        let data = ConnectData::new([7; 16], 0xffff, DISCOVERY_NQN, &host(0));
-        let sqe = ConnectCommand::new(0, 0, 31, 0).to_sqe();
-        let sqe = Sqe { dptr: SglDescriptor::in_capsule(0, 1024), ..sqe };
-        assert!(self.send(sqe, Transfer::InCapsule(1024), data.as_bytes()));
-        self.status().expect("an answer").0
-    }
-
-    /// An admin queue of an enabled controller.
-    fn admin(address: SocketAddr, nqn: &str, host: &str) -> (Peer, u16) {
-        let mut peer = Peer::new(address);
-        let controller = peer.connect(nqn, host, 0, 0xffff);
-        let cc = 1 | 6 << 16 | 4 << 20;
-        let set = PropertySetCommand::new(0, offset::CC, PropertySize::Four, cc).to_sqe();
-        assert!(peer.send(set, Transfer::None, &[]));
-        assert_eq!(peer.status().expect("an answer").0, Status::SUCCESS);
-        (peer, controller)
-    }
-
-    /// An I/O queue, with the admin queue that it needs.
-    fn io(address: SocketAddr, host: &str) -> (Peer, Peer) {
-        let (admin, controller) = Peer::admin(address, NQN, host);
-        let mut peer = Peer::new(address);
-        peer.connect(NQN, host, 1, controller);
-        (admin, peer)
-    }
-
-    fn ask_to_write(&mut self, bytes: usize) -> bool {
-        let dptr = SglDescriptor::transport(bytes as u32);
-        self.send(write_command(bytes, dptr), Transfer::ToController(bytes as u32), &[])
-    }
-
-    fn granted(&mut self) -> Option<Grant> {
-        self.until(|event| match event {
-            Event::Wanted(grant) => Some(*grant),
-            _ => None,
-        })
-    }
-
-    /// Sends what was asked for, without its last bytes.
-    fn withhold(&mut self, grant: Grant, bytes: usize) {
-        let zeroes = vec![0; MIB];
-        let (mut grant, mut out) = (grant, Vec::new());
-        if let Some(range) = self.end.data_header(&mut grant, &mut out) {
-            out.extend_from_slice(&zeroes[..range.len() - bytes]);
-            // It may be closed meanwhile.
-            let _ = self.stream.write_all(&out);
-        }
-    }
-
-    /// Writes as an honest host does.
-    fn write(&mut self, bytes: usize) -> Status {
-        assert!(self.ask_to_write(bytes));
-        let grant = self.granted().expect("its turn comes");
-        self.withhold(grant, 0);
-        self.status().expect("an answer").0
-    }
-}
-
 /// What was held comes back, but for some that is kept.
 fn wait_for_memory(before: usize) {
     let deadline = Instant::now() + PATIENCE;
@@ -220,16 +55,6 @@ fn wait_for_memory(before: usize) {
         assert!(Instant::now() < deadline, "{} bytes are not given back", resident() - before);
         std::thread::sleep(Duration::from_millis(50));
     }
-}
-
-fn write_command(bytes: usize, dptr: SglDescriptor) -> Sqe {
-    let mut sqe = Sqe { dptr, ..Sqe::new(1, 0, 1) };
-    sqe.cdw12 = (bytes as u32 / 512 - 1).into();
-    sqe
-}
-
-fn host(number: usize) -> String {
-    format!("nqn.2026-11.org.farblock:host{number}")
 }
 
 /// Hosts that are asked for a mebibyte each and withhold its end.

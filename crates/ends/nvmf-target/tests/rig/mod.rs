@@ -7,6 +7,8 @@ pub mod dirt;
 pub mod gate;
 pub mod proxy;
 pub mod scripted;
+#[cfg(target_os = "linux")]
+pub mod stranger;
 
 use farblock_block::{Completion, Namespace, Op, Queue};
 use farblock_host::disk::{DiskOptions, PathState};

@@ -1,0 +1,220 @@
+//! A target as full of hostile connections as it gets, to be run by hand: it takes a minute, and
+//! each of two processes a descriptor for each connection.
+//!
+//! ```text
+//! ulimit -n 20000
+//! cargo test --release -p farblock-target --test siege -- --ignored --nocapture siege
+//! ```
+#![cfg(target_os = "linux")]
+
+mod rig;
+
+use farblock_backends::mem::Mem;
+use farblock_proto::ids::NamespaceId;
+use farblock_proto::tcp::host_end::Transfer;
+use farblock_target::{Export, Subsystem, Target, TargetConfig, limits};
+use farblock_wire::nqn::DISCOVERY_NQN;
+use farblock_wire::{SglDescriptor, Sqe, Status};
+use rig::stranger::{MIB, NQN, PATIENCE, Peer, from, host, resident_of, write_command};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What the target's process is called among these tests.
+const SERVE: &str = "serve_until_the_input_ends";
+/// Where each attacker is, so that no address has more than its half.
+const ADDRESSES: usize = 200;
+const ATTACKERS: usize = 16;
+/// How long it goes on once it has begun.
+const TIME: Duration = Duration::from_secs(60);
+/// What it may hold then: the goal.
+const GOAL_BYTES: usize = 1 << 30;
+
+/// The process under attack; not a test of its own.
+#[test]
+#[ignore = "a part of the siege"]
+fn serve_until_the_input_ends() {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    let namespace = Arc::new(Mem::new(512, 64 << 20).expect("a size"));
+    subsystem.exports.insert(NamespaceId(1), Export { namespace, identity: "d".to_owned() });
+    let config = TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec![rig::any()],
+        ..TargetConfig::default()
+    };
+    let target = Target::start(&config).expect("it starts");
+    println!("\nlistening {}", target.addresses()[0]);
+    let mut most = 0;
+    let stop = Arc::new(AtomicBool::new(false));
+    let stops = Arc::clone(&stop);
+    thread::spawn(move || {
+        let _ = std::io::stdin().read(&mut [0]);
+        stops.store(true, Ordering::Relaxed);
+    });
+    while !stop.load(Ordering::Relaxed) {
+        most = most.max(target.connections());
+        thread::sleep(Duration::from_millis(20));
+    }
+    println!("\nmost {most}");
+}
+
+fn start() -> (Child, BufReader<std::process::ChildStdout>, SocketAddr) {
+    let own = std::env::current_exe().expect("this test");
+    let mut child = Command::new(own)
+        .args(["--ignored", "--exact", "--nocapture", SERVE])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+    let address = after(&mut lines, "listening ").parse().expect("an address");
+    (child, lines, address)
+}
+
+/// The rest of the line that begins so.
+fn after(lines: &mut impl BufRead, what: &str) -> String {
+    loop {
+        let mut line = String::new();
+        assert!(lines.read_line(&mut line).expect("text") > 0, "no line with {what}");
+        if let Some(rest) = line.trim().strip_prefix(what) {
+            return rest.to_owned();
+        }
+    }
+}
+
+/// What a hostile connection does. It is alive for as long as the result is.
+fn attack(number: usize, address: SocketAddr) -> Option<Vec<TcpStream>> {
+    let connection = || {
+        let stream = from(1, (number % ADDRESSES) as u8, address);
+        let _ = socket2::SockRef::from(&stream).set_send_buffer_size(64 << 10);
+        stream
+    };
+    let kind = number % 5;
+    if kind == 0 {
+        let mut stream = connection();
+        // Half a header, and silence.
+        let _ = stream.write_all(&[0, 0, 128]);
+        return Some(vec![stream]);
+    }
+    let nqn = if kind == 1 { DISCOVERY_NQN } else { NQN };
+    let mut admin = Peer::try_on(connection())?;
+    let controller = admin.try_enable(nqn, &host(number))?;
+    admin.stream.set_write_timeout(Some(Duration::from_millis(5))).ok()?;
+    if kind < 3 {
+        leave_pages_unread(&mut admin, nqn);
+        return Some(vec![admin.stream]);
+    }
+    let mut peer = Peer::try_on(connection())?;
+    peer.try_connect(NQN, &host(number), 1, controller)?;
+    peer.stream.set_write_timeout(Some(Duration::from_millis(5))).ok()?;
+    peer.stream.set_read_timeout(Some(Duration::from_millis(50))).ok()?;
+    if kind == 3 {
+        peer.ask_to_write(MIB);
+        if let Some(grant) = peer.granted() {
+            peer.withhold(grant, 4);
+        }
+    } else {
+        peer.ask_to_write(4096);
+        let _ = peer.granted();
+        let data = vec![0; 65536];
+        let command = write_command(data.len(), SglDescriptor::in_capsule(0, 65536));
+        while peer.next < 100 && peer.send(command, Transfer::InCapsule(65536), &data) {}
+    }
+    Some(vec![admin.stream, peer.stream])
+}
+
+fn leave_pages_unread(peer: &mut Peer, nqn: &str) {
+    let mut page = Sqe { dptr: SglDescriptor::transport(MIB as u32), ..Sqe::new(2, 0, 0) };
+    let dwords_z = (MIB / 4 - 1) as u32;
+    let id = if nqn == NQN { 1 } else { 0x70 };
+    page.cdw10 = (id | dwords_z << 16).into();
+    page.cdw11 = (dwords_z >> 16).into();
+    while peer.next < 30 && peer.send(page, Transfer::FromController(MIB as u32), &[]) {}
+}
+
+/// Attacks with its part of all connections, and again where the target has ended one.
+fn besiege(part: usize, address: SocketAddr, is_over: &AtomicBool, begun: &AtomicUsize) {
+    let share = limits::MAX_CONNECTIONS / ATTACKERS;
+    let (mut alive, mut next) = (std::collections::VecDeque::new(), part);
+    let mut open = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        if let Some(streams) = attack(next, address) {
+            open += streams.len();
+            alive.push_back(streams);
+            begun.fetch_add(1, Ordering::Relaxed);
+        }
+        next += ATTACKERS;
+        while open > share {
+            open -= alive.pop_front().map_or(0, |streams| streams.len());
+        }
+    }
+}
+
+/// An honest host: the longest that a write of 4 KiB took, and a new one's connecting with it.
+fn honest(address: SocketAddr, is_over: &AtomicBool) -> (Duration, Duration, usize) {
+    let (_admin, mut old) = Peer::io(address, &host(1_000_000));
+    let (mut longest, mut longest_new, mut count) = (Duration::ZERO, Duration::ZERO, 0);
+    while !is_over.load(Ordering::Relaxed) {
+        let begin = Instant::now();
+        assert_eq!(old.write(4096), Status::SUCCESS, "write {count}");
+        longest = longest.max(begin.elapsed());
+        if count % 20 == 0 {
+            let begin = Instant::now();
+            let (_admin, mut new) = Peer::io(address, &host(1_000_001));
+            assert_eq!(new.write(MIB), Status::SUCCESS, "a new host's");
+            longest_new = longest_new.max(begin.elapsed());
+        }
+        count += 1;
+        thread::sleep(Duration::from_millis(10));
+    }
+    (longest, longest_new, count)
+}
+
+#[test]
+#[ignore = "a minute, and 20,000 descriptors"]
+fn siege() {
+    let (mut child, mut lines, address) = start();
+    // Its address is known from now on.
+    drop(Peer::io(address, &host(1_000_000)));
+    let before = resident_of(child.id());
+    let (is_over, begun) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let mut most = 0;
+    let (longest, longest_new, writes) = thread::scope(|scope| {
+        for part in 0..ATTACKERS {
+            let (is_over, begun) = (&is_over, &begun);
+            scope.spawn(move || besiege(part, address, is_over, begun));
+        }
+        let user = scope.spawn(|| honest(address, &is_over));
+        let end = Instant::now() + TIME;
+        while Instant::now() < end && !user.is_finished() {
+            most = most.max(resident_of(child.id()));
+            thread::sleep(Duration::from_millis(50));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        user.join().expect("an honest host is served")
+    });
+    let deadline = Instant::now() + PATIENCE;
+    while resident_of(child.id()) > before + 200 * MIB && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let after_bytes = resident_of(child.id());
+    drop(child.stdin.take());
+    let connections = after(&mut lines, "most ");
+    assert!(child.wait().expect("it ends").success());
+    println!(
+        "{} attacks begun, {connections} connections at once; resident: {} MiB before, {} at most, \
+         {} after; an honest host: {writes} writes, the longest {longest:?}, a new host with a \
+         write of 1 MiB {longest_new:?}",
+        begun.load(Ordering::Relaxed),
+        before / MIB,
+        most / MIB,
+        after_bytes / MIB,
+    );
+    assert!(most < GOAL_BYTES, "{most} bytes");
+    assert!(after_bytes < before + 200 * MIB, "{after_bytes} bytes are left");
+}
