@@ -189,7 +189,7 @@ bad() {
     echo "ok   fio says '$words'"
 }
 bad 'the disk is read-only' "--filename=$(name "$read_only")" --rw=write
-bad 'bs=1000 is no multiple' "$disk" --rw=read --bs=1000
+bad 'bs=1000 is not a multiple' "$disk" --rw=read --bs=1000
 bad 'start with nvme+tcp://' --filename=/dev/null --rw=read
 bad 'failed parsing iopolicy' "$disk" --rw=read --iopolicy=fastest
 bad 'min value out of range' "$disk" --rw=read --reconnect_delay=0

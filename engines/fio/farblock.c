@@ -194,7 +194,7 @@ static int farblock_check(struct thread_data *td, struct fio_file *f, const fb_i
 	for (ddir = 0; ddir < DDIR_RWDIR_CNT; ddir++) {
 		if (td->o.min_bs[ddir] % info->block_size == 0)
 			continue;
-		log_err("farblock: %s: bs=%llu is no multiple of the disk's block size, %u\n",
+		log_err("farblock: %s: bs=%llu is not a multiple of the disk's block size, %u\n",
 			f->file_name, td->o.min_bs[ddir], info->block_size);
 		td_verror(td, EINVAL, "fb_describe");
 		return 1;

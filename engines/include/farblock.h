@@ -51,19 +51,19 @@ enum fb_status
   FB_STATUS_OK = 0,
   // An argument makes no sense: it is null, unknown, or contradicts another one.
   FB_STATUS_ARGUMENT = -1,
-  // An offset or a length is no multiple of the block size.
+  // An offset or a length is not a multiple of the block size.
   FB_STATUS_ALIGNMENT = -2,
   // The range lies outside of the disk.
   FB_STATUS_RANGE = -3,
-  // The operation is too large to be one.
+  // The operation is too large: divide it.
   FB_STATUS_TOO_LARGE = -4,
-  // The connection did not come about.
+  // The connection could not be made.
   FB_STATUS_CONNECT = -5,
   // The connection is lost. Whether a write in flight was done is not known.
   FB_STATUS_LOST = -6,
   // The disk is read-only.
   FB_STATUS_READ_ONLY = -7,
-  // No space is left on what stores the disk.
+  // No space is left on the disk's storage.
   FB_STATUS_NO_SPACE = -8,
   // The data could not be read.
   FB_STATUS_READ = -9,
@@ -395,7 +395,7 @@ fb_status fb_discovery_entry(const struct fb_discovery *discovery,
                              uint32_t index,
                              struct fb_entry *entry);
 
-// Lets go of what was found; null is none.
+// Frees what was found; null does nothing.
 //
 // # Safety
 // The pointer is null, or a discovery that nobody uses any more.
@@ -414,7 +414,7 @@ void fb_discovery_free(struct fb_discovery *discovery);
 // The pointers are null or valid: a text, options, and a place for the disk.
 fb_status fb_connect(const char *url, const struct fb_options *options, struct fb_disk **disk);
 
-// Lets go of a disk; null is none. Its queues go on until they are closed. No other call may be
+// Releases a disk; null does nothing. Its queues go on until they are closed. No other call may be
 // using the disk. In a forked process it does nothing.
 //
 // # Safety
@@ -490,13 +490,13 @@ fb_status fb_queue_open(const struct fb_disk *disk, struct fb_queue **queue);
 // The pointers are null or valid: a queue, a disk, and a place for the number.
 fb_status fb_queue_add(struct fb_queue *queue, const struct fb_disk *disk, uint32_t *index);
 
-// Closes a queue; null is none. Of the operations in flight those that were not begun are given
-// up, and the others waited for, so that no write of the queue is done after this returns and
-// undoes a later one. How they ended is not told. If they do not end within 30 seconds, because
-// the target is away, this returns FB_STATUS_LOST: a write may then still be done, once. The queue
-// is closed in any case, and the memory is the caller's again; should the kernel not give it back,
-// the process is ended (SIGABRT). It has to be the thread that opened it. In a forked process it
-// does nothing.
+// Closes a queue; null does nothing. Of the operations in flight, those that were not begun are
+// given up, and the others waited for, so that no write of the queue is done after this returns
+// and undoes a later one. How they ended is not told. If they do not end within 30 seconds,
+// because the target is away, this returns FB_STATUS_LOST: a write may then still be done, once.
+// The queue is closed in any case, and the memory is the caller's again; should the kernel not
+// give it back, the process is ended (SIGABRT). It has to be the thread that opened it. In a
+// forked process it does nothing.
 //
 // # Safety
 // The pointer is null, or a queue that is not used any more.

@@ -67,12 +67,13 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<(), String> {
 
 pub(crate) fn drive(options: &DriveOptions) -> Result<(), String> {
     let bytes = size::parse(&options.bs).ok().and_then(|bytes| u32::try_from(bytes).ok());
-    let bytes = bytes.ok_or_else(|| format!("{} is no size such as 4k or 1M", options.bs))?;
+    let bytes = bytes.ok_or_else(|| format!("{} is not a size such as 4k or 1M", options.bs))?;
     let mut pattern = Pattern::new(options.rw, bytes, options.connections, options.iodepth);
     pattern.rwmixread = options.rwmixread;
     pattern.validate().map_err(|error| error.to_string())?;
     let seconds = |value: f64| {
-        Duration::try_from_secs_f64(value).map_err(|_| format!("{value} is no number of seconds"))
+        Duration::try_from_secs_f64(value)
+            .map_err(|_| format!("{value} is not a number of seconds"))
     };
     let load = Drive {
         pattern,

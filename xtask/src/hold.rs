@@ -62,7 +62,7 @@ struct Holder {
 /// Runs the command.
 pub(crate) fn hold(options: &HoldOptions) -> Result<(), String> {
     let run = Duration::try_from_secs_f64(options.seconds)
-        .map_err(|_| format!("{} is no number of seconds", options.seconds))?;
+        .map_err(|_| format!("{} is not a number of seconds", options.seconds))?;
     let mut holder = Holder::connect(options)?;
     println!("holding {} connections", holder.members.len());
     let held = holder.read(options.depth, run)?;

@@ -51,7 +51,7 @@ struct Outcome {
 /// How long everybody runs.
 pub(super) fn times(options: &Options) -> Result<Times, String> {
     let seconds = options.seconds.unwrap_or(if options.quick { 1.5 } else { 3.0 });
-    let runtime = Duration::try_from_secs_f64(seconds).map_err(|_| "--seconds is no time")?;
+    let runtime = Duration::try_from_secs_f64(seconds).map_err(|_| "--seconds is not a time")?;
     Ok(Times { ramp: RAMP, runtime })
 }
 

@@ -106,7 +106,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let seconds = options.seconds.unwrap_or(if options.quick { 1.0 } else { 3.0 });
     let times = Times {
         ramp: Duration::from_secs_f64(if options.quick { 0.3 } else { 0.7 }),
-        runtime: Duration::try_from_secs_f64(seconds).map_err(|_| "--seconds is no time")?,
+        runtime: Duration::try_from_secs_f64(seconds).map_err(|_| "--seconds is not a time")?,
     };
     let mut stand = Stand {
         means: &means,

@@ -172,7 +172,7 @@ impl Controller {
     /// As [`Controller::identify`].
     ///
     /// # Panics
-    /// If offset or length is no multiple of 4, or the length is 0.
+    /// If offset or length is not a multiple of 4, or the length is 0.
     pub fn log_page(&self, log: LogPage) -> Result<Vec<u8>, Error> {
         let page = log.page;
         let data = self.query(&command::log_page(log), || format!("Get Log Page, {page}"))?;
@@ -380,14 +380,20 @@ fn check_options(subsystem: &str, options: &Options) -> Result<(), Error> {
         check("the host NQN is not usable", hostnqn)?;
     }
     if options.queue_depth == 0 {
-        return Err(Error::Options("a queue depth of 0 does nothing".to_owned()));
+        return Err(Error::Options(
+            "a queue depth of 0 lets no command through: use 1 or more".to_owned(),
+        ));
     }
     if options.path_timeout.is_some_and(|timeout| timeout < limits::PATH_TIMEOUT_MIN) {
         let least = limits::PATH_TIMEOUT_MIN;
-        return Err(Error::Options(format!("a path timeout below {least:?} sees ghosts")));
+        return Err(Error::Options(format!(
+            "a path timeout below {least:?} takes a slow path for a lost one: use {least:?} or more"
+        )));
     }
     if options.connect_timeout.is_zero() {
-        return Err(Error::Options("a connect timeout of 0 is always over".to_owned()));
+        return Err(Error::Options(
+            "a connect timeout of 0 is over at once: use 1 ms or more".to_owned(),
+        ));
     }
     Ok(())
 }

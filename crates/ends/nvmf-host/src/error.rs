@@ -16,7 +16,7 @@ pub enum Error {
     Url(UrlError),
     /// An option makes no sense, with the reason.
     Options(String),
-    /// The connection did not come about.
+    /// The connection could not be made.
     Connect {
         /// Where to.
         address: String,

@@ -57,7 +57,7 @@ impl fmt::Debug for HostId {
     }
 }
 
-/// The text is no UUID.
+/// The text is not a UUID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ParseHostIdError;
 

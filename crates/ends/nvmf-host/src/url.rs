@@ -56,7 +56,7 @@ impl Url {
     }
 }
 
-/// Why a text is no URL of a remote namespace: one sentence.
+/// Why a text is not a URL of a remote namespace: one sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UrlError(String);
 

@@ -114,7 +114,7 @@ impl Options {
         let invalid =
             |name, value: &dyn fmt::Display, why| Err(Error::Option(name, value.to_string(), why));
         if self.trsvcid == 0 {
-            return invalid("trsvcid", &0, "is no port");
+            return invalid("trsvcid", &0, "is not a port");
         }
         // The kernel's limits (fabrics.h).
         if let Some(size) = self.queue_size.filter(|size| !(16..=1024).contains(size)) {
@@ -418,7 +418,7 @@ fn check_hostid(id: &str) -> Result<(), Error> {
     if digits && groups == [8, 4, 4, 4, 12] {
         return Ok(());
     }
-    Err(Error::Option("hostid", id.to_owned(), "is no UUID"))
+    Err(Error::Option("hostid", id.to_owned(), "is not a UUID"))
 }
 
 /// An attribute of a controller.

@@ -242,7 +242,7 @@ fn what_is_in_the_way_is_said() {
     assert!(refused(&file).contains("is not a directory"), "{}", refused(&file));
     for name in ["", "..", "a/b", &"x".repeat(256)] {
         let config = Config { name: name.into(), ..Config::new(folder.path().into()) };
-        assert!(refused(&config).contains("is no name for a file"), "{}", refused(&config));
+        assert!(refused(&config).contains("is not a name for a file"), "{}", refused(&config));
     }
     let served = Served::new(ENGINES[0], disk("mem:1MiB", 512));
     let busy = Config::new(served.folder.path().into());

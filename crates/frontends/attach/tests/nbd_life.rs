@@ -61,7 +61,7 @@ fn what_is_there_already() {
     drop(other);
     std::fs::remove_file(&path).expect("it is there");
     std::fs::write(&path, "text").expect("a file");
-    assert!(refusal(&at(&path)).contains("is no socket"));
+    assert!(refusal(&at(&path)).contains("is not a socket"));
     assert_eq!(std::fs::read(&path).expect("a file"), b"text");
     assert!(refusal(&at(&folder.path().join("x".repeat(120)))).contains("too long"));
     assert!(refusal(&at(&folder.path().join("none/disk.sock"))).contains("No such file"));
@@ -74,7 +74,7 @@ fn a_port() {
     assert!(port.port() != 0);
     assert!(refusal(&Config::new(Some(address))).contains("somebody listens at"));
     let anywhere = Address::Tcp(([0, 0, 0, 0], 0).into());
-    assert!(refusal(&Config::new(Some(anywhere))).contains("asks nobody who they are"));
+    assert!(refusal(&Config::new(Some(anywhere))).contains("does not authenticate clients"));
     let config = Config { export: "x".repeat(5000), ..Config::new(None) };
     assert!(refusal(&config).contains("has at most 4096 bytes"));
 }

@@ -78,7 +78,7 @@ fn the_end_of_a_negotiation() {
     let mut client = Client::raw(&server);
     client.flags(3);
     client.option(2, b"");
-    assert_eq!(client.option_reply(2), (1, Vec::new()), "a good-bye");
+    assert_eq!(client.option_reply(2), (1, Vec::new()), "a goodbye");
     client.expect_end();
     let mut client = Client::raw(&server);
     client.flags(0x8000_0003);

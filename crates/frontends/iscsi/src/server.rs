@@ -57,15 +57,15 @@ pub enum StartError {
     NotLoopback(SocketAddr),
     /// Somebody else listens there.
     InUse(SocketAddr),
-    /// That is no name of a target.
+    /// That is not a name of a target.
     Name(String),
-    /// That is no serial number.
+    /// That is not a serial number.
     Serial(String),
     /// The blocks are of a size that systems do not know.
     BlockSize(u32),
     /// The threads do not start.
     Cores(frontend::StartError),
-    /// A socket, a thread, or something they need, is not to be had.
+    /// The system does not provide a socket, a thread, or something that they need.
     System(io::Error),
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for StartError {
         match self {
             StartError::NotLoopback(address) => write!(
                 f,
-                "this iSCSI target asks nobody who they are, so it serves this machine only: \
+                "this iSCSI target does not authenticate anybody, so it serves this machine only: \
                  listen on 127.0.0.1 instead of {address}"
             ),
             StartError::InUse(address) => {
@@ -82,12 +82,12 @@ impl fmt::Display for StartError {
             }
             StartError::Name(name) => write!(
                 f,
-                "{name:?} is no name of an iSCSI target: take one like \
+                "{name:?} is not a name of an iSCSI target: take one like \
                  iqn.2026-11.org.farblock:disk, without spaces and below 224 bytes"
             ),
             StartError::Serial(serial) => write!(
                 f,
-                "{serial:?} is no serial number: take 1 to {MAX_SERIAL_BYTES} letters, digits, \
+                "{serial:?} is not a serial number: take 1 to {MAX_SERIAL_BYTES} letters, digits, \
                  hyphens and the like"
             ),
             StartError::BlockSize(bytes) => write!(

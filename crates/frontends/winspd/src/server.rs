@@ -90,7 +90,7 @@ pub enum StartError {
     PipeInUse(String),
     /// WinSpd has as many disks as it takes.
     TooMany,
-    /// That is no name of a pipe.
+    /// That is not a name of a pipe.
     PipeName(String),
     /// That cannot be a disk's name.
     Product(String),
@@ -100,7 +100,7 @@ pub enum StartError {
     Empty,
     /// The threads do not start.
     Cores(frontend::StartError),
-    /// A thread, or something that WinSpd needs, is not to be had.
+    /// The system does not provide a thread, or something else that WinSpd needs.
     System(io::Error),
 }
 
@@ -143,7 +143,7 @@ impl fmt::Display for StartError {
                 f.write_str("WinSpd has as many disks as it takes: detach one of them")
             }
             StartError::PipeName(name) => {
-                write!(f, "{name:?} is no name of a pipe: take one like \\\\.\\pipe\\farblock")
+                write!(f, "{name:?} is not a name of a pipe: take one like \\\\.\\pipe\\farblock")
             }
             StartError::Product(product) => write!(
                 f,

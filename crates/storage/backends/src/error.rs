@@ -54,7 +54,7 @@ pub enum FileProblem {
     MayNotRead,
     /// It may not be written, though it may be read.
     MayNotWrite,
-    /// It is a raw disk, and this user is no administrator.
+    /// It is a raw disk, and this user is not an administrator.
     NeedsAdministrator,
     /// It is on a read-only file system, or a write-protected device.
     ReadOnly,
@@ -91,10 +91,10 @@ impl fmt::Display for OpenError {
                 "blocks cannot have {bytes} bytes: the block size is a power of two from \
                  {MIN_BLOCK_SIZE_BYTES} to {MAX_BLOCK_SIZE_BYTES}, usually 512 or 4096"
             ),
-            OpenError::NoCapacity => f.write_str("a disk of 0 bytes is no use: give it a size"),
+            OpenError::NoCapacity => f.write_str("a disk of 0 bytes is of no use: give it a size"),
             OpenError::PartialBlock { bytes, block_size } => write!(
                 f,
-                "{bytes} bytes are no whole number of {block_size}-byte blocks: make the size a \
+                "{bytes} bytes are not a whole number of {block_size}-byte blocks: make the size a \
                  multiple of {block_size}"
             ),
             OpenError::TooLarge { bytes, max_bytes } => write!(
@@ -151,7 +151,7 @@ impl fmt::Display for Sentence<'_> {
                 let command = extend(path, bytes.next_multiple_of(u64::from(*block_size)));
                 write!(
                     f,
-                    "has {bytes} bytes, which is no whole number of {block_size}-byte blocks: \
+                    "has {bytes} bytes, which is not a whole number of {block_size}-byte blocks: \
                      extend it with `{command}`, or choose smaller blocks"
                 )
             }

@@ -138,7 +138,7 @@ impl Spec {
                 let (every, inner) = decorated(text, rest)?;
                 let every = every.parse().ok().filter(|&every| every > 0).ok_or_else(|| {
                     SpecError(format!(
-                        "{every:?} is no count: fault:100,disk.img fails every 100th operation"
+                        "{every:?} is not a count: fault:100,disk.img fails every 100th operation"
                     ))
                 })?;
                 Ok(Spec::Fault { every, inner })
@@ -231,13 +231,13 @@ fn parse_duration(text: &str) -> Result<Duration, SpecError> {
         number.checked_mul(*nanos).map(Duration::from_nanos)
     });
     parsed.ok_or_else(|| {
-        SpecError(format!("{text:?} is no time: write a whole number of us, ms or s, as in 500us"))
+        SpecError(format!("{text:?} is not a time: write a number of us, ms or s, as in 500us"))
     })
 }
 
 fn parse_rate(text: &str) -> Result<Rate, SpecError> {
     let refuse = || {
-        SpecError(format!("{text:?} is no rate: write 1000/s for operations, or 64MiB/s for bytes"))
+        SpecError(format!("{text:?} is not a rate: write 1000/s for operations, 64MiB/s for bytes"))
     };
     let amount = text.strip_suffix("/s").ok_or_else(refuse)?;
     let rate = match amount.parse() {
@@ -372,13 +372,13 @@ mod tests {
             ("stripe:64KiB,", "a disk is missing"),
             ("stripe:64XB,a.img", "not known"),
             ("delay:1ms", "add a comma and a disk"),
-            ("delay:1,a.img", "no time"),
-            ("delay:1ms+x,a.img", "no time"),
-            ("limit:1000,a.img", "no rate"),
-            ("limit:0/s,a.img", "no rate"),
+            ("delay:1,a.img", "not a time"),
+            ("delay:1ms+x,a.img", "not a time"),
+            ("limit:1000,a.img", "not a rate"),
+            ("limit:0/s,a.img", "not a rate"),
             ("limit:1GB/s,a.img", "write 1GiB"),
-            ("fault:0,a.img", "no count"),
-            ("fault:x,a.img", "no count"),
+            ("fault:0,a.img", "not a count"),
+            ("fault:x,a.img", "not a count"),
         ] {
             let error = Spec::parse(text).unwrap_err().to_string();
             assert!(error.contains(message), "{text:?}: {error}");

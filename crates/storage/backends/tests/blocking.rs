@@ -68,7 +68,7 @@ on_both_engines! {
 }
 
 #[test]
-#[should_panic(expected = "513 bytes are no whole blocks")]
+#[should_panic(expected = "513 bytes are not whole blocks")]
 fn slices_are_whole_blocks() {
     let namespace = mem();
     let _ = Blocking::new(&*namespace).unwrap().read(0, &mut [0; 513]);

@@ -35,7 +35,7 @@ fn files_that_are_no_disks() {
     let odd = refusal(&dir.file(10_000), &options);
     assert!(odd.contains("extend it with") && odd.contains(" 10240"), "{odd}");
     let odd = refusal(&dir.file(512), &FileOptions::new(4096));
-    assert!(odd.contains("no whole number of 4096-byte blocks"), "{odd}");
+    assert!(odd.contains("not a whole number of 4096-byte blocks"), "{odd}");
     let error = FileDisk::open(dir.file(512), &FileOptions::new(520)).err().unwrap();
     assert!(error.to_string().contains("a power of two"), "{error}");
 }

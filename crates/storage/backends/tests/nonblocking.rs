@@ -95,7 +95,7 @@ fn dropping_the_namespace_ends_what_is_under_way() {
 }
 
 #[test]
-#[should_panic(expected = "no whole blocks")]
+#[should_panic(expected = "not whole blocks")]
 fn half_a_block() {
     let disk = AsyncNamespace::new(mem()).expect("a thread");
     drop(disk.read(0, Buffer::new(700)));

@@ -181,7 +181,7 @@ impl Blocking {
     /// Checks a whole transfer, so that one that reaches out of the namespace does not begin.
     fn check(&self, command: Command, lba: u64, length: usize) -> Result<(), BlockError> {
         let block_size = self.geometry.block_size as usize;
-        assert!(length.is_multiple_of(block_size), "{length} bytes are no whole blocks");
+        assert!(length.is_multiple_of(block_size), "{length} bytes are not whole blocks");
         let whole = Geometry { max_blocks: 0, ..self.geometry };
         whole.check(command, lba, self.blocks(length))
     }

@@ -78,7 +78,7 @@ impl fmt::Display for BlockError {
             BlockError::OutOfRange => "the range lies outside of the namespace",
             BlockError::TooLarge => "the operation is larger than the namespace takes at once",
             BlockError::ReadOnly => "the namespace is read-only",
-            BlockError::NoSpace => "no space is left on what stores the namespace",
+            BlockError::NoSpace => "no space is left on the namespace's storage",
             BlockError::ReadFailed => "reading failed",
             BlockError::WriteFailed => "writing failed",
             BlockError::Unsupported => "the namespace does not support the operation",

@@ -149,7 +149,7 @@ impl AsyncNamespace {
     /// Fills `buffer` from `lba` on, and gives it back.
     ///
     /// # Panics
-    /// If the buffer is no multiple of the block size.
+    /// If the buffer is not a multiple of the block size.
     pub fn read(
         &self,
         lba: u64,
@@ -162,7 +162,7 @@ impl AsyncNamespace {
     /// Writes `buffer` from `lba` on, and gives it back.
     ///
     /// # Panics
-    /// If the buffer is no multiple of the block size.
+    /// If the buffer is not a multiple of the block size.
     pub fn write(
         &self,
         lba: u64,
@@ -175,7 +175,7 @@ impl AsyncNamespace {
     /// As [`write`](Self::write); it is durable when it is done.
     ///
     /// # Panics
-    /// If the buffer is no multiple of the block size.
+    /// If the buffer is not a multiple of the block size.
     pub fn write_durable(
         &self,
         lba: u64,
@@ -212,7 +212,7 @@ impl AsyncNamespace {
     fn blocks(&self, buffer: &Buffer) -> u32 {
         let block_size = self.geometry().block_size as usize;
         let length = buffer.len();
-        assert!(length.is_multiple_of(block_size), "{length} bytes are no whole blocks");
+        assert!(length.is_multiple_of(block_size), "{length} bytes are not whole blocks");
         u32::try_from(length / block_size).expect("a buffer of less than 2^32 blocks")
     }
 

@@ -92,7 +92,7 @@ impl fmt::Display for ExactSize {
     }
 }
 
-/// A text that is no size.
+/// A text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeError {
     text: String,
@@ -116,7 +116,7 @@ impl fmt::Display for SizeError {
                 f.write_str("a size is missing: write for example 1GiB")
             }
             Reason::NoNumber => {
-                write!(f, "{text:?} is no size: it must begin with a number, as in 1GiB")
+                write!(f, "{text:?} is not a size: it must begin with a number, as in 1GiB")
             }
             Reason::Unit => write!(
                 f,

@@ -94,7 +94,7 @@ pub unsafe extern "C" fn fb_discovery_entry(
     })
 }
 
-/// Lets go of what was found; null is none.
+/// Frees what was found; null does nothing.
 ///
 /// # Safety
 /// The pointer is null, or a discovery that nobody uses any more.

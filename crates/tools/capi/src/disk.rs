@@ -116,7 +116,7 @@ pub unsafe extern "C" fn fb_connect(
     })
 }
 
-/// Lets go of a disk; null is none. Its queues go on until they are closed. No other call may be
+/// Releases a disk; null does nothing. Its queues go on until they are closed. No other call may be
 /// using the disk. In a forked process it does nothing.
 ///
 /// # Safety
@@ -421,7 +421,7 @@ pub(crate) fn range(
     let size = u64::from(geometry.block_size);
     for (what, value) in [("offset", offset), ("length", length)] {
         if !value.is_multiple_of(size) {
-            let text = format!("the {what} {value} is no multiple of the block size, {size}");
+            let text = format!("the {what} {value} is not a multiple of the block size, {size}");
             return Err(Failure::new(fb_status::Alignment, text));
         }
     }

@@ -158,7 +158,7 @@ unsafe fn connection(given: &fb_options) -> Result<Options, Failure> {
         unsafe { (optional(given.hostnqn, "hostnqn")?, optional(given.hostid, "hostid")?) };
     let hostid = hostid.map(|text| {
         let parsed = text.parse::<HostId>();
-        parsed.map_err(|error| Failure::argument(format!("hostid {text:?} is no use: {error}")))
+        parsed.map_err(|error| Failure::argument(format!("hostid {text:?} is of no use: {error}")))
     });
     Ok(Options {
         header_digest: given.flags & FB_HEADER_DIGEST != 0,

@@ -150,13 +150,13 @@ pub unsafe extern "C" fn fb_queue_add(
     })
 }
 
-/// Closes a queue; null is none. Of the operations in flight those that were not begun are given
-/// up, and the others waited for, so that no write of the queue is done after this returns and
-/// undoes a later one. How they ended is not told. If they do not end within 30 seconds, because
-/// the target is away, this returns FB_STATUS_LOST: a write may then still be done, once. The queue
-/// is closed in any case, and the memory is the caller's again; should the kernel not give it back,
-/// the process is ended (SIGABRT). It has to be the thread that opened it. In a forked process it
-/// does nothing.
+/// Closes a queue; null does nothing. Of the operations in flight, those that were not begun are
+/// given up, and the others waited for, so that no write of the queue is done after this returns
+/// and undoes a later one. How they ended is not told. If they do not end within 30 seconds,
+/// because the target is away, this returns FB_STATUS_LOST: a write may then still be done, once.
+/// The queue is closed in any case, and the memory is the caller's again; should the kernel not
+/// give it back, the process is ended (SIGABRT). It has to be the thread that opened it. In a
+/// forked process it does nothing.
 ///
 /// # Safety
 /// The pointer is null, or a queue that is not used any more.

@@ -15,19 +15,19 @@ pub enum fb_status {
     Ok = 0,
     /// An argument makes no sense: it is null, unknown, or contradicts another one.
     Argument = -1,
-    /// An offset or a length is no multiple of the block size.
+    /// An offset or a length is not a multiple of the block size.
     Alignment = -2,
     /// The range lies outside of the disk.
     Range = -3,
-    /// The operation is too large to be one.
+    /// The operation is too large: divide it.
     TooLarge = -4,
-    /// The connection did not come about.
+    /// The connection could not be made.
     Connect = -5,
     /// The connection is lost. Whether a write in flight was done is not known.
     Lost = -6,
     /// The disk is read-only.
     ReadOnly = -7,
-    /// No space is left on what stores the disk.
+    /// No space is left on the disk's storage.
     NoSpace = -8,
     /// The data could not be read.
     Read = -9,
@@ -54,11 +54,11 @@ const ALL: [(Status, &CStr, c_int); 17] = [
     (Status::Argument, c"an argument makes no sense", libc::EINVAL),
     (Status::Alignment, c"the range is not made of whole blocks", libc::EINVAL),
     (Status::Range, c"the range lies outside of the disk", libc::ENXIO),
-    (Status::TooLarge, c"the operation is too large to be one", libc::E2BIG),
-    (Status::Connect, c"the connection did not come about", libc::ECONNREFUSED),
+    (Status::TooLarge, c"the operation is too large: divide it", libc::E2BIG),
+    (Status::Connect, c"the connection could not be made", libc::ECONNREFUSED),
     (Status::Lost, c"the connection to the disk is lost", libc::ENOTCONN),
     (Status::ReadOnly, c"the disk is read-only", libc::EROFS),
-    (Status::NoSpace, c"no space is left on what stores the disk", libc::ENOSPC),
+    (Status::NoSpace, c"no space is left on the disk's storage", libc::ENOSPC),
     (Status::Read, c"reading failed", libc::EIO),
     (Status::Write, c"writing failed", libc::EIO),
     (Status::Unsupported, c"it is not supported", libc::EOPNOTSUPP),

@@ -23,8 +23,8 @@ pub(crate) fn read(path: &Path) -> Result<String> {
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| cannot(&error))?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(Failure::run(format_args!(
-            "the configuration {} has more than {MAX_BYTES} bytes, which none needs: name another \
-             file",
+            "the configuration {} has more than {MAX_BYTES} bytes, the most that one may have: \
+             name another file",
             path.display()
         )));
     }

@@ -65,7 +65,7 @@ pub(crate) fn within<T: TryFrom<u32>>(
 /// A UUID.
 pub(crate) fn uuid(text: &str) -> Result<uuid::Uuid, String> {
     text.parse().map_err(|_| {
-        "this is no UUID: `farblock id` shows them, as in 2d6f12ca-6c90-538f-a383-5ab39f554825"
+        "this is not a UUID: `farblock id` shows them, as in 2d6f12ca-6c90-538f-a383-5ab39f554825"
             .to_owned()
     })
 }
@@ -95,7 +95,7 @@ pub(crate) fn cores(text: &str) -> Result<Vec<usize>, String> {
         let number = |text: &str| match text.trim().parse::<usize>() {
             Ok(core) if core <= MAX_CORE => Ok(core),
             Ok(core) => Err(format!("there is no processor {core}: the highest is {MAX_CORE}")),
-            Err(_) => Err(format!("{part:?} is no processor: write a list such as 0-3,6")),
+            Err(_) => Err(format!("{part:?} is not a processor: write a list such as 0-3,6")),
         };
         let (first, last) = (number(first)?, number(last)?);
         if first > last {
@@ -135,7 +135,7 @@ impl FromStr for Listen {
         let (host, port) = host_and_port(text)?;
         let found = (host.as_str(), 0).to_socket_addrs();
         let found = found.ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
-            format!("{host:?} is no address of a machine: write for example 0.0.0.0:{PORT_IO}")
+            format!("{host:?} is not an address of a machine: write for example 0.0.0.0:{PORT_IO}")
         })?;
         Ok(Listen { ip: found.ip(), port })
     }
@@ -178,14 +178,14 @@ pub(crate) fn host_and_port(text: &str) -> Result<(String, Option<u16>), String>
     }
     // The resolver takes a number for an address: 4421 for 0.0.17.69.
     if host.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("{host:?} is a number and no address: write 127.0.0.1:{host}"));
+        return Err(format!("{host:?} is a number, not an address: write 127.0.0.1:{host}"));
     }
     let port = match port {
         None => None,
         Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Some(port.parse().map_err(|_| format!("{port:?} is no port: use 0 to 65535"))?)
+            Some(port.parse().map_err(|_| format!("{port:?} is not a port: use 0 to 65535"))?)
         }
-        Some(port) => return Err(format!("{port:?} is no port: use 0 to 65535")),
+        Some(port) => return Err(format!("{port:?} is not a port: use 0 to 65535")),
     };
     Ok((host.to_owned(), port))
 }
@@ -211,7 +211,7 @@ pub(crate) fn floor_driven(text: &str) -> Result<FloorPlace, String> {
                 if it is the last option";
     let address = floor_address(text).map_err(|error| format!("{error}; {hint}"))?;
     match address.port() {
-        0 => Err("\"0\" is no port to connect to: use 1 to 65535".to_owned()),
+        0 => Err("\"0\" is not a port to connect to: use 1 to 65535".to_owned()),
         _ => Ok(FloorPlace::There(address)),
     }
 }
@@ -226,7 +226,7 @@ fn floor_address(text: &str) -> Result<SocketAddr, String> {
     let port = port.ok_or_else(|| format!("{text:?} has no port"))?;
     let found = (host.as_str(), port).to_socket_addrs();
     let first = found.ok().and_then(|mut addresses| addresses.next());
-    first.ok_or_else(|| format!("{host:?} is no address of a machine"))
+    first.ok_or_else(|| format!("{host:?} is not an address of a machine"))
 }
 
 /// Where a discovery service may be.
@@ -243,7 +243,7 @@ pub(crate) fn discovery_address(text: &str) -> Result<DiscoveryAddress, String> 
         .strip_prefix(farblock_host::url::SCHEME)
         .map_or(text, |rest| rest.split(['/', '?', '#']).next().unwrap_or(rest));
     match host_and_port(place)? {
-        (_, Some(0)) => Err("\"0\" is no port to connect to: use 1 to 65535".to_owned()),
+        (_, Some(0)) => Err("\"0\" is not a port to connect to: use 1 to 65535".to_owned()),
         (host, Some(port)) => Ok(DiscoveryAddress { host, ports: vec![port] }),
         (host, None) => Ok(DiscoveryAddress { host, ports: vec![PORT_DISCOVERY, PORT_IO] }),
     }
@@ -258,15 +258,17 @@ pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
         "ms" => 1e-3,
         "m" => 60.0,
         "h" => 3600.0,
-        _ => return Err(format!("{text:?} is no time: write seconds, as in 30, or 500ms, 2m, 1h")),
+        _ => return Err(no_time(text)),
     };
-    let number: f64 = number
-        .parse()
-        .map_err(|_| format!("{text:?} is no time: write seconds, as in 30, or 500ms, 2m, 1h"))?;
+    let number: f64 = number.parse().map_err(|_| no_time(text))?;
     std::time::Duration::try_from_secs_f64(number * factor)
         .ok()
         .filter(|time| time.as_secs() <= 7 * 24 * 3600)
         .ok_or_else(|| format!("{text:?} is too long: a week is the most"))
+}
+
+fn no_time(text: &str) -> String {
+    format!("{text:?} is not a time: write seconds, as in 30, or 500ms, 2m, 1h")
 }
 
 /// A size as fio has it: `4k`, `1M`, `1g`; everything is binary.
@@ -274,7 +276,7 @@ pub(crate) fn fio_size(text: &str) -> Result<u64, String> {
     farblock_block::size::parse(text)
         .ok()
         .filter(|&bytes| bytes > 0)
-        .ok_or_else(|| format!("{text:?} is no size: write for example 4k or 1M"))
+        .ok_or_else(|| format!("{text:?} is not a size: write for example 4k or 1M"))
 }
 
 /// The same for one I/O.
@@ -295,7 +297,7 @@ mod tests {
             let error = floor_driven(text).unwrap_err();
             assert!(error.contains("--floor-serve"), "{error}");
         }
-        assert!(floor_driven("192.0.2.7:0").unwrap_err().contains("no port to connect to"));
+        assert!(floor_driven("192.0.2.7:0").unwrap_err().contains("not a port to connect to"));
         assert_eq!(floor_served("[::]:0"), Ok("[::]:0".parse().unwrap()));
         assert!(floor_served("0.0.0.0").unwrap_err().contains("0.0.0.0:4421"));
     }
@@ -305,13 +307,13 @@ mod tests {
         assert_eq!(cores("0-3,6"), Ok(vec![0, 1, 2, 3, 6]));
         assert_eq!(cores("2,1"), Ok(vec![1, 2]));
         for (text, reason) in [
-            ("", "is no processor"),
-            ("a", "is no processor"),
-            ("1-", "is no processor"),
+            ("", "is not a processor"),
+            ("a", "is not a processor"),
+            ("1-", "is not a processor"),
             ("3-1", "backwards"),
             ("1,1", "twice"),
             ("0-99999999999", "highest is 4095"),
-            ("-1", "is no processor"),
+            ("-1", "is not a processor"),
         ] {
             let error = cores(text).unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");

@@ -275,8 +275,8 @@ fn what_makes_no_sense_gets_a_sentence_and_leaves_nothing() {
         (&[&url, "--as", other], &[other]),
         (&[&url, "--as", "iscsi", "--socket", "x"], &["socket means something only with"]),
         (&[&url, "--as", "iscsi", "--no-device"], &["no-device means something only with"]),
-        (&[&url, "--name", "../x"], &["is no name"]),
-        (&["--restore", "../x"], &["is no name"]),
+        (&[&url, "--name", "../x"], &["is not a name"]),
+        (&["--restore", "../x"], &["is not a name"]),
     ] {
         attachments.run(&[&["attach"], args].concat()).fails(2, parts);
     }

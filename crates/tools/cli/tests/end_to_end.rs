@@ -280,7 +280,7 @@ fn several_listeners_each_serve() {
 fn discovery_finds_the_port() {
     const ADDRESS: &str = "127.0.0.77";
     if std::net::TcpListener::bind((ADDRESS, 4420)).is_err() {
-        support::cannot_check("127.0.0.77:4420 is not to be had");
+        support::cannot_check("127.0.0.77:4420 cannot be used here");
     }
     let scratch = Scratch::new();
     scratch

@@ -61,7 +61,7 @@ fn a_replaced_file_keeps_its_permissions_and_its_links() {
 fn what_is_no_file_is_written_in_place_and_said_so() {
     let scratch = Scratch::new();
     let copied = scratch.run(["copy", "mem:1MiB", "/dev/null"]).ok();
-    assert!(copied.stderr.contains("/dev/null is no regular file: it is written in place"));
+    assert!(copied.stderr.contains("/dev/null is not a regular file: it is written in place"));
     let quiet = scratch.run(["copy", "mem:1MiB", "/dev/null", "--quiet"]).ok();
     assert_eq!(quiet.stderr, "");
 }

@@ -66,7 +66,7 @@ fn another_kind_of_server_is_suspected() {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.expect("a client");
-            // What is no request is not answered.
+            // What is not a request is not answered.
             let _ = stream.read_exact(&mut [0; 16]);
         }
     });

@@ -55,7 +55,7 @@ impl Log {
     }
 
     fn lost(&mut self, url: &Url, reason: &str) {
-        tracing::warn!(path = %url, "the path is lost, and is connected again: {reason}");
+        tracing::warn!(path = %url, "the path is lost, and is being connected again: {reason}");
         *self = Log { lost_at: Some(os::now()), failure: None };
     }
 

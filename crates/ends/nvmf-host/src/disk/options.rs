@@ -94,7 +94,7 @@ pub struct ParsePolicyError(String);
 
 impl fmt::Display for ParsePolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is no I/O policy: use numa, round-robin or queue-depth", self.0)
+        write!(f, "{:?} is not an I/O policy: use numa, round-robin or queue-depth", self.0)
     }
 }
 

@@ -87,7 +87,7 @@ impl fmt::Display for MountError {
             MountError::Stale(path, error) => write!(
                 f,
                 "at {0} is a mount whose server is gone, and it cannot be cleaned up ({error}): \
-                 run 'umount --lazy {0}' as who mounted it",
+                 run 'umount --lazy {0}' as the user who mounted it",
                 path.display()
             ),
             MountError::OthersNotAllowed => f.write_str(
@@ -142,7 +142,7 @@ pub fn available() -> Result<(), MountError> {
 /// nothing if there is nothing of the kind.
 ///
 /// # Errors
-/// If that is in the way which is no mount of ours, or cannot be unmounted.
+/// If that is in the way which is not a mount of ours, or cannot be unmounted.
 pub fn clean_up(mountpoint: &Path) -> Result<(), MountError> {
     let gone = |path: &Path| {
         fs::metadata(path).is_err_and(|error| error.raw_os_error() == Some(NOT_CONNECTED))

@@ -77,7 +77,7 @@ pub enum StartError {
     Resume(PathBuf, io::Error),
     /// The threads do not start.
     Cores(frontend::StartError),
-    /// A thread, or something it needs, is not to be had.
+    /// The system does not provide a thread, or something that it needs.
     System(io::Error),
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for StartError {
         match self {
             StartError::Name(name) => write!(
                 f,
-                "{name:?} is no name for a file: take 1 to {} bytes without a slash",
+                "{name:?} is not a name for a file: take 1 to {} bytes without a slash",
                 limits::MAX_NAME_BYTES
             ),
             StartError::Mount(error) => error.fmt(f),

@@ -66,7 +66,7 @@ pub enum ListenError {
     NoUnixSockets,
     /// Somebody else listens there.
     InUse(Address),
-    /// There is something at the path that is no socket.
+    /// There is something at the path that is not a socket.
     NotASocket(PathBuf),
     /// The path is longer than the system takes.
     TooLong(PathBuf),
@@ -79,8 +79,8 @@ impl fmt::Display for ListenError {
         match self {
             ListenError::NotLoopback(address) => write!(
                 f,
-                "NBD asks nobody who they are, so it is served to this machine only: listen on \
-                 127.0.0.1 or a Unix socket instead of {address}"
+                "NBD does not authenticate clients, so it is served to this machine only: listen \
+                 on 127.0.0.1 or a Unix socket instead of {address}"
             ),
             ListenError::NoUnixSockets => {
                 f.write_str("there are no Unix sockets here: listen on a port of 127.0.0.1")
@@ -90,7 +90,7 @@ impl fmt::Display for ListenError {
             }
             ListenError::NotASocket(path) => {
                 let path = path.display();
-                write!(f, "{path} is no socket: choose another path, or remove what is there")
+                write!(f, "{path} is not a socket: choose another path, or remove what is there")
             }
             ListenError::TooLong(path) => {
                 let path = path.display();

@@ -99,7 +99,7 @@ impl Header {
             return Err(Refusal::invalid("the command has a flag that it cannot have"));
         }
         if self.length == 0 {
-            return Err(Refusal::invalid("there is nothing to say of no bytes"));
+            return Err(Refusal::invalid("the range is empty"));
         }
         // What a read of the range would be told.
         let like = Header { code: command::READ, flags: 0, ..*self };
@@ -150,7 +150,7 @@ impl Refusal {
             }
             BlockError::TooLarge => (errno::EINVAL, "the request moves too much data at once"),
             BlockError::ReadOnly => (errno::EPERM, "the disk is read-only"),
-            BlockError::NoSpace => (errno::ENOSPC, "no space is left on what stores the disk"),
+            BlockError::NoSpace => (errno::ENOSPC, "no space is left on the disk's storage"),
             BlockError::Unsupported => (errno::ENOTSUP, "the disk cannot do this"),
             BlockError::NoResources => (errno::ENOMEM, "the server is out of resources"),
             BlockError::Disconnected => (errno::EIO, "the connection to the disk is lost"),

@@ -131,7 +131,7 @@ pub enum StartError {
     OtherDisk(u32, &'static str),
     /// The threads do not start.
     Cores(frontend::StartError),
-    /// A thread, or something it needs, is not to be had.
+    /// The system does not provide a thread, or something that it needs.
     System(io::Error),
 }
 

@@ -72,7 +72,7 @@ pub enum StartError {
     Queues(usize),
     /// The threads do not start.
     Cores(frontend::StartError),
-    /// A thread, or something it needs, is not to be had.
+    /// The system does not provide a thread, or something that it needs.
     System(io::Error),
 }
 

@@ -255,7 +255,7 @@ impl<'a> Session<'a> {
         if let Some(descriptor) = &descriptor
             && !is_event(descriptor)
         {
-            return Err("the descriptor is no event".to_owned());
+            return Err("the descriptor is not an event".to_owned());
         }
         Ok((index, descriptor))
     }
@@ -292,7 +292,7 @@ impl<'a> Session<'a> {
         let channel = UnixStream::from(channel.ok_or("there is no descriptor with it")?);
         channel
             .set_write_timeout(Some(limits::NOTICE_TIMEOUT))
-            .map_err(|error| format!("the channel is no socket: {error}"))?;
+            .map_err(|error| format!("the channel is not a socket: {error}"))?;
         self.shared.set_channel(Some(channel));
         Ok(())
     }

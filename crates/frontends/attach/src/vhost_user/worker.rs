@@ -237,7 +237,7 @@ impl Worker {
         match slot.request.read(&ring.guest, ring.table, head) {
             Ok(()) => self.start(head),
             Err(broken) => {
-                tracing::debug!(head, "a guest's request is none: {}", broken.0);
+                tracing::debug!(head, "a guest's request is malformed: {}", broken.0);
                 ring.put(head, 0);
             }
         }

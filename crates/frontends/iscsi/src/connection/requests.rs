@@ -236,7 +236,7 @@ impl Connection {
         } else {
             let text = self.text.take();
             let Ok(pairs) = text::parse(&text) else {
-                self.protocol_error(cx, "a text is none");
+                self.protocol_error(cx, "a text is malformed");
                 return;
             };
             for (key, value) in pairs {

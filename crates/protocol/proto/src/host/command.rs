@@ -204,7 +204,7 @@ impl LogPage {
 /// Get Log Page.
 ///
 /// # Panics
-/// If offset or length is no multiple of 4, or the length is 0.
+/// If offset or length is not a multiple of 4, or the length is 0.
 #[must_use]
 pub fn log_page(log: LogPage) -> Command {
     assert!(log.offset.is_multiple_of(4), "log page from byte {}", log.offset);

@@ -187,7 +187,7 @@ impl Drop for Story<'_> {
 
 fn fresh_seed() -> u64 {
     if let Ok(seed) = std::env::var("FARBLOCK_SEED") {
-        return seed.parse().expect("FARBLOCK_SEED is no number");
+        return seed.parse().expect("FARBLOCK_SEED is not a number");
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     now.as_nanos() as u64

@@ -48,7 +48,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{name:?} is no name for an attachment: take 1 to {MAX_NAME_BYTES} letters, digits, \
+        "{name:?} is not a name for an attachment: take 1 to {MAX_NAME_BYTES} letters, digits, \
          '.', '-' and '_', the first a letter or digit"
     ))
 }
@@ -356,7 +356,7 @@ mod tests {
             assert_eq!(check_name(name), Ok(()));
         }
         for name in ["", ".", "..", "a/b", "-x", ".x", "a b", "ä", &"x".repeat(33), "a\n"] {
-            assert!(check_name(name).expect_err(name).contains("is no name"), "{name}");
+            assert!(check_name(name).expect_err(name).contains("is not a name"), "{name}");
         }
     }
 

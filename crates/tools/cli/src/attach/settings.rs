@@ -230,7 +230,7 @@ impl Settings {
         if way != Auto && !HERE.contains(&way) {
             let names: Vec<String> = HERE.iter().map(|way| way.name()).collect();
             return Err(format!(
-                "{} is no way to attach on this system: take --as auto or --as {}",
+                "{} is not a way to attach on this system: take --as auto or --as {}",
                 way.name(),
                 names.join(" or --as ")
             ));

@@ -165,7 +165,7 @@ fn size(directory: &Path, args: &BenchArgs) -> Result<u64, String> {
     if args.size.is_some() {
         let block = u64::from(args.block_size);
         if !wanted.is_multiple_of(block) {
-            return Err(format!("{wanted} bytes are no whole number of {block}-byte blocks"));
+            return Err(format!("{wanted} bytes are not a whole number of {block}-byte blocks"));
         }
         if wanted > free {
             return Err(format!("{} has only {} free", directory.display(), Size(free)));

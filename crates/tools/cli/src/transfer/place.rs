@@ -217,7 +217,7 @@ impl Output {
                 Sink::File(FileSink::new(Stored::InPlace(file), name, done)?)
             }
             OutputKind::Stream(Some(file)) => {
-                opener.note(&format!("{name} is no regular file: it is written in place"));
+                opener.note(&format!("{name} is not a regular file: it is written in place"));
                 let file = file.try_clone().map_err(|error| cannot("write to", &name, &error))?;
                 Sink::Stream { output: Box::new(file), name, written: 0 }
             }

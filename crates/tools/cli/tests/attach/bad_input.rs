@@ -13,7 +13,7 @@ fn options_that_make_no_sense() {
         (&[], &["URL"]),
         (&[url, "--as", "scsi"], &["iscsi"]),
         (&[url, "--as", "nvme", "--read-only"], &["read-only means something only"]),
-        (&[url, "--name", "../x"], &["is no name"]),
+        (&[url, "--name", "../x"], &["is not a name"]),
         (&[url, "--iopolicy", "fastest"], &["round-robin"]),
         (&[url, "--reconnect-delay", "0"], &["without a pause"]),
         (&[url, "--ctrl-loss-tmo", "soon"], &["never"]),
@@ -23,7 +23,7 @@ fn options_that_make_no_sense() {
         (&[url, "--as", "nbd", "--mountpoint", "x"], &["--as fuse"]),
         (&[url, "--as", "vhost-user", "--no-device"], &["--as auto or --as nbd or --as fuse"]),
         (&[url, "--as", "vhost-user", "--socket", "x", "--listen", "127.0.0.1:1"], &["--listen"]),
-        (&["--restore", "../x"], &["is no name"]),
+        (&["--restore", "../x"], &["is not a name"]),
         (&["--restore", "none"], &["attach.d/none.toml", "name a file that exists"]),
         (&["--config", "none.toml"], &["none.toml", "name a file that exists"]),
     ] {

@@ -40,7 +40,7 @@ pub enum Error {
     File(PathBuf, io::Error),
     /// The kernel takes no such block size here.
     BlockSize(u32),
-    /// It is no loop device, or is on no file.
+    /// It is not a loop device, or is on no file.
     NoDevice(PathBuf),
     /// Somebody uses it: these, as far as can be seen.
     InUse(PathBuf, Vec<User>),
@@ -63,7 +63,7 @@ impl fmt::Display for Error {
                  and blocks of at most a page"
             ),
             Error::NoDevice(path) => {
-                write!(f, "{} is no loop device that is attached", path.display())
+                write!(f, "{} is not a loop device that is attached", path.display())
             }
             Error::InUse(path, users) => {
                 write!(f, "{} is in use: {}", path.display(), Listed(users))

@@ -36,7 +36,7 @@ impl Connection {
         let Some(header) = Header::parse(bytes) else {
             cx.complain("NBD protocol errors", &self.peer, || {
                 let peer = &self.peer;
-                tracing::warn!(%peer, "closing: what should be an NBD request is none");
+                tracing::warn!(%peer, "closing: a client sent what is not an NBD request");
             });
             self.close(cx);
             return false;

@@ -141,7 +141,7 @@ pub(in super::super) fn check_private(folder: &Path, closed: bool) -> Result<(),
         return Err("this is a symbolic link: name the folder itself".to_owned());
     }
     if !found.is_dir() {
-        return Err("this is no folder: name one".to_owned());
+        return Err("this is not a folder: name one".to_owned());
     }
     if found.uid() != ours {
         let owner = found.uid();

@@ -182,7 +182,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
         As::VhostUser => vhost_user::start(start),
         #[cfg(windows)]
         As::Winspd => winspd::start(start),
-        way => Err(format!("{} is no way of this system", way.name())),
+        way => Err(format!("{} is not a way of this system", way.name())),
     }
 }
 

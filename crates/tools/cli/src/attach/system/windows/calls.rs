@@ -77,7 +77,7 @@ pub(super) fn give(handle: &OwnedHandle, process: &OwnedHandle) -> io::Result<Gi
 /// Takes a handle that the process that started us made for us, which alone can tell us so.
 ///
 /// # Errors
-/// It is no handle of this process.
+/// It is not a handle of this process.
 pub(super) fn take(given: Given) -> io::Result<OwnedHandle> {
     let handle = ptr::with_exposed_provenance_mut(given.0);
     let mut flags = 0;
@@ -91,7 +91,7 @@ pub(super) fn take(given: Given) -> io::Result<OwnedHandle> {
 /// are not given it: they would keep pipes open whose readers wait for the end.
 pub(in super::super::super) fn keep_own_files() {
     for which in [STD_INPUT_HANDLE, STD_OUTPUT_HANDLE, STD_ERROR_HANDLE] {
-        // SAFETY: plain calls. What is no handle is refused.
+        // SAFETY: plain calls. What is not a handle is refused.
         unsafe { SetHandleInformation(GetStdHandle(which), HANDLE_FLAG_INHERIT, 0) };
     }
 }
