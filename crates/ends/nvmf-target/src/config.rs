@@ -1,5 +1,6 @@
 //! What a target is started with, and why it may not start.
 
+use crate::authentication::HostKeys;
 use farblock_block::Namespace;
 use farblock_proto::controller::{ConfigError, Referral, SubsystemConfig};
 use farblock_proto::ids::NamespaceId;
@@ -34,6 +35,9 @@ pub struct Subsystem {
     /// Where reservations of namespaces are kept that can persist through a power loss. Others
     /// have none that persist, and say so. Only of subsystems that the target starts with.
     pub reservations: BTreeMap<NamespaceId, Arc<dyn ReservationStore>>,
+    /// Hosts, by name, that have to authenticate. Those may connect whether they are among the
+    /// allowed ones or not.
+    pub keys: BTreeMap<String, HostKeys>,
 }
 
 impl Subsystem {
@@ -41,7 +45,19 @@ impl Subsystem {
     #[must_use]
     pub fn new(nqn: &str) -> Self {
         let config = SubsystemConfig::new(nqn, &identity::serial(nqn));
-        Self { config, exports: BTreeMap::new(), reservations: BTreeMap::new() }
+        let keys = BTreeMap::new();
+        Self { config, exports: BTreeMap::new(), reservations: BTreeMap::new(), keys }
+    }
+
+    /// What is offered: those who have to authenticate may connect.
+    pub(crate) fn offered(&self) -> SubsystemConfig {
+        let mut offered = self.config.clone();
+        for host in self.keys.keys().filter(|_| !self.config.allow_any_host) {
+            if !offered.allowed_hosts.contains(host) {
+                offered.allowed_hosts.push(host.clone());
+            }
+        }
+        offered
     }
 }
 

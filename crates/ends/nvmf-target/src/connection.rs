@@ -52,6 +52,9 @@ forward! {
     fn complete_held(
         &mut self, cx: &mut Context, command: CommandId, status: Status, result: u64
     );
+    fn authenticated(
+        &mut self, cx: &mut Context, slot: SlotId, machine: Box<farblock_secure::Controller>
+    );
     fn forget_held(&mut self, command: CommandId);
     fn reserved(
         &mut self, cx: &mut Context, slot: SlotId, status: Status, report: Option<Vec<u8>>

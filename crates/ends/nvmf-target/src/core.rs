@@ -456,6 +456,9 @@ impl Core {
             Message::Forget { route, command } => {
                 self.with(route, |connection, _| connection.forget_held(command));
             }
+            Message::Authenticated { route, slot, machine } => {
+                self.with(route, |connection, cx| connection.authenticated(cx, slot, machine));
+            }
             Message::Reserved { route, slot, status, report } => {
                 self.with(route, |connection, cx| connection.reserved(cx, slot, status, report));
             }

@@ -20,6 +20,7 @@
 //! [`Registry`]: farblock_proto::controller::Registry
 
 mod affinity;
+mod authentication;
 mod backings;
 mod changes;
 mod config;
@@ -41,6 +42,7 @@ mod target;
 mod transport;
 mod volumes;
 
+pub use authentication::HostKeys;
 pub use config::{Export, StartError, Subsystem, TargetConfig};
 pub use control::{ChangeError, Control, Removal};
 pub use reservations::ReservationStore;

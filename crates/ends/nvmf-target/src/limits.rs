@@ -121,6 +121,15 @@ pub const LISTEN_PAUSE: Duration = Duration::from_millis(20);
 /// Time from accept to an accepted Connect command.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Time from an accepted Connect command to the end of a host's authentication, if it has to.
+pub const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Messages that a host may send to authenticate; a transaction has three.
+pub const AUTHENTICATION_MESSAGES: u32 = 9;
+
+/// The largest message of an authentication, and the most room for one, in bytes.
+pub const AUTHENTICATION_BYTES: u32 = 4096;
+
 /// Time in which some of the data that is to come has to arrive, and in which the host has to
 /// take some of what is sent to it.
 pub const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);

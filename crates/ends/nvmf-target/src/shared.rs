@@ -11,6 +11,7 @@ pub(crate) use listeners::{Listening, entry};
 pub(crate) use namespaces::{Exports, describe};
 pub use report::{ControllerReport, NamespaceReport, Report, SubsystemReport};
 
+use crate::authentication::Authenticator;
 use crate::backings::{BackingId, Backings};
 use crate::control::Share;
 use crate::discoveries::Discoveries;
@@ -29,6 +30,8 @@ use farblock_proto::ids::{CommandId, ControllerId, NamespaceId, QueueId};
 use farblock_proto::time::Instant;
 use farblock_reactor::Waker;
 use farblock_reactor::os::{self, ListenSocket, Socket};
+use farblock_secure::{Controller, ControllerTerms};
+use farblock_wire::fabrics::ConnectResult;
 use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::{Sqe, Status};
@@ -62,6 +65,8 @@ pub(crate) enum Message {
     Complete { route: Route, command: CommandId, status: Status, result: u64 },
     /// Forget a held command of this connection: it is never answered.
     Forget { route: Route, command: CommandId },
+    /// A message of this connection's host was handled; see [`crate::authentication`].
+    Authenticated { route: Route, slot: SlotId, machine: Box<Controller> },
     /// The answer to a reservation command of this connection.
     Reserved { route: Route, slot: SlotId, status: Status, report: Option<Vec<u8>> },
     /// Connections of this subsystem heed this from now on.
@@ -158,12 +163,15 @@ pub(crate) struct Admitted {
     pub(crate) fence: Option<Box<Fence>>,
     /// What stores the namespaces of its table, if it is an I/O queue.
     pub(crate) backings: Arc<Backings>,
+    /// How its host has to authenticate, if it has to.
+    pub(crate) terms: Option<Arc<ControllerTerms>>,
 }
 
 /// See the module's text.
 pub(crate) struct Shared {
     management: Mutex<Management>,
     counters: Mutex<HashMap<SubsystemId, Arc<Counters>>>,
+    pub(crate) authenticator: Authenticator,
     pub(crate) listening: Listening,
     epoch: std::time::Instant,
     mailboxes: OnceLock<Vec<Mailbox>>,
@@ -196,6 +204,7 @@ impl Shared {
                 peers: HashMap::new(),
             }),
             counters: Mutex::new(counters),
+            authenticator: Authenticator::default(),
             listening: Listening::default(),
             epoch: os::now(),
             mailboxes: OnceLock::new(),
@@ -254,7 +263,8 @@ impl Shared {
     }
 
     /// Connects a queue, and remembers where it lives. What the host sends anew must not be undone
-    /// by what is left of its earlier queues: it may be fenced.
+    /// by what is left of its earlier queues: it may be fenced. A host that has to authenticate is
+    /// told so, and its terms are given.
     pub(crate) fn connect(
         &self,
         request: &ConnectRequest<'_>,
@@ -270,7 +280,7 @@ impl Shared {
         {
             self.tear_down(&mut management, &teardown);
         }
-        let connected = management.registry.connect(request, self.now())?;
+        let mut connected = management.registry.connect(request, self.now())?;
         management.routes.insert((connected.controller, connected.queue), route);
         let host = HostKey::of(request.data);
         let controller = (connected.controller, connected.instance);
@@ -286,12 +296,20 @@ impl Shared {
         let subsystem = connected.subsystem.filter(|_| is_io);
         let backings = subsystem.map(|subsystem| management.exports.snapshot(subsystem));
         drop(management);
-        self.slots().connected(route.serial);
+        let names = (request.data.subsystem_nqn(), request.data.host_nqn());
+        let terms = match names {
+            (Ok(subsystem), Ok(host)) => self.authenticator.terms(subsystem, host),
+            _ => None,
+        };
+        match &terms {
+            Some(_) => connected.result = authentication_required(connected.controller),
+            None => self.slots().connected(route.serial),
+        }
         if connected.kind == QueueKind::Admin {
             // The first core keeps the time; a new controller may have the next deadline.
             self.mailboxes()[0].wake();
         }
-        Ok(Admitted { connected, fence, backings: backings.unwrap_or_default() })
+        Ok(Admitted { connected, fence, backings: backings.unwrap_or_default(), terms })
     }
 
     /// How many bytes of data an admin command brings.
@@ -508,4 +526,9 @@ impl Shared {
             }
         }
     }
+}
+
+/// The result of Connect for a host that has to authenticate.
+fn authentication_required(controller: ControllerId) -> u64 {
+    ConnectResult { cntlid: controller.0, authreq: ConnectResult::AUTHREQ_ATR }.emit()
 }

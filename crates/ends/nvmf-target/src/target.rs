@@ -53,6 +53,7 @@ impl Target {
         let (keeper, saves) = Keeper::new();
         let shared = Arc::new(Shared::new(registry, exports, most, keeper));
         shared.listening.begin(&addresses);
+        config.subsystems.iter().for_each(|one| shared.authenticator.require(one));
         if let Some(bytes) = config.core_buffer_bytes {
             shared.set_core_buffer_bytes(bytes);
         }
@@ -361,7 +362,7 @@ fn register(
             .map_err(|error| StartError::Address(referral.address.clone(), error))?;
     }
     for subsystem in &config.subsystems {
-        let mut offered = subsystem.config.clone();
+        let mut offered = subsystem.offered();
         for (&nsid, export) in &subsystem.exports {
             offered.namespaces.insert(nsid, describe(&offered.nqn, nsid, export));
         }

@@ -34,6 +34,7 @@ impl<T: Transport> Session<T> {
         }
         match &self.queue {
             Queue::None => self.first_command(cx, slot, &sqe),
+            Queue::Locked(_) => self.locked_command(cx, slot, &sqe),
             Queue::Admin { .. } => self.admin_command(cx, slot, &sqe),
             Queue::Io(_) => self.io_command(cx, slot, &sqe),
         }
@@ -74,11 +75,16 @@ impl<T: Transport> Session<T> {
         let request =
             ConnectRequest { command: &command, data: &data, local_address, remote: T::REMOTE };
         match cx.shared.connect(&request, self.route, self.peer.ip()) {
-            Ok(Admitted { connected, fence, backings }) => {
+            Ok(Admitted { connected, fence, backings, terms }) => {
                 let host = data.host_nqn().unwrap_or_default().to_owned();
                 self.fence = fence;
-                self.hold_as(cx, &host);
+                if terms.is_none() {
+                    self.hold_as(cx, &host);
+                }
                 self.connected(cx, &connected, backings, host);
+                if let Some(terms) = terms {
+                    self.lock(cx, terms);
+                }
                 self.respond_and_release(cx, slot, Status::SUCCESS, connected.result);
             }
             Err(refusal) => {
@@ -131,6 +137,9 @@ impl<T: Transport> Session<T> {
 
     fn admin_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
         let Queue::Admin { controller } = self.queue else { unreachable!("checked") };
+        if self.authentication_command(cx, slot, sqe) {
+            return;
+        }
         let has_data = DataDirection::of_command(sqe) != DataDirection::None;
         if has_data && !cx.memory.has_room(limits::BUFFER_BYTES_MIN) {
             return self.respond(slot, Status::COMMAND_INTERRUPTED, 0);
@@ -188,7 +197,7 @@ impl<T: Transport> Session<T> {
 
     /// Sends a page, of which most often little is not zero: only that much is held until the host
     /// takes it.
-    fn push_page(&mut self, cx: &mut Context, slot: SlotId, page: &[u8], result: u64) {
+    pub(super) fn push_page(&mut self, cx: &mut Context, slot: SlotId, page: &[u8], result: u64) {
         // Whole pieces are compared, since there may be a mebibyte of them.
         const PIECE: usize = limits::BUFFER_BYTES_MIN;
         let is_used = |piece: &[u8]| piece != &[0; PIECE][..piece.len()];
@@ -236,6 +245,9 @@ impl<T: Transport> Session<T> {
     /// A fabrics command on an I/O queue: Disconnect ends it in good order. Nothing else is for an
     /// I/O queue, and saying so needs no lock.
     pub(super) fn io_fabrics_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
+        if self.authentication_command(cx, slot, sqe) {
+            return;
+        }
         if sqe.fctype() != FabricsCommandType::DISCONNECT.0 {
             self.respond(slot, Status::INVALID_OPCODE.with_dnr(), 0);
             return;

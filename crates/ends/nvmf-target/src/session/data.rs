@@ -265,6 +265,7 @@ impl<T: Transport> Session<T> {
             }
             Work::Connect => self.connect(cx, slot),
             Work::Admin => self.admin(cx, slot),
+            Work::Authentication => self.authenticate(cx, slot),
             Work::Io(command) => self.submit_io(cx, slot, command),
         }
     }

@@ -13,6 +13,7 @@
 //!                                         that was handed to a namespace has ended
 //! ```
 
+mod authentication;
 mod commands;
 mod data;
 mod io;
@@ -80,6 +81,8 @@ enum State {
 pub(crate) enum Queue {
     /// It was not accepted yet, or the queue is closed.
     None,
+    /// Its host has to authenticate before it is this queue.
+    Locked(Box<Queue>),
     /// The admin queue of a controller.
     Admin { controller: ControllerId },
     /// An I/O queue of a controller.
@@ -112,6 +115,8 @@ enum Work {
     Connect,
     /// An admin command, whose data is being pulled.
     Admin,
+    /// A message of an authentication, which is being pulled or handled.
+    Authentication,
     /// An asynchronous event request, held until there is an event.
     Held,
     /// An I/O command.
@@ -197,6 +202,8 @@ pub(crate) struct Session<T> {
     local_address: String,
     state: State,
     queue: Queue,
+    /// Only of hosts that have to authenticate.
+    authentication: Option<Box<authentication::Authentication>>,
     /// The controller that its queue was connected to, even when that is gone.
     instance: Option<Instance>,
     /// Earlier queues of the host have changes under way.
@@ -256,6 +263,7 @@ impl<T: Transport> Session<T> {
             local_address,
             state: State::Waiting,
             queue: Queue::None,
+            authentication: None,
             instance: None,
             fence: None,
             owner: None,
@@ -390,6 +398,7 @@ impl<T: Transport> Session<T> {
                 });
                 self.close(cx);
             }
+            State::Open if self.is_locked() => self.authentication_late(cx),
             State::Open if self.arrivals.asked_for > 0 || self.transport.is_in_data() => {
                 let deadline = self.arrivals.last_data + limits::TRANSFER_TIMEOUT;
                 if cx.now() >= deadline {
@@ -454,8 +463,12 @@ impl<T: Transport> Session<T> {
         self.turns.clear();
         self.expected.clear();
         self.fence = None;
-        let closed = match std::mem::replace(&mut self.queue, Queue::None) {
-            Queue::None => None,
+        let queue = match std::mem::replace(&mut self.queue, Queue::None) {
+            Queue::Locked(queue) => *queue,
+            queue => queue,
+        };
+        let closed = match queue {
+            Queue::None | Queue::Locked(_) => None,
             Queue::Admin { controller } => Some((controller, QueueId(0))),
             Queue::Io(queue) => Some((queue.controller, queue.id)),
         };

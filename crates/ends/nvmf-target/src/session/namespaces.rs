@@ -52,7 +52,7 @@ impl<T: Transport> Session<T> {
         table: &Arc<NamespaceTable>,
         backings: &Arc<Backings>,
     ) {
-        let Queue::Io(queue) = &self.queue else { return };
+        let Some(queue) = self.queue.io_mut() else { return };
         // A queue that was connected meanwhile knows more than an old message.
         let is_news = table.generation() > queue.table.generation();
         if queue.subsystem != subsystem || !is_news {
@@ -60,7 +60,7 @@ impl<T: Transport> Session<T> {
         }
         // Reads that were put off for a moment only have begun.
         self.read_expected(cx, 0);
-        let Queue::Io(queue) = &mut self.queue else { return };
+        let Some(queue) = self.queue.io_mut() else { return };
         queue.table = Arc::clone(table);
         let before = std::mem::replace(&mut queue.backings, Arc::clone(backings));
         queue.volumes.retain(|(nsid, _)| backings.agree(&before, *nsid));

@@ -13,7 +13,7 @@ impl Shared {
         self: &Arc<Self>,
         subsystem: &Subsystem,
     ) -> Result<(), ChangeError> {
-        let mut config = subsystem.config.clone();
+        let mut config = subsystem.offered();
         let nqn = config.nqn.clone();
         let wrong = |error| ChangeError::Subsystem(nqn.clone(), error);
         if config.flush_on_shutdown || config.in_capsule_bytes != IN_CAPSULE_BYTES {
@@ -26,6 +26,8 @@ impl Shared {
             let id = management.registry.add_subsystem(config).map_err(wrong)?;
             let counters = Arc::new(Counters::default());
             self.counters.lock().expect("no holder panics").insert(id, counters);
+            // Before anybody can have connected.
+            self.authenticator.require(subsystem);
             self.act(&mut management);
         }
         for (&nsid, export) in &subsystem.exports {

@@ -1,0 +1,241 @@
+//! A queue whose host has to prove who it is: until it has, it may do nothing else (Base 2.0c,
+//! "Authentication Send Command", "Authentication Receive Command").
+//!
+//! ```text
+//!   Connect (AUTHREQ: ATR)          good
+//!  Waiting ---------------> Locked -------> Admin or Io --+
+//!                              |                 ^        | begun anew: goes on meanwhile
+//!                              | failed, late,   +--------+
+//!                              v too often       | failed
+//!                            closed <------------+
+//! ```
+
+use super::{IoQueue, Queue, Session, State, Work};
+use crate::authentication::Authenticator;
+use crate::core::Context;
+use crate::limits;
+use crate::notices::Kind;
+use crate::transport::Transport;
+use farblock_proto::capsule::SlotId;
+use farblock_proto::controller::data_pointer;
+use farblock_secure::{Controller, ControllerTerms, Progress};
+use farblock_wire::auth::MessageHead;
+use farblock_wire::fabrics::{AuthenticationCommand, FabricsCommandType};
+use farblock_wire::opcode::AdminOpcode;
+use farblock_wire::{Sqe, Status};
+use std::sync::Arc;
+
+/// What a session knows of its host's authentication.
+pub(super) struct Authentication {
+    /// The host that is to prove that it is it.
+    host: String,
+    /// The other end of the host's; away while it handles a message.
+    machine: Option<Box<Controller>>,
+    /// Messages that came while the queue was locked.
+    messages: u32,
+}
+
+impl Queue {
+    /// The I/O queue that it is, or will be.
+    pub(super) fn io_mut(&mut self) -> Option<&mut IoQueue> {
+        match self {
+            Queue::Io(queue) => Some(queue),
+            Queue::Locked(queue) => queue.io_mut(),
+            Queue::None | Queue::Admin { .. } => None,
+        }
+    }
+}
+
+/// Whether a command is about authentication.
+fn concerns(sqe: &Sqe) -> bool {
+    let kinds =
+        [FabricsCommandType::AUTHENTICATION_SEND, FabricsCommandType::AUTHENTICATION_RECEIVE];
+    sqe.opcode == AdminOpcode::FABRICS.0 && kinds.contains(&FabricsCommandType(sqe.fctype()))
+}
+
+impl<T: Transport> Session<T> {
+    /// The queue is connected, and its host has to authenticate first.
+    pub(super) fn lock(&mut self, cx: &mut Context, terms: Arc<ControllerTerms>) {
+        let host = terms.host_nqn.clone();
+        let machine = Some(Box::new(Controller::new(terms)));
+        self.authentication = Some(Box::new(Authentication { host, machine, messages: 0 }));
+        let queue = std::mem::replace(&mut self.queue, Queue::None);
+        self.queue = Queue::Locked(Box::new(queue));
+        // One time for all of it, in which data have to come as well.
+        self.arrivals.watched = true;
+        cx.reactor.set_timer(self.task, Some(cx.now() + limits::AUTHENTICATION_TIMEOUT));
+    }
+
+    fn unlock(&mut self, cx: &mut Context) {
+        let Queue::Locked(queue) = std::mem::replace(&mut self.queue, Queue::None) else {
+            unreachable!("checked by the caller")
+        };
+        self.queue = *queue;
+        self.arrivals.watched = false;
+        if self.state == State::Open {
+            cx.reactor.set_timer(self.task, None);
+        }
+        let host = self.authentication.as_ref().expect("it was locked").host.clone();
+        self.hold_as(cx, &host);
+        cx.shared.slots().connected(self.route.serial);
+        tracing::info!(peer = %self.peer, %host, "authenticated");
+    }
+
+    pub(super) fn is_locked(&self) -> bool {
+        matches!(self.queue, Queue::Locked(_))
+    }
+
+    /// The host took too long.
+    pub(super) fn authentication_late(&mut self, cx: &mut Context) {
+        cx.notice(Kind::Late, self.peer.ip(), || {
+            let host = self.host_to_authenticate();
+            tracing::warn!(peer = %self.peer, %host, "it did not authenticate in time: closing");
+        });
+        self.close(cx);
+    }
+
+    fn host_to_authenticate(&self) -> &str {
+        self.authentication.as_ref().map_or("", |authentication| &authentication.host)
+    }
+
+    /// A command on a locked queue.
+    pub(super) fn locked_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
+        if !self.authentication_command(cx, slot, sqe) {
+            self.respond(slot, Status::AUTHENTICATION_REQUIRED.with_dnr(), 0);
+        }
+    }
+
+    /// Does a command if it is about authentication, and the host has to do with that. On a queue
+    /// that is not locked, it begins anew.
+    pub(super) fn authentication_command(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        sqe: &Sqe,
+    ) -> bool {
+        if self.authentication.is_none() || !concerns(sqe) {
+            return false;
+        }
+        let command = AuthenticationCommand::from_sqe(sqe);
+        let sends = command.fctype == FabricsCommandType::AUTHENTICATION_SEND.0;
+        let done = match sends {
+            _ if !command.is_nvme() => Err(Status::INVALID_FIELD.with_dnr()),
+            true => self.begin_send(cx, slot, &command, sqe),
+            false => self.receive(cx, slot, &command, sqe),
+        };
+        if let Err(status) = done {
+            self.respond_and_release(cx, slot, status, 0);
+        }
+        true
+    }
+
+    /// The machine, if it is here.
+    fn machine(&mut self) -> Option<&mut Box<Controller>> {
+        self.authentication.as_mut()?.machine.as_mut()
+    }
+
+    fn begin_send(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        command: &AuthenticationCommand,
+        sqe: &Sqe,
+    ) -> Result<(), Status> {
+        let length = command.length.get();
+        if !(MessageHead::LEN as u32..=limits::AUTHENTICATION_BYTES).contains(&length) {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        let pointer = data_pointer(sqe, length, T::REMOTE)?;
+        if self.machine().is_none_or(|machine| machine.progress() == Progress::Failed) {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
+        }
+        if !cx.memory.has_room(limits::BUFFER_BYTES_MIN) {
+            return Err(Status::COMMAND_INTERRUPTED);
+        }
+        self.request(slot).work = Work::Authentication;
+        self.pull_now(cx, slot, pointer)
+    }
+
+    /// A message is here.
+    pub(super) fn authenticate(&mut self, cx: &mut Context, slot: SlotId) {
+        let message = self.request(slot).buffer.as_deref().unwrap_or(&[]).to_vec();
+        let is_locked = self.is_locked();
+        let Some(authentication) = &mut self.authentication else { unreachable!("checked") };
+        authentication.messages += u32::from(is_locked);
+        let too_many = authentication.messages > limits::AUTHENTICATION_MESSAGES;
+        let Some(machine) = authentication.machine.take().filter(|_| !too_many) else {
+            // Another message came between the command and its data, or there are too many.
+            let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
+            self.respond_and_release(cx, slot, status, 0);
+            self.close_after_sending(cx);
+            return;
+        };
+        self.release(cx, slot);
+        let begun = Authenticator::submit(&cx.shared, self.route, slot, machine, message);
+        if let Err(error) = begun {
+            tracing::error!("cannot start the thread for authentication: {error}");
+            self.respond(slot, Status::INTERNAL_ERROR, 0);
+            self.close_after_sending(cx);
+        }
+    }
+
+    /// A message was handled.
+    pub(crate) fn authenticated(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        machine: Box<Controller>,
+    ) {
+        if !self.is_serving() {
+            return;
+        }
+        let failure = machine.failure().map(ToString::to_string);
+        let ends = machine.message_bytes().is_none() && machine.progress() == Progress::Failed;
+        let is_done = machine.progress() == Progress::Done;
+        if let Some(authentication) = &mut self.authentication {
+            authentication.machine = Some(machine);
+        }
+        self.respond(slot, Status::SUCCESS, 0);
+        if let Some(failure) = failure {
+            cx.notice(Kind::Refused, self.peer.ip(), || {
+                let host = self.host_to_authenticate();
+                tracing::warn!(peer = %self.peer, %host, "authentication failed: {failure}");
+            });
+        }
+        if is_done && self.is_locked() {
+            self.unlock(cx);
+        }
+        if ends {
+            self.close_after_sending(cx);
+        }
+        self.list(cx);
+    }
+
+    /// The host takes what there is for it.
+    fn receive(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        command: &AuthenticationCommand,
+        sqe: &Sqe,
+    ) -> Result<(), Status> {
+        let room = command.length.get();
+        data_pointer(sqe, room, T::REMOTE)?;
+        let sequence = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
+        let machine = self.machine().ok_or(sequence)?;
+        let bytes = machine.message_bytes().ok_or(sequence)?;
+        if room > limits::AUTHENTICATION_BYTES || bytes > room as usize {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        let mut message = machine.take_message().ok_or(sequence)?;
+        let progress = machine.progress();
+        message.resize(room as usize, 0);
+        self.push_page(cx, slot, &message, 0);
+        match progress {
+            Progress::Done if self.is_locked() => self.unlock(cx),
+            Progress::Failed => self.close_after_sending(cx),
+            _ => {}
+        }
+        Ok(())
+    }
+}
