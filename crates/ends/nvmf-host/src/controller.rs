@@ -1,6 +1,7 @@
 //! A connected controller: bringing it up, admin commands, namespaces and I/O queues.
 
 use crate::admin::{self, Pulse, check_request};
+use crate::authentication;
 use crate::error::Error;
 use crate::handshake::{Connected, Handshake};
 use crate::identity::HostIdentity;
@@ -337,7 +338,10 @@ impl Inner {
         if !cqe.status().is_success() {
             return Err(refused(cqe.status(), cqe.result()));
         }
-        accepted(cqe.result())?;
+        match accepted(cqe.result())?.must_authenticate {
+            true => authentication::authenticate(&mut handshake, &identity, &self.options)?,
+            false => authentication::not_asked_for(&self.options)?,
+        }
         handshake.finish()
     }
 }
@@ -475,6 +479,7 @@ impl Connecting<'_> {
             events: EVENTS,
         };
         let identity = wire_identity(&self.identity, self.subsystem);
+        let mut authenticated = false;
         let mut bringup = Bringup::new(parameters, &identity);
         let info = loop {
             match bringup.step() {
@@ -487,9 +492,18 @@ impl Connecting<'_> {
                     os::sleep(pause);
                     bringup.handle_waited();
                 }
+                Step::Authenticate => {
+                    authentication::authenticate(&mut handshake, &identity, self.options)?;
+                    authenticated = true;
+                    bringup.handle_authenticated();
+                }
                 Step::Ready(info) => break info,
             }
         };
+        // Discovery services do not authenticate.
+        if !authenticated && !info.discovery {
+            authentication::not_asked_for(self.options)?;
+        }
         Ok((handshake.finish()?, address, info))
     }
 }

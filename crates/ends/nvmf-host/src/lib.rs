@@ -94,17 +94,19 @@
 //!
 //! # Not implemented
 //!
-//! Authentication, TLS, metadata, the limits of
+//! TLS, metadata, the limits of
 //! Dataset Management and Write Zeroes that controllers may state (DMRSL, WZSL). Resolving a name
 //! takes as long as the system's resolver does.
 
 mod admin;
+mod authentication;
 mod controller;
 mod discover;
 pub mod disk;
 mod error;
 mod handshake;
 pub mod identity;
+pub mod key_file;
 pub mod limits;
 mod link;
 mod namespace;

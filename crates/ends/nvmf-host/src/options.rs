@@ -5,6 +5,7 @@ use crate::limits;
 use crate::url::Url;
 use farblock_proto::tcp::Digests;
 use farblock_reactor::EngineKind;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How to connect to a controller. The default suits a subsystem on a local network.
@@ -18,6 +19,11 @@ pub struct Options {
     pub hostnqn: Option<String>,
     /// Host identifier, instead of this machine's.
     pub hostid: Option<HostId>,
+    /// The file with this host's secret (DH-HMAC-CHAP), for controllers that ask for it; see
+    /// [`key_file`](crate::key_file). It is read for each queue that is connected.
+    pub dhchap_secret: Option<PathBuf>,
+    /// The file with the controller's secret, if it has to prove who it is as well.
+    pub dhchap_ctrl_secret: Option<PathBuf>,
     /// Keep alive timeout: after this long without a sign of life either side gives up. Zero:
     /// never. Discovery by the well-known name never uses it.
     pub keep_alive: Duration,
@@ -45,6 +51,8 @@ impl Default for Options {
             data_digest: false,
             hostnqn: None,
             hostid: None,
+            dhchap_secret: None,
+            dhchap_ctrl_secret: None,
             keep_alive: Duration::from_secs(5),
             path_timeout: None,
             connect_timeout: Duration::from_secs(5),
@@ -58,7 +66,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// These options with what a URL says about digests and identity.
+    /// These options with what a URL says about digests, identity and secrets.
     #[must_use]
     pub fn with_url(&self, url: &Url) -> Options {
         Options {
@@ -66,6 +74,11 @@ impl Options {
             data_digest: self.data_digest || url.data_digest,
             hostnqn: url.hostnqn.clone().or_else(|| self.hostnqn.clone()),
             hostid: url.hostid.or(self.hostid),
+            dhchap_secret: url.dhchap_secret.clone().or_else(|| self.dhchap_secret.clone()),
+            dhchap_ctrl_secret: url
+                .dhchap_ctrl_secret
+                .clone()
+                .or_else(|| self.dhchap_ctrl_secret.clone()),
             ..self.clone()
         }
     }

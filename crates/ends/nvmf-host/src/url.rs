@@ -8,7 +8,8 @@
 //! the name and in values, `%20` and the like stand for bytes that would end them.
 //!
 //! Parameters: `ns` (namespace identifier), `header-digest` and `data-digest` (0 or 1), `hostnqn`
-//! and `hostid` (who the host says it is).
+//! and `hostid` (who the host says it is), `dhchap-secret` and `dhchap-ctrl-secret` (files with the
+//! host's secret and the controller's).
 
 use crate::identity::HostId;
 use farblock_wire::nqn;
@@ -16,6 +17,7 @@ use farblock_wire::tcp::PORT_IO;
 use farblock_wire::text::is_plain;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// What the text begins with.
@@ -40,6 +42,10 @@ pub struct Url {
     pub hostnqn: Option<String>,
     /// Host identifier (`hostid`).
     pub hostid: Option<HostId>,
+    /// File with the host's secret (`dhchap-secret`).
+    pub dhchap_secret: Option<PathBuf>,
+    /// File with the controller's secret (`dhchap-ctrl-secret`).
+    pub dhchap_ctrl_secret: Option<PathBuf>,
 }
 
 impl Url {
@@ -185,14 +191,28 @@ fn parse_parameter(url: &mut Url, text: &str) -> Result<(), UrlError> {
             Ok(hostid) => url.hostid = Some(hostid),
             Err(reason) => return error(format!("hostid={value} is not usable: {reason}")),
         },
+        "dhchap-secret" => url.dhchap_secret = Some(parse_path(key, value)?),
+        "dhchap-ctrl-secret" => url.dhchap_ctrl_secret = Some(parse_path(key, value)?),
         _ => {
             return error(format!(
-                "the parameter {key:?} is unknown: \
-                 use ns, header-digest, data-digest, hostnqn or hostid"
+                "the parameter {key:?} is unknown: use ns, header-digest, data-digest, hostnqn, \
+                 hostid, dhchap-secret or dhchap-ctrl-secret"
             ));
         }
     }
     Ok(())
+}
+
+/// A file's name. What looks like the secret itself is not wanted where everybody reads it.
+fn parse_path(key: &str, value: &str) -> Result<PathBuf, UrlError> {
+    let path = decode(value, key)?;
+    if path.starts_with("DHHC-1:") {
+        return error(format!("{key} is the name of a file with the secret, not the secret"));
+    }
+    if path.is_empty() || !path.chars().all(is_plain) {
+        return error(format!("{key}={value} is not the name of a file"));
+    }
+    Ok(path.into())
 }
 
 fn parse_switch(key: &str, value: &str) -> Result<bool, UrlError> {
@@ -283,6 +303,14 @@ impl fmt::Display for Url {
         if let Some(hostid) = &self.hostid {
             parameter("hostid", hostid)?;
         }
+        for (key, path) in [
+            ("dhchap-secret", &self.dhchap_secret),
+            ("dhchap-ctrl-secret", &self.dhchap_ctrl_secret),
+        ] {
+            if let Some(path) = path {
+                parameter(key, &Encoded(&path.to_string_lossy()))?;
+            }
+        }
         Ok(())
     }
 }
@@ -300,7 +328,8 @@ mod tests {
     fn all_parts() {
         let text = "nvme+tcp://storage.example:4421/nqn.2024-01.example:disk?ns=7&header-digest=1\
                     &data-digest=1&hostnqn=nqn.2014-08.org.example:me\
-                    &hostid=01234567-89ab-cdef-0123-456789abcdef";
+                    &hostid=01234567-89ab-cdef-0123-456789abcdef\
+                    &dhchap-secret=/etc/a%20key&dhchap-ctrl-secret=b.key";
         let url = parse(text);
         assert_eq!((url.host.as_str(), url.port), ("storage.example", Some(4421)));
         assert_eq!(url.subsystem.as_deref(), Some("nqn.2024-01.example:disk"));
@@ -354,6 +383,8 @@ mod tests {
             ("nvme+tcp://a/n?data-digest=2", "neither 0 nor 1"),
             ("nvme+tcp://a/n?hostid=1", "not usable"),
             ("nvme+tcp://a/n?hostnqn=", "the host NQN is not usable"),
+            ("nvme+tcp://a/n?dhchap-secret=", "not the name of a file"),
+            ("nvme+tcp://a/n?dhchap-secret=DHHC-1:00:x:", "not the secret"),
             ("nvme+tcp://a/n?depth=1", "is unknown"),
         ] {
             let error = text.parse::<Url>().expect_err(text).to_string();

@@ -1,7 +1,7 @@
 //! Bringing a controller up: the admin commands from Connect to ready, one after the other.
 //!
 //! ```text
-//!  Connect -> ReadCapabilities -> ReadVersion -> Enable -> PollReady <-> Wait
+//!  Connect (-> Authenticate) -> ReadCapabilities -> ReadVersion -> Enable -> PollReady <-> Wait
 //!                                                             | ready
 //!                      discovery controller                   v
 //!  Ready <--------------------------------------------- Identify
@@ -9,7 +9,7 @@
 //!    +------------ ConfigureEvents <---- RequestQueues <------+
 //! ```
 //! The driver asks for the next [`Step`], executes it, and reports: [`Bringup::handle_completion`]
-//! or [`Bringup::handle_waited`]. An error ends it.
+//! [`Bringup::handle_authenticated`] or [`Bringup::handle_waited`]. An error ends it.
 
 use super::command::{self, Command, Identity};
 use super::error::{ConnectError, accepted, refused};
@@ -47,6 +47,8 @@ pub struct Parameters {
 pub enum Step {
     /// Send this on the admin queue, with this data if it moves data to the controller.
     Command(Command, Vec<u8>),
+    /// Authenticate the admin queue, then call [`Bringup::handle_authenticated`].
+    Authenticate,
     /// Let this much time pass.
     Wait(Duration),
     /// Use the controller.
@@ -58,6 +60,8 @@ pub enum Step {
 enum State {
     /// The Connect command is to be sent.
     Connect,
+    /// The controller asks for authentication before anything else.
+    Authenticate,
     /// CAP is to be read.
     ReadCapabilities,
     /// VS is to be read.
@@ -118,6 +122,7 @@ impl Bringup {
                 let command = command::connect(0, self.parameters.admin_sqsize_z, keep_alive_ms);
                 return Step::Command(command, self.connect_data.clone());
             }
+            State::Authenticate => return Step::Authenticate,
             State::ReadCapabilities => command::property(offset::CAP, PropertySize::Eight),
             State::ReadVersion => command::property(offset::VS, PropertySize::Four),
             State::Enable => command::set_property(offset::CC, self.configuration().0),
@@ -141,6 +146,13 @@ impl Bringup {
         }
     }
 
+    /// The admin queue is authenticated, as [`Step::Authenticate`] asked.
+    pub fn handle_authenticated(&mut self) {
+        if self.state == State::Authenticate {
+            self.state = State::ReadCapabilities;
+        }
+    }
+
     /// The command of [`Step::Command`] completed; `data` came with it.
     ///
     /// # Errors
@@ -157,8 +169,12 @@ impl Bringup {
         match self.state {
             State::Connect if !status.is_success() => return Err(refused(status, result)),
             State::Connect => {
-                self.info.cntlid = accepted(result)?;
-                self.state = State::ReadCapabilities;
+                let accepted = accepted(result)?;
+                self.info.cntlid = accepted.cntlid;
+                self.state = match accepted.must_authenticate {
+                    true => State::Authenticate,
+                    false => State::ReadCapabilities,
+                };
             }
             State::ReadCapabilities => {
                 succeeded("reading the capabilities (CAP)")?;
@@ -190,7 +206,9 @@ impl Bringup {
             }
             // Without events the host works all the same; it only learns of changes later.
             State::ConfigureEvents => self.state = State::Ready,
-            State::Wait(_) | State::Ready => panic!("a completion without a command"),
+            State::Authenticate | State::Wait(_) | State::Ready => {
+                panic!("a completion without a command")
+            }
         }
         Ok(())
     }

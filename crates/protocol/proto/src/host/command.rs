@@ -4,8 +4,8 @@
 
 use crate::tcp::host_end::Transfer;
 use farblock_wire::fabrics::{
-    CATTR_DISABLE_SQ_FLOW, CNTLID_DYNAMIC, ConnectCommand, ConnectData, PropertyGetCommand,
-    PropertySetCommand, PropertySize,
+    AuthenticationCommand, CATTR_DISABLE_SQ_FLOW, CNTLID_DYNAMIC, ConnectCommand, ConnectData,
+    PropertyGetCommand, PropertySetCommand, PropertySize,
 };
 use farblock_wire::features::{FeatureId, FeatureSet, NumberOfQueues};
 use farblock_wire::identify::{Cns, IdentifyParameters};
@@ -267,6 +267,20 @@ pub fn connect(qid: u16, sqsize_z: u16, keep_alive_ms: u32) -> Command {
     let mut command = ConnectCommand::new(0, qid, sqsize_z, keep_alive_ms);
     command.cattr = CATTR_DISABLE_SQ_FLOW;
     Command { sqe: command.to_sqe(), data: Data::ToController(ConnectData::LEN as u32) }
+}
+
+/// Authentication Send of a message of `length` bytes.
+#[must_use]
+pub fn authentication_send(length: u32) -> Command {
+    let sqe = AuthenticationCommand::send(0, length).to_sqe();
+    Command { sqe, data: Data::ToController(length) }
+}
+
+/// Authentication Receive with room for a message of `length` bytes.
+#[must_use]
+pub fn authentication_receive(length: u32) -> Command {
+    let sqe = AuthenticationCommand::receive(0, length).to_sqe();
+    Command { sqe, data: Data::FromController(length) }
 }
 
 /// Who connects to what.

@@ -60,8 +60,16 @@ pub enum ConnectError {
     IncompatibleFormat,
     /// The discovery information is out of date.
     RestartDiscovery,
-    /// The host must authenticate, which is not implemented.
+    /// The host must authenticate, and has no secret to do it with.
     AuthenticationRequired,
+    /// The controller was to prove who it is, and does not ask for authentication.
+    AuthenticationNotOffered,
+    /// The authentication failed, with the sentence that says why.
+    AuthenticationFailed(String),
+    /// A secret could not be read, with the sentence that says why.
+    KeyFile(String),
+    /// The controller wants a secure channel (TLS), which is not implemented.
+    SecureChannelRequired,
     /// A command that is needed to bring the controller up failed.
     CommandFailed {
         /// The command.
@@ -147,7 +155,18 @@ impl fmt::Display for ConnectError {
                 f.write_str("the discovery information is out of date: discover again")
             }
             Self::AuthenticationRequired => {
-                f.write_str("the controller requires authentication, which is not implemented")
+                f.write_str("the controller asks for authentication: give --dhchap-secret FILE")
+            }
+            Self::AuthenticationNotOffered => f.write_str(
+                "the controller does not ask for authentication, so that it cannot be asked who it \
+                 is: give this host a key there, or leave --dhchap-ctrl-secret out",
+            ),
+            Self::AuthenticationFailed(sentence) => {
+                write!(f, "authentication failed: {sentence}")
+            }
+            Self::KeyFile(sentence) => f.write_str(sentence),
+            Self::SecureChannelRequired => {
+                f.write_str("the controller requires a secure channel, which is not implemented")
             }
             Self::CommandFailed { what, status } => write!(f, "{what} failed: {status}"),
             Self::NotReady { after } => {
@@ -188,16 +207,25 @@ pub fn refused(status: Status, result: u64) -> ConnectError {
     }
 }
 
-/// Reads the result of a successful Connect: the controller's identifier.
+/// What a successful Connect says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Accepted {
+    /// The controller's identifier.
+    pub cntlid: u16,
+    /// Nothing else may be done before the host has authenticated.
+    pub must_authenticate: bool,
+}
+
+/// Reads the result of a successful Connect.
 ///
 /// # Errors
-/// When the controller wants authentication first.
-pub fn accepted(result: u64) -> Result<u16, ConnectError> {
-    let result = ConnectResult::parse(result);
-    if result.authreq & (ConnectResult::AUTHREQ_ATR | ConnectResult::AUTHREQ_ASCR) != 0 {
-        return Err(ConnectError::AuthenticationRequired);
+/// When the controller wants a secure channel.
+pub fn accepted(result: u64) -> Result<Accepted, ConnectError> {
+    let ConnectResult { cntlid, authreq } = ConnectResult::parse(result);
+    if authreq & ConnectResult::AUTHREQ_ASCR != 0 {
+        return Err(ConnectError::SecureChannelRequired);
     }
-    Ok(result.cntlid)
+    Ok(Accepted { cntlid, must_authenticate: authreq & ConnectResult::AUTHREQ_ATR != 0 })
 }
 
 /// What a peer that answers an ICReq with these bytes probably is.
@@ -266,8 +294,10 @@ mod tests {
 
     #[test]
     fn authentication_is_asked_for_in_the_result() {
-        assert_eq!(accepted(0x0000_0007), Ok(7));
-        assert_eq!(accepted(0x0002_0007), Err(ConnectError::AuthenticationRequired));
+        let accepts = |must_authenticate| Ok(Accepted { cntlid: 7, must_authenticate });
+        assert_eq!(accepted(0x0000_0007), accepts(false));
+        assert_eq!(accepted(0x0002_0007), accepts(true));
+        assert_eq!(accepted(0x0006_0007), Err(ConnectError::SecureChannelRequired));
     }
 
     #[test]

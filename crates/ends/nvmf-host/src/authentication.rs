@@ -1,0 +1,82 @@
+//! The host proves who it is, on each queue after its Connect, and asks the controller to if it
+//! has the controller's secret.
+
+use crate::handshake::Handshake;
+use crate::key_file;
+use crate::options::Options;
+use farblock_proto::host::{ConnectError, Identity, command};
+use farblock_reactor::os;
+use farblock_secure::{Group, Hash, Host, HostTerms, Step};
+use std::path::Path;
+
+/// Authenticates a queue that was just connected.
+pub(crate) fn authenticate(
+    handshake: &mut Handshake,
+    identity: &Identity<'_>,
+    options: &Options,
+) -> Result<(), ConnectError> {
+    const DURING: &str = "the answer to a message of the authentication";
+    let mut host = Host::new(terms(identity, options)?, &mut fill);
+    loop {
+        match host.step() {
+            Step::Send(message) => {
+                let command = command::authentication_send(message.len() as u32);
+                let (cqe, _) = handshake.execute(&command, &message, DURING)?;
+                succeeded("Authentication Send", cqe.status())?;
+                host.handle_sent();
+            }
+            Step::Receive => {
+                let command = command::authentication_receive(Host::RECEIVE_BYTES);
+                let (cqe, message) = handshake.execute(&command, &[], DURING)?;
+                succeeded("Authentication Receive", cqe.status())?;
+                host.handle_received(&message, &mut fill);
+            }
+            Step::Done(agreed) => {
+                tracing::debug!(
+                    hash = %agreed.hash, group = %agreed.group, both = agreed.is_mutual,
+                    "authenticated"
+                );
+                return Ok(());
+            }
+            Step::Failed(failure) => {
+                return Err(ConnectError::AuthenticationFailed(failure.sentence));
+            }
+        }
+    }
+}
+
+/// The queue was connected without authentication: that is good unless the controller was to prove
+/// who it is.
+pub(crate) fn not_asked_for(options: &Options) -> Result<(), ConnectError> {
+    match &options.dhchap_ctrl_secret {
+        Some(_) => Err(ConnectError::AuthenticationNotOffered),
+        None => Ok(()),
+    }
+}
+
+fn succeeded(what: &'static str, status: farblock_wire::Status) -> Result<(), ConnectError> {
+    if status.is_success() { Ok(()) } else { Err(ConnectError::CommandFailed { what, status }) }
+}
+
+/// The files are read each time, so that whoever reconnects uses what is in them then.
+fn terms(identity: &Identity<'_>, options: &Options) -> Result<HostTerms, ConnectError> {
+    let read = |path: &Path| key_file::read(path).map_err(ConnectError::KeyFile);
+    let secret = options.dhchap_secret.as_deref().ok_or(ConnectError::AuthenticationRequired)?;
+    let host_secret = read(secret)?.swap_remove(0);
+    let controller_secrets = options.dhchap_ctrl_secret.as_deref().map(read).transpose()?;
+    Ok(HostTerms {
+        host_nqn: identity.hostnqn.to_owned(),
+        subsystem_nqn: identity.subnqn.to_owned(),
+        host_secret,
+        controller_secrets: controller_secrets.unwrap_or_default(),
+        hashes: Hash::ALL.to_vec(),
+        groups: Group::ALL.to_vec(),
+    })
+}
+
+/// Random bytes of the system, or of the simulation.
+fn fill(bytes: &mut [u8]) {
+    if !os::fill_simulated(bytes) {
+        getrandom::fill(bytes).expect("the system gives random numbers");
+    }
+}

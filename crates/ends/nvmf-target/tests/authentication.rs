@@ -1,0 +1,145 @@
+//! farblock's host and target authenticate each other; who cannot stays outside.
+#![cfg(unix)] // Key files have owners.
+
+mod rig;
+
+use farblock_backends::mem::Mem;
+use farblock_host::{ConnectError, Controller, Error, Options};
+use farblock_proto::ids::NamespaceId;
+use farblock_secure::{Group, Hash, Secret};
+use farblock_target::{Export, HostKeys, Subsystem, Target, TargetConfig};
+use rig::{NQN, any, engines};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const HOST: &str = "nqn.2014-08.org.example:locked";
+
+fn secret(seed: u8) -> Secret {
+    Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(seed)).expect("a length there is")
+}
+
+/// A file with secrets, removed when it is dropped.
+struct KeyFile(PathBuf);
+
+impl KeyFile {
+    fn new(secrets: &[Secret]) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("farblock-keys-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let mut file = std::fs::File::options();
+        let mut file = file.create_new(true).write(true).mode(0o600).open(&path).expect("a file");
+        for secret in secrets {
+            writeln!(file, "{}", secret.text().as_str()).expect("room");
+        }
+        Self(path)
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn serve(keys: HostKeys, engine: farblock_reactor::EngineKind) -> Target {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.keys.insert(HOST.to_owned(), keys);
+    let namespace = Arc::new(Mem::new(512, 1 << 20).expect("a size"));
+    let export = Export { namespace, identity: "disk".to_owned() };
+    subsystem.exports.insert(NamespaceId(1), export);
+    let config = TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec![any()],
+        engine,
+        ..TargetConfig::default()
+    };
+    Target::start(&config).expect("it starts")
+}
+
+/// Connects, and says how many blocks there are by way of an admin command.
+fn connect(
+    target: &Target,
+    host: Option<&KeyFile>,
+    controller: Option<&KeyFile>,
+) -> Result<u64, ConnectError> {
+    let options = Options {
+        hostnqn: Some(HOST.to_owned()),
+        dhchap_secret: host.map(|file| file.0.clone()),
+        dhchap_ctrl_secret: controller.map(|file| file.0.clone()),
+        ..Options::default()
+    };
+    let address = target.addresses()[0].to_string();
+    match Controller::connect(&address, NQN, &options) {
+        Ok(controller) => Ok(controller.namespace(1).expect("it is there").info().blocks),
+        Err(Error::Connect { reason, .. }) => Err(reason),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn both_ways_with_every_hash_and_some_groups() {
+    let (host, controller) = (KeyFile::new(&[secret(1)]), KeyFile::new(&[secret(2)]));
+    for engine in engines() {
+        for (hash, group) in [
+            (Hash::Sha256, Group::Null),
+            (Hash::Sha384, Group::Ffdhe2048),
+            (Hash::Sha512, Group::Ffdhe8192),
+        ] {
+            let mut keys = HostKeys::new(secret(1));
+            (keys.hashes, keys.groups) = (vec![hash], vec![group]);
+            keys.controller = Some(secret(2));
+            let target = serve(keys, engine);
+            assert_eq!(connect(&target, Some(&host), None), Ok(2048), "{hash} {group}");
+            assert_eq!(connect(&target, Some(&host), Some(&controller)), Ok(2048));
+        }
+    }
+}
+
+#[test]
+fn whoever_cannot_prove_it_stays_outside() {
+    let mut keys = HostKeys::new(secret(1));
+    keys.controller = Some(secret(2));
+    let target = serve(keys, engines()[0]);
+    let (good, bad) = (KeyFile::new(&[secret(1)]), KeyFile::new(&[secret(3)]));
+    assert_eq!(connect(&target, None, None), Err(ConnectError::AuthenticationRequired));
+    let failed = |result: Result<u64, ConnectError>, sentence: &str| match result {
+        Err(ConnectError::AuthenticationFailed(text)) => assert!(text.contains(sentence), "{text}"),
+        other => panic!("{other:?}"),
+    };
+    failed(connect(&target, Some(&bad), None), "compare the secrets");
+    failed(connect(&target, Some(&good), Some(&bad)), "does not fit the secret");
+    assert_eq!(connect(&target, Some(&good), None), Ok(2048), "others are let in all the same");
+}
+
+#[test]
+fn a_controller_without_a_secret_of_its_own_is_not_trusted() {
+    let target = serve(HostKeys::new(secret(1)), engines()[0]);
+    let (host, controller) = (KeyFile::new(&[secret(1)]), KeyFile::new(&[secret(2)]));
+    let refused = connect(&target, Some(&host), Some(&controller));
+    assert!(matches!(refused, Err(ConnectError::AuthenticationFailed(_))), "{refused:?}");
+    // Nor one that asks for nothing.
+    let mut open = Subsystem::new(NQN);
+    open.config.allow_any_host = true;
+    let target = Target::start(&TargetConfig {
+        subsystems: vec![open],
+        listeners: vec![any()],
+        ..TargetConfig::default()
+    });
+    let target = target.expect("it starts");
+    let refused = connect(&target, Some(&host), Some(&controller));
+    assert_eq!(refused, Err(ConnectError::AuthenticationNotOffered));
+}
+
+#[test]
+fn two_secrets_are_good_while_one_takes_the_others_place() {
+    let mut keys = HostKeys::new(secret(5));
+    keys.host.push(secret(4));
+    let target = serve(keys, engines()[0]);
+    for seed in [4, 5] {
+        assert_eq!(connect(&target, Some(&KeyFile::new(&[secret(seed)])), None), Ok(2048));
+    }
+}
