@@ -106,6 +106,7 @@ pub(crate) enum Command {
     Service(ServiceArgs),
     Bench(Box<BenchArgs>),
     Completions(CompletionsArgs),
+    Keys(KeysArgs),
 }
 
 /// Share files, block devices and RAM disks
@@ -135,7 +136,7 @@ pub(crate) struct ServeArgs {
     /// Subsystems, namespaces, listeners, allowed hosts and cores from a TOML file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(conflicts_with_all = ["paths", "nqn", "read_only", "block_size", "allow_host"])]
-    #[arg(conflicts_with = "cores")]
+    #[arg(conflicts_with_all = ["cores", "host_key", "controller_key"])]
     pub(crate) config: Option<PathBuf>,
 
     /// Where to listen (repeatable), instead of where the configuration says [default:
@@ -159,6 +160,15 @@ pub(crate) struct ServeArgs {
     /// Let only this host connect (repeatable) [default: any]
     #[arg(long, value_name = "NQN", value_parser = values::nqn)]
     pub(crate) allow_host: Vec<String>,
+
+    /// Let only this host connect, and have it prove with the secret in FILE that it is it
+    /// (repeatable; `farblock keys new` makes one)
+    #[arg(long, value_name = "NQN=FILE", value_parser = values::host_key)]
+    pub(crate) host_key: Vec<(String, PathBuf)>,
+
+    /// Prove to hosts with a key that this is the target that they mean, with the secret in FILE
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "host_key")]
+    pub(crate) controller_key: Option<PathBuf>,
 
     /// Processors to run on, such as 0-3,6 [default: all, not pinned]
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
@@ -209,16 +219,16 @@ pub(crate) struct IdArgs {
     pub(crate) url: Url,
 
     #[command(flatten)]
-    pub(crate) digests: DigestArgs,
+    pub(crate) digests: ConnectionArgs,
 
     /// Print JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Checksums on the connection.
-#[derive(Args, Debug, Clone, Copy, Default)]
-pub(crate) struct DigestArgs {
+/// Checksums and secrets of connections.
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct ConnectionArgs {
     /// Protect headers with a CRC (as ?header-digest=1 in the URL)
     #[arg(long, aliases = ["hdr-digest", "hdr_digest"])]
     pub(crate) header_digest: bool,
@@ -226,13 +236,22 @@ pub(crate) struct DigestArgs {
     /// Protect data with a CRC (as ?data-digest=1 in the URL)
     #[arg(long, alias = "data_digest")]
     pub(crate) data_digest: bool,
+
+    /// File with this host's secret, for targets that ask for it (as ?dhchap-secret= in the URL)
+    #[arg(long, alias = "dhchap_secret", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) dhchap_secret: Option<PathBuf>,
+
+    /// File with the target's secret: it has to prove who it is as well
+    #[arg(long, alias = "dhchap_ctrl_secret", value_name = "FILE")]
+    #[arg(value_hint = ValueHint::FilePath, requires = "dhchap_secret")]
+    pub(crate) dhchap_ctrl_secret: Option<PathBuf>,
 }
 
 /// How bytes are moved.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct TransferArgs {
     #[command(flatten)]
-    pub(crate) digests: DigestArgs,
+    pub(crate) digests: ConnectionArgs,
 
     /// Keep a record of what is done: after an interruption the same command goes on from there
     #[arg(long)]
@@ -465,7 +484,7 @@ pub(crate) struct BenchArgs {
     pub(crate) target_pid: Option<u32>,
 
     #[command(flatten)]
-    pub(crate) digests: DigestArgs,
+    pub(crate) digests: ConnectionArgs,
 
     /// Write everything measured as JSON (- is the standard output, instead of the table)
     #[arg(id = "json_file", long = "json", value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -475,6 +494,59 @@ pub(crate) struct BenchArgs {
     /// Write one self-contained page with charts
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Reports")]
     pub(crate) html: Option<PathBuf>,
+}
+
+/// Make and look at secrets for authentication (DH-HMAC-CHAP, KX-HMAC-CHAP)
+///
+/// They have the form that nvme-cli makes and takes: DHHC-1:hh:…:
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farblock keys new --output host.key
+  farblock serve disk.img --host-key nqn.2014-08.org.nvmexpress:uuid:...=host.key
+  farblock id 'nvme+tcp://192.0.2.7/NQN' --dhchap-secret host.key
+  nvme connect --transport=tcp ... --dhchap-secret=\"$(farblock keys show --secret host.key)\"")]
+pub(crate) struct KeysArgs {
+    #[command(subcommand)]
+    pub(crate) command: KeysCommand,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum KeysCommand {
+    /// Make a secret
+    New(NewKeyArgs),
+    /// Say what is in a key file
+    Show {
+        /// The key file
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+
+        /// Print the secret itself, the newest if there are two
+        #[arg(long)]
+        secret: bool,
+    },
+    /// Say whether a key file can be used: by the exit code, and by a sentence if it cannot
+    Check {
+        /// The key file
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
+}
+
+/// A new secret.
+#[derive(Args, Debug)]
+pub(crate) struct NewKeyArgs {
+    /// Its length in bytes: 32, 48 or 64 [default: the hash function's, or 32]
+    #[arg(long, visible_alias = "key-length", value_name = "BYTES")]
+    pub(crate) length: Option<usize>,
+
+    /// Transform it with sha256, sha384 or sha512 and its owner's name before use [default: not]
+    #[arg(long, visible_alias = "hmac", value_name = "HASH", value_parser = values::hash)]
+    pub(crate) hash: Option<farblock_secure::Hash>,
+
+    /// Where to; a new file that only you can read [default: the standard output]
+    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
 }
 
 /// Print a completion script for a shell

@@ -1,6 +1,6 @@
 //! `farblock discover`: what a machine shares.
 
-use crate::args::{DigestArgs, DiscoverArgs, Global};
+use crate::args::{ConnectionArgs, DiscoverArgs, Global};
 use crate::error::{Failure, Result};
 use crate::output;
 use crate::remote;
@@ -32,7 +32,7 @@ struct Entry<'a> {
 
 /// Runs the command.
 pub(crate) fn run(args: &DiscoverArgs, global: &Global) -> Result<()> {
-    let options = remote::options(global, DigestArgs::default());
+    let options = remote::options(global, &ConnectionArgs::default());
     let (address, entries) = ask(&args.address, &options)?;
     if args.json {
         return output::print_json(&Discovered {

@@ -56,7 +56,7 @@ struct NamespaceView {
 
 /// Runs the command.
 pub(crate) fn run(args: &IdArgs, global: &Global) -> Result<()> {
-    let options = remote::options(global, args.digests);
+    let options = remote::options(global, &args.digests);
     let controller = remote::connect(&args.url, &options)?;
     let namespaces: Vec<NamespaceView> = if controller.info().discovery {
         Vec::new()

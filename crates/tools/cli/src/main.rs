@@ -16,6 +16,7 @@ mod configuration;
 mod discover;
 mod error;
 mod identify;
+mod keys;
 mod logging;
 mod machine;
 mod output;
@@ -64,7 +65,8 @@ fn usage(error: &clap::Error) -> ExitCode {
 fn run(cli: Cli) -> Result<()> {
     let global = &cli.global;
     if cli.json
-        && let Command::Detach(_) | Command::Completions(_) | Command::Service(_) = cli.command
+        && let Command::Detach(_) | Command::Completions(_) | Command::Keys(_) | Command::Service(_) =
+            cli.command
     {
         return Err(Failure::usage("this command has no --json: its exit code says it all"));
     }
@@ -104,6 +106,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Detach(args) => attach::detach(&args),
         Command::Attachment(args) => attach::part(args, global),
         Command::Service(args) => attach::service::run(&args, global),
+        Command::Keys(args) => keys::run(&args),
         Command::Completions(args) => completions::run(args.shell),
         Command::Bench(mut args) => {
             if cli.json && args.json.is_none() {

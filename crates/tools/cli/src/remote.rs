@@ -1,6 +1,6 @@
 //! Connecting to what a URL names, with errors that say what to do next.
 
-use crate::args::{DigestArgs, Global};
+use crate::args::{ConnectionArgs, Global};
 use crate::error::{Failure, Result};
 use farblock_host::disk::{Disk, DiskOptions};
 use farblock_host::url::Url;
@@ -8,11 +8,13 @@ use farblock_host::{Controller, Error, Options, RemoteNamespace};
 use farblock_proto::host::{ConnectError, InfoError, NamespaceInfo};
 
 /// How to connect, by the command line; the URL adds to it.
-pub(crate) fn options(global: &Global, digests: DigestArgs) -> Options {
+pub(crate) fn options(global: &Global, args: &ConnectionArgs) -> Options {
     Options {
         engine: global.engine,
-        header_digest: digests.header_digest,
-        data_digest: digests.data_digest,
+        header_digest: args.header_digest,
+        data_digest: args.data_digest,
+        dhchap_secret: args.dhchap_secret.clone(),
+        dhchap_ctrl_secret: args.dhchap_ctrl_secret.clone(),
         ..Options::default()
     }
 }

@@ -1,6 +1,7 @@
 //! Values on the command line and in the configuration: text to meaning, and why not in a sentence.
 
 use clap::builder::{PossibleValue, TypedValueParser};
+use farblock_secure::Hash;
 use farblock_wire::nqn;
 use farblock_wire::tcp::{PORT_DISCOVERY, PORT_IO};
 use std::collections::BTreeSet;
@@ -8,6 +9,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// The highest processor number that is accepted: more than any machine has.
@@ -85,6 +87,21 @@ pub(crate) fn nqn(text: &str) -> Result<String, String> {
         format!("{error}; a valid name is for example nqn.2026-11.org.example:disks")
     })?;
     Ok(text.to_owned())
+}
+
+/// A host and the file with its secret: `NQN=FILE`.
+pub(crate) fn host_key(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, file) = text
+        .split_once('=')
+        .filter(|(_, file)| !file.is_empty())
+        .ok_or("write the host's NQN, =, and the file with its secret")?;
+    Ok((nqn(name)?, file.into()))
+}
+
+/// A hash function by its name, or by nvme-cli's number; 0 is none, which is not to be said.
+pub(crate) fn hash(text: &str) -> Result<Hash, String> {
+    let number = text.parse().ok().and_then(Hash::from_id);
+    number.or_else(|| Hash::from_name(text)).ok_or("use sha256, sha384 or sha512".to_owned())
 }
 
 /// A list of processors: `0-3,6`.

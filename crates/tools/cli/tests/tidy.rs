@@ -30,7 +30,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "attach", "backends", "bench", "block", "frontend", "host", "iscsi", "proto",
+            "attach", "backends", "bench", "block", "frontend", "host", "iscsi", "proto", "secure",
             "reactor", "target", "winspd", "wire",
         ],
     ),

@@ -410,6 +410,7 @@ proptest! {
                         break;
                     }
                 }
+                Step::Authenticate => bringup.handle_authenticated(),
                 Step::Wait(pause) => {
                     prop_assert!(pause <= Duration::from_millis(100));
                     bringup.handle_waited();

@@ -19,7 +19,7 @@ pub(super) fn run(
     attach: impl Fn(&AttachArgs) -> Result<()>,
 ) -> Result<()> {
     let mut args = AttachArgs { all: None, ..args.clone() };
-    let options = remote::options(global, args.digests);
+    let options = remote::options(global, &args.digests);
     let (address, entries) = discover::ask(address, &options)?;
     let subsystems = by_name(discover::urls(&entries));
     if subsystems.is_empty() {

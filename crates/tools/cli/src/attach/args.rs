@@ -1,6 +1,6 @@
 //! The command lines of `attach`, `list` and `detach`.
 
-use crate::args::DigestArgs;
+use crate::args::ConnectionArgs;
 use crate::values::{self, DiscoveryAddress, Listen};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use farblock_host::disk::Policy;
@@ -137,7 +137,7 @@ pub(crate) struct AttachArgs {
     pub(crate) offer: OfferArgs,
 
     #[command(flatten)]
-    pub(crate) digests: DigestArgs,
+    pub(crate) digests: ConnectionArgs,
 
     #[command(flatten)]
     pub(crate) runtime: RuntimeArgs,

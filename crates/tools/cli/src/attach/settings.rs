@@ -50,6 +50,10 @@ pub(crate) struct Settings {
     pub(crate) header_digest: bool,
     #[serde(alias = "data_digest")]
     pub(crate) data_digest: bool,
+    #[serde(alias = "dhchap_secret")]
+    pub(crate) dhchap_secret: Option<PathBuf>,
+    #[serde(alias = "dhchap_ctrl_secret")]
+    pub(crate) dhchap_ctrl_secret: Option<PathBuf>,
     #[serde(alias = "read_only")]
     pub(crate) read_only: bool,
     pub(crate) shared: bool,
@@ -182,6 +186,8 @@ impl Settings {
         over(&mut self.quiesce, &disk.quiesce);
         self.header_digest |= args.digests.header_digest;
         self.data_digest |= args.digests.data_digest;
+        over(&mut self.dhchap_secret, &args.digests.dhchap_secret);
+        over(&mut self.dhchap_ctrl_secret, &args.digests.dhchap_ctrl_secret);
         self.read_only |= offer.read_only;
         self.shared |= offer.shared;
         self.no_device |= offer.no_device;
@@ -258,7 +264,17 @@ impl Settings {
 
     /// Paths as the daemon sees them, whose working directory is another.
     fn absolute(&mut self) -> Result<()> {
-        for path in [&mut self.socket, &mut self.mountpoint].into_iter().flatten() {
+        let own = [
+            &mut self.socket,
+            &mut self.mountpoint,
+            &mut self.dhchap_secret,
+            &mut self.dhchap_ctrl_secret,
+        ];
+        let in_urls = self
+            .urls
+            .iter_mut()
+            .flat_map(|url| [&mut url.dhchap_secret, &mut url.dhchap_ctrl_secret]);
+        for path in own.into_iter().chain(in_urls).flatten() {
             *path = std::path::absolute(&*path).map_err(|error| {
                 Failure::run(format_args!("{}: {}", path.display(), os(&error)))
             })?;
@@ -273,6 +289,8 @@ impl Settings {
             engine: self.engine.unwrap_or(EngineKind::Auto),
             header_digest: self.header_digest,
             data_digest: self.data_digest,
+            dhchap_secret: self.dhchap_secret.clone(),
+            dhchap_ctrl_secret: self.dhchap_ctrl_secret.clone(),
             keep_alive: self.keep_alive.unwrap_or(usual.connection.keep_alive),
             ..Options::default()
         };

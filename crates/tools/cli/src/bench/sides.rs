@@ -162,7 +162,7 @@ pub(super) fn remote_options(args: &BenchArgs, global: &Global, plan: &Plan) -> 
         let most = patterns.iter().map(of).max().unwrap_or(1);
         u16::try_from(most).unwrap_or(u16::MAX).max(least)
     };
-    let options = remote::options(global, args.digests);
+    let options = remote::options(global, &args.digests);
     Options {
         queue_depth: most(&|pattern| pattern.iodepth, options.queue_depth),
         queues: most(&|pattern| pattern.numjobs.saturating_mul(plan.connections), options.queues),

@@ -102,7 +102,12 @@ fn hosts(subsystem: &Subsystem) -> String {
     if subsystem.config.allow_any_host {
         return "any host may connect".to_owned();
     }
-    format!("hosts that may connect: {}", subsystem.config.allowed_hosts.join(", "))
+    let host = |nqn: &String| match subsystem.keys.contains_key(nqn) {
+        true => format!("{nqn} (with its key)"),
+        false => nqn.clone(),
+    };
+    let hosts: Vec<String> = subsystem.config.allowed_hosts.iter().map(host).collect();
+    format!("hosts that may connect: {}", hosts.join(", "))
 }
 
 fn namespaces(subsystem: &Subsystem) -> Table {

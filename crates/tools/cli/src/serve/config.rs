@@ -5,6 +5,7 @@
 //! the directory of the file.
 
 use super::disks;
+use super::keys;
 use super::located::Source;
 use crate::configuration;
 use crate::error::{Failure, Result};
@@ -48,6 +49,8 @@ struct SubsystemConfig {
     #[serde(default, alias = "allowed-hosts")]
     allowed_hosts: Vec<Spanned<String>>,
     #[serde(default)]
+    hosts: Vec<Spanned<keys::HostConfig>>,
+    #[serde(default)]
     namespaces: Vec<Spanned<NamespaceConfig>>,
 }
 
@@ -78,6 +81,11 @@ pub(super) fn load(path: &Path, note: &mut dyn FnMut(String)) -> Result<TargetCo
     let parsed = parse(&source).map_err(Failure::Usage)?;
     let directory = path.parent().unwrap_or(Path::new(""));
     let (mut config, disks) = check(&source, directory, &parsed).map_err(Failure::Usage)?;
+    for (index, entry) in parsed.subsystems.iter().enumerate() {
+        let (key, hosts) = (format!("subsystems[{index}]"), &entry.as_ref().hosts);
+        let subsystem = &mut config.subsystems[index];
+        keys::add(&source, directory, &key, hosts, subsystem).map_err(Failure::Usage)?;
+    }
     let specs: Vec<&Spec> = disks.iter().flat_map(|all| all.values()).map(|it| &it.spec).collect();
     disks::memory_doubt(&specs).map(&mut *note);
     for (subsystem, disks) in config.subsystems.iter_mut().zip(disks) {
@@ -209,11 +217,12 @@ fn subsystem(
         let checked = values::nqn(host.as_ref());
         offered.allowed_hosts.push(checked.map_err(|what| source.error(host.span(), &key, what))?);
     }
-    match (&config.allow_any_host, offered.allow_any_host, offered.allowed_hosts.is_empty()) {
+    let nobody = offered.allowed_hosts.is_empty() && config.hosts.is_empty();
+    match (&config.allow_any_host, offered.allow_any_host, nobody) {
         (Some(any), true, false) => Err(source.error(
             any.span(),
             &of("allow_any_host"),
-            "allowed_hosts would mean nothing then: remove one of the two",
+            "allowed_hosts and hosts would mean nothing then: remove one of the two",
         )),
         (_, false, true) => Err(source.error(
             entry.span(),

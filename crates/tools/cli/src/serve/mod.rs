@@ -4,6 +4,7 @@ mod announce;
 mod config;
 mod disks;
 mod identity;
+mod keys;
 mod located;
 mod reserved;
 
@@ -92,8 +93,9 @@ fn from_paths(args: &ServeArgs, note: &mut dyn FnMut(String)) -> Result<TargetCo
     disks::memory_doubt(&specs.iter().collect::<Vec<_>>()).map(&mut *note);
     let nqn = args.nqn.clone().unwrap_or_else(|| disks::default_nqn(&specs, note));
     let mut subsystem = Subsystem::new(&nqn);
-    subsystem.config.allow_any_host = args.allow_host.is_empty();
+    subsystem.config.allow_any_host = args.allow_host.is_empty() && args.host_key.is_empty();
     subsystem.config.allowed_hosts.clone_from(&args.allow_host);
+    keys::add_given(args, &mut subsystem)?;
     subsystem.config.check().map_err(|error| Failure::usage(format_args!("--nqn: {error}")))?;
     for (index, spec) in specs.iter().enumerate() {
         let namespace = spec.open(args.block_size, args.read_only);

@@ -271,7 +271,7 @@ impl Opener<'_> {
 
     /// A namespace by its URL, through all that happens to the network meanwhile.
     fn remote(&self, url: &Url) -> Result<(Arc<dyn Namespace>, Identity)> {
-        let connection = remote::options(self.global, self.options.digests);
+        let connection = remote::options(self.global, &self.options.digests);
         let usual = DiskOptions::default();
         let timeout = self.options.ctrl_loss_timeout;
         let options = DiskOptions {
