@@ -63,10 +63,10 @@ fn usage(error: &clap::Error) -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<()> {
+    use Command::{Completions, Detach, Keys, Service};
     let global = &cli.global;
     if cli.json
-        && let Command::Detach(_) | Command::Completions(_) | Command::Keys(_) | Command::Service(_) =
-            cli.command
+        && let Detach(_) | Completions(_) | Keys(_) | Service(_) = cli.command
     {
         return Err(Failure::usage("this command has no --json: its exit code says it all"));
     }
