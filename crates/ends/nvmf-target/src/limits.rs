@@ -122,7 +122,7 @@ pub const LISTEN_PAUSE: Duration = Duration::from_millis(20);
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time from an accepted Connect command to the end of a host's authentication, if it has to.
-pub const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
+pub const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Messages that a host may send to authenticate; a transaction has three.
 pub const AUTHENTICATION_MESSAGES: u32 = 9;
