@@ -41,6 +41,7 @@ serve() {
     exit 1
 }
 
+: >"$logs/guest.log"
 serve
 SHARE=$logs/share TIMEOUT=400 "$linux_dir/guest.sh" "$linux_dir/jobs/reservations.sh" \
     "$logs/port" >"$logs/guest.log" 2>&1 &
