@@ -58,6 +58,7 @@ engines: build library
 ## The Linux kernel's host and target in a guest, against this build.
 interop: build
 	interop/linux/run.sh $(BINARY)
+	interop/linux/auth.sh $(BINARY)
 	$(CARGO) build --release --locked -p farblock-attach --examples
 	interop/linux/nbd.sh $(BINARY) $(dir $(BINARY))examples
 	interop/linux/vhost.sh $(BINARY) $(dir $(BINARY))examples

@@ -1,0 +1,111 @@
+#!/bin/bash
+# auth.sh FARBLOCK: in-band authentication (DH-HMAC-CHAP) against the Linux kernel, both ways: its
+# host with 'farblock serve', and farblock's host with its target (jobs/auth.sh), one way and both
+# ways, with several hash functions and groups, and with wrong secrets. FARBLOCK is the binary.
+# Run setup.sh once before. Exit code: 0 all holds, 1 something does not, 2 misuse.
+set -Eeuo pipefail
+. "$(dirname "$0")/place.sh"
+
+[ $# = 1 ] || die "usage: auth.sh FARBLOCK"
+farblock=$(realpath -- "$1")
+logs=$(mktemp -d "${TMPDIR:-/tmp}/farblock-auth.XXXXXX")
+server=
+guest=
+# shellcheck disable=SC2317 # called by the trap
+clean_up() {
+    local code=$?
+    trap - EXIT
+    [ -z "$server" ] || kill "$server" 2>/dev/null || true
+    [ -z "$guest" ] || kill "$guest" 2>/dev/null || true
+    wait
+    if [ $code = 0 ]; then rm -rf "$logs"; else echo "auth.sh: the logs are in $logs" >&2; fi
+    exit $code
+}
+trap clean_up EXIT
+fail() {
+    echo "FAIL: $*" >&2
+    exit 1
+}
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+
+host=nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349
+cd "$logs"
+"$farblock" keys new --output plain.key
+"$farblock" keys new --hash sha256 --output host.key
+"$farblock" keys new --hash sha512 --output ctrl.key
+"$farblock" keys new --output wrong.key
+
+# --- farblock serve: a subsystem for each hash function and group
+
+port=$(free_port)
+pairs="sha256:null sha384:ffdhe2048 sha512:ffdhe2048"
+echo "listeners = [\"127.0.0.1:$port\"]" >farblock.toml
+for pair in $pairs; do
+    cat >>farblock.toml <<T
+[[subsystems]]
+nqn = "nqn.2026-11.org.farblock:${pair/:/-}"
+[[subsystems.hosts]]
+nqn = "$host"
+dhchap_key = "host.key"
+dhchap_ctrl_key = "ctrl.key"
+dhchap_hashes = ["${pair%:*}"]
+dhchap_dhgroups = ["${pair#*:}"]
+[[subsystems.namespaces]]
+path = "mem:4MiB"
+T
+done
+"$farblock" serve --config farblock.toml >serve.log 2>&1 &
+server=$!
+for ((try = 0; try < 300; try++)); do
+    ! grep -q '^listening' serve.log || break
+    sleep 0.1
+done
+grep -q '^listening' serve.log || fail "farblock serve does not listen: $(cat serve.log)"
+
+# --- The guest: first its host, then its target
+
+target=$(free_port)
+control=$(free_port)
+echo "$port $host $pairs" >pairs.txt
+FWD="$target:4420 $control:4499" TIMEOUT=300 "$linux_dir/guest.sh" "$linux_dir/jobs/auth.sh" \
+    pairs.txt plain.key host.key ctrl.key wrong.key >guest.log 2>&1 &
+guest=$!
+for ((try = 0; try < 2400; try++)); do
+    ! grep -q '^READY' guest.log || break
+    kill -0 $guest 2>/dev/null || break
+    sleep 0.1
+done
+grep -q '^READY' guest.log || { cat guest.log serve.log >&2; exit 1; }
+
+# What nvme-cli made is what we take.
+(umask 077 && sed -n 's/^nvme-cli made //p' guest.log >made.key)
+"$farblock" keys check made.key || fail "a secret of nvme-cli's is not taken"
+
+reads() { "$farblock" --quiet read "nvme+tcp://127.0.0.1:$target/nqn.2024-01.farblock:kernel?ns=1&hostnqn=$1" \
+    --length 1MiB --output /dev/null "${@:2}"; }
+refused() {
+    local text=$1 sentence=$2 output
+    shift 2
+    ! output=$(reads "$@" 2>&1) || fail "$text: it was let in"
+    [[ $output == *"$sentence"* ]] || fail "$text: $output"
+}
+for pair in $pairs; do
+    reads "nqn.host:${pair/:/-}" --dhchap-secret plain.key || fail "$pair, one way"
+    reads "nqn.host:${pair/:/-}-both" --dhchap-secret host.key --dhchap-ctrl-secret ctrl.key ||
+        fail "$pair, both ways"
+done
+some=nqn.host:sha256-null
+refused "no secret" "give --dhchap-secret" $some
+refused "a wrong secret" "compare the secrets" $some --dhchap-secret wrong.key
+refused "a wrong secret of the controller's" "does not fit the secret" $some-both \
+    --dhchap-secret host.key --dhchap-ctrl-secret wrong.key
+exec 3<>"/dev/tcp/127.0.0.1/$control"
+exec 3<&-
+wait $guest || { cat guest.log serve.log >&2; exit 1; }
+guest=
+kill -TERM $server
+wait $server || fail "farblock serve: $(tail -n 5 serve.log)"
+server=
+! grep -q panicked serve.log || fail "farblock serve panicked: $(cat serve.log)"
+! grep -rqF "$(cut -d : -f 3 host.key)" serve.log || fail "a secret is in the log"
+echo "auth.sh: all holds ($(grep -c '^ok: ' guest.log) checks in the guest)"

@@ -1,0 +1,70 @@
+# Guest job of auth.sh: the kernel's host authenticates with 'farblock serve' outside; then the
+# kernel's target has farblock's host authenticate. pairs.txt has the port of farblock's
+# target, the host's NQN, and pairs of hash function and group. Prints READY when its target
+# serves, and ends when somebody connects to port 4499.
+# shellcheck shell=bash
+# shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
+. /lib.sh
+
+read -r port host pairs <pairs.txt
+modprobe -a nvme-tcp nvmet-tcp
+id=${host##*:}
+
+# connects NQN OPTION...: as the kernel's host.
+connects() {
+    nvme connect -t tcp -a 10.0.2.2 -s "$port" -n "$1" -q "$host" -I "$id" -i 2 "${@:2}"
+}
+
+for key in plain host ctrl; do
+    check "nvme-cli takes $key.key" nvme check-dhchap-key --key="$(cat $key.key)"
+done
+echo "nvme-cli made $(nvme gen-dhchap-key -m 2 -n "$host" | tail -n 1)"
+
+secret=$(cat host.key)
+for pair in $pairs; do
+    nqn=nqn.2026-11.org.farblock:${pair/:/-}
+    for way in one both; do
+        options=(-S "$secret")
+        [ $way = one ] || options+=(-C "$(cat ctrl.key)")
+        dmesg -c >/dev/null
+        check "$pair, $way" connects "$nqn" "${options[@]}"
+        eventually "$pair, $way: the disk is there" find_namespace "$nqn" 1
+        find_namespace "$nqn" 1
+        check "$pair, $way: it is read" dd if="$found" of=/dev/null bs=64k count=16 iflag=direct
+        said=$(dmesg)
+        [[ $said == *"authenticated with hash hmac(${pair%:*}) dhgroup ${pair#*:}"* ]] ||
+            fail "$pair, $way: the kernel says $said"
+        [ $way = one ] || [[ $said == *"controller authenticated"* ]] ||
+            fail "$pair, $way: the controller did not: $said"
+        check "$pair, $way: disconnect" nvme disconnect -n "$nqn"
+    done
+done
+nqn=nqn.2026-11.org.farblock:sha256-null
+refused "no secret" "." connects "$nqn"
+refused "a wrong secret" "." connects "$nqn" -S "$(cat wrong.key)"
+refused "a wrong secret of the controller's" "." connects "$nqn" -S "$secret" -C "$(cat wrong.key)"
+check "the right one is still let in" connects "$nqn" -S "$secret"
+check "and goes" nvme disconnect -n "$nqn"
+
+# --- The kernel's target: a host for each pair and way
+
+kernel=nqn.2024-01.farblock:kernel
+memory_disk disk1 32 512
+target_subsystem $kernel /dev/disk1
+echo 0 >$configfs/nvmet/subsystems/$kernel/attr_allow_any_host
+for pair in $pairs; do
+    for way in "" -both; do
+        name=nqn.host:${pair/:/-}$way
+        folder=$configfs/nvmet/hosts/$name
+        mkdir "$folder"
+        cat "$([ -n "$way" ] && echo host.key || echo plain.key)" >"$folder/dhchap_key"
+        [ -z "$way" ] || cat ctrl.key >"$folder/dhchap_ctrl_key"
+        echo "hmac(${pair%:*})" >"$folder/dhchap_hash"
+        echo "${pair#*:}" >"$folder/dhchap_dhgroup"
+        ln -s "$folder" "$configfs/nvmet/subsystems/$kernel/allowed_hosts/$name"
+    done
+done
+target_port 4420 $kernel
+echo READY
+nc -l -p 4499 >/dev/null </dev/null || true
+say "done"
