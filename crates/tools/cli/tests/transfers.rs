@@ -196,6 +196,14 @@ fn a_changed_source_is_refused() {
     scratch.run(args).fails_in_a_line(1, &["cannot go on", "in.img has changed"]);
     scratch.file("in.img", &noise(7, SIZE - 512));
     scratch.run(args).fails_in_a_line(1, &["bytes then and has", "now"]);
+    // What overwrites a part of it voids what is on record, too.
+    let count = || std::fs::read_dir(scratch.path("state/farblock")).unwrap().count();
+    assert_eq!(count(), 1);
+    let part = scratch.file("part.img", &noise(12, 4096));
+    scratch.run(["copy", &part, &scratch.disk("other.img", 1 << 20)]).ok();
+    assert_eq!(count(), 1, "that was somewhere else");
+    scratch.run(["write", &server.url, "--offset", "1MiB", "--input", &part]).ok();
+    assert_eq!(count(), 0);
     // Without the option, everything is overwritten, and what was on record is void.
     scratch.run(["copy", &input, &server.url]).ok();
     let summary = scratch.run(args.iter().chain(&["--json"])).ok().json();

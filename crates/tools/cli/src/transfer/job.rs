@@ -84,6 +84,12 @@ impl Job<'_> {
 
     /// The record to go on with, or none without `--resume`: then an old one is void.
     fn map(&self) -> Result<Option<Map>> {
+        if self.output.beside("map").is_none()
+            && let Some(end) = self.output.end()
+        {
+            let end_at = self.length.map_or(u64::MAX, |length| self.to.saturating_add(length));
+            resume::forget_overwritten(&end, self.to..end_at);
+        }
         if !self.opener.options.resume {
             if let Some(end) = self.output.end()
                 && let Ok(path) = self.map_path(&end)

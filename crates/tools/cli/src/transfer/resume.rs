@@ -6,8 +6,12 @@
 use crate::error::{Failure, Result, os};
 use crate::replace::Replacement;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
+
+/// Of the records that are not beside what is written.
+const EXTENSION: &str = "farblock-map";
 
 /// An end of a transfer as it has to be again.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -110,6 +114,27 @@ pub(super) fn forget(path: &Path) {
     }
 }
 
+/// Removes the records of other transfers to the same place, begun elsewhere in it, that `written`
+/// is about to overwrite in part: who went on with one of them would get a mixture.
+pub(super) fn forget_overwritten(destination: &End, written: Range<u64>) {
+    let Ok(own) = path_for(destination, written.start) else { return };
+    let folder = own.parent().unwrap_or(Path::new("."));
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let is_map = path.extension().is_some_and(|extension| extension == EXTENSION);
+        if !is_map || path == own {
+            continue;
+        }
+        if let Ok(Some(other)) = read(&path)
+            && other.destination.identity == destination.identity
+            && other.to < written.end
+            && written.start < other.to.saturating_add(other.length)
+        {
+            forget(&path);
+        }
+    }
+}
+
 /// What is on record, if there is something.
 pub(super) fn read(path: &Path) -> Result<Option<Record>> {
     let shown = path.display();
@@ -165,7 +190,7 @@ pub(super) fn path_for(destination: &End, to: u64) -> Result<PathBuf> {
     })?;
     let name = format!("{}\n{to}", destination.identity);
     let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes());
-    Ok(state.join("farblock").join(format!("{id}.farblock-map")))
+    Ok(state.join("farblock").join(format!("{id}.{EXTENSION}")))
 }
 
 #[cfg(test)]
