@@ -92,6 +92,14 @@ impl Global {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     Serve(Box<ServeArgs>),
+    #[cfg(unix)]
+    Status(crate::steer::args::StatusArgs),
+    #[cfg(unix)]
+    Reload(crate::steer::args::ReloadArgs),
+    #[cfg(unix)]
+    Config(crate::steer::args::ConfigArgs),
+    #[cfg(unix)]
+    Ctl(crate::steer::args::CtlArgs),
     Discover(DiscoverArgs),
     Id(IdArgs),
     Read(ReadArgs),
@@ -130,7 +138,8 @@ Examples:
   farblock serve --config farblock.toml")]
 pub(crate) struct ServeArgs {
     /// What to share, one namespace each
-    #[arg(value_name = "PATH", required_unless_present = "config", value_hint = ValueHint::AnyPath)]
+    #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    #[arg(required_unless_present_any = ["config", "check"])]
     pub(crate) paths: Vec<OsString>,
 
     /// Subsystems, namespaces, listeners, allowed hosts and cores from a TOML file
@@ -173,6 +182,28 @@ pub(crate) struct ServeArgs {
     /// Processors to run on, such as 0-3,6 [default: all, not pinned]
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     pub(crate) cores: Option<Cores>,
+
+    /// Only say whether a configuration is in order; nothing is opened
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(conflicts_with_all = ["paths", "config", "listen", "nqn", "persist"])]
+    pub(crate) check: Option<PathBuf>,
+
+    /// Keep what is changed while it runs in this file, and begin with what it holds
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) persist: Option<PathBuf>,
+
+    /// Socket for farblock status, ctl and reload [default: one for each target in
+    /// /run/farblock-serve, or $XDG_RUNTIME_DIR/farblock-serve]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub(crate) control: Option<PathBuf>,
+
+    /// Have no such socket
+    #[arg(long, conflicts_with_all = ["control", "persist"])]
+    pub(crate) no_control: bool,
+
+    /// Offer counters in Prometheus' format at http://ADDR:PORT/metrics, to whoever can reach it
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
 
     /// Print one line of JSON when listening, instead of a table
     #[arg(long)]

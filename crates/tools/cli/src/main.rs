@@ -24,6 +24,8 @@ mod remote;
 mod replace;
 mod serve;
 mod signals;
+#[cfg(unix)]
+mod steer;
 mod table;
 mod transfer;
 mod values;
@@ -75,6 +77,17 @@ fn run(cli: Cli) -> Result<()> {
             args.json |= cli.json;
             serve::run(&args, global)
         }
+        #[cfg(unix)]
+        Command::Status(mut args) => {
+            args.json |= cli.json;
+            steer::status(&args)
+        }
+        #[cfg(unix)]
+        Command::Reload(args) => steer::reload(&args),
+        #[cfg(unix)]
+        Command::Config(args) => steer::config(&args),
+        #[cfg(unix)]
+        Command::Ctl(args) => steer::ctl(&args),
         Command::Discover(mut args) => {
             args.json |= cli.json;
             discover::run(&args, global)

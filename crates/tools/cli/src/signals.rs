@@ -11,7 +11,7 @@ use crate::error::{Failure, Result};
 #[cfg(target_os = "linux")]
 pub(crate) use unix::on_each;
 #[cfg(unix)]
-pub(crate) use unix::{Stop, outlive_others, survive_file_size_limit};
+pub(crate) use unix::{Hangup, Stop, outlive_others, survive_file_size_limit};
 #[cfg(windows)]
 pub(crate) use windows::on_each;
 #[cfg(windows)]

@@ -22,6 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("winspd", &["block", "frontend", "reactor"]),
     ("attach", &["block", "frontend", "host", "reactor"]),
     ("state", &["proto", "wire"]),
+    ("admin", &["backends", "block", "proto", "state", "target"]),
     ("bench", &["block", "random", "reactor"]),
     ("capi", &["block", "host", "reactor"]),
     // The whole product in one thread.
@@ -30,8 +31,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "attach", "backends", "bench", "block", "frontend", "host", "iscsi", "proto", "secure",
-            "reactor", "target", "winspd", "wire",
+            "admin", "attach", "backends", "bench", "block", "frontend", "host", "iscsi", "proto",
+            "reactor", "secure", "state", "target", "winspd", "wire",
         ],
     ),
 ];

@@ -5,16 +5,19 @@
 //! the directory of the file.
 
 use super::disks;
+use super::document::{self, Shares};
 use super::keys;
 use super::located::Source;
 use crate::configuration;
 use crate::error::{Failure, Result};
 use crate::values;
+use farblock_admin::Opened;
 use farblock_backends::Spec;
 use farblock_proto::controller::{AddressFamily, Referral, limits};
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::Polling;
-use farblock_target::{Export, Subsystem, TargetConfig};
+use farblock_state::Document;
+use farblock_target::{Subsystem, TargetConfig};
 use farblock_wire::tcp::{PORT_DISCOVERY, PORT_IO};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,33 +78,67 @@ struct Disk {
 }
 
 /// Reads a configuration and opens what it names.
-pub(super) fn load(path: &Path, note: &mut dyn FnMut(String)) -> Result<TargetConfig> {
+pub(super) fn load(path: &Path, note: &mut dyn FnMut(String)) -> Result<Shares> {
     let text = configuration::read(path)?;
     let source = Source { path, text: &text };
     let parsed = parse(&source).map_err(Failure::Usage)?;
-    let directory = path.parent().unwrap_or(Path::new(""));
-    let (mut config, disks) = check(&source, directory, &parsed).map_err(Failure::Usage)?;
-    for (index, entry) in parsed.subsystems.iter().enumerate() {
-        let (key, hosts) = (format!("subsystems[{index}]"), &entry.as_ref().hosts);
-        let subsystem = &mut config.subsystems[index];
-        keys::add(&source, directory, &key, hosts, subsystem).map_err(Failure::Usage)?;
-    }
+    let (config, disks) = checked(&source, path, &parsed).map_err(Failure::Usage)?;
     let specs: Vec<&Spec> = disks.iter().flat_map(|all| all.values()).map(|it| &it.spec).collect();
     disks::memory_doubt(&specs).map(&mut *note);
-    for (subsystem, disks) in config.subsystems.iter_mut().zip(disks) {
+    let mut shares = Shares { document: described(&config, &disks), config, ..Shares::default() };
+    for (index, disks) in disks.into_iter().enumerate() {
         for (nsid, disk) in disks {
-            let opened = disk.spec.open(disk.block_size, disk.read_only);
-            let namespace = opened.map_err(|error| {
+            let opened = disks::open(&disk.spec, disk.block_size, disk.read_only);
+            let (namespace, file) = opened.map_err(|error| {
                 let what = disks::refused(&error, "read_only = true");
                 Failure::Run(source.error(disk.span.clone(), &disk.key, what))
             })?;
             let identity = disks::identity(&disk.spec, note);
-            subsystem.exports.insert(nsid, Export { namespace, identity });
-            let store = disks::reservations(&disk.spec);
-            store.into_iter().for_each(|store| drop(subsystem.reservations.insert(nsid, store)));
+            shares.add(index, nsid, Opened { namespace, file, identity });
+            shares.keep_reservations(index, nsid, &disk.spec);
         }
     }
-    Ok(config)
+    Ok(shares)
+}
+
+/// What a configuration says is to be shared; nothing is opened.
+pub(super) fn document(path: &Path) -> Result<Document> {
+    let text = configuration::read(path)?;
+    let source = Source { path, text: &text };
+    let parsed = parse(&source).map_err(Failure::Usage)?;
+    let (config, disks) = checked(&source, path, &parsed).map_err(Failure::Usage)?;
+    Ok(described(&config, &disks))
+}
+
+/// Checks everything without opening a disk, and reads the hosts' keys.
+fn checked(
+    source: &Source<'_>,
+    path: &Path,
+    parsed: &FileConfig,
+) -> Result<(TargetConfig, Vec<Disks>), String> {
+    let directory = directory(path);
+    let (mut config, disks) = check(source, directory, parsed)?;
+    for (index, entry) in parsed.subsystems.iter().enumerate() {
+        let (key, hosts) = (format!("subsystems[{index}]"), &entry.as_ref().hosts);
+        keys::add(source, directory, &key, hosts, &mut config.subsystems[index])?;
+    }
+    Ok((config, disks))
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
+}
+
+fn described(config: &TargetConfig, disks: &[Disks]) -> Document {
+    let mut document = document::of(config);
+    for (subsystem, disks) in config.subsystems.iter().zip(disks) {
+        let place = document.subsystems.get_mut(&subsystem.config.nqn).expect("it is from there");
+        for (nsid, disk) in disks {
+            let namespace = document::namespace(&disk.spec, disk.block_size, disk.read_only);
+            place.namespaces.insert(nsid.0, namespace);
+        }
+    }
+    document
 }
 
 fn parse(source: &Source<'_>) -> Result<FileConfig, String> {

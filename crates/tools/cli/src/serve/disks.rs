@@ -1,7 +1,9 @@
 //! What is shared: from a name on the command line to a namespace with an identity.
 
 use super::{identity, reserved};
+use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_backends::{FileProblem, OpenError, Spec};
+use farblock_block::Namespace;
 use farblock_block::size::Size;
 use farblock_target::{ReservationStore, Subsystem};
 use farblock_wire::nqn::UUID_NQN_PREFIX;
@@ -33,6 +35,23 @@ pub(crate) fn parse(text: &str) -> Result<Spec, String> {
 /// The same for a name from the command line, which may be no UTF-8: then it is a file's.
 pub(crate) fn parse_os(text: &OsStr) -> Result<Spec, String> {
     text.to_str().map_or_else(|| Ok(Spec::File(text.into())), parse)
+}
+
+/// What stores a disk, and the same as a file if it is one and nothing around it.
+type Store = (Arc<dyn Namespace>, Option<Arc<FileDisk>>);
+
+/// Opens a disk.
+pub(super) fn open(spec: &Spec, block_size: u32, read_only: bool) -> Result<Store, OpenError> {
+    let Spec::File(path) = spec else { return Ok((spec.open(block_size, read_only)?, None)) };
+    let options = FileOptions { read_only, ..FileOptions::new(block_size) };
+    let file = Arc::new(FileDisk::open(path, &options)?);
+    Ok((Arc::clone(&file) as Arc<dyn Namespace>, Some(file)))
+}
+
+/// A disk's name, wherever it is read.
+pub(crate) fn name(spec: &Spec) -> String {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    map_paths(spec, &absolute).to_string()
 }
 
 /// Why a disk cannot be opened, with the `way` to open it read-only where that would help.

@@ -3,28 +3,38 @@
 mod announce;
 mod config;
 mod disks;
+mod document;
 mod identity;
 mod keys;
 mod located;
 mod reserved;
+#[cfg(unix)]
+mod steered;
 
 pub(crate) use announce::reachable;
+#[cfg(unix)]
+pub(crate) use disks::{name as disk_name, parse_os as parse_disk};
 
 use crate::args::{Global, ServeArgs};
 use crate::error::{Failure, Result};
 use crate::output;
 use crate::signals::{self, Stop};
+use document::Shares;
+use farblock_admin::Opened;
 use farblock_proto::ids::NamespaceId;
-use farblock_target::{Export, StartError, Subsystem, Target, TargetConfig};
+use farblock_target::{StartError, Subsystem, Target, TargetConfig};
 use farblock_wire::tcp::PORT_IO;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// Runs the command.
 pub(crate) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
+    if let Some(path) = &args.check {
+        return check(path);
+    }
     // First, so that a signal while disks are being opened ends it cleanly as well.
     let stop = Stop::install()?;
-    signals::outlive_others().map_err(|error| {
+    let hangup = signals::outlive_others().map_err(|error| {
         Failure::run(format_args!("cannot handle signals: {}", crate::error::os(&error)))
     })?;
     let mut note = |text: String| {
@@ -32,24 +42,37 @@ pub(crate) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
             output::note(&text);
         }
     };
-    let mut config = match &args.config {
+    let mut shares = match &args.config {
         Some(path) => config::load(path, &mut note)?,
         None => from_paths(args, &mut note)?,
     };
-    disks::distinguish(&mut config.subsystems);
     if !args.listen.is_empty() {
-        config.listeners.clone_from(&args.listen);
+        shares.config.listeners.clone_from(&args.listen);
     }
-    check_listeners(&config.listeners)?;
+    check_listeners(&shares.config.listeners)?;
+    shares.document.listeners = document::listeners(&shares.config.listeners);
     if args.config.is_none() || global.engine != farblock_reactor::EngineKind::Auto {
-        config.engine = global.engine;
+        shares.config.engine = global.engine;
     }
     if global.poll {
-        config.polling = global.polling();
+        shares.config.polling = global.polling();
     }
+    let configured = shares.document.clone();
+    #[cfg(unix)]
+    let shares = steered::resumed(args, shares, &mut note)?;
+    let Shares { config, disks, document } = shares.distinguished();
     let target = Target::start(&config).map_err(|error| explain(&error, args))?;
+    #[cfg(unix)]
+    let steering = match steered::has_keys(&config) {
+        true => steered::closed(args, hangup)?,
+        false => steered::begin(args, global, &target, disks, document, configured, hangup)?,
+    };
+    #[cfg(not(unix))]
+    let () = without_steering(args, (disks, document, configured, hangup))?;
     announce::announce(&target, &config, args.json, global.quiet)?;
     stop.wait();
+    #[cfg(unix)]
+    drop(steering);
     let connections = target.connections();
     if !global.quiet && connections > 0 {
         let plural = if connections == 1 { "" } else { "s" };
@@ -61,6 +84,32 @@ pub(crate) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
     target.stop().map_err(|error| {
         Failure::run(format_args!("an event loop had failed: {}", crate::error::os(&error)))
     })
+}
+
+/// There a target is as it was started.
+#[cfg(not(unix))]
+fn without_steering<T>(args: &ServeArgs, _: T) -> Result<()> {
+    let wanted = args.control.is_some() || args.persist.is_some() || args.metrics.is_some();
+    match wanted && !args.no_control {
+        true => Err(Failure::usage(
+            "--control, --persist and --metrics need a Unix system: leave them out here",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Says whether a configuration is in order.
+fn check(path: &std::path::Path) -> Result<()> {
+    let document = config::document(path)?;
+    let namespaces: usize = document.subsystems.values().map(|it| it.namespaces.len()).sum();
+    let count = |count, what| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    output::print(&format!(
+        "{} is in order: {}, {}, {}\n",
+        path.display(),
+        count(document.subsystems.len(), "subsystem"),
+        count(namespaces, "namespace"),
+        count(document.listeners.len(), "listener"),
+    ))
 }
 
 /// An address that is listed twice, or that another one covers, would be in its own way.
@@ -87,7 +136,7 @@ fn covers(all: &SocketAddr, address: &SocketAddr) -> bool {
 }
 
 /// One subsystem with a namespace for each path.
-fn from_paths(args: &ServeArgs, note: &mut dyn FnMut(String)) -> Result<TargetConfig> {
+fn from_paths(args: &ServeArgs, note: &mut dyn FnMut(String)) -> Result<Shares> {
     let specs = args.paths.iter().map(|path| disks::parse_os(path)).collect::<Result<Vec<_>, _>>();
     let specs = specs.map_err(Failure::Usage)?;
     disks::memory_doubt(&specs.iter().collect::<Vec<_>>()).map(&mut *note);
@@ -97,22 +146,25 @@ fn from_paths(args: &ServeArgs, note: &mut dyn FnMut(String)) -> Result<TargetCo
     subsystem.config.allowed_hosts.clone_from(&args.allow_host);
     keys::add_given(args, &mut subsystem)?;
     subsystem.config.check().map_err(|error| Failure::usage(format_args!("--nqn: {error}")))?;
-    for (index, spec) in specs.iter().enumerate() {
-        let namespace = spec.open(args.block_size, args.read_only);
-        let namespace =
-            namespace.map_err(|error| Failure::Run(disks::refused(&error, "--read-only")))?;
-        let nsid = NamespaceId(index as u32 + 1);
-        let identity = disks::identity(spec, note);
-        subsystem.exports.insert(nsid, Export { namespace, identity });
-        let store = disks::reservations(spec);
-        store.into_iter().for_each(|store| drop(subsystem.reservations.insert(nsid, store)));
-    }
-    Ok(TargetConfig {
+    let config = TargetConfig {
         subsystems: vec![subsystem],
         listeners: vec![(Ipv4Addr::LOCALHOST, PORT_IO).into()],
         cores: args.cores.clone().map(|cores| cores.0).unwrap_or_default(),
         ..TargetConfig::default()
-    })
+    };
+    let mut shares = Shares { document: document::of(&config), config, ..Shares::default() };
+    for (index, spec) in specs.iter().enumerate() {
+        let opened = disks::open(spec, args.block_size, args.read_only);
+        let (namespace, file) =
+            opened.map_err(|error| Failure::Run(disks::refused(&error, "--read-only")))?;
+        let nsid = NamespaceId(index as u32 + 1);
+        let identity = disks::identity(spec, note);
+        let described = document::namespace(spec, args.block_size, args.read_only);
+        shares.describe(&nqn, nsid, described);
+        shares.add(0, nsid, Opened { namespace, file, identity });
+        shares.keep_reservations(0, nsid, spec);
+    }
+    Ok(shares)
 }
 
 /// Says which option would help.

@@ -88,29 +88,31 @@ pub(crate) fn on_each(mut heard: impl FnMut() + Send + 'static) -> io::Result<()
 }
 
 /// Sees to it that SIGHUP, SIGUSR1 and SIGUSR2 do not end the process: a terminal that is closed
-/// and a script that rotates logs are no reason to take disks away from others. The first SIGHUP is
-/// answered in the log: it is kept for reading the configuration anew.
-pub(crate) fn outlive_others() -> io::Result<()> {
+/// and a script that rotates logs are no reason to take disks away from others. Gives what SIGHUP
+/// is heard by.
+pub(crate) fn outlive_others() -> io::Result<Hangup> {
     for signal in [SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::default())?;
     }
-    let (mut read, write) = UnixStream::pair()?;
+    let (read, write) = UnixStream::pair()?;
     signal_hook::low_level::pipe::register(SIGHUP, write)?;
-    let answer = move || {
-        if read.read_exact(&mut [0]).is_ok() {
-            tracing::warn!(
-                "SIGHUP is ignored, now and later: the configuration cannot be read anew while \
-                 disks are shared; restart to change what is shared"
-            );
-        }
-        // Signals that find the pipe closed or full are dropped.
-        loop {
-            if read.read_exact(&mut [0]).is_err() {
-                return;
+    Ok(Hangup(read))
+}
+
+/// SIGHUPs that have come: those that came while one was answered are one.
+pub(crate) struct Hangup(UnixStream);
+
+impl Hangup {
+    /// Calls this for each, from a thread of its own.
+    pub(crate) fn on_each(mut self, mut heard: impl FnMut() + Send + 'static) -> io::Result<()> {
+        // Signals that find the pipe full are dropped: there is one that is not answered yet.
+        let answer = move || {
+            while self.0.read(&mut [0; 64]).is_ok_and(|count| count > 0) {
+                heard();
             }
-        }
-    };
-    std::thread::Builder::new().name("hangup".to_owned()).spawn(answer).map(drop)
+        };
+        std::thread::Builder::new().name("hangup".to_owned()).spawn(answer).map(drop)
+    }
 }
 
 /// A write beyond the limit on file sizes (`ulimit -f`) sends SIGXFSZ, which would end the process

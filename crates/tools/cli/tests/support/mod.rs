@@ -60,6 +60,7 @@ impl Scratch {
             .current_dir(self.0.path())
             .env("XDG_CONFIG_HOME", self.path("config"))
             .env("XDG_STATE_HOME", self.path("state"))
+            .env("FARBLOCK_RUNTIME_DIR", self.path("run"))
             .env("LOCALAPPDATA", self.path("state"))
             .env_remove("NO_COLOR")
             .env_remove("RUST_BACKTRACE")
