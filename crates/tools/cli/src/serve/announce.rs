@@ -176,21 +176,34 @@ fn connect(config: &TargetConfig, address: SocketAddr) -> Connect {
         vec![format!("nvme discover --transport=tcp --traddr={host} --trsvcid={port}")];
     for subsystem in &config.subsystems {
         let nqn = &subsystem.config.nqn;
-        farblock.push(format!("farblock id {}", quoted(&url(address, nqn, None))));
+        let (ours, nvme_clis) = secrets(subsystem);
+        farblock.push(format!("farblock id {}{ours}", quoted(&url(address, nqn, None))));
         if let Some((first, export)) = subsystem.exports.iter().next() {
             let url = quoted(&url(address, nqn, Some(first.0)));
             // As long as the disk, if that is shorter.
             farblock.push(match export.namespace.geometry().capacity_bytes() {
-                MIB.. => format!("farblock read {url} --length 1MiB --output first-mib.img"),
-                _ => format!("farblock read {url} --output whole.img"),
+                MIB.. => format!("farblock read {url} --length 1MiB --output first-mib.img{ours}"),
+                _ => format!("farblock read {url} --output whole.img{ours}"),
             });
         }
         nvme_cli.push(format!(
-            "nvme connect --transport=tcp --traddr={host} --trsvcid={port} --nqn={}",
+            "nvme connect --transport=tcp --traddr={host} --trsvcid={port} --nqn={}{nvme_clis}",
             quoted(nqn)
         ));
     }
     Connect { farblock, nvme_cli }
+}
+
+/// What farblock's and nvme-cli's commands need besides, where hosts have keys: each its own, of
+/// which the command does not know the file.
+fn secrets(subsystem: &Subsystem) -> (&'static str, &'static str) {
+    match subsystem.keys.is_empty() {
+        true => ("", ""),
+        false => (
+            " --dhchap-secret host.key",
+            " --dhchap-secret \"$(farblock keys show --secret host.key)\"",
+        ),
+    }
 }
 
 /// Text as a shell takes it for one word.
