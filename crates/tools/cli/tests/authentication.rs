@@ -2,7 +2,9 @@
 
 mod support;
 
-use support::{Scratch, Server, noise, read};
+#[cfg(unix)]
+use support::noise;
+use support::{Scratch, Server, read};
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
 

@@ -2,7 +2,9 @@
 
 mod support;
 
-use support::{Scratch, noise, read};
+#[cfg(unix)]
+use support::noise;
+use support::{Scratch, read};
 
 /// What a folder holds besides `names`.
 fn others(scratch: &Scratch, names: &[&str]) -> Vec<String> {
@@ -15,9 +17,13 @@ fn others(scratch: &Scratch, names: &[&str]) -> Vec<String> {
 fn a_failed_copy_leaves_the_old_file() {
     let scratch = Scratch::new();
     let old = scratch.file("old", b"precious\n");
-    scratch.run(["copy", "fault:10,mem:64MiB", &old]).fails_in_a_line(1, &["cannot be read there"]);
+    scratch
+        .run(["copy", "fault:10,mem:64MiB", &old])
+        .fails_in_a_line(1, &["the storage behind it cannot be read"]);
     assert_eq!(read(&old), b"precious\n");
-    scratch.run(["copy", "fault:10,mem:64MiB", "new"]).fails(1, &["cannot be read there"]);
+    scratch
+        .run(["copy", "fault:10,mem:64MiB", "new"])
+        .fails(1, &["the storage behind it cannot be read"]);
     scratch
         .run_with(["copy", "-", &old, "--length", "9"], b"short")
         .fails_in_a_line(1, &["5 bytes of 9", "old is as it was"]);

@@ -261,14 +261,14 @@ fn holes_stay_holes() {
     }
 }
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 fn interrupted_by(signal: &str) {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", SIZE as u64);
     let server = Target::new(&scratch, &disk);
     let input = scratch.file("in.img", &noise(10, SIZE));
     let args = ["copy", &input, &server.url, "--resume"];
-    let mut child = scratch.command(args).spawn().unwrap();
+    let mut child = scratch.command_with_hangup(args).spawn().unwrap();
     wait_for_record(&scratch, "state/farblock", &mut child);
     support::signal(child.id(), signal);
     let output = support::wait(child);
@@ -283,7 +283,7 @@ fn interrupted_by(signal: &str) {
     assert!(read(&disk) == read(&input));
 }
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 #[test]
 fn an_interrupted_transfer_says_what_is_durable() {
     interrupted_by("INT");

@@ -196,8 +196,8 @@ fn open_queue(
 /// Why an operation failed, behind the word `failed`.
 fn reason(error: BlockError) -> String {
     match error {
-        BlockError::ReadFailed => "the target cannot read its storage".to_owned(),
-        BlockError::WriteFailed => "the target cannot write to its storage".to_owned(),
+        BlockError::ReadFailed => "the storage behind it cannot be read".to_owned(),
+        BlockError::WriteFailed => "the storage behind it cannot be written".to_owned(),
         BlockError::Disconnected => {
             "the connection to the namespace is lost, and did not come back".to_owned()
         }

@@ -52,6 +52,19 @@ impl Scratch {
         command
     }
 
+    /// A command that hears of its terminal's end, even if these tests were started to outlive
+    /// theirs (`nohup`), which every child inherits.
+    #[cfg(target_os = "linux")]
+    pub fn command_with_hangup<S: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = S>,
+    ) -> Command {
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_farblock")]).args(args);
+        self.prepare(&mut command);
+        command
+    }
+
     /// Sets up any command that runs the binary in the end.
     pub fn prepare(&self, command: &mut Command) {
         #[cfg(windows)]
