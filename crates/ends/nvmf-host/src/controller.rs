@@ -500,8 +500,8 @@ impl Connecting<'_> {
                 Step::Ready(info) => break info,
             }
         };
-        // Discovery services do not authenticate.
-        if !authenticated && !info.discovery {
+        // Discovery services do not authenticate; whoever just says that it is one has to.
+        if !authenticated && self.subsystem != farblock_wire::nqn::DISCOVERY_NQN {
             authentication::not_asked_for(self.options)?;
         }
         Ok((handshake.finish()?, address, info))

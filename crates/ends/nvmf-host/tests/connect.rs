@@ -374,3 +374,12 @@ fn discovery_with_absurd_numbers() {
     let error = discover(&discovery_peer(u64::MAX).address(), &options()).unwrap_err().to_string();
     assert!(error.contains("claims 18446744073709551615 records"), "{error}");
 }
+
+#[test]
+fn a_controller_that_says_it_is_for_discovery_has_to_prove_itself_all_the_same() {
+    const DISCOVERY: u8 = 2;
+    let peer = Peer::new(Script { cntrltype: DISCOVERY, ..Script::default() });
+    let options = Options { dhchap_ctrl_secret: Some("target.key".into()), ..options() };
+    let refused = connect(&peer.address(), &options).expect_err("it proved nothing");
+    assert_eq!(refused, ConnectError::AuthenticationNotOffered);
+}
