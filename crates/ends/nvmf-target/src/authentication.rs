@@ -3,7 +3,8 @@
 //! An exchange costs milliseconds of big numbers, which a core has not to spare: others' I/O would
 //! wait for strangers. A session hands its machine to the one thread of the target, which works
 //! through them in order, and gets it back in its core's mailbox. What waits there is one message
-//! of a connection at most, and connections are limited.
+//! of a connection at most, and connections are limited. It calculates nothing for those that are
+//! closed: else strangers that come and go would keep it busy for ever.
 
 use crate::config::Subsystem;
 use crate::shared::{Message, Route, Shared};
@@ -13,7 +14,7 @@ use farblock_secure::{Controller, ControllerTerms, Group, Hash, Secret};
 use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 /// How a host of a subsystem has to authenticate (DH-HMAC-CHAP).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,6 +44,18 @@ struct Job {
     slot: SlotId,
     machine: Box<Controller>,
     message: Vec<u8>,
+    /// Gone with the session: nobody waits for the answer any more.
+    waits: Weak<()>,
+}
+
+impl Job {
+    /// Gives what the session is told, if it is still there.
+    fn work(self) -> Option<(Route, Message)> {
+        let Job { route, slot, mut machine, message, waits } = self;
+        waits.upgrade()?;
+        machine.handle(&message, &mut fill);
+        Some((route, Message::Authenticated { route, slot, machine }))
+    }
 }
 
 /// See the module's text.
@@ -91,6 +104,7 @@ impl Authenticator {
         slot: SlotId,
         machine: Box<Controller>,
         message: Vec<u8>,
+        waits: Weak<()>,
     ) -> io::Result<()> {
         let mut jobs = shared.authenticator.jobs.lock().expect("no holder panics");
         let sender = match &mut *jobs {
@@ -98,7 +112,7 @@ impl Authenticator {
             none => none.insert(start(shared)?),
         };
         // If it has ended, so has the target, and nobody waits for an answer.
-        let _ = sender.send(Job { route, slot, machine, message });
+        let _ = sender.send(Job { route, slot, machine, message, waits });
         Ok(())
     }
 }
@@ -108,10 +122,9 @@ fn start(shared: &Arc<Shared>) -> io::Result<Sender<Job>> {
     let (sender, jobs) = mpsc::channel::<Job>();
     let weak = Arc::downgrade(shared);
     os::spawn("farblock-auth".to_owned(), move || {
-        while let Ok(Job { route, slot, mut machine, message }) = os::recv(&jobs) {
-            machine.handle(&message, &mut fill);
+        while let Ok(job) = os::recv(&jobs) {
+            let Some((route, done)) = job.work() else { continue };
             let Some(shared) = weak.upgrade() else { break };
-            let done = Message::Authenticated { route, slot, machine };
             shared.mailboxes()[route.core].post(done);
         }
     })?;
@@ -123,5 +136,38 @@ fn fill(bytes: &mut [u8]) {
     if !os::fill_simulated(bytes) {
         // It gave some when the target was started.
         getrandom::fill(bytes).expect("the system gives random numbers");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::ConnectionKey;
+
+    #[test]
+    fn nothing_is_calculated_for_who_is_gone() {
+        let secret = Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(1));
+        let HostKeys { host, controller, hashes, groups } =
+            HostKeys::new(secret.expect("a length"));
+        let terms = Arc::new(ControllerTerms {
+            host_nqn: "host".to_owned(),
+            subsystem_nqn: "subsystem".to_owned(),
+            host_secrets: host,
+            controller_secret: controller,
+            hashes,
+            groups,
+        });
+        let session = Arc::new(());
+        let job = || Job {
+            route: Route { core: 0, key: ConnectionKey(1), serial: 1 },
+            slot: SlotId(0),
+            machine: Box::new(Controller::new(Arc::clone(&terms))),
+            message: Vec::new(),
+            waits: Arc::downgrade(&session),
+        };
+        assert!(job().work().is_some());
+        let late = job();
+        drop(session);
+        assert!(late.work().is_none());
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Authentication {
     machine: Option<Box<Controller>>,
     /// Messages that came while the queue was locked.
     messages: u32,
+    /// As long as somebody waits for answers.
+    waits: Arc<()>,
 }
 
 impl Queue {
@@ -58,7 +60,8 @@ impl<T: Transport> Session<T> {
     pub(super) fn lock(&mut self, cx: &mut Context, terms: Arc<ControllerTerms>) {
         let host = terms.host_nqn.clone();
         let machine = Some(Box::new(Controller::new(terms)));
-        self.authentication = Some(Box::new(Authentication { host, machine, messages: 0 }));
+        let authentication = Authentication { host, machine, messages: 0, waits: Arc::default() };
+        self.authentication = Some(Box::new(authentication));
         let queue = std::mem::replace(&mut self.queue, Queue::None);
         self.queue = Queue::Locked(Box::new(queue));
         // One time for all of it, in which data have to come as well.
@@ -170,8 +173,9 @@ impl<T: Transport> Session<T> {
             self.close_after_sending(cx);
             return;
         };
+        let waits = Arc::downgrade(&authentication.waits);
         self.release(cx, slot);
-        let begun = Authenticator::submit(&cx.shared, self.route, slot, machine, message);
+        let begun = Authenticator::submit(&cx.shared, self.route, slot, machine, message, waits);
         if let Err(error) = begun {
             tracing::error!("cannot start the thread for authentication: {error}");
             self.respond(slot, Status::INTERNAL_ERROR, 0);

@@ -463,6 +463,7 @@ impl<T: Transport> Session<T> {
         self.turns.clear();
         self.expected.clear();
         self.fence = None;
+        self.authentication = None;
         let queue = match std::mem::replace(&mut self.queue, Queue::None) {
             Queue::Locked(queue) => *queue,
             queue => queue,
