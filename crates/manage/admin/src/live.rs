@@ -34,6 +34,14 @@ pub trait Open: Send {
     /// # Errors
     /// One sentence.
     fn open(&mut self, namespace: &Namespace) -> Result<Opened, String>;
+
+    /// Whether hosts may have it while the target runs, if it was not shared before.
+    ///
+    /// # Errors
+    /// One sentence that says why not.
+    fn may_be_added(&self, _namespace: &Namespace) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// What stores the namespaces, by subsystem and identifier.
@@ -127,6 +135,7 @@ impl Live {
         namespace: &Namespace,
         opened: Opened,
     ) -> Result<(), String> {
+        self.opener.may_be_added(namespace)?;
         let id = NamespaceId(nsid);
         let blocks = blocks(namespace);
         let has = opened.namespace.geometry().blocks;

@@ -191,6 +191,45 @@ fn a_configuration_is_read_again() {
 }
 
 #[test]
+fn a_key_that_comes_into_the_configuration_lets_nobody_in_without_it() {
+    let scratch = Scratch::new();
+    let path = configuration(&scratch, &["mem:1MiB"]);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let restricted =
+        text.replace("allow_any_host = true", &format!("allowed_hosts = [\"{HOST}\"]"));
+    std::fs::write(&path, &restricted).unwrap();
+    let server = Server::start(scratch.command(["serve", "--config", &path]));
+    scratch.run(["keys", "new", "--output", "host.key"]).ok();
+    let locked =
+        "[[subsystems.hosts]]\nnqn = \"nqn.2026-11.h:locked\"\ndhchap_key = \"host.key\"\n";
+    std::fs::write(&path, format!("{restricted}{locked}")).unwrap();
+    scratch.run(["serve", "--check", &path]).ok();
+    scratch.run(["reload"]).fails(1, &["has a key", "restart"]);
+    assert!(!scratch.run(["config", "show"]).ok().out().contains("h:locked"));
+    server.stop();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn reservations_that_were_kept_are_not_forgotten_by_sharing_their_file_meanwhile() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk("reserved.img", 1 << 20);
+    let server = scratch.serve(["--nqn", NQN, "mem:1MiB"]);
+    let put = |value: &[u8]| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(&disk, "user.farblock.reservations", value, flags)
+    };
+    // A file system without attributes keeps no reservations.
+    if put(b"damaged").is_ok() {
+        let add = ["add-namespace", NQN, disk.as_str()];
+        scratch.ctl(&add).fails(1, &["reserved.img", "reservations", "restart"]);
+        rustix::fs::removexattr(&disk, "user.farblock.reservations").unwrap();
+        scratch.ctl(&add).ok();
+    }
+    server.stop();
+}
+
+#[test]
 fn what_is_kept_comes_back() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);

@@ -110,6 +110,22 @@ pub(super) fn document(path: &Path) -> Result<Document> {
     Ok(described(&config, &disks))
 }
 
+/// The same for a target that runs. A document knows of a host with a key only that it may connect.
+#[cfg(unix)]
+pub(super) fn keyless_document(path: &Path) -> Result<Document> {
+    let text = configuration::read(path)?;
+    let source = Source { path, text: &text };
+    let parsed = parse(&source).map_err(Failure::Usage)?;
+    let (config, disks) = checked(&source, path, &parsed).map_err(Failure::Usage)?;
+    if super::steered::has_keys(&config) {
+        let path = path.display();
+        return Err(Failure::usage(format_args!(
+            "a host in {path} has a key, and a running target is given none yet: restart it"
+        )));
+    }
+    Ok(described(&config, &disks))
+}
+
 /// Checks everything without opening a disk, and reads the hosts' keys.
 fn checked(
     source: &Source<'_>,

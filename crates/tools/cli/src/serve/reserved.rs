@@ -67,23 +67,29 @@ mod attribute {
             }
         }
 
-        /// Whether what is there can be written. What cannot be read is not thrown away: the target
-        /// says what is wrong with it.
+        /// Whether there is anything, or something could be written. What is there is heeded even
+        /// if it cannot be changed or read: the target says what is wrong with it.
         pub(super) fn is_usable(&self) -> bool {
             match self.read() {
                 Ok(None) => self.write("").and_then(|()| self.remove()).is_ok(),
-                Ok(Some(value)) => self.write(&value).is_ok(),
+                Ok(Some(_)) => true,
                 Err(error) => error.raw_os_error() != Some(Errno::OPNOTSUPP.raw_os_error()),
             }
         }
     }
 
+    fn damaged() -> io::Error {
+        io::Error::other("it is damaged")
+    }
+
     impl ReservationStore for Attribute {
         fn load(&self) -> io::Result<String> {
-            let Some(value) = self.read()? else { return Ok(String::new()) };
-            let (inode, text) =
-                value.split_once('\n').ok_or_else(|| io::Error::other("it is damaged"))?;
-            let is_ours = inode.parse() == Ok(self.inode);
+            // Empty: the power went while it was tried whether it can be written.
+            let Some(value) = self.read()?.filter(|value| !value.is_empty()) else {
+                return Ok(String::new());
+            };
+            let (inode, text) = value.split_once('\n').ok_or_else(damaged)?;
+            let is_ours = inode.parse::<u64>().map_err(|_| damaged())? == self.inode;
             Ok(if is_ours { text.to_owned() } else { String::new() })
         }
 
@@ -121,5 +127,28 @@ mod tests {
         // As much as there can be.
         store.save(&"x".repeat(3700)).unwrap();
         assert_eq!(load("b").len(), 3700);
+    }
+
+    /// Puts `value` where reservations are kept. False if the file system keeps no attributes.
+    fn put(path: &Path, value: &[u8]) -> bool {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(path, "user.farblock.reservations", value, flags).is_ok()
+    }
+
+    #[test]
+    fn what_is_damaged_is_not_taken_for_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        std::fs::write(&path, "a").unwrap();
+        let load = || of(&path).expect("there is something").load();
+        for damaged in [&b"12x\nhosts\n"[..], b"hosts", b"\n", &[0xff; 9], &[b'1'; 4000]] {
+            if !put(&path, damaged) {
+                return;
+            }
+            assert!(load().is_err(), "{damaged:?}");
+        }
+        // Left by a power loss while it was tried out.
+        assert!(put(&path, b""));
+        assert_eq!(load().unwrap(), "");
     }
 }

@@ -28,6 +28,19 @@ impl Open for Opener {
         let identity = disks::identity(&spec, &mut |text| tracing::info!("{text}"));
         Ok(Opened { namespace, file, identity })
     }
+
+    /// A namespace that is added has no reservations yet; who was fenced must not get in so.
+    fn may_be_added(&self, namespace: &Namespace) -> Result<(), String> {
+        let store = disks::reservations(&disks::parse(&namespace.path)?);
+        match store.map_or(Ok(String::new()), |store| store.load()) {
+            Ok(kept) if kept.is_empty() => Ok(()),
+            _ => Err(format!(
+                "{} has reservations that were kept, and only a target that starts takes them up: \
+                 put it into what it is started with, and restart it",
+                namespace.path
+            )),
+        }
+    }
 }
 
 /// What the target begins with: what the configuration says, and what was changed at run time
@@ -170,7 +183,7 @@ type Reader = Box<dyn Fn() -> Result<Document, String> + Send + Sync>;
 fn reader(path: PathBuf, listen: Vec<SocketAddr>) -> Reader {
     Box::new(move || {
         let said = |failure: Failure| failure.sentence().to_owned();
-        let mut document = config::document(&path).map_err(said)?;
+        let mut document = config::keyless_document(&path).map_err(said)?;
         if !listen.is_empty() {
             document.listeners = document::listeners(&listen);
         }
