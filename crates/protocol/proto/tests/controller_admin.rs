@@ -406,6 +406,38 @@ fn a_namespace_change_is_told_once_until_the_list_is_read() {
 }
 
 #[test]
+fn a_namespace_in_another_ones_place_is_told_twice() {
+    let (mut registry, subsystem) = registry();
+    let host = Host::ready(&mut registry);
+    host.set_feature(&mut registry, 0x0b, 1 << 8).unwrap();
+    for cid in 10..13 {
+        host.admin(&mut registry, &event_request(cid), at(0));
+    }
+    registry.remove_namespace(subsystem, NamespaceId(1)).unwrap();
+    let info = NamespaceInfo::new(4096, 10);
+    registry.add_namespace(subsystem, NamespaceId(1), info).unwrap();
+    let told = |cid| [event(host.id, cid, NAMESPACE_CHANGED)];
+    assert_eq!(drain(&mut registry).last(), told(10).last());
+    let mut list = |registry: &mut Registry| {
+        let list = host.fetch(registry, log_page(0x04, 0, 4096), 4096).unwrap();
+        u32::from_le_bytes(list[..4].try_into().unwrap())
+    };
+    assert_eq!(list(&mut registry), 1);
+    assert_eq!(drain(&mut registry), told(11), "the host may have found only that one went");
+    assert_eq!(list(&mut registry), 1);
+    assert_eq!(drain(&mut registry), []);
+    // One that the host has seen go is new, and no more.
+    registry.remove_namespace(subsystem, NamespaceId(1)).unwrap();
+    assert_eq!(drain(&mut registry)[1..], told(12));
+    list(&mut registry);
+    registry.add_namespace(subsystem, NamespaceId(1), info).unwrap();
+    drain(&mut registry);
+    list(&mut registry);
+    assert_eq!(registry.poll_event(host.id), None);
+    assert_eq!(list(&mut registry), 0);
+}
+
+#[test]
 fn an_event_waits_for_a_request() {
     let (mut registry, subsystem) = registry();
     let host = Host::ready(&mut registry);

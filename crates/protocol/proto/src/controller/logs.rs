@@ -104,12 +104,48 @@ impl ErrorLog {
 #[derive(Debug, Default)]
 pub(crate) struct ChangedNamespaces {
     ids: BTreeSet<NamespaceId>,
+    /// Those of them that went.
+    gone: BTreeSet<NamespaceId>,
+    /// Those in whose place is another one since.
+    replaced: BTreeSet<NamespaceId>,
+}
+
+/// What became of a namespace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NamespaceChange {
+    /// It is new.
+    Came,
+    /// It is there no more.
+    Went,
+    /// It is the same one still.
+    Altered,
+    /// Another one has its identifier.
+    Replaced,
 }
 
 impl ChangedNamespaces {
-    pub(crate) fn push(&mut self, id: NamespaceId) {
+    pub(crate) fn push(&mut self, id: NamespaceId, change: NamespaceChange) {
         // Identifiers are limited to as many as the list has room for.
         self.ids.insert(id);
+        match change {
+            NamespaceChange::Went => {
+                self.gone.insert(id);
+            }
+            NamespaceChange::Came if !self.gone.contains(&id) => {}
+            NamespaceChange::Came | NamespaceChange::Replaced => {
+                self.replaced.insert(id);
+            }
+            NamespaceChange::Altered => {}
+        }
+    }
+
+    /// The host has read the list. Whether it is to read it again: a host that finds another
+    /// namespace in the place of one that it has not seen go may give up that one and look no
+    /// further (Linux does); the second time it finds the new one.
+    fn was_read(&mut self) -> bool {
+        let again = core::mem::take(self).replaced;
+        self.ids = again;
+        !self.ids.is_empty()
     }
 
     /// The log page: rising identifiers, then zeroes.
@@ -232,8 +268,9 @@ impl Registry {
     fn log_was_read(&mut self, id: ControllerId, notice: Notice, window: Window) {
         if let Some(controller) = self.controllers.get_mut(&id).filter(|_| !window.retain) {
             controller.events.log_was_read(notice);
-            if notice == Notice::NamespaceAttribute {
-                controller.changed = ChangedNamespaces::default();
+            if notice == Notice::NamespaceAttribute && controller.changed.was_read() {
+                controller.events.raise(notice);
+                self.noisy.insert(id);
             }
         }
     }

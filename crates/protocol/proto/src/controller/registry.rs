@@ -5,7 +5,7 @@ use super::config::{
 };
 use super::events::Notice;
 use super::limits;
-use super::logs::{ErrorRecord, SmartCounters};
+use super::logs::{ErrorRecord, NamespaceChange, SmartCounters};
 use super::namespace::{NamespaceInfo, NamespaceTable};
 use super::properties::Lifecycle;
 use super::reservations::{AccessChange, Reserved, Ticket};
@@ -382,7 +382,7 @@ impl Registry {
             return Err(ConfigError::Exists("namespace"));
         }
         namespaces.insert(namespace, info);
-        self.namespace_changed(subsystem, namespace);
+        self.namespace_changed(subsystem, namespace, NamespaceChange::Came);
         Ok(())
     }
 
@@ -398,7 +398,7 @@ impl Registry {
         let namespaces = &mut self.subsystem_mut(subsystem)?.config.namespaces;
         let info = namespaces.remove(&namespace).ok_or(ConfigError::NotFound("namespace"))?;
         self.end_reservations(subsystem, namespace);
-        self.namespace_changed(subsystem, namespace);
+        self.namespace_changed(subsystem, namespace, NamespaceChange::Went);
         Ok(info)
     }
 
@@ -430,11 +430,13 @@ impl Registry {
         info.check(namespace)?;
         let namespaces = &mut self.subsystem_mut(subsystem)?.config.namespaces;
         let found = namespaces.get_mut(&namespace).ok_or(ConfigError::NotFound("namespace"))?;
+        let mut change = NamespaceChange::Altered;
         if core::mem::replace(found, info).uuid != info.uuid {
             // It is another one, which nobody has reserved.
             self.end_reservations(subsystem, namespace);
+            change = NamespaceChange::Replaced;
         }
-        self.namespace_changed(subsystem, namespace);
+        self.namespace_changed(subsystem, namespace, change);
         Ok(())
     }
 }
@@ -652,7 +654,12 @@ impl Registry {
     }
 
     /// Publishes a subsystem's namespaces anew and tells its controllers what changed.
-    fn namespace_changed(&mut self, id: SubsystemId, namespace: NamespaceId) {
+    fn namespace_changed(
+        &mut self,
+        id: SubsystemId,
+        namespace: NamespaceId,
+        change: NamespaceChange,
+    ) {
         let subsystem = self.subsystems.get_mut(&id).expect("the caller has just changed it");
         let generation = subsystem.table.generation() + 1;
         subsystem.table = Arc::new(table_of(&subsystem.config, generation));
@@ -660,7 +667,7 @@ impl Registry {
         self.act(Action::Namespaces { subsystem: id, table });
         for controller in self.controllers.values_mut() {
             if controller.subsystem == Some(id) && controller.lifecycle == Lifecycle::Ready {
-                controller.changed.push(namespace);
+                controller.changed.push(namespace, change);
                 controller.events.raise(Notice::NamespaceAttribute);
                 self.noisy.insert(controller.id);
             }
