@@ -90,7 +90,9 @@ fn namespaces_come_change_and_go_under_load() {
         scratch.ctl(&["remove-namespace", NQN, "3"]).ok();
         until("what is gone answers so", || blocks.write(0, &[7; 512]).is_err());
         goes_on();
-        // Its file is free.
+        // Its file is free, and that of one that the target began with.
+        scratch.ctl(&["remove-namespace", NQN, "2"]).ok();
+        scratch.ctl(&["add-namespace", NQN, "second.img"]).ok();
         scratch.ctl(&["add-namespace", NQN, "third.img", "--nsid", "9"]).ok();
         stop.store(true, Ordering::Relaxed);
     });

@@ -70,6 +70,8 @@ pub(crate) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
     #[cfg(not(unix))]
     let () = without_steering(args, (disks, document, configured, hangup))?;
     announce::announce(&target, &config, args.json, global.quiet)?;
+    // It has the disks, too: the file of one that is removed is to be free.
+    drop(config);
     stop.wait();
     #[cfg(unix)]
     drop(steering);
