@@ -59,6 +59,7 @@ engines: build library
 interop: build
 	interop/linux/run.sh $(BINARY)
 	interop/linux/auth.sh $(BINARY)
+	interop/linux/steering.sh $(BINARY)
 	$(CARGO) build --release --locked -p farblock-attach --examples
 	interop/linux/nbd.sh $(BINARY) $(dir $(BINARY))examples
 	interop/linux/vhost.sh $(BINARY) $(dir $(BINARY))examples

@@ -1,0 +1,106 @@
+# Guest job of steering.sh: the kernel's host is connected to the target at 10.0.2.2, port in the
+# file "port"; what it asks for in /host/N.ask is done outside, and answered in /host/N.done. It
+# never rescans: what it sees, it was told.
+# shellcheck shell=bash
+# shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
+. /lib.sh
+
+nqn=nqn.2026-11.org.farblock:steered
+port=$(cat port)
+modprobe nvme-tcp
+requests=0
+
+# outside WORDS...: has it done.
+outside() {
+    local code try
+    requests=$((requests + 1))
+    echo "$*" >/host/part
+    mv /host/part /host/$requests.ask
+    for ((try = 0; try < 600; try++)); do
+        [ ! -e /host/$requests.done ] || break
+        sleep 0.1
+    done
+    read -r code </host/$requests.done
+    [ "$code" = 0 ] || fail "outside: $* ended with $code"
+}
+# is_there NSID MIB, is_gone NSID, is_read_only NSID 0|1: what the kernel has in sysfs.
+is_there() {
+    local sectors
+    find_namespace $nqn "$1" || return 1
+    read -r sectors <"/sys/block/${found#/dev/}/size" && [ "$sectors" = $(($2 * 2048)) ]
+}
+is_gone() { ! find_namespace $nqn "$1"; }
+is_read_only() {
+    local flag
+    find_namespace $nqn "$1" && read -r flag <"/sys/block/${found#/dev/}/ro" && [ "$flag" = "$2" ]
+}
+# stored TEXT NSID: what is written is what is read.
+stored() {
+    find_namespace $nqn "$2" || fail "$1: there is no namespace $2"
+    head -c 1048576 /dev/urandom >/run/data
+    check "$1: written" dd if=/run/data of="$found" bs=64k oflag=direct conv=notrunc
+    dd if="$found" bs=64k count=16 iflag=direct 2>/dev/null | cmp - /run/data ||
+        fail "$1: something else is read"
+    ok "$1: the same is read"
+}
+
+check "connect" nvme connect -t tcp -a 10.0.2.2 -s "$port" -n $nqn -i 2
+eventually "namespace 1 is there" is_there 1 32
+find_namespace $nqn 1
+first=$found
+find_controller $nqn
+controller=$found
+load_bytes=2000000
+rounds=0
+while [ ! -e /run/enough ]; do
+    verify "$first" 512-64k >/run/fio.log 2>&1 || { touch /run/wrong; break; }
+    rounds=$((rounds + 1))
+    echo $rounds >/run/rounds
+done &
+load=$!
+
+say "farblock ctl"
+outside add
+eventually "an added namespace is seen" is_there 2 16
+stored "the added one" 2
+outside resize
+eventually "its new size is seen" is_there 2 20
+stored "the longer one" 2
+outside read_only on
+eventually "it is seen to be read only" is_read_only 2 1
+find_namespace $nqn 2
+refused "writing to it" "." dd if=/run/data of="$found" bs=64k oflag=direct conv=notrunc
+dd if="$found" bs=64k count=16 iflag=direct 2>/dev/null | cmp - /run/data || fail "it is changed"
+outside read_only off
+eventually "it is seen to be writable" is_read_only 2 0
+stored "the writable one" 2
+outside remove
+eventually "a removed namespace is gone" is_gone 2
+
+say "the configuration file"
+outside reload 3 two.img
+eventually "reload: a namespace is seen" is_there 3 20
+stored "the one of reload" 3
+outside broken
+check "a broken file takes nothing away" is_there 3 20
+outside hangup 3 other.img
+eventually "SIGHUP: another disk takes its place" is_there 3 24
+stored "the other disk" 3
+outside grow
+eventually "a file that became longer is noticed" is_there 3 40
+outside hangup
+eventually "SIGHUP: it is gone" is_gone 3
+
+touch /run/enough
+wait $load
+[ ! -e /run/wrong ] || fail "namespace 1: $(cat /run/fio.log)"
+[ -e /run/rounds ] || fail "nothing was verified"
+find_controller $nqn
+equal "the controller that was there all the time" "$controller" "$found"
+check "its namespace is there" is_there 1 32
+said=$(dmesg)
+[[ $said != *"error, dev ${first#/dev/}"* ]] || fail "I/O to namespace 1 failed: $said"
+[[ $said != *reconnect* ]] || fail "the connection was lost: $said"
+ok "namespace 1 was written and verified $(cat /run/rounds) times meanwhile"
+check "disconnect" nvme disconnect -n $nqn
+say "done"

@@ -1,0 +1,87 @@
+#!/bin/bash
+# steering.sh FARBLOCK: what 'farblock ctl', 'farblock reload' and SIGHUP change in a running target,
+# the kernel's host sees without a rescan, while it writes to another namespace and reads it back
+# (jobs/steering.sh). FARBLOCK is the binary. Run setup.sh once before. Exit code: 0 all holds,
+# 1 something does not, 2 misuse.
+set -Eeuo pipefail
+. "$(dirname "$0")/place.sh"
+
+[ $# = 1 ] || die "usage: steering.sh FARBLOCK"
+farblock=$(realpath -- "$1")
+logs=$(mktemp -d "${TMPDIR:-/tmp}/farblock-steering.XXXXXX")
+guest='' server=''
+# shellcheck disable=SC2317 # called by the trap
+clean_up() {
+    local code=$?
+    trap - EXIT
+    # shellcheck disable=SC2086 # no word at all when there is none
+    kill $server $guest 2>/dev/null || true
+    wait
+    if [ $code = 0 ]; then rm -rf "$logs"; else echo "steering.sh: the logs are in $logs" >&2; fi
+    exit $code
+}
+trap clean_up EXIT
+cd "$logs"
+
+mkdir share
+nqn=nqn.2026-11.org.farblock:steered
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+echo "$port" >port
+truncate -s 32M one.img
+truncate -s 16M two.img
+truncate -s 24M other.img
+
+# configure [NSID PATH]: the first namespace, and one more.
+configure() {
+    {
+        echo "listeners = [\"127.0.0.1:$port\"]"
+        printf '[[subsystems]]\nnqn = "%s"\nallow_any_host = true\n' $nqn
+        printf '[[subsystems.namespaces]]\nnsid = 1\npath = "one.img"\n'
+        [ $# = 0 ] || printf '[[subsystems.namespaces]]\nnsid = %s\npath = "%s"\n' "$1" "$2"
+    } >farblock.toml.new
+    mv farblock.toml.new farblock.toml
+}
+# What the guest asks for by name.
+ctl() { "$farblock" ctl --control "$logs/control" "$@"; }
+add() { ctl add-namespace $nqn two.img --nsid 2; }
+resize() { ctl resize $nqn 2 20MiB; }
+read_only() { ctl read-only $nqn 2 "$1"; }
+remove() { ctl remove-namespace $nqn 2; }
+grow() { truncate -s 40M other.img; }
+reload() { configure "$@" && "$farblock" reload --control "$logs/control"; }
+hangup() { configure "$@" && kill -HUP $server; }
+broken() { echo 'listeners = "' >farblock.toml && kill -HUP $server; }
+
+configure
+"$farblock" serve --config farblock.toml --control "$logs/control" >server.log 2>&1 </dev/null &
+server=$!
+for ((try = 0; try < 300; try++)); do
+    if grep -q '^listening' server.log; then break; fi
+    kill -0 $server 2>/dev/null || { cat server.log >&2; exit 1; }
+    sleep 0.1
+done
+
+SHARE=$logs/share TIMEOUT=400 "$linux_dir/guest.sh" "$linux_dir/jobs/steering.sh" port \
+    >guest.log 2>&1 &
+guest=$!
+for ((request = 1; ; request++)); do
+    while kill -0 $guest 2>/dev/null && [ ! -e "share/$request.ask" ]; do sleep 0.1; done
+    [ -e "share/$request.ask" ] || break
+    read -ra words <"share/$request.ask"
+    echo "--- ${words[*]}" >>ctl.log
+    if "${words[@]}" >>ctl.log 2>&1; then code=0; else code=$?; fi
+    echo $code >"share/$request.part"
+    mv "share/$request.part" "share/$request.done"
+done
+if ! wait $guest; then
+    guest=
+    cat guest.log ctl.log server.log >&2
+    exit 1
+fi
+guest=
+cat guest.log
+if ! grep -q 'SIGHUP: everything stays as it is' server.log || grep -q panicked server.log; then
+    cat server.log >&2
+    exit 1
+fi
+echo "steering.sh: all holds"
