@@ -418,7 +418,7 @@ fn a_namespace_in_another_ones_place_is_told_twice() {
     registry.add_namespace(subsystem, NamespaceId(1), info).unwrap();
     let told = |cid| [event(host.id, cid, NAMESPACE_CHANGED)];
     assert_eq!(drain(&mut registry).last(), told(10).last());
-    let mut list = |registry: &mut Registry| {
+    let list = |registry: &mut Registry| {
         let list = host.fetch(registry, log_page(0x04, 0, 4096), 4096).unwrap();
         u32::from_le_bytes(list[..4].try_into().unwrap())
     };
