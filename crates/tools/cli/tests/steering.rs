@@ -212,6 +212,29 @@ fn a_key_that_comes_into_the_configuration_lets_nobody_in_without_it() {
 }
 
 #[test]
+fn a_target_with_keys_or_without_control_says_that_it_cannot_be_steered() {
+    let scratch = Scratch::new();
+    scratch.run(["keys", "new", "--output", "host.key"]).ok();
+    let path = configuration(&scratch, &["mem:1MiB"]);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let locked =
+        "[[subsystems.hosts]]\nnqn = \"nqn.2026-11.h:locked\"\ndhchap_key = \"host.key\"\n";
+    let text = text.replace("allow_any_host = true", "") + locked;
+    std::fs::write(&path, text).unwrap();
+    let serve = ["serve", "--config", &path];
+    let with =
+        |more: &[&'static str]| scratch.run(serve.iter().copied().chain(more.iter().copied()));
+    with(&["--control", "c.sock"]).fails(2, &["key", "cannot be steered"]);
+    with(&["--persist", "p.json"]).fails(2, &["keeps no secrets"]);
+    let keyed = Server::start(scratch.command(serve));
+    scratch.run(["status"]).fails(1, &["can be steered", "hosts that have a key"]);
+    keyed.stop();
+    let closed = scratch.serve(["--no-control", "mem:1MiB"]);
+    scratch.run(["status"]).fails(1, &["can be steered", "--no-control"]);
+    closed.stop();
+}
+
+#[test]
 #[cfg(target_os = "linux")]
 fn reservations_that_were_kept_are_not_forgotten_by_sharing_their_file_meanwhile() {
     let scratch = Scratch::new();

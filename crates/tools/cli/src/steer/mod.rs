@@ -44,7 +44,8 @@ fn client(given: Option<&Path>) -> Result<Client> {
     }
     let none = || {
         Failure::run(
-            "no target of this user runs here: start one with farblock serve, or name its socket \
+            "no target of this user runs here that can be steered: start one with farblock serve \
+             (without --no-control, and not yet with hosts that have a key), or name its socket \
              with --control",
         )
     };
