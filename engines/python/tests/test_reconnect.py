@@ -101,6 +101,10 @@ class ReconnectTest(unittest.TestCase):
 
     def interrupt(self, call, signalled=signal.SIGINT):
         """Sends a signal to this process while the call waits, and gives what it raises."""
+        if signalled == signal.SIGINT:
+            # Python leaves it ignored if it was when these tests were started (in the background).
+            self.addCleanup(signal.signal, signalled, signal.getsignal(signalled))
+            signal.signal(signalled, signal.default_int_handler)
         sending = threading.Timer(0.5, os.kill, (os.getpid(), signalled))
         sending.start()
         try:
