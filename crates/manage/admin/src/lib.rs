@@ -22,6 +22,8 @@ mod steering;
 #[cfg(unix)]
 mod api;
 #[cfg(unix)]
+mod bounded;
+#[cfg(unix)]
 mod client;
 #[cfg(unix)]
 mod server;

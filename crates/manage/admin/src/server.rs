@@ -1,6 +1,7 @@
 //! The management thread: tokio lives here and nowhere else.
 
 use crate::api;
+use crate::bounded::Bounded;
 use crate::socket;
 use crate::steering::Steering;
 use axum::Router;
@@ -15,6 +16,11 @@ use tokio::sync::oneshot;
 
 /// How often it is looked whether a file has become longer.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Connections to the control socket at once: they are its owner's.
+const CONTROL_CONNECTIONS: usize = 64;
+/// Connections for the counters at once, and the longest that one may last: anybody may come.
+const METRICS_CONNECTIONS: usize = 16;
+const LONGEST_SCRAPE: Duration = Duration::from_secs(30);
 
 /// A management thread. Dropping it ends it, and removes its socket.
 pub struct Server {
@@ -93,7 +99,10 @@ pub fn serve(
 async fn answer(socket: Option<std::os::unix::net::UnixListener>, steering: Arc<Steering>) {
     let listener = socket.map(tokio::net::UnixListener::from_std).transpose();
     match listener {
-        Ok(Some(listener)) => ended(axum::serve(listener, api::router(steering)).await),
+        Ok(Some(listener)) => {
+            let listener = Bounded::new(listener, CONTROL_CONNECTIONS, None);
+            ended(axum::serve(listener, api::router(steering)).await);
+        }
         Ok(None) => std::future::pending().await,
         Err(error) => ended(Err(error)),
     }
@@ -103,7 +112,10 @@ async fn count(socket: Option<std::net::TcpListener>, steering: Arc<Steering>) {
     let router = Router::new().route("/metrics", get(api::metrics)).with_state(steering);
     let listener = socket.map(tokio::net::TcpListener::from_std).transpose();
     match listener {
-        Ok(Some(listener)) => ended(axum::serve(listener, router).await),
+        Ok(Some(listener)) => {
+            let listener = Bounded::new(listener, METRICS_CONNECTIONS, Some(LONGEST_SCRAPE));
+            ended(axum::serve(listener, router).await);
+        }
         Ok(None) => std::future::pending().await,
         Err(error) => ended(Err(error)),
     }
