@@ -97,7 +97,8 @@ pub(crate) enum Change {
         #[arg(long)]
         nsid: Option<u32>,
         /// Bytes in a block: 512 or 4096
-        #[arg(long, value_name = "BYTES", default_value = "512", value_parser = values::block_size)]
+        #[arg(long, value_name = "BYTES", default_value = "512", hide_possible_values = true)]
+        #[arg(value_parser = values::one_of(values::BLOCK_SIZES, values::block_size))]
         block_size: u32,
         /// Refuse writes
         #[arg(long)]
