@@ -111,7 +111,8 @@ impl<T: Transport> Session<T> {
             // What is with the namespace ends as it ends, unless there are more steps of it.
             let has_more = request.operations == 0 || request.has_steps_left();
             if aborted && has_more && request.status.is_success() {
-                request.status = Status::ABORTED_PREEMPT;
+                // Its host has no key any more: tried again, it is a conflict.
+                request.status = Status::ABORTED_PREEMPT.with_dnr();
             }
         }
     }
