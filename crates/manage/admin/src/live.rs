@@ -54,8 +54,6 @@ pub(crate) struct Live {
     disks: Disks,
     /// What earlier steps of the change took away, until it is over.
     parked: Vec<Opened>,
-    /// Namespaces whose last operations take long.
-    draining: Vec<Removal>,
 }
 
 /// What it takes to take a step back.
@@ -69,27 +67,12 @@ pub(crate) enum Undo {
 
 impl Live {
     pub(crate) fn new(control: Control, opener: Box<dyn Open>, disks: Disks) -> Self {
-        Self { control, opener, disks, parked: Vec::new(), draining: Vec::new() }
+        Self { control, opener, disks, parked: Vec::new() }
     }
 
     /// A change is over: what it took away is given up.
     pub(crate) fn settle(&mut self) {
         self.parked.clear();
-        self.draining.retain(|removal| !removal.is_over());
-    }
-
-    /// Has hosts told of files that have become longer, but for those whose size is given.
-    pub(crate) fn look_for_growth(&mut self, is_free: impl Fn(&str, u32) -> bool) {
-        self.draining.retain(|removal| !removal.is_over());
-        for ((nqn, nsid), opened) in &self.disks {
-            let grown = opened.file.as_ref().is_some_and(|file| file.has_grown());
-            if grown && is_free(nqn, *nsid) {
-                match self.control.refresh_namespace(nqn, NamespaceId(*nsid)) {
-                    Ok(()) => tracing::info!(%nqn, nsid, "{} grew", opened.namespace.describe()),
-                    Err(error) => tracing::warn!(%nqn, nsid, "it grew, but: {error}"),
-                }
-            }
-        }
     }
 
     /// Opens what stores a namespace. A file may be in the way of its own new place.
@@ -156,21 +139,14 @@ impl Live {
 
     fn remove(&mut self, nqn: &str, nsid: u32) -> Result<Opened, String> {
         let removal = self.control.remove_namespace(nqn, NamespaceId(nsid));
-        self.drain(removal.map_err(|error| error.to_string())?);
+        drain(removal.map_err(|error| error.to_string())?);
         Ok(self.disks.remove(&(nqn.to_owned(), nsid)).expect("what is shared is known"))
-    }
-
-    fn drain(&mut self, removal: Removal) {
-        if let Err(removal) = removal.wait(DRAIN_TIME) {
-            tracing::warn!("{removal:?} goes on: its last operations take long");
-            self.draining.push(removal);
-        }
     }
 
     /// Puts another store behind a namespace.
     fn replace(&mut self, nqn: &str, nsid: u32, new: Opened) -> Result<Opened, String> {
         let removal = self.control.replace_namespace(nqn, NamespaceId(nsid), &export(&new));
-        self.drain(removal.map_err(|error| error.to_string())?);
+        drain(removal.map_err(|error| error.to_string())?);
         let old = self.disks.insert((nqn.to_owned(), nsid), new);
         Ok(old.expect("what is shared is known"))
     }
@@ -320,6 +296,21 @@ fn too_small(opened: &Opened, wanted: u64, has: u64) -> String {
          or enlarge what stores it",
         opened.namespace.describe()
     )
+}
+
+/// Waits until nothing of a namespace is under way; not for ever, and then a thread does.
+fn drain(removal: Removal) {
+    let Err(mut removal) = removal.wait(DRAIN_TIME) else { return };
+    tracing::warn!("{removal:?} goes on: its last operations take long");
+    let wait = move || {
+        while let Err(goes_on) = removal.wait(DRAIN_TIME) {
+            removal = goes_on;
+        }
+    };
+    let waiting = std::thread::Builder::new().name("removal".to_owned()).spawn(wait);
+    if let Err(error) = waiting {
+        tracing::warn!("nobody waits for its end: {error}");
+    }
 }
 
 fn export(opened: &Opened) -> Export {

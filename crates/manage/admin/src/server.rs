@@ -14,8 +14,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How often it is looked whether a file has become longer.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Connections to the control socket at once: they are its owner's.
 const CONTROL_CONNECTIONS: usize = 64;
 /// Connections for the counters at once, and the longest that one may last: anybody may come.
@@ -81,8 +79,7 @@ pub fn serve(
             tokio::select! {
                 _ = stopped => {}
                 () = answer(socket, Arc::clone(&steering)) => {}
-                () = count(counters, Arc::clone(&steering)) => {}
-                () = look(steering) => {}
+                () = count(counters, steering) => {}
             }
         });
         runtime.shutdown_background();
@@ -124,16 +121,5 @@ async fn count(socket: Option<std::net::TcpListener>, steering: Arc<Steering>) {
 fn ended(result: io::Result<()>) {
     if let Err(error) = result {
         tracing::error!("nobody can steer this target any more: {error}");
-    }
-}
-
-/// Looks now and then whether files have become longer.
-async fn look(steering: Arc<Steering>) {
-    loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        let steering = Arc::clone(&steering);
-        if tokio::task::spawn_blocking(move || steering.look_for_growth()).await.is_err() {
-            return;
-        }
     }
 }

@@ -184,16 +184,6 @@ impl Steering {
         Status::of(&self.report())
     }
 
-    /// Looks whether files have become longer.
-    pub fn look_for_growth(&self) {
-        let mut inner = self.lock();
-        let Inner { live, shared, .. } = &mut *inner;
-        live.look_for_growth(|nqn, nsid| {
-            let namespace = shared.subsystems.get(nqn).and_then(|it| it.namespaces.get(&nsid));
-            namespace.is_some_and(|namespace| namespace.size.is_none())
-        });
-    }
-
     fn etag(&self, inner: &Inner) -> String {
         format!("\"{:x}-{}\"", self.epoch, inner.revision)
     }

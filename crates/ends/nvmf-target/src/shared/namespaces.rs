@@ -158,6 +158,7 @@ impl Shared {
         let (shared, backing) = (Arc::downgrade(self), exported.backing.id);
         exported.watch = Some(changes.watch(move |change| {
             if let (Change::Geometry, Some(shared)) = (change, shared.upgrade()) {
+                tracing::info!(nsid = nsid.0, "what stores the namespace has another size now");
                 shared.look_again(subsystem, nsid, backing);
             }
         }));
