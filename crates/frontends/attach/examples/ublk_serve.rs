@@ -11,18 +11,15 @@
 //! and `leave`, or the end of the input, leaves the device to a successor. What does not work is
 //! printed as `refused: …`.
 
+mod served;
+
 use farblock_attach::ublk::{self, Config, Server};
-use farblock_backends::Spec;
-use farblock_block::{BlockError, Change, Changes, Geometry, Namespace, Queue, Watch};
-use farblock_host::disk::{Disk, DiskOptions};
-use farblock_host::{Options, Url, url::SCHEME};
-use farblock_reactor::{EngineKind, Reactor, TaskId};
+use farblock_block::Namespace;
+use served::Part;
 use std::error::Error;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut words = std::env::args().skip(1);
@@ -47,13 +44,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let (lines, input) = mpsc::channel();
-    let (inner, watch) = if disk.starts_with(SCHEME) {
-        let (disk, watch) = remote(&disk.parse()?, config.engine, lines.clone())?;
-        (disk, Some(watch))
-    } else {
-        (Spec::parse(&disk)?.open(block_size, config.read_only)?, None)
-    };
-    let part = Arc::new(Part { inner, blocks: AtomicU64::new(u64::MAX) });
+    let changes = lines.clone();
+    let resized = move || drop(changes.send("resized".into()));
+    let (part, watch) = Part::open(&disk, block_size, config.read_only, config.engine, resized)?;
     let namespace = Arc::clone(&part) as Arc<dyn Namespace>;
     let started = match recover {
         Some(id) => Server::recover(id, &config, namespace),
@@ -90,8 +83,7 @@ fn obey(
             },
             _ => {
                 if let Some(bytes) = line.strip_prefix("resize ") {
-                    let block_size = u64::from(part.inner.geometry().block_size);
-                    part.blocks.store(bytes.parse::<u64>()? / block_size, Ordering::Relaxed);
+                    part.resize(bytes.parse()?);
                 }
                 match server.resized() {
                     Ok(()) => println!("resized"),
@@ -101,49 +93,4 @@ fn obey(
         }
     }
     Ok(())
-}
-
-/// A disk that is served elsewhere, whose changes are passed on as lines.
-fn remote(
-    url: &Url,
-    engine: EngineKind,
-    lines: Sender<String>,
-) -> Result<(Arc<dyn Namespace>, Watch), Box<dyn Error>> {
-    let connection = Options { engine, ..Options::default() };
-    let reconnect_delay = Duration::from_secs(1);
-    let options = DiskOptions { connection, reconnect_delay, ..DiskOptions::default() };
-    let disk = Disk::connect(std::slice::from_ref(url), &options)?;
-    let lines = Mutex::new(lines);
-    let watch = disk.changes().watch(move |change| {
-        if change == Change::Geometry {
-            let _ = lines.lock().expect("nobody panics with it").send("resized".into());
-        }
-    });
-    Ok((Arc::new(disk), watch))
-}
-
-/// A namespace of which only a part is shown.
-struct Part {
-    inner: Arc<dyn Namespace>,
-    blocks: AtomicU64,
-}
-
-impl Namespace for Part {
-    fn geometry(&self) -> Geometry {
-        let geometry = self.inner.geometry();
-        let blocks = geometry.blocks.min(self.blocks.load(Ordering::Relaxed));
-        Geometry { blocks, ..geometry }
-    }
-
-    fn changes(&self) -> Option<&Changes> {
-        self.inner.changes()
-    }
-
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-
-    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
-        self.inner.open(reactor, parent)
-    }
 }

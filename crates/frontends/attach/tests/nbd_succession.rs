@@ -3,31 +3,40 @@
 
 mod nbd_support;
 
+use farblock_attach::nbd::Server;
+use farblock_reactor::EngineKind;
 use nbd_support::sluice::Sluice;
 use nbd_support::*;
+use std::sync::Arc;
 
 /// More than a connection may have in flight, so that some stay in the socket.
 const REQUESTS: u64 = 300;
 const IN_FLIGHT: usize = 256;
 
-/// A client that writes ones to each of the first blocks and leaves.
-fn write_and_leave(server: &farblock_attach::nbd::Server, blocks: u64) -> Client {
-    let mut client = Client::simple(server);
+/// A client that writes ones to each of the first `blocks`, of which `held` are kept back, begun or
+/// not.
+fn begin(
+    engine: EngineKind,
+    held: usize,
+    are_begun: bool,
+    blocks: u64,
+) -> (Arc<Sluice>, Server, Client) {
+    let sluice = Sluice::new(disk("mem:1MiB", 512));
+    let server = serve(engine, sluice.clone());
+    sluice.hold(held, are_begun);
+    let mut client = Client::simple(&server);
     for cookie in 0..blocks {
         client.request(0, WRITE, cookie, cookie * 512, 512);
         client.send(&[1; 512]);
     }
-    client
+    eventually("they are kept back", || sluice.held() == held);
+    (sluice, server, client)
 }
 
 #[test]
 fn a_write_that_is_under_way_is_waited_for() {
     for engine in ENGINES {
-        let sluice = Sluice::new(disk("mem:1MiB", 512));
-        let server = serve(engine, sluice.clone());
-        sluice.hold(1, true);
-        let first = write_and_leave(&server, 1);
-        eventually("it is under way", || sluice.held() == 1);
+        let (sluice, server, first) = begin(engine, 1, true, 1);
         drop(first);
         let mut second = Client::simple(&server);
         second.request(FUA, WRITE, 2, 0, 512);
@@ -43,11 +52,7 @@ fn a_write_that_is_under_way_is_waited_for() {
 #[test]
 fn what_is_still_in_its_socket_is_dropped() {
     for engine in ENGINES {
-        let sluice = Sluice::new(disk("mem:1MiB", 512));
-        let server = serve(engine, sluice.clone());
-        sluice.hold(IN_FLIGHT, true);
-        let first = write_and_leave(&server, REQUESTS);
-        eventually("its limit is reached", || sluice.held() == IN_FLIGHT);
+        let (sluice, server, first) = begin(engine, IN_FLIGHT, true, REQUESTS);
         drop(first);
         let mut second = Client::simple(&server);
         let last = (REQUESTS - 1) * 512;
@@ -66,11 +71,7 @@ fn what_is_still_in_its_socket_is_dropped() {
 #[test]
 fn what_was_not_begun_is_given_up() {
     for engine in ENGINES {
-        let sluice = Sluice::new(disk("mem:1MiB", 512));
-        let server = serve(engine, sluice.clone());
-        sluice.hold(5, false);
-        let first = write_and_leave(&server, 5);
-        eventually("they wait", || sluice.held() == 5);
+        let (sluice, server, first) = begin(engine, 5, false, 5);
         drop(first);
         let mut second = Client::simple(&server);
         assert_eq!(second.write(FUA, 0, &[2; 512]), 0, "it waits for nothing");
@@ -84,11 +85,7 @@ fn what_was_not_begun_is_given_up() {
 #[test]
 fn clients_that_are_there_are_not_waited_for() {
     for engine in ENGINES {
-        let sluice = Sluice::new(disk("mem:1MiB", 512));
-        let server = serve(engine, sluice.clone());
-        sluice.hold(1, true);
-        let mut first = write_and_leave(&server, 1);
-        eventually("it is under way", || sluice.held() == 1);
+        let (sluice, server, mut first) = begin(engine, 1, true, 1);
         assert_eq!(Client::simple(&server).write(0, 512, &[2; 512]), 0);
         sluice.open();
         assert_eq!(first.reply(0).errno, 0);
@@ -99,11 +96,7 @@ fn clients_that_are_there_are_not_waited_for() {
 #[test]
 fn many_that_give_up_waiting() {
     for engine in ENGINES {
-        let sluice = Sluice::new(disk("mem:1MiB", 512));
-        let server = serve(engine, sluice.clone());
-        sluice.hold(1, true);
-        let first = write_and_leave(&server, 1);
-        eventually("it is under way", || sluice.held() == 1);
+        let (sluice, server, first) = begin(engine, 1, true, 1);
         drop(first);
         for _ in 0..400 {
             drop(Client::simple(&server));
