@@ -5,28 +5,11 @@
 # Run setup.sh once before. Exit code: 0 all holds, 1 something does not, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
+. "$(dirname "$0")/stand.sh"
 
 [ $# = 1 ] || die "usage: auth.sh FARBLOCK"
 farblock=$(realpath -- "$1")
-logs=$(mktemp -d "${TMPDIR:-/tmp}/farblock-auth.XXXXXX")
-server=
-guest=
-# shellcheck disable=SC2317 # called by the trap
-clean_up() {
-    local code=$?
-    trap - EXIT
-    [ -z "$server" ] || kill "$server" 2>/dev/null || true
-    [ -z "$guest" ] || kill "$guest" 2>/dev/null || true
-    wait
-    if [ $code = 0 ]; then rm -rf "$logs"; else echo "auth.sh: the logs are in $logs" >&2; fi
-    exit $code
-}
-trap clean_up EXIT
-fail() {
-    echo "FAIL: $*" >&2
-    exit 1
-}
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+stand
 
 host=nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349
 cd "$logs"
@@ -54,13 +37,7 @@ dhchap_dhgroups = ["${pair#*:}"]
 path = "mem:4MiB"
 T
 done
-"$farblock" serve --config farblock.toml >serve.log 2>&1 &
-server=$!
-for ((try = 0; try < 300; try++)); do
-    ! grep -q '^listening' serve.log || break
-    sleep 0.1
-done
-grep -q '^listening' serve.log || fail "farblock serve does not listen: $(cat serve.log)"
+serve serve.log --config farblock.toml
 
 # --- The guest: first its host, then its target
 

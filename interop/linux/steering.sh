@@ -5,27 +5,16 @@
 # 1 something does not, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
+. "$(dirname "$0")/stand.sh"
 
 [ $# = 1 ] || die "usage: steering.sh FARBLOCK"
 farblock=$(realpath -- "$1")
-logs=$(mktemp -d "${TMPDIR:-/tmp}/farblock-steering.XXXXXX")
-guest='' server=''
-# shellcheck disable=SC2317 # called by the trap
-clean_up() {
-    local code=$?
-    trap - EXIT
-    # shellcheck disable=SC2086 # no word at all when there is none
-    kill $server $guest 2>/dev/null || true
-    wait
-    if [ $code = 0 ]; then rm -rf "$logs"; else echo "steering.sh: the logs are in $logs" >&2; fi
-    exit $code
-}
-trap clean_up EXIT
+stand
 cd "$logs"
 
 mkdir share
 nqn=nqn.2026-11.org.farblock:steered
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+port=$(free_port)
 echo "$port" >port
 truncate -s 32M one.img
 truncate -s 16M two.img
@@ -53,13 +42,7 @@ hangup() { configure "$@" && kill -HUP $server; }
 broken() { echo 'listeners = "' >farblock.toml && kill -HUP $server; }
 
 configure
-"$farblock" serve --config farblock.toml --control "$logs/control" >server.log 2>&1 </dev/null &
-server=$!
-for ((try = 0; try < 300; try++)); do
-    if grep -q '^listening' server.log; then break; fi
-    kill -0 $server 2>/dev/null || { cat server.log >&2; exit 1; }
-    sleep 0.1
-done
+serve server.log --config farblock.toml --control "$logs/control"
 
 SHARE=$logs/share TIMEOUT=400 "$linux_dir/guest.sh" "$linux_dir/jobs/steering.sh" port \
     >guest.log 2>&1 &
