@@ -4,7 +4,7 @@
 CARGO ?= cargo
 BINARY = target/release/farblock
 
-.PHONY: demo test packages build lint unit sanitize fuzz-replay interop test-windows bench-peers bench-fio bench-attach engines library install header dist
+.PHONY: demo test packages build lint unit sanitize fuzz-replay interop ceph spdk-rpc schemathesis package test-windows bench-peers bench-fio bench-attach engines dashboard library install uninstall header dist deb image
 
 PREFIX ?= /usr/local
 
@@ -13,7 +13,9 @@ demo: build
 	$(BINARY) bench
 
 ## Everything: installs what the tests need, then lints, tests, and meets the real peers.
-test: packages lint unit sanitize engines interop test-windows
+test:
+	contrib/stages.sh $(MAKE) packages lint unit sanitize build engines dashboard spdk-rpc \
+		schemathesis package interop ceph test-windows
 	@echo "make test: all passed"
 
 ## Debian packages that the tests need (the guest's own are got by interop/linux/setup.sh).
@@ -26,9 +28,9 @@ build:
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
-	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh \
-		interop/windows/*.sh contrib/*.sh \
-		engines/*.sh engines/fio/*.sh
+	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/ceph/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh \
+		interop/windows/*.sh contrib/*.sh contrib/tests/*.sh contrib/deb/scripts/* \
+		engines/*.sh engines/fio/*.sh dashboard/*.sh
 
 unit:
 	FARBLOCK_NEED_URING=1 $(CARGO) test --locked --workspace --all-features --no-fail-fast
@@ -43,9 +45,21 @@ sanitize:
 library:
 	$(CARGO) build --release --locked -p farblock-capi
 
-## Installs libfarblock, its header and its pkg-config file; DESTDIR= and PREFIX= say where.
-install: library
-	engines/install.sh $(dir $(BINARY)) $(PREFIX)
+## Installs the program, systemd's units, manual pages, completions and libfarblock; DESTDIR= and
+## PREFIX= say where.
+install: build library
+	contrib/install.sh $(dir $(BINARY)) $(PREFIX)
+
+uninstall:
+	contrib/install.sh --uninstall $(PREFIX)
+
+## What is installed, as users have it, of this build.
+package: build library
+	contrib/test-install.sh $(dir $(BINARY))
+	contrib/test-systemd.sh $(dir $(BINARY))
+	contrib/test-deb.sh $(dir $(BINARY))
+	contrib/test-image.sh $(dir $(BINARY))
+	contrib/test-guides.sh $(dir $(BINARY))
 
 ## Makes engines/include/farblock.h anew; `make unit` fails when it is out of date.
 header:
@@ -55,19 +69,37 @@ header:
 engines: build library
 	engines/test.sh $(dir $(BINARY))
 
-## The Linux kernel's host and target in a guest, against this build.
+## The dashboard: that the page in the tree is what its sources give, and the page in Chromium.
+dashboard: build
+	dashboard/test.sh $(BINARY)
+
+## The Linux kernel's host and target in guests, against this build. A guest keeps one processor
+## busy, so two run at a time; each one's output comes when it has ended.
+GUESTS = run iscsi ublk vhost nbd ana reservations auth tls steering target-ana
 interop: build
-	interop/linux/run.sh $(BINARY)
-	interop/linux/auth.sh $(BINARY)
-	interop/linux/steering.sh $(BINARY)
-	$(CARGO) build --release --locked -p farblock-attach --examples
-	interop/linux/nbd.sh $(BINARY) $(dir $(BINARY))examples
-	interop/linux/vhost.sh $(BINARY) $(dir $(BINARY))examples
-	interop/linux/ublk.sh $(BINARY) $(dir $(BINARY))examples
-	interop/linux/iscsi.sh $(BINARY)
-	interop/linux/reservations.sh $(BINARY)
-	$(CARGO) build --release --locked -p farblock-host --example paths
-	interop/linux/ana.sh $(dir $(BINARY))examples/paths
+	$(CARGO) build --release --locked -p farblock-attach -p farblock-host --examples
+	interop/linux/setup.sh
+	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target $(GUESTS:%=guest-%)
+
+EXAMPLES = $(dir $(BINARY))examples
+guest-nbd guest-vhost guest-ublk: guest-%:
+	interop/linux/$*.sh $(BINARY) $(EXAMPLES)
+guest-ana:
+	interop/linux/ana.sh $(EXAMPLES)/paths
+guest-%:
+	interop/linux/$*.sh $(BINARY)
+
+## Images of a Ceph cluster on loopback, one OSD, against this build.
+ceph: build
+	interop/ceph/test.sh $(BINARY) $(CARGO)
+
+## SPDK's own client, from the Python package index, against this build.
+spdk-rpc: build
+	interop/spdk-rpc.sh $(BINARY)
+
+## The HTTP interface against its description, by schemathesis from the Python package index.
+schemathesis: build
+	interop/schemathesis.sh $(BINARY)
 
 ## farblock.exe, built here and run by Wine: the portable tests, and against this build, both ways.
 test-windows: build
@@ -76,6 +108,14 @@ test-windows: build
 ## What people download, for Linux and Windows, with SHA256SUMS: the same bytes of the same commit.
 dist:
 	contrib/dist.sh
+
+## The Debian package of this build, in target/dist.
+deb: build library
+	contrib/deb.sh $(dir $(BINARY))
+
+## An OCI image of this build, in target/dist/farblock-oci.
+image: build
+	contrib/image.sh $(dir $(BINARY))
 
 ## farblock, SPDK (FARBLOCK_SPDK=directory of a build), iSCSI, NBD and bare sockets side by side.
 ## OPTIONS="--quick --only mem-4k" measures less; see `target/release/xtask bench-peers --help`.

@@ -4,6 +4,7 @@
 #
 #   dist.sh                   into dist in cargo's target directory; DIST_DIR= says where else
 #   dist.sh --pack FOLDER     packs only, with the programs FOLDER/farblock and FOLDER/farblock.exe
+#   dist.sh --notices         prints the licences of what is in the program for Linux
 #
 # Reproducible: times are the commit's (SOURCE_DATE_EPOCH), entries are sorted and nobody's, and no
 # path of this machine is in the programs.
@@ -35,7 +36,7 @@ export SOURCE_DATE_EPOCH
 
 # What users need of the sources, and what only one system has.
 documents=(README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT THIRD-PARTY.md docs/attach.md)
-linux_documents=(contrib/systemd/farblock-attach@.service)
+linux_documents=(contrib/systemd/farblock{-attach@.service,.service,.socket})
 windows_documents=(docs/windows.md)
 
 # build TARGET [ARGUMENT...]: the program, without this machine in it. The last mapping that fits a
@@ -76,11 +77,17 @@ notices() {
     cargo metadata --locked --format-version 1 --filter-platform "$target" >"$work/metadata.json"
     cargo tree --locked -p farblock --edges normal --target "$target" --prefix none \
         --format '{p}' | awk '{ sub("^v", "", $2); print $1, $2 }' | sort -u >"$work/packages"
+    local -A licences=() folders=()
+    while IFS=$'\t' read -r name version licence folder; do
+        licences[$name $version]=$licence
+        folders[$name $version]=$folder
+    done < <(jq -r '.packages[] | select(.source != null)
+        | [.name, .version, .license // "see below", (.manifest_path | rtrimstr("/Cargo.toml"))]
+        | @tsv' "$work/metadata.json")
     while read -r name version; do
-        IFS=$'\t' read -r licence folder < <(jq -r --arg name "$name" --arg version "$version" \
-            '.packages[] | select(.name == $name and .version == $version and .source != null)
-             | [.license // "see below", (.manifest_path | rtrimstr("/Cargo.toml"))] | @tsv' \
-            "$work/metadata.json") || continue
+        # Those without are our own.
+        licence=${licences[$name $version]:-} folder=${folders[$name $version]:-}
+        [ -n "$folder" ] || continue
         printf '\n=== %s %s: %s\n' "$name" "$version" "$licence"
         for file in "$folder"/{LICENSE,LICENCE,license,COPYING,NOTICE,UNLICENSE}*; do
             [ -f "$file" ] || continue
@@ -97,7 +104,8 @@ notices() {
     done <"$work/packages"
 }
 
-# stage FOLDER TARGET PROGRAM DOCUMENT...: everything that is packed, with the same times and rights.
+# stage FOLDER TARGET PROGRAM DOCUMENT...: everything that is packed, with the same times and
+# rights.
 stage() {
     local folder=$1 target=$2 program=$3 file
     shift 3
@@ -122,7 +130,8 @@ pack() {
     name=farblock-linux-x86_64
     stage "$work/$name" "$linux" "$programs/farblock" "${documents[@]}" "${linux_documents[@]}"
     tar --create --directory="$work" --sort=name --format=ustar --owner=0 --group=0 \
-        --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" "$name" | gzip --no-name -9 >"$dist/$name.tar.gz"
+        --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" "$name" |
+        gzip --no-name -9 >"$dist/$name.tar.gz"
     name=farblock-windows-x86_64
     stage "$work/$name" "$windows" "$programs/farblock.exe" "${documents[@]}" \
         "${windows_documents[@]}"
@@ -138,7 +147,8 @@ pack() {
 check() {
     local program=$1 place
     for place in "$root" "$target_dir" "${CARGO_HOME:-$HOME/.cargo}"; do
-        ! grep -q -a -F "$place" "$program" || die "$program has a path of this machine in it: $place"
+        ! grep -q -a -F "$place" "$program" ||
+            die "$program has a path of this machine in it: $place"
     done
 }
 
@@ -146,6 +156,11 @@ case ${1:-} in
 --pack)
     [ $# = 2 ] || die "name the folder with the programs: dist.sh --pack FOLDER"
     pack "$(cd "$2" && pwd)"
+    ;;
+--notices)
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    notices "$linux"
     ;;
 "")
     build "$linux" --target "$linux"
@@ -157,7 +172,8 @@ case ${1:-} in
         build "$windows" $FARBLOCK_WINDOWS_CARGO
     )
     programs=$(mktemp -d)
-    cp "$target_dir/$linux/release/farblock" "$target_dir/$windows/release/farblock.exe" "$programs/"
+    cp "$target_dir/$linux/release/farblock" "$target_dir/$windows/release/farblock.exe" \
+        "$programs/"
     # The names of what is imported from Windows hold the folder, spelled with underscores.
     x86_64-w64-mingw32-strip --preserve-dates --wildcard --strip-symbol='*_dll_imports_lib' \
         --strip-symbol='*_dll_imports_lib_iname' "$programs/farblock.exe"
@@ -166,5 +182,5 @@ case ${1:-} in
     pack "$programs"
     rm -rf "$programs"
     ;;
-*) die "there is no option $1: dist.sh, or dist.sh --pack FOLDER" ;;
+*) die "there is no option $1: dist.sh, dist.sh --pack FOLDER, or dist.sh --notices" ;;
 esac

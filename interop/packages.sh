@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the tests need, and has FUSE for everybody; says nothing and does
-# nothing when it is so.
+# Installs the Debian packages that the tests need, and has FUSE for everybody; says nothing and
+# does nothing when it is so.
 set -euo pipefail
 
-needed=(gcc libc6-dev shellcheck jq e2fsprogs mount util-linux procps qemu-utils qemu-block-extra libiscsi-bin libnbd-bin fio fuse3
-    g++ make pkg-config dpkg-dev zlib1g-dev python3 python3-venv systemd zip)
+needed=(gcc libc6-dev shellcheck jq e2fsprogs mount util-linux procps qemu-utils qemu-block-extra
+    libiscsi-bin libnbd-bin fio fuse3 g++ make pkg-config dpkg-dev zlib1g-dev python3 python3-venv
+    systemd zip mandoc fish zsh lintian skopeo umoci chromium fonts-dejavu-core prometheus
+    curl iproute2 openssl ceph-mon ceph-osd ceph-common librbd1)
 
 die() {
     echo "packages.sh: $*" >&2
@@ -15,7 +17,8 @@ look() {
     local package
     missing=()
     for package in "${needed[@]}"; do
-        dpkg-query --show --showformat='${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' ||
+        dpkg-query --show --showformat='${Status}' "$package" 2>/dev/null |
+            grep '^install ok installed' >/dev/null ||
             missing+=("$package")
     done
 }
@@ -24,7 +27,8 @@ install() {
     [ "$(id -u)" = 0 ] || die "as root, run: apt-get install ${missing[*]}"
     echo "installing ${missing[*]}"
     apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "${missing[@]}" >/dev/null
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "${missing[@]}" \
+        >/dev/null
 }
 
 packages() {
@@ -37,13 +41,15 @@ packages() {
     look
     [ ${#missing[@]} = 0 ] || install
     look
-    [ ${#missing[@]} = 0 ] || die "these cannot be installed together with the others: ${missing[*]}"
+    [ ${#missing[@]} = 0 ] ||
+        die "these cannot be installed together with the others: ${missing[*]}"
 }
 
 # Everybody may open it, as udev's rule says. A machine that runs no udev has it for root alone.
 fuse() {
     local mode
-    mode=$(stat --format=%a /dev/fuse) || die "there is no /dev/fuse: load the kernel's module 'fuse'."
+    mode=$(stat --format=%a /dev/fuse) ||
+        die "there is no /dev/fuse: load the kernel's module 'fuse'."
     [ "$mode" != 666 ] || return 0
     chmod 666 /dev/fuse 2>/dev/null || die "as root, run: chmod 666 /dev/fuse"
 }

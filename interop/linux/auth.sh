@@ -1,7 +1,8 @@
 #!/bin/bash
 # auth.sh FARBLOCK: in-band authentication (DH-HMAC-CHAP) against the Linux kernel, both ways: its
 # host with 'farblock serve', and farblock's host with its target (jobs/auth.sh), one way and both
-# ways, with several hash functions and groups, and with wrong secrets. FARBLOCK is the binary.
+# ways, with several hash functions and groups, and with wrong secrets; and what happens to the
+# kernel's host when its key is changed or taken away. FARBLOCK is the binary.
 # Run setup.sh once before. Exit code: 0 all holds, 1 something does not, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
@@ -17,6 +18,7 @@ cd "$logs"
 "$farblock" keys new --hash sha256 --output host.key
 "$farblock" keys new --hash sha512 --output ctrl.key
 "$farblock" keys new --output wrong.key
+"$farblock" keys new --output new.key
 
 # --- farblock serve: a subsystem for each hash function and group
 
@@ -37,29 +39,43 @@ dhchap_dhgroups = ["${pair#*:}"]
 path = "mem:4MiB"
 T
 done
-serve serve.log --config farblock.toml
+steered=nqn.2026-11.org.farblock:steered
+cp host.key steered.key
+cat >>farblock.toml <<T
+[[subsystems]]
+nqn = "$steered"
+[[subsystems.hosts]]
+nqn = "$host"
+dhchap_key = "steered.key"
+[[subsystems.namespaces]]
+path = "mem:4MiB"
+T
+serve serve.log --config farblock.toml --control "$logs/control"
+
+# What the guest asks for by name.
+ctl() { "$farblock" ctl --control "$logs/control" "$@"; }
+add() { ctl add-namespace $steered mem:8MiB; }
+accept() { cat "$@" >steered.key && "$farblock" reload --control "$logs/control"; }
+disallow() { ctl disallow-host $steered "$host"; }
 
 # --- The guest: first its host, then its target
 
 target=$(free_port)
 control=$(free_port)
 echo "$port $host $pairs" >pairs.txt
-FWD="$target:4420 $control:4499" TIMEOUT=300 "$linux_dir/guest.sh" "$linux_dir/jobs/auth.sh" \
-    pairs.txt plain.key host.key ctrl.key wrong.key >guest.log 2>&1 &
+mkdir share
+SHARE=$logs/share FWD="$target:4420 $control:4499" TIMEOUT=300 "$linux_dir/guest.sh" \
+    "$linux_dir/jobs/auth.sh" pairs.txt plain.key host.key ctrl.key wrong.key new.key \
+    "$linux_dir/jobs/outside.sh" >guest.log 2>&1 &
 guest=$!
-for ((try = 0; try < 2400; try++)); do
-    ! grep -q '^READY' guest.log || break
-    kill -0 $guest 2>/dev/null || break
-    sleep 0.1
-done
-grep -q '^READY' guest.log || { cat guest.log serve.log >&2; exit 1; }
+answer_requests &
+guest_is_ready
+made_key_is_taken "a secret"
 
-# What nvme-cli made is what we take.
-(umask 077 && sed -n 's/^nvme-cli made //p' guest.log >made.key)
-"$farblock" keys check made.key || fail "a secret of nvme-cli's is not taken"
-
-reads() { "$farblock" --quiet read "nvme+tcp://127.0.0.1:$target/nqn.2024-01.farblock:kernel?ns=1&hostnqn=$1" \
-    --length 1MiB --output /dev/null "${@:2}"; }
+reads() {
+    local url="nvme+tcp://127.0.0.1:$target/nqn.2024-01.farblock:kernel?ns=1&hostnqn=$1"
+    "$farblock" --quiet read "$url" --length 1MiB --output /dev/null "${@:2}"
+}
 refused() {
     local text=$1 sentence=$2 output
     shift 2
@@ -76,10 +92,7 @@ refused "no secret" "give --dhchap-secret" $some
 refused "a wrong secret" "compare the secrets" $some --dhchap-secret wrong.key
 refused "a wrong secret of the controller's" "does not fit the secret" $some-both \
     --dhchap-secret host.key --dhchap-ctrl-secret wrong.key
-exec 3<>"/dev/tcp/127.0.0.1/$control"
-exec 3<&-
-wait $guest || { cat guest.log serve.log >&2; exit 1; }
-guest=
+guest_ends "$control"
 kill -TERM $server
 wait $server || fail "farblock serve: $(tail -n 5 serve.log)"
 server=

@@ -12,7 +12,7 @@ trap 'rm -rf "$build"' EXIT
 
 modules=(
     # the peers: host and target over TCP, and the PCI host for QEMU's own emulated disk
-    nvme-tcp nvmet-tcp nvme
+    nvme-tcp nvmet-tcp nvme tls
     # disks to serve
     null_blk brd loop
     # the guest's own devices
@@ -22,11 +22,12 @@ modules=(
     # ways to attach a namespace as a disk
     ublk_drv nbd iscsi_tcp sd_mod dm-multipath dm-round-robin dm-service-time
 )
-# The checksum that both digests and ext4 load by alias; no module any more in kernels after 6.13.
-old_modules=(crc32c_generic crc32c-intel)
+# The checksum that both digests and ext4 load by alias, and the cipher of TLS; some are no modules
+# in every kernel.
+old_modules=(crc32c_generic crc32c-intel gcm ctr ghash-generic aesni-intel)
 tools=(
     bash nvme fio mkfs.ext4 e2fsck jq cmp ip kmod nbd-client iscsid iscsiadm dmsetup
-    blockdev blkdiscard lsblk losetup mount umount timeout flock setpriv
+    blockdev blkdiscard lsblk losetup mount umount timeout flock setpriv tlshd
 )
 
 # Everything busybox can do, then the real tools over it.

@@ -24,6 +24,7 @@ esac
 guest_packages=(
     linux-image-amd64 libc-bin bash busybox-static coreutils kmod util-linux iproute2
     nvme-cli fio e2fsprogs jq diffutils nbd-client open-iscsi dmsetup
+    ktls-utils
 )
 # command on this machine : Debian package that has it
 needs=(qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod xz:xz-utils zstd:zstd jq:jq)
@@ -94,8 +95,8 @@ unpack_guest_root() {
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" \
         >"$apt/sources.list"
     if [ "$release" != "$suite" ]; then
-        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $release main" \
-            >>"$apt/sources.list"
+        sed "s/ $suite main/ $release main/" "$apt/sources.list" >"$apt/more.list"
+        cat "$apt/more.list" >>"$apt/sources.list"
         printf 'Package: linux-*\nPin: release n=%s\nPin-Priority: 990\n' "$release" \
             >"$apt/preferences"
     fi

@@ -30,7 +30,10 @@ fail() {
 }
 
 # A port of this machine that nobody listens on.
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0))
+print(s.getsockname()[1])'
+}
 
 # serve LOG ARGUMENTS...: starts farblock serve, in server; returns once it listens.
 serve() {
@@ -45,4 +48,64 @@ serve() {
         sleep 0.1
     done
     fail "farblock serve does not listen: $(cat "$log")"
+}
+
+# answer_guest SECONDS JOB FILE...: has a guest do this job, and what it asks for (jobs/outside.sh)
+# done here. Its output is shown; ctl.log has that of what was done.
+answer_guest() {
+    local seconds=$1
+    shift
+    mkdir share
+    # shellcheck disable=SC2154 # place.sh's
+    SHARE=$logs/share TIMEOUT=$seconds "$linux_dir/guest.sh" "$@" "$linux_dir/jobs/outside.sh" \
+        >guest.log 2>&1 &
+    guest=$!
+    answer_requests
+    if ! wait $guest; then
+        guest=
+        cat guest.log ctl.log server.log >&2
+        exit 1
+    fi
+    guest=
+    cat guest.log
+}
+
+# answer_requests: does here what the guest asks for in share/, until it ends.
+answer_requests() {
+    local request words code
+    for ((request = 1; ; request++)); do
+        while kill -0 $guest 2>/dev/null && [ ! -e "share/$request.ask" ]; do sleep 0.1; done
+        [ -e "share/$request.ask" ] || break
+        read -ra words <"share/$request.ask"
+        echo "--- ${words[*]}" >>ctl.log
+        if "${words[@]}" >>ctl.log 2>&1; then code=0; else code=$?; fi
+        echo $code >"share/$request.part"
+        mv "share/$request.part" "share/$request.done"
+    done
+}
+
+# guest_is_ready: waits until the guest of guest.log serves, which it says by READY.
+guest_is_ready() {
+    local try
+    for ((try = 0; try < 2400; try++)); do
+        ! grep -q '^READY' guest.log || return 0
+        kill -0 $guest 2>/dev/null || break
+        sleep 0.1
+    done
+    cat guest.log serve.log >&2
+    exit 1
+}
+
+# made_key_is_taken WHAT: what nvme-cli made in the guest is what we take.
+made_key_is_taken() {
+    (umask 077 && sed -n 's/^nvme-cli made //p' guest.log >made.key)
+    "$farblock" keys check made.key || fail "$1 of nvme-cli's is not taken"
+}
+
+# guest_ends PORT: lets a guest end that waits for somebody at this port.
+guest_ends() {
+    exec 3<>"/dev/tcp/127.0.0.1/$1"
+    exec 3<&-
+    wait $guest || { cat guest.log serve.log >&2; exit 1; }
+    guest=
 }

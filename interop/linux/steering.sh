@@ -1,6 +1,7 @@
 #!/bin/bash
-# steering.sh FARBLOCK: what 'farblock ctl', 'farblock reload' and SIGHUP change in a running target,
-# the kernel's host sees without a rescan, while it writes to another namespace and reads it back
+# steering.sh FARBLOCK: what 'farblock ctl', 'farblock reload' and SIGHUP change in a running
+# target, the kernel's host sees without a rescan, while it writes to another namespace and
+# reads it back
 # (jobs/steering.sh). FARBLOCK is the binary. Run setup.sh once before. Exit code: 0 all holds,
 # 1 something does not, 2 misuse.
 set -Eeuo pipefail
@@ -12,7 +13,6 @@ farblock=$(realpath -- "$1")
 stand
 cd "$logs"
 
-mkdir share
 nqn=nqn.2026-11.org.farblock:steered
 port=$(free_port)
 echo "$port" >port
@@ -36,6 +36,8 @@ add() { ctl add-namespace $nqn two.img --nsid 2; }
 resize() { ctl resize $nqn 2 20MiB; }
 read_only() { ctl read-only $nqn 2 "$1"; }
 remove() { ctl remove-namespace $nqn 2; }
+hide() { ctl visible-to $nqn 2 nqn.2026-11.org.farblock:another-host; }
+show() { ctl visible-to $nqn 2 "$1"; }
 grow() { truncate -s 40M other.img; }
 reload() { configure "$@" && "$farblock" reload --control "$logs/control"; }
 hangup() { configure "$@" && kill -HUP $server; }
@@ -44,25 +46,7 @@ broken() { echo 'listeners = "' >farblock.toml && kill -HUP $server; }
 configure
 serve server.log --config farblock.toml --control "$logs/control"
 
-SHARE=$logs/share TIMEOUT=400 "$linux_dir/guest.sh" "$linux_dir/jobs/steering.sh" port \
-    >guest.log 2>&1 &
-guest=$!
-for ((request = 1; ; request++)); do
-    while kill -0 $guest 2>/dev/null && [ ! -e "share/$request.ask" ]; do sleep 0.1; done
-    [ -e "share/$request.ask" ] || break
-    read -ra words <"share/$request.ask"
-    echo "--- ${words[*]}" >>ctl.log
-    if "${words[@]}" >>ctl.log 2>&1; then code=0; else code=$?; fi
-    echo $code >"share/$request.part"
-    mv "share/$request.part" "share/$request.done"
-done
-if ! wait $guest; then
-    guest=
-    cat guest.log ctl.log server.log >&2
-    exit 1
-fi
-guest=
-cat guest.log
+answer_guest 400 "$linux_dir/jobs/steering.sh" port
 if ! grep -q 'SIGHUP: everything stays as it is' server.log || grep -q panicked server.log; then
     cat server.log >&2
     exit 1

@@ -190,7 +190,7 @@ is_soon() {
 
 # Whether what is attached is what jq's expression says of the list.
 attached() { run_windows list --json >list 2>list.err && jq -e "$1" list >/dev/null; }
-state_is() { wine sc query farblock </dev/null | grep -q "STATE .*$1"; }
+state_is() { wine sc query farblock </dev/null | grep "STATE .*$1" >/dev/null; }
 
 # Windows's service manager has the service attach what a file describes, and detach it.
 service() {

@@ -80,6 +80,25 @@ verify() {
         --bsrange="$sizes" --size="$load_bytes" --verify=crc32c --verify_fatal=1 --minimal "$@"
 }
 
+# load_begins DEVICE: fio writes and verifies over and over, until load_ends.
+load_begins() {
+    load_bytes=2000000
+    while [ ! -e /run/enough ]; do
+        verify "$1" 512-64k >/run/fio.log 2>&1 || { touch /run/wrong; break; }
+        echo >>/run/rounds
+    done &
+    load=$!
+}
+
+# load_ends TEXT: it has gone round, and found nothing wrong.
+load_ends() {
+    touch /run/enough
+    wait $load
+    [ ! -e /run/wrong ] || fail "under load: $(cat /run/fio.log)"
+    [ -e /run/rounds ] || fail "nothing was verified"
+    ok "$1 was written and verified $(wc -l </run/rounds) times meanwhile"
+}
+
 # file_system TEXT DEVICE: one on the device, used and checked.
 file_system() {
     local sum

@@ -6,6 +6,8 @@
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
 
+# shellcheck source=outside.sh
+. ./outside.sh
 read -r port host pairs <pairs.txt
 modprobe -a nvme-tcp nvmet-tcp
 id=${host##*:}
@@ -45,6 +47,39 @@ refused "a wrong secret" "." connects "$nqn" -S "$(cat wrong.key)"
 refused "a wrong secret of the controller's" "." connects "$nqn" -S "$secret" -C "$(cat wrong.key)"
 check "the right one is still let in" connects "$nqn" -S "$secret"
 check "and goes" nvme disconnect -n "$nqn"
+
+# --- The key is changed and taken away while the kernel's host is connected
+
+nqn=nqn.2026-11.org.farblock:steered
+new=$(cat new.key)
+# stays TEXT: the controller is the one that it was, and the disk is read.
+stays() {
+    find_controller $nqn
+    find_namespace $nqn 1
+    equal "$1: the same controller, live" "$first" \
+        "$found $(cat "/sys/class/nvme/$controller/cntlid" "/sys/class/nvme/$controller/state")"
+    check "$1: it is read" dd if="$found" of=/dev/null bs=64k count=16 iflag=direct
+}
+check "connect" connects $nqn -S "$secret"
+eventually "the disk is there" find_namespace $nqn 1
+find_controller $nqn
+controller=${found##*/}
+find_namespace $nqn 1
+first="$found $(cat "/sys/class/nvme/$controller/cntlid" "/sys/class/nvme/$controller/state")"
+outside add
+eventually "a namespace that is added is seen" find_namespace $nqn 2
+outside accept new.key host.key
+stays "the new key is good as well"
+outside accept new.key
+stays "the old one is not good any more"
+check "disconnect" nvme disconnect -n $nqn
+refused "with the old key" "." connects $nqn -S "$secret"
+check "with the new key" connects $nqn -S "$new"
+eventually "the disk is there again" find_namespace $nqn 1
+outside disallow
+gone() { ! find_namespace $nqn 1; }
+eventually "a host that is not allowed any more has no disk" gone
+nvme disconnect -n $nqn >/dev/null || true
 
 # --- The kernel's target: a host for each pair and way
 

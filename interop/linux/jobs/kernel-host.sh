@@ -6,7 +6,7 @@
 #   model    expected model number
 #   lacks    features not to be asked for, by commas (for targets other than farblock):
 #            compare verify list-ctrl supported-logs lba-range identifiers verify-bit
-#            feature-status
+#            feature-status copy
 #   lane     targets of one lane are checked one after the other, lanes beside each other
 # Prints "ok: ..." for each thing that holds, and "data: LABEL NSID SHA256" for what each namespace
 # holds in the end, so that whoever owns the backing files can compare. Ends at the first thing that
@@ -232,6 +232,7 @@ check_commands() {
         refused "$text: compare of other data" 'Compare Failure' io compare 0 $many "$second"
     fi
     if has verify; then check "$text: verify" plain verify 0 $many; fi
+    if has copy; then check_copy "$1"; fi
 
     check "$text: write zeroes" plain write-zeroes $few $few
     reads_back "write zeroes" $few $few "$zeros"
@@ -254,6 +255,35 @@ check_commands() {
     refused "$text: an unknown command" 'Invalid Command Opcode' \
         nvme io-passthru "$device" --opcode=0x70 --namespace-id="$1"
     reads_back "the last block after all that" $((blocks - 1)) 1 "$second"
+}
+
+# Copy, after what check_commands has written to namespace NSID and with its functions.
+check_copy() {
+    local enabled=$scratch/enabled
+    # copy TO STARTS COUNTS OPTIONS...: the counts are 0's-based
+    copy() { nvme copy "$device" --sdlba="$1" --slbs="$2" --blocks="$3" "${@:4}"; }
+    check "$text: copy" copy $((2 * many)) 0 $((many - 1))
+    reads_back "copy" $((2 * many)) $many "$first"
+    check "$text: copy two ranges" copy $((4 * many)) $((2 * many)),$((3 * many - 1)) \
+        $((many - 2)),0 --force-unit-access
+    reads_back "copy two ranges" $((4 * many)) $many "$first"
+    refused "$text: copy onto itself" 'Overlapping I/O Range|0x4187' \
+        copy $((many / 2)) 0 $((many - 1))
+    refused "$text: copy past the end" 'LBA Out of Range' copy $((blocks - 1)) 0 1
+    refused "$text: copy of another namespace, which is not enabled" 'Invalid Field' \
+        copy $((2 * many)) 0 0 --format=2 --snsids="$1"
+    # Host Behavior Support: CDFE is bytes 5:4.
+    head -c 512 /dev/zero >"$enabled"
+    printf '\004' | dd of="$enabled" bs=1 seek=4 conv=notrunc status=none
+    check "$text: enable copies of other namespaces" nvme set-feature "/dev/$controller" \
+        --feature-id=0x16 --data-len=512 --data="$enabled"
+    [ "$nsids" -ge 2 ] || return 0
+    nvme copy "${namespace[2]}" --sdlba=0 --slbs=0 --blocks=$((many - 1)) --format=2 \
+        --snsids="$1" >/dev/null || fail "$text: it is not copied to namespace 2"
+    nvme read "${namespace[2]}" --start-block=0 --block-count=$((many - 1)) --data="$back" \
+        --data-size=131072 >/dev/null || fail "$text: namespace 2 cannot be read"
+    cmp "$back" "$first" || fail "$text: copy to namespace 2: it reads back differently"
+    ok "$text: copy to namespace 2"
 }
 
 # --- The kernel's block layer and file systems on top
@@ -406,7 +436,7 @@ check_wrong_name() {
     refused "$label: a wrong name" 'could not add new controller' \
         alone nvme connect --transport=tcp --traddr="$address" --trsvcid="$port" \
         --nqn="$nqn.wrong" --hostnqn=$host_nqn --hostid=$host_id
-    dmesg | grep -q "Connect Invalid Data Parameter, subsysnqn \"$nqn.wrong\"" ||
+    dmesg | grep "Connect Invalid Data Parameter, subsysnqn \"$nqn.wrong\"" >/dev/null ||
         fail "$label: a wrong name was refused in another way than Connect Invalid Data Parameter"
 }
 

@@ -20,7 +20,7 @@ memory_disk large 36 4096
 target_subsystem $name-512 /dev/small /dev/small2
 target_subsystem $name-4096 /dev/large
 target_port 4420 $name-512 $name-4096
-lacks=compare,verify,list-ctrl,supported-logs,lba-range
+lacks=compare,verify,list-ctrl,supported-logs,lba-range,copy
 target kernel-512 4420 $name-512 512 50331648,37748736 Linux $lacks
 target kernel-4096 4420 $name-4096 4096 37748736 Linux $lacks
 

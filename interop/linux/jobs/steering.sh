@@ -7,22 +7,12 @@
 
 nqn=nqn.2026-11.org.farblock:steered
 port=$(cat port)
+host_id=9d2cb1f6-5f0f-4c0b-8f51-2b6b5f0c7e01
+host=nqn.2014-08.org.nvmexpress:uuid:$host_id
 modprobe nvme-tcp
-requests=0
+# shellcheck source=outside.sh
+. ./outside.sh
 
-# outside WORDS...: has it done.
-outside() {
-    local code try
-    requests=$((requests + 1))
-    echo "$*" >/host/part
-    mv /host/part /host/$requests.ask
-    for ((try = 0; try < 600; try++)); do
-        [ ! -e /host/$requests.done ] || break
-        sleep 0.1
-    done
-    read -r code </host/$requests.done
-    [ "$code" = 0 ] || fail "outside: $* ended with $code"
-}
 # is_there NSID MIB, is_gone NSID, is_read_only NSID 0|1: what the kernel has in sysfs.
 is_there() {
     local sectors
@@ -44,20 +34,14 @@ stored() {
     ok "$1: the same is read"
 }
 
-check "connect" nvme connect -t tcp -a 10.0.2.2 -s "$port" -n $nqn -i 2
+check "connect" nvme connect -t tcp -a 10.0.2.2 -s "$port" -n $nqn -i 2 \
+    --hostnqn=$host --hostid=$host_id
 eventually "namespace 1 is there" is_there 1 32
 find_namespace $nqn 1
 first=$found
 find_controller $nqn
 controller=$found
-load_bytes=2000000
-rounds=0
-while [ ! -e /run/enough ]; do
-    verify "$first" 512-64k >/run/fio.log 2>&1 || { touch /run/wrong; break; }
-    rounds=$((rounds + 1))
-    echo $rounds >/run/rounds
-done &
-load=$!
+load_begins "$first"
 
 say "farblock ctl"
 outside add
@@ -74,6 +58,11 @@ dd if="$found" bs=64k count=16 iflag=direct 2>/dev/null | cmp - /run/data || fai
 outside read_only off
 eventually "it is seen to be writable" is_read_only 2 0
 stored "the writable one" 2
+outside hide
+eventually "a namespace that it is not to see is gone" is_gone 2
+outside show $host
+eventually "it is back when it may see it" is_there 2 20
+stored "the one that is back" 2
 outside remove
 eventually "a removed namespace is gone" is_gone 2
 
@@ -91,16 +80,12 @@ eventually "a file that became longer is noticed" is_there 3 40
 outside hangup
 eventually "SIGHUP: it is gone" is_gone 3
 
-touch /run/enough
-wait $load
-[ ! -e /run/wrong ] || fail "namespace 1: $(cat /run/fio.log)"
-[ -e /run/rounds ] || fail "nothing was verified"
+load_ends "namespace 1"
 find_controller $nqn
 equal "the controller that was there all the time" "$controller" "$found"
 check "its namespace is there" is_there 1 32
 said=$(dmesg)
 [[ $said != *"error, dev ${first#/dev/}"* ]] || fail "I/O to namespace 1 failed: $said"
 [[ $said != *reconnect* ]] || fail "the connection was lost: $said"
-ok "namespace 1 was written and verified $(cat /run/rounds) times meanwhile"
 check "disconnect" nvme disconnect -n $nqn
 say "done"

@@ -1,5 +1,9 @@
 //! What the fuzz targets run, and `make test` runs over random input: bytes in, with an oracle.
 
+mod secrets;
+
+pub use secrets::{authentication, keys};
+
 use crate::target::{NQN, Target};
 use farblock_proto::host::command::{self, Identity};
 use farblock_proto::tcp::Digests;

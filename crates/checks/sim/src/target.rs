@@ -292,6 +292,7 @@ impl Target {
             command: &command,
             data: &data,
             local_address: "127.0.0.1",
+            port: None,
             remote: RemoteForm::Transport,
         };
         match self.registry.connect(&request, now) {
@@ -400,6 +401,7 @@ impl Target {
                 }
             }
             IoCommand::Flush { .. } | IoCommand::Verify { .. } | IoCommand::Advise { .. } => {}
+            IoCommand::Copy { .. } => status = Status::INVALID_OPCODE.with_dnr(),
             // What reservations do is tried with the product itself.
             IoCommand::Reserve { .. } => status = Status::INVALID_OPCODE.with_dnr(),
             IoCommand::Fabrics => unreachable!("not an operation"),

@@ -325,11 +325,10 @@ impl Inner {
     }
 
     fn try_connect_queue(&self, qid: u16, depth: u16) -> Result<Connected, ConnectError> {
-        let Options { connect_timeout, .. } = self.options;
-        let (mut handshake, _) =
-            Handshake::connect(&[self.address], self.options.digests(), depth, connect_timeout)?;
-        handshake.reset_on_close()?;
         let identity = wire_identity(&self.identity, &self.subsystem);
+        let (mut handshake, _) =
+            Handshake::connect(&[self.address], &identity, depth, &self.options)?;
+        handshake.reset_on_close()?;
         let data = command::connect_data(&identity, Some(self.info.cntlid));
         // One entry more than commands in flight, and 0's-based.
         let command = command::connect(qid, depth, 0);
@@ -469,16 +468,16 @@ impl Connecting<'_> {
             .to_socket_addrs()
             .map_err(|error| ConnectError::Unresolved(crate::error::words(&error)))?
             .collect();
-        let Options { connect_timeout, queues, .. } = *self.options;
+        let Options { queues, .. } = *self.options;
+        let identity = wire_identity(&self.identity, self.subsystem);
         let (mut handshake, address) =
-            Handshake::connect(&addresses, self.options.digests(), sqsize_z, connect_timeout)?;
+            Handshake::connect(&addresses, &identity, sqsize_z, self.options)?;
         let parameters = Parameters {
             admin_sqsize_z: sqsize_z,
             keep_alive: self.keep_alive(),
             queues,
             events: EVENTS,
         };
-        let identity = wire_identity(&self.identity, self.subsystem);
         let mut authenticated = false;
         let mut bringup = Bringup::new(parameters, &identity);
         let info = loop {

@@ -58,6 +58,38 @@ pub(crate) fn words(error: &io::Error) -> String {
 }
 
 impl Error {
+    /// A word for it, to be counted by: one of a few.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        use ConnectError as E;
+        let Error::Connect { reason, .. } = self else {
+            return match self {
+                Error::Lost(_) => "lost",
+                Error::Namespace(_) => "other_namespace",
+                Error::Command { .. } | Error::Answer { .. } => "protocol",
+                _ => "other",
+            };
+        };
+        match reason {
+            E::Refused => "refused",
+            E::Unresolved(_) | E::Unreachable(_) => "unreachable",
+            E::TimedOut { .. } => "timeout",
+            E::Closed { .. } => "closed",
+            E::HostNotAllowed => "host_not_allowed",
+            E::NoSuchSubsystem => "no_such_subsystem",
+            E::ControllerBusy | E::NoQueueLeft { .. } => "busy",
+            E::DigestsRefused | E::DigestMismatch => "digest",
+            E::AuthenticationRequired
+            | E::AuthenticationNotOffered
+            | E::AuthenticationFailed(_)
+            | E::SecureChannelRequired => "authentication",
+            E::KeyFile(_) => "key_file",
+            E::Tls(_) => "tls",
+            E::NotNvmeTcp { .. } | E::Protocol(_) | E::Terminated(_) => "protocol",
+            _ => "other",
+        }
+    }
+
     pub(crate) fn system(error: io::Error) -> Error {
         Error::System(Arc::new(error))
     }

@@ -3,20 +3,21 @@
 //! Everything here has a deadline, so that a silent peer becomes an error in words. Once the queue
 //! is connected, [`Handshake::finish`] hands the socket to an event loop.
 
-use farblock_proto::host::{Command, ConnectError, recognise};
+use crate::options::Options;
+use crate::secured::{self, Refusal, Secured};
+use farblock_proto::host::{Command, ConnectError, Identity, recognise};
 use farblock_proto::limits::ADMIN_IN_CAPSULE_BYTES;
 use farblock_proto::tcp::fault::Fault;
 use farblock_proto::tcp::host_end::{Event, Grant, HostEnd, Transfer};
 use farblock_proto::tcp::{Digests, SlotId};
 use farblock_reactor::os::{self, Socket};
+use farblock_secure::TlsPsk;
 use farblock_wire::Cqe;
 use farblock_wire::tcp::{FatalErrorStatus, PduType};
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Most bytes received at once.
-const CHUNK_BYTES: usize = 16 << 10;
 /// As much of a stranger's answer is looked at to recognise it.
 const HEAD_BYTES: usize = 16;
 /// How an ICResp begins: type, flags, header length, data offset, PDU length.
@@ -24,7 +25,7 @@ const IC_RESP_START: [u8; 8] = [PduType::IC_RESP.0, 0, 128, 0, 128, 0, 0, 0];
 
 /// A connected socket with the protocol on it; see the module's text.
 pub(crate) struct Handshake {
-    stream: Socket,
+    stream: Secured,
     end: HostEnd,
     /// Received but not yet looked at.
     input: Vec<u8>,
@@ -33,26 +34,31 @@ pub(crate) struct Handshake {
 
 /// What a connection is once the handshake is done.
 pub(crate) struct Connected {
-    pub(crate) stream: Socket,
+    pub(crate) stream: Secured,
     pub(crate) end: HostEnd,
     /// Received already: to be looked at before anything else.
     pub(crate) input: Vec<u8>,
 }
 
 impl Handshake {
-    /// Connects to the first of `addresses` that answers, and exchanges ICReq and ICResp. Each
-    /// step, here and later, may take `timeout`.
+    /// Connects to the first of `addresses` that answers, with TLS if `psks` has keys for it, of
+    /// which the first is used that the controller takes, and exchanges ICReq and ICResp. Each
+    /// step, here and later, may take the options' time to connect.
     pub(crate) fn connect(
         addresses: &[SocketAddr],
-        digests: Digests,
+        identity: &Identity<'_>,
         depth: u16,
-        timeout: Duration,
+        options: &Options,
     ) -> Result<(Handshake, SocketAddr), ConnectError> {
+        let timeout = options.connect_timeout;
+        let psks = secured::psks(identity, options)?;
         let mut error = ConnectError::Unresolved("the name has no address".to_owned());
         for &address in addresses {
             match Socket::connect_timeout(&address, timeout) {
-                Ok(stream) => {
-                    let mut handshake = Handshake::new(stream, digests, depth, timeout)?;
+                Ok(socket) => {
+                    let secured = secure(socket, address, psks.as_deref(), timeout)?;
+                    let digests = options.digests();
+                    let mut handshake = Handshake::new(secured, digests, depth, timeout);
                     handshake.initialize(digests)?;
                     return Ok((handshake, address));
                 }
@@ -62,21 +68,15 @@ impl Handshake {
         Err(error)
     }
 
-    fn new(
-        stream: Socket,
-        digests: Digests,
-        depth: u16,
-        timeout: Duration,
-    ) -> Result<Handshake, ConnectError> {
-        let set = stream.set_nodelay(true).and_then(|()| stream.set_write_timeout(Some(timeout)));
-        set.map_err(|error| ConnectError::Io(crate::error::words(&error)))?;
+    fn new(stream: Secured, digests: Digests, depth: u16, timeout: Duration) -> Handshake {
         let end = HostEnd::new(digests, depth);
-        Ok(Handshake { stream, end, input: Vec::new(), timeout })
+        Handshake { stream, end, input: Vec::new(), timeout }
     }
 
     fn initialize(&mut self, digests: Digests) -> Result<(), ConnectError> {
         const DURING: &str = "the first answer, which an NVMe/TCP target gives at once (another \
-                              kind of server may be listening there)";
+                              kind of server may be listening there, or one that requires TLS: \
+                              give --tls-key FILE)";
         let mut out = Vec::new();
         self.end.start(&mut out);
         self.send(&out, DURING)?;
@@ -117,7 +117,7 @@ impl Handshake {
     /// Otherwise the system goes on sending for minutes what a closed socket holds: commands that
     /// were done elsewhere meanwhile, and that others have overwritten.
     pub(crate) fn reset_on_close(&self) -> Result<(), ConnectError> {
-        let set = self.stream.reset_on_close();
+        let set = self.stream.socket.reset_on_close();
         set.map_err(|error| ConnectError::Io(crate::error::words(&error)))
     }
 
@@ -207,20 +207,12 @@ impl Handshake {
     }
 
     fn receive(&mut self, deadline: Instant, during: &'static str) -> Result<(), ConnectError> {
-        let left = deadline.saturating_duration_since(os::now());
-        if left.is_zero() {
+        if deadline <= os::now() {
             return Err(ConnectError::TimedOut { during, after: self.timeout });
         }
-        let timed_out = |error: io::Error| from_io(&error, during, self.timeout);
-        self.stream.set_read_timeout(Some(left)).map_err(timed_out)?;
-        let start = self.input.len();
-        self.input.resize(start + CHUNK_BYTES, 0);
-        let result = self.stream.read(&mut self.input[start..]);
-        self.input.truncate(start + *result.as_ref().unwrap_or(&0));
-        match result {
-            Ok(0) => Err(ConnectError::Closed { during }),
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        match self.stream.read(&mut self.input, deadline) {
+            Ok(true) => Err(ConnectError::Closed { during }),
+            Ok(false) => Ok(()),
             Err(error) => Err(from_io(&error, during, self.timeout)),
         }
     }
@@ -228,10 +220,43 @@ impl Handshake {
     /// Hands the connection over.
     pub(crate) fn finish(self) -> Result<Connected, ConnectError> {
         let Handshake { stream, end, input, .. } = self;
-        let reset = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
+        let socket = &stream.socket;
+        let reset = socket.set_read_timeout(None).and_then(|()| socket.set_write_timeout(None));
         reset.map_err(|error| ConnectError::Io(crate::error::words(&error)))?;
         Ok(Connected { stream, end, input })
     }
+}
+
+/// Prepares a socket, with TLS if there are keys for it. For each key that the controller does not
+/// take it is connected anew.
+fn secure(
+    socket: Socket,
+    address: SocketAddr,
+    psks: Option<&[TlsPsk]>,
+    timeout: Duration,
+) -> Result<Secured, ConnectError> {
+    let prepare = |socket: &Socket| {
+        let set = socket.set_nodelay(true).and_then(|()| socket.set_write_timeout(Some(timeout)));
+        set.map_err(|error| ConnectError::Io(crate::error::words(&error)))
+    };
+    prepare(&socket)?;
+    let Some(psks) = psks else { return Ok(Secured::plain(socket)) };
+    let mut error = ConnectError::Tls("the names are too long for TLS".to_owned());
+    let mut first = Some(socket);
+    for psk in psks {
+        let socket = match first.take() {
+            Some(socket) => socket,
+            None => Socket::connect_timeout(&address, timeout)
+                .map_err(|error| from_io(&error, "the TCP connection", timeout))?,
+        };
+        prepare(&socket)?;
+        match Secured::with(socket, psk, timeout) {
+            Ok(secured) => return Ok(secured),
+            Err(Refusal::Connection(error)) => return Err(error),
+            Err(Refusal::Key(refusal)) => error = refusal,
+        }
+    }
+    Err(error)
 }
 
 /// What [`Handshake::step`] came upon.
@@ -249,7 +274,7 @@ pub(crate) fn fault_error(fault: &Fault) -> ConnectError {
     ConnectError::Protocol(fault.reason)
 }
 
-fn from_io(error: &io::Error, during: &'static str, after: Duration) -> ConnectError {
+pub(crate) fn from_io(error: &io::Error, during: &'static str, after: Duration) -> ConnectError {
     use io::ErrorKind as Kind;
     match error.kind() {
         Kind::ConnectionRefused => ConnectError::Refused,

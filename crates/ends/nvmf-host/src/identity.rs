@@ -98,6 +98,17 @@ impl FromStr for HostId {
     }
 }
 
+/// Where this host's identity comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The folder that nvme-cli keeps it in.
+    System(PathBuf),
+    /// The user's own folder.
+    User(PathBuf),
+    /// Nowhere: nothing could be written.
+    Process,
+}
+
 /// Name and identifier of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostIdentity {
@@ -111,7 +122,13 @@ impl HostIdentity {
     /// This host's identity: read or made once per process.
     #[must_use]
     pub fn of_this_host() -> &'static HostIdentity {
-        static IDENTITY: OnceLock<HostIdentity> = OnceLock::new();
+        &HostIdentity::and_source().0
+    }
+
+    /// The same, and where it comes from.
+    #[must_use]
+    pub fn and_source() -> &'static (HostIdentity, Source) {
+        static IDENTITY: OnceLock<(HostIdentity, Source)> = OnceLock::new();
         IDENTITY.get_or_init(|| {
             let system = cfg!(unix).then_some(Path::new("/etc/nvme"));
             find(system, user_directory().as_deref())
@@ -153,24 +170,24 @@ fn user_directory() -> Option<PathBuf> {
     Some(base.join("farblock"))
 }
 
-fn find(system: Option<&Path>, user: Option<&Path>) -> HostIdentity {
-    if let Some(identity) = system.and_then(from_system) {
-        return identity;
+fn find(system: Option<&Path>, user: Option<&Path>) -> (HostIdentity, Source) {
+    if let Some((identity, system)) = system.and_then(|it| Some((from_system(it)?, it))) {
+        return (identity, Source::System(system.to_owned()));
     }
     let kept = match user {
-        Some(directory) => from_user(directory),
+        Some(directory) => from_user(directory).map(|id| (id, Source::User(directory.to_owned()))),
         None => Err(io::Error::other("there is no home directory")),
     };
-    let id = kept.or_else(|error| {
+    let found = kept.or_else(|error| {
         tracing::warn!(%error, "the host identity cannot be kept; it lasts for this process");
-        HostId::random()
+        HostId::random().map(|id| (id, Source::Process))
     });
     // Without random numbers a fixed identity is still better than no connection.
-    let id = id.unwrap_or_else(|error| {
+    let (id, source) = found.unwrap_or_else(|error| {
         tracing::warn!(%error, "no random numbers: using a fixed host identity");
-        HostId(*b"farblock-no-rand")
+        (HostId(*b"farblock-no-rand"), Source::Process)
     });
-    HostIdentity { nqn: id.to_nqn(), id }
+    (HostIdentity { nqn: id.to_nqn(), id }, source)
 }
 
 fn from_system(directory: &Path) -> Option<HostIdentity> {
@@ -264,7 +281,8 @@ mod tests {
         let (system, user) = (Scratch::new(), Scratch::new());
         fs::write(system.0.join("hostnqn"), "nqn.2014-08.org.example:me\n").unwrap();
         fs::write(system.0.join("hostid"), format!("{UUID}\n")).unwrap();
-        let identity = find(Some(&system.0), Some(&user.0));
+        let (identity, source) = find(Some(&system.0), Some(&user.0));
+        assert_eq!(source, Source::System(system.0.clone()));
         assert_eq!(identity.nqn, "nqn.2014-08.org.example:me");
         assert_eq!(identity.id.to_string(), UUID);
         assert!(fs::read_dir(&user.0).unwrap().next().is_none(), "nothing was written");
@@ -274,10 +292,10 @@ mod tests {
     fn one_of_the_systems_files_is_enough() {
         let system = Scratch::new();
         fs::write(system.0.join("hostid"), UUID).unwrap();
-        assert!(find(Some(&system.0), None).nqn.ends_with(UUID));
+        assert!(find(Some(&system.0), None).0.nqn.ends_with(UUID));
         fs::remove_file(system.0.join("hostid")).unwrap();
         fs::write(system.0.join("hostnqn"), format!("{UUID_NQN_PREFIX}{UUID}")).unwrap();
-        assert_eq!(find(Some(&system.0), None).id.to_string(), UUID);
+        assert_eq!(find(Some(&system.0), None).0.id.to_string(), UUID);
     }
 
     #[test]
@@ -286,7 +304,8 @@ mod tests {
         let directory = scratch.0.join("deeper/farblock");
         let first = find(None, Some(&directory));
         assert_eq!(find(None, Some(&directory)), first);
-        assert_eq!(first.nqn, first.id.to_nqn());
+        assert_eq!(first.0.nqn, first.0.id.to_nqn());
+        assert_eq!(first.1, Source::User(directory));
     }
 
     #[test]
@@ -295,7 +314,8 @@ mod tests {
         let file = scratch.0.join("file");
         fs::write(&file, "").unwrap();
         let first = find(None, Some(&file.join("below")));
-        assert_ne!(find(None, None), first);
+        assert_ne!(find(None, None).0, first.0);
+        assert_eq!(first.1, Source::Process);
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! Secrets in files: one `DHHC-1:…:` a line, readable by their owner alone.
+//! Keys in files: one `DHHC-1:…:` or `NVMeTLSkey-1:…:` a line, readable by their owner alone.
 
-use farblock_secure::Secret;
+use farblock_secure::{Secret, TlsKey};
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 /// Bytes of the longest file that is read: some lines of secrets and of comments.
@@ -11,54 +12,119 @@ const FILE_BYTES_MAX: u64 = 4096;
 /// Secrets in one file: while one takes another's place there are two.
 const SECRETS_MAX: usize = 2;
 
-/// Reads the secrets of a file: one, or while one takes another's place the new one and then the
-/// old one. Empty lines, and those that begin with `#`, are left out.
+/// What a key for TLS begins with.
+const TLS_PREFIX: &str = "NVMeTLSkey-1:";
+
+/// What a name begins with that is one of a credential of systemd's (`LoadCredential=`).
+pub const CREDENTIAL: &str = "credential:";
+
+/// Reads the secrets of a file, or of `credential:NAME`: one, or while one takes another's place
+/// the new one and then the old one. Empty lines, and those that begin with `#`, are left out.
 ///
 /// # Errors
 /// One sentence that says what is wrong and what to do; never with a part of a secret.
 pub fn read(path: &Path) -> Result<Vec<Secret>, String> {
+    parse(path, "secret", "farblock keys new", Secret::parse)
+}
+
+/// Reads the keys for TLS of a file; otherwise as [`read`].
+///
+/// # Errors
+/// As [`read`].
+pub fn read_tls(path: &Path) -> Result<Vec<TlsKey>, String> {
+    parse(path, "key for TLS", "farblock keys new --tls", TlsKey::parse)
+}
+
+fn parse<K, E: Display>(
+    path: &Path,
+    what: &str,
+    command: &str,
+    parse: impl Fn(&str) -> Result<K, E>,
+) -> Result<Vec<K>, String> {
+    let shown = path.display();
+    let text = text(path)?;
+    let lines = text.lines().map(str::trim).enumerate();
+    let keys: Vec<K> = lines
+        .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+        .map(|(index, line)| {
+            let place = |error| {
+                let line = index + 1;
+                format!("{shown}, line {line}, is no {what}: {error}; `{command}` makes one")
+            };
+            parse(line).map_err(place)
+        })
+        .collect::<Result<_, _>>()?;
+    match keys.len() {
+        0 => Err(format!("{shown} has no {what} in it; `{command}` makes one")),
+        count if count > SECRETS_MAX => {
+            Err(format!("{shown} has {count} of them: keep the new one and the one before it"))
+        }
+        _ => Ok(keys),
+    }
+}
+
+/// Whom a file may be open to, as bits of its mode.
+const OWNER: u32 = 0o700;
+/// systemd gives a service's user its credentials by an access control list, which shows as the
+/// group's bits; nobody else gets into the folder.
+const GROUP_AND_OWNER: u32 = 0o770;
+
+/// Where systemd has put a credential of this service.
+fn credential(name: &str) -> Result<PathBuf, String> {
+    if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
+        return Err(format!("{CREDENTIAL}{name} names no credential: write its name alone"));
+    }
+    let folder = std::env::var_os("CREDENTIALS_DIRECTORY").ok_or_else(|| {
+        format!(
+            "there is no {CREDENTIAL}{name}: systemd gave this process none (LoadCredential= in \
+             its unit does), so name a file instead"
+        )
+    })?;
+    Ok(PathBuf::from(folder).join(name))
+}
+
+/// Reads a file that only its owner can read, or a credential.
+///
+/// # Errors
+/// As [`read`].
+pub fn text(path: &Path) -> Result<Zeroizing<String>, String> {
+    // Command lines and configurations are read by others, and it must not be in a sentence.
+    if path.to_string_lossy().contains("DHHC-1:") || path.to_string_lossy().contains(TLS_PREFIX) {
+        return Err(
+            "this is a key itself, which others may have read by now: make a new one, and \
+                    name the file that it is in"
+                .to_owned(),
+        );
+    }
+    if let Some(name) = path.to_str().and_then(|text| text.strip_prefix(CREDENTIAL)) {
+        return text_open(&credential(name)?, GROUP_AND_OWNER);
+    }
+    text_open(path, OWNER)
+}
+
+fn text_open(path: &Path, allowed: u32) -> Result<Zeroizing<String>, String> {
     let shown = path.display();
     let cannot = |error: &io::Error| {
         format!("cannot read the key file {shown}: {}", crate::error::words(error))
     };
     let file = File::open(path).map_err(|error| cannot(&error))?;
-    check_owner_only(&file, path).map_err(|error| cannot(&error))??;
+    check_readers(&file, path, allowed).map_err(|error| cannot(&error))??;
     let mut text = Zeroizing::new(String::new());
     let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
     read.map_err(|error| cannot(&error))?;
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("{shown} is no key file: it has more than {FILE_BYTES_MAX} bytes"));
     }
-    let lines = text.lines().map(str::trim).enumerate();
-    let secrets: Vec<Secret> = lines
-        .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
-        .map(|(index, line)| {
-            let place = |error| {
-                format!(
-                    "{shown}, line {}, is no secret: {error}; `farblock keys new` makes one",
-                    index + 1
-                )
-            };
-            Secret::parse(line).map_err(place)
-        })
-        .collect::<Result<_, _>>()?;
-    match secrets.len() {
-        0 => Err(format!("{shown} has no secret in it; `farblock keys new` makes one")),
-        count if count > SECRETS_MAX => {
-            Err(format!("{shown} has {count} secrets: keep the new one and the one before it"))
-        }
-        _ => Ok(secrets),
-    }
+    Ok(text)
 }
 
 /// Others who can read a secret have it.
 #[cfg(unix)]
-fn check_owner_only(file: &File, path: &Path) -> io::Result<Result<(), String>> {
+fn check_readers(file: &File, path: &Path, allowed: u32) -> io::Result<Result<(), String>> {
     use std::os::unix::fs::MetadataExt;
-    const OTHERS: u32 = 0o077;
     const PERMISSIONS: u32 = 0o777;
     let mode = file.metadata()?.mode() & PERMISSIONS;
-    Ok(if mode & OTHERS == 0 {
+    Ok(if mode & !allowed == 0 {
         Ok(())
     } else {
         let path = path.display();
@@ -71,7 +137,7 @@ fn check_owner_only(file: &File, path: &Path) -> io::Result<Result<(), String>> 
 
 /// Elsewhere a folder's access control list says who reads what is in it.
 #[cfg(not(unix))]
-fn check_owner_only(_file: &File, _path: &Path) -> io::Result<Result<(), String>> {
+fn check_readers(_: &File, _: &Path, _: u32) -> io::Result<Result<(), String>> {
     Ok(Ok(()))
 }
 
@@ -80,7 +146,6 @@ mod tests {
     use super::*;
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
-    use std::path::PathBuf;
 
     const ONE: &str = "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 
@@ -101,13 +166,27 @@ mod tests {
     }
 
     #[test]
+    fn keys_for_tls_are_others() {
+        const KEY: &str = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+        let path = file("tls", 0o600, &format!("{KEY}\n"));
+        assert_eq!(read_tls(&path).unwrap(), vec![TlsKey::parse(KEY).unwrap()]);
+        let error = read(&path).unwrap_err();
+        assert!(error.contains("no secret") && !error.contains("AAEC"), "{error}");
+        std::fs::remove_file(&path).unwrap();
+        let path = file("no-tls", 0o600, ONE);
+        let error = read_tls(&path).unwrap_err();
+        assert!(error.contains("keys new --tls") && !error.contains("AAEC"), "{error}");
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         for (name, mode, text, sentence) in [
             ("group", 0o640, ONE, "chmod 600"),
             ("others", 0o604, ONE, "mode 0604"),
             ("empty", 0o600, "# nothing\n", "has no secret in it"),
             ("odd", 0o400, "secret\n", "line 1, is no secret"),
-            ("many", 0o600, &format!("{ONE}\n{ONE}\n{ONE}"), "has 3 secrets"),
+            ("many", 0o600, &format!("{ONE}\n{ONE}\n{ONE}"), "has 3 of them"),
             ("long", 0o600, &"#".repeat(5000), "more than 4096 bytes"),
         ] {
             let path = file(name, mode, text);
@@ -115,6 +194,18 @@ mod tests {
             assert!(error.contains(sentence) && !error.contains("AAEC"), "{name}: {error}");
             std::fs::remove_file(path).unwrap();
         }
+        for (name, sentence) in [("", "its name alone"), ("../x", "its name alone"), ("x", "gave")]
+        {
+            let error = read(Path::new(&format!("credential:{name}"))).unwrap_err();
+            assert!(error.contains(sentence), "{error}");
+        }
+        for key in [ONE, "NVMeTLSkey-1:00:AAEC:"] {
+            let error = read(&Path::new("/etc").join(key)).unwrap_err();
+            assert!(error.contains("a key itself") && !error.contains("AAEC"), "{error}");
+        }
+        let group = file("credential", 0o440, ONE);
+        assert!(text_open(&group, GROUP_AND_OWNER).is_ok());
+        std::fs::remove_file(group).unwrap();
         let missing = read(Path::new("/nonexistent/key")).unwrap_err();
         assert!(missing.contains("cannot read the key file"), "{missing}");
     }

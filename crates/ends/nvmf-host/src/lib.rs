@@ -94,7 +94,7 @@
 //!
 //! # Not implemented
 //!
-//! TLS, metadata, the limits of
+//! Secure channel concatenation, metadata, the limits of
 //! Dataset Management and Write Zeroes that controllers may state (DMRSL, WZSL). Resolving a name
 //! takes as long as the system's resolver does.
 
@@ -112,6 +112,7 @@ mod link;
 mod namespace;
 mod options;
 mod queue;
+mod secured;
 mod shared;
 mod status;
 pub mod url;

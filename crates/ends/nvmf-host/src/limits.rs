@@ -102,7 +102,7 @@ pub const PATH_TIMEOUT: Duration = Duration::from_millis(600);
 pub const OTHER_PATHS_TIME: Duration = Duration::from_secs(1);
 
 /// How long a path is left alone after it answered that a command is not for it now.
-pub const REST: Duration = Duration::from_millis(20);
+pub const BACKOFF: Duration = Duration::from_millis(20);
 
 /// Boots of targets' machines that are remembered as over.
 pub const BOOTS: usize = 64;

@@ -11,10 +11,12 @@
 
 use crate::handshake::Connected;
 use crate::limits;
+use crate::secured::Secured;
 use farblock_proto::tcp::fault::Fault;
 use farblock_proto::tcp::host_end::{Event as Protocol, Grant, HostEnd};
 use farblock_proto::tcp::{Sink, SlotId};
 use farblock_reactor::{Buffer, Event, Reactor, SendBatch, StreamId, TaskId, os};
+use farblock_tls::{Tls, TlsError};
 use farblock_wire::Cqe;
 use farblock_wire::tcp::FatalErrorStatus;
 use std::fmt;
@@ -119,6 +121,10 @@ pub(crate) struct Link {
     state: State,
     loss: Option<Loss>,
     ending_since: Option<Instant>,
+    /// What comes and goes is sealed, if that was agreed on.
+    tls: Option<Box<dyn Tls>>,
+    /// What is being sent in records.
+    sealed: Option<SendBatch>,
 }
 
 impl Link {
@@ -129,8 +135,8 @@ impl Link {
         connected: Connected,
         commands: &mut impl Commands,
     ) -> io::Result<Link> {
-        let Connected { stream, end, input } = connected;
-        let stream = reactor.add_stream(task, stream)?;
+        let Connected { stream: Secured { socket, tls }, end, input } = connected;
+        let stream = reactor.add_stream(task, socket)?;
         let mut link = Link {
             reactor: reactor.clone(),
             stream,
@@ -142,6 +148,8 @@ impl Link {
             state: State::Open,
             loss: None,
             ending_since: None,
+            tls,
+            sealed: None,
         };
         link.take_apart(&input, commands);
         link.receive(commands);
@@ -168,6 +176,8 @@ impl Link {
             Event::Received { result: Ok(buffer), .. } => {
                 if buffer.is_empty() {
                     self.fail(Loss::Closed, commands);
+                } else if self.tls.is_some() {
+                    self.unseal(&buffer, commands);
                 } else {
                     self.take_apart(&buffer, commands);
                     self.receive(commands);
@@ -189,7 +199,8 @@ impl Link {
 
     /// Sends what was gathered, if nothing is being sent.
     pub(crate) fn flush(&mut self) {
-        if self.sending || self.out.batch.is_empty() || self.state != State::Open {
+        let is_silent = self.tls.as_ref().is_none_or(|tls| tls.output_bytes() == 0);
+        if self.sending || self.state != State::Open || (self.out.batch.is_empty() && is_silent) {
             return;
         }
         self.send();
@@ -199,7 +210,47 @@ impl Link {
         let batch = std::mem::replace(&mut self.out.batch, std::mem::take(&mut self.spare));
         self.out.number += 1;
         self.sending = true;
+        let batch = if self.tls.is_some() { self.seal(batch) } else { batch };
         self.reactor.send(self.stream, batch);
+    }
+
+    /// Puts what a batch says, in records, in front of it, and keeps it for when that is sent. A
+    /// connection that has failed sends what there is: the end of it is on its way.
+    fn seal(&mut self, plain: SendBatch) -> SendBatch {
+        let mut sealed = SendBatch::new();
+        if let Some(tls) = &mut self.tls {
+            let written = plain.slices().try_for_each(|slice| tls.write(slice));
+            let _ = written.and_then(|()| tls.flush());
+            let mut records = self.reactor.buffers().take(tls.output_bytes());
+            let length = tls.output(&mut records);
+            records.truncate(length);
+            sealed.payload(0, records, 0..length);
+        }
+        self.sealed = Some(plain);
+        sealed
+    }
+
+    /// Takes what came through TLS.
+    fn unseal(&mut self, bytes: &[u8], commands: &mut impl Commands) {
+        let Some(tls) = &mut self.tls else { return };
+        tls.feed(bytes);
+        let mut plain = self.reactor.buffers().take(tls.readable_bytes());
+        let mut filled = 0;
+        let ended = loop {
+            match tls.read(&mut plain[filled..]) {
+                Ok(0) => break None,
+                Ok(count) => filled += count,
+                Err(TlsError::Closed) => break Some(Loss::Closed),
+                Err(error) => break Some(Loss::Io(error.to_string())),
+            }
+        };
+        self.take_apart(&plain[..filled], commands);
+        self.reactor.buffers().give(plain);
+        match ended {
+            Some(loss) => self.fail(loss, commands),
+            None => self.receive(commands),
+        }
+        self.flush();
     }
 
     /// Ends the connection. What was not sent yet is not sent.
@@ -278,6 +329,10 @@ impl Link {
         if self.state != State::Open {
             return;
         }
+        if self.tls.is_some() {
+            self.reactor.recv(self.stream);
+            return;
+        }
         if let Some((slot, offset, left)) = self.out.end.data_wanted()
             && left >= limits::DIRECT_RECEIVE_BYTES
             && let Some((buffer, start)) = commands.lend(slot, offset)
@@ -321,6 +376,10 @@ impl Link {
 
     fn sent(&mut self, mut batch: SendBatch, result: io::Result<()>, commands: &mut impl Commands) {
         self.sending = false;
+        if let Some(plain) = self.sealed.take() {
+            let records = std::mem::replace(&mut batch, plain).take_payloads().next();
+            records.into_iter().for_each(|(_, buffer)| self.reactor.buffers().give(buffer));
+        }
         for (tag, buffer) in batch.take_payloads() {
             commands.returned(tag, buffer);
         }

@@ -24,6 +24,9 @@ pub struct Options {
     pub dhchap_secret: Option<PathBuf>,
     /// The file with the controller's secret, if it has to prove who it is as well.
     pub dhchap_ctrl_secret: Option<PathBuf>,
+    /// The file with this host's key for TLS: nothing is then said without TLS. It is read for each
+    /// queue that is connected.
+    pub tls_key: Option<PathBuf>,
     /// Keep alive timeout: after this long without a sign of life either side gives up. Zero:
     /// never. Discovery by the well-known name never uses it.
     pub keep_alive: Duration,
@@ -53,6 +56,7 @@ impl Default for Options {
             hostid: None,
             dhchap_secret: None,
             dhchap_ctrl_secret: None,
+            tls_key: None,
             keep_alive: Duration::from_secs(5),
             path_timeout: None,
             connect_timeout: Duration::from_secs(5),
@@ -79,6 +83,7 @@ impl Options {
                 .dhchap_ctrl_secret
                 .clone()
                 .or_else(|| self.dhchap_ctrl_secret.clone()),
+            tls_key: url.tls_key.clone().or_else(|| self.tls_key.clone()),
             ..self.clone()
         }
     }

@@ -8,8 +8,8 @@
 //! the name and in values, `%20` and the like stand for bytes that would end them.
 //!
 //! Parameters: `ns` (namespace identifier), `header-digest` and `data-digest` (0 or 1), `hostnqn`
-//! and `hostid` (who the host says it is), `dhchap-secret` and `dhchap-ctrl-secret` (files with the
-//! host's secret and the controller's).
+//! and `hostid` (who the host says it is), `dhchap-secret`, `dhchap-ctrl-secret`
+//! and `tls-key` (files with the host's secret, the controller's, and the host's key for TLS).
 
 use crate::identity::HostId;
 use farblock_wire::nqn;
@@ -46,6 +46,8 @@ pub struct Url {
     pub dhchap_secret: Option<PathBuf>,
     /// File with the controller's secret (`dhchap-ctrl-secret`).
     pub dhchap_ctrl_secret: Option<PathBuf>,
+    /// File with the host's key for TLS (`tls-key`).
+    pub tls_key: Option<PathBuf>,
 }
 
 impl Url {
@@ -193,10 +195,11 @@ fn parse_parameter(url: &mut Url, text: &str) -> Result<(), UrlError> {
         },
         "dhchap-secret" => url.dhchap_secret = Some(parse_path(key, value)?),
         "dhchap-ctrl-secret" => url.dhchap_ctrl_secret = Some(parse_path(key, value)?),
+        "tls-key" => url.tls_key = Some(parse_path(key, value)?),
         _ => {
             return error(format!(
                 "the parameter {key:?} is unknown: use ns, header-digest, data-digest, hostnqn, \
-                 hostid, dhchap-secret or dhchap-ctrl-secret"
+                 hostid, dhchap-secret, dhchap-ctrl-secret or tls-key"
             ));
         }
     }
@@ -206,7 +209,7 @@ fn parse_parameter(url: &mut Url, text: &str) -> Result<(), UrlError> {
 /// A file's name. What looks like the secret itself is not wanted where everybody reads it.
 fn parse_path(key: &str, value: &str) -> Result<PathBuf, UrlError> {
     let path = decode(value, key)?;
-    if path.starts_with("DHHC-1:") {
+    if path.starts_with("DHHC-1:") || path.starts_with("NVMeTLSkey-1:") {
         return error(format!("{key} is the name of a file with the secret, not the secret"));
     }
     if path.is_empty() || !path.chars().all(is_plain) {
@@ -306,6 +309,7 @@ impl fmt::Display for Url {
         for (key, path) in [
             ("dhchap-secret", &self.dhchap_secret),
             ("dhchap-ctrl-secret", &self.dhchap_ctrl_secret),
+            ("tls-key", &self.tls_key),
         ] {
             if let Some(path) = path {
                 parameter(key, &Encoded(&path.to_string_lossy()))?;
@@ -329,7 +333,7 @@ mod tests {
         let text = "nvme+tcp://storage.example:4421/nqn.2024-01.example:disk?ns=7&header-digest=1\
                     &data-digest=1&hostnqn=nqn.2014-08.org.example:me\
                     &hostid=01234567-89ab-cdef-0123-456789abcdef\
-                    &dhchap-secret=/etc/a%20key&dhchap-ctrl-secret=b.key";
+                    &dhchap-secret=/etc/a%20key&dhchap-ctrl-secret=b.key&tls-key=t";
         let url = parse(text);
         assert_eq!((url.host.as_str(), url.port), ("storage.example", Some(4421)));
         assert_eq!(url.subsystem.as_deref(), Some("nqn.2024-01.example:disk"));
@@ -385,6 +389,7 @@ mod tests {
             ("nvme+tcp://a/n?hostnqn=", "the host NQN is not usable"),
             ("nvme+tcp://a/n?dhchap-secret=", "not the name of a file"),
             ("nvme+tcp://a/n?dhchap-secret=DHHC-1:00:x:", "not the secret"),
+            ("nvme+tcp://a/n?tls-key=NVMeTLSkey-1:01:x:", "not the secret"),
             ("nvme+tcp://a/n?depth=1", "is unknown"),
         ] {
             let error = text.parse::<Url>().expect_err(text).to_string();

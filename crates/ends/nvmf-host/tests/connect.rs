@@ -266,7 +266,7 @@ fn an_error_while_it_is_brought_up() {
         Ok(Handled::No)
     });
     let error = connect(&peer.address(), &options()).unwrap_err();
-    assert_eq!(error.to_string(), "Identify Controller failed: Internal Error (0x006)");
+    assert_eq!(error.to_string(), "Identify Controller failed: Internal Error");
 }
 
 #[test]

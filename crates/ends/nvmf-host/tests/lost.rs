@@ -3,7 +3,7 @@
 mod peer;
 mod stage;
 
-use farblock_block::{BlockError, Namespace, Op};
+use farblock_block::{BlockError, Change, Namespace, Op};
 use farblock_host::disk::{DiskOptions, DiskState, Predecessor};
 use farblock_host::{Controller, Disk, Url};
 use farblock_reactor::{Buffer, Reactor};
@@ -273,6 +273,11 @@ fn a_flush_after_the_target_lost_its_cache() {
     stage.origin.lock().unwrap().replace(boot(1));
     let peer = target(&stage);
     let disk = disk(&[&peer], &usual());
+    let losses = Arc::new(AtomicUsize::new(0));
+    let heard = Arc::clone(&losses);
+    let _watch = disk.changes().watch(move |change| {
+        heard.fetch_add(usize::from(change == Change::Loss), Ordering::SeqCst);
+    });
     let mut user = User::new(&disk);
     let restart = |byte, user: &mut User| {
         let before = disk.paths()[0].reconnects;
@@ -290,7 +295,9 @@ fn a_flush_after_the_target_lost_its_cache() {
     restart(2, &mut user);
     assert_eq!(user.flush(), Ok(()), "the machine is the same");
     assert_eq!(user.write(0), Ok(()));
+    assert_eq!(losses.load(Ordering::SeqCst), 0);
     restart(3, &mut user);
+    assert_eq!(losses.load(Ordering::SeqCst), 1, "told before it is used again");
     assert_eq!(user.flush(), Err(BlockError::WriteFailed));
     assert_eq!(user.flush(), Ok(()));
 }

@@ -10,16 +10,17 @@ use crate::config::Subsystem;
 use crate::shared::{Message, Route, Shared};
 use farblock_proto::capsule::SlotId;
 use farblock_reactor::os;
-use farblock_secure::{Controller, ControllerTerms, Group, Hash, Secret};
-use std::collections::HashMap;
+use farblock_secure::{Controller, ControllerTerms, Group, Hash, Secret, TlsKey};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, Weak};
 
-/// How a host of a subsystem has to authenticate (DH-HMAC-CHAP).
+/// How a host of a subsystem has to prove who it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostKeys {
-    /// The host's secret; two while one takes the other's place.
+    /// Its secret for DH-HMAC-CHAP, which it has to authenticate with; two while one takes the
+    /// other's place. None if TLS alone has to prove who it is.
     pub host: Vec<Secret>,
     /// The controller's own secret, if hosts may ask it to prove itself as well.
     pub controller: Option<Secret>,
@@ -27,6 +28,11 @@ pub struct HostKeys {
     pub hashes: Vec<Hash>,
     /// Diffie-Hellman groups that are accepted, the best first.
     pub groups: Vec<Group>,
+    /// Its host identifier (HOSTID), if it has to give that one and nobody else may: reservations
+    /// know hosts by it.
+    pub id: Option<[u8; 16]>,
+    /// Its key for TLS, which it has to use; two while one takes the other's place.
+    pub tls: Vec<TlsKey>,
 }
 
 impl HostKeys {
@@ -34,7 +40,30 @@ impl HostKeys {
     #[must_use]
     pub fn new(host: Secret) -> Self {
         let (hashes, groups) = (Hash::ALL.to_vec(), Group::ALL.to_vec());
-        Self { host: vec![host], controller: None, hashes, groups }
+        Self { host: vec![host], controller: None, hashes, groups, id: None, tls: Vec::new() }
+    }
+
+    /// With keys for TLS alone.
+    #[must_use]
+    pub fn of_tls(tls: Vec<TlsKey>) -> Self {
+        let (hashes, groups) = (Hash::ALL.to_vec(), Group::ALL.to_vec());
+        Self { host: Vec::new(), controller: None, hashes, groups, id: None, tls }
+    }
+
+    /// Whether it has to authenticate.
+    fn authenticates(&self) -> bool {
+        !self.host.is_empty()
+    }
+
+    fn terms(&self, subsystem: &str, host: &str) -> ControllerTerms {
+        ControllerTerms {
+            host_nqn: host.to_owned(),
+            subsystem_nqn: subsystem.to_owned(),
+            host_secrets: self.host.clone(),
+            controller_secret: self.controller.clone(),
+            hashes: self.hashes.clone(),
+            groups: self.groups.clone(),
+        }
     }
 }
 
@@ -63,6 +92,8 @@ impl Job {
 pub(crate) struct Authenticator {
     /// By the names of subsystem and host.
     terms: Mutex<HashMap<(String, String), Arc<ControllerTerms>>>,
+    /// The hosts whose identifiers are theirs alone, by the subsystem's name and the identifier.
+    ids: Mutex<HashMap<(String, [u8; 16]), String>>,
     jobs: Mutex<Option<Sender<Job>>>,
 }
 
@@ -72,17 +103,66 @@ impl Authenticator {
         let nqn = &subsystem.config.nqn;
         let mut all = self.terms.lock().expect("no holder panics");
         all.retain(|(owner, _), _| owner != nqn);
-        for (host, keys) in &subsystem.keys {
-            let terms = ControllerTerms {
-                host_nqn: host.clone(),
-                subsystem_nqn: nqn.clone(),
-                host_secrets: keys.host.clone(),
-                controller_secret: keys.controller.clone(),
-                hashes: keys.hashes.clone(),
-                groups: keys.groups.clone(),
-            };
-            all.insert((nqn.clone(), host.clone()), Arc::new(terms));
+        for (host, keys) in subsystem.keys.iter().filter(|(_, keys)| keys.authenticates()) {
+            all.insert((nqn.clone(), host.clone()), Arc::new(keys.terms(nqn, host)));
         }
+        drop(all);
+        subsystem.keys.iter().for_each(|(host, keys)| self.bind(nqn, host, keys.id));
+    }
+
+    /// Has an identifier be this host's alone, or none.
+    fn bind(&self, subsystem: &str, host: &str, id: Option<[u8; 16]>) {
+        let mut ids = self.ids.lock().expect("no holder panics");
+        ids.retain(|(owner, _), name| owner != subsystem || name != host);
+        if let Some(id) = id {
+            ids.insert((subsystem.to_owned(), id), host.to_owned());
+        }
+    }
+
+    /// Whether a host may give this identifier.
+    pub(crate) fn may_be(&self, subsystem: &str, host: &str, id: [u8; 16]) -> bool {
+        let ids = self.ids.lock().expect("no holder panics");
+        match ids.get(&(subsystem.to_owned(), id)) {
+            Some(owner) => owner == host,
+            None => !ids.iter().any(|((owner, _), name)| owner == subsystem && name == host),
+        }
+    }
+
+    /// Has a host authenticate like this from now on, or not at all. Gives whether one that is
+    /// connected may stay: it has proved that it has a secret that is good still, or need not.
+    pub(crate) fn change(&self, subsystem: &str, host: &str, keys: Option<&HostKeys>) -> bool {
+        self.bind(subsystem, host, keys.and_then(|keys| keys.id));
+        let names = (subsystem.to_owned(), host.to_owned());
+        let mut all = self.terms.lock().expect("no holder panics");
+        let Some(keys) = keys.filter(|keys| keys.authenticates()) else {
+            all.remove(&names);
+            return true;
+        };
+        let terms = Arc::new(keys.terms(subsystem, host));
+        let before = all.insert(names, terms);
+        before.is_some_and(|before| before.host_secrets.iter().any(|it| keys.host.contains(it)))
+    }
+
+    /// A subsystem is gone.
+    pub(crate) fn forget(&self, subsystem: &str) {
+        self.terms.lock().expect("no holder panics").retain(|(owner, _), _| owner != subsystem);
+        self.ids.lock().expect("no holder panics").retain(|(owner, _), _| owner != subsystem);
+    }
+
+    /// What a machine's host has to prove by now, if that has changed.
+    pub(crate) fn changed(&self, machine: &Controller) -> Option<Arc<ControllerTerms>> {
+        let then = machine.terms();
+        let now = self.terms(&then.subsystem_nqn, &then.host_nqn)?;
+        (!Arc::ptr_eq(&now, then)).then_some(now)
+    }
+
+    /// The fingerprints of the secrets that are good for the hosts of a subsystem.
+    pub(crate) fn fingerprints(&self, subsystem: &str) -> BTreeMap<String, Vec<String>> {
+        let all = self.terms.lock().expect("no holder panics");
+        let ours = all.iter().filter(|((owner, _), _)| owner == subsystem);
+        let shown =
+            |terms: &ControllerTerms| terms.host_secrets.iter().map(Secret::fingerprint).collect();
+        ours.map(|((_, host), terms)| (host.clone(), shown(terms))).collect()
     }
 
     /// How this host has to authenticate, if it has to.
@@ -147,16 +227,7 @@ mod tests {
     #[test]
     fn nothing_is_calculated_for_who_is_gone() {
         let secret = Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(1));
-        let HostKeys { host, controller, hashes, groups } =
-            HostKeys::new(secret.expect("a length"));
-        let terms = Arc::new(ControllerTerms {
-            host_nqn: "host".to_owned(),
-            subsystem_nqn: "subsystem".to_owned(),
-            host_secrets: host,
-            controller_secret: controller,
-            hashes,
-            groups,
-        });
+        let terms = Arc::new(HostKeys::new(secret.expect("a length")).terms("subsystem", "host"));
         let session = Arc::new(());
         let job = || Job {
             route: Route { core: 0, key: ConnectionKey(1), serial: 1 },

@@ -4,8 +4,10 @@
 //! has a name of its own, which is never given again: a queue into it is found by that, and whoever
 //! holds an old list cannot reach a new store by its number, nor the other way round.
 
+use crate::pace::Pace;
 use farblock_block::Namespace;
 use farblock_proto::ids::NamespaceId;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The name of a store; never given out twice.
@@ -17,19 +19,42 @@ pub(crate) struct BackingId(pub(crate) u64);
 pub(crate) struct Backing {
     pub(crate) id: BackingId,
     pub(crate) namespace: Arc<dyn Namespace>,
+    /// What hosts may do with it in a second, if that is limited.
+    pub(crate) pace: Option<Arc<Pace>>,
 }
 
 /// What stores a subsystem's namespaces at one moment: shared, never changed.
 #[derive(Clone, Default)]
-pub(crate) struct Backings(Vec<(NamespaceId, Backing)>);
+pub(crate) struct Backings {
+    all: Vec<(NamespaceId, Backing)>,
+    is_paced: bool,
+    /// What single hosts may do with all of them in a second, by name.
+    hosts: BTreeMap<String, Arc<Pace>>,
+}
 
 impl Backings {
+    /// Whether any of them is limited.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.is_paced
+    }
+
+    /// The same, and single hosts are limited like this.
+    pub(crate) fn with_hosts(mut self, hosts: BTreeMap<String, Arc<Pace>>) -> Self {
+        self.hosts = hosts;
+        self
+    }
+
+    /// What a host may do in a second, if that is limited.
+    pub(crate) fn pace_of(&self, host: &str) -> Option<&Arc<Pace>> {
+        self.hosts.get(host)
+    }
+
     pub(crate) fn find(&self, nsid: NamespaceId) -> Option<&Backing> {
-        self.0.iter().find(|(id, _)| *id == nsid).map(|(_, backing)| backing)
+        self.all.iter().find(|(id, _)| *id == nsid).map(|(_, backing)| backing)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(NamespaceId, Backing)> {
-        self.0.iter()
+        self.all.iter()
     }
 
     /// Whether a number stands for the same store in both lists.
@@ -37,17 +62,27 @@ impl Backings {
         let id = |backings: &Self| backings.find(nsid).map(|backing| backing.id);
         id(self) == id(other)
     }
+
+    /// Whether a number has the same limits in both lists, spent as far.
+    pub(crate) fn pace_alike(&self, other: &Self, nsid: NamespaceId) -> bool {
+        let pace = |backings: &Self| {
+            backings.find(nsid).and_then(|backing| backing.pace.as_ref().map(Arc::as_ptr))
+        };
+        pace(self) == pace(other)
+    }
 }
 
 impl FromIterator<(NamespaceId, Backing)> for Backings {
     fn from_iter<I: IntoIterator<Item = (NamespaceId, Backing)>>(backings: I) -> Self {
-        Self(backings.into_iter().collect())
+        let all: Vec<_> = backings.into_iter().collect();
+        let is_paced = all.iter().any(|(_, backing)| backing.pace.is_some());
+        Self { all, is_paced, hosts: BTreeMap::new() }
     }
 }
 
 // By hand, since a namespace has no other description.
 impl std::fmt::Debug for Backings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_map().entries(self.0.iter().map(|(nsid, backing)| (nsid, backing.id))).finish()
+        f.debug_map().entries(self.all.iter().map(|(nsid, backing)| (nsid, backing.id))).finish()
     }
 }

@@ -1,10 +1,12 @@
 //! What else than namespaces a [`Control`] changes, and what it tells.
 
-use crate::config::Subsystem;
+use crate::authentication::HostKeys;
+use crate::config::{Subsystem, TlsPolicy};
 use crate::control::{ChangeError, Control, Removal};
-use crate::shared::Report;
+use crate::events::Observer;
+use crate::shared::{Report, Stats};
 use crate::target;
-use farblock_proto::controller::Referral;
+use farblock_proto::controller::{PortAccess, Referral};
 use std::net::SocketAddr;
 
 impl Control {
@@ -41,6 +43,23 @@ impl Control {
         self.shared.disallow_host(nqn, host)
     }
 
+    /// Has a host of a subsystem authenticate and use TLS with these keys from now on, or not at
+    /// all; whether it is allowed is another matter, so that a new one gets its keys first. Its
+    /// controllers stay if one of its secrets was good before, too (one takes another's place), or
+    /// if none is asked for any more, and if one of its keys for TLS was good before, or it had and
+    /// has none; otherwise they end at once.
+    ///
+    /// # Errors
+    /// If there is no such subsystem, or no library for TLS.
+    pub fn set_host_keys(
+        &self,
+        nqn: &str,
+        host: &str,
+        keys: Option<&HostKeys>,
+    ) -> Result<(), ChangeError> {
+        self.shared.set_host_keys(nqn, host, keys)
+    }
+
     /// Lets every host use a subsystem, or only those that are listed: the others' controllers
     /// there end at once.
     ///
@@ -50,17 +69,41 @@ impl Control {
         self.shared.set_allow_any_host(nqn, allow)
     }
 
-    /// Listens on one more address; port 0 takes a free one. Gives the address.
+    /// Listens on one more address; port 0 takes a free one. Gives the address. `access` says how
+    /// namespaces can be reached there, and `tls` who has to use TLS.
     ///
     /// # Errors
     /// If that is not possible.
-    pub fn listen(&self, address: SocketAddr) -> Result<SocketAddr, ChangeError> {
+    pub fn listen(
+        &self,
+        address: SocketAddr,
+        access: &PortAccess,
+        tls: TlsPolicy,
+    ) -> Result<SocketAddr, ChangeError> {
         let refused =
             |error: &dyn ToString| ChangeError::Address(address.to_string(), error.to_string());
         let socket = target::bind_now(address).map_err(|error| refused(&error))?;
         let bound = socket.local_addr().map_err(|error| refused(&error))?;
-        self.shared.listen(socket, bound)?;
+        self.shared.listen(socket, bound, access, tls)?;
         Ok(bound)
+    }
+
+    /// Says who has to use TLS where a listener is from now on. Once everybody has to, who came in
+    /// there without is disconnected.
+    ///
+    /// # Errors
+    /// If the target does not listen there, or there is no library for TLS.
+    pub fn set_tls(&self, address: SocketAddr, tls: TlsPolicy) -> Result<(), ChangeError> {
+        self.shared.set_tls(address, tls)
+    }
+
+    /// Says how namespaces can be reached by a listener from now on (ANA), and tells the hosts that
+    /// came in there. What was handed to a namespace runs to its end and is answered.
+    ///
+    /// # Errors
+    /// If the target does not listen there, or there is no such group.
+    pub fn set_access(&self, address: SocketAddr, access: &PortAccess) -> Result<(), ChangeError> {
+        self.shared.set_access(address, access)
     }
 
     /// Listens on an address no more. The connections that came in there are closed.
@@ -93,5 +136,21 @@ impl Control {
     #[must_use]
     pub fn report(&self) -> Report {
         self.shared.report()
+    }
+
+    /// What the target has counted.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.shared.stats()
+    }
+
+    /// Has `observer` told of everything that happens from now on, and nobody else; or nobody.
+    pub fn observe(&self, observer: Option<Observer>) {
+        self.shared.observed.set(observer);
+    }
+
+    /// Has it measured how long commands take, which costs a look at the clock for each; or not.
+    pub fn measure_latency(&self, measure: bool) {
+        self.shared.meters.measure_latency(measure);
     }
 }

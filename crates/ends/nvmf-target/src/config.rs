@@ -2,13 +2,19 @@
 
 use crate::authentication::HostKeys;
 use farblock_block::Namespace;
-use farblock_proto::controller::{ConfigError, Referral, SubsystemConfig};
+use farblock_proto::controller::{
+    ConfigError, PortAccess, Referral, SubsystemConfig, USUAL_ANA_GROUP,
+};
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::{CallBytes, EngineKind, Polling};
+use farblock_secure::TlsKey;
+use farblock_tls::TlsError;
+use farblock_wire::fabrics::CNTLID_MAX;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::identity;
@@ -32,11 +38,13 @@ pub struct Subsystem {
     pub config: SubsystemConfig,
     /// Its namespaces by identifier.
     pub exports: BTreeMap<NamespaceId, Export>,
+    /// ANA groups of namespaces, where it is not the usual one.
+    pub ana_groups: BTreeMap<NamespaceId, u32>,
     /// Where reservations of namespaces are kept that can persist through a power loss. Others
     /// have none that persist, and say so. Only of subsystems that the target starts with.
     pub reservations: BTreeMap<NamespaceId, Arc<dyn ReservationStore>>,
-    /// Hosts, by name, that have to authenticate. Those may connect whether they are among the
-    /// allowed ones or not.
+    /// Hosts, by name, that have to prove who they are. Those may connect whether they are among
+    /// the allowed ones or not.
     pub keys: BTreeMap<String, HostKeys>,
 }
 
@@ -45,8 +53,18 @@ impl Subsystem {
     #[must_use]
     pub fn new(nqn: &str) -> Self {
         let config = SubsystemConfig::new(nqn, &identity::serial(nqn));
-        let keys = BTreeMap::new();
-        Self { config, exports: BTreeMap::new(), reservations: BTreeMap::new(), keys }
+        Self {
+            config,
+            exports: BTreeMap::new(),
+            ana_groups: BTreeMap::new(),
+            reservations: BTreeMap::new(),
+            keys: BTreeMap::new(),
+        }
+    }
+
+    /// The ANA group of a namespace.
+    pub(crate) fn ana_group(&self, nsid: NamespaceId) -> u32 {
+        self.ana_groups.get(&nsid).copied().unwrap_or(USUAL_ANA_GROUP)
     }
 
     /// What is offered: those who have to authenticate may connect.
@@ -61,6 +79,17 @@ impl Subsystem {
     }
 }
 
+/// Who may connect without TLS where a listener is. A host that has a key for TLS never may.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TlsPolicy {
+    /// Hosts that have no key for TLS, and there is no TLS for others: they are refused.
+    Plain,
+    /// Hosts that have no key for TLS.
+    Allowed,
+    /// Nobody.
+    Required,
+}
+
 /// What a target is started with.
 #[derive(Clone)]
 pub struct TargetConfig {
@@ -68,6 +97,20 @@ pub struct TargetConfig {
     pub subsystems: Vec<Subsystem>,
     /// Where it listens; port 0 takes a free one.
     pub listeners: Vec<SocketAddr>,
+    /// How namespaces can be reached by the listeners, by their places in `listeners`; of which
+    /// nothing is said here, each at its best.
+    pub access: BTreeMap<usize, PortAccess>,
+    /// Identifiers that controllers may get. Targets that offer the same subsystem need ranges of
+    /// their own, as hosts know controllers by these.
+    pub controller_ids: RangeInclusive<u16>,
+    /// Hosts, by name, that have to use TLS for every subsystem and discovery, each with its key,
+    /// or with two while one takes the other's place. Who may use what is said elsewhere.
+    pub tls_keys: BTreeMap<String, Vec<TlsKey>>,
+    /// Who may connect without TLS, where `tls_listeners` does not say it: unless it is said,
+    /// nobody if there are `tls_keys`, and otherwise hosts that have no key.
+    pub tls: Option<TlsPolicy>,
+    /// The same by listener, by their places in `listeners`.
+    pub tls_listeners: BTreeMap<usize, TlsPolicy>,
     /// Other discovery services to point hosts to.
     pub referrals: Vec<Referral>,
     /// One reactor thread for each, pinned to this processor; empty: one unpinned thread for
@@ -95,6 +138,11 @@ impl Default for TargetConfig {
         Self {
             subsystems: Vec::new(),
             listeners: Vec::new(),
+            access: BTreeMap::new(),
+            controller_ids: 1..=CNTLID_MAX,
+            tls_keys: BTreeMap::new(),
+            tls: None,
+            tls_listeners: BTreeMap::new(),
             referrals: Vec::new(),
             cores: Vec::new(),
             engine: EngineKind::Auto,
@@ -127,10 +175,14 @@ pub enum StartError {
     Address(String, ConfigError),
     /// The subsystem asks for something that this target does not do.
     NotOffered(String, &'static str),
+    /// These cannot be controllers' identifiers.
+    ControllerIds(ConfigError),
     /// The reservations of this namespace that were kept cannot be used.
     Reservations(String, NamespaceId, io::Error),
     /// There is nothing to listen on.
     NoListener,
+    /// Hosts have to use TLS, and there is no library for it.
+    Tls(TlsError),
 }
 
 impl fmt::Display for StartError {
@@ -156,7 +208,9 @@ impl fmt::Display for StartError {
                 "subsystem {nqn}: the reservations that were kept for namespace {nsid} cannot be \
                  read, and without them a host that was fenced could write: {error}"
             ),
+            Self::ControllerIds(error) => error.fmt(f),
             Self::NoListener => f.write_str("there is no address to listen on"),
+            Self::Tls(error) => write!(f, "hosts have to use TLS, and {error}"),
         }
     }
 }

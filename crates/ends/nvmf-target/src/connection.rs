@@ -4,7 +4,7 @@ use crate::backings::Backings;
 use crate::core::Context;
 use crate::fence::EndingId;
 use crate::reservations::UnderWay;
-use crate::session::Session;
+use crate::session::{Asking, Session};
 use crate::shared::Route;
 #[cfg(test)]
 use crate::transport::memory::Memory;
@@ -59,8 +59,13 @@ forward! {
     fn reserved(
         &mut self, cx: &mut Context, slot: SlotId, status: Status, report: Option<Vec<u8>>
     );
-    fn heed(&mut self, change: &AccessChange, under_way: &mut Vec<UnderWay>);
+    fn heed(
+        &mut self, cx: &mut Context, change: &AccessChange, under_way: &mut Vec<UnderWay>
+    );
+    fn abort(&mut self, cx: &mut Context, command: CommandId, asking: Asking);
+    fn heard_of_abort(&mut self, cx: &mut Context, slot: SlotId, aborted: bool);
     fn is_under_way(&mut self, slot: SlotId) -> bool;
+    fn go_on(&mut self, cx: &mut Context);
     fn take_turn(&mut self, cx: &mut Context, line: VolumeId);
     fn hear(&mut self, cx: &mut Context, news: EndingId);
     fn set_namespaces(
@@ -80,4 +85,5 @@ forward! {
     fn task(&mut self) -> TaskId;
     fn instance(&mut self) -> Option<Instance>;
     fn route(&mut self) -> Route;
+    fn uses_tls(&mut self) -> bool;
 }

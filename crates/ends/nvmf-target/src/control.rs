@@ -1,11 +1,14 @@
 //! Changing a target while it runs, from any thread that is none of its cores.
 
 use crate::config::Export;
+use crate::pace::Rates;
 use crate::shared::Shared;
 use farblock_block::Namespace;
-use farblock_proto::controller::ConfigError;
+use farblock_proto::controller::{ConfigError, USUAL_ANA_GROUP};
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::os;
+use farblock_tls::TlsError;
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
@@ -33,7 +36,48 @@ impl Control {
         nsid: NamespaceId,
         export: &Export,
     ) -> Result<(), ChangeError> {
-        self.shared.add_namespace(nqn, nsid, export)
+        self.shared.add_namespace(nqn, nsid, export, &Membership::default())
+    }
+
+    /// The same, as a member of an ANA group, and for some hosts only.
+    ///
+    /// # Errors
+    /// Those of [`Control::add_namespace`], and if there is no such group, or these are no hosts.
+    pub fn add_namespace_as(
+        &self,
+        nqn: &str,
+        nsid: NamespaceId,
+        export: &Export,
+        membership: &Membership,
+    ) -> Result<(), ChangeError> {
+        self.shared.add_namespace(nqn, nsid, export, membership)
+    }
+
+    /// Says which hosts see a namespace from now on, by name; `None`: all that may connect. To the
+    /// others it is inactive. What was handed to it already runs to its end.
+    ///
+    /// # Errors
+    /// If there is no such subsystem or namespace, or these cannot be hosts.
+    pub fn set_visible_to(
+        &self,
+        nqn: &str,
+        nsid: NamespaceId,
+        hosts: Option<&BTreeSet<String>>,
+    ) -> Result<(), ChangeError> {
+        self.shared.set_visible_to(nqn, nsid, hosts)
+    }
+
+    /// Makes a namespace a member of another ANA group.
+    ///
+    /// # Errors
+    /// If there is no such subsystem, namespace or group.
+    pub fn set_ana_group(
+        &self,
+        nqn: &str,
+        nsid: NamespaceId,
+        ana_group: u32,
+    ) -> Result<(), ChangeError> {
+        self.shared.set_ana_group(nqn, nsid, ana_group)
     }
 
     /// Takes a namespace away. What was handed to it runs to its end and is answered; what hosts
@@ -89,12 +133,53 @@ impl Control {
         self.shared.set_read_only(nqn, nsid, read_only)
     }
 
+    /// Limits what a host may do with a subsystem's namespaces in a second, with all of them
+    /// together and through all of its controllers; with the default, it is not limited. What the
+    /// namespaces' own limits say holds, too.
+    ///
+    /// # Errors
+    /// If there is no such subsystem.
+    pub fn set_host_rates(&self, nqn: &str, host: &str, rates: &Rates) -> Result<(), ChangeError> {
+        self.shared.set_host_rates(nqn, host, rates)
+    }
+
+    /// Limits what hosts may do with a namespace in a second, all of them together; with the
+    /// default, nothing is limited. What waits at the moment asks anew; the same limits as before
+    /// go on as they are.
+    ///
+    /// # Errors
+    /// If there is no such subsystem or namespace.
+    pub fn set_rates(
+        &self,
+        nqn: &str,
+        nsid: NamespaceId,
+        rates: &Rates,
+    ) -> Result<(), ChangeError> {
+        self.shared.set_rates(nqn, nsid, rates)
+    }
+
     /// Looks at a namespace's size and abilities again, and tells the hosts if they changed.
     ///
     /// # Errors
     /// If there is no such subsystem or namespace, or it cannot be shared as it has become.
     pub fn refresh_namespace(&self, nqn: &str, nsid: NamespaceId) -> Result<(), ChangeError> {
         self.shared.refresh_namespace(nqn, nsid)
+    }
+}
+
+/// What a namespace is added to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Membership {
+    /// Its ANA group.
+    pub ana_group: u32,
+    /// The hosts that see it, by name; `None`: all that may connect.
+    pub visible_to: Option<BTreeSet<String>>,
+}
+
+impl Default for Membership {
+    /// The usual group, and all hosts.
+    fn default() -> Self {
+        Self { ana_group: USUAL_ANA_GROUP, visible_to: None }
     }
 }
 
@@ -164,6 +249,8 @@ pub enum ChangeError {
         /// How many it has.
         blocks: u64,
     },
+    /// Hosts would have to use TLS, and there is no library for it.
+    Tls(TlsError),
     /// The target is stopping.
     Stopping,
 }
@@ -180,6 +267,7 @@ impl fmt::Display for ChangeError {
                 "namespace {nsid} has {blocks} blocks, so {wanted} cannot be shared: enlarge what \
                  stores it first"
             ),
+            Self::Tls(error) => write!(f, "hosts would have to use TLS, and {error}"),
             Self::Stopping => f.write_str("the target is stopping"),
         }
     }

@@ -3,16 +3,19 @@
 //! A tick: events of connections → block operations → completions → answers, all batched; then one
 //! send for each connection that has something to say.
 
+use crate::admissions::Reason;
 use crate::affinity;
+use crate::alarms::Alarms;
 use crate::backings::Backings;
 use crate::connection::Connection;
 use crate::limits;
 use crate::memory::{Account, HolderId};
 use crate::notices::Kind;
 use crate::reservations::Barriers;
-use crate::session::{ConnectionKey, InPlace, Session, token_owner};
-use crate::shared::{Message, Route, Shared};
-use crate::transport::tcp::Tcp;
+use crate::session::{Asking, ConnectionKey, InPlace, Session, token_owner};
+use crate::shared::{Message, Route, Shared, Whom};
+use crate::slots::Refusal;
+use crate::transport::tcp::{Guard, Tcp};
 use crate::volumes::Volumes;
 use farblock_block::Completion;
 use farblock_proto::controller::AccessChange;
@@ -32,12 +35,16 @@ pub(crate) struct Context {
     pub(crate) reactor: Reactor,
     pub(crate) shared: Arc<Shared>,
     pub(crate) volumes: Volumes,
+    /// It is to be known how long commands take.
+    pub(crate) measures_latency: bool,
     /// When it was, if anything in this tick has asked.
     now: Cell<Option<Instant>>,
     /// What peers make this core hold.
     pub(crate) memory: Account,
     /// What is carried out in place, in turns.
     pub(crate) in_place: InPlace,
+    /// When connections want to be called.
+    pub(crate) alarms: Alarms,
     /// What a namespace lends to one command; empty in between.
     pub(crate) lent: Vec<Buffer>,
     /// Connections with something to do at the tick's end.
@@ -131,9 +138,11 @@ impl Core {
                 reactor,
                 shared,
                 volumes: Volumes::default(),
+                measures_latency: false,
                 now: Cell::new(None),
                 memory,
                 in_place: InPlace::default(),
+                alarms: Alarms::default(),
                 lent: Vec::new(),
                 listed: Vec::new(),
                 starved: VecDeque::new(),
@@ -181,12 +190,15 @@ impl Core {
         let (_, listener) = self.listeners.swap_remove(index);
         self.cx.reactor.close_listener(listener);
         for mailbox in self.cx.shared.mailboxes() {
-            mailbox.post(Message::CloseAt(address));
+            mailbox.post(Message::CloseAt(address, Whom::All));
         }
     }
 
-    fn close_at(&mut self, address: SocketAddr) {
+    fn close_at(&mut self, address: SocketAddr, whom: Whom) {
         for (serial, connection) in self.connections.iter_mut().flatten() {
+            if whom == Whom::WithoutTls && connection.uses_tls() {
+                continue;
+            }
             if self.entrances.get(serial).is_some_and(|at| is_entrance(address, *at)) {
                 connection.close(&mut self.cx);
             }
@@ -195,6 +207,7 @@ impl Core {
 
     /// Runs until it is told to stop and everything accepted is done.
     pub(crate) fn run(mut self) -> std::io::Result<()> {
+        self.cx.shared.cores_seen.runs(self.cx.index);
         for backings in self.cx.shared.all_backings() {
             self.open_volumes(&backings);
         }
@@ -206,6 +219,7 @@ impl Core {
             let timeout = more.then_some(Duration::ZERO);
             self.cx.reactor.poll(timeout, &mut ready)?;
             self.cx.now.set(None);
+            self.cx.measures_latency = self.cx.shared.meters.measures_latency();
             for task in ready.drain(..) {
                 if task == self.task {
                     self.control(&mut events);
@@ -274,6 +288,9 @@ impl Core {
             }
             if self.cx.listed.is_empty() {
                 self.watch_memory();
+                if self.cx.alarms.take_news() {
+                    self.set_timer();
+                }
                 return self.hungry > 0 || self.cx.in_place.is_put_off();
             }
             // Two vectors change places, so that neither is allocated again.
@@ -319,6 +336,7 @@ impl Core {
             connection.leave(&mut self.cx);
             self.cx.shared.slots().gone(connection.route().serial);
             self.entrances.remove(&connection.route().serial);
+            self.cx.shared.cores_seen.disconnected(self.cx.index);
             *entry = None;
             self.free.push(key);
             if !os::has_mistake("target: a connection is never forgotten") {
@@ -335,6 +353,7 @@ impl Core {
                 Event::Accepted { result: Ok((stream, peer)), .. } => self.accepted(stream, peer),
                 Event::Accepted { result: Err(error), .. } => {
                     let nobody = Ipv4Addr::UNSPECIFIED.into();
+                    self.cx.shared.admissions.refused(Reason::NotServed);
                     self.cx.notice(Kind::NotServed, nobody, || {
                         tracing::warn!("cannot accept a connection: {error}");
                     });
@@ -351,6 +370,12 @@ impl Core {
             self.tick_at =
                 shared.tick().map(|left| self.cx.now() + left + Duration::from_millis(1));
         }
+        while let Some(key) = self.cx.alarms.take_due(self.cx.now()) {
+            if let Some((_, connection)) = &mut self.connections[key.0 as usize] {
+                connection.go_on(&mut self.cx);
+            }
+        }
+        self.cx.alarms.take_news();
         if self.sweep_at.is_some_and(|at| at <= self.cx.now()) {
             self.sweep();
         }
@@ -358,7 +383,8 @@ impl Core {
     }
 
     fn set_timer(&self) {
-        let next = [self.tick_at, self.sweep_at].into_iter().flatten().min();
+        let alarm = self.cx.alarms.first();
+        let next = [self.tick_at, self.sweep_at, alarm].into_iter().flatten().min();
         self.cx.reactor.set_timer(self.task, next);
     }
 
@@ -423,12 +449,17 @@ impl Core {
             Ok(None) => {}
             Ok(Some(victim)) => shared.mailboxes()[victim.core].post(Message::Close(victim)),
             Err(refusal) => {
+                shared.admissions.refused(match refusal {
+                    Refusal::Full(_) => Reason::Full,
+                    Refusal::Share(_) => Reason::AddressShare,
+                });
                 self.cx.notice(Kind::NoRoom, peer.ip(), || {
                     tracing::warn!(%peer, "refused: {refusal}");
                 });
                 return;
             }
         }
+        shared.admissions.accepted();
         shared.connections.fetch_add(1, Ordering::Relaxed);
         let core = self.next_core;
         self.next_core = (core + 1) % shared.mailboxes().len();
@@ -462,6 +493,21 @@ impl Core {
             Message::Reserved { route, slot, status, report } => {
                 self.with(route, |connection, cx| connection.reserved(cx, slot, status, report));
             }
+            Message::Abort { route, command, asking } => {
+                let mut is_there = false;
+                self.with(route, |connection, cx| {
+                    is_there = true;
+                    connection.abort(cx, command, asking);
+                });
+                if !is_there {
+                    let Asking { route, slot } = asking;
+                    let message = Message::Aborted { route, slot, aborted: false };
+                    self.cx.shared.mailboxes()[route.core].post(message);
+                }
+            }
+            Message::Aborted { route, slot, aborted } => {
+                self.with(route, |connection, cx| connection.heard_of_abort(cx, slot, aborted));
+            }
             Message::Access(change) => self.heed(&change),
             Message::Namespaces(subsystem, table, backings) => {
                 for (_, connection) in self.connections.iter_mut().flatten() {
@@ -478,7 +524,7 @@ impl Core {
                 let _ = answer.send(self.listen_at(address, socket));
             }
             Message::Unlisten(address) => self.unlisten(address),
-            Message::CloseAt(address) => self.close_at(address),
+            Message::CloseAt(address, whom) => self.close_at(address, whom),
             Message::Stop => {
                 self.stopping = true;
                 for (_, listener) in self.listeners.drain(..) {
@@ -495,7 +541,7 @@ impl Core {
     fn heed(&mut self, change: &AccessChange) {
         let mut under_way = Vec::new();
         for (_, connection) in self.connections.iter_mut().flatten() {
-            connection.heed(change, &mut under_way);
+            connection.heed(&mut self.cx, change, &mut under_way);
         }
         if under_way.is_empty() {
             self.cx.shared.heeded(change.serial);
@@ -517,6 +563,7 @@ impl Core {
         match self.try_adopt(stream, peer, serial) {
             Ok(()) => {}
             Err(error) => {
+                self.cx.shared.admissions.refused(Reason::NotServed);
                 self.cx.notice(Kind::NotServed, peer.ip(), || {
                     tracing::warn!(%peer, "cannot serve a connection: {error}");
                 });
@@ -549,11 +596,13 @@ impl Core {
                 return Err(error);
             }
         };
-        let local_address = local.ip().to_canonical().to_string();
         self.entrances.insert(serial, local);
+        let port = self.cx.shared.listening.port_of(local);
+        let begun = self.cx.shared.tls.begin(port);
+        let guard = begun.map(|(keys, policy)| Guard::new(keys, policy));
         self.begin(task, serial, |route| {
-            let tcp = Tcp::new(stream);
-            Connection::Tcp(Session::new(route, task, tcp, peer, local_address))
+            let tcp = Tcp::new(stream, guard.map(Box::new));
+            Connection::Tcp(Session::new(route, task, tcp, peer, local))
         });
         Ok(())
     }
@@ -567,6 +616,7 @@ impl Core {
         let route = Route { core: self.cx.index, key, serial };
         let mut connection = Box::new(connection(route));
         self.by_task.insert(task, key);
+        self.cx.shared.cores_seen.connected(self.cx.index);
         connection.start(&mut self.cx);
         if !self.cx.shared.slots().begun(route) {
             // It had to make room before it was here.
@@ -588,9 +638,10 @@ impl Core {
     }
 }
 
-/// Whether who came to `local` came in by a listener on `address`.
-fn is_entrance(address: SocketAddr, local: SocketAddr) -> bool {
-    let is_any = address.ip().is_unspecified();
+/// Whether who came to `local` came in by a listener on `address`. An accepted socket is of its
+/// listener's family: that of every IPv4 address has nobody who came by IPv6.
+pub(crate) fn is_entrance(address: SocketAddr, local: SocketAddr) -> bool {
+    let is_any = address.ip().is_unspecified() && address.is_ipv4() == local.is_ipv4();
     address.port() == local.port()
         && (is_any || address.ip().to_canonical() == local.ip().to_canonical())
 }

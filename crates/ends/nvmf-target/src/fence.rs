@@ -41,7 +41,8 @@ impl Change {
     }
 }
 
-/// The blocks that a command is about: of a deallocation, which names many, all that there are.
+/// The blocks that a command is about: of a deallocation, which names many, all that there are; of
+/// a Copy, what it may write.
 fn blocks_of(command: &IoCommand) -> Option<(NamespaceId, Range<u64>)> {
     match *command {
         IoCommand::Read { namespace, lba, blocks, .. }
@@ -52,6 +53,7 @@ fn blocks_of(command: &IoCommand) -> Option<(NamespaceId, Range<u64>)> {
             Some((namespace, lba.0..lba.0 + u64::from(blocks.0)))
         }
         IoCommand::Deallocate { namespace, .. } => Some((namespace, 0..u64::MAX)),
+        IoCommand::Copy { plan, .. } => Some((plan.namespace, 0..u64::MAX)),
         IoCommand::Flush { .. }
         | IoCommand::Advise { .. }
         | IoCommand::Reserve { .. }
@@ -105,12 +107,12 @@ impl Ending {
 
 /// What is left of all of a host's queues that ended.
 #[derive(Default)]
-struct Remains {
+struct Endings {
     next: u64,
-    endings: BTreeMap<EndingId, Ending>,
+    by_id: BTreeMap<EndingId, Ending>,
 }
 
-impl Remains {
+impl Endings {
     /// The last queue among these that a command has to wait for.
     fn obstacle(
         &self,
@@ -118,46 +120,49 @@ impl Remains {
         command: &IoCommand,
     ) -> Option<EndingId> {
         let (namespace, blocks) = blocks_of(command)?;
-        let mut endings = self.endings.range(among).rev();
-        let (id, _) = endings.find(|(_, ending)| ending.is_obstacle(namespace, &blocks))?;
+        // What a Copy reads may be anywhere.
+        let reads_any = matches!(command, IoCommand::Copy { .. });
+        let mut endings = self.by_id.range(among).rev();
+        let is_obstacle = |ending: &Ending| reads_any || ending.is_obstacle(namespace, &blocks);
+        let (id, _) = endings.find(|(_, ending)| is_obstacle(ending))?;
         Some(*id)
     }
 }
 
-/// [`Remains`] that a host's queues share. The lock is a host's own, and I/O takes it only on
+/// [`Endings`] that a host's queues share. The lock is a host's own, and I/O takes it only on
 /// fenced queues, to read; to write, when a command has to wait.
 #[derive(Clone, Default)]
-struct SharedRemains(Arc<RwLock<Remains>>);
+struct SharedEndings(Arc<RwLock<Endings>>);
 
-impl SharedRemains {
-    fn read(&self) -> RwLockReadGuard<'_, Remains> {
+impl SharedEndings {
+    fn read(&self) -> RwLockReadGuard<'_, Endings> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Remains> {
+    fn write(&self) -> RwLockWriteGuard<'_, Endings> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A queue ends, and what it changes is not known yet.
     fn begin(&self) -> EndingId {
-        let mut remains = self.write();
-        let id = EndingId(remains.next);
-        remains.next += 1;
-        remains.endings.insert(id, Ending { changes: None, waiters: Vec::new() });
+        let mut endings = self.write();
+        let id = EndingId(endings.next);
+        endings.next += 1;
+        endings.by_id.insert(id, Ending { changes: None, waiters: Vec::new() });
         id
     }
 
     /// Notes what an ended queue still changes; gives who waits for that.
     fn know(&self, id: EndingId, changes: Changes) -> Vec<Route> {
-        let mut remains = self.write();
-        let ending = remains.endings.get_mut(&id).expect("it began and is not over");
+        let mut endings = self.write();
+        let ending = endings.by_id.get_mut(&id).expect("it began and is not over");
         ending.changes = Some(changes);
         std::mem::take(&mut ending.waiters)
     }
 
     /// Nothing is left of it; gives who waits for that.
     fn end(&self, id: EndingId) -> Vec<Route> {
-        self.write().endings.remove(&id).map_or_else(Vec::new, |ending| ending.waiters)
+        self.write().by_id.remove(&id).map_or_else(Vec::new, |ending| ending.waiters)
     }
 }
 
@@ -175,7 +180,7 @@ pub(crate) enum Passage {
 /// What a fenced queue waits for.
 pub(crate) struct Fence {
     route: Route,
-    remains: SharedRemains,
+    endings: SharedEndings,
     /// Queues that ended before this are its affair.
     before: EndingId,
     /// Commands that wait, by the queue that they wait for, in order.
@@ -185,52 +190,50 @@ pub(crate) struct Fence {
 impl Fence {
     /// Whether a command has to wait: then it is held.
     pub(crate) fn admit(&mut self, slot: SlotId, command: &IoCommand) -> Passage {
-        let remains = self.remains.read();
-        if remains.obstacle(..self.before, command).is_some() {
-            drop(remains);
+        let endings = self.endings.read();
+        if endings.obstacle(..self.before, command).is_some() {
+            drop(endings);
             return self.hold(slot, command);
         }
-        let is_over = remains.endings.range(..self.before).next().is_none();
+        let is_over = endings.by_id.range(..self.before).next().is_none();
         if is_over && self.held.is_empty() { Passage::Open } else { Passage::Free }
     }
 
     /// Has a command wait, unless what it would wait for is over by now.
     fn hold(&mut self, slot: SlotId, command: &IoCommand) -> Passage {
-        let remains = self.remains.clone();
-        let mut remains = remains.write();
-        let Some(id) = remains.obstacle(..self.before, command) else { return Passage::Free };
-        self.wait(&mut remains, id, (slot, *command));
+        let endings = self.endings.clone();
+        let mut endings = endings.write();
+        let Some(id) = endings.obstacle(..self.before, command) else { return Passage::Free };
+        self.wait(&mut endings, id, (slot, *command));
         Passage::Held
     }
 
     /// Keeps a command. Of each earlier queue's news, this one is told once for all that wait.
-    fn wait(&mut self, remains: &mut Remains, id: EndingId, command: (SlotId, IoCommand)) {
-        let held = self.held.entry(id).or_default();
-        if held.is_empty() {
-            let ending = remains.endings.get_mut(&id).expect("found just now");
+    fn wait(&mut self, endings: &mut Endings, id: EndingId, command: (SlotId, IoCommand)) {
+        let held = self.held.entry(id).or_insert_with(|| {
+            let ending = endings.by_id.get_mut(&id).expect("found just now");
             ending.waiters.push(self.route);
-        }
+            Vec::new()
+        });
         held.push(command);
     }
 
-    /// A command does not wait any more, if it did.
+    /// A command does not wait any more, if it did. The news is told all the same: who withdraws
+    /// one after the other is to be told once.
     pub(crate) fn withdraw(&mut self, slot: SlotId) {
-        self.held.retain(|_, held| {
-            held.retain(|(waits, _)| *waits != slot);
-            !held.is_empty()
-        });
+        self.held.values_mut().for_each(|held| held.retain(|(waits, _)| *waits != slot));
     }
 
     /// There is news of an earlier queue. Gives the commands that need not wait any more.
     pub(crate) fn hear(&mut self, news: EndingId) -> Vec<(SlotId, IoCommand)> {
         let mut released = Vec::new();
         let Some(held) = self.held.remove(&news) else { return released };
-        let remains = self.remains.clone();
-        let mut remains = remains.write();
+        let endings = self.endings.clone();
+        let mut endings = endings.write();
         for (slot, command) in held {
             // Those after it were no obstacles: what a queue changes only becomes less.
-            match remains.obstacle(..=news, &command) {
-                Some(id) => self.wait(&mut remains, id, (slot, command)),
+            match endings.obstacle(..=news, &command) {
+                Some(id) => self.wait(&mut endings, id, (slot, command)),
                 None => released.push((slot, command)),
             }
         }
@@ -254,7 +257,7 @@ impl HostKey {
 
 /// A host that has controllers.
 struct Host {
-    remains: SharedRemains,
+    endings: SharedEndings,
     lives: usize,
 }
 
@@ -291,18 +294,18 @@ impl Queues {
         self.open.insert(route.serial, controller);
         let host = self.hosts.get_key_value(&host).map_or_else(|| Arc::new(host), own_key);
         let entry = self.hosts.entry(Arc::clone(&host));
-        let entry = entry.or_insert_with(|| Host { remains: SharedRemains::default(), lives: 0 });
+        let entry = entry.or_insert_with(|| Host { endings: SharedEndings::default(), lives: 0 });
         let life = self.lives.entry(controller.1).or_insert_with(|| {
             entry.lives += 1;
             Life { host, queues: 0, ending: 0 }
         });
         life.queues += 1;
-        let remains = entry.remains.read();
-        let (before, is_fenced) = (EndingId(remains.next), is_io && !remains.endings.is_empty());
-        drop(remains);
+        let endings = entry.endings.read();
+        let (before, is_fenced) = (EndingId(endings.next), is_io && !endings.by_id.is_empty());
+        drop(endings);
         is_fenced.then(|| {
-            let remains = entry.remains.clone();
-            Box::new(Fence { route, remains, before, held: BTreeMap::new() })
+            let endings = entry.endings.clone();
+            Box::new(Fence { route, endings, before, held: BTreeMap::new() })
         })
     }
 
@@ -318,7 +321,7 @@ impl Queues {
         if let Some((controller, instance)) = self.open.remove(&serial) {
             let (life, host) = self.life(instance);
             life.ending += 1;
-            let id = host.remains.begin();
+            let id = host.endings.begin();
             self.ending.insert(serial, (controller, instance, id));
         }
     }
@@ -330,7 +333,7 @@ impl Queues {
             return self.ended(serial);
         }
         let &(_, instance, id) = self.ending.get(&serial)?;
-        Some((self.life(instance).1.remains.know(id, Changes::new(changes)), id))
+        Some((self.life(instance).1.endings.know(id, Changes::new(changes)), id))
     }
 
     /// A closed queue's last change ended.
@@ -338,7 +341,7 @@ impl Queues {
         let (_, instance, id) = self.ending.remove(&serial)?;
         let (life, host) = self.life(instance);
         life.ending -= 1;
-        Some((host.remains.end(id), id))
+        Some((host.endings.end(id), id))
     }
 
     /// Nothing is left of a closed queue, and of what it had handed to namespaces.
@@ -459,8 +462,15 @@ mod tests {
         assert_eq!(fence.admit(SlotId(0), &command(1, 4)), Passage::Held);
         assert_eq!(fence.admit(SlotId(1), &command(1, 4)), Passage::Held);
         fence.withdraw(SlotId(0));
-        let (_, id) = queues.gone(LIFE.1, 0).expect("news");
-        assert_eq!(ids(fence.hear(id)), [1]);
+        for slot in 2..9 {
+            fence.withdraw(SlotId(1));
+            assert_eq!(fence.admit(SlotId(slot), &command(1, 4)), Passage::Held);
+            fence.withdraw(SlotId(slot));
+            assert_eq!(fence.admit(SlotId(1), &command(1, 4)), Passage::Held);
+        }
+        let (told, id) = queues.gone(LIFE.1, 0).expect("news");
+        assert_eq!((told, ids(fence.hear(id))), (vec![route(1)], vec![1]), "told once");
+        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), Passage::Open);
     }
 
     #[test]

@@ -19,7 +19,9 @@
 //!
 //! [`Registry`]: farblock_proto::controller::Registry
 
+mod admissions;
 mod affinity;
+mod alarms;
 mod authentication;
 mod backings;
 mod changes;
@@ -27,24 +29,35 @@ mod config;
 mod connection;
 mod control;
 mod core;
+mod cores_seen;
 mod discoveries;
+mod events;
 mod fence;
 mod identity;
 pub mod limits;
 mod memory;
+mod meter;
+mod meters;
 mod notices;
+mod pace;
 mod reservations;
 mod session;
 mod shared;
 mod slots;
 mod status;
 mod target;
+mod tls;
 mod transport;
 mod volumes;
 
+pub use admissions::{AdmissionCounts, ByReason};
 pub use authentication::HostKeys;
-pub use config::{Export, StartError, Subsystem, TargetConfig};
-pub use control::{ChangeError, Control, Removal};
+pub use config::{Export, StartError, Subsystem, TargetConfig, TlsPolicy};
+pub use control::{ChangeError, Control, Membership, Removal};
+pub use events::{Event, Observer, Visitor};
+pub use meter::{ErrorCounts, IoCounts, LATENCY_STEPS, LatencyCounts, latency_bound_us};
+pub use pace::{DEFAULT_BURST, MAX_BURST, Rate, Rates};
 pub use reservations::ReservationStore;
 pub use shared::{ControllerReport, NamespaceReport, Report, SubsystemReport};
+pub use shared::{CoreStats, HostStats, Stats, SubsystemStats};
 pub use target::{THREAD_NAME_PREFIX, Target};

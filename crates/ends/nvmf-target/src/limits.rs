@@ -11,6 +11,9 @@ pub const KNOWN_SHARE: usize = 16;
 /// Addresses that are remembered for that.
 pub const KNOWN_ADDRESSES: usize = 4096;
 
+/// Hosts whose I/O is counted apart; what others do is counted together.
+pub const METERED_HOSTS: usize = 256;
+
 /// Connections of one address whose hosts have not connected yet: the oldest makes room.
 pub const HALF_OPEN_PER_ADDRESS: usize = 256;
 

@@ -10,8 +10,8 @@ use crate::session::ConnectionKey;
 use crate::shared::{Message, Route, Shared};
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{
-    AccessChange, HostId, IoCommand, Registry, Request, ReservationRequest, Reservations, Rights,
-    SubsystemId, Ticket,
+    AccessChange, AccessKind, HostId, IoCommand, Registry, Request, ReservationRequest,
+    Reservations, Rights, SubsystemId, Ticket,
 };
 use farblock_proto::ids::{ControllerId, NamespaceId, QueueId};
 use farblock_reactor::os::{self, JoinHandle};
@@ -213,12 +213,30 @@ impl Limits {
         }
     }
 
-    /// Whether a command is carried out. One for all namespaces is, if it is for each.
-    pub(crate) fn check(&self, command: &IoCommand) -> Result<(), Status> {
+    /// Whether a namespace may be read.
+    pub(crate) fn check_read(&self, namespace: NamespaceId) -> Result<(), Status> {
+        let forbids = |(other, rights): &(NamespaceId, Rights)| {
+            *other == namespace && !rights.allow(AccessKind::Read)
+        };
+        match self.rights.iter().any(forbids) {
+            true => Err(Status::RESERVATION_CONFLICT.with_dnr()),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a command is carried out. One for all namespaces is, if it is for each that its host
+    /// sees.
+    pub(crate) fn check(
+        &self,
+        command: &IoCommand,
+        sees: impl Fn(NamespaceId) -> bool,
+    ) -> Result<(), Status> {
         let (Some(kind), Some(meant)) = (command.access(), command.namespace()) else {
             return Ok(());
         };
-        let is_meant = |namespace: NamespaceId| meant == NamespaceId::ALL || meant == namespace;
+        let is_meant = |namespace: NamespaceId| {
+            meant == namespace || (meant == NamespaceId::ALL && sees(namespace))
+        };
         let forbids = |(namespace, rights): &(NamespaceId, Rights)| {
             is_meant(*namespace) && !rights.allow(kind)
         };

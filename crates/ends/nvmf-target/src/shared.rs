@@ -5,22 +5,30 @@
 mod listeners;
 mod namespaces;
 mod report;
+mod stats;
 mod subsystems;
+mod visitors;
 
 pub(crate) use listeners::{Listening, entry};
 pub(crate) use namespaces::{Exports, describe};
 pub use report::{ControllerReport, NamespaceReport, Report, SubsystemReport};
+pub use stats::{CoreStats, HostStats, Stats, SubsystemStats};
 
+use crate::admissions::Admissions;
 use crate::authentication::Authenticator;
 use crate::backings::{BackingId, Backings};
 use crate::control::Share;
+use crate::cores_seen::CoresSeen;
 use crate::discoveries::Discoveries;
+use crate::events::{Observed, Visitor};
 use crate::fence::{Change, EndingId, Fence, HostKey, News, Queues};
 use crate::limits;
+use crate::meters::Meters;
 use crate::notices::Notices;
 use crate::reservations::{Desk, Keeper};
-use crate::session::ConnectionKey;
+use crate::session::{Asking, ConnectionKey};
 use crate::slots::Slots;
+use crate::tls::TlsTerms;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{
     AccessChange, Action, AdminOutcome, ConnectRequest, Connected, ErrorRecord, Instance,
@@ -31,7 +39,8 @@ use farblock_proto::time::Instant;
 use farblock_reactor::Waker;
 use farblock_reactor::os::{self, ListenSocket, Socket};
 use farblock_secure::{Controller, ControllerTerms};
-use farblock_wire::fabrics::ConnectResult;
+use farblock_tls::Named;
+use farblock_wire::fabrics::{ConnectData, ConnectInvalidParameter, ConnectResult};
 use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::{Sqe, Status};
@@ -69,6 +78,10 @@ pub(crate) enum Message {
     Authenticated { route: Route, slot: SlotId, machine: Box<Controller> },
     /// The answer to a reservation command of this connection.
     Reserved { route: Route, slot: SlotId, status: Status, report: Option<Vec<u8>> },
+    /// Abort this command of this connection, and tell whether that was done.
+    Abort { route: Route, command: CommandId, asking: Asking },
+    /// The answer to an Abort command of this connection.
+    Aborted { route: Route, slot: SlotId, aborted: bool },
     /// Connections of this subsystem heed this from now on.
     Access(Arc<AccessChange>),
     /// Connections of this subsystem use this table from now on, and what stores its namespaces.
@@ -81,10 +94,17 @@ pub(crate) enum Message {
     Listen(ListenSocket, SocketAddr, Sender<std::io::Result<()>>),
     /// Listen there no more, and close the connections that came in there.
     Unlisten(SocketAddr),
-    /// Close the connections that came in there: nobody listens any more.
-    CloseAt(SocketAddr),
+    /// Close the connections that came in there, and may not stay.
+    CloseAt(SocketAddr, Whom),
     /// Finish what was accepted, close everything and end.
     Stop,
+}
+
+/// Whose connections are closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Whom {
+    All,
+    WithoutTls,
 }
 
 /// A core's mailbox.
@@ -113,38 +133,6 @@ impl Mailbox {
     }
 }
 
-/// I/O counts of one connection in one tick.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Tally {
-    pub(crate) reads: u64,
-    pub(crate) writes: u64,
-    pub(crate) read_bytes: u64,
-    pub(crate) written_bytes: u64,
-    pub(crate) media_errors: u64,
-}
-
-/// A subsystem's I/O counts since the target started.
-#[derive(Default, Debug)]
-pub(crate) struct Counters {
-    reads: AtomicU64,
-    writes: AtomicU64,
-    read_bytes: AtomicU64,
-    written_bytes: AtomicU64,
-    media_errors: AtomicU64,
-}
-
-impl Counters {
-    /// Adds what a connection did in a tick.
-    pub(crate) fn add(&self, tally: &Tally) {
-        let add = |counter: &AtomicU64, count| counter.fetch_add(count, Ordering::Relaxed);
-        add(&self.reads, tally.reads);
-        add(&self.writes, tally.writes);
-        add(&self.read_bytes, tally.read_bytes);
-        add(&self.written_bytes, tally.written_bytes);
-        add(&self.media_errors, tally.media_errors);
-    }
-}
-
 pub(crate) struct Management {
     pub(crate) registry: Registry,
     pub(crate) desk: Desk,
@@ -153,7 +141,9 @@ pub(crate) struct Management {
     queues: Queues,
     discoveries: Discoveries,
     /// Where the hosts of controllers are; those of ended ones too, until somebody asks.
-    peers: HashMap<ControllerId, IpAddr>,
+    origins: HashMap<ControllerId, visitors::Origin>,
+    /// Hosts that are known to be here.
+    visitors: HashMap<ControllerId, Visitor>,
 }
 
 /// A queue that was connected.
@@ -167,11 +157,29 @@ pub(crate) struct Admitted {
     pub(crate) terms: Option<Arc<ControllerTerms>>,
 }
 
+/// Why a queue was not connected.
+pub(crate) struct Denied {
+    /// What the host is told.
+    pub(crate) refusal: Refusal,
+    /// What is wrong about TLS, if that is the reason.
+    pub(crate) tls: Option<String>,
+}
+
+impl From<Refusal> for Denied {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, tls: None }
+    }
+}
+
 /// See the module's text.
 pub(crate) struct Shared {
     management: Mutex<Management>,
-    counters: Mutex<HashMap<SubsystemId, Arc<Counters>>>,
+    pub(crate) meters: Arc<Meters>,
+    pub(crate) admissions: Admissions,
+    pub(crate) cores_seen: CoresSeen,
+    pub(crate) observed: Observed,
     pub(crate) authenticator: Authenticator,
+    pub(crate) tls: TlsTerms,
     pub(crate) listening: Listening,
     epoch: std::time::Instant,
     mailboxes: OnceLock<Vec<Mailbox>>,
@@ -190,9 +198,8 @@ impl Shared {
         exports: Exports,
         most_connections: usize,
         keeper: Keeper,
+        tls: TlsTerms,
     ) -> Self {
-        let counters =
-            registry.subsystems().map(|(id, _)| (id, Arc::new(Counters::default()))).collect();
         Self {
             management: Mutex::new(Management {
                 registry,
@@ -201,10 +208,15 @@ impl Shared {
                 routes: HashMap::new(),
                 queues: Queues::default(),
                 discoveries: Discoveries::default(),
-                peers: HashMap::new(),
+                origins: HashMap::new(),
+                visitors: HashMap::new(),
             }),
-            counters: Mutex::new(counters),
+            meters: Arc::default(),
+            admissions: Admissions::default(),
+            cores_seen: CoresSeen::default(),
+            observed: Observed::default(),
             authenticator: Authenticator::default(),
+            tls,
             listening: Listening::default(),
             epoch: os::now(),
             mailboxes: OnceLock::new(),
@@ -248,12 +260,6 @@ impl Shared {
         self.slots.lock().expect("no holder panics")
     }
 
-    pub(crate) fn counters(&self, subsystem: SubsystemId) -> Arc<Counters> {
-        let all = self.counters.lock().expect("no holder panics");
-        // A subsystem that was removed meanwhile closes its queues; what they count is nobody's.
-        all.get(&subsystem).cloned().unwrap_or_default()
-    }
-
     fn now(&self) -> Instant {
         Instant(u64::try_from(os::elapsed(self.epoch).as_nanos()).unwrap_or(u64::MAX))
     }
@@ -268,10 +274,13 @@ impl Shared {
     pub(crate) fn connect(
         &self,
         request: &ConnectRequest<'_>,
+        shown: Option<&Named>,
         route: Route,
         peer: IpAddr,
-    ) -> Result<Admitted, Refusal> {
+    ) -> Result<Admitted, Denied> {
         let mut management = self.lock();
+        // Under the same lock as what follows: who changes a host's keys finds its controllers.
+        self.check_channel(request, shown)?;
         let is_discovery = request.data.subsystem_nqn() == Ok(DISCOVERY_NQN);
         if is_discovery
             && request.command.qid.get() == 0
@@ -280,13 +289,20 @@ impl Shared {
         {
             self.tear_down(&mut management, &teardown);
         }
+        let names = (request.data.subsystem_nqn(), request.data.host_nqn());
+        if let (Ok(subsystem), Ok(host)) = names
+            && !self.authenticator.may_be(subsystem, host, request.data.hostid)
+        {
+            return Err(not_its_identifier().into());
+        }
         let mut connected = management.registry.connect(request, self.now())?;
         management.routes.insert((connected.controller, connected.queue), route);
         let host = HostKey::of(request.data);
         let controller = (connected.controller, connected.instance);
         let is_io = connected.kind == QueueKind::Io;
         if !is_io {
-            management.peers.insert(connected.controller, peer);
+            let origin = visitors::Origin { address: peer, is_told: false };
+            management.origins.insert(connected.controller, origin);
         }
         if connected.is_discovery() && !is_io {
             management.discoveries.begun(connected.controller, peer);
@@ -295,21 +311,39 @@ impl Shared {
         self.act(&mut management);
         let subsystem = connected.subsystem.filter(|_| is_io);
         let backings = subsystem.map(|subsystem| management.exports.snapshot(subsystem));
-        drop(management);
-        let names = (request.data.subsystem_nqn(), request.data.host_nqn());
+        // Under the same lock: whoever changes a host's keys finds its controllers.
         let terms = match names {
             (Ok(subsystem), Ok(host)) => self.authenticator.terms(subsystem, host),
             _ => None,
         };
+        drop(management);
         match &terms {
             Some(_) => connected.result = authentication_required(connected.controller),
             None => self.slots().connected(route.serial),
         }
         if connected.kind == QueueKind::Admin {
+            if terms.is_none() {
+                self.host_is_in(connected.controller);
+            }
             // The first core keeps the time; a new controller may have the next deadline.
             self.mailboxes()[0].wake();
         }
         Ok(Admitted { connected, fence, backings: backings.unwrap_or_default(), terms })
+    }
+
+    /// Whether what a host has shown in TLS, or that it came without, goes with who it says it is.
+    fn check_channel(
+        &self,
+        request: &ConnectRequest<'_>,
+        shown: Option<&Named>,
+    ) -> Result<(), Denied> {
+        let names = (request.data.host_nqn(), request.data.subsystem_nqn());
+        let (Ok(host), Ok(subsystem)) = names else {
+            // Without TLS the registry says what is wrong with them.
+            return if shown.is_none() { Ok(()) } else { Err(not_by_tls("its names are none")) };
+        };
+        let checked = self.tls.check(request.port, shown, host, subsystem);
+        checked.map_err(|reason| not_by_tls(&reason))
     }
 
     /// How many bytes of data an admin command brings.
@@ -331,6 +365,21 @@ impl Shared {
             self.mailboxes()[0].wake();
         }
         outcome
+    }
+
+    /// Has a command of a queue aborted. False if there is no such queue any more; otherwise the
+    /// answer comes as a message.
+    pub(crate) fn ask_for_abort(
+        &self,
+        queue: (ControllerId, QueueId),
+        command: CommandId,
+        asking: Asking,
+    ) -> bool {
+        let route = self.lock().routes.get(&queue).copied();
+        if let Some(route) = route {
+            self.mailboxes()[route.core].post(Message::Abort { route, command, asking });
+        }
+        route.is_some()
     }
 
     /// Does a fabrics command of an I/O queue.
@@ -367,17 +416,20 @@ impl Shared {
     }
 
     fn publish_counters(&self, registry: &mut Registry) {
-        for (&subsystem, counters) in &*self.counters.lock().expect("no holder panics") {
-            let load = |counter: &AtomicU64| u128::from(counter.load(Ordering::Relaxed));
+        let uptime_ms = os::elapsed(self.epoch).as_millis();
+        let mut counted = self.meters.subsystems();
+        let subsystems: Vec<_> = registry.subsystems().map(|(id, _)| id).collect();
+        for subsystem in subsystems {
+            let counts = counted.remove(&subsystem).unwrap_or_default();
             registry.set_counters(
                 subsystem,
                 SmartCounters {
-                    read_bytes: load(&counters.read_bytes),
-                    written_bytes: load(&counters.written_bytes),
-                    read_commands: load(&counters.reads),
-                    write_commands: load(&counters.writes),
-                    media_errors: load(&counters.media_errors),
-                    uptime_ms: os::elapsed(self.epoch).as_millis(),
+                    read_bytes: counts.read_bytes.into(),
+                    written_bytes: counts.written_bytes.into(),
+                    read_commands: counts.reads.into(),
+                    write_commands: counts.writes.into(),
+                    media_errors: counts.media_errors.into(),
+                    uptime_ms,
                     ..SmartCounters::default()
                 },
             );
@@ -466,12 +518,13 @@ impl Shared {
     }
 
     fn tear_down(&self, management: &mut Management, teardown: &Teardown) {
-        tracing::info!(
+        tracing::debug!(
             controller = teardown.controller.0,
             reason = ?teardown.reason,
             "ending {} queues",
             teardown.queues.len()
         );
+        self.host_is_out(management, teardown);
         management.discoveries.ended(teardown.controller);
         for &queue in &teardown.queues {
             if let Some(route) = management.routes.remove(&(teardown.controller, queue)) {
@@ -526,6 +579,17 @@ impl Shared {
             }
         }
     }
+}
+
+/// The identifier is another host's, or not the one that this host is to give.
+fn not_its_identifier() -> Refusal {
+    let parameter = ConnectInvalidParameter::in_data(std::mem::offset_of!(ConnectData, hostid));
+    Refusal { status: Status::CONNECT_INVALID_HOST.with_dnr(), result: parameter.emit() }
+}
+
+fn not_by_tls(reason: &str) -> Denied {
+    let refusal = Refusal { status: Status::CONNECT_INVALID_HOST.with_dnr(), result: 0 };
+    Denied { refusal, tls: Some(reason.to_owned()) }
 }
 
 /// The result of Connect for a host that has to authenticate.

@@ -1,17 +1,19 @@
 //! Starting and stopping a target.
 
-use crate::config::{StartError, TargetConfig};
+use crate::config::{Export, StartError, Subsystem, TargetConfig};
 use crate::control::Control;
 use crate::core::Core;
 use crate::limits;
 use crate::reservations::{self, Keeper, Stores};
 use crate::shared::{Exports, Mailbox, Shared, describe, entry};
-use farblock_proto::controller::{PortId, Registry};
+use crate::tls::TlsTerms;
+use farblock_proto::controller::{NamespaceInfo, PortId, Registry};
+use farblock_proto::ids::NamespaceId;
 use farblock_proto::limits::IN_CAPSULE_BYTES;
 use farblock_reactor::os::{self, JoinHandle, ListenSocket};
 use farblock_reactor::{Config as ReactorConfig, EngineKind, Reactor};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -39,19 +41,32 @@ impl Target {
     /// # Errors
     /// What could not be bound, made or offered; nothing runs then.
     pub fn start(config: &TargetConfig) -> Result<Self, StartError> {
+        Self::start_with(config, Vec::new())
+    }
+
+    /// The same, listening with a socket of these where it has the address that is asked for:
+    /// somebody else keeps them open while the target restarts, and who connects then waits.
+    ///
+    /// # Errors
+    /// What could not be bound, made or offered; nothing runs then.
+    pub fn start_with(
+        config: &TargetConfig,
+        sockets: Vec<TcpListener>,
+    ) -> Result<Self, StartError> {
         if config.listeners.is_empty() {
             return Err(StartError::NoListener);
         }
-        let listeners = bind_all(&config.listeners)?;
+        let listeners = bind_all(&config.listeners, sockets)?;
         let addresses: Vec<SocketAddr> =
             listeners.iter().map(|listener| listener.local_addr().expect("it is bound")).collect();
-        let (registry, exports, stores) = register(config, &addresses)?;
+        let tls = TlsTerms::new(config).map_err(StartError::Tls)?;
+        let (registry, exports, stores) = register(config, &addresses, &tls)?;
         raise_file_limit();
         let volumes = exports.count() * cores(config).len();
         let most = config.max_connections.unwrap_or(limits::MAX_CONNECTIONS);
         let most = most.min(descriptors(volumes));
         let (keeper, saves) = Keeper::new();
-        let shared = Arc::new(Shared::new(registry, exports, most, keeper));
+        let shared = Arc::new(Shared::new(registry, exports, most, keeper, tls));
         shared.listening.begin(&addresses);
         config.subsystems.iter().for_each(|one| shared.authenticator.require(one));
         if let Some(bytes) = config.core_buffer_bytes {
@@ -291,15 +306,25 @@ fn cores(config: &TargetConfig) -> Vec<Option<usize>> {
     config.cores.iter().map(|&core| (!os::is_simulated()).then_some(core)).collect()
 }
 
-/// Binds every address, or none.
-fn bind_all(addresses: &[SocketAddr]) -> Result<Vec<ListenSocket>, StartError> {
+/// Binds every address that none of the sockets has, or none.
+fn bind_all(
+    addresses: &[SocketAddr],
+    mut sockets: Vec<TcpListener>,
+) -> Result<Vec<ListenSocket>, StartError> {
     for (index, address) in addresses.iter().enumerate() {
         if address.port() != 0 && addresses[..index].contains(address) {
             return Err(StartError::Twice(*address));
         }
     }
     let until = os::now() + limits::LISTEN_TIME;
-    addresses.iter().map(|&address| bind_until(address, until)).collect()
+    let mut listen = |&address: &SocketAddr| {
+        let at = |socket: &TcpListener| socket.local_addr().is_ok_and(|it| it == address);
+        match sockets.iter().position(at) {
+            Some(index) => Ok(sockets.swap_remove(index).into()),
+            None => bind_until(address, until),
+        }
+    };
+    addresses.iter().map(&mut listen).collect()
 }
 
 /// Binds one address, which may be in use for a moment.
@@ -332,14 +357,20 @@ fn bind(address: SocketAddr) -> Result<ListenSocket, StartError> {
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
-        Ok(std::net::TcpListener::from(socket).into())
+        Ok(TcpListener::from(socket).into())
     };
     listen().map_err(|error| StartError::Listen(address, error))
+}
+
+fn described(subsystem: &Subsystem, nsid: NamespaceId, export: &Export) -> NamespaceInfo {
+    let ana_group = subsystem.ana_group(nsid);
+    NamespaceInfo { ana_group, ..describe(&subsystem.config.nqn, nsid, export) }
 }
 
 fn register(
     config: &TargetConfig,
     addresses: &[SocketAddr],
+    tls: &TlsTerms,
 ) -> Result<(Registry, Exports, Stores), StartError> {
     let mut registry = Registry::new();
     let mut key = [0; 16];
@@ -347,14 +378,22 @@ fn register(
         getrandom::fill(&mut key).map_err(|error| StartError::Random(error.into()))?;
     }
     registry.set_instance_key(key);
+    registry
+        .set_controller_ids(config.controller_ids.clone())
+        .map_err(StartError::ControllerIds)?;
     registry.set_origin(crate::identity::origin(addresses));
     let mut exports = Exports::default();
     let mut stores = Stores::new();
     for (index, address) in addresses.iter().enumerate() {
         let listener = entry(PortId(index as u16 + 1), *address);
-        registry
-            .add_listener(listener)
-            .map_err(|error| StartError::Address(address.to_string(), error))?;
+        let port = listener.port;
+        let added =
+            registry.add_listener(listener).and_then(|()| match config.access.get(&index) {
+                Some(access) => registry.set_port_access(port, access.clone()),
+                None => Ok(()),
+            });
+        added.map_err(|error| StartError::Address(address.to_string(), error))?;
+        registry.set_security(port, tls.security(port));
     }
     for referral in &config.referrals {
         registry
@@ -364,7 +403,7 @@ fn register(
     for subsystem in &config.subsystems {
         let mut offered = subsystem.offered();
         for (&nsid, export) in &subsystem.exports {
-            offered.namespaces.insert(nsid, describe(&offered.nqn, nsid, export));
+            offered.namespaces.insert(nsid, described(subsystem, nsid, export));
         }
         let nqn = offered.nqn.clone();
         if offered.flush_on_shutdown {
@@ -382,7 +421,7 @@ fn register(
             stores.insert((id, nsid), Arc::clone(store));
         }
         for (&nsid, export) in &subsystem.exports {
-            exports.insert(id, nsid, export, describe(&nqn, nsid, export));
+            exports.insert(id, nsid, export, described(subsystem, nsid, export));
         }
     }
     // There are no hosts yet whom changes would have to be told.

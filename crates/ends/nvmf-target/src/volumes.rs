@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A core's queue, by number. Numbers are used again, so nobody may keep that of a queue that is
 /// retired.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct VolumeId(usize);
+pub(crate) struct VolumeId(pub(crate) usize);
 
 struct Volume {
     backing: BackingId,

@@ -135,6 +135,44 @@ fn a_controller_without_a_secret_of_its_own_is_not_trusted() {
 }
 
 #[test]
+fn an_identifier_is_its_hosts_alone() {
+    use farblock_host::HostId;
+    let (ours, others) = (HostId([1; 16]), HostId([2; 16]));
+    let key = KeyFile::new(&[secret(1)]);
+    let other = "nqn.2026-11.org.farblock:other";
+    let target = serve(HostKeys { id: Some(ours.0), ..HostKeys::new(secret(1)) }, engines()[0]);
+    let control = target.control();
+    control.set_host_keys(NQN, other, Some(&HostKeys::new(secret(1)))).expect("it is there");
+    control.allow_host(NQN, other).expect("a name");
+    let connect = |host: &str, id| {
+        let options = Options {
+            hostnqn: Some(host.to_owned()),
+            hostid: Some(id),
+            dhchap_secret: Some(key.0.clone()),
+            ..Options::default()
+        };
+        match Controller::connect(&target.addresses()[0].to_string(), NQN, &options) {
+            Ok(controller) => Ok(controller),
+            Err(Error::Connect { reason, .. }) => Err(reason),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let refused = |host, id| connect(host, id).err() == Some(ConnectError::HostNotAllowed);
+    assert!(connect(HOST, ours).is_ok() && connect(other, others).is_ok());
+    assert!(refused(other, ours), "another host's identifier");
+    assert!(refused(HOST, others), "another identifier than its own");
+    // Whoever has one that becomes another's is sent away.
+    let stays = connect(HOST, ours).expect("it has the key");
+    let goes = connect(other, others).expect("it has the key");
+    let keys = HostKeys { id: Some(others.0), ..HostKeys::new(secret(1)) };
+    control.set_host_keys(NQN, HOST, Some(&keys)).expect("it is there");
+    assert_eq!(control.report().controllers.len(), 0, "{:?}", control.report().controllers);
+    control.set_host_keys(NQN, HOST, Some(&HostKeys::new(secret(1)))).expect("it is there");
+    assert!(connect(other, ours).is_ok(), "it is free again");
+    drop((stays, goes));
+}
+
+#[test]
 fn two_secrets_are_good_while_one_takes_the_others_place() {
     let mut keys = HostKeys::new(secret(5));
     keys.host.push(secret(4));

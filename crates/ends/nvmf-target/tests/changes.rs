@@ -1,9 +1,11 @@
 //! Subsystems, hosts and listeners that come and go while hosts are connected.
 
 use farblock_backends::mem::Mem;
+use farblock_block::blocking::Blocking;
 use farblock_host::{Controller, Options, discover};
+use farblock_proto::controller::PortAccess;
 use farblock_proto::ids::NamespaceId;
-use farblock_target::{Export, Subsystem, Target, TargetConfig};
+use farblock_target::{Export, Membership, Subsystem, Target, TargetConfig, TlsPolicy};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -101,7 +103,9 @@ fn a_host_that_is_not_wanted_any_more_goes_at_once() {
 fn a_listener_comes_and_goes() {
     let target = target();
     let (control, first) = (target.control(), target.addresses()[0]);
-    let second = control.listen(any_port()).expect("a free port");
+    let second = control
+        .listen(any_port(), &PortAccess::default(), TlsPolicy::Allowed)
+        .expect("a free port");
     assert_eq!(control.report().addresses, [first, second]);
     assert_eq!(listed(second, FIRST), 2);
     let here = connect(first, FIRST).expect("it listens");
@@ -112,11 +116,57 @@ fn a_listener_comes_and_goes() {
     until("nobody answers there", || connect(second, FIRST).is_err());
     assert_eq!(listed(first, FIRST), 1);
     // The port is free.
-    assert_eq!(control.listen(second).expect("it is free"), second);
+    assert_eq!(
+        control.listen(second, &PortAccess::default(), TlsPolicy::Allowed).expect("it is free"),
+        second
+    );
     connect(second, FIRST).expect("it listens again");
     let error = control.unlisten(first).expect_err("hosts know it by that");
     assert!(error.to_string().contains("restart without it"), "{error}");
     assert!(control.unlisten(any_port()).is_err());
-    let error = control.listen(first).expect_err("it is in use");
+    let error = control
+        .listen(first, &PortAccess::default(), TlsPolicy::Allowed)
+        .expect_err("it is in use");
     assert!(error.to_string().contains("in use"), "{error}");
+}
+
+#[test]
+fn a_namespace_vanishes_for_one_host_and_not_for_another() {
+    let target = target();
+    let (control, address) = (target.control(), target.addresses()[0]);
+    let hosts = ["nqn.2026-11.org.farblock:one", "nqn.2026-11.org.farblock:other"];
+    let [one, other] = hosts.map(|host| {
+        let hostnqn = Some(host.to_owned());
+        let options = Options { hostnqn, ..Options::default() };
+        Controller::connect(&address.to_string(), FIRST, &options).expect("any host may")
+    });
+    let namespace = Arc::new(Mem::new(512, 1 << 20).expect("a size"));
+    let export = Export { namespace, identity: "second".to_owned() };
+    let membership = Membership { visible_to: Some([].into()), ..Membership::default() };
+    let second = NamespaceId(2);
+    control.add_namespace_as(FIRST, second, &export, &membership).expect("a free number");
+    let listed = |host: &Controller| host.namespace_ids().expect("it answers");
+    assert_eq!((listed(&one), listed(&other)), (vec![1], vec![1]));
+    let see = |hosts: Option<&[&str]>| {
+        let hosts: Option<std::collections::BTreeSet<String>> =
+            hosts.map(|hosts| hosts.iter().map(|host| (*host).to_owned()).collect());
+        control.set_visible_to(FIRST, second, hosts.as_ref()).expect("it is there");
+    };
+    see(Some(&hosts[..1]));
+    assert_eq!((listed(&one), listed(&other)), (vec![1, 2], vec![1]));
+    assert!(other.namespace(2).is_err());
+    // A host that uses it, on a queue that was connected before.
+    let remote = one.namespace(2).expect("it sees it");
+    let mut blocks = Blocking::new(&remote).expect("a queue");
+    let mut data = vec![1; 512];
+    blocks.write(0, &data).expect("it may");
+    see(Some(&hosts[1..]));
+    until("its queue hears of it", || blocks.write(0, &[2; 512]).is_err());
+    assert_eq!((listed(&one), listed(&other)), (vec![1], vec![1, 2]));
+    assert!(one.lost().is_none(), "it stays connected");
+    see(None);
+    assert_eq!((listed(&one), listed(&other)), (vec![1, 2], vec![1, 2]));
+    until("it can be used again", || blocks.read(0, &mut data).is_ok());
+    let missing = control.set_visible_to(FIRST, NamespaceId(9), None).expect_err("there is none");
+    assert!(missing.to_string().contains("no such namespace"), "{missing}");
 }

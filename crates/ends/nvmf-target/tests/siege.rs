@@ -16,7 +16,8 @@ use farblock_target::{Export, Subsystem, Target, TargetConfig, limits};
 use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::{SglDescriptor, Sqe, Status};
 use rig::stranger::{MIB, NQN, PATIENCE, Peer, from, host, resident_of, write_command};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use std::time::{Duration, Instant};
 const SERVE: &str = "serve_until_the_input_ends";
 /// Where each attacker is, so that no address has more than its half.
 const ADDRESSES: usize = 200;
-const ATTACKERS: usize = 16;
+const ATTACKERS: usize = 96;
 /// How long it goes on once it has begun.
 const TIME: Duration = Duration::from_secs(60);
 /// What it may hold then: the goal.
@@ -140,7 +141,7 @@ fn leave_pages_unread(peer: &mut Peer, nqn: &str) {
 /// Attacks with its part of all connections, and again where the target has ended one.
 fn besiege(part: usize, address: SocketAddr, is_over: &AtomicBool, begun: &AtomicUsize) {
     let share = limits::MAX_CONNECTIONS / ATTACKERS;
-    let (mut alive, mut next) = (std::collections::VecDeque::new(), part);
+    let (mut alive, mut next) = (VecDeque::<Vec<TcpStream>>::new(), part);
     let mut open = 0;
     while !is_over.load(Ordering::Relaxed) {
         if let Some(streams) = attack(next, address) {
@@ -149,10 +150,21 @@ fn besiege(part: usize, address: SocketAddr, is_over: &AtomicBool, begun: &Atomi
             begun.fetch_add(1, Ordering::Relaxed);
         }
         next += ATTACKERS;
+        if open > share {
+            alive.retain(|streams| streams.iter().all(is_open));
+            open = alive.iter().map(Vec::len).sum();
+        }
         while open > share {
             open -= alive.pop_front().map_or(0, |streams| streams.len());
         }
     }
+}
+
+/// Whether the target has not ended it.
+fn is_open(stream: &TcpStream) -> bool {
+    let _ = stream.set_nonblocking(true);
+    let peeked = stream.peek(&mut [0]);
+    matches!(peeked, Ok(1)) || matches!(peeked, Err(e) if e.kind() == ErrorKind::WouldBlock)
 }
 
 /// An honest host: the longest that a write of 4 KiB took, and a new one's connecting with it.

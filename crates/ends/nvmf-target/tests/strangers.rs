@@ -12,6 +12,7 @@ use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::{SglDescriptor, Sqe, Status};
 use rig::gate::Gate;
 use rig::stranger::{MIB, NQN, PATIENCE, Peer, from, host, resident, write_command};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,17 +32,20 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn target(disk: Arc<dyn Namespace>) -> Target {
+    Target::start(&configured(disk)).expect("it starts")
+}
+
+fn configured(disk: Arc<dyn Namespace>) -> TargetConfig {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;
     subsystem.exports.insert(NamespaceId(1), Export { namespace: disk, identity: "d".to_owned() });
-    let config = TargetConfig {
+    TargetConfig {
         subsystems: vec![subsystem],
         listeners: vec![rig::any()],
         core_buffer_bytes: Some(CORE_BYTES),
         max_connections: Some(MAX_CONNECTIONS),
         ..TargetConfig::default()
-    };
-    Target::start(&config).expect("it starts")
+    }
 }
 
 fn disk() -> Arc<dyn Namespace> {
@@ -193,6 +197,55 @@ fn connections_without_a_host_make_room_for_those_with_one() {
     }
     drop(half_open);
     target.stop().expect("it stops");
+}
+
+/// What each of those who have not connected yet may hold of the target's memory, and of this
+/// test's own: docs/decisions/0015 states 24 KiB.
+const STRANGER_BYTES: usize = 24 << 10;
+
+/// So many begin a Connect and never end it; a host is let in and served among them.
+fn knock(strangers: usize) {
+    let _alone = alone();
+    let mut config = configured(disk());
+    config.max_connections = Some(2 * strangers);
+    let target = Target::start(&config).expect("it starts");
+    let address = target.addresses()[0];
+    let before = resident();
+    let mut knocking = Vec::new();
+    for number in 0..strangers {
+        let own = number / 200;
+        let stream = from((1 + own / 250) as u8, (1 + own % 250) as u8, address);
+        let mut peer = Peer::try_on(stream).expect("there is room");
+        // The header of a capsule with 1024 bytes, and half of those.
+        let mut capsule = [0; 72 + 512];
+        (capsule[0], capsule[2], capsule[3]) = (4, 72, 72);
+        capsule[4..8].copy_from_slice(&(72 + 1024_u32).to_le_bytes());
+        (capsule[8], capsule[12]) = (0x7f, 1);
+        (capsule[8 + 33], capsule[8 + 39]) = (4, 1);
+        peer.stream.write_all(&capsule).expect("it is taken");
+        knocking.push(peer.stream);
+    }
+    let mut honest = Peer::on(from(0, 2, address));
+    assert_eq!(honest.connect(NQN, &host(1), 0, 0xffff), 1);
+    let grown = resident().saturating_sub(before);
+    let each = grown / strangers;
+    println!("{strangers} strangers hold {} KiB each, {} MiB in all", each >> 10, grown >> 20);
+    assert!(each < STRANGER_BYTES, "{each} bytes each");
+    drop(knocking);
+    target.stop().expect("it stops");
+}
+
+#[test]
+fn strangers_that_begin_to_connect_hold_little_and_keep_nobody_out() {
+    knock(1000);
+}
+
+/// `ulimit -n 40000; cargo test --release -p farblock-target --test strangers -- --ignored
+/// --nocapture` runs it: each stranger takes two descriptors.
+#[test]
+#[ignore = "needs 20,000 descriptors"]
+fn thousands_of_strangers_keep_nobody_out() {
+    knock(8000);
 }
 
 #[test]

@@ -14,7 +14,7 @@
 //! Disconnecting one of several takes only a path away, and is refused all the same while the disk
 //! is in use: which paths are enough is not for this to judge.
 //!
-//! **Not implemented.** Authentication, TLS, discovery, and other transports than TCP.
+//! **Not implemented.** TLS, discovery, and other transports than TCP.
 
 use farblock_frontend::modules;
 use farblock_frontend::users::{self, Listed, User};
@@ -28,6 +28,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
+use zeroize::{Zeroize, Zeroizing};
 
 const DEVICE: &str = "/dev/nvme-fabrics";
 const MODULE: &str = "nvme-tcp";
@@ -46,6 +47,24 @@ const LOOKING: Duration = Duration::from_secs(2);
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often something is looked at that is waited for.
 const STEP: Duration = Duration::from_millis(20);
+
+/// A secret for the kernel: `DHHC-1:…:`. It is never shown, and cleared when it is dropped.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Zeroizing<String>);
+
+impl Secret {
+    /// In the form that nvme-cli has for it, too.
+    #[must_use]
+    pub fn new(text: Zeroizing<String>) -> Secret {
+        Secret(text)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
 
 /// What to connect to, and how. Options that are `None` are the kernel's to choose; they are named
 /// as nvme-cli and the kernel name them.
@@ -81,6 +100,10 @@ pub struct Options {
     pub hdr_digest: bool,
     /// Checksums of data.
     pub data_digest: bool,
+    /// This host's secret (DH-HMAC-CHAP).
+    pub dhchap_secret: Option<Secret>,
+    /// The controller's, if it has to prove who it is as well. Goes with `dhchap_secret`.
+    pub dhchap_ctrl_secret: Option<Secret>,
 }
 
 impl Options {
@@ -103,11 +126,13 @@ impl Options {
             fast_io_fail_tmo: None,
             hdr_digest: false,
             data_digest: false,
+            dhchap_secret: None,
+            dhchap_ctrl_secret: None,
         }
     }
 
     /// The options in the kernel's words, in order.
-    fn words(&self) -> Result<Vec<(&'static str, String)>, Error> {
+    fn words(&self) -> Result<Words, Error> {
         check_nqn("nqn", &self.nqn)?;
         self.hostnqn.as_deref().map_or(Ok(()), |nqn| check_nqn("hostnqn", nqn))?;
         self.hostid.as_deref().map_or(Ok(()), check_hostid)?;
@@ -151,7 +176,34 @@ impl Options {
         push("fast_io_fail_tmo", self.fast_io_fail_tmo.map(|value| value.to_string()));
         push("hdr_digest", self.hdr_digest.then(String::new));
         push("data_digest", self.data_digest.then(String::new));
-        Ok(words)
+        for (name, secret) in [
+            ("dhchap_secret", &self.dhchap_secret),
+            ("dhchap_ctrl_secret", &self.dhchap_ctrl_secret),
+        ] {
+            let Some(Secret(text)) = secret else { continue };
+            if !text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',') {
+                let hidden = "(a secret)".to_owned();
+                return Err(Error::Option(name, hidden, "is not of the form DHHC-1:hh:BASE64:"));
+            }
+            words.push((name, text.to_string()));
+        }
+        Ok(Words(words))
+    }
+}
+
+/// Options as the kernel has them; secrets among them are cleared with the rest.
+#[derive(PartialEq, Eq)]
+struct Words(Vec<(&'static str, String)>);
+
+impl fmt::Debug for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        self.0.iter_mut().for_each(|(_, value)| value.zeroize());
     }
 }
 
@@ -243,7 +295,8 @@ pub fn connect(options: &Options) -> Result<Connection, Error> {
     modules::load_for(Path::new(DEVICE), MODULE);
     let mut file = open()?;
     check_known(&words, &known_options()?)?;
-    file.write_all(emit(&words).as_bytes()).map_err(|error| refusal(&options.nqn, error))?;
+    let text = Zeroizing::new(emit(&words));
+    file.write_all(text.as_bytes()).map_err(|error| refusal(&options.nqn, error))?;
     let read = "read what the kernel says about the connection";
     let mut answer = String::new();
     file.take(MAX_ANSWER_BYTES)
@@ -362,20 +415,22 @@ fn known_options() -> Result<String, Error> {
     }
 }
 
-/// `known` is `instance=-1,transport=%s,…,hdr_digest`.
-fn check_known(words: &[(&'static str, String)], known: &str) -> Result<(), Error> {
+/// `known` is `instance=-1,transport=%s,…,hdr_digest`; of a kernel that does not say what it knows
+/// (before Linux 5.17), it is known that it cannot authenticate.
+fn check_known(Words(words): &Words, known: &str) -> Result<(), Error> {
     let known: Vec<&str> =
         known.trim().split(',').map(|word| word.split('=').next().unwrap_or_default()).collect();
-    if !known.contains(&"transport") {
-        return Ok(());
-    }
-    match words.iter().find(|(name, _)| !known.contains(name)) {
+    let is_unknown = |name: &str| match known.contains(&"transport") {
+        true => !known.contains(&name),
+        false => name.starts_with("dhchap"),
+    };
+    match words.iter().find(|(name, _)| is_unknown(name)) {
         Some((name, _)) => Err(Error::UnknownOption(name)),
         None => Ok(()),
     }
 }
 
-fn emit(words: &[(&'static str, String)]) -> String {
+fn emit(Words(words): &Words) -> String {
     let word = |(name, value): &(&str, String)| match value.as_str() {
         "" => (*name).to_owned(),
         value => format!("{name}={value}"),
@@ -479,6 +534,10 @@ mod tests {
         Options::new(IpAddr::from([10, 0, 2, 2]), 4420, "nqn.2026-11.org.farblock:a", 1)
     }
 
+    fn secret(text: &str) -> Secret {
+        Secret::new(Zeroizing::new(text.to_owned()))
+    }
+
     #[test]
     fn options_are_the_kernels() {
         let least = emit(&options().words().expect("in order"));
@@ -499,14 +558,18 @@ mod tests {
             fast_io_fail_tmo: Some(30),
             hdr_digest: true,
             data_digest: true,
+            dhchap_secret: Some(secret("DHHC-1:00:QUFB:")),
+            dhchap_ctrl_secret: Some(secret("DHHC-1:00:QkJC:")),
             ..options()
         };
+        assert!(!format!("{all:?}").contains("DHHC"), "{all:?}");
         assert_eq!(
             emit(&all.words().expect("in order")),
             "transport=tcp,traddr=fe80::1,trsvcid=4420,nqn=nqn.2026-11.org.farblock:a,\
              hostnqn=nqn.2026-11.org.farblock:host,hostid=01234567-89ab-cdef-0123-456789abcdef,\
              host_traddr=10.0.2.15,nr_io_queues=2,queue_size=64,keep_alive_tmo=5,reconnect_delay=1,\
-             ctrl_loss_tmo=-1,fast_io_fail_tmo=30,hdr_digest,data_digest"
+             ctrl_loss_tmo=-1,fast_io_fail_tmo=30,hdr_digest,data_digest,\
+             dhchap_secret=DHHC-1:00:QUFB:,dhchap_ctrl_secret=DHHC-1:00:QkJC:"
         );
     }
 
@@ -524,6 +587,10 @@ mod tests {
             ["", "x", "0123456789abcdef0123456789abcdef", "01234567-89ab-cdef-0123-456789abcde,"]
         {
             refused(&Options { hostid: Some(id.into()), ..options() }, "hostid cannot be");
+        }
+        for text in ["DHHC-1:00:QUFB:,nqn=b", "DHHC-1:00:\n"] {
+            let options = Options { dhchap_secret: Some(secret(text)), ..options() };
+            refused(&options, "dhchap_secret cannot be \"(a secret)\"");
         }
         refused(&Options { trsvcid: 0, ..options() }, "trsvcid");
         refused(&Options { queue_size: Some(15), ..options() }, "queue_size");
@@ -543,8 +610,11 @@ mod tests {
         let words = Options { data_digest: true, ..options() }.words().expect("in order");
         let refused = check_known(&words, known).expect_err("refused");
         assert!(matches!(refused, Error::UnknownOption("data_digest")), "{refused}");
-        // A kernel that does not say what it knows.
+        // A kernel that does not say what it knows is too old to authenticate.
         assert!(check_known(&words, "").is_ok());
+        let words = Options { dhchap_secret: Some(secret("DHHC-1:00:A:")), ..options() }.words();
+        let refused = check_known(&words.expect("in order"), "").expect_err("refused");
+        assert!(matches!(refused, Error::UnknownOption("dhchap_secret")), "{refused}");
     }
 
     #[test]

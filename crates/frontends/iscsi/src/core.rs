@@ -9,7 +9,7 @@ use crate::connection::{Connection, token_owner};
 use crate::limits;
 use crate::login::Initiator;
 use crate::scsi::Sense;
-use crate::shared::{Message, Shared};
+use crate::shared::{Message, PortalShared};
 use crate::unit::Unit;
 use farblock_block::{BlockError, Completion, Op, Queue};
 use farblock_frontend::{Complaints, ConnectionKey, Connections, Core, Seat};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// What a session asks of the others, through the core.
 #[derive(Debug)]
-pub(crate) enum Deed {
+pub(crate) enum Action {
     /// A login is complete but for those whose place it takes.
     Admit(ConnectionKey),
     /// Tasks are to be aborted; the request with this tag is answered when they have ended.
@@ -80,7 +80,7 @@ pub(crate) struct Context {
     dirty: bool,
     /// Connections with something to do at the tick's end.
     listed: Vec<ConnectionKey>,
-    deeds: Vec<Deed>,
+    actions: Vec<Action>,
     barriers: Vec<Barrier>,
     next_barrier: u32,
     next_session: u16,
@@ -107,13 +107,13 @@ impl Context {
     }
 
     /// Has the core do something before anything else that a connection received is looked at.
-    pub(crate) fn ask(&mut self, deed: Deed) {
-        self.deeds.push(deed);
+    pub(crate) fn ask(&mut self, action: Action) {
+        self.actions.push(action);
     }
 
     /// Whether the core has something to do first.
     pub(crate) fn has_deeds(&self) -> bool {
-        !self.deeds.is_empty()
+        !self.actions.is_empty()
     }
 
     /// A task that barriers waited for has ended.
@@ -137,7 +137,7 @@ pub(crate) struct Sessions {
     queue_task: TaskId,
     listen_task: TaskId,
     listener: Option<ListenerId>,
-    shared: Arc<Shared>,
+    shared: Arc<PortalShared>,
     connections: Connections<Connection>,
     /// Connections whose tick is being finished.
     finishing: Vec<ConnectionKey>,
@@ -147,7 +147,7 @@ impl Sessions {
     /// What the calling thread runs.
     pub(crate) fn new(
         seat: Seat,
-        shared: Arc<Shared>,
+        shared: Arc<PortalShared>,
         listener: TcpListener,
     ) -> io::Result<Sessions> {
         let Seat { queue, queue_task, reactor, mail, .. } = seat;
@@ -162,7 +162,7 @@ impl Sessions {
             resized: false,
             dirty: false,
             listed: Vec::new(),
-            deeds: Vec::new(),
+            actions: Vec::new(),
             barriers: Vec::new(),
             next_barrier: 0,
             next_session: 0,
@@ -219,24 +219,24 @@ impl Sessions {
             self.cx.reactor.remove_task(task);
             self.shared.disconnected();
             self.cx.barriers.retain(|barrier| barrier.from != key);
-            self.cx.ask(Deed::Departed);
+            self.cx.ask(Action::Departed);
         }
     }
 
     fn do_deeds(&mut self) {
-        while !self.cx.deeds.is_empty() {
-            for deed in std::mem::take(&mut self.cx.deeds) {
-                match deed {
-                    Deed::Admit(key) => self.admit(key),
-                    Deed::Manage(key, request) => self.manage(key, request),
-                    Deed::Notice(who, what) => {
+        while !self.cx.actions.is_empty() {
+            for action in std::mem::take(&mut self.cx.actions) {
+                match action {
+                    Action::Admit(key) => self.admit(key),
+                    Action::Manage(key, request) => self.manage(key, request),
+                    Action::Notice(who, what) => {
                         for (_, connection) in self.connections.iter_mut() {
                             if *connection.initiator() == who {
                                 connection.attention(what);
                             }
                         }
                     }
-                    Deed::Departed => {
+                    Action::Departed => {
                         let all = self.connections.iter();
                         let waiting = all.filter(|(_, one)| one.is_admitting());
                         let waiting: Vec<_> = waiting.map(|(key, _)| key).collect();

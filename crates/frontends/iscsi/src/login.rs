@@ -8,6 +8,7 @@
 use crate::limits;
 use crate::text::{self, yes_or_no};
 use crate::wire::{LoginRequest, flag};
+use std::fmt;
 
 /// Class and detail of a login's answer (RFC 7143, 11.13.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +24,25 @@ impl Status {
     pub(crate) const SESSION_TYPE: Status = Status(0x0209);
     pub(crate) const NO_SESSION: Status = Status(0x020a);
     pub(crate) const INVALID_DURING_LOGIN: Status = Status(0x020b);
+}
+
+/// Why a login does not go on.
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match *self {
+            Status::SUCCESS => "it goes on",
+            Status::AUTHENTICATION_FAILURE => {
+                "it wants to authenticate, which this target does not"
+            }
+            Status::NOT_FOUND => "it names another target",
+            Status::UNSUPPORTED_VERSION => "it wants another version of iSCSI",
+            Status::MISSING_PARAMETER => "it leaves out who it is, or which target it means",
+            Status::SESSION_TYPE => "it wants an unknown type of session",
+            Status::NO_SESSION => "it wants a second connection of one session",
+            Status::INVALID_DURING_LOGIN => "it asks for something before the login is done",
+            _ => "the initiator broke the protocol",
+        })
+    }
 }
 
 /// Stages, as they are sent.

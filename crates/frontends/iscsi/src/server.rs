@@ -2,7 +2,7 @@
 
 use crate::core::Sessions;
 use crate::scsi::inquiry::Identity;
-use crate::shared::{Message, Shared};
+use crate::shared::{Message, PortalShared};
 use crate::text;
 use farblock_block::{Geometry, Namespace};
 use farblock_frontend::{self as frontend, Cores, Disk, Plan};
@@ -105,7 +105,7 @@ impl std::error::Error for StartError {}
 
 /// A running target. Dropping it stops it without waiting for anybody to log out.
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<PortalShared>,
     cores: Cores,
     address: SocketAddr,
     name: String,
@@ -136,7 +136,7 @@ impl Server {
         let address = listener.local_addr().map_err(StartError::System)?;
         let identity = Identity { target: name.clone(), serial };
         let disk = Disk::new(namespace, config.read_only);
-        let shared = Arc::new(Shared::new(disk, identity));
+        let shared = Arc::new(PortalShared::new(disk, identity));
         let cores = start(config.engine, &shared, listener)?;
         Ok(Server { shared, cores, address, name })
     }
@@ -221,7 +221,7 @@ fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
 /// Starts the one thread. If it fails, nobody else is there to be told.
 fn start(
     engine: EngineKind,
-    shared: &Arc<Shared>,
+    shared: &Arc<PortalShared>,
     listener: TcpListener,
 ) -> Result<Cores, StartError> {
     let plan = Plan { prefix: THREAD_NAME_PREFIX, count: 1, engine, begin: || {} };

@@ -23,16 +23,21 @@ pub(crate) enum Message {
 }
 
 /// See the module's text.
-pub(crate) struct Shared {
+pub(crate) struct PortalShared {
     disk: Disk,
     identity: Identity,
     pub(crate) mailboxes: Mailboxes<Message>,
     connections: AtomicUsize,
 }
 
-impl Shared {
-    pub(crate) fn new(disk: Disk, identity: Identity) -> Shared {
-        Shared { disk, identity, mailboxes: Mailboxes::default(), connections: AtomicUsize::new(0) }
+impl PortalShared {
+    pub(crate) fn new(disk: Disk, identity: Identity) -> PortalShared {
+        PortalShared {
+            disk,
+            identity,
+            mailboxes: Mailboxes::default(),
+            connections: AtomicUsize::new(0),
+        }
     }
 
     pub(crate) fn disk(&self) -> &Disk {

@@ -18,7 +18,7 @@ pub(crate) struct Slot(pub(crate) u16);
 
 /// Life of a task; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
+pub(crate) enum TaskState {
     /// It is none.
     Free,
     /// Data may come that nobody asked for.
@@ -54,7 +54,7 @@ pub(crate) struct Piece {
 
 /// See the module's text.
 pub(crate) struct Task {
-    pub(crate) state: State,
+    pub(crate) state: TaskState,
     /// The initiator's name for it.
     pub(crate) tag: u32,
     pub(crate) command: Command,
@@ -102,7 +102,7 @@ pub(crate) struct Task {
 impl Task {
     pub(crate) fn free() -> Task {
         Task {
-            state: State::Free,
+            state: TaskState::Free,
             tag: 0,
             command: Command::Nothing,
             failure: None,
@@ -134,7 +134,7 @@ impl Task {
         self.pieces = old.pieces;
         self.parameters = old.parameters;
         self.barriers = old.barriers;
-        (self.state, self.tag, self.command) = (State::Gathering, tag, command);
+        (self.state, self.tag, self.command) = (TaskState::Gathering, tag, command);
         self.expected = expected;
     }
 

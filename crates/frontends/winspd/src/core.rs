@@ -10,7 +10,7 @@
 //! Answers are given in the order in which operations end, so that as many requests are under way
 //! as WinSpd sends.
 
-use crate::shared::{Command, End, Fua, Range, Request, Shared};
+use crate::shared::{Command, End, Fua, Range, SpdRequest, UnitShared};
 use crate::uapi::{Kind, Response, Status};
 use crate::{limits, status};
 use farblock_block::{Command as Access, Completion, Geometry, Op, Queue};
@@ -52,7 +52,7 @@ pub(crate) struct Worker<A> {
     // The queue goes first: it may tell the reactor good-bye while it is dropped.
     queue: Box<dyn Queue>,
     reactor: Reactor,
-    shared: Arc<Shared>,
+    shared: Arc<UnitShared>,
     answers: A,
     tasks: Vec<Option<Task>>,
     free: Vec<usize>,
@@ -64,7 +64,7 @@ pub(crate) struct Worker<A> {
 }
 
 /// Whatever happens, nobody is to wait for a thread that has ended.
-struct Finishes(Arc<Shared>);
+struct Finishes(Arc<UnitShared>);
 
 impl Drop for Finishes {
     fn drop(&mut self) {
@@ -96,7 +96,7 @@ impl Task {
 
 impl<A: Answer> Worker<A> {
     /// What the calling thread runs.
-    pub(crate) fn new(seat: Seat, shared: Arc<Shared>, answers: A) -> Worker<A> {
+    pub(crate) fn new(seat: Seat, shared: Arc<UnitShared>, answers: A) -> Worker<A> {
         let Seat { queue, reactor, .. } = seat;
         Worker {
             queue,
@@ -135,8 +135,8 @@ impl<A: Answer> Worker<A> {
         self.dirty = true;
     }
 
-    fn begin(&mut self, request: Request) {
-        let Request { hint, command } = request;
+    fn begin(&mut self, request: SpdRequest) {
+        let SpdRequest { hint, command } = request;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.tasks.push(None);
             self.tasks.len() - 1
@@ -318,12 +318,12 @@ mod tests {
 
     /// Carries requests out, in the order in which they end, and stops.
     fn run(disk: &Arc<dyn farblock_block::Namespace>, requests: Vec<(u64, Command)>) -> Answers {
-        let shared = Arc::new(Shared::new(Disk::new(Arc::clone(disk), false), MOST));
+        let shared = Arc::new(UnitShared::new(Disk::new(Arc::clone(disk), false), MOST));
         for (hint, command) in requests {
-            assert!(shared.accept(Request { hint, command }));
+            assert!(shared.accept(SpdRequest { hint, command }));
         }
         shared.stop(End::Drained);
-        assert!(!shared.accept(Request { hint: 99, command: Command::Flush }), "it has ended");
+        assert!(!shared.accept(SpdRequest { hint: 99, command: Command::Flush }), "it has ended");
         let answers = Answers::default();
         let reactor = Reactor::new(&Config::default()).expect("a reactor");
         let queue_task = reactor.add_task();

@@ -11,7 +11,7 @@
 //! `SpdStorageUnitSendResponse` runs. It locks a whole transfer of memory, however short the read.
 
 use crate::core::Answer;
-use crate::shared::{Command, Fua, Range, Request, Shared};
+use crate::shared::{Command, Fua, Range, SpdRequest, UnitShared};
 use crate::uapi::{Params, Response, Status, UnmapDescriptor};
 use crate::{limits, status};
 use std::ffi::{CStr, OsString, c_void};
@@ -192,7 +192,7 @@ unsafe fn function<F>(module: HMODULE, name: &'static CStr) -> Result<F, LoadErr
 
 /// What callbacks know.
 struct Context {
-    shared: Arc<Shared>,
+    shared: Arc<UnitShared>,
     library: Library,
     block_length: u32,
 }
@@ -221,7 +221,7 @@ impl Unit {
         library: Library,
         device: Option<&str>,
         params: &Params,
-        shared: Arc<Shared>,
+        shared: Arc<UnitShared>,
     ) -> Result<Unit, u32> {
         let device = device.map(wide);
         let name = device.as_ref().map_or(ptr::null(), |name| name.as_ptr());
@@ -320,7 +320,7 @@ impl Context {
 
     /// Takes a request, or says what to answer at once.
     fn accept(&self, command: Command) -> Result<(), Status> {
-        let request = Request { hint: self.hint(), command };
+        let request = SpdRequest { hint: self.hint(), command };
         if self.shared.accept(request) { Ok(()) } else { Err(status::GONE) }
     }
 }

@@ -3,7 +3,7 @@
 use crate::core::Worker;
 use crate::library::{self, Library, LoadError, Unit};
 use crate::limits;
-use crate::shared::{End, Shared};
+use crate::shared::{End, UnitShared};
 use crate::uapi::{CACHE_SUPPORTED, EJECT_DISABLED, Params, UNMAP_SUPPORTED, WRITE_PROTECTED};
 use farblock_block::{Geometry, Namespace};
 use farblock_frontend::{self as frontend, Cores, Disk, Plan};
@@ -194,7 +194,7 @@ impl StartError {
 
 /// A running disk. Dropping it takes it away at once.
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<UnitShared>,
     unit: Arc<Unit>,
     worker: Cores,
     watcher: Option<JoinHandle<()>>,
@@ -221,7 +221,7 @@ impl Server {
         let library = Library::load(options.library.as_deref())?;
         tracing::info!("using {}", super::NOTICE);
         let length = params.max_transfer_length;
-        let shared = Arc::new(Shared::new(Disk::new(namespace, options.read_only), length));
+        let shared = Arc::new(UnitShared::new(Disk::new(namespace, options.read_only), length));
         let device = match &options.device {
             Device::Driver => None,
             Device::Pipe(name) => Some(name.as_str()),
@@ -384,7 +384,7 @@ fn params(options: &Options, geometry: &Geometry) -> Result<Params, StartError> 
 /// Starts the thread that works on requests. The worker's end is told by the worker.
 fn start_worker(
     engine: EngineKind,
-    shared: &Arc<Shared>,
+    shared: &Arc<UnitShared>,
     unit: &Arc<Unit>,
 ) -> Result<Cores, StartError> {
     let plan = Plan { prefix: WORKER_NAME_PREFIX, count: 1, engine, begin: || {} };

@@ -29,7 +29,7 @@ pub(crate) enum Command {
 pub(crate) struct Fua(pub(crate) bool);
 
 /// A request of WinSpd.
-pub(crate) struct Request {
+pub(crate) struct SpdRequest {
     /// Its name. Windows gives it to another request when it has given this one up.
     pub(crate) hint: u64,
     pub(crate) command: Command,
@@ -47,8 +47,8 @@ pub(crate) enum End {
 }
 
 #[derive(Debug)]
-struct State {
-    requests: Vec<Request>,
+struct UnitState {
+    requests: Vec<SpdRequest>,
     /// Requests that were accepted and not answered.
     accepted: usize,
     end: End,
@@ -59,26 +59,26 @@ struct State {
     dispatched_all: bool,
 }
 
-impl std::fmt::Debug for Request {
+impl std::fmt::Debug for SpdRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "request {:#x}", self.hint)
     }
 }
 
 /// See the module's text.
-pub(crate) struct Shared {
+pub(crate) struct UnitShared {
     disk: Disk,
     max_transfer_bytes: u32,
-    state: Mutex<State>,
+    state: Mutex<UnitState>,
     /// There is room for a request, or the end has come nearer.
     changed: Condvar,
     spares: Mutex<Vec<Buffer>>,
     waker: OnceLock<Waker>,
 }
 
-impl Shared {
-    pub(crate) fn new(disk: Disk, max_transfer_bytes: u32) -> Shared {
-        let state = State {
+impl UnitShared {
+    pub(crate) fn new(disk: Disk, max_transfer_bytes: u32) -> UnitShared {
+        let state = UnitState {
             requests: Vec::with_capacity(limits::MAX_REQUESTS),
             accepted: 0,
             end: End::Never,
@@ -86,7 +86,7 @@ impl Shared {
             finished: false,
             dispatched_all: false,
         };
-        Shared {
+        UnitShared {
             disk,
             max_transfer_bytes,
             state: Mutex::new(state),
@@ -113,7 +113,7 @@ impl Shared {
         self.max_transfer_bytes
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, UnitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,7 +125,7 @@ impl Shared {
 
     /// Takes a request, as soon as there is room for it. False, when the end has come: nobody will
     /// answer it.
-    pub(crate) fn accept(&self, request: Request) -> bool {
+    pub(crate) fn accept(&self, request: SpdRequest) -> bool {
         let mut state = self.state();
         while state.accepted >= limits::MAX_REQUESTS && state.end == End::Never {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -145,7 +145,7 @@ impl Shared {
     }
 
     /// Moves what has come into `requests`, which must be empty, and says how it is to end.
-    pub(crate) fn take_requests(&self, requests: &mut Vec<Request>) -> End {
+    pub(crate) fn take_requests(&self, requests: &mut Vec<SpdRequest>) -> End {
         let mut state = self.state();
         std::mem::swap(&mut state.requests, requests);
         if std::mem::take(&mut state.resized) {

@@ -16,13 +16,13 @@ use crate::slab::Key;
 use crate::task::Tasks;
 #[cfg(target_os = "linux")]
 use crate::uring::Uring;
-use crate::waker::Shared;
+use crate::waker::WakerShared;
 use farblock_mem::Buffer;
 use farblock_mem::BufferPool;
 
 /// Size of the pool buffers that `recv` fills, in bytes.
 pub(crate) const RECV_BYTES: usize = 64 << 10;
-/// How long a listener rests after an error, for example when there are no more descriptors.
+/// How long a listener backs off after an error, for example when there are no more descriptors.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What an engine may use during a call.
@@ -123,7 +123,7 @@ macro_rules! dispatch_handle {
 }
 
 impl Engine {
-    pub(crate) fn new(config: &Config, shared: &Arc<Shared>) -> io::Result<Engine> {
+    pub(crate) fn new(config: &Config, shared: &Arc<WakerShared>) -> io::Result<Engine> {
         let portable = || Portable::new(config, shared).map(|p| Engine::Portable(Box::new(p)));
         match config.engine {
             EngineKind::Uring => Engine::uring(shared),
@@ -138,12 +138,12 @@ impl Engine {
     }
 
     #[cfg(target_os = "linux")]
-    fn uring(shared: &Arc<Shared>) -> io::Result<Engine> {
+    fn uring(shared: &Arc<WakerShared>) -> io::Result<Engine> {
         Uring::new(shared).map(|uring| Engine::Uring(Box::new(uring)))
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn uring(_: &Arc<Shared>) -> io::Result<Engine> {
+    fn uring(_: &Arc<WakerShared>) -> io::Result<Engine> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring is a Linux interface"))
     }
 

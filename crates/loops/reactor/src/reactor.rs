@@ -16,7 +16,7 @@ use crate::event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId};
 use crate::os::{self, File, ListenSocket, Socket};
 use crate::spin::{Budget, Spin};
 use crate::task::Tasks;
-use crate::waker::{Shared, Waker, Woken};
+use crate::waker::{Waker, WakerShared, Woken};
 use farblock_mem::Buffer;
 use farblock_mem::BufferPool;
 
@@ -28,6 +28,13 @@ const LOOKS_PER_CLOCK: u32 = 8;
 /// stalls itself until the scheduler's next tick, for milliseconds.
 const YIELD_EVERY: Duration = Duration::from_micros(20);
 
+/// When an offer took longer, others had the processor: it is shared, and whoever is waited for may
+/// be among those who wait for it. Two loops that look in turns, each for a whole [`YIELD_EVERY`],
+/// would answer each other as slowly.
+const SHARED_YIELD: Duration = Duration::from_nanos(1500);
+/// A processor that was offered in vain so many times is not shared any more.
+const VAIN_OFFERS: u32 = 8;
+
 /// An event loop of one thread: see the [crate]. Clones are the same loop.
 #[derive(Clone)]
 pub struct Reactor {
@@ -36,19 +43,39 @@ pub struct Reactor {
 
 struct Inner {
     kind: EngineKind,
-    shared: Arc<Shared>,
+    shared: Arc<WakerShared>,
     /// Before `pool`: the engine gives its buffers up first.
-    state: RefCell<State>,
+    state: RefCell<LoopState>,
     pool: BufferPool,
 }
 
-struct State {
+struct LoopState {
     engine: Engine,
     tasks: Tasks,
     spin: Spin,
     /// When the last wait was over.
     working_since: Instant,
     woken: Vec<Woken>,
+    offers: Offers,
+}
+
+/// How often a loop that never sleeps offers its processor to others. One that sleeps is judged by
+/// what its looking gives ([`Spin`]), and was no faster with more offers.
+struct Offers {
+    /// In a row, since somebody last took it.
+    in_vain: u32,
+}
+
+impl Offers {
+    /// Whether others want the processor: then it is offered after each look.
+    fn are_taken(&self) -> bool {
+        self.in_vain < VAIN_OFFERS
+    }
+
+    /// One was made, and lasted so long.
+    fn note(&mut self, lasted: Duration) {
+        self.in_vain = if lasted > SHARED_YIELD { 0 } else { self.in_vain.saturating_add(1) };
+    }
 }
 
 impl Reactor {
@@ -59,7 +86,7 @@ impl Reactor {
     ///
     /// If the engine asked for does not work here, with the reason in the text.
     pub fn new(config: &Config) -> io::Result<Reactor> {
-        let shared = Shared::new();
+        let shared = WakerShared::new();
         let pool = BufferPool::new();
         let engine = Engine::new(config, &shared)?;
         let kind = engine.kind();
@@ -68,7 +95,8 @@ impl Reactor {
         let polling = if os::is_simulated() { Polling::Never } else { config.polling };
         let spin = Spin::new(polling);
         let (tasks, working_since) = (Tasks::new(), os::now());
-        let state = State { engine, tasks, spin, working_since, woken: Vec::new() };
+        let offers = Offers { in_vain: VAIN_OFFERS };
+        let state = LoopState { engine, tasks, spin, working_since, woken: Vec::new(), offers };
         Ok(Reactor { inner: Rc::new(Inner { kind, shared, state: RefCell::new(state), pool }) })
     }
 
@@ -270,7 +298,7 @@ impl Reactor {
     }
 
     fn with<R>(&self, call: impl FnOnce(&mut Engine, &mut Context<'_>) -> R) -> R {
-        let State { engine, tasks, .. } = &mut *self.inner.state.borrow_mut();
+        let LoopState { engine, tasks, .. } = &mut *self.inner.state.borrow_mut();
         call(engine, &mut Context { tasks, pool: &self.inner.pool })
     }
 }
@@ -281,10 +309,10 @@ impl fmt::Debug for Reactor {
     }
 }
 
-impl State {
+impl LoopState {
     fn poll(
         &mut self,
-        shared: &Shared,
+        shared: &WakerShared,
         pool: &BufferPool,
         timeout: Option<Duration>,
     ) -> io::Result<()> {
@@ -318,13 +346,13 @@ impl State {
     }
 
     /// Lets the engine work once, and then collects what other threads and the clock have.
-    fn turn(&mut self, shared: &Shared, pool: &BufferPool, wait: Wait) -> io::Result<()> {
+    fn turn(&mut self, shared: &WakerShared, pool: &BufferPool, wait: Wait) -> io::Result<()> {
         self.engine.turn(&mut Context { tasks: &mut self.tasks, pool }, wait)?;
         self.look_around(shared, pool);
         Ok(())
     }
 
-    fn look_around(&mut self, shared: &Shared, pool: &BufferPool) {
+    fn look_around(&mut self, shared: &WakerShared, pool: &BufferPool) {
         if shared.awake() {
             shared.drain(&mut self.woken, |task| {
                 self.tasks.mark_ready(task);
@@ -339,7 +367,7 @@ impl State {
     /// Looks for work without sleeping, as long as the policy allows; true if some was found.
     fn spin(
         &mut self,
-        shared: &Shared,
+        shared: &WakerShared,
         pool: &BufferPool,
         deadline: Option<Instant>,
     ) -> io::Result<bool> {
@@ -364,16 +392,18 @@ impl State {
                 return Ok(true);
             }
             looks += 1;
-            if looks % LOOKS_PER_CLOCK == 0 {
+            let is_shared = end.is_none() && self.offers.are_taken();
+            if is_shared || looks % LOOKS_PER_CLOCK == 0 {
                 let now = os::now();
                 if until.is_some_and(|until| now >= until) {
                     self.working_since = now;
                     self.spin.missed(now - start);
                     return Ok(false);
                 }
-                if now - yielded >= YIELD_EVERY {
+                if is_shared || now - yielded >= YIELD_EVERY {
                     std::thread::yield_now();
                     yielded = os::now();
+                    self.offers.note(yielded - now);
                 }
             }
             std::hint::spin_loop();
@@ -382,7 +412,7 @@ impl State {
 
     fn sleep(
         &mut self,
-        shared: &Shared,
+        shared: &WakerShared,
         pool: &BufferPool,
         deadline: Option<Instant>,
     ) -> io::Result<()> {
@@ -409,7 +439,26 @@ impl State {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let State { engine, tasks, .. } = self.state.get_mut();
+        let LoopState { engine, tasks, .. } = self.state.get_mut();
         engine.shut_down(&mut Context { tasks, pool: &self.pool });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_processor_is_offered_until_nobody_takes_it() {
+        let mut offers = Offers { in_vain: VAIN_OFFERS };
+        assert!(!offers.are_taken());
+        offers.note(SHARED_YIELD);
+        assert!(!offers.are_taken(), "nobody else ran");
+        offers.note(SHARED_YIELD * 2);
+        for _ in 0..VAIN_OFFERS {
+            assert!(offers.are_taken());
+            offers.note(SHARED_YIELD / 2);
+        }
+        assert!(!offers.are_taken());
     }
 }

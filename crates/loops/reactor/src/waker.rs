@@ -27,15 +27,15 @@ pub(crate) struct Woken {
 }
 
 /// The part of a loop that other threads see.
-pub(crate) struct Shared {
+pub(crate) struct WakerShared {
     state: AtomicU8,
     woken: Mutex<Vec<Woken>>,
     alarm: OnceLock<Box<dyn Alarm>>,
 }
 
-impl Shared {
-    pub(crate) fn new() -> Arc<Shared> {
-        Arc::new(Shared {
+impl WakerShared {
+    pub(crate) fn new() -> Arc<WakerShared> {
+        Arc::new(WakerShared {
             state: AtomicU8::new(AWAKE),
             woken: Mutex::new(Vec::new()),
             alarm: OnceLock::new(),
@@ -86,14 +86,14 @@ impl Shared {
 /// marked.
 #[derive(Clone)]
 pub struct Waker {
-    shared: Arc<Shared>,
+    shared: Arc<WakerShared>,
     /// Between a wake and the loop's look. Clones share it.
     queued: Arc<AtomicBool>,
     task: TaskId,
 }
 
 impl Waker {
-    pub(crate) fn new(shared: Arc<Shared>, task: TaskId) -> Waker {
+    pub(crate) fn new(shared: Arc<WakerShared>, task: TaskId) -> Waker {
         Waker { shared, queued: Arc::new(AtomicBool::new(false)), task }
     }
 

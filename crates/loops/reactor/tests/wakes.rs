@@ -19,7 +19,7 @@ mod sync {
 use event::TaskId;
 use loom::sync::Notify;
 use sync::{Arc, Mutex};
-use waker::{Alarm, Shared, Waker};
+use waker::{Alarm, Waker, WakerShared};
 
 /// The system call that ends a sleep.
 struct Bell(Arc<Notify>);
@@ -32,14 +32,14 @@ impl Alarm for Bell {
 
 /// A loop that sleeps until it is woken, and mailboxes of one task each.
 struct Loop {
-    shared: Arc<Shared>,
+    shared: Arc<WakerShared>,
     bell: Arc<Notify>,
     mailboxes: Vec<Arc<Mutex<u32>>>,
 }
 
 impl Loop {
     fn new(tasks: usize) -> Loop {
-        let (shared, bell) = (Shared::new(), Arc::new(Notify::new()));
+        let (shared, bell) = (WakerShared::new(), Arc::new(Notify::new()));
         shared.set_alarm(Box::new(Bell(Arc::clone(&bell))));
         Loop { shared, bell, mailboxes: (0..tasks).map(|_| Arc::default()).collect() }
     }

@@ -4,22 +4,32 @@
 //! way to it through the document. A change of a part is one of the whole document: it is checked
 //! and made as one.
 
-use crate::metrics::render;
+use crate::audit::{self, Outcome};
+use crate::confinement::Confinement;
+use crate::events::{Events, Happening, READERS};
+use crate::legs::{Difference, LegStatus, MirrorOrder, MirrorStatus};
+use crate::metrics::{as_plain_text, render};
+use crate::stats::Stats;
 use crate::status::{ControllerStatus, NamespaceStatus, Status, SubsystemStatus};
-use crate::steering::{Changed, Refused, Steering};
+use crate::steering::{Changed, Refused, Reread, Steering};
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use farblock_state::{Document, Host, Listener, Namespace, Problem, Referral, Subsystem};
-use farblock_state::{patch, pointer};
+use farblock_state::{
+    Ana, Document, Host, Limits, Listener, Namespace, Problem, Referral, Subsystem, Tls,
+};
+use farblock_state::{keys_kept, patch, pointer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 use utoipa::OpenApi;
+
+/// The form of a refusal.
+pub(crate) const PROBLEM: &str = "application/problem+json";
 
 type Steered = State<Arc<Steering>>;
 
@@ -51,15 +61,30 @@ struct ReloadOptions {
     dry_run: bool,
 }
 
+#[derive(Deserialize, utoipa::IntoParams)]
+struct EventOptions {
+    /// Tell the counters, too [default: true]
+    #[serde(default = "yes")]
+    stats: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
 #[derive(OpenApi)]
 #[openapi(
+    modifiers(&Bearer),
     info(title = "farblock", description = "Steers a running target.", version = "1"),
     paths(
         state_read,
         state_replace,
         status,
+        stats,
+        events,
         metrics,
         reload,
+        mirror,
         subsystem::read,
         subsystem::replace,
         subsystem::change,
@@ -87,16 +112,43 @@ struct ReloadOptions {
         Namespace,
         Host,
         Listener,
+        Ana,
+        Limits,
         Referral,
         Done,
         Trouble,
         Status,
+        Confinement,
+        Stats,
+        Tls,
+        Happening,
         SubsystemStatus,
         NamespaceStatus,
+        LegStatus,
+        MirrorStatus,
+        MirrorOrder,
+        Difference,
         ControllerStatus
     ))
 )]
 struct Api;
+
+/// On TCP, each request brings a token.
+struct Bearer;
+
+impl utoipa::Modify for Bearer {
+    fn modify(&self, api: &mut utoipa::openapi::OpenApi) {
+        use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder};
+        use utoipa::openapi::security::{SecurityRequirement, SecurityScheme};
+        let text = "serve --api and --ui: a token of --api-tokens, whose role is read-only or \
+                    admin, or the dashboard's. None on the control socket, which is its owner's.";
+        let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(text));
+        let components = api.components.get_or_insert_default();
+        components.add_security_scheme("token", SecurityScheme::Http(bearer.build()));
+        let with: SecurityRequirement = SecurityRequirement::new("token", [""; 0]);
+        api.security = Some(vec![SecurityRequirement::default(), with]);
+    }
+}
 
 /// The interface's description, as `docs/openapi.json` has it.
 pub fn openapi() -> String {
@@ -109,7 +161,9 @@ pub(crate) fn router(steering: Arc<Steering>) -> Router {
     Router::new()
         .route("/v1/state", get(state_read).put(state_replace))
         .route("/v1/status", get(status))
+        .route("/v1/stats", get(stats))
         .route("/v1/reload", post(reload))
+        .route("/v1/subsystems/{nqn}/namespaces/{nsid}/mirror", post(mirror))
         .route("/metrics", get(metrics))
         .merge(subsystem::router())
         .merge(namespace::router())
@@ -117,22 +171,44 @@ pub(crate) fn router(steering: Arc<Steering>) -> Router {
         .merge(listener::router())
         .merge(referral::router())
         .fallback(async || trouble(StatusCode::NOT_FOUND, "not found", "there is nothing here"))
+        .layer(axum::middleware::from_fn(audit::note))
         .with_state(steering)
+}
+
+/// What tells of events.
+pub(crate) fn told(steering: Arc<Steering>, all: Events) -> Router {
+    Router::new().route("/v1/events", get(events)).with_state((steering, all))
 }
 
 /// The whole document.
 #[utoipa::path(get, path = "/v1/state", responses((status = 200, body = Document)))]
 async fn state_read(State(steering): Steered) -> Response {
-    let (document, etag) = steering.document();
-    json(StatusCode::OK, Some(&etag), document.to_json())
+    look(move || {
+        let (document, etag) = steering.document();
+        json(StatusCode::OK, Some(&etag), document.to_json())
+    })
+    .await
+}
+
+/// Looks at the document, which a change keeps to itself as long as its disks take: nobody else on
+/// this thread waits for that.
+async fn look(look: impl FnOnce() -> Response + Send + 'static) -> Response {
+    tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| fault(&error))
 }
 
 /// Makes all of it as this document says.
 #[utoipa::path(put, path = "/v1/state", request_body = Document,
-    responses((status = 200, body = Done), (status = "4XX", body = Trouble)))]
+    responses((status = 200, body = Done),
+        (status = "4XX", body = Trouble, content_type = PROBLEM)))]
 async fn state_replace(State(steering): Steered, headers: HeaderMap, body: Bytes) -> Response {
     let text = String::from_utf8_lossy(&body).into_owned();
-    edit(steering, &headers, move |_| Document::parse(&text).map_err(Refused::Problem)).await
+    let parse = move |document: &Document| {
+        let new = Document::parse(&text).map_err(Refused::Problem)?;
+        // Only the text tells what is said from what is left out.
+        let said = serde_json::from_str(&text).expect("it was parsed");
+        keys_kept(document, &said).map_err(Refused::Problem).map(|()| new)
+    };
+    edit(steering, &headers, Reread::All, parse).await
 }
 
 /// What the target does at the moment.
@@ -142,19 +218,82 @@ async fn status(State(steering): Steered) -> Response {
     json(StatusCode::OK, None, text)
 }
 
+/// What the target has counted: I/O by core, subsystem, namespace and host, and who was let in.
+#[utoipa::path(get, path = "/v1/stats", responses((status = 200, body = Stats)))]
+async fn stats(State(steering): Steered) -> Response {
+    let text = serde_json::to_string(&steering.stats()).expect("our own types are JSON");
+    json(StatusCode::OK, None, text)
+}
+
+/// What happens, as it happens: server-sent events, with the counters once a second. Their data is
+/// a `Happening`, but for `stats` (a `Stats`) and `lost` (how many this reader was too slow for).
+#[utoipa::path(get, path = "/v1/events", params(EventOptions),
+    responses((status = 200, body = Happening, content_type = "text/event-stream"),
+        (status = 503, body = Trouble)))]
+async fn events(
+    State((steering, all)): State<(Arc<Steering>, Events)>,
+    Query(options): Query<EventOptions>,
+) -> Response {
+    let stats = move || serde_json::to_string(&steering.stats()).expect("our own types are JSON");
+    let Some(body) = all.stream(options.stats.then_some(stats)) else {
+        let detail = format!("{READERS} programs read events already: end one of them");
+        return trouble(StatusCode::SERVICE_UNAVAILABLE, "too many readers", &detail);
+    };
+    let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
+    (head, Body::new(body)).into_response()
+}
+
 /// Counters in Prometheus' text format.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, body = String)))]
-pub(crate) async fn metrics(State(steering): Steered) -> Response {
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], render(&steering.status())).into_response()
+pub(crate) async fn metrics(State(steering): Steered, headers: HeaderMap) -> Response {
+    const OPEN: &str = "application/openmetrics-text";
+    let accepted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let text = render(steering.status(), steering.stats());
+    let (kind, text) = match accepted.is_some_and(|accepted| accepted.contains(OPEN)) {
+        true => ("application/openmetrics-text; version=1.0.0; charset=utf-8", text),
+        false => ("text/plain; version=0.0.4; charset=utf-8", as_plain_text(&text)),
+    };
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
 /// Reads the configuration file again, and makes what changed in it so.
 #[utoipa::path(post, path = "/v1/reload", params(ReloadOptions),
-    responses((status = 200, body = Done), (status = "4XX", body = Trouble)))]
+    responses((status = 200, body = Done),
+        (status = "4XX", body = Trouble, content_type = PROBLEM)))]
 async fn reload(State(steering): Steered, Query(options): Query<ReloadOptions>) -> Response {
     let work = move || steering.reload(options.dry_run);
-    answer(tokio::task::spawn_blocking(work).await)
+    let mut answer = answer(tokio::task::spawn_blocking(work).await);
+    if options.dry_run {
+        answer.extensions_mut().remove::<Outcome>();
+    }
+    answer
+}
+
+/// Asks a mirror for something, while it is used: the status tells what comes of it.
+#[utoipa::path(post, path = "/v1/subsystems/{nqn}/namespaces/{nsid}/mirror",
+    params(("nqn" = String, Path), ("nsid" = String, Path)), request_body = MirrorOrder,
+    responses((status = 200, body = MirrorStatus),
+        (status = "4XX", body = Trouble, content_type = PROBLEM)))]
+async fn mirror(State(steering): Steered, names: Names, body: Bytes) -> Response {
+    let order: MirrorOrder = match serde_json::from_slice(&body) {
+        Ok(order) => order,
+        Err(error) => {
+            let problem = Problem::new("", format!("this asks nothing of a mirror: {error}"));
+            return refused(&Refused::Problem(problem));
+        }
+    };
+    let name = |name: &str| names.get(name).cloned().unwrap_or_default();
+    let (nqn, nsid) = (name("nqn"), name("nsid"));
+    let found = nsid.parse().ok().and_then(|nsid| steering.order(&nqn, nsid, &order));
+    let Some(status) = found else {
+        let detail = format!("namespace {nsid} of {nqn} is no mirror that is shared");
+        return trouble(StatusCode::NOT_FOUND, "not found", &detail);
+    };
+    let text = serde_json::to_string_pretty(&status).expect("our own types are JSON");
+    let mut answer = json(StatusCode::OK, None, text);
+    let asked = serde_json::to_string(&order).expect("our own types are JSON");
+    answer.extensions_mut().insert(Outcome(format!("asked of namespace {nsid}: {asked}")));
+    answer
 }
 
 /// The four things that can be done with a part of the document.
@@ -172,16 +311,18 @@ macro_rules! part {
             #[utoipa::path(get, path = $path,
                 operation_id = concat!("read_", stringify!($module)),
                 params($(($parameter = String, Path)),+),
-                responses((status = 200, body = $kind), (status = "4XX", body = Trouble)))]
+                responses((status = 200, body = $kind),
+                    (status = "4XX", body = Trouble, content_type = PROBLEM)))]
             pub(super) async fn read(State(steering): Steered, names: Names) -> Response {
-                read_part(&steering, &place($path, &names))
+                look(move || read_part(&steering, &place($path, &names))).await
             }
 
             /// Makes it like this, new if it is not there.
             #[utoipa::path(put, path = $path,
                 operation_id = concat!("replace_", stringify!($module)),
                 params($(($parameter = String, Path)),+), request_body = $kind,
-                responses((status = 200, body = Done), (status = "4XX", body = Trouble)))]
+                responses((status = 200, body = Done),
+                    (status = "4XX", body = Trouble, content_type = PROBLEM)))]
             pub(super) async fn replace(
                 State(steering): Steered,
                 names: Names,
@@ -196,7 +337,8 @@ macro_rules! part {
             #[utoipa::path(patch, path = $path,
                 operation_id = concat!("change_", stringify!($module)),
                 params($(($parameter = String, Path)),+), request_body = Value,
-                responses((status = 200, body = Done), (status = "4XX", body = Trouble)))]
+                responses((status = 200, body = Done),
+                    (status = "4XX", body = Trouble, content_type = PROBLEM)))]
             pub(super) async fn change(
                 State(steering): Steered,
                 names: Names,
@@ -211,7 +353,8 @@ macro_rules! part {
             #[utoipa::path(delete, path = $path,
                 operation_id = concat!("remove_", stringify!($module)),
                 params($(($parameter = String, Path)),+),
-                responses((status = 200, body = Done), (status = "4XX", body = Trouble)))]
+                responses((status = 200, body = Done),
+                    (status = "4XX", body = Trouble, content_type = PROBLEM)))]
             pub(super) async fn remove(
                 State(steering): Steered,
                 names: Names,
@@ -270,7 +413,13 @@ async fn edit_part(
     place: Vec<String>,
     change: Edit,
 ) -> Response {
-    edit(steering, headers, move |document| edited(document, &place, &change)).await
+    let reread = match (&place[..], &change) {
+        ([_, nqn, part, host], Edit::Replace(_)) if part == "hosts" => {
+            Reread::Host(nqn.clone(), host.clone())
+        }
+        _ => Reread::Nothing,
+    };
+    edit(steering, headers, reread, move |document| edited(document, &place, &change)).await
 }
 
 /// The document with a part of it changed.
@@ -296,34 +445,47 @@ fn edited(document: &Document, place: &[String], change: &Edit) -> Result<Docume
             above.remove(*last).ok_or_else(|| missing(place))?;
         }
     }
-    Document::parse(&value.to_string()).map_err(Refused::Problem)
+    let new = Document::parse(&value.to_string()).map_err(Refused::Problem)?;
+    // A patch says what it takes away.
+    if !matches!(change, Edit::Patch(_)) {
+        keys_kept(document, &value).map_err(Refused::Problem)?;
+    }
+    Ok(new)
 }
 
 async fn edit(
     steering: Arc<Steering>,
     headers: &HeaderMap,
+    reread: Reread,
     change: impl FnOnce(&Document) -> Result<Document, Refused> + Send + 'static,
 ) -> Response {
     let expected = headers.get(header::IF_MATCH).and_then(|value| value.to_str().ok());
     let expected = expected.map(ToOwned::to_owned);
     // A disk may take its time.
-    let work = move || steering.change(expected.as_deref(), change);
+    let work = move || steering.change(expected.as_deref(), &reread, change);
     answer(tokio::task::spawn_blocking(work).await)
 }
 
 fn answer(done: Result<Result<Changed, Refused>, tokio::task::JoinError>) -> Response {
     match done {
         Ok(Ok(Changed { steps, etag })) => {
+            let outcome = match &steps[..] {
+                [] => "nothing was to be changed".to_owned(),
+                steps => format!("changed: {}", steps.join("; ")),
+            };
             let done = Done { changed: steps };
             let text = serde_json::to_string_pretty(&done).expect("our own types are JSON");
-            json(StatusCode::OK, Some(&etag), text)
+            let mut answer = json(StatusCode::OK, Some(&etag), text);
+            answer.extensions_mut().insert(Outcome(outcome));
+            answer
         }
         Ok(Err(refusal)) => refused(&refusal),
-        Err(error) => {
-            let detail = error.to_string();
-            trouble(StatusCode::INTERNAL_SERVER_ERROR, "the target has a fault", &detail)
-        }
+        Err(error) => fault(&error),
     }
+}
+
+fn fault(error: &tokio::task::JoinError) -> Response {
+    trouble(StatusCode::INTERNAL_SERVER_ERROR, "the target has a fault", &error.to_string())
 }
 
 fn refused(refusal: &Refused) -> Response {
@@ -343,15 +505,16 @@ fn refused(refusal: &Refused) -> Response {
     problem(&Trouble { title, status: status.as_u16(), detail, field }, status)
 }
 
-fn trouble(status: StatusCode, title: &'static str, detail: &str) -> Response {
+pub(crate) fn trouble(status: StatusCode, title: &'static str, detail: &str) -> Response {
     let detail = detail.to_owned();
     problem(&Trouble { title, status: status.as_u16(), detail, field: None }, status)
 }
 
 fn problem(trouble: &Trouble, status: StatusCode) -> Response {
     let text = serde_json::to_string_pretty(trouble).expect("our own types are JSON");
-    let kind = [(header::CONTENT_TYPE, "application/problem+json")];
-    (status, kind, text + "\n").into_response()
+    let mut answer = (status, [(header::CONTENT_TYPE, PROBLEM)], text + "\n").into_response();
+    answer.extensions_mut().insert(Outcome(format!("refused: {}", trouble.detail)));
+    answer
 }
 
 fn json(status: StatusCode, etag: Option<&str>, text: String) -> Response {
@@ -359,5 +522,40 @@ fn json(status: StatusCode, etag: Option<&str>, text: String) -> Response {
     match etag {
         Some(etag) => (status, kind, [(header::ETAG, etag)], text).into_response(),
         None => (status, kind, text).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patch_takes_a_key_away_in_words_alone() {
+        const LISTENER: [&str; 2] = ["listeners", "127.0.0.1:4420"];
+        const HOST: [&str; 4] = ["subsystems", "nqn.2026-11.s:a", "hosts", "nqn.2026-11.h:a"];
+        let text = r#"{"version": 1, "listeners": {"127.0.0.1:4420": {"tls": "required"}},
+            "subsystems": {"nqn.2026-11.s:a": {"hosts":
+                {"nqn.2026-11.h:a": {"tls_key": "/key"}}}}}"#;
+        let document = Document::parse(text).expect("it is one");
+        let patched = |place: &[&str], body: &'static str| {
+            let place: Vec<_> = place.iter().map(|name| (*name).to_owned()).collect();
+            edited(&document, &place, &Edit::Patch(Bytes::from_static(body.as_bytes())))
+        };
+        for (place, body) in [
+            (&HOST[..], "[]"),
+            (&HOST[..2], r#"{"hosts": {"nqn.2026-11.h:a": []}}"#),
+            (&HOST[..2], r#"{"hosts": []}"#),
+            (&LISTENER[..], "[]"),
+            (&LISTENER[..], "null"),
+        ] {
+            let refused = patched(place, body);
+            assert!(matches!(refused, Err(Refused::Problem(_))), "{body}: {refused:?}");
+        }
+        let open = patched(&HOST, r#"{"tls_key": null}"#).expect("it is said");
+        assert!(!open.subsystems[HOST[1]].hosts[HOST[3]].has_key());
+        let without = patched(&HOST[..2], r#"{"hosts": {"nqn.2026-11.h:a": null}}"#);
+        assert!(without.expect("it is said").subsystems[HOST[1]].hosts.is_empty());
+        let plain = patched(&LISTENER, r#"{"tls": "plain"}"#).expect("it is said");
+        assert!(plain.listeners.values().all(|one| one.tls == Tls::Plain));
     }
 }

@@ -49,6 +49,11 @@ pub(crate) struct Connection<S> {
 }
 
 impl<S> Connection<S> {
+    /// What it is under its limits.
+    pub(crate) fn get_ref(&self) -> &S {
+        &self.stream
+    }
+
     /// Fails when its time is over, and wakes who waits then.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         match self.end.as_mut().map(|end| end.as_mut().poll(cx)) {

@@ -1,16 +1,19 @@
 //! The other end of the control socket, for programs that wait for each answer.
 
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use http_body_util::{BodyExt, Collected, Full, Limited};
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
-use hyper::{Method, Request, StatusCode, header};
+use hyper::header::HeaderValue;
+use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 
 /// The most bytes of an answer: far more than the largest document has.
 const MAX_BYTES: usize = 64 << 20;
@@ -18,10 +21,18 @@ const MAX_BYTES: usize = 64 << 20;
 /// The longest that an answer may take: a change waits for operations of slow disks.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A control socket.
-#[derive(Clone, Debug)]
+/// A control socket, or the interface on TCP.
+#[derive(Clone)]
 pub struct Client {
-    path: PathBuf,
+    place: Place,
+    patience: Duration,
+}
+
+#[derive(Clone)]
+enum Place {
+    Socket(PathBuf),
+    /// With the header that has the token.
+    Tcp(SocketAddr, HeaderValue),
 }
 
 /// What a target answered.
@@ -84,12 +95,45 @@ impl std::error::Error for ClientError {}
 impl Client {
     /// The target whose control socket is at `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self { place: Place::Socket(path.into()), patience: PATIENCE }
     }
 
-    /// Where the socket is.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// The same, with the longest that an answer may take.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// The target whose interface is at `url`, for whoever has the token.
+    ///
+    /// # Errors
+    /// One sentence: what is wrong with the URL or the token.
+    pub fn remote(url: &str, token: &str) -> Result<Self, String> {
+        let address = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+        let address = address.map(|rest| rest.replacen("localhost:", "127.0.0.1:", 1));
+        let address = address.and_then(|rest| rest.parse::<SocketAddr>().ok());
+        let address = address.ok_or_else(|| {
+            format!("{url:?} is no address of an interface: write http://127.0.0.1:PORT")
+        })?;
+        if !IpAddr::is_loopback(&address.ip().to_canonical()) {
+            return Err(format!(
+                "{url} is another machine's, and the token would go there unencrypted: make a \
+                 tunnel (ssh -L {port}:127.0.0.1:{port} HOST) and use http://127.0.0.1:{port}",
+                port = address.port()
+            ));
+        }
+        let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
+            .map_err(|_| "a token is letters, digits and signs of ASCII".to_owned())?;
+        value.set_sensitive(true);
+        Ok(Self { place: Place::Tcp(address, value), patience: PATIENCE })
+    }
+
+    /// What it is called in a sentence.
+    fn name(&self) -> PathBuf {
+        match &self.place {
+            Place::Socket(path) => path.clone(),
+            Place::Tcp(address, _) => format!("http://{address}").into(),
+        }
     }
 
     /// Asks, and waits for the answer.
@@ -110,7 +154,10 @@ impl Client {
         let mut request = Request::builder()
             .method(Method::from_bytes(method.as_bytes()).map_err(|error| talk(&error))?)
             .uri(uri)
-            .header(header::HOST, "farblock");
+            .header(header::HOST, self.host());
+        if let Place::Tcp(_, token) = &self.place {
+            request = request.header(header::AUTHORIZATION, token);
+        }
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
@@ -119,31 +166,64 @@ impl Client {
         }
         let request = request.body(Full::new(Bytes::from(text))).map_err(|error| talk(&error))?;
         let answered = runtime
-            .block_on(async { tokio::time::timeout(PATIENCE, self.exchange(request)).await });
+            .block_on(async { tokio::time::timeout(self.patience, self.exchange(request)).await });
         // What is left of the connection need not be waited for.
         runtime.shutdown_background();
         answered.unwrap_or_else(|_| Err(talk(&"the target does not answer in time")))
     }
 
+    fn host(&self) -> String {
+        match &self.place {
+            Place::Socket(_) => "farblock".to_owned(),
+            Place::Tcp(address, _) => address.to_string(),
+        }
+    }
+
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Answer, ClientError> {
+        let cannot = |error| ClientError::Connect(self.name(), error);
+        match &self.place {
+            Place::Socket(path) => {
+                self.exchange_over(UnixStream::connect(path).await.map_err(cannot)?, request).await
+            }
+            Place::Tcp(address, _) => {
+                self.exchange_over(TcpStream::connect(address).await.map_err(cannot)?, request)
+                    .await
+            }
+        }
+    }
+
+    async fn exchange_over(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Answer, ClientError> {
         let talk = |error: &dyn fmt::Display| self.talk(error);
-        let stream = UnixStream::connect(&self.path)
-            .await
-            .map_err(|error| ClientError::Connect(self.path.clone(), error))?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| talk(&error))?;
-        tokio::spawn(connection);
-        let response = sender.send_request(request).await.map_err(|error| talk(&error))?;
+        let response = send(stream, request).await.map_err(|error| talk(&error))?;
         let status: StatusCode = response.status();
         let etag = response.headers().get(header::ETAG);
         let etag = etag.and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
-        let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
-        let body = body.map_err(|error| talk(&error))?.to_bytes();
+        let body = whole(response, MAX_BYTES).await.map_err(|error| talk(&error))?;
         let body = String::from_utf8_lossy(&body).into_owned();
         Ok(Answer { status: status.as_u16(), etag, body })
     }
 
     fn talk(&self, error: &dyn fmt::Display) -> ClientError {
-        ClientError::Talk(self.path.clone(), error.to_string())
+        ClientError::Talk(self.name(), error.to_string())
     }
+}
+
+/// The head of what is answered on a connection of the request's own.
+pub(crate) async fn send(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Full<Bytes>>,
+) -> hyper::Result<Response<Incoming>> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    sender.send_request(request).await
+}
+
+/// The body of an answer, of so many bytes at most.
+pub(crate) async fn whole(answer: Response<Incoming>, most: usize) -> Result<Bytes, String> {
+    let body = Limited::new(answer.into_body(), most).collect().await;
+    body.map(Collected::to_bytes).map_err(|error| error.to_string())
 }

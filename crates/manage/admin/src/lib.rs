@@ -4,40 +4,78 @@
 //! where that is kept; everybody who changes something goes through it. [`serve`] offers it as an
 //! HTTP interface on a Unix socket that only its owner can open, with what the target does
 //! ([`Status`]) and the counters in Prometheus' format; [`Client`] is the other end.
-//! `docs/openapi.json` describes the interface.
+//! `docs/openapi.json` describes the interface. [`Remote`] is the same on TCP, for those who have a
+//! token. [`Ui`] is the dashboard: a page and the same interface behind a token, on TCP;
+//! `dashboard/` has its sources, `ui/` what they build. [`serve_spdk`] is for clients that speak
+//! SPDK's JSON-RPC.
 //!
 //! **Contract.** A change is made whole or not at all, and one after the other. What an answer says
 //! has happened, and with a store it is durable. Nothing here runs on a target's cores: they only
 //! have their mailboxes.
 //!
-//! **Not implemented.** Events, users other than the owner, TLS.
+//! **Not implemented.** Users other than the owner, TLS.
 
 #![forbid(unsafe_code)]
 
+mod confinement;
+mod legs;
 mod live;
 mod metrics;
+mod stats;
 mod status;
 mod steering;
 
 #[cfg(unix)]
 mod api;
 #[cfg(unix)]
+mod audit;
+#[cfg(unix)]
 mod bounded;
 #[cfg(unix)]
 mod client;
 #[cfg(unix)]
+mod cluster;
+#[cfg(unix)]
+mod events;
+#[cfg(unix)]
+mod remote;
+#[cfg(unix)]
 mod server;
 #[cfg(unix)]
 mod socket;
+#[cfg(unix)]
+mod spdk;
+#[cfg(all(test, unix))]
+mod trial;
+#[cfg(unix)]
+mod ui;
 
-pub use live::{Disks, Open, Opened};
-pub use metrics::render as render_metrics;
-pub use status::{ControllerStatus, NamespaceStatus, Status, SubsystemStatus};
-pub use steering::{Changed, Configured, Refused, Steering};
+pub use confinement::Confinement;
+pub use legs::{Difference, LegStatus, Legs, MirrorOrder, MirrorStatus, Mirrored};
+pub use live::{Disks, Keys, Open, Opened, access, tls_policy};
+pub use metrics::{as_plain_text, render as render_metrics};
+pub use stats::{
+    ConnectionStats, CoreStats, ErrorStats, HostStats, IoStats, Latency, NamespaceStats, Stats,
+    SubsystemStats,
+};
+pub use status::{ControllerStatus, NamespaceStatus, Status, SubsystemStatus, warnings};
+pub use steering::{Changed, Configured, Confined, Refused, Reread, Steering};
 
 #[cfg(unix)]
 pub use api::openapi;
 #[cfg(unix)]
+pub use audit::AUDIT;
+#[cfg(unix)]
 pub use client::{Answer, Client, ClientError};
 #[cfg(unix)]
-pub use server::{Server, serve};
+pub use cluster::{MAX_NODES, Node, Place};
+#[cfg(unix)]
+pub use events::Happening;
+#[cfg(unix)]
+pub use remote::{Remote, Role, Tokens};
+#[cfg(unix)]
+pub use server::{OnTcp, Server, serve, serve_cluster};
+#[cfg(unix)]
+pub use spdk::{Bdevs, SpdkRpc, SpdkServer, serve_spdk};
+#[cfg(unix)]
+pub use ui::{Token, Ui};

@@ -1,11 +1,15 @@
 //! The running target, as what takes steps.
 
+use crate::legs::{AllLegs, Legs};
 use farblock_backends::file::FileDisk;
 use farblock_block::Namespace as Store;
-use farblock_proto::controller::{AddressFamily, Referral};
+use farblock_proto::controller::{AddressFamily, AnaState, PortAccess, Referral};
 use farblock_proto::ids::NamespaceId;
-use farblock_state::{Namespace, Running, Step};
-use farblock_target::{Control, Export, Removal, Subsystem};
+use farblock_state::{Ana, Document, Host, Limits, Listener, Namespace, Running, Step, Tls};
+use farblock_target::{
+    Control, DEFAULT_BURST, Export, HostKeys, Membership, Rate, Rates, Removal, Subsystem,
+    TlsPolicy,
+};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -25,6 +29,8 @@ pub struct Opened {
     pub file: Option<Arc<FileDisk>>,
     /// What tells it from all other disks.
     pub identity: String,
+    /// What its legs are, if it is a mirror.
+    pub legs: Option<Legs>,
 }
 
 /// Opens what a document names.
@@ -34,6 +40,12 @@ pub trait Open: Send {
     /// # Errors
     /// One sentence.
     fn open(&mut self, namespace: &Namespace) -> Result<Opened, String>;
+
+    /// Reads the keys of a host, if it has to prove who it is.
+    ///
+    /// # Errors
+    /// One sentence, without a part of a secret.
+    fn keys(&mut self, host: &Host) -> Result<Option<HostKeys>, String>;
 
     /// Whether hosts may have it while the target runs, if it was not shared before.
     ///
@@ -47,27 +59,114 @@ pub trait Open: Send {
 /// What stores the namespaces, by subsystem and identifier.
 pub type Disks = BTreeMap<(String, u32), Opened>;
 
+/// With which secrets hosts have to authenticate, by the names of subsystem and host.
+pub type Keys = BTreeMap<(String, String), HostKeys>;
+
 /// See the module's text.
 pub(crate) struct Live {
     pub(crate) control: Control,
     opener: Box<dyn Open>,
     disks: Disks,
+    pub(crate) legs: AllLegs,
+    pub(crate) keys: Keys,
+    /// What hosts may do, by the names of subsystem and host, if it is limited.
+    limits: BTreeMap<(String, String), Limits>,
     /// What earlier steps of the change took away, until it is over.
     parked: Vec<Opened>,
 }
 
 /// What it takes to take a step back.
 pub(crate) enum Undo {
-    Step(Step),
+    Step(Box<Step>),
+    /// The host that was changed or taken away, and the secrets and limits that it had.
+    Host(String, String, Option<HostKeys>, Limits),
     /// The namespace that was removed, and as what.
     Removed(String, u32, Namespace, Opened),
     /// The namespace that was changed, as it was, and what stored it if that was opened anew.
     Changed(String, u32, Namespace, Option<Opened>),
 }
 
+impl Undo {
+    fn by(step: Step) -> Undo {
+        Undo::Step(Box::new(step))
+    }
+}
+
 impl Live {
     pub(crate) fn new(control: Control, opener: Box<dyn Open>, disks: Disks) -> Self {
-        Self { control, opener, disks, parked: Vec::new() }
+        let legs = AllLegs::default();
+        for ((nqn, nsid), opened) in &disks {
+            legs.set(nqn, *nsid, opened.legs.as_ref());
+        }
+        let (keys, limits) = (Keys::new(), BTreeMap::new());
+        Self { control, opener, disks, legs, keys, limits, parked: Vec::new() }
+    }
+
+    /// The hosts among those that `concerns` means whose key files hold something else than what
+    /// was read from them, as steps.
+    pub(crate) fn keys_changed(
+        &mut self,
+        document: &Document,
+        concerns: impl Fn(&str, &str) -> bool,
+    ) -> Result<Vec<Step>, String> {
+        let mut steps = Vec::new();
+        for (nqn, subsystem) in &document.subsystems {
+            for (host, entry) in &subsystem.hosts {
+                if !entry.has_key() || !concerns(nqn, host) {
+                    continue;
+                }
+                let names = (nqn.clone(), host.clone());
+                if self.opener.keys(entry)?.as_ref() != self.keys.get(&names) {
+                    let (from, to) = (entry.clone(), entry.clone());
+                    steps.push(Step::ChangeHost { nqn: names.0, host: names.1, from, to });
+                }
+            }
+        }
+        Ok(steps)
+    }
+
+    /// Lets a host connect with these secrets, or with its name alone. It is never allowed without
+    /// what it has to prove.
+    fn allow(&mut self, nqn: &str, host: &str, keys: Option<HostKeys>) -> Result<(), String> {
+        let said = |error: farblock_target::ChangeError| error.to_string();
+        let names = (nqn.to_owned(), host.to_owned());
+        self.control.set_host_keys(nqn, host, keys.as_ref()).map_err(said)?;
+        if let Err(error) = self.control.allow_host(nqn, host) {
+            let before = self.keys.get(&names);
+            self.control.set_host_keys(nqn, host, before).map_err(said)?;
+            return Err(said(error));
+        }
+        match keys {
+            Some(keys) => self.keys.insert(names, keys),
+            None => self.keys.remove(&names),
+        };
+        Ok(())
+    }
+
+    /// Lets a host do so much in a second; gives what it could do before.
+    pub(crate) fn limit(
+        &mut self,
+        nqn: &str,
+        host: &str,
+        limits: &Limits,
+    ) -> Result<Limits, String> {
+        let set = self.control.set_host_rates(nqn, host, &rates(limits));
+        set.map_err(|error| error.to_string())?;
+        let names = (nqn.to_owned(), host.to_owned());
+        let before = match limits.is_empty() {
+            true => self.limits.remove(&names),
+            false => self.limits.insert(names, *limits),
+        };
+        Ok(before.unwrap_or_default())
+    }
+
+    /// Lets a host connect no more; gives the secrets and limits that it had.
+    fn disallow(&mut self, nqn: &str, host: &str) -> Result<(Option<HostKeys>, Limits), String> {
+        let said = |error: farblock_target::ChangeError| error.to_string();
+        self.control.disallow_host(nqn, host).map_err(said)?;
+        self.control.set_host_keys(nqn, host, None).map_err(said)?;
+        let limits = self.limit(nqn, host, &Limits::default())?;
+        Ok((self.keys.remove(&(nqn.to_owned(), host.to_owned())), limits))
     }
 
     /// A change is over: what it took away is given up.
@@ -86,7 +185,13 @@ impl Live {
         let is_it = |file: &&Arc<FileDisk>| absolute(file.path()) == wanted;
         let unlocked: Vec<_> = in_the_way.iter().filter(is_it).collect();
         unlocked.iter().for_each(|file| file.unlock());
+        let instead_of = instead.map(|opened| &opened.namespace);
         let opened = self.opener.open(namespace).and_then(|mut opened| {
+            let is_one = |other: &&Arc<dyn Store>| Arc::ptr_eq(other, &opened.namespace);
+            let mut others = self.disks.values().map(|other| &other.namespace);
+            if others.any(|other| is_one(&other)) && !instead_of.is_some_and(|it| is_one(&it)) {
+                return Err(format!("{} is shared already", namespace.path));
+            }
             if let (Some(file), Some(size)) = (&opened.file, namespace.size) {
                 file.lengthen(size).map_err(|error| error.to_string())?;
             }
@@ -126,13 +231,19 @@ impl Live {
             return Err(too_small(&opened, wanted, has));
         }
         let said = |error: farblock_target::ChangeError| error.to_string();
-        self.control.add_namespace(nqn, id, &export(&opened)).map_err(said)?;
+        let (ana_group, visible_to) = (namespace.ana_group, namespace.visible_to.clone());
+        let membership = Membership { ana_group, visible_to };
+        self.control.add_namespace_as(nqn, id, &export(&opened), &membership).map_err(said)?;
         if blocks.is_some_and(|blocks| blocks < has) {
             self.control.resize_namespace(nqn, id, blocks).map_err(said)?;
         }
         if namespace.read_only && !opened.namespace.geometry().read_only {
             self.control.set_read_only(nqn, id, true).map_err(said)?;
         }
+        if !namespace.limits.is_empty() {
+            self.control.set_rates(nqn, id, &rates(&namespace.limits)).map_err(said)?;
+        }
+        self.legs.set(nqn, nsid, opened.legs.as_ref());
         self.disks.insert((nqn.to_owned(), nsid), opened);
         Ok(())
     }
@@ -140,6 +251,7 @@ impl Live {
     fn remove(&mut self, nqn: &str, nsid: u32) -> Result<Opened, String> {
         let removal = self.control.remove_namespace(nqn, NamespaceId(nsid));
         drain(removal.map_err(|error| error.to_string())?);
+        self.legs.set(nqn, nsid, None);
         Ok(self.disks.remove(&(nqn.to_owned(), nsid)).expect("what is shared is known"))
     }
 
@@ -147,6 +259,7 @@ impl Live {
     fn replace(&mut self, nqn: &str, nsid: u32, new: Opened) -> Result<Opened, String> {
         let removal = self.control.replace_namespace(nqn, NamespaceId(nsid), &export(&new));
         drain(removal.map_err(|error| error.to_string())?);
+        self.legs.set(nqn, nsid, new.legs.as_ref());
         let old = self.disks.insert((nqn.to_owned(), nsid), new);
         Ok(old.expect("what is shared is known"))
     }
@@ -169,7 +282,7 @@ impl Live {
         }
     }
 
-    /// Gives a namespace the size and the protection that it is to have.
+    /// Gives a namespace the size, the protection and all else that it is to have.
     pub(crate) fn shape(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
         let id = NamespaceId(nsid);
         let opened = &self.disks[&(nqn.to_owned(), nsid)];
@@ -186,20 +299,34 @@ impl Live {
         }
         let said = |error: farblock_target::ChangeError| error.to_string();
         self.control.resize_namespace(nqn, id, blocks(to)).map_err(said)?;
-        self.control.set_read_only(nqn, id, to.read_only).map_err(said)
+        self.control.set_read_only(nqn, id, to.read_only).map_err(said)?;
+        self.control.set_ana_group(nqn, id, to.ana_group).map_err(said)?;
+        self.control.set_visible_to(nqn, id, to.visible_to.as_ref()).map_err(said)?;
+        self.control.set_rates(nqn, id, &rates(&to.limits)).map_err(said)
     }
 
     fn take_simple(&mut self, step: &Step) -> Result<Step, String> {
         let said = |error: farblock_target::ChangeError| error.to_string();
         let control = &self.control;
         Ok(match step.clone() {
-            Step::AddListener(address) => {
-                control.listen(address).map_err(said)?;
-                Step::RemoveListener(address)
+            Step::AddListener(address, listener) => {
+                let tls = tls_policy(listener.tls);
+                control.listen(address, &access(&listener), tls).map_err(said)?;
+                Step::RemoveListener(address, listener)
             }
-            Step::RemoveListener(address) => {
+            Step::RemoveListener(address, listener) => {
                 control.unlisten(address).map_err(said)?;
-                Step::AddListener(address)
+                Step::AddListener(address, listener)
+            }
+            Step::ChangeListener { address, from, to } => {
+                control.set_access(address, &access(&to)).map_err(said)?;
+                if from.tls != to.tls
+                    && let Err(error) = control.set_tls(address, tls_policy(to.tls))
+                {
+                    control.set_access(address, &access(&from)).map_err(said)?;
+                    return Err(said(error));
+                }
+                Step::ChangeListener { address, from: to, to: from }
             }
             Step::AddReferral(address) => {
                 control.add_referral(&referral(address)).map_err(said)?;
@@ -217,19 +344,14 @@ impl Live {
                 control.remove_subsystem(&nqn).map_err(said)?;
                 Step::AddSubsystem { nqn, subsystem }
             }
-            Step::AllowHost { nqn, host } => {
-                control.allow_host(&nqn, &host).map_err(said)?;
-                Step::DisallowHost { nqn, host }
-            }
-            Step::DisallowHost { nqn, host } => {
-                control.disallow_host(&nqn, &host).map_err(said)?;
-                Step::AllowHost { nqn, host }
-            }
             Step::AllowAnyHost { nqn, allow } => {
                 control.set_allow_any_host(&nqn, allow).map_err(said)?;
                 Step::AllowAnyHost { nqn, allow: !allow }
             }
-            Step::AddNamespace { .. }
+            Step::AllowHost { .. }
+            | Step::DisallowHost { .. }
+            | Step::ChangeHost { .. }
+            | Step::AddNamespace { .. }
             | Step::RemoveNamespace { .. }
             | Step::ChangeNamespace { .. } => unreachable!("taken by the caller"),
         })
@@ -247,7 +369,7 @@ impl Running for Live {
                 let opened = self.open(namespace, None)?;
                 self.add(nqn, *nsid, namespace, opened)?;
                 let (nqn, namespace) = (nqn.clone(), namespace.clone());
-                Ok(Undo::Step(Step::RemoveNamespace { nqn, nsid: *nsid, namespace }))
+                Ok(Undo::by(Step::RemoveNamespace { nqn, nsid: *nsid, namespace }))
             }
             Step::RemoveNamespace { nqn, nsid, namespace } => {
                 let opened = self.remove(nqn, *nsid)?;
@@ -255,16 +377,39 @@ impl Running for Live {
                 Ok(Undo::Removed(nqn.clone(), *nsid, namespace.clone(), opened))
             }
             Step::ChangeNamespace { nqn, nsid, from, to } => self.change(nqn, *nsid, from, to),
-            step => self.take_simple(step).map(Undo::Step),
+            Step::AllowHost { nqn, host, entry } => {
+                let keys = self.opener.keys(entry)?;
+                self.limit(nqn, host, &entry.limits)?;
+                self.allow(nqn, host, keys)?;
+                let (nqn, host) = (nqn.clone(), host.clone());
+                Ok(Undo::by(Step::DisallowHost { nqn, host }))
+            }
+            Step::ChangeHost { nqn, host, to, .. } => {
+                let keys = self.opener.keys(to)?;
+                let before = self.keys.get(&(nqn.clone(), host.clone())).cloned();
+                self.allow(nqn, host, keys)?;
+                let limits = self.limit(nqn, host, &to.limits)?;
+                Ok(Undo::Host(nqn.clone(), host.clone(), before, limits))
+            }
+            Step::DisallowHost { nqn, host } => {
+                let (before, limits) = self.disallow(nqn, host)?;
+                Ok(Undo::Host(nqn.clone(), host.clone(), before, limits))
+            }
+            step => self.take_simple(step).map(Undo::by),
         }
     }
 
     fn take_back(&mut self, undo: Undo) -> Result<(), String> {
         match undo {
-            Undo::Step(Step::RemoveNamespace { nqn, nsid, .. }) => {
-                self.remove(&nqn, nsid).map(drop)
+            Undo::Step(step) => match &*step {
+                Step::RemoveNamespace { nqn, nsid, .. } => self.remove(nqn, *nsid).map(drop),
+                Step::DisallowHost { nqn, host } => self.disallow(nqn, host).map(drop),
+                step => self.take_simple(step).map(drop),
+            },
+            Undo::Host(nqn, host, keys, limits) => {
+                self.limit(&nqn, &host, &limits)?;
+                self.allow(&nqn, &host, keys)
             }
-            Undo::Step(step) => self.take_simple(&step).map(drop),
             Undo::Removed(nqn, nsid, namespace, opened) => {
                 if let Some(file) = &opened.file {
                     file.lock().map_err(|error| error.to_string())?;
@@ -315,6 +460,45 @@ fn drain(removal: Removal) {
 
 fn export(opened: &Opened) -> Export {
     Export { namespace: Arc::clone(&opened.namespace), identity: opened.identity.clone() }
+}
+
+/// What hosts may do with a namespace, or a host with all of them, in a second.
+fn rates(limits: &Limits) -> Rates {
+    let rate = |all: Option<u64>, reads: Option<u64>, writes: Option<u64>| Rate {
+        all: all.unwrap_or(0),
+        reads: reads.unwrap_or(0),
+        writes: writes.unwrap_or(0),
+    };
+    let burst = limits.burst_ms.map(|ms| Duration::from_millis(ms.into()));
+    Rates {
+        commands: rate(limits.iops, limits.read_iops, limits.write_iops),
+        bytes: rate(limits.bytes, limits.read_bytes, limits.write_bytes),
+        burst: burst.unwrap_or(DEFAULT_BURST),
+    }
+}
+
+/// How namespaces can be reached by a listener.
+#[must_use]
+pub fn access(listener: &Listener) -> PortAccess {
+    let state = |ana: Ana| match ana {
+        Ana::Optimized => AnaState::OPTIMIZED,
+        Ana::NonOptimized => AnaState::NON_OPTIMIZED,
+        Ana::Inaccessible => AnaState::INACCESSIBLE,
+        Ana::PersistentLoss => AnaState::PERSISTENT_LOSS,
+        Ana::Change => AnaState::CHANGE,
+    };
+    let groups = listener.ana_groups.iter().map(|(group, ana)| (*group, state(*ana)));
+    PortAccess { usual: state(listener.ana), groups: groups.collect() }
+}
+
+/// Who has to use TLS where a listener is.
+#[must_use]
+pub fn tls_policy(tls: Tls) -> TlsPolicy {
+    match tls {
+        Tls::Plain => TlsPolicy::Plain,
+        Tls::Allowed => TlsPolicy::Allowed,
+        Tls::Required => TlsPolicy::Required,
+    }
 }
 
 fn referral(address: SocketAddr) -> Referral {

@@ -1,107 +1,328 @@
-//! A target's counters in Prometheus' text format. The cores count anyway, for the SMART log page;
-//! a scrape reads what they have counted.
+//! A target's counters as Prometheus takes them: in OpenMetrics' form for those who ask for that,
+//! and in the older text format for all others. Names and labels are those that ceph-nvmeof made
+//! usual, with another prefix.
+//!
+//! Labels are bounded: namespaces are what is shared, and hosts are those that are told apart
+//! ([`Stats`]); the others are one, named [`OTHERS`].
 
+use crate::stats::{IoStats, Latency, Stats};
 use crate::status::Status;
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use std::sync::atomic::AtomicU64;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct OfSubsystem {
-    nqn: String,
+/// The name of hosts that have none of their own here.
+const OTHERS: &str = "others";
+
+/// Bounds of latencies: what took less, or longer than a second, tells nobody more.
+const BOUNDS_US: std::ops::RangeInclusive<u64> = 8..=1 << 20;
+
+type Labels = Vec<(&'static str, String)>;
+
+/// One of the counts.
+type Count = fn(&IoStats) -> u64;
+
+/// What is told at once.
+#[derive(Debug)]
+struct Scrape {
+    status: Status,
+    stats: Stats,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct OfNamespace {
-    nqn: String,
-    nsid: u32,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct OfHost {
-    nqn: String,
-    host_nqn: String,
-    host_addr: String,
-}
-
-type Count = Counter<u64, AtomicU64>;
-
-/// What `status` says, as Prometheus takes it.
-pub fn render(status: &Status) -> String {
+/// Status and counters in OpenMetrics' form.
+pub fn render(status: Status, stats: Stats) -> String {
     let mut registry = Registry::with_prefix("farblock");
-    whole(&mut registry, status);
-    subsystems(&mut registry, status);
-    namespaces(&mut registry, status);
-    hosts(&mut registry, status);
+    registry.register_collector(Box::new(Scrape { status, stats }));
     let mut text = String::new();
     encode(&mut text, &registry).expect("a string takes everything");
     text
 }
 
-fn gauge(value: u64) -> Gauge {
-    let gauge = Gauge::<i64>::default();
-    gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
-    gauge
+/// The same in the older text format: a counter is called there what its samples are called.
+pub fn as_plain_text(open_metrics: &str) -> String {
+    let counters: BTreeSet<_> = open_metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    let plain = |line: &str| {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some(what), Some(name), Some(rest)) => {
+                let suffix = if counters.contains(name) { "_total" } else { "" };
+                format!("# {what} {name}{suffix} {rest}\n")
+            }
+            (Some("#"), ..) => String::new(),
+            _ => format!("{line}\n"),
+        }
+    };
+    open_metrics.lines().map(plain).collect()
 }
 
-fn whole(registry: &mut Registry, status: &Status) {
-    registry.register("uptime_seconds", "How long it has run", gauge(status.uptime_seconds));
-    let connections = gauge(status.connections as u64);
-    registry.register("connections", "Connections of hosts", connections);
+/// Writes families, one after the other.
+struct Writer<'a>(DescriptorEncoder<'a>);
+
+impl Writer<'_> {
+    fn gauges(
+        &mut self,
+        name: &str,
+        help: &str,
+        rows: impl IntoIterator<Item = (Labels, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        rows.into_iter().try_for_each(|(labels, value)| {
+            let value = i64::try_from(value).unwrap_or(i64::MAX);
+            match labels.is_empty() {
+                true => family.encode_gauge(&value),
+                false => family.encode_family(&labels)?.encode_gauge(&value),
+            }
+        })
+    }
+
+    fn counters<V: EncodeCounterValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        rows: impl IntoIterator<Item = (Labels, V)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        rows.into_iter().try_for_each(|(labels, value)| match labels.is_empty() {
+            true => family.encode_counter::<NoLabelSet, V, u64>(&value, None),
+            false => {
+                family.encode_family(&labels)?.encode_counter::<NoLabelSet, V, u64>(&value, None)
+            }
+        })
+    }
+
+    fn by_reason(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &'static str,
+        counts: &BTreeMap<String, u64>,
+    ) -> fmt::Result {
+        let rows = counts.iter().map(|(reason, count)| (vec![(label, reason.clone())], *count));
+        self.counters(name, help, rows)
+    }
+
+    /// What was done there, by those labels.
+    fn io(&mut self, whose: &str, rows: &[(Labels, &IoStats)]) -> fmt::Result {
+        let counts: [(&str, &str, Count); 6] = [
+            ("reads_completed", "Read commands that succeeded", |io| io.reads),
+            ("writes_completed", "Write commands that succeeded", |io| io.writes),
+            ("others_completed", "Other I/O commands that succeeded", |io| io.others),
+            ("read_bytes", "Bytes read", |io| io.read_bytes),
+            ("written_bytes", "Bytes written", |io| io.written_bytes),
+            ("storage_errors", "Operations that failed in the storage", |io| io.storage_errors),
+        ];
+        for (name, help, count) in counts {
+            let rows = rows.iter().map(|(labels, io)| (labels.clone(), count(io)));
+            self.counters(&format!("{whose}_{name}"), help, rows)?;
+        }
+        let errors = rows.iter().flat_map(|(labels, io)| {
+            let errors = &io.errors;
+            let types = [
+                ("generic", errors.generic),
+                ("command_specific", errors.command_specific),
+                ("media", errors.media),
+                ("path", errors.path),
+                ("vendor", errors.vendor),
+            ];
+            types.map(|(name, count)| {
+                let mut labels = labels.clone();
+                labels.push(("type", name.to_owned()));
+                (labels, count)
+            })
+        });
+        let help = "I/O commands that failed, by status code type";
+        self.counters(&format!("{whose}_errors"), help, errors)
+    }
+
+    fn latencies(
+        &mut self,
+        name: &str,
+        help: &str,
+        bounds_us: &[u64],
+        rows: &[(Labels, &Latency)],
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (labels, latency) in rows {
+            let sum = latency.sum_ns as f64 / 1e9;
+            let buckets = buckets(bounds_us, &latency.counts);
+            let count = latency.counts.iter().sum();
+            family
+                .encode_family(labels)?
+                .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+        }
+        Ok(())
+    }
 }
 
-fn subsystems(registry: &mut Registry, status: &Status) {
-    let families: [Family<OfSubsystem, Count>; 5] = Default::default();
-    for one in &status.subsystems {
-        let values = [one.reads, one.writes, one.read_bytes, one.written_bytes, one.media_errors];
-        for (family, value) in families.iter().zip(values) {
-            family.get_or_create(&OfSubsystem { nqn: one.nqn.clone() }).inc_by(value);
+/// Counts by their bounds in seconds, as far as these are told.
+fn buckets(bounds_us: &[u64], counts: &[u64]) -> Vec<(f64, u64)> {
+    let mut buckets = Vec::new();
+    let mut kept = 0;
+    for (index, bound_us) in bounds_us.iter().enumerate() {
+        kept += counts.get(index).copied().unwrap_or_default();
+        if BOUNDS_US.contains(bound_us) {
+            buckets.push((*bound_us as f64 / 1e6, std::mem::take(&mut kept)));
         }
     }
-    let names = [
-        ("subsystem_reads", "Read commands that succeeded"),
-        ("subsystem_writes", "Write commands that succeeded"),
-        ("subsystem_read_bytes", "Bytes read"),
-        ("subsystem_written_bytes", "Bytes written"),
-        ("subsystem_media_errors", "Reads and writes that failed in what stores them"),
-    ];
-    for ((name, help), family) in names.into_iter().zip(families) {
-        registry.register(name, help, family);
+    kept += counts.iter().skip(bounds_us.len()).sum::<u64>();
+    buckets.push((f64::MAX, kept));
+    buckets
+}
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut writer = Writer(encoder);
+        self.whole(&mut writer)?;
+        self.cores(&mut writer)?;
+        self.subsystems(&mut writer)?;
+        self.namespaces(&mut writer)?;
+        self.hosts(&mut writer)
     }
 }
 
-fn namespaces(registry: &mut Registry, status: &Status) {
-    let sizes = Family::<OfNamespace, Gauge>::default();
-    let read_only = Family::<OfNamespace, Gauge>::default();
-    for subsystem in &status.subsystems {
-        for namespace in &subsystem.namespaces {
-            let labels = OfNamespace { nqn: subsystem.nqn.clone(), nsid: namespace.nsid };
-            let bytes = i64::try_from(namespace.bytes).unwrap_or(i64::MAX);
-            sizes.get_or_create(&labels).set(bytes);
-            read_only.get_or_create(&labels).set(i64::from(namespace.read_only));
+impl Scrape {
+    fn whole(&self, writer: &mut Writer<'_>) -> fmt::Result {
+        let Self { status, stats } = self;
+        let one = |value| [(Labels::new(), value)];
+        let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+        writer.gauges("target_info", "The program that serves", [(version, 1)])?;
+        writer.gauges("uptime_seconds", "How long it has run", one(status.uptime_seconds))?;
+        let connections = &stats.connections;
+        writer.gauges("connections", "Connections of hosts", one(connections.open))?;
+        let help = "Connections that were accepted";
+        writer.counters("connections_accepted", help, one(connections.accepted))?;
+        let help = "Connections and queues that were refused";
+        writer.by_reason("connections_refused", help, "reason", &connections.refused)?;
+        let help = "Digests that did not match, and other breaches of the protocol";
+        writer.by_reason("connection_faults", help, "kind", &connections.faults)?;
+        let help = "Queues whose hosts have authenticated";
+        writer.counters("authentications", help, one(connections.authenticated))?;
+        let help = "Queues whose hosts could not authenticate";
+        let failures = &connections.not_authenticated;
+        writer.by_reason("authentication_failures", help, "reason", failures)
+    }
+
+    fn cores(&self, writer: &mut Writer<'_>) -> fmt::Result {
+        let cores = &self.stats.cores;
+        let name = |core: u32| ("name", format!("target-{core}"));
+        let busy = cores.iter().filter_map(|core| {
+            let labels = vec![name(core.core), ("mode", "busy".to_owned())];
+            Some((labels, core.busy_ns? as f64 / 1e9))
+        });
+        writer.counters("reactor_seconds", "Processor time of a core's thread", busy)?;
+        let rows = cores.iter().map(|core| (vec![name(core.core)], core.connections));
+        writer.gauges("reactor_connections", "Connections that a core serves", rows)?;
+        let rows = cores.iter().map(|core| {
+            let io = &core.io;
+            (vec![name(core.core)], io.reads + io.writes + io.others)
+        });
+        writer.counters("reactor_commands_completed", "I/O commands that succeeded", rows)
+    }
+
+    fn subsystems(&self, writer: &mut Writer<'_>) -> fmt::Result {
+        let all = &self.stats.subsystems;
+        let rows: Vec<_> =
+            all.iter().map(|one| (vec![("nqn", one.nqn.clone())], &one.io)).collect();
+        writer.io("subsystem", &rows)?;
+        let counts = self.status.subsystems.iter();
+        let counts =
+            counts.map(|one| (vec![("nqn", one.nqn.clone())], one.namespaces.len() as u64));
+        writer.gauges("subsystem_namespaces", "Namespaces of a subsystem", counts)
+    }
+
+    fn namespaces(&self, writer: &mut Writer<'_>) -> fmt::Result {
+        let labels =
+            |nqn: &String, nsid: u32| vec![("nqn", nqn.clone()), ("nsid", nsid.to_string())];
+        let all = self.stats.subsystems.iter();
+        let all = all.flat_map(|one| one.namespaces.iter().map(move |it| (&one.nqn, it)));
+        let rows: Vec<_> = all.map(|(nqn, it)| (labels(nqn, it.nsid), &it.io)).collect();
+        writer.io("namespace", &rows)?;
+        let bounds_us = &self.stats.latency_bounds_us;
+        let latencies = |of: fn(&IoStats) -> &Latency| -> Vec<(Labels, &Latency)> {
+            rows.iter().map(|(labels, io)| (labels.clone(), of(io))).collect()
+        };
+        let (reads, writes) = (latencies(|io| &io.read_latency), latencies(|io| &io.write_latency));
+        let help = "How long reads took at the target";
+        writer.latencies("namespace_read_seconds", help, bounds_us, &reads)?;
+        let help = "How long writes took at the target";
+        writer.latencies("namespace_write_seconds", help, bounds_us, &writes)?;
+        let all = self.status.subsystems.iter();
+        let all: Vec<_> =
+            all.flat_map(|one| one.namespaces.iter().map(move |it| (&one.nqn, it))).collect();
+        let sizes = all.iter().map(|(nqn, it)| (labels(nqn, it.nsid), it.bytes));
+        writer.gauges("namespace_capacity_bytes", "Size of a namespace", sizes)?;
+        let read_only = all.iter().map(|(nqn, it)| (labels(nqn, it.nsid), it.read_only.into()));
+        writer.gauges("namespace_read_only", "1 if writes are refused", read_only)
+    }
+
+    fn hosts(&self, writer: &mut Writer<'_>) -> fmt::Result {
+        let known: BTreeSet<_> = self.stats.hosts.iter().map(|host| host.nqn.as_str()).collect();
+        let hosts = self.stats.hosts.iter().map(|host| (host.nqn.as_str(), &host.io));
+        let hosts = hosts.chain([(OTHERS, &self.stats.other_hosts)]);
+        let rows: Vec<_> =
+            hosts.map(|(nqn, io)| (vec![("host_nqn", nqn.to_owned())], io)).collect();
+        writer.io("host", &rows)?;
+        let mut connected: BTreeMap<_, (u64, u64, u64)> = BTreeMap::new();
+        for one in &self.status.controllers {
+            let Some(nqn) = &one.subsystem else { continue };
+            let is_known = known.contains(one.host_nqn.as_str());
+            let host = if is_known { one.host_nqn.as_str() } else { OTHERS };
+            let address = one.address.as_deref().filter(|_| is_known).unwrap_or_default();
+            let (controllers, queues, errors) =
+                connected.entry((nqn.as_str(), host, address)).or_default();
+            *controllers += 1;
+            *queues += one.io_queues as u64;
+            *errors += one.errors;
         }
+        let rows: Vec<_> = connected
+            .into_iter()
+            .map(|((nqn, host, address), counts)| {
+                let labels = [("nqn", nqn), ("host_nqn", host), ("host_addr", address)];
+                (labels.map(|(name, value)| (name, value.to_owned())).to_vec(), counts)
+            })
+            .collect();
+        let pick = |of: fn(&(u64, u64, u64)) -> u64| {
+            rows.iter().map(move |(labels, counts)| (labels.clone(), of(counts)))
+        };
+        writer.gauges("host_controllers", "Controllers of a host", pick(|it| it.0))?;
+        writer.gauges("host_io_queues", "I/O queues of a host", pick(|it| it.1))?;
+        let help = "Refused commands of a host's controllers";
+        writer.gauges("host_refused_commands", help, pick(|it| it.2))
     }
-    registry.register("namespace_size_bytes", "Size of a namespace", sizes);
-    registry.register("namespace_read_only", "1 if writes are refused", read_only);
 }
 
-fn hosts(registry: &mut Registry, status: &Status) {
-    let controllers = Family::<OfHost, Gauge>::default();
-    let queues = Family::<OfHost, Gauge>::default();
-    let errors = Family::<OfHost, Count>::default();
-    for one in &status.controllers {
-        let Some(nqn) = one.subsystem.clone() else { continue };
-        let host_addr = one.address.clone().unwrap_or_default();
-        let labels = OfHost { nqn, host_nqn: one.host_nqn.clone(), host_addr };
-        controllers.get_or_create(&labels).inc();
-        queues.get_or_create(&labels).inc_by(i64::try_from(one.io_queues).unwrap_or(i64::MAX));
-        errors.get_or_create(&labels).inc_by(one.errors);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_outside_of_the_bounds_are_in_the_first_and_the_last() {
+        let bounds_us: Vec<u64> = (0..27).map(|step| 1 << step).collect();
+        let mut counts = vec![0; 28];
+        (counts[0], counts[3], counts[4], counts[20], counts[21], counts[27]) =
+            (1, 2, 4, 8, 16, 32);
+        let made = buckets(&bounds_us, &counts);
+        assert_eq!(made[0], (8e-6, 3));
+        assert_eq!(made[1], (16e-6, 4));
+        assert_eq!(made[17], (1.048_576, 8));
+        assert_eq!(made[18], (f64::MAX, 48));
+        assert_eq!(made.len(), 19);
+        assert_eq!(buckets(&bounds_us, &[]).iter().map(|(_, count)| count).sum::<u64>(), 0);
     }
-    registry.register("host_controllers", "Controllers of a host", controllers);
-    registry.register("host_io_queues", "Connected I/O queues of a host", queues);
-    registry.register("host_refused_commands", "Refused commands of its controllers", errors);
+
+    #[test]
+    fn plain_text_names_counters_as_their_samples() {
+        let open = "# HELP a_b Some help here.\n# TYPE a_b counter\na_b_total{x=\"# y\"} 1\n\
+                    # HELP c It is.\n# TYPE c gauge\nc 2\n# EOF\n";
+        let plain = "# HELP a_b_total Some help here.\n# TYPE a_b_total counter\n\
+                     a_b_total{x=\"# y\"} 1\n# HELP c It is.\n# TYPE c gauge\nc 2\n";
+        assert_eq!(as_plain_text(open), plain);
+    }
 }

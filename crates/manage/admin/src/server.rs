@@ -1,10 +1,16 @@
 //! The management thread: tokio lives here and nowhere else.
 
 use crate::api;
+use crate::audit::Peer;
 use crate::bounded::Bounded;
+use crate::cluster::{self, Node};
+use crate::events::Events;
+use crate::remote::{self, Remote};
 use crate::socket;
 use crate::steering::Steering;
+use crate::ui::{self, Ui, Visitor};
 use axum::Router;
+use axum::middleware::from_fn;
 use axum::routing::get;
 use std::io;
 use std::net::SocketAddr;
@@ -19,6 +25,15 @@ const CONTROL_CONNECTIONS: usize = 64;
 /// Connections for the counters at once, and the longest that one may last: anybody may come.
 const METRICS_CONNECTIONS: usize = 16;
 const LONGEST_SCRAPE: Duration = Duration::from_secs(30);
+/// Who does not ask for so long does not want to know any more.
+const ASKED_FOR: Duration = Duration::from_secs(120);
+/// The same for the dashboard. A page uses up to six, and connects again when one is over: who says
+/// nothing is not to keep it out for long.
+const UI_CONNECTIONS: usize = 64;
+const LONGEST_UI_CONNECTION: Duration = Duration::from_secs(15);
+/// The same for the interface on TCP, where a change may wait for a disk.
+const API_CONNECTIONS: usize = 64;
+const LONGEST_API_CONNECTION: Duration = Duration::from_secs(120);
 
 /// A management thread. Dropping it ends it, and removes its socket.
 pub struct Server {
@@ -26,12 +41,49 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
     path: Option<PathBuf>,
     metrics: Option<SocketAddr>,
+    ui: Option<SocketAddr>,
+    api: Option<SocketAddr>,
 }
 
 impl Server {
     /// Where the counters are offered, with the port that was taken.
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics
+    }
+
+    /// Where the dashboard is, with the port that was taken.
+    pub fn ui(&self) -> Option<SocketAddr> {
+        self.ui
+    }
+
+    /// Where the interface is on TCP, with the port that was taken.
+    pub fn api(&self) -> Option<SocketAddr> {
+        self.api
+    }
+
+    /// Begins the thread that does this work until the server is dropped.
+    fn begin<Work: Future<Output = ()>>(
+        mut self,
+        name: &str,
+        work: impl FnOnce() -> Work + Send + 'static,
+    ) -> Result<Server, (String, io::Error)> {
+        let nothing = |error| ("the management thread".to_owned(), error);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(nothing)?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let work = move || {
+            runtime.block_on(async move {
+                tokio::select! {
+                    _ = stopped => {}
+                    () = work() => {}
+                }
+            });
+            runtime.shutdown_background();
+        };
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+        self.thread = Some(thread.map_err(nothing)?);
+        self.stop = Some(stop);
+        Ok(self)
     }
 }
 
@@ -47,50 +99,78 @@ impl Drop for Server {
     }
 }
 
-/// Offers a target's steering on a Unix socket at `control`, and its counters at `metrics`.
+/// What is offered besides the control socket, on TCP.
+#[derive(Default)]
+pub struct OnTcp {
+    /// The counters.
+    pub metrics: Option<SocketAddr>,
+    /// The dashboard.
+    pub ui: Option<Ui>,
+    /// The interface.
+    pub api: Option<Remote>,
+}
+
+/// Offers a target's steering on a Unix socket at `control`, and what there is to be on TCP.
 ///
 /// # Errors
 /// What could not be bound, and why.
 pub fn serve(
     steering: Arc<Steering>,
     control: Option<&Path>,
-    metrics: Option<SocketAddr>,
+    on_tcp: OnTcp,
 ) -> Result<Server, (String, io::Error)> {
-    let socket = match control {
-        None => None,
-        Some(path) => {
-            let bound = socket::bind(path).map_err(|error| (path.display().to_string(), error))?;
-            Some(bound)
+    let named = |path: &Path, error| (path.display().to_string(), error);
+    let bind = |path: &Path| socket::bind(path).map_err(|error| named(path, error));
+    let socket = control.map(bind).transpose()?;
+    // What was bound is removed whatever fails from here on.
+    let path = control.map(Path::to_owned);
+    let mut server = Server { stop: None, thread: None, path, metrics: None, ui: None, api: None };
+    let OnTcp { metrics, ui, api } = on_tcp;
+    let counters = metrics.map(listen).transpose()?;
+    let page = ui.as_ref().map(|ui| listen(ui.address)).transpose()?;
+    let remote = api.as_ref().map(|api| listen(api.address)).transpose()?;
+    server.api = remote.as_ref().map(|(_, address)| *address);
+    server.metrics = counters.as_ref().map(|(_, address)| *address);
+    server.ui = page.as_ref().map(|(_, address)| *address);
+    let work = move || async move {
+        tokio::select! {
+            () = answer(socket, Arc::clone(&steering)) => {}
+            () = count(counters, Arc::clone(&steering)) => {}
+            () = show(page.zip(ui), Arc::clone(&steering)) => {}
+            () = offer(remote.zip(api), Arc::clone(&steering)) => {}
+            () = rest(steering) => {}
         }
     };
-    let named = |error| (metrics.map_or_else(String::new, |it| it.to_string()), error);
-    let counters = metrics.map(std::net::TcpListener::bind).transpose().map_err(named)?;
-    if let Some(counters) = &counters {
-        counters.set_nonblocking(true).map_err(named)?;
-    }
-    let address = counters.as_ref().map(std::net::TcpListener::local_addr).transpose();
-    let address = address.map_err(named)?;
-    let nothing = |error| ("the management thread".to_owned(), error);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(nothing)?;
-    let (stop, stopped) = oneshot::channel::<()>();
-    let work = move || {
-        runtime.block_on(async move {
-            tokio::select! {
-                _ = stopped => {}
-                () = answer(socket, Arc::clone(&steering)) => {}
-                () = count(counters, steering) => {}
-            }
-        });
-        runtime.shutdown_background();
+    server.begin("control", work)
+}
+
+/// Offers the dashboard of several targets.
+///
+/// # Errors
+/// What could not be bound, and why.
+pub fn serve_cluster(ui: Ui, nodes: Vec<Node>) -> Result<Server, (String, io::Error)> {
+    let page = listen(ui.address)?;
+    let address = Some(page.1);
+    let server =
+        Server { stop: None, thread: None, path: None, metrics: None, ui: address, api: None };
+    let work = move || async move {
+        let router = cluster::router(ui, nodes);
+        let listener = tcp(Some(page), UI_CONNECTIONS, LONGEST_UI_CONNECTION).await;
+        ended(axum::serve(listener, router).await);
     };
-    let thread = std::thread::Builder::new().name("control".to_owned()).spawn(work);
-    Ok(Server {
-        stop: Some(stop),
-        thread: Some(thread.map_err(nothing)?),
-        path: control.map(Path::to_owned),
-        metrics: address,
-    })
+    server.begin("dashboard", work)
+}
+
+type Listening = (std::net::TcpListener, SocketAddr);
+
+fn listen(address: SocketAddr) -> Result<Listening, (String, io::Error)> {
+    let listen = || {
+        let listener = std::net::TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let taken = listener.local_addr()?;
+        Ok((listener, taken))
+    };
+    listen().map_err(|error| (address.to_string(), error))
 }
 
 async fn answer(socket: Option<std::os::unix::net::UnixListener>, steering: Arc<Steering>) {
@@ -98,19 +178,11 @@ async fn answer(socket: Option<std::os::unix::net::UnixListener>, steering: Arc<
     match listener {
         Ok(Some(listener)) => {
             let listener = Bounded::new(listener, CONTROL_CONNECTIONS, None);
-            ended(axum::serve(listener, api::router(steering)).await);
-        }
-        Ok(None) => std::future::pending().await,
-        Err(error) => ended(Err(error)),
-    }
-}
-
-async fn count(socket: Option<std::net::TcpListener>, steering: Arc<Steering>) {
-    let router = Router::new().route("/metrics", get(api::metrics)).with_state(steering);
-    let listener = socket.map(tokio::net::TcpListener::from_std).transpose();
-    match listener {
-        Ok(Some(listener)) => {
-            let listener = Bounded::new(listener, METRICS_CONNECTIONS, Some(LONGEST_SCRAPE));
+            let events = Events::new();
+            let observer = events.clone();
+            steering.observe(Some(Arc::new(move |event| observer.tell(event))));
+            let router = api::router(Arc::clone(&steering)).merge(api::told(steering, events));
+            let router = router.into_make_service_with_connect_info::<Peer>();
             ended(axum::serve(listener, router).await);
         }
         Ok(None) => std::future::pending().await,
@@ -118,8 +190,119 @@ async fn count(socket: Option<std::net::TcpListener>, steering: Arc<Steering>) {
     }
 }
 
+/// Has nothing measured that nobody asks for any more.
+async fn rest(steering: Arc<Steering>) {
+    loop {
+        tokio::time::sleep(ASKED_FOR).await;
+        steering.rest();
+    }
+}
+
+async fn count(listening: Option<Listening>, steering: Arc<Steering>) {
+    let router = Router::new().route("/metrics", get(api::metrics)).with_state(steering);
+    // What only this machine reaches, a page in its browser is not to reach by a name of its own
+    // (DNS rebinding). What others reach they may call what they like.
+    let is_here = listening.as_ref().is_some_and(|(_, address)| address.ip().is_loopback());
+    let router = if is_here { router.layer(from_fn(ui::by_address)) } else { router };
+    let listener = tcp(listening, METRICS_CONNECTIONS, LONGEST_SCRAPE).await;
+    ended(axum::serve(listener, router).await);
+}
+
+async fn show(page: Option<(Listening, Ui)>, steering: Arc<Steering>) {
+    let Some((listening, ui)) = page else { return std::future::pending().await };
+    let router = ui::router(steering, ui);
+    let router = router.into_make_service_with_connect_info::<Visitor>();
+    let listener = tcp(Some(listening), UI_CONNECTIONS, LONGEST_UI_CONNECTION).await;
+    ended(axum::serve(listener, router).await);
+}
+
+async fn offer(remote: Option<(Listening, Remote)>, steering: Arc<Steering>) {
+    let Some((listening, remote)) = remote else { return std::future::pending().await };
+    let router = remote::router(steering, remote.tokens);
+    let router = router.into_make_service_with_connect_info::<Visitor>();
+    let listener = tcp(Some(listening), API_CONNECTIONS, LONGEST_API_CONNECTION).await;
+    ended(axum::serve(listener, router).await);
+}
+
+/// What whoever connects comes to; if nobody is to, this waits for ever.
+async fn tcp(
+    listening: Option<Listening>,
+    most: usize,
+    longest: Duration,
+) -> Bounded<tokio::net::TcpListener> {
+    match listening.map(|(listener, _)| tokio::net::TcpListener::from_std(listener)) {
+        Some(Ok(listener)) => return Bounded::new(listener, most, Some(longest)),
+        Some(Err(error)) => ended(Err(error)),
+        None => {}
+    }
+    std::future::pending().await
+}
+
 fn ended(result: io::Result<()>) {
     if let Err(error) = result {
         tracing::error!("nobody can steer this target any more: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::{Open, Opened};
+    use crate::trial;
+    use farblock_state::{Host, Namespace};
+    use farblock_target::HostKeys;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    /// Says that it opens, and waits until it may.
+    struct Stuck(Sender<()>, Receiver<()>);
+
+    impl Open for Stuck {
+        fn open(&mut self, namespace: &Namespace) -> Result<Opened, String> {
+            self.0.send(()).unwrap();
+            self.1.recv().unwrap();
+            trial::Opener.open(namespace)
+        }
+
+        fn keys(&mut self, host: &Host) -> Result<Option<HostKeys>, String> {
+            trial::Opener.keys(host)
+        }
+    }
+
+    fn ask(path: &Path, request: &str, body: &str) -> UnixStream {
+        let mut stream = UnixStream::connect(path).unwrap();
+        let head = format!("{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n");
+        write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+    }
+
+    fn answered(mut stream: &UnixStream) {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+
+    #[test]
+    fn a_disk_that_opens_slowly_keeps_nobody_from_looking() {
+        let (opens, opening) = channel();
+        let (go_on, may_go_on) = channel();
+        let (_target, steering) = trial::start(Box::new(Stuck(opens, may_go_on)));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control");
+        let _server = serve(steering, Some(&path), OnTcp::default()).unwrap();
+        // If this fails, the disk goes on before the server ends.
+        let go_on = go_on;
+        let body = r#"{"namespaces": {"1": {"path": "mem:1MiB"}}}"#;
+        let change = ask(&path, "PUT /v1/subsystems/nqn.2026-11.org.farblock:slow", body);
+        opening.recv_timeout(Duration::from_secs(60)).unwrap();
+        let state = ask(&path, "GET /v1/state", "");
+        let part = ask(&path, "GET /v1/subsystems/nqn.2026-11.org.farblock:slow", "");
+        for _ in 0..3 {
+            answered(&ask(&path, "GET /v1/status", ""));
+        }
+        go_on.send(()).unwrap();
+        [change, state, part].iter().for_each(answered);
     }
 }

@@ -1,7 +1,12 @@
 //! What a target does at the moment, for people and programs.
 
-use farblock_target::{ControllerReport, NamespaceReport, Report, SubsystemReport};
+use crate::confinement::Confinement;
+use crate::legs::{AllLegs, LegStatus, MirrorStatus};
+use farblock_state::Tls;
+use farblock_target::{ControllerReport, NamespaceReport, Report, SubsystemReport, TlsPolicy};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use uuid::Uuid;
 
 /// A running target at one moment.
@@ -9,12 +14,21 @@ use uuid::Uuid;
 pub struct Status {
     /// Where it listens.
     pub listening: Vec<String>,
+    /// Who has to use TLS there, by address: `plain`, `allowed` or `required`.
+    #[serde(default)]
+    pub tls: BTreeMap<String, String>,
     /// Its process.
     pub pid: u32,
     /// How long it has been running.
     pub uptime_seconds: u64,
     /// Connections, those included of which nothing is known yet.
     pub connections: usize,
+    /// What whoever runs it should know, a sentence each: who gets in that perhaps should not.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    /// What its process cannot do; none where nothing is known of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confinement: Option<Confinement>,
     /// What it shares.
     pub subsystems: Vec<SubsystemStatus>,
     /// The controllers that hosts have on it.
@@ -30,6 +44,12 @@ pub struct SubsystemStatus {
     pub allow_any_host: bool,
     /// The hosts that may.
     pub hosts: Vec<String>,
+    /// Those that have to authenticate, with the fingerprints of the secrets that are good.
+    #[serde(default)]
+    pub keys: BTreeMap<String, Vec<String>>,
+    /// Those that have to use TLS with their key.
+    #[serde(default)]
+    pub tls_hosts: Vec<String>,
     /// Read commands that succeeded.
     pub reads: u64,
     /// Write commands that succeeded.
@@ -57,6 +77,12 @@ pub struct NamespaceStatus {
     pub read_only: bool,
     /// What tells it from other disks.
     pub uuid: String,
+    /// What it is a mirror of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub legs: Vec<LegStatus>,
+    /// What it does as a mirror.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<MirrorStatus>,
 }
 
 /// A host's controller.
@@ -83,25 +109,69 @@ pub struct ControllerStatus {
 }
 
 impl Status {
-    pub(crate) fn of(report: &Report) -> Self {
+    pub(crate) fn of(report: &Report, legs: &AllLegs) -> Self {
         Self {
             listening: report.addresses.iter().map(ToString::to_string).collect(),
+            tls: report.tls.iter().map(|(at, tls)| (at.to_string(), said(*tls))).collect(),
             pid: std::process::id(),
             uptime_seconds: report.uptime.as_secs(),
             connections: report.connections,
-            subsystems: report.subsystems.iter().map(subsystem).collect(),
+            warnings: warnings(report),
+            confinement: None,
+            subsystems: report.subsystems.iter().map(|one| subsystem(one, legs)).collect(),
             controllers: report.controllers.iter().map(controller).collect(),
         }
     }
 }
 
-fn subsystem(report: &SubsystemReport) -> SubsystemStatus {
+/// What a document calls it.
+fn said(tls: TlsPolicy) -> String {
+    let tls = match tls {
+        TlsPolicy::Plain => Tls::Plain,
+        TlsPolicy::Allowed => Tls::Allowed,
+        TlsPolicy::Required => Tls::Required,
+    };
+    tls.name().to_owned()
+}
+
+/// What whoever runs a target should know, a sentence each.
+pub fn warnings(report: &Report) -> Vec<String> {
+    let has_key = |one: &SubsystemReport, host: &String| {
+        one.keys.contains_key(host) || one.tls_hosts.contains(host)
+    };
+    let is_open = |one: &&SubsystemReport| {
+        one.allow_any_host || one.hosts.iter().any(|host| !has_key(one, host))
+    };
+    let mut open = report.subsystems.iter().filter(is_open).map(|one| one.nqn.as_str());
+    let is_reached = |address: &&SocketAddr| {
+        let is_closed = report.tls.get(*address) == Some(&TlsPolicy::Required);
+        !address.ip().to_canonical().is_loopback() && !is_closed
+    };
+    let reached = report.addresses.iter().filter(is_reached).map(ToString::to_string);
+    let reached: Vec<_> = reached.collect();
+    let is_public = !reached.is_empty();
+    let Some(first) = open.next().filter(|_| is_public) else { return Vec::new() };
+    let others = match open.count() {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    vec![format!(
+        "whoever reaches {} can use {first}{others}: a host's name is believed without a key \
+         (farblock ctl allow-host … --tls-key FILE), and nothing is encrypted",
+        reached.join(", ")
+    )]
+}
+
+fn subsystem(report: &SubsystemReport, legs: &AllLegs) -> SubsystemStatus {
     let count = |counter: u128| u64::try_from(counter).unwrap_or(u64::MAX);
     let counters = &report.counters;
+    let namespace = |one| namespace(one, legs.of(&report.nqn, one.nsid));
     SubsystemStatus {
         nqn: report.nqn.clone(),
         allow_any_host: report.allow_any_host,
         hosts: report.hosts.clone(),
+        keys: report.keys.clone(),
+        tls_hosts: report.tls_hosts.clone(),
         reads: count(counters.read_commands),
         writes: count(counters.write_commands),
         read_bytes: count(counters.read_bytes),
@@ -111,13 +181,19 @@ fn subsystem(report: &SubsystemReport) -> SubsystemStatus {
     }
 }
 
-fn namespace(report: &NamespaceReport) -> NamespaceStatus {
+fn namespace(
+    report: &NamespaceReport,
+    mirror: Option<(Vec<LegStatus>, MirrorStatus)>,
+) -> NamespaceStatus {
+    let (legs, mirror) = mirror.unzip();
     NamespaceStatus {
         nsid: report.nsid,
         bytes: report.blocks * u64::from(report.block_size),
         block_size: report.block_size,
         read_only: report.read_only,
         uuid: Uuid::from_bytes(report.uuid).to_string(),
+        legs: legs.unwrap_or_default(),
+        mirror,
     }
 }
 

@@ -1,16 +1,24 @@
 //! One running target, its document, and everybody who wants to change it, one after the other.
 
-use crate::live::{Disks, Live, Open};
+use crate::confinement::Confinement;
+use crate::legs::{AllLegs, MirrorOrder, MirrorStatus};
+use crate::live::{Disks, Keys, Live, Open};
+use crate::stats::Stats;
 use crate::status::Status;
-use farblock_state::{Document, Failed, Kept, Problem, Store, StoreError};
-use farblock_state::{merge, reconcile, steps, take_all_back};
-use farblock_target::{Control, Report};
+use farblock_state::{Document, Failed, Kept, Problem, Step, Store, StoreError};
+use farblock_state::{doors_kept, merge, reconcile, steps, take_all_back};
+use farblock_target::{Control, Observer, Report};
 use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Reads the configuration file again: what it says now.
 pub type Configured = Box<dyn Fn() -> Result<Document, String> + Send + Sync>;
+
+/// Says what the process cannot do, as of now.
+pub type Confined = Box<dyn Fn() -> Confinement + Send + Sync>;
 
 /// What a change did.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,11 +68,38 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
+/// Which key files a change reads again where the document stays the same.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reread {
+    /// None.
+    Nothing,
+    /// That of a host, by the names of its subsystem and its own.
+    Host(String, String),
+    /// All.
+    All,
+}
+
+impl Reread {
+    fn concerns(&self, nqn: &str, host: &str) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Host(subsystem, name) => subsystem == nqn && name == host,
+            Self::All => true,
+        }
+    }
+}
+
 /// See the module's text.
 pub struct Steering {
     inner: Mutex<Inner>,
     control: Control,
+    legs: AllLegs,
     configured: Option<Configured>,
+    confined: Option<Confined>,
+    /// Somebody has asked for what the target counts.
+    asked: AtomicBool,
+    /// Where it listened first: what a configuration means by port 0.
+    started: Vec<SocketAddr>,
     /// When this began: the same number of another run is another version.
     epoch: u64,
 }
@@ -84,11 +119,17 @@ impl Steering {
     pub fn new(control: Control, opener: Box<dyn Open>, shared: Document, disks: Disks) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let live = Live::new(control.clone(), opener, disks);
+        let legs = live.legs.clone();
         let configured = shared.clone();
+        let started = shared.listeners.keys().copied().collect();
         Self {
+            started,
             inner: Mutex::new(Inner { live, configured, shared, store: None, revision: 1 }),
             control,
+            legs,
             configured: None,
+            confined: None,
+            asked: AtomicBool::new(false),
             epoch: u64::try_from(since.as_micros()).unwrap_or_default(),
         }
     }
@@ -98,6 +139,20 @@ impl Steering {
     pub fn configured(mut self, document: Document, again: Option<Configured>) -> Self {
         self.lock().configured = document;
         self.configured = again;
+        self
+    }
+
+    /// Says in its status what the process cannot do.
+    #[must_use]
+    pub fn confined(mut self, confined: Confined) -> Self {
+        self.confined = Some(confined);
+        self
+    }
+
+    /// With the secrets with which hosts have to authenticate already.
+    #[must_use]
+    pub fn keyed(self, keys: Keys) -> Self {
+        self.lock().live.keys = keys;
         self
     }
 
@@ -117,8 +172,13 @@ impl Steering {
         let shared = inner.shared.clone();
         for (nqn, subsystem) in &shared.subsystems {
             for (nsid, namespace) in &subsystem.namespaces {
-                if namespace.size.is_some() {
+                if namespace.size.is_some() || !namespace.limits.is_empty() {
                     inner.live.shape(nqn, *nsid, namespace)?;
+                }
+            }
+            for (host, entry) in &subsystem.hosts {
+                if !entry.limits.is_empty() {
+                    inner.live.limit(nqn, host, &entry.limits)?;
                 }
             }
         }
@@ -138,6 +198,7 @@ impl Steering {
     pub fn change(
         &self,
         expected: Option<&str>,
+        reread: &Reread,
         edit: impl FnOnce(&Document) -> Result<Document, Refused>,
     ) -> Result<Changed, Refused> {
         let mut inner = self.lock();
@@ -147,8 +208,10 @@ impl Steering {
         }
         let wanted = edit(&inner.shared)?;
         wanted.check().map_err(Refused::Problem)?;
+        doors_kept(&inner.shared, &wanted).map_err(Refused::Problem)?;
         let configured = inner.configured.clone();
-        let steps = inner.make(wanted, configured)?;
+        let steps = inner.steps(&wanted, reread)?;
+        let steps = inner.make(wanted, configured, &steps)?;
         Ok(Changed { steps, etag: self.etag(&inner) })
     }
 
@@ -165,11 +228,13 @@ impl Steering {
         };
         let mut inner = self.lock();
         let configured = again().map_err(Refused::Configuration)?;
-        let wanted = merge(&inner.configured, &configured, &inner.shared);
+        let (old, new) = (self.with_ports(&inner.configured), self.with_ports(&configured));
+        let wanted = merge(&old, &new, &inner.shared);
         wanted.check().map_err(Refused::Problem)?;
+        let steps = inner.steps(&wanted, &Reread::All)?;
         let done = match only_look {
-            true => sentences(&inner.shared, &wanted),
-            false => inner.make(wanted, configured)?,
+            true => steps.iter().map(ToString::to_string).collect(),
+            false => inner.make(wanted, configured, &steps)?,
         };
         Ok(Changed { steps: done, etag: self.etag(&inner) })
     }
@@ -181,7 +246,53 @@ impl Steering {
 
     /// The same, for people and programs.
     pub fn status(&self) -> Status {
-        Status::of(&self.report())
+        let confinement = self.confined.as_ref().map(|confined| confined());
+        Status { confinement, ..Status::of(&self.report(), &self.legs) }
+    }
+
+    /// Asks a mirror for something; what it is then. Without the document, as what is shared stays
+    /// the same.
+    pub(crate) fn order(&self, nqn: &str, nsid: u32, order: &MirrorOrder) -> Option<MirrorStatus> {
+        let mirror = self.legs.find(nqn, nsid)?;
+        mirror.order(order);
+        mirror.status().map(|(_, status)| status)
+    }
+
+    /// What it has counted. It measures how long commands take from now on, until nobody has asked
+    /// for a while.
+    pub fn stats(&self) -> Stats {
+        self.asked.store(true, Ordering::Relaxed);
+        self.control.measure_latency(true);
+        Stats::of(&self.control.stats())
+    }
+
+    /// What it has counted, as it stands.
+    #[cfg(unix)]
+    pub(crate) fn counts(&self) -> farblock_target::Stats {
+        self.control.stats()
+    }
+
+    /// Has the target measure nothing that nobody has asked for since the last call.
+    pub fn rest(&self) {
+        let asked = self.asked.swap(false, Ordering::Relaxed);
+        self.control.measure_latency(asked);
+    }
+
+    /// Has `observer` told of everything that happens.
+    pub fn observe(&self, observer: Option<Observer>) {
+        self.control.observe(observer);
+    }
+
+    /// A configuration with the port that was taken where it says that any will do.
+    fn with_ports(&self, configured: &Document) -> Document {
+        let named = &configured.listeners;
+        let taken = |address: &SocketAddr| {
+            let is_it = |one: &&SocketAddr| one.ip() == address.ip() && !named.contains_key(one);
+            let found = self.started.iter().find(is_it).filter(|_| address.port() == 0);
+            found.copied().unwrap_or(*address)
+        };
+        let listeners = named.iter().map(|(address, listener)| (taken(address), listener.clone()));
+        Document { listeners: listeners.collect(), ..configured.clone() }
     }
 
     fn etag(&self, inner: &Inner) -> String {
@@ -194,10 +305,27 @@ impl Steering {
 }
 
 impl Inner {
-    fn make(&mut self, wanted: Document, configured: Document) -> Result<Vec<String>, Refused> {
-        let steps = steps(&self.shared, &wanted);
+    /// What is to be done, key files included whose content alone has changed.
+    fn steps(&mut self, wanted: &Document, reread: &Reread) -> Result<Vec<Step>, Refused> {
+        let mut steps = steps(&self.shared, wanted);
+        let is_same = |nqn: &str, host: &str| {
+            let entry =
+                |document: &Document| document.subsystems.get(nqn)?.hosts.get(host).cloned();
+            reread.concerns(nqn, host) && entry(wanted) == entry(&self.shared)
+        };
+        let changed = self.live.keys_changed(wanted, is_same).map_err(Refused::Configuration)?;
+        steps.extend(changed);
+        Ok(steps)
+    }
+
+    fn make(
+        &mut self,
+        wanted: Document,
+        configured: Document,
+        steps: &[Step],
+    ) -> Result<Vec<String>, Refused> {
         let said: Vec<_> = steps.iter().map(ToString::to_string).collect();
-        let done = reconcile(&mut self.live, &steps).map_err(|failed| {
+        let done = reconcile(&mut self.live, steps).map_err(|failed| {
             self.live.settle();
             Refused::Failed(failed)
         })?;
@@ -221,8 +349,4 @@ impl Inner {
         }
         Ok(said)
     }
-}
-
-fn sentences(from: &Document, to: &Document) -> Vec<String> {
-    steps(from, to).iter().map(ToString::to_string).collect()
 }

@@ -1,9 +1,24 @@
 //! What can be wrong with a document by itself.
 
-use crate::document::{Document, Namespace, Subsystem, VERSION};
+use crate::document::{Document, Host, Limits, Namespace, Subsystem, VERSION};
 use farblock_proto::controller::{SubsystemConfig, limits};
 use farblock_wire::nqn;
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fmt;
+use std::path::Path;
+
+/// What the text of a secret or key begins with.
+const SECRETS: [&str; 2] = ["DHHC-1:", "NVMeTLSkey-1:"];
+/// What a reference to one of systemd's credentials begins with.
+const CREDENTIAL: &str = "credential:";
+/// Fields that are lists.
+const LISTS: [&str; 3] = ["dhchap_hashes", "dhchap_dhgroups", "visible_to"];
+/// Hash functions or groups that a list may have: more than there are.
+const MAX_ALGORITHMS: usize = 16;
+
+/// Longest burst of limits, in milliseconds.
+const MAX_BURST_MS: u32 = 60_000;
 
 /// What is wrong, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,6 +61,13 @@ impl Document {
                 Problem::new(if field == "." { String::new() } else { field }, sentence)
             })?;
         deserializer.end().map_err(|error| Problem::new("", error))?;
+        let said = serde_json::from_str(json).map_err(|error| Problem::new("", error))?;
+        if let Some(field) = misplaced_list(&said, "", "") {
+            return Err(Problem::new(
+                field,
+                "this is a list in the place of an object: name fields",
+            ));
+        }
         document.check()?;
         Ok(document)
     }
@@ -82,10 +104,27 @@ impl Document {
                 return Err(Problem::new(format!("listeners.{address}"), sentence));
             }
         }
+        for (address, listener) in &self.listeners {
+            let field = format!("listeners.{address}.ana_groups");
+            listener.ana_groups.keys().try_for_each(|&group| check_group(&field, group))?;
+        }
         for (name, subsystem) in &self.subsystems {
             check_subsystem(name, subsystem)?;
         }
         Ok(())
+    }
+}
+
+/// Where a list stands that is none: serde would read it as an object whose fields come in their
+/// order, and leave out what the list has not.
+fn misplaced_list(part: &Value, field: &str, name: &str) -> Option<String> {
+    match part {
+        Value::Array(_) if !LISTS.contains(&name) => Some(field.to_owned()),
+        Value::Object(entries) => entries.iter().find_map(|(name, part)| {
+            let dot = if field.is_empty() { "" } else { "." };
+            misplaced_list(part, &format!("{field}{dot}{name}"), name)
+        }),
+        _ => None,
     }
 }
 
@@ -113,8 +152,16 @@ fn check_subsystem(name: &str, subsystem: &Subsystem) -> Result<(), Problem> {
         let sentence = format!("no more than {} hosts can be listed", limits::MAX_ALLOWED_HOSTS);
         return Err(Problem::new(at(".hosts"), sentence));
     }
-    for host in subsystem.hosts.keys() {
-        nqn_of(at(&format!(".hosts.{host}")), host)?;
+    for (name, host) in &subsystem.hosts {
+        let field = at(&format!(".hosts.{name}"));
+        nqn_of(field.clone(), name)?;
+        check_host(&field, host)?;
+        let is_same = |other: &(&String, &Host)| other.0 < name && other.1.host_id == host.host_id;
+        let same = subsystem.hosts.iter().find(is_same).filter(|_| host.host_id.is_some());
+        if let Some((other, _)) = same {
+            let sentence = format!("{other} has this identifier: each host has its own");
+            return Err(Problem::new(format!("{field}.host_id"), sentence));
+        }
     }
     for (nsid, namespace) in &subsystem.namespaces {
         let field = at(&format!(".namespaces.{nsid}"));
@@ -124,7 +171,91 @@ fn check_subsystem(name: &str, subsystem: &Subsystem) -> Result<(), Problem> {
         }
         check_namespace(&field, namespace)?;
     }
+    check_visibility(subsystem, &at)
+}
+
+/// Who sees the namespaces. A host that may not connect may be named: it may be let in later.
+fn check_visibility(subsystem: &Subsystem, at: &dyn Fn(&str) -> String) -> Result<(), Problem> {
+    let mut named = BTreeSet::new();
+    for (nsid, namespace) in &subsystem.namespaces {
+        let field = at(&format!(".namespaces.{nsid}.visible_to"));
+        for host in namespace.visible_to.iter().flatten() {
+            nqn::validate_name(host).map_err(|error| Problem::new(field.clone(), error))?;
+            named.insert(host);
+        }
+        if named.len() > limits::MAX_VISIBLE_TO {
+            let most = limits::MAX_VISIBLE_TO;
+            let sentence = format!("a subsystem's namespaces can name {most} hosts, not more");
+            return Err(Problem::new(field, sentence));
+        }
+    }
     Ok(())
+}
+
+fn check_host(field: &str, host: &Host) -> Result<(), Problem> {
+    let at = |name: &str| format!("{field}.{name}");
+    let own = ("dhchap_ctrl_key", host.dhchap_ctrl_key.as_ref());
+    for (name, value) in host.keys().into_iter().chain([own]) {
+        let Some(value) = value else { continue };
+        if SECRETS.iter().any(|prefix| value.starts_with(prefix)) {
+            let sentence = "this is a secret, and here belongs the file that it is in";
+            return Err(Problem::new(at(name), sentence));
+        }
+        if value.strip_prefix(CREDENTIAL).is_none() && !Path::new(value).has_root() {
+            let sentence = "name the file from the root, or write credential:NAME";
+            return Err(Problem::new(at(name), sentence));
+        }
+    }
+    let lists =
+        [("dhchap_hashes", &host.dhchap_hashes), ("dhchap_dhgroups", &host.dhchap_dhgroups)];
+    let filled = lists.iter().find(|(_, list)| !list.is_empty()).map(|(name, _)| *name);
+    host.limits.check().map_err(|problem| {
+        Problem::new(format!("{}.{}", at("limits"), problem.field), problem.sentence)
+    })?;
+    let needs = own.1.map(|_| own.0).or(filled);
+    if let Some(name) = needs.filter(|_| host.dhchap_key.is_none()) {
+        return Err(Problem::new(at(name), "it means nothing without a dhchap_key"));
+    }
+    if host.host_id.is_some() && !host.has_key() {
+        let sentence = "it means nothing without a dhchap_key or tls_key";
+        return Err(Problem::new(at("host_id"), sentence));
+    }
+    for (name, list) in lists {
+        if list.len() > MAX_ALGORITHMS {
+            return Err(Problem::new(at(name), "there are not so many"));
+        }
+    }
+    Ok(())
+}
+
+impl Limits {
+    /// Whether the limits can be meant.
+    ///
+    /// # Errors
+    /// The first one that cannot.
+    pub fn check(&self) -> Result<(), Problem> {
+        if let Some((name, _)) = self.rates().into_iter().find(|(_, rate)| *rate == Some(0)) {
+            let sentence = "nothing could be done then: leave it out for no limit";
+            return Err(Problem::new(name, sentence));
+        }
+        match self.burst_ms {
+            Some(burst_ms) if !(1..=MAX_BURST_MS).contains(&burst_ms) => {
+                let sentence = format!("use 1 to {MAX_BURST_MS} milliseconds");
+                Err(Problem::new("burst_ms", sentence))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_group(field: &str, group: u32) -> Result<(), Problem> {
+    match (1..=limits::MAX_ANA_GROUPS).contains(&group) {
+        true => Ok(()),
+        false => {
+            let sentence = format!("{group} is no ANA group: use 1 to {}", limits::MAX_ANA_GROUPS);
+            Err(Problem::new(field, sentence))
+        }
+    }
 }
 
 fn check_namespace(field: &str, namespace: &Namespace) -> Result<(), Problem> {
@@ -137,6 +268,10 @@ fn check_namespace(field: &str, namespace: &Namespace) -> Result<(), Problem> {
         let sentence = format!("{} is no size for a block: use 512 or 4096", namespace.block_size);
         return Err(Problem::new(at("block_size"), sentence));
     }
+    check_group(&at("ana_group"), namespace.ana_group)?;
+    namespace.limits.check().map_err(|problem| {
+        Problem::new(format!("{}.{}", at("limits"), problem.field), problem.sentence)
+    })?;
     match namespace.size {
         Some(0) => Err(Problem::new(at("size"), "nothing can be stored in 0 bytes")),
         Some(size) if !size.is_multiple_of(u64::from(namespace.block_size)) => {

@@ -1,7 +1,8 @@
 //! The document: everything by its name, so that each thing has one place and one address.
 
+use farblock_proto::controller::USUAL_ANA_GROUP;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use uuid::Uuid;
 
@@ -42,11 +43,109 @@ impl Default for Document {
     }
 }
 
-/// A TCP listener: its address says it all.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+/// A TCP listener, and how namespaces can be reached there.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Listener {}
+pub struct Listener {
+    /// The ANA state of all namespaces, as hosts see it that come in there; optimized if it is left
+    /// out.
+    #[serde(default, skip_serializing_if = "Ana::is_optimized")]
+    pub ana: Ana,
+    /// Other states, by ANA group: 1 to 128.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, Ana>))]
+    pub ana_groups: BTreeMap<u32, Ana>,
+    /// Who has to use TLS there; hosts that have a key for it, if it is left out.
+    #[serde(default, skip_serializing_if = "Tls::is_allowed")]
+    pub tls: Tls,
+}
+
+/// Who has to use TLS where a listener is. A host that has a key for it never comes in without.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Tls {
+    /// There is none, and hosts that have a key for it are refused.
+    Plain,
+    /// Hosts that have a key for it.
+    #[default]
+    #[serde(alias = "tls-allowed")]
+    Allowed,
+    /// Everybody.
+    #[serde(alias = "tls-required")]
+    Required,
+}
+
+impl Tls {
+    /// What a name stands for.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let name = name.strip_prefix("tls-").unwrap_or(name);
+        [Self::Plain, Self::Allowed, Self::Required].into_iter().find(|one| one.name() == name)
+    }
+
+    /// What a document calls it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Allowed => "allowed",
+            Self::Required => "required",
+        }
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands references")]
+    fn is_allowed(&self) -> bool {
+        *self == Self::Allowed
+    }
+}
+
+/// How namespaces can be reached.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Ana {
+    /// As well as possible.
+    #[default]
+    Optimized,
+    /// Not as well as elsewhere: hosts use it when there is nothing better.
+    NonOptimized,
+    /// Not now.
+    Inaccessible,
+    /// Never again.
+    PersistentLoss,
+    /// It is about to be known: hosts wait for up to 30 seconds.
+    Change,
+}
+
+impl Ana {
+    /// Every one.
+    pub const ALL: [Self; 5] = [
+        Self::Optimized,
+        Self::NonOptimized,
+        Self::Inaccessible,
+        Self::PersistentLoss,
+        Self::Change,
+    ];
+
+    /// What a document calls it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Optimized => "optimized",
+            Self::NonOptimized => "non-optimized",
+            Self::Inaccessible => "inaccessible",
+            Self::PersistentLoss => "persistent-loss",
+            Self::Change => "change",
+        }
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands references")]
+    fn is_optimized(&self) -> bool {
+        *self == Self::Optimized
+    }
+}
 
 /// Another discovery service: its address says it all.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
@@ -77,11 +176,52 @@ pub struct Subsystem {
     pub namespaces: BTreeMap<u32, Namespace>,
 }
 
-/// A host that may connect.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+/// A host that may connect. Secrets themselves are never part of a document, only where they are.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Host {}
+pub struct Host {
+    /// Where its secret is: a file, from the root, or `credential:NAME` for one of systemd's. With
+    /// it the host has to authenticate (DH-HMAC-CHAP); without, its name is believed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhchap_key: Option<String>,
+    /// Where the target's own secret is, with which it proves itself to this host if that asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhchap_ctrl_key: Option<String>,
+    /// Its host identifier (HOSTID), if it has to give that one and no other host may: reservations
+    /// know hosts by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = "uuid"))]
+    pub host_id: Option<Uuid>,
+    /// The hash functions that it may use, the best first; all if the list is empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dhchap_hashes: Vec<String>,
+    /// The Diffie-Hellman groups that it may use, the best first; all if the list is empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dhchap_dhgroups: Vec<String>,
+    /// Where its key for TLS is, as with `dhchap_key`. With it the host has to use TLS 1.3 and show
+    /// that key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_key: Option<String>,
+    /// What it may do in a second with all of the subsystem's namespaces together; as much as it
+    /// can if it is left out. The limits of namespaces hold, too.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
+}
+
+impl Host {
+    /// Whether it has to prove who it is: by authentication, by TLS, or both.
+    #[must_use]
+    pub fn has_key(&self) -> bool {
+        self.keys().iter().any(|(_, key)| key.is_some())
+    }
+
+    /// The fields that say where its keys are.
+    #[must_use]
+    pub fn keys(&self) -> [(&'static str, Option<&String>); 2] {
+        [("dhchap_key", self.dhchap_key.as_ref()), ("tls_key", self.tls_key.as_ref())]
+    }
+}
 
 /// A namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -104,6 +244,68 @@ pub struct Namespace {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = "uuid"))]
     pub uuid: Option<Uuid>,
+    /// Its ANA group: 1 to 128; 1 if it is left out.
+    #[serde(default = "usual_group", skip_serializing_if = "is_usual_group")]
+    pub ana_group: u32,
+    /// The hosts that see it, by NVMe Qualified Name, of those that may connect; all of them if it
+    /// is left out, none if it is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub visible_to: Option<BTreeSet<String>>,
+    /// What hosts may do with it in a second, all of them together; as much as it can if it is left
+    /// out.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
+}
+
+/// What hosts may do with a namespace, or a host with a subsystem's, in a second; no limit where
+/// nothing is said.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Reads and writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops: Option<u64>,
+    /// Reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_iops: Option<u64>,
+    /// Writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_iops: Option<u64>,
+    /// Bytes that are read and written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Bytes that are read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_bytes: Option<u64>,
+    /// Bytes that are written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_bytes: Option<u64>,
+    /// After a pause, as much may be done at once as the limits allow in so many milliseconds; 20
+    /// if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_ms: Option<u32>,
+}
+
+impl Limits {
+    /// Each rate, by its name.
+    #[must_use]
+    pub fn rates(&self) -> [(&'static str, Option<u64>); 6] {
+        [
+            ("iops", self.iops),
+            ("read_iops", self.read_iops),
+            ("write_iops", self.write_iops),
+            ("bytes", self.bytes),
+            ("read_bytes", self.read_bytes),
+            ("write_bytes", self.write_bytes),
+        ]
+    }
+
+    /// Whether nothing is said.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Namespace {
@@ -115,6 +317,9 @@ impl Namespace {
             read_only: false,
             size: None,
             uuid: None,
+            ana_group: USUAL_ANA_GROUP,
+            visible_to: None,
+            limits: Limits::default(),
         }
     }
 
@@ -122,6 +327,15 @@ impl Namespace {
     pub(crate) fn is_same_disk(&self, other: &Self) -> bool {
         self.path == other.path && self.block_size == other.block_size && self.uuid == other.uuid
     }
+}
+
+fn usual_group() -> u32 {
+    USUAL_ANA_GROUP
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands references")]
+fn is_usual_group(group: &u32) -> bool {
+    *group == USUAL_ANA_GROUP
 }
 
 fn default_block_size() -> u32 {

@@ -1,10 +1,67 @@
 //! Changes of a part of a document, by its address.
 
+use crate::check::Problem;
+use crate::document::{Document, Host, Tls};
 use serde_json::Value;
 
 /// The place of the thing that these names lead to, from the top; `None` if it is not there.
 pub fn pointer<'a>(document: &'a mut Value, names: &[&str]) -> Option<&'a mut Value> {
     names.iter().try_fold(document, |value, name| value.get_mut(*name))
+}
+
+/// Whether no listener stops to require TLS, and no host loses its key, only because `new` does not
+/// name it: what lets a host in without the key that it had is said in words (`null`).
+///
+/// # Errors
+/// The first listener or host that would.
+pub fn keys_kept(old: &Document, new: &Value) -> Result<(), Problem> {
+    for (address, _) in old.listeners.iter().filter(|(_, one)| one.tls == Tls::Required) {
+        // One address has several texts.
+        let is_it = |text: &str| text.parse() == Ok(*address);
+        let mut listeners = new["listeners"].as_object().into_iter().flatten();
+        if listeners.any(|(text, entry)| is_it(text) && entry.get("tls").is_none()) {
+            let sentence = "everybody has to use TLS here, and would not have to any more: say \
+                            tls as well";
+            return Err(Problem::new(format!("listeners.{address}.tls"), sentence));
+        }
+    }
+    for (nqn, host, had) in hosts_with_keys(old) {
+        let entry = new["subsystems"].get(nqn).and_then(|it| it["hosts"].get(host));
+        let had = had.keys().into_iter().filter(|(_, key)| key.is_some());
+        for (name, _) in had {
+            if entry.is_some_and(|entry| entry.get(name).is_none()) {
+                let sentence = format!(
+                    "this host has a key, and without it whoever gives its name could connect: \
+                     name the key as well, or set {name} to null"
+                );
+                let field = format!("subsystems.{nqn}.hosts.{host}.{name}");
+                return Err(Problem::new(field, sentence));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether no subsystem is opened to any host where listed ones have to authenticate.
+///
+/// # Errors
+/// The first one that would be.
+pub fn doors_kept(old: &Document, new: &Document) -> Result<(), Problem> {
+    for (nqn, _, _) in hosts_with_keys(old) {
+        if new.subsystems.get(nqn).is_some_and(|subsystem| subsystem.allow_any_host) {
+            let sentence = "hosts with a key are listed, and whoever gives their names could \
+                            connect without it: take them off the list first";
+            return Err(Problem::new(format!("subsystems.{nqn}.allow_any_host"), sentence));
+        }
+    }
+    Ok(())
+}
+
+fn hosts_with_keys(document: &Document) -> impl Iterator<Item = (&String, &String, &Host)> {
+    document.subsystems.iter().flat_map(|(nqn, subsystem)| {
+        let locked = subsystem.hosts.iter().filter(|(_, host)| host.has_key());
+        locked.map(move |(name, host)| (nqn, name, host))
+    })
 }
 
 /// Changes what is at `target` as a JSON merge patch says (RFC 7396).

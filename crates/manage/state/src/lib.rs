@@ -11,7 +11,8 @@
 //! [`reconcile`] the target is as the new document says, or as it was. After a crash the store
 //! holds the old document or the new one.
 //!
-//! **Not implemented.** Visibility of a namespace for some hosts only, and keys.
+//! **Not implemented.** Visibility of a namespace for some hosts only. What is in a key's file: a
+//! document says where it is.
 
 #![forbid(unsafe_code)]
 
@@ -24,8 +25,9 @@ mod steps;
 mod store;
 
 pub use check::Problem;
-pub use document::{Document, Host, Listener, Namespace, Referral, Subsystem, VERSION};
-pub use edit::{patch, pointer};
+pub use document::{Ana, Document, Host, Limits, Listener, Namespace};
+pub use document::{Referral, Subsystem, Tls, VERSION};
+pub use edit::{doors_kept, keys_kept, patch, pointer};
 pub use merge::merge;
 pub use reconcile::{Failed, Running, reconcile, take_all_back};
 pub use steps::{Step, steps};

@@ -1,7 +1,7 @@
 //! What a changed configuration asks for of a target that was changed while it ran: what the file
 //! changed is changed, and everything else stays.
 
-use crate::document::{Document, Subsystem};
+use crate::document::{Document, Host, Listener, Subsystem};
 use std::collections::BTreeMap;
 
 /// `current` with what changed from `old` to `new`.
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub fn merge(old: &Document, new: &Document, current: &Document) -> Document {
     Document {
         version: new.version,
-        listeners: merge_map(&old.listeners, &new.listeners, &current.listeners),
+        listeners: merge_with(&old.listeners, &new.listeners, &current.listeners, merge_listener),
         referrals: merge_map(&old.referrals, &new.referrals, &current.referrals),
         subsystems: merge_with(
             &old.subsystems,
@@ -20,13 +20,76 @@ pub fn merge(old: &Document, new: &Document, current: &Document) -> Document {
     }
 }
 
-fn merge_subsystem(old: &Subsystem, new: &Subsystem, current: &Subsystem) -> Subsystem {
+/// Who has to use TLS stays as it is where a file changes something else.
+fn merge_listener(old: Option<&Listener>, new: &Listener, current: &Listener) -> Listener {
+    let usual = Listener::default();
+    let tls = pick(&old.unwrap_or(&usual).tls, &new.tls, &current.tls);
+    Listener { tls, ..new.clone() }
+}
+
+/// One that a file has now, and that was added at run time before, keeps what the file does not
+/// say.
+fn merge_subsystem(old: Option<&Subsystem>, new: &Subsystem, current: &Subsystem) -> Subsystem {
+    let nothing = Subsystem::default();
+    let old = old.unwrap_or(&nothing);
+    let allow_any_host = pick(&old.allow_any_host, &new.allow_any_host, &current.allow_any_host);
+    let mut hosts = merge_hosts(&old.hosts, &new.hosts, &current.hosts);
+    if allow_any_host {
+        keep_locked(&old.hosts, &current.hosts, &mut hosts);
+    }
     Subsystem {
         serial: pick(&old.serial, &new.serial, &current.serial),
         model: pick(&old.model, &new.model, &current.model),
-        allow_any_host: pick(&old.allow_any_host, &new.allow_any_host, &current.allow_any_host),
-        hosts: merge_map(&old.hosts, &new.hosts, &current.hosts),
+        allow_any_host,
+        hosts,
         namespaces: merge_map(&old.namespaces, &new.namespaces, &current.namespaces),
+    }
+}
+
+/// A host that got its key at run time stays on the list, with which a subsystem is not opened to
+/// any host: whoever gives that host's name would get in without the key, and a file that never had
+/// it does not say so.
+fn keep_locked(
+    old: &BTreeMap<String, Host>,
+    current: &BTreeMap<String, Host>,
+    hosts: &mut BTreeMap<String, Host>,
+) {
+    for (name, host) in current.iter().filter(|(_, host)| host.has_key()) {
+        if !old.get(name).is_some_and(Host::has_key) {
+            hosts.entry(name.clone()).or_insert_with(|| host.clone());
+        }
+    }
+}
+
+/// A host that a file lists without a key, and that got one at run time, keeps it: what a file does
+/// not say does not let anybody in.
+fn merge_hosts(
+    old: &BTreeMap<String, Host>,
+    new: &BTreeMap<String, Host>,
+    current: &BTreeMap<String, Host>,
+) -> BTreeMap<String, Host> {
+    let mut merged = merge_map(old, new, current);
+    for (name, host) in &mut merged {
+        if let Some(current) = current.get(name) {
+            keep_keys(old.get(name), current, host);
+        }
+    }
+    merged
+}
+
+/// Keeps of `current` the keys that a file has not, nor had.
+fn keep_keys(old: Option<&Host>, current: &Host, merged: &mut Host) {
+    let stays = |key: fn(&Host) -> &Option<String>, merged: &Host| {
+        let is_said = key(merged).is_some() || old.is_some_and(|old| key(old).is_some());
+        !is_said && key(current).is_some()
+    };
+    if stays(|host| &host.dhchap_key, merged) {
+        let tls_key = merged.tls_key.take();
+        merged.clone_from(&Host { tls_key, ..current.clone() });
+    }
+    if stays(|host| &host.tls_key, merged) {
+        merged.tls_key.clone_from(&current.tls_key);
+        merged.host_id = merged.host_id.or(current.host_id);
     }
 }
 
@@ -42,12 +105,12 @@ fn merge_map<K: Ord + Clone, V: PartialEq + Clone>(
     merge_with(old, new, current, |_, new, _| new.clone())
 }
 
-/// `both` says what becomes of what all three have and the file changed.
+/// `both` says what becomes of what is there already and the file changed.
 fn merge_with<K: Ord + Clone, V: PartialEq + Clone>(
     old: &BTreeMap<K, V>,
     new: &BTreeMap<K, V>,
     current: &BTreeMap<K, V>,
-    both: impl Fn(&V, &V, &V) -> V,
+    both: impl Fn(Option<&V>, &V, &V) -> V,
 ) -> BTreeMap<K, V> {
     let mut merged = current.clone();
     for key in old.keys().chain(new.keys()) {
@@ -56,10 +119,10 @@ fn merge_with<K: Ord + Clone, V: PartialEq + Clone>(
             (_, None, _) => {
                 merged.remove(key);
             }
-            (Some(old), Some(new), Some(current)) => {
+            (old, Some(new), Some(current)) => {
                 merged.insert(key.clone(), both(old, new, current));
             }
-            (_, Some(new), _) => {
+            (_, Some(new), None) => {
                 merged.insert(key.clone(), new.clone());
             }
         }

@@ -6,8 +6,8 @@
 //! address). Only that any host may connect comes before everything: listed hosts that are taken
 //! away at the same time are not disconnected for it.
 
-use crate::document::{Document, Namespace, Subsystem};
-use std::collections::BTreeMap;
+use crate::document::{Document, Host, Limits, Listener, Namespace, Subsystem, Tls};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -15,9 +15,18 @@ use std::net::SocketAddr;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// A listener is opened.
-    AddListener(SocketAddr),
+    AddListener(SocketAddr, Listener),
     /// A listener is closed, and with it the connections that came in there.
-    RemoveListener(SocketAddr),
+    RemoveListener(SocketAddr, Listener),
+    /// Namespaces are reached in another way by a listener.
+    ChangeListener {
+        /// Its address.
+        address: SocketAddr,
+        /// As it was.
+        from: Listener,
+        /// As it is to be.
+        to: Listener,
+    },
     /// Hosts are pointed to another discovery service.
     AddReferral(SocketAddr),
     /// They are no more.
@@ -71,6 +80,8 @@ pub enum Step {
         nqn: String,
         /// The host's name.
         host: String,
+        /// With which key, if it needs one.
+        entry: Host,
     },
     /// A host may not any more; its controllers end.
     DisallowHost {
@@ -78,6 +89,18 @@ pub enum Step {
         nqn: String,
         /// The host's name.
         host: String,
+    },
+    /// A host has another key from now on, or one, or none; or what is in its file has changed; or
+    /// it may do more or less.
+    ChangeHost {
+        /// The subsystem.
+        nqn: String,
+        /// The host's name.
+        host: String,
+        /// As it was.
+        from: Host,
+        /// As it is to be.
+        to: Host,
     },
     /// Whether hosts may connect that are not listed; otherwise their controllers end.
     AllowAnyHost {
@@ -91,8 +114,15 @@ pub enum Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AddListener(address) => write!(f, "listens on {address}"),
-            Self::RemoveListener(address) => write!(f, "listens on {address} no more"),
+            Self::AddListener(address, listener) => {
+                write!(f, "listens on {address}")?;
+                write_access(f, &Listener::default(), listener)
+            }
+            Self::ChangeListener { address, from, to } => {
+                write!(f, "{address}")?;
+                write_access(f, from, to)
+            }
+            Self::RemoveListener(address, _) => write!(f, "listens on {address} no more"),
             Self::AddReferral(address) => write!(f, "refers hosts to {address}"),
             Self::RemoveReferral(address) => write!(f, "refers hosts to {address} no more"),
             Self::AddSubsystem { nqn, .. } => write!(f, "{nqn}: added"),
@@ -110,10 +140,30 @@ impl fmt::Display for Step {
                     _ if from.size == to.size => Ok(()),
                     Some(size) => write!(f, " of {size} bytes"),
                     None => f.write_str(" as large as what stores it"),
-                }
+                }?;
+                match to.ana_group {
+                    group if group == from.ana_group => Ok(()),
+                    group => write!(f, " in ANA group {group}"),
+                }?;
+                match &to.visible_to {
+                    hosts if *hosts == from.visible_to => Ok(()),
+                    Some(hosts) => write_hosts(f, hosts),
+                    None => f.write_str(" visible to all hosts"),
+                }?;
+                write_limits(f, &from.limits, &to.limits)
             }
-            Self::AllowHost { nqn, host } => write!(f, "{nqn}: host {host} may connect"),
+            Self::AllowHost { nqn, host, entry } => {
+                let how = if entry.has_key() { " with its key" } else { "" };
+                write!(f, "{nqn}: host {host} may connect{how}")?;
+                write_limits(f, &Limits::default(), &entry.limits)
+            }
             Self::DisallowHost { nqn, host } => write!(f, "{nqn}: host {host} may not connect"),
+            Self::ChangeHost { nqn, host, from, to } => {
+                write!(f, "{nqn}: host {host} ")?;
+                let is_limited = Host { limits: to.limits, ..from.clone() } == *to && from != to;
+                if is_limited { f.write_str("is") } else { write_keys(f, from, to) }?;
+                write_limits(f, &from.limits, &to.limits)
+            }
             Self::AllowAnyHost { nqn, allow: true } => write!(f, "{nqn}: any host may connect"),
             Self::AllowAnyHost { nqn, allow: false } => {
                 write!(f, "{nqn}: only listed hosts may connect")
@@ -132,8 +182,95 @@ pub fn steps(from: &Document, to: &Document) -> Vec<Step> {
         }
     }
     remove(&mut steps, from, to, &kept);
+    // A way that opens does so before another closes.
+    let mut changed = changed_listeners(from, to);
+    changed.sort_by_key(|(_, _, new)| new.ana);
+    steps.extend(changed.into_iter().map(|(address, old, new)| Step::ChangeListener {
+        address: *address,
+        from: old.clone(),
+        to: new.clone(),
+    }));
     add(&mut steps, from, to, &kept);
     steps
+}
+
+/// Those in both where namespaces are reached in another way.
+fn changed_listeners<'a>(
+    from: &'a Document,
+    to: &'a Document,
+) -> Vec<(&'a SocketAddr, &'a Listener, &'a Listener)> {
+    let both = from.listeners.iter().filter_map(|(address, old)| {
+        let new = to.listeners.get(address)?;
+        (old != new).then_some((address, old, new))
+    });
+    both.collect()
+}
+
+/// Who sees a namespace.
+fn write_hosts(f: &mut fmt::Formatter<'_>, hosts: &BTreeSet<String>) -> fmt::Result {
+    f.write_str(if hosts.is_empty() { " visible to no host" } else { " visible only to" })?;
+    hosts.iter().try_for_each(|host| write!(f, " {host}"))
+}
+
+/// What hosts may do in a second, where that changes.
+fn write_limits(f: &mut fmt::Formatter<'_>, from: &Limits, to: &Limits) -> fmt::Result {
+    if from == to {
+        return Ok(());
+    }
+    if to.is_empty() {
+        return f.write_str(" without limits");
+    }
+    f.write_str(" limited to")?;
+    for (name, rate) in to.rates() {
+        if let Some(rate) = rate {
+            write!(f, " {name} {rate}")?;
+        }
+    }
+    to.burst_ms.map_or(Ok(()), |burst_ms| write!(f, " burst_ms {burst_ms}"))
+}
+
+/// What a host has to prove, where that changes.
+fn write_keys(f: &mut fmt::Formatter<'_>, from: &Host, to: &Host) -> fmt::Result {
+    let has = |host: &Host| (host.dhchap_key.is_some(), host.tls_key.is_some());
+    let ((had_secret, had_tls), (has_secret, has_tls)) = (has(from), has(to));
+    let secret = match (had_secret, has_secret) {
+        (false, true) => Some("has to authenticate with its key"),
+        (true, false) => Some("need not authenticate any more"),
+        _ => None,
+    };
+    let tls = match (had_tls, has_tls) {
+        (false, true) => Some("has to use TLS with its key"),
+        (true, false) => Some("need not use TLS any more"),
+        _ => None,
+    };
+    let what: Vec<_> = secret.into_iter().chain(tls).collect();
+    f.write_str(match what.is_empty() {
+        true if from == to => "has another secret in its key file",
+        true => "has another key, or another way to use it",
+        false => return f.write_str(&what.join(", and ")),
+    })
+}
+
+/// How namespaces are reached, where that changes.
+fn write_access(f: &mut fmt::Formatter<'_>, from: &Listener, to: &Listener) -> fmt::Result {
+    if from.ana != to.ana {
+        write!(f, ": namespaces are {}", to.ana.name())?;
+    }
+    match to.tls {
+        _ if from.tls == to.tls => {}
+        Tls::Plain => f.write_str(": there is no TLS")?,
+        Tls::Allowed => f.write_str(": hosts that have a key for it have to use TLS")?,
+        Tls::Required => f.write_str(": everybody has to use TLS")?,
+    }
+    for (group, state) in &to.ana_groups {
+        if from.ana_groups.get(group) != Some(state) {
+            write!(f, ": those of ANA group {group} are {}", state.name())?;
+        }
+    }
+    for group in from.ana_groups.keys().filter(|group| !to.ana_groups.contains_key(group)) {
+        write!(f, ": those of ANA group {group} are like the others")?;
+    }
+    Ok(())
 }
 
 type KeptSubsystems<'a> = BTreeMap<&'a String, (&'a Subsystem, &'a Subsystem)>;
@@ -166,7 +303,9 @@ fn missing<'a, K: Ord, V>(
 fn remove(steps: &mut Vec<Step>, from: &Document, to: &Document, kept: &KeptSubsystems<'_>) {
     let empty = Subsystem::default();
     let listeners = missing(&from.listeners, &to.listeners);
-    steps.extend(listeners.map(|(address, _)| Step::RemoveListener(*address)));
+    steps.extend(
+        listeners.map(|(address, listener)| Step::RemoveListener(*address, listener.clone())),
+    );
     let referrals = missing(&from.referrals, &to.referrals);
     steps.extend(referrals.map(|(address, _)| Step::RemoveReferral(*address)));
     let mut namespaces = Vec::new();
@@ -218,8 +357,16 @@ fn add(steps: &mut Vec<Step>, from: &Document, to: &Document, kept: &KeptSubsyst
                 }
             }
         }
-        for (host, _) in missing(&new.hosts, &old.hosts) {
-            hosts.push(Step::AllowHost { nqn: nqn.clone(), host: host.clone() });
+        for (host, to) in &new.hosts {
+            let (nqn, host) = (nqn.clone(), host.clone());
+            match old.hosts.get(&host) {
+                Some(from) if from == to => {}
+                Some(from) => {
+                    let (from, to) = (from.clone(), to.clone());
+                    hosts.push(Step::ChangeHost { nqn, host, from, to });
+                }
+                None => hosts.push(Step::AllowHost { nqn, host, entry: to.clone() }),
+            }
         }
         let widened = kept.contains_key(nqn) && new.allow_any_host;
         if new.allow_any_host != old.allow_any_host && !widened {
@@ -230,7 +377,8 @@ fn add(steps: &mut Vec<Step>, from: &Document, to: &Document, kept: &KeptSubsyst
     steps.append(&mut namespaces);
     steps.append(&mut hosts);
     let listeners = missing(&to.listeners, &from.listeners);
-    steps.extend(listeners.map(|(address, _)| Step::AddListener(*address)));
+    steps
+        .extend(listeners.map(|(address, listener)| Step::AddListener(*address, listener.clone())));
     let referrals = missing(&to.referrals, &from.referrals);
     steps.extend(referrals.map(|(address, _)| Step::AddReferral(*address)));
 }

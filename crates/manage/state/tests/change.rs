@@ -1,6 +1,6 @@
 //! From one document to another, with a failure at every step.
 
-use farblock_state::{Document, Host, Listener, Namespace, Running, Step, Subsystem};
+use farblock_state::{Ana, Document, Host, Limits, Listener, Namespace, Running, Step, Subsystem};
 use farblock_state::{merge, patch, pointer, reconcile, steps};
 use std::collections::BTreeMap;
 
@@ -23,12 +23,15 @@ impl Running for Model {
         self.taken += 1;
         let all = &mut self.document.subsystems;
         match step.clone() {
-            Step::AddListener(address) => {
+            Step::AddListener(address, listener) => {
                 let listeners = &mut self.document.listeners;
-                assert!(listeners.insert(address, Listener {}).is_none());
+                assert!(listeners.insert(address, listener).is_none());
             }
-            Step::RemoveListener(address) => {
-                self.document.listeners.remove(&address).expect("it is there");
+            Step::RemoveListener(address, listener) => {
+                assert_eq!(self.document.listeners.remove(&address), Some(listener));
+            }
+            Step::ChangeListener { address, from, to } => {
+                assert_eq!(self.document.listeners.insert(address, to), Some(from));
             }
             Step::AddSubsystem { nqn, subsystem } => {
                 assert!(subsystem.namespaces.is_empty() && subsystem.hosts.is_empty());
@@ -51,8 +54,13 @@ impl Running for Model {
                 assert_eq!(*place, from);
                 *place = to;
             }
-            Step::AllowHost { nqn, host } => {
-                assert!(all.get_mut(&nqn).unwrap().hosts.insert(host, Host {}).is_none());
+            Step::AllowHost { nqn, host, entry } => {
+                assert!(all.get_mut(&nqn).unwrap().hosts.insert(host, entry).is_none());
+            }
+            Step::ChangeHost { nqn, host, from, to } => {
+                let place = all.get_mut(&nqn).unwrap().hosts.get_mut(&host).unwrap();
+                assert_eq!(*place, from);
+                *place = to;
             }
             Step::DisallowHost { nqn, host } => {
                 all.get_mut(&nqn).unwrap().hosts.remove(&host).expect("it is there");
@@ -71,17 +79,26 @@ impl Running for Model {
     }
 }
 
+fn keyed(key: &str) -> Host {
+    Host { dhchap_key: Some(format!("/{key}.key")), ..Host::default() }
+}
+
+/// Hosts are names, or NAME=KEY.
 fn subsystem(hosts: &[&str], paths: &[(u32, &str)]) -> Subsystem {
+    let entry = |host: &&str| match host.split_once('=') {
+        Some((host, key)) => (format!("nqn.2026-11.h:{host}"), keyed(key)),
+        None => (format!("nqn.2026-11.h:{host}"), Host::default()),
+    };
     Subsystem {
         allow_any_host: hosts.is_empty(),
-        hosts: hosts.iter().map(|host| (format!("nqn.2026-11.h:{host}"), Host {})).collect(),
+        hosts: hosts.iter().map(entry).collect(),
         namespaces: paths.iter().map(|(id, path)| (*id, Namespace::new(*path))).collect(),
         ..Subsystem::default()
     }
 }
 
 fn document(ports: &[u16], subsystems: &[(&str, Subsystem)]) -> Document {
-    let listener = |port: &u16| (([127, 0, 0, 1], *port).into(), Listener {});
+    let listener = |port: &u16| (([127, 0, 0, 1], *port).into(), Listener::default());
     let named = |(name, it): &(&str, Subsystem)| (format!("nqn.2026-11.s:{name}"), it.clone());
     Document {
         listeners: ports.iter().map(listener).collect(),
@@ -92,9 +109,15 @@ fn document(ports: &[u16], subsystems: &[(&str, Subsystem)]) -> Document {
 
 /// Documents that differ in every way from each other.
 fn documents() -> Vec<Document> {
-    let mut changed = subsystem(&["a", "c"], &[(1, "x"), (2, "z"), (3, "y")]);
+    let mut changed = subsystem(&["a=1", "c=2"], &[(1, "x"), (2, "z"), (3, "y")]);
     let first = changed.namespaces.get_mut(&1).unwrap();
-    (first.read_only, first.size) = (true, Some(4096));
+    (first.read_only, first.size, first.ana_group) = (true, Some(4096), 2);
+    first.limits = Limits { iops: Some(100), burst_ms: Some(5), ..Limits::default() };
+    first.visible_to = Some(["nqn.2026-11.h:a".to_owned()].into());
+    let ana_groups = [(2, Ana::Inaccessible), (7, Ana::Change)].into();
+    let far = Listener { ana: Ana::NonOptimized, ana_groups, ..Listener::default() };
+    let mut reached = document(&[1, 3], &[("one", subsystem(&[], &[(2, "x")]))]);
+    reached.listeners.values_mut().for_each(|listener| listener.clone_from(&far));
     let renamed = Subsystem { serial: Some("N".to_owned()), ..subsystem(&[], &[(1, "x")]) };
     vec![
         document(&[1], &[]),
@@ -102,6 +125,8 @@ fn documents() -> Vec<Document> {
         document(&[2, 3], &[("one", changed), ("two", subsystem(&[], &[(1, "w")]))]),
         document(&[1, 3], &[("one", subsystem(&[], &[(2, "x")])), ("three", subsystem(&[], &[]))]),
         document(&[3], &[("one", renamed)]),
+        document(&[1], &[("one", subsystem(&["a", "c=3"], &[(1, "x")]))]),
+        reached,
     ]
 }
 
@@ -170,7 +195,7 @@ fn a_file_changes_what_it_changed_and_nothing_else() {
     let mut current = configured.clone();
     let one = current.subsystems.values_mut().next().unwrap();
     one.namespaces.insert(7, Namespace::new("mine"));
-    one.hosts.insert("nqn.2026-11.h:mine".to_owned(), Host {});
+    one.hosts.insert("nqn.2026-11.h:mine".to_owned(), Host::default());
     one.namespaces.remove(&2);
     assert_eq!(merge(&configured, &configured, &current), current, "the file is the same");
     let mut file = configured.clone();
@@ -192,12 +217,19 @@ fn a_file_changes_what_it_changed_and_nothing_else() {
 fn what_is_wrong_is_said_with_its_field() {
     let good = documents().remove(2).to_json();
     assert_eq!(Document::parse(&good).unwrap(), documents()[2]);
-    let wrong: [(&[&str], &str, &str, &str); 8] = [
+    let wrong: [(&[&str], &str, &str, &str); 10] = [
         (&[], r#"{"version": 2}"#, "version", "version 1 only"),
         (&[], r#"{"colour": "red"}"#, "colour", "unknown field `colour`"),
         (&[], r#"{"listeners": {"host:1": {}}}"#, "listeners.host:1", "invalid socket address"),
         (&[], r#"{"listeners": {"127.0.0.1:0": {}}}"#, "listeners.127.0.0.1:0", "port 0"),
         (&["subsystems"], r#"{"nonsense": {"hosts": 7}}"#, "subsystems.nonsense.hosts", "map"),
+        (&["subsystems"], r#"{"nonsense": [null, null]}"#, "subsystems.nonsense", "a list"),
+        (
+            &["subsystems", "nqn.2026-11.s:two", "namespaces", "1"],
+            r#"{"limits": []}"#,
+            "subsystems.nqn.2026-11.s:two.namespaces.1.limits",
+            "a list",
+        ),
         (
             &["subsystems", "nqn.2026-11.s:two", "namespaces"],
             r#"{"2000": {"path": "x"}}"#,
@@ -225,4 +257,228 @@ fn what_is_wrong_is_said_with_its_field() {
         assert_eq!(problem.field, field, "{problem}");
         assert!(problem.sentence.contains(part), "{problem}");
     }
+}
+
+#[test]
+fn a_file_takes_nobodys_key_by_not_naming_it() {
+    let configured = document(&[1], &[("one", subsystem(&["a", "b=1"], &[]))]);
+    let current = document(&[1], &[("one", subsystem(&["a=9", "b=2", "c=3"], &[]))]);
+    let keys = |file: &Document| {
+        let merged = merge(&configured, file, &current);
+        let hosts = merged.subsystems.into_values().next().unwrap().hosts;
+        hosts.into_values().map(|host| host.dhchap_key).collect::<Vec<_>>()
+    };
+    let some = |names: [&str; 3]| names.map(|name| keyed(name).dhchap_key).to_vec();
+    // It names a host that got its key at run time, and changes another one's.
+    let file = document(&[1], &[("one", subsystem(&["a", "b=4", "c"], &[]))]);
+    assert_eq!(keys(&file), some(["9", "4", "3"]));
+    // What it had itself, it takes away.
+    let file = document(&[1], &[("one", subsystem(&["a", "b"], &[]))]);
+    assert_eq!(keys(&file), [keyed("9").dhchap_key, None, keyed("3").dhchap_key]);
+    // It names a subsystem that was added at run time.
+    let nothing = document(&[1], &[]);
+    let file = document(&[1], &[("one", subsystem(&["a", "b", "c"], &[]))]);
+    let merged = merge(&nothing, &file, &current);
+    assert_eq!(merged, current);
+}
+
+#[test]
+fn what_is_left_out_opens_no_door() {
+    use farblock_state::{doors_kept, keys_kept};
+    use serde_json::json;
+    let old = document(&[1], &[("one", subsystem(&["a=1", "b"], &[]))]);
+    let new = |host: serde_json::Value| {
+        let hosts = json!({ "nqn.2026-11.h:a": host, "nqn.2026-11.h:b": {} });
+        json!({ "subsystems": { "nqn.2026-11.s:one": { "hosts": hosts } } })
+    };
+    let problem = keys_kept(&old, &new(json!({}))).unwrap_err();
+    assert!(problem.field.ends_with("h:a.dhchap_key"), "{problem}");
+    assert_eq!(keys_kept(&old, &new(json!([]))).unwrap_err(), problem, "a list is a host as well");
+    let any = document(&[1], &[("one", subsystem(&[], &[]))]);
+    assert!(doors_kept(&old, &any).unwrap_err().field.ends_with("s:one.allow_any_host"));
+    for good in [&old, &document(&[1], &[]), &document(&[1], &[("one", subsystem(&["b"], &[]))])] {
+        assert_eq!(doors_kept(&old, good), Ok(()));
+    }
+    for good in [
+        new(json!({ "dhchap_key": "/other.key" })),
+        new(json!({ "dhchap_key": null })),
+        json!({ "subsystems": { "nqn.2026-11.s:one": { "hosts": {} } } }),
+        json!({ "subsystems": {} }),
+        json!({}),
+        json!(7),
+    ] {
+        assert_eq!(keys_kept(&old, &good), Ok(()), "{good}");
+    }
+}
+
+#[test]
+fn a_file_opens_no_subsystem_with_a_host_whose_key_it_never_had() {
+    let with = |hosts: &[&str]| document(&[1], &[("one", subsystem(hosts, &[]))]);
+    let any = with(&[]);
+    let problem = merge(&with(&["a"]), &any, &with(&["a=1"])).check().unwrap_err();
+    assert!(problem.field.ends_with("s:one.allow_any_host"), "{problem}");
+    // It had the key and has it no more, or there is none.
+    for (old, current) in [(&["a=1"], &["a=1"]), (&["a"], &["a"]), (&["a"], &["b"])] {
+        let merged = merge(&with(old), &any, &with(current));
+        assert_eq!(merged.check().is_ok(), *current != ["b"], "{merged:?}");
+    }
+}
+
+/// Who follows the states of two listeners has a way all the time.
+#[test]
+fn a_way_opens_before_another_closes() {
+    let with = |first, second| {
+        let mut document = document(&[1, 2], &[]);
+        for (listener, ana) in document.listeners.values_mut().zip([first, second]) {
+            listener.ana = ana;
+        }
+        document
+    };
+    for turned in [false, true] {
+        let (mut from, mut to) =
+            (with(Ana::Optimized, Ana::Inaccessible), with(Ana::Inaccessible, Ana::NonOptimized));
+        if turned {
+            (from, to) =
+                (with(Ana::Inaccessible, Ana::Optimized), with(Ana::Optimized, Ana::Change));
+        }
+        let said: Vec<_> = steps(&from, &to).iter().map(ToString::to_string).collect();
+        let (opens, closes) = match turned {
+            false => (
+                "127.0.0.1:2: namespaces are non-optimized",
+                "127.0.0.1:1: namespaces are inaccessible",
+            ),
+            true => ("127.0.0.1:1: namespaces are optimized", "127.0.0.1:2: namespaces are change"),
+        };
+        assert_eq!(said, [opens, closes]);
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_key_is_said_without_it() {
+    let with = |change: &dyn Fn(&mut Host)| {
+        let mut wrong = document(&[1], &[("one", subsystem(&["a=1"], &[]))]);
+        change(wrong.subsystems.values_mut().next().unwrap().hosts.values_mut().next().unwrap());
+        wrong.check()
+    };
+    assert_eq!(with(&|host| host.dhchap_key = Some("credential:host".to_owned())), Ok(()));
+    type Change<'a> = &'a dyn Fn(&mut Host);
+    let wrong: [(Change<'_>, &str, &str); 7] = [
+        (
+            &|host| {
+                host.host_id = Some("01234567-89ab-cdef-0123-456789abcdef".parse().unwrap());
+                host.dhchap_key = None;
+            },
+            "host_id",
+            "without a dhchap_key",
+        ),
+        (&|host| host.dhchap_key = Some("host.key".to_owned()), "dhchap_key", "from the root"),
+        (&|host| host.dhchap_key = Some("DHHC-1:00:A:".to_owned()), "dhchap_key", "is a secret"),
+        (&|host| host.tls_key = Some("tls.key".to_owned()), "tls_key", "from the root"),
+        (&|host| host.tls_key = Some("NVMeTLSkey-1:01:A:".to_owned()), "tls_key", "is a secret"),
+        (&|host| host.dhchap_hashes = vec![String::new(); 17], "dhchap_hashes", "so many"),
+        (
+            &|host| {
+                host.dhchap_ctrl_key = host.dhchap_key.take();
+            },
+            "dhchap_ctrl_key",
+            "without a dhchap_key",
+        ),
+    ];
+    for (change, field, part) in wrong {
+        let problem = with(change).unwrap_err();
+        assert!(problem.field.ends_with(field) && problem.sentence.contains(part), "{problem}");
+        assert!(!problem.sentence.contains("DHHC"), "{problem}");
+        assert!(!problem.sentence.contains("NVMeTLS"), "{problem}");
+    }
+}
+
+#[test]
+fn nobody_gets_in_without_tls_because_something_was_left_out() {
+    use farblock_state::{Tls, keys_kept};
+    use serde_json::json;
+    let with = |dhchap: bool, tls: bool, any: &str| {
+        let mut made = document(&[1], &[("one", subsystem(&["a=1"], &[]))]);
+        let host = made.subsystems.values_mut().next().unwrap().hosts.values_mut().next().unwrap();
+        host.dhchap_key = dhchap.then(|| format!("/{any}.key"));
+        host.tls_key = tls.then(|| "/tls.key".to_owned());
+        made
+    };
+    let host = |document: &Document| {
+        document.subsystems.values().next().unwrap().hosts.values().next().unwrap().clone()
+    };
+    let has = |document: &Document| (host(document).dhchap_key, host(document).tls_key.is_some());
+    // The file's host gets a key for TLS at run time; then the file names another secret for it.
+    let (old, new, current) =
+        (with(true, false, "a"), with(true, false, "b"), with(true, true, "a"));
+    assert_eq!(has(&merge(&old, &new, &current)), (Some("/b.key".to_owned()), true));
+    // The file takes its secret away, which does not take the key for TLS.
+    assert_eq!(has(&merge(&old, &with(false, false, ""), &current)), (None, true));
+    // The file has the key for TLS, and takes it away.
+    let (old, new) = (with(true, true, "a"), with(true, false, "a"));
+    assert_eq!(has(&merge(&old, &new, &old)), (Some("/a.key".to_owned()), false));
+    // A request has to name both.
+    let value = |document: &Document| serde_json::to_value(document).unwrap();
+    let problem = keys_kept(&old, &value(&new)).unwrap_err();
+    assert!(problem.field.ends_with(".tls_key"), "{problem}");
+    assert_eq!(keys_kept(&old, &value(&old)), Ok(()));
+
+    // A listener that requires TLS does so until something else is said.
+    let mut strict = with(true, true, "a");
+    strict.listeners.values_mut().for_each(|one| one.tls = Tls::Required);
+    let mut said = value(&strict);
+    assert_eq!(keys_kept(&strict, &said), Ok(()));
+    said["listeners"]["127.0.0.1:1"] = json!({ "ana": "inaccessible" });
+    assert!(keys_kept(&strict, &said).unwrap_err().field.ends_with("127.0.0.1:1.tls"));
+    // However its address is written.
+    let mut said = value(&strict);
+    said["listeners"] = json!({ "127.0.0.1:01": {} });
+    assert!(keys_kept(&strict, &said).unwrap_err().field.ends_with("127.0.0.1:1.tls"));
+    let mut far = old.clone();
+    far.listeners.values_mut().for_each(|one| one.ana = Ana::Inaccessible);
+    let merged = merge(&old, &far, &strict);
+    assert!(merged.listeners.values().all(|one| one.tls == Tls::Required), "{merged:?}");
+}
+
+#[test]
+fn a_group_that_there_is_not_is_refused() {
+    let listeners = |groups: &str| {
+        let text = format!(
+            r#"{{"version": 1, "listeners": {{"127.0.0.1:1": {{"ana_groups": {groups}}}}}}}"#
+        );
+        Document::parse(&text)
+    };
+    assert!(listeners(r#"{"128": "persistent-loss"}"#).is_ok());
+    for wrong in [r#"{"0": "optimized"}"#, r#"{"129": "optimized"}"#, r#"{"1": "good"}"#] {
+        let problem = listeners(wrong).expect_err("wrong");
+        assert!(problem.field.contains("ana_groups"), "{problem}");
+    }
+}
+
+#[test]
+fn who_sees_a_namespace_is_said_and_checked() {
+    let seen_by = |hosts: Option<&[&str]>| {
+        let mut subsystem = subsystem(&["a"], &[(1, "x")]);
+        let hosts = hosts.map(|hosts| hosts.iter().map(|host| (*host).to_owned()).collect());
+        subsystem.namespaces.get_mut(&1).unwrap().visible_to = hosts;
+        document(&[1], &[("one", subsystem)])
+    };
+    let said = |from: &Document, to: &Document| {
+        let said: Vec<_> = steps(from, to).iter().map(ToString::to_string).collect();
+        assert_eq!(Document::parse(&to.to_json()).as_ref(), Ok(to));
+        said.join("; ")
+    };
+    let (all, none) = (seen_by(None), seen_by(Some(&[])));
+    let two = seen_by(Some(&["nqn.2026-11.h:b", "nqn.2026-11.h:a"]));
+    assert!(said(&all, &none).ends_with("namespace 1 visible to no host"));
+    let only = "namespace 1 visible only to nqn.2026-11.h:a nqn.2026-11.h:b";
+    assert!(said(&none, &two).ends_with(only));
+    assert!(said(&two, &all).ends_with("namespace 1 visible to all hosts"));
+    let problem = seen_by(Some(&["nqn.bad"])).check().unwrap_err();
+    assert_eq!(problem.field, "subsystems.nqn.2026-11.s:one.namespaces.1.visible_to");
+    let mut many = two;
+    let hosts = (0..257).map(|index| format!("nqn.2026-11.h:{index}")).collect();
+    let subsystem = many.subsystems.values_mut().next().unwrap();
+    subsystem.namespaces.get_mut(&1).unwrap().visible_to = Some(hosts);
+    let problem = many.check().unwrap_err();
+    assert!(problem.sentence.contains("256 hosts"), "{problem}");
 }

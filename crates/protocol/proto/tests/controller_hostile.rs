@@ -164,6 +164,7 @@ impl World {
                     command,
                     data,
                     local_address: LOCAL_ADDRESS,
+                    port: None,
                     remote: RemoteForm::Transport,
                 };
                 let _ = self.registry.connect(&request, now);
@@ -255,6 +256,10 @@ impl World {
             }
             IoCommand::Reserve { command, data, .. } => {
                 assert_eq!(data.length(), command.data_bytes());
+            }
+            IoCommand::Copy { plan, data, .. } => {
+                assert_eq!(data.length(), u32::from(plan.ranges) * 32);
+                assert!(plan.lba.0 < info.unwrap().blocks && plan.ranges <= 128);
             }
             IoCommand::Advise { .. } | IoCommand::Flush { .. } | IoCommand::Fabrics => {}
         }

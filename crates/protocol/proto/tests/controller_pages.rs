@@ -64,11 +64,11 @@ fn identify_controller() {
     assert_eq!(&page[4..24], b"SERIAL0001          ");
     assert_eq!(&page[24..64], b"farblock                                ");
     assert_eq!(text(&page, 64, 8), env!("CARGO_PKG_VERSION"));
-    assert_eq!(page[76], 0b11, "CMIC: several ports and controllers");
+    assert_eq!(page[76], 0b1011, "CMIC: several ports and controllers, ANA");
     assert_eq!(page[77], 8, "MDTS: 2^8 pages are 1 MiB");
     assert_eq!(u16_at(&page, 78), host.id.0, "CNTLID");
     assert_eq!(u32_at(&page, 80), 0x0002_0000, "VER");
-    assert_eq!(u32_at(&page, 92), 1 << 8, "OAES: namespace attribute notices");
+    assert_eq!(u32_at(&page, 92), 1 << 8 | 1 << 11, "OAES: namespace attributes, ANA changes");
     assert_eq!(u32_at(&page, 96), 1 | 1 << 6, "CTRATT: 128-bit host identifier, TBKAS");
     assert_eq!(page[111], 1, "CNTRLTYPE: I/O");
     assert_eq!(u16_at(&page, 256), 0, "OACS");
@@ -80,10 +80,11 @@ fn identify_controller() {
     assert_eq!((page[512], page[513]), (0x66, 0x44), "SQES, CQES");
     assert_eq!(u16_at(&page, 514), 128, "MAXCMD");
     assert_eq!(u32_at(&page, 516), 1024, "NN");
-    let oncs = 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7;
+    let oncs = 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8;
     assert_eq!(u16_at(&page, 520), oncs, "ONCS");
     assert_eq!(u16_at(&page, 522), 0, "FUSES");
     assert_eq!(page[525], 0b111, "VWC");
+    assert_eq!(u16_at(&page, 534), 1 | 1 << 2, "OCFS");
     assert_eq!(u32_at(&page, 536), 1 | 1 << 20 | 1 << 21, "SGLS");
     assert_eq!(u32_at(&page, 540), 1024, "MNAN");
     assert_eq!(text(&page, 768, 256), SUBSYSTEM_NQN);
@@ -139,8 +140,12 @@ fn identify_namespace() {
     for at in [64, 66, 68, 70, 72] {
         assert_eq!(u16_at(&page, at), 7, "NPWG, NPWA, NPDG, NPDA, NOWS");
     }
-    assert_eq!((u16_at(&page, 74), u32_at(&page, 76), page[80]), (0, 0, 0), "MSSRL, MCL, MSRC");
-    assert_eq!(u32_at(&page, 92), 0, "ANAGRPID");
+    assert_eq!(
+        (u16_at(&page, 74), u32_at(&page, 76), page[80]),
+        (65535, 1 << 18, 127),
+        "MSSRL, MCL, MSRC"
+    );
+    assert_eq!(u32_at(&page, 92), 1, "ANAGRPID");
     assert_eq!(page[99], 0, "NSATTR");
     assert_eq!(page[104..120], [0x22; 16], "NGUID");
     assert_eq!(page[120..128], [0x33; 8], "EUI64");
@@ -254,7 +259,7 @@ fn namespaces_in_general() {
     let page = identify(&host, &mut registry, 0x08, 1).unwrap();
     assert_eq!(page[0] & 1 << 5, 0, "NSFEAT: there is a volatile cache");
     assert_eq!(page[1], 1, "NMIC: shared");
-    assert_eq!(u32_at(&page, 4), 0, "ANAGRPID");
+    assert_eq!(u32_at(&page, 4), 1, "ANAGRPID");
     assert_eq!(page[8], 0, "NSATTR");
     assert_eq!(page[14], 1, "NSTAT: ready");
     let page = identify(&host, &mut registry, 0x08, 2).unwrap();
@@ -346,7 +351,7 @@ fn log_pages_that_are_listed_can_be_read() {
     let (mut registry, host) = ready();
     let discovery = Host::discovery(&mut registry);
     for (host, expected) in
-        [(&host, &[0, 1, 2, 3, 4, 5, 0x12, 0x80][..]), (&discovery, &[0, 1, 0x12, 0x70])]
+        [(&host, &[0, 1, 2, 3, 4, 5, 0x0c, 0x12, 0x80][..]), (&discovery, &[0, 1, 0x12, 0x70])]
     {
         let page = host.fetch(&mut registry, log_page(0x00, 0, 1024), 1024).unwrap();
         for id in 0..=0xffu8 {
@@ -483,9 +488,9 @@ fn firmware_slots_and_effects() {
     for opcode in 0..256 {
         let known = [0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18, 0x38].contains(&opcode);
         assert_eq!(u32_at(admin, opcode * 4) & 1 == 1, known, "admin {opcode:#x}");
-        let known = [0, 1, 2, 5, 8, 9, 0x0c, 0x0d, 0x0e, 0x11, 0x15].contains(&opcode);
+        let known = [0, 1, 2, 5, 8, 9, 0x0c, 0x0d, 0x0e, 0x11, 0x15, 0x19].contains(&opcode);
         assert_eq!(u32_at(io, opcode * 4) & 1 == 1, known, "I/O {opcode:#x}");
-        let changes = [0x01, 0x08, 0x09].contains(&opcode);
+        let changes = [0x01, 0x08, 0x09, 0x19].contains(&opcode);
         assert_eq!(u32_at(io, opcode * 4) & 0b10 != 0, changes, "LBCC {opcode:#x}");
     }
     let mut zoned = log_page(0x05, 0, 4096);
@@ -581,6 +586,7 @@ fn wildcard_addresses_become_those_that_a_host_can_use() {
             command: &connect.command,
             data: &connect.data,
             local_address,
+            port: None,
             remote: RemoteForm::Transport,
         };
         let host = Host::of(&registry.connect(&request, at(0)).unwrap());
@@ -669,7 +675,7 @@ fn features_refuse_what_makes_no_sense() {
         (0x0b, 1 << 31, Status::INVALID_FIELD),
         (0x0b, 1 << 9, Status::INVALID_FIELD),
         (0x0e, 0, Status::DATA_SGL_LENGTH_INVALID),
-        (0x16, 0, Status::INVALID_FIELD),
+        (0x16, 0, Status::DATA_SGL_LENGTH_INVALID),
         (0x81, 1, Status::COMMAND_SEQUENCE_ERROR),
         (0x84, 1, Status::INVALID_FIELD),
         (0xff, 1, Status::INVALID_FIELD),
@@ -708,6 +714,32 @@ fn the_host_identifier_is_that_of_connect() {
     let wrong_length = host.fetch(&mut registry, get_features(0x81, 0, 1), 8);
     assert_eq!(wrong_length, refused(Status::DATA_SGL_LENGTH_INVALID));
     assert_eq!(host.feature(&mut registry, 0x81, 3, 1), Ok(0), "cannot be changed");
+}
+
+#[test]
+fn host_behavior_support_takes_what_there_is() {
+    let (mut registry, host) = ready();
+    let set = |registry: &mut Registry, byte: usize, value: u8| {
+        let mut sqe = command(AdminOpcode::SET_FEATURES, 0);
+        sqe.cdw10 = 0x16.into();
+        sqe.dptr = SglDescriptor::transport(512);
+        let mut data = [0; 512];
+        data[byte] = value;
+        match registry.admin(host.id, &sqe, &data, at_ms(0)) {
+            AdminOutcome::Respond { status, result } if status.is_success() => Ok(result),
+            AdminOutcome::Respond { status, .. } => Err(status),
+            other => panic!("{other:?}"),
+        }
+    };
+    for (at, value) in [(0, 2), (1, 2), (2, 1), (3, 2), (4, 1), (4, 1 << 3), (5, 1)] {
+        let answer = set(&mut registry, at, value);
+        assert_eq!(answer, refused(Status::INVALID_FIELD), "byte {at}: {value}");
+    }
+    assert_eq!(set(&mut registry, 4, 1 << 2), Ok(0), "copy descriptor format 2");
+    let page = host.fetch(&mut registry, get_features(0x16, 0, 0), 512).unwrap();
+    assert_eq!(page.iter().position(|byte| *byte != 0), Some(4));
+    let default = host.fetch(&mut registry, get_features(0x16, 1, 0), 512).unwrap();
+    assert!(default.iter().all(|byte| *byte == 0));
 }
 
 #[test]

@@ -92,6 +92,17 @@ impl Controller {
         Self { terms, transaction: 0, state: State::Idle, failure: None }
     }
 
+    /// What it asks of the host.
+    #[must_use]
+    pub fn terms(&self) -> &Arc<ControllerTerms> {
+        &self.terms
+    }
+
+    /// Asks this of the host from now on: what it sends next is judged by it.
+    pub fn set_terms(&mut self, terms: Arc<ControllerTerms>) {
+        self.terms = terms;
+    }
+
     /// The host sent a message (Authentication Send). The answer is what [`Self::take_message`]
     /// gives next.
     pub fn handle(&mut self, bytes: &[u8], entropy: &mut dyn Entropy) {

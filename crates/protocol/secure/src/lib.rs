@@ -33,12 +33,14 @@ extern crate std;
 
 mod controller;
 mod failure;
+mod form;
 mod group;
 mod hash;
 mod host;
 mod message;
 mod response;
 mod secret;
+mod tls_key;
 
 pub use controller::{Controller, ControllerTerms, Progress};
 pub use failure::{Failure, Party};
@@ -46,6 +48,7 @@ pub use group::Group;
 pub use hash::Hash;
 pub use host::{Agreed, Host, HostTerms, Step};
 pub use secret::{Secret, SecretError};
+pub use tls_key::{Derivation, IdentityForm, TlsKey, TlsKeyError, TlsPsk};
 
 /// Where random bytes come from.
 pub trait Entropy {

@@ -1,22 +1,22 @@
 //! Secrets in the form that people pass on: `DHHC-1:hh:base64(key ‖ CRC-32):` (TP 8006, "secret
 //! representation"; nvme-cli's `gen-dhchap-key` makes it).
 
+use crate::form::{Form, Problem};
 use crate::{Entropy, Hash};
 use alloc::string::String;
 use alloc::vec::Vec;
-use base64ct::{Base64, Encoding};
 use core::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// What the form begins with.
-const PREFIX: &str = "DHHC-1:";
+/// What the form is.
+const FORM: Form = Form {
+    prefix: "DHHC-1:",
+    hashes: &[Hash::Sha256, Hash::Sha384, Hash::Sha512],
+    key_bytes_max: 64,
+};
 /// What the transformation adds to the name.
 const TRANSFORMATION: &[u8] = b"NVMe-over-Fabrics";
-/// Bytes of the checksum.
-const CRC_BYTES: usize = 4;
-/// Longest text that can be a secret: 64 bytes and their checksum.
-const TEXT_BYTES_MAX: usize = PREFIX.len() + 3 + 92 + 1;
 
 /// A secret of DH-HMAC-CHAP. It is never shown, and its memory is cleared when it is dropped.
 #[derive(Clone)]
@@ -49,40 +49,14 @@ impl Secret {
     /// # Errors
     /// What is wrong with it; never with a part of the secret.
     pub fn parse(text: &str) -> Result<Self, SecretError> {
-        let rest = text.strip_prefix(PREFIX).ok_or(SecretError::Prefix)?;
-        if text.len() > TEXT_BYTES_MAX {
-            return Err(SecretError::Length(text.len()));
-        }
-        let (hash, rest) = rest.split_once(':').ok_or(SecretError::Form)?;
-        let hash = match hash {
-            "00" => None,
-            "01" => Some(Hash::Sha256),
-            "02" => Some(Hash::Sha384),
-            "03" => Some(Hash::Sha512),
-            _ => return Err(SecretError::Hash),
-        };
-        let encoded = rest.strip_suffix(':').ok_or(SecretError::Form)?;
-        let mut decoded =
-            Zeroizing::new(Base64::decode_vec(encoded).map_err(|_| SecretError::Base64)?);
-        let length = decoded.len().checked_sub(CRC_BYTES).ok_or(SecretError::Length(0))?;
-        check_length(length, hash)?;
-        let crc = crc32(&decoded[..length]).to_le_bytes();
-        if !bool::from(crc.ct_eq(&decoded[length..])) {
-            return Err(SecretError::Checksum);
-        }
-        decoded.truncate(length);
-        Ok(Self { key: decoded, hash })
+        let (key, hash) = FORM.parse(text, check_length)?;
+        Ok(Self { key, hash })
     }
 
     /// The form, to be given to a file or a person.
     #[must_use]
     pub fn text(&self) -> Zeroizing<String> {
-        let mut bytes = self.key.clone();
-        bytes.reserve_exact(CRC_BYTES);
-        bytes.extend_from_slice(&crc32(&self.key).to_le_bytes());
-        let encoded = Zeroizing::new(Base64::encode_string(&bytes));
-        let hash = self.hash.map_or(0, Hash::id);
-        Zeroizing::new(alloc::format!("{PREFIX}{hash:02}:{}:", encoded.as_str()))
+        FORM.text(&self.key, self.hash)
     }
 
     /// With what it is transformed, if it is.
@@ -95,6 +69,15 @@ impl Secret {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.key.len()
+    }
+
+    /// Tells it from others without giving it away, for people who compare what two ends have.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        const BYTES: usize = 8;
+        let hash = self.hash.map_or(0, Hash::id);
+        let digest = Hash::Sha256.hmac(&self.key, &[b"farblock fingerprint", &[hash]]);
+        digest[..BYTES].iter().map(|byte| alloc::format!("{byte:02x}")).collect()
     }
 
     /// The key that is used, of the host or subsystem of this name.
@@ -132,16 +115,6 @@ fn check_length(bytes: usize, hash: Option<Hash>) -> Result<(), SecretError> {
     }
 }
 
-/// CRC-32 (IEEE 802.3) bit by bit: no table whose lines in the cache would tell of the key.
-fn crc32(bytes: &[u8]) -> u32 {
-    const POLYNOMIAL: u32 = 0xedb8_8320;
-    !bytes.iter().fold(!0, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
-            (crc >> 1) ^ (POLYNOMIAL & (crc & 1).wrapping_neg())
-        })
-    })
-}
-
 /// What is wrong with a secret's text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SecretError {
@@ -164,6 +137,20 @@ pub enum SecretError {
     },
     /// The checksum is another one.
     Checksum,
+}
+
+impl From<Problem> for SecretError {
+    fn from(problem: Problem) -> Self {
+        match problem {
+            Problem::Prefix => Self::Prefix,
+            Problem::TooLong(bytes) => Self::Length(bytes),
+            Problem::Form => Self::Form,
+            Problem::Hash => Self::Hash,
+            Problem::Base64 => Self::Base64,
+            Problem::Empty => Self::Length(0),
+            Problem::Checksum => Self::Checksum,
+        }
+    }
 }
 
 impl fmt::Display for SecretError {
@@ -196,14 +183,19 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn the_checksum_is_that_of_ieee() {
-        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
-    }
-
-    #[test]
     fn a_secret_is_not_shown() {
         let secret = Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(0x41)).unwrap();
         assert_eq!(std::format!("{secret:?}"), "Secret(32 bytes)");
+    }
+
+    #[test]
+    fn a_fingerprint_tells_secrets_apart() {
+        let secret = |byte: u8, hash| {
+            Secret::generate(32, hash, &mut |out: &mut [u8]| out.fill(byte)).unwrap().fingerprint()
+        };
+        let all = [secret(1, None), secret(2, None), secret(1, Some(Hash::Sha256))];
+        assert!(all[0] != all[1] && all[0] != all[2] && all[0] == secret(1, None));
+        assert!(all[0].len() == 16 && !all[0].contains("0101"), "{}", all[0]);
     }
 
     #[test]

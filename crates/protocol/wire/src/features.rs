@@ -1,5 +1,7 @@
 //! Features (Base 2.0c, "Get Features command", "Set Features command").
 
+use zerocopy::little_endian::U16;
+
 use crate::Sqe;
 
 open_code! {
@@ -181,8 +183,15 @@ layout! {
         0 acre: u8, "Advanced command retry enable (ACRE).";
         1 etdas: u8, "Extended telemetry data area 4 supported (ETDAS).";
         2 lbafee: u8, "LBA format extension enable (LBAFEE).";
-        3 rsvd_3: [u8; 509], "Reserved.";
+        3 hdisns: u8, "Host dispersed namespace support (HDISNS), since 2.1.";
+        4 cdfe: U16, "Copy descriptor formats enable, a bit each (CDFE), since 2.1.";
+        6 rsvd_6: [u8; 506], "Reserved.";
     }
+}
+
+impl HostBehavior {
+    /// CDFE: Copy descriptor format 2h.
+    pub const CDFE_FORMAT_2: u16 = 1 << 2;
 }
 
 layout! {

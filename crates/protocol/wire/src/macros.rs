@@ -77,8 +77,10 @@ macro_rules! open_code {
 
         impl core::fmt::Display for $name {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                // The number where there is no name, and beside it in the alternate form.
                 match self.name() {
-                    Some(name) => write!(f, "{name} ({:#04x})", self.0),
+                    Some(name) if f.alternate() => write!(f, "{name} ({:#04x})", self.0),
+                    Some(name) => f.write_str(name),
                     None => write!(f, concat!("unknown ", $what, " {:#04x}"), self.0),
                 }
             }

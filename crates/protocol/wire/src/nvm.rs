@@ -147,30 +147,81 @@ impl DsmRange {
 }
 
 /// Command dword 12 of Copy (NVM 1.0c, "Copy - Command Dword 12"). Command dwords 10 and 11 are
-/// the destination's starting LBA; the data are [`CopyRange`]s.
+/// the destination's starting LBA; the data are [`CopyRange`]s. Names as in NVM 1.1.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CopyControl(pub u32);
 
 bit_fields! { CopyControl(u32) {
     bits 0 7 nr_z: u8, with_nr_z "Number of source ranges, 0's-based (NR).";
-    bits 8 11 format: u8, with_format "Descriptor format; 0 is `CopyRange`.";
+    bits 8 11 format: u8, with_format "Descriptor format (CDFT); `CopyRange` is 0 and 2.";
     bits 12 15 prinfor: u8, with_prinfor "Protection information field, read (PRINFOR).";
+    bits 16 19 cetype: u8, with_cetype "Command extension type (CETYPE).";
     bits 20 23 dtype: u8, with_dtype "Directive type (DTYPE).";
+    bit 24 stcw with_stcw "Storage tag check, write (STCW).";
+    bit 25 stcr with_stcr "Storage tag check, read (STCR).";
     bits 26 29 prinfow: u8, with_prinfow "Protection information field, write (PRINFOW).";
     bit 30 fua with_fua "Force unit access (FUA).";
     bit 31 lr with_lr "Limited retry (LR).";
 } }
 
+impl CopyControl {
+    /// Descriptor format 0: ranges of the namespace that the command names.
+    pub const FORMAT_SAME_NAMESPACE: u8 = 0;
+    /// Descriptor format 2: each range names its namespace (NVM 1.1).
+    pub const FORMAT_ANY_NAMESPACE: u8 = 2;
+
+    /// Source ranges in the data: 1 to 256.
+    pub const fn range_count(self) -> u16 {
+        self.nr_z() as u16 + 1
+    }
+}
+
 layout! {
-    /// One source range of Copy, descriptor format 0 (NVM 1.0c, "Copy - Source Range Entries Copy
-    /// Descriptor Format 0h").
+    /// One source range of Copy, descriptor formats 0 and 2 (NVM 1.1, "Copy - Source Range Entries
+    /// Copy Descriptor Format 0h", "... 2h").
     pub struct CopyRange, 32 {
-        0 rsvd_0: [u8; 8], "Reserved.";
+        0 snsid: U32, "Source namespace identifier, of format 2 (SNSID).";
+        4 rsvd_4: [u8; 4], "Reserved.";
         8 slba: U64, "Starting LBA (SLBA).";
         16 nlb_z: U16, "Number of logical blocks, 0's-based (NLB).";
-        18 rsvd_18: [u8; 6], "Reserved.";
+        18 rsvd_18: [u8; 4], "Reserved.";
+        22 sopt: U16, "Source options, of format 2 (SOPT).";
         24 eilbrt: U32, "Expected initial logical block reference tag (EILBRT).";
         28 elbat: U16, "Expected logical block application tag (ELBAT).";
         30 elbatm: U16, "Expected logical block application tag mask (ELBATM).";
+    }
+}
+
+impl CopyRange {
+    /// SOPT: copy fast, or not at all (FCO).
+    pub const SOPT_FAST_ONLY: u16 = 1 << 15;
+
+    /// A range of `block_count` blocks; `None` when that is 0 or above 65536, which NLB cannot
+    /// express. The namespace only counts in format 2.
+    pub const fn new(snsid: u32, slba: u64, block_count: u32) -> Option<Self> {
+        if block_count == 0 || block_count > 1 << 16 {
+            return None;
+        }
+        Some(Self {
+            snsid: U32::new(snsid),
+            rsvd_4: [0; 4],
+            slba: U64::new(slba),
+            nlb_z: U16::new((block_count - 1) as u16),
+            rsvd_18: [0; 4],
+            sopt: U16::ZERO,
+            eilbrt: U32::ZERO,
+            elbat: U16::ZERO,
+            elbatm: U16::ZERO,
+        })
+    }
+
+    /// Blocks in the range: 1 to 65536.
+    pub const fn block_count(&self) -> u32 {
+        self.nlb_z.get() as u32 + 1
+    }
+
+    /// The LBA behind the range, or `None` when it does not exist in 64 bits.
+    pub const fn end_lba(&self) -> Option<u64> {
+        self.slba.get().checked_add(self.block_count() as u64)
     }
 }

@@ -131,6 +131,8 @@ statuses! {
     CROSS_CONTROLLER_RESET_LIMIT = 0x141, "Cross-Controller Reset Limit Exceeded";
     CONNECT_INVALID_HOST = 0x184, "Connect Invalid Host";
     INVALID_QUEUE_TYPE = 0x185, "Invalid Queue Type";
+    FAST_COPY_NOT_POSSIBLE = 0x186, "Fast Copy Not Possible";
+    OVERLAPPING_IO_RANGE = 0x187, "Overlapping I/O Range";
     DISCOVERY_RESTART = 0x190, "Discover Restart";
     AUTHENTICATION_REQUIRED = 0x191, "Authentication Required";
 
@@ -171,6 +173,8 @@ impl Status {
     pub const WRITE_TO_READ_ONLY: Self = Self(0x182);
     /// NVM commands: Command Size Limit Exceeded.
     pub const COMMAND_SIZE_LIMIT_EXCEEDED: Self = Self(0x183);
+    /// Copy: Incompatible Namespace or Format. Connect: Invalid Queue Type.
+    pub const INCOMPATIBLE_NAMESPACE: Self = Self(0x185);
 }
 
 /// Status Code Type (SCT), bits 10:8 (Base 2.0c, "Status Code Type").
@@ -260,9 +264,11 @@ impl Status {
     }
 }
 
+/// The name; the number where there is no name, and beside it in the alternate form (`{:#}`).
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {
+            Some(name) if !f.alternate() => return f.write_str(name),
             Some(name) => f.write_str(name)?,
             None => f.write_str(match self.status_type() {
                 StatusType::Generic => "unknown generic status",
@@ -286,6 +292,6 @@ impl fmt::Display for Status {
 
 impl fmt::Debug for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Status({self})")
+        write!(f, "Status({self:#})")
     }
 }

@@ -21,13 +21,14 @@ use farblock_wire::{SglDescriptor, Sqe, Status};
 
 #[test]
 fn statuses_print_the_specifications_name() {
-    assert_eq!(Status::SUCCESS.to_string(), "Successful Completion (0x000)");
+    assert_eq!(Status::SUCCESS.to_string(), "Successful Completion");
+    assert_eq!(Status::INVALID_FIELD.with_dnr().to_string(), "Invalid Field in Command");
     assert_eq!(
-        Status::INVALID_FIELD.with_dnr().to_string(),
+        format!("{:#}", Status::INVALID_FIELD.with_dnr()),
         "Invalid Field in Command (0x002, do not retry)"
     );
     assert_eq!(
-        Status::WRITE_FAULT.with_more().to_string(),
+        format!("{:#}", Status::WRITE_FAULT.with_more()),
         "Write Fault (0x280, more in error log)"
     );
     assert_eq!(Status(0x1ff).to_string(), "unknown command specific status (0x1ff)");
@@ -53,11 +54,12 @@ fn status_bits() {
 
 #[test]
 fn unknown_codes_survive() {
-    assert_eq!(PduType::R2T.to_string(), "R2T (0x09)");
+    assert_eq!(PduType::R2T.to_string(), "R2T");
+    assert_eq!(format!("{:#}", PduType::R2T), "R2T (0x09)");
     assert_eq!(PduType(0x08).to_string(), "unknown PDU type 0x08");
     assert_eq!(format!("{:?}", AdminOpcode(0xfe)), "AdminOpcode(0xfe)");
     assert_eq!(format!("{:?}", Cns::CONTROLLER), "Cns(0x01 Identify Controller)");
-    assert_eq!(FatalErrorStatus::HEADER_DIGEST_ERROR.to_string(), "header digest error (0x03)");
+    assert_eq!(FatalErrorStatus::HEADER_DIGEST_ERROR.to_string(), "header digest error");
     for byte in 0..=u8::MAX {
         let pdu_type = PduType(byte);
         let known = pdu_type.is_from_host() || pdu_type.is_from_controller();

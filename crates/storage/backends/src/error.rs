@@ -42,6 +42,10 @@ pub enum OpenError {
     },
     /// A stripe set does not fit together.
     Stripe(String),
+    /// The disks do not make a mirror, for this reason.
+    Mirror(String),
+    /// An image of a Ceph cluster does not open, for this reason.
+    Rbd(String),
 }
 
 /// What is wrong with a file or device.
@@ -106,7 +110,9 @@ impl fmt::Display for OpenError {
             OpenError::File { path, problem } => {
                 write!(f, "{} {}", path.display(), Sentence { path, problem })
             }
-            OpenError::Stripe(sentence) => f.write_str(sentence),
+            OpenError::Stripe(sentence)
+            | OpenError::Mirror(sentence)
+            | OpenError::Rbd(sentence) => f.write_str(sentence),
         }
     }
 }

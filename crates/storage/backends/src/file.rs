@@ -68,7 +68,7 @@ pub struct FileDisk {
     path: PathBuf,
     kind: Kind,
     caching: Caching,
-    shared: Arc<Shared>,
+    shared: Arc<FileShared>,
     /// Whether it grows is looked at, until this is dropped.
     _growth: Option<growth::Attention>,
 }
@@ -88,7 +88,7 @@ enum Caching {
 }
 
 /// What the queues share.
-struct Shared {
+struct FileShared {
     file: File,
     /// As it was at the opening; the number of blocks may have changed.
     geometry: Geometry,
@@ -104,7 +104,7 @@ struct Shared {
     can_zero: AtomicBool,
 }
 
-impl Shared {
+impl FileShared {
     fn geometry(&self) -> Geometry {
         // Relaxed: what a size goes with is told in other ways.
         Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.geometry }
@@ -212,7 +212,7 @@ impl FileDisk {
                 (1, Some(overlaps::Overlaps::default()))
             }
         };
-        let shared = Shared {
+        let shared = FileShared {
             file: file.into(),
             geometry,
             blocks: AtomicU64::new(blocks),
@@ -236,7 +236,7 @@ impl FileDisk {
             deallocate: true,
             ..Geometry::new(block_size, blocks)
         };
-        let shared = Shared {
+        let shared = FileShared {
             file: File::Sim(medium),
             geometry,
             blocks: AtomicU64::new(blocks),

@@ -20,9 +20,9 @@
 //!
 //! # Not here
 //!
-//! Mirrors and parity, thin provisioning and snapshots, encryption, image formats (qcow2), and
-//! resizing anything but files and devices while it is open. Block devices other than Linux's are
-//! refused.
+//! Mirrors (they are in `farblock-volumes`), parity, thin provisioning and snapshots, encryption,
+//! image formats (qcow2), and resizing anything but files and devices while it is open. Block
+//! devices other than Linux's are refused.
 
 #![forbid(unsafe_code)]
 
@@ -33,9 +33,8 @@ pub mod file;
 pub mod limit;
 pub mod mem;
 pub mod null;
-mod slab;
 mod spec;
 pub mod stripe;
 
 pub use error::{FileProblem, OpenError};
-pub use spec::{Spec, SpecError};
+pub use spec::{OpenRbd, Spec, SpecError};

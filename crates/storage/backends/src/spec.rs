@@ -27,13 +27,15 @@ use farblock_block::size::{self, ExactSize, SizeError};
 /// | `mem:1GiB`                  | a RAM disk                                            |
 /// | `null:1GiB`                 | a device that forgets                                 |
 /// | `stripe:64KiB,a.img,mem:1G` | RAID 0; the chunk size may be left out                |
+/// | `mirror:a.img,nvme+tcp://…` | the same blocks on each; `?create`, `?degraded` at the end |
+/// | `rbd:pool/image@snap?id=me` | an image of a Ceph cluster                            |
 /// | `delay:500us,SPEC`          | each completion later; `delay:1ms+200us,` with jitter |
 /// | `limit:1000/s,SPEC`         | so many operations per second                         |
 /// | `limit:64MiB/s,SPEC`        | so many bytes per second                              |
 /// | `fault:100,SPEC`            | every 100th read and every 100th write fails          |
 ///
 /// In the last four, `SPEC` is all the rest, commas included, so that a stripe set can be
-/// decorated. The disks of a stripe set are separated by commas and hence hold none.
+/// decorated. The disks of a stripe set or a mirror are separated by commas and hence hold none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spec {
     /// A file or block device.
@@ -55,6 +57,19 @@ pub enum Spec {
         /// The disks.
         children: Vec<Spec>,
     },
+    /// The same blocks on each; whoever knows of networks opens it.
+    Mirror {
+        /// Where the blocks are.
+        legs: Vec<Spec>,
+        /// Empty legs are taken in.
+        create: bool,
+        /// A leg in sync may be missing.
+        degraded: bool,
+    },
+    /// A remote disk, which only a mirror can have.
+    Remote(String),
+    /// An image of a Ceph cluster: what follows `rbd:`. Whoever knows of clusters opens it.
+    Rbd(String),
     /// Slower.
     Delay {
         /// By so much,
@@ -88,6 +103,9 @@ pub enum Rate {
     /// So many bytes.
     Bytes(u64),
 }
+
+/// What opens an image of a Ceph cluster.
+pub type OpenRbd<'a> = dyn Fn(&str) -> Result<Arc<dyn Namespace>, OpenError> + 'a;
 
 /// A text that names no namespace. Shown, it says why in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,6 +142,8 @@ impl Spec {
             "mem" => Ok(Spec::Mem { bytes: size::parse(rest)? }),
             "null" => Ok(Spec::Null { bytes: size::parse(rest)? }),
             "stripe" => Self::parse_stripe(rest),
+            "mirror" => Self::parse_mirror(rest),
+            "rbd" => Ok(Spec::Rbd(rest.to_owned())),
             "delay" => {
                 let (delay, inner) = decorated(text, rest)?;
                 let (fixed, jitter) = delay.split_once('+').unwrap_or((delay, "0s"));
@@ -149,7 +169,21 @@ impl Spec {
 
     /// Opens what it names. Each open of a `mem:` is another RAM disk.
     pub fn open(&self, block_size: u32, read_only: bool) -> Result<Arc<dyn Namespace>, OpenError> {
+        self.open_with(block_size, read_only, &|name| {
+            Err(OpenError::Rbd(format!("rbd:{name}: Ceph images cannot be used here")))
+        })
+    }
+
+    /// The same; `rbd` opens images, by what follows `rbd:`.
+    pub fn open_with(
+        &self,
+        block_size: u32,
+        read_only: bool,
+        rbd: &OpenRbd<'_>,
+    ) -> Result<Arc<dyn Namespace>, OpenError> {
+        let open = |spec: &Spec| spec.open_with(block_size, read_only, rbd);
         Ok(match self {
+            Spec::Rbd(name) => rbd(name)?,
             Spec::File(path) => {
                 let options = FileOptions { read_only, ..FileOptions::new(block_size) };
                 Arc::new(FileDisk::open(path, &options)?)
@@ -163,25 +197,55 @@ impl Spec {
                 Arc::new(if read_only { null.read_only() } else { null })
             }
             Spec::Stripe { chunk_bytes, children } => {
-                let children = children.iter().map(|child| child.open(block_size, read_only));
+                let children = children.iter().map(open);
                 Arc::new(Stripe::new(children.collect::<Result<_, _>>()?, *chunk_bytes)?)
             }
+            Spec::Mirror { .. } | Spec::Remote(_) => {
+                return Err(OpenError::Spec(SpecError(format!(
+                    "{self}: a mirror is shared by `farblock serve`, as a whole and not within \
+                     another disk"
+                ))));
+            }
             Spec::Delay { fixed, jitter, inner } => {
-                let inner = inner.open(block_size, read_only)?;
+                let inner = open(inner)?;
                 Arc::new(Delay::new(inner, *fixed).jitter(*jitter, 0))
             }
             Spec::Limit { rate, inner } => {
-                let limit = Limit::new(inner.open(block_size, read_only)?);
+                let limit = Limit::new(open(inner)?);
                 Arc::new(match *rate {
                     Rate::Ops(rate) => limit.ops_per_second(rate),
                     Rate::Bytes(rate) => limit.bytes_per_second(rate),
                 })
             }
             Spec::Fault { every, inner } => {
-                let inner = inner.open(block_size, read_only)?;
+                let inner = open(inner)?;
                 Arc::new(Fault::new(inner, faults(*every), 0))
             }
         })
+    }
+
+    fn parse_mirror(rest: &str) -> Result<Spec, SpecError> {
+        let (mut legs, mut create, mut degraded) = (rest, false, false);
+        loop {
+            if let Some(before) = legs.strip_suffix("?create") {
+                (legs, create) = (before, true);
+            } else if let Some(before) = legs.strip_suffix("?degraded") {
+                (legs, degraded) = (before, true);
+            } else {
+                break;
+            }
+        }
+        let leg = |text: &str| match text.starts_with("nvme+tcp://") {
+            true => Ok(Spec::Remote(text.to_owned())),
+            false => Spec::parse(text),
+        };
+        let legs: Vec<Spec> = legs.split(',').map(leg).collect::<Result<_, _>>()?;
+        if legs.len() < 2 {
+            return Err(SpecError(format!(
+                "mirror:{rest} lists one disk: write for example mirror:a.img,b.img"
+            )));
+        }
+        Ok(Spec::Mirror { legs, create, degraded })
     }
 
     fn parse_stripe(rest: &str) -> Result<Spec, SpecError> {
@@ -269,6 +333,16 @@ impl fmt::Display for Spec {
                 write!(f, "stripe:{}", ExactSize(*chunk_bytes))?;
                 children.iter().try_for_each(|child| write!(f, ",{child}"))
             }
+            Spec::Mirror { legs, create, degraded } => {
+                f.write_str("mirror:")?;
+                for (at, leg) in legs.iter().enumerate() {
+                    write!(f, "{}{leg}", if at == 0 { "" } else { "," })?;
+                }
+                f.write_str(if *create { "?create" } else { "" })?;
+                f.write_str(if *degraded { "?degraded" } else { "" })
+            }
+            Spec::Remote(url) => f.write_str(url),
+            Spec::Rbd(name) => write!(f, "rbd:{name}"),
             Spec::Delay { fixed, jitter, inner } if jitter.is_zero() => {
                 write!(f, "delay:{},{inner}", Exact(*fixed))
             }
@@ -313,6 +387,7 @@ mod tests {
             ("/dev/sdb", file("/dev/sdb")),
             ("C:\\disk.img", file("C:\\disk.img")),
             ("file:mem:1GiB", file("mem:1GiB")),
+            ("rbd:p/i@s?id=me", Spec::Rbd("p/i@s?id=me".to_owned())),
             ("mem:1GiB", Spec::Mem { bytes: 1 << 30 }),
             ("null:512", Spec::Null { bytes: 512 }),
             (
@@ -320,6 +395,22 @@ mod tests {
                 Spec::Stripe {
                     chunk_bytes: 128 << 10,
                     children: vec![file("a.img"), Spec::Mem { bytes: 1 << 30 }],
+                },
+            ),
+            (
+                "mirror:a.img,nvme+tcp://h:1/nqn?ns=1?create",
+                Spec::Mirror {
+                    legs: vec![file("a.img"), Spec::Remote("nvme+tcp://h:1/nqn?ns=1".to_owned())],
+                    create: true,
+                    degraded: false,
+                },
+            ),
+            (
+                "mirror:a.img,mem:1MiB?degraded",
+                Spec::Mirror {
+                    legs: vec![file("a.img"), Spec::Mem { bytes: 1 << 20 }],
+                    create: false,
+                    degraded: true,
                 },
             ),
             (
@@ -371,6 +462,8 @@ mod tests {
             ("stripe:64KiB", "lists no disks"),
             ("stripe:64KiB,", "a disk is missing"),
             ("stripe:64XB,a.img", "not known"),
+            ("mirror:a.img", "lists one disk"),
+            ("mirror:a.img,", "a disk is missing"),
             ("delay:1ms", "add a comma and a disk"),
             ("delay:1,a.img", "not a time"),
             ("delay:1ms+x,a.img", "not a time"),
@@ -390,6 +483,7 @@ mod tests {
         let open = |text: &str| Spec::parse(text).unwrap().open(512, false);
         let message = |text| open(text).err().expect("it opened").to_string();
         assert!(open("stripe:64KiB,mem:1MiB,mem:2MiB").is_ok());
+        assert!(message("mirror:mem:1MiB,mem:1MiB").contains("not within another disk"));
         assert!(message("mem:1000").contains("multiple of 512"));
         assert!(message("stripe:100,mem:1MiB").contains("do not suit"));
         assert!(message("stripe:64KiB,mem:32KiB").contains("no stripe set"));

@@ -19,8 +19,8 @@ use farblock_block::{
 use farblock_reactor::{Buffer, Reactor, TaskId};
 
 use crate::error::OpenError;
-use crate::slab::Slab;
 use farblock_block::size::Size;
+use farblock_block::slab::Slab;
 
 /// The chunk size unless another one is chosen.
 pub const DEFAULT_CHUNK_BYTES: u64 = 64 << 10;
@@ -56,7 +56,7 @@ impl Shape {
 
     /// A child has changed.
     fn handle_change(&self, change: Change) {
-        if change == Change::Availability || self.look() {
+        if change != Change::Geometry || self.look() {
             self.changes.tell(change);
         }
     }

@@ -13,6 +13,9 @@ pub enum Change {
     Geometry,
     /// Its [availability](crate::Namespace::availability), or what that is made of.
     Availability,
+    /// What it has acknowledged since the last flush may be lost, as when the machine that had it
+    /// in its cache was started anew. Told before anything is done after that.
+    Loss,
 }
 
 /// Whether operations on a namespace can be carried out.

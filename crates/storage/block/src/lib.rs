@@ -92,6 +92,7 @@ mod geometry;
 pub mod nonblocking;
 mod op;
 pub mod size;
+pub mod slab;
 
 pub use change::{Availability, Change, Changes, Watch};
 pub use error::BlockError;

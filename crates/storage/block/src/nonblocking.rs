@@ -45,7 +45,7 @@ pub struct AsyncNamespace {
 }
 
 /// An operation on its way to the thread. Not an [`Op`], which must not be dropped.
-struct Request {
+struct QueuedOp {
     command: Command,
     lba: u64,
     blocks: u32,
@@ -56,13 +56,13 @@ struct Request {
 
 /// What callers and the thread share.
 struct Inbox {
-    state: Mutex<State>,
+    state: Mutex<InboxState>,
     waker: Waker,
 }
 
 #[derive(Default)]
-struct State {
-    requests: VecDeque<Request>,
+struct InboxState {
+    requests: VecDeque<QueuedOp>,
     stopped: bool,
 }
 
@@ -225,7 +225,7 @@ impl AsyncNamespace {
         buffer: Option<Buffer>,
     ) -> Operation {
         let promise = Arc::new(Promise::default());
-        let request = Request { command, lba, blocks, fua, buffer, promise: Arc::clone(&promise) };
+        let request = QueuedOp { command, lba, blocks, fua, buffer, promise: Arc::clone(&promise) };
         let mut state = lock(&self.inbox.state);
         if state.stopped {
             // The event loop broke.
@@ -295,7 +295,7 @@ impl Worker {
         let stopped = state.stopped;
         drop(state);
         for request in requests {
-            let Request { command, lba, blocks, fua, buffer, promise } = request;
+            let QueuedOp { command, lba, blocks, fua, buffer, promise } = request;
             let token = self.free.pop().unwrap_or_else(|| {
                 self.promises.push(None);
                 self.promises.len() - 1

@@ -103,7 +103,8 @@ impl Meters {
 
     pub(crate) fn read(&self) -> Readings {
         let read = |source: &Option<Arc<dyn CpuSource>>| source.as_ref().map(|s| s.cpu_time());
-        Readings { host: read(&self.host_cpu), target: read(&self.target_cpu) }
+        let (host, target) = (read(&self.host_cpu), read(&self.target_cpu));
+        Readings { host, target, sleeps: sleeps() }
     }
 
     pub(crate) fn host_memory_bytes(&self) -> Option<u64> {
@@ -131,6 +132,15 @@ impl fmt::Debug for Meters {
 pub(crate) struct Readings {
     pub(crate) host: Option<Duration>,
     pub(crate) target: Option<Duration>,
+    pub(crate) sleeps: Option<u64>,
+}
+
+/// How often threads of this process have gone to sleep by themselves, where the system tells.
+fn sleeps() -> Option<u64> {
+    #[cfg(target_os = "linux")]
+    return crate::proc_fs::sleeps();
+    #[cfg(not(target_os = "linux"))]
+    None
 }
 
 /// Processor use of one party in a run.

@@ -96,7 +96,9 @@ pub(crate) fn method(method: &Method) -> String {
     parts.join(", ")
 }
 
-fn group(digits: &str) -> String {
+/// A number's digits with commas between its thousands.
+#[must_use]
+pub fn group(digits: &str) -> String {
     let (sign, digits) = digits.strip_prefix('-').map_or(("", digits), |rest| ("-", rest));
     let mut grouped = sign.to_owned();
     for (index, digit) in digits.chars().enumerate() {

@@ -62,6 +62,8 @@ pub(crate) struct Sample {
     pub(crate) elapsed: Duration,
     pub(crate) host_cpu: Option<Duration>,
     pub(crate) target_cpu: Option<Duration>,
+    /// How often threads of this process went to sleep in the measured time.
+    pub(crate) sleeps: Option<u64>,
     /// The time in which the processor times were used.
     pub(crate) cpu_elapsed: Duration,
     pub(crate) host_memory_bytes: Option<u64>,
@@ -310,6 +312,7 @@ impl<'a> Watch<'a> {
             elapsed: Duration::ZERO,
             host_cpu: None,
             target_cpu: None,
+            sleeps: None,
             cpu_elapsed: Duration::ZERO,
             host_memory_bytes: self.host_memory_bytes,
             target_memory_bytes: self.target_memory_bytes,
@@ -327,6 +330,7 @@ impl<'a> Watch<'a> {
         if let (Some(first), Some(last)) = (self.first, self.last) {
             let used = |last: Option<Duration>, first| Some(last?.saturating_sub(first?));
             sample.cpu_elapsed = last.at - first.at;
+            sample.sleeps = last.readings.sleeps.zip(first.readings.sleeps).map(|(l, f)| l - f);
             sample.host_cpu = used(last.readings.host, first.readings.host);
             sample.target_cpu = used(last.readings.target, first.readings.target);
         }

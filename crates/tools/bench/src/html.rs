@@ -75,8 +75,8 @@ fn lead(report: &Report) -> Option<String> {
     };
     let floor = range(&|p| p.remote_percent_of_floor, |p| p.iops);
     Some(format!(
-        "{patterns} the remote disk reached {} of the local one’s I/Os per second, with {} of its \
-         mean latency{}.",
+        "{patterns} the remote disk reached {} of the local one’s I/Os per second, with {} of \
+         its mean latency{}.",
         range(&of_local, |p| p.iops)?,
         range(&of_local, |p| p.mean_latency)?,
         floor
@@ -194,7 +194,8 @@ const THROUGHPUT: Metric = Metric {
 const LATENCY: Metric = Metric {
     id: "latency",
     title: "Mean latency",
-    hint: "Less is better. From submission to completion, with all of the queue’s depth in flight.",
+    hint: "Less is better. From submission to completion, with all of the queue’s depth \
+           in flight.",
     unit: |_| "µs",
     parts: |side, _, figures| vec![(side.name(), figures.latency.mean_ns / 1000.0)],
     show: format::tenths,
@@ -343,7 +344,9 @@ fn method(page: &mut String, report: &Report) {
     let command = Escaped(&report.command_line);
     let _ = writeln!(page, "<dt>Command</dt><dd><code>{command}</code></dd>\n</dl>");
     let remarks = report.patterns.iter().flat_map(|pattern| {
-        let notes = [pattern.pattern.note.as_deref(), pattern.floor_doubt()];
+        let limit = pattern.bottleneck(report.machine.cores);
+        let limit = limit.map(|limit| format!("What limited the remote side: {limit}"));
+        let notes = [pattern.pattern.note.clone(), pattern.floor_doubt().map(str::to_owned), limit];
         notes.into_iter().flatten().map(|note| format!("{}: {note}.", pattern.pattern.name))
     });
     page.push_str("<ul class=\"notes\">\n");

@@ -39,6 +39,7 @@
 #![cfg_attr(windows, deny(unsafe_code))]
 
 mod addresses;
+mod bottleneck;
 mod compare;
 pub mod cpu;
 mod error;
@@ -68,6 +69,7 @@ mod windows;
 pub use compare::compare;
 pub use cpu::{CpuSource, CpuUse, Meters};
 pub use error::{BenchError, RunError};
+pub use format::group;
 pub use generator::THREAD_NAME_PREFIX;
 pub use latency::{Latencies, LatencySummary};
 pub use machine::{Machine, command_line, cores, utc};

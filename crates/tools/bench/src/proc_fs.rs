@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 
@@ -44,6 +45,12 @@ impl CpuSource for OtherProcess {
         }
         Duration::from_nanos(self.last_ns.load(Ordering::Relaxed))
     }
+}
+
+/// How often threads of this process have gone to sleep by themselves, those that ended included.
+pub(crate) fn sleeps() -> Option<u64> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
+    u64::try_from(usage.voluntary_context_switches()).ok()
 }
 
 /// Some threads of a process: by the beginning of their names, and by number.
@@ -274,5 +281,12 @@ mod tests {
         assert!(resident_memory_bytes(std::process::id()).is_some_and(|bytes| bytes > 0));
         assert!(OtherProcess::new(u32::MAX).is_err());
         assert!(resident_memory_bytes(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn a_sleep_is_counted() {
+        let before = sleeps().expect("Linux tells");
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(sleeps().expect("Linux tells") > before);
     }
 }

@@ -129,6 +129,10 @@ pub struct Figures {
     pub host_cpu: Option<CpuUse>,
     /// Processor use of the target.
     pub target_cpu: Option<CpuUse>,
+    /// How often threads of this process went to sleep for each I/O: the target's count where it
+    /// is part of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sleeps_per_io: Option<f64>,
     /// Resident memory of the host's process after a run, the largest.
     pub host_memory_bytes: Option<u64>,
     /// Resident memory of the target's process after a run, the largest.
@@ -156,6 +160,9 @@ pub struct RunFigures {
     pub host_cpu: Option<CpuUse>,
     /// Processor use of the target.
     pub target_cpu: Option<CpuUse>,
+    /// How often threads of this process went to sleep for each I/O.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sleeps_per_io: Option<f64>,
 }
 
 /// The remote side as a percentage of the local, or of the floor. 100 is equal; more is better for
@@ -270,6 +277,7 @@ impl Figures {
             latency,
             host_cpu: mean_cpu(&runs, |run| run.host_cpu),
             target_cpu: mean_cpu(&runs, |run| run.target_cpu),
+            sleeps_per_io: mean_sleeps(&runs),
             host_memory_bytes: samples.iter().filter_map(|s| s.host_memory_bytes).max(),
             target_memory_bytes: samples.iter().filter_map(|s| s.target_memory_bytes).max(),
             reads: samples.iter().map(|sample| sample.reads).sum(),
@@ -298,6 +306,7 @@ impl RunFigures {
             latency: sample.latencies.summary(),
             host_cpu: sample.host_cpu.and_then(cpu),
             target_cpu: sample.target_cpu.and_then(cpu),
+            sleeps_per_io: sample.sleeps.map(|sleeps| sleeps as f64 / count.max(1.0)),
         }
     }
 }
@@ -335,6 +344,12 @@ fn mean_cpu(runs: &[RunFigures], of: impl Fn(&RunFigures) -> Option<CpuUse>) -> 
     })
 }
 
+/// The mean, if every run was counted.
+fn mean_sleeps(runs: &[RunFigures]) -> Option<f64> {
+    let all: Vec<f64> = runs.iter().map(|run| run.sleeps_per_io).collect::<Option<_>>()?;
+    Some(mean(all.into_iter()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -353,6 +368,7 @@ mod tests {
             elapsed: Duration::from_secs(seconds),
             host_cpu: Some(Duration::from_millis(500 * seconds)),
             target_cpu: None,
+            sleeps: Some(ios / 2),
             cpu_elapsed: Duration::from_secs(seconds),
             host_memory_bytes: Some(ios),
             target_memory_bytes: None,
@@ -373,6 +389,7 @@ mod tests {
         assert!((cpu.percent_of_core - 50.0).abs() < 1e-9);
         assert!((cpu.us_per_io - (5000.0 + 2500.0) / 2.0).abs() < 1e-6);
         assert_eq!((figures.target_cpu, figures.reads), (None, 5000));
+        assert_eq!(figures.sleeps_per_io, Some(0.5));
         assert_eq!((figures.host_memory_bytes, figures.runs.len()), (Some(4000), 2));
         assert_eq!(Figures::average(&pattern, &[]), None);
     }
@@ -380,9 +397,9 @@ mod tests {
     #[test]
     fn a_clock_that_some_runs_lack_is_not_averaged() {
         let pattern = Pattern::new(Rw::Read, 4096, 1, 1);
-        let without = Sample { host_cpu: None, ..sample(10, 1, 1) };
+        let without = Sample { host_cpu: None, sleeps: None, ..sample(10, 1, 1) };
         let figures = Figures::average(&pattern, &[sample(10, 1, 1), without]).expect("two runs");
-        assert_eq!(figures.host_cpu, None);
+        assert_eq!((figures.host_cpu, figures.sleeps_per_io), (None, None));
     }
 
     #[test]

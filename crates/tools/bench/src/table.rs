@@ -54,6 +54,11 @@ pub fn render_within(report: &Report, columns: usize) -> String {
             text.push_str(&grid.render());
         }
     }
+    let limits = limits(report);
+    if !limits.is_empty() {
+        text.push_str("\nwhat limited the remote side, and how much longer an I/O takes there\n\n");
+        text.push_str(&limits);
+    }
     let remarks = remarks(report);
     if !remarks.is_empty() {
         text.push('\n');
@@ -179,6 +184,13 @@ fn percentages(report: &Report, of: PercentOf, wide: bool) -> Grid {
         grid.rows.push(row);
     }
     grid
+}
+
+fn limits(report: &Report) -> String {
+    let of = |pattern: &PatternReport| {
+        Some(format!("{}\n  {}\n", pattern.pattern.name, pattern.bottleneck(report.machine.cores)?))
+    };
+    report.patterns.iter().filter_map(of).collect()
 }
 
 fn remarks(report: &Report) -> String {

@@ -26,18 +26,40 @@ pub(crate) fn figures(
     let used = |us_per_io: f64| CpuUse { us_per_io, percent_of_core: us_per_io * iops / 1e4 };
     let host_cpu = cpu.map(|(host, _)| used(host));
     let target_cpu = cpu.and_then(|(_, target)| target).map(used);
-    let run = RunFigures { seconds: 30.0, iops, mib_per_second, latency, host_cpu, target_cpu };
+    let run = RunFigures {
+        seconds: 30.0,
+        iops,
+        mib_per_second,
+        latency,
+        host_cpu,
+        target_cpu,
+        sleeps_per_io: None,
+    };
     Figures {
         iops,
         mib_per_second,
         latency,
         host_cpu,
         target_cpu,
+        sleeps_per_io: None,
         host_memory_bytes: Some(48 << 20),
         target_memory_bytes: None,
         reads: (iops * 30.0) as u64,
         writes: 0,
         runs: vec![run],
+    }
+}
+
+/// Both sides of a pattern.
+pub(crate) fn compared(pattern: Pattern, local: Figures, remote: Figures) -> PatternReport {
+    PatternReport {
+        pattern,
+        remote_percent_of_local: Percent::new(&local, &remote),
+        remote_percent_of_floor: None,
+        local: Some(local),
+        remote: Some(remote),
+        floor: None,
+        errors: Vec::new(),
     }
 }
 
@@ -69,15 +91,7 @@ pub(crate) fn report() -> Report {
             let local = figures(local.0, block_size, local.1, Some((local.2, None)));
             let cpu = Some((remote.2, Some(remote.3)));
             let remote = figures(remote.0, block_size, remote.1, cpu);
-            PatternReport {
-                pattern: pattern.scaled_to(2),
-                remote_percent_of_local: Percent::new(&local, &remote),
-                remote_percent_of_floor: None,
-                local: Some(local),
-                remote: Some(remote),
-                floor: None,
-                errors: Vec::new(),
-            }
+            compared(pattern.scaled_to(2), local, remote)
         })
         .collect();
     patterns.push(PatternReport {

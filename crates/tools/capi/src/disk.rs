@@ -7,7 +7,7 @@ use crate::options::{self, fb_options};
 use crate::paths::{Grants, fb_disk_state};
 use crate::status::{Failure, Outcome, fb_status, guard};
 use crate::waiting::Waiting;
-use crate::worker::{Request, Worker};
+use crate::worker::{QueueRequest, Worker};
 use farblock_block::{Command, Geometry, Namespace};
 use farblock_host::disk::{DiskOptions, PathState, PathStatus};
 use farblock_host::{Controller, Disk, Options, Url};
@@ -197,7 +197,13 @@ pub unsafe extern "C" fn fb_flush(disk: *const fb_disk) -> fb_status {
     guard(|| {
         // SAFETY: the caller's promise.
         let disk = unsafe { handle(disk, "disk") }?;
-        disk.call(Request { command: Command::Flush, lba: 0, blocks: 0, fua: false, data: None })
+        disk.call(QueueRequest {
+            command: Command::Flush,
+            lba: 0,
+            blocks: 0,
+            fua: false,
+            data: None,
+        })
     })
 }
 
@@ -319,13 +325,13 @@ impl fb_disk {
             let at = (done * u64::from(geometry.block_size)) as usize;
             let data = data.map(|data| data.part(at, geometry.bytes(blocks_now)));
             let fua = flags & FB_DURABLE != 0;
-            self.call(Request { command, lba: lba + done, blocks: blocks_now, fua, data })?;
+            self.call(QueueRequest { command, lba: lba + done, blocks: blocks_now, fua, data })?;
             done += u64::from(blocks_now.max(1));
         }
         Ok(())
     }
 
-    fn call(&self, request: Request) -> Outcome {
+    fn call(&self, request: QueueRequest) -> Outcome {
         self.check_process()?;
         self.worker()?.call(request, self.waiting).map_err(|failure| self.explain(failure))
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// One operation. Whoever waits for its answer keeps the memory valid.
-pub(crate) struct Request {
+pub(crate) struct QueueRequest {
     pub(crate) command: Command,
     pub(crate) lba: u64,
     pub(crate) blocks: u32,
@@ -30,7 +30,7 @@ struct Caller {
 /// What callers leave for the thread.
 #[derive(Default)]
 struct Inbox {
-    requests: Vec<(Request, Caller)>,
+    requests: Vec<(QueueRequest, Caller)>,
     /// Some caller has had enough.
     some_unwanted: bool,
     /// No more are taken: the disk is let go, or the thread is gone.
@@ -64,7 +64,7 @@ impl Worker {
     }
 
     /// Does one operation and waits for it, as long as the program wants to.
-    pub(crate) fn call(&self, request: Request, waiting: Waiting) -> Outcome {
+    pub(crate) fn call(&self, request: QueueRequest, waiting: Waiting) -> Outcome {
         let (reply, answer) = sync_channel(1);
         let is_unwanted = waiting.may_end().then(Arc::default);
         let caller = Caller { reply, is_unwanted: is_unwanted.clone() };
@@ -159,13 +159,13 @@ impl Service {
         self.queue.abandon(&mut |token| callers[token as usize].as_ref().is_some_and(is_unwanted));
     }
 
-    fn submit(&mut self, request: Request, caller: Caller) {
+    fn submit(&mut self, request: QueueRequest, caller: Caller) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.callers.push(None);
             self.callers.len() - 1
         });
         self.callers[index] = Some(caller);
-        let Request { command, lba, blocks, fua, data } = request;
+        let QueueRequest { command, lba, blocks, fua, data } = request;
         let buffer = data.map(|data| data.lend(&self.loans));
         self.queue.submit(Op { fua, ..Op::with(command, lba, blocks, buffer, index as u64) });
     }

@@ -1,13 +1,16 @@
 //! The command line, as clap reads it.
 
 use crate::attach::args::{AttachArgs, DetachArgs, ListArgs, PartArgs, ServiceArgs, Timeout};
+use crate::logging::LogFormat;
 use crate::values::{self, DiscoveryAddress, FloorPlace};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 use farblock_bench::Rw;
 use farblock_host::url::Url;
 use farblock_reactor::{Config, EngineKind, Polling};
+use farblock_state::Ana;
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -26,6 +29,7 @@ Examples:
   farblock copy backup.img 'nvme+tcp://192.0.2.7:4420/NQN?ns=1'
   farblock attach 'nvme+tcp://192.0.2.7:4420/NQN?ns=1'      as a disk of this machine
   farblock bench                                how near is remote to local?
+  farblock demo                                 see a mirrored disk survive
 
 A remote disk's address is nvme+tcp://HOST[:PORT]/NQN[?ns=ID]; quote it in a shell.
 
@@ -75,6 +79,12 @@ pub(crate) struct Global {
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     #[arg(help_heading = "Global options")]
     pub(crate) quiet: bool,
+
+    /// How the log is written: auto, text, json (an object a line) or journald (with priorities)
+    #[arg(long, global = true, value_name = "FORMAT")]
+    #[arg(default_value = "auto", hide_default_value = true, hide_possible_values = true)]
+    #[arg(help_heading = "Global options")]
+    pub(crate) log_format: LogFormat,
 }
 
 impl Global {
@@ -95,12 +105,19 @@ pub(crate) enum Command {
     #[cfg(unix)]
     Status(crate::steer::args::StatusArgs),
     #[cfg(unix)]
+    Top(crate::steer::args::TopArgs),
+    #[cfg(unix)]
     Reload(crate::steer::args::ReloadArgs),
     #[cfg(unix)]
     Config(crate::steer::args::ConfigArgs),
     #[cfg(unix)]
     Ctl(crate::steer::args::CtlArgs),
+    #[cfg(unix)]
+    Demo(crate::demo::args::DemoArgs),
+    #[cfg(unix)]
+    Ui(crate::cluster::args::ClusterArgs),
     Discover(DiscoverArgs),
+    Doctor(Box<crate::doctor::args::DoctorArgs>),
     Id(IdArgs),
     Read(ReadArgs),
     Write(WriteArgs),
@@ -114,6 +131,7 @@ pub(crate) enum Command {
     Service(ServiceArgs),
     Bench(Box<BenchArgs>),
     Completions(CompletionsArgs),
+    Whoami(WhoamiArgs),
     Keys(KeysArgs),
 }
 
@@ -128,6 +146,8 @@ What PATH can be:
   mem:1GiB                      a RAM disk (hosts that stop reading can double its memory)
   null:1GiB                     a device that forgets, to measure everything around it
   stripe:64KiB,a.img,b.img      RAID 0
+  mirror:a.img,URL              the same blocks on each; ?create at the end makes one
+  rbd:POOL/IMAGE                an image of a Ceph cluster; @SNAPSHOT, ?conf=FILE&id=USER behind
   delay:500us,PATH              slower · limit:1000/s,PATH or limit:64MiB/s,PATH with a budget
   fault:100,PATH                every 100th read and write fails
 
@@ -139,7 +159,7 @@ Examples:
 pub(crate) struct ServeArgs {
     /// What to share, one namespace each
     #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
-    #[arg(required_unless_present_any = ["config", "check"])]
+    #[arg(required_unless_present_any = ["config", "check", "spdk_rpc"])]
     pub(crate) paths: Vec<OsString>,
 
     /// Subsystems, namespaces, listeners, allowed hosts and cores from a TOML file
@@ -152,6 +172,17 @@ pub(crate) struct ServeArgs {
     /// 127.0.0.1:4420; port 0 takes a free one]
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::listen_address)]
     pub(crate) listen: Vec<SocketAddr>,
+
+    /// How hosts are told to reach the disks here (ANA): optimized, non-optimized, inaccessible,
+    /// persistent-loss or change; farblock ctl set-ana changes it [default: optimized]
+    #[arg(long, value_name = "STATE", hide_possible_values = true)]
+    #[arg(value_parser = values::one_of(values::ANA_STATES, values::ana))]
+    pub(crate) ana: Option<Ana>,
+
+    /// Identifiers of controllers, such as 1-999: targets that share the same subsystem need
+    /// different ones [default: all]
+    #[arg(long, value_name = "MIN-MAX", value_parser = values::controller_ids)]
+    pub(crate) cntlids: Option<RangeInclusive<u16>>,
 
     /// Name of the subsystem [default: made from this machine and the paths]
     #[arg(long, value_parser = values::nqn)]
@@ -179,6 +210,18 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "host_key")]
     pub(crate) controller_key: Option<PathBuf>,
 
+    /// Let only this host connect, and with TLS 1.3 by the key in FILE (repeatable; `farblock keys
+    /// new --tls` makes one); with --config the key is good for every subsystem that lets it in
+    #[arg(long, value_name = "NQN=FILE", value_parser = values::host_key)]
+    pub(crate) tls_key: Vec<(String, PathBuf)>,
+
+    /// Who has to use TLS: everybody (required), hosts that have a key for it (allowed), or nobody
+    /// can (plain); farblock ctl set-tls changes it [default: required with --tls-key, else as the
+    /// configuration says, else allowed]
+    #[arg(long, value_name = "WHO", hide_possible_values = true)]
+    #[arg(value_parser = values::one_of(values::TLS_POLICIES, values::tls_policy))]
+    pub(crate) tls: Option<farblock_state::Tls>,
+
     /// Processors to run on, such as 0-3,6 [default: all, not pinned]
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     pub(crate) cores: Option<Cores>,
@@ -201,13 +244,74 @@ pub(crate) struct ServeArgs {
     #[arg(long, conflicts_with_all = ["control", "persist"])]
     pub(crate) no_control: bool,
 
+    /// Socket for SPDK's clients, such as spdk-rpc -s PATH; they may bring all there is to share
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub(crate) spdk_rpc: Option<PathBuf>,
+
     /// Offer counters in Prometheus' format at http://ADDR:PORT/metrics, to whoever can reach it
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
 
+    #[command(flatten)]
+    pub(crate) ui: UiArgs,
+
+    #[command(flatten)]
+    pub(crate) api: ApiArgs,
+
+    #[cfg(target_os = "linux")]
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
+
     /// Print one line of JSON when listening, instead of a table
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// End when the standard input does: for a program that starts this as its part
+    #[arg(long, hide = true)]
+    pub(crate) end_with_input: bool,
+}
+
+/// The dashboard.
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct UiArgs {
+    /// Offer a dashboard at this address; the URL that opens it is printed
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) ui: Option<SocketAddr>,
+
+    /// File with the dashboard's token, for its owner alone (mode 600) [default: made anew]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "ui")]
+    pub(crate) ui_token: Option<PathBuf>,
+
+    /// Let the dashboard's users change things, too
+    #[arg(long, requires = "ui")]
+    pub(crate) ui_steer: bool,
+}
+
+/// The interface on TCP.
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct ApiArgs {
+    /// Offer the control socket's interface on TCP as well, to whoever has a token (loopback only)
+    #[arg(long, value_name = "ADDR:PORT", requires = "api_tokens")]
+    pub(crate) api: Option<SocketAddr>,
+
+    /// File with the tokens, for its owner alone (mode 600), or credential:NAME: a line NAME
+    /// read-only|admin TOKEN each
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "api")]
+    pub(crate) api_tokens: Option<PathBuf>,
+}
+
+/// What the process gives up when it starts.
+#[cfg(target_os = "linux")]
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct SandboxArgs {
+    /// Open nothing but what is below this folder, or this device, now and later (repeatable)
+    /// [default: whatever this user may open]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub(crate) allow_path: Vec<PathBuf>,
+
+    /// Give up no rights, for debugging: other programs, all system calls and capabilities
+    #[arg(long, conflicts_with = "allow_path")]
+    pub(crate) no_sandbox: bool,
 }
 
 /// What fio calls the directions and orders.
@@ -276,6 +380,10 @@ pub(crate) struct ConnectionArgs {
     #[arg(long, alias = "dhchap_ctrl_secret", value_name = "FILE")]
     #[arg(value_hint = ValueHint::FilePath, requires = "dhchap_secret")]
     pub(crate) dhchap_ctrl_secret: Option<PathBuf>,
+
+    /// File with this host's key for TLS 1.3: nothing is said without TLS (as ?tls-key= in the URL)
+    #[arg(long, alias = "tls_key", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) tls_key: Option<PathBuf>,
 }
 
 /// How bytes are moved.
@@ -527,16 +635,20 @@ pub(crate) struct BenchArgs {
     pub(crate) html: Option<PathBuf>,
 }
 
-/// Make and look at secrets for authentication (DH-HMAC-CHAP, KX-HMAC-CHAP)
+/// Make and look at secrets for authentication (DH-HMAC-CHAP, KX-HMAC-CHAP) and keys for TLS
 ///
-/// They have the form that nvme-cli makes and takes: DHHC-1:hh:…:
+/// They have the forms that nvme-cli makes and takes: DHHC-1:hh:…: and NVMeTLSkey-1:hh:…:
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   farblock keys new --output host.key
   farblock serve disk.img --host-key nqn.2014-08.org.nvmexpress:uuid:...=host.key
   farblock id 'nvme+tcp://192.0.2.7/NQN' --dhchap-secret host.key
-  nvme connect --transport=tcp ... --dhchap-secret=\"$(farblock keys show --secret host.key)\"")]
+  nvme connect --transport=tcp ... --dhchap-secret=\"$(farblock keys show --secret host.key)\"
+  farblock keys new --tls --output tls.key
+  nvme gen-tls-key ... > tls.key && chmod 600 tls.key && farblock keys check tls.key
+  farblock keys pair HOSTNQN SUBNQN tls.key --tls
+  farblock keys derive tls.key --host nqn.2014-08.org.nvmexpress:uuid:... --subsystem NQN")]
 pub(crate) struct KeysArgs {
     #[command(subcommand)]
     pub(crate) command: KeysCommand,
@@ -544,7 +656,7 @@ pub(crate) struct KeysArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum KeysCommand {
-    /// Make a secret
+    /// Make a secret, or a key for TLS
     New(NewKeyArgs),
     /// Say what is in a key file
     Show {
@@ -562,11 +674,58 @@ pub(crate) enum KeysCommand {
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
+    /// List the identities that a key for TLS has, to compare them with those of the other end
+    Derive(DeriveArgs),
+    /// Say what to put where for a key between a host and a subsystem: farblock, nvme-cli, the
+    /// kernel's target and SPDK
+    Pair(PairArgs),
+}
+
+/// A key, and between whom it is.
+#[derive(Args, Debug)]
+pub(crate) struct PairArgs {
+    #[arg(value_name = "HOSTNQN", value_parser = values::nqn)]
+    pub(crate) host: String,
+
+    #[arg(value_name = "SUBNQN", value_parser = values::nqn)]
+    pub(crate) subsystem: String,
+
+    /// The key file; it is made if it is not there
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+
+    /// Make a key for TLS, not a secret for authentication
+    #[arg(long)]
+    pub(crate) tls: bool,
+
+    /// As in `farblock keys new`, for one that is made
+    #[arg(long, visible_alias = "hmac", value_name = "HASH", value_parser = values::hash)]
+    pub(crate) hash: Option<farblock_secure::Hash>,
+}
+
+/// Between whom a key for TLS is used.
+#[derive(Args, Debug)]
+pub(crate) struct DeriveArgs {
+    /// The key file
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+
+    /// The host
+    #[arg(long, visible_alias = "hostnqn", value_name = "NQN", value_parser = values::nqn)]
+    pub(crate) host: String,
+
+    /// The subsystem
+    #[arg(long, visible_alias = "subsysnqn", value_name = "NQN", value_parser = values::nqn)]
+    pub(crate) subsystem: String,
 }
 
 /// A new secret.
 #[derive(Args, Debug)]
 pub(crate) struct NewKeyArgs {
+    /// Make a key for TLS: sha256 (as if not said) for AES-128-GCM, sha384 for AES-256-GCM
+    #[arg(long, conflicts_with = "length")]
+    pub(crate) tls: bool,
+
     /// Its length in bytes: 32, 48 or 64 [default: the hash function's, or 32]
     #[arg(long, visible_alias = "key-length", value_name = "BYTES")]
     pub(crate) length: Option<usize>,
@@ -580,6 +739,21 @@ pub(crate) struct NewKeyArgs {
     pub(crate) output: Option<PathBuf>,
 }
 
+/// Say who this host is to targets, and where that comes from
+///
+/// A target lets hosts in by their NQN (serve --allow-host), and reservations know them by their
+/// identifier. Two machines must not have the same.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+To set it:
+  nvme gen-hostnqn > /etc/nvme/hostnqn          for this machine, as nvme-cli has it (hostid beside)
+  nvme+tcp://HOST/NQN?hostnqn=HOSTNQN           for one connection")]
+pub(crate) struct WhoamiArgs {
+    /// Print JSON instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Print a completion script for a shell
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -587,8 +761,18 @@ Example:
   farblock completions bash > ~/.local/share/bash-completion/completions/farblock")]
 pub(crate) struct CompletionsArgs {
     /// Which shell
-    #[arg(value_name = "SHELL")]
-    pub(crate) shell: clap_complete::Shell,
+    #[arg(value_name = "SHELL", required_unless_present_any = ["known", "manuals"])]
+    pub(crate) shell: Option<clap_complete::Shell>,
+
+    /// Print what this machine knows for the last of these words: for the scripts
+    #[arg(long, hide = true, value_name = "WORD", num_args = 0.., allow_hyphen_values = true)]
+    #[arg(conflicts_with_all = ["shell", "manuals"])]
+    pub(crate) known: Option<Vec<String>>,
+
+    /// Write the manual pages into this folder: for packages
+    #[arg(long, hide = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(conflicts_with = "shell")]
+    pub(crate) manuals: Option<PathBuf>,
 }
 
 #[cfg(test)]

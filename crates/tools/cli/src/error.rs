@@ -15,8 +15,7 @@ pub(crate) enum Failure {
     Interrupted(String),
     /// Whoever read our output has had enough: nobody is there to be told (exit code 0).
     OutputClosed,
-    /// It did not work, and the process that waits for this one knows why (exit code 1).
-    #[cfg(any(target_os = "linux", windows))]
+    /// It did not work, and whoever waits for it knows why already (exit code 1).
     Reported,
 }
 
@@ -32,7 +31,6 @@ impl Failure {
     }
 
     /// The sentence, for who is to be told another way.
-    #[cfg(any(target_os = "linux", windows))]
     pub(crate) fn sentence(&self) -> &str {
         match self {
             Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
@@ -50,19 +48,34 @@ impl Failure {
 
     /// Tells the person, and gives what the process exits with.
     pub(crate) fn report(&self) -> ExitCode {
-        let (code, sentence) = match self {
-            Failure::Usage(sentence) => (2, sentence),
-            Failure::Run(sentence) => (1, sentence),
-            Failure::Interrupted(sentence) => (130, sentence),
-            Failure::OutputClosed => return ExitCode::SUCCESS,
-            #[cfg(any(target_os = "linux", windows))]
-            Failure::Reported => return ExitCode::FAILURE,
-        };
+        let Some((code, sentence)) = self.last_word() else { return self.silent_code() };
         let red = crate::output::stderr_has_colour();
         let (start, end) = if red { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
         // If nobody reads the standard error either, there is the exit code.
         let _ = crate::output::write_stderr(&format!("{start}error:{end} {sentence}\n"));
         ExitCode::from(code)
+    }
+
+    /// The same for a program, which reads the log.
+    pub(crate) fn report_in_log(&self) -> ExitCode {
+        let Some((code, sentence)) = self.last_word() else { return self.silent_code() };
+        tracing::error!("{sentence}");
+        ExitCode::from(code)
+    }
+
+    /// The exit code, and what is to be said.
+    fn last_word(&self) -> Option<(u8, &str)> {
+        match self {
+            Failure::Usage(sentence) => Some((2, sentence)),
+            Failure::Run(sentence) => Some((1, sentence)),
+            Failure::Interrupted(sentence) => Some((130, sentence)),
+            Failure::OutputClosed | Failure::Reported => None,
+        }
+    }
+
+    /// The exit code, where there is nothing to be said.
+    fn silent_code(&self) -> ExitCode {
+        if matches!(self, Failure::Reported) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }
 }
 

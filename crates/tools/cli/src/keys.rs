@@ -1,13 +1,17 @@
-//! `farblock keys`: secrets for authentication, in the forms that nvme-cli makes and takes.
+//! `farblock keys`: secrets for authentication and keys for TLS, in the forms that nvme-cli makes
+//! and takes.
 
-use crate::args::{KeysArgs, KeysCommand, NewKeyArgs};
+mod pair;
+
+use crate::args::{DeriveArgs, KeysArgs, KeysCommand, NewKeyArgs};
 use crate::error::{Failure, Result};
 use crate::output;
 use farblock_host::key_file;
-use farblock_secure::{Hash, Secret};
+use farblock_secure::{Hash, Secret, TlsKey};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use zeroize::Zeroizing;
 
 /// Runs the command.
 pub(crate) fn run(args: &KeysArgs) -> Result<()> {
@@ -16,15 +20,29 @@ pub(crate) fn run(args: &KeysArgs) -> Result<()> {
         KeysCommand::Show { file, secret: true } => show_secret(file),
         KeysCommand::Show { file, .. } => show(file),
         KeysCommand::Check { file } => check(file),
+        KeysCommand::Derive(args) => derive(args),
+        KeysCommand::Pair(args) => pair::pair(args),
     }
 }
 
 fn new(args: &NewKeyArgs) -> Result<()> {
-    let secret = generate(args.length, args.hash)?;
-    let text = secret.text();
-    let Some(path) = &args.output else {
-        return output::print(&format!("{}\n", text.as_str()));
-    };
+    let text = made(args.tls, args.length, args.hash)?;
+    match &args.output {
+        Some(path) => write_new(path, &text),
+        None => output::print(&format!("{}\n", text.as_str())),
+    }
+}
+
+/// The text of a new key.
+fn made(tls: bool, length: Option<usize>, hash: Option<Hash>) -> Result<Zeroizing<String>> {
+    Ok(match tls {
+        true => generate_tls(hash.unwrap_or(Hash::Sha256))?.text(),
+        false => generate(length, hash)?.text(),
+    })
+}
+
+/// Makes a file that only its owner can read.
+fn write_new(path: &Path, text: &str) -> Result<()> {
     let mut options = File::options();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -42,45 +60,109 @@ fn new(args: &NewKeyArgs) -> Result<()> {
         })
     };
     let mut file = options.open(path).map_err(|error| cannot(&error))?;
-    let written = writeln!(file, "{}", text.as_str()).and_then(|()| file.sync_all());
+    let written = writeln!(file, "{text}").and_then(|()| file.sync_all());
     written.map_err(|error| cannot(&error))
 }
 
 fn generate(length: Option<usize>, hash: Option<Hash>) -> Result<Secret> {
     let bytes = length.or(hash.map(Hash::bytes)).unwrap_or(32);
-    let mut random = vec![0; bytes];
+    let random = random(bytes)?;
+    let secret = Secret::generate(bytes, hash, &mut |out: &mut [u8]| take(&random, out));
+    secret.map_err(|error| Failure::usage(format_args!("no such secret: {error}")))
+}
+
+fn generate_tls(hash: Hash) -> Result<TlsKey> {
+    let random = random(hash.bytes())?;
+    let key = TlsKey::generate(hash, &mut |out: &mut [u8]| take(&random, out));
+    key.map_err(|_| Failure::usage("keys for TLS are for sha256 or sha384"))
+}
+
+fn random(bytes: usize) -> Result<Zeroizing<Vec<u8>>> {
+    let mut random = Zeroizing::new(vec![0; bytes]);
     getrandom::fill(&mut random).map_err(|error| {
         Failure::run(format_args!("the system gives no random numbers: {error}"))
     })?;
-    let mut source = |out: &mut [u8]| out.copy_from_slice(&random[..out.len()]);
-    let secret = Secret::generate(bytes, hash, &mut source);
-    let secret = secret.map_err(|error| Failure::usage(format_args!("no such secret: {error}")));
-    random.fill(0);
-    secret
+    Ok(random)
+}
+
+fn take(random: &[u8], out: &mut [u8]) {
+    out.copy_from_slice(&random[..out.len()]);
+}
+
+/// What a file has in it.
+enum Keys {
+    Secrets(Vec<Secret>),
+    Tls(Vec<TlsKey>),
 }
 
 /// What the secrets are, without them.
 fn show(file: &Path) -> Result<()> {
-    for secret in read(file)? {
-        let used = match secret.hash() {
-            Some(hash) => format!("transformed with {hash} and its owner's name before use"),
-            None => "used as it is".to_owned(),
-        };
-        output::print(&format!("DH-HMAC-CHAP secret of {} bytes, {used}\n", secret.bytes()))?;
+    match read(file)? {
+        Keys::Secrets(secrets) => secrets.iter().try_for_each(show_one),
+        Keys::Tls(keys) => keys.iter().try_for_each(show_tls),
     }
-    Ok(())
+}
+
+fn show_one(secret: &Secret) -> Result<()> {
+    let used = match secret.hash() {
+        Some(hash) => format!("transformed with {hash} and its owner's name before use"),
+        None => "used as it is".to_owned(),
+    };
+    output::print(&format!(
+        "DH-HMAC-CHAP secret of {} bytes, {used}, fingerprint {}\n",
+        secret.bytes(),
+        secret.fingerprint()
+    ))
+}
+
+fn show_tls(key: &TlsKey) -> Result<()> {
+    let retained = if key.is_retained() { ", retained: used as it is" } else { "" };
+    output::print(&format!("TLS key for {}{retained}\n", suite(key)))
+}
+
+fn suite(key: &TlsKey) -> &'static str {
+    match key.suite() {
+        Hash::Sha256 => "TLS_AES_128_GCM_SHA256",
+        _ => "TLS_AES_256_GCM_SHA384",
+    }
 }
 
 /// For what takes the secret itself, as nvme-cli does.
 fn show_secret(file: &Path) -> Result<()> {
-    let secret = read(file)?.swap_remove(0);
-    output::print(&format!("{}\n", secret.text().as_str()))
+    let text = match read(file)? {
+        Keys::Secrets(mut secrets) => secrets.swap_remove(0).text(),
+        Keys::Tls(mut keys) => keys.swap_remove(0).text(),
+    };
+    output::print(&format!("{}\n", text.as_str()))
 }
 
 fn check(file: &Path) -> Result<()> {
     read(file).map(drop)
 }
 
-fn read(file: &Path) -> Result<Vec<Secret>> {
-    key_file::read(file).map_err(Failure::Run)
+fn derive(args: &DeriveArgs) -> Result<()> {
+    for key in key_file::read_tls(&args.file).map_err(Failure::Run)? {
+        let psks = key.psks(&args.host, &args.subsystem);
+        if psks.is_empty() {
+            return Err(Failure::usage("these names are too long for TLS"));
+        }
+        for psk in psks {
+            output::print(&format!("{}  ({})\n", psk.identity, psk.derivation))?;
+        }
+    }
+    Ok(())
+}
+
+/// A file of either kind; of one that is neither it is said what is wrong with its kind.
+fn read(file: &Path) -> Result<Keys> {
+    let tls = match key_file::read_tls(file) {
+        Ok(keys) => return Ok(Keys::Tls(keys)),
+        Err(error) => error,
+    };
+    let other_kind = farblock_secure::TlsKeyError::Prefix.to_string();
+    match key_file::read(file) {
+        Ok(secrets) => Ok(Keys::Secrets(secrets)),
+        Err(error) if tls.contains(&other_kind) => Err(Failure::Run(error)),
+        Err(_) => Err(Failure::Run(tls)),
+    }
 }

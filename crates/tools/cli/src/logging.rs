@@ -1,6 +1,10 @@
 //! Log lines on the standard error or, of who has none, in a file: warnings by default, more with
-//! `-v` and `-vv`, and what `RUST_LOG` asks for where neither `-v` nor `-q` is given.
+//! `-v` and `-vv`, and what `RUST_LOG` asks for where neither `-v` nor `-q` is given. They are text
+//! for people, JSON, or lines for systemd's journal, see decision 35.
 
+mod lines;
+
+use crate::args::Global;
 use farblock_wire::text::Plain;
 use std::fmt;
 use std::fs::File;
@@ -16,9 +20,38 @@ use tracing_subscriber::prelude::*;
 /// Which lines are wanted in the environment's words: a level, or levels by crate.
 const VARIABLE: &str = "RUST_LOG";
 
+/// How lines are written.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum LogFormat {
+    /// Text or, where the standard error is systemd's journal, lines for that
+    #[default]
+    Auto,
+    /// For people
+    Text,
+    /// An object a line
+    Json,
+    /// For systemd's journal, with priorities
+    Journald,
+}
+
+impl LogFormat {
+    /// As the command line has it.
+    #[cfg(any(target_os = "linux", windows))]
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            LogFormat::Auto => "auto",
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+            LogFormat::Journald => "journald",
+        }
+    }
+}
+
 /// Starts logging for the process; with the time for one that runs for long, and with what it does
-/// for one that has only its log to say so.
-pub(crate) fn start(verbose: u8, quiet: bool, time: bool, file: Option<File>) {
+/// for one that has only its log to say so. True if a program reads the log, which is then to have
+/// the last word as well.
+pub(crate) fn start(global: &Global, time: bool, file: Option<File>) -> bool {
+    let Global { verbose, quiet, log_format, .. } = *global;
     let level = match (quiet, verbose) {
         (true, _) => LevelFilter::ERROR,
         (false, 0) if file.is_some() => LevelFilter::INFO,
@@ -36,14 +69,15 @@ pub(crate) fn start(verbose: u8, quiet: bool, time: bool, file: Option<File>) {
         // Nobody reads the errors of operations in a process that serves others.
         _ if time && !quiet => {
             let operations = level.max(LevelFilter::INFO);
-            Targets::new().with_default(level).with_target("farblock_host::queue", operations)
+            let quieter = Targets::new().with_default(level);
+            let quieter = quieter.with_target("farblock_host::queue", operations);
+            // Who changed what is said whatever else is.
+            quieter.with_target("farblock::audit", operations)
         }
         _ => Targets::new().with_default(level),
     };
-    let (time, colour) = match &file {
-        Some(_) => (true, false),
-        None => (time || verbose > 0 || by_variable, crate::output::stderr_has_colour()),
-    };
+    let in_file = file.is_some();
+    let with_target = verbose > 1 || by_variable;
     let writer = match file {
         Some(file) => BoxMakeWriter::new(Mutex::new(file)),
         None => BoxMakeWriter::new(std::io::stderr),
@@ -51,14 +85,23 @@ pub(crate) fn start(verbose: u8, quiet: bool, time: bool, file: Option<File>) {
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(writer)
         .fmt_fields(fields())
-        .with_ansi(colour)
-        .with_target(verbose > 1 || by_variable)
+        .with_ansi(!in_file && crate::output::stderr_has_colour())
+        .with_target(with_target)
         .log_internal_errors(false);
     let registry = tracing_subscriber::registry().with(filter);
-    if time {
-        registry.with(layer).init()
-    } else {
-        registry.with(layer.without_time()).init()
+    let format = match log_format {
+        LogFormat::Auto if !in_file && is_journal() => LogFormat::Journald,
+        LogFormat::Auto => LogFormat::Text,
+        format => format,
+    };
+    match format {
+        LogFormat::Json => registry.with(layer.event_format(lines::Json)).init(),
+        LogFormat::Journald => {
+            let lines = lines::Journal { with_target };
+            registry.with(layer.with_ansi(false).event_format(lines)).init();
+        }
+        _ if in_file || time || verbose > 0 || by_variable => registry.with(layer).init(),
+        _ => registry.with(layer.without_time()).init(),
     }
     if let Some(Err(error)) = wanted {
         tracing::warn!(
@@ -66,6 +109,21 @@ pub(crate) fn start(verbose: u8, quiet: bool, time: bool, file: Option<File>) {
              such as farblock_target=debug,warn"
         );
     }
+    time && format != LogFormat::Text
+}
+
+/// Whether the standard error is systemd's journal, which says in the environment which file it
+/// is: a process that it has started may have another one.
+#[cfg(target_os = "linux")]
+fn is_journal() -> bool {
+    let Ok(journal) = std::env::var("JOURNAL_STREAM") else { return false };
+    let Ok(found) = rustix::fs::fstat(std::io::stderr()) else { return false };
+    journal == format!("{}:{}", found.st_dev, found.st_ino)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_journal() -> bool {
+    false
 }
 
 /// How a line's message and values are written: with what comes from peers in it and is not plain

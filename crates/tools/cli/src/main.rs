@@ -11,17 +11,29 @@
 mod args;
 mod attach;
 mod bench;
+mod ceph;
+#[cfg(unix)]
+mod cluster;
 mod completions;
 mod configuration;
+#[cfg(unix)]
+mod demo;
 mod discover;
+mod doctor;
 mod error;
 mod identify;
+#[cfg(unix)]
+mod import;
 mod keys;
 mod logging;
 mod machine;
+#[cfg(target_os = "linux")]
+mod notify;
 mod output;
 mod remote;
 mod replace;
+#[cfg(target_os = "linux")]
+mod sandbox;
 mod serve;
 mod signals;
 #[cfg(unix)]
@@ -29,8 +41,9 @@ mod steer;
 mod table;
 mod transfer;
 mod values;
+mod whoami;
 
-use args::{Cli, Command};
+use args::{Cli, Command, Global};
 use clap::Parser;
 use error::{Failure, Result};
 use std::process::ExitCode;
@@ -49,12 +62,23 @@ fn main() -> ExitCode {
         Command::Service(args) => attach::service::log(args),
         _ => None,
     };
-    logging::start(cli.global.verbose, cli.global.quiet, runs_for_long, file);
+    let global = Global { quiet: is_quiet(&cli), ..cli.global.clone() };
+    let is_read = logging::start(&global, runs_for_long, file);
     signals::survive_file_size_limit();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(failure) if is_read => failure.report_in_log(),
         Err(failure) => failure.report(),
     }
+}
+
+/// What a demonstration does to its own paths is no news.
+fn is_quiet(cli: &Cli) -> bool {
+    #[cfg(unix)]
+    let is_demo = matches!(cli.command, Command::Demo(_)) && cli.global.verbose == 0;
+    #[cfg(not(unix))]
+    let is_demo = false;
+    cli.global.quiet || is_demo
 }
 
 /// Prints help, the version, or what is wrong with the command line.
@@ -64,18 +88,27 @@ fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-fn run(cli: Cli) -> Result<()> {
+/// Refuses `--json` where there is nothing to be said in it.
+fn has_json(cli: &Cli) -> Result<()> {
     use Command::{Completions, Detach, Keys, Service};
-    let global = &cli.global;
-    if cli.json
-        && let Detach(_) | Completions(_) | Keys(_) | Service(_) = cli.command
-    {
-        return Err(Failure::usage("this command has no --json: its exit code says it all"));
+    #[cfg(unix)]
+    let is_shown = matches!(cli.command, Command::Demo(_));
+    #[cfg(not(unix))]
+    let is_shown = false;
+    let only_does = matches!(cli.command, Detach(_) | Completions(_) | Keys(_) | Service(_));
+    match cli.json && (only_does || is_shown) {
+        true => Err(Failure::usage("this command has no --json: its exit code says it all")),
+        false => Ok(()),
     }
+}
+
+fn run(cli: Cli) -> Result<()> {
+    let global = &cli.global;
+    has_json(&cli)?;
     match cli.command {
         Command::Serve(mut args) => {
             args.json |= cli.json;
-            serve::run(&args, global)
+            serve::run(*args, global)
         }
         #[cfg(unix)]
         Command::Status(mut args) => {
@@ -83,15 +116,22 @@ fn run(cli: Cli) -> Result<()> {
             steer::status(&args)
         }
         #[cfg(unix)]
+        Command::Top(args) => steer::top::run(&args),
+        #[cfg(unix)]
         Command::Reload(args) => steer::reload(&args),
         #[cfg(unix)]
         Command::Config(args) => steer::config(&args),
         #[cfg(unix)]
         Command::Ctl(args) => steer::ctl(&args),
+        #[cfg(unix)]
+        Command::Demo(args) => demo::run(&args, global),
+        #[cfg(unix)]
+        Command::Ui(args) => cluster::run(&args, cli.json),
         Command::Discover(mut args) => {
             args.json |= cli.json;
             discover::run(&args, global)
         }
+        Command::Doctor(args) => doctor::run(&args, cli.json, global),
         Command::Id(mut args) => {
             args.json |= cli.json;
             identify::run(&args, global)
@@ -120,11 +160,13 @@ fn run(cli: Cli) -> Result<()> {
         Command::Attachment(args) => attach::part(args, global),
         Command::Service(args) => attach::service::run(&args, global),
         Command::Keys(args) => keys::run(&args),
-        Command::Completions(args) => completions::run(args.shell),
+        Command::Whoami(mut args) => {
+            args.json |= cli.json;
+            whoami::run(&args)
+        }
+        Command::Completions(args) => completions::run(&args),
         Command::Bench(mut args) => {
-            if cli.json && args.json.is_none() {
-                args.json = Some("-".into());
-            }
+            args.json = args.json.or_else(|| cli.json.then(|| "-".into()));
             bench::run(&args, global)
         }
     }

@@ -15,6 +15,7 @@ pub(crate) fn options(global: &Global, args: &ConnectionArgs) -> Options {
         data_digest: args.data_digest,
         dhchap_secret: args.dhchap_secret.clone(),
         dhchap_ctrl_secret: args.dhchap_ctrl_secret.clone(),
+        tls_key: args.tls_key.clone(),
         ..Options::default()
     }
 }

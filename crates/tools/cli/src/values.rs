@@ -2,6 +2,9 @@
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use farblock_secure::Hash;
+use farblock_state::Ana;
+use farblock_state::Tls;
+use farblock_wire::fabrics::CNTLID_MAX;
 use farblock_wire::nqn;
 use farblock_wire::tcp::{PORT_DISCOVERY, PORT_IO};
 use std::collections::BTreeSet;
@@ -46,6 +49,10 @@ impl<P: TypedValueParser> TypedValueParser for OneOf<P> {
 
 /// The block sizes.
 pub(crate) const BLOCK_SIZES: &[&str] = &["512", "4096"];
+
+/// What [`ana`] knows.
+pub(crate) const ANA_STATES: &[&str] =
+    &["optimized", "non-optimized", "inaccessible", "persistent-loss", "change"];
 
 /// A number of bytes, with a unit if need be: `4096`, `64KiB`, `1G`.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
@@ -98,6 +105,14 @@ pub(crate) fn host_key(text: &str) -> Result<(String, PathBuf), String> {
     Ok((nqn(name)?, file.into()))
 }
 
+/// Who has to use TLS.
+pub(crate) const TLS_POLICIES: &[&str] = &["required", "allowed", "plain"];
+
+/// One of [`TLS_POLICIES`].
+pub(crate) fn tls_policy(text: &str) -> Result<Tls, String> {
+    Tls::from_name(text).ok_or_else(|| "use required, allowed or plain".to_owned())
+}
+
 /// A hash function by its name, or by nvme-cli's number; 0 is none, which is not to be said.
 pub(crate) fn hash(text: &str) -> Result<Hash, String> {
     let number = text.parse().ok().and_then(Hash::from_id);
@@ -125,6 +140,27 @@ pub(crate) fn cores(text: &str) -> Result<Vec<usize>, String> {
         }
     }
     Ok(cores.into_iter().collect())
+}
+
+/// Identifiers that controllers may get: `1-999`.
+pub(crate) fn controller_ids(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let ends = text.split_once('-').and_then(|(first, last)| {
+        Some((first.trim().parse::<u16>().ok()?, last.trim().parse::<u16>().ok()?))
+    });
+    match ends {
+        Some((first, last)) if (1..=last).contains(&first) && last <= CNTLID_MAX => {
+            Ok(first..=last)
+        }
+        _ => Err(format!("{text:?} is no range of 1-{CNTLID_MAX}: write for example 1-999")),
+    }
+}
+
+/// How namespaces can be reached (ANA).
+pub(crate) fn ana(text: &str) -> Result<Ana, String> {
+    Ana::ALL.into_iter().find(|state| state.name() == text).ok_or_else(|| {
+        let known: Vec<_> = Ana::ALL.iter().map(|state| state.name()).collect();
+        format!("there is no such state: use {}", known.join(", "))
+    })
 }
 
 /// An address to listen on. The port may be left out, and be 0 for a free one.

@@ -197,6 +197,50 @@ fn force_detaches() {
     assert!(initiator.0.read_to_end(&mut rest).is_err() || rest.len() < 1024, "it is served");
 }
 
+/// What Prometheus' own tool says is in order.
+#[cfg(target_os = "linux")]
+#[track_caller]
+fn promtool(metrics: &str) {
+    let mut tool = Command::new("promtool");
+    tool.args(["check", "metrics"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let outcome = finish(tool, metrics.as_bytes());
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{metrics}");
+}
+
+/// A doctor says how an attachment is and, when its target is gone, where the way there ends.
+#[test]
+fn a_doctor_looks_at_an_attachment() {
+    let mut attachments = Attachments::new();
+    let options = ["--as", "iscsi", "--listen", "127.0.0.1:0", "--name", "data"];
+    let used = attachments.attach(&[&options[..], &["--keep-alive", "1"]].concat());
+    for name in ["data", &used] {
+        let text = attachments.run(&["doctor", name]).ok().out();
+        assert!(text.contains("data is live") && text.contains("ns=1 is live"), "{text}");
+    }
+    attachments.run(&["doctor", "other"]).fails_in_a_line(2, &["nothing is attached as other"]);
+    drop(attachments.target.take());
+    until("its path is lost", || attachments.status("data")["state"] == "reconnecting");
+    until("it could not be connected", || {
+        attachments.status("data")["paths"][0]["failures"]["refused"].as_u64() > Some(0)
+    });
+    let metrics = attachments.run(&["list", "--metrics"]).ok().out();
+    for part in [
+        "farblock_host_disk_state{name=\"data\",way=\"iscsi\",state=\"reconnecting\"} 1\n",
+        "farblock_host_path_failures_total{name=\"data\",path=\"nvme+tcp://",
+        ",reason=\"lost\"} 1\n",
+    ] {
+        assert!(metrics.contains(part), "{part:?} is missing in {metrics}");
+    }
+    #[cfg(target_os = "linux")]
+    promtool(&metrics);
+    let outcome = attachments.run(&["doctor", "data"]);
+    let text = outcome.out();
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), ""), "{text}");
+    for part in ["what is read and written waits", "ns=1 is", "nothing listens at 127.0.0.1"] {
+        assert!(text.contains(part), "{part:?} is missing in {text}");
+    }
+}
+
 /// The next server is there at once, at the same address.
 #[test]
 fn a_killed_server_has_a_successor() {

@@ -57,6 +57,81 @@ fn keys_are_made_shown_and_checked() {
     run(&["check", "nowhere"]).fails_in_a_line(1, &["cannot read the key file"]);
 }
 
+#[test]
+fn a_pair_of_ends_is_told_what_to_put_where() {
+    let scratch = Scratch::new();
+    let subsystem = "nqn.2026-11.org.example:disk";
+    for (file, more, parts) in [
+        ("one's.key", &[][..], ["--host-key", "--dhchap-secret", "dhchap_key", "--dhchap-key"]),
+        ("tls.key", &["--tls"][..], ["--tls-key", "check-tls-key", "addr_tsas", "--psk tls0"]),
+    ] {
+        let args = [&["keys", "pair", HOST, subsystem, file], more].concat();
+        let said = scratch.run(&args).ok().out();
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        assert!(said.contains(HOST) && said.contains(subsystem), "{said}");
+        let secret = scratch.run(["keys", "show", "--secret", file]).ok().out();
+        assert!(!said.contains(secret.trim()), "{said}");
+        // The same key again, and what is said can be typed.
+        assert_eq!(scratch.run(&args).ok().out(), said);
+        let path = scratch.text(file).replace('\'', "'\\''");
+        assert!(said.contains(&path), "{path}: {said}");
+        assert_eq!(said.contains("'one'\\''s.key'"), file == "one's.key", "{said}");
+        let served = said.lines().find(|line| line.contains("farblock serve")).unwrap();
+        assert!(served.contains(&format!("--nqn {subsystem}")), "{said}");
+    }
+    std::fs::write(scratch.path("odd.key"), "odd").unwrap();
+    scratch.run(["keys", "pair", HOST, subsystem, "odd.key"]).fails_in_a_line(1, &["odd.key"]);
+}
+
+#[test]
+fn keys_for_tls_are_made_shown_checked_and_derived() {
+    let scratch = Scratch::new();
+    let run = |args: &[&str]| scratch.run([&["keys"], args].concat());
+    let key = scratch.text("tls.key");
+    run(&["new", "--tls", "--hash", "sha384", "--output", &key]).ok();
+    assert!(run(&["show", &key]).ok().out().contains("TLS key for TLS_AES_256_GCM_SHA384"));
+    let text = run(&["show", "--secret", &key]).ok().out();
+    assert!(text.starts_with("NVMeTLSkey-1:02:"), "{text}");
+    run(&["check", &key]).ok();
+    let names = ["--host", HOST, "--subsystem", "nqn.2026-11.org.example:disk"];
+    let derived = run(&[&["derive", &key], &names[..]].concat()).ok().out();
+    let named = format!("NVMe0R02 {HOST} nqn.2026-11.org.example:disk  (as specified)");
+    assert!(derived.lines().count() == 4 && derived.contains(&named), "{derived}");
+    let wrong = text.replacen("02:", "02:A", 1);
+    std::fs::write(&key, &wrong).unwrap();
+    let outcome = run(&["check", &key]).fails_in_a_line(1, &["tls.key, line 1", "key for TLS"]);
+    assert!(!outcome.stderr.contains(wrong.trim_end()), "{}", outcome.stderr);
+    run(&["new", "--tls", "--hash", "sha512"]).fails_in_a_line(2, &["sha256 or sha384"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn with_tls_or_not_at_all() {
+    let scratch = Scratch::new();
+    let (key, other) = (scratch.text("tls.key"), scratch.text("other.key"));
+    for file in [&key, &other] {
+        scratch.run(["keys", "new", "--tls", "--output", file]).ok();
+    }
+    let given = format!("{HOST}={key}");
+    let serve = ["serve", "mem:8MiB", "--listen", "127.0.0.1:0", "--tls-key", &given];
+    let server = Server::start(scratch.command(serve));
+    assert!(server.said.contains("--tls-key tls.key"), "{}", server.said);
+    let url = url(&server);
+    let id = |args: &[&str]| scratch.run([&["id", &url], args].concat());
+    id(&["--tls-key", &key]).ok();
+    id(&[]).fails_in_a_line(1, &["TLS", "--tls-key"]);
+    id(&["--tls-key", &other]).fails_in_a_line(1, &["refuses TLS", "keys derive"]);
+    let stranger = server.url(1);
+    scratch.run(["id", &stranger, "--tls-key", &key]).fails_in_a_line(1, &["refuses TLS"]);
+    let source = format!("{url}&tls-key={key}");
+    scratch.run(["read", &source, "--length", "4MiB", "--output", "disk.img"]).ok();
+    // Who is let in without a key is so with one, too.
+    let serve = [&serve[..], &["--tls", "allowed"]].concat();
+    let server = Server::start(scratch.command(serve));
+    scratch.run(["id", &server.url(1)]).ok();
+    scratch.run(["id", &format!("{}&hostnqn={HOST}", server.url(1))]).fails_in_a_line(1, &[HOST]);
+}
+
 #[cfg(unix)]
 #[test]
 fn a_key_that_others_can_read_is_refused() {

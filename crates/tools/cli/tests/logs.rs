@@ -74,3 +74,80 @@ fn another_kind_of_server_is_suspected() {
     let outcome = scratch.run(["read", &url]);
     outcome.fails_in_a_line(1, &["another kind of server may be listening"]);
 }
+
+/// What the target's log says of a host that was let in and one that was not, in this format.
+fn logged(scratch: &Scratch, options: &[&str]) -> String {
+    let serve = [&["mem:1MiB", "--allow-host", HOST, "-v"], options].concat();
+    let server = scratch.serve(serve);
+    let url = format!("{}&hostnqn={HOST}", server.url(1));
+    scratch.run(["read", &url, "-o", "out.bin"]).ok();
+    scratch.run(["id", &server.url(1)]).fails(1, &["does not allow this host"]);
+    server.stop().stderr
+}
+
+#[test]
+fn lines_of_json_are_for_programs() {
+    let scratch = Scratch::new();
+    let text = logged(&scratch, &["--log-format", "json"]);
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let said = |level: &str, part: &str| {
+        lines.iter().any(|line| {
+            line["level"] == level && line["message"].as_str().is_some_and(|it| it.contains(part))
+        })
+    };
+    assert!(said("info", HOST) && said("warn", "refused host"), "{text}");
+    // And so is why it ends.
+    let outcome = scratch.run(["serve", "missing.img", "--log-format", "json"]);
+    let last: serde_json::Value = serde_json::from_str(&outcome.stderr).expect("JSON");
+    assert_eq!((outcome.code, &last["level"]), (Some(1), &"error".into()), "{last}");
+}
+
+#[test]
+fn lines_for_the_journal_have_priorities() {
+    let scratch = Scratch::new();
+    let text = logged(&scratch, &["--log-format", "journald"]);
+    assert!(text.lines().all(|line| line.starts_with("<4>") || line.starts_with("<6>")), "{text}");
+    assert!(text.contains("<4>refused host"), "{text}");
+}
+
+/// Where systemd has made the standard error its journal, nobody has to say so.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_journal_is_noticed() {
+    use std::os::unix::fs::MetadataExt;
+    let scratch = Scratch::new();
+    let run = |journal: &std::fs::File| {
+        let log = std::fs::File::create(scratch.path("log")).expect("a file");
+        let found = journal.metadata().expect("a file");
+        let mut command = scratch.command(["serve", "missing.img"]);
+        command.env("JOURNAL_STREAM", format!("{}:{}", found.dev(), found.ino())).stderr(log);
+        assert_eq!(command.status().expect("it runs").code(), Some(1));
+        String::from_utf8(support::read(scratch.path("log"))).expect("text")
+    };
+    let other = std::fs::File::create(scratch.path("other")).expect("a file");
+    let log = std::fs::File::create(scratch.path("log")).expect("a file");
+    let text = run(&log);
+    assert!(text.starts_with("<3>") && text.lines().count() == 1, "{text}");
+    // Somebody else's journal is none of ours.
+    assert!(run(&other).starts_with("error: "));
+}
+
+/// No room is left behind a file: hosts get an error, and whoever runs the target learns why.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_is_said_in_words() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk("disk.img", 8 << 20);
+    // The shell counts blocks of 512 or 1024 bytes.
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "ulimit -f 512 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_farblock")]);
+    command.args(["serve", "--listen", "127.0.0.1:0", &disk]);
+    scratch.prepare(&mut command);
+    let server = support::Server::start(command);
+    let outcome = scratch.run_with(["write", &server.url(1)], &[1; 4 << 20]);
+    outcome.fails_in_a_line(1, &["writing to", "failed"]);
+    let stderr = server.stop().stderr;
+    assert!(stderr.contains("no space is left on the namespace's storage"), "{stderr}");
+    assert!(!stderr.contains("0x"), "{stderr}");
+}

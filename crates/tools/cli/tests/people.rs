@@ -94,3 +94,19 @@ fn data_do_not_go_to_a_terminal() {
     command.stdout(stdout);
     support::finish(command, b"").fails_in_a_line(2, &["would go to the terminal", "xxd"]);
 }
+
+#[test]
+fn whoami_says_whom_a_target_has_to_let_in() {
+    let scratch = Scratch::new();
+    let said = scratch.run(["whoami", "--json"]).ok().json();
+    let text = scratch.run(["whoami"]).ok().out();
+    let name = said["host_nqn"].as_str().expect("a name");
+    let id = said["host_id"].as_str().expect("an identifier");
+    let folder = said["kept_in"].as_str().expect("a folder");
+    assert!([name, id, folder].iter().all(|part| text.contains(part)), "{text}");
+    let server = scratch.serve(["mem:1MiB", "--allow-host", name]);
+    scratch.run(["id", &server.url(1)]).ok();
+    let other = format!("{}&hostnqn=nqn.2026-11.org.example:other", server.url(1));
+    scratch.run(["id", &other]).fails(1, &["cannot connect"]);
+    server.stop();
+}

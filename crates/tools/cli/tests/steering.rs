@@ -9,7 +9,7 @@ use farblock_host::disk::DiskOptions;
 use farblock_host::{Disk, Options, Url};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use support::{Outcome, Scratch, Server, until};
+use support::{Scratch, Server, until};
 
 const NQN: &str = "nqn.2026-11.org.farblock:steered";
 const HOST: &str = "nqn.2026-11.org.farblock:host";
@@ -42,10 +42,6 @@ fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
 }
 
 impl Scratch {
-    fn ctl(&self, args: &[&str]) -> Outcome {
-        self.run(["ctl"].iter().chain(args))
-    }
-
     fn status(&self) -> serde_json::Value {
         self.run(["status", "--json"]).ok().json()
     }
@@ -193,42 +189,8 @@ fn a_configuration_is_read_again() {
 }
 
 #[test]
-fn a_key_that_comes_into_the_configuration_lets_nobody_in_without_it() {
+fn a_target_without_control_says_that_it_cannot_be_steered() {
     let scratch = Scratch::new();
-    let path = configuration(&scratch, &["mem:1MiB"]);
-    let text = std::fs::read_to_string(&path).unwrap();
-    let restricted =
-        text.replace("allow_any_host = true", &format!("allowed_hosts = [\"{HOST}\"]"));
-    std::fs::write(&path, &restricted).unwrap();
-    let server = Server::start(scratch.command(["serve", "--config", &path]));
-    scratch.run(["keys", "new", "--output", "host.key"]).ok();
-    let locked =
-        "[[subsystems.hosts]]\nnqn = \"nqn.2026-11.h:locked\"\ndhchap_key = \"host.key\"\n";
-    std::fs::write(&path, format!("{restricted}{locked}")).unwrap();
-    scratch.run(["serve", "--check", &path]).ok();
-    scratch.run(["reload"]).fails(1, &["has a key", "restart"]);
-    assert!(!scratch.run(["config", "show"]).ok().out().contains("h:locked"));
-    server.stop();
-}
-
-#[test]
-fn a_target_with_keys_or_without_control_says_that_it_cannot_be_steered() {
-    let scratch = Scratch::new();
-    scratch.run(["keys", "new", "--output", "host.key"]).ok();
-    let path = configuration(&scratch, &["mem:1MiB"]);
-    let text = std::fs::read_to_string(&path).unwrap();
-    let locked =
-        "[[subsystems.hosts]]\nnqn = \"nqn.2026-11.h:locked\"\ndhchap_key = \"host.key\"\n";
-    let text = text.replace("allow_any_host = true", "") + locked;
-    std::fs::write(&path, text).unwrap();
-    let serve = ["serve", "--config", &path];
-    let with =
-        |more: &[&'static str]| scratch.run(serve.iter().copied().chain(more.iter().copied()));
-    with(&["--control", "c.sock"]).fails(2, &["key", "cannot be steered"]);
-    with(&["--persist", "p.json"]).fails(2, &["keeps no secrets"]);
-    let keyed = Server::start(scratch.command(serve));
-    scratch.run(["status"]).fails(1, &["can be steered", "hosts that have a key"]);
-    keyed.stop();
     let closed = scratch.serve(["--no-control", "mem:1MiB"]);
     scratch.run(["status"]).fails(1, &["can be steered", "--no-control"]);
     closed.stop();
@@ -282,8 +244,55 @@ fn what_is_kept_comes_back() {
     server.wait();
     support::wait(rounds);
     let server = start();
-    assert!([1024, 2048].contains(&size()), "{}", size());
+    // What is seen is kept when its ctl has ended.
+    assert!([1024, 2048, 512 << 10].contains(&size()), "{}", size());
     server.stop();
+}
+
+/// What Prometheus' own tool says is in order.
+fn promtool(args: &[&str], input: &str) {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+    let mut tool = Command::new("promtool")
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool is there: interop/packages.sh installs it (Debian: prometheus)");
+    tool.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let said = tool.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&said.stdout) + String::from_utf8_lossy(&said.stderr);
+    assert!(said.status.success(), "{text}\n{input}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn rules_and_dashboard_ask_for_what_is_counted() {
+    let contrib = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../contrib/prometheus");
+    promtool(&["check", "rules", &format!("{contrib}/alerts.yml")], "");
+    promtool(&["test", "rules", &format!("{contrib}/alerts-test.yml")], "");
+    let source = concat!(
+        include_str!("../../../manage/admin/src/metrics.rs"),
+        include_str!("../src/attach/metrics.rs")
+    );
+    let dashboard = std::fs::read_to_string(format!("{contrib}/grafana.json")).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
+    let rules = std::fs::read_to_string(format!("{contrib}/alerts.yml")).unwrap();
+    let mut asked = 0;
+    for word in format!("{dashboard}{rules}").split(|it: char| !it.is_alphanumeric() && it != '_') {
+        let Some(name) = word.strip_prefix("farblock_") else { continue };
+        let name = ["_total", "_bucket", "_count", "_sum"]
+            .iter()
+            .find_map(|suffix| name.strip_suffix(suffix))
+            .unwrap_or(name);
+        let by_whom = ["subsystem_", "namespace_", "host_"];
+        let rest = by_whom.iter().find_map(|whose| name.strip_prefix(whose)).unwrap_or(name);
+        let is_told = |name: &str| source.contains(&format!("\"{name}\""));
+        assert!(is_told(name) || is_told(rest) || rest == "errors", "farblock_{name} is not told");
+        asked += 1;
+    }
+    assert!(asked > 20, "{asked}");
 }
 
 #[test]
@@ -296,12 +305,315 @@ fn counters_are_scraped() {
     };
     let server = scratch.serve(["--nqn", NQN, "--metrics", &port.to_string(), "mem:1MiB"]);
     scratch.run(["read", &server.url(1), "-o", "out.bin"]).ok();
-    let mut stream = std::net::TcpStream::connect(port).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
+    let scrape = |headers: &str| {
+        let mut stream = std::net::TcpStream::connect(port).unwrap();
+        stream.write_all(format!("GET /metrics HTTP/1.0\r\n{headers}\r\n").as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text.split_once("\r\n\r\n").unwrap().1.to_owned()
+    };
+    let disk = connect(&server, 1);
+    let mut blocks = Blocking::new(&disk).unwrap();
+    let none = format!("namespace_write_seconds_count{{nqn=\"{NQN}\",nsid=\"1\"}} 0\n");
+    until("latencies are measured", || {
+        blocks.write(0, &[1; 512]).unwrap();
+        !scrape("").contains(&none)
+    });
+    assert!(scrape("Accept: application/openmetrics-text\r\n").ends_with("# EOF\n"));
+    assert!(scrape("Host: localhost:80\r\n").contains("farblock_uptime_seconds"));
+    // A stranger's name may lead here, by which a stranger's page could read it.
+    assert!(scrape("Host: evil.example:80\r\n").starts_with("use this machine's address"));
+    let text = scrape("");
+    if cfg!(target_os = "linux") {
+        promtool(&["check", "metrics"], &text);
+    }
     let line = format!("farblock_subsystem_read_bytes_total{{nqn=\"{NQN}\"}} 1048576");
     assert!(text.contains(&line), "{text}");
-    assert!(text.contains("farblock_namespace_size_bytes"), "{text}");
+    assert!(text.contains("farblock_namespace_capacity_bytes"), "{text}");
+    server.stop();
+}
+
+#[test]
+fn what_was_counted_is_told() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["--nqn", NQN, "--control", "c.sock", "mem:1MiB"]);
+    let client = farblock_admin::Client::new(scratch.path("c.sock"));
+    let stats = || {
+        let answer = client.ask("GET", "/v1/stats", None, None).unwrap();
+        serde_json::from_str::<farblock_admin::Stats>(&answer.body).unwrap()
+    };
+    let before = stats();
+    assert_eq!((before.total.reads, before.hosts.len()), (0, 0));
+    scratch.run(["read", &server.url(1), "-o", "out.bin"]).ok();
+    let after = stats();
+    assert!(after.uptime_ms >= before.uptime_ms);
+    let subsystem = &after.subsystems[0];
+    let views = [&after.total, &subsystem.io, &subsystem.namespaces[0].io, &after.hosts[0].io];
+    for io in views {
+        assert_eq!((io.read_bytes, io.written_bytes), (1 << 20, 0));
+        // Whoever asks once wants to know it the next time.
+        assert_eq!(io.read_latency.counts.iter().sum::<u64>(), io.reads);
+        assert!(io.read_latency.counts.len() <= after.latency_bounds_us.len() + 1);
+    }
+    assert!(after.connections.accepted > before.connections.accepted);
+    server.stop();
+}
+
+/// The names and data of events, until one of this name is among them.
+fn read_events(
+    reader: &mut impl std::io::BufRead,
+    until: &str,
+) -> Vec<(String, serde_json::Value)> {
+    let (mut all, mut name) = (Vec::new(), String::new());
+    loop {
+        let mut line = String::new();
+        assert!(reader.read_line(&mut line).unwrap() > 0, "it ends before {until}");
+        if let Some(told) = line.strip_prefix("event: ") {
+            told.trim().clone_into(&mut name);
+        } else if let Some(data) = line.strip_prefix("data: ") {
+            all.push((name.clone(), serde_json::from_str(data).unwrap()));
+            if name == until {
+                return all;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_happens_is_told_as_it_happens() {
+    use std::io::Write;
+    let scratch = Scratch::new();
+    let server = scratch.serve(["--nqn", NQN, "--control", "c.sock", "mem:1MiB"]);
+    let connect = || {
+        let mut stream = std::os::unix::net::UnixStream::connect(scratch.path("c.sock")).unwrap();
+        stream.write_all(b"GET /v1/events HTTP/1.1\r\nHost: farblock\r\n\r\n").unwrap();
+        std::io::BufReader::new(stream)
+    };
+    let mut events = connect();
+    let first = read_events(&mut events, "stats");
+    assert_eq!(first.last().unwrap().1["total"]["reads"], 0);
+    let mut seen = |name: &str| read_events(&mut events, name).pop().unwrap().1;
+    let url = format!("{}&hostnqn={HOST}", server.url(1));
+    scratch.run(["read", &url, "-o", "out.bin"]).ok();
+    let connected = seen("host_connected");
+    assert_eq!((&connected["host"], &connected["address"]), (&HOST.into(), &"127.0.0.1".into()));
+    assert_eq!(seen("host_ended")["controller"], connected["controller"]);
+    let ctl = |args: &[&str]| scratch.run(["ctl", "--control", "c.sock"].iter().chain(args)).ok();
+    ctl(&["add-namespace", NQN, "mem:2MiB"]);
+    assert_eq!(seen("namespace_added")["nsid"], 2);
+    ctl(&["read-only", NQN, "2", "on"]);
+    let changed = seen("namespace_changed");
+    assert_eq!((&changed["bytes"], &changed["read_only"]), (&(2 << 20).into(), &true.into()));
+    ctl(&["remove-namespace", NQN, "2"]);
+    assert_eq!(seen("namespace_removed")["subsystem"], NQN);
+    ctl(&["allow-any-host", NQN, "off"]);
+    scratch.run(["read", &url, "-o", "out.bin"]).fails(1, &[]);
+    let refused = seen("host_refused");
+    let sentence = refused["sentence"].as_str().unwrap();
+    assert!(sentence.contains(HOST) && sentence.contains("refused"), "{sentence}");
+    drop(events);
+    server.stop();
+}
+
+/// Two listeners as two ports: what is said of them is told, kept, and taken up again.
+#[test]
+fn access_states_of_listeners_and_groups() {
+    let scratch = Scratch::new();
+    let (disk, kept) = (scratch.disk("disk.img", 1 << 20), scratch.text("kept.json"));
+    let serve = || {
+        let more = ["--ana", "non-optimized", "--cntlids", "500-599", "--persist", &kept];
+        scratch.serve(["--nqn", NQN, &disk].iter().chain(&more))
+    };
+    let server = serve();
+    let host = connect(&server, 1);
+    let access = || host.paths()[0].access.map(|state| state.0);
+    until("the first state is told", || access() == Some(2));
+    assert_eq!(host.paths()[0].controller.map(|(_, id)| id / 100), Some(5));
+    let address = server.address.clone();
+    let said = scratch.ctl(&["set-ana", &address, "inaccessible"]).ok().out();
+    assert_eq!(said, format!("{address}: namespaces are inaccessible\n"));
+    until("the host hears of it", || access() == Some(3));
+    scratch.ctl(&["set-ana", &address, "optimized", "--group", "5"]).ok();
+    scratch.ctl(&["ana-group", NQN, "1", "5"]).ok();
+    until("the group is reached", || access() == Some(1));
+    scratch.ctl(&["add-listener", &address]).ok();
+    let again = scratch.ctl(&["set-ana", &address, "inaccessible"]).ok().out();
+    assert_eq!(again, "it is like that already\n");
+    scratch.ctl(&["set-ana", &address, "good"]).fails(2, &["optimized, non-optimized"]);
+    let beyond = ["set-ana", &address, "change", "--group", "129"];
+    scratch.ctl(&beyond).fails(1, &["129 is no ANA group: use 1 to 128"]);
+    scratch.ctl(&["set-ana", "127.0.0.1:1", "change"]).fails(1, &["listeners.127.0.0.1:1"]);
+    server.stop();
+    let server = serve();
+    assert_eq!(server.address, address);
+    let shown = scratch.run(["config", "show"]).ok().json();
+    assert_eq!(shown["listeners"][&address]["ana_groups"]["5"], "optimized", "{shown}");
+    until("it is reached again", || access() == Some(1));
+    server.stop();
+}
+
+#[test]
+fn limits_come_and_go() {
+    let scratch = Scratch::new();
+    let kept = scratch.text("kept.json");
+    let server = scratch.serve(["--nqn", NQN, "--persist", &kept, "mem:1MiB"]);
+    let limit = |args: &[&str]| scratch.ctl(&[&["limit", NQN, "1"], args].concat());
+    let said = limit(&["--iops", "100000", "--read-mib", "2", "--burst-ms", "5"]).ok().out();
+    let expected = "namespace 1 limited to iops 100000 read_bytes 2097152 burst_ms 5";
+    assert!(said.contains(expected), "{said}");
+    let shown = || scratch.run(["config", "show"]).ok().json()["subsystems"][NQN].clone();
+    assert_eq!(shown()["namespaces"]["1"]["limits"]["read_bytes"], 2 << 20);
+    scratch.run(["read", &server.url(1), "--output", "out.bin"]).ok();
+    // What is not named goes.
+    limit(&["--write-iops", "7"]).ok();
+    assert_eq!(shown()["namespaces"]["1"]["limits"], serde_json::json!({ "write_iops": 7 }));
+    limit(&["--iops", "0"]).fails(1, &["limits.iops", "leave it out for no limit"]);
+    limit(&["--iops", "1", "--burst-ms", "60001"]).fails(1, &["burst_ms", "use 1 to 60000"]);
+    limit(&[]).fails(2, &["--iops"]);
+    limit(&["--none", "--iops", "1"]).fails(2, &["--none"]);
+    limit(&["--mib", "99999999999999"]).fails(2, &["no whole number of MiB"]);
+    let said = limit(&["--none"]).ok().out();
+    assert!(said.contains("namespace 1 without limits"), "{said}");
+    assert_eq!(shown()["namespaces"]["1"]["limits"], serde_json::Value::Null);
+    server.stop();
+}
+
+#[test]
+fn a_host_is_limited_and_no_other_is_let_in_by_that() {
+    let scratch = Scratch::new();
+    let kept = scratch.text("kept.json");
+    let config = format!(
+        "listeners = [\"127.0.0.1:0\"]\n[[subsystems]]\nnqn = \"{NQN}\"\n\
+         allow-any-host = true\n[[subsystems.namespaces]]\npath = \"mem:1MiB\"\n"
+    );
+    std::fs::write(scratch.path("farblock.toml"), config).unwrap();
+    let serve = || scratch.serve(["--config", "farblock.toml", "--persist", &kept]);
+    let server = serve();
+    scratch.ctl(&["allow-any-host", NQN, "off"]).ok();
+    let limit = |args: &[&str]| scratch.ctl(&[&["limit-host", NQN, HOST], args].concat());
+    limit(&["--iops", "5"]).fails(1, &["is not listed there", "ctl allow-host"]);
+    scratch.ctl(&["allow-host", NQN, HOST]).ok();
+    let said = limit(&["--write-iops", "5", "--mib", "200"]).ok().out();
+    let expected = format!("host {HOST} is limited to write_iops 5 bytes 209715200");
+    assert!(said.contains(&expected), "{said}");
+    // What else is said of a host leaves its limits alone.
+    scratch.ctl(&["allow-host", NQN, HOST, "--no-key"]).ok();
+    let shown = || scratch.run(["config", "show"]).ok().json()["subsystems"][NQN]["hosts"].clone();
+    assert_eq!(shown()[HOST]["limits"]["write_iops"], 5);
+    limit(&["--iops", "0"]).fails(1, &["limits.iops", "leave it out for no limit"]);
+    server.stop();
+    let server = serve();
+    assert_eq!(shown()[HOST]["limits"]["bytes"], 200 << 20);
+    let said = limit(&["--none"]).ok().out();
+    assert!(said.contains(&format!("host {HOST} is without limits")), "{said}");
+    assert_eq!(shown()[HOST]["limits"], serde_json::Value::Null);
+    server.stop();
+}
+
+#[test]
+fn a_namespace_is_seen_by_whom_it_is_said_to_be() {
+    const OTHER: &str = "nqn.2026-11.org.farblock:other";
+    let scratch = Scratch::new();
+    let kept = scratch.text("kept.json");
+    let config = format!(
+        "listeners = [\"127.0.0.1:0\"]\nana_groups = {{ 7 = \"non-optimized\" }}\n[[subsystems]]\n\
+         nqn = \"{NQN}\"\nallow-any-host = true\n[[subsystems.namespaces]]\npath = \"mem:1MiB\"\n\
+         [[subsystems.namespaces]]\npath = \"mem:1MiB\"\nvisible_to = [\"{HOST}\"]\n\
+         limits = {{ iops = 100000 }}\n"
+    );
+    std::fs::write(scratch.path("farblock.toml"), &config).unwrap();
+    let serve = || scratch.serve(["--config", "farblock.toml", "--persist", &kept]);
+    let server = serve();
+    let seen = |server: &Server, host: &str| {
+        let url = format!("nvme+tcp://{}/{NQN}?hostnqn={host}", server.address);
+        let listed = scratch.run(["id", &url, "--json"]).ok().json();
+        let all = listed["namespaces"].as_array().unwrap_or_else(|| panic!("{listed}")).clone();
+        all.iter().map(|one| one["nsid"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!((seen(&server, HOST), seen(&server, OTHER)), (vec![1, 2], vec![1]));
+    let shown = || scratch.run(["config", "show"]).ok().json();
+    assert_eq!(shown()["listeners"][&server.address]["ana_groups"]["7"], "non-optimized");
+    assert_eq!(shown()["subsystems"][NQN]["namespaces"]["2"]["limits"]["iops"], 100_000);
+    let said = scratch.ctl(&["visible-to", NQN, "2", OTHER]).ok().out();
+    assert!(said.ends_with(&format!("namespace 2 visible only to {OTHER}\n")), "{said}");
+    assert_eq!((seen(&server, HOST), seen(&server, OTHER)), (vec![1], vec![1, 2]));
+    scratch.ctl(&["add-namespace", NQN, "mem:1MiB", "--visible-to", OTHER]).ok();
+    scratch.ctl(&["visible-to", NQN, "1", "--none"]).ok();
+    server.stop();
+    let server = serve();
+    assert_eq!((seen(&server, HOST), seen(&server, OTHER)), (vec![], vec![2, 3]));
+    for nsid in ["1", "2", "3"] {
+        scratch.ctl(&["visible-to", NQN, nsid, "--all"]).ok();
+    }
+    assert_eq!(seen(&server, HOST), [1, 2, 3]);
+    scratch.ctl(&["visible-to", NQN, "1"]).fails(2, &["--all"]);
+    scratch.ctl(&["visible-to", NQN, "9", "--all"]).fails(1, &["namespaces.9"]);
+    // The file is read again, with a mistake and without.
+    let broken = config.replace(HOST, "nqn.bad");
+    std::fs::write(scratch.path("farblock.toml"), broken).unwrap();
+    scratch.run(["reload"]).fails(1, &["visible_to[0]"]);
+    std::fs::write(scratch.path("farblock.toml"), config.replace(HOST, OTHER)).unwrap();
+    scratch.run(["reload"]).ok();
+    assert_eq!((seen(&server, HOST), seen(&server, OTHER)), (vec![1, 3], vec![1, 2, 3]));
+    server.stop();
+}
+
+/// In a terminal, which `script` makes and records.
+#[test]
+#[cfg(target_os = "linux")]
+fn top_shows_what_is_done_and_leaves_the_terminal_as_it_was() {
+    use std::io::{Read, Write};
+    use std::process::Stdio;
+    let scratch = Scratch::new();
+    let server = scratch.serve(["--nqn", NQN, "--control", "c.sock", "mem:1MiB"]);
+    scratch.run(["top", "--control", "c.sock"]).fails(2, &["terminal", "status --watch"]);
+    let top = format!(
+        "stty rows 12 cols 150; exec {} top --control c.sock",
+        env!("CARGO_BIN_EXE_farblock")
+    );
+    let mut command = std::process::Command::new("script");
+    command.args(["--quiet", "--flush", "--return", "--command", &top, "/dev/null"]);
+    scratch.prepare(&mut command);
+    command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut script = command.spawn().expect("script is there: it is part of util-linux");
+    let mut screen = script.stdout.take().unwrap();
+    let (mut keys, mut text) = (script.stdin.take().unwrap(), String::new());
+    let mut shows = |what: &str| {
+        let mut piece = [0; 4096];
+        while !text.contains(what) {
+            let count = screen.read(&mut piece).unwrap();
+            assert!(count > 0, "it ends without {what}: {text}");
+            text.push_str(&String::from_utf8_lossy(&piece[..count]));
+        }
+    };
+    shows("NAMESPACE");
+    shows(NQN);
+    keys.write_all(b"c").unwrap();
+    // Only what differs is drawn.
+    shows("core ");
+    keys.write_all(b"q").unwrap();
+    // The other screen is left.
+    shows("\u{1b}[?1049l");
+    drop(keys);
+    assert!(script.wait().unwrap().success());
+    server.stop();
+}
+
+#[test]
+fn status_tells_rates_and_errors() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["--nqn", NQN, "mem:1MiB"]);
+    let url = format!("{}&hostnqn={HOST}", server.url(1));
+    scratch.run(["read", &url, "-o", "out.bin"]).ok();
+    let once = scratch.run(["status"]).ok().out();
+    assert!(once.contains("(1 MiB), 0 writes (0 bytes); no errors"), "{once}");
+    let mut watch = scratch.command(["status", "--watch"]);
+    watch.stdout(std::process::Stdio::piped());
+    let mut watch = watch.spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(watch.stdout.take().unwrap()));
+    assert!(lines.any(|line| line.unwrap().contains("reads/s")));
+    assert!(lines.any(|line| line.unwrap().starts_with("core 0")));
+    watch.kill().unwrap();
+    watch.wait().unwrap();
     server.stop();
 }

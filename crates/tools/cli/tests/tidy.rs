@@ -10,13 +10,16 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("proto", &["wire"]),
     ("secure", &["wire"]),
+    ("tls", &["secure"]),
     ("random", &[]),
     ("mem", &[]),
     ("reactor", &["mem", "random"]),
     ("block", &["random", "reactor"]),
     ("backends", &["block", "mem", "random", "reactor"]),
-    ("target", &["block", "proto", "reactor", "secure", "wire"]),
-    ("host", &["block", "proto", "reactor", "secure", "wire"]),
+    ("rbd", &["block", "reactor"]),
+    ("volumes", &["block", "reactor"]),
+    ("target", &["block", "proto", "reactor", "secure", "tls", "wire"]),
+    ("host", &["block", "proto", "reactor", "secure", "tls", "wire"]),
     ("frontend", &["block", "reactor"]),
     ("iscsi", &["block", "frontend", "reactor"]),
     ("winspd", &["block", "frontend", "reactor"]),
@@ -26,13 +29,19 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bench", &["block", "random", "reactor"]),
     ("capi", &["block", "host", "reactor"]),
     // The whole product in one thread.
-    ("sim", &["backends", "block", "host", "proto", "random", "reactor", "target", "wire"]),
+    (
+        "sim",
+        &[
+            "backends", "block", "host", "proto", "random", "reactor", "secure", "target", "tls",
+            "wire",
+        ],
+    ),
     ("testkit", &[]),
     (
         "cli",
         &[
             "admin", "attach", "backends", "bench", "block", "frontend", "host", "iscsi", "proto",
-            "reactor", "secure", "state", "target", "winspd", "wire",
+            "rbd", "reactor", "secure", "state", "target", "volumes", "tls", "winspd", "wire",
         ],
     ),
 ];
@@ -49,6 +58,8 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[
     ("mem", "memory that the kernel is given"),
     ("reactor", "the kernel"),
     ("capi", "a foreign ABI"),
+    ("tls", "a library that is loaded at run time"),
+    ("rbd", "the same"),
     ("testkit", "an allocator that counts"),
 ];
 
@@ -122,12 +133,17 @@ fn everywhere() -> Vec<(PathBuf, String)> {
 
 /// Rust sources under a crate's folder, with their text.
 fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
+    files(folder, "rs")
+}
+
+/// The files under a folder whose names end so, with their text.
+fn files(folder: &Path, ending: &str) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            found.extend(sources(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.extend(files(&path, ending));
+        } else if path.extension().is_some_and(|extension| extension == ending) {
             let text = fs::read_to_string(&path).expect("text");
             found.push((path, text));
         }
@@ -240,4 +256,33 @@ fn functions_are_short() {
             panic!("{}:{line} begins a function of {count} lines", path.display());
         }
     }
+}
+
+/// `grep -q` leaves at the first match; what still writes into the pipe then dies of SIGPIPE, and
+/// with `pipefail` a check that holds fails now and then.
+#[test]
+fn scripts_let_grep_read_to_the_end() {
+    let root = rooms().with_file_name("");
+    for folder in ["contrib", "dashboard", "engines", "interop"] {
+        for (path, text) in files(&root.join(folder), "sh") {
+            // What npm brings is others'.
+            if path.components().any(|part| part.as_os_str() == "node_modules") {
+                continue;
+            }
+            let joined = text.replace("\\\n", " ");
+            for stage in joined.split('|').skip(1).map(str::trim_start) {
+                let quiet = stage.strip_prefix("grep -").is_some_and(|rest| {
+                    rest.split_whitespace().next().is_some_and(|flags| flags.contains('q'))
+                });
+                let place = path.display();
+                assert!(!quiet || is_alternative(&joined, stage), "{place} pipes into grep -q");
+            }
+        }
+    }
+}
+
+/// Whether a stage is no stage: after `||` a command of its own begins.
+fn is_alternative(text: &str, stage: &str) -> bool {
+    let at = stage.as_ptr() as usize - text.as_ptr() as usize;
+    text[..at].trim_end().ends_with("||")
 }

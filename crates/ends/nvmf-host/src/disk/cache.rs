@@ -10,7 +10,7 @@
 //! lost: the next flush that succeeds, of whichever queue, is reported as failed. Once, unless the
 //! process dies before it is certain that somebody has heard of it: then its successor's as well.
 
-use super::remains::ControllerLife;
+use super::fencing::ControllerLife;
 use crate::error::Error;
 use crate::limits;
 use farblock_block::BlockError;
@@ -87,13 +87,16 @@ impl Cache {
         }
     }
 
-    /// Something was acknowledged by a controller that was lost before anybody looked.
-    pub(super) fn wrote_before(&self, life: &ControllerLife) {
+    /// Something was acknowledged by a controller that was lost before anybody looked; whether it
+    /// may be lost.
+    pub(super) fn wrote_before(&self, life: &ControllerLife) -> bool {
         let is_over = |origin: &ControllerOrigin| self.boots().over.contains(&origin.boot);
-        match life.origin.as_ref().is_some_and(is_over) {
+        let lost = life.origin.as_ref().is_some_and(is_over);
+        match lost {
             true => self.lost.store(true, Ordering::SeqCst),
             false => self.wrote(),
         }
+        lost
     }
 
     /// A flush is submitted; whether it has something to make durable.
@@ -153,15 +156,17 @@ impl Cache {
             without.flat_map(|path| with().map(move |other| (path, other))).collect();
     }
 
-    /// A path leads to this controller now. If that means that something may be lost, `record`
-    /// writes it down first.
+    /// A path leads to this controller now. If that means that something may be lost, which is what
+    /// it gives, `record` writes it down first.
     pub(super) fn connected(
         &self,
         path: usize,
         life: &ControllerLife,
         record: impl FnOnce(&ControllerLife) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let Some(origin) = life.origin.filter(ControllerOrigin::knows_boot) else { return Ok(()) };
+    ) -> Result<bool, Error> {
+        let Some(origin) = life.origin.filter(ControllerOrigin::knows_boot) else {
+            return Ok(false);
+        };
         let mut boots = self.boots();
         boots.meet(path, origin.boot);
         // A path to the same machine tells as much: it may be the only one that comes back.
@@ -172,7 +177,8 @@ impl Cache {
             .collect();
         let unflushed =
             self.dirty.load(Ordering::SeqCst) || self.flushing.load(Ordering::SeqCst) > 0;
-        if let (Some(&boot), true) = (over.first(), unflushed) {
+        let lost = over.first().filter(|_| unflushed);
+        if let Some(&boot) = lost {
             let mark = life.mark(boot);
             record(&mark)?;
             boots.marks.push(mark);
@@ -184,13 +190,14 @@ impl Cache {
                  check what was written last"
             );
         }
+        let is_lost = lost.is_some();
         boots.settle(path);
         boots.of_paths.retain(|(other, _)| *other != path);
         boots.of_paths.push((path, origin.boot));
         boots.over.extend(over);
         let surplus = boots.over.len().saturating_sub(limits::BOOTS);
         boots.over.drain(..surplus);
-        Ok(())
+        Ok(is_lost)
     }
 
     /// What needs not be recorded any more.

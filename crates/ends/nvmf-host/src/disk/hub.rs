@@ -1,11 +1,11 @@
-//! What a disk's paths, queues and users share. Queues look at it when they are rung for, never
+//! What a disk's paths, queues and users share. Queues look at it when they are notified, never
 //! per operation, except at the geometry.
 
 use super::cache::Cache;
+use super::fencing::{Fencing, Journal, Predecessor, Record};
 use super::identity::{Hex, KnownNamespace};
 use super::options::DiskOptions;
 use super::path::{Path, PathState, Patience};
-use super::remains::{Journal, Predecessor, Record, Remains};
 use super::session::Session;
 use crate::error::Error;
 use crate::namespace::ConnectedQueue;
@@ -27,26 +27,26 @@ pub(super) struct Arrival {
 pub(super) struct Mailbox {
     pub(super) id: u64,
     waker: Waker,
-    rung: AtomicBool,
+    notified: AtomicBool,
     arrivals: Mutex<Vec<Arrival>>,
 }
 
 impl Mailbox {
     pub(super) fn post(&self, arrival: Arrival) {
         lock(&self.arrivals).push(arrival);
-        self.ring();
+        self.notify();
     }
 
-    fn ring(&self) {
+    fn notify(&self) {
         // A waker takes a lock: once is enough until the queue looks.
-        if !self.rung.swap(true, Ordering::AcqRel) {
+        if !self.notified.swap(true, Ordering::AcqRel) {
             self.waker.wake();
         }
     }
 
-    /// Whether it was rung since the last call.
-    pub(super) fn take_ring(&self) -> bool {
-        self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::AcqRel)
+    /// Whether it was notified since the last call.
+    pub(super) fn take_notice(&self) -> bool {
+        self.notified.load(Ordering::Relaxed) && self.notified.swap(false, Ordering::AcqRel)
     }
 
     pub(super) fn take_arrivals(&self) -> Vec<Arrival> {
@@ -56,33 +56,33 @@ impl Mailbox {
 
 /// Wakes the paths' keepers.
 #[derive(Default)]
-pub(super) struct Bell {
+pub(super) struct KeeperSignal {
     count: Mutex<u64>,
-    rung: Condvar,
+    changed: Condvar,
 }
 
-impl Bell {
+impl KeeperSignal {
     /// Has every keeper look around.
-    pub(super) fn ring(&self) {
+    pub(super) fn notify(&self) {
         *lock(&self.count) += 1;
-        self.rung.notify_all();
+        self.changed.notify_all();
     }
 
-    /// How often it was rung so far.
-    pub(super) fn rings(&self) -> u64 {
+    /// How often they were notified so far.
+    pub(super) fn notified(&self) -> u64 {
         *lock(&self.count)
     }
 
-    /// Returns when it was rung again, but not later than after `timeout`.
-    pub(super) fn wait(&self, rings: u64, timeout: Duration) {
-        os::wait_while(&self.count, &self.rung, timeout, |count| *count == rings);
+    /// Returns when they were notified again, but not later than after `timeout`.
+    pub(super) fn wait(&self, notified: u64, timeout: Duration) {
+        os::wait_while(&self.count, &self.changed, timeout, |count| *count == notified);
     }
 }
 
 /// What operations that found no path are to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// Wait; ask again then, or when rung for.
+    /// Wait; ask again then, or when notified.
     Wait(Option<Instant>),
     /// End like this.
     Fail(BlockError),
@@ -102,13 +102,13 @@ pub(super) struct Hub {
     mailboxes: Mutex<Vec<Arc<Mailbox>>>,
     next_mailbox: AtomicU64,
     /// Controllers that are lost, but whose commands may still be carried out.
-    lost: Mutex<Vec<Arc<Remains>>>,
+    lost: Mutex<Vec<Arc<Fencing>>>,
     pub(super) journal: Journal,
     pub(super) cache: Cache,
     /// Controllers that are not finished, and on which writes were that were reported as failed,
     /// or a predecessor's.
-    tainted: AtomicUsize,
-    pub(super) bell: Arc<Bell>,
+    indeterminate: AtomicUsize,
+    pub(super) keepers: Arc<KeeperSignal>,
     stopping: AtomicBool,
     pub(super) changes: Changes,
 }
@@ -132,8 +132,8 @@ impl Hub {
             lost: Mutex::default(),
             journal: Journal::default(),
             cache: Cache::default(),
-            tainted: AtomicUsize::new(0),
-            bell: Arc::default(),
+            indeterminate: AtomicUsize::new(0),
+            keepers: Arc::default(),
             stopping: AtomicBool::new(false),
             changes: Changes::new(),
         }
@@ -151,14 +151,14 @@ impl Hub {
         }
         self.cache.inherited(self.paths.len());
         let lost = controllers.iter().filter(|life| !life.is_mark()).map(|life| {
-            let remains = Remains::new(life.clone());
-            remains.lost_since();
+            let fencing = Fencing::new(life.clone());
+            fencing.lost_since();
             // Nobody knows what it was, and its user may be about to do it again.
-            remains.taint();
-            Arc::new(remains)
+            fencing.mark_indeterminate();
+            Arc::new(fencing)
         });
         let lost: Vec<_> = lost.collect();
-        self.tainted = AtomicUsize::new(lost.len());
+        self.indeterminate = AtomicUsize::new(lost.len());
         *lock(&self.lost) = lost;
         self.journal = Journal::new(controllers, record);
         self.write_through = namespace.as_ref().is_some_and(|it| !it.volatile_cache).into();
@@ -248,7 +248,7 @@ impl Hub {
 
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        self.bell.ring();
+        self.keepers.notify();
         self.ring_queues();
     }
 
@@ -256,16 +256,16 @@ impl Hub {
     pub(super) fn add_mailbox(&self, waker: Waker) -> Arc<Mailbox> {
         let id = self.next_mailbox.fetch_add(1, Ordering::Relaxed);
         let mailbox =
-            Mailbox { id, waker, rung: AtomicBool::new(false), arrivals: Mutex::default() };
+            Mailbox { id, waker, notified: AtomicBool::new(false), arrivals: Mutex::default() };
         let mailbox = Arc::new(mailbox);
         lock(&self.mailboxes).push(Arc::clone(&mailbox));
-        self.bell.ring();
+        self.keepers.notify();
         mailbox
     }
 
     pub(super) fn remove_mailbox(&self, id: u64) {
         lock(&self.mailboxes).retain(|mailbox| mailbox.id != id);
-        self.bell.ring();
+        self.keepers.notify();
     }
 
     pub(super) fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
@@ -273,53 +273,54 @@ impl Hub {
     }
 
     pub(super) fn ring_queues(&self) {
-        lock(&self.mailboxes).iter().for_each(|mailbox| mailbox.ring());
+        lock(&self.mailboxes).iter().for_each(|mailbox| mailbox.notify());
     }
 
     /// A path's session is lost: what was sent on it is to be finished before anything that may
     /// change the same blocks is sent anew.
     pub(super) fn lose(&self, session: &Arc<Session>, reason: &str) {
         let mut lost = lock(&self.lost);
-        session.remains.lost_since();
-        lost.push(Arc::clone(&session.remains));
+        session.fencing.lost_since();
+        lost.push(Arc::clone(&session.fencing));
         self.paths[session.path].lost(reason);
         drop(lost);
-        self.bell.ring();
+        self.keepers.notify();
         self.ring_queues();
         self.changes.tell(Change::Availability);
     }
 
     /// Controllers that are lost and may not be finished.
-    pub(super) fn unfinished(&self) -> Vec<Arc<Remains>> {
+    pub(super) fn unfinished(&self) -> Vec<Arc<Fencing>> {
         lock(&self.lost).clone()
     }
 
     /// Forgets the lost controllers that are finished, and lets those go on who waited for them.
     pub(super) fn forget_finished(&self) {
         let mut lost = lock(&self.lost);
-        let finished: Vec<_> = lost.extract_if(.., |remains| remains.is_finished()).collect();
-        let tainted = finished.iter().filter(|remains| remains.is_tainted()).count();
-        self.tainted.fetch_sub(tainted, Ordering::AcqRel);
+        let finished: Vec<_> = lost.extract_if(.., |fencing| fencing.is_finished()).collect();
+        let indeterminate =
+            finished.iter().filter(|fencing| fencing.has_indeterminate_writes()).count();
+        self.indeterminate.fetch_sub(indeterminate, Ordering::AcqRel);
         drop(lost);
-        finished.iter().for_each(|remains| self.journal.remove(&remains.life));
+        finished.iter().for_each(|fencing| self.journal.remove(&fencing.life));
         if !finished.is_empty() {
             self.ring_queues();
         }
     }
 
     /// A write that was sent on this session is about to be reported as failed.
-    pub(super) fn taint(&self, session: &Session) {
+    pub(super) fn mark_indeterminate(&self, session: &Session) {
         let lost = lock(&self.lost);
-        if !session.remains.is_finished() && !session.remains.taint() {
-            self.tainted.fetch_add(1, Ordering::AcqRel);
+        if !session.fencing.is_finished() && !session.fencing.mark_indeterminate() {
+            self.indeterminate.fetch_add(1, Ordering::AcqRel);
         }
         drop(lost);
     }
 
     /// Whether a write that was reported as failed may yet be carried out: nothing is to be
     /// written before that is over.
-    pub(super) fn is_tainted(&self) -> bool {
-        self.tainted.load(Ordering::Acquire) > 0
+    pub(super) fn has_indeterminate_writes(&self) -> bool {
+        self.indeterminate.load(Ordering::Acquire) > 0
     }
 
     /// Puts a new session into use. What lost ones were sent is held until they are finished; all

@@ -4,9 +4,9 @@
 //! It is a thread because bringing a controller up is a conversation of a dozen answers, each of
 //! which may take seconds: nothing that an event loop of a user should know of.
 
+use super::fencing::Fencing;
 use super::hub::{Arrival, Hub, Mailbox};
 use super::path::{Path, PathState};
-use super::remains::Remains;
 use super::session::{Inbox, Reach, Session};
 use crate::controller::Controller;
 use crate::error::Error;
@@ -14,7 +14,7 @@ use crate::limits;
 use crate::namespace::ConnectedQueue;
 use crate::options::Options;
 use crate::url::Url;
-use farblock_block::Namespace;
+use farblock_block::{Change, Namespace};
 use farblock_proto::host::ConnectError;
 use farblock_reactor::os;
 use farblock_wire::Status;
@@ -133,9 +133,9 @@ impl Keeper {
         // Whoever waits for it waits in vain.
         self.first = None;
         while !self.hub.is_stopping() {
-            let rings = self.hub.bell.rings();
+            let notified = self.hub.keepers.notified();
             self.let_go();
-            self.hub.bell.wait(rings, limits::KEEPER_PERIOD);
+            self.hub.keepers.wait(notified, limits::KEEPER_PERIOD);
         }
     }
 
@@ -156,21 +156,21 @@ impl Keeper {
     fn pause(&mut self, pause: Duration) {
         let until = os::now() + pause;
         loop {
-            let rings = self.hub.bell.rings();
+            let notified = self.hub.keepers.notified();
             self.let_go();
             let left = until.saturating_duration_since(os::now());
             if left.is_zero() || self.is_late() || self.hub.is_stopping() {
                 return;
             }
             // Not longer, as the time to give up may come first.
-            self.hub.bell.wait(rings, left.min(limits::KEEPER_PERIOD));
+            self.hub.keepers.wait(notified, left.min(limits::KEEPER_PERIOD));
         }
     }
 
     fn handle_failure(&mut self, error: Error) {
         self.log.failed(&self.hub.paths[self.index].url, &error);
         // Another namespace in its place is tried again as well: the right one may come back.
-        self.path().failed(&error.to_string());
+        self.path().failed(&error);
         self.report(Err(error));
     }
 
@@ -185,7 +185,7 @@ impl Keeper {
         tracing::error!(path = %self.path().url, "the path is given up: {why}");
         self.path().give_up();
         self.hub.ring_queues();
-        self.hub.changes.tell(farblock_block::Change::Availability);
+        self.hub.changes.tell(Change::Availability);
     }
 
     /// Connects the controller and puts it into use.
@@ -193,10 +193,10 @@ impl Keeper {
         let controller = Controller::connect_url(&self.path().url, &self.options())?;
         let shared = controller.inner().shared();
         let inbox = Arc::new(Inbox::default());
-        let (bell, for_watcher) = (Arc::clone(&self.hub.bell), Arc::clone(&inbox));
+        let (keepers, for_watcher) = (Arc::clone(&self.hub.keepers), Arc::clone(&inbox));
         shared.watch(Box::new(move |notice| {
             for_watcher.put(notice);
-            bell.ring();
+            keepers.notify();
         }));
         let namespace = controller.namespace(self.hub.nsid)?;
         self.hub.agree(namespace.known(), namespace.geometry())?;
@@ -205,8 +205,11 @@ impl Keeper {
         let quiesce = self.quiesce_time(&controller)?;
         let session = Session::new(self.index, url, controller, namespace, inbox, access, quiesce);
         let session = Arc::new(session);
-        let (life, journal) = (&session.remains.life, &self.hub.journal);
-        self.hub.cache.connected(self.index, life, |mark| journal.add(mark))?;
+        let (life, journal) = (&session.fencing.life, &self.hub.journal);
+        if self.hub.cache.connected(self.index, life, |mark| journal.add(mark))? {
+            // Before anybody reads there.
+            self.hub.changes.tell(Change::Loss);
+        }
         journal.add(life)?;
         self.hub.publish(&session);
         Ok(session)
@@ -249,7 +252,7 @@ impl Keeper {
         let mut is_served = false;
         let mut pause = limits::FINISH_PAUSE;
         loop {
-            let rings = self.hub.bell.rings();
+            let notified = self.hub.keepers.notified();
             if self.hub.is_stopping() || session.is_lost() {
                 return;
             }
@@ -275,7 +278,7 @@ impl Keeper {
                 pause = limits::FINISH_PAUSE;
                 limits::KEEPER_PERIOD
             };
-            self.hub.bell.wait(rings, period);
+            self.hub.keepers.wait(notified, period);
         }
     }
 
@@ -303,7 +306,7 @@ impl Keeper {
             session.set_access(access);
             self.path().access_changed();
             self.hub.ring_queues();
-            self.hub.changes.tell(farblock_block::Change::Availability);
+            self.hub.changes.tell(Change::Availability);
         }
     }
 
@@ -367,22 +370,22 @@ impl Keeper {
     /// Tries to finish every lost controller through a live one; true if none is left.
     fn finish_lost(&self, through: &Session) -> bool {
         let lost = self.hub.unfinished();
-        for remains in &lost {
-            if !remains.is_finished() && self.is_finished(through, remains) {
+        for fencing in &lost {
+            if !fencing.is_finished() && self.is_finished(through, fencing) {
                 tracing::info!(
-                    path = %remains.life.url,
+                    path = %fencing.life.url,
                     "what was sent on the lost connection is finished"
                 );
-                remains.set_finished();
+                fencing.set_finished();
             }
         }
         self.hub.forget_finished();
-        lost.iter().all(|remains| remains.is_finished())
+        lost.iter().all(|fencing| fencing.is_finished())
     }
 
     /// Whether nothing that was sent to a lost controller is carried out any more. Asks the target
     /// to end it; if that cannot be had, what is left is to wait.
-    fn is_finished(&self, through: &Session, lost: &Remains) -> bool {
+    fn is_finished(&self, through: &Session, lost: &Fencing) -> bool {
         if os::has_mistake("host: a lost controller counts as finished") {
             return true;
         }

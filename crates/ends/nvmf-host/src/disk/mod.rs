@@ -64,22 +64,22 @@
 //! every write is made durable (FUA).
 
 mod cache;
+mod fencing;
 mod hub;
 mod identity;
 mod keeper;
 mod options;
 mod path;
 mod queue;
-mod remains;
 mod session;
 mod table;
 
 pub use farblock_wire::origin::ControllerOrigin;
 pub use farblock_wire::reset::CrossControllerReset;
+pub use fencing::{ControllerLife, Predecessor, Record};
 pub use identity::KnownNamespace;
 pub use options::{DiskOptions, ParsePolicyError, Policy};
 pub use path::{PathState, PathStatus};
-pub use remains::{ControllerLife, Predecessor, Record};
 
 use crate::error::Error;
 use crate::limits;

@@ -59,9 +59,9 @@ impl DiskOptions {
 
     /// How often an operation may be answered that it is not for this path now: for as long as it
     /// would wait for one.
-    pub(super) fn rests(&self) -> u32 {
-        let rests = |patience: Duration| patience.as_millis() / limits::REST.as_millis();
-        self.patience().map_or(u32::MAX, |it| rests(it).try_into().unwrap_or(u32::MAX))
+    pub(super) fn backoffs(&self) -> u32 {
+        let backoffs = |patience: Duration| patience.as_millis() / limits::BACKOFF.as_millis();
+        self.patience().map_or(u32::MAX, |it| backoffs(it).try_into().unwrap_or(u32::MAX))
     }
 }
 
@@ -118,11 +118,11 @@ mod tests {
     fn never_is_never() {
         let limit = |seconds| Some(Duration::from_secs(seconds));
         let mut options = DiskOptions { ctrl_loss_timeout: None, ..DiskOptions::default() };
-        assert_eq!((options.patience(), options.rests()), (None, u32::MAX));
+        assert_eq!((options.patience(), options.backoffs()), (None, u32::MAX));
         options.ctrl_loss_timeout = limit(60);
-        assert_eq!((options.patience(), options.rests()), (limit(60), 3000));
+        assert_eq!((options.patience(), options.backoffs()), (limit(60), 3000));
         options.fast_io_fail_timeout = limit(1);
-        assert_eq!((options.patience(), options.rests()), (limit(1), 50));
+        assert_eq!((options.patience(), options.backoffs()), (limit(1), 50));
     }
 
     #[test]

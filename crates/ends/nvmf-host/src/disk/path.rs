@@ -9,9 +9,11 @@
 
 use super::options::DiskOptions;
 use super::session::{Reach, Session};
+use crate::error::Error;
 use crate::url::Url;
 use farblock_reactor::os;
 use farblock_wire::log::AnaState;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -48,6 +50,10 @@ pub struct PathStatus {
     pub access: Option<AnaState>,
     /// How often it was connected again.
     pub reconnects: u64,
+    /// How often its access has changed (ANA).
+    pub access_changes: u64,
+    /// How often it was lost or could not be connected, by [`Error::reason`].
+    pub failures: BTreeMap<&'static str, u64>,
     /// Why it was lost or could not be connected, the last time.
     pub error: Option<String>,
 }
@@ -70,6 +76,9 @@ struct State {
     /// Since when the namespace cannot be reached, if it cannot: as well because it must not be.
     unusable_since: Option<Instant>,
     reconnects: u64,
+    access_changes: u64,
+    /// Reasons are few.
+    failures: BTreeMap<&'static str, u64>,
     error: Option<String>,
     session: Option<Arc<Session>>,
 }
@@ -89,6 +98,8 @@ impl Path {
             lost_since: Some(now),
             unusable_since: Some(now),
             reconnects: 0,
+            access_changes: 0,
+            failures: BTreeMap::new(),
             error: None,
             session: None,
         };
@@ -120,7 +131,9 @@ impl Path {
 
     /// Its session's access state is another one.
     pub(super) fn access_changed(&self) {
-        self.lock().note_reach();
+        let mut state = self.lock();
+        state.access_changes += 1;
+        state.note_reach();
     }
 
     /// It was connected, and is not any more.
@@ -130,14 +143,17 @@ impl Path {
         state.state = PathState::Reconnecting;
         state.since = now;
         state.session = None;
+        state.count("lost");
         state.error = Some(reason.to_owned());
         state.lost_since.get_or_insert(now);
         state.unusable_since.get_or_insert(now);
     }
 
     /// It could not be connected.
-    pub(super) fn failed(&self, reason: &str) {
-        self.lock().error = Some(reason.to_owned());
+    pub(super) fn failed(&self, error: &Error) {
+        let mut state = self.lock();
+        state.count(error.reason());
+        state.error = Some(error.to_string());
     }
 
     /// It is not tried any more.
@@ -186,12 +202,18 @@ impl Path {
             queue_depth: session.map_or(0, |session| session.queue_depth()),
             access: session.map(|session| session.access()),
             reconnects: state.reconnects,
+            access_changes: state.access_changes,
+            failures: state.failures.clone(),
             error: state.error.clone(),
         }
     }
 }
 
 impl State {
+    fn count(&mut self, reason: &'static str) {
+        *self.failures.entry(reason).or_default() += 1;
+    }
+
     fn note_reach(&mut self) {
         let usable = self.session.as_ref().is_some_and(|session| session.reach() < Reach::Blocked);
         match usable && self.lost_since.is_none() {

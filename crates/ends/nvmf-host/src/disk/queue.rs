@@ -29,7 +29,7 @@ use super::table::Table;
 use crate::limits;
 use crate::queue::RemoteQueue;
 use crate::shared::Notice;
-use farblock_block::{BlockError, Command, Completion, Namespace, Op, Queue};
+use farblock_block::{BlockError, Change, Command, Completion, Namespace, Op, Queue};
 use farblock_reactor::{Buffer, Event, Reactor, TaskId, os};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -46,12 +46,12 @@ struct Leg {
     /// Its target has a volatile cache.
     cached: bool,
     /// It answered that something is not for it now.
-    rests_until: Option<Instant>,
+    backs_off_until: Option<Instant>,
 }
 
 impl Leg {
     fn reach(&self) -> Reach {
-        match self.rests_until {
+        match self.backs_off_until {
             Some(_) => Reach::Blocked,
             None => self.session.reach(),
         }
@@ -79,7 +79,7 @@ pub(super) struct DiskQueue {
     /// A flush has failed that tells of a lost cache, and was handed out by the last poll.
     tells: bool,
     /// How often an operation may be put off.
-    rests: u32,
+    backoffs: u32,
     /// The path that was used last.
     last: usize,
     /// Something other than a completion happened.
@@ -98,7 +98,7 @@ impl DiskQueue {
     ) -> DiskQueue {
         let task = reactor.add_child(parent);
         let mailbox = hub.add_mailbox(reactor.waker(task));
-        let (paths, rests) = (hub.paths.len(), hub.options.rests());
+        let (paths, backoffs) = (hub.paths.len(), hub.options.backoffs());
         DiskQueue {
             hub,
             life: Some(life),
@@ -113,7 +113,7 @@ impl DiskQueue {
             held: Vec::new(),
             done: Vec::new(),
             tells: false,
-            rests,
+            backoffs,
             last: 0,
             review: false,
             timer: None,
@@ -134,7 +134,7 @@ impl DiskQueue {
     }
 
     fn may_start(&mut self, index: u32) -> bool {
-        !self.hub.is_tainted() || !self.table.writes(index)
+        !self.hub.has_indeterminate_writes() || !self.table.writes(index)
     }
 
     fn give(&mut self, index: u32, path: usize) {
@@ -188,7 +188,7 @@ impl DiskQueue {
             match queue.settle(&self.reactor, self.task) {
                 Ok(queue) => {
                     let cached = session.namespace.geometry().volatile_cache;
-                    let leg = Leg { queue, session, cached, rests_until: None };
+                    let leg = Leg { queue, session, cached, backs_off_until: None };
                     // The one before may be lost without having been looked at since.
                     self.dying.extend(self.legs[path].replace(leg));
                 }
@@ -234,14 +234,14 @@ impl DiskQueue {
             Err(BlockError::OutOfRange) => is_gone(),
             _ => false,
         };
-        if !not_now || self.table.count_rest(index) > self.rests {
+        if !not_now || self.table.count_backoff(index) > self.backoffs {
             return self.end(index, done.result, done.buffer, None);
         }
-        if leg.rests_until.is_none() {
-            leg.rests_until = Some(os::now() + limits::REST);
+        if leg.backs_off_until.is_none() {
+            leg.backs_off_until = Some(os::now() + limits::BACKOFF);
             // The access state may be another one than is known here.
             leg.session.inbox.put(Notice::Access);
-            self.hub.bell.ring();
+            self.hub.keepers.notify();
         }
         self.table.put_back(index, done.buffer);
         self.waiting.push_back(index);
@@ -306,7 +306,10 @@ impl DiskQueue {
             {
                 match lost {
                     None => cache.wrote(),
-                    Some(session) => cache.wrote_before(&session.remains.life),
+                    Some(session) if cache.wrote_before(&session.fencing.life) => {
+                        self.hub.changes.tell(Change::Loss);
+                    }
+                    Some(_) => {}
                 }
             }
             _ => {}
@@ -322,14 +325,14 @@ impl DiskQueue {
         }
         let now = os::now();
         for leg in self.legs.iter_mut().flatten() {
-            leg.rests_until.take_if(|until| *until <= now);
+            leg.backs_off_until.take_if(|until| *until <= now);
         }
         let waiting = &mut self.waiting;
         self.held.retain(|(index, session)| {
-            if session.remains.is_finished() {
+            if session.fencing.is_finished() {
                 waiting.push_back(*index);
             }
-            !session.remains.is_finished()
+            !session.fencing.is_finished()
         });
         // Each once: what may not start, a write perhaps, is not to be waited for by the others.
         for _ in 0..self.waiting.len() {
@@ -341,8 +344,8 @@ impl DiskQueue {
             }
         }
         let deadline = self.judge(now);
-        let rests = self.legs.iter().flatten().filter_map(|leg| leg.rests_until);
-        let next = rests.chain(deadline).min();
+        let backoffs = self.legs.iter().flatten().filter_map(|leg| leg.backs_off_until);
+        let next = backoffs.chain(deadline).min();
         if next != self.timer {
             self.timer = next;
             self.reactor.set_timer(self.task, next);
@@ -358,7 +361,7 @@ impl DiskQueue {
         match verdict {
             Verdict::Wait(until) => until,
             Verdict::Fail(error) => {
-                self.held.iter().for_each(|(_, session)| self.hub.taint(session));
+                self.held.iter().for_each(|(_, session)| self.hub.mark_indeterminate(session));
                 let held = self.held.drain(..).map(|(index, _)| index);
                 let over: Vec<_> = self.waiting.drain(..).chain(held).collect();
                 over.into_iter().for_each(|index| self.end(index, Err(error), None, None));
@@ -395,7 +398,7 @@ impl Queue for DiskQueue {
     fn poll(&mut self, done: &mut Vec<Completion>) {
         self.note_told();
         self.take_timer();
-        self.review |= self.mailbox.take_ring();
+        self.review |= self.mailbox.take_notice();
         for _ in 0..ROUNDS {
             self.poll_legs();
             if !std::mem::take(&mut self.review) {
@@ -420,7 +423,7 @@ impl DiskQueue {
     fn note_told(&mut self) {
         if std::mem::take(&mut self.tells) {
             self.hub.cache.was_told();
-            self.hub.bell.ring();
+            self.hub.keepers.notify();
         }
     }
 
@@ -432,7 +435,7 @@ impl DiskQueue {
             self.hub.cache.flush_ends(carries, Err(BlockError::Aborted));
         }
         for (_, session) in &self.held {
-            self.hub.taint(session);
+            self.hub.mark_indeterminate(session);
         }
         let away = (0..self.table.slots()).filter(|index| !self.waiting.contains(index));
         if !away.into_iter().any(|index| self.table.may_write(index)) {
@@ -440,7 +443,7 @@ impl DiskQueue {
         }
         for leg in self.legs.iter().flatten().chain(&self.dying) {
             if leg.queue.in_flight() > 0 {
-                self.hub.taint(&leg.session);
+                self.hub.mark_indeterminate(&leg.session);
                 leg.session.abort("a queue was closed with writes under way");
             }
         }

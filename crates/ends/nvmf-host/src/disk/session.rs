@@ -1,6 +1,6 @@
 //! One life of a path: a controller that was connected, and its namespace.
 
-use super::remains::{ControllerLife, Remains};
+use super::fencing::{ControllerLife, Fencing};
 use crate::controller::Controller;
 use crate::namespace::RemoteNamespace;
 use crate::shared::Notice;
@@ -53,7 +53,7 @@ pub(super) struct Session {
     pub(super) controller: Controller,
     pub(super) namespace: RemoteNamespace,
     pub(super) inbox: Arc<Inbox>,
-    pub(super) remains: Arc<Remains>,
+    pub(super) fencing: Arc<Fencing>,
     access: AtomicU8,
 }
 
@@ -70,8 +70,8 @@ impl Session {
         let info = controller.info();
         let (name, origin) = (info.life, info.origin);
         let life = ControllerLife { url: url.clone(), name, quiesce_time, origin };
-        let remains = Arc::new(Remains::new(life));
-        Session { path, controller, namespace, inbox, remains, access: AtomicU8::new(access.0) }
+        let fencing = Arc::new(Fencing::new(life));
+        Session { path, controller, namespace, inbox, fencing, access: AtomicU8::new(access.0) }
     }
 
     pub(super) fn access(&self) -> AnaState {

@@ -14,7 +14,7 @@ struct Entry {
     /// `None` while a path has it, or if there is none.
     buffer: Option<Buffer>,
     /// How often a path answered that the operation is not for it now.
-    rests: u32,
+    backoffs: u32,
     /// It is a flush of something.
     carries: bool,
     /// Nobody waits for its end.
@@ -33,9 +33,9 @@ impl Table {
     /// `carries`: it is a flush of something.
     pub(super) fn insert(&mut self, op: Op, carries: bool) -> u32 {
         let Op { command, lba, blocks, fua, buffer, token } = op;
-        let (rests, unwanted) = (0, false);
+        let (backoffs, unwanted) = (0, false);
         let entry =
-            Some(Entry { command, lba, blocks, fua, token, buffer, rests, carries, unwanted });
+            Some(Entry { command, lba, blocks, fua, token, buffer, backoffs, carries, unwanted });
         match self.free.pop() {
             Some(index) => {
                 self.entries[index as usize] = entry;
@@ -72,10 +72,10 @@ impl Table {
     }
 
     /// Counts that a path does not want the operation now.
-    pub(super) fn count_rest(&mut self, index: u32) -> u32 {
+    pub(super) fn count_backoff(&mut self, index: u32) -> u32 {
         let entry = self.entry(index);
-        entry.rests = entry.rests.saturating_add(1);
-        entry.rests
+        entry.backoffs = entry.backoffs.saturating_add(1);
+        entry.backoffs
     }
 
     /// Notes whose end nobody waits for.

@@ -13,12 +13,13 @@
 use super::{IoQueue, Queue, Session, State, Work};
 use crate::authentication::Authenticator;
 use crate::core::Context;
+use crate::events::Event;
 use crate::limits;
 use crate::notices::Kind;
 use crate::transport::Transport;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::data_pointer;
-use farblock_secure::{Controller, ControllerTerms, Progress};
+use farblock_secure::{Controller, ControllerTerms, Failure, Progress};
 use farblock_wire::auth::MessageHead;
 use farblock_wire::fabrics::{AuthenticationCommand, FabricsCommandType};
 use farblock_wire::opcode::AdminOpcode;
@@ -29,6 +30,8 @@ use std::sync::Arc;
 pub(super) struct Authentication {
     /// The host that is to prove that it is it.
     host: String,
+    /// What it wants to use.
+    subsystem: String,
     /// The other end of the host's; away while it handles a message.
     machine: Option<Box<Controller>>,
     /// Messages that came while the queue was locked.
@@ -58,9 +61,10 @@ fn concerns(sqe: &Sqe) -> bool {
 impl<T: Transport> Session<T> {
     /// The queue is connected, and its host has to authenticate first.
     pub(super) fn lock(&mut self, cx: &mut Context, terms: Arc<ControllerTerms>) {
-        let host = terms.host_nqn.clone();
+        let (host, subsystem) = (terms.host_nqn.clone(), terms.subsystem_nqn.clone());
         let machine = Some(Box::new(Controller::new(terms)));
-        let authentication = Authentication { host, machine, messages: 0, waits: Arc::default() };
+        let authentication =
+            Authentication { host, subsystem, machine, messages: 0, waits: Arc::default() };
         self.authentication = Some(Box::new(authentication));
         let queue = std::mem::replace(&mut self.queue, Queue::None);
         self.queue = Queue::Locked(Box::new(queue));
@@ -81,6 +85,10 @@ impl<T: Transport> Session<T> {
         let host = self.authentication.as_ref().expect("it was locked").host.clone();
         self.hold_as(cx, &host);
         cx.shared.slots().connected(self.route.serial);
+        cx.shared.admissions.authenticated();
+        if let Queue::Admin { controller } = self.queue {
+            cx.shared.host_is_in(controller);
+        }
         tracing::info!(peer = %self.peer, %host, "authenticated");
     }
 
@@ -88,8 +96,19 @@ impl<T: Transport> Session<T> {
         matches!(self.queue, Queue::Locked(_))
     }
 
+    fn not_authenticated(&self, failure: &Failure) -> Event {
+        let authentication = self.authentication.as_ref();
+        Event::Refused {
+            host: self.host_to_authenticate().to_owned(),
+            address: self.peer.ip(),
+            subsystem: authentication.map_or_else(String::new, |it| it.subsystem.clone()),
+            reason: format!("authentication failed: {failure}"),
+        }
+    }
+
     /// The host took too long.
     pub(super) fn authentication_late(&mut self, cx: &mut Context) {
+        cx.shared.admissions.not_authenticated(None);
         cx.notice(Kind::Late, self.peer.ip(), || {
             let host = self.host_to_authenticate();
             tracing::warn!(peer = %self.peer, %host, "it did not authenticate in time: closing");
@@ -166,13 +185,17 @@ impl<T: Transport> Session<T> {
         let Some(authentication) = &mut self.authentication else { unreachable!("checked") };
         authentication.messages += u32::from(is_locked);
         let too_many = authentication.messages > limits::AUTHENTICATION_MESSAGES;
-        let Some(machine) = authentication.machine.take().filter(|_| !too_many) else {
+        let Some(mut machine) = authentication.machine.take().filter(|_| !too_many) else {
             // Another message came between the command and its data, or there are too many.
             let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
             self.respond_and_release(cx, slot, status, 0);
             self.close_after_sending(cx);
             return;
         };
+        // It is judged by what is good now, whatever was when the host connected.
+        if let Some(terms) = cx.shared.authenticator.changed(&machine) {
+            machine.set_terms(terms);
+        }
         let waits = Arc::downgrade(&authentication.waits);
         self.release(cx, slot);
         let begun = Authenticator::submit(&cx.shared, self.route, slot, machine, message, waits);
@@ -193,7 +216,12 @@ impl<T: Transport> Session<T> {
         if !self.is_serving() {
             return;
         }
-        let failure = machine.failure().map(ToString::to_string);
+        if cx.shared.authenticator.changed(&machine).is_some() {
+            tracing::info!(peer = %self.peer, "its key has changed meanwhile: closing");
+            self.close(cx);
+            return;
+        }
+        let failure = machine.failure().cloned();
         let ends = machine.message_bytes().is_none() && machine.progress() == Progress::Failed;
         let is_done = machine.progress() == Progress::Done;
         if let Some(authentication) = &mut self.authentication {
@@ -201,9 +229,11 @@ impl<T: Transport> Session<T> {
         }
         self.respond(slot, Status::SUCCESS, 0);
         if let Some(failure) = failure {
+            cx.shared.admissions.not_authenticated(Some(failure.reason));
             cx.notice(Kind::Refused, self.peer.ip(), || {
                 let host = self.host_to_authenticate();
                 tracing::warn!(peer = %self.peer, %host, "authentication failed: {failure}");
+                cx.shared.observed.tell(&self.not_authenticated(&failure));
             });
         }
         if is_done && self.is_locked() {

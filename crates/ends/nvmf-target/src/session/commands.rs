@@ -3,10 +3,12 @@
 use super::{IoQueue, Queue, Session, State, Submission, Work};
 use crate::backings::Backings;
 use crate::core::Context;
+use crate::events::Event;
 use crate::limits;
+use crate::meters::QueueMeters;
 use crate::notices::Kind;
 use crate::reservations::{Limits, Owner};
-use crate::shared::Admitted;
+use crate::shared::{Admitted, Denied};
 use crate::transport::Transport;
 use farblock_proto::capsule::{DataPointer, SlotId};
 use farblock_proto::controller::{
@@ -27,7 +29,8 @@ impl<T: Transport> Session<T> {
         self.unanswered += 1;
         // Slots are taken from the lowest, so that a queue costs as much as it is really used.
         self.keep_slot(cx, slot);
-        *self.request(slot) = super::Request { sqe, ..super::Request::new() };
+        let began = cx.measures_latency.then(|| cx.now());
+        *self.request(slot) = super::Request { sqe, began, ..super::Request::new() };
         if self.state == State::Draining {
             self.respond(slot, Status::ABORTED_SQ_DELETION, 0);
             return;
@@ -71,10 +74,15 @@ impl<T: Transport> Session<T> {
         let command = ConnectCommand::from_sqe(&request.sqe);
         let buffer = request.buffer.as_ref().expect("pulled into a buffer");
         let data = ConnectData::parse(buffer).expect("as long as was asked for");
-        let local_address = &self.local_address;
-        let request =
-            ConnectRequest { command: &command, data: &data, local_address, remote: T::REMOTE };
-        match cx.shared.connect(&request, self.route, self.peer.ip()) {
+        let request = ConnectRequest {
+            command: &command,
+            data: &data,
+            local_address: &self.entrance.ip().to_canonical().to_string(),
+            port: cx.shared.listening.port_of(self.entrance),
+            remote: T::REMOTE,
+        };
+        let shown = self.transport.peer();
+        match cx.shared.connect(&request, shown, self.route, self.peer.ip()) {
             Ok(Admitted { connected, fence, backings, terms }) => {
                 let host = data.host_nqn().unwrap_or_default().to_owned();
                 self.fence = fence;
@@ -87,12 +95,27 @@ impl<T: Transport> Session<T> {
                 }
                 self.respond_and_release(cx, slot, Status::SUCCESS, connected.result);
             }
-            Err(refusal) => {
+            Err(Denied { refusal, tls: Some(reason) }) => {
+                let host = data.host_nqn().unwrap_or("(malformed)");
+                let wanted = data.subsystem_nqn().unwrap_or("(malformed)");
+                cx.notice(Kind::Refused, self.peer.ip(), || {
+                    tracing::warn!(peer = %self.peer, "refused host {host} at {wanted}: {reason}");
+                });
+                self.respond_and_release(cx, slot, refusal.status, refusal.result);
+            }
+            Err(Denied { refusal, tls: None }) => {
+                cx.shared.admissions.queue_refused(&refusal);
                 let host = data.host_nqn().unwrap_or("(malformed)");
                 let wanted = data.subsystem_nqn().unwrap_or("(malformed)");
                 cx.notice(Kind::Refused, self.peer.ip(), || {
                     let reason = refused(refusal.status, refusal.result);
                     tracing::warn!(peer = %self.peer, "refused host {host} at {wanted}: {reason}");
+                    cx.shared.observed.tell(&Event::Refused {
+                        host: host.to_owned(),
+                        address: self.peer.ip(),
+                        subsystem: wanted.to_owned(),
+                        reason: reason.to_string(),
+                    });
                 });
                 self.respond_and_release(cx, slot, refusal.status, refusal.result);
             }
@@ -115,7 +138,7 @@ impl<T: Transport> Session<T> {
         self.owner =
             connected.subsystem.map(|subsystem| Owner { subsystem, host: connected.host_id });
         self.limits = Limits::new(connected.restrictions.clone());
-        tracing::info!(
+        tracing::debug!(
             peer = %self.peer, %host, controller = controller.0, queue = connected.queue.0,
             depth, "connected"
         );
@@ -124,11 +147,13 @@ impl<T: Transport> Session<T> {
                 controller,
                 id: connected.queue,
                 subsystem,
+                meters: QueueMeters::new(&cx.shared.meters, cx.index, subsystem, &host),
+                port: connected.port,
+                pace: backings.pace_of(&host).cloned(),
                 host,
                 table: connected.namespaces.clone(),
                 backings,
                 volumes: Vec::new(),
-                counters: cx.shared.counters(subsystem),
                 traffic: connected.traffic.clone(),
             })),
             _ => Queue::Admin { controller },
@@ -176,9 +201,8 @@ impl<T: Transport> Session<T> {
                 self.request(slot).work = Work::Held;
                 self.held_commands += 1;
             }
-            // Every command runs to its end here; saying "not aborted" is always allowed.
-            AdminOutcome::Abort { .. } => {
-                self.respond_and_release(cx, slot, Status::SUCCESS, 1);
+            AdminOutcome::Abort { queue, command } => {
+                self.ask_for_abort(cx, slot, (controller, queue), command);
             }
             AdminOutcome::Reset { instance } => {
                 let gone = cx.shared.is_gone(instance);
@@ -258,6 +282,7 @@ impl<T: Transport> Session<T> {
                 self.disconnect = Some(slot);
                 self.state = State::Draining;
                 cx.reactor.set_timer(self.task, Some(cx.now() + limits::DRAIN_TIMEOUT));
+                self.list(cx);
             }
             AdminOutcome::Respond { status, result } => self.respond(slot, status, result),
             other => unreachable!("no answer to a fabrics command of an I/O queue: {other:?}"),

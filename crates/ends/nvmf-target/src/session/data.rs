@@ -1,6 +1,7 @@
 //! Memory and data: what commands may hold, how data come and go, and answers.
 
 use super::{Request, Session, State, Submission, Work};
+use crate::admissions::Reason;
 use crate::core::Context;
 use crate::limits;
 use crate::memory::{HolderId, footprint};
@@ -111,6 +112,7 @@ impl<T: Transport> Session<T> {
 
     /// Closes it, since others need the memory.
     pub(crate) fn evict(&mut self, cx: &mut Context, bytes: usize) {
+        cx.shared.admissions.refused(Reason::Memory);
         cx.notice(Kind::NoRoom, self.peer.ip(), || {
             tracing::warn!(
                 peer = %self.peer,
@@ -243,6 +245,7 @@ impl<T: Transport> Session<T> {
         let was_asked_for = request.asked_for;
         self.arrivals.asked_for -= usize::from(was_asked_for);
         if !intact {
+            cx.shared.admissions.data_damaged();
             self.respond_and_release(cx, slot, Status::TRANSIENT_TRANSPORT_ERROR, 0);
             return;
         }
@@ -260,7 +263,7 @@ impl<T: Transport> Session<T> {
         }
         self.landing(cx, slot);
         match self.request(slot).work {
-            Work::None | Work::Held | Work::Reserving { .. } => {
+            Work::None | Work::Held | Work::Reserving { .. } | Work::Aborting => {
                 unreachable!("only commands that wait for data pull it")
             }
             Work::Connect => self.connect(cx, slot),
@@ -292,6 +295,7 @@ impl<T: Transport> Session<T> {
     pub(super) fn release(&mut self, cx: &mut Context, slot: SlotId) {
         let request = self.request(slot);
         let buffers = [request.buffer.take(), request.second.take()];
+        request.progress.copying = None;
         let held = std::mem::take(&mut request.held_bytes);
         buffers.into_iter().flatten().for_each(|buffer| cx.reactor.buffers().give(buffer));
         self.release_besides(cx, held);
@@ -314,6 +318,13 @@ impl<T: Transport> Session<T> {
 
     /// The answer to a command, which from now on is none of ours.
     fn end_command(&mut self, slot: SlotId, status: Status, result: u64) -> Cqe {
+        self.count(slot, status);
+        self.aborts.ended(slot, status);
+        let copying = self.request(slot).progress.copying.take();
+        let result = match copying {
+            Some(copying) if !status.is_success() => copying.copied() as u64,
+            _ => result,
+        };
         let Submission { head, flow_control, .. } = self.submission;
         self.unanswered -= 1;
         self.request(slot).work = Work::None;

@@ -2,6 +2,7 @@
 
 use super::{Queue, Request, Session, Work, token};
 use crate::core::Context;
+use crate::events::Event;
 use crate::fence::{Change, EndingId, Passage};
 use crate::limits;
 use crate::memory::footprint;
@@ -41,12 +42,24 @@ impl<T: Transport> Session<T> {
                 return;
             }
         };
-        if let Err(status) = self.check_access(slot, &command) {
+        let allowed = match &command {
+            IoCommand::Copy { plan, .. } => self.check_copy(plan),
+            _ => Ok(()),
+        };
+        if let Err(status) = allowed.and_then(|()| self.check_access(slot, &command)) {
             self.respond(slot, status, 0);
             return;
         }
         self.request(slot).work = Work::Io(command);
         // Data in the capsule comes now or never; all else keeps its turn.
+        let in_capsule = command.data_from_host().is_some_and(DataPointer::is_in_capsule);
+        if in_capsule || !self.holds_back(cx, slot, &command) {
+            self.start_in_turn(cx, slot, command);
+        }
+    }
+
+    /// Starts a command behind those that wait for buffers.
+    pub(super) fn start_in_turn(&mut self, cx: &mut Context, slot: SlotId, command: IoCommand) {
         let in_capsule = command.data_from_host().is_some_and(DataPointer::is_in_capsule);
         let waits = !in_capsule && !self.waiting.is_empty();
         if waits || !self.start_io(cx, slot, command) {
@@ -85,7 +98,7 @@ impl<T: Transport> Session<T> {
     fn buffer_bytes(&self, command: &IoCommand) -> usize {
         let bytes = match *command {
             IoCommand::Read { data, .. } | IoCommand::Write { data, .. } => data.length(),
-            IoCommand::Deallocate { data, .. } => data.length(),
+            IoCommand::Deallocate { data, .. } | IoCommand::Copy { data, .. } => data.length(),
             IoCommand::Compare { data, .. } => data.length() * 2,
             IoCommand::Reserve { data, .. } => data.length(),
             _ => 0,
@@ -95,6 +108,11 @@ impl<T: Transport> Session<T> {
 
     /// Hands a command whose data is here to the namespace.
     pub(super) fn submit_io(&mut self, cx: &mut Context, slot: SlotId, command: IoCommand) {
+        // What the host was asked for asked when it came: it has its data, and is not begun again.
+        let in_capsule = command.data_from_host().is_some_and(DataPointer::is_in_capsule);
+        if in_capsule && self.holds_back(cx, slot, &command) {
+            return;
+        }
         if let Some(fence) = &mut self.fence {
             match fence.admit(slot, &command) {
                 Passage::Held => return,
@@ -137,6 +155,7 @@ impl<T: Transport> Session<T> {
             IoCommand::Deallocate { namespace, ranges, .. } => {
                 self.prepare_deallocation(cx, slot, namespace, ranges)?;
             }
+            IoCommand::Copy { plan, .. } => self.prepare_copy(cx, slot, &plan)?,
             IoCommand::Advise { .. } => self.respond(slot, Status::SUCCESS, 0),
             IoCommand::Reserve { namespace, command, .. } => {
                 self.reserve(cx, slot, namespace, command)?;
@@ -190,8 +209,6 @@ impl<T: Transport> Session<T> {
             self.note_result(cx, slot, result);
             return Err(status::of_result(result));
         }
-        self.tally.reads += 1;
-        self.tally.read_bytes += u64::from(length);
         self.push(slot, length, cx.lent.drain(..), Status::SUCCESS, 0);
         Ok(())
     }
@@ -204,7 +221,7 @@ impl<T: Transport> Session<T> {
         else {
             return false;
         };
-        if self.fence.is_some() || self.limits.is_some() {
+        if self.fence.is_some() || self.limits.is_some() || self.is_paced() {
             return false;
         }
         let Ok(volume) = self.volume(cx, namespace) else { return false };
@@ -254,11 +271,11 @@ impl<T: Transport> Session<T> {
 
     /// Counts and logs what went wrong in the storage.
     fn note_result(&mut self, cx: &Context, slot: SlotId, result: Result<(), BlockError>) {
-        if let Err(error) = result {
-            self.tally.media_errors += u64::from(is_media_error(error));
-            if is_trouble(error) {
-                self.note_trouble(cx, slot, error);
-            }
+        if let Err(error) = result
+            && is_trouble(error)
+        {
+            self.count_storage_error(slot, is_media_error(error));
+            self.note_trouble(cx, slot, error);
         }
     }
 
@@ -272,6 +289,11 @@ impl<T: Transport> Session<T> {
                 host = %queue.host, namespace = namespace.0,
                 "{what} failed in the target's storage: {error}"
             );
+            cx.shared.observed.tell(&Event::StorageFailed {
+                nsid: namespace.0,
+                host: queue.host.clone(),
+                what: format!("{what} failed in the target's storage: {error}"),
+            });
         });
     }
 
@@ -300,8 +322,8 @@ impl<T: Transport> Session<T> {
             *place = Some(buffer);
         }
         if request.operations == 0 {
-            if self.ends_step(cx, slot) {
-                // Its next turn comes.
+            if self.writes_what_it_read(cx, slot) || self.ends_step(cx, slot) {
+                // It goes on, or its next turn comes.
             } else if gone {
                 self.release(cx, slot);
             } else {
@@ -322,14 +344,7 @@ impl<T: Transport> Session<T> {
         match request.work {
             Work::Io(IoCommand::Read { data, .. }) => {
                 let buffer = request.buffer.take();
-                self.tally.reads += 1;
-                self.tally.read_bytes += u64::from(data.length());
                 self.push(slot, data.length(), buffer, status, 0);
-            }
-            Work::Io(IoCommand::Write { data, .. }) => {
-                self.tally.writes += 1;
-                self.tally.written_bytes += u64::from(data.length());
-                self.respond_and_release(cx, slot, status, 0);
             }
             Work::Io(IoCommand::Compare { .. }) => {
                 let equal = request.buffer.as_deref() == request.second.as_deref();
@@ -394,6 +409,7 @@ fn describe(command: &IoCommand) -> (NamespaceId, String) {
         }
         IoCommand::Flush { namespace } => (namespace, "a flush".to_owned()),
         IoCommand::Deallocate { namespace, .. } => (namespace, "a deallocation".to_owned()),
+        IoCommand::Copy { plan, .. } => (plan.namespace, format!("a copy to LBA {}", plan.lba.0)),
         IoCommand::Advise { .. } | IoCommand::Reserve { .. } | IoCommand::Fabrics => {
             (NamespaceId::ALL, "a command without blocks".to_owned())
         }

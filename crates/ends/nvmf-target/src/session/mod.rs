@@ -13,28 +13,38 @@
 //!                                         that was handed to a namespace has ended
 //! ```
 
+mod abort;
 mod authentication;
 mod commands;
+mod copy;
+mod counts;
 mod data;
 mod io;
 mod namespaces;
+mod paced;
 mod reserve;
 mod turns;
 
+pub(crate) use abort::Asking;
 pub(crate) use turns::InPlace;
 
+use crate::admissions::Reason;
 use crate::backings::Backings;
 use crate::core::Context;
 use crate::fence::Fence;
 use crate::limits;
 use crate::memory::HolderId;
+use crate::meters::QueueMeters;
 use crate::notices::Kind;
+use crate::pace::Pace;
 use crate::reservations::{Limits, Owner};
-use crate::shared::{Counters, Route, Tally};
+use crate::shared::Route;
 use crate::transport::Transport;
 use crate::volumes::VolumeId;
 use farblock_proto::capsule::SlotId;
-use farblock_proto::controller::{Instance, IoCommand, NamespaceTable, SubsystemId, Traffic};
+use farblock_proto::controller::{
+    Instance, IoCommand, NamespaceTable, PortId, SubsystemId, Traffic,
+};
 use farblock_proto::ids::{ControllerId, NamespaceId, QueueId};
 use farblock_reactor::{Buffer, Event, TaskId};
 use farblock_wire::{Sqe, Status};
@@ -94,14 +104,18 @@ pub(crate) struct IoQueue {
     pub(crate) controller: ControllerId,
     pub(crate) id: QueueId,
     pub(crate) subsystem: SubsystemId,
-    /// Whose it is, for messages.
+    /// How its namespaces are reached; see [`NamespaceTable::seen_from`].
+    pub(crate) port: Option<PortId>,
+    /// Whose it is, for messages and what it sees; see [`NamespaceTable::seen_by`].
     pub(crate) host: String,
     pub(crate) table: Arc<NamespaceTable>,
     /// What stores the namespaces of the table.
     pub(crate) backings: Arc<Backings>,
+    /// What the host may do with all of them in a second, if that is limited.
+    pub(crate) pace: Option<Arc<Pace>>,
     /// The core's queues into namespaces used so far: a handful, so a search is quick.
     pub(crate) volumes: Vec<(NamespaceId, VolumeId)>,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) meters: QueueMeters,
     /// Marked for the keep-alive timer when commands arrive.
     pub(crate) traffic: Arc<Traffic>,
 }
@@ -123,12 +137,16 @@ enum Work {
     Io(IoCommand),
     /// A reservation command that the registry has; a report of so many bytes is the answer.
     Reserving { report_bytes: usize },
+    /// An Abort command that the queue of the command to abort has.
+    Aborting,
 }
 
 /// A slot's command and what it holds.
 struct Request {
     work: Work,
     sqe: Sqe,
+    /// When it came, if it is to be known how long it takes.
+    began: Option<Instant>,
     /// Data from the host or for it.
     buffer: Option<Buffer>,
     /// What a Compare reads.
@@ -147,6 +165,8 @@ struct Request {
     operations: u32,
     /// The first error, or success.
     status: Status,
+    /// It was asked whether it may begin now, if that is limited.
+    has_passed: bool,
     /// How far it is, if it takes turns.
     progress: turns::Progress,
 }
@@ -156,6 +176,7 @@ impl Request {
         Self {
             work: Work::None,
             sqe: Sqe::zeroed(),
+            began: None,
             buffer: None,
             second: None,
             pulled_bytes: 0,
@@ -165,6 +186,7 @@ impl Request {
             held_bytes: 0,
             operations: 0,
             status: Status::SUCCESS,
+            has_passed: false,
             progress: turns::Progress::default(),
         }
     }
@@ -197,9 +219,8 @@ pub(crate) struct Session<T> {
     task: TaskId,
     /// The host's address, for messages.
     pub(crate) peer: SocketAddr,
-    /// Where it came in, for the discovery log page; see
-    /// [`ConnectRequest`](farblock_proto::controller::ConnectRequest).
-    local_address: String,
+    /// Where it came in.
+    entrance: SocketAddr,
     state: State,
     queue: Queue,
     /// Only of hosts that have to authenticate.
@@ -218,8 +239,12 @@ pub(crate) struct Session<T> {
     unanswered: usize,
     /// Commands that wait for buffers, in order.
     waiting: VecDeque<SlotId>,
+    /// Commands that wait since they are too many.
+    paced: paced::Paced,
     /// Commands that wait for their turn.
     turns: turns::Turns,
+    /// Who wants commands aborted.
+    aborts: abort::Aborts,
     /// Reads put off for a moment, in order.
     expected: VecDeque<(SlotId, VolumeId)>,
     held_bytes: usize,
@@ -232,7 +257,6 @@ pub(crate) struct Session<T> {
     operations: usize,
     /// Held commands (asynchronous event requests), which draining does not wait for.
     held_commands: usize,
-    tally: Tally,
     /// Bytes that the reads of this round will push.
     round_bytes: usize,
     /// A Disconnect command, answered when nothing else is in flight.
@@ -253,14 +277,14 @@ impl<T: Transport> Session<T> {
         task: TaskId,
         transport: T,
         peer: SocketAddr,
-        local_address: String,
+        entrance: SocketAddr,
     ) -> Self {
         Self {
             transport,
             route,
             task,
             peer,
-            local_address,
+            entrance,
             state: State::Waiting,
             queue: Queue::None,
             authentication: None,
@@ -272,7 +296,9 @@ impl<T: Transport> Session<T> {
             submission: Submission { depth: 1, head: 0, flow_control: true },
             unanswered: 0,
             waiting: VecDeque::new(),
+            paced: paced::Paced::default(),
             turns: turns::Turns::default(),
+            aborts: abort::Aborts::default(),
             expected: VecDeque::new(),
             held_bytes: 0,
             holder: None,
@@ -284,7 +310,6 @@ impl<T: Transport> Session<T> {
             },
             operations: 0,
             held_commands: 0,
-            tally: Tally::default(),
             round_bytes: 0,
             disconnect: None,
             starving: false,
@@ -331,6 +356,11 @@ impl<T: Transport> Session<T> {
         self.task
     }
 
+    /// Whether its host has shown a key for TLS.
+    pub(crate) fn uses_tls(&self) -> bool {
+        self.transport.peer().is_some()
+    }
+
     fn request(&mut self, slot: SlotId) -> &mut Request {
         &mut self.requests[usize::from(slot.0)]
     }
@@ -362,8 +392,8 @@ impl<T: Transport> Session<T> {
             self.start_waiting(cx);
             self.answer_disconnect();
         }
-        self.publish_tally();
         T::finish_tick(self, cx);
+        self.tell_of_aborts(cx);
         let idle = self.transport.is_idle();
         match self.state {
             State::Closing if idle => self.close(cx),
@@ -382,17 +412,10 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    fn publish_tally(&mut self) {
-        if let Queue::Io(queue) = &self.queue
-            && self.tally != Tally::default()
-        {
-            queue.counters.add(&std::mem::take(&mut self.tally));
-        }
-    }
-
     fn timer(&mut self, cx: &mut Context) {
         match self.state {
             State::Waiting => {
+                cx.shared.admissions.refused(Reason::Late);
                 cx.notice(Kind::Late, self.peer.ip(), || {
                     tracing::warn!(peer = %self.peer, "no Connect command in time: closing");
                 });
@@ -423,6 +446,7 @@ impl<T: Transport> Session<T> {
             State::Open => {
                 self.state = State::Draining;
                 self.answer_held_commands();
+                self.wait_no_longer(cx);
                 cx.reactor.set_timer(self.task, Some(cx.now() + limits::DRAIN_TIMEOUT));
                 self.list(cx);
             }
@@ -458,9 +482,11 @@ impl<T: Transport> Session<T> {
         }
         self.state = State::Closed;
         cx.reactor.set_timer(self.task, None);
-        self.transport.close(cx);
         self.waiting.clear();
-        self.turns.clear();
+        let key = self.route.key;
+        self.turns.clear().for_each(|line| cx.in_place.leave(line, key));
+        self.aborts.close();
+        self.stop_waiting(cx);
         self.expected.clear();
         self.fence = None;
         self.authentication = None;
@@ -476,6 +502,8 @@ impl<T: Transport> Session<T> {
         if let Some((controller, queue)) = closed {
             cx.shared.queue_closed(controller, queue, self.route, self.changes_under_way());
         }
+        // Not before: the host's next queue is fenced only if it is known that this one has ended.
+        self.transport.close(cx);
         self.list(cx);
     }
 

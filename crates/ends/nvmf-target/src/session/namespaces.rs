@@ -61,12 +61,15 @@ impl<T: Transport> Session<T> {
         // Reads that were put off for a moment only have begun.
         self.read_expected(cx, 0);
         let Some(queue) = self.queue.io_mut() else { return };
-        queue.table = Arc::clone(table);
+        queue.table = table.seen_by(&queue.host).seen_from(queue.port);
+        queue.pace = backings.pace_of(&queue.host).cloned();
         let before = std::mem::replace(&mut queue.backings, Arc::clone(backings));
         queue.volumes.retain(|(nsid, _)| backings.agree(&before, *nsid));
+        queue.meters.forget();
         for index in 0..self.requests.len() {
             self.judge_again(cx, SlotId(index as u16), &before);
         }
+        self.pace_again(cx, &before);
         self.list(cx);
     }
 
@@ -84,12 +87,20 @@ impl<T: Transport> Session<T> {
             request.status = status;
             return;
         }
+        self.withdraw(cx, slot);
+        self.respond_and_release(cx, slot, status, 0);
+    }
+
+    /// A command does not wait any more, whatever for.
+    pub(super) fn withdraw(&mut self, cx: &mut Context, slot: SlotId) {
         self.waiting.retain(|waits| *waits != slot);
-        self.turns.withdraw(slot);
+        if let Some(line) = self.turns.withdraw(slot) {
+            cx.in_place.leave(line, self.route.key);
+        }
+        self.withdraw_paced(cx, slot);
         if let Some(fence) = &mut self.fence {
             fence.withdraw(slot);
         }
-        self.respond_and_release(cx, slot, status, 0);
     }
 
     fn judge(
@@ -100,12 +111,16 @@ impl<T: Transport> Session<T> {
     ) -> Result<(), Status> {
         let sqe = self.request(slot).sqe;
         let Queue::Io(queue) = &self.queue else { return Ok(()) };
-        let is_same = queue.backings.agree(before, NamespaceId(sqe.nsid.get()));
-        if !is_same {
+        let progress = &self.requests[usize::from(slot.0)].progress;
+        let mut sources = progress.copying.iter().flat_map(|copying| copying.sources());
+        let agree = |nsid| queue.backings.agree(before, nsid);
+        if !agree(NamespaceId(sqe.nsid.get())) || !sources.all(agree) {
             return Err(Status::INVALID_NAMESPACE.with_dnr());
         }
         let again = IoCommand::parse(&sqe, &queue.table, T::REMOTE)?;
         debug_assert_eq!(again.data_from_host(), command.data_from_host());
-        Ok(())
+        // What is left to deallocate was within the namespace as it was.
+        let info = queue.table.find(NamespaceId(sqe.nsid.get()));
+        info.map_or(Ok(()), |info| progress.ranges.check(info))
     }
 }

@@ -5,7 +5,9 @@ use crate::core::Context;
 use crate::reservations::UnderWay;
 use crate::transport::Transport;
 use farblock_proto::capsule::SlotId;
-use farblock_proto::controller::{AccessChange, IoCommand, Request, ReservationCommand};
+use farblock_proto::controller::{
+    AccessChange, AccessKind, IoCommand, Request, ReservationCommand,
+};
 use farblock_proto::ids::{NamespaceId, QueueId};
 use farblock_wire::Status;
 
@@ -77,7 +79,10 @@ impl<T: Transport> Session<T> {
     /// Whether a command may touch its namespace now. Without reservations it may.
     pub(super) fn check_access(&mut self, slot: SlotId, command: &IoCommand) -> Result<(), Status> {
         let Some(limits) = &self.limits else { return Ok(()) };
-        limits.check(command)?;
+        limits.check(command, |namespace| match &self.queue {
+            Queue::Io(queue) => queue.table.find(namespace).is_some(),
+            _ => true,
+        })?;
         match self.request(slot).status {
             Status::SUCCESS => Ok(()),
             aborted => Err(aborted),
@@ -86,7 +91,12 @@ impl<T: Transport> Session<T> {
 
     /// From now on, the host may do what the change lets it. What it forbids or aborts is not begun
     /// any more; appends what was.
-    pub(crate) fn heed(&mut self, change: &AccessChange, under_way: &mut Vec<UnderWay>) {
+    pub(crate) fn heed(
+        &mut self,
+        cx: &mut Context,
+        change: &AccessChange,
+        under_way: &mut Vec<UnderWay>,
+    ) {
         let Some(owner) = &self.owner else { return };
         if owner.subsystem != change.subsystem {
             return;
@@ -102,7 +112,11 @@ impl<T: Transport> Session<T> {
             let Some(kind) = command.access() else { continue };
             let meant = command.namespace();
             let is_meant = meant == Some(change.namespace) || meant == Some(NamespaceId::ALL);
-            if !is_meant || (rights.allow(kind) && !aborted) {
+            let sources = request.progress.copying.iter().flat_map(|copying| copying.sources());
+            let is_read = sources.into_iter().any(|source| source == change.namespace);
+            let may =
+                (!is_meant || rights.allow(kind)) && (!is_read || rights.allow(AccessKind::Read));
+            if !(is_meant || is_read) || (may && !aborted) {
                 continue;
             }
             if request.operations > 0 {
@@ -115,6 +129,7 @@ impl<T: Transport> Session<T> {
                 request.status = Status::ABORTED_PREEMPT.with_dnr();
             }
         }
+        self.end_forbidden(cx);
     }
 
     /// Whether a command has block operations under way.

@@ -1,5 +1,5 @@
-//! What a small command can make a namespace do much of: Compare, Verify, Write Zeroes and
-//! deallocation.
+//! What a small command can make a namespace do much of: Compare, Verify, Write Zeroes,
+//! deallocation and Copy.
 //!
 //! None of it is paced by the network, so it takes turns: each command is cut into steps, the
 //! connections of a core have their turns one after the other, and only so much of it is with
@@ -10,6 +10,7 @@
 //! Each namespace has a line of its own, and one step of it may always be under way: a slow disk
 //! that has all the room stops no other.
 
+use super::copy::Copying;
 use super::{ConnectionKey, Request, Session, Work};
 use crate::core::Context;
 use crate::limits;
@@ -28,7 +29,9 @@ pub(super) struct Progress {
     /// Blocks that a Verify has read, or is reading.
     verified_blocks: u32,
     /// What is left to deallocate.
-    ranges: DeallocateRanges,
+    pub(super) ranges: DeallocateRanges,
+    /// What a Copy copies.
+    pub(super) copying: Option<Box<Copying>>,
     /// In which line it waits for its turns.
     line: Option<VolumeId>,
     /// What the step under way counts for.
@@ -42,14 +45,18 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    pub(super) fn clear(&mut self) {
-        self.waiting.clear();
+    /// Nothing waits any more; gives the lines in which something did.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = VolumeId> {
+        self.waiting.drain(..).map(|(line, _)| line)
     }
 
-    /// A command does not wait any more, if it did.
-    pub(super) fn withdraw(&mut self, slot: SlotId) {
-        self.waiting.iter_mut().for_each(|(_, slots)| slots.retain(|waits| *waits != slot));
-        self.waiting.retain(|(_, slots)| !slots.is_empty());
+    /// A command does not wait any more, if it did. Gives the line in which nothing does then.
+    pub(super) fn withdraw(&mut self, slot: SlotId) -> Option<VolumeId> {
+        let place = self.waiting.iter().position(|(_, slots)| slots.contains(&slot))?;
+        let slots = &mut self.waiting[place].1;
+        slots.retain(|waits| *waits != slot);
+        let is_left = slots.is_empty();
+        is_left.then(|| self.waiting.swap_remove(place).0)
     }
 
     /// Puts a command into a line. True if it is the connection's first there.
@@ -109,6 +116,16 @@ impl InPlace {
         queue.push_back(key);
     }
 
+    /// A connection has nothing more in a line: its place is not to be its next command's, which
+    /// gets one of its own.
+    pub(super) fn leave(&mut self, line: VolumeId, key: ConnectionKey) {
+        let Some(left) = self.lines.get_mut(&line) else { return };
+        left.queue.retain(|waits| *waits != key);
+        if left.queue.is_empty() {
+            self.turns.retain(|waiting| *waiting != line);
+        }
+    }
+
     fn has_room(&self, line: VolumeId) -> bool {
         let is_idle = || self.lines.get(&line).is_none_or(|line| line.under_way_bytes == 0);
         self.under_way_bytes < limits::IN_PLACE_BYTES || is_idle()
@@ -160,6 +177,9 @@ impl Request {
         match self.work {
             Work::Io(IoCommand::Verify { blocks, .. }) => self.progress.verified_blocks < blocks.0,
             Work::Io(IoCommand::Deallocate { .. }) => !self.progress.ranges.is_empty(),
+            Work::Io(IoCommand::Copy { .. }) => {
+                self.progress.copying.as_ref().is_some_and(|copying| copying.has_more())
+            }
             _ => false,
         }
     }
@@ -222,11 +242,20 @@ impl<T: Transport> Session<T> {
                 self.verify(cx, slot, namespace, lba, blocks)
             }
             IoCommand::Deallocate { namespace, .. } => self.deallocate(cx, slot, namespace),
+            IoCommand::Copy { .. } => self.read_to_copy(cx, slot, &command),
             _ => unreachable!("it does not take turns"),
         }
     }
 
-    fn begin_step(&mut self, cx: &mut Context, slot: SlotId, bytes: usize) {
+    /// The step goes on with another namespace.
+    pub(super) fn move_step(&mut self, cx: &mut Context, slot: SlotId, volume: VolumeId) {
+        let progress = &mut self.request(slot).progress;
+        let line = progress.line.replace(volume).expect("it waited for its turn");
+        cx.in_place.end(line, progress.step_bytes);
+        cx.in_place.begin(volume, progress.step_bytes);
+    }
+
+    pub(super) fn begin_step(&mut self, cx: &mut Context, slot: SlotId, bytes: usize) {
         let progress = &mut self.request(slot).progress;
         progress.step_bytes = bytes;
         let line = progress.line.expect("it waited for its turn");
@@ -241,10 +270,21 @@ impl<T: Transport> Session<T> {
         let Some(line) = request.progress.line.filter(|_| step_bytes > 0) else { return false };
         cx.in_place.end(line, step_bytes);
         let goes_on = request.has_steps_left() && is_serving && request.status.is_success();
+        // Who waits holds no memory for that.
+        let spent = request.buffer.take_if(|_| goes_on);
+        spent.into_iter().for_each(|buffer| cx.reactor.buffers().give(buffer));
+        if goes_on && request.progress.copying.is_some() {
+            self.request(slot).has_passed = false;
+            return self.wait_to_copy(cx, slot).map_err(|status| self.fail(slot, status)).is_ok();
+        }
         if goes_on {
             self.wait_in_line(cx, slot, line);
         }
         goes_on
+    }
+
+    fn fail(&mut self, slot: SlotId, status: Status) {
+        self.request(slot).status = status;
     }
 
     /// Reads the next part of what a Verify covers.
@@ -268,8 +308,6 @@ impl<T: Transport> Session<T> {
         let bytes = (step * geometry.block_size) as usize;
         self.request(slot).progress.verified_blocks += step;
         self.begin_step(cx, slot, bytes);
-        let spent = self.request(slot).buffer.take();
-        spent.into_iter().for_each(|buffer| cx.reactor.buffers().give(buffer));
         let buffer = cx.reactor.buffers().take(bytes);
         let op = Op::read(lba.0 + u64::from(done_blocks), step, buffer, self.token(slot));
         self.submit(cx, slot, volume, op);
@@ -320,5 +358,34 @@ impl<T: Transport> Session<T> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_withdraws_and_asks_again_has_one_place_in_the_line() {
+        let (mut turns, mut core) = (Turns::default(), InPlace::default());
+        let (line, other) = (VolumeId(1), VolumeId(2));
+        let (greedy, modest) = (ConnectionKey(1), ConnectionKey(2));
+        for slot in 0..100 {
+            assert!(turns.push(line, SlotId(slot)), "the first");
+            core.join(line, greedy);
+            assert_eq!(turns.withdraw(SlotId(slot)), Some(line));
+            core.leave(line, greedy);
+        }
+        assert!(core.turns.is_empty() && core.lines[&line].queue.is_empty());
+        assert!(turns.push(line, SlotId(0)) && !turns.push(line, SlotId(1)));
+        core.join(line, greedy);
+        core.join(line, modest);
+        core.leave(other, modest);
+        assert_eq!(turns.withdraw(SlotId(1)), None, "another waits there");
+        assert_eq!(turns.withdraw(SlotId(7)), None);
+        assert_eq!(core.next(), Some((line, greedy)));
+        assert_eq!(core.next(), Some((line, modest)));
+        assert_eq!(core.next(), None);
+        assert!(turns.clear().eq([line]));
     }
 }

@@ -1,17 +1,29 @@
 //! Listeners that come and go while the target runs. The first core has them all.
 
-use super::{Message, Shared};
+use super::{Message, Shared, Whom};
+use crate::config::TlsPolicy;
 use crate::control::ChangeError;
-use farblock_proto::controller::{AddressFamily, Listener, PortId};
+use crate::core::is_entrance;
+use crate::events::Event;
+use crate::tls::TlsTerms;
+use farblock_proto::controller::{AddressFamily, Listener, PortAccess, PortId};
 use farblock_reactor::os::{self, ListenSocket};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Mutex;
 use std::sync::mpsc;
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// What is listened on, and what was at the start: hosts know the target by that, see
 /// [`origin`](crate::identity::origin).
 #[derive(Default)]
-pub(crate) struct Listening(Mutex<Vec<Listened>>);
+pub(crate) struct Listening {
+    /// Held while a listener comes or goes, which takes its time.
+    all: Mutex<Vec<Listened>>,
+    /// The same for cores, which must not wait for that.
+    entrances: Mutex<Vec<(SocketAddr, PortId)>>,
+    /// What was listened on at the start.
+    first: OnceLock<Vec<SocketAddr>>,
+}
 
 #[derive(Clone, Copy)]
 struct Listened {
@@ -29,11 +41,36 @@ impl Listening {
             port: port(index),
             since_start: true,
         });
-        *self.0.lock().expect("no holder panics") = listened.collect();
+        let listened: Vec<_> = listened.collect();
+        *self.entrances() = listened.iter().map(|it| (it.address, it.port)).collect();
+        *self.all.lock().expect("no holder panics") = listened;
+        let _ = self.first.set(addresses.to_vec());
+    }
+
+    /// Whether it was listened on there at the start; one that was given up and taken again is as
+    /// good as it was.
+    fn is_from_start(&self, address: SocketAddr) -> bool {
+        self.first.get().is_some_and(|all| all.contains(&address))
+    }
+
+    /// By which listener a connection to `local` came in.
+    pub(crate) fn port_of(&self, local: SocketAddr) -> Option<PortId> {
+        let entrances = self.entrances();
+        entrances.iter().find(|(address, _)| is_entrance(*address, local)).map(|(_, port)| *port)
+    }
+
+    fn entrances(&self) -> MutexGuard<'_, Vec<(SocketAddr, PortId)>> {
+        self.entrances.lock().expect("no holder panics")
+    }
+
+    /// Who has to use TLS where.
+    pub(crate) fn policies(&self, tls: &TlsTerms) -> BTreeMap<SocketAddr, TlsPolicy> {
+        let all = self.all.lock().expect("no holder panics");
+        all.iter().map(|one| (one.address, tls.policy(one.port))).collect()
     }
 
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
-        let all = self.0.lock().expect("no holder panics");
+        let all = self.all.lock().expect("no holder panics");
         all.iter().map(|listened| listened.address).collect()
     }
 }
@@ -48,25 +85,82 @@ pub(crate) fn entry(port: PortId, address: SocketAddr) -> Listener {
     }
 }
 
+/// To require TLS is to shut everybody out without a library.
+fn has_library(policy: TlsPolicy) -> Result<(), ChangeError> {
+    match policy {
+        TlsPolicy::Required => farblock_tls::available().map_err(ChangeError::Tls),
+        TlsPolicy::Allowed | TlsPolicy::Plain => Ok(()),
+    }
+}
+
 fn refused(address: SocketAddr, sentence: impl ToString) -> ChangeError {
     ChangeError::Address(address.to_string(), sentence.to_string())
 }
 
 impl Shared {
+    /// Says how namespaces can be reached by a listener from now on.
+    pub(crate) fn set_access(
+        &self,
+        address: SocketAddr,
+        access: &PortAccess,
+    ) -> Result<(), ChangeError> {
+        let all = self.listening.all.lock().expect("no holder panics");
+        let found = all.iter().find(|listened| listened.address == address);
+        let port = found.ok_or_else(|| refused(address, "the target does not listen there"))?.port;
+        let mut management = self.lock_running()?;
+        let changed = management.registry.set_port_access(port, access.clone());
+        changed.map_err(|error| refused(address, error))?;
+        self.act(&mut management);
+        Ok(())
+    }
+
+    /// Says who has to use TLS where a listener is from now on. Once everybody has to, who came in
+    /// there without is disconnected.
+    pub(crate) fn set_tls(
+        &self,
+        address: SocketAddr,
+        policy: TlsPolicy,
+    ) -> Result<(), ChangeError> {
+        has_library(policy)?;
+        let all = self.listening.all.lock().expect("no holder panics");
+        let found = all.iter().find(|listened| listened.address == address);
+        let port = found.ok_or_else(|| refused(address, "the target does not listen there"))?.port;
+        let mut management = self.lock_running()?;
+        let before = self.tls.set_policy(port, policy);
+        self.publish_security(&mut management.registry);
+        self.act(&mut management);
+        if policy == TlsPolicy::Required && before != Some(policy) {
+            for mailbox in self.mailboxes() {
+                mailbox.post(Message::CloseAt(address, Whom::WithoutTls));
+            }
+        }
+        Ok(())
+    }
+
     /// Listens on what was just bound to `address`.
     pub(crate) fn listen(
         &self,
         socket: ListenSocket,
         address: SocketAddr,
+        access: &PortAccess,
+        policy: TlsPolicy,
     ) -> Result<(), ChangeError> {
-        let mut all = self.listening.0.lock().expect("no holder panics");
+        has_library(policy)?;
+        let mut all = self.listening.all.lock().expect("no holder panics");
         let free = |port: &u16| all.iter().all(|listened| listened.port.0 != *port);
         let port = PortId((1..u16::MAX).find(free).expect("there are few"));
         {
             let mut management = self.lock_running()?;
             let added = management.registry.add_listener(entry(port, address));
             added.map_err(|error| refused(address, error))?;
+            if let Err(error) = management.registry.set_port_access(port, access.clone()) {
+                let _ = management.registry.remove_listener(port);
+                self.act(&mut management);
+                return Err(refused(address, error));
+            }
         }
+        self.tls.set_policy(port, policy);
+        self.listening.entrances().push((address, port));
         let (sender, receiver) = mpsc::channel();
         self.mailboxes()[0].post(Message::Listen(socket, address, sender));
         // A core that has ended drops what was posted.
@@ -74,11 +168,16 @@ impl Shared {
         let mut management = self.lock();
         match heard {
             Ok(Ok(())) => {
-                all.push(Listened { address, port, since_start: false });
+                let since_start = self.listening.is_from_start(address);
+                all.push(Listened { address, port, since_start });
+                self.publish_security(&mut management.registry);
                 self.act(&mut management);
+                self.observed.log(&Event::ListenerAdded(address));
                 Ok(())
             }
             other => {
+                self.listening.entrances().retain(|(_, other)| *other != port);
+                self.tls.forget_port(port);
                 let _ = management.registry.remove_listener(port);
                 self.act(&mut management);
                 match other {
@@ -91,7 +190,7 @@ impl Shared {
 
     /// Listens there no more, and closes the connections that came in there.
     pub(crate) fn unlisten(&self, address: SocketAddr) -> Result<(), ChangeError> {
-        let mut all = self.listening.0.lock().expect("no holder panics");
+        let mut all = self.listening.all.lock().expect("no holder panics");
         let Some(index) = all.iter().position(|listened| listened.address == address) else {
             return Err(refused(address, "the target does not listen there"));
         };
@@ -106,7 +205,42 @@ impl Shared {
         let gone = management.registry.remove_listener(port);
         gone.map_err(|error| refused(address, error))?;
         self.act(&mut management);
+        self.listening.entrances().retain(|(_, other)| *other != port);
+        self.tls.forget_port(port);
         self.mailboxes()[0].post(Message::Unlisten(address));
+        self.observed.log(&Event::ListenerRemoved(address));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each has its own word on TLS: what is said of one is not said of the other.
+    #[test]
+    fn every_address_of_one_family_has_nobody_of_the_other() {
+        let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let listening = Listening::default();
+        listening.begin(&[
+            at("0.0.0.0:1"),
+            at("[::1]:1"),
+            at("[::]:2"),
+            at("127.0.0.1:2"),
+            at("[::]:3"),
+        ]);
+        for (local, port) in [
+            ("127.0.0.1:1", Some(1)),
+            ("[::1]:1", Some(2)),
+            ("[::2]:1", None),
+            ("[::1]:2", Some(3)),
+            ("127.0.0.1:2", Some(4)),
+            ("127.0.0.2:2", None),
+            // By a socket that is for both families.
+            ("[::ffff:127.0.0.1]:3", Some(5)),
+            ("127.0.0.1:4", None),
+        ] {
+            assert_eq!(listening.port_of(at(local)), port.map(PortId), "{local}");
+        }
     }
 }

@@ -3,12 +3,15 @@
 use super::{Management, Message, Shared};
 use crate::backings::{Backing, BackingId, Backings};
 use crate::config::Export;
-use crate::control::{ChangeError, Removal};
+use crate::control::{ChangeError, Membership, Removal};
+use crate::events::Event;
 use crate::identity;
+use crate::pace::{Pace, Rates};
 use farblock_block::{Change, Geometry, Watch};
 use farblock_proto::controller::{ConfigError, NamespaceInfo, SubsystemId};
 use farblock_proto::ids::NamespaceId;
-use std::collections::{BTreeMap, HashMap};
+use farblock_reactor::os;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -22,13 +25,16 @@ struct Exported {
     blocks: Option<u64>,
     /// It is not to be written to, whether it can be or not.
     protected: bool,
+    /// What its pace was made of.
+    rates: Rates,
     /// Its changes are heard of.
     watch: Option<Watch>,
 }
 
 impl Exported {
     fn new(backing: Backing, info: NamespaceInfo) -> Self {
-        Self { backing, info, blocks: None, protected: false, watch: None }
+        let rates = Rates::default();
+        Self { backing, info, blocks: None, protected: false, rates, watch: None }
     }
 
     /// What hosts are told of it.
@@ -43,6 +49,8 @@ impl Exported {
 #[derive(Default)]
 pub(crate) struct Exports {
     subsystems: HashMap<SubsystemId, BTreeMap<NamespaceId, Exported>>,
+    /// Limits of hosts by name, and what they have spent of them.
+    hosts: HashMap<SubsystemId, BTreeMap<String, (Rates, Arc<Pace>)>>,
     last_id: u64,
 }
 
@@ -61,7 +69,8 @@ impl Exports {
 
     fn backing(&mut self, export: &Export) -> Backing {
         self.last_id += 1;
-        Backing { id: BackingId(self.last_id), namespace: Arc::clone(&export.namespace) }
+        let namespace = Arc::clone(&export.namespace);
+        Backing { id: BackingId(self.last_id), namespace, pace: None }
     }
 
     fn of(&mut self, subsystem: SubsystemId) -> &mut BTreeMap<NamespaceId, Exported> {
@@ -80,7 +89,31 @@ impl Exports {
     /// What stores a subsystem's namespaces now.
     pub(crate) fn snapshot(&self, subsystem: SubsystemId) -> Arc<Backings> {
         let exported = self.subsystems.get(&subsystem).into_iter().flatten();
-        Arc::new(exported.map(|(nsid, exported)| (*nsid, exported.backing.clone())).collect())
+        let backings = exported.map(|(nsid, exported)| (*nsid, exported.backing.clone()));
+        let hosts = self.hosts.get(&subsystem).into_iter().flatten();
+        let hosts = hosts.map(|(host, (_, pace))| (host.clone(), Arc::clone(pace)));
+        Arc::new(backings.collect::<Backings>().with_hosts(hosts.collect()))
+    }
+
+    /// Limits a host; false if it is limited like this already: its limits made anew would allow
+    /// all of their burst again.
+    fn limit_host(&mut self, subsystem: SubsystemId, host: &str, rates: &Rates) -> bool {
+        let hosts = self.hosts.entry(subsystem).or_default();
+        let before = hosts.get(host).map_or_else(Rates::default, |(rates, _)| *rates);
+        match Pace::new(rates, os::now()) {
+            _ if before == *rates => return false,
+            Some(pace) => drop(hosts.insert(host.to_owned(), (*rates, Arc::new(pace)))),
+            None => drop(hosts.remove(host)),
+        }
+        if hosts.is_empty() {
+            self.hosts.remove(&subsystem);
+        }
+        true
+    }
+
+    /// A subsystem is not shared any more.
+    pub(crate) fn forget_hosts(&mut self, subsystem: SubsystemId) {
+        self.hosts.remove(&subsystem);
     }
 
     /// Everything that is shared, by subsystem and number.
@@ -171,7 +204,7 @@ impl Shared {
         let mut management = self.lock();
         let found = management.exports.find(subsystem, nsid);
         if found.is_ok_and(|exported| exported.backing.id == backing)
-            && let Err(error) = adjust(&mut management, subsystem, nsid, |_| Ok(()))
+            && let Err(error) = self.adjust_now(&mut management, subsystem, nsid, |_| Ok(()))
         {
             tracing::error!("hosts cannot be told of a change: {error}");
         }
@@ -210,14 +243,18 @@ impl Shared {
         nqn: &str,
         nsid: NamespaceId,
         export: &Export,
+        membership: &Membership,
     ) -> Result<(), ChangeError> {
-        let info = describe(nqn, nsid, export);
+        let Membership { ana_group, visible_to } = membership.clone();
+        let info = NamespaceInfo { ana_group, ..describe(nqn, nsid, export) };
         let mut added_to = None;
         self.change(nqn, |management, subsystem| {
-            let added = management.registry.add_namespace(subsystem, nsid, info);
+            let registry = &mut management.registry;
+            let added = registry.add_namespace_for(subsystem, nsid, info, visible_to);
             added.map_err(|error| ChangeError::Namespace(nsid, error))?;
             management.exports.insert(subsystem, nsid, export, info);
             added_to = Some(subsystem);
+            self.observed.log(&Event::NamespaceAdded(nqn.to_owned(), nsid.0));
             Ok(None)
         })?;
         added_to.into_iter().for_each(|subsystem| self.watch_export(subsystem, nsid));
@@ -233,6 +270,8 @@ impl Shared {
             let removed = management.registry.remove_namespace(subsystem, nsid);
             removed.map_err(|error| ChangeError::Namespace(nsid, error))?;
             let removed = management.exports.of(subsystem).remove(&nsid);
+            self.meters.forget_namespace(subsystem, nsid);
+            self.observed.log(&Event::NamespaceRemoved(nqn.to_owned(), nsid.0));
             Ok(Some(removed.expect("the registry had it")))
         })?;
         Ok(removed.expect("it was removed"))
@@ -244,15 +283,19 @@ impl Shared {
         nsid: NamespaceId,
         export: &Export,
     ) -> Result<Removal, ChangeError> {
-        let info = describe(nqn, nsid, export);
+        let mut info = describe(nqn, nsid, export);
         let mut changed_in = None;
         let removed = self.change(nqn, |management, subsystem| {
+            info.ana_group = management.exports.find(subsystem, nsid)?.info.ana_group;
             let replaced = management.registry.replace_namespace(subsystem, nsid, info);
             replaced.map_err(|error| ChangeError::Namespace(nsid, error))?;
-            let backing = management.exports.backing(export);
+            let mut backing = management.exports.backing(export);
             changed_in = Some(subsystem);
+            self.observed.log(&changed(nqn.to_owned(), nsid, &info));
             let exported = management.exports.find(subsystem, nsid)?;
-            Ok(Some(std::mem::replace(exported, Exported::new(backing, info))))
+            backing.pace.clone_from(&exported.backing.pace);
+            let new = Exported { rates: exported.rates, ..Exported::new(backing, info) };
+            Ok(Some(std::mem::replace(exported, new)))
         })?;
         changed_in.into_iter().for_each(|subsystem| self.watch_export(subsystem, nsid));
         Ok(removed.expect("it was replaced"))
@@ -287,6 +330,66 @@ impl Shared {
         })
     }
 
+    pub(crate) fn set_ana_group(
+        &self,
+        nqn: &str,
+        nsid: NamespaceId,
+        ana_group: u32,
+    ) -> Result<(), ChangeError> {
+        self.adjust(nqn, nsid, |exported| {
+            exported.info.ana_group = ana_group;
+            Ok(())
+        })
+    }
+
+    pub(crate) fn set_rates(
+        &self,
+        nqn: &str,
+        nsid: NamespaceId,
+        rates: &Rates,
+    ) -> Result<(), ChangeError> {
+        self.change(nqn, |management, subsystem| {
+            let exported = management.exports.find(subsystem, nsid)?;
+            // The same limits made anew would allow all of their burst again.
+            if exported.rates != *rates {
+                exported.rates = *rates;
+                exported.backing.pace = Pace::new(rates, os::now()).map(Arc::new);
+                management.registry.publish(subsystem);
+            }
+            Ok(None)
+        })
+        .map(|_| ())
+    }
+
+    pub(crate) fn set_host_rates(
+        &self,
+        nqn: &str,
+        host: &str,
+        rates: &Rates,
+    ) -> Result<(), ChangeError> {
+        self.change(nqn, |management, subsystem| {
+            if management.exports.limit_host(subsystem, host, rates) {
+                management.registry.publish(subsystem);
+            }
+            Ok(None)
+        })
+        .map(|_| ())
+    }
+
+    pub(crate) fn set_visible_to(
+        &self,
+        nqn: &str,
+        nsid: NamespaceId,
+        hosts: Option<&BTreeSet<String>>,
+    ) -> Result<(), ChangeError> {
+        self.change(nqn, |management, subsystem| {
+            let set = management.registry.set_visible_to(subsystem, nsid, hosts.cloned());
+            set.map_err(|error| ChangeError::Namespace(nsid, error))?;
+            Ok(None)
+        })
+        .map(|_| ())
+    }
+
     pub(crate) fn refresh_namespace(
         &self,
         nqn: &str,
@@ -302,20 +405,35 @@ impl Shared {
         change: impl FnOnce(&mut Exported) -> Result<(), ChangeError>,
     ) -> Result<(), ChangeError> {
         self.change(nqn, |management, subsystem| {
-            adjust(management, subsystem, nsid, change).map(|()| None)
+            self.adjust_now(management, subsystem, nsid, change).map(|()| None)
         })
         .map(|_| ())
+    }
+
+    fn adjust_now(
+        &self,
+        management: &mut Management,
+        subsystem: SubsystemId,
+        nsid: NamespaceId,
+        change: impl FnOnce(&mut Exported) -> Result<(), ChangeError>,
+    ) -> Result<(), ChangeError> {
+        if let Some(offered) = adjust(management, subsystem, nsid, change)? {
+            let config = management.registry.subsystem(subsystem);
+            let nqn = config.map_or_else(String::new, |config| config.nqn.clone());
+            self.observed.log(&changed(nqn, nsid, &offered));
+        }
+        Ok(())
     }
 }
 
 /// Changes how a namespace is shared, and looks at what it is. Hosts are told if that makes a
-/// difference to them.
+/// difference to them; gives what it is now then.
 fn adjust(
     management: &mut Management,
     subsystem: SubsystemId,
     nsid: NamespaceId,
     change: impl FnOnce(&mut Exported) -> Result<(), ChangeError>,
-) -> Result<(), ChangeError> {
+) -> Result<Option<NamespaceInfo>, ChangeError> {
     let Management { registry, exports, .. } = management;
     let exported = exports.find(subsystem, nsid)?;
     let (info, blocks, protected) = (exported.info, exported.blocks, exported.protected);
@@ -330,6 +448,12 @@ fn adjust(
             (exported.blocks, exported.protected) = (blocks, protected);
             ChangeError::Namespace(nsid, error)
         })?;
+        return Ok(Some(offered));
     }
-    Ok(())
+    Ok(None)
+}
+
+fn changed(subsystem: String, nsid: NamespaceId, now: &NamespaceInfo) -> Event {
+    let bytes = now.blocks * u64::from(now.block_size);
+    Event::NamespaceChanged { subsystem, nsid: nsid.0, bytes, read_only: now.read_only }
 }

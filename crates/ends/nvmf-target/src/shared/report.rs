@@ -1,8 +1,10 @@
 //! What a running target says of itself, to people and programs.
 
 use super::Shared;
+use crate::config::TlsPolicy;
 use farblock_proto::controller::{Lifecycle, SmartCounters, SubsystemId};
 use farblock_proto::ids::ControllerId;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,6 +18,8 @@ pub struct Report {
     pub uptime: Duration,
     /// Connections, those of which nothing is known yet included.
     pub connections: usize,
+    /// Who has to use TLS there, by address.
+    pub tls: BTreeMap<SocketAddr, TlsPolicy>,
     /// Its subsystems.
     pub subsystems: Vec<SubsystemReport>,
     /// The controllers that hosts have on it.
@@ -31,6 +35,10 @@ pub struct SubsystemReport {
     pub allow_any_host: bool,
     /// Those that may.
     pub hosts: Vec<String>,
+    /// Those that have to authenticate, with the fingerprints of the secrets that are good.
+    pub keys: BTreeMap<String, Vec<String>>,
+    /// Those that have to use TLS.
+    pub tls_hosts: Vec<String>,
     /// Commands, bytes and errors since it is shared.
     pub counters: SmartCounters,
     /// Its namespaces.
@@ -86,7 +94,7 @@ impl Shared {
             subsystem: summary.subsystem.and_then(name),
             host_nqn: summary.host_nqn.to_owned(),
             host_id: summary.host_id,
-            peer: management.peers.get(&summary.controller).copied(),
+            peer: management.origins.get(&summary.controller).map(|it| it.address),
             local: summary.local_address.to_owned(),
             is_ready: summary.lifecycle == Lifecycle::Ready,
             io_queues: summary.io_queues,
@@ -97,6 +105,8 @@ impl Shared {
             nqn: config.nqn.clone(),
             allow_any_host: config.allow_any_host,
             hosts: config.allowed_hosts.clone(),
+            keys: self.authenticator.fingerprints(&config.nqn),
+            tls_hosts: self.tls.hosts(&config.nqn),
             counters: registry.smart_counters(id),
             namespaces: config
                 .namespaces
@@ -112,11 +122,12 @@ impl Shared {
         });
         let subsystems = subsystems.collect();
         let living = |id: &ControllerId| controllers.iter().any(|one| one.id == id.0);
-        management.peers.retain(|id, _| living(id));
+        management.origins.retain(|id, _| living(id));
         drop(management);
         Report {
             addresses: self.listening.addresses(),
             uptime: farblock_reactor::os::elapsed(self.epoch),
+            tls: self.listening.policies(&self.tls),
             connections: self.connections.load(Ordering::Relaxed),
             subsystems,
             controllers,

@@ -1,9 +1,12 @@
 //! Subsystems, hosts and referrals that come and go while the target runs.
 
-use super::{Counters, Management, Shared};
+use super::{Management, Shared};
+use crate::authentication::HostKeys;
 use crate::config::Subsystem;
-use crate::control::{ChangeError, Removal};
-use farblock_proto::controller::{ConfigError, Referral, Registry, SubsystemId, Teardown};
+use crate::control::{ChangeError, Membership, Removal};
+use crate::events::Event;
+use farblock_proto::controller::{ConfigError, ControllerSummary, Referral, Registry};
+use farblock_proto::controller::{SubsystemId, Teardown};
 use farblock_proto::limits::IN_CAPSULE_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,6 +16,7 @@ impl Shared {
         self: &Arc<Self>,
         subsystem: &Subsystem,
     ) -> Result<(), ChangeError> {
+        has_library(subsystem.keys.values())?;
         let mut config = subsystem.offered();
         let nqn = config.nqn.clone();
         let wrong = |error| ChangeError::Subsystem(nqn.clone(), error);
@@ -23,15 +27,21 @@ impl Shared {
         config.namespaces.clear();
         {
             let mut management = self.lock_running()?;
-            let id = management.registry.add_subsystem(config).map_err(wrong)?;
-            let counters = Arc::new(Counters::default());
-            self.counters.lock().expect("no holder panics").insert(id, counters);
+            management.registry.add_subsystem(config).map_err(wrong)?;
             // Before anybody can have connected.
             self.authenticator.require(subsystem);
+            for (host, keys) in &subsystem.keys {
+                self.tls.set_keys(&nqn, host, &keys.tls);
+            }
+            self.publish_security(&mut management.registry);
             self.act(&mut management);
+            self.observed.log(&Event::SubsystemAdded(nqn.clone()));
         }
         for (&nsid, export) in &subsystem.exports {
-            if let Err(error) = self.add_namespace(&nqn, nsid, export) {
+            let ana_group = subsystem.ana_group(nsid);
+            let visible_to = subsystem.config.visible_to.get(&nsid).cloned();
+            let membership = Membership { ana_group, visible_to };
+            if let Err(error) = self.add_namespace(&nqn, nsid, export, &membership) {
                 // Its stores are closed when their queues are, whoever waits for that.
                 let _ = self.remove_subsystem(&nqn);
                 return Err(error);
@@ -57,8 +67,16 @@ impl Shared {
             registry.remove_subsystem(id)
         })?;
         if let Some(id) = gone {
-            self.counters.lock().expect("no holder panics").remove(&id);
+            self.lock().exports.forget_hosts(id);
+            self.meters.forget_subsystem(id);
+            self.observed.log(&Event::SubsystemRemoved(nqn.to_owned()));
         }
+        self.authenticator.forget(nqn);
+        self.tls.forget(nqn);
+        let mut management = self.lock();
+        self.publish_security(&mut management.registry);
+        self.act(&mut management);
+        drop(management);
         Ok(removals)
     }
 
@@ -68,6 +86,31 @@ impl Shared {
 
     pub(crate) fn disallow_host(&self, nqn: &str, host: &str) -> Result<(), ChangeError> {
         self.change_registry(nqn, |registry, id| registry.disallow_host(id, host))
+    }
+
+    pub(crate) fn set_host_keys(
+        &self,
+        nqn: &str,
+        host: &str,
+        keys: Option<&HostKeys>,
+    ) -> Result<(), ChangeError> {
+        has_library(keys)?;
+        self.change_registry(nqn, |registry, id| {
+            let stays = self.authenticator.change(nqn, host, keys);
+            let stay = self.tls.set_keys(nqn, host, keys.map_or(&[], |keys| &keys.tls));
+            self.publish_security(registry);
+            let is_its = |one: &ControllerSummary<'_>| {
+                if one.subsystem.is_none() {
+                    return !stay.at_discovery && one.host_nqn == host;
+                }
+                let is_lost = !(stays && stay.at_subsystem) && one.host_nqn == host;
+                let is_other = !self.authenticator.may_be(nqn, one.host_nqn, one.host_id);
+                one.subsystem == Some(id) && (is_lost || is_other)
+            };
+            let found = registry.controllers().filter(is_its).map(|one| one.controller);
+            let found: Vec<_> = found.collect();
+            Ok(found.into_iter().filter_map(|id| registry.remove_controller(id)).collect())
+        })
     }
 
     pub(crate) fn set_allow_any_host(&self, nqn: &str, allow: bool) -> Result<(), ChangeError> {
@@ -88,6 +131,14 @@ impl Shared {
         gone.map_err(|error| ChangeError::Address(referral.address.clone(), error.to_string()))?;
         self.act(&mut management);
         Ok(())
+    }
+
+    /// Says in the discovery log page who has to use TLS where.
+    pub(super) fn publish_security(&self, registry: &mut Registry) {
+        let ports: Vec<_> = registry.listeners().iter().map(|listener| listener.port).collect();
+        for port in ports {
+            registry.set_security(port, self.tls.security(port));
+        }
     }
 
     pub(super) fn lock_running(
@@ -119,5 +170,13 @@ impl Shared {
         }
         self.act(&mut management);
         Ok(())
+    }
+}
+
+/// Keys for TLS are nothing without a library.
+fn has_library<'a>(keys: impl IntoIterator<Item = &'a HostKeys>) -> Result<(), ChangeError> {
+    match keys.into_iter().any(|keys| !keys.tls.is_empty()) {
+        true => farblock_tls::available().map_err(ChangeError::Tls),
+        false => Ok(()),
     }
 }

@@ -26,6 +26,7 @@ use crate::session::Session;
 use farblock_proto::capsule::{DataPointer, RemoteForm, SlotId};
 use farblock_proto::controller::Connected;
 use farblock_reactor::{Buffer, Event};
+use farblock_tls::Named;
 use farblock_wire::{Cqe, Status};
 
 /// See the module's text.
@@ -77,6 +78,11 @@ pub(crate) trait Transport: Sized {
 
     /// The queue is connected: from now on it is as deep and as wide as that says.
     fn connected(&mut self, connected: &Connected);
+
+    /// For whom the key is that the host has proved to have, if it did.
+    fn peer(&self) -> Option<&Named> {
+        None
+    }
 
     /// Since when the host has not taken what is being sent to it, as the core's account of memory
     /// counts; none if nothing is.

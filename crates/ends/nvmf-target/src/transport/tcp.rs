@@ -1,6 +1,10 @@
 //! TCP: a stream of PDUs. One send carries all that a tick produced; large payloads are received
 //! straight into their place.
 
+mod guard;
+
+pub(crate) use guard::Guard;
+
 use super::Transport;
 use crate::core::Context;
 use crate::limits;
@@ -14,6 +18,7 @@ use farblock_proto::tcp::Sink;
 use farblock_proto::tcp::controller_end::{Config, ControllerEnd, Event as TcpEvent, Part};
 use farblock_proto::tcp::fault::Fault;
 use farblock_reactor::{Buffer, Event, SendBatch, StreamId};
+use farblock_tls::Named;
 use farblock_wire::{Cqe, Status};
 
 /// Whether so many bytes of payload are received straight into their place.
@@ -50,11 +55,13 @@ pub(crate) struct Tcp {
     unread: Option<(Buffer, usize)>,
     /// What that counts for.
     unread_bytes: usize,
+    /// TLS, if there is any; see [`guard`].
+    guard: Option<Box<Guard>>,
 }
 
 impl Tcp {
     /// A connection that was just accepted.
-    pub(crate) fn new(stream: StreamId) -> Self {
+    pub(crate) fn new(stream: StreamId, guard: Option<Box<Guard>>) -> Self {
         Self {
             stream,
             end: ControllerEnd::new(Config::default()),
@@ -68,6 +75,7 @@ impl Tcp {
             expects_large: false,
             unread: None,
             unread_bytes: 0,
+            guard,
         }
     }
 
@@ -99,17 +107,9 @@ impl Transport for Tcp {
 
     fn finish_tick(session: &mut Session<Self>, cx: &mut Context) {
         if !session.is_closed() {
-            let tcp = &mut session.transport;
-            if !tcp.sending && !tcp.outbox.is_empty() {
-                let batch = std::mem::replace(&mut tcp.outbox, std::mem::take(&mut tcp.spare));
-                tcp.sending = true;
-                tcp.sending_since = cx.memory.epoch();
-                let bytes = batch.inline_bytes();
-                cx.reactor.send(tcp.stream, batch);
-                if bytes > limits::ANSWERS_BYTES {
-                    tcp.sending_bytes = bytes;
-                    session.hold_besides(cx, bytes);
-                }
+            let tcp = &session.transport;
+            if !tcp.sending && !tcp.is_silent() {
+                session.send(cx);
             }
         }
         if !session.starving {
@@ -196,7 +196,11 @@ impl Transport for Tcp {
     }
 
     fn is_idle(&self) -> bool {
-        !self.sending && self.outbox.is_empty()
+        !self.sending && self.is_silent()
+    }
+
+    fn peer(&self) -> Option<&Named> {
+        self.guard.as_ref()?.peer()
     }
 
     fn close(&mut self, cx: &mut Context) {
@@ -219,9 +223,34 @@ impl Transport for Tcp {
 
 /// What a stream brings, and when it is asked for more.
 impl Session<Tcp> {
+    /// Sends what there is.
+    fn send(&mut self, cx: &mut Context) {
+        let (batch, bytes) = if self.transport.guard.is_some() {
+            let Some(batch) = self.seal(cx) else { return self.close(cx) };
+            let bytes = batch.len();
+            (batch, bytes)
+        } else {
+            let tcp = &mut self.transport;
+            let batch = std::mem::replace(&mut tcp.outbox, std::mem::take(&mut tcp.spare));
+            let bytes = batch.inline_bytes();
+            (batch, bytes)
+        };
+        let tcp = &mut self.transport;
+        tcp.sending = true;
+        tcp.sending_since = cx.memory.epoch();
+        cx.reactor.send(tcp.stream, batch);
+        if bytes > limits::ANSWERS_BYTES {
+            tcp.sending_bytes = bytes;
+            self.hold_besides(cx, bytes);
+        }
+    }
+
     fn received(&mut self, cx: &mut Context, result: std::io::Result<Buffer>) {
         self.transport.receiving = false;
         match result {
+            Ok(buffer) if !buffer.is_empty() && self.transport.guard.is_some() => {
+                self.unseal(cx, buffer);
+            }
             Ok(buffer) if !buffer.is_empty() => {
                 self.transport.unread = Some((buffer, 0));
                 self.process_unread(cx);
@@ -323,6 +352,7 @@ impl Session<Tcp> {
                     self.pulled(cx, slot, intact, whole);
                 }
                 TcpEvent::Terminated { status } => {
+                    cx.shared.admissions.terminated();
                     cx.notice(Kind::Fault, self.peer.ip(), || {
                         let peer = self.peer;
                         tracing::warn!(%peer, "the host ended the connection: {status}");
@@ -345,6 +375,7 @@ impl Session<Tcp> {
 
     /// Tells the host what it did wrong, and closes.
     fn terminate(&mut self, cx: &mut Context, fault: &Fault) {
+        cx.shared.admissions.fault(fault);
         cx.notice(Kind::Fault, self.peer.ip(), || {
             tracing::warn!(peer = %self.peer, "closing the connection: {fault}");
         });
@@ -365,7 +396,9 @@ impl Session<Tcp> {
         if too_much && !tcp.is_in_data() {
             return self.starve(cx);
         }
-        if let Some((slot, offset, left)) = wanted
+        if tcp.guard.is_some() {
+            tcp.receive_sealed(cx);
+        } else if let Some((slot, offset, left)) = wanted
             && is_large(left)
         {
             let buffer = self.take_landing(cx, slot);
@@ -404,6 +437,11 @@ impl Session<Tcp> {
 }
 
 impl Tcp {
+    /// Whether there is nothing to send.
+    fn is_silent(&self) -> bool {
+        self.outbox.is_empty() && self.guard.as_ref().is_none_or(|guard| guard.is_silent())
+    }
+
     /// Receives what comes next, of which `left` bytes belong to a payload.
     fn receive_next(&mut self, cx: &Context, left: u32) {
         if std::mem::take(&mut self.expects_large) || self.large_pulls > 0 {

@@ -9,6 +9,7 @@ pub mod proxy;
 pub mod scripted;
 #[cfg(target_os = "linux")]
 pub mod stranger;
+pub mod turns;
 
 use farblock_block::{Completion, Namespace, Op, Queue};
 use farblock_host::disk::{DiskOptions, PathState};

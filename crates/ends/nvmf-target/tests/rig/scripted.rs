@@ -182,14 +182,23 @@ impl Queue {
     }
 }
 
+/// The identifier of the host, if there is but one.
+const HOST_ID: [u8; 16] = [7; 16];
+
 pub fn connect_data(cntlid: u16) -> ConnectData {
-    ConnectData::new([7; 16], cntlid, NQN, HOST_NQN)
+    ConnectData::new(HOST_ID, cntlid, NQN, HOST_NQN)
 }
 
 /// The admin queue of an enabled controller, and its identifier.
 pub fn admin(address: SocketAddr, digests: Digests) -> (Queue, u16) {
+    admin_of(HOST_ID, address, digests)
+}
+
+/// The same for the host with this identifier.
+pub fn admin_of(hostid: [u8; 16], address: SocketAddr, digests: Digests) -> (Queue, u16) {
     let mut queue = Queue::new(address, digests);
-    let answer = queue.connect(ConnectCommand::new(0, 0, 31, 0), connect_data(0xffff));
+    let data = ConnectData { hostid, ..connect_data(0xffff) };
+    let answer = queue.connect(ConnectCommand::new(0, 0, 31, 0), data);
     assert_eq!(answer.status, Status::SUCCESS);
     let cc = 1 | 6 << 16 | 4 << 20;
     let set = PropertySetCommand::new(0, offset::CC, PropertySize::Four, cc).to_sqe();
@@ -199,10 +208,21 @@ pub fn admin(address: SocketAddr, digests: Digests) -> (Queue, u16) {
 }
 
 pub fn io(address: SocketAddr, digests: Digests, controller: u16, flow_control: bool) -> Queue {
+    io_of(HOST_ID, address, digests, controller, flow_control)
+}
+
+/// The same for the host with this identifier.
+pub fn io_of(
+    hostid: [u8; 16],
+    address: SocketAddr,
+    digests: Digests,
+    controller: u16,
+    flow_control: bool,
+) -> Queue {
     let mut queue = Queue::new(address, digests);
     let mut command = ConnectCommand::new(0, 1, 63, 0);
     command.cattr = if flow_control { 0 } else { 4 };
-    let answer = queue.connect(command, connect_data(controller));
+    let answer = queue.connect(command, ConnectData { hostid, ..connect_data(controller) });
     assert_eq!(answer.status, Status::SUCCESS);
     queue
 }

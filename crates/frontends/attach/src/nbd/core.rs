@@ -6,7 +6,7 @@
 use super::connection::{Connection, Slot, token_owner};
 use super::limits;
 use super::negotiate::Export;
-use super::shared::{Message, Shared};
+use super::shared::{ExportShared, Message};
 use super::succession::{Admission, Line, Waiting};
 use farblock_block::{Completion, Op, Queue};
 use farblock_frontend::writes::{Arbiter, Gate, Order, Report};
@@ -36,7 +36,7 @@ pub(super) struct Context {
     /// Bytes of buffers that requests of this core hold.
     pub(super) held_bytes: usize,
     index: usize,
-    shared: Arc<Shared>,
+    shared: Arc<ExportShared>,
     /// Something may have completed since the queue was polled.
     dirty: bool,
     /// The merge that was carried out has ended.
@@ -135,7 +135,7 @@ pub(super) struct Clients {
 
 impl Clients {
     /// What the calling thread runs.
-    pub(super) fn new(seat: Seat, shared: Arc<Shared>) -> Clients {
+    pub(super) fn new(seat: Seat, shared: Arc<ExportShared>) -> Clients {
         let Seat { index, count, queue, queue_task, reactor, mail } = seat;
         let cx = Context {
             queue,

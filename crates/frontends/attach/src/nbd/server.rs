@@ -3,7 +3,7 @@
 use super::address::{self, Address, ListenError, Listener};
 use super::core::Clients;
 use super::limits;
-use super::shared::{Message, Shared};
+use super::shared::{ExportShared, Message};
 use farblock_block::Namespace;
 use farblock_frontend::{self as frontend, Cores, Disk, Plan};
 use farblock_reactor::EngineKind;
@@ -20,7 +20,7 @@ pub const THREAD_NAME_PREFIX: &str = "nbd-";
 
 /// Threads of a server that is not told how many.
 const MAX_DEFAULT_THREADS: usize = 4;
-/// How long accepting rests after an error, for example when there are no more descriptors.
+/// How long accepting backs off after an error, for example when there are no more descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const CLIENTS: Token = Token(0);
 const STOP: Token = Token(1);
@@ -83,7 +83,7 @@ impl std::error::Error for StartError {}
 
 /// A running server. Dropping it stops it.
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ExportShared>,
     cores: Cores,
     acceptor: Option<Acceptor>,
 }
@@ -100,7 +100,7 @@ impl Server {
         let listener =
             config.listen.as_ref().map(address::bind).transpose().map_err(StartError::Listen)?;
         let disk = Disk::new(namespace, config.read_only);
-        let shared = Arc::new(Shared::new(disk, config.export.clone()));
+        let shared = Arc::new(ExportShared::new(disk, config.export.clone()));
         let cores = start_cores(config, &shared)?;
         // From here on, dropping it stops the cores.
         let mut server = Server { shared, cores, acceptor: None };
@@ -192,7 +192,7 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    fn start(mut listener: Listener, shared: Arc<Shared>) -> io::Result<Acceptor> {
+    fn start(mut listener: Listener, shared: Arc<ExportShared>) -> io::Result<Acceptor> {
         let mut poll = Poll::new()?;
         let waker = mio::Waker::new(poll.registry(), STOP)?;
         poll.registry().register(listener.socket.source(), CLIENTS, Interest::READABLE)?;
@@ -230,7 +230,7 @@ impl Drop for Acceptor {
 }
 
 /// Accepts everybody who waits. True if that is to be tried again after a pause.
-fn accept_all(listener: &Listener, shared: &Shared) -> bool {
+fn accept_all(listener: &Listener, shared: &ExportShared) -> bool {
     loop {
         match listener.socket.accept() {
             Ok((stream, peer)) => shared.connected(stream, peer),
@@ -249,7 +249,7 @@ fn accept_all(listener: &Listener, shared: &Shared) -> bool {
     }
 }
 
-fn start_cores(config: &Config, shared: &Arc<Shared>) -> Result<Cores, StartError> {
+fn start_cores(config: &Config, shared: &Arc<ExportShared>) -> Result<Cores, StartError> {
     let count = match config.threads {
         0 => thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_THREADS),
         threads => threads.min(limits::MAX_THREADS),

@@ -31,7 +31,7 @@ pub(super) enum Message {
 }
 
 /// See the module's text.
-pub(super) struct Shared {
+pub(super) struct ExportShared {
     disk: Disk,
     name: String,
     pub(super) mailboxes: Mailboxes<Message>,
@@ -44,9 +44,9 @@ pub(super) struct Shared {
     failed: AtomicBool,
 }
 
-impl Shared {
-    pub(super) fn new(disk: Disk, name: String) -> Shared {
-        Shared {
+impl ExportShared {
+    pub(super) fn new(disk: Disk, name: String) -> ExportShared {
+        ExportShared {
             disk,
             name,
             mailboxes: Mailboxes::default(),

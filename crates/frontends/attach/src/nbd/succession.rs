@@ -8,7 +8,7 @@
 //! namespace. Clients that are still there are not waited for: what they do at the same time has no
 //! order.
 
-use super::shared::{Message, Shared};
+use super::shared::{ExportShared, Message};
 use farblock_frontend::ConnectionKey;
 use std::net::TcpStream;
 use std::sync::Weak;
@@ -35,7 +35,7 @@ impl Admission {
 }
 
 /// A core grants it; the last one tells the client's core.
-fn grant(admission: &Weak<Admission>, shared: &Shared) {
+fn grant(admission: &Weak<Admission>, shared: &ExportShared) {
     let Some(admission) = admission.upgrade() else { return };
     if admission.awaited.fetch_sub(1, Ordering::AcqRel) == 1 {
         shared.post(admission.core, Message::Admitted(admission.client));
@@ -52,7 +52,7 @@ impl Waiting {
         &mut self,
         admission: Weak<Admission>,
         leaving: Vec<ConnectionKey>,
-        shared: &Shared,
+        shared: &ExportShared,
     ) {
         // Of those whose client gave up there is nothing to keep.
         self.0.retain(|(admission, _)| admission.strong_count() > 0);
@@ -67,7 +67,7 @@ impl Waiting {
     }
 
     /// A connection that was left has nothing with the namespace any more.
-    pub(super) fn spent(&mut self, key: ConnectionKey, shared: &Shared) {
+    pub(super) fn spent(&mut self, key: ConnectionKey, shared: &ExportShared) {
         self.0.retain_mut(|(admission, leaving)| {
             leaving.retain(|other| *other != key);
             if leaving.is_empty() {

@@ -4,7 +4,7 @@ use super::driver::{self, Driver, Error, open_node, wait_for};
 use super::kernel::Commands;
 use super::limits;
 use super::uapi::{Info, Params, SECTOR_BYTES, feature, state};
-use super::worker::{Order, Shared, Worker};
+use super::worker::{Order, UblkShared, Worker};
 use farblock_block::{Geometry, Namespace};
 use farblock_frontend::users::{self, Listed, User};
 use farblock_frontend::{self as frontend, Cores, Disk, Mailboxes, Plan, Seat};
@@ -223,7 +223,7 @@ impl std::error::Error for StopError {}
 /// A running server. Dropping it leaves a recoverable device to a successor, as [`Server::leave`]
 /// does, and stops any other by force.
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<UblkShared>,
     info: Info,
     path: PathBuf,
     workers: Cores,
@@ -302,7 +302,7 @@ impl Server {
     fn serve(disk: Disk, info: Info, engine: EngineKind) -> Result<Server, StartError> {
         let node = open_node(info.id)?;
         let path = driver::path(info.id);
-        let shared = Arc::new(Shared { disk, orders: Mailboxes::default() });
+        let shared = Arc::new(UblkShared { disk, orders: Mailboxes::default() });
         let (asked, answers) = mpsc::channel();
         let workers = start_workers(info, engine, &shared, node, asked)?;
         let mut server = Server { shared, info, path, workers };
@@ -536,7 +536,7 @@ fn is_alive(pid: i32) -> bool {
 fn start_workers(
     info: Info,
     engine: EngineKind,
-    shared: &Arc<Shared>,
+    shared: &Arc<UblkShared>,
     node: File,
     asked: Sender<io::Result<()>>,
 ) -> Result<Cores, StartError> {

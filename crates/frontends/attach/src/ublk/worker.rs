@@ -37,7 +37,7 @@ pub(super) enum Order {
 }
 
 /// What the threads of a server share.
-pub(super) struct Shared {
+pub(super) struct UblkShared {
     pub(super) disk: Disk,
     pub(super) orders: Mailboxes<Order>,
 }
@@ -106,7 +106,7 @@ pub(super) struct Worker {
     // The queue goes before the reactor.
     reactor: Reactor,
     index: usize,
-    shared: Arc<Shared>,
+    shared: Arc<UblkShared>,
     /// Hears whether the kernel has requests for us.
     asked: Sender<io::Result<()>>,
     geometry: Geometry,
@@ -129,7 +129,7 @@ impl Worker {
     /// If the commands' descriptor cannot be watched.
     pub(super) fn new(
         seat: Seat,
-        shared: Arc<Shared>,
+        shared: Arc<UblkShared>,
         (commands, event): (Commands, OwnedFd),
         (depth, request_bytes): (u16, u32),
         asked: Sender<io::Result<()>>,

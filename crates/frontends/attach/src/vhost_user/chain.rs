@@ -30,7 +30,7 @@ pub(super) struct Table {
 /// A request that has a place for its status. The segments are kept from one request to the next,
 /// so that none is allocated.
 #[derive(Default)]
-pub(super) struct Request {
+pub(super) struct BlkRequest {
     pub(super) kind: u32,
     pub(super) sector: u64,
     /// What the driver gives, without the header.
@@ -44,7 +44,7 @@ pub(super) struct Request {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Broken(pub(super) &'static str);
 
-impl Request {
+impl BlkRequest {
     /// Reads the chain that begins at `head`.
     pub(super) fn read(&mut self, guest: &Guest, table: Table, head: u16) -> Result<(), Broken> {
         self.from_guest.clear();

@@ -27,7 +27,7 @@ pub const THREAD_NAME_PREFIX: &str = "vhost-";
 
 /// Rings of a server that is not told how many.
 const MAX_DEFAULT_QUEUES: usize = 4;
-/// How long accepting rests after an error, for example when there are no more descriptors.
+/// How long accepting backs off after an error, for example when there are no more descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often who waits for a worker looks whether the server is to stop.
 const WAIT_STEP: Duration = Duration::from_millis(100);
@@ -98,16 +98,16 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {}
 
 /// What the threads of a server share.
-pub(super) struct Shared {
+pub(super) struct DeviceShared {
     pub(super) device: Device,
     pub(super) orders: Mailboxes<Order>,
     pub(super) complaints: Complaints,
-    state: Mutex<State>,
+    state: Mutex<DeviceState>,
 }
 
 /// The monitor at the moment.
 #[derive(Default)]
-struct State {
+struct DeviceState {
     /// Its connection, so that it can be ended from elsewhere.
     connection: Option<UnixStream>,
     /// Who it is.
@@ -120,8 +120,8 @@ struct State {
     give_up: Option<Instant>,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl DeviceShared {
+    fn lock(&self) -> MutexGuard<'_, DeviceState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -186,7 +186,7 @@ impl Shared {
 
 /// A running server. Dropping it stops it.
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<DeviceShared>,
     workers: Cores,
     control: Option<(mio::Waker, JoinHandle<()>)>,
     socket: PathBuf,
@@ -211,7 +211,7 @@ impl Server {
             address::bind(&Address::Unix(config.socket.clone())).map_err(StartError::Listen)?;
         let device = Device::new(Disk::new(namespace, config.read_only), queues, serial);
         let state = Mutex::default();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DeviceShared {
             device,
             orders: Mailboxes::default(),
             complaints: Complaints::default(),
@@ -300,7 +300,7 @@ impl Drop for Server {
     }
 }
 
-fn start_workers(engine: EngineKind, shared: &Arc<Shared>) -> Result<Cores, StartError> {
+fn start_workers(engine: EngineKind, shared: &Arc<DeviceShared>) -> Result<Cores, StartError> {
     let device = &shared.device;
     let plan = Plan { prefix: THREAD_NAME_PREFIX, count: device.queues, engine, begin: || {} };
     let theirs = Arc::clone(shared);
@@ -314,7 +314,7 @@ fn start_workers(engine: EngineKind, shared: &Arc<Shared>) -> Result<Cores, Star
 
 fn start_control(
     mut listener: Listener,
-    shared: Arc<Shared>,
+    shared: Arc<DeviceShared>,
 ) -> io::Result<(mio::Waker, JoinHandle<()>)> {
     let mut poll = Poll::new()?;
     let waker = mio::Waker::new(poll.registry(), STOP)?;
@@ -338,7 +338,7 @@ fn start_control(
 
 /// Serves everybody who waits, one after the other. True if that is to be tried again after a
 /// pause.
-fn accept_all(listener: &Listener, shared: &Shared) -> bool {
+fn accept_all(listener: &Listener, shared: &DeviceShared) -> bool {
     while !shared.is_stopping() {
         match listener.socket.accept() {
             Ok((stream, peer)) => serve(shared, UnixStream::from(OwnedFd::from(stream)), &peer),
@@ -357,7 +357,7 @@ fn accept_all(listener: &Listener, shared: &Shared) -> bool {
     false
 }
 
-fn serve(shared: &Shared, stream: UnixStream, peer: &str) {
+fn serve(shared: &DeviceShared, stream: UnixStream, peer: &str) {
     tracing::info!(%peer, "a monitor has connected");
     let begun = stream.set_nonblocking(false).and_then(|()| shared.begin(&stream, peer));
     match begun {

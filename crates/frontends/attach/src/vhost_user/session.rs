@@ -11,7 +11,7 @@ use super::inflight::{self, Inflight};
 use super::limits;
 use super::memory::Memory;
 use super::ring::Setup;
-use super::server::Shared;
+use super::server::DeviceShared;
 use super::wire::{self, F_PROTOCOL_FEATURES, Fields, Message, code, protocol};
 use super::worker::Order;
 use std::io;
@@ -47,7 +47,7 @@ enum Answer {
 
 /// See the module's text.
 pub(super) struct Session<'a> {
-    shared: &'a Shared,
+    shared: &'a DeviceShared,
     device: &'a Device,
     stream: &'a UnixStream,
     /// Chosen by the driver.
@@ -60,7 +60,7 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    pub(super) fn new(shared: &'a Shared, stream: &'a UnixStream) -> Session<'a> {
+    pub(super) fn new(shared: &'a DeviceShared, stream: &'a UnixStream) -> Session<'a> {
         let device = &shared.device;
         device.reset();
         Session {

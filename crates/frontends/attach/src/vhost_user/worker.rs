@@ -9,11 +9,11 @@
 //! ```
 
 use super::blk::{self, RANGE_BYTES, Range, SECTOR_BYTES, request, status};
-use super::chain::{self, Request};
+use super::chain::{self, BlkRequest};
 use super::limits;
 use super::memory::Guest;
 use super::ring::{Ring, Setup};
-use super::server::Shared;
+use super::server::DeviceShared;
 use farblock_block::{BlockError, Command, Completion, Geometry, Op, Queue};
 use farblock_frontend::{Core, Seat};
 use farblock_reactor::{Reactor, TaskId, WatchId};
@@ -45,7 +45,7 @@ pub(super) enum Order {
 /// A request by the index of its chain's head; no two of a ring have the same.
 #[derive(Default)]
 struct Slot {
-    request: Request,
+    request: BlkRequest,
     /// Block operations under way.
     pending: u32,
     /// What it will be told.
@@ -65,7 +65,7 @@ pub(super) struct Worker {
     kicks: TaskId,
     reactor: Reactor,
     index: usize,
-    shared: Arc<Shared>,
+    shared: Arc<DeviceShared>,
     geometry: Geometry,
     ring: Option<Ring>,
     watch: Option<WatchId>,
@@ -85,7 +85,7 @@ pub(super) struct Worker {
 
 impl Worker {
     /// What the calling thread runs.
-    pub(super) fn new(seat: Seat, shared: Arc<Shared>) -> Worker {
+    pub(super) fn new(seat: Seat, shared: Arc<DeviceShared>) -> Worker {
         let Seat { index, queue, queue_task, reactor, mail, .. } = seat;
         Worker {
             queue,

@@ -16,7 +16,7 @@ use super::core::{Context, Management};
 use super::limits;
 use super::login::{Answer, Initiator, Login, Parameters};
 use super::scsi::Sense;
-use super::task::{Slot, State as TaskState, Task, Window};
+use super::task::{Slot, Task, TaskState, Window};
 use super::text::Pieces;
 use super::wire::{AsyncMessage, BHS_BYTES, Bhs, EVENT_LOGOUT, LoginRequest, NO_TAG, flag};
 use super::wire::{before, response};
@@ -45,7 +45,7 @@ pub(super) fn token_owner(token: u64) -> (ConnectionKey, Slot, usize) {
 
 /// Life of a connection; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum SessionState {
     /// It is listened to and answered.
     Open,
     /// What there is to say is sent; nothing more is listened to.
@@ -73,7 +73,7 @@ pub(super) struct Connection {
     peer: SocketAddr,
     /// The address that it connected to.
     portal: SocketAddr,
-    state: State,
+    state: SessionState,
     session: Session,
     initiator: Initiator,
     parameters: Parameters,
@@ -132,7 +132,7 @@ impl Connection {
             stream,
             peer,
             portal,
-            state: State::Open,
+            state: SessionState::Open,
             session: Session::LoggingIn(Box::new(Login::new())),
             initiator: Initiator::default(),
             parameters: Parameters::default(),
@@ -178,17 +178,17 @@ impl Connection {
 
     /// Whether nothing of it is left anywhere.
     pub(super) fn is_gone(&self) -> bool {
-        self.state == State::Gone && !self.has_tasks()
+        self.state == SessionState::Gone && !self.has_tasks()
     }
 
     /// Whether nobody is left to answer.
     pub(super) fn is_closed(&self) -> bool {
-        matches!(self.state, State::Closed | State::Gone)
+        matches!(self.state, SessionState::Closed | SessionState::Gone)
     }
 
     /// Whether nothing more is listened to.
     pub(super) fn is_ending(&self) -> bool {
-        self.state != State::Open
+        self.state != SessionState::Open
     }
 
     /// Whether it has handed something to the namespace that has not ended.
@@ -208,7 +208,7 @@ impl Connection {
 
     /// Whether its login waits for others to be gone.
     pub(super) fn is_admitting(&self) -> bool {
-        matches!(self.session, Session::Admitting(_)) && self.state == State::Open
+        matches!(self.session, Session::Admitting(_)) && self.state == SessionState::Open
     }
 
     /// Has a unit attention reported with the next command, if there is a session.
@@ -270,7 +270,7 @@ impl Connection {
 
     /// What is left to do once everything of this tick was handled: send, and go on or close.
     pub(super) fn finish_tick(&mut self, cx: &mut Context) {
-        if self.state == State::Open {
+        if self.state == SessionState::Open {
             self.process_unread(cx);
         }
         if !self.is_closed() && !self.sending && !self.outbox.is_empty() {
@@ -278,20 +278,20 @@ impl Connection {
             self.sending = true;
             cx.reactor.send(self.stream, batch);
         }
-        if self.state == State::Open {
+        if self.state == SessionState::Open {
             self.arm_receive(cx);
             if cx.has_deeds() {
                 // There may be more to look at when those are done.
                 cx.list(self.key, &mut self.listed);
             }
         }
-        if self.state == State::Draining && !self.sending && self.outbox.is_empty() {
+        if self.state == SessionState::Draining && !self.sending && self.outbox.is_empty() {
             self.close(cx);
         }
     }
 
     fn timer(&mut self, cx: &mut Context) {
-        if self.state == State::Open && !matches!(self.session, Session::FullFeature) {
+        if self.state == SessionState::Open && !matches!(self.session, Session::FullFeature) {
             let peer = self.peer;
             cx.complain("slow iSCSI initiators", peer, || {
                 tracing::warn!(%peer, "closing: the iSCSI login takes too long");
@@ -302,7 +302,7 @@ impl Connection {
 
     /// Asks the initiator to log out, and sees to it that it ends.
     pub(super) fn drain(&mut self, cx: &mut Context) {
-        if self.state != State::Open {
+        if self.state != SessionState::Open {
             return;
         }
         if !self.is_session() {
@@ -327,8 +327,8 @@ impl Connection {
 
     /// Sends what there is to send, and then closes.
     fn end(&mut self, cx: &mut Context) {
-        if self.state == State::Open {
-            self.state = State::Draining;
+        if self.state == SessionState::Open {
+            self.state = SessionState::Draining;
             cx.reactor.set_timer(self.task, Some(cx.now + limits::DRAIN_TIMEOUT));
             cx.list(self.key, &mut self.listed);
         }
@@ -339,7 +339,7 @@ impl Connection {
         if self.is_closed() {
             return;
         }
-        self.state = State::Closed;
+        self.state = SessionState::Closed;
         cx.reactor.set_timer(self.task, None);
         cx.reactor.close(self.stream);
         cx.list(self.key, &mut self.listed);
@@ -347,7 +347,7 @@ impl Connection {
 
     fn gone(&mut self, cx: &mut Context) {
         self.close(cx);
-        self.state = State::Gone;
+        self.state = SessionState::Gone;
         let mut outbox = std::mem::take(&mut self.outbox);
         self.give_back(cx, &mut outbox);
         if let Some((buffer, _)) = self.unread.take() {
@@ -361,12 +361,12 @@ impl Connection {
             }
         }
         tracing::debug!(peer = %self.peer, initiator = %self.initiator.name, "an initiator left");
-        cx.ask(super::core::Deed::Departed);
+        cx.ask(super::core::Action::Departed);
     }
 
     /// A request to abort tasks is done.
     pub(super) fn managed(&mut self, cx: &mut Context, request: Management) {
-        if self.state == State::Open {
+        if self.state == SessionState::Open {
             self.answer_management(cx, request);
             cx.list(self.key, &mut self.listed);
         }

@@ -1,6 +1,6 @@
 //! From bytes to PDUs: header, additional segments, digest, data, padding, digest.
 
-use super::{Connection, Session, State};
+use super::{Connection, Session, SessionState};
 use crate::core::Context;
 use crate::limits;
 use crate::task::Slot;
@@ -56,7 +56,7 @@ impl Connection {
                 let mut input = &buffer[start..];
                 self.process(cx, &mut input);
                 let left = input.len();
-                if left > 0 && self.state == State::Open {
+                if left > 0 && self.state == SessionState::Open {
                     let start = buffer.len() - left;
                     self.unread = Some((buffer, start));
                 } else {
@@ -68,7 +68,7 @@ impl Connection {
 
     /// Handles what `input` holds until it is empty, or something else has to happen first.
     fn process(&mut self, cx: &mut Context, input: &mut &[u8]) {
-        while self.state == State::Open && !self.is_held_up(cx) {
+        while self.state == SessionState::Open && !self.is_held_up(cx) {
             let goes_on = match self.phase {
                 Phase::Header(count) => self.header(count, input),
                 Phase::Ahs(left) => self.additional(cx, left, input),
@@ -164,7 +164,7 @@ impl Connection {
         }
         let destination = self.begin_pdu(cx);
         self.phase = Phase::Data(destination, 0);
-        self.state == State::Open
+        self.state == SessionState::Open
     }
 
     /// Takes data; false if that takes more bytes.
@@ -224,7 +224,7 @@ impl Connection {
         };
         self.phase = Phase::Header(0);
         self.end_pdu(cx, intact);
-        self.state == State::Open
+        self.state == SessionState::Open
     }
 
     fn checksum(&self, wanted: bool, crc: u32, bytes: &[u8]) -> u32 {
@@ -234,7 +234,7 @@ impl Connection {
     /// Asks for more bytes, unless there is a reason not to.
     pub(super) fn arm_receive(&mut self, cx: &mut Context) {
         let full = self.unread.is_some() || self.is_held_up(cx);
-        if self.state != State::Open || self.receiving || full {
+        if self.state != SessionState::Open || self.receiving || full {
             return;
         }
         self.receiving = true;
@@ -275,7 +275,7 @@ impl Connection {
         self.crc = crc;
         if count == 0 {
             self.close(cx);
-        } else if self.state == State::Open {
+        } else if self.state == SessionState::Open {
             self.filled(destination, filled + count as u32);
             self.process_unread(cx);
         }

@@ -1,8 +1,8 @@
 //! Requests that are no SCSI commands: logins, pings, texts, task management, logouts.
 
 use super::receive::Destination;
-use super::{Connection, Session, State};
-use crate::core::{Abort, Context, Deed, Management};
+use super::{Connection, Session, SessionState};
+use crate::core::{Abort, Action, Context, Management};
 use crate::limits;
 use crate::login::{Answer, Login, Status};
 use crate::scsi::Sense;
@@ -37,7 +37,7 @@ impl Connection {
             }
             let peer = self.peer;
             cx.complain("iSCSI protocol errors", peer, || {
-                tracing::warn!(%peer, "closing: not an iSCSI login, but {opcode:#x}");
+                tracing::warn!(%peer, "closing: it does not begin with an iSCSI login");
             });
             self.close(cx);
             return Destination::Nowhere;
@@ -92,7 +92,7 @@ impl Connection {
     /// A PDU is complete; `intact`: its data is as it was sent.
     pub(super) fn end_pdu(&mut self, cx: &mut Context, intact: bool) {
         let opcode = self.bhs[0] & OPCODE;
-        if self.bhs[0] == IGNORED || self.state != State::Open {
+        if self.bhs[0] == IGNORED || self.state != SessionState::Open {
             return;
         }
         if !intact {
@@ -124,10 +124,9 @@ impl Connection {
 
     /// Rejects the PDU, says so, and closes: what comes next is not to be relied on.
     pub(super) fn protocol_error(&mut self, cx: &mut Context, reason: &str) {
-        let opcode = self.bhs[0] & OPCODE;
         let peer = self.peer;
         cx.complain("iSCSI protocol errors", peer, || {
-            tracing::warn!(%peer, "closing: iSCSI PDU of kind {opcode:#x}: {reason}");
+            tracing::warn!(%peer, "closing: an initiator broke the iSCSI protocol: {reason}");
         });
         self.reject(reject::PROTOCOL_ERROR);
         self.end(cx);
@@ -145,11 +144,11 @@ impl Connection {
             self.stat_sn = request.exp_stat_sn.get();
         }
         if answer.status != Status::SUCCESS {
-            let Status(status) = answer.status;
+            let status = answer.status;
             let name = &login.initiator.name;
             let peer = self.peer;
             cx.complain("iSCSI logins refused", peer, || {
-                tracing::warn!(%peer, name, "refused an iSCSI login: status {status:#06x}");
+                tracing::warn!(%peer, name, "refused an iSCSI login: {status}");
             });
             self.answer_login(&request, &answer, 0);
             self.end(cx);
@@ -162,7 +161,7 @@ impl Connection {
             self.session = Session::Admitting(Box::new((login, request, answer)));
             match is_discovery {
                 true => self.admitted(cx),
-                false => cx.ask(Deed::Admit(self.key)),
+                false => cx.ask(Action::Admit(self.key)),
             }
         }
     }
@@ -308,7 +307,7 @@ impl Connection {
             }
         };
         tracing::info!(peer = %self.peer, ?what, "an initiator has commands aborted");
-        cx.ask(Deed::Manage(self.key, Management { tag, what, task }));
+        cx.ask(Action::Manage(self.key, Management { tag, what, task }));
     }
 
     fn logout(&mut self, cx: &mut Context) {
@@ -319,7 +318,7 @@ impl Connection {
             // The session, or its only connection.
             0 | 1 => {
                 let request = Management { tag, what: Abort::Logout, task: NO_TAG };
-                cx.ask(Deed::Manage(self.key, request));
+                cx.ask(Action::Manage(self.key, request));
             }
             RECOVERY => self.answer_logout(tag, NO_RECOVERY),
             _ => self.answer_logout(tag, NO_CONNECTION),

@@ -1,11 +1,11 @@
 //! SCSI commands of a session: taken in, given their data and their turn, carried out, aborted.
 
 use super::receive::Destination;
-use super::{Connection, State, token};
-use crate::core::{Context, Deed};
+use super::{Connection, SessionState, token};
+use crate::core::{Action, Context};
 use crate::limits;
 use crate::scsi::{Command, Extent, Failure, Sense};
-use crate::task::{Slot, State as TaskState, Task, Window};
+use crate::task::{Slot, Task, TaskState, Window};
 use crate::unit::{Lun, Unit};
 use crate::wire::{DataOut, IMMEDIATE, NO_TAG, ScsiCommand, data_bytes, flag, reject, view};
 use farblock_block::Completion;
@@ -240,7 +240,7 @@ impl Connection {
             let needs = task.needs_bytes(&geometry);
             let fits = held == 0 || held + needs <= limits::CONNECTION_BUFFER_BYTES;
             let is_its_turn = !is_ordered && (admitted == 0 || !task.is_ordered);
-            if self.state != State::Open || !fits || !is_its_turn {
+            if self.state != SessionState::Open || !fits || !is_its_turn {
                 return;
             }
             let task = task_mut(&mut self.tasks, slot);
@@ -322,7 +322,7 @@ impl Connection {
         let task = &tasks[usize::from(slot.0)];
         let notices = cx.unit.obey(initiator, &task.command, &task.parameters)?;
         for (who, what) in notices {
-            cx.ask(Deed::Notice(who, what));
+            cx.ask(Action::Notice(who, what));
         }
         Ok(())
     }

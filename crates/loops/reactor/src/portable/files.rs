@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::event::{FileOp, TaskId};
-use crate::waker::Shared;
+use crate::waker::WakerShared;
 use farblock_mem::Buffer;
 
 #[cfg(windows)]
@@ -28,16 +28,16 @@ struct Queue {
     stop: bool,
 }
 
-struct State {
+struct PoolState {
     queue: Mutex<Queue>,
     available: Condvar,
     done: Mutex<Vec<Job>>,
-    shared: Arc<Shared>,
+    shared: Arc<WakerShared>,
 }
 
 /// The threads; dropping it waits for the operations that are running and discards the others.
 pub(crate) struct FilePool {
-    state: Arc<State>,
+    state: Arc<PoolState>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -48,8 +48,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl FilePool {
     /// Fails only if not one thread can be started.
-    pub(crate) fn new(threads: usize, shared: &Arc<Shared>) -> io::Result<FilePool> {
-        let state = Arc::new(State {
+    pub(crate) fn new(threads: usize, shared: &Arc<WakerShared>) -> io::Result<FilePool> {
+        let state = Arc::new(PoolState {
             queue: Mutex::new(Queue::default()),
             available: Condvar::new(),
             done: Mutex::new(Vec::new()),
@@ -94,7 +94,7 @@ impl Drop for FilePool {
     }
 }
 
-impl State {
+impl PoolState {
     fn work(&self) {
         loop {
             let mut queue = lock(&self.queue);

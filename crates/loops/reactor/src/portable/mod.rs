@@ -27,7 +27,7 @@ use crate::engine::{Context, Wait};
 use crate::event::{Event, FileOp, ListenerId, TaskId};
 use crate::slab::{Key, Slab};
 use crate::socket::tune;
-use crate::waker::{Alarm, Shared};
+use crate::waker::{Alarm, WakerShared};
 use farblock_mem::Buffer;
 
 use files::{FilePool, Job};
@@ -63,7 +63,7 @@ pub(crate) struct Portable {
     file_pool: Option<FilePool>,
     /// Finished file operations; empty between calls.
     done: Vec<Job>,
-    shared: Arc<Shared>,
+    shared: Arc<WakerShared>,
 }
 
 impl Alarm for mio::Waker {
@@ -97,7 +97,7 @@ struct Watch {
 }
 
 impl Portable {
-    pub(crate) fn new(config: &Config, shared: &Arc<Shared>) -> io::Result<Portable> {
+    pub(crate) fn new(config: &Config, shared: &Arc<WakerShared>) -> io::Result<Portable> {
         let poll = Poll::new()?;
         shared.set_alarm(Box::new(mio::Waker::new(poll.registry(), WAKER)?));
         Ok(Portable {

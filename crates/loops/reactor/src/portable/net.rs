@@ -30,7 +30,7 @@ pub(crate) enum Progress {
     Blocked,
     /// Worth another attempt.
     More,
-    /// A listener rests until then.
+    /// A listener backs off until then.
     Paused(Instant),
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum Progress {
 ///      └────error──> Failed
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum SocketState {
     /// The handshake is under way.
     Connecting,
     /// Operations are possible.
@@ -65,7 +65,7 @@ enum Recv {
 pub(crate) struct Stream {
     pub(crate) socket: mio::net::TcpStream,
     task: TaskId,
-    state: State,
+    state: SocketState,
     /// An attempt to receive may succeed.
     readable: bool,
     /// The peer will send no more: there is always something to find out by reading.
@@ -84,7 +84,7 @@ impl Stream {
         Stream {
             socket,
             task,
-            state: State::Open,
+            state: SocketState::Open,
             readable: true,
             read_closed: false,
             writable: true,
@@ -97,7 +97,7 @@ impl Stream {
 
     pub(crate) fn connecting(task: TaskId, socket: mio::net::TcpStream) -> Stream {
         let stream = Stream::open(task, socket);
-        Stream { state: State::Connecting, readable: false, writable: false, ..stream }
+        Stream { state: SocketState::Connecting, readable: false, writable: false, ..stream }
     }
 
     /// Notes what the system said; true if the stream is to be put into the list.
@@ -120,19 +120,21 @@ impl Stream {
 
     fn has_work(&self) -> bool {
         match self.state {
-            State::Connecting => self.writable,
-            State::Open => {
+            SocketState::Connecting => self.writable,
+            SocketState::Open => {
                 (self.readable && !matches!(self.recv, Recv::None))
                     || (self.writable && self.send.is_some())
             }
-            State::Failed => false,
+            SocketState::Failed => false,
         }
     }
 
     fn can_start(&self) -> io::Result<()> {
         match self.state {
-            State::Open => Ok(()),
-            State::Connecting | State::Failed => Err(io::ErrorKind::NotConnected.into()),
+            SocketState::Open => Ok(()),
+            SocketState::Connecting | SocketState::Failed => {
+                Err(io::ErrorKind::NotConnected.into())
+            }
         }
     }
 
@@ -172,7 +174,7 @@ impl Stream {
     /// Attempts everything outstanding.
     pub(crate) fn run(&mut self, key: Key, cx: &mut Context<'_>) -> Progress {
         self.queued = false;
-        if self.state == State::Connecting {
+        if self.state == SocketState::Connecting {
             self.run_connect(key, cx);
         } else {
             if self.writable && self.send.is_some() {
@@ -196,7 +198,7 @@ impl Stream {
                 result => result.map(drop),
             },
         };
-        self.state = if result.is_ok() { State::Open } else { State::Failed };
+        self.state = if result.is_ok() { SocketState::Open } else { SocketState::Failed };
         self.readable = true;
         cx.deliver(self.task, Event::Connected { stream: StreamId(key), result });
     }
@@ -319,7 +321,7 @@ impl Stream {
     pub(crate) fn abort(self, key: Key, cx: &mut Context<'_>) {
         let stream = StreamId(key);
         let aborted = || io::Error::from(io::ErrorKind::ConnectionAborted);
-        if self.state == State::Connecting {
+        if self.state == SocketState::Connecting {
             cx.deliver(self.task, Event::Connected { stream, result: Err(aborted()) });
         }
         match self.recv {

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Happening, State};
+use super::{Happening, WorldState};
 use crate::event::{FileOp, TaskId};
 use farblock_random::Random;
 
@@ -202,7 +202,7 @@ impl Disk {
     }
 }
 
-impl State {
+impl WorldState {
     pub(super) fn start_file_op(
         &mut self,
         engine: u64,
@@ -261,7 +261,7 @@ impl State {
         Medium { generation, ..medium }
     }
 
-    /// As [`State::orphan`], and what was not synced survives in part.
+    /// As [`WorldState::orphan`], and what was not synced survives in part.
     pub(super) fn cut_power(&mut self, medium: Medium) -> Medium {
         let next = self.orphan(medium);
         self.media.power_cuts += 1;

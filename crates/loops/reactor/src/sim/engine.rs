@@ -14,7 +14,7 @@ use crate::engine::{Context, RECV_BYTES, Wait};
 use crate::event::{Event, FileOp, ListenerId, StreamId, TaskId};
 use crate::os::{Inner as SocketKind, Socket};
 use crate::slab::{Key, Slab};
-use crate::waker::Shared;
+use crate::waker::WakerShared;
 use farblock_mem::Buffer;
 
 /// Polls that do not wait after which others run.
@@ -37,7 +37,7 @@ struct Open {
 
 pub(crate) struct Sim {
     number: u64,
-    shared: Arc<Shared>,
+    shared: Arc<WakerShared>,
     streams: Slab<Open>,
     /// In the order of their making, which is not that of their places.
     live: BTreeMap<u64, Key>,
@@ -52,7 +52,7 @@ pub(crate) struct Sim {
 static NEXT_ENGINE: AtomicU64 = AtomicU64::new(0);
 
 impl Sim {
-    pub(crate) fn new(shared: &Arc<Shared>) -> io::Result<Sim> {
+    pub(crate) fn new(shared: &Arc<WakerShared>) -> io::Result<Sim> {
         if !super::is_entered() {
             return Err(io::Error::new(ErrorKind::Unsupported, "the thread is in no simulation"));
         }

@@ -58,7 +58,7 @@ enum Happening {
     Done { medium: usize, op: u64 },
 }
 
-struct State {
+struct WorldState {
     /// Since the beginning, in nanoseconds.
     now: u64,
     random: Random,
@@ -73,7 +73,7 @@ struct State {
 
 struct Inner {
     epoch: Instant,
-    state: RefCell<State>,
+    state: RefCell<WorldState>,
     threads: Threads,
     mistake: Cell<Option<&'static str>>,
 }
@@ -86,7 +86,7 @@ impl World {
     /// Dropping it leaves it.
     #[must_use]
     pub fn enter(seed: u64) -> World {
-        let state = State {
+        let state = WorldState {
             now: 0,
             random: Random::new(seed),
             queue: BinaryHeap::new(),
@@ -201,7 +201,7 @@ impl Drop for World {
     }
 }
 
-impl State {
+impl WorldState {
     fn schedule(&mut self, delay: Duration, happening: Happening) {
         self.schedule_at(self.after(delay), happening);
     }
@@ -269,12 +269,12 @@ fn current() -> Rc<Inner> {
     WORLD.with(|world| world.borrow().clone()).expect("the thread is in a simulated world")
 }
 
-fn with_state<R>(act: impl FnOnce(&mut State) -> R) -> R {
+fn with_state<R>(act: impl FnOnce(&mut WorldState) -> R) -> R {
     act(&mut current().state.borrow_mut())
 }
 
 /// As [`with_state`], for what may be dropped after the world.
-fn try_with_state(act: impl FnOnce(&mut State)) {
+fn try_with_state(act: impl FnOnce(&mut WorldState)) {
     let world = WORLD.try_with(|world| world.borrow().clone());
     if let Ok(Some(world)) = world {
         act(&mut world.state.borrow_mut());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::os::{Inner as SocketKind, Socket};
 
-use super::{Happening, State, block_until, try_with_state, with_state};
+use super::{Happening, WorldState, block_until, try_with_state, with_state};
 
 /// Bytes of a direction that are on their way or not read yet, beyond which a sender waits.
 const WINDOW_BYTES: usize = 256 << 10;
@@ -156,7 +156,7 @@ impl Link {
     }
 }
 
-impl State {
+impl WorldState {
     fn net_delay(&mut self) -> Duration {
         let longest = self.net.faults.delay;
         self.random.time(longest)
@@ -446,7 +446,7 @@ impl Stream {
     fn wait(
         &self,
         timeout: Option<Duration>,
-        mut call: impl FnMut(&mut State, &Stream) -> io::Result<usize>,
+        mut call: impl FnMut(&mut WorldState, &Stream) -> io::Result<usize>,
     ) -> io::Result<usize> {
         let deadline = timeout.and_then(|timeout| crate::os::now().checked_add(timeout));
         let mut result = Err(ErrorKind::TimedOut.into());

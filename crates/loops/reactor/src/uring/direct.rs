@@ -222,7 +222,7 @@ mod tests {
     use crate::engine::Wait;
     use crate::event::TaskId;
     use crate::task::Tasks;
-    use crate::waker::Shared;
+    use crate::waker::WakerShared;
     use farblock_mem::BufferPool;
 
     const TEST_TIME: Duration = Duration::from_secs(20);
@@ -238,7 +238,7 @@ mod tests {
     impl Bench {
         /// None where the system has no io_uring, unless `FARBLOCK_NEED_URING` says that it must.
         fn new() -> Option<Bench> {
-            let engine = match Uring::new(&Shared::new()) {
+            let engine = match Uring::new(&WakerShared::new()) {
                 Ok(engine) => engine,
                 Err(error) if std::env::var_os("FARBLOCK_NEED_URING").is_none() => {
                     eprintln!("skipped: {error}");

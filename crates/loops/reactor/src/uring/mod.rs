@@ -33,7 +33,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::engine::{Context, Wait};
 use crate::slab::{Key, Slab};
-use crate::waker::{Alarm, Shared};
+use crate::waker::{Alarm, WakerShared};
 use farblock_mem::Buffer;
 
 use files::{FileSlot, Operation};
@@ -87,7 +87,7 @@ impl Alarm for EventAlarm {
 }
 
 impl Uring {
-    pub(crate) fn new(shared: &Arc<Shared>) -> io::Result<Uring> {
+    pub(crate) fn new(shared: &Arc<WakerShared>) -> io::Result<Uring> {
         let alarm = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let ring = Ring::new()?;
         // Nothing may fail from here on: what is registered with the ring would go before it.

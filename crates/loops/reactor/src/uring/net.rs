@@ -37,7 +37,7 @@ const KEPT_MESSAGES: usize = 256;
 ///      └──────────────────────┴──close──> Closing ──last completion──> (gone)
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum SocketState {
     /// The handshake is under way.
     Connecting,
     /// Operations are possible.
@@ -102,7 +102,7 @@ impl Message {
 pub(super) struct Stream {
     pub(super) socket: TcpStream,
     pub(super) task: TaskId,
-    state: State,
+    state: SocketState,
     /// Operations that are outstanding; the slot stays until then.
     in_flight: u8,
     /// There was nothing more to be received when the last receive was done.
@@ -116,7 +116,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    fn new(task: TaskId, socket: TcpStream, state: State) -> Stream {
+    fn new(task: TaskId, socket: TcpStream, state: SocketState) -> Stream {
         let (recv, send, address) = (Recv::None, None, None);
         let (in_flight, drained, looks) = (0, false, 0);
         Stream { socket, task, state, in_flight, drained, looks, recv, send, address }
@@ -127,7 +127,7 @@ impl Stream {
     }
 
     fn is_closing(&self) -> bool {
-        self.state == State::Closing
+        self.state == SocketState::Closing
     }
 }
 
@@ -150,7 +150,7 @@ impl Uring {
         let domain = Domain::for_address(address);
         let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
         tune(&socket, Some(address));
-        let mut stream = Stream::new(task, socket.into(), State::Connecting);
+        let mut stream = Stream::new(task, socket.into(), SocketState::Connecting);
         stream.in_flight = 1;
         let address = Box::new(SockAddr::from(address));
         let connect = opcode::Connect::new(stream.fd(), address.as_ptr().cast(), address.len());
@@ -165,21 +165,21 @@ impl Uring {
         // The kernel would take a non-blocking socket's word for it and not wait.
         stream.set_nonblocking(false)?;
         tune(&stream, stream.peer_addr().ok());
-        Ok(self.streams.insert(Stream::new(task, stream, State::Open)))
+        Ok(self.streams.insert(Stream::new(task, stream, SocketState::Open)))
     }
 
     pub(crate) fn recv(&mut self, cx: &mut Context<'_>, key: Key, limit: u32) {
         let Some(stream) = self.streams.find_mut(key) else { return };
         match stream.state {
-            State::Closing => {}
-            State::Open => {
+            SocketState::Closing => {}
+            SocketState::Open => {
                 assert!(matches!(stream.recv, Recv::None), "a receive is outstanding");
                 stream.recv = Recv::Any { limit };
                 stream.in_flight += 1;
                 self.provided.prepare(cx.pool);
                 self.unreceived.push(key);
             }
-            State::Connecting | State::Failed => {
+            SocketState::Connecting | SocketState::Failed => {
                 let result = Err(io::ErrorKind::NotConnected.into());
                 cx.deliver(stream.task, Event::Received { stream: StreamId(key), result });
             }
@@ -195,14 +195,14 @@ impl Uring {
     ) {
         let Some(stream) = self.streams.find_mut(key) else { return cx.pool.give(buffer) };
         match stream.state {
-            State::Closing => cx.pool.give(buffer),
-            State::Open => {
+            SocketState::Closing => cx.pool.give(buffer),
+            SocketState::Open => {
                 assert!(matches!(stream.recv, Recv::None), "a receive is outstanding");
                 stream.recv = Recv::Into { buffer, range, done: 0 };
                 stream.in_flight += 1;
                 self.unreceived.push(key);
             }
-            State::Connecting | State::Failed => {
+            SocketState::Connecting | SocketState::Failed => {
                 let result = Err(io::ErrorKind::NotConnected.into());
                 let stream_id = StreamId(key);
                 let event = Event::ReceivedInto { stream: stream_id, buffer, result };
@@ -304,14 +304,14 @@ impl Uring {
     }
 
     pub(crate) fn send(&mut self, cx: &mut Context<'_>, key: Key, mut batch: SendBatch) {
-        let state = self.streams.find(key).map_or(State::Closing, |stream| stream.state);
-        if state == State::Closing {
+        let state = self.streams.find(key).map_or(SocketState::Closing, |stream| stream.state);
+        if state == SocketState::Closing {
             return batch.take_payloads().for_each(|(_, buffer)| cx.pool.give(buffer));
         }
         let stream = self.streams.find_mut(key).expect("found above");
         let refuse = match state {
-            State::Open if batch.is_empty() => Some(Ok(())),
-            State::Open => None,
+            SocketState::Open if batch.is_empty() => Some(Ok(())),
+            SocketState::Open => None,
             _ => Some(Err(io::ErrorKind::NotConnected.into())),
         };
         assert!(stream.send.is_none(), "a send is outstanding");
@@ -380,7 +380,7 @@ impl Uring {
         let closing = stream.is_closing();
         let result = completion.result().map(drop).map_err(|error| stream_error(error, closing));
         if !closing {
-            stream.state = if result.is_ok() { State::Open } else { State::Failed };
+            stream.state = if result.is_ok() { SocketState::Open } else { SocketState::Failed };
         }
         cx.deliver(stream.task, Event::Connected { stream: StreamId(key), result });
         self.end_operation(cx, key);
@@ -394,8 +394,8 @@ impl Uring {
         // A cancellation finds only what came before it.
         self.submit_stream(key);
         let stream = self.streams.find_mut(key).expect("found above");
-        let connecting = stream.state == State::Connecting;
-        stream.state = State::Closing;
+        let connecting = stream.state == SocketState::Connecting;
+        stream.state = SocketState::Closing;
         let (receiving, sending) = (!matches!(stream.recv, Recv::None), stream.send.is_some());
         for (outstanding, kind) in
             [(connecting, Kind::Connect), (receiving, Kind::Recv), (sending, Kind::Send)]

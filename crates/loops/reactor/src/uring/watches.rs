@@ -17,7 +17,7 @@ use crate::slab::Key;
 ///   └───error, hang-up───> Ended ──unwatch──> (gone)
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum WatchState {
     /// The kernel polls.
     Armed,
     /// Nobody wants to know any more; the kernel does not know that yet.
@@ -29,13 +29,13 @@ enum State {
 pub(super) struct Watch {
     task: TaskId,
     descriptor: OwnedFd,
-    state: State,
+    state: WatchState,
 }
 
 impl Uring {
     pub(crate) fn watch(&mut self, task: TaskId, descriptor: OwnedFd) -> io::Result<Key> {
         refuse_files(&descriptor)?;
-        let key = self.watches.insert(Watch { task, descriptor, state: State::Armed });
+        let key = self.watches.insert(Watch { task, descriptor, state: WatchState::Armed });
         self.arm_watch(key);
         Ok(key)
     }
@@ -44,12 +44,12 @@ impl Uring {
     pub(crate) fn unwatch(&mut self, key: Key) {
         let Some(watch) = self.watches.find_mut(key) else { return };
         match watch.state {
-            State::Armed => {
-                watch.state = State::Cancelled;
+            WatchState::Armed => {
+                watch.state = WatchState::Cancelled;
                 self.cancel(Kind::Watch, key);
             }
-            State::Cancelled => {}
-            State::Ended => drop(self.watches.remove(key)),
+            WatchState::Cancelled => {}
+            WatchState::Ended => drop(self.watches.remove(key)),
         }
     }
 
@@ -64,7 +64,7 @@ impl Uring {
     pub(super) fn complete_watch(&mut self, cx: &mut Context<'_>, completion: Completion) {
         let key = completion.key;
         let watch = self.watches.find_mut(key).expect("in flight until now");
-        if watch.state == State::Cancelled {
+        if watch.state == WatchState::Cancelled {
             if !completion.more() {
                 self.watches.remove(key);
             }
@@ -80,7 +80,7 @@ impl Uring {
         if completion.result().is_ok_and(|events| events & hung_up == 0) {
             self.arm_watch(key);
         } else {
-            watch.state = State::Ended;
+            watch.state = WatchState::Ended;
         }
     }
 }

@@ -171,7 +171,7 @@ impl Registry {
                 if !controller.events.hold(CommandId(sqe.cid.get())) {
                     return Err(Status::ASYNC_EVENT_LIMIT_EXCEEDED.with_dnr());
                 }
-                self.noisy.insert(id);
+                self.with_pending_events.insert(id);
                 Ok(AdminOutcome::Pending)
             }
             AdminOpcode::ABORT if !controller.is_discovery() => Ok(self.abort(id, sqe)),

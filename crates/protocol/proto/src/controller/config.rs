@@ -3,7 +3,7 @@
 use super::limits;
 use super::namespace::NamespaceInfo;
 use crate::ids::NamespaceId;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
@@ -57,6 +57,9 @@ pub struct SubsystemConfig {
     pub allowed_hosts: Vec<String>,
     /// The namespaces, by identifier: 1 to [`limits::MAX_NAMESPACE_ID`].
     pub namespaces: BTreeMap<NamespaceId, NamespaceInfo>,
+    /// The hosts that see a namespace, by name, where not all do that may connect: at most
+    /// [`limits::MAX_VISIBLE_TO`] different ones.
+    pub visible_to: BTreeMap<NamespaceId, BTreeSet<String>>,
     /// Most I/O queues of one controller (the answer to Number of Queues).
     pub max_io_queues: u16,
     /// Entries of the deepest I/O queue (CAP.MQES is one less).
@@ -83,6 +86,7 @@ impl SubsystemConfig {
             allow_any_host: false,
             allowed_hosts: Vec::new(),
             namespaces: BTreeMap::new(),
+            visible_to: BTreeMap::new(),
             max_io_queues: 128,
             max_queue_depth: 128,
             max_transfer_bytes: crate::limits::MAX_TRANSFER_BYTES,
@@ -114,6 +118,7 @@ impl SubsystemConfig {
         }
         self.allowed_hosts.iter().try_for_each(|host| check_nqn(host))?;
         self.namespaces.iter().try_for_each(|(&id, info)| info.check(id))?;
+        self.check_visibility()?;
         self.check_numbers()
     }
 
@@ -148,6 +153,18 @@ pub enum AddressFamily {
     V4,
     /// IPv6 (02h).
     V6,
+}
+
+/// Whether hosts have to use TLS, as the discovery log page says it (TREQ, and SECTYPE of TCP).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum ChannelSecurity {
+    /// There is none.
+    #[default]
+    None,
+    /// They may use TLS 1.3.
+    Allowed,
+    /// They have to use TLS 1.3.
+    Required,
 }
 
 /// A TCP listener, as the discovery log page shows it (NVMe Base Specification 2.0, "Discovery Log

@@ -1,7 +1,7 @@
 //! Connect: queues find their controller, or are refused (NVMe Base Specification 2.0, "Connect
 //! Command and Response"). The checks and their order are those of Linux nvmet.
 
-use super::config::{SubsystemConfig, SubsystemId};
+use super::config::{PortId, SubsystemConfig, SubsystemId};
 use super::limits;
 use super::namespace::NamespaceTable;
 use super::properties::Lifecycle;
@@ -32,6 +32,8 @@ pub struct ConnectRequest<'a> {
     /// The local address of the connection, without port and brackets: printable ASCII. It
     /// replaces the wildcard address of a listener in the discovery log page.
     pub local_address: &'a str,
+    /// The listener by which the connection came in, if that is known.
+    pub port: Option<PortId>,
     /// How commands of this transport name data outside their capsules.
     pub remote: RemoteForm,
 }
@@ -61,6 +63,9 @@ pub struct Connected {
     pub depth: u16,
     /// The subsystem; `None` on a discovery controller.
     pub subsystem: Option<SubsystemId>,
+    /// The port of the controller: how its namespaces are reached, see
+    /// [`NamespaceTable::seen_from`].
+    pub port: Option<PortId>,
     /// The namespaces of the moment; none on a discovery controller.
     pub namespaces: Arc<NamespaceTable>,
     /// Whose it is, as reservations tell hosts apart.
@@ -178,6 +183,7 @@ impl Registry {
             host_nqn: names.host,
             host_id: data.hostid,
             local_address: request.local_address,
+            port: request.port,
             remote: request.remote,
             keep_alive_ms: command.kato.get(),
             admin_depth: depth,
@@ -253,7 +259,8 @@ impl Registry {
             kind: if queue == QueueId(0) { QueueKind::Admin } else { QueueKind::Io },
             depth,
             subsystem: controller.subsystem,
-            namespaces: self.table_of(controller.subsystem),
+            port: controller.port,
+            namespaces: self.table_seen_by(controller).seen_from(controller.port),
             host_id: controller.host_id,
             restrictions: self.restrictions(controller.subsystem, &controller.host_id),
             traffic: controller.keep_alive.traffic().clone(),

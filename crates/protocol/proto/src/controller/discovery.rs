@@ -4,7 +4,7 @@
 //! referrals, then the discovery service itself at every address. Only the records that the host
 //! asks for are put together, since there may be thousands.
 
-use super::config::{AddressFamily, PortId, SubsystemConfig};
+use super::config::{AddressFamily, ChannelSecurity, PortId, SubsystemConfig};
 use super::limits;
 use super::registry::Registry;
 use super::state::Controller;
@@ -28,6 +28,7 @@ struct Address<'a> {
     address: &'a str,
     service: &'a str,
     port: PortId,
+    security: ChannelSecurity,
 }
 
 /// What a record points to.
@@ -53,6 +54,7 @@ impl<'a> DiscoveryPage<'a> {
             address: &referral.address,
             service: &referral.service,
             port: PortId(0),
+            security: ChannelSecurity::None,
         });
         let visible = registry.subsystems().map(|(_, config)| config);
         Self {
@@ -134,11 +136,12 @@ impl<'a> DiscoveryPage<'a> {
             AddressFamily::V4 => WireFamily::IPV4,
             AddressFamily::V6 => WireFamily::IPV6,
         };
+        let (requirement, tsas) = channel(address.security);
         Entry {
             trtype: TransportType::TCP.0,
             adrfam: family.0,
             subtype: subtype.0,
-            treq: Entry::TREQ_SECURE_NOT_REQUIRED | Entry::TREQ_DISABLE_SQ_FLOW,
+            treq: requirement | Entry::TREQ_DISABLE_SQ_FLOW,
             portid: address.port.0.into(),
             cntlid: CNTLID_DYNAMIC.into(),
             asqsz: admin_entries.into(),
@@ -146,9 +149,23 @@ impl<'a> DiscoveryPage<'a> {
             trsvcid: text_field(address.service),
             subnqn: nqn_field(nqn),
             traddr: text_field(address.address),
+            tsas,
             ..Entry::zeroed()
         }
     }
+}
+
+/// TREQ's bits about a secure channel, and TSAS.
+fn channel(security: ChannelSecurity) -> (u8, [u8; 256]) {
+    type Entry = DiscoveryLogEntry;
+    let (requirement, kind) = match security {
+        ChannelSecurity::None => (Entry::TREQ_SECURE_NOT_REQUIRED, Entry::SECTYPE_NONE),
+        ChannelSecurity::Allowed => (Entry::TREQ_SECURE_NOT_REQUIRED, Entry::SECTYPE_TLS13),
+        ChannelSecurity::Required => (Entry::TREQ_SECURE_REQUIRED, Entry::SECTYPE_TLS13),
+    };
+    let mut tsas = [0; 256];
+    tsas[0] = kind;
+    (requirement, tsas)
 }
 
 /// The addresses of the listeners, as a host can use them that reached us at `local_address`.
@@ -170,7 +187,8 @@ fn addresses<'a>(registry: &'a Registry, local_address: &'a str) -> Vec<Address<
             (known.family, known.address, known.service) == (family, address, service)
         });
         if !is_known {
-            addresses.push(Address { family, address, service, port });
+            let security = registry.security.get(&port).copied().unwrap_or_default();
+            addresses.push(Address { family, address, service, port, security });
         }
     }
     addresses

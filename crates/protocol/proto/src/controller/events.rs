@@ -25,12 +25,15 @@ pub(crate) enum Notice {
     NamespaceAttribute,
     /// Discovery Log Page Change (F0h), explained by the discovery log page (70h).
     DiscoveryLog,
+    /// Asymmetric Namespace Access Change (03h), explained by its log page (0Ch).
+    AccessChange,
     /// Reservation Log Page Available, explained by the Reservation Notification log page (80h).
     Reservation,
 }
 
 impl Notice {
-    const ALL: [Self; 3] = [Self::NamespaceAttribute, Self::DiscoveryLog, Self::Reservation];
+    const ALL: [Self; 4] =
+        [Self::NamespaceAttribute, Self::DiscoveryLog, Self::AccessChange, Self::Reservation];
 
     /// The bit that enables it in Asynchronous Event Configuration (feature 0Bh), and that says
     /// that it is supported in OAES of Identify Controller.
@@ -39,6 +42,7 @@ impl Notice {
         match self {
             Self::NamespaceAttribute => none.with_namespace_attributes(true).0,
             Self::DiscoveryLog => none.with_discovery_log(true).0,
+            Self::AccessChange => none.with_ana_change(true).0,
             // It has no bit: what is masked is masked by Reservation Notification Mask.
             Self::Reservation => 0,
         }
@@ -49,6 +53,7 @@ impl Notice {
         let event = match self {
             Self::NamespaceAttribute => AsyncEvent::NAMESPACE_CHANGED,
             Self::DiscoveryLog => AsyncEvent::DISCOVERY_CHANGED,
+            Self::AccessChange => AsyncEvent::ANA_CHANGE,
             Self::Reservation => AsyncEvent::RESERVATION_LOG,
         };
         event.emit() as u64

@@ -15,14 +15,14 @@ use crate::time::Instant;
 use alloc::vec::Vec;
 use farblock_wire::features::{
     AsyncEventConfig, CAPABILITY_CHANGEABLE, CAPABILITY_NAMESPACE, FeatureGet, FeatureId,
-    FeatureSelect, FeatureSet, HOST_IDENTIFIER_EXTENDED, NumberOfQueues, Timestamp,
+    FeatureSelect, FeatureSet, HOST_IDENTIFIER_EXTENDED, HostBehavior, NumberOfQueues, Timestamp,
     VOLATILE_WRITE_CACHE_ENABLE,
 };
 use farblock_wire::reservation::{NotificationType, PERSISTENCE_PTPL};
 use farblock_wire::{IntoBytes, Sqe, Status};
 
 /// Every feature: whether it can be set, and whether discovery controllers have it.
-const FEATURES: [(FeatureId, bool, bool); 13] = [
+const FEATURES: [(FeatureId, bool, bool); 14] = [
     (FeatureId::ARBITRATION, true, false),
     (FeatureId::POWER_MANAGEMENT, true, false),
     (FeatureId::TEMPERATURE_THRESHOLD, true, false),
@@ -33,6 +33,7 @@ const FEATURES: [(FeatureId, bool, bool); 13] = [
     (FeatureId::ASYNC_EVENT_CONFIGURATION, true, true),
     (FeatureId::TIMESTAMP, true, false),
     (FeatureId::KEEP_ALIVE_TIMER, true, true),
+    (FeatureId::HOST_BEHAVIOR_SUPPORT, true, false),
     (FeatureId::HOST_IDENTIFIER, false, true),
     (FeatureId::RESERVATION_NOTIFICATION_MASK, true, false),
     (FeatureId::RESERVATION_PERSISTENCE, true, false),
@@ -61,6 +62,7 @@ pub(crate) struct FeatureValues {
     over_temperature: u16,
     under_temperature: u16,
     granted_queues: Option<u16>,
+    behavior: HostBehavior,
     clock: Clock,
 }
 
@@ -75,6 +77,7 @@ impl FeatureValues {
             over_temperature: u16::MAX,
             under_temperature: 0,
             granted_queues: None,
+            behavior: HostBehavior::zeroed(),
             clock: Clock { milliseconds: 0, since: now, set_by_host: false },
         }
     }
@@ -129,6 +132,7 @@ impl Clock {
 pub(super) fn set_data_bytes(sqe: &Sqe) -> u32 {
     match FeatureSet::parse(sqe).fid {
         FeatureId::TIMESTAMP => Timestamp::LEN as u32,
+        FeatureId::HOST_BEHAVIOR_SUPPORT => HostBehavior::LEN as u32,
         _ => 0,
     }
 }
@@ -155,7 +159,11 @@ fn is_of_reservations(feature: FeatureId) -> bool {
 fn event_mask(controller: &Controller) -> u32 {
     match controller.is_discovery() {
         true => Notice::DiscoveryLog.enable_bit(),
-        false => Notice::NamespaceAttribute.enable_bit() | SMART_WARNINGS,
+        false => {
+            let notices =
+                Notice::NamespaceAttribute.enable_bit() | Notice::AccessChange.enable_bit();
+            notices | SMART_WARNINGS
+        }
     }
 }
 
@@ -233,12 +241,13 @@ impl Registry {
         const NAMESPACE_SPECIFIC: u32 = CAPABILITY_CHANGEABLE | CAPABILITY_NAMESPACE;
         let subsystem = self.controllers[&id].subsystem;
         let subsystem = subsystem.ok_or(Status::INVALID_FIELD.with_dnr())?;
-        let table = self.table_of(Some(subsystem));
+        let table = self.table_seen_by(&self.controllers[&id]);
         // All namespaces have no one value.
         table.find(namespace).ok_or(match namespace {
             NamespaceId::ALL => Status::INVALID_FIELD.with_dnr(),
             _ => Status::INVALID_NAMESPACE.with_dnr(),
         })?;
+        self.check_reach(&self.controllers[&id], namespace)?;
         let (mask, persist) = self.reservation_features(subsystem, namespace);
         let value = match get.select {
             FeatureSelect::SUPPORTED => NAMESPACE_SPECIFIC,
@@ -259,11 +268,18 @@ impl Registry {
     ) -> Result<AdminOutcome, Status> {
         let invalid = Status::INVALID_FIELD.with_dnr();
         let subsystem = self.controllers[&id].subsystem.ok_or(invalid)?;
+        self.check_sight(&self.controllers[&id], namespace)?;
+        self.check_reach(&self.controllers[&id], namespace)?;
         if set.fid == FeatureId::RESERVATION_NOTIFICATION_MASK {
             if set.cdw11 & !NotificationType::MASK != 0 {
                 return Err(invalid);
             }
-            self.mask_notifications(subsystem, namespace, set.cdw11)?;
+            let seen = self.table_seen_by(&self.controllers[&id]);
+            for (nsid, _) in seen.iter() {
+                if namespace == nsid || namespace == NamespaceId::ALL {
+                    self.mask_notifications(subsystem, nsid, set.cdw11)?;
+                }
+            }
             return Ok(AdminOutcome::success(0));
         }
         if set.cdw11 & !PERSISTENCE_PTPL != 0 || namespace == NamespaceId::ALL {
@@ -318,6 +334,9 @@ fn current(
         FeatureId::ASYNC_EVENT_CONFIGURATION => controller.events.configuration(),
         FeatureId::KEEP_ALIVE_TIMER => controller.keep_alive.timeout_ms(),
         FeatureId::TIMESTAMP => return Ok(Value::Data(features.clock.emit(now))),
+        FeatureId::HOST_BEHAVIOR_SUPPORT => {
+            return Ok(Value::Data(features.behavior.as_bytes().to_vec()));
+        }
         // What never changes is its own default.
         _ => return initial(controller, get, max_queues, now),
     }))
@@ -337,6 +356,9 @@ fn initial(
         FeatureId::VOLATILE_WRITE_CACHE => features.volatile_write_cache,
         FeatureId::NUMBER_OF_QUEUES => NumberOfQueues::pairs(max_queues).0,
         FeatureId::TIMESTAMP => return Ok(Value::Data(features.clock.emit(now))),
+        FeatureId::HOST_BEHAVIOR_SUPPORT => {
+            return Ok(Value::Data(features.behavior.as_bytes().to_vec()));
+        }
         FeatureId::HOST_IDENTIFIER if get.cdw11 & HOST_IDENTIFIER_EXTENDED == 0 => {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
@@ -381,8 +403,27 @@ fn change(
         FeatureId::ASYNC_EVENT_CONFIGURATION if value & !mask != 0 => return invalid,
         FeatureId::ASYNC_EVENT_CONFIGURATION => controller.events.configure(value),
         FeatureId::TIMESTAMP => features.clock = Clock::parse(data, now)?,
+        FeatureId::HOST_BEHAVIOR_SUPPORT => {
+            features.behavior = host_behavior(data)?;
+            let across = features.behavior.cdfe.get() & HostBehavior::CDFE_FORMAT_2 != 0;
+            controller.keep_alive.traffic().set_copies_across(across);
+        }
         FeatureId::KEEP_ALIVE_TIMER => controller.keep_alive.set(value, now),
         _ => return invalid,
     }
     Ok(())
+}
+
+/// Host Behavior Support: what the host says that it can do with. All else that there is to say is
+/// about what we do not have.
+fn host_behavior(data: &[u8]) -> Result<HostBehavior, Status> {
+    const ENABLED: u8 = 1;
+    let behavior = HostBehavior::parse(data).ok_or(Status::DATA_TRANSFER_ERROR)?;
+    let HostBehavior { acre, etdas, lbafee, hdisns, cdfe, .. } = behavior;
+    let reserved = [acre, etdas, lbafee, hdisns].iter().any(|&field| field > ENABLED);
+    let foreign = lbafee != 0 || cdfe.get() & !HostBehavior::CDFE_FORMAT_2 != 0;
+    if reserved || foreign {
+        return Err(Status::INVALID_FIELD.with_dnr());
+    }
+    Ok(behavior)
 }

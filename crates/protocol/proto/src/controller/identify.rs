@@ -74,7 +74,7 @@ impl Registry {
                 _ => Err(Status::INVALID_FIELD.with_dnr()),
             };
         };
-        let table = self.table_of(controller.subsystem);
+        let table = self.table_seen_by(controller);
         Ok(match request.cns {
             Cns::CONTROLLER => {
                 let name = self.instances.name(controller);
@@ -87,9 +87,9 @@ impl Registry {
             Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
                 let info = table.find(request.valid_namespace()?);
                 let rescap = self.rescap(controller, request.namespace);
-                page(&info.map_or_else(IdentifyNamespace::zeroed, |info| IdentifyNamespace {
-                    rescap,
-                    ..namespace(info)
+                page(&info.map_or_else(IdentifyNamespace::zeroed, |info| {
+                    let identify = IdentifyNamespace { rescap, ..namespace(info) };
+                    self.as_reached(controller, identify)
                 }))
             }
             Cns::INDEPENDENT_NAMESPACE => {
@@ -111,9 +111,11 @@ impl Registry {
             Cns::ATTACHED_CONTROLLERS if table.find(request.valid_namespace()?).is_none() => {
                 page(&ControllerList::zeroed())
             }
-            Cns::ATTACHED_CONTROLLERS | Cns::CONTROLLERS => {
-                self.controllers_from(request.controller, controller)
+            Cns::ATTACHED_CONTROLLERS => {
+                let sees = |host: &str| config.sees(host, request.namespace);
+                self.controllers_from(request.controller, controller, sees)
             }
+            Cns::CONTROLLERS => self.controllers_from(request.controller, controller, |_| true),
             Cns::COMMAND_SETS => command_sets(request.controller, controller)?,
             _ => return Err(Status::INVALID_FIELD.with_dnr()),
         })
@@ -127,10 +129,16 @@ impl Registry {
         Id::RESCAP_ALL_TYPES | Id::RESCAP_IGNORE_KEY_1_3 | persist
     }
 
-    /// A controller list: the subsystem's controllers from an identifier on.
-    fn controllers_from(&self, first: u16, controller: &Controller) -> Vec<u8> {
+    /// A controller list: the subsystem's controllers from an identifier on whose hosts are meant.
+    fn controllers_from(
+        &self,
+        first: u16,
+        controller: &Controller,
+        is_meant: impl Fn(&str) -> bool,
+    ) -> Vec<u8> {
         let rest = self.controllers.range(ControllerId(first)..).map(|(_, other)| other);
         let siblings = rest.filter(|other| other.subsystem == controller.subsystem);
+        let siblings = siblings.filter(|other| is_meant(&other.host_nqn));
         page(&ControllerList::from_ids(siblings.map(|other| other.id.0)))
     }
 }
@@ -227,17 +235,23 @@ fn io_controller(
         | Id::ONCS_FEATURE_SAVE_SELECT
         | Id::ONCS_RESERVATIONS
         | Id::ONCS_TIMESTAMP
-        | Id::ONCS_VERIFY;
+        | Id::ONCS_VERIFY
+        | Id::ONCS_COPY;
+    const ANA_STATES: u8 = Id::ANACAP_OPTIMIZED
+        | Id::ANACAP_NON_OPTIMIZED
+        | Id::ANACAP_INACCESSIBLE
+        | Id::ANACAP_PERSISTENT_LOSS
+        | Id::ANACAP_CHANGE;
     Id {
         sn: ascii_field(&config.serial),
         mn: ascii_field(&config.model),
         fr: ascii_field(&config.firmware),
-        cmic: Id::CMIC_MULTI_PORT | Id::CMIC_MULTI_CONTROLLER,
+        cmic: Id::CMIC_MULTI_PORT | Id::CMIC_MULTI_CONTROLLER | Id::CMIC_ANA,
         ciu: life.ciu,
         cirn: life.cirn.into(),
         ccrl: limits::CROSS_CONTROLLER_RESETS,
         mdts: mdts(config),
-        oaes: Notice::NamespaceAttribute.enable_bit().into(),
+        oaes: (Notice::NamespaceAttribute.enable_bit() | Notice::AccessChange.enable_bit()).into(),
         cntrltype: ControllerType::IO.0,
         acl_z: limits::ABORT_COMMANDS - 1,
         frmw: Id::FRMW_SLOT1_READ_ONLY | Id::FRMW_ONE_SLOT,
@@ -245,9 +259,14 @@ fn io_controller(
         // Entries are 64 and 16 bytes, and no more.
         sqes: 0x66,
         cqes: 0x44,
+        anatt: limits::ANA_TRANSITION_SECONDS,
+        anacap: ANA_STATES,
+        anagrpmax: limits::MAX_ANA_GROUPS.into(),
+        nanagrpid: limits::MAX_ANA_GROUPS.into(),
         maxcmd: config.max_queue_depth.into(),
         nn: limits::MAX_NAMESPACE_ID.into(),
         oncs: COMMANDS.into(),
+        ocfs: (Id::OCFS_FORMAT_0 | Id::OCFS_FORMAT_2).into(),
         // A namespace with a cache can come at any time, but hosts only look here when they
         // connect: better that they flush in vain. Namespaces without a cache say so (CNS 08h) to
         // those who ask.
@@ -309,6 +328,10 @@ fn namespace(info: &NamespaceInfo) -> IdentifyNamespace {
         npdg_z: preferred_z.into(),
         npda_z: preferred_z.into(),
         nows_z: preferred_z.into(),
+        mssrl: info.copy_range_blocks().into(),
+        mcl: info.copy_blocks().into(),
+        msrc_z: (limits::COPY_RANGES - 1) as u8,
+        anagrpid: info.ana_group.into(),
         nsattr: attributes(info),
         nguid: info.nguid,
         eui64: info.eui64,
@@ -325,6 +348,7 @@ fn independent_namespace(info: &NamespaceInfo) -> IdentifyNamespaceIndependent {
     Id {
         nsfeat: if info.volatile_cache { 0 } else { NO_CACHE },
         nmic: IdentifyNamespace::NMIC_SHARED,
+        anagrpid: info.ana_group.into(),
         nsattr: attributes(info),
         nstat: Id::NSTAT_READY,
         ..Id::zeroed()

@@ -2,13 +2,16 @@
 //! (NVM Command Set Specification 1.0, "NVM Command Set"). Behind this nothing checks again.
 
 use super::admin::check_flags;
+use super::copy::CopyPlan;
 use super::limits;
 use super::namespace::{NamespaceInfo, NamespaceTable};
 use super::reservations::{AccessKind, ReservationCommand};
 use crate::capsule::{DataPointer, RemoteForm};
 use crate::ids::{BlockCount, Lba, NamespaceId};
 use alloc::vec::Vec;
-use farblock_wire::nvm::{DSM_RANGES_MAX, DsmCommand, DsmRange, RwCommand};
+use farblock_wire::nvm::{
+    CopyControl, CopyRange, DSM_RANGES_MAX, DsmCommand, DsmRange, RwCommand, slba,
+};
 use farblock_wire::opcode::{DataDirection, NvmOpcode};
 use farblock_wire::sqe::Sqe;
 use farblock_wire::status::Status;
@@ -90,6 +93,18 @@ pub enum IoCommand {
         /// The bytes to pull: at least 16 for each range, at most 4096.
         data: DataPointer,
     },
+    /// Pull source ranges from the host, read them with
+    /// [`CopyRanges::parse`](super::CopyRanges::parse), copy their blocks, one range after the
+    /// other. If that fails, the completion's result is the number of the lowest range that is not
+    /// copied.
+    Copy {
+        /// Where to, and how to read the ranges.
+        plan: CopyPlan,
+        /// What is copied must be on the medium before completion (FUA).
+        fua: bool,
+        /// The bytes to pull: 32 for each range.
+        data: DataPointer,
+    },
     /// Hints about future use (Dataset Management without AD): complete with success, pull nothing.
     Advise {
         /// For which namespace.
@@ -133,6 +148,7 @@ impl IoCommand {
         check_flags(sqe)?;
         let namespace = NamespaceId(sqe.nsid.get());
         if opcode == NvmOpcode::FLUSH && namespace == NamespaceId::ALL {
+            table.check_reach(namespace)?;
             return Ok(Self::Flush { namespace });
         }
         let is_known = matches!(
@@ -143,15 +159,20 @@ impl IoCommand {
                 | NvmOpcode::VERIFY
                 | NvmOpcode::WRITE_ZEROES
                 | NvmOpcode::DATASET_MANAGEMENT
+                | NvmOpcode::COPY
                 | NvmOpcode::FLUSH
         );
         if !is_known && !ReservationCommand::is_one(opcode) {
             return Err(Status::INVALID_OPCODE.with_dnr());
         }
         let info = table.find(namespace).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
+        table.check_reach(namespace)?;
         let changes = matches!(
             opcode,
-            NvmOpcode::WRITE | NvmOpcode::WRITE_ZEROES | NvmOpcode::DATASET_MANAGEMENT
+            NvmOpcode::WRITE
+                | NvmOpcode::WRITE_ZEROES
+                | NvmOpcode::DATASET_MANAGEMENT
+                | NvmOpcode::COPY
         );
         if changes && info.read_only {
             return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
@@ -159,6 +180,7 @@ impl IoCommand {
         match opcode {
             NvmOpcode::FLUSH => Ok(Self::Flush { namespace }),
             NvmOpcode::DATASET_MANAGEMENT => dataset_management(sqe, namespace, remote),
+            NvmOpcode::COPY => copy(sqe, namespace, info, remote),
             _ if !is_known => {
                 let command = ReservationCommand::parse(sqe)?;
                 if command.data_bytes() > table.max_transfer_bytes() {
@@ -174,11 +196,18 @@ impl IoCommand {
     /// Whether the command changes what is stored.
     #[must_use]
     pub fn changes(&self) -> bool {
-        matches!(self, Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate { .. })
+        matches!(
+            self,
+            Self::Write { .. }
+                | Self::WriteZeroes { .. }
+                | Self::Deallocate { .. }
+                | Self::Copy { .. }
+        )
     }
 
     /// What the command does as reservations see it; `None`: they do not stand in its way ("Command
-    /// Behavior in the Presence of a Reservation").
+    /// Behavior in the Presence of a Reservation"). Of a Copy, it is what it does to the namespace
+    /// that it names; it reads others.
     #[must_use]
     pub fn access(&self) -> Option<AccessKind> {
         match self {
@@ -188,6 +217,7 @@ impl IoCommand {
             Self::Write { .. }
             | Self::WriteZeroes { .. }
             | Self::Deallocate { .. }
+            | Self::Copy { .. }
             | Self::Advise { .. }
             | Self::Flush { .. } => Some(AccessKind::Write),
             Self::Reserve { .. } | Self::Fabrics => None,
@@ -198,7 +228,9 @@ impl IoCommand {
     /// volatile write cache.
     #[must_use]
     pub fn written_through(mut self) -> Self {
-        if let Self::Write { fua, .. } | Self::WriteZeroes { fua, .. } = &mut self {
+        if let Self::Write { fua, .. } | Self::WriteZeroes { fua, .. } | Self::Copy { fua, .. } =
+            &mut self
+        {
             *fua = true;
         }
         self
@@ -216,7 +248,8 @@ impl IoCommand {
             | Self::Deallocate { namespace, .. }
             | Self::Reserve { namespace, .. }
             | Self::Advise { namespace }
-            | Self::Flush { namespace } => Some(namespace),
+            | Self::Flush { namespace }
+            | Self::Copy { plan: CopyPlan { namespace, .. }, .. } => Some(namespace),
             Self::Fabrics => None,
         }
     }
@@ -227,7 +260,7 @@ impl IoCommand {
     pub fn data_from_host(&self) -> Option<DataPointer> {
         match *self {
             Self::Write { data, .. } | Self::Compare { data, .. } => Some(data),
-            Self::Deallocate { data, .. } => Some(data),
+            Self::Deallocate { data, .. } | Self::Copy { data, .. } => Some(data),
             Self::Reserve { command: ReservationCommand::Report { .. }, .. } => None,
             Self::Reserve { data, .. } => Some(data),
             _ => None,
@@ -289,6 +322,35 @@ fn dataset_management(
         return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
     }
     Ok(IoCommand::Deallocate { namespace, ranges: command.range_count() as u16, data })
+}
+
+fn copy(
+    sqe: &Sqe,
+    namespace: NamespaceId,
+    info: &NamespaceInfo,
+    remote: RemoteForm,
+) -> Result<IoCommand, Status> {
+    let control = CopyControl(sqe.cdw12.get());
+    let across = match control.format() {
+        CopyControl::FORMAT_SAME_NAMESPACE => false,
+        CopyControl::FORMAT_ANY_NAMESPACE => true,
+        _ => return Err(Status::INVALID_FIELD.with_dnr()),
+    };
+    if control.dtype() != 0 || control.cetype() != 0 || sqe.mptr.get() != 0 {
+        return Err(Status::INVALID_FIELD.with_dnr());
+    }
+    if control.prinfor() != 0 || control.prinfow() != 0 || control.stcr() || control.stcw() {
+        return Err(Status::INVALID_PROTECTION_INFORMATION.with_dnr());
+    }
+    let (ranges, lba) = (control.range_count(), Lba(slba(sqe)));
+    if ranges > limits::COPY_RANGES {
+        return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.with_dnr());
+    }
+    // At least one block is copied; how many is in the ranges.
+    check_end(lba.0.checked_add(1), info)?;
+    let data = data_pointer(sqe, u32::from(ranges) * CopyRange::LEN as u32, remote)?;
+    let plan = CopyPlan { namespace, lba, ranges, across };
+    Ok(IoCommand::Copy { plan, fua: control.fua(), data })
 }
 
 /// The blocks that a command names, checked against the namespace.
@@ -409,6 +471,15 @@ impl DeallocateRanges {
         // No more blocks than all of them had together, and those fit.
         let merged = |(lba, blocks)| (Lba(lba), BlockCount(blocks as u32));
         Ok(Self { ranges: sorted.into_iter().rev().map(merged).collect() })
+    }
+
+    /// Whether what is left is within a namespace that is as large as this now.
+    ///
+    /// # Errors
+    /// LBA Out of Range if it is not.
+    pub fn check(&self, info: &NamespaceInfo) -> Result<(), Status> {
+        let ends = self.ranges.iter().map(|(lba, blocks)| lba.0.checked_add(blocks.0.into()));
+        ends.into_iter().try_for_each(|end| check_end(end, info))
     }
 
     /// The next part of what is left, of at most so many blocks (at least one).

@@ -21,6 +21,10 @@ pub const MAX_REFERRALS: usize = 64;
 /// Host NQNs that a subsystem may list as allowed.
 pub const MAX_ALLOWED_HOSTS: usize = 1024;
 
+/// Different hosts that the namespaces of a subsystem are visible to by name: each has a table of
+/// its own.
+pub const MAX_VISIBLE_TO: usize = 256;
+
 /// Largest namespace identifier, and so also the most namespaces of a subsystem (NN and MNAN). As
 /// many as one page of a namespace list has room for.
 pub const MAX_NAMESPACE_ID: u32 = 1024;
@@ -39,8 +43,8 @@ pub const MIN_QUEUE_DEPTH: u16 = 2;
 /// with Asynchronous Event Request Limit Exceeded.
 pub const ASYNC_EVENT_REQUESTS: usize = 4;
 
-/// Abort commands that a host may have outstanding (ACL is one less). Aborts are answered at
-/// once or by the target, so that nothing is held here and the limit is not enforced.
+/// Abort commands that a host may have outstanding (ACL is one less). Those that are not answered
+/// at once are the target's to hold, and to refuse beyond this.
 pub const ABORT_COMMANDS: u8 = 4;
 
 /// Cross-Controller Resets that a host may have in progress (CCRL): each is answered at once, so
@@ -52,6 +56,13 @@ pub const ERROR_LOG_ENTRIES: u8 = 64;
 
 /// Granularity of the keep-alive timeout, in milliseconds (KAS counts units of 100 ms).
 pub const KEEP_ALIVE_GRANULARITY_MS: u32 = 1000;
+
+/// ANA groups that namespaces can be in (ANAGRPMAX, NANAGRPID).
+pub const MAX_ANA_GROUPS: u32 = 128;
+
+/// How long a transition from one ANA state to another may take, in seconds (ANATT). Who says that
+/// one has begun has to end it in this time: hosts give the path up after twice as much.
+pub const ANA_TRANSITION_SECONDS: u8 = 30;
 
 /// Keep-alive timeout of a discovery controller whose host asked for none, so that discovery
 /// sessions left behind are cleaned up.
@@ -89,6 +100,17 @@ pub const DATASET_BLOCKS: u32 = 1 << 27;
 /// smallest blocks as a command can name. A larger WZSL would have Linux send more blocks than it
 /// can name.
 pub const IN_PLACE_BYTES: u32 = 32 << 20;
+
+/// Source ranges of a Copy command (MSRC is one less).
+pub const COPY_RANGES: u16 = 128;
+
+/// Largest source range of a Copy command (MSSRL), in bytes; and 65,535 blocks, which is as much as
+/// MSSRL can say.
+pub const COPY_RANGE_BYTES: u32 = 32 << 20;
+
+/// Most that a Copy command copies (MCL), in bytes: a slow disk is done with it before hosts lose
+/// patience.
+pub const COPY_BYTES: u32 = 128 << 20;
 
 /// Registrants of a namespace: hosts that have registered a reservation key. One more is refused
 /// with Internal Error, and may try again.

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use farblock_wire::features::FeatureId;
 use farblock_wire::identify::{CommandSet, NamespaceList, ascii_field};
 use farblock_wire::log::{
-    CommandEffects, CommandEffectsLog, ErrorLogEntry, FirmwareSlotLog, LogPageId,
+    AnaLogHeader, CommandEffects, CommandEffectsLog, ErrorLogEntry, FirmwareSlotLog, LogPageId,
     LogPageParameters, SmartLog, SupportedLogPages, TransportType,
 };
 use farblock_wire::opcode::{AdminOpcode, NvmOpcode};
@@ -209,6 +209,7 @@ fn supported(discovery: bool) -> &'static [LogPageId] {
             LogPageId::FIRMWARE_SLOT,
             LogPageId::CHANGED_NAMESPACES,
             LogPageId::COMMAND_EFFECTS,
+            LogPageId::ANA,
             LogPageId::FEATURE_EFFECTS,
             LogPageId::RESERVATION_NOTIFICATION,
         ],
@@ -235,6 +236,9 @@ impl Registry {
         if window.page == LogPageId::CHANGED_NAMESPACES {
             self.log_was_read(id, Notice::NamespaceAttribute, window);
         }
+        if window.page == LogPageId::ANA {
+            self.log_was_read(id, Notice::AccessChange, window);
+        }
         if window.page == LogPageId::RESERVATION_NOTIFICATION && !window.retain {
             self.notification_was_read(id);
         }
@@ -258,6 +262,10 @@ impl Registry {
             LogPageId::FIRMWARE_SLOT => firmware_page(config.map_or("", |config| &config.firmware)),
             LogPageId::CHANGED_NAMESPACES => controller.changed.emit(),
             LogPageId::COMMAND_EFFECTS => effects_page(),
+            LogPageId::ANA => {
+                let specific = LogPageParameters::parse(sqe).lsp;
+                self.ana_page(controller, specific & AnaLogHeader::LSP_GROUPS_ONLY != 0)
+            }
             LogPageId::RESERVATION_NOTIFICATION => controller.notifications.emit(),
             LogPageId::FEATURE_EFFECTS => features_page(controller.is_discovery()),
             _ => return Err(Status::INVALID_LOG_PAGE.with_dnr()),
@@ -270,7 +278,7 @@ impl Registry {
             controller.events.log_was_read(notice);
             if notice == Notice::NamespaceAttribute && controller.changed.was_read() {
                 controller.events.raise(notice);
-                self.noisy.insert(id);
+                self.with_pending_events.insert(id);
             }
         }
     }
@@ -357,6 +365,7 @@ fn effects_page() -> Vec<u8> {
         (NvmOpcode::WRITE_ZEROES, CommandEffects::SUPPORTED_WRITES),
         (NvmOpcode::DATASET_MANAGEMENT, CommandEffects::SUPPORTED_WRITES),
         (NvmOpcode::VERIFY, CommandEffects::SUPPORTED),
+        (NvmOpcode::COPY, CommandEffects::SUPPORTED_WRITES),
         (NvmOpcode::RESERVATION_REGISTER, CommandEffects::SUPPORTED),
         (NvmOpcode::RESERVATION_REPORT, CommandEffects::SUPPORTED),
         (NvmOpcode::RESERVATION_ACQUIRE, CommandEffects::SUPPORTED),

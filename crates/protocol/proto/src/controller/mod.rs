@@ -19,14 +19,16 @@
 //! - A [`ControllerId`](crate::ids::ControllerId) is unique in the whole registry, not only in its
 //!   subsystem, and is not given out again before all others were.
 //!
-//! **Not implemented.** Asymmetric namespace access, namespace management, firmware
-//! download, format, sanitize, self-test, telemetry, directives, the copy command, in-band
-//! authentication, the static controller model, saving of features over a restart.
+//! **Not implemented.** Namespace management, firmware download, format, sanitize, self-test,
+//! telemetry, directives, the copy command, in-band authentication, the static controller model,
+//! saving of features over a restart.
 
 mod admin;
+mod ana;
 mod cipher;
 mod config;
 mod connect;
+mod copy;
 mod discovery;
 mod events;
 mod features;
@@ -40,12 +42,17 @@ mod registry;
 mod reservations;
 mod reset;
 mod state;
+mod visibility;
 
 pub use admin::AdminOutcome;
+pub use ana::{PortAccess, USUAL_ANA_GROUP};
 pub use config::{
-    AddressFamily, ConfigError, Listener, PortId, Referral, SubsystemConfig, SubsystemId,
+    AddressFamily, ChannelSecurity, ConfigError, Listener, PortId, Referral, SubsystemConfig,
+    SubsystemId,
 };
 pub use connect::{ConnectRequest, Connected, QueueKind, Refusal};
+pub use copy::{CopyPart, CopyPlan, CopyRanges, CopySource};
+pub use farblock_wire::log::AnaState;
 pub use io::{DeallocateRanges, IoCommand, data_pointer};
 pub use logs::{ErrorRecord, SmartCounters};
 pub use namespace::{NamespaceInfo, NamespaceTable};

@@ -1,9 +1,13 @@
 //! Namespaces as a controller describes them, and the snapshot that I/O queues work from.
 
-use super::config::ConfigError;
+use super::ana::{USUAL_ANA_GROUP, check_group};
+use super::config::{ConfigError, PortId};
 use super::limits;
+use super::visibility::ByHost;
 use crate::ids::NamespaceId;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use farblock_wire::status::Status;
 
 /// What a controller says about a namespace (NVM Command Set Specification 1.0, "Identify
 /// Namespace Data Structure"), and what it checks commands against.
@@ -26,6 +30,8 @@ pub struct NamespaceInfo {
     pub preferred_blocks: u32,
     /// Most blocks that one command may read or write; 0: as the largest transfer (MDTS) says.
     pub max_blocks: u32,
+    /// Which namespaces are always reached in the same way as this one (ANAGRPID).
+    pub ana_group: u32,
     /// UUID (namespace identification descriptor 3h); all zero: none.
     pub uuid: [u8; 16],
     /// NGUID (descriptor 2h); all zero: none.
@@ -47,6 +53,7 @@ impl NamespaceInfo {
             optimal_blocks: 0,
             preferred_blocks: 0,
             max_blocks: 0,
+            ana_group: USUAL_ANA_GROUP,
             uuid: [0; 16],
             nguid: [0; 16],
             eui64: [0; 8],
@@ -57,6 +64,19 @@ impl NamespaceInfo {
     #[must_use]
     pub fn block_shift(&self) -> u32 {
         self.block_size.trailing_zeros()
+    }
+
+    /// Most blocks of one source range of a Copy command (MSSRL).
+    #[must_use]
+    pub fn copy_range_blocks(&self) -> u16 {
+        let blocks = limits::COPY_RANGE_BYTES / self.block_size;
+        u16::try_from(blocks).unwrap_or(u16::MAX)
+    }
+
+    /// Most blocks that a Copy command copies (MCL).
+    #[must_use]
+    pub fn copy_blocks(&self) -> u32 {
+        limits::COPY_BYTES / self.block_size
     }
 
     /// Whether the namespace can be offered under `id`.
@@ -73,7 +93,7 @@ impl NamespaceInfo {
         if self.blocks == 0 || self.blocks.checked_mul(u64::from(size)).is_none() {
             return Err(ConfigError::Capacity(self.blocks));
         }
-        Ok(())
+        check_group(self.ana_group)
     }
 }
 
@@ -84,6 +104,12 @@ pub struct NamespaceTable {
     max_transfer_bytes: u32,
     /// Sorted by identifier.
     namespaces: Vec<(NamespaceId, NamespaceInfo)>,
+    /// Those that cannot be reached, sorted by identifier, with what commands for them get.
+    barred: Vec<(NamespaceId, Status)>,
+    /// The same from the ports through which some cannot be reached.
+    views: Vec<(PortId, Arc<Self>)>,
+    /// What hosts see of it, where not all see everything.
+    hosts: Option<ByHost>,
 }
 
 impl NamespaceTable {
@@ -96,7 +122,52 @@ impl NamespaceTable {
     ) -> Self {
         let mut namespaces: Vec<_> = namespaces.into_iter().collect();
         namespaces.sort_by_key(|&(id, _)| id);
-        Self { generation, max_transfer_bytes, namespaces }
+        let (barred, views, hosts) = (Vec::new(), Vec::new(), None);
+        Self { generation, max_transfer_bytes, namespaces, barred, views, hosts }
+    }
+
+    /// The same table, of which these cannot be reached.
+    pub(crate) fn without(&self, barred: Vec<(NamespaceId, Status)>) -> Self {
+        let namespaces = self.namespaces.clone();
+        Self { namespaces, barred, views: Vec::new(), hosts: None, ..*self }
+    }
+
+    /// The same table, which is another one from these ports.
+    pub(crate) fn with_views(mut self, views: Vec<(PortId, Arc<Self>)>) -> Self {
+        self.views = views;
+        self
+    }
+
+    /// The same table, of which hosts see only this.
+    pub(super) fn with_hosts(mut self, hosts: ByHost) -> Self {
+        self.hosts = Some(hosts);
+        self
+    }
+
+    /// What a host sees of it; to be asked before [`NamespaceTable::seen_from`].
+    #[must_use]
+    pub fn seen_by(self: &Arc<Self>, host_nqn: &str) -> Arc<Self> {
+        Arc::clone(self.hosts.as_ref().map_or(self, |hosts| hosts.seen_by(host_nqn)))
+    }
+
+    /// The table of a queue whose controller's host came in by `port`.
+    #[must_use]
+    pub fn seen_from(self: &Arc<Self>, port: Option<PortId>) -> Arc<Self> {
+        let view = self.views.iter().find(|(other, _)| Some(*other) == port);
+        view.map_or_else(|| Arc::clone(self), |(_, view)| Arc::clone(view))
+    }
+
+    /// Whether a namespace can be reached; all of them, for [`NamespaceId::ALL`].
+    ///
+    /// # Errors
+    /// The status of a command that is for it.
+    pub fn check_reach(&self, id: NamespaceId) -> Result<(), Status> {
+        let is_meant =
+            |(barred, _): &&(NamespaceId, Status)| *barred == id || id == NamespaceId::ALL;
+        match self.barred.iter().find(is_meant) {
+            Some((_, status)) => Err(*status),
+            None => Ok(()),
+        }
     }
 
     /// Which version of the subsystem's namespaces this is: higher is newer.

@@ -1,7 +1,9 @@
 //! The registry: what a target offers, and the controllers that hosts have on it.
 
+use super::ana::PortAccess;
 use super::config::{
-    ConfigError, Listener, PortId, Referral, SubsystemConfig, SubsystemId, check_nqn,
+    ChannelSecurity, ConfigError, Listener, PortId, Referral, SubsystemConfig, SubsystemId,
+    check_nqn,
 };
 use super::events::Notice;
 use super::limits;
@@ -11,6 +13,7 @@ use super::properties::Lifecycle;
 use super::reservations::{AccessChange, Reserved, Ticket};
 use super::reset::{Instance, Instances};
 use super::state::Controller;
+use super::visibility::table_of;
 use crate::ids::{CommandId, ControllerId, NamespaceId, QueueId};
 use crate::time::Instant;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,7 +31,10 @@ pub struct Registry {
     subsystems: BTreeMap<SubsystemId, Subsystem>,
     next_subsystem: u32,
     pub(super) listeners: Vec<Listener>,
+    pub(super) security: BTreeMap<PortId, ChannelSecurity>,
     pub(super) referrals: Vec<Referral>,
+    /// How namespaces can be reached through ports of which anything is said.
+    pub(super) access: BTreeMap<PortId, PortAccess>,
     pub(super) controllers: BTreeMap<ControllerId, Controller>,
     controller_ids: RangeInclusive<u16>,
     next_controller_id: u16,
@@ -41,7 +47,7 @@ pub struct Registry {
     no_namespaces: Arc<NamespaceTable>,
     actions: VecDeque<Action>,
     /// Controllers that may have an event to tell.
-    pub(super) noisy: BTreeSet<ControllerId>,
+    pub(super) with_pending_events: BTreeSet<ControllerId>,
     pub(super) reservation_serial: u64,
 }
 
@@ -195,7 +201,9 @@ impl Registry {
             subsystems: BTreeMap::new(),
             next_subsystem: 1,
             listeners: Vec::new(),
+            security: BTreeMap::new(),
             referrals: Vec::new(),
+            access: BTreeMap::new(),
             controllers: BTreeMap::new(),
             controller_ids: 1..=CNTLID_MAX,
             next_controller_id: 1,
@@ -204,7 +212,7 @@ impl Registry {
             discovery_generation: 0,
             no_namespaces: Arc::new(NamespaceTable::new(0, crate::limits::MAX_TRANSFER_BYTES, [])),
             actions: VecDeque::new(),
-            noisy: BTreeSet::new(),
+            with_pending_events: BTreeSet::new(),
             reservation_serial: 0,
         }
     }
@@ -237,7 +245,7 @@ impl Registry {
         }
         let id = SubsystemId(self.next_subsystem);
         self.next_subsystem += 1;
-        let table = Arc::new(table_of(&config, 1));
+        let table = table_of(&config, &self.access, 1);
         let (reserved, counters) = (BTreeMap::new(), SmartCounters::default());
         self.subsystems.insert(id, Subsystem { config, reserved, table, counters });
         self.discovery_changed(|registry, host| registry.may_see(id, host));
@@ -319,12 +327,19 @@ impl Registry {
         if self.listeners.len() >= limits::MAX_LISTENERS {
             return Err(ConfigError::TooMany("listeners"));
         }
+        self.security.remove(&listener.port);
+        let before = self.access.remove(&listener.port);
         self.listeners.push(listener);
+        if before.is_some() {
+            // The number was another listener's, and so was what could not be reached there.
+            self.publish_all();
+        }
         self.discovery_changed(|_, _| true);
         Ok(())
     }
 
-    /// Takes a listener off the discovery log page. Its connections are not touched.
+    /// Takes a listener off the discovery log page. Its connections are not touched: what cannot be
+    /// reached by it cannot for as long as there are any.
     ///
     /// # Errors
     /// When there is no such listener.
@@ -376,14 +391,7 @@ impl Registry {
         namespace: NamespaceId,
         info: NamespaceInfo,
     ) -> Result<(), ConfigError> {
-        info.check(namespace)?;
-        let namespaces = &mut self.subsystem_mut(subsystem)?.config.namespaces;
-        if namespaces.contains_key(&namespace) {
-            return Err(ConfigError::Exists("namespace"));
-        }
-        namespaces.insert(namespace, info);
-        self.namespace_changed(subsystem, namespace, NamespaceChange::Came);
-        Ok(())
+        self.add_namespace_for(subsystem, namespace, info, None)
     }
 
     /// Removes a namespace and tells the hosts.
@@ -399,6 +407,7 @@ impl Registry {
         let info = namespaces.remove(&namespace).ok_or(ConfigError::NotFound("namespace"))?;
         self.end_reservations(subsystem, namespace);
         self.namespace_changed(subsystem, namespace, NamespaceChange::Went);
+        self.subsystem_mut(subsystem)?.config.visible_to.remove(&namespace);
         Ok(info)
     }
 
@@ -430,13 +439,22 @@ impl Registry {
         info.check(namespace)?;
         let namespaces = &mut self.subsystem_mut(subsystem)?.config.namespaces;
         let found = namespaces.get_mut(&namespace).ok_or(ConfigError::NotFound("namespace"))?;
-        let mut change = NamespaceChange::Altered;
-        if core::mem::replace(found, info).uuid != info.uuid {
+        let before = core::mem::replace(found, info);
+        let regrouped = before.ana_group != info.ana_group;
+        if before.uuid != info.uuid {
             // It is another one, which nobody has reserved.
             self.end_reservations(subsystem, namespace);
-            change = NamespaceChange::Replaced;
+            self.namespace_changed(subsystem, namespace, NamespaceChange::Replaced);
+        } else if regrouped && before == (NamespaceInfo { ana_group: before.ana_group, ..info }) {
+            self.publish(subsystem);
+        } else {
+            self.namespace_changed(subsystem, namespace, NamespaceChange::Altered);
         }
-        self.namespace_changed(subsystem, namespace, change);
+        if regrouped {
+            self.access_changed(|controller, table| {
+                controller.subsystem == Some(subsystem) && table.find(namespace).is_some()
+            });
+        }
         Ok(())
     }
 }
@@ -464,6 +482,13 @@ impl Registry {
     #[must_use]
     pub fn namespaces(&self, id: SubsystemId) -> Option<Arc<NamespaceTable>> {
         self.subsystems.get(&id).map(|subsystem| subsystem.table.clone())
+    }
+
+    /// Says in the discovery log page whether hosts have to use TLS where this listener is.
+    pub fn set_security(&mut self, port: PortId, security: ChannelSecurity) {
+        if self.security.insert(port, security).unwrap_or_default() != security {
+            self.discovery_changed(|_, _| true);
+        }
     }
 
     /// What the discovery log page lists as addresses.
@@ -567,13 +592,13 @@ impl Registry {
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
         }
-        while let Some(&controller) = self.noisy.first() {
+        while let Some(&controller) = self.with_pending_events.first() {
             match self.poll_event(controller) {
                 Some((command, result)) => {
                     let status = Status::SUCCESS;
                     return Some(Action::Complete { controller, command, status, result });
                 }
-                None => self.noisy.pop_first(),
+                None => self.with_pending_events.pop_first(),
             };
         }
         None
@@ -653,24 +678,52 @@ impl Registry {
         self.subsystems.get_mut(&id).ok_or(ConfigError::NotFound("subsystem"))
     }
 
+    /// A subsystem's namespaces, as they are from now on.
+    pub(super) fn new_table(&mut self, id: SubsystemId) -> Option<Arc<NamespaceTable>> {
+        let subsystem = self.subsystems.get_mut(&id)?;
+        let generation = subsystem.table.generation() + 1;
+        subsystem.table = table_of(&subsystem.config, &self.access, generation);
+        Some(subsystem.table.clone())
+    }
+
     /// Publishes a subsystem's namespaces anew and tells its controllers what changed.
-    fn namespace_changed(
+    pub(super) fn namespace_changed(
         &mut self,
         id: SubsystemId,
         namespace: NamespaceId,
         change: NamespaceChange,
     ) {
-        let subsystem = self.subsystems.get_mut(&id).expect("the caller has just changed it");
-        let generation = subsystem.table.generation() + 1;
-        subsystem.table = Arc::new(table_of(&subsystem.config, generation));
-        let table = subsystem.table.clone();
-        self.act(Action::Namespaces { subsystem: id, table });
+        self.publish(id);
+        let Some(seen_by) = self.subsystem(id).map(|config| config.visible_to.get(&namespace))
+        else {
+            return;
+        };
+        let seen_by = seen_by.cloned();
+        self.tell(id, namespace, |controller| {
+            let hosts = seen_by.as_ref();
+            hosts.is_none_or(|hosts| hosts.contains(&controller.host_nqn)).then_some(change)
+        });
+    }
+
+    /// Tells a subsystem's controllers what a namespace's change is to each of them.
+    pub(super) fn tell(
+        &mut self,
+        id: SubsystemId,
+        namespace: NamespaceId,
+        change: impl Fn(&Controller) -> Option<NamespaceChange>,
+    ) {
         for controller in self.controllers.values_mut() {
-            if controller.subsystem == Some(id) && controller.lifecycle == Lifecycle::Ready {
-                controller.changed.push(namespace, change);
-                controller.events.raise(Notice::NamespaceAttribute);
-                self.noisy.insert(controller.id);
+            if controller.subsystem != Some(id) || controller.lifecycle != Lifecycle::Ready {
+                continue;
             }
+            let Some(change) = change(controller) else { continue };
+            controller.changed.push(namespace, change);
+            if matches!(change, NamespaceChange::Came | NamespaceChange::Went) {
+                // The log page has another list, of which this event tells.
+                controller.access_changes += 1;
+            }
+            controller.events.raise(Notice::NamespaceAttribute);
+            self.with_pending_events.insert(controller.id);
         }
     }
 
@@ -686,7 +739,7 @@ impl Registry {
         for id in concerned {
             let controller = self.controllers.get_mut(&id).expect("it was found above");
             controller.events.raise(Notice::DiscoveryLog);
-            self.noisy.insert(id);
+            self.with_pending_events.insert(id);
         }
     }
 
@@ -719,7 +772,7 @@ impl Registry {
 
     pub(super) fn remove(&mut self, id: ControllerId, reason: TeardownReason) -> Option<Teardown> {
         let controller = self.controllers.remove(&id)?;
-        self.noisy.remove(&id);
+        self.with_pending_events.remove(&id);
         self.forget_requests(|owner, _| owner == id);
         // Its connections are closed, so that nothing is left to complete on them.
         self.actions.retain(|action| match action {
@@ -735,9 +788,4 @@ impl Registry {
         let queues = controller.queues.into_keys().collect();
         Some(Teardown { controller: id, queues, reason })
     }
-}
-
-fn table_of(config: &SubsystemConfig, generation: u64) -> NamespaceTable {
-    let namespaces = config.namespaces.iter().map(|(&id, &info)| (id, info));
-    NamespaceTable::new(generation, config.max_transfer_bytes, namespaces)
 }

@@ -1,6 +1,6 @@
 //! One live controller: what it remembers between commands.
 
-use super::config::SubsystemId;
+use super::config::{PortId, SubsystemId};
 use super::events::Events;
 use super::features::FeatureValues;
 use super::limits;
@@ -19,7 +19,8 @@ use core::time::Duration;
 use farblock_wire::property::{Cc, Csts};
 
 /// Says whether a controller had any command since its keep-alive timer last looked (NVMe Base
-/// Specification 2.0, "Traffic Based Keep Alive"), and whether its host disabled the write cache.
+/// Specification 2.0, "Traffic Based Keep Alive"), and what its host chose by features that matters
+/// to I/O commands.
 ///
 /// Every queue of a controller shares one. I/O queues mark it without the registry's lock: once
 /// for each batch of commands is enough.
@@ -27,6 +28,7 @@ use farblock_wire::property::{Cc, Csts};
 pub struct Traffic {
     seen: AtomicBool,
     write_through: AtomicBool,
+    copies_across: AtomicBool,
 }
 
 impl Traffic {
@@ -48,6 +50,17 @@ impl Traffic {
 
     pub(crate) fn set_write_through(&self, write_through: bool) {
         self.write_through.store(write_through, Ordering::Relaxed);
+    }
+
+    /// Whether the host enabled Copy descriptor format 2, of ranges in any namespace ("Host
+    /// Behavior Support").
+    #[must_use]
+    pub fn copies_across(&self) -> bool {
+        self.copies_across.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_copies_across(&self, copies_across: bool) {
+        self.copies_across.store(copies_across, Ordering::Relaxed);
     }
 
     /// Whether there was a command since the last call.
@@ -147,6 +160,8 @@ pub(crate) struct Controller {
     pub(crate) host_id: [u8; 16],
     /// The address that the host connected to, for the discovery log page.
     pub(crate) local_address: String,
+    /// The listener by which its admin queue came in, if that is known.
+    pub(crate) port: Option<PortId>,
     /// How its transport names data outside capsules.
     pub(crate) remote: RemoteForm,
     /// Connected queues and their depths, in entries.
@@ -159,6 +174,8 @@ pub(crate) struct Controller {
     pub(crate) events: Events,
     pub(crate) errors: ErrorLog,
     pub(crate) changed: ChangedNamespaces,
+    /// Changes of the Asymmetric Namespace Access log page since the last reset.
+    pub(crate) access_changes: u64,
     pub(crate) notifications: Notifications,
     pub(crate) features: FeatureValues,
 }
@@ -171,6 +188,7 @@ pub(crate) struct Beginning<'a> {
     pub(crate) host_nqn: &'a str,
     pub(crate) host_id: [u8; 16],
     pub(crate) local_address: &'a str,
+    pub(crate) port: Option<PortId>,
     pub(crate) remote: RemoteForm,
     pub(crate) keep_alive_ms: u32,
     pub(crate) admin_depth: u16,
@@ -191,6 +209,7 @@ impl Controller {
             host_nqn: beginning.host_nqn.into(),
             host_id: beginning.host_id,
             local_address: beginning.local_address.into(),
+            port: beginning.port,
             remote: beginning.remote,
             queues: [(QueueId(0), beginning.admin_depth)].into(),
             lifecycle: Lifecycle::default(),
@@ -200,6 +219,7 @@ impl Controller {
             events: Events::default(),
             errors: ErrorLog::default(),
             changed: ChangedNamespaces::default(),
+            access_changes: 0,
             notifications: Notifications::default(),
             features: FeatureValues::new(now),
         }
@@ -249,7 +269,9 @@ impl Controller {
                 self.keep_alive.restart(now);
                 self.features = FeatureValues::new(now);
                 self.keep_alive.traffic().set_write_through(false);
+                self.keep_alive.traffic().set_copies_across(false);
                 self.changed = ChangedNamespaces::default();
+                self.access_changes = 0;
                 self.notifications = Notifications::default();
             }
             Lifecycle::ShutDown => self.keep_alive.finish(now, limits::ASSOCIATION_LINGER),

@@ -11,7 +11,8 @@ use farblock_wire::features::{FeatureId, FeatureSet, NumberOfQueues};
 use farblock_wire::identify::{Cns, IdentifyParameters};
 use farblock_wire::log::{LogPageId, LogPageParameters};
 use farblock_wire::nvm::{
-    DSM_RANGES_MAX, DsmAttributes, DsmCommand, DsmRange, RwCommand, RwControl,
+    CopyControl, CopyRange, DSM_RANGES_MAX, DsmAttributes, DsmCommand, DsmRange, RwCommand,
+    RwControl,
 };
 use farblock_wire::opcode::{AdminOpcode, NvmOpcode};
 use farblock_wire::reset::CrossControllerReset;
@@ -141,6 +142,31 @@ pub fn deallocate(nsid: u32, ranges: usize) -> Command {
 #[must_use]
 pub fn deallocate_range(lba: u64, blocks: u32) -> DsmRange {
     DsmRange::new(lba, blocks)
+}
+
+/// Copies `ranges` (1 to 256) ranges to `lba` on, one after the other; they are the data: see
+/// [`copy_range`]. With `across` each names its namespace, which Host Behavior Support has to have
+/// enabled.
+#[must_use]
+pub fn copy(nsid: u32, lba: u64, ranges: usize, across: bool) -> Command {
+    assert!((1..=256).contains(&ranges), "{ranges} ranges in one command");
+    let data = Data::ToController((ranges * CopyRange::LEN) as u32);
+    let mut command = nvm(NvmOpcode::COPY, nsid, data);
+    let format = match across {
+        true => CopyControl::FORMAT_ANY_NAMESPACE,
+        false => CopyControl::FORMAT_SAME_NAMESPACE,
+    };
+    let control = CopyControl(0).with_nr_z((ranges - 1) as u8).with_format(format);
+    command.sqe.cdw10.set(lba as u32);
+    command.sqe.cdw11.set((lba >> 32) as u32);
+    command.sqe.cdw12.set(control.0);
+    command
+}
+
+/// One range (1 to [`MAX_COMMAND_BLOCKS`] blocks) for [`copy`].
+#[must_use]
+pub fn copy_range(nsid: u32, lba: u64, blocks: u32) -> CopyRange {
+    CopyRange::new(nsid, lba, blocks).expect("1 to 65536 blocks in one range")
 }
 
 /// Identify with any CNS; 4096 bytes come.

@@ -68,8 +68,11 @@ pub enum ConnectError {
     AuthenticationFailed(String),
     /// A secret could not be read, with the sentence that says why.
     KeyFile(String),
-    /// The controller wants a secure channel (TLS), which is not implemented.
+    /// The controller wants a secure channel (TLS) by a key that it makes itself, which is not
+    /// implemented.
     SecureChannelRequired,
+    /// There is no TLS with the controller, with the sentence that says why.
+    Tls(String),
     /// A command that is needed to bring the controller up failed.
     CommandFailed {
         /// The command.
@@ -168,6 +171,7 @@ impl fmt::Display for ConnectError {
             Self::SecureChannelRequired => {
                 f.write_str("the controller requires a secure channel, which is not implemented")
             }
+            Self::Tls(sentence) => f.write_str(sentence),
             Self::CommandFailed { what, status } => write!(f, "{what} failed: {status}"),
             Self::NotReady { after } => {
                 write!(f, "the controller did not become ready within {after:?}")

@@ -56,6 +56,6 @@ impl fmt::Debug for Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} (FEI {})", self.status, self.reason, self.information)
+        write!(f, "{}: {}", self.status, self.reason)
     }
 }

@@ -5,8 +5,8 @@
 use core::time::Duration;
 use farblock_proto::capsule::RemoteForm;
 use farblock_proto::controller::{
-    Action, AdminOutcome, ConnectRequest, Connected, Instance, NamespaceInfo, Refusal, Registry,
-    SubsystemConfig, SubsystemId,
+    Action, AdminOutcome, ConnectRequest, Connected, Instance, NamespaceInfo, PortId, Refusal,
+    Registry, SubsystemConfig, SubsystemId,
 };
 use farblock_proto::ids::{ControllerId, NamespaceId};
 use farblock_proto::time::Instant;
@@ -77,6 +77,7 @@ pub fn drain(registry: &mut Registry) -> Vec<Action> {
 pub struct Connect {
     pub command: ConnectCommand,
     pub data: ConnectData,
+    pub port: Option<PortId>,
     pub remote: RemoteForm,
 }
 
@@ -85,6 +86,7 @@ impl Connect {
         Self {
             command: ConnectCommand::new(1, 0, 31, 5000),
             data: ConnectData::new(HOST_ID, CNTLID_DYNAMIC, nqn, HOST_NQN),
+            port: None,
             remote: RemoteForm::Transport,
         }
     }
@@ -93,14 +95,19 @@ impl Connect {
         Self {
             command: ConnectCommand::new(1, qid, 127, 0),
             data: ConnectData::new(HOST_ID, controller.0, SUBSYSTEM_NQN, HOST_NQN),
+            port: None,
             remote: RemoteForm::Transport,
         }
     }
 
     pub fn send(&self, registry: &mut Registry, now: Instant) -> Result<Connected, Refusal> {
-        let (command, data) = (&self.command, &self.data);
-        let remote = self.remote;
-        let request = ConnectRequest { command, data, local_address: LOCAL_ADDRESS, remote };
+        let request = ConnectRequest {
+            command: &self.command,
+            data: &self.data,
+            local_address: LOCAL_ADDRESS,
+            port: self.port,
+            remote: self.remote,
+        };
         registry.connect(&request, now)
     }
 }

@@ -202,6 +202,11 @@ impl IdentifyController {
     /// ONCS: Copy.
     pub const ONCS_COPY: u16 = 1 << 8;
 
+    /// OCFS: Copy descriptor format 0h.
+    pub const OCFS_FORMAT_0: u16 = 1 << 0;
+    /// OCFS: Copy descriptor format 2h.
+    pub const OCFS_FORMAT_2: u16 = 1 << 2;
+
     /// FUSES: fused Compare and Write.
     pub const FUSES_COMPARE_WRITE: u16 = 1 << 0;
 

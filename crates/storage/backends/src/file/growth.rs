@@ -4,7 +4,7 @@
 //! loops; it ends when there are none. Being told by the system (inotify) would cost every write to
 //! them.
 
-use super::{Kind, Shared, probe};
+use super::{FileShared, Kind, probe};
 use farblock_block::Change;
 use farblock_reactor::os::File;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ pub(super) struct Attention(Arc<Entry>);
 
 struct Entry {
     kind: Kind,
-    file: Mutex<Option<Arc<Shared>>>,
+    file: Mutex<Option<Arc<FileShared>>>,
 }
 
 /// Everything that is looked at, and whether a thread does.
@@ -37,7 +37,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Has a file looked at.
-pub(super) fn attend(shared: &Arc<Shared>, kind: Kind) -> Attention {
+pub(super) fn attend(shared: &Arc<FileShared>, kind: Kind) -> Attention {
     let entry = Arc::new(Entry { kind, file: Mutex::new(Some(Arc::clone(shared))) });
     let mut files = lock(&FILES);
     files.entries.push(Arc::downgrade(&entry));
@@ -87,7 +87,7 @@ impl Entry {
     }
 }
 
-impl Shared {
+impl FileShared {
     /// The file itself, unless it is one of a simulated world.
     pub(super) fn system(&self) -> Option<&std::fs::File> {
         match &self.file {

@@ -8,9 +8,9 @@ use farblock_block::{BlockError, Command, Completion, Op, Queue};
 use farblock_reactor::os::{self, File};
 use farblock_reactor::{Buffer, Event, FileId, FileOp, Reactor, TaskId, Waker};
 
-use super::Shared;
+use super::FileShared;
 use super::overlaps::Ticket;
-use crate::slab::Slab;
+use farblock_block::slab::Slab;
 
 /// Zeroes written at once where the file system has nothing better.
 const FILL_BYTES: u64 = 1 << 20;
@@ -55,7 +55,7 @@ struct Pending {
 }
 
 pub(super) struct FileQueue {
-    shared: Arc<Shared>,
+    shared: Arc<FileShared>,
     reactor: Reactor,
     task: TaskId,
     file: FileId,
@@ -73,7 +73,7 @@ pub(super) struct FileQueue {
 impl FileQueue {
     pub(super) fn new(
         file: File,
-        shared: Arc<Shared>,
+        shared: Arc<FileShared>,
         reactor: &Reactor,
         parent: TaskId,
     ) -> io::Result<FileQueue> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use farblock_reactor::EngineKind;
 
-use super::frame::{ANSWER_BYTES, Request, parse_answer};
+use super::frame::{ANSWER_BYTES, FloorRequest, parse_answer};
 use super::pin::pin;
 use super::spin::Patience;
 use super::stream::Stream;
@@ -60,7 +60,7 @@ struct Counted {
 
 /// What the threads of a run share.
 #[derive(Default)]
-struct Shared {
+struct ClientShared {
     completed: AtomicU64,
     /// One of them failed: there is nothing left to measure.
     failed: AtomicBool,
@@ -80,7 +80,7 @@ pub(crate) fn run(
     cancel: &Cancel,
     on_tick: &mut dyn FnMut(Tick),
 ) -> Result<Sample, RunError> {
-    let shared = Shared::default();
+    let shared = ClientShared::default();
     let depths = depths(spec);
     let threads = (spec.threads as usize).clamp(1, depths.len());
     let mut askers = Vec::new();
@@ -139,7 +139,7 @@ struct Marks {
 fn watch(
     spec: &FloorSpec<'_>,
     schedule: Schedule,
-    shared: &Shared,
+    shared: &ClientShared,
     cancel: &Cancel,
     on_tick: &mut dyn FnMut(Tick),
 ) -> Marks {
@@ -176,6 +176,7 @@ impl Marks {
             elapsed: spec.runtime,
             host_cpu: used(last.host, first.host),
             target_cpu: used(last.target, first.target),
+            sleeps: last.sleeps.zip(first.sleeps).map(|(last, first)| last - first),
             cpu_elapsed: self.at[1] - self.at[0],
             host_memory_bytes: spec.meters.host_memory_bytes(),
             target_memory_bytes: spec.meters.target_memory_bytes(),
@@ -194,7 +195,7 @@ const ANSWERS: usize = 64;
 struct Lane {
     stream: Stream,
     depth: usize,
-    asked: VecDeque<(Request, Instant)>,
+    asked: VecDeque<(FloorRequest, Instant)>,
     /// The place of the oldest request.
     place: usize,
     /// Bytes of its answer that are there.
@@ -248,7 +249,7 @@ impl Asker {
     fn run(
         mut self,
         schedule: Schedule,
-        shared: &Shared,
+        shared: &ClientShared,
         cancel: &Cancel,
     ) -> Result<Counted, RunError> {
         let mut patience = Patience::new();
@@ -290,7 +291,8 @@ impl Load {
             (true, true) => self.random.below(100) < u64::from(self.pattern.rwmixread),
             (reads, _) => reads,
         };
-        let request = if read { Request::Read { bytes } } else { Request::Write { bytes } };
+        let request =
+            if read { FloorRequest::Read { bytes } } else { FloorRequest::Write { bytes } };
         let place = (lane.place + lane.asked.len()) % lane.depth;
         let data_at = if read { 0 } else { place * bytes as usize };
         lane.stream.push(&request.emit(), data_at, request.data_bytes());
@@ -314,8 +316,8 @@ impl Load {
             if counts {
                 self.counted.latencies.record(now - asked);
                 match request {
-                    Request::Read { .. } => self.counted.reads += 1,
-                    Request::Write { .. } => self.counted.writes += 1,
+                    FloorRequest::Read { .. } => self.counted.reads += 1,
+                    FloorRequest::Write { .. } => self.counted.writes += 1,
                 }
             }
             lane.place = (lane.place + 1) % lane.depth;
@@ -397,7 +399,7 @@ impl Lane {
     }
 
     /// The oldest request, which is answered.
-    fn next(&mut self) -> (Request, Instant) {
+    fn next(&mut self) -> (FloorRequest, Instant) {
         self.asked.pop_front().expect("only what was asked is counted as answered")
     }
 }
@@ -407,7 +409,7 @@ pub(super) fn probe(address: SocketAddr) -> io::Result<()> {
     let mut socket = TcpStream::connect_timeout(&address, FLOOR_CONNECT_LIMIT)?;
     socket.set_read_timeout(Some(FLOOR_CONNECT_LIMIT))?;
     socket.set_write_timeout(Some(FLOOR_CONNECT_LIMIT))?;
-    let request = Request::Read { bytes: 0 };
+    let request = FloorRequest::Read { bytes: 0 };
     socket.write_all(&request.emit())?;
     let mut answer = [0; ANSWER_BYTES];
     socket.read_exact(&mut answer).map_err(|error| match error.kind() {

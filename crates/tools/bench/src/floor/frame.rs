@@ -13,32 +13,32 @@ const WRITE: u8 = 1;
 
 /// What a driver asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum FloorRequest {
     Read { bytes: u32 },
     Write { bytes: u32 },
 }
 
-impl Request {
+impl FloorRequest {
     /// Data that follow the request.
     pub(super) fn data_bytes(self) -> u32 {
         match self {
-            Request::Read { .. } => 0,
-            Request::Write { bytes } => bytes,
+            FloorRequest::Read { .. } => 0,
+            FloorRequest::Write { bytes } => bytes,
         }
     }
 
     /// Data that follow the answer.
     pub(super) fn answer_bytes(self) -> u32 {
         match self {
-            Request::Read { bytes } => bytes,
-            Request::Write { .. } => 0,
+            FloorRequest::Read { bytes } => bytes,
+            FloorRequest::Write { .. } => 0,
         }
     }
 
     pub(super) fn emit(self) -> [u8; REQUEST_BYTES] {
         let (kind, bytes) = match self {
-            Request::Read { bytes } => (READ, bytes),
-            Request::Write { bytes } => (WRITE, bytes),
+            FloorRequest::Read { bytes } => (READ, bytes),
+            FloorRequest::Write { bytes } => (WRITE, bytes),
         };
         let mut head = [0; REQUEST_BYTES];
         head[..4].copy_from_slice(&MAGIC);
@@ -48,11 +48,11 @@ impl Request {
     }
 
     /// The request in `head`, unless it is none or asks for more than `most` bytes.
-    pub(super) fn parse(head: &[u8], most: u32) -> Option<Request> {
+    pub(super) fn parse(head: &[u8], most: u32) -> Option<FloorRequest> {
         let bytes = sized(head, most)?;
         match head[4] {
-            READ => Some(Request::Read { bytes }),
-            WRITE => Some(Request::Write { bytes }),
+            READ => Some(FloorRequest::Read { bytes }),
+            WRITE => Some(FloorRequest::Write { bytes }),
             _ => None,
         }
     }
@@ -82,21 +82,21 @@ mod tests {
 
     #[test]
     fn requests_and_answers_round_trip() {
-        for request in [Request::Read { bytes: 4096 }, Request::Write { bytes: 0 }] {
-            assert_eq!(Request::parse(&request.emit(), 4096), Some(request));
+        for request in [FloorRequest::Read { bytes: 4096 }, FloorRequest::Write { bytes: 0 }] {
+            assert_eq!(FloorRequest::parse(&request.emit(), 4096), Some(request));
         }
         assert_eq!(parse_answer(&emit_answer(77), 77), Some(77));
     }
 
     #[test]
     fn what_is_no_request_is_refused() {
-        let good = Request::Read { bytes: 4096 }.emit();
-        assert_eq!(Request::parse(&good, 4095), None, "too large");
-        assert_eq!(Request::parse(&good[..11], 4096), None, "too short");
+        let good = FloorRequest::Read { bytes: 4096 }.emit();
+        assert_eq!(FloorRequest::parse(&good, 4095), None, "too large");
+        assert_eq!(FloorRequest::parse(&good[..11], 4096), None, "too short");
         for at in 0..5 {
             let mut bad = good;
             bad[at] ^= 0xff;
-            assert_eq!(Request::parse(&bad, 4096), None, "byte {at}");
+            assert_eq!(FloorRequest::parse(&bad, 4096), None, "byte {at}");
         }
         assert_eq!(parse_answer(&emit_answer(5), 4), None);
     }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::frame::{REQUEST_BYTES, Request, emit_answer};
+use super::frame::{FloorRequest, REQUEST_BYTES, emit_answer};
 use super::pin::pin;
 use super::spin::Patience;
 use super::stream::{Cutter, Stream};
@@ -113,7 +113,7 @@ struct Memory {
 /// One connection and what it is in the middle of.
 struct Peer {
     stream: Stream,
-    requests: Cutter<Request, REQUEST_BYTES>,
+    requests: Cutter<FloorRequest, REQUEST_BYTES>,
     heard: Instant,
 }
 
@@ -173,7 +173,7 @@ impl Peer {
         self.heard = now;
         let Peer { stream, requests, .. } = self;
         let parse = |head: &[u8]| {
-            let request = Request::parse(head, FLOOR_MAX_BYTES)?;
+            let request = FloorRequest::parse(head, FLOOR_MAX_BYTES)?;
             Some((request, request.data_bytes()))
         };
         requests.feed(&memory.received[..received], parse, |request| {

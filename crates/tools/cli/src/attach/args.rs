@@ -244,14 +244,19 @@ pub(crate) struct RuntimeArgs {
 ///
 /// What a daemon that is gone has left is shown as stale, and cleaned up if nobody uses it.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farblock list
+  farblock list --metrics > farblock.prom.new && mv farblock.prom.new \\
+    /var/lib/prometheus/node-exporter/farblock.prom")]
 pub(crate) struct ListArgs {
     /// Print JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print the names only, without asking how it is: for shells
-    #[arg(long, hide = true)]
-    pub(crate) names: bool,
+    /// Print states and counters in Prometheus' text format, for node_exporter's textfile collector
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) metrics: bool,
 
     #[command(flatten)]
     pub(crate) runtime: RuntimeArgs,

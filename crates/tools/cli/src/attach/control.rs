@@ -2,7 +2,7 @@
 //! each way. Who may open the folder may talk to it, and nobody else.
 
 use super::folder::Folder;
-use super::server::Shared;
+use super::server::DaemonShared;
 use super::status::Status;
 use super::system::{self, Listener, Stream};
 use super::ways::StopError;
@@ -17,12 +17,12 @@ use std::time::Duration;
 const MAX_BYTES: u64 = 1 << 20;
 /// How long who is connected may take to say something, and to listen.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long accepting rests after an error, for example when there are no more descriptors.
+/// How long accepting backs off after an error, for example when there are no more descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const SOCKET: &str = "control";
 
 #[derive(Serialize, Deserialize, Debug)]
-pub(super) enum Request {
+pub(super) enum ControlRequest {
     Status,
     Detach { force: bool },
 }
@@ -35,7 +35,7 @@ pub(super) enum Answer {
 }
 
 /// Serves the socket until the process ends.
-pub(super) fn serve(folder: &Folder, shared: &Arc<Shared>) -> io::Result<()> {
+pub(super) fn serve(folder: &Folder, shared: &Arc<DaemonShared>) -> io::Result<()> {
     let listener = Arc::new(Listener::bind(&folder.path(SOCKET))?);
     let shared = Arc::clone(shared);
     thread::Builder::new().name("control".to_owned()).spawn(move || {
@@ -55,7 +55,7 @@ pub(super) fn serve(folder: &Folder, shared: &Arc<Shared>) -> io::Result<()> {
     Ok(())
 }
 
-fn answer(listener: &Listener, stream: &Stream, shared: &Shared) {
+fn answer(listener: &Listener, stream: &Stream, shared: &DaemonShared) {
     let answered = stream
         .set_read_timeout(Some(PATIENCE))
         .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
@@ -63,8 +63,8 @@ fn answer(listener: &Listener, stream: &Stream, shared: &Shared) {
         .and_then(|()| receive(stream))
         .and_then(|request| {
             let answer = match request {
-                Request::Status => Answer::Status(Box::new(shared.status())),
-                Request::Detach { force } => match shared.detach(force) {
+                ControlRequest::Status => Answer::Status(Box::new(shared.status())),
+                ControlRequest::Detach { force } => match shared.detach(force) {
                     Ok(()) => Answer::Detached,
                     Err(error) => Answer::Refused(error),
                 },
@@ -97,7 +97,7 @@ fn receive<T: DeserializeOwned>(stream: &Stream) -> io::Result<T> {
 /// Asks a server. `patience`: how long for an answer; `None`: however long it takes.
 pub(super) fn ask(
     folder: &Folder,
-    request: &Request,
+    request: &ControlRequest,
     patience: Option<Duration>,
 ) -> io::Result<Answer> {
     let stream = system::connect(&folder.path(SOCKET))?;

@@ -1,7 +1,7 @@
 //! `farblock detach`.
 
 use super::args::DetachArgs;
-use super::control::{self, Answer, Request};
+use super::control::{self, Answer, ControlRequest};
 use super::folder::{Folder, Found, Role, runtime};
 use super::leftover;
 use super::list;
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &DetachArgs) -> Result<()> {
 fn detach(folder: &Folder, force: bool) -> Result<()> {
     let name = folder.name();
     if folder.is_held(Role::Server) {
-        match control::ask(folder, &Request::Status, Some(ANSWER_PATIENCE)) {
+        match control::ask(folder, &ControlRequest::Status, Some(ANSWER_PATIENCE)) {
             Ok(_) => return ask(folder, force),
             Err(_) if force => end_processes(folder)?,
             Err(error) if is_silence(&error) => return Err(silent(&name)),
@@ -145,7 +145,7 @@ fn is_at(used: &Use, path: &Path) -> bool {
 fn ask(folder: &Folder, force: bool) -> Result<()> {
     let name = folder.name();
     let patience = if force { FORCED_PATIENCE } else { DETACH_PATIENCE };
-    match control::ask(folder, &Request::Detach { force }, Some(patience)) {
+    match control::ask(folder, &ControlRequest::Detach { force }, Some(patience)) {
         Ok(Answer::Detached) => {}
         Ok(Answer::Refused(error)) => return Err(refused(&name, error)),
         Ok(Answer::Status(_)) => {

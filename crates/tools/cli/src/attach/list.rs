@@ -1,9 +1,10 @@
 //! `farblock list`: what is attached, and how it is.
 
 use super::args::ListArgs;
-use super::control::{self, Answer, Request};
+use super::control::{self, Answer, ControlRequest};
 use super::folder::{Folder, Role, runtime};
 use super::leftover;
+use super::metrics;
 use super::server::Saved;
 use super::settings::Settings;
 use super::status::{Offer, State, Status};
@@ -13,6 +14,7 @@ use crate::error::Result;
 use crate::output;
 use crate::table::{Align, Table, printable};
 use farblock_block::size::Size;
+use std::path::Path;
 use std::time::Duration;
 
 /// How long a server may take to say how it is.
@@ -22,14 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(crate) fn run(args: &ListArgs) -> Result<()> {
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
     leftover::sweep(&runtime);
-    if args.names {
-        let names =
-            Folder::attached(&runtime).iter().map(|it| it.name() + "\n").collect::<String>();
-        return output::print(&names);
-    }
     let all: Vec<Status> = Folder::all(&runtime).iter().filter_map(status).collect();
     if args.json {
         return output::print_json(&all);
+    }
+    if args.metrics {
+        return output::print(&metrics::render(&all));
     }
     if all.is_empty() {
         return output::print("nothing is attached\n");
@@ -37,11 +37,19 @@ pub(crate) fn run(args: &ListArgs) -> Result<()> {
     output::print(&table(&all))
 }
 
+/// What the attachments are called, without asking how they are.
+pub(crate) fn names(folder: Option<&Path>) -> Result<Vec<String>> {
+    let runtime = runtime(folder)?;
+    Ok(Folder::attached(&runtime).iter().map(Folder::name).collect())
+}
+
 /// How an attachment is; `None` if it is none, or not yet. What a daemon left that is gone is
 /// cleaned up, if nobody uses it.
 pub(super) fn status(folder: &Folder) -> Option<Status> {
     if folder.is_held(Role::Server) {
-        if let Ok(Answer::Status(status)) = control::ask(folder, &Request::Status, Some(PATIENCE)) {
+        if let Ok(Answer::Status(status)) =
+            control::ask(folder, &ControlRequest::Status, Some(PATIENCE))
+        {
             return Some(*status);
         }
         let trouble = "the process that serves it does not answer".to_owned();
@@ -80,7 +88,8 @@ pub(super) fn status(folder: &Folder) -> Option<Status> {
 
 /// Whether a server answers.
 pub(super) fn is_served(folder: &Folder) -> bool {
-    folder.is_held(Role::Server) && control::ask(folder, &Request::Status, Some(PATIENCE)).is_ok()
+    folder.is_held(Role::Server)
+        && control::ask(folder, &ControlRequest::Status, Some(PATIENCE)).is_ok()
 }
 
 /// Clears away what processes that are gone have left.

@@ -21,6 +21,8 @@ mod control;
 #[cfg(any(target_os = "linux", windows))]
 mod detach;
 #[cfg(any(target_os = "linux", windows))]
+mod examined;
+#[cfg(any(target_os = "linux", windows))]
 mod folder;
 #[cfg(any(target_os = "linux", windows))]
 mod identify;
@@ -30,8 +32,8 @@ mod leftover;
 mod list;
 #[cfg(any(target_os = "linux", windows))]
 mod messages;
-#[cfg(target_os = "linux")]
-mod notify;
+#[cfg(any(target_os = "linux", windows))]
+mod metrics;
 #[cfg(any(target_os = "linux", windows))]
 mod record;
 #[cfg(any(target_os = "linux", windows))]
@@ -51,13 +53,27 @@ mod system;
 mod ways;
 
 #[cfg(any(target_os = "linux", windows))]
-pub(crate) use {detach::run as detach, list::run as list, start::part, start::run as attach};
+pub(crate) use {
+    detach::run as detach,
+    examined::{Examined, Way, examined},
+    list::names,
+    list::run as list,
+    start::part,
+    start::run as attach,
+};
 
 #[cfg(any(target_os = "linux", windows))]
 use connect::connect;
 
+/// What `--as auto` would choose here, and why.
+#[cfg(target_os = "linux")]
+pub(crate) fn choice() -> String {
+    let (_, why) = ways::choose(&settings::Settings::default());
+    format!("attach would choose{}", why.trim_start_matches("chose"))
+}
+
 #[cfg(not(any(target_os = "linux", windows)))]
-pub(crate) use elsewhere::{attach, detach, list, part};
+pub(crate) use elsewhere::{attach, detach, list, names, part};
 
 #[cfg(not(any(target_os = "linux", windows)))]
 mod elsewhere {
@@ -78,6 +94,10 @@ mod elsewhere {
 
     pub(crate) fn list(_: &ListArgs) -> Result<()> {
         not_here()
+    }
+
+    pub(crate) fn names(_: Option<&std::path::Path>) -> Result<Vec<String>> {
+        Ok(Vec::new())
     }
 
     pub(crate) fn detach(_: &DetachArgs) -> Result<()> {

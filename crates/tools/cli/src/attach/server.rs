@@ -46,7 +46,7 @@ enum Event {
 }
 
 /// What the threads of a server share.
-pub(super) struct Shared {
+pub(super) struct DaemonShared {
     name: String,
     settings: Settings,
     folder: Folder,
@@ -113,7 +113,7 @@ fn offer(
     order: &Order,
     kept: Option<Descriptor>,
     events: Sender<Event>,
-) -> Result<Shared, String> {
+) -> Result<DaemonShared, String> {
     let settings: Settings =
         folder.read_json("settings.json").ok_or("there are no settings to be read")?;
     let saved = folder.read_json::<Saved>(STATE).filter(|_| order.resume);
@@ -133,7 +133,8 @@ fn offer(
     let saved = Mutex::new(Saved { offer, state: attached.state() });
     let (attached, events) = (Mutex::new(Some(attached)), Mutex::new(events));
     let (resumed, unsaved) = (order.resume, Mutex::default());
-    let shared = Shared { name, settings, folder, disk, attached, events, resumed, saved, unsaved };
+    let shared =
+        DaemonShared { name, settings, folder, disk, attached, events, resumed, saved, unsaved };
     match shared.save() {
         // Nobody uses it yet.
         Err(sentence) if !resumed => Err(sentence),
@@ -164,7 +165,7 @@ fn described(
 
 /// Serves until the disk is detached.
 fn serve(
-    shared: &Arc<Shared>,
+    shared: &Arc<DaemonShared>,
     channel: Channel,
     receiver: &Receiver<Event>,
     events: &Sender<Event>,
@@ -232,7 +233,7 @@ fn watch_supervisor(channel: &Arc<Channel>, events: &Sender<Event>) -> std::io::
     Ok(())
 }
 
-impl Shared {
+impl DaemonShared {
     fn lock(&self) -> MutexGuard<'_, Option<Box<dyn Attached>>> {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -305,7 +306,8 @@ impl Shared {
         }
     }
 
-    /// Detaches, unless somebody uses the disk; `force`d, even then. [`Shared::end`] is to follow.
+    /// Detaches, unless somebody uses the disk; `force`d, even then. [`DaemonShared::end`] is to
+    /// follow.
     pub(super) fn detach(&self, force: bool) -> Result<(), StopError> {
         let mut slot = self.lock();
         let Some(attached) = slot.as_mut() else { return Ok(()) };
@@ -376,11 +378,13 @@ impl Shared {
                 tracing::info!("{line}");
                 let _ = channel.send(&Report::Status(line), None);
             }
+            // The next flush fails, which its user sees; the log has why.
+            Change::Loss => {}
         }
     }
 }
 
-impl Shared {
+impl DaemonShared {
     /// Has who uses the disk see its size, if that is another one than it was told, or a dead
     /// server may have told it.
     fn show_size(&self) {

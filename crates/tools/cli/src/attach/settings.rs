@@ -8,6 +8,7 @@ use crate::configuration;
 use crate::error::{Failure, Result, os};
 use crate::values::{self, Listen};
 use farblock_host::disk::{DiskOptions, Policy};
+use farblock_host::key_file::CREDENTIAL;
 use farblock_host::{Options, url::Url};
 use farblock_reactor::EngineKind;
 use serde::{Deserialize, Deserializer, Serialize, de};
@@ -54,6 +55,8 @@ pub(crate) struct Settings {
     pub(crate) dhchap_secret: Option<PathBuf>,
     #[serde(alias = "dhchap_ctrl_secret")]
     pub(crate) dhchap_ctrl_secret: Option<PathBuf>,
+    #[serde(alias = "tls_key")]
+    pub(crate) tls_key: Option<PathBuf>,
     #[serde(alias = "read_only")]
     pub(crate) read_only: bool,
     pub(crate) shared: bool,
@@ -188,6 +191,7 @@ impl Settings {
         self.data_digest |= args.digests.data_digest;
         over(&mut self.dhchap_secret, &args.digests.dhchap_secret);
         over(&mut self.dhchap_ctrl_secret, &args.digests.dhchap_ctrl_secret);
+        over(&mut self.tls_key, &args.digests.tls_key);
         self.read_only |= offer.read_only;
         self.shared |= offer.shared;
         self.no_device |= offer.no_device;
@@ -241,6 +245,12 @@ impl Settings {
                 names.join(" or --as ")
             ));
         }
+        let tls = self.tls_key.is_some() || self.urls.iter().any(|url| url.tls_key.is_some());
+        if way == As::Nvme && tls {
+            return Err("--as nvme has no TLS, and without it nothing would be encrypted: take \
+                        another way, or `nvme connect --tls` with the key in the kernel's keyring"
+                .into());
+        }
         for (option, given, ways) in [
             ("socket", self.socket.is_some(), &[Nbd, VhostUser][..]),
             ("listen", self.listen.is_some(), &[Nbd, Iscsi]),
@@ -264,17 +274,15 @@ impl Settings {
 
     /// Paths as the daemon sees them, whose working directory is another.
     fn absolute(&mut self) -> Result<()> {
-        let own = [
-            &mut self.socket,
-            &mut self.mountpoint,
-            &mut self.dhchap_secret,
-            &mut self.dhchap_ctrl_secret,
-        ];
-        let in_urls = self
-            .urls
-            .iter_mut()
-            .flat_map(|url| [&mut url.dhchap_secret, &mut url.dhchap_ctrl_secret]);
-        for path in own.into_iter().chain(in_urls).flatten() {
+        let own = [&mut self.socket, &mut self.mountpoint];
+        let keys = [&mut self.dhchap_secret, &mut self.dhchap_ctrl_secret, &mut self.tls_key];
+        let in_urls = self.urls.iter_mut().flat_map(|url| {
+            [&mut url.dhchap_secret, &mut url.dhchap_ctrl_secret, &mut url.tls_key]
+        });
+        // A credential of systemd's is no path.
+        let is_file = |path: &&mut PathBuf| !path.to_string_lossy().starts_with(CREDENTIAL);
+        let keys = keys.into_iter().chain(in_urls).flatten().filter(is_file);
+        for path in own.into_iter().flatten().chain(keys) {
             *path = std::path::absolute(&*path).map_err(|error| {
                 Failure::run(format_args!("{}: {}", path.display(), os(&error)))
             })?;
@@ -291,6 +299,7 @@ impl Settings {
             data_digest: self.data_digest,
             dhchap_secret: self.dhchap_secret.clone(),
             dhchap_ctrl_secret: self.dhchap_ctrl_secret.clone(),
+            tls_key: self.tls_key.clone(),
             keep_alive: self.keep_alive.unwrap_or(usual.connection.keep_alive),
             ..Options::default()
         };

@@ -4,6 +4,7 @@ use farblock_block::{Geometry, Namespace};
 use farblock_host::disk::{Disk, DiskState, PathState, PathStatus};
 use farblock_wire::log::AnaState;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// How [`Use::behind`] begins where a loop device stands on a file.
 #[cfg(target_os = "linux")]
@@ -129,6 +130,12 @@ pub(super) struct Path {
     pub(super) address: Option<String>,
     pub(super) controller: Option<u16>,
     pub(super) reconnects: u64,
+    /// How often its access has changed (ANA).
+    #[serde(default)]
+    pub(super) access_changes: u64,
+    /// How often it was lost or could not be connected, by the reason.
+    #[serde(default)]
+    pub(super) failures: BTreeMap<String, u64>,
     /// Why it was lost or could not be connected, the last time.
     pub(super) error: Option<String>,
 }
@@ -162,6 +169,8 @@ impl From<PathStatus> for Path {
             address: status.controller.map(|(address, _)| address.to_string()),
             controller: status.controller.map(|(_, id)| id),
             reconnects: status.reconnects,
+            access_changes: status.access_changes,
+            failures: status.failures.into_iter().map(|(why, it)| (why.to_owned(), it)).collect(),
             error: status.error,
         }
     }

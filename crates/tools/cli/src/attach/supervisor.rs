@@ -326,5 +326,6 @@ pub(super) fn again(program: &Path, global: &Global) -> Command {
     if global.quiet {
         command.arg("--quiet");
     }
+    command.args(["--log-format", global.log_format.name()]);
     command
 }

@@ -105,7 +105,7 @@ fn check_writes(disk: &Disk, plan: &Plan) -> Result<()> {
 fn is_made_here(spec: &Spec) -> bool {
     match spec {
         Spec::Mem { .. } | Spec::Null { .. } => true,
-        Spec::File(_) => false,
+        Spec::File(_) | Spec::Mirror { .. } | Spec::Remote(_) | Spec::Rbd(_) => false,
         Spec::Stripe { children, .. } => children.iter().all(is_made_here),
         Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
             is_made_here(inner)
@@ -118,6 +118,7 @@ fn wants_data(spec: &Spec) -> bool {
     match spec {
         Spec::Mem { .. } => true,
         Spec::Null { .. } | Spec::File(_) | Spec::Fault { .. } => false,
+        Spec::Mirror { .. } | Spec::Remote(_) | Spec::Rbd(_) => false,
         Spec::Stripe { children, .. } => children.iter().any(wants_data),
         Spec::Delay { inner, .. } | Spec::Limit { inner, .. } => wants_data(inner),
     }
@@ -135,7 +136,7 @@ impl Opener<'_> {
             Disk::Local(spec) => {
                 let made_here = is_made_here(spec);
                 let read_only = !made_here && !self.plan.allow_writes;
-                let side = Side::new(spec.open(self.args.block_size, read_only)?);
+                let side = Side::new(crate::ceph::open(spec, self.args.block_size, read_only)?);
                 let side = if made_here { side.scratch() } else { side };
                 Ok(if made_here && wants_data(spec) { side.fill() } else { side })
             }

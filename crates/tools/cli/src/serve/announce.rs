@@ -18,6 +18,10 @@ struct Listening<'a> {
     pid: u32,
     subsystems: Vec<SharedSubsystem<'a>>,
     connect: Connect,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dashboard: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interface: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -47,14 +51,24 @@ struct Connect {
     nvme_cli: Vec<String>,
 }
 
+/// Where management is besides the control socket.
+#[derive(Default)]
+pub(super) struct OnTcp<'a> {
+    pub(super) dashboard: Option<&'a str>,
+    pub(super) interface: Option<SocketAddr>,
+}
+
 /// Prints it, the line that says where it listens last, and flushes. A closed standard output is
 /// no reason not to serve.
 pub(super) fn announce(
     target: &Target,
     config: &TargetConfig,
+    on_tcp: OnTcp<'_>,
     json: bool,
     quiet: bool,
 ) -> Result<()> {
+    let dashboard = on_tcp.dashboard;
+    let interface = on_tcp.interface.map(|address| format!("http://{address}"));
     let addresses = target.addresses();
     let reachable = reachable(addresses[0]);
     let printed = if json {
@@ -64,11 +78,19 @@ pub(super) fn announce(
             pid: std::process::id(),
             subsystems: config.subsystems.iter().map(|one| shared(one, reachable)).collect(),
             connect: connect(config, reachable),
+            dashboard,
+            interface,
         })
     } else {
         let mut text = String::new();
         if !quiet {
             describe(&mut text, target, config, reachable);
+        }
+        if let Some(url) = dashboard {
+            let _ = writeln!(text, "dashboard at {url}");
+        }
+        if let Some(url) = interface {
+            let _ = writeln!(text, "interface at {url}");
         }
         for address in addresses {
             let _ = writeln!(text, "listening on {address}");
@@ -176,7 +198,8 @@ fn connect(config: &TargetConfig, address: SocketAddr) -> Connect {
         vec![format!("nvme discover --transport=tcp --traddr={host} --trsvcid={port}")];
     for subsystem in &config.subsystems {
         let nqn = &subsystem.config.nqn;
-        let (ours, nvme_clis) = secrets(subsystem);
+        let has_tls = subsystem.keys.values().any(|keys| !keys.tls.is_empty());
+        let (ours, nvme_clis) = secrets(subsystem, has_tls || !config.tls_keys.is_empty());
         farblock.push(format!("farblock id {}{ours}", quoted(&url(address, nqn, None))));
         if let Some((first, export)) = subsystem.exports.iter().next() {
             let url = quoted(&url(address, nqn, Some(first.0)));
@@ -195,19 +218,22 @@ fn connect(config: &TargetConfig, address: SocketAddr) -> Connect {
 }
 
 /// What farblock's and nvme-cli's commands need besides, where hosts have keys: each its own, of
-/// which the command does not know the file.
-fn secrets(subsystem: &Subsystem) -> (&'static str, &'static str) {
-    match subsystem.keys.is_empty() {
-        true => ("", ""),
-        false => (
-            " --dhchap-secret host.key",
-            " --dhchap-secret \"$(farblock keys show --secret host.key)\"",
-        ),
+/// which the command does not know the file. nvme-cli has keys for TLS from the kernel's keyring.
+fn secrets(subsystem: &Subsystem, tls: bool) -> (String, String) {
+    let (mut farblock, mut nvme_cli) = (String::new(), String::new());
+    if subsystem.keys.values().any(|keys| !keys.host.is_empty()) {
+        farblock.push_str(" --dhchap-secret host.key");
+        nvme_cli.push_str(" --dhchap-secret \"$(farblock keys show --secret host.key)\"");
     }
+    if tls {
+        farblock.push_str(" --tls-key tls.key");
+        nvme_cli.push_str(" --tls");
+    }
+    (farblock, nvme_cli)
 }
 
 /// Text as a shell takes it for one word.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "+-./:_,=@".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         return text.to_owned();

@@ -13,18 +13,22 @@ use crate::error::{Failure, Result};
 use crate::values;
 use farblock_admin::Opened;
 use farblock_backends::Spec;
-use farblock_proto::controller::{AddressFamily, Referral, limits};
+use farblock_proto::controller::{AddressFamily, Referral, USUAL_ANA_GROUP, limits};
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::Polling;
-use farblock_state::Document;
+use farblock_state::{Ana, Document, Limits, Listener, Namespace};
 use farblock_target::{Subsystem, TargetConfig};
 use farblock_wire::tcp::{PORT_DISCOVERY, PORT_IO};
 use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, Visitor};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::path::Path;
 use toml::Spanned;
+use uuid::Uuid;
 
 /// The whole file.
 #[derive(Deserialize)]
@@ -34,11 +38,51 @@ struct FileConfig {
     #[serde(default)]
     poll: bool,
     cores: Option<Spanned<String>>,
-    listeners: Option<Spanned<Vec<Spanned<String>>>>,
+    listeners: Option<Spanned<Vec<Spanned<ListenerConfig>>>>,
+    ana: Option<Spanned<String>>,
+    #[serde(default, alias = "ana-groups")]
+    ana_groups: BTreeMap<Spanned<String>, Spanned<String>>,
+    tls: Option<Spanned<String>>,
+    cntlids: Option<Spanned<String>>,
     #[serde(default)]
     referrals: Vec<Spanned<String>>,
     #[serde(default)]
     subsystems: Vec<Spanned<SubsystemConfig>>,
+}
+
+/// An address to listen on: its text alone, or a table with more.
+struct ListenerConfig {
+    address: String,
+    tls: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for ListenerConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            address: String,
+            tls: Option<String>,
+        }
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = ListenerConfig;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an address, or a table with address and tls")
+            }
+
+            fn visit_str<E>(self, address: &str) -> Result<Self::Value, E> {
+                Ok(ListenerConfig { address: address.to_owned(), tls: None })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                let Table { address, tls } = Table::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(ListenerConfig { address, tls })
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
 }
 
 #[derive(Deserialize)]
@@ -66,6 +110,12 @@ struct NamespaceConfig {
     block_size: Option<Spanned<u32>>,
     #[serde(default, alias = "read-only")]
     read_only: bool,
+    #[serde(alias = "ana-group")]
+    ana_group: Option<Spanned<u32>>,
+    #[serde(alias = "visible-to")]
+    visible_to: Option<Spanned<Vec<Spanned<String>>>>,
+    limits: Option<Spanned<Limits>>,
+    uuid: Option<Uuid>,
 }
 
 /// A namespace that is about to be opened.
@@ -73,6 +123,8 @@ struct Disk {
     spec: Spec,
     block_size: u32,
     read_only: bool,
+    /// How it is shared; the rest is what is above.
+    terms: Namespace,
     span: Range<usize>,
     key: String,
 }
@@ -82,19 +134,25 @@ pub(super) fn load(path: &Path, note: &mut dyn FnMut(String)) -> Result<Shares> 
     let text = configuration::read(path)?;
     let source = Source { path, text: &text };
     let parsed = parse(&source).map_err(Failure::Usage)?;
-    let (config, disks) = checked(&source, path, &parsed).map_err(Failure::Usage)?;
+    let (config, disks, hosts) = checked(&source, path, &parsed).map_err(Failure::Usage)?;
     let specs: Vec<&Spec> = disks.iter().flat_map(|all| all.values()).map(|it| &it.spec).collect();
     disks::memory_doubt(&specs).map(&mut *note);
-    let mut shares = Shares { document: described(&config, &disks), config, ..Shares::default() };
+    let mut document = described(&config, &disks, hosts);
+    let listeners = listeners(&source, &parsed).map_err(Failure::Usage)?;
+    document.listeners = listeners.into_iter().collect();
+    let mut shares = Shares { document, config, ..Shares::default() };
     for (index, disks) in disks.into_iter().enumerate() {
         for (nsid, disk) in disks {
             let opened = disks::open(&disk.spec, disk.block_size, disk.read_only);
-            let (namespace, file) = opened.map_err(|error| {
+            let opened = opened.map_err(|error| {
                 let what = disks::refused(&error, "read_only = true");
                 Failure::Run(source.error(disk.span.clone(), &disk.key, what))
             })?;
-            let identity = disks::identity(&disk.spec, note);
-            shares.add(index, nsid, Opened { namespace, file, identity });
+            let identity = match disk.terms.uuid {
+                Some(uuid) => uuid.to_string(),
+                None => disks::identity(&disk.spec, note),
+            };
+            shares.add(index, nsid, Opened { identity, ..opened });
             shares.keep_reservations(index, nsid, &disk.spec);
         }
     }
@@ -106,55 +164,71 @@ pub(super) fn document(path: &Path) -> Result<Document> {
     let text = configuration::read(path)?;
     let source = Source { path, text: &text };
     let parsed = parse(&source).map_err(Failure::Usage)?;
-    let (config, disks) = checked(&source, path, &parsed).map_err(Failure::Usage)?;
-    Ok(described(&config, &disks))
+    let (config, disks, hosts) = checked(&source, path, &parsed).map_err(Failure::Usage)?;
+    let mut document = described(&config, &disks, hosts);
+    let listeners = listeners(&source, &parsed).map_err(Failure::Usage)?;
+    document.listeners = listeners.into_iter().collect();
+    Ok(document)
 }
 
-/// The same for a target that runs. A document knows of a host with a key only that it may connect.
-#[cfg(unix)]
-pub(super) fn keyless_document(path: &Path) -> Result<Document> {
-    let text = configuration::read(path)?;
-    let source = Source { path, text: &text };
-    let parsed = parse(&source).map_err(Failure::Usage)?;
-    let (config, disks) = checked(&source, path, &parsed).map_err(Failure::Usage)?;
-    if super::steered::has_keys(&config) {
-        let path = path.display();
-        return Err(Failure::usage(format_args!(
-            "a host in {path} has a key, and a running target is given none yet: restart it"
-        )));
-    }
-    Ok(described(&config, &disks))
-}
+/// What there is besides a target's own configuration, by subsystem.
+type Checked = (TargetConfig, Vec<Disks>, Vec<keys::Hosts>);
 
 /// Checks everything without opening a disk, and reads the hosts' keys.
-fn checked(
-    source: &Source<'_>,
-    path: &Path,
-    parsed: &FileConfig,
-) -> Result<(TargetConfig, Vec<Disks>), String> {
+fn checked(source: &Source<'_>, path: &Path, parsed: &FileConfig) -> Result<Checked, String> {
     let directory = directory(path);
     let (mut config, disks) = check(source, directory, parsed)?;
+    let mut locked = Vec::new();
     for (index, entry) in parsed.subsystems.iter().enumerate() {
         let (key, hosts) = (format!("subsystems[{index}]"), &entry.as_ref().hosts);
-        keys::add(source, directory, &key, hosts, &mut config.subsystems[index])?;
+        locked.push(keys::add(source, directory, &key, hosts, &mut config.subsystems[index])?);
     }
-    Ok((config, disks))
+    Ok((config, disks, locked))
 }
 
 fn directory(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
 }
 
-fn described(config: &TargetConfig, disks: &[Disks]) -> Document {
+fn described(config: &TargetConfig, disks: &[Disks], hosts: Vec<keys::Hosts>) -> Document {
     let mut document = document::of(config);
-    for (subsystem, disks) in config.subsystems.iter().zip(disks) {
+    for ((subsystem, disks), hosts) in config.subsystems.iter().zip(disks).zip(hosts) {
         let place = document.subsystems.get_mut(&subsystem.config.nqn).expect("it is from there");
+        place.hosts.extend(hosts);
         for (nsid, disk) in disks {
             let namespace = document::namespace(&disk.spec, disk.block_size, disk.read_only);
+            let Namespace { ana_group, visible_to, limits, uuid, .. } = disk.terms.clone();
+            let namespace = Namespace { ana_group, visible_to, limits, uuid, ..namespace };
             place.namespaces.insert(nsid.0, namespace);
         }
     }
     document
+}
+
+/// How namespaces can be reached by every listener, and who has to use TLS there, if a listener
+/// says nothing else.
+fn usual(source: &Source<'_>, file: &FileConfig) -> Result<Listener, String> {
+    let state = |text: &Spanned<String>, key: &str| {
+        values::ana(text.as_ref())
+            .map_err(|problem| source.error_with_example(text.span(), key, problem))
+    };
+    let ana = file.ana.as_ref().map_or(Ok(Ana::default()), |text| state(text, "ana"))?;
+    let mut ana_groups = BTreeMap::new();
+    for (name, text) in &file.ana_groups {
+        let key = format!("ana_groups.{}", name.as_ref());
+        let group = name.as_ref().parse().ok();
+        let group = group.filter(|group| (1..=limits::MAX_ANA_GROUPS).contains(group));
+        let group = group.ok_or_else(|| {
+            let what = format!("it is no ANA group: use 1 to {}", limits::MAX_ANA_GROUPS);
+            source.error(name.span(), &key, what)
+        })?;
+        ana_groups.insert(group, state(text, &key)?);
+    }
+    let tls = file.tls.as_ref().map(|tls| {
+        values::tls_policy(tls.as_ref())
+            .map_err(|problem| source.error_with_example(tls.span(), "tls", problem))
+    });
+    Ok(Listener { ana, ana_groups, tls: tls.transpose()?.unwrap_or_default() })
 }
 
 fn parse(source: &Source<'_>) -> Result<FileConfig, String> {
@@ -186,7 +260,11 @@ fn check(
         let parsed = values::cores(cores.as_ref());
         config.cores = parsed.map_err(|problem| value(cores, "cores", problem))?;
     }
-    config.listeners = listeners(source, file)?;
+    config.listeners = listeners(source, file)?.into_iter().map(|(at, _)| at).collect();
+    if let Some(ids) = &file.cntlids {
+        let parsed = values::controller_ids(ids.as_ref());
+        config.controller_ids = parsed.map_err(|problem| value(ids, "cntlids", problem))?;
+    }
     for (index, text) in file.referrals.iter().enumerate() {
         let key = format!("referrals[{index}]");
         let parsed = referral(text.as_ref()).map_err(|problem| value(text, &key, problem))?;
@@ -210,20 +288,30 @@ fn check(
     Ok((config, disks))
 }
 
-fn listeners(source: &Source<'_>, file: &FileConfig) -> Result<Vec<SocketAddr>, String> {
+/// Where to listen, and how.
+fn listeners(
+    source: &Source<'_>,
+    file: &FileConfig,
+) -> Result<Vec<(SocketAddr, Listener)>, String> {
+    let usual = usual(source, file)?;
     let Some(listeners) = &file.listeners else {
-        return Ok(vec![(Ipv4Addr::LOCALHOST, PORT_IO).into()]);
+        return Ok(vec![((Ipv4Addr::LOCALHOST, PORT_IO).into(), usual)]);
     };
     if listeners.as_ref().is_empty() {
         let what = "the list is empty, so nobody could connect";
         return Err(source.error_with_example(listeners.span(), "listeners", what));
     }
-    let parse = |(index, text): (usize, &Spanned<String>)| {
-        values::listen_address(text.as_ref()).map_err(|problem| {
-            source.error_with_example(text.span(), &format!("listeners[{index}]"), problem)
-        })
-    };
-    listeners.as_ref().iter().enumerate().map(parse).collect()
+    let mut all = Vec::new();
+    for (index, one) in listeners.as_ref().iter().enumerate() {
+        let key = format!("listeners[{index}]");
+        let wrong = |problem: String| source.error_with_example(one.span(), &key, problem);
+        let ListenerConfig { address, tls } = one.as_ref();
+        let address = values::listen_address(address).map_err(wrong)?;
+        let tls = tls.as_deref().map(values::tls_policy).transpose().map_err(wrong)?;
+        let listener = Listener { tls: tls.unwrap_or(usual.tls), ..usual.clone() };
+        all.push((address, listener));
+    }
+    Ok(all)
 }
 
 fn referral(text: &str) -> Result<Referral, String> {
@@ -344,5 +432,36 @@ fn disk(
         }
     };
     let spec = disks::seen_from(&spec, directory);
-    Ok(Disk { spec, block_size, read_only: config.read_only, span, key: path_key })
+    let terms = terms(source, key, config)?;
+    Ok(Disk { spec, block_size, read_only: config.read_only, terms, span, key: path_key })
+}
+
+/// How a namespace is shared.
+fn terms(source: &Source<'_>, key: &str, config: &NamespaceConfig) -> Result<Namespace, String> {
+    let ana_group = match &config.ana_group {
+        None => USUAL_ANA_GROUP,
+        Some(group) if (1..=limits::MAX_ANA_GROUPS).contains(group.as_ref()) => *group.as_ref(),
+        Some(group) => {
+            let what = format!("use 1 to {}", limits::MAX_ANA_GROUPS);
+            return Err(source.error(group.span(), &format!("{key}.ana_group"), &what));
+        }
+    };
+    let names = |listed: &Spanned<Vec<Spanned<String>>>| {
+        let check = |(index, host): (usize, &Spanned<String>)| {
+            let key = format!("{key}.visible_to[{index}]");
+            values::nqn(host.as_ref()).map_err(|what| source.error(host.span(), &key, what))
+        };
+        listed.as_ref().iter().enumerate().map(check).collect::<Result<BTreeSet<_>, _>>()
+    };
+    let visible_to = config.visible_to.as_ref().map(names).transpose()?;
+    let uuid = config.uuid;
+    let mut terms = Namespace { ana_group, visible_to, uuid, ..Namespace::new("") };
+    if let Some(limits) = &config.limits {
+        terms.limits = *limits.as_ref();
+        terms.limits.check().map_err(|problem| {
+            let key = format!("{key}.limits.{}", problem.field);
+            source.error(limits.span(), &key, problem.sentence)
+        })?;
+    }
+    Ok(terms)
 }

@@ -1,11 +1,14 @@
 //! What is shared: from a name on the command line to a namespace with an identity.
 
-use super::{identity, reserved};
+use super::{identity, mirrored, reserved};
+use crate::ceph;
+use farblock_admin::Opened;
 use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_backends::{FileProblem, OpenError, Spec};
 use farblock_block::Namespace;
 use farblock_block::size::Size;
 use farblock_target::{ReservationStore, Subsystem};
+use farblock_volumes::{MirrorOptions, Taking};
 use farblock_wire::nqn::UUID_NQN_PREFIX;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -17,10 +20,11 @@ use uuid::Uuid;
 pub(crate) fn parse(text: &str) -> Result<Spec, String> {
     if text.starts_with("nvme+tcp://") {
         return Err(format!(
-            "{text} is remote already: sharing a remote namespace once more is not implemented"
+            "{text} is remote already: only a mirror has remote legs (mirror:disk.img,{text})"
         ));
     }
     if let Some((scheme, _)) = text.split_once("://")
+        && !text.starts_with("mirror:")
         && !scheme.is_empty()
         && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
     {
@@ -29,7 +33,9 @@ pub(crate) fn parse(text: &str) -> Result<Spec, String> {
              machine: download it first (file:{text} if that is a file's name)"
         ));
     }
-    Spec::parse(text).map_err(|error| error.to_string())
+    let spec = Spec::parse(text).map_err(|error| error.to_string())?;
+    ceph::check(&spec)?;
+    Ok(spec)
 }
 
 /// The same for a name from the command line, which may be no UTF-8: then it is a file's.
@@ -37,15 +43,27 @@ pub(crate) fn parse_os(text: &OsStr) -> Result<Spec, String> {
     text.to_str().map_or_else(|| Ok(Spec::File(text.into())), parse)
 }
 
-/// What stores a disk, and the same as a file if it is one and nothing around it.
-type Store = (Arc<dyn Namespace>, Option<Arc<FileDisk>>);
-
-/// Opens a disk.
-pub(super) fn open(spec: &Spec, block_size: u32, read_only: bool) -> Result<Store, OpenError> {
-    let Spec::File(path) = spec else { return Ok((spec.open(block_size, read_only)?, None)) };
+/// Opens a disk, which has no identity yet.
+pub(super) fn open(spec: &Spec, block_size: u32, read_only: bool) -> Result<Opened, OpenError> {
+    let whole = |namespace: Arc<dyn Namespace>| Opened {
+        namespace,
+        file: None,
+        identity: String::new(),
+        legs: None,
+    };
+    if let Spec::Mirror { legs, create, degraded } = spec {
+        let taking = if *create { Taking::Empty } else { Taking::Members };
+        let options = MirrorOptions { taking, degraded: *degraded, ..MirrorOptions::default() };
+        let mirror = mirrored::open(legs, options, block_size, read_only)?;
+        let legs = Some(mirrored::legs(&mirror));
+        return Ok(Opened { legs, ..whole(mirror) });
+    }
+    let Spec::File(path) = spec else {
+        return Ok(whole(ceph::open(spec, block_size, read_only)?));
+    };
     let options = FileOptions { read_only, ..FileOptions::new(block_size) };
     let file = Arc::new(FileDisk::open(path, &options)?);
-    Ok((Arc::clone(&file) as Arc<dyn Namespace>, Some(file)))
+    Ok(Opened { file: Some(Arc::clone(&file)), ..whole(file) })
 }
 
 /// A disk's name, wherever it is read.
@@ -56,11 +74,25 @@ pub(crate) fn name(spec: &Spec) -> String {
 
 /// Why a disk cannot be opened, with the `way` to open it read-only where that would help.
 pub(super) fn refused(error: &OpenError, way: &str) -> String {
+    explained(told(error, way))
+}
+
+fn told(error: &OpenError, way: &str) -> String {
     use FileProblem::{MayNotWrite, ReadOnly};
     match error {
         OpenError::File { problem: MayNotWrite | ReadOnly, .. } => format!("{error} ({way})"),
         _ => error.to_string(),
     }
+}
+
+/// Says in a refusal if `--allow-path` may be why.
+#[cfg(target_os = "linux")]
+pub(super) use crate::sandbox::explained;
+
+/// Elsewhere nothing is restricted.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn explained(problem: String) -> String {
+    problem
 }
 
 /// What is wrong with RAM disks that are larger than the machine's memory, if it is known.
@@ -80,8 +112,10 @@ pub(crate) fn memory_doubt(specs: &[&Spec]) -> Option<String> {
 fn memory_bytes(spec: &Spec) -> u64 {
     match spec {
         Spec::Mem { bytes } => *bytes,
-        Spec::File(_) | Spec::Null { .. } => 0,
-        Spec::Stripe { children, .. } => children.iter().map(memory_bytes).sum(),
+        Spec::File(_) | Spec::Null { .. } | Spec::Remote(_) | Spec::Rbd(_) => 0,
+        Spec::Mirror { legs: children, .. } | Spec::Stripe { children, .. } => {
+            children.iter().map(memory_bytes).sum()
+        }
         Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
             memory_bytes(inner)
         }
@@ -112,6 +146,7 @@ pub(crate) fn reservations(spec: &Spec) -> Option<Arc<dyn ReservationStore>> {
             reservations(inner)
         }
         Spec::Stripe { .. } | Spec::Mem { .. } | Spec::Null { .. } => None,
+        Spec::Mirror { .. } | Spec::Remote(_) | Spec::Rbd(_) => None,
     }
 }
 
@@ -134,7 +169,9 @@ fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
             }
             Some(Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()))
         }
-        Spec::Mem { .. } | Spec::Null { .. } => None,
+        Spec::Mirror { legs, .. } => mirrored::identity(legs),
+        Spec::Rbd(name) => ceph::identity(name),
+        Spec::Mem { .. } | Spec::Null { .. } | Spec::Remote(_) => None,
     }
 }
 
@@ -218,15 +255,22 @@ fn map_paths(spec: &Spec, map: &dyn Fn(&Path) -> std::path::PathBuf) -> Spec {
         }
         Spec::Limit { rate, inner } => Spec::Limit { rate: *rate, inner: boxed(inner) },
         Spec::Fault { every, inner } => Spec::Fault { every: *every, inner: boxed(inner) },
-        Spec::Mem { .. } | Spec::Null { .. } => spec.clone(),
+        Spec::Mirror { legs, create, degraded } => Spec::Mirror {
+            legs: legs.iter().map(|leg| map_paths(leg, map)).collect(),
+            create: *create,
+            degraded: *degraded,
+        },
+        Spec::Mem { .. } | Spec::Null { .. } | Spec::Remote(_) | Spec::Rbd(_) => spec.clone(),
     }
 }
 
 fn forgets(spec: &Spec) -> bool {
     match spec {
         Spec::Mem { .. } => true,
-        Spec::File(_) | Spec::Null { .. } => false,
-        Spec::Stripe { children, .. } => children.iter().any(forgets),
+        Spec::File(_) | Spec::Null { .. } | Spec::Remote(_) | Spec::Rbd(_) => false,
+        Spec::Mirror { legs: children, .. } | Spec::Stripe { children, .. } => {
+            children.iter().any(forgets)
+        }
         Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
             forgets(inner)
         }

@@ -1,11 +1,13 @@
 //! What is shared, as a document and as what a target is started with.
 
 use super::disks;
+use crate::args::ServeArgs;
 use farblock_admin::{Disks, Opened};
 use farblock_backends::Spec;
+use farblock_proto::controller::PortAccess;
 use farblock_proto::ids::NamespaceId;
-use farblock_state::{Document, Host, Listener, Namespace, Referral};
-use farblock_target::{Export, Subsystem, TargetConfig};
+use farblock_state::{Ana, Document, Host, Listener, Namespace, Referral, Tls};
+use farblock_target::{Export, Subsystem, TargetConfig, TlsPolicy};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -34,6 +36,32 @@ impl Shares {
         }
     }
 
+    /// Says how the target is reached, where the command line wins over the configuration.
+    pub(super) fn listen_as(&mut self, args: &ServeArgs) {
+        let access = common_access(&self.document, args.ana);
+        let before = std::mem::take(&mut self.document.listeners);
+        self.document.listeners = listeners(&self.config.listeners, &before, &access, tls(args));
+        if let Some(ids) = &args.cntlids {
+            self.config.controller_ids = ids.clone();
+        }
+    }
+
+    /// Has the target begin as the document says in what the two say differently.
+    pub(super) fn agreed(mut self) -> Self {
+        self.config.access = access(&self.document, &self.config.listeners);
+        self.config.tls_listeners = policies(&self.document, &self.config.listeners);
+        for subsystem in &mut self.config.subsystems {
+            let described = self.document.subsystems.get(&subsystem.config.nqn);
+            let namespaces = described.into_iter().flat_map(|described| &described.namespaces);
+            for (nsid, namespace) in namespaces {
+                let (nsid, hosts) = (NamespaceId(*nsid), namespace.visible_to.clone());
+                subsystem.ana_groups.insert(nsid, namespace.ana_group);
+                subsystem.config.visible_to.extend(hosts.map(|hosts| (nsid, hosts)));
+            }
+        }
+        self
+    }
+
     pub(super) fn describe(&mut self, nqn: &str, nsid: NamespaceId, namespace: Namespace) {
         let subsystem = self.document.subsystems.entry(nqn.to_owned()).or_default();
         subsystem.namespaces.insert(nsid.0, namespace);
@@ -53,7 +81,7 @@ impl Shares {
     }
 }
 
-/// What a configuration says, but for its namespaces.
+/// What a configuration says, but for its namespaces and where its keys are.
 pub(super) fn of(config: &TargetConfig) -> Document {
     let referrals = config.referrals.iter().filter_map(|referral| {
         let address: IpAddr = referral.address.parse().ok()?;
@@ -61,7 +89,7 @@ pub(super) fn of(config: &TargetConfig) -> Document {
     });
     let subsystems = config.subsystems.iter().map(|subsystem| {
         let (given, usual) = (&subsystem.config, Subsystem::new(&subsystem.config.nqn).config);
-        let hosts = given.allowed_hosts.iter().map(|host| (host.clone(), Host {}));
+        let hosts = given.allowed_hosts.iter().map(|host| (host.clone(), Host::default()));
         let described = farblock_state::Subsystem {
             serial: Some(given.serial.clone()).filter(|serial| *serial != usual.serial),
             model: Some(given.model.clone()).filter(|model| *model != usual.model),
@@ -72,16 +100,70 @@ pub(super) fn of(config: &TargetConfig) -> Document {
         (given.nqn.clone(), described)
     });
     Document {
-        listeners: listeners(&config.listeners),
+        listeners: listeners(&config.listeners, &BTreeMap::new(), &Listener::default(), None),
         referrals: referrals.collect(),
         subsystems: subsystems.collect(),
         ..Document::default()
     }
 }
 
-/// What is listened on.
-pub(super) fn listeners(addresses: &[SocketAddr]) -> BTreeMap<SocketAddr, Listener> {
-    addresses.iter().map(|address| (*address, Listener {})).collect()
+/// What is listened on, with namespaces reached like this everywhere. Who has to use TLS is what
+/// `tls` says for all of them, or `before` of each; an address that is not there is as strict as
+/// any that is.
+pub(super) fn listeners(
+    addresses: &[SocketAddr],
+    before: &BTreeMap<SocketAddr, Listener>,
+    access: &Listener,
+    tls: Option<Tls>,
+) -> BTreeMap<SocketAddr, Listener> {
+    let strictest = before.values().map(|one| one.tls).max().unwrap_or_default();
+    let said = |address| before.get(address).map_or(strictest, |one: &Listener| one.tls);
+    let listener = |address| {
+        let tls = tls.unwrap_or_else(|| said(address));
+        Listener { tls, ..access.clone() }
+    };
+    addresses.iter().map(|address| (*address, listener(address))).collect()
+}
+
+/// Who has to use TLS at every listener, if the command line says it.
+pub(super) fn tls(args: &ServeArgs) -> Option<Tls> {
+    args.tls.or_else(|| (!args.tls_key.is_empty()).then_some(Tls::Required))
+}
+
+/// How all listeners of a configuration reach namespaces; the command line's state wins, if it has
+/// one.
+pub(super) fn common_access(document: &Document, ana: Option<Ana>) -> Listener {
+    let mut access = document.listeners.values().next().cloned().unwrap_or_default();
+    access.ana = ana.unwrap_or(access.ana);
+    access
+}
+
+/// The same listeners with the ports that were taken.
+#[cfg(unix)]
+pub(super) fn bound(
+    document: &Document,
+    addresses: &[SocketAddr],
+) -> BTreeMap<SocketAddr, Listener> {
+    let listener = |address: &SocketAddr| {
+        let asked_for = [*address, SocketAddr::new(address.ip(), 0)];
+        let found = asked_for.iter().find_map(|address| document.listeners.get(address));
+        (*address, found.cloned().unwrap_or_default())
+    };
+    addresses.iter().map(listener).collect()
+}
+
+/// How namespaces can be reached by each listener.
+pub(super) fn access(document: &Document, addresses: &[SocketAddr]) -> BTreeMap<usize, PortAccess> {
+    let listener = |address| document.listeners.get(address);
+    let each = addresses.iter().enumerate();
+    each.filter_map(|(index, it)| Some((index, farblock_admin::access(listener(it)?)))).collect()
+}
+
+/// Who has to use TLS at each listener.
+fn policies(document: &Document, addresses: &[SocketAddr]) -> BTreeMap<usize, TlsPolicy> {
+    let listener = |address| document.listeners.get(address);
+    let each = addresses.iter().enumerate();
+    each.filter_map(|(at, it)| Some((at, farblock_admin::tls_policy(listener(it)?.tls)))).collect()
 }
 
 /// A namespace that is stored there.

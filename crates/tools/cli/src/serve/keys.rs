@@ -6,10 +6,13 @@ use crate::error::{Failure, Result};
 use crate::values;
 use farblock_host::key_file;
 use farblock_secure::{Group, Hash, Secret};
-use farblock_target::{HostKeys, Subsystem};
+use farblock_state::Host;
+use farblock_target::{HostKeys, Subsystem, TargetConfig};
 use serde::Deserialize;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use toml::Spanned;
+use uuid::Uuid;
 
 /// A host with a key: `[[subsystems.hosts]]`.
 #[derive(Deserialize)]
@@ -17,13 +20,57 @@ use toml::Spanned;
 pub(super) struct HostConfig {
     nqn: Spanned<String>,
     #[serde(alias = "dhchap-key")]
-    dhchap_key: Spanned<String>,
+    dhchap_key: Option<Spanned<String>>,
     #[serde(alias = "dhchap-ctrl-key")]
     dhchap_ctrl_key: Option<Spanned<String>>,
+    #[serde(alias = "host-id")]
+    host_id: Option<Spanned<Uuid>>,
     #[serde(default, alias = "dhchap-hashes")]
     dhchap_hashes: Vec<Spanned<String>>,
     #[serde(default, alias = "dhchap-dhgroups")]
     dhchap_dhgroups: Vec<Spanned<String>>,
+    #[serde(alias = "tls-key")]
+    tls_key: Option<Spanned<String>>,
+}
+
+/// Hosts with keys, as a document has them.
+pub(super) type Hosts = BTreeMap<String, Host>;
+
+const HASHES: &str = "use sha256, sha384 or sha512";
+const GROUPS: &str = "use null, ffdhe2048, 3072, 4096, 6144 or 8192";
+
+/// Reads the keys that a document's entry names, if it names some.
+pub(super) fn of(host: &Host) -> Result<Option<HostKeys>, String> {
+    if !host.has_key() {
+        return Ok(None);
+    }
+    let read = |reference: &String| key_file::read(Path::new(reference));
+    let read_tls = |reference: &String| key_file::read_tls(Path::new(reference));
+    let hashes = host.dhchap_hashes.iter().map(|name| Hash::from_name(name).ok_or(HASHES));
+    let groups = host.dhchap_dhgroups.iter().map(|name| Group::from_name(name).ok_or(GROUPS));
+    Ok(Some(HostKeys {
+        host: host.dhchap_key.as_ref().map(read).transpose()?.unwrap_or_default(),
+        tls: host.tls_key.as_ref().map(read_tls).transpose()?.unwrap_or_default(),
+        controller: host.dhchap_ctrl_key.as_ref().map(read).transpose()?.map(first),
+        hashes: or_all(hashes.collect::<Result<_, _>>()?, &Hash::ALL),
+        groups: or_all(groups.collect::<Result<_, _>>()?, &Group::ALL),
+        id: host.host_id.map(Uuid::into_bytes),
+    }))
+}
+
+/// An empty list is no restriction.
+fn or_all<T: Clone>(listed: Vec<T>, all: &[T]) -> Vec<T> {
+    if listed.is_empty() { all.to_vec() } else { listed }
+}
+
+/// A key file's name, wherever it is read.
+pub(crate) fn reference(path: &Path) -> String {
+    let text = path.to_string_lossy().into_owned();
+    if text.starts_with(key_file::CREDENTIAL) {
+        return text;
+    }
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    absolute.to_string_lossy().into_owned()
 }
 
 /// Adds the hosts of a subsystem in a file; paths are seen from `directory`.
@@ -33,19 +80,47 @@ pub(super) fn add(
     key: &str,
     hosts: &[Spanned<HostConfig>],
     subsystem: &mut Subsystem,
-) -> Result<(), String> {
+) -> Result<Hosts, String> {
+    let mut entries = Hosts::new();
     for (index, host) in hosts.iter().enumerate() {
         let (key, host) = (format!("{key}.hosts[{index}]"), host.as_ref());
         let nqn = values::nqn(host.nqn.as_ref());
         let nqn = nqn.map_err(|e| source.error(host.nqn.span(), &format!("{key}.nqn"), e))?;
+        if host.dhchap_key.is_none() && host.tls_key.is_none() {
+            let what = "a host without a dhchap_key or tls_key belongs into allowed_hosts";
+            return Err(source.error(host.nqn.span(), &format!("{key}.nqn"), what));
+        }
         let keys = keys(source, directory, &key, host)?;
         if subsystem.keys.contains_key(&nqn) {
             let what = "this host has a key already";
             return Err(source.error(host.nqn.span(), &format!("{key}.nqn"), what));
         }
+        entries.insert(nqn.clone(), entry(directory, host));
         require(subsystem, nqn, keys);
     }
-    Ok(())
+    Ok(entries)
+}
+
+/// What a document says of a host in a file.
+fn entry(directory: &Path, host: &HostConfig) -> Host {
+    let file = |name: &Spanned<String>| reference(&seen_from(directory, name.as_ref()));
+    let names = |list: &[Spanned<String>]| list.iter().map(|one| one.as_ref().clone()).collect();
+    Host {
+        dhchap_key: host.dhchap_key.as_ref().map(file),
+        tls_key: host.tls_key.as_ref().map(file),
+        dhchap_ctrl_key: host.dhchap_ctrl_key.as_ref().map(file),
+        host_id: host.host_id.as_ref().map(|id| *id.as_ref()),
+        dhchap_hashes: names(&host.dhchap_hashes),
+        dhchap_dhgroups: names(&host.dhchap_dhgroups),
+        ..Host::default()
+    }
+}
+
+fn seen_from(directory: &Path, name: &str) -> PathBuf {
+    match name.starts_with(key_file::CREDENTIAL) {
+        true => name.into(),
+        false => directory.join(name),
+    }
 }
 
 fn keys(
@@ -55,21 +130,28 @@ fn keys(
     host: &HostConfig,
 ) -> Result<HostKeys, String> {
     let read = |file: &Spanned<String>, name: &str| {
-        let read = key_file::read(&directory.join(file.as_ref()));
+        let read = key_file::read(&seen_from(directory, file.as_ref()));
         read.map_err(|error| source.error(file.span(), &format!("{key}.{name}"), error))
     };
     let hashes = named(source, &format!("{key}.dhchap_hashes"), &host.dhchap_hashes, |name| {
-        Hash::from_name(name).ok_or("use sha256, sha384 or sha512")
+        Hash::from_name(name).ok_or(HASHES)
     })?;
     let groups = named(source, &format!("{key}.dhchap_dhgroups"), &host.dhchap_dhgroups, |name| {
-        Group::from_name(name).ok_or("use null, ffdhe2048, 3072, 4096, 6144 or 8192")
+        Group::from_name(name).ok_or(GROUPS)
     })?;
+    let read_tls = |file: &Spanned<String>| {
+        let read = key_file::read_tls(&seen_from(directory, file.as_ref()));
+        read.map_err(|error| source.error(file.span(), &format!("{key}.tls_key"), error))
+    };
     let own = host.dhchap_ctrl_key.as_ref();
+    let secrets = host.dhchap_key.as_ref().map(|file| read(file, "dhchap_key")).transpose()?;
     Ok(HostKeys {
-        host: read(&host.dhchap_key, "dhchap_key")?,
+        host: secrets.unwrap_or_default(),
+        tls: host.tls_key.as_ref().map(read_tls).transpose()?.unwrap_or_default(),
         controller: own.map(|file| read(file, "dhchap_ctrl_key")).transpose()?.map(first),
-        hashes: if hashes.is_empty() { Hash::ALL.to_vec() } else { hashes },
-        groups: if groups.is_empty() { Group::ALL.to_vec() } else { groups },
+        hashes: or_all(hashes, &Hash::ALL),
+        groups: or_all(groups, &Group::ALL),
+        id: host.host_id.as_ref().map(|id| id.as_ref().into_bytes()),
     })
 }
 
@@ -87,17 +169,45 @@ fn named<T>(
 }
 
 /// Adds the hosts of the command line.
-pub(super) fn add_given(args: &ServeArgs, subsystem: &mut Subsystem) -> Result<()> {
-    let read = |path| key_file::read(path).map_err(Failure::Run);
+pub(super) fn add_given(args: &ServeArgs, subsystem: &mut Subsystem) -> Result<Hosts> {
+    let mut entries = Hosts::new();
     for (nqn, path) in &args.host_key {
-        let own = args.controller_key.as_deref().map(read).transpose()?;
-        let keys = HostKeys {
-            host: read(path)?,
-            controller: own.map(first),
-            hashes: Hash::ALL.to_vec(),
-            groups: Group::ALL.to_vec(),
-        };
+        let entry: &mut Host = entries.entry(nqn.clone()).or_default();
+        entry.dhchap_key = Some(reference(path));
+        entry.dhchap_ctrl_key = args.controller_key.as_deref().map(reference);
+    }
+    let listed = args.tls_key.iter().filter(|_| !subsystem.config.allow_any_host);
+    for (nqn, path) in listed {
+        let entry = entries.entry(nqn.clone()).or_default();
+        if entry.tls_key.replace(reference(path)).is_some() {
+            return Err(twice(nqn));
+        }
+    }
+    for (nqn, entry) in &entries {
+        let keys = of(entry).map_err(Failure::Run)?.expect("it has one");
         require(subsystem, nqn.clone(), keys);
+    }
+    Ok(entries)
+}
+
+fn twice(nqn: &str) -> Failure {
+    Failure::usage(format_args!(
+        "--tls-key is there twice for {nqn}: write both keys into one file"
+    ))
+}
+
+/// Adds the keys for TLS of the command line that no subsystem lists: those of hosts that come with
+/// TLS where others come without, and of those that a configuration names.
+pub(super) fn add_tls(args: &ServeArgs, config: &mut TargetConfig) -> Result<()> {
+    let is_listed = |nqn: &String| {
+        args.config.is_none() && config.subsystems.iter().any(|one| one.keys.contains_key(nqn))
+    };
+    let unlisted: Vec<_> = args.tls_key.iter().filter(|(nqn, _)| !is_listed(nqn)).collect();
+    for (nqn, path) in unlisted {
+        let of_host = key_file::read_tls(path).map_err(Failure::Run)?;
+        if config.tls_keys.insert(nqn.clone(), of_host).is_some() {
+            return Err(twice(nqn));
+        }
     }
     Ok(())
 }

@@ -7,11 +7,12 @@ use std::ops::Range;
 use std::path::Path;
 
 /// How a value of each key should look, by the key's name.
-const EXAMPLES: [(&str, &str); 15] = [
+const EXAMPLES: [(&str, &str); 20] = [
     ("engine", "engine = \"auto\""),
     ("poll", "poll = true"),
     ("cores", "cores = \"0-3,6\""),
     ("listeners", "listeners = [\"127.0.0.1:4420\"]"),
+    ("tls", "tls = \"required\""),
     ("referrals", "referrals = [\"192.0.2.7:8009\"]"),
     ("subsystems", "[[subsystems]]"),
     ("nqn", "nqn = \"nqn.2026-11.org.example:disks\""),
@@ -23,6 +24,10 @@ const EXAMPLES: [(&str, &str); 15] = [
     ("path", "path = \"disk.img\""),
     ("nsid", "nsid = 1"),
     ("block_size", "block_size = 4096"),
+    ("uuid", "uuid = \"01234567-89ab-cdef-0123-456789abcdef\""),
+    ("visible_to", "visible_to = [\"nqn.2014-08.org.nvmexpress:uuid:...\"]"),
+    ("limits", "limits = { iops = 5000, bytes = 209715200 }"),
+    ("ana_groups", "ana_groups = { 5 = \"inaccessible\" }"),
 ];
 
 /// The text of a configuration file, for saying where in it something is.

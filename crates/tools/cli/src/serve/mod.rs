@@ -2,38 +2,57 @@
 
 mod announce;
 mod config;
+#[cfg(target_os = "linux")]
+mod confined;
+#[cfg(unix)]
+pub(crate) mod dashboard;
 mod disks;
 mod document;
 mod identity;
 mod keys;
 mod located;
+mod mirrored;
 mod reserved;
+#[cfg(target_os = "linux")]
+mod sockets;
 #[cfg(unix)]
 mod steered;
+#[cfg(unix)]
+mod tokens;
 
-pub(crate) use announce::reachable;
+pub(crate) use announce::{quoted, reachable};
 #[cfg(unix)]
 pub(crate) use disks::{name as disk_name, parse_os as parse_disk};
+pub(crate) use keys::reference as key_reference;
 
 use crate::args::{Global, ServeArgs};
 use crate::error::{Failure, Result};
+#[cfg(target_os = "linux")]
+use crate::notify::Notifier;
 use crate::output;
 use crate::signals::{self, Stop};
 use document::Shares;
 use farblock_admin::Opened;
 use farblock_proto::ids::NamespaceId;
+use farblock_state::Tls;
 use farblock_target::{StartError, Subsystem, Target, TargetConfig};
 use farblock_wire::tcp::PORT_IO;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// Runs the command.
-pub(crate) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
+pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
+    let sockets = handed_over()?;
+    args.listen.extend(sockets.iter().filter_map(|socket| socket.local_addr().ok()));
+    let args = &args;
     if let Some(path) = &args.check {
         return check(path);
     }
+    // Before there is a second thread.
+    #[cfg(target_os = "linux")]
+    confined::confine(args)?;
     // First, so that a signal while disks are being opened ends it cleanly as well.
-    let stop = Stop::install()?;
+    let stop = stopped_by(args)?;
     let hangup = signals::outlive_others().map_err(|error| {
         Failure::run(format_args!("cannot handle signals: {}", crate::error::os(&error)))
     })?;
@@ -42,37 +61,32 @@ pub(crate) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
             output::note(&text);
         }
     };
-    let mut shares = match &args.config {
-        Some(path) => config::load(path, &mut note)?,
-        None => from_paths(args, &mut note)?,
-    };
-    if !args.listen.is_empty() {
-        shares.config.listeners.clone_from(&args.listen);
-    }
-    check_listeners(&shares.config.listeners)?;
-    shares.document.listeners = document::listeners(&shares.config.listeners);
-    if args.config.is_none() || global.engine != farblock_reactor::EngineKind::Auto {
-        shares.config.engine = global.engine;
-    }
-    if global.poll {
-        shares.config.polling = global.polling();
-    }
+    let shares = asked_for(args, global, &mut note)?;
     let configured = shares.document.clone();
     #[cfg(unix)]
     let shares = steered::resumed(args, shares, &mut note)?;
-    let Shares { config, disks, document } = shares.distinguished();
-    let target = Target::start(&config).map_err(|error| explain(&error, args))?;
+    let Shares { config, disks, document } = shares.distinguished().agreed();
+    #[cfg(target_os = "linux")]
+    confined::guard_keys(&config);
+    let target = Target::start_with(&config, sockets).map_err(|error| explain(&error, args))?;
     #[cfg(unix)]
-    let steering = match steered::has_keys(&config) {
-        true => steered::closed(args, hangup)?,
-        false => steered::begin(args, global, &target, disks, document, configured, hangup)?,
+    let steering = {
+        let begun = steered::Begun { disks, document, configured, keys: steered::keys(&config) };
+        steered::begin(args, global, &target, begun, hangup)?
     };
     #[cfg(not(unix))]
-    let () = without_steering(args, (disks, document, configured, hangup))?;
-    announce::announce(&target, &config, args.json, global.quiet)?;
+    let steering = without_steering(args, (disks, document, configured, hangup))?;
+    warn(&target);
+    announce::announce(&target, &config, on_tcp(&steering), args.json, global.quiet)?;
+    #[cfg(target_os = "linux")]
+    let manager = Notifier::from_environment();
+    #[cfg(target_os = "linux")]
+    manager.ready(&sharing(&target, &config));
     // It has the disks, too: the file of one that is removed is to be free.
     drop(config);
     stop.wait();
+    #[cfg(target_os = "linux")]
+    manager.stopping("finishing what was accepted");
     #[cfg(unix)]
     drop(steering);
     let connections = target.connections();
@@ -88,13 +102,81 @@ pub(crate) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
     })
 }
 
+/// What ends it.
+fn stopped_by(args: &ServeArgs) -> Result<Stop> {
+    let stop = Stop::install()?;
+    if args.end_with_input {
+        signals::end_with_input()?;
+    }
+    Ok(stop)
+}
+
+/// What the command line and the configuration ask for.
+fn asked_for(args: &ServeArgs, global: &Global, note: &mut dyn FnMut(String)) -> Result<Shares> {
+    let mut shares = match &args.config {
+        Some(path) => config::load(path, note)?,
+        None => from_paths(args, note)?,
+    };
+    if !args.listen.is_empty() {
+        shares.config.listeners.clone_from(&args.listen);
+    }
+    check_listeners(&shares.config.listeners)?;
+    shares.listen_as(args);
+    if args.config.is_none() || global.engine != farblock_reactor::EngineKind::Auto {
+        shares.config.engine = global.engine;
+    }
+    if global.poll {
+        shares.config.polling = global.polling();
+    }
+    keys::add_tls(args, &mut shares.config)?;
+    Ok(shares)
+}
+
+/// What a service manager shows of it.
+#[cfg(target_os = "linux")]
+fn sharing(target: &Target, config: &TargetConfig) -> String {
+    let namespaces: usize = config.subsystems.iter().map(|it| it.exports.len()).sum();
+    let plural = if namespaces == 1 { "" } else { "s" };
+    let at: Vec<_> = target.addresses().iter().map(SocketAddr::to_string).collect();
+    format!("sharing {namespaces} namespace{plural} at {}", at.join(", "))
+}
+
+#[cfg(target_os = "linux")]
+use sockets::handed_over;
+
+/// Elsewhere nobody holds sockets for a target.
+#[cfg(not(target_os = "linux"))]
+fn handed_over() -> Result<Vec<std::net::TcpListener>> {
+    Ok(Vec::new())
+}
+
+/// Where the dashboard and the interface are.
+#[cfg(unix)]
+fn on_tcp(steering: &steered::Sockets) -> announce::OnTcp<'_> {
+    steering.control.as_ref().map(steered::Steered::on_tcp).unwrap_or_default()
+}
+
+#[cfg(not(unix))]
+fn on_tcp((): &()) -> announce::OnTcp<'static> {
+    announce::OnTcp::default()
+}
+
+/// Says in the log who gets in that perhaps should not.
+fn warn(target: &Target) {
+    for warning in farblock_admin::warnings(&target.control().report()) {
+        tracing::warn!("{warning}");
+    }
+}
+
 /// There a target is as it was started.
 #[cfg(not(unix))]
 fn without_steering<T>(args: &ServeArgs, _: T) -> Result<()> {
     let wanted = args.control.is_some() || args.persist.is_some() || args.metrics.is_some();
-    match wanted && !args.no_control {
+    let wanted = wanted || args.ui.ui.is_some() || args.api.api.is_some();
+    match (wanted && !args.no_control) || args.spdk_rpc.is_some() {
         true => Err(Failure::usage(
-            "--control, --persist and --metrics need a Unix system: leave them out here",
+            "--control, --persist, --metrics, --ui, --api and --spdk-rpc need a Unix system: leave \
+             them out here",
         )),
         false => Ok(()),
     }
@@ -137,16 +219,26 @@ fn covers(all: &SocketAddr, address: &SocketAddr) -> bool {
     all.ip().is_unspecified() && same && all != address
 }
 
-/// One subsystem with a namespace for each path.
+/// One subsystem with a namespace for each path; none without a path.
 fn from_paths(args: &ServeArgs, note: &mut dyn FnMut(String)) -> Result<Shares> {
+    if args.paths.is_empty() {
+        return nothing_yet(args);
+    }
     let specs = args.paths.iter().map(|path| disks::parse_os(path)).collect::<Result<Vec<_>, _>>();
     let specs = specs.map_err(Failure::Usage)?;
     disks::memory_doubt(&specs.iter().collect::<Vec<_>>()).map(&mut *note);
     let nqn = args.nqn.clone().unwrap_or_else(|| disks::default_nqn(&specs, note));
     let mut subsystem = Subsystem::new(&nqn);
-    subsystem.config.allow_any_host = args.allow_host.is_empty() && args.host_key.is_empty();
+    let only_with_tls = document::tls(args) == Some(Tls::Required);
+    if only_with_tls && args.tls_key.is_empty() {
+        return Err(Failure::usage(
+            "--tls required lets nobody in without a key: name a host's with --tls-key NQN=FILE",
+        ));
+    }
+    let is_open = args.allow_host.is_empty() && args.host_key.is_empty() && !only_with_tls;
+    subsystem.config.allow_any_host = is_open;
     subsystem.config.allowed_hosts.clone_from(&args.allow_host);
-    keys::add_given(args, &mut subsystem)?;
+    let hosts = keys::add_given(args, &mut subsystem)?;
     subsystem.config.check().map_err(|error| Failure::usage(format_args!("--nqn: {error}")))?;
     let config = TargetConfig {
         subsystems: vec![subsystem],
@@ -155,18 +247,34 @@ fn from_paths(args: &ServeArgs, note: &mut dyn FnMut(String)) -> Result<Shares> 
         ..TargetConfig::default()
     };
     let mut shares = Shares { document: document::of(&config), config, ..Shares::default() };
+    shares.document.subsystems.entry(nqn.clone()).or_default().hosts.extend(hosts);
     for (index, spec) in specs.iter().enumerate() {
         let opened = disks::open(spec, args.block_size, args.read_only);
-        let (namespace, file) =
-            opened.map_err(|error| Failure::Run(disks::refused(&error, "--read-only")))?;
+        let opened = opened.map_err(|error| Failure::Run(disks::refused(&error, "--read-only")))?;
         let nsid = NamespaceId(index as u32 + 1);
         let identity = disks::identity(spec, note);
         let described = document::namespace(spec, args.block_size, args.read_only);
         shares.describe(&nqn, nsid, described);
-        shares.add(0, nsid, Opened { namespace, file, identity });
+        shares.add(0, nsid, Opened { identity, ..opened });
         shares.keep_reservations(0, nsid, spec);
     }
     Ok(shares)
+}
+
+/// What clients of SPDK's methods will bring.
+fn nothing_yet(args: &ServeArgs) -> Result<Shares> {
+    if args.nqn.is_some() || !args.allow_host.is_empty() || !args.host_key.is_empty() {
+        return Err(Failure::usage(
+            "--nqn, --allow-host and --host-key mean the subsystem with what is shared: name a \
+             path, or leave them out",
+        ));
+    }
+    let config = TargetConfig {
+        listeners: vec![(Ipv4Addr::LOCALHOST, PORT_IO).into()],
+        cores: args.cores.clone().map(|cores| cores.0).unwrap_or_default(),
+        ..TargetConfig::default()
+    };
+    Ok(Shares { document: document::of(&config), config, ..Shares::default() })
 }
 
 /// Says which option would help.

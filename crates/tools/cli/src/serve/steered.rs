@@ -1,20 +1,39 @@
 //! A target that is changed while it runs: what it begins with, its control socket, and SIGHUP.
 
+use super::dashboard::{self, Wanted};
 use super::document::{self, Shares};
-use super::{check_listeners, config, disks};
+use super::keys as key_files;
+use super::{announce, check_listeners, config, disks, tokens};
 use crate::args::{Global, ServeArgs};
 use crate::error::{Failure, Result, os};
 use crate::output;
 use crate::signals::Hangup;
 use crate::steer;
-use farblock_admin::{Disks, Open, Opened, Server, Steering, serve};
+use farblock_admin::{
+    Bdevs, Disks, Keys, OnTcp, Open, Opened, Server, SpdkRpc, SpdkServer, Steering,
+};
+use farblock_admin::{serve, serve_spdk};
 use farblock_proto::controller::{AddressFamily, Referral};
 use farblock_proto::ids::NamespaceId;
-use farblock_state::{Document, Namespace, Store, merge};
-use farblock_target::{Subsystem, Target, TargetConfig};
+use farblock_state::{Ana, Document, Host, Namespace, Store, Tls, merge};
+use farblock_target::{HostKeys, Subsystem, Target, TargetConfig};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// What answers whoever sees and changes the target.
+pub(super) struct Steered {
+    server: Server,
+    dashboard: Option<String>,
+}
+
+impl Steered {
+    /// The address that opens the dashboard, and the interface's, if there are some.
+    pub(super) fn on_tcp(&self) -> announce::OnTcp<'_> {
+        let dashboard = self.dashboard.as_deref();
+        announce::OnTcp { dashboard, interface: self.server.api() }
+    }
+}
 
 /// Opens what a document names.
 struct Opener;
@@ -23,10 +42,18 @@ impl Open for Opener {
     fn open(&mut self, namespace: &Namespace) -> Result<Opened, String> {
         let spec = disks::parse(&namespace.path)?;
         let opened = disks::open(&spec, namespace.block_size, namespace.read_only);
-        let (namespace, file) =
-            opened.map_err(|error| disks::refused(&error, "read_only = true"))?;
+        let opened = opened.map_err(|error| disks::refused(&error, "read_only = true"))?;
         let identity = disks::identity(&spec, &mut |text| tracing::info!("{text}"));
-        Ok(Opened { namespace, file, identity })
+        Ok(Opened { identity, ..opened })
+    }
+
+    fn keys(&mut self, host: &Host) -> Result<Option<HostKeys>, String> {
+        let keys = key_files::of(host).map_err(disks::explained)?;
+        #[cfg(target_os = "linux")]
+        if keys.is_some() {
+            crate::sandbox::holds_keys();
+        }
+        Ok(keys)
     }
 
     /// A namespace that is added has no reservations yet; who was fenced must not get in so.
@@ -51,11 +78,6 @@ pub(super) fn resumed(
     note: &mut dyn FnMut(String),
 ) -> Result<Shares> {
     let Some(path) = &args.persist else { return Ok(shares) };
-    if has_keys(&shares.config) {
-        return Err(Failure::usage(
-            "--persist keeps no secrets, and a host here has one: leave --persist out",
-        ));
-    }
     let Some(kept) = Store::new(path).load().map_err(Failure::run)? else { return Ok(shares) };
     let wanted = merge(&kept.configured, &shares.document, &kept.shared);
     if wanted == shares.document {
@@ -87,6 +109,11 @@ fn from_document(mut config: TargetConfig, document: Document) -> Result<Shares>
         }
         offered.allow_any_host = described.allow_any_host;
         offered.allowed_hosts = described.hosts.keys().cloned().collect();
+        for (host, entry) in &described.hosts {
+            let keys = key_files::of(entry)
+                .map_err(|problem| Failure::run(format_args!("host {host} of {nqn}: {problem}")))?;
+            subsystem.keys.extend(keys.map(|keys| (host.clone(), keys)));
+        }
         config.subsystems.push(subsystem);
     }
     let mut shares = Shares { config, document, ..Shares::default() };
@@ -114,29 +141,28 @@ fn referral(address: &SocketAddr) -> Referral {
     }
 }
 
-/// Whether a host has to authenticate. What is changed while the target runs knows nothing of
-/// secrets yet, and must never let a host in without the one that it had.
-pub(super) fn has_keys(config: &TargetConfig) -> bool {
-    config.subsystems.iter().any(|subsystem| !subsystem.keys.is_empty())
+/// What a running target is steered from.
+pub(super) struct Begun {
+    pub(super) disks: Disks,
+    pub(super) keys: Keys,
+    pub(super) document: Document,
+    pub(super) configured: Document,
 }
 
-/// Lets nobody change a target with hosts that have to authenticate.
-pub(super) fn closed(args: &ServeArgs, hangup: Hangup) -> Result<Option<Server>> {
-    if args.control.is_some() || args.metrics.is_some() {
-        return Err(Failure::usage(
-            "a target with hosts that have a key cannot be steered yet: leave --control and \
-             --metrics out",
-        ));
-    }
-    let said = || {
-        tracing::warn!(
-            "SIGHUP is ignored: a target with hosts that have a key cannot be changed while it \
-             runs yet; restart it"
-        );
-    };
-    let listens = hangup.on_each(said);
-    listens.map_err(|error| Failure::run(format_args!("cannot handle SIGHUP: {}", os(&error))))?;
-    Ok(None)
+/// The secrets that a target is started with.
+pub(super) fn keys(config: &TargetConfig) -> Keys {
+    let all = config.subsystems.iter().flat_map(|subsystem| {
+        let nqn = &subsystem.config.nqn;
+        subsystem.keys.iter().map(|(host, keys)| ((nqn.clone(), host.clone()), keys.clone()))
+    });
+    all.collect()
+}
+
+/// What steers a target, as long as this lives.
+pub(super) struct Sockets {
+    pub(super) control: Option<Steered>,
+    _spdk: Option<SpdkServer>,
+    _steering: Arc<Steering>,
 }
 
 /// Lets a running target be changed.
@@ -144,30 +170,65 @@ pub(super) fn begin(
     args: &ServeArgs,
     global: &Global,
     target: &Target,
-    disks: Disks,
-    mut document: Document,
-    configured: Document,
+    begun: Begun,
     hangup: Hangup,
-) -> Result<Option<Server>> {
+) -> Result<Sockets> {
+    let Begun { disks, keys, mut document, configured } = begun;
     // With the ports that were taken.
-    document.listeners = document::listeners(target.addresses());
-    let again = args.config.clone().map(|path| reader(path, args.listen.clone()));
-    let mut steering = Steering::new(target.control(), Box::new(Opener), document, disks)
+    document.listeners = document::bound(&document, target.addresses());
+    let again = args.config.clone().map(|path| {
+        let given = Given { listen: args.listen.clone(), ana: args.ana, tls: document::tls(args) };
+        reader(path, given)
+    });
+    let bdevs = Bdevs::new();
+    let opener = match args.spdk_rpc {
+        Some(_) => bdevs.opening(Box::new(Opener)),
+        None => Box::new(Opener),
+    };
+    let mut steering = Steering::new(target.control(), opener, document, disks)
+        .keyed(keys)
         .configured(configured, again);
     if let Some(path) = &args.persist {
         steering = steering.kept_in(Store::new(path));
     }
+    #[cfg(target_os = "linux")]
+    {
+        steering = steering.confined(Box::new(crate::sandbox::seen));
+    }
     steering.begin().map_err(Failure::run)?;
     let steering = Arc::new(steering);
-    let heard = Arc::clone(&steering);
+    // That thread outlasts the target, and must not keep its disks open.
+    let heard = Arc::downgrade(&steering);
     let quiet = global.quiet;
-    let listens = hangup.on_each(move || answer(&heard, quiet));
+    let listens = hangup.on_each(move || {
+        if let Some(steering) = heard.upgrade() {
+            answer(&steering, quiet);
+        }
+    });
     listens.map_err(|error| Failure::run(format_args!("cannot handle SIGHUP: {}", os(&error))))?;
+    Ok(Sockets {
+        _spdk: offer_spdk(args, &steering, bdevs)?,
+        control: offer(args, target, &steering)?,
+        _steering: steering,
+    })
+}
+
+/// The control socket and the counters.
+fn offer(args: &ServeArgs, target: &Target, steering: &Arc<Steering>) -> Result<Option<Steered>> {
     let default = steer::default_socket(&target.addresses()[0]);
     let control = args.control.clone().or(default).filter(|_| !args.no_control);
-    match serve(Arc::clone(&steering), control.as_deref(), args.metrics) {
-        Ok(server) => Ok(Some(server)),
-        Err((what, error)) if args.control.is_some() || args.metrics.is_some() => {
+    let (ui, fragment) = dashboard::wanted(&args.ui)?.map(Wanted::split).unzip();
+    let api = tokens::wanted(&args.api)?;
+    let is_asked_for = args.control.is_some() || args.metrics.is_some() || ui.is_some();
+    let is_asked_for = is_asked_for || api.is_some();
+    let on_tcp = OnTcp { metrics: args.metrics, ui, api };
+    match serve(Arc::clone(steering), control.as_deref(), on_tcp) {
+        Ok(server) => {
+            let dashboard = server.ui().zip(fragment);
+            let dashboard = dashboard.map(|(address, rest)| Wanted::url(&rest, address));
+            Ok(Some(Steered { server, dashboard }))
+        }
+        Err((what, error)) if is_asked_for => {
             Err(Failure::run(format_args!("cannot listen on {what}: {}", os(&error))))
         }
         Err((what, error)) => {
@@ -177,17 +238,40 @@ pub(super) fn begin(
     }
 }
 
+/// The socket for SPDK's clients.
+fn offer_spdk(
+    args: &ServeArgs,
+    steering: &Arc<Steering>,
+    bdevs: Arc<Bdevs>,
+) -> Result<Option<SpdkServer>> {
+    let Some(path) = &args.spdk_rpc else { return Ok(None) };
+    let rpc = SpdkRpc::new(Arc::clone(steering), bdevs, Box::new(Opener));
+    serve_spdk(rpc, path).map(Some).map_err(|error| {
+        Failure::run(format_args!("cannot listen on {}: {}", path.display(), os(&error)))
+    })
+}
+
 type Reader = Box<dyn Fn() -> Result<Document, String> + Send + Sync>;
 
+/// What the command line says of the listeners.
+struct Given {
+    listen: Vec<SocketAddr>,
+    ana: Option<Ana>,
+    tls: Option<Tls>,
+}
+
 /// What reads the configuration again. The command line still wins over it.
-fn reader(path: PathBuf, listen: Vec<SocketAddr>) -> Reader {
+fn reader(path: PathBuf, given: Given) -> Reader {
     Box::new(move || {
         let said = |failure: Failure| failure.sentence().to_owned();
-        let mut document = config::keyless_document(&path).map_err(said)?;
-        if !listen.is_empty() {
-            document.listeners = document::listeners(&listen);
+        let mut document = config::document(&path).map_err(said)?;
+        let access = document::common_access(&document, given.ana);
+        let mut addresses: Vec<_> = document.listeners.keys().copied().collect();
+        if !given.listen.is_empty() {
+            addresses.clone_from(&given.listen);
         }
-        let addresses: Vec<_> = document.listeners.keys().copied().collect();
+        let before = std::mem::take(&mut document.listeners);
+        document.listeners = document::listeners(&addresses, &before, &access, given.tls);
         check_listeners(&addresses).map_err(said)?;
         Ok(document)
     })
@@ -195,7 +279,15 @@ fn reader(path: PathBuf, listen: Vec<SocketAddr>) -> Reader {
 
 /// SIGHUP: what changed in the configuration is changed, and what is done is said.
 fn answer(steering: &Steering, quiet: bool) {
-    match steering.reload(false) {
+    let done = steering.reload(false);
+    if let Ok(changed) = &done {
+        let steps = match &changed.steps[..] {
+            [] => "nothing was to be changed".to_owned(),
+            steps => format!("changed: {}", steps.join("; ")),
+        };
+        tracing::info!(target: farblock_admin::AUDIT, who = "SIGHUP", "{steps}");
+    }
+    match done {
         Ok(changed) if !quiet && changed.steps.is_empty() => {
             output::note("read the configuration again: nothing has changed in it");
         }
@@ -204,6 +296,9 @@ fn answer(steering: &Steering, quiet: bool) {
             changed.steps.iter().for_each(|step| output::note(&format!("  {step}")));
         }
         Ok(_) => {}
-        Err(refused) => tracing::warn!("SIGHUP: everything stays as it is: {refused}"),
+        Err(refused) => {
+            let said = format!("SIGHUP: everything stays as it is: {refused}");
+            tracing::warn!(target: farblock_admin::AUDIT, "{said}");
+        }
     }
 }

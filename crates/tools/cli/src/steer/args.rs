@@ -2,6 +2,7 @@
 
 use crate::values;
 use clap::{Args, Subcommand, ValueHint};
+use farblock_state::{Ana, Tls};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,6 +13,21 @@ pub(crate) struct ControlArgs {
     /// Its control socket [default: that of the only target of this user]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) control: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) remote: RemoteArgs,
+}
+
+/// A target that is not steered by its socket.
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct RemoteArgs {
+    /// The target's interface on TCP (serve --api), such as http://127.0.0.1:8420
+    #[arg(long, global = true, value_name = "URL", conflicts_with = "control")]
+    pub(crate) api: Option<String>,
+
+    /// File with the token for it, for its owner alone (mode 600)
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) token_file: Option<PathBuf>,
 }
 
 /// What a running target shares, and who uses it
@@ -32,6 +48,16 @@ pub(crate) struct StatusArgs {
     /// Print JSON instead of tables
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What a running target does, live: by namespace, host and core
+///
+/// n, h and c choose what is shown, the arrows what it is sorted by, and q ends it. Latencies are
+/// averages at the target, without the network.
+#[derive(Args, Debug)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    pub(crate) which: ControlArgs,
 }
 
 /// Have a running target read its configuration file again
@@ -57,6 +83,15 @@ pub(crate) enum ConfigCommand {
     Show(ControlArgs),
     /// Say what reading the configuration file again would change
     Diff(ControlArgs),
+    /// Print what another target saves as a configuration file of this one
+    ///
+    /// FILE is what nvmetcli saves, or SPDK's save_config. What cannot be taken over is said, and
+    /// is a comment in what is printed.
+    Import {
+        /// The other target's configuration, JSON
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
 }
 
 /// Change what a running target shares
@@ -68,7 +103,7 @@ Examples:
   farblock ctl add-namespace NQN disk.img
   farblock ctl resize NQN 1 20GiB
   farblock ctl read-only NQN 1 on
-  farblock ctl allow-host NQN nqn.2014-08.org.nvmexpress:uuid:...")]
+  farblock ctl allow-host NQN nqn.2014-08.org.nvmexpress:uuid:... --key host.key")]
 pub(crate) struct CtlArgs {
     #[command(subcommand)]
     pub(crate) change: Change,
@@ -76,12 +111,81 @@ pub(crate) struct CtlArgs {
     /// The target's control socket [default: that of the only target of this user]
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) control: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) remote: RemoteArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Switch {
     On,
     Off,
+}
+
+/// Who may connect, and with which key.
+#[derive(Args, Debug)]
+pub(crate) struct AllowHostArgs {
+    #[arg(value_parser = values::nqn)]
+    pub(crate) nqn: String,
+    #[arg(value_parser = values::nqn)]
+    pub(crate) host: String,
+    /// Have it prove with the secret in FILE that it is it (`farblock keys new` makes one); the
+    /// same again reads the file again
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) key: Option<PathBuf>,
+    /// Prove to it that this is the target that it means, with the secret in FILE
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "key")]
+    pub(crate) controller_key: Option<PathBuf>,
+    /// Have it give this identifier (HOSTID), and nobody else: reservations know hosts by it
+    #[arg(long, value_name = "UUID")]
+    pub(crate) host_id: Option<uuid::Uuid>,
+    /// Have it use TLS 1.3 with the key in FILE (`farblock keys new --tls` makes one); the same
+    /// again reads the file again
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Do not have it authenticate any more, though it has a key: unless it has one for TLS, its
+    /// name alone lets it in
+    #[arg(long, conflicts_with = "key")]
+    pub(crate) no_key: bool,
+    /// Do not have it use TLS any more, though it has a key for that
+    #[arg(long, conflicts_with = "tls_key")]
+    pub(crate) no_tls_key: bool,
+}
+
+/// Limits of a namespace, or of a host.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = true)]
+pub(crate) struct LimitArgs {
+    /// Reads and writes in a second
+    #[arg(long, value_name = "N")]
+    pub(crate) iops: Option<u64>,
+    /// Reads in a second
+    #[arg(long, value_name = "N")]
+    pub(crate) read_iops: Option<u64>,
+    /// Writes in a second
+    #[arg(long, value_name = "N")]
+    pub(crate) write_iops: Option<u64>,
+    /// MiB read and written in a second
+    #[arg(long, value_name = "N", value_parser = mib)]
+    pub(crate) mib: Option<u64>,
+    /// MiB read in a second
+    #[arg(long, value_name = "N", value_parser = mib)]
+    pub(crate) read_mib: Option<u64>,
+    /// MiB written in a second
+    #[arg(long, value_name = "N", value_parser = mib)]
+    pub(crate) write_mib: Option<u64>,
+    /// After a pause, as much at once as the limits allow in so many milliseconds [default: 20]
+    #[arg(long, value_name = "MS")]
+    pub(crate) burst_ms: Option<u32>,
+    /// No limit any more
+    #[arg(long, conflicts_with_all = ["iops", "read_iops", "write_iops"])]
+    #[arg(conflicts_with_all = ["mib", "read_mib", "write_mib", "burst_ms"])]
+    pub(crate) none: bool,
+}
+
+fn mib(text: &str) -> Result<u64, String> {
+    let bytes = text.parse::<u64>().ok().and_then(|count| count.checked_mul(1 << 20));
+    bytes.ok_or_else(|| format!("{text:?} is no whole number of MiB: write for example 100"))
 }
 
 #[derive(Subcommand, Debug)]
@@ -103,6 +207,25 @@ pub(crate) enum Change {
         /// Refuse writes
         #[arg(long)]
         read_only: bool,
+        /// Let only this host see it, by its NQN; can be given several times [default: all that may
+        /// connect]
+        #[arg(long, value_name = "HOST", value_parser = values::nqn)]
+        visible_to: Option<Vec<String>>,
+    },
+    /// Say which hosts see a namespace; to the others it is not there
+    VisibleTo {
+        #[arg(value_parser = values::nqn)]
+        nqn: String,
+        nsid: u32,
+        /// Only these, by their NQNs
+        #[arg(value_parser = values::nqn)]
+        hosts: Vec<String>,
+        /// All that may connect
+        #[arg(long, conflicts_with = "hosts")]
+        all: bool,
+        /// No host at all
+        #[arg(long, conflicts_with_all = ["hosts", "all"])]
+        none: bool,
     },
     /// Share a disk no more
     RemoveNamespace {
@@ -127,12 +250,7 @@ pub(crate) enum Change {
         switch: Switch,
     },
     /// Let a host connect
-    AllowHost {
-        #[arg(value_parser = values::nqn)]
-        nqn: String,
-        #[arg(value_parser = values::nqn)]
-        host: String,
-    },
+    AllowHost(AllowHostArgs),
     /// Let a host connect no more; its connections end
     DisallowHost {
         #[arg(value_parser = values::nqn)]
@@ -163,6 +281,78 @@ pub(crate) enum Change {
     AddListener {
         #[arg(value_parser = values::listen_address)]
         address: SocketAddr,
+        /// Who has to use TLS there: everybody (required), hosts that have a key for it (allowed),
+        /// or nobody can (plain) [default: as the strictest of the others]
+        #[arg(long, value_name = "WHO", hide_possible_values = true)]
+        #[arg(value_parser = values::one_of(values::TLS_POLICIES, values::tls_policy))]
+        tls: Option<Tls>,
+    },
+    /// Say who has to use TLS at a listener; who came in there without, and now has to, is
+    /// disconnected
+    SetTls {
+        #[arg(value_parser = values::listen_address)]
+        address: SocketAddr,
+        /// required (everybody), allowed (hosts that have a key for it), or plain (nobody can)
+        #[arg(hide_possible_values = true)]
+        #[arg(value_parser = values::one_of(values::TLS_POLICIES, values::tls_policy))]
+        tls: Tls,
+    },
+    /// Tell hosts how to reach namespaces by a listener (ANA)
+    SetAna {
+        #[arg(value_parser = values::listen_address)]
+        address: SocketAddr,
+        /// optimized, non-optimized, inaccessible, persistent-loss or change
+        #[arg(hide_possible_values = true)]
+        #[arg(value_parser = values::one_of(values::ANA_STATES, values::ana))]
+        state: Ana,
+        /// Only namespaces of this ANA group [default: all of which nothing else was said]
+        #[arg(long, value_name = "N")]
+        group: Option<u32>,
+    },
+    /// Limit what hosts may do with a namespace in a second, all of them together
+    ///
+    /// Limits that are not named go.
+    Limit {
+        #[arg(value_parser = values::nqn)]
+        nqn: String,
+        nsid: u32,
+        #[command(flatten)]
+        limits: LimitArgs,
+    },
+    /// Limit what a listed host may do in a second, with all namespaces of a subsystem together
+    ///
+    /// Limits that are not named go. Those of the namespaces hold, too.
+    LimitHost {
+        #[arg(value_parser = values::nqn)]
+        nqn: String,
+        #[arg(value_parser = values::nqn)]
+        host: String,
+        #[command(flatten)]
+        limits: LimitArgs,
+    },
+    /// Make a namespace a member of another ANA group
+    AnaGroup {
+        #[arg(value_parser = values::nqn)]
+        nqn: String,
+        nsid: u32,
+        group: u32,
+    },
+    /// Compare all legs of a mirror while it is used, and say where they differ
+    Verify {
+        #[arg(value_parser = values::nqn)]
+        nqn: String,
+        nsid: u32,
+        /// Return at once: `farblock status` says how far it is
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// Limit the speed at which a mirror's legs are filled and compared
+    CopySpeed {
+        #[arg(value_parser = values::nqn)]
+        nqn: String,
+        nsid: u32,
+        /// MiB a second, all legs together; 0 for any
+        mib: u32,
     },
     /// Listen on an address no more; the connections that came in there end
     RemoveListener {

@@ -1,14 +1,21 @@
-//! Asking a running target for something: `status`, `reload`, `config` and `ctl`, clients of its
-//! control socket.
+//! Asking a running target for something: `status`, `top`, `reload`, `config` and `ctl`, clients of
+//! its control socket.
 
 pub(crate) mod args;
+mod mirrors;
+mod rates;
 mod shown;
+pub(crate) mod top;
 
 use crate::error::{Failure, Result};
 use crate::output;
-use crate::serve::{disk_name, parse_disk};
-use args::{Change, ConfigArgs, ConfigCommand, CtlArgs, ReloadArgs, StatusArgs, Switch};
-use farblock_admin::{Answer, Client, Status};
+use crate::serve::{disk_name, key_reference, parse_disk};
+use args::{
+    AllowHostArgs, Change, ConfigArgs, ConfigCommand, ControlArgs, CtlArgs, LimitArgs, ReloadArgs,
+    RemoteArgs, StatusArgs, Switch,
+};
+use farblock_admin::{Answer, Client, ClientError, Stats, Status};
+use farblock_state::Tls;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -19,7 +26,7 @@ use std::time::Duration;
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// Where control sockets are when nobody says so, if there is such a place.
-fn sockets() -> Option<PathBuf> {
+pub(crate) fn sockets() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|it| it.is_absolute());
     if let Some(given) = variable("FARBLOCK_RUNTIME_DIR") {
         let mut name = given.file_name()?.to_owned();
@@ -37,7 +44,35 @@ pub(crate) fn default_socket(address: &SocketAddr) -> Option<PathBuf> {
     sockets().map(|folder| folder.join(address.to_string()))
 }
 
+/// The control sockets of all targets of this user that run here.
+pub(crate) fn living() -> Option<Vec<PathBuf>> {
+    let found = std::fs::read_dir(sockets()?).ok()?;
+    let mut living: Vec<_> = found
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| UnixStream::connect(path).is_ok())
+        .collect();
+    living.sort();
+    Some(living)
+}
+
 /// The target that is meant.
+fn chosen(which: &ControlArgs) -> Result<Client> {
+    meant(which.control.as_deref(), &which.remote)
+}
+
+fn meant(control: Option<&Path>, remote: &RemoteArgs) -> Result<Client> {
+    match (&remote.api, &remote.token_file) {
+        (None, None) => client(control),
+        (Some(url), Some(file)) => {
+            let text = farblock_host::key_file::text(file).map_err(Failure::Run)?;
+            // The file of the target has a name and a role before it.
+            let token = text.split_whitespace().next_back().unwrap_or_default();
+            Client::remote(url, token).map_err(Failure::Usage)
+        }
+        _ => Err(Failure::usage("--api URL and --token-file FILE go together: name both")),
+    }
+}
+
 fn client(given: Option<&Path>) -> Result<Client> {
     if let Some(path) = given {
         return Ok(Client::new(path));
@@ -45,17 +80,10 @@ fn client(given: Option<&Path>) -> Result<Client> {
     let none = || {
         Failure::run(
             "no target of this user runs here that can be steered: start one with farblock serve \
-             (without --no-control, and not yet with hosts that have a key), or name its socket \
-             with --control",
+             (without --no-control), or name its socket with --control",
         )
     };
-    let folder = sockets().ok_or_else(none)?;
-    let found = std::fs::read_dir(&folder).map_err(|_| none())?;
-    let mut living: Vec<_> = found
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| UnixStream::connect(path).is_ok())
-        .collect();
-    living.sort();
+    let living = living().ok_or_else(none)?;
     match &living[..] {
         [] => Err(none()),
         [path] => Ok(Client::new(path)),
@@ -68,6 +96,24 @@ fn client(given: Option<&Path>) -> Result<Client> {
             )))
         }
     }
+}
+
+/// How the targets of this user are that run here and can be asked, by their sockets; nothing of
+/// one that does not say it within `patience`.
+pub(crate) fn running(patience: Duration) -> Vec<(PathBuf, Option<Status>)> {
+    let found = sockets().and_then(|folder| std::fs::read_dir(folder).ok());
+    let mut living: Vec<_> = found.into_iter().flatten().flatten().map(|it| it.path()).collect();
+    living.sort();
+    let ask = |path: PathBuf| {
+        let client = Client::new(&path).with_patience(patience);
+        match client.ask("GET", "/v1/status", None, None) {
+            Ok(answer) => Some((path, Some(serde_json::from_str(&answer.body).ok()?))),
+            // Nobody has it any more.
+            Err(ClientError::Connect(..)) => None,
+            Err(ClientError::Talk(..)) => Some((path, None)),
+        }
+    };
+    living.into_iter().filter_map(ask).collect()
 }
 
 fn ask(
@@ -99,10 +145,18 @@ fn say(answer: &Answer, nothing: &str) -> Result<()> {
     output::print(if text.is_empty() { nothing } else { &text })
 }
 
+/// What the target has counted.
+fn ask_stats(client: &Client) -> Result<Stats> {
+    let answer = ask(client, "GET", "/v1/stats", None, None)?;
+    serde_json::from_str(&answer.body).map_err(|error| {
+        Failure::run(format_args!("the target is of another version than this: {error}"))
+    })
+}
+
 /// `farblock status`.
 pub(crate) fn status(args: &StatusArgs) -> Result<()> {
-    let client = client(args.which.control.as_deref())?;
-    let mut before: Option<Status> = None;
+    let client = chosen(&args.which)?;
+    let mut before: Option<Stats> = None;
     loop {
         let answer = ask(&client, "GET", "/v1/status", None, None)?;
         let status: Status = serde_json::from_str(&answer.body).map_err(|error| {
@@ -113,49 +167,62 @@ pub(crate) fn status(args: &StatusArgs) -> Result<()> {
         } else if args.json {
             output::print_json(&status)?;
         } else {
-            output::print(&shown::status(&status, before.as_ref()))?;
+            let stats = ask_stats(&client)?;
+            output::print(&shown::status(&status, &stats, before.as_ref()))?;
+            before = Some(stats);
         }
         if !args.watch {
             return Ok(());
         }
         std::thread::sleep(WATCH_EVERY);
-        before = Some(status);
     }
 }
 
 /// `farblock reload`.
 pub(crate) fn reload(args: &ReloadArgs) -> Result<()> {
-    let client = client(args.which.control.as_deref())?;
+    let client = chosen(&args.which)?;
     say(&ask(&client, "POST", "/v1/reload", None, None)?, "nothing has changed in it\n")
+}
+
+/// What a running target is to share, if it can be asked.
+pub(crate) fn state(control: Option<&Path>) -> Option<Value> {
+    let answer = client(control).ok()?.ask("GET", "/v1/state", None, None).ok()?;
+    answer.is_success().then(|| answer.json())
 }
 
 /// `farblock config`.
 pub(crate) fn config(args: &ConfigArgs) -> Result<()> {
     match &args.what {
         ConfigCommand::Show(which) => {
-            let client = client(which.control.as_deref())?;
+            let client = chosen(which)?;
             output::print(&ask(&client, "GET", "/v1/state", None, None)?.body)
         }
         ConfigCommand::Diff(which) => {
-            let client = client(which.control.as_deref())?;
+            let client = chosen(which)?;
             let answer = ask(&client, "POST", "/v1/reload?dry_run=true", None, None)?;
             say(&answer, "reading the configuration again would change nothing\n")
         }
+        ConfigCommand::Import { file } => crate::import::run(file),
     }
 }
 
 /// `farblock ctl`.
 pub(crate) fn ctl(args: &CtlArgs) -> Result<()> {
-    let client = client(args.control.as_deref())?;
+    let client = meant(args.control.as_deref(), &args.remote)?;
     let send = |method: &str, uri: &str, body: Option<&Value>| {
         say(&ask(&client, method, uri, None, body)?, "it is like that already\n")
     };
     match &args.change {
-        Change::AddNamespace { nqn, path, nsid, block_size, read_only } => {
+        Change::AddNamespace { nqn, path, nsid, block_size, read_only, visible_to } => {
             let namespace = json!({
-                "path": stored_in(path)?, "block_size": block_size, "read_only": read_only
+                "path": stored_in(path)?, "block_size": block_size, "read_only": read_only,
+                "visible_to": visible_to,
             });
             add_namespace(&client, nqn, *nsid, &namespace)
+        }
+        Change::VisibleTo { nqn, nsid, hosts, all, none } => {
+            let hosts = seen_by(hosts, *all, *none)?;
+            send("PATCH", &namespace_at(nqn, *nsid), Some(&json!({ "visible_to": hosts })))
         }
         Change::RemoveNamespace { nqn, nsid } => send("DELETE", &namespace_at(nqn, *nsid), None),
         Change::Resize { nqn, nsid, size } => {
@@ -165,7 +232,7 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<()> {
             let read_only = *switch == Switch::On;
             send("PATCH", &namespace_at(nqn, *nsid), Some(&json!({ "read_only": read_only })))
         }
-        Change::AllowHost { nqn, host } => send("PUT", &host_at(nqn, host), Some(&json!({}))),
+        Change::AllowHost(args) => allow_host(&client, args),
         Change::DisallowHost { nqn, host } => send("DELETE", &host_at(nqn, host), None),
         Change::AllowAnyHost { nqn, switch: Switch::On } => {
             let change = json!({ "allow_any_host": true, "hosts": null });
@@ -182,9 +249,97 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<()> {
             send("PUT", &uri, Some(&json!({ "allow_any_host": allow_any_host })))
         }
         Change::RemoveSubsystem { nqn } => send("DELETE", &subsystem_at(nqn), None),
-        Change::AddListener { address } => send("PUT", &listener_at(address), Some(&json!({}))),
+        Change::SetTls { address, tls } => {
+            send("PATCH", &listener_at(address), Some(&json!({ "tls": tls })))
+        }
+        Change::AddListener { address, tls } => add_listener(&client, address, *tls),
+        Change::SetAna { address, state, group } => {
+            let change = match group {
+                Some(group) => json!({ "ana_groups": { (group.to_string()): state } }),
+                None => json!({ "ana": state }),
+            };
+            send("PATCH", &listener_at(address), Some(&change))
+        }
+        Change::Limit { nqn, nsid, limits } => {
+            send("PATCH", &namespace_at(nqn, *nsid), Some(&json!({ "limits": of(limits) })))
+        }
+        Change::LimitHost { nqn, host, limits } => limit_host(&client, nqn, host, limits),
+        Change::AnaGroup { nqn, nsid, group } => {
+            send("PATCH", &namespace_at(nqn, *nsid), Some(&json!({ "ana_group": group })))
+        }
+        Change::Verify { nqn, nsid, no_wait } => mirrors::verify(&client, nqn, *nsid, !*no_wait),
+        Change::CopySpeed { nqn, nsid, mib } => mirrors::copy_speed(&client, nqn, *nsid, *mib),
         Change::RemoveListener { address } => send("DELETE", &listener_at(address), None),
     }
+}
+
+/// The hosts that are to see a namespace; `None` for all.
+fn seen_by(hosts: &[String], all: bool, none: bool) -> Result<Option<&[String]>> {
+    if hosts.is_empty() && !all && !none {
+        return Err(Failure::usage("name the hosts that see it, or say --all or --none"));
+    }
+    Ok(Some(hosts).filter(|_| !all))
+}
+
+/// Listens on one more address. What was said of one that is there stays; of a new one, what the
+/// strictest of the others asks for, if nothing is said.
+fn add_listener(client: &Client, address: &SocketAddr, tls: Option<Tls>) -> Result<()> {
+    let uri = listener_at(address);
+    let is_there = client.ask("GET", &uri, None, None).map_err(Failure::run)?.is_success();
+    let (method, tls) = match is_there {
+        true => ("PATCH", tls),
+        false => ("PUT", Some(tls.map_or_else(|| strictest(client), Ok)?)),
+    };
+    let listener = tls.map_or(json!({}), |tls| json!({ "tls": tls }));
+    let answer = ask(client, method, &uri, None, Some(&listener))?;
+    say(&answer, "it is like that already\n")
+}
+
+/// What the strictest listener asks for.
+fn strictest(client: &Client) -> Result<Tls> {
+    let state = ask(client, "GET", "/v1/state", None, None)?.json();
+    let listeners = state["listeners"].as_object().into_iter().flatten();
+    let policy = |one: &Value| one["tls"].as_str().and_then(Tls::from_name).unwrap_or_default();
+    Ok(listeners.map(|(_, one)| policy(one)).max().unwrap_or_default())
+}
+
+/// Lets a host connect. What is not said of the key of one that has one stays as it is.
+fn allow_host(client: &Client, args: &AllowHostArgs) -> Result<()> {
+    let uri = host_at(&args.nqn, &args.host);
+    let found = client.ask("GET", &uri, None, None).map_err(Failure::run)?;
+    let is_there = found.is_success();
+    let mut host = if is_there { found.json() } else { json!({}) };
+    if args.no_key {
+        let rest = ["dhchap_ctrl_key", "dhchap_hashes", "dhchap_dhgroups"];
+        rest.iter().for_each(|name| drop(host.as_object_mut().and_then(|it| it.remove(*name))));
+        host["dhchap_key"] = Value::Null;
+        // What it may do is no matter of its key.
+        if let Some(limits) = found.json().get("limits").filter(|_| found.is_success()) {
+            host["limits"] = limits.clone();
+        }
+    }
+    if args.no_tls_key {
+        host["tls_key"] = Value::Null;
+    }
+    let given = [
+        ("dhchap_key", &args.key),
+        ("dhchap_ctrl_key", &args.controller_key),
+        ("tls_key", &args.tls_key),
+    ];
+    for (name, path) in given {
+        if let Some(path) = path {
+            host[name] = json!(key_reference(path));
+        }
+    }
+    if let Some(id) = &args.host_id {
+        host["host_id"] = json!(id);
+    }
+    if host["dhchap_key"].is_null() && host["tls_key"].is_null() {
+        host.as_object_mut().and_then(|it| it.remove("host_id"));
+    }
+    let etag = found.etag.filter(|_| is_there);
+    let answer = ask(client, "PUT", &uri, etag.as_deref(), Some(&host))?;
+    say(&answer, "it is like that already\n")
 }
 
 /// A disk's name as the target understands it, wherever that runs.
@@ -226,6 +381,28 @@ fn subsystem_at(nqn: &str) -> String {
 
 fn namespace_at(nqn: &str, nsid: u32) -> String {
     format!("{}/namespaces/{nsid}", subsystem_at(nqn))
+}
+
+/// Limits a host that is listed: to say something of another would let it in.
+fn limit_host(client: &Client, nqn: &str, host: &str, limits: &LimitArgs) -> Result<()> {
+    let uri = host_at(nqn, host);
+    let found = client.ask("GET", &uri, None, None).map_err(Failure::run)?;
+    if !found.is_success() {
+        let sentence = "is not listed there: farblock ctl allow-host";
+        return Err(Failure::run(format_args!("{host} {sentence} {nqn} {host}")));
+    }
+    let change = json!({ "limits": of(limits) });
+    let answer = ask(client, "PATCH", &uri, found.etag.as_deref(), Some(&change))?;
+    say(&answer, "it is like that already\n")
+}
+
+/// Limits as the target takes them; `null` takes one away.
+fn of(limits: &LimitArgs) -> Value {
+    json!({
+        "iops": limits.iops, "read_iops": limits.read_iops, "write_iops": limits.write_iops,
+        "bytes": limits.mib, "read_bytes": limits.read_mib, "write_bytes": limits.write_mib,
+        "burst_ms": limits.burst_ms,
+    })
 }
 
 fn host_at(nqn: &str, host: &str) -> String {

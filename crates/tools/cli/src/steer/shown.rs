@@ -1,27 +1,42 @@
 //! A target's status for people.
 
+use super::rates::{COLUMNS, View, errors, mean_us, rows};
 use crate::table::{Align, Table, printable};
-use farblock_admin::{Status, SubsystemStatus};
+use farblock_admin::{
+    IoStats, Latency, MirrorStatus, NamespaceStatus, Stats, Status, SubsystemStatus,
+};
 use farblock_block::size::Size;
 use std::fmt::Write as _;
 
 const MIB: u64 = 1 << 20;
 
-/// The tables; with rates, if `before` is what they were a second ago.
-pub(super) fn status(status: &Status, before: Option<&Status>) -> String {
+/// The tables; with rates, if `before` is what was counted a second ago.
+pub(super) fn status(status: &Status, stats: &Stats, before: Option<&Stats>) -> String {
     let mut text = format!(
         "farblock, process {}, up {}, listening on {}\n",
         status.pid,
         duration(status.uptime_seconds),
         status.listening.join(", ")
     );
+    for warning in &status.warnings {
+        let _ = writeln!(text, "warning: {}", printable(warning));
+    }
+    if let Some(confinement) = &status.confinement {
+        let _ = writeln!(text, "sandbox: {}", printable(&confinement.to_string()));
+    }
     for subsystem in &status.subsystems {
         let _ = writeln!(text, "\nSubsystem {}", printable(&subsystem.nqn));
-        let _ = writeln!(text, "{}", traffic(subsystem, before));
+        text.push_str(&traffic(subsystem, stats, before));
         text.push_str(&namespaces(subsystem));
     }
     text.push('\n');
     text.push_str(&hosts(status));
+    if let Some(before) = before {
+        text.push('\n');
+        for view in [View::Namespaces, View::Hosts, View::Cores] {
+            text.push_str(&rates(view, stats, before));
+        }
+    }
     text
 }
 
@@ -34,27 +49,75 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-fn traffic(now: &SubsystemStatus, before: Option<&Status>) -> String {
-    let before = before.and_then(|all| all.subsystems.iter().find(|it| it.nqn == now.nqn));
-    let Some(before) = before else {
-        return format!(
-            "{} reads ({}), {} writes ({}), {} failed in what stores them",
+fn traffic(status: &SubsystemStatus, stats: &Stats, before: Option<&Stats>) -> String {
+    let of = |stats: &Stats| {
+        let found = stats.subsystems.iter().find(|it| it.nqn == status.nqn);
+        found.map(|found| found.io.clone()).unwrap_or_default()
+    };
+    let now = of(stats);
+    let mut text = match before {
+        None => format!(
+            "{} reads ({}), {} writes ({})",
             now.reads,
             Size(now.read_bytes),
             now.writes,
-            Size(now.written_bytes),
-            now.media_errors
-        );
+            Size(now.written_bytes)
+        ),
+        Some(before) => rate(&now, &of(before), stats.uptime_ms.saturating_sub(before.uptime_ms)),
     };
-    let mib = |now: u64, before: u64| now.saturating_sub(before) as f64 / MIB as f64;
+    let _ = writeln!(text, "; {}", failures(&now));
+    text
+}
+
+fn rate(now: &IoStats, before: &IoStats, ms: u64) -> String {
+    let rate = |count: fn(&IoStats) -> u64| {
+        count(now).saturating_sub(count(before)) as f64 * 1e3 / ms.max(1) as f64
+    };
+    let mib = |count| rate(count) / MIB as f64;
+    let took = |of: fn(&IoStats) -> &Latency| {
+        mean_us(of(now), of(before)).map_or_else(String::new, |us| format!(", {us:.1} µs"))
+    };
     format!(
-        "{} reads/s ({:.1} MiB/s), {} writes/s ({:.1} MiB/s), {} failed in all",
-        now.reads.saturating_sub(before.reads),
-        mib(now.read_bytes, before.read_bytes),
-        now.writes.saturating_sub(before.writes),
-        mib(now.written_bytes, before.written_bytes),
-        now.media_errors
+        "{:.0} reads/s ({:.1} MiB/s{}), {:.0} writes/s ({:.1} MiB/s{})",
+        rate(|io| io.reads),
+        mib(|io| io.read_bytes),
+        took(|io| &io.read_latency),
+        rate(|io| io.writes),
+        mib(|io| io.written_bytes),
+        took(|io| &io.write_latency)
     )
+}
+
+/// Commands that failed since the target started, by what their status is about.
+fn failures(io: &IoStats) -> String {
+    if errors(io) == 0 {
+        return "no errors".to_owned();
+    }
+    let types = [
+        (io.errors.generic, "generic"),
+        (io.errors.command_specific, "of the command"),
+        (io.errors.media, "of the media"),
+        (io.errors.path, "of the path"),
+        (io.errors.vendor, "other"),
+    ];
+    let named = types.iter().filter(|(count, _)| *count > 0);
+    let named: Vec<_> = named.map(|(count, name)| format!("{count} {name}")).collect();
+    format!("errors: {}; {} in the storage", named.join(", "), io.storage_errors)
+}
+
+fn rates(view: View, now: &Stats, before: &Stats) -> String {
+    let name = match view {
+        View::Cores => "CORE",
+        View::Namespaces => "NAMESPACE",
+        View::Hosts => "HOST",
+    };
+    let columns = COLUMNS.map(|column| (column, Align::Right));
+    let mut table = Table::new(&[&[(name, Align::Left)], &columns[..]].concat());
+    for row in rows(view, now, before) {
+        let cells = (0..COLUMNS.len()).map(|column| row.cell(column));
+        table.row([row.name.clone()].into_iter().chain(cells).collect());
+    }
+    table.render(0)
 }
 
 fn namespaces(subsystem: &SubsystemStatus) -> String {
@@ -74,7 +137,38 @@ fn namespaces(subsystem: &SubsystemStatus) -> String {
             namespace.uuid.clone(),
         ]);
     }
-    table.render(2)
+    table.render(2) + &legs(subsystem)
+}
+
+/// What mirrors are made of, a line each.
+fn legs(subsystem: &SubsystemStatus) -> String {
+    let mut text = String::new();
+    for namespace in &subsystem.namespaces {
+        for leg in &namespace.legs {
+            let state = leg.state.replace('_', " ");
+            let reason = leg.reason.as_ref().map(|it| format!(": {it}")).unwrap_or_default();
+            let line = format!("  leg of {}: {}, {state}{reason}", namespace.nsid, leg.name);
+            let _ = writeln!(text, "{}", printable(&line));
+        }
+        text.extend(namespace.mirror.as_ref().and_then(|mirror| doing(namespace, mirror)));
+    }
+    text
+}
+
+/// What a mirror is at, or found when it was at it last.
+fn doing(namespace: &NamespaceStatus, mirror: &MirrorStatus) -> Option<String> {
+    let verified = Size(mirror.verified_bytes);
+    let differing = match mirror.differing_bytes {
+        0 => String::new(),
+        bytes => format!(", legs differ within {}", Size(bytes)),
+    };
+    let text = match (mirror.verifying, mirror.verifies) {
+        (true, _) => format!("{verified} of {} compared{differing}", Size(namespace.bytes)),
+        (false, 1..) if !differing.is_empty() => format!("{verified} compared{differing}"),
+        _ if mirror.dirty_bytes > 0 => format!("{} may differ or lack", Size(mirror.dirty_bytes)),
+        _ => return None,
+    };
+    Some(format!("  mirror {}: {text}\n", namespace.nsid))
 }
 
 fn hosts(status: &Status) -> String {

@@ -13,6 +13,8 @@ fn options_that_make_no_sense() {
         (&[], &["URL"]),
         (&[url, "--as", "scsi"], &["iscsi"]),
         (&[url, "--as", "nvme", "--read-only"], &["read-only means something only"]),
+        (&[url, "--as", "nvme", "--tls-key", "x"], &["nvme has no TLS", "nvme connect --tls"]),
+        (&[&format!("{url}&tls-key=x"), "--as", "nvme"], &["nvme has no TLS"]),
         (&[url, "--name", "../x"], &["is not a name"]),
         (&[url, "--iopolicy", "fastest"], &["round-robin"]),
         (&[url, "--reconnect-delay", "0"], &["without a pause"]),

@@ -146,6 +146,7 @@ fn a_shell_offers_names() {
         let program = env!("CARGO_BIN_EXE_farblock");
         command.args(["--norc", "-c"]).arg(
             "source <(\"$1\" completions bash); COMP_WORDS=(\"$1\" detach \"$2\"); COMP_CWORD=2\n\
+             COMP_LINE=\"$1 detach $2\"; COMP_POINT=${#COMP_LINE}\n\
              _farblock \"$1\" \"$2\" detach; printf '%s ' \"${COMPREPLY[@]}\"",
         );
         command.args(["bash", program, word]);

@@ -88,6 +88,24 @@ impl Scratch {
         finish(self.command(args), b"")
     }
 
+    /// Changes the target that runs here.
+    pub fn ctl(&self, args: &[&str]) -> Outcome {
+        self.run(["ctl"].iter().chain(args))
+    }
+
+    /// The names of files with new keys, made with these options.
+    pub fn keys<const COUNT: usize>(
+        &self,
+        names: [&str; COUNT],
+        options: &[&str],
+    ) -> [String; COUNT] {
+        names.map(|name| {
+            let path = self.text(name);
+            self.run(["keys", "new", "--output", &path].iter().chain(options)).ok();
+            path
+        })
+    }
+
     /// Runs the binary to its end with this on its standard input.
     pub fn run_with<S: AsRef<OsStr>>(
         &self,
@@ -272,6 +290,12 @@ impl Server {
 
     pub fn signal(&self, name: &str) {
         signal(self.id, name);
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        let child = self.child.as_mut().expect("it runs");
+        child.try_wait().expect("a child of ours").is_some()
     }
 
     /// Waits for its end.

@@ -5,7 +5,10 @@
 //! registered, which pulls and pushes copy. A key or a range that is not registered ends the
 //! connection, as does a command more than the queue is deep.
 
+mod aborting;
+mod advertised;
 mod conformance;
+mod copying;
 mod disk;
 #[allow(dead_code, unreachable_pub, reason = "the tests over TCP use more of it")]
 #[path = "../../../tests/rig/gate.rs"]
@@ -254,5 +257,5 @@ pub(crate) fn session(
     wire: Arc<Wire>,
 ) -> Session<Memory> {
     let peer = (Ipv4Addr::LOCALHOST, 0).into();
-    Session::new(route, task, Memory::new(wire), peer, Ipv4Addr::LOCALHOST.to_string())
+    Session::new(route, task, Memory::new(wire), peer, peer)
 }

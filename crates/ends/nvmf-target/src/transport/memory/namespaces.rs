@@ -1,11 +1,10 @@
 //! Namespaces that come, change and go while hosts use them, on as many cores as there are.
 
 use super::gate::Gate;
-use super::peer::{NQN, Peer, key_of, place};
-use crate::config::{Export, Subsystem, TargetConfig};
+use super::peer::{NQN, Peer, key_of, place, target, target_on};
+use crate::config::Export;
 use crate::control::Control;
 use crate::limits;
-use crate::target::Target;
 use farblock_backends::delay::Delay;
 use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_backends::mem::Mem;
@@ -35,22 +34,6 @@ fn export(namespace: Arc<dyn Namespace>, identity: &str) -> Export {
 
 fn memory(block_size: u32) -> Arc<dyn Namespace> {
     Arc::new(Mem::new(block_size, BYTES).expect("a size"))
-}
-
-/// A target that shares these, from 1 on.
-fn target(engine: EngineKind, namespaces: impl IntoIterator<Item = Arc<dyn Namespace>>) -> Target {
-    let mut subsystem = Subsystem::new(NQN);
-    subsystem.config.allow_any_host = true;
-    for (nsid, namespace) in (1..).zip(namespaces) {
-        subsystem.exports.insert(NamespaceId(nsid), export(namespace, &nsid.to_string()));
-    }
-    Target::start(&TargetConfig {
-        subsystems: vec![subsystem],
-        listeners: vec!["127.0.0.1:0".parse().expect("an address")],
-        engine,
-        ..TargetConfig::default()
-    })
-    .expect("it starts")
 }
 
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
@@ -90,7 +73,7 @@ fn read_first(peer: &mut Peer, nsid: u32) -> Status {
 fn what_was_begun_ends_and_what_waits_is_refused_while_others_go_on() {
     for &engine in EngineKind::HERE {
         let gate = Arc::new(Gate::of(Command::Read, memory(BLOCK)));
-        let target = target(engine, [Arc::clone(&gate) as Arc<dyn Namespace>, memory(BLOCK)]);
+        let target = target_on(engine, [Arc::clone(&gate) as Arc<dyn Namespace>, memory(BLOCK)]);
         let control = target.control();
         let (_admin, controller) = Peer::admin(&target);
         let mut queues = [1, 2].map(|queue| Peer::io(&target, controller, queue, 16));
@@ -145,7 +128,7 @@ fn a_number_that_is_given_again_reaches_the_new_store_only() {
         let delay = Delay::new(memory(block_size), Duration::from_micros(200));
         Arc::new(delay.jitter(Duration::from_micros(500), 1))
     };
-    let target = target(EngineKind::Auto, [slow(512), memory(BLOCK)]);
+    let target = target([slow(512), memory(BLOCK)]);
     let control = target.control();
     let (_admin, controller) = Peer::admin(&target);
     let over = AtomicBool::new(false);
@@ -220,7 +203,7 @@ fn a_removed_file_is_closed_and_unlocked() {
     std::fs::File::create(&path).and_then(|file| file.set_len(BYTES)).expect("a file");
     let open = || FileDisk::open(&path, &FileOptions::new(BLOCK));
     for &engine in EngineKind::HERE {
-        let target = target(engine, [memory(BLOCK)]);
+        let target = target_on(engine, [memory(BLOCK)]);
         let control = target.control();
         let (_admin, controller) = Peer::admin(&target);
         let mut queues = [1, 2].map(|queue| Peer::io(&target, controller, queue, 16));
@@ -249,7 +232,7 @@ fn a_removed_file_is_closed_and_unlocked() {
 
 #[test]
 fn hosts_are_told_of_every_change() {
-    let target = target(EngineKind::Auto, [memory(BLOCK)]);
+    let target = target([memory(BLOCK)]);
     let control = target.control();
     let (mut admin, controller) = Peer::admin(&target);
     let mut io = Peer::io(&target, controller, 1, 16);
@@ -295,7 +278,7 @@ fn a_file_that_grows_is_told_to_hosts() {
     let file = std::fs::File::create(&path).expect("a file");
     file.set_len(BYTES).expect("room");
     let disk = FileDisk::open(&path, &FileOptions::new(BLOCK)).expect("it is free");
-    let target = target(EngineKind::Auto, [Arc::new(disk) as Arc<dyn Namespace>]);
+    let target = target([Arc::new(disk) as Arc<dyn Namespace>]);
     let (mut admin, controller) = Peer::admin(&target);
     let mut io = Peer::io(&target, controller, 1, 16);
     let enable = AsyncEventConfig(0).with_namespace_attributes(true).0;
@@ -317,7 +300,7 @@ fn a_file_that_grows_is_told_to_hosts() {
 
 #[test]
 fn what_cannot_be_changed_says_why() {
-    let target = target(EngineKind::Auto, [memory(BLOCK)]);
+    let target = target([memory(BLOCK)]);
     let control: Control = target.control();
     let say = |result: Result<(), crate::control::ChangeError>| match result {
         Ok(()) => "done".to_owned(),

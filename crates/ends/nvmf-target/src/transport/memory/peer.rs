@@ -1,8 +1,13 @@
 //! A scripted host: one command at a time, each bent as the test wants it.
 
 use super::Wire;
+use crate::config::{Export, Subsystem, TargetConfig};
+use crate::limits;
 use crate::target::Target;
+use farblock_block::Namespace;
 use farblock_proto::host::command::{self, Command, Data, Identity};
+use farblock_proto::ids::NamespaceId;
+use farblock_reactor::EngineKind;
 use farblock_wire::fabrics::ConnectResult;
 use farblock_wire::property::{Cc, offset};
 use farblock_wire::sgl::KeyedBlock;
@@ -19,6 +24,31 @@ pub(super) struct Answer {
     pub(super) status: Status,
     pub(super) result: u64,
     pub(super) data: Vec<u8>,
+}
+
+/// A target that shares these with any host, from 1 on.
+pub(super) fn target(namespaces: impl IntoIterator<Item = Arc<dyn Namespace>>) -> Target {
+    target_on(EngineKind::default(), namespaces)
+}
+
+/// The same on an engine.
+pub(super) fn target_on(
+    engine: EngineKind,
+    namespaces: impl IntoIterator<Item = Arc<dyn Namespace>>,
+) -> Target {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    for (nsid, namespace) in (1..).zip(namespaces) {
+        let export = Export { namespace, identity: nsid.to_string() };
+        subsystem.exports.insert(NamespaceId(nsid), export);
+    }
+    Target::start(&TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec!["127.0.0.1:0".parse().expect("an address")],
+        engine,
+        ..TargetConfig::default()
+    })
+    .expect("it starts")
 }
 
 /// A queue pair on a wire.
@@ -83,6 +113,14 @@ impl Peer {
     pub(super) fn run_with(&mut self, command: &Command, data: &[u8], in_capsule: bool) -> Answer {
         let cid = self.send(command, data, in_capsule);
         self.answer(cid).expect("closed before the answer")
+    }
+
+    /// The queue's core has done what it was told before. One answer does not prove that: the
+    /// command may have been taken in a tick that had begun.
+    pub(super) fn is_heard(&mut self) {
+        for _ in 0..=limits::ROUNDS_PER_TICK {
+            assert_eq!(self.run(&command::flush(u32::MAX), &[]).status, Status::SUCCESS);
+        }
     }
 
     /// Sends a command, and does not wait.

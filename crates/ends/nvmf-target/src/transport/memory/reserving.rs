@@ -297,3 +297,25 @@ fn what_is_not_offered_is_refused() {
     // As much as there is, and no more.
     assert_eq!(one.io.run(&report(4, true), &[]).data.len(), 4);
 }
+
+#[test]
+fn a_flush_of_all_namespaces_is_not_stopped_by_one_that_its_host_does_not_see() {
+    let (gate, second) = (gated(), gated());
+    let target = target_of(&gate, None).expect("it starts");
+    let control = target.control();
+    let export = Export { namespace: second, identity: "second".to_owned() };
+    control.add_namespace(NQN, NamespaceId(2), &export).expect("it is new");
+    let other = Identity { hostnqn: "nqn.2026-11.org.farblock:other", ..OTHER };
+    let (mut holder, mut host) = (Host::new(&target, &IDENTITY), Host::new(&target, &other));
+    assert_eq!(holder.register(), Status::SUCCESS);
+    assert_eq!(holder.acquire(WRITE_EXCLUSIVE), Status::SUCCESS);
+    let all = command::flush(u32::MAX);
+    assert_eq!(host.io.run(&all, &[]).status, CONFLICT);
+    let seen_by = [IDENTITY.hostnqn.to_owned()].into();
+    control.set_visible_to(NQN, NamespaceId(1), Some(&seen_by)).expect("it is there");
+    // Its core has heard of it when it does not see the namespace any more.
+    while host.write(0, 1) == CONFLICT {}
+    assert_eq!(host.write(0, 1), Status::INVALID_NAMESPACE.with_dnr());
+    assert_eq!(host.io.run(&all, &[]).status, Status::SUCCESS);
+    assert_eq!(holder.io.run(&all, &[]).status, Status::SUCCESS);
+}

@@ -1,11 +1,9 @@
 //! Scripted hosts in memory: what a session answers and refuses, whatever carries it.
 
-use super::peer::{NQN, Peer, key_of, place};
-use crate::config::{Export, Subsystem, TargetConfig};
+use super::peer::{self, Peer, key_of, place};
 use crate::target::Target;
 use farblock_backends::mem::Mem;
 use farblock_proto::host::command::{self, LogPage};
-use farblock_proto::ids::NamespaceId;
 use farblock_proto::limits::ADMIN_IN_CAPSULE_BYTES;
 use farblock_wire::log::LogPageId;
 use farblock_wire::sgl::KeyedBlock;
@@ -15,17 +13,7 @@ use std::sync::Arc;
 const BLOCK: u32 = 512;
 
 pub(super) fn target(block_size: u32, bytes: u64) -> Target {
-    let mut subsystem = Subsystem::new(NQN);
-    subsystem.config.allow_any_host = true;
-    let namespace = Arc::new(Mem::new(block_size, bytes).expect("a size"));
-    let export = Export { namespace, identity: "mem".to_owned() };
-    subsystem.exports.insert(NamespaceId(1), export);
-    Target::start(&TargetConfig {
-        subsystems: vec![subsystem],
-        listeners: vec!["127.0.0.1:0".parse().expect("an address")],
-        ..TargetConfig::default()
-    })
-    .expect("it starts")
+    peer::target([Arc::new(Mem::new(block_size, bytes).expect("a size")) as _])
 }
 
 fn connected() -> (Target, Peer, Peer) {

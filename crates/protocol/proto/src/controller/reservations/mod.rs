@@ -362,11 +362,15 @@ impl Registry {
         host: &HostId,
         what: NotificationType,
     ) {
+        let config = self.subsystem(subsystem);
+        let seen_by = config.and_then(|config| config.visible_to.get(&namespace)).cloned();
+        let sees = |name: &str| seen_by.as_ref().is_none_or(|hosts| hosts.contains(name));
         for controller in self.controllers.values_mut() {
-            if controller.subsystem == Some(subsystem) && controller.host_id == *host {
+            let is_its = controller.subsystem == Some(subsystem) && controller.host_id == *host;
+            if is_its && sees(&controller.host_nqn) {
                 controller.notifications.push(what, namespace);
                 controller.events.raise(Notice::Reservation);
-                self.noisy.insert(controller.id);
+                self.with_pending_events.insert(controller.id);
             }
         }
     }
@@ -377,7 +381,7 @@ impl Registry {
         controller.events.log_was_read(Notice::Reservation);
         if controller.notifications.pop() {
             controller.events.raise(Notice::Reservation);
-            self.noisy.insert(id);
+            self.with_pending_events.insert(id);
         }
     }
 
@@ -420,7 +424,7 @@ impl Registry {
         found.map_or((0, 0), |reserved| (reserved.mask, reserved.state.persist.into()))
     }
 
-    /// Sets Reservation Notification Mask of a namespace, or of all.
+    /// Sets Reservation Notification Mask of a namespace.
     pub(super) fn mask_notifications(
         &mut self,
         id: SubsystemId,
@@ -429,14 +433,10 @@ impl Registry {
     ) -> Result<(), Status> {
         const UNKNOWN: Status = Status::INVALID_NAMESPACE.with_dnr();
         let found = self.subsystem_mut(id).map_err(|_| UNKNOWN)?;
-        let is_meant = |nsid: &NamespaceId| namespace == NamespaceId::ALL || *nsid == namespace;
-        let meant: Vec<_> = found.config.namespaces.keys().copied().filter(is_meant).collect();
-        if meant.is_empty() && namespace != NamespaceId::ALL {
+        if !found.config.namespaces.contains_key(&namespace) {
             return Err(UNKNOWN);
         }
-        for nsid in meant {
-            found.reserved.entry(nsid).or_default().mask = mask;
-        }
+        found.reserved.entry(namespace).or_default().mask = mask;
         Ok(())
     }
 }

@@ -2,8 +2,8 @@
 
 mod holder;
 
-pub(in super::super) use super::super::notify::Notifier;
 use crate::error::{Failure, Result, os};
+pub(in super::super) use crate::notify::Notifier;
 pub(in super::super) use holder::kill_holder;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FlockOperation;

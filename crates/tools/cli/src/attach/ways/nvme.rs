@@ -4,9 +4,10 @@
 use super::super::record::Recorder;
 use super::super::status::{Kind, State, Use};
 use super::{Attached, Condition, Start, StopError, sentence, system, users_of};
-use farblock_attach::nvme_fabrics::{self, Connection, Options};
+use farblock_attach::nvme_fabrics::{self, Connection, Options, Secret};
 use farblock_block::Geometry;
 use farblock_host::disk::{KnownNamespace, Policy, Record};
+use farblock_host::key_file;
 use farblock_host::url::Url;
 use serde_json::{Value, json};
 use std::fs;
@@ -116,8 +117,16 @@ fn options(start: &Start<'_>, url: &Url) -> Result<Options, String> {
         nr_io_queues: settings.threads.map(u32::from),
         hdr_digest: connection.header_digest,
         data_digest: connection.data_digest,
+        dhchap_secret: secret(connection.dhchap_secret.as_deref())?,
+        dhchap_ctrl_secret: secret(connection.dhchap_ctrl_secret.as_deref())?,
         ..Options::new(resolve(url)?, url.port_or_default(), nqn, nsid)
     })
+}
+
+/// The secret in a file, for the kernel, which keeps it: it does not read the file again.
+fn secret(path: Option<&Path>) -> Result<Option<Secret>, String> {
+    let Some(path) = path else { return Ok(None) };
+    Ok(Some(Secret::new(key_file::read(path)?.swap_remove(0).text())))
 }
 
 fn whole(time: Duration) -> u32 {

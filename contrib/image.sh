@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# image.sh RELEASE: makes an OCI image of the build in the folder RELEASE (target/release), without
+# Docker: target/dist/farblock-oci, which skopeo, podman and others read (oci:FOLDER:VERSION).
+# In it are the program, the libraries that it is linked to, and nothing else: no shell. It runs as
+# a user without rights, and shares what the arguments say. DIST_DIR= says where else it goes.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+[ $# = 1 ] || { echo "usage: image.sh RELEASE" >&2; exit 2; }
+release=$(cd "$1" && pwd)
+dist=${DIST_DIR:-${release%/*}/dist}
+image=$dist/farblock-oci
+for need in umoci ldd strip; do
+    command -v "$need" >/dev/null || { echo "image.sh: install $need, then try again" >&2; exit 1; }
+done
+: "${SOURCE_DATE_EPOCH:=$(git -C "$here" log -1 --format=%ct)}"
+created=$(date --utc --date="@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
+version=$("$release/farblock" --version | cut -d' ' -f2)
+user=65532
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+rm -rf "$image"
+mkdir -p "$dist"
+umoci init --layout "$image"
+umoci new --image "$image:$version"
+rootless=()
+[ "$(id -u)" = 0 ] || rootless=(--rootless)
+umoci unpack "${rootless[@]}" --image "$image:$version" "$work/bundle"
+root=$work/bundle/rootfs
+install -D -m 755 "$release/farblock" "$root/usr/bin/farblock"
+strip "$root/usr/bin/farblock"
+# The libraries by the names under which they are looked for.
+ldd "$release/farblock" | grep -o '/[^ ]*' | while read -r library; do
+    install -D -m 755 "$library" "$root$library"
+done
+mkdir -p "$root/etc" "$root/data" "$root/run/farblock-serve" "$root/tmp"
+echo "farblock:x:$user:$user::/data:/sbin/nologin" >"$root/etc/passwd"
+echo "farblock:x:$user:" >"$root/etc/group"
+chmod 1777 "$root/tmp"
+# Whoever it runs as keeps its control socket there.
+chmod 1777 "$root/run/farblock-serve"
+chmod 777 "$root/data"
+find "$root" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
+umoci repack --image "$image:$version" --history.created "$created" \
+    --history.created_by contrib/image.sh "$work/bundle"
+umoci config --image "$image:$version" --created "$created" --author "The farblock contributors" \
+    --config.user "$user:$user" --config.workingdir /data --config.entrypoint /usr/bin/farblock \
+    --config.cmd --help --config.exposedports 4420/tcp --config.volume /data \
+    --config.env FARBLOCK_RUNTIME_DIR=/run/farblock --config.env HOME=/data \
+    --config.stopsignal SIGTERM \
+    --config.label "org.opencontainers.image.title=farblock" \
+    --config.label "org.opencontainers.image.version=$version" \
+    --config.label "org.opencontainers.image.licenses=MIT OR Apache-2.0" \
+    --no-history
+umoci gc --layout "$image"
+echo "$image:$version"

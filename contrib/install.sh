@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# install.sh RELEASE PREFIX: installs farblock from the folder RELEASE (target/release) below
+# PREFIX: the program without its symbols, systemd's units, manual pages, completions, libfarblock.
+# install.sh --uninstall PREFIX: removes all of it, and folders that are empty then and are its own.
+# DESTDIR goes before PREFIX.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+
+usage() {
+    echo "usage: install.sh RELEASE PREFIX, or install.sh --uninstall PREFIX" >&2
+    exit 2
+}
+
+[ $# = 2 ] || usage
+[[ $2 == /* ]] || {
+    echo "install.sh: PREFIX has to begin with /, which $2 does not" >&2
+    exit 2
+}
+prefix=$2 root=${DESTDIR:-}$2
+
+uninstall() {
+    local unit
+    rm -f "$root/bin/farblock" "$root"/share/man/man1/farblock{,-*}.1 \
+        "$root/share/bash-completion/completions/farblock" \
+        "$root/share/zsh/site-functions/_farblock" \
+        "$root/share/fish/vendor_completions.d/farblock.fish" \
+        "$root"/lib/libfarblock.{a,so,so.*} "$root/include/farblock.h" \
+        "$root"/lib/pkgconfig/farblock{,-static}.pc "$root/share/doc/farblock/farblock.toml"
+    for unit in "$here"/systemd/*; do
+        rm -f "$root/lib/systemd/system/${unit##*/}"
+    done
+    rmdir "$root/share/doc/farblock" 2>/dev/null || true
+}
+
+if [ "$1" = --uninstall ]; then
+    uninstall
+    exit
+fi
+
+program=$1/farblock
+[ -x "$program" ] || {
+    echo "install.sh: no $program: cargo build --release -p farblock" >&2
+    exit 2
+}
+"$here/../engines/install.sh" "$1" "$prefix"
+install -D -s -m 755 "$program" "$root/bin/farblock"
+for unit in "$here"/systemd/*; do
+    to=$root/lib/systemd/system/${unit##*/}
+    mkdir -p "${to%/*}"
+    sed "s#/usr/bin/farblock#$prefix/bin/farblock#" "$unit" >"$to"
+    chmod 644 "$to"
+done
+pages=$(mktemp -d)
+trap 'rm -rf "$pages"' EXIT
+"$program" completions --manuals "$pages"
+install -D -m 644 -t "$root/share/man/man1" "$pages"/*.1
+"$program" completions bash >"$pages/farblock"
+"$program" completions zsh >"$pages/_farblock"
+"$program" completions fish >"$pages/farblock.fish"
+install -D -m 644 -t "$root/share/bash-completion/completions" "$pages/farblock"
+install -D -m 644 -t "$root/share/zsh/site-functions" "$pages/_farblock"
+install -D -m 644 -t "$root/share/fish/vendor_completions.d" "$pages/farblock.fish"
+install -D -m 644 -t "$root/share/doc/farblock" "$here/../crates/tools/cli/examples/farblock.toml"

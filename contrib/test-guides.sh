@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# test-guides.sh RELEASE: runs the README's and every guide's blocks of sh as a reader would, with
+# the program in the folder RELEASE: each text in a folder and a network of its own. A target that a
+# block begins in the background is waited for; what is attached or served at the end is ended.
+set -Eeuo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+[ $# = 1 ] || { echo "usage: test-guides.sh RELEASE" >&2; exit 2; }
+release=$(cd "$1" && pwd)
+
+die() {
+    echo "test-guides.sh: $*" >&2
+    exit 1
+}
+for need in curl fio ip qemu-img unshare; do
+    command -v "$need" >/dev/null || die "install what has $need (interop/packages.sh does)"
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# What is run: the blocks, and a wait after each of them.
+script() {
+    echo 'set -eux -o pipefail'
+    echo 'listens() { for _ in $(seq 600); do ! farblock status >/dev/null 2>&1 || return 0'
+    echo '    sleep 0.1; done; echo "no target answers"; exit 1; }'
+    awk '/^```sh$/ { inside = 1; serves = 0; next }
+        /^```$/ && inside { inside = 0; if (serves) print "listens"; next }
+        inside { print; if (/^farblock serve .*&$/) serves = 1 }' "$1"
+}
+
+run() {
+    local guide=$1 folder
+    folder=$work/$(basename "$guide" .md)
+    mkdir -p "$folder/runtime"
+    script "$guide" >"$folder/run.sh"
+    grep -q farblock "$folder/run.sh" || die "$guide has nothing to run"
+    (
+        cd "$folder"
+        unset NOTIFY_SOCKET LISTEN_FDS LISTEN_PID
+        export PATH=$release:$PATH FARBLOCK_RUNTIME_DIR=$folder/runtime/farblock
+        export XDG_STATE_HOME=$folder/state XDG_CONFIG_HOME=$folder/config
+        # Processes end with the namespace of their numbers.
+        timeout 120 unshare --map-root-user --net --pid --kill-child --fork --mount-proc \
+            bash -c 'ip link set lo up && bash run.sh' >said 2>&1
+    ) || die "$guide: $(tail -n 20 "$folder/said")"
+}
+
+guides=("$here/../README.md")
+for guide in "$here"/../docs/guides/*.md; do
+    [ "${guide##*/}" = README.md ] || guides+=("$guide")
+done
+for guide in "${guides[@]}"; do
+    run "$guide"
+done
+# Links lead somewhere.
+for guide in "${guides[@]}" "$here/../docs/guides/README.md"; do
+    grep -o '](\([^)#:]*\)' "$guide" | cut -c3- | while read -r link; do
+        [ -e "$(dirname "$guide")/$link" ] || die "$guide: there is no $link"
+    done
+done
+echo "guides: ${#guides[@]} texts do what they say"

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# test-image.sh RELEASE: makes the OCI image of the build in the folder RELEASE, has skopeo read it,
+# and runs what is in it as its user, who has no rights.
+set -Eeuo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+[ $# = 1 ] || { echo "usage: test-image.sh RELEASE" >&2; exit 2; }
+
+die() {
+    echo "test-image.sh: $*" >&2
+    exit 1
+}
+trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
+for need in skopeo umoci jq setpriv; do
+    command -v "$need" >/dev/null || die "install what has $need (interop/packages.sh does)"
+done
+[ "$(id -u)" = 0 ] || die "another root folder takes root: start it as root"
+work=$(mktemp -d)
+chmod 755 "$work"
+trap 'rm -rf "$work"' EXIT
+export DIST_DIR=$work/dist
+name=$("$here/image.sh" "$1" | tail -n 1)
+
+skopeo inspect --config "oci:$name" >"$work/config.json"
+jq -e '.config | .User == "65532:65532" and .Entrypoint == ["/usr/bin/farblock"]
+    and (.ExposedPorts | has("4420/tcp"))' "$work/config.json" >/dev/null ||
+    die "the image says something else: $(cat "$work/config.json")"
+# Everything in it is what its digest says.
+skopeo copy --quiet "oci:$name" "dir:$work/copy"
+
+umoci unpack --image "$name" "$work/bundle"
+root=$work/bundle/rootfs
+[ ! -e "$root/bin/sh" ] || die "there is a shell in it"
+cat >"$work/run.sh" <<'RUN'
+set -e
+root=$1
+ip link set lo up
+mkdir "$root/proc"
+mount -t proc proc "$root/proc"
+inside=(env -i FARBLOCK_RUNTIME_DIR=/run/farblock HOME=/data /usr/sbin/chroot
+    --userspec=65532:65532 "$root" /usr/bin/farblock)
+"${inside[@]}" serve mem:1MiB --nqn nqn.2026-11.org.example:disk --listen 0.0.0.0:4420 &
+server=$!
+for _ in $(seq 600); do
+    ! "${inside[@]}" status >/dev/null 2>&1 || break
+    sleep 0.1
+done
+"${inside[@]}" status
+url='nvme+tcp://127.0.0.1/nqn.2026-11.org.example:disk?ns=1'
+echo hello | "${inside[@]}" write "$url"
+[ "$("${inside[@]}" read "$url" --length 5)" = hello ]
+grep -x "Uid:.65532.65532.65532.65532" "/proc/$server/status"
+grep -x "CapEff:.0*" "/proc/$server/status"
+kill "$server"
+wait "$server"
+RUN
+timeout 120 unshare --mount --net --pid --kill-child --fork --mount-proc bash "$work/run.sh" \
+    "$root" >"$work/said" 2>&1 || die "it does not run: $(tail -n 20 "$work/said")"
+echo "image: $(basename "$name"), $(du -sm "$DIST_DIR/farblock-oci" | cut -f1) MiB, runs as nobody"

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# test-systemd.sh RELEASE: installs the build in the folder RELEASE where a systemd of its own runs,
+# in namespaces and without a machine, and has farblock.service started, changed and restarted.
+set -Eeuo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+[ $# = 1 ] || { echo "usage: test-systemd.sh RELEASE" >&2; exit 2; }
+release=$(cd "$1" && pwd)
+
+die() {
+    echo "test-systemd.sh: $*" >&2
+    exit 1
+}
+trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
+[ "$(id -u)" = 0 ] || die "a systemd of its own takes root: start it as root"
+for need in systemctl script jq setpriv; do
+    command -v "$need" >/dev/null || die "install what has $need (interop/packages.sh does)"
+done
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/root" "$work/groups" "$work/out"
+DESTDIR=$work/installed "$here/install.sh" "$release" /usr/local
+cp "$here/tests/systemd-job.sh" "$work/job.sh"
+
+# A group for control groups of its own: nothing of the machine's is below it.
+cat >"$work/outer.sh" <<'OUTER'
+set -e
+work=$1
+mount --make-rprivate /
+mount -t cgroup2 cgroup2 "$work/groups"
+group=$work/groups/farblock-test-$$
+mkdir "$group"
+echo $$ >"$group/cgroup.procs"
+code=0
+unshare --pid --kill-child --fork --cgroup --uts --ipc --net --mount \
+    bash "$work/inner.sh" "$work" || code=$?
+echo $$ >"$work/groups/cgroup.procs"
+find "$group" -depth -type d -exec rmdir {} \;
+exit "$code"
+OUTER
+
+# The root of that systemd: this machine's programs, to be read only, and nothing else of it.
+cat >"$work/inner.sh" <<'INNER'
+set -e
+work=$1
+mount -t tmpfs -o mode=755 tmpfs "$work/root"
+cd "$work/root"
+mkdir -p usr etc/systemd/system/multi-user.target.wants proc sys dev run tmp var/lib root out old
+mount --bind /usr usr
+mount -o remount,bind,ro usr
+mount --bind "$work/installed/usr/local" usr/local
+mount --bind "$work/out" out
+for link in bin sbin lib lib64; do ln -s usr/$link $link; done
+for file in passwd group nsswitch.conf ld.so.cache ld.so.conf ld.so.conf.d alternatives; do
+    cp -a /etc/$file etc/
+done
+tr -d - </proc/sys/kernel/random/uuid >etc/machine-id
+mount -t proc proc proc
+mount -t sysfs -o ro sysfs sys
+mount -t cgroup2 cgroup2 sys/fs/cgroup
+mount -t tmpfs -o mode=755 tmpfs run
+mount -t tmpfs -o mode=755 tmpfs dev
+for device in null zero full random urandom tty; do
+    touch dev/$device
+    mount --bind /dev/$device dev/$device
+done
+touch dev/console
+mount --bind "$(tty)" dev/console
+ln -s /proc/self/fd dev/fd
+cp "$work/job.sh" root/
+cat >etc/systemd/system/job.service <<UNIT
+[Service]
+Type=oneshot
+ExecStart=/bin/bash /root/job.sh
+ExecStopPost=/bin/sh -c 'echo \$EXIT_STATUS >/out/code; systemctl exit 0'
+StandardOutput=file:/out/said
+StandardError=inherit
+Environment=HOME=/root PATH=/usr/local/bin:/usr/bin:/usr/sbin
+TimeoutStartSec=120
+UNIT
+# It would hang the terminal up, and us with it.
+ln -s /dev/null etc/systemd/system/console-getty.service
+ln -s /etc/systemd/system/job.service etc/systemd/system/multi-user.target.wants/
+pivot_root . old
+cd /
+umount -l old
+# Credentials get to services by propagation.
+mount --make-rshared /
+exec env -i container=farblock PATH=/usr/bin:/usr/sbin /lib/systemd/systemd --log-target=console \
+    --unit=multi-user.target </dev/console >/dev/console 2>&1
+INNER
+
+# A terminal is what it has for a console; nobody types, and it does not end before systemd does.
+mkfifo "$work/typed"
+exec 9<>"$work/typed"
+timeout 200 script --quiet --flush --command "unshare --mount bash '$work/outer.sh' '$work'" \
+    "$work/console" <&9 >/dev/null 2>&1 || true
+[ "$(cat "$work/out/code" 2>/dev/null)" = 0 ] ||
+    die "the job failed: $(tail -n 30 "$work/console" "$work/out/said" 2>/dev/null)"
+echo "systemd: farblock.service starts, reloads, restarts under load, and knows keys"

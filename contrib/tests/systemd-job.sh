@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# What test-systemd.sh has done where its systemd runs.
+set -Eeux -o pipefail
+failed() {
+    set +x
+    journalctl --no-pager --unit farblock.service | grep -v ':   ' | tail -n 20
+    echo "line $1 failed: $2"
+}
+trap 'failed $LINENO "$BASH_COMMAND"' ERR
+nqn=nqn.2026-11.org.example:disks
+url="nvme+tcp://127.0.0.1/$nqn?ns=1"
+
+# What docs/guides/share.md says: disks in /var/lib/farblock, and what is shared in /etc/farblock.
+mkdir -p /var/lib/farblock /etc/farblock
+truncate -s 64M /var/lib/farblock/disk.img
+cat >/etc/farblock/farblock.toml <<TOML
+[[subsystems]]
+nqn = "$nqn"
+allow_any_host = true
+
+[[subsystems.namespaces]]
+path = "limit:64MiB/s,/var/lib/farblock/disk.img"
+TOML
+systemctl enable --now farblock.socket farblock.service
+systemctl is-active farblock.socket farblock.service
+systemctl status --no-pager farblock | grep 'sharing 1 namespace at 127.0.0.1:4420'
+journalctl --no-pager --unit farblock | grep 'uring engine'
+pid=$(systemctl show --property MainPID --value farblock)
+[ "$(stat --format %u "/proc/$pid")" != 0 ]
+[ "$(stat --format %u /var/lib/private/farblock/disk.img)" = "$(stat --format %u "/proc/$pid")" ]
+
+# Changed while it runs, and not at all by what makes no sense.
+cat >>/etc/farblock/farblock.toml <<TOML
+
+[[subsystems.namespaces]]
+path = "mem:1MiB"
+TOML
+systemctl reload farblock
+[ "$(farblock status --json | jq '.subsystems[0].namespaces | length')" = 2 ]
+cp /etc/farblock/farblock.toml /root/good.toml
+echo 'nonsense = 1' >>/etc/farblock/farblock.toml
+systemctl reload farblock && exit 1
+systemctl is-active farblock
+cp /root/good.toml /etc/farblock/farblock.toml
+[ "$(systemctl show --property MainPID --value farblock)" = "$pid" ]
+
+# Restarted while somebody writes and compares: who is connected does not notice.
+writes() {
+    farblock status --json | jq '.subsystems[0].writes'
+}
+for _ in 1 2 3; do
+    head -c 64M /dev/urandom >/root/data
+    before=$(writes)
+    farblock --quiet copy /root/data "$url" --verify &
+    load=$!
+    until [ "$(writes)" -gt "$before" ]; do sleep 0.02; done
+    systemctl restart farblock
+    wait "$load"
+done
+[ "$(systemctl show --property MainPID --value farblock)" != "$pid" ]
+farblock --quiet read "$url" --length 64MiB | cmp - /root/data
+
+# A host that has to prove who it is, with a secret that only root can read.
+mkdir -m 700 /etc/farblock/keys
+(umask 077 && farblock keys new >/etc/farblock/keys/host.key)
+host=nqn.2026-11.org.example:host
+cat >/etc/farblock/farblock.toml <<TOML
+[[subsystems]]
+nqn = "$nqn"
+
+[[subsystems.hosts]]
+nqn = "$host"
+dhchap_key = "credential:keys_host.key"
+
+[[subsystems.namespaces]]
+path = "/var/lib/farblock/disk.img"
+TOML
+systemctl restart farblock
+as="nvme+tcp://127.0.0.1/$nqn?ns=1&hostnqn=$host"
+farblock id "$as" --dhchap-secret /etc/farblock/keys/host.key
+farblock id "$as" && exit 1
+farblock status | grep 127.0.0.1:4420
+systemctl stop farblock.socket farblock.service
+[ "$(systemctl show --property Result --value farblock)" = success ]

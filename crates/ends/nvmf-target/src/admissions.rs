@@ -1,0 +1,207 @@
+//! Who came, who was let in, and why others were not: counted where it happens, which is never for
+//! an I/O.
+
+use farblock_proto::controller::Refusal as QueueRefusal;
+use farblock_proto::host::{ConnectError, refused};
+use farblock_proto::tcp::fault::Fault;
+use farblock_wire::auth::FailureReason;
+use farblock_wire::tcp::FatalErrorStatus;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// So many of each, by reason. A reason that can be named is there from the start, with none.
+pub type ByReason = BTreeMap<&'static str, u64>;
+
+/// What was counted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AdmissionCounts {
+    /// Connections that were accepted.
+    pub accepted: u64,
+    /// Connections and queues that were refused.
+    pub refused: ByReason,
+    /// Connections that broke the protocol, and data that came damaged.
+    pub faults: ByReason,
+    /// Queues whose hosts have authenticated.
+    pub authenticated: u64,
+    /// Queues whose hosts could not.
+    pub not_authenticated: ByReason,
+}
+
+/// Why a connection or a queue was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reason {
+    /// There are as many connections as there can be.
+    Full,
+    /// One address has as many as it may.
+    AddressShare,
+    /// The system did not give what a connection needs.
+    NotServed,
+    /// No Connect command came in time.
+    Late,
+    /// Others needed the memory that waited for it.
+    Memory,
+}
+
+impl Reason {
+    const ALL: [(Self, &'static str); 5] = [
+        (Self::Full, "full"),
+        (Self::AddressShare, "address_share"),
+        (Self::NotServed, "not_served"),
+        (Self::Late, "late"),
+        (Self::Memory, "memory"),
+    ];
+
+    fn name(self) -> &'static str {
+        let found = Self::ALL.into_iter().find(|(reason, _)| *reason == self);
+        found.map_or("other", |(_, name)| name)
+    }
+}
+
+const NO_SUBSYSTEM: &str = "no_subsystem";
+const HOST_NOT_ALLOWED: &str = "host_not_allowed";
+const BUSY: &str = "busy";
+const INVALID: &str = "invalid";
+const QUEUE_REASONS: [&str; 4] = [NO_SUBSYSTEM, HOST_NOT_ALLOWED, BUSY, INVALID];
+
+fn queue_reason(refusal: &QueueRefusal) -> &'static str {
+    match refused(refusal.status, refusal.result) {
+        ConnectError::NoSuchSubsystem => NO_SUBSYSTEM,
+        ConnectError::HostNotAllowed => HOST_NOT_ALLOWED,
+        ConnectError::ControllerBusy => BUSY,
+        _ => INVALID,
+    }
+}
+
+const HEADER_DIGEST: &str = "header_digest";
+const DATA_DIGEST: &str = "data_digest";
+const PROTOCOL: &str = "protocol";
+const FAULTS: [&str; 3] = [HEADER_DIGEST, DATA_DIGEST, PROTOCOL];
+
+const LATE: &str = "late";
+const FAILED: &str = "failed";
+const OTHER: &str = "other";
+const FAILURES: [(FailureReason, &str); 7] = [
+    (FailureReason::FAILED, FAILED),
+    (FailureReason::PROTOCOL_UNUSABLE, "protocol_unusable"),
+    (FailureReason::CONCATENATION_MISMATCH, "concatenation_mismatch"),
+    (FailureReason::HASH_UNUSABLE, "hash_unusable"),
+    (FailureReason::GROUP_UNUSABLE, "group_unusable"),
+    (FailureReason::INCORRECT_PAYLOAD, "incorrect_payload"),
+    (FailureReason::INCORRECT_MESSAGE, "incorrect_message"),
+];
+
+/// Counts by reason.
+struct Tally(Mutex<ByReason>);
+
+impl Tally {
+    fn new(reasons: impl IntoIterator<Item = &'static str>) -> Self {
+        Self(Mutex::new(reasons.into_iter().map(|reason| (reason, 0)).collect()))
+    }
+
+    fn count(&self, reason: &'static str) {
+        *self.0.lock().expect("no holder panics").entry(reason).or_default() += 1;
+    }
+
+    fn counts(&self) -> ByReason {
+        self.0.lock().expect("no holder panics").clone()
+    }
+}
+
+/// See the module's text.
+pub(crate) struct Admissions {
+    accepted: AtomicU64,
+    refused: Tally,
+    faults: Tally,
+    authenticated: AtomicU64,
+    not_authenticated: Tally,
+}
+
+impl Default for Admissions {
+    fn default() -> Self {
+        let refused = Reason::ALL.into_iter().map(|(_, name)| name).chain(QUEUE_REASONS);
+        let failures = FAILURES.into_iter().map(|(_, name)| name).chain([LATE, OTHER]);
+        Self {
+            accepted: AtomicU64::new(0),
+            refused: Tally::new(refused),
+            faults: Tally::new(FAULTS),
+            authenticated: AtomicU64::new(0),
+            not_authenticated: Tally::new(failures),
+        }
+    }
+}
+
+impl Admissions {
+    pub(crate) fn accepted(&self) {
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refused(&self, reason: Reason) {
+        self.refused.count(reason.name());
+    }
+
+    pub(crate) fn queue_refused(&self, refusal: &QueueRefusal) {
+        self.refused.count(queue_reason(refusal));
+    }
+
+    pub(crate) fn fault(&self, fault: &Fault) {
+        let is_digest = fault.status == FatalErrorStatus::HEADER_DIGEST_ERROR;
+        self.faults.count(if is_digest { HEADER_DIGEST } else { PROTOCOL });
+    }
+
+    /// The host says that we broke the protocol.
+    pub(crate) fn terminated(&self) {
+        self.faults.count(PROTOCOL);
+    }
+
+    pub(crate) fn data_damaged(&self) {
+        self.faults.count(DATA_DIGEST);
+    }
+
+    pub(crate) fn authenticated(&self) {
+        self.authenticated.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A host could not authenticate; no reason if it took too long.
+    pub(crate) fn not_authenticated(&self, reason: Option<FailureReason>) {
+        let name = |reason| {
+            let found = FAILURES.into_iter().find(|(one, _)| *one == reason);
+            found.map_or(OTHER, |(_, name)| name)
+        };
+        self.not_authenticated.count(reason.map_or(LATE, name));
+    }
+
+    pub(crate) fn counts(&self) -> AdmissionCounts {
+        AdmissionCounts {
+            accepted: self.accepted.load(Ordering::Relaxed),
+            refused: self.refused.counts(),
+            faults: self.faults.counts(),
+            authenticated: self.authenticated.load(Ordering::Relaxed),
+            not_authenticated: self.not_authenticated.counts(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_there_before_it_has_happened() {
+        let admissions = Admissions::default();
+        let before = admissions.counts();
+        for (reason, _) in Reason::ALL {
+            admissions.refused(reason);
+        }
+        FAILURES.into_iter().for_each(|(reason, _)| admissions.not_authenticated(Some(reason)));
+        admissions.not_authenticated(None);
+        admissions.not_authenticated(Some(FailureReason(0xee)));
+        admissions.data_damaged();
+        let after = admissions.counts();
+        assert!(before.refused.keys().eq(after.refused.keys()));
+        assert!(before.not_authenticated.keys().eq(after.not_authenticated.keys()));
+        assert!(after.not_authenticated.values().all(|count| *count == 1));
+        assert_eq!(after.refused.values().sum::<u64>(), 5);
+        assert_eq!((before.faults[DATA_DIGEST], after.faults[DATA_DIGEST]), (0, 1));
+    }
+}

@@ -1,0 +1,268 @@
+//! Counters of I/O that one core writes and anybody may read.
+//!
+//! The core that owns a meter is the only one to write it, so that a count is a load and a store
+//! in its own cache lines: nothing is locked, and nothing is shared between cores.
+
+use farblock_wire::Status;
+use farblock_wire::status::StatusType;
+use std::ops::AddAssign;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Counts of a [`LatencyCounts`]. The first is of what took up to 1 µs, each one after that of what
+/// took up to twice as long, and the last of all that took longer.
+pub const LATENCY_STEPS: usize = 28;
+
+/// The most that something took that is in this count, in microseconds; none for the last.
+#[must_use]
+pub fn latency_bound_us(step: usize) -> Option<u64> {
+    (step + 1 < LATENCY_STEPS).then(|| 1 << step)
+}
+
+/// How long commands took: a sum, and how many took how long.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct LatencyCounts {
+    /// All of them together, in nanoseconds.
+    pub sum_ns: u64,
+    /// See [`latency_bound_us`].
+    pub counts: [u64; LATENCY_STEPS],
+}
+
+/// Commands that failed, by what the status is about (Status Code Type).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ErrorCounts {
+    /// Generic Command Status.
+    pub generic: u64,
+    /// Command Specific Status.
+    pub command_specific: u64,
+    /// Media and Data Integrity Errors.
+    pub media: u64,
+    /// Path Related Status.
+    pub path: u64,
+    /// Vendor Specific, and types that are reserved.
+    pub vendor: u64,
+}
+
+/// What was done, as far as it was counted. Nothing here ever becomes less.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct IoCounts {
+    /// Read commands that succeeded.
+    pub reads: u64,
+    /// Write commands that succeeded.
+    pub writes: u64,
+    /// Other I/O commands that succeeded: Flush, Compare, deallocation and so on.
+    pub others: u64,
+    /// Bytes that were read.
+    pub read_bytes: u64,
+    /// Bytes that were written.
+    pub written_bytes: u64,
+    /// I/O commands that did not succeed.
+    pub errors: ErrorCounts,
+    /// Operations that failed in what stores the namespace.
+    pub storage_errors: u64,
+    /// Those of them that could not read or write what is there.
+    pub media_errors: u64,
+    /// How long reads took, of those that were timed.
+    pub read_latency: LatencyCounts,
+    /// How long writes took, of those that were timed.
+    pub write_latency: LatencyCounts,
+}
+
+impl AddAssign<&LatencyCounts> for LatencyCounts {
+    fn add_assign(&mut self, other: &Self) {
+        self.sum_ns += other.sum_ns;
+        for (sum, count) in self.counts.iter_mut().zip(other.counts) {
+            *sum += count;
+        }
+    }
+}
+
+impl AddAssign<&Self> for IoCounts {
+    fn add_assign(&mut self, other: &Self) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.others += other.others;
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+        self.errors.generic += other.errors.generic;
+        self.errors.command_specific += other.errors.command_specific;
+        self.errors.media += other.errors.media;
+        self.errors.path += other.errors.path;
+        self.errors.vendor += other.errors.vendor;
+        self.storage_errors += other.storage_errors;
+        self.media_errors += other.media_errors;
+        self.read_latency += &other.read_latency;
+        self.write_latency += &other.write_latency;
+    }
+}
+
+/// A command that was answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answered {
+    pub(crate) kind: Kind,
+    pub(crate) bytes: u64,
+    pub(crate) status: Status,
+    /// How long it took, if somebody wants to know.
+    pub(crate) took: Option<Duration>,
+}
+
+/// What is counted apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    Other,
+}
+
+#[derive(Default)]
+struct Latency {
+    sum_ns: AtomicU64,
+    counts: [AtomicU64; LATENCY_STEPS],
+}
+
+/// See the module's text. No two meters share a cache line, nor a pair of lines that are fetched
+/// together.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Meter {
+    reads: AtomicU64,
+    writes: AtomicU64,
+    others: AtomicU64,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    storage_errors: AtomicU64,
+    media_errors: AtomicU64,
+    /// By type, in the order of [`ErrorCounts`].
+    errors: [AtomicU64; 5],
+    read_latency: Latency,
+    write_latency: Latency,
+}
+
+/// Only the owner writes, so nothing can come in between.
+fn add(counter: &AtomicU64, count: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+}
+
+fn load(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+impl Latency {
+    fn count(&self, took: Duration) {
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        add(&self.sum_ns, ns);
+        add(&self.counts[step(ns)], 1);
+    }
+
+    fn counts(&self) -> LatencyCounts {
+        LatencyCounts { sum_ns: load(&self.sum_ns), counts: self.counts.each_ref().map(load) }
+    }
+}
+
+/// The count of what took so many nanoseconds.
+fn step(ns: u64) -> usize {
+    let us = ns.div_ceil(1000).max(1);
+    let step = (us - 1).checked_ilog2().map_or(0, |log| log as usize + 1);
+    step.min(LATENCY_STEPS - 1)
+}
+
+fn error_place(status: Status) -> usize {
+    match status.status_type() {
+        StatusType::Generic => 0,
+        StatusType::CommandSpecific => 1,
+        StatusType::Media => 2,
+        StatusType::Path => 3,
+        StatusType::Vendor | StatusType::Reserved(_) => 4,
+    }
+}
+
+impl Meter {
+    /// Counts a command. Only the core does that which owns this.
+    pub(crate) fn count(&self, answered: &Answered) {
+        let Answered { kind, bytes, status, took } = *answered;
+        if !status.is_success() {
+            return add(&self.errors[error_place(status)], 1);
+        }
+        let (commands, sum, latency) = match kind {
+            Kind::Read => (&self.reads, &self.read_bytes, &self.read_latency),
+            Kind::Write => (&self.writes, &self.written_bytes, &self.write_latency),
+            Kind::Other => return add(&self.others, 1),
+        };
+        add(commands, 1);
+        add(sum, bytes);
+        if let Some(took) = took {
+            latency.count(took);
+        }
+    }
+
+    /// Counts an operation that failed in what stores the namespace. Only the owner does.
+    pub(crate) fn count_storage_error(&self, is_media_error: bool) {
+        add(&self.storage_errors, 1);
+        add(&self.media_errors, u64::from(is_media_error));
+    }
+
+    pub(crate) fn counts(&self) -> IoCounts {
+        let [generic, command_specific, media, path, vendor] = self.errors.each_ref().map(load);
+        IoCounts {
+            reads: load(&self.reads),
+            writes: load(&self.writes),
+            others: load(&self.others),
+            read_bytes: load(&self.read_bytes),
+            written_bytes: load(&self.written_bytes),
+            errors: ErrorCounts { generic, command_specific, media, path, vendor },
+            storage_errors: load(&self.storage_errors),
+            media_errors: load(&self.media_errors),
+            read_latency: self.read_latency.counts(),
+            write_latency: self.write_latency.counts(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_latency_is_in_the_count_that_its_bound_names() {
+        for step_of in 0..LATENCY_STEPS - 1 {
+            let bound_ns = latency_bound_us(step_of).expect("not the last") * 1000;
+            assert_eq!(step(bound_ns), step_of);
+            assert_eq!(step(bound_ns + 1), step_of + 1);
+        }
+        assert_eq!((step(0), step(u64::MAX)), (0, LATENCY_STEPS - 1));
+        assert_eq!(latency_bound_us(LATENCY_STEPS - 1), None);
+    }
+
+    #[test]
+    fn commands_are_counted_by_kind_and_by_what_became_of_them() {
+        let meter = Meter::default();
+        let took = Some(Duration::from_micros(3));
+        let read = Answered { kind: Kind::Read, bytes: 4096, status: Status::SUCCESS, took };
+        meter.count(&read);
+        meter.count(&Answered { kind: Kind::Write, bytes: 512, took: None, ..read });
+        meter.count(&Answered { kind: Kind::Other, ..read });
+        let errors = [
+            Status::INVALID_NAMESPACE,
+            Status::WRITE_TO_READ_ONLY,
+            Status::WRITE_FAULT,
+            Status::INTERNAL_PATH_ERROR,
+            Status::new(7, 1),
+            Status::new(5, 1),
+        ];
+        for status in errors {
+            meter.count(&Answered { status: status.with_dnr(), ..read });
+        }
+        meter.count_storage_error(true);
+        meter.count_storage_error(false);
+        let mut twice = meter.counts();
+        twice += &meter.counts();
+        let IoCounts { reads, writes, others, read_bytes, written_bytes, .. } = twice;
+        assert_eq!([reads, writes, others, read_bytes, written_bytes], [2, 2, 2, 8192, 1024]);
+        let ErrorCounts { generic, command_specific, media, path, vendor } = twice.errors;
+        assert_eq!([generic, command_specific, media, path, vendor], [2, 2, 2, 2, 4]);
+        assert_eq!((twice.storage_errors, twice.media_errors), (4, 2));
+        assert_eq!(twice.read_latency.sum_ns, 6000);
+        assert_eq!(twice.read_latency.counts[2], 2);
+        assert_eq!(twice.write_latency, LatencyCounts::default());
+    }
+}

@@ -1,0 +1,292 @@
+//! All meters of I/O of a target: one for each core and namespace, and one for each core and host.
+//!
+//! A queue takes its meters here when it is connected and when it first uses a namespace, and never
+//! for an I/O. Namespaces are as many as are shared. Hosts choose their names themselves, so only
+//! [`METERED_HOSTS`] of them are told apart: one that has gone makes room, and what it did is
+//! counted for the others from then on. No sum becomes less by that.
+
+use crate::limits::METERED_HOSTS;
+use crate::meter::{Answered, IoCounts, Meter};
+use farblock_proto::controller::SubsystemId;
+use farblock_proto::ids::NamespaceId;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The meters of one thing, by core.
+type PerCore = BTreeMap<usize, Arc<Meter>>;
+
+/// See the module's text.
+#[derive(Default)]
+pub(crate) struct Meters {
+    all: Mutex<All>,
+    measures_latency: AtomicBool,
+}
+
+#[derive(Default)]
+struct All {
+    hosts: BTreeMap<String, PerCore>,
+    /// Of hosts that have no meters of their own.
+    other_hosts: PerCore,
+    /// What hosts did whose meters were given up, by core.
+    former_hosts: BTreeMap<usize, IoCounts>,
+    namespaces: HashMap<(SubsystemId, NamespaceId), PerCore>,
+    former: HashMap<SubsystemId, Former>,
+}
+
+/// Namespaces of a subsystem that are not shared any more.
+#[derive(Default)]
+struct Former {
+    counts: IoCounts,
+    /// Queues have these still.
+    meters: Vec<Arc<Meter>>,
+}
+
+impl Former {
+    fn settle(&mut self) {
+        let counts = &mut self.counts;
+        self.meters.retain(|meter| {
+            let is_used = Arc::strong_count(meter) > 1;
+            if !is_used {
+                *counts += &meter.counts();
+            }
+            is_used
+        });
+    }
+
+    fn sum(&self) -> IoCounts {
+        let mut sum = self.counts;
+        self.meters.iter().for_each(|meter| sum += &meter.counts());
+        sum
+    }
+}
+
+fn sum(meters: &PerCore) -> IoCounts {
+    let mut sum = IoCounts::default();
+    meters.values().for_each(|meter| sum += &meter.counts());
+    sum
+}
+
+/// What all meters say at one moment.
+#[derive(Default)]
+pub(crate) struct Readings {
+    pub(crate) hosts: BTreeMap<String, IoCounts>,
+    pub(crate) other_hosts: IoCounts,
+    pub(crate) cores: BTreeMap<usize, IoCounts>,
+    pub(crate) namespaces: HashMap<(SubsystemId, NamespaceId), IoCounts>,
+    /// Whole subsystems, with namespaces that they had before.
+    pub(crate) subsystems: HashMap<SubsystemId, IoCounts>,
+}
+
+impl Meters {
+    fn lock(&self) -> MutexGuard<'_, All> {
+        self.all.lock().expect("no holder panics")
+    }
+
+    /// Whether it is to be measured how long commands take.
+    pub(crate) fn measures_latency(&self) -> bool {
+        self.measures_latency.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn measure_latency(&self, measure: bool) {
+        self.measures_latency.store(measure, Ordering::Relaxed);
+    }
+
+    /// The meter of a host on a core.
+    fn host(&self, core: usize, nqn: &str) -> Arc<Meter> {
+        let mut all = self.lock();
+        if !all.hosts.contains_key(nqn) && all.hosts.len() >= METERED_HOSTS && !all.make_room() {
+            return Arc::clone(all.other_hosts.entry(core).or_default());
+        }
+        Arc::clone(all.hosts.entry(nqn.to_owned()).or_default().entry(core).or_default())
+    }
+
+    /// The meter of a namespace on a core.
+    fn namespace(&self, core: usize, subsystem: SubsystemId, nsid: NamespaceId) -> Arc<Meter> {
+        let mut all = self.lock();
+        let meters = all.namespaces.entry((subsystem, nsid)).or_default();
+        Arc::clone(meters.entry(core).or_default())
+    }
+
+    /// A namespace is not shared any more; the subsystem's sum keeps what was done there.
+    pub(crate) fn forget_namespace(&self, subsystem: SubsystemId, nsid: NamespaceId) {
+        let mut all = self.lock();
+        if let Some(meters) = all.namespaces.remove(&(subsystem, nsid)) {
+            let former = all.former.entry(subsystem).or_default();
+            former.meters.extend(meters.into_values());
+            former.settle();
+        }
+    }
+
+    pub(crate) fn forget_subsystem(&self, subsystem: SubsystemId) {
+        let mut all = self.lock();
+        all.namespaces.retain(|(of, _), _| *of != subsystem);
+        all.former.remove(&subsystem);
+    }
+
+    /// What was done in all subsystems, namespaces that they had before included.
+    pub(crate) fn subsystems(&self) -> HashMap<SubsystemId, IoCounts> {
+        self.lock().subsystems()
+    }
+
+    pub(crate) fn read(&self) -> Readings {
+        let mut all = self.lock();
+        all.former.values_mut().for_each(Former::settle);
+        let mut other_hosts = sum(&all.other_hosts);
+        all.former_hosts.values().for_each(|counts| other_hosts += counts);
+        let mut cores = all.former_hosts.clone();
+        for (core, meter) in all.hosts.values().chain([&all.other_hosts]).flatten() {
+            *cores.entry(*core).or_default() += &meter.counts();
+        }
+        Readings {
+            hosts: all.hosts.iter().map(|(nqn, meters)| (nqn.clone(), sum(meters))).collect(),
+            other_hosts,
+            cores,
+            namespaces: all.namespaces.iter().map(|(key, meters)| (*key, sum(meters))).collect(),
+            subsystems: all.subsystems(),
+        }
+    }
+}
+
+impl All {
+    /// Gives up the meters of a host that is not connected. False if all are.
+    fn make_room(&mut self) -> bool {
+        let is_idle = |meters: &PerCore| meters.values().all(|meter| Arc::strong_count(meter) == 1);
+        let Some(gone) = self.hosts.iter().find(|(_, meters)| is_idle(meters)) else {
+            return false;
+        };
+        let gone = gone.0.clone();
+        for (core, meter) in self.hosts.remove(&gone).unwrap_or_default() {
+            *self.former_hosts.entry(core).or_default() += &meter.counts();
+        }
+        true
+    }
+
+    fn subsystems(&self) -> HashMap<SubsystemId, IoCounts> {
+        let mut sums: HashMap<_, _> =
+            self.former.iter().map(|(id, former)| (*id, former.sum())).collect();
+        for ((subsystem, _), meters) in &self.namespaces {
+            *sums.entry(*subsystem).or_default() += &sum(meters);
+        }
+        sums
+    }
+}
+
+/// The meters that an I/O queue counts with.
+pub(crate) struct QueueMeters {
+    meters: Arc<Meters>,
+    core: usize,
+    subsystem: SubsystemId,
+    host: Arc<Meter>,
+    /// Those used so far: a handful, so a search is quick.
+    namespaces: Vec<(NamespaceId, Arc<Meter>)>,
+}
+
+impl QueueMeters {
+    pub(crate) fn new(
+        meters: &Arc<Meters>,
+        core: usize,
+        subsystem: SubsystemId,
+        host: &str,
+    ) -> Self {
+        let host = meters.host(core, host);
+        Self { meters: Arc::clone(meters), core, subsystem, host, namespaces: Vec::new() }
+    }
+
+    /// Counts a command, for a namespace if there is one.
+    pub(crate) fn count(&mut self, namespace: Option<NamespaceId>, answered: &Answered) {
+        self.host.count(answered);
+        if let Some(nsid) = namespace {
+            self.namespace(nsid).count(answered);
+        }
+    }
+
+    /// Counts an operation that failed in what stores a namespace.
+    pub(crate) fn count_storage_error(&mut self, nsid: NamespaceId, is_media_error: bool) {
+        self.host.count_storage_error(is_media_error);
+        self.namespace(nsid).count_storage_error(is_media_error);
+    }
+
+    /// Whether the namespace has a meter here already.
+    pub(crate) fn knows(&self, nsid: NamespaceId) -> bool {
+        self.namespaces.iter().any(|(id, _)| *id == nsid)
+    }
+
+    /// The namespaces are others now, or stored elsewhere.
+    pub(crate) fn forget(&mut self) {
+        self.namespaces.clear();
+    }
+
+    fn namespace(&mut self, nsid: NamespaceId) -> &Meter {
+        let known = self.namespaces.iter().position(|(id, _)| *id == nsid);
+        let index = known.unwrap_or_else(|| {
+            let meter = self.meters.namespace(self.core, self.subsystem, nsid);
+            self.namespaces.push((nsid, meter));
+            self.namespaces.len() - 1
+        });
+        &self.namespaces[index].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meter::Kind;
+    use farblock_wire::Status;
+
+    const READ: Answered =
+        Answered { kind: Kind::Read, bytes: 512, status: Status::SUCCESS, took: None };
+
+    fn subsystem() -> SubsystemId {
+        let mut registry = farblock_proto::controller::Registry::new();
+        let config = crate::Subsystem::new("nqn.2026-11.org.farblock:one").config;
+        registry.add_subsystem(config).expect("it is the first")
+    }
+
+    #[test]
+    fn sums_stay_when_namespaces_and_hosts_go() {
+        let (meters, subsystem) = (Arc::new(Meters::default()), subsystem());
+        let mut first = QueueMeters::new(&meters, 0, subsystem, "first");
+        let mut second = QueueMeters::new(&meters, 1, subsystem, "second");
+        first.count(Some(NamespaceId(1)), &READ);
+        second.count(Some(NamespaceId(1)), &READ);
+        second.count(None, &Answered { status: Status::INVALID_NAMESPACE, ..READ });
+        meters.forget_namespace(subsystem, NamespaceId(1));
+        // The queues have not heard of it yet.
+        second.count(Some(NamespaceId(1)), &READ);
+        assert_eq!(meters.read().subsystems[&subsystem].reads, 3);
+        first.forget();
+        second.forget();
+        let read = meters.read();
+        assert_eq!(read.subsystems[&subsystem].reads, 3);
+        assert!(read.namespaces.is_empty());
+        assert_eq!((read.hosts["first"].reads, read.hosts["second"].reads), (1, 2));
+        assert_eq!(read.hosts["second"].errors.generic, 1);
+        assert_eq!((read.cores[&0].reads, read.cores[&1].reads), (1, 2));
+    }
+
+    #[test]
+    fn hosts_that_choose_ever_new_names_are_a_bounded_number() {
+        let (meters, subsystem) = (Arc::new(Meters::default()), subsystem());
+        let mut stays = QueueMeters::new(&meters, 0, subsystem, "0 stays");
+        stays.count(None, &READ);
+        for number in 0..2 * METERED_HOSTS {
+            let name = format!("{number:09}");
+            QueueMeters::new(&meters, 0, subsystem, &name).count(None, &READ);
+        }
+        let read = meters.read();
+        assert_eq!(read.hosts.len(), METERED_HOSTS);
+        assert_eq!(read.hosts["0 stays"].reads, 1);
+        assert_eq!(read.other_hosts.reads as usize, METERED_HOSTS + 1);
+        assert_eq!(read.cores[&0].reads as usize, 2 * METERED_HOSTS + 1);
+        let all: Vec<_> = (0..METERED_HOSTS)
+            .map(|number| QueueMeters::new(&meters, 0, subsystem, &format!("{number:09}")))
+            .collect();
+        let mut more = QueueMeters::new(&meters, 0, subsystem, "more");
+        more.count(None, &READ);
+        let read = meters.read();
+        assert!(!read.hosts.contains_key("more") && read.hosts.len() == METERED_HOSTS);
+        assert_eq!(read.cores[&0].reads as usize, 2 * METERED_HOSTS + 2);
+        drop(all);
+    }
+}

@@ -1,0 +1,124 @@
+//! Abort: ends a command of an I/O queue that waits, or that has steps left. What a namespace has,
+//! or the network brings, cannot be called back, and runs to its end.
+//!
+//! The admin queue's core asks the other queue's, which answers when the command has: so a host
+//! that hears of an abort has the aborted command's completion, too, or it is on its way.
+
+use super::{Session, Work};
+use crate::core::Context;
+use crate::shared::{Message, Route};
+use crate::transport::Transport;
+use farblock_proto::capsule::SlotId;
+use farblock_proto::controller::limits::ABORT_COMMANDS;
+use farblock_proto::ids::{CommandId, ControllerId, QueueId};
+use farblock_wire::Status;
+
+/// The Abort command that asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asking {
+    pub(crate) route: Route,
+    pub(crate) slot: SlotId,
+}
+
+/// Abort commands that are not answered, of a queue whose commands they are to abort.
+#[derive(Default)]
+pub(super) struct Aborts {
+    /// What they wait for to end.
+    waiting: Vec<(SlotId, Asking)>,
+    /// Those that can be told whether their command was aborted.
+    over: Vec<(Asking, bool)>,
+}
+
+impl Aborts {
+    /// A command is answered.
+    pub(super) fn ended(&mut self, slot: SlotId, status: Status) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let aborted = status.code() == Status::ABORT_REQUESTED.code();
+        let ended = self.waiting.extract_if(.., |(waited_for, _)| *waited_for == slot);
+        self.over.extend(ended.map(|(_, asking)| (asking, aborted)));
+    }
+
+    /// The queue is closed.
+    pub(super) fn close(&mut self) {
+        self.over.extend(self.waiting.drain(..).map(|(_, asking)| (asking, false)));
+    }
+}
+
+impl<T: Transport> Session<T> {
+    /// An Abort command of this admin queue.
+    pub(super) fn ask_for_abort(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        (controller, queue): (ControllerId, QueueId),
+        command: CommandId,
+    ) {
+        let is_one = |request: &&super::Request| matches!(request.work, Work::Aborting);
+        if self.requests.iter().filter(is_one).count() >= usize::from(ABORT_COMMANDS) {
+            return self.respond_and_release(cx, slot, Status::ABORT_LIMIT_EXCEEDED.with_dnr(), 0);
+        }
+        self.request(slot).work = Work::Aborting;
+        let asking = Asking { route: self.route, slot };
+        if !cx.shared.ask_for_abort((controller, queue), command, asking) {
+            self.heard_of_abort(cx, slot, false);
+        }
+    }
+
+    /// The answer to an Abort command of this admin queue.
+    pub(crate) fn heard_of_abort(&mut self, cx: &mut Context, slot: SlotId, aborted: bool) {
+        let is_asking = matches!(self.request(slot).work, Work::Aborting);
+        if is_asking && self.is_serving() {
+            self.respond_and_release(cx, slot, Status::SUCCESS, u64::from(!aborted));
+            self.list(cx);
+        }
+    }
+
+    /// A command of this queue is to be aborted.
+    pub(crate) fn abort(&mut self, cx: &mut Context, command: CommandId, asking: Asking) {
+        // Reads that were put off for a moment only have begun.
+        self.read_expected(cx, 0);
+        match self.find(command).filter(|_| self.is_serving()) {
+            Some(slot) => {
+                self.aborts.waiting.push((slot, asking));
+                self.abort_in(cx, slot);
+            }
+            None => self.aborts.over.push((asking, false)),
+        }
+        self.list(cx);
+    }
+
+    fn find(&self, command: CommandId) -> Option<SlotId> {
+        let is_it = |request: &super::Request| {
+            let is_open = matches!(request.work, Work::Io(_) | Work::Reserving { .. });
+            is_open && request.sqe.cid.get() == command.0
+        };
+        Some(SlotId(self.requests.iter().position(is_it)? as u16))
+    }
+
+    fn abort_in(&mut self, cx: &mut Context, slot: SlotId) {
+        let request = self.request(slot);
+        let is_under_way = request.operations > 0;
+        let is_begun = request.awaited || !matches!(request.work, Work::Io(_));
+        if is_begun || (is_under_way && !request.has_steps_left()) {
+            // It is not aborted, and nobody waits for that.
+            self.aborts.ended(slot, Status::SUCCESS);
+        } else if is_under_way {
+            // Its step ends, and no other is begun.
+            if request.status.is_success() {
+                request.status = Status::ABORT_REQUESTED;
+            }
+        } else {
+            self.withdraw(cx, slot);
+            self.respond_and_release(cx, slot, Status::ABORT_REQUESTED, 0);
+        }
+    }
+
+    /// Tells those that asked, when what was answered is on its way.
+    pub(super) fn tell_of_aborts(&mut self, cx: &Context) {
+        for (Asking { route, slot }, aborted) in self.aborts.over.drain(..) {
+            cx.shared.mailboxes()[route.core].post(Message::Aborted { route, slot, aborted });
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Copy: a part of a range is read and written in one step, through a buffer that is taken for
+//! that; see [`super::turns`] for how steps take turns, and [`super::paced`] for how each counts.
+//!
+//! ```text
+//!   ranges here --> waits for a turn --> reads --> writes --> done
+//!                        ^  limited, more parts      |
+//!                        +---------------------------+
+//! ```
+//!
+//! A step waits in the line of the namespace that it reads, and counts there until it writes: so
+//! whatever is closed in the meantime, what is under way counts where an operation is.
+
+use super::{Queue, Session, Work};
+use crate::core::Context;
+use crate::limits;
+use crate::pace::{Cost, Kind};
+use crate::transport::Transport;
+use farblock_block::Op;
+use farblock_proto::capsule::SlotId;
+use farblock_proto::controller::{CopyPart, CopyPlan, CopyRanges, IoCommand};
+use farblock_proto::ids::NamespaceId;
+use farblock_wire::Status;
+
+/// How far a Copy is.
+pub(super) struct Copying {
+    ranges: CopyRanges,
+    /// What is being read.
+    reading: Option<CopyPart>,
+}
+
+impl Copying {
+    /// Whether something is left to write that was not begun.
+    pub(super) fn has_more(&self) -> bool {
+        self.ranges.has_more()
+    }
+
+    /// The lowest range that is not copied.
+    pub(super) fn copied(&self) -> usize {
+        self.ranges.copied()
+    }
+
+    /// The namespaces that are still to be read.
+    pub(super) fn sources(&self) -> impl Iterator<Item = NamespaceId> {
+        self.ranges.sources().map(|source| source.namespace)
+    }
+}
+
+impl<T: Transport> Session<T> {
+    /// Whether the host may use this form of Copy.
+    pub(super) fn check_copy(&self, plan: &CopyPlan) -> Result<(), Status> {
+        match &self.queue {
+            Queue::Io(queue) if plan.across && !queue.traffic.copies_across() => {
+                Err(Status::INVALID_FIELD.with_dnr())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the list of ranges to copy, and puts the command in line.
+    pub(super) fn prepare_copy(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        plan: &CopyPlan,
+    ) -> Result<(), Status> {
+        let list = self.request(slot).buffer.take().expect("pulled into a buffer");
+        let parsed = match &self.queue {
+            Queue::Io(queue) => CopyRanges::parse(&list, plan, &queue.table),
+            _ => Err(Status::ABORTED_SQ_DELETION),
+        };
+        cx.reactor.buffers().give(list);
+        let copying = Copying { ranges: parsed?, reading: None };
+        copying.sources().try_for_each(|source| self.check_read_access(source))?;
+        self.request(slot).progress.copying = Some(Box::new(copying));
+        self.request(slot).has_passed = false;
+        self.wait_to_copy(cx, slot)
+    }
+
+    /// Waits for the next step's turn, in the line of what it reads.
+    pub(super) fn wait_to_copy(&mut self, cx: &mut Context, slot: SlotId) -> Result<(), Status> {
+        let source = self.copying(slot).and_then(|copying| copying.sources().next());
+        self.wait_for_turn(cx, slot, source.expect("a part is left"))
+    }
+
+    fn copying(&mut self, slot: SlotId) -> Option<&mut Copying> {
+        self.request(slot).progress.copying.as_deref_mut()
+    }
+
+    /// What the next step copies, for namespaces that take any number of blocks at once.
+    fn next_part(&mut self, slot: SlotId) -> Option<CopyPart> {
+        let Work::Io(IoCommand::Copy { plan, .. }) = self.request(slot).work else { return None };
+        let block_size = self.namespace_info(plan.namespace)?.block_size;
+        self.copying(slot)?.ranges.peek(limits::STEP_BYTES as u32 / block_size)
+    }
+
+    /// What the next step costs where it writes, and where it reads.
+    pub(super) fn copy_costs(&mut self, slot: SlotId) -> Option<(Cost, Cost)> {
+        let part = self.next_part(slot)?;
+        let block_size = self.namespace_info(part.namespace)?.block_size;
+        let bytes = u64::from(part.from.blocks.0) * u64::from(block_size);
+        let cost = |namespace, kind| Cost::new(namespace, kind, bytes);
+        Some((cost(part.namespace, Kind::Write), cost(part.from.namespace, Kind::Read)))
+    }
+
+    /// Reads what the next step copies.
+    pub(super) fn read_to_copy(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        command: &IoCommand,
+    ) -> Result<(), Status> {
+        let part = self.next_part(slot).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
+        self.check_part(&part)?;
+        self.check_read_access(part.from.namespace)?;
+        if self.holds_back(cx, slot, command) {
+            return Ok(());
+        }
+        let from = self.volume(cx, part.from.namespace)?;
+        let into = self.volume(cx, part.namespace)?;
+        let geometry = cx.volumes.geometry(from);
+        let limits = [geometry.max_blocks, cx.volumes.geometry(into).max_blocks];
+        let most = limits.into_iter().filter(|most| *most != 0).min();
+        let copying = self.copying(slot).expect("it has parts");
+        let most = most.unwrap_or(u32::MAX).min(part.from.blocks.0);
+        let part = copying.ranges.peek(most).expect("it has parts");
+        copying.reading = Some(part);
+        let bytes = (part.from.blocks.0 * geometry.block_size) as usize;
+        self.begin_step(cx, slot, bytes);
+        let buffer = cx.reactor.buffers().take(bytes);
+        let op = Op::read(part.from.lba.0, part.from.blocks.0, buffer, self.token(slot));
+        self.submit(cx, slot, from, op);
+        Ok(())
+    }
+
+    /// An operation of a command ended. True if it has read for a Copy, and writes that now.
+    pub(super) fn writes_what_it_read(&mut self, cx: &mut Context, slot: SlotId) -> bool {
+        let is_serving = self.is_serving();
+        let request = self.request(slot);
+        let succeeded = request.status.is_success();
+        let Some(copying) = &mut request.progress.copying else { return false };
+        let Some(part) = copying.reading.take() else {
+            if succeeded {
+                copying.ranges.written();
+            }
+            return false;
+        };
+        if !succeeded || !is_serving {
+            return false;
+        }
+        let written = self.write_copied(cx, slot, &part);
+        if let Err(status) = written {
+            self.request(slot).status = status;
+        }
+        written.is_ok()
+    }
+
+    fn write_copied(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        part: &CopyPart,
+    ) -> Result<(), Status> {
+        let Work::Io(command) = self.request(slot).work else { unreachable!("it is a Copy") };
+        self.check_access(slot, &command)?;
+        // The namespaces may be others, or smaller, than when it was read.
+        self.check_part(part)?;
+        let IoCommand::Copy { fua, .. } = command else { unreachable!("it is a Copy") };
+        let volume = self.volume(cx, part.namespace)?;
+        self.move_step(cx, slot, volume);
+        let request = self.request(slot);
+        let buffer = request.buffer.take().expect("read into a buffer");
+        request.progress.copying.as_mut().expect("it is a Copy").ranges.begin(part);
+        let op = Op::write(part.to.0, part.from.blocks.0, buffer, self.token(slot));
+        self.submit(cx, slot, volume, Op { fua, ..op });
+        Ok(())
+    }
+
+    /// Whether a part can be carried out with the namespaces as they are now.
+    fn check_part(&self, part: &CopyPart) -> Result<(), Status> {
+        match &self.queue {
+            Queue::Io(queue) => part.check(&queue.table),
+            _ => Err(Status::ABORTED_SQ_DELETION),
+        }
+    }
+
+    /// Whether reservations let the host read a namespace that its command does not name.
+    fn check_read_access(&self, namespace: NamespaceId) -> Result<(), Status> {
+        self.limits.as_ref().map_or(Ok(()), |limits| limits.check_read(namespace))
+    }
+}

@@ -1,0 +1,47 @@
+//! What a queue counts: every I/O command once, when it is answered.
+
+use super::{IoQueue, Queue, Session, Work};
+use crate::meter::{Answered, Kind};
+use crate::transport::Transport;
+use farblock_proto::capsule::SlotId;
+use farblock_proto::controller::IoCommand;
+use farblock_proto::ids::NamespaceId;
+use farblock_reactor::os;
+use farblock_wire::Status;
+
+impl IoQueue {
+    /// Whether there is such a namespace, or it stands for all: the host may have made it up.
+    fn has_meter(&self, nsid: NamespaceId) -> bool {
+        nsid == NamespaceId::ALL || self.meters.knows(nsid) || self.table.find(nsid).is_some()
+    }
+}
+
+impl<T: Transport> Session<T> {
+    /// Counts a command that is about to be answered, if it is one of an I/O queue.
+    pub(super) fn count(&mut self, slot: SlotId, status: Status) {
+        let Queue::Io(queue) = &mut self.queue else { return };
+        let request = &self.requests[usize::from(slot.0)];
+        let (kind, bytes) = match &request.work {
+            Work::Io(IoCommand::Read { data, .. }) => (Kind::Read, data.length()),
+            Work::Io(IoCommand::Write { data, .. }) => (Kind::Write, data.length()),
+            Work::Io(_) | Work::Reserving { .. } => (Kind::Other, 0),
+            // Refused before it was known what it is.
+            Work::None if !status.is_success() => (Kind::Other, 0),
+            _ => return,
+        };
+        let took = request.began.map(os::elapsed);
+        let nsid = NamespaceId(request.sqe.nsid.get());
+        let answered = Answered { kind, bytes: bytes.into(), status, took };
+        let namespace = queue.has_meter(nsid).then_some(nsid);
+        queue.meters.count(namespace, &answered);
+    }
+
+    /// Counts an operation of a command that failed in what stores the namespace.
+    pub(super) fn count_storage_error(&mut self, slot: SlotId, is_media_error: bool) {
+        let Queue::Io(queue) = &mut self.queue else { return };
+        let nsid = NamespaceId(self.requests[usize::from(slot.0)].sqe.nsid.get());
+        if queue.has_meter(nsid) {
+            queue.meters.count_storage_error(nsid, is_media_error);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Commands that wait since their host, or their namespace's hosts, may do only so much in a
+//! second. They wait before their data are asked for, and hold no memory; those that bring it in
+//! their capsules hold that.
+
+use super::{Queue, Session, State, Work};
+use crate::backings::Backings;
+use crate::core::Context;
+use crate::pace::{Cost, Pace};
+use crate::transport::Transport;
+use farblock_proto::capsule::{DataPointer, SlotId};
+use farblock_proto::controller::IoCommand;
+use farblock_proto::ids::NamespaceId;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What is booked for one command.
+#[derive(Clone, Copy)]
+struct Booking {
+    cost: Cost,
+    /// What a Copy reads, besides what it writes.
+    read: Option<Cost>,
+}
+
+impl Booking {
+    fn costs(self) -> impl Iterator<Item = Cost> {
+        [Some(self.cost), self.read].into_iter().flatten()
+    }
+}
+
+/// Commands of one kind for one namespace, in order.
+struct Lane {
+    /// What is booked for the first, which says whose lane this is.
+    booked: Booking,
+    /// When the first may start.
+    start: Instant,
+    slots: VecDeque<SlotId>,
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct Paced {
+    lanes: Vec<Lane>,
+}
+
+impl<T: Transport> Session<T> {
+    /// Whether limits are heeded at all.
+    pub(super) fn is_paced(&self) -> bool {
+        matches!(&self.queue, Queue::Io(queue) if queue.backings.is_paced() || queue.pace.is_some())
+    }
+
+    /// Whether a command has to wait; then it goes on by itself.
+    pub(super) fn holds_back(
+        &mut self,
+        cx: &mut Context,
+        slot: SlotId,
+        command: &IoCommand,
+    ) -> bool {
+        let finishes = self.state == State::Draining;
+        if !self.is_paced() || self.request(slot).has_passed || finishes {
+            return false;
+        }
+        self.request(slot).has_passed = true;
+        let Some(booking) = self.booking(slot, command) else { return false };
+        let whose = |booking: Booking| (booking.cost.namespace, booking.cost.kind);
+        let is_it = |lane: &&mut Lane| whose(lane.booked) == whose(booking);
+        if let Some(lane) = self.paced.lanes.iter_mut().find(is_it) {
+            lane.slots.push_back(slot);
+            return true;
+        }
+        let now = cx.now();
+        let Some(start) = self.book(booking, now).filter(|start| *start > now) else {
+            return false;
+        };
+        self.paced.lanes.push(Lane { booked: booking, start, slots: [slot].into() });
+        cx.alarms.set(start, self.route.key);
+        true
+    }
+
+    fn cost(&mut self, slot: SlotId, command: &IoCommand) -> Option<Cost> {
+        if matches!(command, IoCommand::Copy { .. }) {
+            return Some(self.copy_costs(slot)?.0);
+        }
+        let namespace = NamespaceId(self.request(slot).sqe.nsid.get());
+        Cost::of(command, self.namespace_info(namespace)?.block_size)
+    }
+
+    fn booking(&mut self, slot: SlotId, command: &IoCommand) -> Option<Booking> {
+        let read = self.copy_costs(slot).map(|(_, read)| read);
+        Some(Booking { cost: self.cost(slot, command)?, read })
+    }
+
+    /// When a command may start, if anything is said of that.
+    fn book(&self, booking: Booking, now: Instant) -> Option<Instant> {
+        self.booked_with(booking).map(|(cost, pace)| pace.book(cost, now)).max()
+    }
+
+    fn give_booking_back(&self, booking: Booking) {
+        self.booked_with(booking).for_each(|(cost, pace)| pace.give_back(cost));
+    }
+
+    fn booked_with(&self, booking: Booking) -> impl Iterator<Item = (Cost, &Pace)> {
+        let with = |cost: Cost| self.paces(cost.namespace).map(move |pace| (cost, pace));
+        booking.costs().flat_map(with)
+    }
+
+    /// What a command for a namespace is booked with: its host's budgets and its namespace's.
+    fn paces(&self, namespace: NamespaceId) -> impl Iterator<Item = &Pace> {
+        let host = match &self.queue {
+            Queue::Io(queue) => queue.pace.as_deref(),
+            _ => None,
+        };
+        [self.pace(namespace), host].into_iter().flatten()
+    }
+
+    fn pace(&self, namespace: NamespaceId) -> Option<&Pace> {
+        let Queue::Io(queue) = &self.queue else { return None };
+        queue.backings.find(namespace)?.pace.as_deref()
+    }
+
+    /// A command does not wait any more, if it did.
+    pub(super) fn withdraw_paced(&mut self, cx: &mut Context, slot: SlotId) {
+        let waits = |lane: &Lane| lane.slots.contains(&slot);
+        let Some(index) = self.paced.lanes.iter().position(waits) else { return };
+        let lane = &mut self.paced.lanes[index];
+        let was_first = lane.slots.front() == Some(&slot);
+        lane.slots.retain(|waits| *waits != slot);
+        let (booked, start) = (lane.booked, lane.start);
+        if !was_first {
+            return;
+        }
+        cx.alarms.unset(start, self.route.key);
+        self.give_booking_back(booked);
+        if self.paced.lanes[index].slots.is_empty() {
+            self.paced.lanes.remove(index);
+        } else {
+            // What was booked for it is not the next one's, which may be larger.
+            self.book_first(index, cx.now());
+        }
+        // Another lane may wait for the same moment.
+        for lane in &self.paced.lanes {
+            cx.alarms.set(lane.start, self.route.key);
+        }
+    }
+
+    /// Books what is the first of a lane now.
+    fn book_first(&mut self, index: usize, now: Instant) {
+        let Some(&first) = self.paced.lanes[index].slots.front() else { return };
+        let Work::Io(command) = self.request(first).work else {
+            unreachable!("only I/O commands are paced")
+        };
+        let booking = self.booking(first, &command);
+        let start = booking.and_then(|booking| self.book(booking, now)).unwrap_or(now);
+        let lane = &mut self.paced.lanes[index];
+        (lane.start, lane.booked) = (start, booking.unwrap_or(lane.booked));
+    }
+
+    /// What waits that its host may not do any more ends now: its time may be far off.
+    pub(super) fn end_forbidden(&mut self, cx: &mut Context) {
+        let slots = self.paced.lanes.iter().flat_map(|lane| &lane.slots);
+        for slot in slots.copied().collect::<Vec<_>>() {
+            let Work::Io(command) = self.request(slot).work else { continue };
+            if let Err(status) = self.check_access(slot, &command) {
+                self.withdraw_paced(cx, slot);
+                self.respond_and_release(cx, slot, status, 0);
+                self.list(cx);
+            }
+        }
+    }
+
+    /// The connection ends: nothing of it waits any more.
+    pub(super) fn stop_waiting(&mut self, cx: &mut Context) {
+        for lane in &mut self.paced.lanes {
+            lane.slots.clear();
+            cx.alarms.unset(lane.start, self.route.key);
+        }
+        self.give_back_booked();
+    }
+
+    /// What is booked for lanes in which nothing waits any more is there for others.
+    fn give_back_booked(&mut self) {
+        let is_empty = |lane: &mut Lane| lane.slots.is_empty();
+        let ended: Vec<_> = self.paced.lanes.extract_if(.., is_empty).collect();
+        for Lane { booked, .. } in ended {
+            self.give_booking_back(booked);
+        }
+    }
+
+    /// Has those go on whose time has come.
+    pub(crate) fn go_on(&mut self, cx: &mut Context) {
+        if !self.is_serving() {
+            // Nothing is begun for a connection that is only told why it ends.
+            return;
+        }
+        let now = cx.now();
+        let mut free = Vec::new();
+        for index in 0..self.paced.lanes.len() {
+            while self.paced.lanes[index].start <= now
+                && let Some(slot) = self.paced.lanes[index].slots.pop_front()
+            {
+                free.push(slot);
+                self.book_first(index, now);
+            }
+            if !self.paced.lanes[index].slots.is_empty() {
+                cx.alarms.set(self.paced.lanes[index].start, self.route.key);
+            }
+        }
+        self.paced.lanes.retain(|lane| !lane.slots.is_empty());
+        free.into_iter().for_each(|slot| self.pass(cx, slot));
+        self.list(cx);
+    }
+
+    /// Namespaces are others now: what waits for limits that are others, too, asks anew. All else
+    /// keeps its turn, which it would lose by that.
+    pub(super) fn pace_again(&mut self, cx: &mut Context, before: &Backings) {
+        let Queue::Io(queue) = &self.queue else { return };
+        let backings = Arc::clone(&queue.backings);
+        let pace = |backings: &Backings| backings.pace_of(&queue.host).map(Arc::as_ptr);
+        let is_host_changed = pace(&backings) != pace(before);
+        // A Copy waits for what it reads, too.
+        let copies = |slot: &SlotId| self.requests[usize::from(slot.0)].progress.copying.is_some();
+        let changed = |lane: &mut Lane| {
+            is_host_changed
+                || !backings.pace_alike(before, lane.booked.cost.namespace)
+                || lane.slots.iter().any(copies)
+        };
+        for lane in self.paced.lanes.extract_if(.., changed).collect::<Vec<_>>() {
+            lane.booked.costs().for_each(|cost| self.give_back_unchanged(before, cost));
+            for slot in lane.slots {
+                let Work::Io(command) = self.request(slot).work else {
+                    unreachable!("only I/O commands are paced")
+                };
+                self.request(slot).has_passed = false;
+                if !self.holds_back(cx, slot, &command) {
+                    self.pass(cx, slot);
+                }
+            }
+        }
+    }
+
+    /// What was booked with budgets that are as they were is booked anew.
+    fn give_back_unchanged(&self, before: &Backings, booked: Cost) {
+        let Queue::Io(queue) = &self.queue else { return };
+        let ptr = |backings: &Backings| backings.pace_of(&queue.host).map(Arc::as_ptr);
+        let own = queue.pace.as_ref().filter(|pace| ptr(before) == Some(Arc::as_ptr(pace)));
+        let is_alike = queue.backings.pace_alike(before, booked.namespace);
+        let shared = self.pace(booked.namespace).filter(|_| is_alike);
+        [own.map(Arc::as_ref), shared]
+            .into_iter()
+            .flatten()
+            .for_each(|pace| pace.give_back(booked));
+    }
+
+    /// The target stops, and finishes what it has accepted: there is nobody left to leave room for.
+    pub(super) fn wait_no_longer(&mut self, cx: &mut Context) {
+        for lane in std::mem::take(&mut self.paced.lanes) {
+            lane.slots.into_iter().for_each(|slot| self.pass(cx, slot));
+        }
+    }
+
+    /// A command need not wait any more.
+    fn pass(&mut self, cx: &mut Context, slot: SlotId) {
+        let Work::Io(command) = self.request(slot).work else {
+            unreachable!("only I/O commands are paced")
+        };
+        if self.request(slot).progress.copying.is_some() {
+            if let Err(status) = self.wait_to_copy(cx, slot) {
+                self.respond_and_release(cx, slot, status, 0);
+            }
+        } else if command.data_from_host().is_some_and(DataPointer::is_in_capsule) {
+            self.submit_io(cx, slot, command);
+        } else {
+            self.start_in_turn(cx, slot, command);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Hosts that come and go, as those who look after the target are told of them.
+
+use super::{Management, Shared};
+use crate::events::{Event, Visitor};
+use farblock_proto::controller::{Teardown, TeardownReason};
+use farblock_proto::ids::ControllerId;
+use std::net::IpAddr;
+
+/// Where the host of a controller is.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) address: IpAddr,
+    /// It was told that it is here: it has authenticated, if it has to.
+    pub(crate) is_told: bool,
+}
+
+impl Shared {
+    /// The host of an admin queue may use its controller from now on.
+    pub(crate) fn host_is_in(&self, controller: ControllerId) {
+        let mut management = self.lock();
+        if let Some(origin) = management.origins.get_mut(&controller)
+            && !std::mem::replace(&mut origin.is_told, true)
+            && let Some(visitor) = visitor(&management, controller)
+        {
+            management.visitors.insert(controller, visitor.clone());
+            drop(management);
+            self.observed.log(&Event::Connected(visitor));
+        }
+    }
+
+    /// A controller has ended.
+    pub(super) fn host_is_out(&self, management: &mut Management, teardown: &Teardown) {
+        // A controller that its host has disabled goes on.
+        if teardown.reason == TeardownReason::Disabled {
+            return;
+        }
+        if let Some(visitor) = management.visitors.remove(&teardown.controller) {
+            self.observed.log(&Event::Ended(visitor, in_words(teardown.reason)));
+        }
+    }
+}
+
+/// None for discovery: it is asked for something, and gone.
+fn visitor(management: &Management, controller: ControllerId) -> Option<Visitor> {
+    let address = management.origins.get(&controller)?.address;
+    let mut all = management.registry.controllers();
+    let summary = all.find(|one| one.controller == controller)?;
+    let subsystem = management.registry.subsystem(summary.subsystem?)?.nqn.clone();
+    let host = summary.host_nqn.to_owned();
+    Some(Visitor { host, address, subsystem, controller: controller.0 })
+}
+
+fn in_words(reason: TeardownReason) -> &'static str {
+    match reason {
+        TeardownReason::AdminQueueClosed => "it disconnected, or its connection was lost",
+        TeardownReason::KeepAliveExpired => "nothing was heard of it in its keep-alive time",
+        TeardownReason::AssociationExpired => "it had shut the controller down",
+        TeardownReason::Disabled => "it disabled the controller",
+        TeardownReason::Removed => "the controller was taken away from it",
+        TeardownReason::CrossControllerReset => {
+            "it reset this controller by another one, after a lost connection"
+        }
+        TeardownReason::SubsystemRemoved => "the subsystem was removed",
+        TeardownReason::HostDisallowed => "it is not allowed any more",
+        TeardownReason::TargetStopped => "the target stops",
+    }
+}

@@ -1,0 +1,263 @@
+//! Who has to use TLS, and with which keys.
+
+use crate::config::{TargetConfig, TlsPolicy};
+use farblock_proto::controller::{ChannelSecurity, PortId};
+use farblock_secure::TlsKey;
+use farblock_tls::{Named, ServerKeys, TlsError};
+use farblock_wire::nqn::DISCOVERY_NQN;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+/// What a target knows about TLS now.
+#[derive(Default)]
+pub(crate) struct TlsTerms {
+    now: RwLock<Now>,
+}
+
+#[derive(Default)]
+struct Now {
+    /// Handshakes keep those that they have begun with; Connect asks for those that are good then.
+    keys: Arc<ServerKeys>,
+    /// By listener.
+    policies: BTreeMap<PortId, TlsPolicy>,
+}
+
+/// Whose connections may stay when a host's keys for a subsystem have changed: those that have
+/// shown a key that was good before, and while one of these is good still.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Stay {
+    /// Its connections to the subsystem.
+    pub(crate) at_subsystem: bool,
+    /// Its connections to discovery.
+    pub(crate) at_discovery: bool,
+}
+
+impl TlsTerms {
+    /// What a target is started with.
+    ///
+    /// # Errors
+    /// Somebody has to use TLS, and there is no library for it.
+    pub(crate) fn new(config: &TargetConfig) -> Result<Self, TlsError> {
+        let mut keys = ServerKeys::default();
+        for (host, of_host) in &config.tls_keys {
+            of_host.iter().for_each(|key| keys.add(key.clone(), host));
+        }
+        let usual = config.tls.unwrap_or(match keys.is_empty() {
+            true => TlsPolicy::Allowed,
+            false => TlsPolicy::Required,
+        });
+        for subsystem in &config.subsystems {
+            for (host, of_host) in &subsystem.keys {
+                keys.set(host, &subsystem.config.nqn, &of_host.tls);
+            }
+        }
+        let policy = |index| config.tls_listeners.get(&index).copied().unwrap_or(usual);
+        let ports = (0..config.listeners.len()).map(|at| (PortId(at as u16 + 1), policy(at)));
+        let policies: BTreeMap<_, _> = ports.collect();
+        if !keys.is_empty() || policies.values().any(|one| *one == TlsPolicy::Required) {
+            farblock_tls::available()?;
+        }
+        Ok(Self { now: RwLock::new(Now { keys: Arc::new(keys), policies }) })
+    }
+
+    /// With what a connection begins that came in there; none if there is nothing but plain.
+    pub(crate) fn begin(&self, port: Option<PortId>) -> Option<(Arc<ServerKeys>, TlsPolicy)> {
+        let now = self.read();
+        match now.policy(port) {
+            TlsPolicy::Plain => None,
+            TlsPolicy::Allowed if now.keys.is_empty() => None,
+            policy => Some((Arc::clone(&now.keys), policy)),
+        }
+    }
+
+    /// Says who has to use TLS where this listener is; gives what was said before.
+    pub(crate) fn set_policy(&self, port: PortId, policy: TlsPolicy) -> Option<TlsPolicy> {
+        self.now.write().unwrap_or_else(PoisonError::into_inner).policies.insert(port, policy)
+    }
+
+    /// The listener is gone.
+    pub(crate) fn forget_port(&self, port: PortId) {
+        self.now.write().unwrap_or_else(PoisonError::into_inner).policies.remove(&port);
+    }
+
+    /// Says which keys a host has for a subsystem from now on.
+    pub(crate) fn set_keys(&self, subsystem: &str, host: &str, keys: &[TlsKey]) -> Stay {
+        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        let (before, mut after) = (Arc::clone(&now.keys), (*now.keys).clone());
+        after.set(host, subsystem, keys);
+        let stays = |at: &str| {
+            let (had, has) = (before.keys(host, at), after.keys(host, at));
+            (had.is_empty(), has.is_empty(), had.iter().any(|key| has.contains(key)))
+        };
+        let (had_none, has_none, is_same) = stays(subsystem);
+        let (knew_none, _, is_known) = stays(DISCOVERY_NQN);
+        now.keys = Arc::new(after);
+        Stay {
+            at_subsystem: is_same || (had_none && has_none),
+            // Without TLS it may be there with a key, too.
+            at_discovery: is_known || knew_none,
+        }
+    }
+
+    /// A subsystem is gone, and the keys for it.
+    pub(crate) fn forget(&self, subsystem: &str) {
+        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = (*now.keys).clone();
+        keys.forget(subsystem);
+        now.keys = Arc::new(keys);
+    }
+
+    /// The hosts that have a key for this subsystem.
+    pub(crate) fn hosts(&self, subsystem: &str) -> Vec<String> {
+        self.read().keys.hosts(subsystem).cloned().collect()
+    }
+
+    /// Who has to use TLS where this listener is.
+    pub(crate) fn policy(&self, port: PortId) -> TlsPolicy {
+        self.read().policy(Some(port))
+    }
+
+    /// What the discovery log page says.
+    pub(crate) fn security(&self, port: PortId) -> ChannelSecurity {
+        let now = self.read();
+        match now.policy(Some(port)) {
+            TlsPolicy::Required => ChannelSecurity::Required,
+            TlsPolicy::Allowed if !now.keys.is_empty() => ChannelSecurity::Allowed,
+            TlsPolicy::Allowed | TlsPolicy::Plain => ChannelSecurity::None,
+        }
+    }
+
+    /// Whether a host that came in by this listener with this key, or without TLS, may be who it
+    /// says. What is not certain is refused.
+    ///
+    /// # Errors
+    /// One sentence why not.
+    pub(crate) fn check(
+        &self,
+        port: Option<PortId>,
+        peer: Option<&Named>,
+        host: &str,
+        subsystem: &str,
+    ) -> Result<(), String> {
+        let now = self.read();
+        match peer {
+            Some(peer) if (peer.host.as_str(), peer.subsystem.as_str()) != (host, subsystem) => {
+                let (host, subsystem) = (&peer.host, &peer.subsystem);
+                Err(format!("its TLS key is that of host {host} for {subsystem}"))
+            }
+            Some(peer) if !now.keys.is_good(peer) => {
+                Err("its TLS key was taken away meanwhile".to_owned())
+            }
+            Some(_) => Ok(()),
+            None if now.policy(port) == TlsPolicy::Required => {
+                Err("it came without TLS, which is required here".to_owned())
+            }
+            // What is there for whom is no secret from who may come without TLS.
+            None if subsystem == DISCOVERY_NQN => Ok(()),
+            None if !now.keys.keys(host, subsystem).is_empty() => {
+                Err("it has a key for TLS here, and came without TLS".to_owned())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Now> {
+        self.now.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Now {
+    /// Of a listener that is not known, or not any more, the strictest that there is.
+    fn policy(&self, port: Option<PortId>) -> TlsPolicy {
+        let known = port.and_then(|port| self.policies.get(&port)).copied();
+        let is_required = || self.policies.values().any(|one| *one == TlsPolicy::Required);
+        known.unwrap_or_else(|| match is_required() {
+            true => TlsPolicy::Required,
+            false => TlsPolicy::Allowed,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farblock_secure::Hash;
+
+    const HOST: &str = "nqn.2026-11.h:one";
+    const OTHER: &str = "nqn.2026-11.h:two";
+    const DISK: &str = "nqn.2026-11.s:disk";
+    const MORE: &str = "nqn.2026-11.s:more";
+    const PORT: Option<PortId> = Some(PortId(1));
+
+    fn key(seed: u8) -> TlsKey {
+        let key = TlsKey::generate(Hash::Sha256, &mut |out: &mut [u8]| out.fill(seed));
+        key.expect("a suite")
+    }
+
+    fn named(key: &TlsKey, subsystem: &str) -> Named {
+        let psk = key.psks(HOST, subsystem).swap_remove(0);
+        Named { psk, host: HOST.to_owned(), subsystem: subsystem.to_owned() }
+    }
+
+    fn terms(policy: TlsPolicy) -> TlsTerms {
+        let terms = TlsTerms::default();
+        terms.set_policy(PortId(1), policy);
+        terms.set_keys(DISK, HOST, &[key(1)]);
+        terms
+    }
+
+    #[test]
+    fn the_names_are_those_of_the_key() {
+        let (shown, listed) = (named(&key(1), DISK), named(&key(1), DISCOVERY_NQN));
+        for policy in [TlsPolicy::Plain, TlsPolicy::Allowed, TlsPolicy::Required] {
+            let terms = terms(policy);
+            let check = |peer, host, subsystem| terms.check(PORT, peer, host, subsystem).is_ok();
+            assert!(check(Some(&shown), HOST, DISK) && check(Some(&listed), HOST, DISCOVERY_NQN));
+            assert!(!check(Some(&shown), OTHER, DISK), "it gives another host's name");
+            assert!(!check(Some(&shown), HOST, MORE), "the key is for another disk");
+            assert!(!check(Some(&shown), HOST, DISCOVERY_NQN));
+        }
+    }
+
+    #[test]
+    fn without_tls_as_far_as_that_is_allowed() {
+        for policy in [TlsPolicy::Plain, TlsPolicy::Allowed, TlsPolicy::Required] {
+            let terms = terms(policy);
+            let check = |host, subsystem| terms.check(PORT, None, host, subsystem).is_ok();
+            let may = policy != TlsPolicy::Required;
+            assert_eq!(check(OTHER, DISK), may);
+            assert_eq!(check(HOST, DISCOVERY_NQN), may);
+            assert_eq!(check(HOST, MORE), may, "it has no key for that one");
+            assert!(!check(HOST, DISK), "it has a key and does not use it");
+        }
+        let strict = terms(TlsPolicy::Required);
+        assert!(strict.check(None, None, OTHER, DISK).is_err(), "nobody knows where it came in");
+        assert!(strict.check(Some(PortId(7)), None, OTHER, DISK).is_err());
+        assert_eq!(strict.begin(Some(PortId(7))).expect("a guard").1, TlsPolicy::Required);
+        let nobody = TlsTerms::default();
+        nobody.set_policy(PortId(1), TlsPolicy::Required);
+        assert!(nobody.check(PORT, None, HOST, DISK).is_err(), "required, and nobody has a key");
+        assert!(nobody.begin(PORT).is_some());
+    }
+
+    #[test]
+    fn a_key_that_is_taken_away_is_not_good_any_more() {
+        let terms = terms(TlsPolicy::Required);
+        let shown = named(&key(1), DISK);
+        let stay = |keys: &[TlsKey]| terms.set_keys(DISK, HOST, keys);
+        let (yes, no) = (
+            Stay { at_subsystem: true, at_discovery: true },
+            Stay { at_subsystem: false, at_discovery: false },
+        );
+        assert_eq!(stay(&[key(2), key(1)]), yes, "a second one");
+        assert_eq!(terms.check(PORT, Some(&shown), HOST, DISK), Ok(()));
+        assert_eq!(stay(&[key(2)]), yes, "the first one goes");
+        assert!(terms.check(PORT, Some(&shown), HOST, DISK).is_err());
+        assert_eq!(stay(&[key(3)]), no, "another one at once");
+        assert_eq!(stay(&[]), no, "none");
+        assert_eq!(stay(&[]), yes, "none as before");
+        assert_eq!(stay(&[key(4)]), Stay { at_discovery: true, ..no }, "the first one");
+        assert!(terms.set_keys(MORE, HOST, &[key(5)]).at_discovery);
+        assert!(terms.set_keys(MORE, HOST, &[]).at_discovery, "it has another");
+    }
+}

@@ -1,0 +1,242 @@
+//! Abort: what waits is aborted, what is with a namespace ends.
+
+use super::gate::Gate;
+use super::peer::{IDENTITY, NQN, Peer, place, target};
+use crate::pace::{MAX_BURST, Rate, Rates};
+use crate::target::Target;
+use farblock_backends::mem::Mem;
+use farblock_block::{Command as Operation, Namespace};
+use farblock_proto::controller::limits::ABORT_COMMANDS;
+use farblock_proto::host::command::{self, Command, Data};
+use farblock_proto::ids::NamespaceId;
+use farblock_wire::opcode::{AdminOpcode, NvmOpcode};
+use farblock_wire::{IntoBytes, Sqe, Status};
+use std::sync::Arc;
+use std::time::Duration;
+
+const BLOCK: u32 = 512;
+const BLOCKS: u32 = 8192;
+const ABORTED: u64 = 0;
+const NOT_ABORTED: u64 = 1;
+
+struct Stand {
+    target: Target,
+    gate: Arc<Gate>,
+    controller: u16,
+    admin: Peer,
+    io: Peer,
+}
+
+/// A host of a disk that may keep operations of this kind.
+fn stand(operation: Operation) -> Stand {
+    let disk = Arc::new(Mem::new(BLOCK, u64::from(BLOCKS * BLOCK)).expect("a size"));
+    let gate = Arc::new(Gate::of(operation, disk));
+    let target = target([Arc::clone(&gate) as Arc<dyn Namespace>]);
+    let (admin, controller) = Peer::admin(&target);
+    let io = Peer::io(&target, controller, 1, 32);
+    Stand { target, gate, controller, admin, io }
+}
+
+fn abort(queue: u16, cid: u16) -> Command {
+    let sqe = Sqe::new(AdminOpcode::ABORT.0, 0, 0);
+    let cdw10 = u32::from(queue) | u32::from(cid) << 16;
+    Command::new(Sqe { cdw10: cdw10.into(), ..sqe }, Data::None)
+}
+
+fn verify(blocks: u32) -> Command {
+    let zeroes = command::write_zeroes(1, 0, blocks, false, false);
+    let sqe = Sqe { opcode: NvmOpcode::VERIFY.0, cdw12: (blocks - 1).into(), ..zeroes.sqe };
+    Command::new(sqe, Data::None)
+}
+
+impl Stand {
+    /// Sends a command of this identifier, and does not wait.
+    fn send(&self, command: &Command, cid: u16, data: &[u8]) {
+        let sqe = place(&self.io.wire, command, cid, data, true);
+        self.io.wire.send(sqe, if sqe.dptr.is_in_capsule() { data } else { &[] });
+    }
+
+    fn write(&self, lba: u64, cid: u16) {
+        let data = [cid as u8; BLOCK as usize];
+        self.send(&command::write(1, lba, 1, BLOCK, false), cid, &data);
+    }
+
+    /// What an Abort of a command of the I/O queue is answered.
+    fn abort(&mut self, cid: u16) -> u64 {
+        let answer = self.admin.run(&abort(1, cid), &[]);
+        assert_eq!(answer.status, Status::SUCCESS);
+        answer.result
+    }
+
+    /// The same of a read, which waits if it can be aborted.
+    fn abort_read(&mut self, cid: u16) -> u64 {
+        self.send(&command::read(1, 0, 1, BLOCK), cid, &[]);
+        self.send(&command::flush(1), cid + 1000, &[]);
+        let mut answered = vec![self.io.wire.wait().expect("it is open").cid.get()];
+        let result = self.abort(cid);
+        answered.push(self.io.wire.wait().expect("it is open").cid.get());
+        answered.sort_unstable();
+        assert_eq!(answered, [cid, cid + 1000]);
+        result
+    }
+
+    fn status(&mut self, cid: u16) -> Status {
+        self.io.answer(cid).expect("it is open").status
+    }
+
+    /// The queue's core has done what it was told.
+    fn is_heard(&mut self) {
+        self.io.is_heard();
+    }
+
+    fn until_kept(&self, count: usize) {
+        while self.gate.kept() < count {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn what_waits_for_its_turn_is_aborted_and_what_is_read_is_not() {
+    let mut stand = stand(Operation::Read);
+    stand.gate.keep(usize::MAX);
+    stand.send(&command::read(1, 0, 1, BLOCK), 100, &[]);
+    // Of each the first step at most, and of the last none: there is room for so many.
+    (101..112).for_each(|cid| stand.send(&verify(BLOCKS - 1), cid, &[]));
+    stand.until_kept(2);
+    stand.is_heard();
+    assert_eq!(stand.abort(111), ABORTED);
+    assert_eq!(stand.status(111), Status::ABORT_REQUESTED);
+    assert_eq!(stand.abort(100), NOT_ABORTED);
+    assert_eq!(stand.abort(111), NOT_ABORTED, "there is none any more");
+    assert_eq!(stand.abort(77), NOT_ABORTED, "there was none");
+    assert_eq!(stand.admin.run(&abort(9, 100), &[]).result, NOT_ABORTED, "no such queue");
+    stand.gate.open_up();
+    let answers = (100..111).map(|_| stand.io.wire.wait().expect("it is open"));
+    assert!(answers.into_iter().all(|cqe| cqe.status() == Status::SUCCESS));
+}
+
+#[test]
+fn a_command_of_several_steps_ends_with_its_step() {
+    let mut stand = stand(Operation::Read);
+    stand.gate.keep(1);
+    stand.send(&verify(BLOCKS), 100, &[]);
+    stand.until_kept(1);
+    // All that may be outstanding, and one more; none is answered before the step ends.
+    let asked: Vec<_> =
+        (0..ABORT_COMMANDS).map(|_| stand.admin.send(&abort(1, 100), &[], true)).collect();
+    let beyond = stand.admin.run(&abort(1, 100), &[]);
+    assert_eq!(Status(beyond.status.code()), Status::ABORT_LIMIT_EXCEEDED);
+    stand.is_heard();
+    stand.gate.open_up();
+    assert_eq!(stand.status(100), Status::ABORT_REQUESTED);
+    for cid in asked {
+        let answer = stand.admin.answer(cid).expect("it is open");
+        assert_eq!((answer.status, answer.result), (Status::SUCCESS, ABORTED));
+    }
+    assert_eq!(stand.gate.seen().len(), 1, "no other step was begun");
+    // The last step is not called back.
+    stand.gate.keep(1);
+    stand.send(&verify(1), 101, &[]);
+    stand.until_kept(1);
+    assert_eq!(stand.abort(101), NOT_ABORTED);
+    stand.gate.open_up();
+    assert_eq!(stand.status(101), Status::SUCCESS);
+}
+
+#[test]
+fn what_waits_for_a_limit_is_aborted_and_never_done() {
+    let mut stand = stand(Operation::Write);
+    let bytes = Rate { writes: 1, ..Rate::default() };
+    let crawl = Rates { bytes, burst: Duration::from_nanos(1), ..Rates::default() };
+    let control = stand.target.control();
+    control.set_rates(NQN, NamespaceId(1), &crawl).expect("it is there");
+    stand.is_heard();
+    (100..104).for_each(|cid| stand.write(cid.into(), cid));
+    assert_eq!(stand.status(100), Status::SUCCESS, "the first finds the budget untouched");
+    stand.is_heard();
+    for cid in [101, 103] {
+        assert_eq!(stand.abort(cid), ABORTED);
+        assert_eq!(stand.status(cid), Status::ABORT_REQUESTED);
+    }
+    control.set_rates(NQN, NamespaceId(1), &Rates::default()).expect("it is there");
+    assert_eq!(stand.status(102), Status::SUCCESS);
+    assert_eq!(stand.gate.seen(), [100, 102]);
+}
+
+/// A byte in a second, once the first command has passed.
+const CRAWL: Rate = Rate { all: 0, reads: 0, writes: 1 };
+const BURST: Duration = Duration::from_nanos(1);
+
+#[test]
+fn a_copy_that_is_aborted_gives_back_what_it_was_to_read() {
+    let mut stand = stand(Operation::Write);
+    let rates = Rates { bytes: Rate { reads: 1, ..CRAWL }, burst: BURST, ..Rates::default() };
+    stand.target.control().set_rates(NQN, NamespaceId(1), &rates).expect("it is there");
+    stand.is_heard();
+    stand.write(0, 100);
+    assert_eq!(stand.status(100), Status::SUCCESS, "the first finds the budget untouched");
+    stand.send(&command::copy(1, 4096, 1, false), 101, command::copy_range(0, 0, 512).as_bytes());
+    stand.is_heard();
+    assert_eq!(stand.abort(101), ABORTED);
+    assert_eq!(stand.status(101), Status::ABORT_REQUESTED);
+    assert_eq!(stand.abort_read(102), NOT_ABORTED, "nothing was read");
+}
+
+#[test]
+fn what_is_booked_for_an_aborted_command_is_not_the_next_ones() {
+    let mut stand = stand(Operation::Write);
+    let control = stand.target.control();
+    let rates = Rates { bytes: CRAWL, burst: BURST, ..Rates::default() };
+    control.set_rates(NQN, NamespaceId(1), &rates).expect("it is there");
+    // A large write takes all that the host may do in minutes, small ones next to nothing.
+    let bytes = Rate { all: 512, ..Rate::default() };
+    let rates = Rates { bytes, burst: MAX_BURST, ..Rates::default() };
+    control.set_host_rates(NQN, IDENTITY.hostnqn, &rates).expect("there is the subsystem");
+    stand.is_heard();
+    (100..102).for_each(|cid| stand.write(0, cid));
+    let large = vec![7; 512 << 10];
+    let write = command::write(1, 0, 1024, 512 << 10, false);
+    stand.io.wire.send(place(&stand.io.wire, &write, 102, &large, false), &[]);
+    assert_eq!(stand.status(100), Status::SUCCESS, "the first finds the budget untouched");
+    assert_eq!(stand.abort_read(103), NOT_ABORTED, "a small write waits");
+    assert_eq!(stand.abort(101), ABORTED);
+    assert_eq!(stand.status(101), Status::ABORT_REQUESTED);
+    assert_eq!(stand.abort_read(104), ABORTED, "a large one does");
+    assert_eq!(stand.abort(102), ABORTED);
+    assert_eq!(stand.status(102), Status::ABORT_REQUESTED);
+    assert_eq!(stand.abort_read(105), NOT_ABORTED, "none does");
+}
+
+#[test]
+fn what_waits_for_a_closed_queue_is_aborted_and_never_done() {
+    let mut stand = stand(Operation::Write);
+    stand.gate.keep(1);
+    stand.write(5, 100);
+    stand.until_kept(1);
+    stand.io.wire.leave();
+    while stand.io.wire.wait().is_some() {}
+    stand.io = Peer::io(&stand.target, stand.controller, 2, 32);
+    stand.write(5, 101);
+    stand.is_heard();
+    assert_eq!(stand.admin.run(&abort(2, 101), &[]).result, ABORTED);
+    assert_eq!(stand.status(101), Status::ABORT_REQUESTED);
+    stand.gate.open_up();
+    stand.write(5, 102);
+    assert_eq!(stand.status(102), Status::SUCCESS);
+    assert_eq!(stand.gate.seen(), [5, 5], "the first and the last");
+}
+
+#[test]
+fn a_queue_that_goes_answers_for_what_was_to_be_aborted() {
+    let mut stand = stand(Operation::Read);
+    stand.gate.keep(1);
+    stand.send(&verify(BLOCKS), 100, &[]);
+    stand.until_kept(1);
+    let asked = stand.admin.send(&abort(1, 100), &[], true);
+    stand.is_heard();
+    stand.io.wire.leave();
+    let answer = stand.admin.answer(asked).expect("the admin queue is open");
+    assert_eq!((answer.status, answer.result), (Status::SUCCESS, NOT_ABORTED));
+    stand.gate.open_up();
+}

@@ -1,0 +1,418 @@
+//! What Identify and the log pages of what is supported say, taken at its word: each bit that is
+//! set is something that works, each that is clear something that is refused as the specification
+//! has it, and each limit is tried at, and one beyond.
+
+use super::peer::{IDENTITY, Peer, place, target};
+use crate::target::Target;
+use farblock_backends::null::Null;
+use farblock_block::Namespace;
+use farblock_proto::host::command::{self, Command, Data, LogPage};
+use farblock_wire::fabrics::DisconnectCommand;
+use farblock_wire::features::{FeatureGet, FeatureId, FeatureSelect, HostBehavior};
+use farblock_wire::identify::{
+    Cns, IdentifyController, IdentifyControllerNvm, IdentifyNamespace, IdentifyParameters,
+};
+use farblock_wire::log::{CommandEffects, CommandEffectsLog, LogPageId, SupportedLogPages};
+use farblock_wire::opcode::{AdminOpcode, DataDirection, NvmOpcode};
+use farblock_wire::{IntoBytes, Sqe, Status};
+use std::sync::Arc;
+
+const BLOCK: u32 = 512;
+/// More than DMRSL and MCL: nothing of it is stored.
+const BLOCKS: u64 = 1 << 28;
+/// A namespace like it that is read-only.
+const READ_ONLY: u32 = 2;
+
+struct Stand {
+    target: Target,
+    controller: u16,
+    admin: Peer,
+    io: Peer,
+}
+
+fn stand() -> Stand {
+    let null = || Null::new(BLOCK, BLOCKS * u64::from(BLOCK)).expect("a size");
+    let disks: [Arc<dyn Namespace>; 2] = [Arc::new(null()), Arc::new(null().read_only())];
+    let target = target(disks);
+    let (admin, controller) = Peer::admin(&target);
+    let io = Peer::io(&target, controller, 1, 32);
+    Stand { target, controller, admin, io }
+}
+
+impl Stand {
+    fn admin(&mut self, command: &Command, data: &[u8]) -> Status {
+        code(self.admin.run(command, data).status)
+    }
+
+    fn io(&mut self, command: &Command, data: &[u8]) -> Status {
+        code(self.io.run(command, data).status)
+    }
+
+    fn controller(&mut self) -> IdentifyController {
+        let page = self.admin.run(&command::identify_controller(), &[]).data;
+        IdentifyController::parse(&page).expect("a page")
+    }
+
+    fn namespace(&mut self, nsid: u32) -> IdentifyNamespace {
+        let page = self.admin.run(&command::identify_namespace(nsid), &[]).data;
+        IdentifyNamespace::parse(&page).expect("a page")
+    }
+
+    fn limits(&mut self) -> IdentifyControllerNvm {
+        let page = self.admin.run(&command::identify(Cns::COMMAND_SET_CONTROLLER, 0), &[]).data;
+        IdentifyControllerNvm::parse(&page).expect("a page")
+    }
+
+    fn log(&mut self, page: LogPageId, bytes: u32) -> Vec<u8> {
+        let answer = self.admin.run(&command::log_page(LogPage::new(page, bytes)), &[]);
+        assert_eq!(answer.status, Status::SUCCESS);
+        answer.data
+    }
+}
+
+fn code(status: Status) -> Status {
+    Status(status.code())
+}
+
+/// An entry with nothing but an opcode and a namespace, and the data that it has to have.
+fn bare(opcode: u8, nsid: u32) -> (Command, Vec<u8>) {
+    let data = match DataDirection::of(opcode) {
+        DataDirection::None => Data::None,
+        DataDirection::HostToController | DataDirection::Bidirectional => Data::ToController(4096),
+        DataDirection::ControllerToHost => Data::FromController(4096),
+    };
+    (Command::new(Sqe::new(opcode, 0, nsid), data), vec![0; 4096])
+}
+
+fn ranged(opcode: NvmOpcode, lba: u64, blocks: u32) -> Command {
+    let zeroes = command::write_zeroes(1, lba, blocks, false, false);
+    Command::new(Sqe { opcode: opcode.0, ..zeroes.sqe }, Data::None)
+}
+
+fn get_feature(feature: FeatureId, select: FeatureSelect, cdw11: u32, bytes: u32) -> Command {
+    let mut sqe = Sqe::new(AdminOpcode::GET_FEATURES.0, 0, 1);
+    FeatureGet { fid: feature, select, cdw11 }.emit(&mut sqe);
+    let data = if bytes == 0 { Data::None } else { Data::FromController(bytes) };
+    Command::new(sqe, data)
+}
+
+fn copy(format: u8) -> (Command, Vec<u8>) {
+    let mut copy = command::copy(1, 1000, 1, false);
+    copy.sqe.cdw12.set(u32::from(format) << 8);
+    (copy, command::copy_range(1, 0, 1).as_bytes().to_vec())
+}
+
+#[test]
+fn each_optional_command_works_or_is_no_opcode() {
+    let mut stand = stand();
+    let block = vec![0; BLOCK as usize];
+    let range = command::deallocate_range(0, 1).as_bytes().to_vec();
+    let report = Sqe { cdw10: 1023.into(), cdw11: 1.into(), ..Sqe::new(0x0e, 0, 1) };
+    let oncs = stand.controller().oncs.get();
+    let commands = [
+        (0, command::compare(1, 0, 1, BLOCK), block),
+        (1, ranged(NvmOpcode::WRITE_UNCORRECTABLE, 0, 1), vec![]),
+        (2, command::deallocate(1, 1), range),
+        (3, command::write_zeroes(1, 0, 1, false, false), vec![]),
+        (5, Command::new(report, Data::FromController(4096)), vec![]),
+        (7, ranged(NvmOpcode::VERIFY, 0, 1), vec![]),
+        (8, copy(0).0, copy(0).1),
+    ];
+    for (bit, command, data) in &commands {
+        let expected = if oncs >> bit & 1 == 1 { Status::SUCCESS } else { Status::INVALID_OPCODE };
+        assert_eq!(stand.io(command, data), expected, "ONCS bit {bit}");
+    }
+    // Select, and Timestamp.
+    let default = get_feature(FeatureId::ARBITRATION, FeatureSelect::DEFAULT, 0, 0);
+    let timestamp = get_feature(FeatureId::TIMESTAMP, FeatureSelect::CURRENT, 0, 8);
+    for (bit, command) in [(4, default), (6, timestamp)] {
+        assert_eq!((oncs >> bit & 1, stand.admin(&command, &[])), (1, Status::SUCCESS));
+    }
+    assert_eq!(oncs >> 9, 0, "bits that this walk does not know");
+    let admin = [
+        (0, 0x81),
+        (0, 0x82),
+        (1, 0x80),
+        (2, 0x10),
+        (2, 0x11),
+        (3, 0x0d),
+        (3, 0x15),
+        (4, 0x14),
+        (5, 0x19),
+        (5, 0x1a),
+        (6, 0x1d),
+        (6, 0x1e),
+        (7, 0x1c),
+        (8, 0x7c),
+        (9, 0x86),
+        (10, 0x24),
+    ];
+    assert_eq!(stand.controller().oacs.get(), 0, "bits that this walk does not know");
+    for (bit, opcode) in admin {
+        let (command, data) = bare(opcode, 1);
+        assert_eq!(stand.admin(&command, &data), Status::INVALID_OPCODE, "OACS bit {bit}");
+    }
+}
+
+#[test]
+fn the_effects_log_knows_each_opcode() {
+    let mut stand = stand();
+    let page = CommandEffectsLog::parse(&stand.log(LogPageId::COMMAND_EFFECTS, 4096));
+    let page = page.expect("a page");
+    for opcode in 0..=u8::MAX {
+        let held = opcode == AdminOpcode::ASYNC_EVENT_REQUEST.0;
+        if held || opcode == AdminOpcode::FABRICS.0 {
+            continue;
+        }
+        let effects = CommandEffects(page.acs[usize::from(opcode)].get());
+        let (command, data) = bare(opcode, 0);
+        let known = stand.admin(&command, &data) != Status::INVALID_OPCODE;
+        assert_eq!(known, effects.csupp(), "admin opcode {opcode:#x}");
+        let effects = CommandEffects(page.iocs[usize::from(opcode)].get());
+        let (command, data) = bare(opcode, READ_ONLY);
+        let status = stand.io(&command, &data);
+        assert_eq!(status != Status::INVALID_OPCODE, effects.csupp(), "I/O opcode {opcode:#x}");
+        let changes = status == Status::NAMESPACE_WRITE_PROTECTED;
+        assert_eq!(changes, effects.lbcc(), "what I/O opcode {opcode:#x} changes");
+    }
+}
+
+#[test]
+fn each_log_page_and_each_identify_page_is_there_or_refused() {
+    let mut stand = stand();
+    let page = SupportedLogPages::parse(&stand.log(LogPageId::SUPPORTED_LOG_PAGES, 1024));
+    let page = page.expect("a page");
+    for lid in 0..=u8::MAX {
+        let known = page.lids[usize::from(lid)].get() & SupportedLogPages::LSUPP != 0;
+        let status = stand.admin(&command::log_page(LogPage::new(LogPageId(lid), 64)), &[]);
+        let expected = if known { Status::SUCCESS } else { Status::INVALID_LOG_PAGE };
+        assert_eq!(status, expected, "log page {lid:#x}");
+    }
+    let lpa = stand.controller().lpa;
+    assert_eq!(
+        lpa,
+        IdentifyController::LPA_COMMAND_EFFECTS | IdentifyController::LPA_EXTENDED_DATA
+    );
+    let of_namespace = LogPage { nsid: 1, ..LogPage::new(LogPageId::SMART_HEALTH, 512) };
+    assert_eq!(stand.admin(&command::log_page(of_namespace), &[]), Status::INVALID_FIELD);
+    let from = LogPage { offset: 1024, ..LogPage::new(LogPageId::COMMAND_EFFECTS, 1024) };
+    let rest = stand.admin.run(&command::log_page(from), &[]).data;
+    assert_eq!(rest, stand.log(LogPageId::COMMAND_EFFECTS, 4096)[1024..2048]);
+    let known = [0, 1, 2, 3, 5, 6, 7, 8, 0x10, 0x11, 0x12, 0x13, 0x1a, 0x1c];
+    for cns in 0..=u8::MAX {
+        let status = stand.admin(&command::identify(Cns(cns), if cns == 1 { 0 } else { 1 }), &[]);
+        let mut expected = Status::INVALID_FIELD;
+        if known.contains(&cns) {
+            expected = Status::SUCCESS;
+        }
+        // Which controller's command sets: this one's.
+        if cns == Cns::COMMAND_SETS.0 {
+            let mut command = command::identify(Cns(cns), 0);
+            let this = IdentifyParameters { cntid: 0xffff, ..IdentifyParameters::new(Cns(cns)) };
+            this.emit(&mut command.sqe);
+            assert_eq!(stand.admin(&command, &[]), expected);
+            continue;
+        }
+        assert_eq!(status, expected, "CNS {cns:#x}");
+    }
+}
+
+#[test]
+fn each_feature_is_there_or_refused() {
+    let mut stand = stand();
+    let page = stand.log(LogPageId::FEATURE_EFFECTS, 1024);
+    for (entry, id) in page.chunks(4).zip(0..=u8::MAX) {
+        let known = entry[0] & 1 == 1;
+        let (feature, extended) = (FeatureId(id), 1);
+        let (cdw11, bytes) = match feature {
+            FeatureId::TIMESTAMP => (0, 8),
+            FeatureId::HOST_IDENTIFIER => (extended, 16),
+            FeatureId::HOST_BEHAVIOR_SUPPORT => (0, 512),
+            _ => (0, 0),
+        };
+        let expected = if known { Status::SUCCESS } else { Status::INVALID_FIELD };
+        for select in [FeatureSelect::CURRENT, FeatureSelect::DEFAULT, FeatureSelect::SAVED] {
+            let status = stand.admin(&get_feature(feature, select, cdw11, bytes), &[]);
+            assert_eq!(status, expected, "feature {id:#x}, {select}");
+        }
+        let able = stand.admin.run(&get_feature(feature, FeatureSelect::SUPPORTED, cdw11, 0), &[]);
+        assert_eq!(code(able.status), expected, "feature {id:#x}");
+        let mut save = command::set_features(feature, 0);
+        save.sqe.cdw10.set(save.sqe.cdw10.get() | 1 << 31);
+        let refused = if known { Status::FEATURE_NOT_SAVEABLE } else { Status::INVALID_FIELD };
+        assert_eq!((able.result & 1, stand.admin(&save, &[])), (0, refused), "save {id:#x}");
+    }
+    // The host identifier has 128 bits (CTRATT bit 0), and not 64.
+    assert_eq!(stand.controller().ctratt.get(), 1 | 1 << 6);
+    let short = get_feature(FeatureId::HOST_IDENTIFIER, FeatureSelect::CURRENT, 0, 8);
+    assert_eq!(stand.admin(&short, &[]), Status::INVALID_FIELD);
+    // Events: OAES says which notices can be enabled. The lower bits are warnings of SMART.
+    let oaes = stand.controller().oaes.get();
+    for bit in 8..32 {
+        let status = stand
+            .admin(&command::set_features(FeatureId::ASYNC_EVENT_CONFIGURATION, 1 << bit), &[]);
+        let expected = if oaes >> bit & 1 == 1 { Status::SUCCESS } else { Status::INVALID_FIELD };
+        assert_eq!(status, expected, "OAES bit {bit}");
+    }
+}
+
+#[test]
+fn each_form_of_a_command_works_or_is_refused() {
+    let mut stand = stand();
+    let identify = stand.controller();
+    let behavior =
+        HostBehavior { cdfe: HostBehavior::CDFE_FORMAT_2.into(), ..HostBehavior::zeroed() };
+    let feature = command::set_features(FeatureId::HOST_BEHAVIOR_SUPPORT, 0);
+    let feature = Command { data: Data::ToController(512), ..feature };
+    assert_eq!(stand.admin(&feature, behavior.as_bytes()), Status::SUCCESS);
+    for format in 0..16 {
+        let known = identify.ocfs.get() >> format & 1 == 1;
+        let (command, data) = copy(format);
+        let expected = if known { Status::SUCCESS } else { Status::INVALID_FIELD };
+        assert_eq!(stand.io(&command, &data), expected, "OCFS bit {format}");
+    }
+    assert_eq!(identify.fuses.get(), 0);
+    for fuse in 1..4 {
+        let mut read = command::read(1, 0, 1, BLOCK);
+        read.sqe.flags |= fuse;
+        assert_eq!(stand.io(&read, &[]), Status::INVALID_FIELD, "fused");
+    }
+    // No metadata and no protection information (MC, DPC), one format of blocks (NLBAF).
+    let namespace = stand.namespace(1);
+    let nothing = (namespace.mc, namespace.dpc, namespace.nlbaf_z, namespace.flbas);
+    assert_eq!(nothing, (0, 0, 0, 0));
+    let read = command::read(1, 0, 1, BLOCK);
+    let metadata = Command { sqe: Sqe { mptr: 1.into(), ..read.sqe }, ..read };
+    assert_eq!(stand.io(&metadata, &[]), Status::INVALID_FIELD);
+    for bit in 26..30 {
+        let mut protected = read;
+        protected.sqe.cdw12.set(1 << bit);
+        assert_eq!(stand.io(&protected, &[]), Status::INVALID_PROTECTION_INFORMATION);
+    }
+    // Descriptors: of the capsule and keyed ones, each alone (SGLS, MSDBD).
+    assert_eq!((identify.sgls.get(), identify.msdbd), (1 | 1 << 2 | 1 << 20, 1));
+    for (cid, id) in (500..).zip((0..=u8::MAX).filter(|id| ![0x01, 0x40, 0x4f].contains(id))) {
+        let mut sqe = place(&stand.io.wire, &read, cid, &[], false);
+        sqe.dptr.id = id;
+        stand.io.wire.send(sqe, &[]);
+        let status = code(stand.io.answer(cid).expect("it is open").status);
+        assert_eq!(status, Status::SGL_TYPE_INVALID, "descriptor {id:#x}");
+    }
+    // All namespaces can be flushed at once (VWC bits 2:1).
+    assert_eq!(identify.vwc, 0b111);
+    assert_eq!(stand.io(&command::flush(u32::MAX), &[]), Status::SUCCESS);
+    // A queue can be disconnected (OFCS).
+    assert_eq!(identify.ofcs.get(), 1);
+    let disconnect = Command::new(DisconnectCommand::new(0).to_sqe(), Data::None);
+    assert_eq!(stand.io(&disconnect, &[]), Status::SUCCESS);
+}
+
+#[test]
+fn reservations_are_of_the_types_that_are_there() {
+    let mut stand = stand();
+    let rescap = stand.namespace(1).rescap;
+    let send = |stand: &mut Stand, opcode: NvmOpcode, cdw10: u32, keys: &[u64]| {
+        let data: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+        let sqe = Sqe { cdw10: cdw10.into(), ..Sqe::new(opcode.0, 0, 1) };
+        stand.io(&Command::new(sqe, Data::ToController(data.len() as u32)), &data)
+    };
+    let persisting = 0b11 << 30;
+    let expected = if rescap & 1 == 1 { Status::SUCCESS } else { Status::INVALID_FIELD };
+    let opcode = NvmOpcode::RESERVATION_REGISTER;
+    assert_eq!(send(&mut stand, opcode, persisting, &[0, 7]), expected, "PTPL");
+    assert_eq!(send(&mut stand, opcode, 0, &[0, 7]), Status::SUCCESS);
+    for rtype in 0..8 {
+        let known = rtype > 0 && rescap >> rtype & 1 == 1 && rtype < 7;
+        let expected = if known { Status::SUCCESS } else { Status::INVALID_FIELD };
+        let opcode = NvmOpcode::RESERVATION_ACQUIRE;
+        assert_eq!(send(&mut stand, opcode, rtype << 8, &[7, 0]), expected, "type {rtype}");
+        if known {
+            let opcode = NvmOpcode::RESERVATION_RELEASE;
+            assert_eq!(send(&mut stand, opcode, rtype << 8, &[7]), Status::SUCCESS);
+        }
+    }
+}
+
+#[test]
+fn commands_may_be_as_large_as_is_said_and_no_larger() {
+    let mut stand = stand();
+    let (identify, limits) = (stand.controller(), stand.limits());
+    let most = identify.max_transfer_bytes(4096).expect("a limit") as u32 / BLOCK;
+    for opcode in [NvmOpcode::READ, NvmOpcode::WRITE, NvmOpcode::COMPARE] {
+        for (blocks, expected) in [(most, Status::SUCCESS), (most + 1, Status::INVALID_FIELD)] {
+            let bytes = blocks * BLOCK;
+            let data = match opcode {
+                NvmOpcode::READ => Data::FromController(bytes),
+                _ => Data::ToController(bytes),
+            };
+            let command = Command::new(ranged(opcode, 0, blocks).sqe, data);
+            let answer = stand.io.run_with(&command, &vec![0; bytes as usize], false);
+            assert_eq!(code(answer.status), expected, "MDTS, {blocks} blocks");
+        }
+    }
+    // What a command can name is less than VSL and WZSL allow of the smallest blocks.
+    for (opcode, limit) in [(NvmOpcode::VERIFY, limits.vsl), (NvmOpcode::WRITE_ZEROES, limits.wzsl)]
+    {
+        assert_eq!((4096u64 << limit) / u64::from(BLOCK), 1 << 16);
+        assert_eq!(stand.io(&ranged(opcode, 0, 1 << 16), &[]), Status::SUCCESS);
+    }
+    let mut deallocate = |ranges: usize, blocks: u32, first: u32| {
+        let mut data = command::deallocate_range(0, first).as_bytes().to_vec();
+        for _ in 1..ranges {
+            data.extend(command::deallocate_range(1 << 27, blocks).as_bytes());
+        }
+        stand.io(&command::deallocate(1, ranges), &data)
+    };
+    let (dmrl, dmrsl) = (usize::from(limits.dmrl), limits.dmrsl.get());
+    assert_eq!(deallocate(dmrl, 1, 1), Status::SUCCESS);
+    assert_eq!(deallocate(dmrl + 1, 1, 1), Status::COMMAND_SIZE_LIMIT_EXCEEDED);
+    assert_eq!(deallocate(1, 0, dmrsl), Status::SUCCESS);
+    assert_eq!(deallocate(1, 0, dmrsl + 1), Status::COMMAND_SIZE_LIMIT_EXCEEDED);
+    let dmsl = u32::try_from(limits.dmsl.get()).expect("a limit");
+    assert_eq!(deallocate(2, 1, dmsl - 1), Status::SUCCESS);
+    assert_eq!(deallocate(2, 2, dmsl - 1), Status::COMMAND_SIZE_LIMIT_EXCEEDED);
+    let namespace = stand.namespace(1);
+    assert_eq!((namespace.nsze.get(), namespace.ncap.get()), (BLOCKS, BLOCKS));
+    let read = |lba, blocks| command::read(1, lba, blocks, blocks * BLOCK);
+    assert_eq!(stand.io(&read(BLOCKS - 1, 1), &[]), Status::SUCCESS);
+    assert_eq!(stand.io(&read(BLOCKS - 1, 2), &[]), Status::LBA_OUT_OF_RANGE);
+}
+
+#[test]
+fn there_may_be_as_many_as_is_said_and_no_more() {
+    let mut stand = stand();
+    let identify = stand.controller();
+    // Namespaces: NN is the largest number that is valid, used or not.
+    let nn = identify.nn.get();
+    assert_eq!(identify.mnan.get(), nn);
+    assert_eq!(stand.admin(&command::identify_namespace(nn), &[]), Status::SUCCESS);
+    assert_eq!(stand.admin(&command::identify_namespace(nn + 1), &[]), Status::INVALID_NAMESPACE);
+    // Entries of a queue: MAXCMD.
+    let depth = identify.maxcmd.get();
+    Peer::io(&stand.target, stand.controller, 2, depth);
+    let mut deeper = Peer::new(&stand.target);
+    let data = command::connect_data(&IDENTITY, Some(stand.controller));
+    let answer = deeper.run(&command::connect(3, depth, 0), data.as_bytes());
+    assert_eq!(code(answer.status), Status::CONNECT_INVALID_PARAMETERS);
+    // Entries of the error log: ELPE.
+    let entries = u32::from(identify.elpe_z) + 1;
+    for _ in 0..entries + 3 {
+        let unknown = command::log_page(LogPage::new(LogPageId(0xff), 64));
+        assert_eq!(stand.admin(&unknown, &[]), Status::INVALID_LOG_PAGE);
+    }
+    let log = stand.log(LogPageId::ERROR_INFORMATION, (entries + 1) * 64);
+    let filled = log.chunks(64).filter(|entry| entry[..8] != [0; 8]).count();
+    assert_eq!(filled, entries as usize);
+    // Event requests: AERL.
+    let held = u16::from(identify.aerl_z) + 1;
+    let event = |cid: u16| Sqe { cid: cid.into(), ..command::async_event_request().sqe };
+    for cid in 900..900 + held {
+        stand.admin.wire.send(event(cid), &[]);
+    }
+    stand.admin.wire.send(event(999), &[]);
+    let beyond = stand.admin.wire.wait().expect("it is open");
+    assert_eq!(
+        (beyond.cid.get(), code(beyond.status())),
+        (999, Status::ASYNC_EVENT_LIMIT_EXCEEDED)
+    );
+}

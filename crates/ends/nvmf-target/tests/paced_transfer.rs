@@ -1,0 +1,171 @@
+//! Writes of scripted hosts that wait, or do not, since a namespace is limited.
+
+mod rig;
+
+use farblock_backends::mem::Mem;
+use farblock_block::Namespace;
+use farblock_proto::ids::NamespaceId;
+use farblock_proto::tcp::host_end::Transfer;
+use farblock_proto::tcp::{Digests, SlotId};
+use farblock_reactor::EngineKind;
+use farblock_target::{Rate, Rates, Target};
+use farblock_wire::opcode::NvmOpcode;
+use farblock_wire::reservation::{
+    AcquireAction, RegisterAction, ReservationControl, ReservationType,
+};
+use farblock_wire::{SglDescriptor, Status};
+use rig::scripted::*;
+use rig::turns::*;
+use std::io::Write;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// A host at a target: its admin queue and one for I/O.
+fn host(target: &Target) -> (Queue, Queue) {
+    let address = target.addresses()[0];
+    let (admin, controller) = admin(address, Digests::NONE);
+    (admin, io(address, Digests::NONE, controller, true))
+}
+
+/// So many bytes may be written in a second, and nothing was saved up.
+fn limit(target: &Target, writes: u64) {
+    let bytes = Rate { writes, ..Rate::default() };
+    let rates = Rates { bytes, burst: Duration::from_nanos(1), ..Rates::default() };
+    target.control().set_rates(NQN, NamespaceId(1), &rates).expect("it is there");
+}
+
+/// The same, when the core that serves this queue has heard of it.
+fn limit_for(queue: &mut Queue, target: &Target, writes: u64) {
+    limit(target, writes);
+    assert_eq!(read(queue, 0, 512).status, Status::SUCCESS);
+}
+
+#[test]
+fn a_limit_that_comes_while_data_are_on_their_way_does_not_ask_for_them_again() {
+    let target = target(EngineKind::Auto, |_| {});
+    let (_admin, mut queue) = host(&target);
+    (0..3).for_each(|slot| ask(&mut queue, slot, 4096));
+    let grants = [(); 3].map(|()| wanted(&mut queue));
+    limit(&target, 1);
+    // The core has heard of the limit when it has done something since.
+    let (_other_admin, mut other) = host(&target);
+    assert_eq!(read(&mut other, 0, 512).status, Status::SUCCESS);
+    grants.into_iter().for_each(|grant| give(&mut queue, grant, &[7; 4096]));
+    (0..3).for_each(|_| assert_eq!(status(&mut queue), Status::SUCCESS));
+    // The next one waits for its time before its data are asked for.
+    ask(&mut queue, 0, 512);
+    let grant = wanted(&mut queue);
+    ask(&mut queue, 1, 512);
+    give(&mut queue, grant, &[8; 512]);
+    assert_eq!(status(&mut queue), Status::SUCCESS);
+    limit(&target, 0);
+    let grant = wanted(&mut queue);
+    give(&mut queue, grant, &[9; 512]);
+    assert_eq!(status(&mut queue), Status::SUCCESS);
+    assert_eq!(read(&mut other, 0, 512).data, [9; 512]);
+}
+
+#[test]
+fn what_waits_keeps_its_turn_when_something_else_changes() {
+    let disk = || Arc::new(Mem::new(BLOCK as u32, 1 << 20).expect("a size")) as Arc<dyn Namespace>;
+    let target = target_of(EngineKind::Auto, [disk(), disk()], |_| {});
+    let (_admin, mut queue) = host(&target);
+    limit_for(&mut queue, &target, 4096);
+    (0..2).for_each(|slot| ask(&mut queue, slot, 4096));
+    let grant = wanted(&mut queue);
+    give(&mut queue, grant, &[1; 4096]);
+    assert_eq!(status(&mut queue), Status::SUCCESS);
+    // The second may begin a second later, whatever becomes of another namespace meanwhile.
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                let control = target.control();
+                control.set_rates(NQN, NamespaceId(2), &Rates::default()).expect("it is there");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let heard = std::panic::catch_unwind(AssertUnwindSafe(|| wanted(&mut queue)));
+        ended.store(true, Ordering::Relaxed);
+        give(&mut queue, heard.expect("its turn comes"), &[2; 4096]);
+    });
+    assert_eq!(status(&mut queue), Status::SUCCESS);
+}
+
+#[test]
+fn who_goes_takes_nothing_of_the_budget_along() {
+    let target = target(EngineKind::Auto, |_| {});
+    limit(&target, 4096);
+    let (other_admin, mut other) = host(&target);
+    assert_eq!(write(&mut other, 0, &[1; 4096], true), Status::SUCCESS);
+    // Four minutes' worth, which is not begun.
+    ask(&mut other, 9, 1 << 20);
+    assert_eq!(read(&mut other, 1024, 512).status, Status::SUCCESS);
+    drop((other, other_admin));
+    wait_for_connections(&target, 0);
+    let (_admin, mut queue) = host(&target);
+    assert_eq!(write(&mut queue, 0, &[2; 4096], true), Status::SUCCESS);
+}
+
+/// A host that preempts another one hears that it is done, and the other one that it has lost: what
+/// waited for its time ends then, and never comes to the disk.
+#[test]
+fn what_waits_ends_with_the_right_to_do_it() {
+    let target = target(EngineKind::Auto, |_| {});
+    let (_admin, mut one) = host(&target);
+    let (_other_admin, mut other) = another_host(target.addresses()[0]);
+    let plain = ReservationControl::default();
+    let register = plain.with_action(RegisterAction::REGISTER.0);
+    reserve(&mut one, NvmOpcode::RESERVATION_REGISTER, register, [0, 7]);
+    reserve(&mut other, NvmOpcode::RESERVATION_REGISTER, register, [0, 9]);
+    let exclusive = ReservationType::WRITE_EXCLUSIVE.0;
+    let acquire = plain.with_action(AcquireAction::ACQUIRE.0).with_rtype(exclusive);
+    reserve(&mut other, NvmOpcode::RESERVATION_ACQUIRE, acquire, [9, 0]);
+    limit_for(&mut other, &target, 1);
+    assert_eq!(write(&mut other, 0, &[1; 512], true), Status::SUCCESS);
+    ask(&mut other, 20, 4096);
+    let sqe = blocks(NvmOpcode::WRITE.0, 0, 1, SglDescriptor::in_capsule(0, 512));
+    let mut out = Vec::new();
+    other.end.submit(SlotId(21), &sqe, Transfer::InCapsule(512), &mut out);
+    out.extend_from_slice(&[2; 512]);
+    other.stream.write_all(&out).expect("sent");
+    assert_eq!(read(&mut other, 0, 512).data, [1; 512], "both have come");
+    let preempt = acquire.with_action(AcquireAction::PREEMPT_ABORT.0);
+    reserve(&mut one, NvmOpcode::RESERVATION_ACQUIRE, preempt, [7, 9]);
+    for _ in 0..2 {
+        assert_eq!(status(&mut other), Status::RESERVATION_CONFLICT.with_dnr());
+    }
+    limit(&target, 0);
+    assert_eq!(read(&mut one, 0, 512).data, [1; 512]);
+}
+
+#[test]
+fn what_waits_is_refused_when_its_namespace_goes() {
+    let target = target(EngineKind::Auto, |_| {});
+    let (_admin, mut queue) = host(&target);
+    limit_for(&mut queue, &target, 1);
+    assert_eq!(write(&mut queue, 0, &[1; 512], true), Status::SUCCESS);
+    (20..23).for_each(|slot| ask(&mut queue, slot, 4096));
+    assert_eq!(read(&mut queue, 0, 512).status, Status::SUCCESS);
+    let removal = target.control().remove_namespace(NQN, NamespaceId(1)).expect("it is there");
+    (0..3).for_each(|_| assert_eq!(status(&mut queue), Status::INVALID_NAMESPACE.with_dnr()));
+    removal.wait(Duration::from_secs(20)).expect("nothing is left of it");
+}
+
+#[test]
+fn a_target_that_stops_finishes_what_waits() {
+    let target = target(EngineKind::Auto, |_| {});
+    let (_admin, mut queue) = host(&target);
+    limit_for(&mut queue, &target, 1);
+    assert_eq!(write(&mut queue, 0, &[1; 512], true), Status::SUCCESS);
+    ask(&mut queue, 20, 512);
+    assert_eq!(read(&mut queue, 0, 512).status, Status::SUCCESS, "it has come");
+    std::thread::scope(|scope| {
+        scope.spawn(|| target.stop().expect("in good order"));
+        let grant = wanted(&mut queue);
+        give(&mut queue, grant, &[2; 512]);
+        assert_eq!(status(&mut queue), Status::SUCCESS);
+    });
+}

@@ -1,0 +1,82 @@
+//! What scripted hosts do step by step that otherwise is one call: a write whose data come when
+//! they are asked for, two hosts, reservations.
+
+use super::scripted::*;
+use farblock_proto::tcp::host_end::{Event, Grant, Transfer};
+use farblock_proto::tcp::{Digests, SlotId};
+use farblock_wire::opcode::NvmOpcode;
+use farblock_wire::reservation::ReservationControl;
+use farblock_wire::{SglDescriptor, Sqe, Status};
+use std::io::Write;
+use std::net::SocketAddr;
+
+/// Queues of another host: what has the same name and another identifier.
+pub fn another_host(address: SocketAddr) -> (Queue, Queue) {
+    const HOST_ID: [u8; 16] = [9; 16];
+    let (admin, controller) = admin_of(HOST_ID, address, Digests::NONE);
+    (admin, io_of(HOST_ID, address, Digests::NONE, controller, true))
+}
+
+/// Asks to write so many bytes to the first blocks.
+pub fn ask(queue: &mut Queue, slot: u16, bytes: u32) {
+    let count = bytes / BLOCK as u32;
+    let sqe = blocks(NvmOpcode::WRITE.0, 0, count, SglDescriptor::transport(bytes));
+    let mut out = Vec::new();
+    queue.end.submit(SlotId(slot), &sqe, Transfer::ToController(bytes), &mut out);
+    queue.stream.write_all(&out).expect("sent");
+}
+
+enum Heard {
+    Wanted(Grant),
+    Completed(Status),
+}
+
+fn hear(queue: &mut Queue) -> Heard {
+    loop {
+        let pending = std::mem::take(&mut queue.pending);
+        let mut input = &pending[..];
+        let heard = match queue.end.next(&mut input).expect("well formed") {
+            Some(Event::Wanted(grant)) => Some(Heard::Wanted(grant)),
+            Some(Event::Completed { cqe, .. }) => Some(Heard::Completed(cqe.status())),
+            Some(other) => panic!("{other:?}"),
+            None => None,
+        };
+        queue.pending = input.to_vec();
+        match heard {
+            Some(heard) => return heard,
+            None => assert!(queue.receive(), "closed"),
+        }
+    }
+}
+
+/// What the target wants of a write's data.
+pub fn wanted(queue: &mut Queue) -> Grant {
+    match hear(queue) {
+        Heard::Wanted(grant) => grant,
+        Heard::Completed(status) => panic!("{status:?} before the data"),
+    }
+}
+
+/// How a command ended.
+pub fn status(queue: &mut Queue) -> Status {
+    match hear(queue) {
+        Heard::Completed(status) => status,
+        Heard::Wanted(grant) => panic!("{grant:?} once more"),
+    }
+}
+
+/// Sends what is wanted of a write's data.
+pub fn give(queue: &mut Queue, mut grant: Grant, data: &[u8]) {
+    let mut out = Vec::new();
+    while let Some(range) = queue.end.data_header(&mut grant, &mut out) {
+        out.extend_from_slice(&data[range]);
+    }
+    queue.stream.write_all(&out).expect("sent");
+}
+
+pub fn reserve(queue: &mut Queue, opcode: NvmOpcode, control: ReservationControl, keys: [u64; 2]) {
+    let data: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+    let dptr = SglDescriptor::in_capsule(0, 16);
+    let sqe = Sqe { cdw10: control.0.into(), dptr, ..Sqe::new(opcode.0, 0, 1) };
+    assert_eq!(queue.run(sqe, Transfer::InCapsule(16), &data).status, Status::SUCCESS);
+}

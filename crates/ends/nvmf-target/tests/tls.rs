@@ -1,0 +1,341 @@
+//! farblock's host and target with TLS between them; who has no key stays outside, and so do
+//! strangers.
+#![cfg(unix)] // Key files have owners.
+
+mod rig;
+
+use farblock_backends::mem::Mem;
+use farblock_block::blocking::Blocking;
+use farblock_host::{ConnectError, Controller, Error, Options, discover};
+use farblock_proto::controller::PortAccess;
+use farblock_proto::ids::NamespaceId;
+use farblock_reactor::EngineKind;
+use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey};
+use farblock_target::{Export, HostKeys, Subsystem, Target, TargetConfig, TlsPolicy};
+use rig::{NQN, any, engines};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const HOST: &str = "nqn.2014-08.org.example:secured";
+const OTHER: &str = "nqn.2014-08.org.example:other";
+
+fn key(hash: Hash, seed: u8) -> TlsKey {
+    TlsKey::generate(hash, &mut |out: &mut [u8]| out.fill(seed)).expect("a suite")
+}
+
+/// A file with a key, removed when it is dropped.
+struct KeyFile(PathBuf);
+
+impl KeyFile {
+    fn new(key: &TlsKey) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("farblock-tls-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let mut file = std::fs::File::options();
+        let mut file = file.create_new(true).write(true).mode(0o600).open(&path).expect("a file");
+        writeln!(file, "{}", key.text().as_str()).expect("room");
+        Self(path)
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn serve(keys: &[TlsKey], tls: TlsPolicy, engine: EngineKind) -> Target {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    let namespace = Arc::new(Mem::new(512, 8 << 20).expect("a size"));
+    let export = Export { namespace, identity: "disk".to_owned() };
+    subsystem.exports.insert(NamespaceId(1), export);
+    let mut config = TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec![any()],
+        tls: Some(tls),
+        engine,
+        ..TargetConfig::default()
+    };
+    if !keys.is_empty() {
+        config.tls_keys.insert(HOST.to_owned(), keys.to_vec());
+    }
+    Target::start(&config).expect("it starts")
+}
+
+fn options(host: &str, key: Option<&KeyFile>) -> Options {
+    Options {
+        hostnqn: Some(host.to_owned()),
+        tls_key: key.map(|file| file.0.clone()),
+        ..Options::default()
+    }
+}
+
+fn connect(target: &Target, options: &Options) -> Result<Controller, String> {
+    let address = target.addresses()[0].to_string();
+    match Controller::connect(&address, NQN, options) {
+        Ok(controller) => Ok(controller),
+        Err(Error::Connect { reason: ConnectError::Tls(sentence), .. }) => Err(sentence),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Reads back what is written, in pieces of many sizes.
+fn moves_data(controller: &Controller) {
+    let namespace = controller.namespace(1).expect("it is there");
+    let mut disk = Blocking::new(&namespace).expect("a queue");
+    for (index, blocks) in [1usize, 7, 8, 31, 128, 129, 2048, 8192].into_iter().enumerate() {
+        let pattern = |at: usize| (at * 31 / 7 + index) as u8;
+        let written: Vec<u8> = (0..blocks * 512).map(pattern).collect();
+        disk.write(3, &written).expect("it is written");
+        let mut read = vec![0; written.len()];
+        disk.read(3, &mut read).expect("it is read");
+        assert!(read == written, "{blocks} blocks");
+    }
+}
+
+#[test]
+fn data_through_tls() {
+    for engine in engines() {
+        for hash in [Hash::Sha256, Hash::Sha384] {
+            let key = key(hash, 1);
+            let target = serve(std::slice::from_ref(&key), TlsPolicy::Required, engine);
+            let file = KeyFile::new(&key);
+            let mut options = options(HOST, Some(&file));
+            for digests in [false, true] {
+                (options.header_digest, options.data_digest) = (digests, digests);
+                moves_data(&connect(&target, &options).expect("it has the key"));
+            }
+        }
+    }
+}
+
+#[test]
+fn who_has_no_key_stays_outside() {
+    let good = key(Hash::Sha256, 1);
+    let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
+    let (good, wrong) = (KeyFile::new(&good), KeyFile::new(&key(Hash::Sha256, 2)));
+    let refused = |options: Options, sentence: &str| {
+        let error = connect(&target, &options).map(drop).expect_err("it has no key");
+        assert!(error.contains(sentence), "{error}");
+    };
+    refused(options(HOST, Some(&wrong)), "another key");
+    refused(options(OTHER, Some(&good)), "does not know the identity");
+    refused(options(HOST, None), "TLS");
+    refused(options(OTHER, None), "TLS");
+    moves_data(&connect(&target, &options(HOST, Some(&good))).expect("it has the key"));
+}
+
+#[test]
+fn two_keys_while_one_takes_the_others_place() {
+    let keys = [key(Hash::Sha256, 1), key(Hash::Sha384, 2)];
+    let target = serve(&keys, TlsPolicy::Required, EngineKind::Auto);
+    for key in &keys {
+        let file = KeyFile::new(key);
+        connect(&target, &options(HOST, Some(&file))).expect("either is good");
+    }
+}
+
+#[test]
+fn a_target_without_tls_is_not_taken_for_one_with() {
+    let target = serve(&[], TlsPolicy::Allowed, EngineKind::Auto);
+    let file = KeyFile::new(&key(Hash::Sha256, 1));
+    let error = connect(&target, &options(HOST, Some(&file))).map(drop).expect_err("no TLS");
+    assert!(error.contains("TLS"), "{error}");
+    moves_data(&connect(&target, &options(HOST, None)).expect("nobody asks for TLS"));
+}
+
+#[test]
+fn hosts_without_a_key_may_come_if_that_is_allowed() {
+    let good = key(Hash::Sha256, 1);
+    let target = serve(std::slice::from_ref(&good), TlsPolicy::Allowed, EngineKind::Auto);
+    moves_data(&connect(&target, &options(OTHER, None)).expect("it has no key"));
+    let error = connect(&target, &options(HOST, None)).map(drop).expect_err("it has a key");
+    assert!(error.contains("not allow this host"), "{error}");
+    let file = KeyFile::new(&good);
+    moves_data(&connect(&target, &options(HOST, Some(&file))).expect("with its key"));
+}
+
+#[test]
+fn discovery_says_what_is_required() {
+    const REQUIRED: u8 = 0b01;
+    const NOT_REQUIRED: u8 = 0b10;
+    let good = key(Hash::Sha256, 1);
+    let file = KeyFile::new(&good);
+    for (policy, requirement) in
+        [(TlsPolicy::Required, REQUIRED), (TlsPolicy::Allowed, NOT_REQUIRED)]
+    {
+        let target = serve(std::slice::from_ref(&good), policy, EngineKind::Auto);
+        let address = target.addresses()[0].to_string();
+        let entries = discover(&address, &options(HOST, Some(&file))).expect("with the key");
+        let entry = entries.iter().find(|entry| entry.subnqn == NQN).expect("it is listed");
+        assert_eq!(entry.requirements & 0b11, requirement);
+        let plain = discover(&address, &options(OTHER, None));
+        assert_eq!(plain.is_ok(), policy == TlsPolicy::Allowed);
+    }
+}
+
+/// A target that has been changed while it ran: `listen` is where TLS is required.
+fn steered() -> Target {
+    let target = serve(&[], TlsPolicy::Allowed, EngineKind::Auto);
+    let control = target.control();
+    control.set_host_keys(NQN, HOST, Some(&HostKeys::of_tls(vec![key(Hash::Sha256, 1)]))).unwrap();
+    target
+}
+
+/// Whether a controller's host is connected still.
+fn is_connected(target: &Target, host: &str) -> bool {
+    target.control().report().controllers.iter().any(|one| one.host_nqn == host)
+}
+
+#[test]
+fn keys_come_and_go_while_it_runs() {
+    let target = serve(&[], TlsPolicy::Allowed, EngineKind::Auto);
+    let control = target.control();
+    let plain = connect(&target, &options(HOST, None)).expect("it has no key yet");
+    let other = connect(&target, &options(OTHER, None)).expect("it never has one");
+    let set = |keys: &[TlsKey]| {
+        let keys = HostKeys::of_tls(keys.to_vec());
+        control.set_host_keys(NQN, HOST, Some(&keys).filter(|keys| !keys.tls.is_empty())).unwrap();
+    };
+    let [first, second, third] = [1, 2, 3].map(|seed| key(Hash::Sha256, seed));
+    set(std::slice::from_ref(&first));
+    assert!(!is_connected(&target, HOST), "it came without the key that it has now");
+    assert!(is_connected(&target, OTHER));
+    drop(plain);
+    let [file, old] = [KeyFile::new(&first), KeyFile::new(&first)];
+    let next = KeyFile::new(&second);
+    let controller = connect(&target, &options(HOST, Some(&file))).expect("it has the key");
+    set(&[second.clone(), first]);
+    connect(&target, &options(HOST, Some(&next))).map(drop).expect("either is good");
+    // The host has it for what it connects from now on.
+    std::fs::write(&file.0, second.text().as_str()).expect("room");
+    set(std::slice::from_ref(&second));
+    assert!(is_connected(&target, HOST));
+    moves_data(&controller);
+    connect(&target, &options(HOST, Some(&old))).map(drop).expect_err("it was taken away");
+    drop(controller);
+    let controller = connect(&target, &options(HOST, Some(&next))).expect("it is good");
+    set(&[third]);
+    assert!(!is_connected(&target, HOST), "no key that it has is good any more");
+    drop(controller);
+    set(&[]);
+    moves_data(&connect(&target, &options(HOST, None)).expect("it needs none any more"));
+    moves_data(&other);
+}
+
+#[test]
+fn each_listener_has_its_policy() {
+    let target = steered();
+    let control = target.control();
+    let strict = control.listen(any(), &PortAccess::default(), TlsPolicy::Required).unwrap();
+    let open = control.listen(any(), &PortAccess::default(), TlsPolicy::Plain).unwrap();
+    let file = KeyFile::new(&key(Hash::Sha256, 1));
+    let at = |address: SocketAddr, options: &Options| {
+        Controller::connect(&address.to_string(), NQN, options)
+    };
+    at(strict, &options(HOST, Some(&file))).map(drop).expect("with its key");
+    at(strict, &options(OTHER, None)).map(drop).expect_err("TLS is required");
+    at(open, &options(OTHER, None)).map(drop).expect("it has no key");
+    at(open, &options(HOST, None)).map(drop).expect_err("it has a key");
+    at(open, &options(HOST, Some(&file))).map(drop).expect_err("there is no TLS");
+    let entries = discover(&open.to_string(), &options(OTHER, None)).expect("it is open");
+    let requirement = |address: SocketAddr| {
+        let port = address.port().to_string();
+        let its = entries.iter().find(|it| it.subnqn == NQN && it.service == port);
+        its.expect("it is listed").requirements & 0b11
+    };
+    assert_eq!((requirement(strict), requirement(open)), (0b01, 0b10));
+    // Who is there without TLS is not left there once it is required.
+    let stays = at(open, &options(OTHER, None)).expect("it has no key");
+    let keyed = at(strict, &options(HOST, Some(&file))).expect("with its key");
+    let gone = Blocking::new(&stays.namespace(1).expect("it is there")).map(drop);
+    gone.expect("a queue");
+    control.set_tls(open, TlsPolicy::Required).unwrap();
+    control.set_tls(strict, TlsPolicy::Required).unwrap();
+    eventually(|| !is_connected(&target, OTHER));
+    at(open, &options(OTHER, None)).map(drop).expect_err("TLS is required");
+    assert!(is_connected(&target, HOST));
+    moves_data(&keyed);
+}
+
+/// Waits until it is so.
+fn eventually(is_so: impl Fn() -> bool) {
+    for _ in 0..1000 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("it never was so");
+}
+
+/// What a connection answers to `bytes` before it ends.
+fn answer(target: &Target, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(target.addresses()[0]).expect("it listens");
+    stream.write_all(bytes).expect("it takes them");
+    stream.shutdown(std::net::Shutdown::Write).expect("it is open");
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    answer
+}
+
+#[test]
+fn strangers_are_hung_up_on_and_harm_nobody() {
+    let good = key(Hash::Sha256, 1);
+    let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
+    let file = KeyFile::new(&good);
+    let controller = connect(&target, &options(HOST, Some(&file))).expect("it has the key");
+    // No TLS at all; the beginning of a record; an alert; a record that claims to be long; noise.
+    let mut noise = vec![22, 3, 3, 0x3f, 0xff];
+    noise.extend((0..20_000u32).map(|n| ((n * 7919) >> 3) as u8));
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[22, 3], &[21, 3, 3, 0, 2, 2, 40], &noise, &[]] {
+        let answer = answer(&target, bytes);
+        assert!(answer.is_empty() || answer[0] == 21, "an alert or nothing: {answer:x?}");
+    }
+    moves_data(&controller);
+}
+
+/// `openssl s_client` as a stranger.
+fn s_client(target: &Target, arguments: &[&str]) -> String {
+    let output = Command::new("openssl")
+        .args(["s_client", "-connect", &target.addresses()[0].to_string()])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("openssl is there: interop/packages.sh installs it");
+    let text = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[test]
+fn another_client_with_the_key_is_let_in_and_without_is_not() {
+    let good = key(Hash::Sha256, 1);
+    let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
+    let psk = good.psk(HOST, NQN, IdentityForm::Digest, Derivation::Specified).expect("it fits");
+    let secret: String = psk.key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let with = |identity: &str, secret: &str, more: &[&str]| {
+        let arguments = [&["-psk_identity", identity, "-psk", secret][..], more].concat();
+        s_client(&target, &arguments)
+    };
+    let text = with(&psk.identity, &secret, &[]);
+    assert!(text.contains("Reused, TLSv1.3, Cipher is TLS_AES_128_GCM_SHA256"), "{text}");
+    let wrong = "00".repeat(32);
+    for text in [
+        with(&psk.identity, &wrong, &[]),
+        with("NVMe0R01 somebody else", &secret, &[]),
+        with(&psk.identity, &secret, &["-tls1_2"]),
+        s_client(&target, &[]),
+    ] {
+        assert!(text.contains("Cipher is (NONE)"), "{text}");
+    }
+    // With a key, but no fresh exchange.
+    let text = with(&psk.identity, &secret, &["-allow_no_dhe_kex", "-curves", "X448"]);
+    assert!(!text.contains("Reused, "), "{text}");
+}

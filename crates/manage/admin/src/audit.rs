@@ -1,0 +1,105 @@
+//! Who changed what: a line in the log for each change that was asked for over the interface, and
+//! answers in one form.
+
+use crate::api;
+use crate::bounded::{Bounded, Connection};
+use crate::remote::Caller;
+use crate::ui::Visitor;
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use axum::serve::IncomingStream;
+use std::fmt;
+use tokio::net::{UnixListener, UnixStream};
+
+/// What lines about changes are logged as; they belong into a log whatever else does.
+pub const AUDIT: &str = "farblock::audit";
+
+/// Bytes of a refusal that is none of ours.
+const MAX_REFUSAL_BYTES: usize = 4096;
+
+/// Who is at the other end of the control socket, as the kernel knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    uid: Option<u32>,
+    pid: Option<i32>,
+}
+
+impl Connected<IncomingStream<'_, Bounded<UnixListener>>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Bounded<UnixListener>>) -> Self {
+        let connection: &Connection<UnixStream> = stream.io();
+        let credentials = connection.get_ref().peer_cred().ok();
+        Self {
+            uid: credentials.map(|credentials| credentials.uid()),
+            pid: credentials.and_then(|credentials| credentials.pid()),
+        }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.uid, self.pid) {
+            (Some(uid), Some(pid)) => write!(f, "user {uid}, process {pid}"),
+            (Some(uid), None) => write!(f, "user {uid}"),
+            _ => f.write_str("somebody"),
+        }
+    }
+}
+
+/// What became of a change, in an answer's extensions.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome(pub(crate) String);
+
+/// Answers a request, notes what it changed, and gives what the framework refuses our form.
+pub(crate) async fn note(request: Request, next: Next) -> Response {
+    let who = who(&request);
+    let only_looks = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    let asked = format!("{} {}", request.method(), request.uri().path());
+    let answer = in_our_form(next.run(request).await).await;
+    if let Some(Outcome(outcome)) = answer.extensions().get().filter(|_| !only_looks) {
+        let status = answer.status().as_u16();
+        tracing::info!(target: AUDIT, %who, request = %asked, status, "{outcome}");
+    }
+    answer
+}
+
+/// Whoever asks: a user of this machine, one with a token, or one of the dashboard.
+fn who(request: &Request) -> String {
+    let extensions = request.extensions();
+    if let Some(caller) = extensions.get::<Caller>() {
+        return caller.to_string();
+    }
+    if let Some(ConnectInfo(visitor)) = extensions.get::<ConnectInfo<Visitor>>() {
+        return visitor.to_string();
+    }
+    let peer = extensions.get().map(|ConnectInfo(peer)| *peer);
+    peer.unwrap_or(Peer { uid: None, pid: None }).to_string()
+}
+
+/// A refusal of the framework's (a method, a length, a query) as `application/problem+json`.
+async fn in_our_form(answer: Response) -> Response {
+    let status = answer.status();
+    let is_ours =
+        answer.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == api::PROBLEM);
+    if !(status.is_client_error() || status.is_server_error()) || is_ours {
+        return answer;
+    }
+    let (mut head, body) = answer.into_parts();
+    let text = to_bytes(body, MAX_REFUSAL_BYTES).await.unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let detail = match (status, text.trim()) {
+        (StatusCode::METHOD_NOT_ALLOWED, _) => "this cannot be done here: Allow says what can",
+        (StatusCode::PAYLOAD_TOO_LARGE, _) => "this is more than any document has: 2 MiB at most",
+        (_, "") => "the request cannot be understood",
+        (_, said) => said,
+    };
+    let title = status.canonical_reason().unwrap_or("refused");
+    let (ours, text) = api::trouble(status, title, detail).into_parts();
+    head.headers.remove(header::CONTENT_LENGTH);
+    head.headers.extend(ours.headers);
+    head.extensions.insert(Outcome(detail.to_owned()));
+    Response::from_parts(head, Body::new(text))
+}

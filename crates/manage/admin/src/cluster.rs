@@ -1,0 +1,243 @@
+//! The dashboard of several targets: one page, and what all of them say, asked anew with each
+//! question.
+//!
+//! A target that does not answer costs the others nothing: all are asked at once, and none for
+//! longer than [`PATIENCE`]. The page is told only what it understands: one that answers with
+//! something else is as good as gone.
+
+use crate::client;
+use crate::stats::Stats;
+use crate::status::Status;
+use crate::ui::{self, Token, Ui};
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use farblock_state::Document;
+use http_body_util::Full;
+use hyper::{Request, StatusCode, header};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::task::JoinSet;
+
+/// Targets on one page, at most.
+pub const MAX_NODES: usize = 64;
+/// The longest that a target may take: less than the page waits (1.5 s), for all of it.
+const PATIENCE: Duration = Duration::from_millis(1000);
+/// The most bytes of one answer.
+const MAX_BYTES: usize = 16 << 20;
+
+/// A target, by the name that the page has for it.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What people call it.
+    pub name: String,
+    /// Where it is asked.
+    pub place: Place,
+}
+
+/// Where a target answers.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// Its control socket.
+    Socket(PathBuf),
+    /// The address of its dashboard, and what opens that.
+    Address(String, Token),
+}
+
+/// What the page may ask for besides.
+#[derive(Deserialize)]
+struct Options {
+    /// What each target is to share, too.
+    #[serde(default)]
+    documents: bool,
+}
+
+/// What one target said.
+#[derive(Serialize)]
+struct Said {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stats: Option<Stats>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<Document>,
+    /// Why it said nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// What the page is told of itself.
+#[derive(Serialize)]
+struct About {
+    version: &'static str,
+    may_steer: bool,
+    nodes: Vec<String>,
+}
+
+pub(crate) fn router(ui: Ui, nodes: Vec<Node>) -> Router {
+    let names = nodes.iter().map(|node| node.name.clone()).collect();
+    let about = About { version: env!("CARGO_PKG_VERSION"), may_steer: false, nodes: names };
+    let about = serde_json::to_value(about).expect("our own types are JSON");
+    let inside = Router::new().route("/v1/nodes", get(all)).with_state(Arc::new(nodes)).fallback(
+        async || crate::api::trouble(StatusCode::NOT_FOUND, "not found", "there is nothing here"),
+    );
+    ui::guarded(inside, about, ui)
+}
+
+/// What all targets say.
+async fn all(State(nodes): State<Arc<Vec<Node>>>, Query(options): Query<Options>) -> Response {
+    let mut asked = JoinSet::new();
+    for (index, node) in nodes.iter().cloned().enumerate() {
+        asked.spawn(async move { (index, ask(node, options.documents).await) });
+    }
+    let mut said = asked.join_all().await;
+    said.sort_by_key(|(index, _)| *index);
+    let said: Vec<_> = said.into_iter().map(|(_, said)| said).collect();
+    Json(said).into_response()
+}
+
+async fn ask(node: Node, documents: bool) -> Said {
+    let name = node.name.clone();
+    let mut said = Said { name, status: None, stats: None, document: None, error: None };
+    let both = async { tokio::try_join!(node.get("/v1/status"), node.get("/v1/stats")) };
+    // A change that waits for a slow disk keeps the document until then: the rest is not to wait.
+    let document = async {
+        match documents {
+            true => within(node.get("/v1/state")).await.ok(),
+            false => None,
+        }
+    };
+    let (both, document) = tokio::join!(within(both), document);
+    match both {
+        Ok((status, stats)) => {
+            (said.status, said.stats, said.document) = (Some(status), Some(stats), document);
+        }
+        Err(error) => said.error = Some(error),
+    }
+    said
+}
+
+async fn within<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let answered = tokio::time::timeout(PATIENCE, asked).await;
+    answered.unwrap_or_else(|_| Err("it does not answer in time".to_owned()))
+}
+
+impl Node {
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        let said = |error: std::io::Error| words(&error);
+        match &self.place {
+            Place::Socket(socket) => {
+                let stream = UnixStream::connect(socket).await.map_err(said)?;
+                exchange(stream, path, "farblock", None).await
+            }
+            Place::Address(address, token) => {
+                let stream = TcpStream::connect(address).await.map_err(said)?;
+                // A dashboard answers to addresses only, not to names.
+                let host = stream.peer_addr().map_err(said)?.to_string();
+                exchange(stream, path, &host, Some(token.bearer())).await
+            }
+        }
+    }
+}
+
+/// What a system's error says, without its number.
+fn words(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error ").next().unwrap_or_default().to_owned()
+}
+
+async fn exchange<T: DeserializeOwned>(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    path: &str,
+    host: &str,
+    bearer: Option<String>,
+) -> Result<T, String> {
+    let mut request = Request::get(path).header(header::HOST, host);
+    if let Some(bearer) = bearer {
+        request = request.header(header::AUTHORIZATION, bearer);
+    }
+    let request = request.body(Full::default()).map_err(|error| error.to_string())?;
+    let answer = client::send(stream, request).await.map_err(|error| error.to_string())?;
+    match answer.status() {
+        StatusCode::OK => {}
+        StatusCode::UNAUTHORIZED => return Err("it has another token".to_owned()),
+        other => return Err(format!("it answers with {}", other.as_u16())),
+    }
+    let body = client::whole(answer, MAX_BYTES).await?;
+    serde_json::from_slice(&body).map_err(|_| "its answer makes no sense".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::any;
+    use serde_json::{Value, json};
+
+    /// A target of these answers.
+    async fn target(router: Router) -> Node {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let token = Token::new("0123456789-0123456789").unwrap();
+        Node { name: address.clone(), place: Place::Address(address, token) }
+    }
+
+    /// What one says that shares nothing.
+    fn idle() -> Router {
+        let status = json!({
+            "listening": [], "pid": 7, "uptime_seconds": 1, "connections": 0, "subsystems": [],
+            "controllers": [],
+        });
+        let io = serde_json::to_value(crate::stats::IoStats::default()).unwrap();
+        let stats = json!({
+            "uptime_ms": 1, "time_ms": 1, "latency_bounds_us": [], "cores": [], "subsystems": [],
+            "connections": {
+                "open": 0, "accepted": 0, "refused": {}, "faults": {}, "authenticated": 0,
+                "not_authenticated": {},
+            },
+            "hosts": [], "total": io, "other_hosts": io,
+        });
+        let says = |value: Value| get(move || std::future::ready(Json(value.clone())));
+        Router::new().route("/v1/status", says(status)).route("/v1/stats", says(stats))
+    }
+
+    /// The page would stop at what is no status, and show none of the others any more.
+    #[tokio::test]
+    async fn what_the_page_does_not_understand_is_not_passed_on() {
+        let seven = any(async || "7");
+        let said = ask(target(Router::new().fallback_service(seven.clone())).await, true).await;
+        assert!(said.status.is_none() && said.stats.is_none());
+        assert_eq!(said.error.as_deref(), Some("its answer makes no sense"));
+        let said = ask(target(idle().fallback_service(seven)).await, true).await;
+        assert_eq!(
+            (said.status.map(|it| it.pid), said.document, said.error),
+            (Some(7), None, None)
+        );
+    }
+
+    #[tokio::test]
+    async fn what_is_stuck_keeps_nothing_else_from_being_told() {
+        let never = any(async || std::future::pending::<()>().await);
+        let busy = idle().fallback_service(never.clone());
+        let said = ask(target(busy).await, true).await;
+        assert_eq!(
+            (said.status.map(|it| it.pid), said.document, said.error),
+            (Some(7), None, None)
+        );
+        let said = ask(target(Router::new().fallback_service(never)).await, true).await;
+        assert_eq!(said.error.as_deref(), Some("it does not answer in time"));
+        let strange = Router::new().fallback_service(any(async || "<html>"));
+        let said = ask(target(strange).await, false).await;
+        assert_eq!(said.error.as_deref(), Some("its answer makes no sense"));
+        let place = Place::Socket("/nonexistent/socket".into());
+        let said = ask(Node { name: "gone".to_owned(), place }, false).await;
+        assert_eq!(said.error.as_deref(), Some("No such file or directory"));
+    }
+}

@@ -1,0 +1,299 @@
+//! The interface on TCP, for those who have a token. Each token has a name, which the log says of a
+//! change, and a role.
+//!
+//! A token is long enough that nobody guesses it. What wrong ones cost us is limited all the same:
+//! each is answered after a second, and an address that gave many is told so. A valid one is let in
+//! at any time: all users of a machine, and whoever comes by its tunnel or proxy, have one address,
+//! and none of them is to lock out the others. Pages of others are not answered: a browser says
+//! where a request comes from.
+
+use crate::api;
+use crate::audit::AUDIT;
+use crate::steering::Steering;
+use crate::ui::{Token, Visitor, bearer, is_an_address};
+use axum::Router;
+use axum::extract::connect_info::ConnectInfo;
+use axum::extract::{Request, State};
+use axum::http::header::{self, HeaderValue};
+use axum::http::{Method, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long who gives no valid token waits for the answer.
+const DELAY: Duration = Duration::from_secs(1);
+/// Wrong ones from one address in a [`WHILE`], beyond which it is told of that until it ends.
+const WRONG_MAX: u32 = 10;
+const WHILE: Duration = Duration::from_secs(60);
+/// Addresses that are remembered for that.
+const ADDRESSES_MAX: usize = 4096;
+/// Tokens of one file.
+const TOKENS_MAX: usize = 64;
+/// Bytes of a name.
+const NAME_BYTES_MAX: usize = 64;
+
+/// An interface on TCP that is to be offered.
+pub struct Remote {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Who is let in.
+    pub tokens: Tokens,
+}
+
+/// What somebody may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// See everything.
+    ReadOnly,
+    /// Change things, too.
+    Admin,
+}
+
+/// Those who are let in.
+#[derive(Clone, Debug)]
+pub struct Tokens(Vec<Holder>);
+
+#[derive(Clone, Debug)]
+struct Holder {
+    name: String,
+    role: Role,
+    token: Token,
+}
+
+/// Whoever asks for something, with a valid token.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    name: String,
+    from: SocketAddr,
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "token {}, from {}", self.name, self.from)
+    }
+}
+
+impl Tokens {
+    /// A token a line: its name, `read-only` or `admin`, and the secret. Empty lines, and those
+    /// that begin with `#`, are left out.
+    ///
+    /// # Errors
+    /// What is wrong, as the end of a sentence; never with a part of a secret.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let lines = text.lines().map(str::trim).enumerate();
+        let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+        let holder = |(index, line): (usize, &str)| {
+            holder(line).map_err(|problem| format!("line {}: {problem}", index + 1))
+        };
+        let holders: Vec<_> = lines.map(holder).collect::<Result<_, _>>()?;
+        let is_twice = |(index, one): (usize, &Holder)| {
+            holders[..index].iter().any(|it| it.name == one.name || it.token.is_the(&one.token))
+        };
+        match holders.len() {
+            0 => Err("there is no token in it".to_owned()),
+            count if count > TOKENS_MAX => Err(format!("it has more than {TOKENS_MAX} tokens")),
+            _ if holders.iter().enumerate().any(is_twice) => {
+                Err("two tokens have the same name or secret".to_owned())
+            }
+            _ => Ok(Self(holders)),
+        }
+    }
+
+    /// Whose this is. It takes as long whosever it is.
+    fn holder(&self, given: &str) -> Option<&Holder> {
+        self.0.iter().fold(None, |found, one| if one.token.is(given) { Some(one) } else { found })
+    }
+}
+
+fn holder(line: &str) -> Result<Holder, String> {
+    let mut words = line.split_whitespace();
+    let (Some(name), Some(role), Some(token), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err("write NAME read-only|admin TOKEN".to_owned());
+    };
+    if name.len() > NAME_BYTES_MAX || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(format!("a name is up to {NAME_BYTES_MAX} letters, digits and signs of ASCII"));
+    }
+    let role = match role {
+        "read-only" => Role::ReadOnly,
+        "admin" => Role::Admin,
+        _ => return Err("a role is read-only or admin".to_owned()),
+    };
+    Ok(Holder { name: name.to_owned(), role, token: Token::new(token)? })
+}
+
+/// Wrong tokens by address.
+#[derive(Default)]
+struct Attempts(Mutex<HashMap<IpAddr, (Instant, u32)>>);
+
+impl Attempts {
+    /// Whether this address gave fewer than many.
+    fn may_try(&self, from: IpAddr, now: Instant) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known
+            .get(&from)
+            .is_none_or(|(since, count)| *count < WRONG_MAX || now.duration_since(*since) >= WHILE)
+    }
+
+    /// Counts a wrong one; whether it is the first of a while.
+    fn note(&self, from: IpAddr, now: Instant) -> bool {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= ADDRESSES_MAX {
+            known.retain(|_, (since, _)| now.duration_since(*since) < WHILE);
+        }
+        // More are only slow.
+        if known.len() >= ADDRESSES_MAX && !known.contains_key(&from) {
+            return false;
+        }
+        let (since, count) = known.entry(from).or_insert((now, 0));
+        if now.duration_since(*since) >= WHILE {
+            (*since, *count) = (now, 0);
+        }
+        *count += 1;
+        *count == 1
+    }
+}
+
+/// What a stranger is counted by: the network of one household or machine.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let prefix = u128::from(address) >> 64 << 64;
+            IpAddr::V6(prefix.into())
+        }
+        v4 => v4,
+    }
+}
+
+struct Door {
+    tokens: Tokens,
+    attempts: Attempts,
+}
+
+pub(crate) fn router(steering: Arc<Steering>, tokens: Tokens) -> Router {
+    let door = Arc::new(Door { tokens, attempts: Attempts::default() });
+    api::router(steering).layer(from_fn_with_state(door, guard))
+}
+
+/// Lets in whoever has a token, as far as its role goes.
+async fn guard(
+    State(door): State<Arc<Door>>,
+    ConnectInfo(Visitor(from)): ConnectInfo<Visitor>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    if request.headers().contains_key(header::ORIGIN) || !host.is_some_and(is_an_address) {
+        let detail = "this is for programs, by this machine's address or localhost: pages and \
+                      other names are not answered";
+        return api::trouble(StatusCode::MISDIRECTED_REQUEST, "not answered", detail);
+    }
+    let Some(holder) = bearer(request.headers()).and_then(|given| door.tokens.holder(given)) else {
+        return not_let_in(&door, from).await;
+    };
+    let caller = Caller { name: holder.name.clone(), from };
+    let only_looks = matches!(*request.method(), Method::GET | Method::HEAD);
+    if holder.role == Role::ReadOnly && !only_looks {
+        let asked = format!("{} {:?}", request.method(), request.uri().path());
+        tracing::warn!(target: AUDIT, who = %caller, request = %asked, "refused: read-only");
+        let detail = "this token may only look: use one whose role is admin";
+        return api::trouble(StatusCode::FORBIDDEN, "not allowed", detail);
+    }
+    request.extensions_mut().insert(caller);
+    next.run(request).await
+}
+
+/// Counts whoever has no valid token, and answers after a while.
+async fn not_let_in(door: &Door, from: SocketAddr) -> Response {
+    let (stranger, now) = (network(from.ip()), Instant::now());
+    let may_try = door.attempts.may_try(stranger, now);
+    if door.attempts.note(stranger, now) {
+        tracing::warn!(target: AUDIT, "no valid token, from {from}");
+    }
+    tokio::time::sleep(DELAY).await;
+    if may_try { no_token() } else { too_many() }
+}
+
+fn no_token() -> Response {
+    let detail = "this needs a token that is in the file of the target's --api-tokens";
+    let mut refusal = api::trouble(StatusCode::UNAUTHORIZED, "no valid token", detail);
+    refusal.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    refusal
+}
+
+fn too_many() -> Response {
+    let detail = "too many wrong tokens came from this address: try again in a minute, or with a \
+                  token that is in the file of the target's --api-tokens";
+    let mut refusal = api::trouble(StatusCode::TOO_MANY_REQUESTS, "too many attempts", detail);
+    refusal.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("60"));
+    refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    refusal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "0123456789abcdef0123";
+
+    #[test]
+    fn a_file_of_tokens_is_read_or_refused_without_its_secrets() {
+        let other = "fedcba9876543210fedc";
+        let text = format!("# ours\n\nops admin {SECRET}\n watch  read-only {other} \n");
+        let tokens = Tokens::parse(&text).unwrap();
+        assert_eq!(tokens.holder(SECRET).map(|it| it.role), Some(Role::Admin));
+        assert_eq!(tokens.holder(other).map(|it| it.name.as_str()), Some("watch"));
+        assert!(tokens.holder("").is_none() && tokens.holder(&SECRET[1..]).is_none());
+        assert!(!format!("{tokens:?}").contains(SECRET), "it is in no log");
+        for (bad, why) in [
+            (String::new(), "no token"),
+            (format!("ops {SECRET}"), "line 1: write NAME"),
+            (format!("ops root {SECRET}"), "a role is"),
+            ("ops admin short".to_owned(), "a token is"),
+            (format!("a admin {SECRET}\nb admin {SECRET}"), "same name or secret"),
+            (format!("a admin {SECRET}\na admin {other}"), "same name or secret"),
+            (format!("{} admin {SECRET}", "n".repeat(NAME_BYTES_MAX + 1)), "a name is"),
+            (format!("a\u{1b}[2J admin {SECRET}"), "a name is"),
+        ] {
+            let problem = Tokens::parse(&bad).unwrap_err();
+            assert!(problem.contains(why) && !problem.contains(SECRET), "{problem}");
+        }
+    }
+
+    #[test]
+    fn an_address_with_many_wrong_tokens_waits_and_others_do_not() {
+        let attempts = Attempts::default();
+        let (one, other) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+        let begin = Instant::now();
+        for count in 0..WRONG_MAX {
+            assert!(attempts.may_try(one, begin));
+            assert_eq!(attempts.note(one, begin), count == 0);
+        }
+        assert!(!attempts.may_try(one, begin) && attempts.may_try(other, begin));
+        assert!(attempts.may_try(one, begin + WHILE));
+        assert!(attempts.note(one, begin + WHILE), "a new while begins");
+        assert!(attempts.may_try(one, begin + WHILE));
+    }
+
+    #[test]
+    fn what_is_remembered_of_strangers_is_bounded() {
+        let attempts = Attempts::default();
+        let begin = Instant::now();
+        for number in 0..2 * u32::try_from(ADDRESSES_MAX).unwrap() {
+            attempts.note(IpAddr::V4(number.into()), begin);
+        }
+        assert_eq!(attempts.0.lock().unwrap().len(), ADDRESSES_MAX);
+        attempts.note("192.0.2.1".parse().unwrap(), begin + WHILE);
+        assert_eq!(attempts.0.lock().unwrap().len(), 1);
+        let same = ["2001:db8::1", "2001:db8::ffff"].map(|it| network(it.parse().unwrap()));
+        assert_eq!(same[0], same[1]);
+        let mapped: IpAddr = "::ffff:192.0.2.1".parse().unwrap();
+        assert_eq!(network(mapped), "192.0.2.1".parse::<IpAddr>().unwrap());
+    }
+}

@@ -1,0 +1,462 @@
+//! Making, listing and deleting bdevs.
+
+use super::bdevs::{Bdev, Kind};
+use super::message::{Answer, Errno, INTERNAL_ERROR, PARSE_ERROR, Params, RpcError};
+use super::view::View;
+use super::{Method, SpdkRpc, Table, method, qos_calls, refused};
+use crate::live::Opened;
+use farblock_backends::stripe::Stripe;
+use farblock_block::Namespace as _;
+use farblock_state::Namespace;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::{Value, json};
+use std::fs::{Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+use uuid::Uuid;
+
+pub(super) const METHODS: &[Method] = &[
+    method("bdev_malloc_create", malloc_create),
+    method("bdev_malloc_delete", |rpc, _, params| delete(rpc, Kind::Malloc, params)),
+    method("bdev_null_create", null_create),
+    method("bdev_null_delete", |rpc, _, params| delete(rpc, Kind::Null, params)),
+    method("bdev_aio_create", aio_create),
+    method("bdev_aio_delete", |rpc, _, params| delete(rpc, Kind::Aio, params)),
+    method("bdev_uring_create", uring_create),
+    method("bdev_uring_delete", |rpc, _, params| delete(rpc, Kind::Uring, params)),
+    method("bdev_raid_create", raid_create),
+    method("bdev_raid_delete", raid_delete),
+    method("bdev_get_bdevs", get_bdevs),
+];
+
+pub(super) fn parse<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
+    let error = RpcError::new(INTERNAL_ERROR, "spdk_json_decode_object failed");
+    params.parse().map_err(|sentence| error.because(sentence))
+}
+
+fn parse_raid<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
+    let error = RpcError::new(PARSE_ERROR, "spdk_json_decode_object failed");
+    params.parse().map_err(|sentence| error.because(sentence))
+}
+
+pub(super) fn invalid(sentence: impl ToString) -> RpcError {
+    RpcError::from(Errno::Invalid).because(sentence)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "some are taken and mean nothing here")]
+struct MallocCreate {
+    name: Option<String>,
+    block_size: u32,
+    num_blocks: u64,
+    uuid: Option<Uuid>,
+    #[serde(default)]
+    md_size: u32,
+    #[serde(default)]
+    dif_type: i32,
+    optimal_io_boundary: Option<IgnoredAny>,
+    md_interleave: Option<IgnoredAny>,
+    dif_is_head_of_md: Option<IgnoredAny>,
+    physical_block_size: Option<IgnoredAny>,
+    dif_pi_format: Option<IgnoredAny>,
+    numa_id: Option<IgnoredAny>,
+}
+
+fn malloc_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
+    let asked: MallocCreate = parse(params)?;
+    check_metadata(asked.md_size, asked.dif_type)?;
+    let name = match asked.name {
+        Some(name) => name,
+        None => free_name(rpc, table),
+    };
+    let namespace = sized("mem", asked.block_size, asked.num_blocks)?;
+    create(rpc, table, Kind::Malloc, name, namespace, asked.uuid)
+}
+
+/// The name of a bdev that was given none.
+fn free_name(rpc: &SpdkRpc, table: &mut Table) -> String {
+    loop {
+        let name = format!("Malloc{}", table.named);
+        table.named += 1;
+        if rpc.bdevs.find(&name).is_none() {
+            return name;
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "some are taken and mean nothing here")]
+struct NullCreate {
+    name: String,
+    block_size: u32,
+    num_blocks: u64,
+    uuid: Option<Uuid>,
+    #[serde(default)]
+    md_size: u32,
+    #[serde(default)]
+    dif_type: i32,
+    physical_block_size: Option<IgnoredAny>,
+    dif_pi_format: Option<IgnoredAny>,
+    dif_is_head_of_md: Option<IgnoredAny>,
+    preferred_write_granularity: Option<IgnoredAny>,
+    preferred_write_alignment: Option<IgnoredAny>,
+    optimal_write_size: Option<IgnoredAny>,
+    preferred_unmap_granularity: Option<IgnoredAny>,
+    preferred_unmap_alignment: Option<IgnoredAny>,
+}
+
+fn null_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
+    let asked: NullCreate = parse(params)?;
+    check_metadata(asked.md_size, asked.dif_type)?;
+    let namespace = sized("null", asked.block_size, asked.num_blocks)?;
+    create(rpc, table, Kind::Null, asked.name, namespace, asked.uuid)
+}
+
+fn check_metadata(md_size: u32, dif_type: i32) -> Result<(), RpcError> {
+    match (md_size, dif_type) {
+        (0, 0) => Ok(()),
+        _ => Err(invalid("md_size, dif_type: farblock has no metadata, leave them out")),
+    }
+}
+
+fn check_block_size(block_size: u32) -> Result<(), RpcError> {
+    match block_size {
+        512 | 4096 => Ok(()),
+        other => Err(invalid(format!("block_size: {other} is no size here, use 512 or 4096"))),
+    }
+}
+
+/// A namespace of memory, or of nothing.
+fn sized(kind: &str, block_size: u32, num_blocks: u64) -> Result<Namespace, RpcError> {
+    check_block_size(block_size)?;
+    let bytes = num_blocks.checked_mul(u64::from(block_size));
+    let bytes = bytes.filter(|&bytes| bytes > 0 && i64::try_from(bytes).is_ok());
+    let bytes = bytes.ok_or_else(|| invalid(format!("num_blocks: {num_blocks} is no size")))?;
+    Ok(Namespace { block_size, ..Namespace::new(format!("{kind}:{bytes}")) })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "some are taken and mean nothing here")]
+struct AioCreate {
+    name: String,
+    filename: String,
+    block_size: Option<u32>,
+    #[serde(default)]
+    readonly: bool,
+    uuid: Option<Uuid>,
+    fallocate: Option<IgnoredAny>,
+    nowait: Option<IgnoredAny>,
+}
+
+fn aio_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
+    let asked: AioCreate = parse(params)?;
+    let namespace = file(&asked.filename, asked.block_size, asked.readonly)?;
+    create(rpc, table, Kind::Aio, asked.name, namespace, asked.uuid)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UringCreate {
+    name: String,
+    filename: String,
+    block_size: Option<u32>,
+    uuid: Option<Uuid>,
+}
+
+fn uring_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
+    let asked: UringCreate = parse(params)?;
+    let namespace = file(&asked.filename, asked.block_size, false)?;
+    create(rpc, table, Kind::Uring, asked.name, namespace, asked.uuid)
+}
+
+/// A namespace in a file or on a block device that can be opened.
+fn file(name: &str, block_size: Option<u32>, read_only: bool) -> Result<Namespace, RpcError> {
+    let path = std::path::absolute(Path::new(name)).map_err(invalid)?;
+    // What opening would wait for, or set going, is no disk.
+    let open = |found: Metadata| match found.is_file() || found.file_type().is_block_device() {
+        true => OpenOptions::new().read(true).write(!read_only).open(&path)?.metadata(),
+        false => Err(io::Error::other("it is neither a file nor a block device")),
+    };
+    let found = std::fs::metadata(&path).and_then(open).map_err(|error| {
+        let errno = match error.kind() {
+            io::ErrorKind::NotFound => Errno::NotFound,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                Errno::AccessDenied
+            }
+            _ => Errno::Invalid,
+        };
+        RpcError::from(errno).because(format!("{name}: {error}"))
+    })?;
+    let block_size = match block_size.filter(|&size| size > 0) {
+        Some(size) => size,
+        None if found.is_file() => {
+            return Err(invalid("block_size: a file has none of its own, say 512 or 4096"));
+        }
+        None => 512,
+    };
+    check_block_size(block_size)?;
+    let path = path.to_str().ok_or_else(|| invalid("filename: it has to be UTF-8"))?;
+    // A name with a colon is a file's, too.
+    let path = format!("file:{path}");
+    Ok(Namespace { block_size, read_only, ..Namespace::new(path) })
+}
+
+/// Opens what a bdev is made of, and keeps it.
+fn create(
+    rpc: &SpdkRpc,
+    table: &mut Table,
+    kind: Kind,
+    name: String,
+    mut namespace: Namespace,
+    uuid: Option<Uuid>,
+) -> Answer {
+    rpc.bdevs.check_name(&name)?;
+    let errno = match kind {
+        Kind::Malloc => Errno::OutOfMemory,
+        // It can be opened, so somebody has it.
+        Kind::Aio | Kind::Uring => Errno::Busy,
+        Kind::Null | Kind::Raid => Errno::Invalid,
+    };
+    let opened = table.opener.open(&namespace);
+    let opened = opened.map_err(|sentence| RpcError::from(errno).because(sentence))?;
+    let uuid = uuid.unwrap_or_else(|| identity(&opened.identity, &name));
+    namespace.uuid = Some(uuid);
+    let opened = Some(opened);
+    let bases = Vec::new();
+    let bdev = Bdev { name: name.clone(), kind, uuid, namespace, opened, bases, strip_kib: 0 };
+    rpc.bdevs.add(bdev)?;
+    Ok(json!(name))
+}
+
+/// The UUID that is kept with the data, or one of its own.
+fn identity(identity: &str, name: &str) -> Uuid {
+    Uuid::parse_str(identity).unwrap_or_else(|_| {
+        Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{identity}\n{name}").as_bytes())
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RaidCreate {
+    name: String,
+    raid_level: String,
+    base_bdevs: Vec<String>,
+    strip_size_kb: Option<u32>,
+    uuid: Option<Uuid>,
+    #[serde(default)]
+    superblock: bool,
+}
+
+fn raid_create(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
+    let asked: RaidCreate = parse_raid(params)?;
+    rpc.bdevs.check_name(&asked.name)?;
+    let failed = |errno: Errno, sentence: &str| {
+        let what = format!("Failed to create RAID bdev {}", asked.name);
+        Err(errno.within(&what).because(sentence))
+    };
+    if !matches!(asked.raid_level.as_str(), "raid0" | "0") || asked.superblock {
+        return failed(Errno::Invalid, "farblock has raid0, without a superblock");
+    }
+    let strip_kib = asked.strip_size_kb.unwrap_or_default();
+    if !strip_kib.is_power_of_two() {
+        return failed(Errno::Invalid, "strip_size_kb: a power of two");
+    }
+    let view = rpc.view();
+    let mut bases = Vec::new();
+    for name in &asked.base_bdevs {
+        let base = match view.bdev(name) {
+            None => return failed(Errno::NoDevice, &format!("there is no bdev {name}")),
+            Some(base) if is_claimed(&view, base) => {
+                return failed(Errno::NotPermitted, &format!("{name} is in use"));
+            }
+            Some(base) => base.clone(),
+        };
+        if base.kind == Kind::Raid || base.namespace.path.contains(',') {
+            let sentence =
+                format!("{name}: neither a RAID bdev nor a file with a comma in its name");
+            return failed(Errno::Invalid, &sentence);
+        }
+        // A namespace that others put in its place has its lock now.
+        if let Some(file) = base.opened.as_ref().and_then(|opened| opened.file.as_ref())
+            && let Err(error) = file.lock()
+        {
+            return failed(Errno::Busy, &error.to_string());
+        }
+        if bases.iter().any(|other: &Bdev| other.name == base.name) {
+            return failed(Errno::Invalid, &format!("{name} is listed twice"));
+        }
+        bases.push(base);
+    }
+    match striped(&asked, strip_kib, bases) {
+        Ok(bdev) => rpc.bdevs.add(bdev).map(|()| json!(true)),
+        Err(sentence) => failed(Errno::Invalid, &sentence),
+    }
+}
+
+fn striped(asked: &RaidCreate, strip_kib: u32, bases: Vec<Bdev>) -> Result<Bdev, String> {
+    let stores = bases.iter().filter_map(|base| base.opened.as_ref());
+    let stores: Vec<_> = stores.map(|opened| Arc::clone(&opened.namespace)).collect();
+    let stripe = Stripe::new(stores, u64::from(strip_kib) << 10);
+    let stripe = stripe.map_err(|error| error.to_string())?;
+    let geometry = stripe.geometry();
+    let paths: Vec<_> = bases.iter().map(|base| base.namespace.path.as_str()).collect();
+    let path = format!("stripe:{strip_kib}KiB,{}", paths.join(","));
+    let uuids: Vec<_> = bases.iter().map(|base| base.uuid.to_string()).collect();
+    let uuid = asked.uuid.unwrap_or_else(|| identity(&uuids.join("\n"), &path));
+    let namespace = Namespace {
+        block_size: geometry.block_size,
+        read_only: geometry.read_only,
+        uuid: Some(uuid),
+        ..Namespace::new(path)
+    };
+    let namespace_of = Arc::new(stripe);
+    let identity = uuid.to_string();
+    let opened = Opened { namespace: namespace_of, file: None, identity, legs: None };
+    Ok(Bdev {
+        name: asked.name.clone(),
+        kind: Kind::Raid,
+        uuid,
+        namespace,
+        opened: Some(opened),
+        bases: bases.into_iter().map(|base| base.name).collect(),
+        strip_kib,
+    })
+}
+
+pub(super) fn is_claimed(view: &View, bdev: &Bdev) -> bool {
+    view.uses_of(&bdev.name).next().is_some() || view.raid_over(&bdev.name).is_some()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Delete {
+    name: String,
+}
+
+fn delete(rpc: &SpdkRpc, kind: Kind, params: Params) -> Answer {
+    let asked: Delete = parse(params)?;
+    let view = rpc.view();
+    match view.bdev(&asked.name).filter(|bdev| bdev.kind == kind) {
+        Some(bdev) => remove(rpc, &view, bdev),
+        None => Err(Errno::NoDevice.into()),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "there are no superblocks here")]
+struct RaidDelete {
+    name: String,
+    clear_sb: Option<IgnoredAny>,
+}
+
+fn raid_delete(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
+    let asked: RaidDelete = parse_raid(params)?;
+    let view = rpc.view();
+    match view.bdev(&asked.name).filter(|bdev| bdev.kind == Kind::Raid) {
+        Some(bdev) => remove(rpc, &view, bdev),
+        None => Err(RpcError::new(-19, format!("raid bdev {} not found", asked.name))),
+    }
+}
+
+/// Takes a bdev away, and before it the namespaces and the RAID bdev that it is under.
+fn remove(rpc: &SpdkRpc, view: &View, bdev: &Bdev) -> Answer {
+    let mut names = vec![bdev.name.clone()];
+    names.extend(view.raid_over(&bdev.name).map(|raid| raid.name.clone()));
+    let uses: Vec<_> = names.iter().flat_map(|name| view.uses_of(name)).collect();
+    if !uses.is_empty() {
+        let edit = |document: &mut farblock_state::Document| {
+            for one in uses {
+                if let Some(subsystem) = document.subsystems.get_mut(&one.nqn) {
+                    subsystem.namespaces.remove(&one.nsid);
+                }
+            }
+        };
+        rpc.change(edit).map_err(refused(Errno::Busy.into()))?;
+    }
+    rpc.bdevs.remove(&names);
+    Ok(json!(true))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "nothing here appears later")]
+struct GetBdevs {
+    name: Option<String>,
+    timeout: Option<IgnoredAny>,
+}
+
+fn get_bdevs(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
+    let asked: GetBdevs = parse(params)?;
+    let view = rpc.view();
+    match &asked.name {
+        None => Ok(view.bdevs.iter().map(|bdev| shown(&view, bdev)).collect()),
+        Some(name) => match view.bdev(name) {
+            Some(bdev) => Ok(json!([shown(&view, bdev)])),
+            None => Err(Errno::NoDevice.into()),
+        },
+    }
+}
+
+fn shown(view: &View, bdev: &Bdev) -> Value {
+    let namespace = &bdev.namespace;
+    let claimed = is_claimed(view, bdev);
+    let mut shown = json!({
+        "name": bdev.name,
+        "aliases": [bdev.uuid.to_string()],
+        "product_name": bdev.kind.product(),
+        "block_size": namespace.block_size,
+        "num_blocks": view.blocks(bdev),
+        "uuid": bdev.uuid.to_string(),
+        "assigned_rate_limits": qos_calls::shown(view, bdev),
+        "claimed": claimed,
+        "zoned": false,
+        "supported_io_types": {
+            "read": true, "write": !namespace.read_only, "unmap": !namespace.read_only,
+            "flush": true, "reset": true, "write_zeroes": !namespace.read_only,
+            "zcopy": false, "compare": true, "abort": true,
+        },
+        "driver_specific": specific(bdev),
+    });
+    if claimed {
+        shown["claim_type"] = json!("exclusive_write");
+    }
+    shown
+}
+
+/// What only one kind of bdev has.
+fn specific(bdev: &Bdev) -> Value {
+    let path = &bdev.namespace.path;
+    let filename = path.strip_prefix("file:").unwrap_or(path);
+    match bdev.kind {
+        Kind::Malloc | Kind::Null => json!({}),
+        Kind::Aio => json!({ "aio": {
+            "filename": filename,
+            "block_size_override": true,
+            "readonly": bdev.namespace.read_only,
+            "fallocate": false,
+        } }),
+        Kind::Uring => json!({ "uring": { "filename": filename } }),
+        Kind::Raid => json!({ "raid": {
+            "uuid": bdev.uuid.to_string(),
+            "strip_size_kb": bdev.strip_kib,
+            "state": "online",
+            "raid_level": "raid0",
+            "superblock": false,
+            "num_base_bdevs": bdev.bases.len(),
+            "num_base_bdevs_discovered": bdev.bases.len(),
+            "num_base_bdevs_operational": bdev.bases.len(),
+"base_bdevs_list": base_list(bdev),
+        } }),
+    }
+}
+
+fn base_list(bdev: &Bdev) -> Value {
+    bdev.bases.iter().map(|name| json!({ "name": name })).collect()
+}

@@ -1,0 +1,137 @@
+//! Finds requests in a stream of JSON values with nothing between them, without reading any byte
+//! twice. Whether what it finds is JSON is the parser's affair.
+
+use super::limits::{MAX_DEPTH, MAX_REQUEST_BYTES};
+use std::fmt;
+
+/// Why a stream has no further request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FrameError {
+    NoRequest,
+    TooDeep,
+    TooLong,
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRequest => f.write_str("a request is a JSON object, or an array of them"),
+            Self::TooDeep => write!(f, "a request is nested more than {MAX_DEPTH} deep"),
+            Self::TooLong => write!(f, "a request has more than {MAX_REQUEST_BYTES} bytes"),
+        }
+    }
+}
+
+/// Where the scan stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// Before a request, or in one but in no string.
+    Outside,
+    InString,
+    AfterBackslash,
+}
+
+/// The bytes that no request was made of yet, at most one request's.
+#[derive(Debug)]
+pub(super) struct Framer {
+    bytes: Vec<u8>,
+    /// How many of them have been looked at.
+    seen: usize,
+    place: Place,
+    depth: usize,
+}
+
+impl Framer {
+    pub(super) fn new() -> Self {
+        Self { bytes: Vec::new(), seen: 0, place: Place::Outside, depth: 0 }
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next whole request, if it is there.
+    pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
+        if self.seen == 0 {
+            let blank = self.bytes.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+            self.bytes.drain(..blank);
+        }
+        while let Some(&byte) = self.bytes.get(self.seen) {
+            self.seen += 1;
+            if self.step(byte)? {
+                let rest = self.bytes.split_off(self.seen);
+                self.seen = 0;
+                return Ok(Some(std::mem::replace(&mut self.bytes, rest)));
+            }
+            if self.seen >= MAX_REQUEST_BYTES {
+                return Err(FrameError::TooLong);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a request ends with this byte.
+    fn step(&mut self, byte: u8) -> Result<bool, FrameError> {
+        match (self.place, byte) {
+            (Place::AfterBackslash, _) => self.place = Place::InString,
+            (Place::InString, b'\\') => self.place = Place::AfterBackslash,
+            (Place::InString, b'"') => self.place = Place::Outside,
+            (Place::InString, _) => {}
+            (Place::Outside, b'{' | b'[') if self.depth == MAX_DEPTH => {
+                return Err(FrameError::TooDeep);
+            }
+            (Place::Outside, b'{' | b'[') => self.depth += 1,
+            (Place::Outside, _) if self.depth == 0 => return Err(FrameError::NoRequest),
+            (Place::Outside, b'}' | b']') => {
+                self.depth -= 1;
+                return Ok(self.depth == 0);
+            }
+            (Place::Outside, b'"') => self.place = Place::InString,
+            (Place::Outside, _) => {}
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames(text: &str, step: usize) -> Result<Vec<String>, FrameError> {
+        let (mut framer, mut found) = (Framer::new(), Vec::new());
+        for bytes in text.as_bytes().chunks(step) {
+            framer.push(bytes);
+            while let Some(request) = framer.next()? {
+                found.push(String::from_utf8(request).unwrap());
+            }
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn requests_are_found_however_they_arrive() {
+        let text = " {\"a\": \"}\\\"{[\"}\n[{}, {\"b\": [1]}]{}  {\"part\": ";
+        for step in 1..text.len() {
+            let found = frames(text, step).unwrap();
+            assert_eq!(found, ["{\"a\": \"}\\\"{[\"}", "[{}, {\"b\": [1]}]", "{}"], "{step}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_too_deep_or_too_long_is_refused() {
+        assert_eq!(frames("{} 7", 1), Err(FrameError::NoRequest));
+        assert_eq!(frames("]", 1), Err(FrameError::NoRequest));
+        let deep = |depth| "[".repeat(depth) + &"]".repeat(depth);
+        assert_eq!(frames(&deep(MAX_DEPTH), 7).unwrap().len(), 1);
+        assert_eq!(frames(&deep(MAX_DEPTH + 1), 7), Err(FrameError::TooDeep));
+        let long = |length| format!("[\"{}\"]", "x".repeat(length - 4));
+        assert_eq!(frames(&long(MAX_REQUEST_BYTES), 8192).unwrap().len(), 1);
+        assert_eq!(frames(&long(MAX_REQUEST_BYTES + 1), 8192), Err(FrameError::TooLong));
+        let (mut framer, blank) = (Framer::new(), vec![b' '; 8192]);
+        for _ in 0..1000 {
+            framer.push(&blank);
+            assert_eq!(framer.next(), Ok(None));
+            assert!(framer.bytes.is_empty());
+        }
+    }
+}

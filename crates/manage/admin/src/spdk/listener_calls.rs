@@ -1,0 +1,292 @@
+//! Listeners: the target's, remembered for the subsystem that a client named.
+
+use super::message::{Answer, INTERNAL_ERROR, Params, RpcError};
+use super::nvmf_calls::{OfSubsystem, check_target, parse};
+use super::view::{View, is_discovery};
+use super::{Method, SpdkRpc, Table, method, refused, unsupported};
+use farblock_state::{Ana, Document, Listener, Tls};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+pub(super) const METHODS: &[Method] = &[
+    method("nvmf_subsystem_add_listener", add_listener),
+    method("nvmf_subsystem_remove_listener", remove_listener),
+    method("nvmf_subsystem_get_listeners", get_listeners),
+    method("nvmf_subsystem_listener_set_ana_state", set_ana_state),
+];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Address {
+    trtype: String,
+    adrfam: Option<String>,
+    traddr: String,
+    trsvcid: Option<String>,
+}
+
+impl Address {
+    fn parse(&self) -> Result<SocketAddr, RpcError> {
+        let invalid = |field: &str, sentence: &str| {
+            RpcError::invalid().because(format!("listen_address.{field}: {sentence}"))
+        };
+        if !self.trtype.eq_ignore_ascii_case("tcp") {
+            return Err(invalid("trtype", "farblock has TCP"));
+        }
+        let ip: IpAddr = self.traddr.parse().map_err(|_| invalid("traddr", "an IP address"))?;
+        let family = if ip.is_ipv4() { "ipv4" } else { "ipv6" };
+        if self.adrfam.as_ref().is_some_and(|given| !given.eq_ignore_ascii_case(family)) {
+            return Err(invalid("adrfam", &format!("this address is {family}")));
+        }
+        let port = self.trsvcid.as_deref().and_then(|port| port.parse().ok());
+        let port = port.filter(|&port: &u16| port > 0);
+        let port = port.ok_or_else(|| invalid("trsvcid", "a port, 1 to 65535"))?;
+        Ok(SocketAddr::new(ip, port))
+    }
+}
+
+/// An address as SPDK writes it.
+pub(super) fn shown(address: &SocketAddr) -> Value {
+    json!({
+        "trtype": "TCP",
+        "adrfam": if address.is_ipv4() { "IPv4" } else { "IPv6" },
+        "traddr": address.ip().to_string(),
+        "trsvcid": address.port().to_string(),
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "some are taken and mean nothing here")]
+struct AddListener {
+    nqn: String,
+    tgt_name: Option<String>,
+    listen_address: Address,
+    #[serde(default)]
+    secure_channel: bool,
+    ana_state: Option<String>,
+    sock_impl: Option<IgnoredAny>,
+    numa_id: Option<IgnoredAny>,
+}
+
+fn add_listener(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
+    let asked: AddListener = parse(params)?;
+    check_target(asked.tgt_name.as_deref())?;
+    let (document, _) = rpc.steering.document();
+    check_subsystem(&document, &asked.nqn)?;
+    let address = asked.listen_address.parse()?;
+    let state = asked.ana_state.as_deref().map(state_of).transpose()?;
+    if table.transport.is_none() {
+        let sentence = "there is no transport yet: nvmf_create_transport with trtype TCP first";
+        return Err(RpcError::invalid().because(sentence));
+    }
+    let nqn = key(&asked.nqn);
+    let mut listening = table.listeners(nqn, &document);
+    if listening.contains(&address) {
+        return Err(RpcError::invalid().because(format!("it listens on {address} already")));
+    }
+    let covering = document.listeners.iter().find(|(listener, _)| covers(listener, &address));
+    let is_open = covering.is_some_and(|(_, one)| one.tls != Tls::Required);
+    unsupported(
+        asked.secure_channel && is_open,
+        "secure_channel: another listener has this address, and does not require TLS (farblock \
+         ctl set-tls)",
+    )?;
+    let listener = covering.map(|(listener, _)| *listener);
+    let tls = if asked.secure_channel { Tls::Required } else { Tls::default() };
+    let opened = rpc.change(|document| {
+        let place = document.listeners.entry(listener.unwrap_or(address));
+        let place = place.or_insert_with(|| Listener { tls, ..Listener::default() });
+        place.ana = state.unwrap_or(place.ana);
+    });
+    opened.map_err(refused(RpcError::invalid()))?;
+    if listener.is_none() {
+        table.opened.insert(address);
+    }
+    listening.insert(address);
+    table.extra(nqn).listeners = Some(listening);
+    Ok(json!(true))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RemoveListener {
+    nqn: String,
+    tgt_name: Option<String>,
+    listen_address: Address,
+}
+
+fn remove_listener(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
+    let asked: RemoveListener = parse(params)?;
+    check_target(asked.tgt_name.as_deref())?;
+    let (document, _) = rpc.steering.document();
+    check_subsystem(&document, &asked.nqn)?;
+    let address = asked.listen_address.parse()?;
+    let nqn = key(&asked.nqn);
+    let mut listening = table.listeners(nqn, &document);
+    if !listening.remove(&address) {
+        let sentence = format!("{} does not listen on {address}", asked.nqn);
+        return Err(RpcError::invalid().because(sentence));
+    }
+    let unused = unused(table, &document, nqn, &listening, &address);
+    if !unused.is_empty() {
+        let closed = rpc.change(|document| {
+            document.listeners.retain(|listener, _| !unused.contains(listener));
+        });
+        let error = RpcError::new(INTERNAL_ERROR, "error stopping listener: -16");
+        closed.map_err(refused(error))?;
+        table.opened.retain(|listener| !unused.contains(listener));
+    }
+    table.extra(nqn).listeners = Some(listening);
+    Ok(json!(true))
+}
+
+/// Those that were opened for `address`, and that nobody needs when `nqn` has only these left. One
+/// at every address is needed for each of them.
+fn unused(
+    table: &Table,
+    document: &Document,
+    nqn: &str,
+    left: &BTreeSet<SocketAddr>,
+    address: &SocketAddr,
+) -> Vec<SocketAddr> {
+    let others = document.subsystems.keys().map(String::as_str).chain(["discovery"]);
+    let others = others.filter(|other| *other != nqn);
+    let listed: Vec<_> = others.map(|other| table.listeners(other, document)).collect();
+    let is_needed = |open: &SocketAddr| {
+        listed.iter().chain([left]).flatten().any(|listed| covers(open, listed))
+    };
+    let opened = table.opened.iter().filter(|open| covers(open, address) && !is_needed(open));
+    opened.copied().collect()
+}
+
+fn get_listeners(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
+    let asked: OfSubsystem = parse(params)?;
+    check_target(asked.tgt_name.as_deref())?;
+    let (document, _) = rpc.steering.document();
+    check_subsystem(&document, &asked.nqn)?;
+    let listening: BTreeSet<_> = table.listeners(key(&asked.nqn), &document);
+    let groups = groups(&document, &asked.nqn);
+    let listed = listening.iter().map(|address| {
+        let listener = listener(&document, address).map(|(_, listener)| listener);
+        let state = |group: &u32| {
+            let listener = listener?;
+            let ana = listener.ana_groups.get(group).unwrap_or(&listener.ana);
+            Some(json!({ "ana_group": group, "ana_state": name_of(*ana) }))
+        };
+        let states: Value = groups.iter().filter_map(state).collect();
+        json!({ "address": shown(address), "ana_states": states })
+    });
+    Ok(listed.collect())
+}
+
+/// The listener that has the connections to an address.
+fn listener<'a>(
+    document: &'a Document,
+    address: &SocketAddr,
+) -> Option<(&'a SocketAddr, &'a Listener)> {
+    document.listeners.iter().find(|(listener, _)| covers(listener, address))
+}
+
+/// The ANA groups that a subsystem's namespaces are in; none of discovery.
+fn groups(document: &Document, nqn: &str) -> BTreeSet<u32> {
+    let subsystem = document.subsystems.get(nqn).into_iter();
+    subsystem.flat_map(|it| it.namespaces.values()).map(|it| it.ana_group).collect()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SetAnaState {
+    nqn: String,
+    tgt_name: Option<String>,
+    listen_address: Address,
+    ana_state: String,
+    anagrpid: Option<u32>,
+}
+
+fn set_ana_state(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
+    let asked: SetAnaState = parse(params)?;
+    check_target(asked.tgt_name.as_deref())?;
+    let (document, _) = rpc.steering.document();
+    check_subsystem(&document, &asked.nqn)?;
+    let address = asked.listen_address.parse()?;
+    let state = state_of(&asked.ana_state)?;
+    let listed = table.listeners(key(&asked.nqn), &document).contains(&address);
+    let found = listener(&document, &address).filter(|_| listed && !is_discovery(&asked.nqn));
+    let missing = || format!("{} does not listen on {address}", asked.nqn);
+    let (at, _) = found.ok_or_else(|| RpcError::invalid().because(missing()))?;
+    let changed = rpc.change(|document| {
+        let Some(listener) = document.listeners.get_mut(at) else { return };
+        match asked.anagrpid.filter(|&group| group > 0) {
+            Some(group) => drop(listener.ana_groups.insert(group, state)),
+            None => *listener = Listener { ana: state, ..Listener::default() },
+        }
+    });
+    changed.map_err(refused(RpcError::invalid()))?;
+    Ok(json!(true))
+}
+
+/// SPDK's names, and the two that it has not.
+const STATES: [(&str, Ana); 5] = [
+    ("optimized", Ana::Optimized),
+    ("non_optimized", Ana::NonOptimized),
+    ("inaccessible", Ana::Inaccessible),
+    ("persistent_loss", Ana::PersistentLoss),
+    ("change", Ana::Change),
+];
+
+fn state_of(name: &str) -> Result<Ana, RpcError> {
+    let found = STATES.iter().find(|(known, _)| *known == name);
+    let sentence = "ana_state: optimized, non_optimized, inaccessible, persistent_loss or change";
+    found.map(|(_, state)| *state).ok_or_else(|| RpcError::invalid().because(sentence))
+}
+
+fn name_of(state: Ana) -> &'static str {
+    STATES.iter().find(|(_, known)| *known == state).map_or("", |(name, _)| name)
+}
+
+/// The parameters of the calls that set the states of listeners that are not what they begin with.
+pub(super) fn states(table: &Table, view: &View) -> impl Iterator<Item = Value> {
+    let document = &view.document;
+    let used = document.listeners.iter().filter_map(move |(at, listener)| {
+        let reached = document.subsystems.keys().find_map(|nqn| {
+            let listed = table.listeners(nqn, document);
+            Some((nqn.clone(), listed.into_iter().find(|address| covers(at, address))?))
+        });
+        Some((reached?, listener))
+    });
+    used.flat_map(|((nqn, address), listener)| {
+        let usual = Some((0, listener.ana)).filter(|(_, ana)| *ana != Ana::default());
+        let groups = listener.ana_groups.iter().map(|(group, ana)| (*group, *ana));
+        let all: Vec<_> = usual.into_iter().chain(groups).collect();
+        all.into_iter().map(move |(group, ana)| {
+            let address = shown(&address);
+            let state = name_of(ana);
+            let mut params = json!({ "nqn": nqn, "listen_address": address, "ana_state": state });
+            if group > 0 {
+                params["anagrpid"] = json!(group);
+            }
+            params
+        })
+    })
+}
+
+fn check_subsystem(document: &Document, nqn: &str) -> Result<(), RpcError> {
+    match is_discovery(nqn) || document.subsystems.contains_key(nqn) {
+        true => Ok(()),
+        false => Err(super::view::no_subsystem(nqn)),
+    }
+}
+
+/// The name that a subsystem's listeners are kept under.
+fn key(nqn: &str) -> &str {
+    if is_discovery(nqn) { "discovery" } else { nqn }
+}
+
+/// Whether a listener has the connections to an address.
+fn covers(listener: &SocketAddr, address: &SocketAddr) -> bool {
+    let all = listener.ip().is_unspecified() && listener.is_ipv4() == address.is_ipv4();
+    listener.port() == address.port() && (listener.ip() == address.ip() || all)
+}

@@ -1,0 +1,188 @@
+use super::*;
+use crate::trial;
+use farblock_state::{Namespace, Subsystem};
+use farblock_target::Target;
+use serde_json::{Value, json};
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+const NQN: &str = "nqn.2026-11.org.farblock:one";
+const OTHER: &str = "nqn.2026-11.org.farblock:other";
+
+struct Fixture {
+    rpc: SpdkRpc,
+    _target: Target,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let bdevs = Bdevs::new();
+        let (target, steering) = trial::start(bdevs.opening(Box::new(trial::Opener)));
+        Self { rpc: SpdkRpc::new(steering, bdevs, Box::new(trial::Opener)), _target: target }
+    }
+
+    fn answer(&self, method: &str, params: &Value) -> Value {
+        let request = json!({ "method": method, "id": 1, "params": params }).to_string();
+        let answer = self.rpc.answer(request.as_bytes()).unwrap();
+        serde_json::from_slice(&answer).unwrap()
+    }
+
+    /// A call that is to succeed.
+    fn ask(&self, method: &str, params: &Value) -> Value {
+        let mut answer = self.answer(method, params);
+        assert!(answer.get("error").is_none(), "{method}: {answer}");
+        answer["result"].take()
+    }
+
+    fn subsystems(&self) {
+        for nqn in [NQN, OTHER] {
+            self.ask("nvmf_create_subsystem", &json!({ "nqn": nqn }));
+        }
+    }
+
+    /// A bdev in a new file.
+    fn file(&self, folder: &Path, name: &str) {
+        let path = folder.join(name);
+        std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let params = json!({ "name": name, "filename": path, "block_size": 512 });
+        self.ask("bdev_aio_create", &params);
+    }
+
+    fn document(&self) -> Document {
+        self.rpc.steering.document().0
+    }
+
+    /// A namespace that somebody else adds.
+    fn add(&self, nqn: &str, nsid: u32, namespace: Namespace) -> Result<(), String> {
+        let edit = |document: &Document| {
+            let mut document = document.clone();
+            let subsystem = document.subsystems.get_mut(nqn).unwrap();
+            subsystem.namespaces.insert(nsid, namespace);
+            Ok(document)
+        };
+        let done = self.rpc.steering.change(None, &Reread::Nothing, edit);
+        done.map(drop).map_err(|refused| refused.to_string())
+    }
+}
+
+/// A call that others get in before the first time.
+fn late(rpc: &SpdkRpc, _: &mut Table, _: Params) -> Answer {
+    let with = |document: &Document, nqn: &str| {
+        let mut document = document.clone();
+        document.subsystems.insert(nqn.to_owned(), Subsystem::default());
+        document
+    };
+    let seen = rpc.view().document;
+    let is_second = seen.subsystems.contains_key(OTHER);
+    if !is_second {
+        let edit = |document: &Document| Ok(with(document, OTHER));
+        rpc.steering.change(None, &Reread::Nothing, edit).unwrap();
+    }
+    let changed = rpc.change(|document| *document = with(&seen, NQN));
+    changed.map_err(refused(RpcError::internal()))?;
+    Ok(json!(is_second))
+}
+
+#[test]
+fn a_call_looks_again_when_others_have_changed_what_it_saw() {
+    let fixture = Fixture::new();
+    let text = br#"{"method": "late", "id": 1}"#;
+    let answer = message::answer(text, &mut |_, params| fixture.rpc.carry_out(late, &params));
+    let answer: Value = serde_json::from_slice(&answer.unwrap()).unwrap();
+    assert_eq!(answer["result"], true);
+    let names: Vec<_> = fixture.document().subsystems.into_keys().collect();
+    assert_eq!(names, [NQN, OTHER]);
+}
+
+#[test]
+fn a_bdev_is_shared_once_whoever_asks() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = Fixture::new();
+    fixture.subsystems();
+    for name in ["a", "b", "c"] {
+        fixture.file(folder.path(), name);
+    }
+    let params = json!({ "nqn": NQN, "namespace": { "bdev_name": "a" } });
+    fixture.ask("nvmf_subsystem_add_ns", &params);
+    let shared = fixture.document().subsystems[NQN].namespaces[&1].clone();
+    let refused = fixture.add(OTHER, 1, shared.clone()).unwrap_err();
+    assert!(refused.contains("is shared already"), "{refused}");
+    let parts = json!({
+        "name": "raid", "raid_level": "raid0", "strip_size_kb": 4, "base_bdevs": ["b", "c"],
+    });
+    fixture.ask("bdev_raid_create", &parts);
+    let part = fixture.rpc.bdevs.find("b").unwrap().namespace;
+    fixture.add(OTHER, 1, part).unwrap_err();
+    // It moves all the same.
+    fixture.ask("nvmf_subsystem_remove_ns", &json!({ "nqn": NQN, "nsid": 1 }));
+    fixture.add(OTHER, 1, shared).unwrap();
+}
+
+#[test]
+fn a_bdev_whose_file_others_have_by_now_is_no_part_of_a_raid() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = Fixture::new();
+    fixture.subsystems();
+    fixture.file(folder.path(), "a");
+    fixture.file(folder.path(), "b");
+    let params = json!({ "nqn": NQN, "namespace": { "bdev_name": "a" } });
+    fixture.ask("nvmf_subsystem_add_ns", &params);
+    let shared = fixture.document().subsystems[NQN].namespaces[&1].clone();
+    fixture.add(NQN, 1, Namespace { uuid: None, ..shared }).unwrap();
+    let parts = json!({
+        "name": "raid", "raid_level": "raid0", "strip_size_kb": 4, "base_bdevs": ["a", "b"],
+    });
+    let answer = fixture.answer("bdev_raid_create", &parts);
+    assert_eq!(answer["error"]["code"], -16, "{answer}");
+}
+
+#[test]
+fn what_opening_would_wait_for_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (answered, answer) = channel();
+    std::thread::spawn(move || {
+        let params = json!({ "name": "p", "filename": pipe, "block_size": 512, "readonly": true });
+        answered.send(Fixture::new().answer("bdev_aio_create", &params)).unwrap();
+    });
+    let answer = answer.recv_timeout(Duration::from_secs(60)).expect("it waits for nobody");
+    assert_eq!(answer["error"]["code"], -22, "{answer}");
+}
+
+#[test]
+fn a_bdev_that_is_called_as_anothers_namespace_is_not_that() {
+    let fixture = Fixture::new();
+    fixture.subsystems();
+    let name = format!("{NQN}/1");
+    fixture.add(NQN, 1, Namespace::new("mem:1MiB")).unwrap();
+    let params = json!({ "name": name, "block_size": 512, "num_blocks": 8 });
+    fixture.ask("bdev_malloc_create", &params);
+    assert_eq!(fixture.ask("bdev_get_bdevs", &json!({})).as_array().unwrap().len(), 2);
+    fixture.ask("bdev_malloc_delete", &json!({ "name": name }));
+    assert_eq!(fixture.document().subsystems[NQN].namespaces.len(), 1);
+}
+
+#[test]
+fn a_listener_stays_as_long_as_it_covers_what_another_subsystem_has() {
+    let fixture = Fixture::new();
+    fixture.subsystems();
+    fixture.ask("nvmf_create_transport", &json!({ "trtype": "TCP" }));
+    let free = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = free.local_addr().unwrap().port().to_string();
+    drop(free);
+    let at = |nqn: &str, address: &str| {
+        let address = json!({ "trtype": "TCP", "traddr": address, "trsvcid": port });
+        json!({ "nqn": nqn, "listen_address": address })
+    };
+    let listeners = || fixture.document().listeners.len();
+    fixture.ask("nvmf_subsystem_add_listener", &at(NQN, "0.0.0.0"));
+    fixture.ask("nvmf_subsystem_add_listener", &at(OTHER, "127.0.0.1"));
+    assert_eq!(listeners(), 2);
+    fixture.ask("nvmf_subsystem_remove_listener", &at(NQN, "0.0.0.0"));
+    assert_eq!(listeners(), 2);
+    fixture.ask("nvmf_subsystem_remove_listener", &at(OTHER, "127.0.0.1"));
+    assert_eq!(listeners(), 1);
+}

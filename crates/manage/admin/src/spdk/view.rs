@@ -1,0 +1,153 @@
+//! What is there, as SPDK's clients see it: the document, and the bdevs under its namespaces.
+
+use super::bdevs::{Bdev, Kind, is_of};
+use super::message::RpcError;
+use super::{Extra, SpdkRpc, Table};
+use farblock_state::{Document, Namespace, Subsystem};
+use farblock_target::{NamespaceReport, Report};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use uuid::Uuid;
+
+const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
+
+/// The target at one moment.
+pub(super) struct View {
+    pub(super) document: Document,
+    pub(super) report: Report,
+    /// Those that were made, and then one for each namespace that others made.
+    pub(super) bdevs: Vec<Bdev>,
+    pub(super) uses: Vec<Use>,
+}
+
+/// A namespace, and what stores it.
+pub(super) struct Use {
+    pub(super) nqn: String,
+    pub(super) nsid: u32,
+    pub(super) bdev: String,
+}
+
+pub(super) fn is_discovery(nqn: &str) -> bool {
+    nqn == DISCOVERY || nqn == "discovery"
+}
+
+impl SpdkRpc {
+    pub(super) fn view(&self) -> View {
+        let (document, _) = self.steering.document();
+        let report = self.steering.report();
+        let mut bdevs = self.bdevs.all();
+        let mut uses = Vec::new();
+        for (nqn, subsystem) in &document.subsystems {
+            for (&nsid, namespace) in &subsystem.namespaces {
+                let made = bdevs.iter().find(|bdev| is_of(namespace, bdev));
+                let bdev = match made {
+                    Some(bdev) => bdev.name.clone(),
+                    None => {
+                        let seen = reported(&report, nqn, nsid);
+                        let name = free_name(&bdevs, nqn, nsid);
+                        bdevs.push(of_others(name.clone(), namespace, seen));
+                        name
+                    }
+                };
+                uses.push(Use { nqn: nqn.clone(), nsid, bdev });
+            }
+        }
+        View { document, report, bdevs, uses }
+    }
+}
+
+/// The name of a bdev that no client gave one. Clients may have given that to another: what is done
+/// to the one must not be done to the other.
+fn free_name(bdevs: &[Bdev], nqn: &str, nsid: u32) -> String {
+    let mut name = format!("{nqn}/{nsid}");
+    while bdevs.iter().any(|bdev| bdev.name == name) {
+        name.push('\'');
+    }
+    name
+}
+
+/// A bdev for a namespace that no client made.
+fn of_others(name: String, namespace: &Namespace, seen: Option<&NamespaceReport>) -> Bdev {
+    let kind = match namespace.path.split_once(':') {
+        Some(("mem", _)) => Kind::Malloc,
+        Some(("null", _)) => Kind::Null,
+        Some(("stripe", _)) => Kind::Raid,
+        _ => Kind::Aio,
+    };
+    let uuid = seen.map(|seen| Uuid::from_bytes(seen.uuid)).or(namespace.uuid);
+    Bdev {
+        name,
+        kind,
+        uuid: uuid.unwrap_or_default(),
+        namespace: namespace.clone(),
+        opened: None,
+        bases: Vec::new(),
+        strip_kib: 0,
+    }
+}
+
+fn reported<'a>(report: &'a Report, nqn: &str, nsid: u32) -> Option<&'a NamespaceReport> {
+    let subsystem = report.subsystems.iter().find(|one| one.nqn == nqn)?;
+    subsystem.namespaces.iter().find(|one| one.nsid == nsid)
+}
+
+impl View {
+    pub(super) fn bdev(&self, name: &str) -> Option<&Bdev> {
+        let uuid = Uuid::parse_str(name).ok();
+        self.bdevs.iter().find(|bdev| bdev.name == name || uuid == Some(bdev.uuid))
+    }
+
+    /// The namespaces that a bdev stores.
+    pub(super) fn uses_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Use> {
+        self.uses.iter().filter(move |one| one.bdev == name)
+    }
+
+    /// The RAID bdev that a bdev is a part of.
+    pub(super) fn raid_over(&self, name: &str) -> Option<&Bdev> {
+        self.bdevs.iter().find(|bdev| bdev.bases.iter().any(|base| base == name))
+    }
+
+    pub(super) fn bdev_at(&self, nqn: &str, nsid: u32) -> &str {
+        let found = self.uses.iter().find(|one| one.nqn == nqn && one.nsid == nsid);
+        found.map_or("", |one| &one.bdev)
+    }
+
+    pub(super) fn reported(&self, nqn: &str, nsid: u32) -> Option<&NamespaceReport> {
+        reported(&self.report, nqn, nsid)
+    }
+
+    /// A bdev's size in blocks.
+    pub(super) fn blocks(&self, bdev: &Bdev) -> u64 {
+        if let Some(opened) = &bdev.opened {
+            return opened.namespace.geometry().blocks;
+        }
+        let place = self.uses_of(&bdev.name).next();
+        let seen = place.and_then(|one| self.reported(&one.nqn, one.nsid));
+        seen.map_or(0, |seen| seen.blocks)
+    }
+
+    pub(super) fn subsystem(&self, nqn: &str) -> Result<&Subsystem, RpcError> {
+        self.document.subsystems.get(nqn).ok_or_else(|| no_subsystem(nqn))
+    }
+}
+
+pub(super) fn no_subsystem(nqn: &str) -> RpcError {
+    let sentence = format!("Subsystem with NQN '{nqn}' not found");
+    RpcError::new(super::message::INVALID_PARAMETERS, sentence)
+}
+
+impl Table {
+    /// Where clients have said that a subsystem listens.
+    pub(super) fn listeners(&self, nqn: &str, document: &Document) -> BTreeSet<SocketAddr> {
+        let everywhere = || document.listeners.keys().copied().collect();
+        match self.subsystems.get(nqn).and_then(|extra| extra.listeners.as_ref()) {
+            Some(listed) => listed.clone(),
+            None if is_discovery(nqn) => BTreeSet::new(),
+            None => everywhere(),
+        }
+    }
+
+    pub(super) fn extra(&mut self, nqn: &str) -> &mut Extra {
+        self.subsystems.entry(nqn.to_owned()).or_default()
+    }
+}

@@ -1,0 +1,44 @@
+//! A target that is steered, for tests.
+
+use crate::live::{Disks, Open, Opened};
+use crate::steering::Steering;
+use farblock_backends::file::{FileDisk, FileOptions};
+use farblock_backends::mem::Mem;
+use farblock_state::{Document, Host, Listener, Namespace};
+use farblock_target::{HostKeys, Target, TargetConfig};
+use std::sync::Arc;
+
+const MEM_BYTES: u64 = 1 << 20;
+
+/// Opens files, and memory for all else.
+pub(crate) struct Opener;
+
+impl Open for Opener {
+    fn open(&mut self, namespace: &Namespace) -> Result<Opened, String> {
+        let identity = namespace.path.clone();
+        let Some(path) = namespace.path.strip_prefix("file:") else {
+            let memory = Mem::new(namespace.block_size, MEM_BYTES);
+            let namespace = Arc::new(memory.map_err(|error| error.to_string())?);
+            return Ok(Opened { namespace, file: None, identity, legs: None });
+        };
+        let file = FileDisk::open(path, &FileOptions::new(namespace.block_size));
+        let file = Arc::new(file.map_err(|error| error.to_string())?);
+        Ok(Opened { namespace: file.clone(), file: Some(file), identity, legs: None })
+    }
+
+    fn keys(&mut self, _: &Host) -> Result<Option<HostKeys>, String> {
+        Ok(None)
+    }
+}
+
+/// A target without a subsystem; `opener` opens what is added.
+pub(crate) fn start(opener: Box<dyn Open>) -> (Target, Arc<Steering>) {
+    let listeners = vec!["127.0.0.1:0".parse().unwrap()];
+    let config = TargetConfig { listeners, ..TargetConfig::default() };
+    let target = Target::start(&config).unwrap();
+    let addresses = target.addresses();
+    let listeners = addresses.iter().map(|address| (*address, Listener::default()));
+    let document = Document { listeners: listeners.collect(), ..Document::default() };
+    let steering = Steering::new(target.control(), opener, document, Disks::new());
+    (target, Arc::new(steering))
+}

@@ -1,0 +1,218 @@
+//! Asymmetric namespace access: how the namespaces of a group can be reached through each port
+//! (NVMe Base Specification 2.0, "Asymmetric Namespace Access Reporting").
+//!
+//! A namespace belongs to one ANA group; a port has a state for each group. What a controller's
+//! host sees is what the port says by which its admin queue came in. An I/O queue needs none of
+//! this: its [`NamespaceTable`] holds what is out of reach, and nothing when all can be reached.
+
+use super::config::{ConfigError, PortId, SubsystemId};
+use super::events::Notice;
+use super::limits;
+use super::namespace::NamespaceTable;
+use super::properties::Lifecycle;
+use super::registry::{Action, Registry};
+use super::state::Controller;
+use crate::ids::NamespaceId;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use farblock_wire::IntoBytes;
+use farblock_wire::identify::IdentifyNamespace;
+use farblock_wire::log::{AnaGroupDescriptor, AnaLogHeader, AnaState};
+use farblock_wire::status::Status;
+
+/// The group of namespaces of which nothing else is said.
+pub const USUAL_ANA_GROUP: u32 = 1;
+
+/// How namespaces can be reached through a port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortAccess {
+    /// Of which nothing else is said.
+    pub usual: AnaState,
+    /// Of these ANA groups.
+    pub groups: BTreeMap<u32, AnaState>,
+}
+
+impl Default for PortAccess {
+    /// Every namespace at its best.
+    fn default() -> Self {
+        Self::all(AnaState::OPTIMIZED)
+    }
+}
+
+impl PortAccess {
+    /// Every namespace in the same way.
+    #[must_use]
+    pub fn all(usual: AnaState) -> Self {
+        Self { usual, groups: BTreeMap::new() }
+    }
+
+    /// The state of a group.
+    #[must_use]
+    pub fn state(&self, group: u32) -> AnaState {
+        self.groups.get(&group).copied().unwrap_or(self.usual)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let known = |state: &AnaState| {
+            *state == AnaState::OPTIMIZED
+                || *state == AnaState::NON_OPTIMIZED
+                || refusal(*state).is_some()
+        };
+        if !known(&self.usual) || !self.groups.values().all(known) {
+            return Err(ConfigError::OutOfRange("ANA state"));
+        }
+        self.groups.keys().try_for_each(|&group| check_group(group))
+    }
+}
+
+/// Whether a namespace can be in a group.
+pub(crate) fn check_group(group: u32) -> Result<(), ConfigError> {
+    match (1..=limits::MAX_ANA_GROUPS).contains(&group) {
+        true => Ok(()),
+        false => Err(ConfigError::OutOfRange("ANA group")),
+    }
+}
+
+/// The status of a command for a namespace that is in this state, unless it is carried out ("ANA
+/// Effects on Command Processing"). Hosts are to try it on another path.
+fn refusal(state: AnaState) -> Option<Status> {
+    match state {
+        AnaState::INACCESSIBLE => Some(Status::ANA_INACCESSIBLE),
+        AnaState::PERSISTENT_LOSS => Some(Status::ANA_PERSISTENT_LOSS),
+        AnaState::CHANGE => Some(Status::ANA_TRANSITION),
+        _ => None,
+    }
+}
+
+/// A table for each port through which not everything can be reached.
+pub(super) fn views(
+    table: &NamespaceTable,
+    access: &BTreeMap<PortId, PortAccess>,
+) -> Vec<(PortId, Arc<NamespaceTable>)> {
+    let view = |(port, access): (&PortId, &PortAccess)| {
+        let barred = table.iter().filter_map(|(id, info)| {
+            refusal(access.state(info.ana_group)).map(|status| (id, status))
+        });
+        let barred: Vec<_> = barred.collect();
+        (!barred.is_empty()).then(|| (*port, Arc::new(table.without(barred))))
+    };
+    access.iter().filter_map(view).collect()
+}
+
+impl Registry {
+    /// Says how namespaces can be reached through a port from now on, and tells the hosts that came
+    /// in there. What is under way ends as it ends.
+    ///
+    /// # Errors
+    /// When there is no such listener, state or group.
+    pub fn set_port_access(&mut self, port: PortId, access: PortAccess) -> Result<(), ConfigError> {
+        access.check()?;
+        if self.listeners.iter().all(|listener| listener.port != port) {
+            return Err(ConfigError::NotFound("listener"));
+        }
+        let before = self.port_access(Some(port));
+        if before == access {
+            return Ok(());
+        }
+        self.access.insert(port, access.clone());
+        self.publish_all();
+        let differs = |table: &NamespaceTable| {
+            table
+                .iter()
+                .any(|(_, info)| before.state(info.ana_group) != access.state(info.ana_group))
+        };
+        self.access_changed(|controller, table| controller.port == Some(port) && differs(table));
+        Ok(())
+    }
+
+    /// How namespaces can be reached through a port.
+    #[must_use]
+    pub fn port_access(&self, port: Option<PortId>) -> PortAccess {
+        port.and_then(|port| self.access.get(&port)).cloned().unwrap_or_default()
+    }
+
+    /// Tells the hosts of those controllers that how they reach namespaces has changed.
+    pub(super) fn access_changed(
+        &mut self,
+        concerns: impl Fn(&Controller, &NamespaceTable) -> bool,
+    ) {
+        let is_meant = |controller: &&Controller| {
+            let table = self.table_seen_by(controller);
+            controller.lifecycle == Lifecycle::Ready && concerns(controller, &table)
+        };
+        let meant: Vec<_> =
+            self.controllers.values().filter(is_meant).map(|controller| controller.id).collect();
+        for id in meant {
+            let controller = self.controllers.get_mut(&id).expect("it was found above");
+            controller.access_changes += 1;
+            controller.events.raise(Notice::AccessChange);
+            self.with_pending_events.insert(id);
+        }
+    }
+
+    /// Has every I/O queue of a subsystem use its namespaces as they are now, if there is such a
+    /// subsystem; nobody is told.
+    pub fn publish(&mut self, id: SubsystemId) {
+        let Some(table) = self.new_table(id) else { return };
+        self.act(Action::Namespaces { subsystem: id, table });
+    }
+
+    /// The same for all subsystems.
+    pub(super) fn publish_all(&mut self) {
+        let subsystems: Vec<_> = self.subsystems().map(|(id, _)| id).collect();
+        subsystems.into_iter().for_each(|id| self.publish(id));
+    }
+
+    /// Whether a command for a namespace may be carried out, as far as its state is concerned.
+    pub(super) fn check_reach(
+        &self,
+        controller: &Controller,
+        namespace: NamespaceId,
+    ) -> Result<(), Status> {
+        self.table_seen_by(controller).seen_from(controller.port).check_reach(namespace)
+    }
+
+    /// The log page: groups that have namespaces, rising ("Asymmetric Namespace Access").
+    pub(super) fn ana_page(&self, controller: &Controller, groups_only: bool) -> Vec<u8> {
+        let access = self.port_access(controller.port);
+        let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (id, info) in self.table_seen_by(controller).iter() {
+            groups.entry(info.ana_group).or_default().push(id.0);
+        }
+        let header = AnaLogHeader {
+            chgcnt: controller.access_changes.into(),
+            ngrps: (groups.len() as u16).into(),
+            ..AnaLogHeader::zeroed()
+        };
+        let mut page = header.as_bytes().to_vec();
+        for (group, namespaces) in groups {
+            let namespaces = if groups_only { &[][..] } else { &namespaces };
+            let descriptor = AnaGroupDescriptor {
+                grpid: group.into(),
+                nnsids: (namespaces.len() as u32).into(),
+                state: access.state(group).0,
+                ..AnaGroupDescriptor::zeroed()
+            };
+            page.extend_from_slice(descriptor.as_bytes());
+            namespaces.iter().for_each(|nsid| page.extend_from_slice(&nsid.to_le_bytes()));
+        }
+        page
+    }
+
+    /// What Identify Namespace says, as a host sees it from its controller: how much is in use is
+    /// not told of a namespace that is out of reach (NUSE).
+    pub(super) fn as_reached(
+        &self,
+        controller: &Controller,
+        identify: IdentifyNamespace,
+    ) -> IdentifyNamespace {
+        let state = self.port_access(controller.port).state(identify.anagrpid.get());
+        match state {
+            AnaState::INACCESSIBLE | AnaState::PERSISTENT_LOSS => {
+                IdentifyNamespace { nuse: 0.into(), ..identify }
+            }
+            _ => identify,
+        }
+    }
+}

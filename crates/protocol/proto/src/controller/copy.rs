@@ -1,0 +1,179 @@
+//! The Copy command: its source ranges (NVM Command Set Specification 1.1, "Copy command").
+
+use super::namespace::{NamespaceInfo, NamespaceTable};
+use crate::ids::{BlockCount, Lba, NamespaceId};
+use alloc::vec::Vec;
+use farblock_wire::nvm::CopyRange;
+use farblock_wire::status::Status;
+
+/// Blocks that are copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopySource {
+    /// From which namespace.
+    pub namespace: NamespaceId,
+    /// The first block.
+    pub lba: Lba,
+    /// How many blocks.
+    pub blocks: BlockCount,
+}
+
+/// Where a Copy command copies to, and how its ranges are to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyPlan {
+    /// To which namespace.
+    pub namespace: NamespaceId,
+    /// The first block there.
+    pub lba: Lba,
+    /// How many source ranges there are, 1 to 128.
+    pub ranges: u16,
+    /// Each range names its namespace (descriptor format 2).
+    pub across: bool,
+}
+
+/// A part of a Copy command that is carried out at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyPart {
+    /// What is read.
+    pub from: CopySource,
+    /// The namespace that it is written to.
+    pub namespace: NamespaceId,
+    /// The first block there.
+    pub to: Lba,
+}
+
+impl CopyPart {
+    /// Whether it can be carried out with the namespaces as they are in this table.
+    ///
+    /// # Errors
+    /// The status of its command.
+    pub fn check(&self, table: &NamespaceTable) -> Result<(), Status> {
+        let into = table.find(self.namespace).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
+        table.check_reach(self.namespace)?;
+        if into.read_only {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
+        }
+        check_source(&self.from, into, table)?;
+        check_blocks(self.to, self.from.blocks.0.into(), into)
+    }
+}
+
+/// How far a Copy command is. Its ranges are copied in their order, and within them in the order of
+/// their blocks.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct CopyRanges {
+    sources: Vec<CopySource>,
+    into: Option<(NamespaceId, Lba)>,
+    /// The range that the next part is of.
+    next: usize,
+    /// Blocks of it that parts were made of.
+    begun_blocks: u32,
+    /// Ranges that are copied.
+    copied: usize,
+}
+
+impl CopyRanges {
+    /// Reads the ranges of a command.
+    ///
+    /// # Errors
+    /// Command Size Limit Exceeded if there is more than MSSRL and MCL say, LBA Out of Range,
+    /// Incompatible Namespace or Format if blocks differ in size, Overlapping I/O Range if a block
+    /// would be both read and written, Fast Copy Not Possible if a range is to be copied fast or
+    /// not at all, and the statuses of namespaces that cannot be reached.
+    pub fn parse(data: &[u8], plan: &CopyPlan, table: &NamespaceTable) -> Result<Self, Status> {
+        let bytes = data
+            .get(..usize::from(plan.ranges) * CopyRange::LEN)
+            .ok_or(Status::DATA_SGL_LENGTH_INVALID.with_dnr())?;
+        let into = table.find(plan.namespace).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
+        let sources = bytes.chunks_exact(CopyRange::LEN).map(|range| source(range, plan));
+        let sources = sources.collect::<Result<Vec<_>, _>>()?;
+        let total: u64 = sources.iter().map(|source| u64::from(source.blocks.0)).sum();
+        let longest = sources.iter().map(|source| source.blocks.0).max().unwrap_or(0);
+        if longest > into.copy_range_blocks().into() || total > into.copy_blocks().into() {
+            return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.with_dnr());
+        }
+        check_blocks(plan.lba, total, into)?;
+        sources.iter().try_for_each(|source| check_source(source, into, table))?;
+        let overlaps = |source: &CopySource| {
+            source.namespace == plan.namespace
+                && source.lba.0 < plan.lba.0 + total
+                && plan.lba.0 < source.lba.0 + u64::from(source.blocks.0)
+        };
+        if sources.iter().any(overlaps) {
+            return Err(Status::OVERLAPPING_IO_RANGE.with_dnr());
+        }
+        let into = Some((plan.namespace, plan.lba));
+        Ok(Self { sources, into, ..Self::default() })
+    }
+
+    /// The next part of what is left, of at most so many blocks (at least one).
+    #[must_use]
+    pub fn peek(&self, most: u32) -> Option<CopyPart> {
+        let source = self.sources.get(self.next)?;
+        let (namespace, to) = self.into?;
+        let blocks = BlockCount((source.blocks.0 - self.begun_blocks).min(most.max(1)));
+        let lba = Lba(source.lba.0 + u64::from(self.begun_blocks));
+        Some(CopyPart { from: CopySource { lba, blocks, ..*source }, namespace, to })
+    }
+
+    /// A part is about to be written, and is not to come again.
+    pub fn begin(&mut self, part: &CopyPart) {
+        self.begun_blocks += part.from.blocks.0;
+        self.into = Some((part.namespace, Lba(part.to.0 + u64::from(part.from.blocks.0))));
+        if self.begun_blocks == self.sources[self.next].blocks.0 {
+            (self.next, self.begun_blocks) = (self.next + 1, 0);
+        }
+    }
+
+    /// What was begun is written.
+    pub fn written(&mut self) {
+        self.copied = self.next;
+    }
+
+    /// The lowest range that is not copied: what the completion of a command that failed says.
+    #[must_use]
+    pub fn copied(&self) -> usize {
+        self.copied
+    }
+
+    /// Whether there are parts that are not begun.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        self.next < self.sources.len()
+    }
+
+    /// What is left to read, and some of what has been.
+    pub fn sources(&self) -> impl Iterator<Item = &CopySource> {
+        self.sources.iter().skip(self.next)
+    }
+}
+
+fn source(bytes: &[u8], plan: &CopyPlan) -> Result<CopySource, Status> {
+    let range = CopyRange::parse(bytes).expect("chunks are as long as a range");
+    let namespace = if plan.across { NamespaceId(range.snsid.get()) } else { plan.namespace };
+    if plan.across && range.sopt.get() & CopyRange::SOPT_FAST_ONLY != 0 {
+        return Err(Status::FAST_COPY_NOT_POSSIBLE.with_dnr());
+    }
+    let blocks = BlockCount(range.block_count());
+    Ok(CopySource { namespace, lba: Lba(range.slba.get()), blocks })
+}
+
+fn check_source(
+    source: &CopySource,
+    into: &NamespaceInfo,
+    table: &NamespaceTable,
+) -> Result<(), Status> {
+    let info = table.find(source.namespace).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
+    table.check_reach(source.namespace)?;
+    if info.block_size != into.block_size {
+        return Err(Status::INCOMPATIBLE_NAMESPACE.with_dnr());
+    }
+    check_blocks(source.lba, source.blocks.0.into(), info)
+}
+
+/// Whether so many blocks are within a namespace.
+fn check_blocks(lba: Lba, blocks: u64, info: &NamespaceInfo) -> Result<(), Status> {
+    match lba.0.checked_add(blocks) {
+        Some(end) if end <= info.blocks => Ok(()),
+        _ => Err(Status::LBA_OUT_OF_RANGE.with_dnr()),
+    }
+}

@@ -1,0 +1,112 @@
+//! How people pass keys on, whatever they are for: a prefix, then `hh:base64(key ‖ CRC-32):`.
+
+use crate::Hash;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base64ct::{Base64, Encoding};
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+/// Bytes of the checksum.
+const CRC_BYTES: usize = 4;
+
+/// What keys of one kind look like.
+pub(crate) struct Form {
+    /// What the text begins with.
+    pub(crate) prefix: &'static str,
+    /// What `hh` may be besides `00`, which is none.
+    pub(crate) hashes: &'static [Hash],
+    /// The longest key, in bytes.
+    pub(crate) key_bytes_max: usize,
+}
+
+/// A key, and the hash that is written with it.
+pub(crate) type Key = (Zeroizing<Vec<u8>>, Option<Hash>);
+
+/// What is wrong with a text.
+pub(crate) enum Problem {
+    /// It begins with something else.
+    Prefix,
+    /// It is longer than any key's: so many bytes.
+    TooLong(usize),
+    /// Its parts are not as they should be.
+    Form,
+    /// The hash is none of those that there are.
+    Hash,
+    /// What should be base64 is not.
+    Base64,
+    /// There is no room for a key beside the checksum.
+    Empty,
+    /// The checksum is another one.
+    Checksum,
+}
+
+impl Form {
+    /// Reads a key, with `check` for its length and hash.
+    pub(crate) fn parse<E: From<Problem>>(
+        &self,
+        text: &str,
+        check: impl FnOnce(usize, Option<Hash>) -> Result<(), E>,
+    ) -> Result<Key, E> {
+        let rest = text.strip_prefix(self.prefix).ok_or(Problem::Prefix)?;
+        if text.len() > self.text_bytes_max() {
+            return Err(Problem::TooLong(text.len()).into());
+        }
+        let (hash, rest) = rest.split_once(':').ok_or(Problem::Form)?;
+        let hash = self.hash(hash).ok_or(Problem::Hash)?;
+        let encoded = rest.strip_suffix(':').ok_or(Problem::Form)?;
+        let decoded = Base64::decode_vec(encoded).map_err(|_| Problem::Base64)?;
+        let mut decoded = Zeroizing::new(decoded);
+        let length = decoded.len().checked_sub(CRC_BYTES).ok_or(Problem::Empty)?;
+        check(length, hash)?;
+        let crc = crc32(&decoded[..length]).to_le_bytes();
+        if !bool::from(crc.ct_eq(&decoded[length..])) {
+            return Err(Problem::Checksum.into());
+        }
+        decoded.truncate(length);
+        Ok((decoded, hash))
+    }
+
+    /// A key's text.
+    pub(crate) fn text(&self, key: &[u8], hash: Option<Hash>) -> Zeroizing<String> {
+        let mut bytes = Zeroizing::new(Vec::with_capacity(key.len() + CRC_BYTES));
+        bytes.extend_from_slice(key);
+        bytes.extend_from_slice(&crc32(key).to_le_bytes());
+        let encoded = Zeroizing::new(Base64::encode_string(&bytes));
+        let hash = hash.map_or(0, Hash::id);
+        Zeroizing::new(format!("{}{hash:02}:{}:", self.prefix, encoded.as_str()))
+    }
+
+    fn text_bytes_max(&self) -> usize {
+        self.prefix.len() + "hh:".len() + (self.key_bytes_max + CRC_BYTES).div_ceil(3) * 4 + 1
+    }
+
+    fn hash(&self, written: &str) -> Option<Option<Hash>> {
+        let is_it = |hash: &&Hash| written.as_bytes() == [b'0', b'0' + hash.id()];
+        match written {
+            "00" => Some(None),
+            _ => self.hashes.iter().find(is_it).copied().map(Some),
+        }
+    }
+}
+
+/// CRC-32 (IEEE 802.3) bit by bit: no table whose lines in the cache would tell of the key.
+fn crc32(bytes: &[u8]) -> u32 {
+    const POLYNOMIAL: u32 = 0xedb8_8320;
+    !bytes.iter().fold(!0, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (POLYNOMIAL & (crc & 1).wrapping_neg())
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_is_that_of_ieee() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+    }
+}

@@ -1,0 +1,290 @@
+//! Keys for TLS 1.3 in the form that people pass on, `NVMeTLSkey-1:hh:base64(key ‖ CRC-32):`, and
+//! the pre-shared keys that are made of them (NVMe/TCP Transport 1.1, "PSK Identities and PSKs").
+//!
+//! ```text
+//!  configured key --HKDF "tls13 HostNQN", host--> retained key --HKDF "tls13 nvme-tls-psk"--> PSK
+//! ```
+
+use crate::form::{Form, Problem};
+use crate::{Entropy, Hash};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base64ct::{Base64, Encoding};
+use core::fmt;
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+/// What the form is.
+const FORM: Form =
+    Form { prefix: "NVMeTLSkey-1:", hashes: &[Hash::Sha256, Hash::Sha384], key_bytes_max: 48 };
+/// Longest label or context of HKDF-Expand-Label, in bytes (RFC 8446, section 7.1).
+const CONTEXT_BYTES_MAX: usize = 255;
+/// The label under which a retained key is made.
+const RETAINED_LABEL: &str = "tls13 HostNQN";
+/// The label under which a pre-shared key is made.
+const PSK_LABEL: &str = "tls13 nvme-tls-psk";
+
+/// A key for TLS. It is never shown, and its memory is cleared when it is dropped.
+#[derive(Clone)]
+pub struct TlsKey {
+    key: Zeroizing<Vec<u8>>,
+    hash: Option<Hash>,
+}
+
+/// What an identity says besides the two names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IdentityForm {
+    /// `NVMe0Rhh HOST SUBSYSTEM`: all that SPDK knows.
+    Names,
+    /// `NVMe1Rhh HOST SUBSYSTEM DIGEST`, where the digest tells one key from another.
+    Digest,
+}
+
+/// How keys are made of keys. An identity without a digest does not tell which.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Derivation {
+    /// As specified: HKDF-Expand-Label.
+    Specified,
+    /// as libnvme did first and still does with `--compat`: the lengths of label and
+    /// context are missing, and that of the key is little-endian.
+    Compatible,
+}
+
+/// A pre-shared key and how it is called.
+#[derive(Clone)]
+pub struct TlsPsk {
+    /// The identity that goes over the wire.
+    pub identity: String,
+    /// The key itself.
+    pub key: Zeroizing<Vec<u8>>,
+    /// The hash of its cipher suite.
+    pub hash: Hash,
+    /// How it was made.
+    pub derivation: Derivation,
+}
+
+impl TlsKey {
+    /// A new random key for the cipher suite with `hash`.
+    ///
+    /// # Errors
+    /// When there is no cipher suite with that hash.
+    pub fn generate(hash: Hash, entropy: &mut dyn Entropy) -> Result<Self, TlsKeyError> {
+        let mut key = Zeroizing::new(alloc::vec![0; hash.bytes()]);
+        check(key.len(), Some(hash))?;
+        entropy.fill(&mut key);
+        Ok(Self { key, hash: Some(hash) })
+    }
+
+    /// Reads the form.
+    ///
+    /// # Errors
+    /// What is wrong with it; never with a part of the key.
+    pub fn parse(text: &str) -> Result<Self, TlsKeyError> {
+        let (key, hash) = FORM.parse(text, check)?;
+        Ok(Self { key, hash })
+    }
+
+    /// The form, to be given to a file or a person.
+    #[must_use]
+    pub fn text(&self) -> Zeroizing<String> {
+        FORM.text(&self.key, self.hash)
+    }
+
+    /// Whether it is used for its host as it is (`00`), without having been made into another.
+    #[must_use]
+    pub fn is_retained(&self) -> bool {
+        self.hash.is_none()
+    }
+
+    /// The hash of its cipher suite: SHA-256 stands for `TLS_AES_128_GCM_SHA256`, SHA-384 for
+    /// `TLS_AES_256_GCM_SHA384`.
+    #[must_use]
+    pub fn suite(&self) -> Hash {
+        match self.key.len() {
+            32 => Hash::Sha256,
+            _ => Hash::Sha384,
+        }
+    }
+
+    /// Every pre-shared key that a peer may make of this key for a host and a subsystem, those
+    /// first that say most.
+    #[must_use]
+    pub fn psks(&self, host: &str, subsystem: &str) -> Vec<TlsPsk> {
+        let mut psks: Vec<TlsPsk> = Vec::new();
+        for form in [IdentityForm::Digest, IdentityForm::Names] {
+            for derivation in [Derivation::Specified, Derivation::Compatible] {
+                psks.extend(self.psk(host, subsystem, form, derivation));
+            }
+        }
+        psks
+    }
+
+    /// The pre-shared key for a host and a subsystem; none if the names are too long for it.
+    #[must_use]
+    pub fn psk(
+        &self,
+        host: &str,
+        subsystem: &str,
+        form: IdentityForm,
+        derivation: Derivation,
+    ) -> Option<TlsPsk> {
+        let hash = self.suite();
+        let retained = match self.hash {
+            None => self.key.clone(),
+            Some(_) => derivation.expand(hash, &self.key, RETAINED_LABEL, host)?,
+        };
+        let id = hash.id();
+        let names = format!("{host} {subsystem}");
+        let (identity, context) = match form {
+            IdentityForm::Names => {
+                let identity = format!("NVMe0R{id:02} {names}");
+                (identity.clone(), identity)
+            }
+            IdentityForm::Digest => {
+                let digest = hash.hmac(&retained, &[names.as_bytes(), b" NVMe-over-Fabrics"]);
+                let digest = Base64::encode_string(&digest);
+                (format!("NVMe1R{id:02} {names} {digest}"), format!("{id:02} {digest}"))
+            }
+        };
+        let key = derivation.expand(hash, &retained, PSK_LABEL, &context)?;
+        Some(TlsPsk { identity, key, hash, derivation })
+    }
+}
+
+impl Derivation {
+    /// A key of the hash's length out of `key`: HKDF-Extract without salt, then one block of
+    /// HKDF-Expand (RFC 5869).
+    fn expand(
+        self,
+        hash: Hash,
+        key: &[u8],
+        label: &str,
+        context: &str,
+    ) -> Option<Zeroizing<Vec<u8>>> {
+        if context.len() > CONTEXT_BYTES_MAX {
+            return None;
+        }
+        const BLOCK: [u8; 1] = [1];
+        let length = hash.bytes() as u16;
+        let (label_bytes, context_bytes) = ([label.len() as u8], [context.len() as u8]);
+        let (label, context) = (label.as_bytes(), context.as_bytes());
+        let pseudorandom = hash.hmac(&[], &[key]);
+        Some(match self {
+            Derivation::Specified => hash.hmac(
+                &pseudorandom,
+                &[&length.to_be_bytes(), &label_bytes, label, &context_bytes, context, &BLOCK],
+            ),
+            Derivation::Compatible => {
+                hash.hmac(&pseudorandom, &[&length.to_le_bytes(), label, context, &BLOCK])
+            }
+        })
+    }
+}
+
+impl fmt::Display for Derivation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Derivation::Specified => "as specified",
+            Derivation::Compatible => "as with nvme-cli's --compat",
+        })
+    }
+}
+
+impl PartialEq for TlsKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.key.as_slice().ct_eq(&other.key).into()
+    }
+}
+
+impl Eq for TlsKey {}
+
+impl PartialEq for TlsPsk {
+    fn eq(&self, other: &Self) -> bool {
+        self.identity == other.identity && bool::from(self.key.as_slice().ct_eq(&other.key))
+    }
+}
+
+impl Eq for TlsPsk {}
+
+impl fmt::Debug for TlsKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TlsKey({} bytes)", self.key.len())
+    }
+}
+
+impl fmt::Debug for TlsPsk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TlsPsk({})", self.identity)
+    }
+}
+
+/// A key is as long as the hash of its cipher suite.
+fn check(bytes: usize, hash: Option<Hash>) -> Result<(), TlsKeyError> {
+    match hash {
+        _ if bytes != 32 && bytes != 48 => Err(TlsKeyError::Length(bytes)),
+        Some(hash) if hash.bytes() != bytes => Err(TlsKeyError::Mismatch { bytes, hash }),
+        _ => Ok(()),
+    }
+}
+
+/// What is wrong with a key's text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TlsKeyError {
+    /// It begins with something else.
+    Prefix,
+    /// Its parts are not as they should be.
+    Form,
+    /// The hash is none of 00 to 02.
+    Hash,
+    /// What should be base64 is not.
+    Base64,
+    /// There are no keys of so many bytes.
+    Length(usize),
+    /// A key is as long as its hash.
+    Mismatch {
+        /// So long it is.
+        bytes: usize,
+        /// Its hash.
+        hash: Hash,
+    },
+    /// The checksum is another one.
+    Checksum,
+}
+
+impl From<Problem> for TlsKeyError {
+    fn from(problem: Problem) -> Self {
+        match problem {
+            Problem::Prefix => Self::Prefix,
+            Problem::TooLong(_) | Problem::Form => Self::Form,
+            Problem::Hash => Self::Hash,
+            Problem::Base64 => Self::Base64,
+            Problem::Empty => Self::Length(0),
+            Problem::Checksum => Self::Checksum,
+        }
+    }
+}
+
+impl fmt::Display for TlsKeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Prefix => f.write_str("it does not begin with NVMeTLSkey-1:"),
+            Self::Form => {
+                f.write_str("it is not of the form NVMeTLSkey-1:hh:BASE64: with its last colon")
+            }
+            Self::Hash => f.write_str("its hash is none of 00, 01 and 02"),
+            Self::Base64 => f.write_str("its key is not base64: a character is missing or wrong"),
+            Self::Length(bytes) => {
+                write!(f, "its key has {bytes} bytes, and there are only those of 32 and 48")
+            }
+            Self::Mismatch { bytes, hash } => {
+                write!(f, "its key has {bytes} bytes, but one for {hash} has {}", hash.bytes())
+            }
+            Self::Checksum => {
+                f.write_str("its checksum does not match: a character is wrong, or one is missing")
+            }
+        }
+    }
+}
+
+impl core::error::Error for TlsKeyError {}

@@ -1,0 +1,30 @@
+//! Every limit of TLS, with its unit.
+
+/// What a peer may send before the handshake is done, in bytes: some kilobytes are usual.
+pub const HANDSHAKE_BYTES: usize = 32 << 10;
+
+/// Plain bytes in a record (RFC 8446, section 5.1).
+pub const RECORD_BYTES: usize = 16 << 10;
+
+/// What a record has besides, and what an answer to a key update has in all, at most, in bytes.
+pub const RECORD_EXTRA_BYTES: usize = 32;
+
+/// What is to be sent and was not written, in bytes: answers to key updates. Who has more of them
+/// made than it takes is done with.
+pub const UNASKED_BYTES: usize = 16 << 10;
+
+/// Keys of one host: two while one takes the other's place. An identity may stand for either, made
+/// in either of two ways.
+pub const KEYS_PER_HOST: usize = 2;
+
+/// Keys of one host that are tried for discovery, where those for any subsystem are good.
+pub const DISCOVERY_KEYS: usize = 8;
+
+/// Identities of a client that are looked at.
+pub const IDENTITIES: usize = 8;
+
+/// Identities of a peer that a message names.
+pub const NAMED_IDENTITIES: usize = 4;
+
+/// Characters of an identity in a message.
+pub const NAMED_CHARACTERS: usize = 600;

@@ -1,0 +1,213 @@
+//! What OpenSSL asks during a handshake: which key.
+
+use super::library::{Callbacks, Digest, Functions, Ssl, SslSession, VERSION};
+use crate::hello;
+use crate::keys::{Named, ServerKeys};
+use crate::limits;
+use farblock_secure::{Hash, TlsPsk};
+use std::ffi::{CStr, c_int, c_uchar, c_void};
+use std::sync::Arc;
+
+/// Where an `SSL` has its [`State`].
+pub(super) const STATE_INDEX: c_int = 0;
+
+pub(super) const CALLBACKS: Callbacks = Callbacks { hello_came, find_session, use_session };
+
+const EXTENSION_PRE_SHARED_KEY: u32 = 41;
+const HELLO_SUCCESS: c_int = 1;
+const HELLO_ERROR: c_int = 0;
+const ALERT_UNKNOWN_PSK_IDENTITY: c_int = 115;
+
+/// Which end this is.
+pub(super) enum Side {
+    Client(TlsPsk),
+    /// The keys, and which of those that an identity stands for is tried.
+    Server {
+        keys: Arc<ServerKeys>,
+        turn: usize,
+    },
+}
+
+/// What the callbacks know and find out.
+pub(super) struct State {
+    functions: &'static Functions,
+    side: Side,
+    /// The key that is used.
+    pub(super) chosen: Option<Arc<Named>>,
+    /// What the peer offered when it was refused.
+    pub(super) refused: Option<Vec<String>>,
+}
+
+impl State {
+    pub(super) fn new(functions: &'static Functions, side: Side) -> Self {
+        Self { functions, side, chosen: None, refused: None }
+    }
+
+    /// The hash of the suite that a client offers.
+    pub(super) fn suite(&self) -> Hash {
+        match &self.side {
+            Side::Client(psk) => psk.hash,
+            Side::Server { .. } => Hash::Sha256,
+        }
+    }
+
+    /// The side with the next key for the identity that was chosen.
+    pub(super) fn next_turn(&self) -> Option<Side> {
+        let (Side::Server { keys, turn }, Some(chosen)) = (&self.side, &self.chosen) else {
+            return None;
+        };
+        let known = keys.find(chosen.psk.identity.as_bytes());
+        (turn + 1 < known.len()).then(|| Side::Server { keys: Arc::clone(keys), turn: turn + 1 })
+    }
+
+    /// Chooses a key for one of the identities that a client offers.
+    fn choose(&mut self, extension: &[u8]) -> bool {
+        let Side::Server { keys, turn } = &self.side else { return false };
+        self.chosen = hello::identities(extension).take(limits::IDENTITIES).find_map(|identity| {
+            let known = keys.find(identity);
+            known.get(*turn).or(known.first()).map(Arc::clone)
+        });
+        if self.chosen.is_none() {
+            let offered = hello::identities(extension).take(limits::NAMED_IDENTITIES);
+            self.refused = Some(offered.map(hello::shown).collect());
+        }
+        self.chosen.is_some()
+    }
+}
+
+/// Has a connection use the suite of a key and no other.
+///
+/// # Safety
+/// The `SSL` is whole.
+pub(super) unsafe fn choose_suite(functions: &Functions, ssl: *mut Ssl, hash: Hash) -> bool {
+    let name: &CStr = match hash {
+        Hash::Sha256 => c"TLS_AES_128_GCM_SHA256",
+        _ => c"TLS_AES_256_GCM_SHA384",
+    };
+    // SAFETY: by this function's contract.
+    unsafe { (functions.SSL_set_ciphersuites)(ssl, name.as_ptr()) == 1 }
+}
+
+/// The state of an `SSL` that calls back.
+///
+/// # Safety
+/// The `SSL` is one of ours and calls back: then nobody else looks at its state.
+unsafe fn state<'a>(ssl: *mut Ssl) -> Option<&'a mut State> {
+    let library = super::Library::load(&CALLBACKS).ok()?;
+    // SAFETY: each `SSL` got its state before it could call back.
+    unsafe {
+        let state = (library.functions.SSL_get_ex_data)(ssl, STATE_INDEX);
+        state.cast::<State>().as_mut()
+    }
+}
+
+/// A client's first message is here: chooses the key, and with it the cipher suite.
+unsafe extern "C" fn hello_came(ssl: *mut Ssl, alert: *mut c_int, _: *mut c_void) -> c_int {
+    // SAFETY: OpenSSL calls this with an `SSL` of ours, and with a place for the alert.
+    unsafe {
+        let Some(state) = state(ssl) else { return HELLO_ERROR };
+        let f = state.functions;
+        let (mut start, mut length) = (std::ptr::null(), 0);
+        let found = (f.SSL_client_hello_get0_ext)(
+            ssl,
+            EXTENSION_PRE_SHARED_KEY,
+            &raw mut start,
+            &raw mut length,
+        );
+        let extension = match found {
+            1 if !start.is_null() => std::slice::from_raw_parts(start, length),
+            _ => &[],
+        };
+        *alert = ALERT_UNKNOWN_PSK_IDENTITY;
+        if state.choose(extension)
+            && let Some(chosen) = &state.chosen
+            && choose_suite(f, ssl, chosen.psk.hash)
+        {
+            return HELLO_SUCCESS;
+        }
+        HELLO_ERROR
+    }
+}
+
+/// A server's key for an identity, if it is the chosen one.
+unsafe extern "C" fn find_session(
+    ssl: *mut Ssl,
+    identity: *const c_uchar,
+    length: usize,
+    session: *mut *mut SslSession,
+) -> c_int {
+    // SAFETY: OpenSSL calls this with an `SSL` of ours, an identity of that length and a place for
+    // the session.
+    unsafe {
+        *session = std::ptr::null_mut();
+        let Some(state) = state(ssl) else { return 0 };
+        let offered = std::slice::from_raw_parts(identity, length);
+        if let Some(chosen) = &state.chosen
+            && chosen.psk.identity.as_bytes() == offered
+        {
+            *session = make_session(state.functions, ssl, &chosen.psk);
+            return c_int::from(!(*session).is_null());
+        }
+        1
+    }
+}
+
+/// A client's key, if it goes with the hash that is wanted.
+unsafe extern "C" fn use_session(
+    ssl: *mut Ssl,
+    digest: *const Digest,
+    identity: *mut *const c_uchar,
+    length: *mut usize,
+    session: *mut *mut SslSession,
+) -> c_int {
+    // SAFETY: OpenSSL calls this with an `SSL` of ours and places for what is asked. The identity
+    // stays where it is for as long as the `SSL` lives.
+    unsafe {
+        *session = std::ptr::null_mut();
+        let Some(state) = state(ssl) else { return 0 };
+        let Side::Client(psk) = &state.side else { return 0 };
+        let f = state.functions;
+        let cipher = (f.SSL_CIPHER_find)(ssl, suite(psk.hash).as_ptr());
+        let is_wanted = digest.is_null()
+            || (!cipher.is_null() && (f.SSL_CIPHER_get_handshake_digest)(cipher) == digest);
+        if !is_wanted {
+            return 1;
+        }
+        *session = make_session(f, ssl, psk);
+        *identity = psk.identity.as_ptr();
+        *length = psk.identity.len();
+        c_int::from(!(*session).is_null())
+    }
+}
+
+/// A session as OpenSSL wants a pre-shared key; null if it cannot be made.
+///
+/// # Safety
+/// The `SSL` is whole.
+unsafe fn make_session(f: &Functions, ssl: *mut Ssl, psk: &TlsPsk) -> *mut SslSession {
+    // SAFETY: by this function's contract; the session is nobody else's until it is given away.
+    unsafe {
+        let cipher = (f.SSL_CIPHER_find)(ssl, suite(psk.hash).as_ptr());
+        let session = (f.SSL_SESSION_new)();
+        if session.is_null() {
+            return session;
+        }
+        let is_whole = !cipher.is_null()
+            && (f.SSL_SESSION_set1_master_key)(session, psk.key.as_ptr(), psk.key.len()) == 1
+            && (f.SSL_SESSION_set_cipher)(session, cipher) == 1
+            && (f.SSL_SESSION_set_protocol_version)(session, VERSION) == 1;
+        if is_whole {
+            return session;
+        }
+        (f.SSL_SESSION_free)(session);
+        std::ptr::null_mut()
+    }
+}
+
+/// A cipher suite as it goes over the wire (RFC 8446, appendix B.4).
+fn suite(hash: Hash) -> [u8; 2] {
+    match hash {
+        Hash::Sha256 => [0x13, 0x01],
+        _ => [0x13, 0x02],
+    }
+}

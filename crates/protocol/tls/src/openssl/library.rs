@@ -1,0 +1,221 @@
+//! The functions of OpenSSL that are used, found in the system's library when TLS is first used.
+
+use std::ffi::{c_char, c_int, c_long, c_uchar, c_ulong, c_void};
+use std::sync::OnceLock;
+
+/// Names that the library has, the oldest version that is good enough first. It brings `libcrypto`,
+/// whose functions are found through it.
+const NAMES: [&str; 2] = ["libssl.so.3", "libssl.so.4"];
+/// Not to tidy up at the program's end, while other threads still use it.
+const INIT_NO_ATEXIT: u64 = 0x0008_0000;
+const CTRL_SET_MODE: c_int = 33;
+const CTRL_SET_SESSION_CACHE: c_int = 44;
+const CTRL_SET_GROUPS: c_int = 92;
+const CTRL_SET_MIN_VERSION: c_int = 123;
+const CTRL_SET_MAX_VERSION: c_int = 124;
+/// Buffers for records are given back in between.
+const MODE_RELEASE_BUFFERS: c_long = 0x10;
+const VERIFY_PEER: c_int = 1;
+/// The first is what is offered; what a FIPS module lacks is left out.
+const GROUPS: [&[u8]; 2] = [b"X25519:P-256:P-384\0", b"P-256:P-384\0"];
+/// TLS 1.3, as the wire has it.
+pub(super) const VERSION: c_int = 0x0304;
+
+macro_rules! opaque {
+    ($($name:ident: $what:literal;)*) => {
+        $(#[doc = $what]
+        #[repr(C)]
+        pub(super) struct $name([u8; 0]);)*
+    };
+}
+
+opaque! {
+    Ssl: "`SSL`";
+    SslContext: "`SSL_CTX`";
+    SslMethod: "`SSL_METHOD`";
+    SslSession: "`SSL_SESSION`";
+    SslCipher: "`SSL_CIPHER`";
+    Digest: "`EVP_MD`";
+    Bio: "`BIO`";
+    BioMethod: "`BIO_METHOD`";
+}
+
+/// `SSL_psk_find_session_cb_func`
+pub(super) type FindSession =
+    unsafe extern "C" fn(*mut Ssl, *const c_uchar, usize, *mut *mut SslSession) -> c_int;
+/// `SSL_psk_use_session_cb_func`
+pub(super) type UseSession = unsafe extern "C" fn(
+    *mut Ssl,
+    *const Digest,
+    *mut *const c_uchar,
+    *mut usize,
+    *mut *mut SslSession,
+) -> c_int;
+/// `SSL_client_hello_cb_fn`
+pub(super) type HelloCame = unsafe extern "C" fn(*mut Ssl, *mut c_int, *mut c_void) -> c_int;
+
+macro_rules! functions {
+    ($($name:ident($($kind:ty),*) $(-> $given:ty)?;)*) => {
+        /// The functions by their names.
+        #[expect(non_snake_case, reason = "OpenSSL's names")]
+        pub(super) struct Functions {
+            $(pub(super) $name: unsafe extern "C" fn($($kind),*) $(-> $given)?,)*
+        }
+
+        impl Functions {
+            #[cfg(unix)]
+            fn find(library: &libloading::Library) -> Result<Self, libloading::Error> {
+                $(
+                    // SAFETY: the types are those of OpenSSL 3's headers, where they are stable.
+                    #[expect(non_snake_case, reason = "OpenSSL's names")]
+                    let $name = unsafe { *library.get(stringify!($name))? };
+                )*
+                Ok(Self { $($name),* })
+            }
+        }
+    };
+}
+
+functions! {
+    OPENSSL_init_crypto(u64, *const c_void) -> c_int;
+    ERR_clear_error();
+    ERR_get_error() -> c_ulong;
+    ERR_reason_error_string(c_ulong) -> *const c_char;
+    BIO_s_mem() -> *const BioMethod;
+    BIO_new(*const BioMethod) -> *mut Bio;
+    BIO_free(*mut Bio) -> c_int;
+    BIO_read(*mut Bio, *mut c_void, c_int) -> c_int;
+    BIO_write(*mut Bio, *const c_void, c_int) -> c_int;
+    BIO_ctrl_pending(*mut Bio) -> usize;
+    TLS_method() -> *const SslMethod;
+    SSL_CTX_new(*const SslMethod) -> *mut SslContext;
+    SSL_CTX_free(*mut SslContext);
+    SSL_CTX_ctrl(*mut SslContext, c_int, c_long, *mut c_void) -> c_long;
+    SSL_CTX_set_verify(*mut SslContext, c_int, *const c_void);
+    SSL_CTX_set_num_tickets(*mut SslContext, usize) -> c_int;
+    SSL_CTX_set_client_hello_cb(*mut SslContext, HelloCame, *mut c_void);
+    SSL_CTX_set_psk_find_session_callback(*mut SslContext, FindSession);
+    SSL_CTX_set_psk_use_session_callback(*mut SslContext, UseSession);
+    SSL_new(*mut SslContext) -> *mut Ssl;
+    SSL_free(*mut Ssl);
+    SSL_set_bio(*mut Ssl, *mut Bio, *mut Bio);
+    SSL_set_ex_data(*mut Ssl, c_int, *mut c_void) -> c_int;
+    SSL_get_ex_data(*const Ssl, c_int) -> *mut c_void;
+    SSL_set_ciphersuites(*mut Ssl, *const c_char) -> c_int;
+    SSL_set_accept_state(*mut Ssl);
+    SSL_set_connect_state(*mut Ssl);
+    SSL_do_handshake(*mut Ssl) -> c_int;
+    SSL_session_reused(*const Ssl) -> c_int;
+    SSL_get_error(*const Ssl, c_int) -> c_int;
+    SSL_pending(*const Ssl) -> c_int;
+    SSL_read(*mut Ssl, *mut c_void, c_int) -> c_int;
+    SSL_write(*mut Ssl, *const c_void, c_int) -> c_int;
+    SSL_client_hello_get0_ext(*mut Ssl, u32, *mut *const c_uchar, *mut usize) -> c_int;
+    SSL_CIPHER_find(*mut Ssl, *const c_uchar) -> *const SslCipher;
+    SSL_CIPHER_get_handshake_digest(*const SslCipher) -> *const Digest;
+    SSL_SESSION_new() -> *mut SslSession;
+    SSL_SESSION_free(*mut SslSession);
+    SSL_SESSION_set1_master_key(*mut SslSession, *const c_uchar, usize) -> c_int;
+    SSL_SESSION_set_cipher(*mut SslSession, *const SslCipher) -> c_int;
+    SSL_SESSION_set_protocol_version(*mut SslSession, c_int) -> c_int;
+}
+
+/// What OpenSSL calls back.
+pub(super) struct Callbacks {
+    pub(super) hello_came: HelloCame,
+    pub(super) find_session: FindSession,
+    pub(super) use_session: UseSession,
+}
+
+/// The library and its two contexts, which every connection of the process shares.
+pub(super) struct Library {
+    pub(super) functions: Functions,
+    pub(super) server: *mut SslContext,
+    pub(super) client: *mut SslContext,
+}
+
+// SAFETY: OpenSSL's contexts may be used by several threads once they are set up, which is before
+// they are shared; they live as long as the process.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+impl Library {
+    /// Loads it when it is first asked for.
+    pub(super) fn load(callbacks: &Callbacks) -> Result<&'static Self, &'static str> {
+        static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
+        let library = LIBRARY.get_or_init(|| open().and_then(|f| Self::set_up(f, callbacks)));
+        library.as_ref().map_err(String::as_str)
+    }
+
+    fn set_up(functions: Functions, callbacks: &Callbacks) -> Result<Self, String> {
+        // SAFETY: it may be called at any time.
+        unsafe { (functions.OPENSSL_init_crypto)(INIT_NO_ATEXIT, std::ptr::null()) };
+        let (server, client) = (functions.context()?, functions.context()?);
+        let f = &functions;
+        // SAFETY: the contexts are whole and not shared yet, the callbacks are functions of this
+        // program, and their types are what OpenSSL expects.
+        unsafe {
+            (f.SSL_CTX_set_num_tickets)(server, 0);
+            (f.SSL_CTX_set_client_hello_cb)(server, callbacks.hello_came, std::ptr::null_mut());
+            (f.SSL_CTX_set_psk_find_session_callback)(server, callbacks.find_session);
+            (f.SSL_CTX_set_psk_use_session_callback)(client, callbacks.use_session);
+            // It knows no authority: whoever comes with a certificate instead of a key is refused.
+            (f.SSL_CTX_set_verify)(client, VERIFY_PEER, std::ptr::null());
+        }
+        Ok(Self { functions, server, client })
+    }
+}
+
+impl Functions {
+    /// A context for TLS 1.3 alone, and without what would outlast a connection.
+    fn context(&self) -> Result<*mut SslContext, String> {
+        // SAFETY: the method is static.
+        let context = unsafe { (self.SSL_CTX_new)((self.TLS_method)()) };
+        if context.is_null() {
+            return Err("OpenSSL makes no context".to_owned());
+        }
+        let set = |what, value: c_long, pointer: *const u8| {
+            // SAFETY: the context is whole, and each setting has its number or its text.
+            unsafe { (self.SSL_CTX_ctrl)(context, what, value, pointer.cast_mut().cast()) }
+        };
+        let none = std::ptr::null();
+        set(CTRL_SET_SESSION_CACHE, 0, none);
+        set(CTRL_SET_MODE, MODE_RELEASE_BUFFERS, none);
+        let is_set = set(CTRL_SET_MIN_VERSION, c_long::from(VERSION), none) == 1
+            && set(CTRL_SET_MAX_VERSION, c_long::from(VERSION), none) == 1
+            && GROUPS.iter().any(|list| set(CTRL_SET_GROUPS, 0, list.as_ptr()) == 1);
+        if is_set {
+            return Ok(context);
+        }
+        // SAFETY: nobody else has it.
+        unsafe { (self.SSL_CTX_free)(context) };
+        Err("OpenSSL is not set up for TLS 1.3 here".to_owned())
+    }
+}
+
+#[cfg(unix)]
+fn open() -> Result<Functions, String> {
+    let mut problem = String::new();
+    for name in NAMES {
+        // SAFETY: it is a library of the system, whose beginning does nothing to ours.
+        let found = unsafe { libloading::Library::new(name) }.and_then(|library| {
+            let functions = Functions::find(&library)?;
+            // It stays: the functions are used until the end.
+            std::mem::forget(library);
+            Ok(functions)
+        });
+        match found {
+            Ok(functions) => return Ok(functions),
+            Err(error) if problem.is_empty() => problem = error.to_string(),
+            Err(_) => {}
+        }
+    }
+    Err(format!("TLS needs OpenSSL 3: install the package libssl3 or openssl-libs ({problem})"))
+}
+
+#[cfg(not(unix))]
+fn open() -> Result<Functions, String> {
+    let _ = NAMES;
+    Err("farblock has TLS on Unix only so far".to_owned())
+}

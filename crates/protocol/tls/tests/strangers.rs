@@ -1,0 +1,46 @@
+//! What strangers make a server hold.
+#![cfg(target_os = "linux")] // It looks at what the process has in memory.
+
+use farblock_secure::{Hash, TlsKey};
+use farblock_tls::{ServerKeys, Tls, limits, server};
+use std::sync::Arc;
+
+const STRANGERS: usize = 300;
+/// What is sent, and the library's own.
+const MOST_BYTES: usize = limits::HANDSHAKE_BYTES + (24 << 10);
+
+/// Bytes of this process that are in memory.
+fn resident_bytes() -> usize {
+    const PAGE_BYTES: usize = 4096;
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
+    let pages = text.split(' ').nth(1).expect("its second field is what is resident");
+    pages.parse::<usize>().expect("a number") * PAGE_BYTES
+}
+
+#[test]
+fn who_withholds_the_end_of_a_first_message_costs_little_more_than_it() {
+    let mut keys = ServerKeys::default();
+    let key = TlsKey::generate(Hash::Sha256, &mut |out: &mut [u8]| out.fill(1)).expect("a suite");
+    keys.add(key, "nqn.2026-11.h:one");
+    let keys = Arc::new(keys);
+    // A message of 64 KiB in full records, up to what is taken of it.
+    let mut record = vec![22, 3, 1, 0x40, 0];
+    record.resize(5 + limits::RECORD_BYTES, 0);
+    let mut message = [&record[..], &record[..]].concat();
+    message[5..9].copy_from_slice(&[1, 0, 0xff, 0xff]);
+    message.truncate(limits::HANDSHAKE_BYTES);
+    let begun = || -> Box<dyn Tls> {
+        let mut server = server(Arc::clone(&keys)).expect("OpenSSL is there");
+        for piece in message.chunks(5000) {
+            server.feed(piece);
+            assert_eq!(server.handshake(), Ok(false));
+        }
+        server
+    };
+    // What the library makes once is there before.
+    drop(begun());
+    let before = resident_bytes();
+    let strangers: Vec<_> = (0..STRANGERS).map(|_| begun()).collect();
+    let each = (resident_bytes() - before) / strangers.len();
+    assert!(each <= MOST_BYTES, "{each} bytes for each");
+}

@@ -1,0 +1,241 @@
+//! Why an image could not be opened: sentences for the person who named it.
+
+use std::fmt;
+use std::io;
+
+use farblock_block::{BlockError, Command};
+
+use crate::limits;
+use crate::name::Name;
+
+/// Why an image could not be opened. Each says what to do in one sentence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// librbd is not there, or too old.
+    NoLibrary(String),
+    /// The configuration does not say where the cluster is.
+    Configuration(String),
+    /// Nobody answers.
+    Unreachable(String),
+    /// The cluster does not let us in, or not that far.
+    Refused(String),
+    /// There is no such pool, image or snapshot.
+    NotFound(String),
+    /// The image can be read only, and was to be written.
+    ReadOnly(String),
+    /// The cluster has librbd keep writes to it in memory.
+    Cached(String),
+    /// Its size is not a whole number of blocks.
+    Size(String),
+    /// Something else, in the system's words.
+    Other(String),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::NoLibrary(text)
+            | OpenError::Configuration(text)
+            | OpenError::Unreachable(text)
+            | OpenError::Refused(text)
+            | OpenError::NotFound(text)
+            | OpenError::ReadOnly(text)
+            | OpenError::Cached(text)
+            | OpenError::Size(text)
+            | OpenError::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+pub(crate) const EPERM: i32 = 1;
+pub(crate) const ENOENT: i32 = 2;
+pub(crate) const EACCES: i32 = 13;
+pub(crate) const EINVAL: i32 = 22;
+const ENOSPC: i32 = 28;
+pub(crate) const EROFS: i32 = 30;
+pub(crate) const ERANGE: i32 = 34;
+const ESHUTDOWN: i32 = 108;
+const ETIMEDOUT: i32 = 110;
+const EDQUOT: i32 = 122;
+
+fn words(number: i32) -> String {
+    io::Error::from_raw_os_error(number).to_string()
+}
+
+/// Where the cluster was looked for.
+fn conf(name: &Name) -> String {
+    name.conf.clone().unwrap_or_else(|| "/etc/ceph/ceph.conf".to_owned())
+}
+
+/// The configuration cannot be read.
+pub(crate) fn configuration(name: &Name, number: i32) -> OpenError {
+    let (conf, words) = (conf(name), words(number));
+    OpenError::Configuration(format!(
+        "rbd:{name}: the Ceph configuration {conf} cannot be read ({words}): name it with \
+         ?conf=FILE"
+    ))
+}
+
+/// The cluster does not let us in.
+pub(crate) fn connect(name: &Name, number: i32) -> OpenError {
+    let (conf, user) = (conf(name), name.user());
+    match number {
+        ENOENT => OpenError::Refused(format!(
+            "rbd:{name}: there is no keyring for client.{user} here: put its key where {conf} \
+             says, or name another user with id=USER"
+        )),
+        EPERM | EACCES => OpenError::Refused(format!(
+            "rbd:{name}: the cluster does not let client.{user} in: look at its key (`ceph auth \
+             get client.{user}`), or name another user with id=USER"
+        )),
+        EINVAL => OpenError::Configuration(format!(
+            "rbd:{name}: {conf} does not say where the cluster's monitors are (mon host)"
+        )),
+        ETIMEDOUT => OpenError::Unreachable(format!(
+            "rbd:{name}: no monitor of the cluster in {conf} answered in {} s: look at the \
+             network, and at the monitors",
+            limits::CONNECT_SECONDS
+        )),
+        _ => OpenError::Other(format!("rbd:{name}: no connection: {}", words(number))),
+    }
+}
+
+/// There is no such pool, or it is not ours.
+pub(crate) fn pool(name: &Name, number: i32) -> OpenError {
+    let pool = &name.pool;
+    match number {
+        ENOENT => OpenError::NotFound(format!(
+            "rbd:{name}: the cluster has no pool {pool}: `ceph osd pool ls` lists those it has"
+        )),
+        _ => opened(name, number),
+    }
+}
+
+/// The image does not open.
+pub(crate) fn opened(name: &Name, number: i32) -> OpenError {
+    let (pool, user) = (&name.pool, name.user());
+    match number {
+        ENOENT if name.snapshot.is_some() => OpenError::NotFound(format!(
+            "rbd:{name}: there is no such snapshot: `rbd snap ls {pool}/{}` lists those there are",
+            name.image
+        )),
+        ENOENT => OpenError::NotFound(format!(
+            "rbd:{name}: there is no such image: make it with `rbd create --size 1G {name}`, or \
+             look at what `rbd ls {pool}` lists"
+        )),
+        EPERM | EACCES => OpenError::Refused(format!(
+            "rbd:{name}: client.{user} may not use the image: give it rights (`ceph auth caps \
+             client.{user} mon 'profile rbd' osd 'profile rbd pool={pool}'`)"
+        )),
+        _ => OpenError::Other(format!("rbd:{name} does not open: {}", words(number))),
+    }
+}
+
+/// The monitors answered, and then nobody did.
+pub(crate) fn stuck(name: &Name) -> OpenError {
+    OpenError::Unreachable(format!(
+        "rbd:{name} did not open in {} s: look at the cluster's OSDs (`ceph status`)",
+        limits::OPEN.as_secs()
+    ))
+}
+
+/// The image can only be read by us.
+pub(crate) fn read_only(name: &Name) -> OpenError {
+    let why = match name.snapshot {
+        Some(_) => "a snapshot cannot be written".to_owned(),
+        None => format!("client.{} may not write it", name.user()),
+    };
+    OpenError::ReadOnly(format!("rbd:{name}: {why}: share it read-only"))
+}
+
+/// What the cluster keeps with an image or its pool counts for more than what we ask for.
+pub(crate) fn cached(name: &Name) -> OpenError {
+    let image = Name { snapshot: None, ..name.clone() };
+    OpenError::Cached(format!(
+        "rbd:{name}: rbd_cache is on for this image or its pool, so that what is written may be \
+         lost: turn it off with `rbd config image set {image} rbd_cache false`"
+    ))
+}
+
+/// Its size does not fit.
+pub(crate) fn size(name: &Name, bytes: u64, block_size: u32) -> OpenError {
+    OpenError::Size(if bytes == 0 {
+        format!("rbd:{name} is empty: give it a size with `rbd resize --size 1G {name}`")
+    } else {
+        format!(
+            "rbd:{name} has {bytes} bytes, which is not a whole number of {block_size}-byte \
+             blocks: resize it, or choose smaller blocks"
+        )
+    })
+}
+
+/// What the result of an operation with so many bytes of data means. `code` is what librbd gives:
+/// below zero, an error's number; for a read, the bytes that were read.
+pub(crate) fn result(command: Command, bytes: usize, code: isize) -> Result<(), BlockError> {
+    if let Ok(read) = usize::try_from(code) {
+        // An image that was made smaller ends there, and the rest of the buffer is somebody else's.
+        let is_whole = !command.reads() || read >= bytes;
+        return is_whole.then_some(()).ok_or(BlockError::OutOfRange);
+    }
+    let number = i32::try_from(-code).unwrap_or_default();
+    Err(match number {
+        ESHUTDOWN | ETIMEDOUT => BlockError::Disconnected,
+        EROFS | EPERM | EACCES if !command.reads() => BlockError::ReadOnly,
+        ENOSPC | EDQUOT if !command.reads() => BlockError::NoSpace,
+        EINVAL => BlockError::OutOfRange,
+        _ if command.reads() => BlockError::ReadFailed,
+        _ => BlockError::WriteFailed,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_become_the_contracts_errors() {
+        use Command::{Read, Write};
+        assert_eq!(result(Write, 4096, 0), Ok(()));
+        assert_eq!(result(Read, 4096, 4096), Ok(()));
+        assert_eq!(result(Read, 4096, -5), Err(BlockError::ReadFailed));
+        assert_eq!(result(Write, 4096, -5), Err(BlockError::WriteFailed));
+        assert_eq!(result(Write, 4096, -28), Err(BlockError::NoSpace));
+        assert_eq!(result(Write, 4096, -30), Err(BlockError::ReadOnly));
+        assert_eq!(result(Write, 4096, -108), Err(BlockError::Disconnected));
+        assert_eq!(result(Read, 4096, -22), Err(BlockError::OutOfRange));
+    }
+
+    /// What librbd has not filled has what was in the buffer before.
+    #[test]
+    fn a_read_beyond_the_end_of_an_image_that_was_made_smaller_fails() {
+        assert_eq!(result(Command::Read, 4096, 512), Err(BlockError::OutOfRange));
+        assert_eq!(result(Command::Read, 4096, 0), Err(BlockError::OutOfRange));
+        assert_eq!(result(Command::Read, 0, 0), Ok(()));
+        assert_eq!(result(Command::Flush, 0, 0), Ok(()));
+    }
+
+    #[test]
+    fn each_refusal_names_the_next_step() {
+        let name: Name = "p/i?id=me".parse().unwrap();
+        for (error, step) in [
+            (configuration(&name, ENOENT), "?conf=FILE"),
+            (connect(&name, ENOENT), "id=USER"),
+            (connect(&name, EACCES), "ceph auth get client.me"),
+            (connect(&name, ETIMEDOUT), "10 s"),
+            (pool(&name, ENOENT), "ceph osd pool ls"),
+            (opened(&name, ENOENT), "rbd create"),
+            (opened(&name, EPERM), "ceph auth caps client.me"),
+            (stuck(&name), "ceph status"),
+            (read_only(&name), "read-only"),
+            (cached(&name), "rbd config image set p/i rbd_cache false"),
+            (size(&name, 0, 512), "rbd resize"),
+            (size(&name, 5, 512), "smaller blocks"),
+        ] {
+            let text = error.to_string();
+            assert!(text.starts_with("rbd:p/i") && text.contains(step), "{text}");
+        }
+    }
+}

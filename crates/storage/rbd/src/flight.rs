@@ -1,0 +1,186 @@
+//! [`Flight`]: an operation that librbd has, with its buffer.
+//!
+//! A flight is given to librbd as a raw pointer when it is submitted, and comes back once, in
+//! [`completed`] on one of librbd's threads. In between nobody else refers to it: whatever happens
+//! to the queue, the buffer and the image are there until librbd is done with them.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use farblock_block::{BlockError, Command, Op};
+use farblock_reactor::Waker;
+
+use crate::error;
+use crate::image::Image;
+use crate::library::{Completion, Functions, THICK};
+
+/// Flights that are here; boxes, since librbd is given their addresses.
+pub(crate) type Flights = Vec<Box<Flight>>;
+
+/// Where a queue's flights arrive.
+pub(crate) struct Inbox {
+    landed: Mutex<Landed>,
+    waker: Waker,
+}
+
+#[derive(Default)]
+struct Landed {
+    flights: Flights,
+    /// The queue is gone.
+    is_closed: bool,
+}
+
+impl Inbox {
+    pub(crate) fn new(waker: Waker) -> Inbox {
+        Inbox { landed: Mutex::default(), waker }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Landed> {
+        self.landed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Exchanges what has arrived for an empty vector.
+    pub(crate) fn take(&self, empty: &mut Flights) {
+        std::mem::swap(&mut self.lock().flights, empty);
+    }
+
+    /// What arrives from now on is forgotten; gives what has arrived.
+    pub(crate) fn close(&self) -> Flights {
+        let mut landed = self.lock();
+        landed.is_closed = true;
+        std::mem::take(&mut landed.flights)
+    }
+}
+
+/// Zeroes to write where the library cannot make them.
+static ZEROES: [u8; 512] = [0; 512];
+
+/// An operation on its way. One that is done is kept for the next: nothing is allocated here in a
+/// steady load.
+pub(crate) struct Flight {
+    op: Option<Op>,
+    image: Arc<Image>,
+    inbox: Arc<Inbox>,
+    result: Result<(), BlockError>,
+}
+
+/// Where an operation goes, in bytes.
+pub(crate) struct Range {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Flight {
+    pub(crate) fn new(image: Arc<Image>, inbox: Arc<Inbox>) -> Box<Flight> {
+        Box::new(Flight { op: None, image, inbox, result: Ok(()) })
+    }
+
+    /// Takes the operation out again, and how it went.
+    pub(crate) fn land(&mut self) -> (Op, Result<(), BlockError>) {
+        (self.op.take().expect("it has an operation"), self.result)
+    }
+
+    /// Gives the operation to librbd. If it does not take it, it comes back with the reason.
+    pub(crate) fn start(mut self: Box<Self>, op: Op, range: &Range) -> Result<(), Box<Flight>> {
+        let library = self.image.library();
+        let command = op.command;
+        let image = self.image.handle();
+        self.op = Some(op);
+        let flight = Box::into_raw(self);
+        let mut completion: Completion = std::ptr::null_mut();
+        // SAFETY: the callback takes the flight back, once, unless the call below fails.
+        let made = unsafe {
+            (library.rbd_aio_create_completion)(flight.cast(), completed, &raw mut completion)
+        };
+        // The flight is not touched between a call that succeeds and its completion.
+        let code = if made < 0 {
+            made
+        } else {
+            // SAFETY: the flight has been given away by nobody yet, so that its buffer is ours.
+            let data = unsafe { (*flight).data() };
+            // SAFETY: image and buffer live until the completion, in the flight.
+            unsafe { call(library, image, command, range, data, completion) }
+        };
+        if code >= 0 {
+            return Ok(());
+        }
+        if made >= 0 {
+            // SAFETY: librbd has not taken it, and does not call back.
+            unsafe { (library.rbd_aio_release)(completion) };
+        }
+        // SAFETY: made of a box above, and librbd has refused it.
+        let mut refused = unsafe { Box::from_raw(flight) };
+        refused.result = error::result(command, 0, code as isize);
+        Err(refused)
+    }
+
+    /// Where the data are or go.
+    fn data(&mut self) -> *mut c_char {
+        let op = self.op.as_mut().expect("it has an operation");
+        match (op.command, &mut op.buffer) {
+            (Command::Read, Some(buffer)) => buffer.as_mut_ptr().cast(),
+            (_, Some(buffer)) => buffer.as_ptr().cast_mut().cast(),
+            (_, None) => std::ptr::null_mut(),
+        }
+    }
+}
+
+/// # Safety
+/// `image` and `data`, of as many bytes as `range` has, are there until the completion.
+unsafe fn call(
+    library: &Functions,
+    image: crate::library::ImageHandle,
+    command: Command,
+    range: &Range,
+    data: *mut c_char,
+    completion: Completion,
+) -> c_int {
+    let Range { offset, bytes } = *range;
+    let Ok(length) = usize::try_from(bytes) else { return -error::EINVAL };
+    // SAFETY: as the caller has it; the zeroes live for ever.
+    unsafe {
+        match command {
+            Command::Read => (library.rbd_aio_read)(image, offset, length, data, completion),
+            Command::Write => (library.rbd_aio_write)(image, offset, length, data, completion),
+            Command::Flush => (library.rbd_aio_flush)(image, completion),
+            Command::Deallocate => (library.rbd_aio_discard)(image, offset, bytes, completion),
+            Command::WriteZeroes { deallocate } => match library.rbd_aio_write_zeroes {
+                Some(write_zeroes) => {
+                    let thick = if deallocate { 0 } else { THICK };
+                    write_zeroes(image, offset, length, completion, thick, 0)
+                }
+                None => {
+                    let zeroes = ZEROES.as_ptr().cast();
+                    let same = library.rbd_aio_writesame;
+                    same(image, offset, length, zeroes, ZEROES.len(), completion, 0)
+                }
+            },
+        }
+    }
+}
+
+/// What librbd calls, on a thread of its own.
+unsafe extern "C" fn completed(completion: Completion, flight: *mut c_void) {
+    // SAFETY: made of a box in `start`, given to librbd, and given back this once.
+    let mut flight: Box<Flight> = unsafe { Box::from_raw(flight.cast()) };
+    let library = flight.image.library();
+    let op = flight.op.as_ref().expect("it has an operation");
+    let (command, bytes) = (op.command, op.buffer.as_ref().map_or(0, |buffer| buffer.len()));
+    // SAFETY: the completion is valid until it is released, here.
+    let code = unsafe {
+        let code = (library.rbd_aio_get_return_value)(completion);
+        (library.rbd_aio_release)(completion);
+        code
+    };
+    flight.result = error::result(command, bytes, code);
+    let inbox = Arc::clone(&flight.inbox);
+    let mut landed = inbox.lock();
+    if landed.is_closed {
+        drop(landed);
+        flight.land().0.abandon();
+        return;
+    }
+    landed.flights.push(flight);
+    drop(landed);
+    inbox.waker.wake();
+}

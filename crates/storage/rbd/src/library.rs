@@ -1,0 +1,145 @@
+//! The functions of librbd and librados that are used, found in the system's libraries when an
+//! image is first opened.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use crate::error::OpenError;
+
+/// It brings librados, whose functions are found through it.
+#[cfg(unix)]
+const NAME: &str = "librbd.so.1";
+
+pub(crate) type Cluster = *mut c_void;
+pub(crate) type IoContext = *mut c_void;
+pub(crate) type ImageHandle = *mut c_void;
+pub(crate) type Completion = *mut c_void;
+/// `rbd_config_option_t`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ConfigOption {
+    pub(crate) name: *const c_char,
+    pub(crate) value: *const c_char,
+    /// `rbd_config_source_t`
+    pub(crate) source: c_int,
+}
+
+/// `rbd_callback_t`
+pub(crate) type Completed = unsafe extern "C" fn(Completion, *mut c_void);
+/// `rbd_update_callback_t`
+pub(crate) type Updated = unsafe extern "C" fn(*mut c_void);
+
+/// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`
+pub(crate) const THICK: c_int = 1;
+
+macro_rules! functions {
+    ({ $($name:ident($($kind:ty),*) $(-> $given:ty)?;)* }
+     newer { $($new:ident($($new_kind:ty),*) $(-> $new_given:ty)?;)* }) => {
+        /// The functions by their names; the newer ones, where the library has them.
+        pub(crate) struct Functions {
+            $(pub(crate) $name: unsafe extern "C" fn($($kind),*) $(-> $given)?,)*
+            $(pub(crate) $new: Option<unsafe extern "C" fn($($new_kind),*) $(-> $new_given)?>,)*
+        }
+
+        impl Functions {
+            #[cfg(unix)]
+            fn find(library: &libloading::Library) -> Result<Self, libloading::Error> {
+                $(
+                    // SAFETY: the types are those of Ceph's headers, where they are stable.
+                    let $name = unsafe { *library.get(stringify!($name))? };
+                )*
+                $(
+                    // SAFETY: as above.
+                    let $new = unsafe { library.get(stringify!($new)) }.ok().map(|found| *found);
+                )*
+                Ok(Self { $($name,)* $($new,)* })
+            }
+        }
+    };
+}
+
+functions! {
+    {
+        rados_create(*mut Cluster, *const c_char) -> c_int;
+        rados_conf_read_file(Cluster, *const c_char) -> c_int;
+        rados_conf_parse_env(Cluster, *const c_char) -> c_int;
+        rados_conf_set(Cluster, *const c_char, *const c_char) -> c_int;
+        rados_connect(Cluster) -> c_int;
+        rados_shutdown(Cluster);
+        rados_cluster_fsid(Cluster, *mut c_char, usize) -> c_int;
+        rados_ioctx_create(Cluster, *const c_char, *mut IoContext) -> c_int;
+        rados_ioctx_destroy(IoContext);
+        rados_ioctx_set_namespace(IoContext, *const c_char);
+        rados_ioctx_get_id(IoContext) -> i64;
+        rbd_open(IoContext, *const c_char, *mut ImageHandle, *const c_char) -> c_int;
+        rbd_open_read_only(IoContext, *const c_char, *mut ImageHandle, *const c_char) -> c_int;
+        rbd_close(ImageHandle) -> c_int;
+        rbd_get_size(ImageHandle, *mut u64) -> c_int;
+        rbd_get_features(ImageHandle, *mut u64) -> c_int;
+        rbd_get_stripe_unit(ImageHandle, *mut u64) -> c_int;
+        rbd_get_id(ImageHandle, *mut c_char, usize) -> c_int;
+        rbd_config_image_list(ImageHandle, *mut ConfigOption, *mut c_int) -> c_int;
+        rbd_config_image_list_cleanup(*mut ConfigOption, c_int);
+        rbd_update_watch(ImageHandle, *mut u64, Updated, *mut c_void) -> c_int;
+        rbd_update_unwatch(ImageHandle, u64) -> c_int;
+        rbd_aio_create_completion(*mut c_void, Completed, *mut Completion) -> c_int;
+        rbd_aio_get_return_value(Completion) -> isize;
+        rbd_aio_release(Completion);
+        rbd_aio_read(ImageHandle, u64, usize, *mut c_char, Completion) -> c_int;
+        rbd_aio_write(ImageHandle, u64, usize, *const c_char, Completion) -> c_int;
+        rbd_aio_discard(ImageHandle, u64, u64, Completion) -> c_int;
+        rbd_aio_writesame(
+            ImageHandle, u64, usize, *const c_char, usize, Completion, c_int) -> c_int;
+        rbd_aio_flush(ImageHandle, Completion) -> c_int;
+    }
+    newer {
+        rbd_aio_write_zeroes(ImageHandle, u64, usize, Completion, c_int, c_int) -> c_int;
+    }
+}
+
+/// Loads the library when it is first asked for; it stays for the life of the process.
+pub(crate) fn load() -> Result<&'static Functions, OpenError> {
+    static LIBRARY: OnceLock<Result<Functions, OpenError>> = OnceLock::new();
+    LIBRARY.get_or_init(find).as_ref().map_err(OpenError::clone)
+}
+
+#[cfg(unix)]
+fn find() -> Result<Functions, OpenError> {
+    find_in(NAME)
+}
+
+#[cfg(not(unix))]
+fn find() -> Result<Functions, OpenError> {
+    Err(OpenError::NoLibrary("Ceph images can be used on Linux only".to_owned()))
+}
+
+#[cfg(unix)]
+fn find_in(name: &str) -> Result<Functions, OpenError> {
+    // SAFETY: what librbd does when it is loaded is safe in any process.
+    let library = unsafe { libloading::Library::new(name) }.map_err(|error| {
+        OpenError::NoLibrary(format!(
+            "Ceph images need librbd, which is not on this machine ({error}): install it, for \
+             example with `apt-get install librbd1` or `dnf install librbd1`"
+        ))
+    })?;
+    let functions = Functions::find(&library).map_err(|error| {
+        OpenError::NoLibrary(format!(
+            "{name} of this machine is too old ({error}): install that of Ceph 14 or newer"
+        ))
+    })?;
+    // What is found in it is used until the process ends.
+    std::mem::forget(library);
+    crate::closing::before_the_end();
+    Ok(functions)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_librbd_is_told_what_to_install() {
+        let error = find_in("librbd-that-nobody-has.so.1").err().expect("it is not there");
+        assert!(error.to_string().contains("apt-get install librbd1"), "{error}");
+    }
+}

@@ -1,0 +1,225 @@
+//! Images of a real cluster. `interop/ceph/test.sh` makes one, with the pool `rbd`, has `CEPH_CONF`
+//! name its configuration, and runs these tests.
+
+#![cfg(target_os = "linux")]
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use farblock_block::blocking::Blocking;
+use farblock_block::conformance::{Driver, Growing, MIN_BYTES, Suite};
+use farblock_block::{BlockError, Namespace, Op};
+use farblock_rbd::{Image, Name, OpenError, Rbd};
+use farblock_reactor::{Buffer, EngineKind};
+
+const MIB: u64 = 1 << 20;
+
+fn run(program: &str, words: &[&str]) -> String {
+    let output = Command::new(program).args(words).output().expect(program);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {words:?}: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn rbd(words: &[&str]) -> String {
+    run("rbd", words)
+}
+
+/// Makes an image that nobody has; gives its name in the pool.
+fn fresh(bytes: u64, features: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("rbd/test-{}-{next}", std::process::id());
+    rbd(&["create", &name, "--size", &format!("{bytes}B"), "--image-feature", features]);
+    name
+}
+
+fn name(text: &str) -> Name {
+    text.parse().expect("a name")
+}
+
+fn open(text: &str, block_size: u32, read_only: bool) -> Result<Rbd, OpenError> {
+    Rbd::new(Image::open(&name(text))?, block_size, read_only)
+}
+
+fn shared(text: &str, block_size: u32) -> Arc<dyn Namespace> {
+    Arc::new(open(text, block_size, false).expect("it opens"))
+}
+
+#[test]
+#[ignore = "needs a cluster: interop/ceph/test.sh"]
+fn an_image_conforms() {
+    let make = |block_size| shared(&fresh(MIN_BYTES, "layering"), block_size);
+    Suite::new(EngineKind::Auto).run(&make);
+}
+
+#[test]
+#[ignore = "needs a cluster: interop/ceph/test.sh"]
+fn an_image_with_an_exclusive_lock_conforms() {
+    let features = "layering,exclusive-lock,object-map,fast-diff";
+    let make = |block_size| shared(&fresh(MIN_BYTES, features), block_size);
+    Suite::new(EngineKind::Auto).block_sizes(&[4096]).run(&make);
+}
+
+#[test]
+#[ignore = "needs a cluster: interop/ceph/test.sh"]
+fn an_image_that_grows_tells_of_it() {
+    Suite::new(EngineKind::Auto).run_growing(&|block_size| {
+        let image = fresh(MIN_BYTES, "layering");
+        let namespace = shared(&image, block_size);
+        let grow = move |blocks: u64| {
+            let bytes = format!("{}B", blocks * u64::from(block_size));
+            rbd(&["resize", &image, "--size", &bytes, "--no-progress"]);
+        };
+        Growing { namespace, grow: Box::new(grow) }
+    });
+}
+
+/// Ceph lets an image grow beyond what a namespace may have.
+#[test]
+#[ignore = "needs a cluster: interop/ceph/test.sh"]
+fn an_image_of_any_size_opens() {
+    let image = fresh(MIN_BYTES, "layering");
+    // Without a unit they are MiB, with one no more than an i64.
+    let mebibytes = (9_u64 << 40).to_string();
+    rbd(&["resize", &image, "--size", &mebibytes, "--no-progress"]);
+    for block_size in [512, 4096, 65536] {
+        let geometry = open(&image, block_size, false).expect("it opens").geometry();
+        assert_eq!(geometry.capacity_bytes(), farblock_rbd::limits::IMAGE_BYTES);
+    }
+}
+
+#[test]
+#[ignore = "needs a cluster: interop/ceph/test.sh"]
+fn a_snapshot_is_read_only_and_does_not_change() {
+    let image = fresh(MIN_BYTES, "layering");
+    let mut head = Blocking::new(&*shared(&image, 512)).expect("a queue");
+    head.write(0, &[1; 8192]).expect("a write");
+    rbd(&["snap", "create", &format!("{image}@one"), "--no-progress"]);
+    head.write(0, &[2; 8192]).expect("a write");
+    let snapshot = format!("{image}@one");
+    assert!(matches!(open(&snapshot, 512, false), Err(OpenError::ReadOnly(_))));
+    let make = |block_size| Arc::new(open(&snapshot, block_size, true).expect("it opens")) as _;
+    Suite::new(EngineKind::Auto).run_read_only(&make);
+    let mut data = [0; 8192];
+    Blocking::new(&*make(512)).expect("a queue").read(0, &mut data).expect("a read");
+    assert!(data == [1; 8192], "the snapshot is what the image was");
+    assert_ne!(
+        farblock_rbd::identity(&name(&image)),
+        open(&snapshot, 512, true).ok().and_then(|_open| farblock_rbd::identity(&name(&snapshot)))
+    );
+    let writable = Arc::new(open(&image, 512, true).expect("it opens")) as Arc<dyn Namespace>;
+    let mut driver = Driver::with(&writable, EngineKind::Auto);
+    driver.must_fail(0, Op::write(0, 1, Buffer::new(512), 0), BlockError::ReadOnly);
+}
+
+/// What one has written, the other reads at once: nothing is kept on this side.
+#[test]
+#[ignore = "needs a cluster: interop/ceph/test.sh"]
+fn two_clients_see_each_others_writes() {
+    let image = fresh(MIN_BYTES, "layering");
+    let conf = std::env::var("CEPH_CONF").expect("CEPH_CONF");
+    let other = shared(&format!("{image}?conf={conf}"), 512);
+    let (mut one, mut other) = (
+        Blocking::new(&*shared(&image, 512)).expect("a queue"),
+        Blocking::new(&*other).expect("a queue"),
+    );
+    let mut data = [0; 4096];
+    for round in 1..20 {
+        one.write(8, &[round; 4096]).expect("a write");
+        other.read(8, &mut data).expect("a read");
+        assert!(data == [round; 4096], "round {round}");
+        std::mem::swap(&mut one, &mut other);
+    }
+}
+
+/// Settings that the cluster keeps overrule a client's own: a cache would keep from the other
+/// target what is written, and lose it with this one.
+#[test]
+#[ignore = "needs a cluster: interop/ceph/test.sh"]
+fn an_image_with_a_cache_of_its_own_does_not_open() {
+    let image = fresh(MIN_BYTES, "layering");
+    rbd(&["config", "image", "set", &image, "rbd_cache", "true"]);
+    let error = open(&image, 512, false).err().expect("it is refused").to_string();
+    let step = format!("rbd config image set {image} rbd_cache false");
+    assert!(error.contains(&step), "{error}");
+    rbd(&["config", "image", "set", &image, "rbd_cache", "false"]);
+    open(&image, 512, false).expect("it opens");
+}
+
+/// Looking at its settings takes no more rights than opening it.
+#[test]
+#[ignore = "needs a cluster: interop/ceph/test.sh"]
+fn who_may_only_read_opens_it_read_only() {
+    let image = fresh(MIN_BYTES, "layering");
+    let keyring = std::env::temp_dir().join(format!("farblock-reader-{}", std::process::id()));
+    let (keyring, caps) = (keyring.display().to_string(), "profile rbd-read-only");
+    let words = ["auth", "get-or-create", "client.reader", "mon", "profile rbd", "osd", caps];
+    run("ceph", &[&words[..], &["-o", &keyring]].concat());
+    let conf = std::env::var("CEPH_CONF").expect("CEPH_CONF");
+    let text = std::fs::read_to_string(&conf).expect("a configuration");
+    let own = format!("{keyring}.conf");
+    let folder = conf.strip_suffix("/ceph.conf").expect("a folder");
+    let text =
+        text.replace(&format!("keyring = {folder}/keyring"), &format!("keyring = {keyring}"));
+    std::fs::write(&own, text).expect("a file");
+    let reader = format!("{image}?conf={own}&id=reader");
+    assert!(matches!(open(&reader, 512, false), Err(OpenError::ReadOnly(_))));
+    assert!(open(&reader, 512, true).is_ok());
+    [keyring, own].iter().for_each(|path| std::fs::remove_file(path).expect("it is there"));
+}
+
+/// Space that is given back is not used any more.
+#[test]
+#[ignore = "needs a cluster: interop/ceph/test.sh"]
+fn what_is_deallocated_takes_no_space() {
+    let image = fresh(MIN_BYTES, "layering");
+    let mut disk = Blocking::new(&*shared(&image, 512)).expect("a queue");
+    let used = || {
+        let all = rbd(&["diff", &image, "--format", "json"]);
+        all.matches("\"exists\":\"true\"").count()
+    };
+    disk.write(0, &vec![7; (8 * MIB) as usize]).expect("a write");
+    assert_eq!(used(), 2, "two objects of 4 MiB");
+    disk.deallocate(0, (4 * MIB / 512) as u32).expect("an object is given back");
+    disk.write_zeroes(4 * MIB / 512, (4 * MIB / 512) as u32, true).expect("another");
+    assert_eq!(used(), 0);
+}
+
+#[test]
+#[ignore = "needs a cluster: interop/ceph/test.sh"]
+fn what_does_not_open_says_why() {
+    let image = fresh(MIB, "layering");
+    let conf = std::env::var("CEPH_CONF").expect("CEPH_CONF");
+    run("ceph", &["auth", "get-or-create", "client.nobody", "mon", "allow r", "-o", "/dev/null"]);
+    let keyring = run("ceph", &["auth", "get", "client.nobody"]);
+    let wrong = std::env::temp_dir().join(format!("farblock-ceph-{}", std::process::id()));
+    std::fs::create_dir_all(&wrong).expect("a folder");
+    let text = std::fs::read_to_string(&conf).expect("a configuration");
+    let write = |file: &str, text: &str| {
+        let path = wrong.join(file);
+        std::fs::write(&path, text).expect("a file");
+        path.display().to_string()
+    };
+    let keyring = write("keyring", &keyring);
+    let ours = format!("keyring = {}/keyring", conf.strip_suffix("/ceph.conf").expect("a folder"));
+    let weak = write("weak.conf", &text.replace(&ours, &format!("keyring = {keyring}")));
+    let mon = text.lines().find(|line| line.starts_with("mon host")).expect("a monitor");
+    let away = write("away.conf", &text.replace(mon, "mon host = v2:127.0.0.1:1"));
+    for (text, words) in [
+        ("rbd/none".to_owned(), "no such image"),
+        (format!("{image}@none"), "no such snapshot"),
+        ("none/image".to_owned(), "no pool none"),
+        (format!("{image}?id=stranger"), "client.stranger"),
+        (format!("{image}?conf=/nowhere"), "?conf=FILE"),
+        (format!("{image}?conf={weak}&id=nobody"), "ceph auth caps client.nobody"),
+        (format!("{image}?conf={away}"), "no monitor"),
+    ] {
+        let error = Image::open(&name(&text)).err().expect(&text).to_string();
+        assert!(error.contains(words), "{text}: {error}");
+    }
+    std::fs::remove_dir_all(wrong).expect("it is ours");
+    assert!(matches!(open(&image, 3 << 20, false), Err(OpenError::Size(_))));
+    assert!(open(&image, 512, false).is_ok(), "the image itself is fine");
+}

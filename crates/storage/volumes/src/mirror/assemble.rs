@@ -1,0 +1,415 @@
+//! From what the ends of the legs say to a mirror, or to the reason why there is none.
+
+use uuid::Uuid;
+
+use farblock_block::Geometry;
+
+use super::MirrorError;
+use super::record::{Record, Standing, Unreadable};
+use crate::limits::{MAX_LEGS, MIN_LEGS, RESERVED_BYTES};
+
+/// What was found of a leg that was named.
+pub(crate) struct Found {
+    pub(crate) name: String,
+    pub(crate) what: What,
+}
+
+pub(crate) enum What {
+    /// It cannot be opened or read.
+    Absent(String),
+    Marked(Record),
+    /// Nothing that is a record.
+    Unmarked {
+        geometry: Geometry,
+        /// The end, and what comes first, are zeroes.
+        end_is_empty: bool,
+        start_is_empty: bool,
+    },
+    Unusable(Unreadable),
+}
+
+/// A mirror to be.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// The newest record, as it was found; new legs are behind in it.
+    pub(crate) record: Record,
+    /// Which of the named legs each leg is.
+    pub(crate) named: Vec<usize>,
+    /// The legs that are there and in sync.
+    pub(crate) in_sync: Vec<bool>,
+}
+
+fn refuse<T>(sentence: impl Into<String>) -> Result<T, MirrorError> {
+    Err(MirrorError(sentence.into()))
+}
+
+/// Puts a mirror together, or makes one of legs without a record if `take_empty`. `alone`: a leg in
+/// sync may be missing.
+pub(crate) fn assemble(
+    found: &[Found],
+    take_empty: bool,
+    alone: bool,
+) -> Result<Plan, MirrorError> {
+    if !(MIN_LEGS..=MAX_LEGS).contains(&found.len()) {
+        return refuse(format!(
+            "a mirror has {MIN_LEGS} to {MAX_LEGS} legs, and {} are named: list that many",
+            found.len()
+        ));
+    }
+    for leg in found {
+        match &leg.what {
+            What::Unusable(Unreadable::Newer(version)) => {
+                return refuse(format!(
+                    "{} is a leg of a mirror in a newer format ({version}): use the farblock that \
+                     wrote it, or a later one",
+                    leg.name
+                ));
+            }
+            What::Unusable(_) => {
+                return refuse(format!(
+                    "the record at the end of {} makes no sense: leave this leg out, and have it \
+                     filled again from the others once its last MiB is zeroes",
+                    leg.name
+                ));
+            }
+            _ => {}
+        }
+    }
+    let newest = found.iter().filter_map(record).max_by_key(|record| record.generation);
+    match newest {
+        Some(newest) => join(found, newest, take_empty, alone),
+        None => create(found, take_empty),
+    }
+}
+
+fn record(found: &Found) -> Option<&Record> {
+    match &found.what {
+        What::Marked(record) => Some(record),
+        _ => None,
+    }
+}
+
+/// Puts legs together that have records.
+fn join(
+    found: &[Found],
+    newest: &Record,
+    take_empty: bool,
+    alone: bool,
+) -> Result<Plan, MirrorError> {
+    let places = places(found, newest, take_empty)?;
+    refuse_two_histories(found, newest)?;
+    let mut plan = Plan { record: newest.clone(), named: places, in_sync: Vec::new() };
+    plan.record.standings.resize(found.len(), Standing::Behind);
+    for (leg, &named) in plan.named.iter().enumerate() {
+        let behind = newest.is_behind(leg) || leg >= newest.standings.len();
+        if let What::Absent(reason) = &found[named].what
+            && !behind
+            && !alone
+        {
+            return refuse(format!(
+                "{} was in sync and may have newer data, but it is not there ({reason}): bring it \
+                 back, or, if it is certain that nobody has written it since, start without it \
+                 with ?degraded",
+                found[named].name
+            ));
+        }
+        let there = matches!(found[named].what, What::Marked(_));
+        plan.in_sync.push(there && !behind);
+        if behind || !there {
+            plan.record.standings[leg] = Standing::Behind;
+        }
+    }
+    if !plan.in_sync.contains(&true) {
+        return refuse(
+            "no leg of the mirror that is there has all of its data: bring back the one that was \
+             written last",
+        );
+    }
+    Ok(plan)
+}
+
+/// Which named leg is which.
+fn places(found: &[Found], newest: &Record, take_empty: bool) -> Result<Vec<usize>, MirrorError> {
+    let legs = newest.standings.len();
+    if found.len() < legs {
+        return refuse(format!(
+            "the mirror has {legs} legs, and {} are named: name all of them, also those that are \
+             away",
+            found.len()
+        ));
+    }
+    let mut places: Vec<Option<usize>> = vec![None; found.len()];
+    for (named, leg) in found.iter().enumerate() {
+        let Some(record) = record(leg) else { continue };
+        if record.mirror != newest.mirror {
+            return refuse(format!(
+                "{} belongs to another mirror ({}) than {} ({}): name the legs of one mirror",
+                leg.name,
+                record.mirror,
+                found.iter().find(|leg| self::record(leg) == Some(newest)).map_or("", |l| &l.name),
+                newest.mirror
+            ));
+        }
+        let place = places.get_mut(record.leg);
+        match place {
+            Some(place @ None) => *place = Some(named),
+            Some(Some(other)) => {
+                return refuse(format!(
+                    "{} and {} are copies of the same leg: name the one that belongs to the mirror",
+                    found[*other].name, leg.name
+                ));
+            }
+            None => return refuse(format!("{} is a leg that the mirror has not", leg.name)),
+        }
+    }
+    for (named, leg) in found.iter().enumerate().filter(|(_, leg)| record(leg).is_none()) {
+        let free = places.iter().position(Option::is_none).expect("as many as are named");
+        if let What::Unmarked { geometry, end_is_empty, start_is_empty } = &leg.what
+            && !newest.is_behind(free)
+        {
+            may_take(leg, geometry, *end_is_empty && *start_is_empty, newest, take_empty)?;
+        }
+        places[free] = Some(named);
+    }
+    Ok(places.into_iter().flatten().collect())
+}
+
+/// Whether a leg without a record may be filled.
+pub(crate) fn may_take(
+    leg: &Found,
+    geometry: &Geometry,
+    is_empty: bool,
+    record: &Record,
+    take_empty: bool,
+) -> Result<(), MirrorError> {
+    let name = &leg.name;
+    if !take_empty {
+        return refuse(format!(
+            "{name} has no record of a mirror in its last MiB: if it is a new disk for this \
+             mirror, say ?create, and everything on it is overwritten; if it has grown, cut it \
+             back to its size of before"
+        ));
+    }
+    if !is_empty {
+        return refuse(format!(
+            "{name} is to be overwritten, but it does not look empty: if nobody needs what it \
+             has, put zeroes into its first and last MiB"
+        ));
+    }
+    fits(name, geometry, record)
+}
+
+/// Whether a leg has the right blocks, and enough of them.
+pub(crate) fn fits(name: &str, geometry: &Geometry, record: &Record) -> Result<(), MirrorError> {
+    let needed = record.blocks * u64::from(record.block_size) + RESERVED_BYTES;
+    let limit = |max: u32| if max == 0 { u32::MAX } else { max };
+    if geometry.block_size != record.block_size {
+        refuse(format!(
+            "{name} has {}-byte blocks, and the mirror {}-byte ones: all legs need the same",
+            geometry.block_size, record.block_size
+        ))
+    } else if geometry.capacity_bytes() < needed {
+        refuse(format!(
+            "{name} has {} bytes, and the mirror needs {needed} of each leg: use a larger one",
+            geometry.capacity_bytes()
+        ))
+    } else if geometry.read_only {
+        refuse(format!("{name} cannot be written: make it writable"))
+    } else if limit(geometry.max_blocks) < limit(record.max_blocks) {
+        refuse(format!(
+            "{name} takes {} blocks at once, and the mirror was made for {}: use another leg",
+            geometry.max_blocks, record.max_blocks
+        ))
+    } else {
+        Ok(())
+    }
+}
+
+/// Every leg is at a point of the history of the newest one.
+fn refuse_two_histories(found: &[Found], newest: &Record) -> Result<(), MirrorError> {
+    let of_newest = found.iter().find(|leg| record(leg) == Some(newest)).map_or("", |l| &l.name);
+    for leg in found {
+        if record(leg).is_some_and(|record| !newest.descends_from(record)) {
+            return refuse(format!("{of_newest} and {} {TWO_HISTORIES}", leg.name));
+        }
+    }
+    Ok(())
+}
+
+/// What to do about two legs with two histories.
+pub(crate) const TWO_HISTORIES: &str = "were each written without the other: decide whose data \
+    count, put zeroes into the first and last MiB of the other one, and start with ?create";
+
+/// A new mirror with the data of the first leg.
+fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
+    let mut geometries = Vec::new();
+    for (at, leg) in found.iter().enumerate() {
+        match &leg.what {
+            What::Absent(reason) => return refuse(format!("{}: {reason}", leg.name)),
+            What::Unmarked { .. } if !take_empty => {
+                return refuse(format!(
+                    "{} is no leg of a mirror yet: say ?create to make a mirror with the data of \
+                     {}, and to overwrite all other legs",
+                    leg.name, found[0].name
+                ));
+            }
+            What::Unmarked { end_is_empty: false, .. } if at == 0 => {
+                return refuse(format!(
+                    "the last MiB of {} is needed for the mirror's record, and has data: make the \
+                     disk 1 MiB larger first",
+                    leg.name
+                ));
+            }
+            What::Unmarked { geometry, .. } => geometries.push(*geometry),
+            What::Marked(_) | What::Unusable(_) => unreachable!("looked at before"),
+        }
+    }
+    let first = geometries[0];
+    let smallest = geometries.iter().map(Geometry::capacity_bytes).min().unwrap_or(0);
+    let made = Record::new(random_uuid()?, first.block_size, smallest, found.len());
+    let Some(mut record) = made else {
+        return refuse(format!(
+            "the smallest leg has {smallest} bytes, which is too small: each needs 1 MiB for the \
+             mirror's record, and room for data"
+        ));
+    };
+    record.max_blocks =
+        geometries.iter().map(|leg| leg.max_blocks).filter(|&max| max > 0).min().unwrap_or(0);
+    record.deallocate = geometries.iter().all(|leg| leg.deallocate);
+    for (leg, found) in found.iter().enumerate() {
+        let What::Unmarked { geometry, end_is_empty, start_is_empty } = &found.what else {
+            continue;
+        };
+        let is_empty = *end_is_empty && *start_is_empty;
+        may_take(found, geometry, is_empty || leg == 0, &record, true)?;
+        if leg > 0 {
+            record.standings[leg] = Standing::Behind;
+        }
+    }
+    let in_sync = (0..found.len()).map(|leg| leg == 0).collect();
+    Ok(Plan { record, named: (0..found.len()).collect(), in_sync })
+}
+
+/// Random bytes, the world's in a simulation.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], MirrorError> {
+    let mut bytes = [0; N];
+    if !farblock_reactor::os::fill_simulated(&mut bytes) {
+        getrandom::fill(&mut bytes)
+            .map_err(|error| MirrorError(format!("the system has no random numbers: {error}")))?;
+    }
+    Ok(bytes)
+}
+
+fn random_uuid() -> Result<Uuid, MirrorError> {
+    Ok(uuid::Builder::from_random_bytes(random()?).into_uuid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record of leg `leg`, with a letter for each standing.
+    fn marked(leg: usize, generation: u64, standings: &str) -> Found {
+        let mut record = Record::new(Uuid::from_bytes([7; 16]), 512, 16 << 20, 2).unwrap();
+        (record.leg, record.generation) = (leg, generation);
+        let standing = |letter| if letter == 'i' { Standing::InSync } else { Standing::Behind };
+        record.standings = standings.chars().map(standing).collect();
+        // One line of generations, whose numbers are their own.
+        record.history = (1..=generation).rev().collect();
+        Found { name: format!("leg{leg}"), what: What::Marked(record) }
+    }
+
+    fn absent(leg: usize) -> Found {
+        Found { name: format!("leg{leg}"), what: What::Absent("gone".to_owned()) }
+    }
+
+    fn blank(bytes: u64, empty: bool) -> Found {
+        let geometry = Geometry::new(512, bytes / 512);
+        let what = What::Unmarked { geometry, end_is_empty: empty, start_is_empty: empty };
+        Found { name: "blank".to_owned(), what }
+    }
+
+    fn in_sync(found: &[Found]) -> Vec<bool> {
+        assemble(found, false, false).unwrap().in_sync
+    }
+
+    #[track_caller]
+    fn refused(found: &[Found], take: bool, alone: bool, because: &str) {
+        let error = assemble(found, take, alone).unwrap_err().to_string();
+        assert!(error.contains(because), "{error}");
+    }
+
+    #[test]
+    fn the_newest_record_says_who_is_in_sync() {
+        assert_eq!(in_sync(&[marked(0, 3, "ii"), marked(1, 3, "ii")]), [true, true]);
+        assert_eq!(in_sync(&[marked(0, 4, "ib"), marked(1, 3, "ii")]), [true, false]);
+        // A record that did not reach everybody.
+        assert_eq!(
+            in_sync(&[marked(0, 4, "iib"), marked(1, 3, "iii"), marked(2, 3, "iii")]),
+            [true, true, false]
+        );
+        assert_eq!(in_sync(&[marked(1, 4, "bi"), marked(0, 4, "bi")]), [false, true]);
+        // Promoted, but the other one does not know.
+        assert_eq!(in_sync(&[marked(0, 4, "ib"), marked(1, 5, "ii")]), [true, true]);
+        assert_eq!(in_sync(&[marked(0, 5, "ii"), marked(1, 4, "ib")]), [true, true]);
+        assert_eq!(in_sync(&[marked(0, 5, "ib"), absent(1)]), [true, false]);
+    }
+
+    #[test]
+    fn legs_may_be_named_in_any_order() {
+        let plan = assemble(&[marked(1, 4, "bi"), absent(0)], false, false).unwrap();
+        assert_eq!((plan.named, plan.in_sync), (vec![1, 0], vec![false, true]));
+    }
+
+    #[test]
+    fn two_histories_are_refused_by_name() {
+        for generation in [3, 4, 9] {
+            let mut other = marked(1, generation, "bi");
+            if let What::Marked(record) = &mut other.what {
+                record.history.fill(77);
+            }
+            let (found, first) = ([marked(0, 5, "ib"), other], if generation > 5 { 1 } else { 0 });
+            let names = format!("leg{first} and leg{} were each", 1 - first);
+            refused(&found, true, true, &names);
+        }
+    }
+
+    #[test]
+    fn who_may_have_newer_data_is_waited_for() {
+        refused(&[marked(0, 4, "ii"), absent(1)], false, false, "?degraded");
+        let plan = assemble(&[marked(0, 4, "ii"), absent(1)], false, true).unwrap();
+        assert_eq!(plan.in_sync, [true, false]);
+        assert_eq!(plan.record.standings, [Standing::InSync, Standing::Behind]);
+        refused(&[absent(0), marked(1, 4, "ib")], false, true, "no leg of the mirror");
+    }
+
+    #[test]
+    fn nothing_is_overwritten_unasked() {
+        refused(&[blank(8 << 20, true), blank(8 << 20, true)], false, false, "?create");
+        refused(&[blank(8 << 20, true), blank(8 << 20, false)], true, false, "not look empty");
+        refused(&[blank(8 << 20, false), blank(8 << 20, true)], true, false, "1 MiB larger");
+        refused(&[marked(0, 4, "ii"), blank(16 << 20, true)], false, false, "?create");
+        refused(&[marked(0, 4, "ii"), blank(8 << 20, true)], true, false, "larger");
+        // It is not needed: what is wrong with it is said where its state is.
+        assert_eq!(in_sync(&[marked(0, 4, "ib"), blank(16 << 20, false)]), [true, false]);
+        let plan = assemble(&[blank(8 << 20, true), blank(9 << 20, true)], true, false).unwrap();
+        assert_eq!((plan.record.blocks, plan.in_sync), (7 << 11, vec![true, false]));
+        let found = [marked(0, 4, "ii"), marked(1, 4, "ii"), blank(16 << 20, true)];
+        let plan = assemble(&found, true, false).unwrap();
+        assert_eq!((plan.record.standings.len(), plan.in_sync), (3, vec![true, true, false]));
+    }
+
+    #[test]
+    fn what_is_no_mirror_is_refused() {
+        refused(&[marked(0, 4, "ii")], false, false, "2 to 8 legs");
+        refused(&[marked(0, 4, "iii"), marked(1, 4, "iii")], false, false, "name all");
+        refused(&[marked(0, 4, "ii"), marked(0, 4, "ii")], false, false, "copies");
+        let mut other = marked(1, 4, "ii");
+        if let What::Marked(record) = &mut other.what {
+            record.mirror = Uuid::nil();
+        }
+        refused(&[marked(0, 4, "ii"), other], false, false, "another mirror");
+        let newer = Found { name: "x".into(), what: What::Unusable(Unreadable::Newer(2)) };
+        refused(&[marked(0, 4, "ii"), newer], false, false, "newer format");
+    }
+}

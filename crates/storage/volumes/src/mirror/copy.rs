@@ -1,0 +1,308 @@
+//! Copying: from a leg in sync to the others, chunk by chunk.
+//!
+//! Three reasons, in this order: somebody wants to read where legs in sync may differ; they may
+//! differ anywhere; a leg catches up. While a chunk is copied its region is closed to writes. What
+//! is the same already is not written.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use farblock_block::Op;
+use farblock_reactor::{Buffer, os};
+
+use super::keeper::Keeper;
+use super::regions::Regions;
+use super::shared::{Difference, LegState, bit, lock, members};
+use crate::limits::{CHUNK_BYTES, DIFFERENCES};
+
+/// Why a chunk is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Why {
+    Suspect,
+    CatchUp,
+    Verify,
+}
+
+/// A part of a region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunk {
+    why: Why,
+    region: usize,
+    lba: u64,
+    blocks: u32,
+    last: bool,
+}
+
+pub(crate) enum Job {
+    None,
+    Later(Instant),
+    Chunk(Chunk),
+    Promote,
+}
+
+/// What is to be copied.
+pub(crate) struct Copying {
+    pub(crate) read_first: Vec<usize>,
+    pub(crate) suspects: BTreeSet<usize>,
+    /// Suspect regions may still change until then.
+    pub(crate) settled: Instant,
+    /// The next region for legs that catch up.
+    pub(crate) cursor: Option<usize>,
+    pub(crate) verify: Option<usize>,
+    /// A region that was begun, and how far it is.
+    current: Option<(Why, usize, u64)>,
+    /// When the last chunk was done that is not urgent, and its bytes.
+    last: Option<(Instant, u64)>,
+}
+
+impl Copying {
+    pub(crate) fn new(now: Instant) -> Copying {
+        Copying {
+            read_first: Vec::new(),
+            suspects: BTreeSet::new(),
+            settled: now,
+            cursor: None,
+            verify: None,
+            current: None,
+            last: None,
+        }
+    }
+
+    /// If one of these regions is being copied because legs may differ: where it was copied
+    /// already, they may differ again.
+    pub(crate) fn begin_again(&mut self, suspects: &[usize], regions: &Regions) {
+        let again =
+            |&mut (why, region, _): &mut _| why == Why::Suspect && suspects.contains(&region);
+        if let Some((_, region, _)) = self.current.take_if(again) {
+            regions.open(region);
+        }
+    }
+
+    /// Nothing that has to do with the bitmap.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.suspects.is_empty() && self.cursor.is_none() && self.current.is_none()
+    }
+}
+
+impl Keeper {
+    pub(crate) fn next_job(&mut self) -> Job {
+        if let Some((why, region, at)) = self.copying.current {
+            return self.chunk_job(why, region, at);
+        }
+        let now = os::now();
+        let suspects = &mut self.copying;
+        let urgent = suspects.read_first.drain(..).find(|at| suspects.suspects.contains(at));
+        if let Some(region) = urgent.or_else(|| suspects.suspects.first().copied()) {
+            if suspects.settled > now {
+                return Job::Later(suspects.settled);
+            }
+            return self.begin(Why::Suspect, region);
+        }
+        if let Some(cursor) = self.copying.cursor {
+            let next = (cursor..self.shared.regions.len()).find(|&at| self.is_marked(at));
+            let catching_up =
+                self.shared.legs.iter().any(|leg| leg.state() == LegState::CatchingUp);
+            return match next {
+                _ if !catching_up => {
+                    self.copying.cursor = None;
+                    self.next_job()
+                }
+                None => Job::Promote,
+                Some(region) => {
+                    self.copying.cursor = Some(region);
+                    self.begin(Why::CatchUp, region)
+                }
+            };
+        }
+        match self.copying.verify {
+            Some(region) => self.begin(Why::Verify, region),
+            None => Job::None,
+        }
+    }
+
+    /// A leg was let in, which lacks what others were given of the region that was begun, too.
+    pub(crate) fn copy_from_the_beginning(&mut self) {
+        if let Some((_, region, _)) = self.copying.current.take_if(|(why, ..)| *why == Why::CatchUp)
+        {
+            self.shared.regions.open(region);
+        }
+        self.copying.cursor = Some(0);
+    }
+
+    fn begin(&mut self, why: Why, region: usize) -> Job {
+        let at = region as u64 * self.shared.region_blocks;
+        self.copying.current = Some((why, region, at));
+        self.chunk_job(why, region, at)
+    }
+
+    fn chunk_job(&mut self, why: Why, region: usize, lba: u64) -> Job {
+        let next = self.next_chunk_at().filter(|&next| why != Why::Suspect && next > os::now());
+        if let Some(next) = next {
+            if self.copying.suspects.is_empty() {
+                return Job::Later(next);
+            }
+            // It is begun again afterwards.
+            self.copying.current = None;
+            return self.next_job();
+        }
+        let shared = &self.shared;
+        let end = (region as u64 + 1) * shared.region_blocks;
+        let end = end.min(shared.geometry.blocks);
+        let limit = match shared.geometry.max_blocks {
+            0 => u32::MAX,
+            limit => limit,
+        };
+        let chunk = CHUNK_BYTES / u64::from(shared.geometry.block_size);
+        let blocks = (end - lba).min(chunk).min(u64::from(limit)) as u32;
+        let last = lba + u64::from(blocks) == end;
+        Job::Chunk(Chunk { why, region, lba, blocks, last })
+    }
+
+    /// When the next chunk may be copied or compared, for the sake of others. The speed may be
+    /// another one by then, and is looked at each time.
+    fn next_chunk_at(&self) -> Option<Instant> {
+        let (done, bytes) = self.copying.last?;
+        let speed = self.shared.copy_speed.load(Ordering::Relaxed);
+        let nanos = bytes.saturating_mul(1_000_000_000).checked_div(speed)?;
+        Some(done + Duration::from_nanos(nanos))
+    }
+
+    /// Does one chunk, if nobody writes there; true if the next one can follow.
+    pub(crate) fn do_chunk(&mut self, chunk: Chunk) -> bool {
+        let regions = &self.shared.regions;
+        regions.close(chunk.region);
+        if !regions.is_empty(chunk.region) && !os::has_mistake("a copy beside writes") {
+            return false; // whoever leaves it wakes the keeper
+        }
+        match chunk.why {
+            Why::Verify => self.compare(chunk),
+            Why::Suspect | Why::CatchUp => self.copy(chunk),
+        }
+        let bytes = self.shared.geometry.bytes(chunk.blocks) as u64;
+        self.copying.current = match chunk.last {
+            false => Some((chunk.why, chunk.region, chunk.lba + u64::from(chunk.blocks))),
+            true => None,
+        };
+        if chunk.last {
+            self.end_region(chunk);
+        }
+        self.shared.regions.open(chunk.region);
+        self.shared.wake_queues();
+        if chunk.why != Why::Suspect {
+            self.copying.last = Some((os::now(), bytes));
+        }
+        true
+    }
+
+    fn end_region(&mut self, chunk: Chunk) {
+        match chunk.why {
+            Why::Suspect => {
+                // Before it is read: a leg that forgets the copy again would go back in time.
+                let alone = self.shared.in_sync().count_ones() == 1;
+                let durable = alone || self.flush(self.shared.in_sync());
+                let inbox = lock(&self.shared.inbox);
+                if durable && !inbox.suspects.contains(&chunk.region) {
+                    self.copying.suspects.remove(&chunk.region);
+                    self.shared.regions.trust(chunk.region);
+                }
+            }
+            // Unless another leg was let in meanwhile: then it begins again.
+            Why::CatchUp if self.copying.cursor == Some(chunk.region) => {
+                self.copying.cursor = Some(chunk.region + 1);
+            }
+            Why::CatchUp => {}
+            Why::Verify => {
+                let next = chunk.region + 1;
+                let over = next == self.shared.regions.len();
+                self.copying.verify = (!over).then_some(next);
+                let mut progress = lock(&self.shared.progress);
+                progress.verifying = !over;
+                progress.verifies += u64::from(over);
+            }
+        }
+    }
+
+    fn read_op(&self, chunk: Chunk) -> Op {
+        let buffer = Buffer::new(self.shared.geometry.bytes(chunk.blocks));
+        Op::read(chunk.lba, chunk.blocks, buffer, 0)
+    }
+
+    /// What a leg in sync has, and which one.
+    fn read_source(&mut self, chunk: Chunk) -> Option<(usize, Buffer)> {
+        for leg in members(self.shared.in_sync()) {
+            let done = self.panel.run_one(leg, self.read_op(chunk));
+            // One that was put out meanwhile may have answered after it had lost something.
+            let counts = self.shared.in_sync() & bit(leg) != 0;
+            if let (true, Ok(()), Some(buffer)) = (counts, done.result, done.buffer) {
+                return Some((leg, buffer));
+            }
+        }
+        None
+    }
+
+    fn copy(&mut self, chunk: Chunk) {
+        let Some((source, data)) = self.read_source(chunk) else {
+            for leg in members(self.shared.written() & !self.shared.in_sync()) {
+                self.shared.put_out(leg, "what it lacks cannot be read from any leg in sync");
+            }
+            return;
+        };
+        let targets = self.shared.written() & !bit(source);
+        let reads = members(targets).map(|leg| (leg, self.read_op(chunk))).collect();
+        let mut writes = Vec::new();
+        for ended in self.panel.run(reads) {
+            let same = ended.done.result.is_ok()
+                && ended.done.buffer.as_deref().is_some_and(|found| *found == *data);
+            if !same {
+                let copy = Buffer::copy_of(&data);
+                writes.push((ended.leg, Op::write(chunk.lba, chunk.blocks, copy, 0)));
+            }
+        }
+        let bytes = data.len() as u64;
+        lock(&self.shared.progress).copied_bytes += bytes * writes.len() as u64;
+        for ended in self.panel.run(writes) {
+            if let Err(error) = ended.done.result {
+                self.shared.put_out(ended.leg, &format!("copying to it failed: {error}"));
+            }
+        }
+    }
+
+    fn compare(&mut self, chunk: Chunk) {
+        let legs = members(self.shared.in_sync());
+        let reads = legs.map(|leg| (leg, self.read_op(chunk))).collect();
+        let ended = self.panel.run(reads);
+        let whole = ended.iter().filter(|ended| ended.done.result.is_ok());
+        let mut found = whole.filter_map(|ended| ended.done.buffer.as_deref());
+        let first = found.next();
+        let differ = found.any(|other| Some(other) != first);
+        let bytes = self.shared.geometry.bytes(chunk.blocks) as u64;
+        let mut progress = lock(&self.shared.progress);
+        progress.verified_bytes += bytes;
+        if differ {
+            progress.differing_bytes += bytes;
+            if progress.differences.len() < DIFFERENCES {
+                progress.differences.push(Difference { lba: chunk.lba, blocks: chunk.blocks });
+            }
+            tracing::error!(lba = chunk.lba, blocks = chunk.blocks, "legs in sync differ");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::regions::Entry;
+    use super::*;
+
+    #[test]
+    fn a_region_that_is_suspect_again_is_copied_from_its_beginning() {
+        let (regions, mut copying) = (Regions::new(2), Copying::new(os::now()));
+        copying.current = Some((Why::Suspect, 1, 8));
+        regions.close(1);
+        copying.begin_again(&[0], &regions);
+        assert_eq!(copying.current, Some((Why::Suspect, 1, 8)), "another one is");
+        copying.begin_again(&[1], &regions);
+        assert_eq!(copying.current, None);
+        assert_eq!(regions.enter(1..2, &mut Vec::new()), Entry::Wait, "it is open meanwhile");
+    }
+}

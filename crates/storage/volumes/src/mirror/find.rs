@@ -1,0 +1,96 @@
+//! Reading what the end of a leg says.
+
+use std::sync::Arc;
+
+use farblock_block::{Namespace, Op};
+use farblock_reactor::Buffer;
+
+use super::assemble::What;
+use super::panel::Panel;
+use super::record::{self, BITMAP_OFFSET, USED_BYTES, Unreadable};
+use crate::limits::RESERVED_BYTES;
+
+/// How much of the beginning is looked at to see whether a leg is empty.
+const START_BYTES: u64 = 1 << 20;
+/// The most that is read at once.
+const PIECE_BYTES: u64 = 128 << 10;
+
+/// A leg's end.
+pub(crate) struct Read {
+    pub(crate) what: What,
+    /// Where its next record goes.
+    pub(crate) slot: usize,
+    pub(crate) bitmap: Vec<u8>,
+}
+
+impl Read {
+    pub(crate) fn without(what: What) -> Read {
+        Read { what, slot: 0, bitmap: Vec::new() }
+    }
+}
+
+/// Reads a leg that the panel's shared state has installed.
+pub(crate) fn read(panel: &mut Panel, leg: usize, namespace: &Arc<dyn Namespace>) -> Read {
+    let geometry = panel.geometry(leg, namespace);
+    let block_size = u64::from(geometry.block_size);
+    if geometry.capacity_bytes() <= RESERVED_BYTES {
+        return Read::without(What::Unmarked {
+            geometry,
+            end_is_empty: true,
+            start_is_empty: true,
+        });
+    }
+    let reserved = geometry.blocks - RESERVED_BYTES / block_size;
+    let used = match pieces(panel, leg, namespace, reserved, USED_BYTES) {
+        Ok(used) => used,
+        Err(reason) => return Read::without(What::Absent(reason)),
+    };
+    match record::newest(&used) {
+        Ok((record, slot)) => {
+            let bitmap = used[BITMAP_OFFSET as usize..].to_vec();
+            Read { what: What::Marked(record), slot, bitmap }
+        }
+        Err(Unreadable::None) => {
+            let rest = pieces(panel, leg, namespace, reserved, RESERVED_BYTES);
+            let start = START_BYTES.min(geometry.capacity_bytes() - RESERVED_BYTES);
+            let start = pieces(panel, leg, namespace, 0, start);
+            let is_empty = |read: Result<Vec<u8>, _>| read.is_ok_and(|b| b.iter().all(|&b| b == 0));
+            Read::without(What::Unmarked {
+                geometry,
+                end_is_empty: is_empty(rest),
+                start_is_empty: is_empty(start),
+            })
+        }
+        Err(unreadable) => Read::without(What::Unusable(unreadable)),
+    }
+}
+
+fn pieces(
+    panel: &mut Panel,
+    leg: usize,
+    namespace: &Arc<dyn Namespace>,
+    lba: u64,
+    bytes: u64,
+) -> Result<Vec<u8>, String> {
+    let geometry = namespace.geometry();
+    let block_size = u64::from(geometry.block_size);
+    let most = match geometry.max_blocks {
+        0 => PIECE_BYTES,
+        max => PIECE_BYTES.min(u64::from(max) * block_size),
+    };
+    let mut data = Vec::new();
+    while (data.len() as u64) < bytes {
+        let blocks = most.min(bytes - data.len() as u64).div_ceil(block_size) as u32;
+        let at = lba + data.len() as u64 / block_size;
+        let buffer = Buffer::new(geometry.bytes(blocks));
+        let done = panel.run_one(leg, Op::read(at, blocks, buffer, 0));
+        done.result.map_err(|error| format!("it cannot be read: {error}"))?;
+        data.extend_from_slice(&done.buffer.unwrap_or_default());
+    }
+    Ok(data)
+}
+
+/// The regions that a bitmap has.
+pub(crate) fn marked(bitmap: &[u8], regions: usize) -> impl Iterator<Item = usize> + use<'_> {
+    (0..regions).filter(|region| bitmap[region / 8] & (1 << (region % 8)) != 0)
+}

@@ -1,0 +1,360 @@
+//! A mirror: the same blocks on several legs. The [crate] has its contract.
+
+mod assemble;
+mod copy;
+mod find;
+mod keeper;
+mod panel;
+mod queue;
+mod record;
+mod regions;
+mod rejoin;
+mod shared;
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use farblock_block::size::Size;
+use farblock_block::{Availability, BlockError, Changes, Geometry, Namespace, Queue};
+use farblock_reactor::os::{self, JoinHandle};
+use farblock_reactor::{EngineKind, Reactor, TaskId};
+
+use assemble::{Found, Plan, What};
+use keeper::Keeper;
+use panel::Panel;
+use record::Record;
+pub use shared::{Difference, LegState};
+use shared::{Leg, Shared, lock};
+
+/// What opens a leg, also again after it was lost for good.
+pub trait LegSource: Send + Sync {
+    /// What people call it.
+    fn name(&self) -> String;
+
+    /// Opens it. May take as long as it needs.
+    ///
+    /// # Errors
+    /// A sentence that says why it is not there.
+    fn open(&self) -> Result<Arc<dyn Namespace>, String>;
+}
+
+/// Which legs may be overwritten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Taking {
+    /// None: all legs belong to the mirror already.
+    #[default]
+    Members,
+    /// Legs without a record that look empty. If none has a record, a new mirror is made with the
+    /// data of the first one.
+    Empty,
+}
+
+/// How a mirror is used.
+#[derive(Clone, Debug, Default)]
+pub struct MirrorOptions {
+    /// Which legs may be overwritten.
+    pub taking: Taking,
+    /// A leg that is in sync may be missing. Whoever says so knows that it has nothing newer.
+    pub degraded: bool,
+    /// The speed of copying to a leg that catches up, and of verifying; none: as fast as it goes.
+    pub copy_bytes_per_second: Option<u64>,
+    /// The event loop of the mirror's own thread.
+    pub engine: EngineKind,
+}
+
+/// Why there is no mirror: a sentence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MirrorError(pub(crate) String);
+
+impl fmt::Display for MirrorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for MirrorError {}
+
+/// What a leg is at the moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LegStatus {
+    /// What its source calls it.
+    pub name: String,
+    /// What it is to the mirror.
+    pub state: LegState,
+    /// Why it is out.
+    pub reason: Option<String>,
+}
+
+/// A mirror at the moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MirrorStatus {
+    /// The legs.
+    pub legs: Vec<LegStatus>,
+    /// What legs may differ in, or lack.
+    pub dirty_bytes: u64,
+    /// Suspect data, for legs in sync.
+    pub suspect_bytes: u64,
+    /// Copied to legs since the mirror was opened.
+    pub copied_bytes: u64,
+    /// The whole of all legs is being compared.
+    pub verifying: bool,
+    /// Compared by the last or present verify.
+    pub verified_bytes: u64,
+    /// Found different by it.
+    pub differing_bytes: u64,
+    /// Where: the first of them.
+    pub differences: Vec<Difference>,
+    /// The most bytes a second that are copied to legs that catch up, or compared.
+    pub copy_bytes_per_second: Option<u64>,
+    /// Verifies that were brought to an end.
+    pub verifies: u64,
+}
+
+/// Several legs as one; see the [crate].
+pub struct Mirror {
+    life: Arc<Life>,
+    record: Record,
+}
+
+/// The thread of a mirror, which ends with the mirror and its queues.
+struct Life {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        lock(&self.shared.inbox).stop = true;
+        self.shared.wake_keeper();
+        if let Some(thread) = lock(&self.thread).take().filter(|thread| !thread.is_current()) {
+            // If it panicked, that is in the log already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What was read of all legs.
+struct Read {
+    record: Record,
+    slots: Vec<usize>,
+    bitmap: Vec<u8>,
+}
+
+impl Mirror {
+    /// Opens the legs, finds out what is on which, and goes on.
+    ///
+    /// # Errors
+    /// If they are no mirror, or not one that can be trusted without being asked.
+    pub fn open(
+        sources: Vec<Arc<dyn LegSource>>,
+        options: MirrorOptions,
+    ) -> Result<Mirror, MirrorError> {
+        let names = sources.iter().map(|source| source.name());
+        let opened: Vec<_> = sources.iter().map(|source| source.open()).collect();
+        let probe = probe(names.collect(), &opened, options.engine)?;
+        let (found, reads): (Vec<_>, Vec<_>) = probe.into_iter().unzip();
+        let taking = options.taking == Taking::Empty;
+        let plan = assemble::assemble(&found, taking, options.degraded)?;
+        for (named, found) in found.iter().enumerate() {
+            if let (What::Marked(_), Ok(leg)) = (&found.what, &opened[named]) {
+                assemble::fits(&found.name, &leg.geometry(), &plan.record)?;
+            }
+        }
+        let read = gather(&plan, &reads);
+        let shared = share(&plan, &found, &opened, &read.bitmap);
+        let speed = options.copy_bytes_per_second.map_or(0, |speed| speed.max(1));
+        shared.copy_speed.store(speed, Ordering::Relaxed);
+        let record = plan.record.clone();
+        let sources = plan.named.iter().map(|&named| Arc::clone(&sources[named])).collect();
+        let (for_thread, kept) = (Arc::clone(&shared), options);
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = os::spawn("farblock-mirror".to_owned(), move || {
+            match Panel::new(&for_thread, kept.engine) {
+                Ok(panel) => {
+                    for_thread.set_keeper(panel.reactor.waker(panel.task));
+                    let keeper = Keeper::new(for_thread, panel, kept, sources, read);
+                    keeper.run(|| drop(tell.send(None)));
+                }
+                Err(error) => drop(tell.send(Some(error.to_string()))),
+            }
+        });
+        let thread =
+            thread.map_err(|error| MirrorError(format!("no thread can be started: {error}")))?;
+        if let Ok(Some(error)) = os::recv(&told) {
+            return Err(MirrorError(format!("no event loop can be started: {error}")));
+        }
+        let life = Life { shared, thread: Mutex::new(Some(thread)) };
+        Ok(Mirror { life: Arc::new(life), record })
+    }
+
+    /// What it is at the moment.
+    pub fn status(&self) -> MirrorStatus {
+        let shared = &self.life.shared;
+        let legs = shared.legs.iter().map(|leg| {
+            let state = leg.state();
+            let reason = lock(&leg.reason).clone();
+            let reason = (state != LegState::InSync && !reason.is_empty()).then_some(reason);
+            LegStatus { name: leg.name.clone(), state, reason }
+        });
+        let region_bytes = self.record.region_bytes();
+        let suspects = (0..shared.regions.len()).filter(|&at| shared.regions.is_suspect(at));
+        let progress = lock(&shared.progress).clone();
+        MirrorStatus {
+            legs: legs.collect(),
+            dirty_bytes: shared.regions.dirty_count() as u64 * region_bytes,
+            suspect_bytes: suspects.count() as u64 * region_bytes,
+            copied_bytes: progress.copied_bytes,
+            verifying: progress.verifying,
+            verified_bytes: progress.verified_bytes,
+            differing_bytes: progress.differing_bytes,
+            differences: progress.differences,
+            copy_bytes_per_second: match shared.copy_speed.load(Ordering::Relaxed) {
+                0 => None,
+                speed => Some(speed),
+            },
+            verifies: progress.verifies,
+        }
+    }
+
+    /// Has all legs that are in sync compared; [`status`](Mirror::status) says what came of it.
+    pub fn verify(&self) {
+        lock(&self.life.shared.progress).verifying = true;
+        lock(&self.life.shared.inbox).verify = true;
+        self.life.shared.wake_keeper();
+    }
+
+    /// Sets the speed of copying to a leg that catches up, and of verifying, from now on; none: as
+    /// fast as it goes.
+    pub fn set_copy_speed(&self, bytes_per_second: Option<u64>) {
+        let speed = bytes_per_second.map_or(0, |speed| speed.max(1));
+        self.life.shared.copy_speed.store(speed, Ordering::Relaxed);
+        // It may be waiting as the old one has it.
+        self.life.shared.wake_keeper();
+    }
+
+    /// What names the mirror, on whatever legs it is.
+    pub fn uuid(&self) -> uuid::Uuid {
+        self.record.mirror
+    }
+}
+
+/// The UUID of the mirror that the last MiB of a leg tells of.
+pub fn mirror_of(reserved: &[u8]) -> Option<uuid::Uuid> {
+    let whole = reserved.len() as u64 >= record::USED_BYTES;
+    whole.then(|| record::newest(reserved).ok()).flatten().map(|(record, _)| record.mirror)
+}
+
+/// Reads the ends of all legs that are open.
+fn probe(
+    names: Vec<String>,
+    opened: &[keeper::Opening],
+    engine: EngineKind,
+) -> Result<Vec<(Found, find::Read)>, MirrorError> {
+    let legs = names.iter().map(|name| Leg::new(name.clone(), LegState::CatchingUp)).collect();
+    let shared = Arc::new(Shared::new(Geometry::new(512, 1), 512, legs));
+    for (leg, opened) in opened.iter().enumerate() {
+        if let Ok(namespace) = opened {
+            shared.install(leg, Arc::clone(namespace));
+        }
+    }
+    let mut panel = Panel::new(&shared, engine)
+        .map_err(|error| MirrorError(format!("no event loop can be started: {error}")))?;
+    let read = opened.iter().enumerate().map(|(leg, opened)| match opened {
+        Ok(namespace) => find::read(&mut panel, leg, namespace),
+        Err(reason) => find::Read::without(What::Absent(reason.clone())),
+    });
+    let reads: Vec<find::Read> = read.collect();
+    let found = names.into_iter().zip(reads).map(|(name, mut read)| {
+        let what = std::mem::replace(&mut read.what, What::Absent(String::new()));
+        (Found { name, what }, read)
+    });
+    Ok(found.collect())
+}
+
+/// What all legs say together: what one of them calls dirty, is.
+fn gather(plan: &Plan, reads: &[find::Read]) -> Read {
+    let mut bitmap = vec![0; plan.record.regions().div_ceil(8)];
+    for read in reads {
+        bitmap.iter_mut().zip(&read.bitmap).for_each(|(all, one)| *all |= one);
+    }
+    if let Some(extra) = bitmap.last_mut()
+        && !plan.record.regions().is_multiple_of(8)
+    {
+        *extra &= (1 << (plan.record.regions() % 8)) - 1;
+    }
+    let slots = plan.named.iter().map(|&named| reads[named].slot).collect();
+    Read { record: plan.record.clone(), slots, bitmap }
+}
+
+fn share(plan: &Plan, found: &[Found], opened: &[keeper::Opening], bitmap: &[u8]) -> Arc<Shared> {
+    let record = &plan.record;
+    let geometry = Geometry {
+        volatile_cache: true,
+        deallocate: record.deallocate,
+        max_blocks: record.max_blocks,
+        ..Geometry::new(record.block_size, record.blocks)
+    };
+    let legs = plan.named.iter().zip(&plan.in_sync).map(|(&named, &in_sync)| {
+        let state = if in_sync { LegState::InSync } else { LegState::Out };
+        let leg = Leg::new(found[named].name.clone(), state);
+        if let What::Absent(reason) = &found[named].what {
+            leg.say(reason.clone());
+        }
+        leg
+    });
+    let shared = Arc::new(Shared::new(geometry, record.region_bytes(), legs.collect()));
+    for (leg, &named) in plan.named.iter().enumerate() {
+        if let Ok(namespace) = &opened[named] {
+            shared.install(leg, Arc::clone(namespace));
+        }
+    }
+    // Whatever was being written when the mirror was used last.
+    let trusting = os::has_mistake("legs trusted after a power cut");
+    for region in find::marked(bitmap, shared.regions.len()).filter(|_| !trusting) {
+        shared.regions.suspect(region);
+        lock(&shared.inbox).suspects.push(region);
+    }
+    shared
+}
+
+impl Namespace for Mirror {
+    fn geometry(&self) -> Geometry {
+        self.life.shared.geometry
+    }
+
+    fn describe(&self) -> String {
+        let geometry = self.geometry();
+        let legs: Vec<&str> = self.life.shared.legs.iter().map(|leg| &*leg.name).collect();
+        format!(
+            "mirror of {} ({}, {}-byte blocks): {}",
+            legs.len(),
+            Size(geometry.capacity_bytes()),
+            geometry.block_size,
+            legs.join(", ")
+        )
+    }
+
+    fn changes(&self) -> Option<&Changes> {
+        Some(&self.life.shared.changes)
+    }
+
+    /// That of the best leg in sync.
+    fn availability(&self) -> Availability {
+        let shared = &self.life.shared;
+        let in_sync = shared.legs.iter().filter(|leg| leg.state() == LegState::InSync);
+        let each = in_sync.map(|leg| leg.namespace().map(|leg| leg.availability()));
+        let each: Vec<Option<Availability>> = each.collect();
+        if each.contains(&Some(Availability::Ready)) {
+            Availability::Ready
+        } else if each.contains(&Some(Availability::Waiting)) {
+            Availability::Waiting
+        } else {
+            Availability::Gone
+        }
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        Ok(Box::new(queue::MirrorQueue::new(&self.life, reactor, parent)))
+    }
+}

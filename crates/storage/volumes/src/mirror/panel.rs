@@ -1,0 +1,160 @@
+//! The keeper's own way into the legs: some operations at once, waited for.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
+use farblock_reactor::{Config, EngineKind, Event, Reactor, TaskId, os};
+
+use super::shared::{Shared, bit};
+use crate::limits::PATIENCE;
+
+/// How often a leg that is away is looked at while it is waited for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How an operation on a leg ended.
+pub(crate) struct Ended {
+    pub(crate) leg: usize,
+    pub(crate) done: Completion,
+}
+
+struct Way {
+    instance: u64,
+    queue: Option<Box<dyn Queue>>,
+    pending: usize,
+}
+
+pub(crate) struct Panel {
+    shared: Arc<Shared>,
+    // The queues go first: they may tell the reactor good-bye while they are dropped.
+    ways: Vec<Way>,
+    pub(crate) reactor: Reactor,
+    pub(crate) task: TaskId,
+    away: Vec<Option<Instant>>,
+    arrived: Vec<Completion>,
+    ready: Vec<TaskId>,
+    events: Vec<Event>,
+    /// Something was waited for, and whoever woke the keeper meanwhile may not have been heard.
+    pub(crate) has_run: bool,
+}
+
+impl Panel {
+    pub(crate) fn new(shared: &Arc<Shared>, engine: EngineKind) -> std::io::Result<Panel> {
+        let reactor = Reactor::new(&Config { engine, ..Config::default() })?;
+        let task = reactor.add_task();
+        let way = |_| Way { instance: u64::MAX, queue: None, pending: 0 };
+        Ok(Panel {
+            ways: (0..shared.legs.len()).map(way).collect(),
+            away: vec![None; shared.legs.len()],
+            shared: Arc::clone(shared),
+            reactor,
+            task,
+            arrived: Vec::new(),
+            ready: Vec::new(),
+            events: Vec::new(),
+            has_run: false,
+        })
+    }
+
+    /// Waits until somebody wakes the keeper, but not for long.
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>) {
+        let polled = self.reactor.poll(timeout, &mut self.ready);
+        polled.expect("the event loop cannot go on");
+        self.reactor.take_events(self.task, &mut self.events);
+        self.events.clear();
+    }
+
+    /// Carries operations out, at most one for each leg, and waits for all of them. A leg that is
+    /// away for too long is put out, and its operation has failed.
+    pub(crate) fn run(&mut self, ops: Vec<(usize, Op)>) -> Vec<Ended> {
+        let mut ended = Vec::new();
+        self.has_run = true;
+        for (leg, op) in ops {
+            self.look_at_way(leg);
+            match &mut self.ways[leg].queue {
+                Some(queue) => {
+                    queue.submit(op);
+                    self.ways[leg].pending += 1;
+                }
+                None => ended.push(Ended { leg, done: op.complete(Err(BlockError::Disconnected)) }),
+            }
+        }
+        loop {
+            self.collect(&mut ended);
+            if self.ways.iter().all(|way| way.pending == 0) {
+                return ended;
+            }
+            self.give_up(&mut ended);
+            if self.ways.iter().all(|way| way.pending == 0) {
+                return ended;
+            }
+            self.wait(Some(LOOK_EVERY));
+        }
+    }
+
+    /// What a leg is like, as long as it was when it was opened.
+    pub(crate) fn geometry(&self, leg: usize, namespace: &Arc<dyn Namespace>) -> Geometry {
+        let geometry = namespace.geometry();
+        let blocks = self.shared.legs[leg].blocks().unwrap_or(geometry.blocks);
+        Geometry { blocks, ..geometry }
+    }
+
+    /// The same with one operation.
+    pub(crate) fn run_one(&mut self, leg: usize, op: Op) -> Completion {
+        self.run(vec![(leg, op)]).pop().expect("one operation ends once").done
+    }
+
+    fn collect(&mut self, ended: &mut Vec<Ended>) {
+        for (leg, way) in self.ways.iter_mut().enumerate() {
+            let Some(queue) = &mut way.queue else { continue };
+            queue.poll(&mut self.arrived);
+            for done in self.arrived.drain(..) {
+                way.pending -= 1;
+                ended.push(Ended { leg, done });
+            }
+        }
+    }
+
+    /// Does not wait any longer for legs that are gone.
+    fn give_up(&mut self, ended: &mut Vec<Ended>) {
+        self.look_for_absence();
+        let stopped = self.shared.is_stopped();
+        for (leg, way) in self.ways.iter_mut().enumerate() {
+            let out = self.shared.written() & bit(leg) == 0;
+            let there = self.shared.legs[leg].is_there();
+            if way.pending > 0 && !there && (out || stopped) {
+                (way.queue, way.instance) = (None, u64::MAX);
+                for _ in 0..std::mem::take(&mut way.pending) {
+                    let result = Err(BlockError::Disconnected);
+                    ended.push(Ended { leg, done: Completion { token: 0, result, buffer: None } });
+                }
+            }
+        }
+    }
+
+    /// Puts legs out that are away for too long; gives whether one is away that is not out.
+    pub(crate) fn look_for_absence(&mut self) -> bool {
+        let mut some = false;
+        let now = os::now();
+        for (leg, away) in self.away.iter_mut().enumerate() {
+            if self.shared.written() & bit(leg) == 0 || self.shared.legs[leg].is_there() {
+                *away = None;
+                continue;
+            }
+            let since = *away.get_or_insert(now);
+            let patient = now.saturating_duration_since(since) < PATIENCE;
+            some |= patient || !self.shared.put_out(leg, "it is away");
+        }
+        some
+    }
+
+    fn look_at_way(&mut self, leg: usize) {
+        let instance = self.shared.legs[leg].instance.load(Ordering::SeqCst);
+        if self.ways[leg].instance != instance {
+            let namespace = self.shared.legs[leg].namespace();
+            let queue = namespace.and_then(|leg| leg.open(&self.reactor, self.task).ok());
+            self.ways[leg] = Way { instance, queue, pending: 0 };
+        }
+    }
+}

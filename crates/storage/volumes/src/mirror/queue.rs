@@ -1,0 +1,492 @@
+//! One thread's way into a mirror.
+//!
+//! Each leg gets a copy of what is written, and fills a buffer of its own for a read, so that a
+//! leg that does not answer keeps nobody's buffer, and nobody waiting for longer than it takes to
+//! put it out.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use farblock_block::{BlockError, Command, Completion, Op, Queue};
+use farblock_reactor::{Event, Reactor, TaskId, os};
+
+use super::Life;
+use super::regions::Entry;
+use super::shared::{LegSet, Shared, bit, lock, members};
+use farblock_block::slab::Slab;
+
+/// An operation of the submitter's.
+struct Whole {
+    /// Until it is completed; a leg may have to do after that.
+    op: Option<Op>,
+    regions: Range<usize>,
+    /// Its regions are entered.
+    entered: bool,
+    /// Legs that are out, that it is still pending on, and that wait for that.
+    late: LegSet,
+    /// Legs that it was given to, by what they said.
+    pending: LegSet,
+    succeeded: LegSet,
+    failed: LegSet,
+    error: Option<BlockError>,
+    /// The part of a read that counts.
+    part: Option<u64>,
+}
+
+impl Whole {
+    /// Legs that have it or had it.
+    fn given(&self) -> LegSet {
+        self.pending | self.succeeded | self.failed
+    }
+}
+
+/// What a leg's completion belongs to.
+struct Part {
+    leg: usize,
+    /// None for a read that was given to another leg meanwhile.
+    whole: Option<u64>,
+}
+
+/// A queue into a leg.
+struct Way {
+    instance: u64,
+    queue: Option<Box<dyn Queue>>,
+    reads: usize,
+}
+
+pub(crate) struct MirrorQueue {
+    shared: Arc<Shared>,
+    _life: Arc<Life>,
+    id: u64,
+    reactor: Reactor,
+    parent: TaskId,
+    /// What the keeper wakes.
+    task: TaskId,
+    ways: Vec<Way>,
+    wholes: Slab<Whole>,
+    parts: Slab<Part>,
+    /// The epoch when all operations were looked at.
+    seen: u64,
+    /// Kept for their capacity.
+    arrived: Vec<Completion>,
+    wanted: Vec<usize>,
+    events: Vec<Event>,
+    done: Vec<Completion>,
+    /// Operations without a completion.
+    open: usize,
+}
+
+impl MirrorQueue {
+    pub(crate) fn new(life: &Arc<Life>, reactor: &Reactor, parent: TaskId) -> MirrorQueue {
+        let shared = Arc::clone(&life.shared);
+        let task = reactor.add_child(parent);
+        let id = shared.add_queue(reactor.waker(task));
+        let way = |_| Way { instance: u64::MAX, queue: None, reads: 0 };
+        MirrorQueue {
+            ways: (0..shared.legs.len()).map(way).collect(),
+            seen: shared.epoch(),
+            shared,
+            _life: Arc::clone(life),
+            id,
+            reactor: reactor.clone(),
+            parent,
+            task,
+            wholes: Slab::new(),
+            parts: Slab::new(),
+            arrived: Vec::new(),
+            wanted: Vec::new(),
+            events: Vec::new(),
+            done: Vec::new(),
+            open: 0,
+        }
+    }
+
+    /// Goes on with an operation that is not completed, as far as possible.
+    fn advance(&mut self, key: u64) {
+        let whole = self.wholes.at(key);
+        let command = whole.op.as_ref().expect("it is not completed").command;
+        match command {
+            Command::Read if whole.pending != 0 => self.redirect_read(key),
+            Command::Read => self.begin_read(key),
+            _ if whole.given() != 0 => self.conclude(key),
+            Command::Flush => self.begin_everywhere(key),
+            _ => self.begin_write(key),
+        }
+    }
+
+    fn begin_write(&mut self, key: u64) {
+        let whole = self.wholes.at(key);
+        if !whole.entered {
+            let entry = self.shared.regions.enter(whole.regions.clone(), &mut self.wanted);
+            whole.entered = entry != Entry::Closed;
+            let hasty = whole.entered && os::has_mistake("a write before its region is dirty");
+            if entry != Entry::Go {
+                lock(&self.shared.inbox).wanted.append(&mut self.wanted);
+                self.shared.wake_keeper();
+                if !hasty {
+                    return self.give_up_unrecordable(key);
+                }
+            }
+        } else if !self.shared.regions.are_dirty(whole.regions.clone()) {
+            return self.give_up_unrecordable(key);
+        }
+        self.begin_everywhere(key);
+    }
+
+    /// A write that waits has failed if the bitmap cannot be written.
+    fn give_up_unrecordable(&mut self, key: u64) {
+        if self.shared.unrecordable.load(Ordering::SeqCst) {
+            self.finish(key, Err(BlockError::WriteFailed));
+        }
+    }
+
+    /// Gives a write or a flush to every leg that is written.
+    fn begin_everywhere(&mut self, key: u64) {
+        // After the regions were entered, or else a leg that catches up could miss it.
+        let mut legs = self.shared.written();
+        if self.wholes.at(key).regions.is_empty() && os::has_mistake("a flush of one leg") {
+            legs &= !(legs - 1);
+        }
+        self.wholes.at(key).pending = legs;
+        for leg in members(legs) {
+            let part = self.parts.insert(Part { leg, whole: Some(key) });
+            let op = self.wholes.at(key).op.as_ref().expect("it is not completed");
+            let copy = op.buffer.as_ref().map(|buffer| {
+                let mut copy = self.reactor.buffers().take(buffer.len());
+                copy.copy_from_slice(buffer);
+                copy
+            });
+            let command = match op.command {
+                // Legs may do different things about it, and reads have to be the same.
+                Command::Deallocate => Command::WriteZeroes { deallocate: true },
+                command => command,
+            };
+            let part_op = Op::with(command, op.lba, op.blocks, copy, part);
+            let part_op = Op { fua: op.fua, ..part_op };
+            self.give(leg, part_op);
+        }
+    }
+
+    /// Gives an operation to a leg; without a way there, it fails.
+    fn give(&mut self, leg: usize, op: Op) {
+        let instance = self.shared.legs[leg].instance.load(Ordering::SeqCst);
+        let way = &mut self.ways[leg];
+        match &mut way.queue {
+            Some(queue) if way.instance == instance => queue.submit(op),
+            _ => self.arrived.push(op.complete(Err(BlockError::Disconnected))),
+        }
+    }
+
+    /// Opens queues into what the legs are at present. Not while completions are handled: it makes
+    /// some.
+    fn look_at_ways(&mut self) {
+        for leg in 0..self.ways.len() {
+            let instance = self.shared.legs[leg].instance.load(Ordering::SeqCst);
+            if self.ways[leg].instance != instance {
+                self.close_way(leg);
+                let namespace = self.shared.legs[leg].namespace();
+                let queue = namespace.and_then(|leg| leg.open(&self.reactor, self.parent).ok());
+                self.ways[leg] = Way { instance, queue, reads: 0 };
+            }
+        }
+    }
+
+    /// What a leg had to do when it was closed has failed.
+    fn close_way(&mut self, leg: usize) {
+        if self.ways[leg].queue.take().is_none() {
+            return;
+        }
+        for token in self.parts.keys_of(|part| part.leg == leg) {
+            if self.arrived.iter().all(|done| done.token != token) {
+                let result = Err(BlockError::Disconnected);
+                self.arrived.push(Completion { token, result, buffer: None });
+            }
+        }
+    }
+
+    fn begin_read(&mut self, key: u64) {
+        let shared = Arc::clone(&self.shared);
+        let whole = self.wholes.at(key);
+        let legs = shared.in_sync();
+        if legs.count_ones() > 1
+            && let Some(region) = shared.regions.first_suspect(whole.regions.clone())
+        {
+            lock(&shared.inbox).read_first.push(region);
+            return shared.wake_keeper();
+        }
+        self.read_from(key, legs);
+    }
+
+    /// Reads from the leg with the fewest reads to do.
+    fn read_from(&mut self, key: u64, legs: LegSet) {
+        let untried = legs & !self.wholes.at(key).failed;
+        let Some(leg) = members(untried).min_by_key(|&leg| self.ways[leg].reads) else {
+            let error = self.wholes.at(key).error.unwrap_or(BlockError::Disconnected);
+            return self.finish(key, Err(error));
+        };
+        let part = self.parts.insert(Part { leg, whole: Some(key) });
+        let whole = self.wholes.at(key);
+        (whole.pending, whole.part) = (bit(leg), Some(part));
+        let op = whole.op.as_ref().expect("it is not completed");
+        let (lba, blocks) = (op.lba, op.blocks);
+        let buffer = self.reactor.buffers().take(self.shared.geometry.bytes(blocks));
+        self.ways[leg].reads += 1;
+        self.give(leg, Op::read(lba, blocks, buffer, part));
+    }
+
+    fn arrive(&mut self, done: Completion) {
+        let Part { leg, whole } = self.parts.remove(done.token);
+        let Some(key) = whole else { return self.arrive_read(leg, None, done) };
+        let whole = self.wholes.at(key);
+        if whole.part.is_some() {
+            return self.arrive_read(leg, Some(key), done);
+        }
+        whole.pending &= !bit(leg);
+        if whole.late & bit(leg) != 0 {
+            whole.late &= !bit(leg);
+            self.shared.end_late(bit(leg));
+        }
+        match done.result {
+            Ok(()) => whole.succeeded |= bit(leg),
+            Err(error) => {
+                whole.failed |= bit(leg);
+                whole.error = whole.error.or(Some(error));
+            }
+        }
+        if let Some(buffer) = done.buffer {
+            self.reactor.buffers().give(buffer);
+        }
+        match self.wholes.at(key).op {
+            Some(_) => self.conclude(key),
+            None => self.leave_if_over(key),
+        }
+    }
+
+    fn arrive_read(&mut self, leg: usize, whole: Option<u64>, done: Completion) {
+        self.ways[leg].reads = self.ways[leg].reads.saturating_sub(1);
+        if let Some(key) = whole {
+            let whole = self.wholes.at(key);
+            (whole.pending, whole.part) = (0, None);
+            match (&done.result, &done.buffer) {
+                // One that was put out meanwhile may have answered after it had lost something.
+                (Ok(()), Some(read)) if self.shared.in_sync() & bit(leg) != 0 => {
+                    let op = whole.op.as_mut().expect("it is not completed");
+                    op.buffer.as_deref_mut().expect("checked at submission").copy_from_slice(read);
+                    self.finish(key, Ok(()));
+                }
+                _ => {
+                    whole.failed |= bit(leg);
+                    whole.error = whole.error.or(done.result.err());
+                    self.read_from(key, self.shared.in_sync());
+                }
+            }
+        }
+        if let Some(buffer) = done.buffer {
+            self.reactor.buffers().give(buffer);
+        }
+    }
+
+    /// Completes a write or flush that has enough answers.
+    fn conclude(&mut self, key: u64) {
+        let shared = Arc::clone(&self.shared);
+        let whole = self.wholes.at(key);
+        if whole.pending & shared.written() != 0 {
+            return;
+        }
+        let (given, succeeded, failed) = (whole.given(), whole.succeeded, whole.failed);
+        let error = whole.error.unwrap_or(BlockError::Disconnected);
+        let is_flush = whole.regions.is_empty();
+        if succeeded & shared.in_sync() == 0 {
+            self.doubt(key);
+            return self.finish(key, Err(error));
+        }
+        let stays = os::has_mistake("a leg that failed stays");
+        for leg in members(failed).filter(|_| !stays) {
+            if !shared.put_out(leg, &format!("an operation failed there: {error}")) {
+                return self.finish(key, Err(error));
+            }
+        }
+        let mut lacking = shared.all() & !succeeded & if stays { !failed } else { u64::MAX };
+        if os::has_mistake("an acknowledgement before the record")
+            || is_flush && os::has_mistake("a flush of one leg")
+        {
+            lacking = 0;
+        }
+        if is_flush {
+            // A leg that has come into sync since was flushed for that.
+            lacking &= given | !shared.in_sync();
+        }
+        if lacking & !shared.behind() == 0 {
+            let owed = is_flush && shared.owes_failure.swap(false, Ordering::SeqCst);
+            self.finish(key, if owed { Err(BlockError::WriteFailed) } else { Ok(()) });
+        } else if shared.unrecordable.load(Ordering::SeqCst) {
+            self.finish(key, Err(BlockError::WriteFailed));
+        }
+    }
+
+    /// A read whose leg was put out goes to another one.
+    fn redirect_read(&mut self, key: u64) {
+        let in_sync = self.shared.in_sync();
+        let whole = self.wholes.at(key);
+        if whole.pending & in_sync != 0 {
+            return;
+        }
+        whole.failed |= whole.pending;
+        whole.pending = 0;
+        if let Some(part) = whole.part.take() {
+            self.parts.at(part).whole = None;
+        }
+        self.read_from(key, in_sync);
+    }
+
+    /// No leg has it, or nobody knows: legs may differ where it was to go.
+    fn doubt(&mut self, key: u64) {
+        let whole = self.wholes.at(key);
+        let op = whole.op.as_ref().expect("it is not completed");
+        let regions = match op.command {
+            // What was acknowledged since the last flush may be lost, on one leg or the other.
+            Command::Flush => 0..self.shared.regions.len(),
+            _ => whole.regions.clone(),
+        };
+        suspect(&self.shared, regions);
+    }
+
+    fn finish(&mut self, key: u64, result: Result<(), BlockError>) {
+        let op = self.wholes.at(key).op.take().expect("completed once");
+        self.open -= 1;
+        self.done.push(op.complete(result));
+        self.leave_if_over(key);
+    }
+
+    /// Forgets an operation that is completed when no leg has anything of it left to do. Legs that
+    /// are out may take long: its regions are left before.
+    fn leave_if_over(&mut self, key: u64) {
+        let whole = self.wholes.at(key);
+        let (pending, careless) =
+            (whole.pending, os::has_mistake("late parts that nobody waits for"));
+        if whole.entered && (pending == 0 || careless || self.shared.expect_late(pending)) {
+            whole.entered = false;
+            whole.late = if careless { 0 } else { pending };
+            if self.shared.regions.leave(whole.regions.clone()) {
+                self.shared.wake_keeper();
+            }
+        }
+        if pending == 0 {
+            self.wholes.remove(key);
+        }
+    }
+
+    /// Looks again at what waits, if there was news.
+    fn retry(&mut self) {
+        let epoch = self.shared.epoch();
+        if epoch == self.seen {
+            return;
+        }
+        self.seen = epoch;
+        for key in self.wholes.keys_of(|whole| whole.op.is_some()) {
+            self.advance(key);
+        }
+    }
+}
+
+/// Legs may differ in the dirty ones of these regions; nobody reads them until they are the same.
+pub(crate) fn suspect(shared: &Shared, regions: Range<usize>) {
+    let dirty: Vec<usize> = regions.filter(|&at| shared.regions.is_dirty(at)).collect();
+    let mut inbox = lock(&shared.inbox);
+    dirty.iter().for_each(|&region| shared.regions.suspect(region));
+    inbox.suspects.extend(dirty);
+    drop(inbox);
+    shared.wake_keeper();
+}
+
+impl Queue for MirrorQueue {
+    fn submit(&mut self, op: Op) {
+        let geometry = self.shared.geometry;
+        let checked = op.check(&geometry);
+        let nothing = op.command != Command::Flush && op.blocks == 0
+            || op.command == Command::Deallocate && !geometry.deallocate;
+        if checked.is_err() || nothing {
+            return self.done.push(op.complete(checked));
+        }
+        let regions = match op.command {
+            Command::Flush => 0..0,
+            _ => self.shared.regions_of(op.lba, op.blocks),
+        };
+        let whole = Whole {
+            op: Some(op),
+            regions,
+            entered: false,
+            late: 0,
+            pending: 0,
+            succeeded: 0,
+            failed: 0,
+            error: None,
+            part: None,
+        };
+        self.open += 1;
+        let key = self.wholes.insert(whole);
+        self.look_at_ways();
+        self.advance(key);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.reactor.take_events(self.task, &mut self.events);
+        self.events.clear(); // it is only woken
+        loop {
+            self.look_at_ways();
+            self.retry();
+            let mut arrived = std::mem::take(&mut self.arrived);
+            for way in &mut self.ways {
+                if let Some(queue) = &mut way.queue {
+                    queue.poll(&mut arrived);
+                }
+            }
+            if arrived.is_empty() {
+                self.arrived = arrived;
+                break;
+            }
+            for completion in arrived.drain(..) {
+                self.arrive(completion);
+            }
+            if self.arrived.is_empty() {
+                self.arrived = arrived;
+            }
+        }
+        done.append(&mut self.done);
+    }
+
+    /// Ends what waits and no leg was given anything of.
+    fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
+        let keys = self.wholes.keys_of(|whole| {
+            whole.given() == 0 && whole.op.as_ref().is_some_and(|op| unwanted(op.token.value()))
+        });
+        for key in keys {
+            self.finish(key, Err(BlockError::Aborted));
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.open + self.done.len()
+    }
+}
+
+impl Drop for MirrorQueue {
+    fn drop(&mut self) {
+        self.shared.remove_queue(self.id);
+        self.reactor.remove_task(self.task);
+        self.ways.clear();
+        for whole in self.wholes.drain() {
+            if whole.pending != 0 && (whole.entered || whole.late != 0) {
+                suspect(&self.shared, whole.regions.clone());
+            }
+            self.shared.end_late(whole.late);
+            if whole.entered && self.shared.regions.leave(whole.regions) {
+                self.shared.wake_keeper();
+            }
+            if let Some(op) = whole.op {
+                op.abandon();
+            }
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! What the end of each leg says: the record of the mirror, twice, and the bitmap.
+//!
+//! `docs/mirror.md` has the format. A record is written to the place that does not hold the newest
+//! one, so that a torn write leaves that.
+
+use uuid::Uuid;
+
+use crate::limits::{HISTORY, MAX_LEGS, MAX_REGIONS, MIN_REGION_BYTES, RESERVED_BYTES};
+
+/// A record's length. It is padded to a whole block.
+pub(crate) const RECORD_BYTES: usize = 4096;
+/// Where the two records and the bitmap are, from the beginning of what is reserved.
+pub(crate) const SLOT_OFFSETS: [u64; 2] = [0, 64 << 10];
+pub(crate) const BITMAP_OFFSET: u64 = 128 << 10;
+/// All of that.
+pub(crate) const USED_BYTES: u64 = BITMAP_OFFSET + MAX_REGIONS / 8;
+
+const MAGIC: &[u8; 8] = b"FBMIRROR";
+const VERSION: u32 = 1;
+const FLAG_DEALLOCATE: u32 = 1;
+const CHECKSUM_AT: usize = RECORD_BYTES - 4;
+const STATES_AT: usize = 72;
+const HISTORY_AT: usize = 96;
+
+/// What a record says of a leg.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    InSync,
+    /// It lacks writes of regions in the bitmap.
+    Behind,
+}
+
+/// One generation of a mirror, as a leg knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Record {
+    pub(crate) mirror: Uuid,
+    /// Grows with every change of the legs' standings.
+    pub(crate) generation: u64,
+    pub(crate) block_size: u32,
+    pub(crate) blocks: u64,
+    pub(crate) region_shift: u32,
+    pub(crate) max_blocks: u32,
+    pub(crate) deallocate: bool,
+    /// Which leg this is.
+    pub(crate) leg: usize,
+    pub(crate) standings: Vec<Standing>,
+    /// A random number for each generation, the newest first: what two legs have in common.
+    pub(crate) history: Vec<u64>,
+}
+
+/// Why the end of a leg cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unreadable {
+    /// There is none.
+    None,
+    /// A later version of farblock wrote it.
+    Newer(u32),
+    /// It is whole, and its values make no sense.
+    Nonsense,
+}
+
+impl Record {
+    /// A new mirror's.
+    pub(crate) fn new(mirror: Uuid, block_size: u32, leg_bytes: u64, legs: usize) -> Option<Self> {
+        let bytes = leg_bytes.checked_sub(RESERVED_BYTES)?;
+        let blocks = bytes / u64::from(block_size);
+        if blocks == 0 {
+            return None;
+        }
+        let region = (bytes.div_ceil(MAX_REGIONS)).next_power_of_two().max(MIN_REGION_BYTES);
+        Some(Record {
+            mirror,
+            generation: 1,
+            block_size,
+            blocks,
+            region_shift: region.trailing_zeros(),
+            max_blocks: 0,
+            deallocate: false,
+            leg: 0,
+            standings: vec![Standing::InSync; legs],
+            history: vec![0],
+        })
+    }
+
+    pub(crate) fn region_bytes(&self) -> u64 {
+        1 << self.region_shift
+    }
+
+    pub(crate) fn regions(&self) -> usize {
+        let bytes = self.blocks * u64::from(self.block_size);
+        bytes.div_ceil(self.region_bytes()) as usize
+    }
+
+    pub(crate) fn emit(&self, bytes: &mut [u8]) {
+        bytes.fill(0);
+        bytes[..8].copy_from_slice(MAGIC);
+        let flags = if self.deallocate { FLAG_DEALLOCATE } else { 0 };
+        let short = [VERSION, flags, self.block_size, self.region_shift, self.max_blocks];
+        for (at, value) in short.into_iter().enumerate() {
+            bytes[8 + 4 * at..12 + 4 * at].copy_from_slice(&value.to_le_bytes());
+        }
+        bytes[28..30].copy_from_slice(&(self.leg as u16).to_le_bytes());
+        bytes[30..32].copy_from_slice(&(self.standings.len() as u16).to_le_bytes());
+        bytes[32..48].copy_from_slice(self.mirror.as_bytes());
+        bytes[48..56].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.blocks.to_le_bytes());
+        for (byte, standing) in bytes[STATES_AT..].iter_mut().zip(&self.standings) {
+            *byte = if *standing == Standing::InSync { 1 } else { 2 };
+        }
+        bytes[64..66].copy_from_slice(&(self.history.len() as u16).to_le_bytes());
+        for (into, number) in bytes[HISTORY_AT..].chunks_exact_mut(8).zip(&self.history) {
+            into.copy_from_slice(&number.to_le_bytes());
+        }
+        let checksum = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
+        bytes[CHECKSUM_AT..RECORD_BYTES].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Record, Unreadable> {
+        let short = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
+        let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
+        if bytes[..8] != *MAGIC || short(CHECKSUM_AT) != crc32c::crc32c(&bytes[..CHECKSUM_AT]) {
+            return Err(Unreadable::None);
+        }
+        if short(8) != VERSION {
+            return Err(Unreadable::Newer(short(8)));
+        }
+        let legs = usize::from(u16::from_le_bytes([bytes[30], bytes[31]]));
+        let standing = |byte: &u8| match byte {
+            1 => Some(Standing::InSync),
+            2 => Some(Standing::Behind),
+            _ => None,
+        };
+        let states = bytes.get(STATES_AT..STATES_AT + legs.min(MAX_LEGS)).unwrap_or_default();
+        let standings: Option<Vec<_>> = states.iter().map(standing).collect();
+        let remembered = usize::from(u16::from_le_bytes([bytes[64], bytes[65]]));
+        if remembered > HISTORY {
+            return Err(Unreadable::Nonsense);
+        }
+        let record = Record {
+            mirror: Uuid::from_slice(&bytes[32..48]).expect("sixteen"),
+            generation: long(48),
+            block_size: short(16),
+            blocks: long(56),
+            region_shift: short(20),
+            max_blocks: short(24),
+            deallocate: short(12) & FLAG_DEALLOCATE != 0,
+            leg: usize::from(u16::from_le_bytes([bytes[28], bytes[29]])),
+            standings: standings.ok_or(Unreadable::Nonsense)?,
+            history: (0..remembered).map(|at| long(HISTORY_AT + 8 * at)).collect(),
+        };
+        if legs <= MAX_LEGS && record.makes_sense() {
+            Ok(record)
+        } else {
+            Err(Unreadable::Nonsense)
+        }
+    }
+
+    fn makes_sense(&self) -> bool {
+        let bytes = self.blocks.checked_mul(u64::from(self.block_size));
+        farblock_block::Geometry::is_block_size(self.block_size)
+            && bytes.is_some_and(|bytes| {
+                bytes > 0
+                    && bytes <= i64::MAX as u64 - RESERVED_BYTES
+                    && (16..60).contains(&self.region_shift)
+                    && bytes.div_ceil(self.region_bytes()) <= MAX_REGIONS
+            })
+            && self.leg < self.standings.len()
+            && self.generation > 0
+            && !self.history.is_empty()
+    }
+
+    /// The next generation begins.
+    pub(crate) fn advance(&mut self, number: u64) {
+        self.generation += 1;
+        self.history.insert(0, number);
+        self.history.truncate(HISTORY);
+    }
+
+    /// Whether the other record is this one, or one that led to it.
+    pub(crate) fn descends_from(&self, other: &Record) -> bool {
+        let age = self.generation.checked_sub(other.generation);
+        let then = age.and_then(|age| self.history.get(usize::try_from(age).ok()?));
+        then == other.history.first()
+    }
+
+    pub(crate) fn is_behind(&self, leg: usize) -> bool {
+        self.standings.get(leg) == Some(&Standing::Behind)
+    }
+}
+
+/// The newest record of a leg, and which of the two places is free for the next.
+pub(crate) fn newest(area: &[u8]) -> Result<(Record, usize), Unreadable> {
+    let parse = |slot: usize| {
+        let at = SLOT_OFFSETS[slot] as usize;
+        Record::parse(&area[at..at + RECORD_BYTES])
+    };
+    match (parse(0), parse(1)) {
+        (Ok(first), Ok(second)) if first.generation > second.generation => Ok((first, 1)),
+        (Err(Unreadable::Newer(version)), _) | (_, Err(Unreadable::Newer(version))) => {
+            Err(Unreadable::Newer(version))
+        }
+        (_, Ok(second)) => Ok((second, 0)),
+        (Ok(first), Err(_)) => Ok((first, 1)),
+        (Err(Unreadable::Nonsense), _) | (_, Err(Unreadable::Nonsense)) => {
+            Err(Unreadable::Nonsense)
+        }
+        (Err(_), Err(_)) => Err(Unreadable::None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let mut record = Record::new(Uuid::from_bytes([7; 16]), 512, 64 << 20, 3).unwrap();
+        (record.leg, record.generation, record.max_blocks) = (2, 9, 256);
+        (record.deallocate, record.standings[1]) = (true, Standing::Behind);
+        record.history = vec![5, 6, 7];
+        record
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut bytes = vec![0xff; RECORD_BYTES];
+        record().emit(&mut bytes);
+        assert_eq!(Record::parse(&bytes), Ok(record()));
+        assert_eq!(record().regions(), 63 << 4);
+    }
+
+    #[test]
+    fn no_flipped_bit_goes_unnoticed() {
+        let mut bytes = vec![0; RECORD_BYTES];
+        record().emit(&mut bytes);
+        for at in (0..RECORD_BYTES * 8).step_by(61).chain(0..8 * 100) {
+            bytes[at / 8] ^= 1 << (at % 8);
+            assert_eq!(Record::parse(&bytes), Err(Unreadable::None), "bit {at}");
+            bytes[at / 8] ^= 1 << (at % 8);
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_whoever_signed_it() {
+        let refused = |change: &dyn Fn(&mut [u8])| {
+            let mut bytes = vec![0; RECORD_BYTES];
+            record().emit(&mut bytes);
+            change(&mut bytes);
+            let checksum = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
+            bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+            Record::parse(&bytes).unwrap_err()
+        };
+        assert_eq!(refused(&|bytes| bytes[8] = 2), Unreadable::Newer(2));
+        for (at, value) in [(16, 1), (20, 70), (20, 3), (28, 3), (30, 200), (63, 0xff), (72, 9)] {
+            assert_eq!(refused(&|bytes| bytes[at] = value), Unreadable::Nonsense, "byte {at}");
+        }
+        assert_eq!(refused(&|bytes| bytes[64..66].fill(0)), Unreadable::Nonsense);
+        assert_eq!(refused(&|bytes| bytes[65] = 9), Unreadable::Nonsense);
+        assert_eq!(refused(&|bytes| bytes[48..56].fill(0)), Unreadable::Nonsense);
+        assert_eq!(refused(&|bytes| bytes[56..64].fill(0)), Unreadable::Nonsense);
+    }
+
+    #[test]
+    fn a_torn_record_leaves_the_one_before() {
+        let mut area = vec![0; USED_BYTES as usize];
+        assert_eq!(newest(&area), Err(Unreadable::None));
+        let (mut now, mut slot) = (record(), 0);
+        for _ in 0..3 {
+            let at = SLOT_OFFSETS[slot] as usize;
+            now.emit(&mut area[at..at + RECORD_BYTES]);
+            let (found, next) = newest(&area).unwrap();
+            assert_eq!((&found, next), (&now, 1 - slot));
+            let torn = SLOT_OFFSETS[next] as usize;
+            area[torn..torn + 512].fill(0x5a);
+            assert_eq!(newest(&area).unwrap(), (found, next));
+            (now.generation, slot) = (now.generation + 1, next);
+        }
+    }
+
+    #[test]
+    fn a_record_knows_what_led_to_it() {
+        let old = record();
+        let (mut one, mut other) = (old.clone(), old.clone());
+        one.advance(11);
+        other.advance(12);
+        assert!(one.descends_from(&old) && old.descends_from(&old) && !old.descends_from(&one));
+        assert!(!one.descends_from(&other) && !other.descends_from(&one));
+        one.advance(13);
+        assert!(one.descends_from(&old) && !one.descends_from(&other));
+        (0..2 * HISTORY as u64).for_each(|number| one.advance(number));
+        assert!(!one.descends_from(&old), "that is too long ago to tell");
+        let mut bytes = vec![0; RECORD_BYTES];
+        one.emit(&mut bytes);
+        assert_eq!(Record::parse(&bytes), Ok(one));
+    }
+
+    #[test]
+    fn regions_are_bounded() {
+        for leg_bytes in [2 << 20, 16 << 30, (16 << 30) + 12345 * 512, 1 << 50, 1 << 62] {
+            let record = Record::new(Uuid::nil(), 512, leg_bytes, 2).unwrap();
+            assert!(record.regions() as u64 <= MAX_REGIONS && record.makes_sense(), "{leg_bytes}");
+        }
+        assert!(Record::new(Uuid::nil(), 512, RESERVED_BYTES, 2).is_none());
+    }
+}

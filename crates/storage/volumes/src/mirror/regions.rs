@@ -1,0 +1,198 @@
+//! What is known of each region, shared by all queues of a mirror without a lock.
+//!
+//! ```text
+//!              a write wants it            the bitmap is durable
+//!   clean  ───────────────────> WANTED  ─────────────────────────> DIRTY
+//!     ^                                                              │
+//!     └──────────────────────────────────────────────────────────────┘
+//!        nobody has written it since before a flush of all legs
+//! ```
+//!
+//! A write *enters* its regions before it begins, and leaves them when no leg has any of it left
+//! to do. While a region is CLOSED nobody enters: whoever copies it closes it and waits until it
+//! is empty.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The bitmap says that legs may differ here, durably on every leg that is written.
+const DIRTY: u32 = 1 << 31;
+/// Somebody copies, or is about to.
+const CLOSED: u32 = 1 << 30;
+/// Legs in sync may differ: not to be read before it was copied.
+const SUSPECT: u32 = 1 << 29;
+/// Somebody entered since [`Regions::forget_touches`].
+const TOUCHED: u32 = 1 << 28;
+/// Somebody waits for it to be dirty, and that is known.
+const WANTED: u32 = 1 << 27;
+const COUNT: u32 = WANTED - 1;
+
+pub(crate) struct Regions {
+    words: Vec<AtomicU32>,
+}
+
+/// What came of entering.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Entry {
+    /// One of them is closed: none was entered.
+    Closed,
+    /// All were entered; some are not dirty yet.
+    Wait,
+    /// All were entered, and are dirty.
+    Go,
+}
+
+impl Regions {
+    pub(crate) fn new(count: usize) -> Regions {
+        Regions { words: (0..count).map(|_| AtomicU32::new(0)).collect() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    fn load(&self, region: usize) -> u32 {
+        self.words[region].load(Ordering::SeqCst)
+    }
+
+    fn change(&self, region: usize, change: impl Fn(u32) -> Option<u32>) -> Result<u32, u32> {
+        self.words[region].fetch_update(Ordering::SeqCst, Ordering::SeqCst, change)
+    }
+
+    /// Enters all of `range`, or none. `wanted` is told of regions that are to become dirty.
+    pub(crate) fn enter(&self, range: Range<usize>, wanted: &mut Vec<usize>) -> Entry {
+        let mut entry = Entry::Go;
+        for region in range.clone() {
+            let entered = self.change(region, |word| {
+                let wanted = if word & DIRTY == 0 { WANTED } else { 0 };
+                (word & CLOSED == 0).then_some((word + 1) | TOUCHED | wanted)
+            });
+            match entered {
+                Err(_) => {
+                    self.leave(range.start..region);
+                    return Entry::Closed;
+                }
+                Ok(before) if before & DIRTY == 0 => {
+                    entry = Entry::Wait;
+                    if before & WANTED == 0 {
+                        wanted.push(region);
+                    }
+                }
+                Ok(_) => {}
+            }
+        }
+        entry
+    }
+
+    /// Leaves; true if somebody may wait for that.
+    pub(crate) fn leave(&self, range: Range<usize>) -> bool {
+        let mut awaited = false;
+        for region in range {
+            let before = self.words[region].fetch_sub(1, Ordering::SeqCst);
+            assert!(before & COUNT > 0, "a region is left twice");
+            awaited |= before & CLOSED != 0 && before & COUNT == 1;
+        }
+        awaited
+    }
+
+    pub(crate) fn are_dirty(&self, mut range: Range<usize>) -> bool {
+        range.all(|region| self.load(region) & DIRTY != 0)
+    }
+
+    pub(crate) fn is_dirty(&self, region: usize) -> bool {
+        self.load(region) & DIRTY != 0
+    }
+
+    /// The bitmap has it, durably.
+    pub(crate) fn set_dirty(&self, region: usize) {
+        let _ = self.change(region, |word| Some((word | DIRTY) & !WANTED));
+    }
+
+    /// Takes it out, if nobody is in it or was since the touches were forgotten.
+    pub(crate) fn clear_if_idle(&self, region: usize) -> bool {
+        let busy = COUNT | CLOSED | SUSPECT | TOUCHED | WANTED;
+        self.change(region, |word| (word & busy == 0 && word & DIRTY != 0).then_some(0)).is_ok()
+    }
+
+    /// Forgets touches of regions that nobody is in; true if one is dirty.
+    pub(crate) fn forget_touches(&self) -> bool {
+        let mut dirty = false;
+        for region in 0..self.len() {
+            dirty |= self
+                .change(region, |word| {
+                    (word & DIRTY != 0 && word & COUNT == 0).then_some(word & !TOUCHED)
+                })
+                .is_ok();
+        }
+        dirty
+    }
+
+    pub(crate) fn close(&self, region: usize) {
+        let _ = self.change(region, |word| Some(word | CLOSED));
+    }
+
+    pub(crate) fn is_empty(&self, region: usize) -> bool {
+        self.load(region) & COUNT == 0
+    }
+
+    pub(crate) fn open(&self, region: usize) {
+        let _ = self.change(region, |word| Some(word & !CLOSED));
+    }
+
+    pub(crate) fn suspect(&self, region: usize) {
+        let _ = self.change(region, |word| Some(word | SUSPECT));
+    }
+
+    pub(crate) fn trust(&self, region: usize) {
+        let _ = self.change(region, |word| Some(word & !SUSPECT));
+    }
+
+    pub(crate) fn is_suspect(&self, region: usize) -> bool {
+        self.load(region) & SUSPECT != 0
+    }
+
+    pub(crate) fn first_suspect(&self, mut range: Range<usize>) -> Option<usize> {
+        range.find(|&region| self.is_suspect(region))
+    }
+
+    pub(crate) fn dirty_count(&self) -> usize {
+        (0..self.len()).filter(|&region| self.is_dirty(region)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_waits_until_its_regions_are_dirty_and_not_closed() {
+        let (regions, mut wanted) = (Regions::new(4), Vec::new());
+        assert_eq!(regions.enter(1..3, &mut wanted), Entry::Wait);
+        assert_eq!(regions.enter(2..4, &mut wanted), Entry::Wait);
+        assert_eq!(wanted, [1, 2, 3], "each is asked for once");
+        wanted.iter().for_each(|&region| regions.set_dirty(region));
+        assert!(regions.are_dirty(1..4) && !regions.is_dirty(0));
+        regions.close(2);
+        assert_eq!(regions.enter(1..4, &mut wanted), Entry::Closed);
+        assert!(!regions.leave(1..3), "another one is in there");
+        assert!(regions.leave(2..4), "the last one leaves what is closed");
+        assert!((0..4).all(|region| regions.is_empty(region)), "who was refused is not in there");
+        regions.open(2);
+        assert_eq!(regions.enter(1..4, &mut wanted), Entry::Go);
+    }
+
+    #[test]
+    fn only_what_was_left_alone_becomes_clean() {
+        let (regions, mut wanted) = (Regions::new(2), Vec::new());
+        regions.enter(0..1, &mut wanted);
+        regions.set_dirty(0);
+        assert!(!regions.forget_touches() && !regions.clear_if_idle(0), "somebody is in there");
+        regions.leave(0..1);
+        assert!(!regions.clear_if_idle(0), "touched since the flush");
+        assert!(regions.forget_touches());
+        regions.suspect(0);
+        assert!(!regions.clear_if_idle(0), "suspect");
+        regions.trust(0);
+        assert!(regions.clear_if_idle(0) && !regions.is_dirty(0));
+    }
+}

@@ -1,0 +1,115 @@
+//! A leg that was away, or was replaced, comes back.
+
+use std::sync::{Arc, Mutex};
+
+use farblock_block::Namespace;
+use farblock_reactor::os;
+
+use super::assemble::{Found, TWO_HISTORIES, What, fits, may_take};
+use super::keeper::{Keeper, Retry, is_gone};
+use super::record::Record;
+use super::shared::lock;
+use super::{Taking, find};
+
+/// Lets a leg in that is out, if it is there and belongs here. What it lacks is copied later.
+pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
+    let Some(namespace) = open(keeper, leg)? else { return Ok(()) };
+    if !keeper.shared.legs[leg].is_there() {
+        return Err("it is away".to_owned());
+    }
+    let name = keeper.shared.legs[leg].name.clone();
+    fits(&name, &namespace.geometry(), &keeper.record).map_err(|error| error.to_string())?;
+    let read = find::read(&mut keeper.panel, leg, &namespace);
+    let found = Found { name, what: read.what };
+    let missed: Vec<usize> = match &found.what {
+        What::Marked(record) => {
+            judge(keeper, leg, record)?;
+            keeper.slots[leg] = read.slot;
+            find::marked(&read.bitmap, keeper.shared.regions.len()).collect()
+        }
+        What::Unmarked { geometry, end_is_empty, start_is_empty } => {
+            let empty = *end_is_empty && *start_is_empty;
+            let take = keeper.options.taking == Taking::Empty;
+            may_take(&found, geometry, empty, &keeper.record, take)
+                .map_err(|error| error.to_string())?;
+            keeper.slots[leg] = 0;
+            (0..keeper.shared.regions.len()).collect()
+        }
+        What::Absent(reason) => return Err(reason.clone()),
+        What::Unusable(_) => return Err("its record cannot be used".to_owned()),
+    };
+    // Others know what it lacks before it has a record: with a record, and without that, it would
+    // pass for a copy of theirs after a power cut.
+    if !missed.is_empty() && !keeper.mark(&missed) {
+        return Err("the bitmap cannot be written".to_owned());
+    }
+    prepare(keeper, leg)?;
+    if !keeper.shared.let_in(leg) {
+        return Err("writes of before are not over there".to_owned());
+    }
+    tracing::info!(leg = %keeper.shared.legs[leg].name, "catches up");
+    keeper.copy_from_the_beginning();
+    keeper.shared.wake_queues();
+    keeper.shared.changes.tell(farblock_block::Change::Availability);
+    Ok(())
+}
+
+/// Whether a leg with a record is an earlier state of this mirror.
+fn judge(keeper: &Keeper, leg: usize, record: &Record) -> Result<(), String> {
+    if record.mirror != keeper.record.mirror || record.leg != leg {
+        return Err("it is another leg now: name the right one".to_owned());
+    }
+    let legs = 0..keeper.record.standings.len();
+    let in_sync = legs.into_iter().find(|&leg| !keeper.record.is_behind(leg)).unwrap_or(0);
+    match keeper.record.descends_from(record) {
+        true => Ok(()),
+        false => Err(format!("it and {} {TWO_HISTORIES}", keeper.shared.legs[in_sync].name)),
+    }
+}
+
+/// The leg knows that it is behind, and has the bitmap, before anything is copied there. The record
+/// comes first: a new leg that has but the bitmap would not look empty the next time.
+fn prepare(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
+    let write = keeper.record_write(leg, &keeper.record.clone());
+    let done = keeper.panel.run_one(leg, write);
+    done.result.map_err(|error| format!("its record cannot be written: {error}"))?;
+    keeper.slots[leg] = 1 - keeper.slots[leg];
+    for page in keeper.pages() {
+        let write = keeper.page_write(leg, page);
+        let done = keeper.panel.run_one(leg, write);
+        done.result.map_err(|error| format!("its bitmap cannot be written: {error}"))?;
+    }
+    Ok(())
+}
+
+/// What the leg's source opens; a thread does that, since it may take long.
+fn open(keeper: &mut Keeper, leg: usize) -> Result<Option<Arc<dyn Namespace>>, String> {
+    let shared = &keeper.shared;
+    if let Some(namespace) = shared.legs[leg].namespace() {
+        if !is_gone(&namespace) {
+            return Ok(Some(namespace));
+        }
+        shared.uninstall(leg);
+    }
+    let Retry { opening, .. } = &mut keeper.retries[leg];
+    if let Some(slot) = opening {
+        let Some(result) = lock(slot).take() else { return Err("it is being opened".to_owned()) };
+        *opening = None;
+        shared.install(leg, result?);
+        // What they gave to the one before is over then.
+        shared.wake_queues();
+        return Ok(shared.legs[leg].namespace());
+    }
+    let slot = Arc::new(Mutex::new(None));
+    let (source, result) = (Arc::clone(&keeper.sources[leg]), Arc::clone(&slot));
+    let weak = Arc::downgrade(shared);
+    let started = os::spawn("farblock-leg".to_owned(), move || {
+        *lock(&result) = Some(source.open());
+        if let Some(shared) = weak.upgrade() {
+            shared.wake_keeper();
+        }
+    });
+    started.map_err(|error| format!("no thread can be started: {error}"))?;
+    *opening = Some(slot);
+    Err("it is being opened".to_owned())
+}

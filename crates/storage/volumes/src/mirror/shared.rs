@@ -1,0 +1,363 @@
+//! What the queues of a mirror and its keeper share.
+//!
+//! A leg's state and what is recorded of it are two things: a leg is put out at once, and it counts
+//! as *behind* when the other legs' records say so. Nothing that it lacks is acknowledged before.
+//!
+//! ```text
+//!            a write fails, it is away              it is there again
+//!   InSync ─────────────────────────────> Out ───────────────────────────> Catching up
+//!     ^                                    ^                                  │   │
+//!     │                                    └──────────────────────────────────┘   │
+//!     └───────────────────────────────────────────────────────────────────────────┘
+//!          everything is copied, and recorded
+//! ```
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use farblock_block::{Availability, Change, Changes, Geometry, Namespace, Watch};
+use farblock_reactor::{Waker, os};
+
+use super::regions::Regions;
+
+/// What a leg is to its mirror.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LegState {
+    /// It has everything, and is read.
+    InSync,
+    /// It is written, and what it lacks is being copied.
+    CatchingUp,
+    /// It is not used, and lacks more and more.
+    Out,
+}
+
+const IN_SYNC: u8 = 0;
+const CATCHING_UP: u8 = 1;
+const OUT: u8 = 2;
+
+/// Legs as bits.
+pub(crate) type LegSet = u64;
+
+pub(crate) fn bit(leg: usize) -> LegSet {
+    1 << leg
+}
+
+pub(crate) fn members(set: LegSet) -> impl Iterator<Item = usize> {
+    (0..64).filter(move |&leg| set & bit(leg) != 0)
+}
+
+/// A leg that is open.
+pub(crate) struct Opened {
+    pub(crate) namespace: Arc<dyn Namespace>,
+    /// What it had when it was opened. One that grows meanwhile keeps its record where it is.
+    blocks: u64,
+    _watch: Option<Watch>,
+}
+
+pub(crate) struct Leg {
+    pub(crate) name: String,
+    state: AtomicU8,
+    /// Counts what was opened: a queue into an earlier one is of no use.
+    pub(crate) instance: AtomicU64,
+    opened: Mutex<Option<Opened>>,
+    /// Writes that are completed, and that it may still carry out although it is out. It is not
+    /// let in before they are over.
+    late: AtomicU64,
+    /// Why it is out.
+    pub(crate) reason: Mutex<String>,
+}
+
+impl Leg {
+    pub(crate) fn new(name: String, state: LegState) -> Leg {
+        let state = AtomicU8::new(number(state));
+        let (instance, opened) = (AtomicU64::new(0), Mutex::new(None));
+        let (late, reason) = (AtomicU64::new(0), Mutex::new(String::new()));
+        Leg { name, state, instance, opened, late, reason }
+    }
+
+    pub(crate) fn state(&self) -> LegState {
+        match self.state.load(Ordering::SeqCst) {
+            IN_SYNC => LegState::InSync,
+            CATCHING_UP => LegState::CatchingUp,
+            _ => LegState::Out,
+        }
+    }
+
+    pub(crate) fn namespace(&self) -> Option<Arc<dyn Namespace>> {
+        lock(&self.opened).as_ref().map(|opened| Arc::clone(&opened.namespace))
+    }
+
+    /// How many blocks it had when it was opened.
+    pub(crate) fn blocks(&self) -> Option<u64> {
+        lock(&self.opened).as_ref().map(|opened| opened.blocks)
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        self.namespace().is_some_and(|leg| leg.availability() == Availability::Ready)
+    }
+
+    pub(crate) fn has_late(&self) -> bool {
+        self.late.load(Ordering::SeqCst) != 0
+    }
+
+    pub(crate) fn say(&self, reason: impl Into<String>) {
+        *lock(&self.reason) = reason.into();
+    }
+}
+
+fn number(state: LegState) -> u8 {
+    match state {
+        LegState::InSync => IN_SYNC,
+        LegState::CatchingUp => CATCHING_UP,
+        LegState::Out => OUT,
+    }
+}
+
+/// What the queues ask of the keeper.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    /// Regions that are to become dirty.
+    pub(crate) wanted: Vec<usize>,
+    /// Suspect regions that somebody wants to read.
+    pub(crate) read_first: Vec<usize>,
+    /// Regions that a queue left in an unknown state.
+    pub(crate) suspects: Vec<usize>,
+    /// All legs are to be compared.
+    pub(crate) verify: bool,
+    pub(crate) stop: bool,
+}
+
+/// Blocks that legs in sync have differently.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Difference {
+    /// The first block of the chunk that was compared.
+    pub lba: u64,
+    /// How many it has; not all of them need to differ.
+    pub blocks: u32,
+}
+
+/// What people see of the keeper's work.
+#[derive(Clone, Default, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) copied_bytes: u64,
+    pub(crate) to_copy_bytes: u64,
+    pub(crate) verified_bytes: u64,
+    pub(crate) verifying: bool,
+    pub(crate) verifies: u64,
+    /// Chunks whose legs differed, of the last verify.
+    pub(crate) differing_bytes: u64,
+    /// The first of them.
+    pub(crate) differences: Vec<Difference>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) geometry: Geometry,
+    pub(crate) region_blocks: u64,
+    pub(crate) regions: Regions,
+    pub(crate) legs: Vec<Leg>,
+    /// Legs that the records of all others call behind.
+    pub(crate) behind: AtomicU64,
+    /// Counts what queues may be waiting for.
+    epoch: AtomicU64,
+    /// The last leg cannot be told that others are behind.
+    pub(crate) unrecordable: AtomicBool,
+    /// A flush of the keeper's has failed on the last leg: the next one of a user fails, too.
+    pub(crate) owes_failure: AtomicBool,
+    pub(crate) inbox: Mutex<Inbox>,
+    pub(crate) progress: Mutex<Progress>,
+    /// The most bytes a second that are copied to legs that catch up, or compared; 0: any.
+    pub(crate) copy_speed: AtomicU64,
+    queues: Mutex<Vec<(u64, Waker)>>,
+    next_queue: AtomicU64,
+    keeper: OnceLock<Waker>,
+    pub(crate) changes: Changes,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(crate) fn new(geometry: Geometry, region_bytes: u64, legs: Vec<Leg>) -> Shared {
+        let region_blocks = region_bytes / u64::from(geometry.block_size);
+        let regions = Regions::new(geometry.blocks.div_ceil(region_blocks) as usize);
+        Shared {
+            geometry,
+            region_blocks,
+            regions,
+            legs,
+            behind: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
+            unrecordable: AtomicBool::new(false),
+            owes_failure: AtomicBool::new(false),
+            inbox: Mutex::default(),
+            progress: Mutex::default(),
+            copy_speed: AtomicU64::new(0),
+            queues: Mutex::default(),
+            next_queue: AtomicU64::new(0),
+            keeper: OnceLock::new(),
+            changes: Changes::new(),
+        }
+    }
+
+    pub(crate) fn all(&self) -> LegSet {
+        (1 << self.legs.len()) - 1
+    }
+
+    fn having(&self, holds: impl Fn(LegState) -> bool) -> LegSet {
+        let bits = self.legs.iter().enumerate().filter(|(_, leg)| holds(leg.state()));
+        bits.map(|(leg, _)| bit(leg)).sum()
+    }
+
+    pub(crate) fn in_sync(&self) -> LegSet {
+        if os::has_mistake("reads from a leg that catches up") {
+            return self.written();
+        }
+        self.having(|state| state == LegState::InSync)
+    }
+
+    /// Legs that are written.
+    pub(crate) fn written(&self) -> LegSet {
+        self.having(|state| state != LegState::Out)
+    }
+
+    pub(crate) fn behind(&self) -> LegSet {
+        self.behind.load(Ordering::SeqCst)
+    }
+
+    /// Puts a leg out, unless it is the last one in sync. The keeper records that.
+    pub(crate) fn put_out(&self, leg: usize, reason: &str) -> bool {
+        let inbox = lock(&self.inbox);
+        let state = self.legs[leg].state();
+        if state == LegState::Out {
+            return true;
+        }
+        if self.in_sync() == bit(leg) {
+            return false;
+        }
+        self.legs[leg].state.store(OUT, Ordering::SeqCst);
+        self.legs[leg].say(reason);
+        drop(inbox);
+        tracing::warn!(leg = %self.legs[leg].name, was = ?state, "out of the mirror: {reason}");
+        self.wake_keeper();
+        true
+    }
+
+    /// A leg that was out is written from now on, unless it has late writes.
+    pub(crate) fn let_in(&self, leg: usize) -> bool {
+        let _inbox = lock(&self.inbox);
+        let may = !self.legs[leg].has_late();
+        if may {
+            self.legs[leg].state.store(CATCHING_UP, Ordering::SeqCst);
+        }
+        may
+    }
+
+    /// A write is completed that these legs may still carry out. If all of them are out, they wait
+    /// for that before they are let in, and nobody else has to.
+    pub(crate) fn expect_late(&self, legs: LegSet) -> bool {
+        let _inbox = lock(&self.inbox);
+        let are_out = legs & self.written() == 0;
+        for leg in members(legs).filter(|_| are_out) {
+            self.legs[leg].late.fetch_add(1, Ordering::SeqCst);
+        }
+        are_out
+    }
+
+    /// What was expected is over.
+    pub(crate) fn end_late(&self, legs: LegSet) {
+        for leg in members(legs) {
+            if self.legs[leg].late.fetch_sub(1, Ordering::SeqCst) == 1 {
+                self.wake_keeper();
+            }
+        }
+    }
+
+    /// From now on nothing is acknowledged without the leg; false if it was put out meanwhile.
+    pub(crate) fn begin_promotion(&self, leg: usize) -> bool {
+        let _inbox = lock(&self.inbox);
+        let ready = self.legs[leg].state() == LegState::CatchingUp;
+        if ready {
+            self.behind.fetch_and(!bit(leg), Ordering::SeqCst);
+        }
+        ready
+    }
+
+    /// The leg is in sync; false if it was put out meanwhile.
+    pub(crate) fn promote(&self, leg: usize) -> bool {
+        let _inbox = lock(&self.inbox);
+        let states = (CATCHING_UP, IN_SYNC);
+        let state = &self.legs[leg].state;
+        state.compare_exchange(states.0, states.1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Puts what a leg's source opened in place, and has its changes wake the keeper.
+    pub(crate) fn install(self: &Arc<Self>, leg: usize, namespace: Arc<dyn Namespace>) {
+        let weak = Arc::downgrade(self);
+        let watch = namespace.changes().map(|changes| {
+            changes.watch(move |change| {
+                if let Some(shared) = weak.upgrade() {
+                    shared.handle_change(leg, change);
+                }
+            })
+        });
+        let blocks = namespace.geometry().blocks;
+        *lock(&self.legs[leg].opened) = Some(Opened { namespace, blocks, _watch: watch });
+        self.legs[leg].instance.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A leg has changed. One that may have lost something is not read from that moment on; the
+    /// last one in sync stays, and whoever uses the mirror hears of it as the leg's user does.
+    fn handle_change(&self, leg: usize, change: Change) {
+        if change == Change::Loss && !self.put_out(leg, "it may have lost what was not flushed") {
+            self.changes.tell(Change::Loss);
+        }
+        self.wake_keeper();
+    }
+
+    pub(crate) fn uninstall(&self, leg: usize) {
+        let opened = lock(&self.legs[leg].opened).take();
+        self.legs[leg].instance.fetch_add(1, Ordering::SeqCst);
+        drop(opened);
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Has every queue look again at what it waits for.
+    pub(crate) fn wake_queues(&self) {
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        lock(&self.queues).iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    pub(crate) fn add_queue(&self, waker: Waker) -> u64 {
+        let id = self.next_queue.fetch_add(1, Ordering::Relaxed);
+        lock(&self.queues).push((id, waker));
+        id
+    }
+
+    pub(crate) fn remove_queue(&self, id: u64) {
+        lock(&self.queues).retain(|(other, _)| *other != id);
+    }
+
+    pub(crate) fn set_keeper(&self, waker: Waker) {
+        let _ = self.keeper.set(waker);
+    }
+
+    pub(crate) fn wake_keeper(&self) {
+        if let Some(waker) = self.keeper.get() {
+            waker.wake();
+        }
+    }
+
+    /// The regions that a range of blocks touches.
+    pub(crate) fn regions_of(&self, lba: u64, blocks: u32) -> std::ops::Range<usize> {
+        let end = (lba + u64::from(blocks)).div_ceil(self.region_blocks);
+        (lba / self.region_blocks) as usize..end as usize
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        lock(&self.inbox).stop
+    }
+}

@@ -1,0 +1,276 @@
+//! What the ends of the legs say when the power or a write fails at a bad moment.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use farblock_backends::file::{FileDisk, FileOptions};
+use farblock_backends::mem::Mem;
+use farblock_block::blocking::Blocking;
+use farblock_block::{BlockError, Namespace, Op};
+use farblock_reactor::{Buffer, Config, Reactor};
+use farblock_volumes::{LegSource, LegState, Mirror, MirrorOptions, Taking, limits};
+use support::Fixed;
+use support::wire::{Power, Wired};
+
+const DATA_BYTES: u64 = 8 * limits::MIN_REGION_BYTES;
+const LEG_BYTES: u64 = DATA_BYTES + limits::RESERVED_BYTES;
+const BITMAP_AT: u64 = 128 << 10;
+
+fn memory() -> Arc<Mem> {
+    Arc::new(Mem::new(512, LEG_BYTES).unwrap())
+}
+
+fn read(leg: &Arc<Mem>, offset: u64, bytes: usize) -> Vec<u8> {
+    let mut disk = Blocking::new(&**leg).unwrap();
+    let mut data = vec![0; bytes];
+    disk.read(offset / u64::from(leg.geometry().block_size), &mut data).unwrap();
+    data
+}
+
+fn open(legs: [Wired; 2]) -> Mirror {
+    let options = MirrorOptions { taking: Taking::Empty, ..MirrorOptions::default() };
+    let legs = legs.into_iter().map(|leg| Arc::new(leg) as Arc<dyn LegSource>);
+    Mirror::open(legs.collect(), options).unwrap()
+}
+
+fn wired(legs: &[Arc<Mem>; 2], power: &Arc<Power>) -> [Wired; 2] {
+    [Wired::new("one", &legs[0], power), Wired::new("two", &legs[1], power)]
+}
+
+#[test]
+fn a_new_leg_is_filled_whenever_the_power_fails() {
+    for cut in 2.. {
+        let legs = [memory(), memory()];
+        Blocking::new(&*legs[0]).unwrap().write(0, &vec![0x5a; DATA_BYTES as usize]).unwrap();
+        // Before the second write nothing is said to be a mirror.
+        let power = Power::lasting(cut);
+        let mirror = open(wired(&legs, &power));
+        support::wait_until(|| power.is_off() || support::is_whole(&mirror));
+        drop(mirror);
+        let mirror = open(wired(&legs, &Power::lasting(i64::MAX)));
+        support::wait_until(|| support::is_whole(&mirror));
+        drop(mirror);
+        let [one, other] = legs.each_ref().map(|leg| read(leg, 0, DATA_BYTES as usize));
+        assert!(one.iter().all(|&byte| byte == 0x5a), "cut after {cut} writes");
+        assert!(one == other, "the second leg differs, cut after {cut} writes");
+        if !power.is_off() {
+            assert!(cut > 8, "the power never failed in the middle");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_leg_with_data_in_its_first_mib_is_not_overwritten() {
+    let bytes = limits::RESERVED_BYTES * 3;
+    let legs = [(); 2].map(|()| Arc::new(Mem::new(512, bytes).unwrap()));
+    let last = limits::RESERVED_BYTES / 512 - 1;
+    Blocking::new(&*legs[1]).unwrap().write(last, &[1; 512]).unwrap();
+    let wired = wired(&legs, &Power::lasting(i64::MAX));
+    let options = MirrorOptions { taking: Taking::Empty, ..MirrorOptions::default() };
+    let refused = Mirror::open(wired.map(|leg| Arc::new(leg) as _).into(), options).err().unwrap();
+    assert!(refused.to_string().contains("does not look empty"), "{refused}");
+}
+
+#[test]
+fn a_leg_that_grows_keeps_its_record_where_it_is() {
+    let folder = std::env::temp_dir().join(format!("farblock-grows-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let legs = ["one", "two"].map(|name| {
+        let path = folder.join(name);
+        std::fs::File::create(&path).unwrap().set_len(LEG_BYTES).unwrap();
+        Arc::new(FileDisk::open(path, &FileOptions::new(512)).unwrap())
+    });
+    let options = MirrorOptions { taking: Taking::Empty, ..MirrorOptions::default() };
+    let sources = legs
+        .iter()
+        .map(|leg| Arc::new(Fixed::new(&leg.path().to_string_lossy(), Arc::clone(leg) as _)) as _);
+    let mirror = Mirror::open(sources.collect(), options).unwrap();
+    support::wait_until(|| support::is_whole(&mirror) && mirror.status().dirty_bytes == 0);
+    legs[0].lengthen(LEG_BYTES + limits::RESERVED_BYTES).unwrap();
+    Blocking::new(&mirror).unwrap().write(0, &[1; 512]).unwrap();
+    let bytes = std::fs::read(legs[0].path()).unwrap();
+    assert_eq!(bytes[(DATA_BYTES + BITMAP_AT) as usize], 1, "the first region is marked");
+    assert!(bytes[LEG_BYTES as usize..].iter().all(|&byte| byte == 0));
+    drop((mirror, legs));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Whether a leg's bitmap has the first region.
+fn has_first_region(leg: &Arc<Mem>) -> bool {
+    let at = leg.geometry().capacity_bytes() - limits::RESERVED_BYTES + BITMAP_AT;
+    read(leg, at, 512)[0] & 1 != 0
+}
+
+fn write_until_it_works(mirror: &Arc<Mirror>) {
+    let mirror = Arc::clone(mirror);
+    let writer = std::thread::spawn(move || {
+        let mut disk = Blocking::new(&*mirror).unwrap();
+        while disk.write(0, &[0xa5; 512]).is_err() {}
+    });
+    support::wait_until(|| writer.is_finished());
+    writer.join().unwrap();
+}
+
+/// A mirror of legs that are in sync, with nothing in the bitmap.
+fn clean(legs: &[Arc<Mem>; 2]) -> (Arc<Mirror>, [Arc<std::sync::atomic::AtomicU64>; 2]) {
+    let power = Power::lasting(i64::MAX);
+    let filled = open(wired(legs, &power));
+    support::wait_until(|| support::is_whole(&filled));
+    drop(filled);
+    assert!(!has_first_region(&legs[0]) && !has_first_region(&legs[1]));
+    let wired = wired(legs, &power);
+    let failing = wired.each_ref().map(Wired::failing);
+    (Arc::new(open(wired)), failing)
+}
+
+#[test]
+fn a_bitmap_that_could_not_be_written_is_written_before_the_data() {
+    let legs = [memory(), memory()];
+    let (mirror, failing) = clean(&legs);
+    failing.iter().for_each(|failing| failing.store(1, Ordering::SeqCst));
+    write_until_it_works(&mirror);
+    for (leg, status) in mirror.status().legs.iter().enumerate() {
+        let counts = status.state == LegState::InSync;
+        assert!(!counts || has_first_region(&legs[leg]), "leg {leg} does not know");
+    }
+}
+
+#[test]
+fn a_leg_that_is_put_out_and_back_at_once_holds_nothing_up() {
+    for _ in 0..3 {
+        let legs = [memory(), memory()];
+        let (mirror, failing) = clean(&legs);
+        failing[1].store(1, Ordering::SeqCst);
+        write_until_it_works(&mirror);
+        support::wait_until(|| support::is_whole(&mirror));
+        drop(mirror);
+        assert_eq!(read(&legs[0], 0, 512), read(&legs[1], 0, 512));
+    }
+}
+
+#[test]
+fn a_leg_that_is_away_with_writes_holds_nobody_else_up() {
+    let legs = [memory(), memory(), memory()];
+    let power = [(); 3].map(|()| Power::lasting(i64::MAX));
+    let sources = (0..3).map(|leg| {
+        Arc::new(Wired::new(&format!("leg {leg}"), &legs[leg], &power[leg])) as Arc<dyn LegSource>
+    });
+    let options = MirrorOptions { taking: Taking::Empty, ..MirrorOptions::default() };
+    let mirror = Mirror::open(sources.collect(), options).unwrap();
+    support::wait_until(|| support::is_whole(&mirror));
+    let mut disk = Blocking::new(&mirror).unwrap();
+    disk.write(0, &[1; 512]).unwrap();
+    power[1..].iter().for_each(|power| power.lasts(0));
+    disk.write(0, &[2; 512]).unwrap();
+    disk.write(0, &[3; 512]).unwrap();
+    let mut back = |leg: usize| {
+        power[leg].lasts(i64::MAX);
+        let mut data = [0; 512];
+        while mirror.status().legs[leg].state != LegState::InSync {
+            disk.read(0, &mut data).unwrap();
+            assert_eq!(data, [3; 512]);
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        assert_eq!(read(&legs[leg], 0, 512), [3; 512], "a late write has undone another one");
+    };
+    back(1);
+    back(2);
+}
+
+#[test]
+fn a_leg_that_is_let_in_in_the_middle_of_a_region_gets_all_of_it() {
+    let region = limits::MIN_REGION_BYTES;
+    let legs = [(); 3].map(|()| Mem::new(512, region + limits::RESERVED_BYTES).unwrap());
+    let legs = legs.map(Arc::new);
+    Blocking::new(&*legs[0]).unwrap().write(0, &vec![0x5a; region as usize]).unwrap();
+    let power = Power::lasting(i64::MAX);
+    let wired = legs.each_ref().map(|leg| {
+        let name = format!("leg {:p}", Arc::as_ptr(leg));
+        Wired::new(&name, leg, &power).with_max_blocks(8)
+    });
+    // The third is let in at the second attempt, when the region is copied in part.
+    wired[2].failing().store(1, Ordering::SeqCst);
+    let options = MirrorOptions {
+        taking: Taking::Empty,
+        copy_bytes_per_second: Some(32 << 10),
+        ..MirrorOptions::default()
+    };
+    let mirror = Mirror::open(wired.map(|leg| Arc::new(leg) as _).into(), options).unwrap();
+    support::wait_until(|| support::is_whole(&mirror));
+    drop(mirror);
+    for leg in &legs {
+        assert!(read(leg, 0, region as usize).iter().all(|&byte| byte == 0x5a));
+    }
+}
+
+#[test]
+fn large_blocks_keep_the_parts_of_the_bitmap_apart() {
+    // A little more than one part has.
+    let regions = 4096 * 8 + 100;
+    let bytes = regions * limits::MIN_REGION_BYTES + limits::RESERVED_BYTES;
+    let leg = || Arc::new(Mem::new(16384, bytes).unwrap());
+    let legs = [leg(), leg()];
+    let mirror = open(wired(&legs, &Power::lasting(i64::MAX)));
+    support::wait_until(|| mirror.status().legs[1].state == LegState::CatchingUp);
+    drop(mirror);
+    let bitmap = read(&legs[0], bytes - limits::RESERVED_BYTES + BITMAP_AT, 16384);
+    let marked: u32 = bitmap.iter().map(|byte| byte.count_ones()).sum();
+    assert_eq!(u64::from(marked), regions, "all are to be copied");
+}
+
+/// The machine of a leg is started anew, so quickly that the leg is not put out for being away, and
+/// has lost what it had acknowledged: nobody reads that from it.
+#[test]
+fn a_leg_that_lost_its_cache_is_not_read() {
+    let legs = [memory(), memory()];
+    let (steady, blinking) = (Power::lasting(i64::MAX), Power::lasting(i64::MAX));
+    let mirror =
+        open([Wired::new("one", &legs[0], &steady), Wired::new("two", &legs[1], &blinking)]);
+    support::wait_until(|| support::is_whole(&mirror));
+    Blocking::new(&mirror).unwrap().write(0, &[0x5a; 512]).unwrap();
+
+    let reactor = Reactor::new(&Config::default()).unwrap();
+    let mut queue = mirror.open(&reactor, reactor.add_task()).unwrap();
+    blinking.lasts(0);
+    // One to each leg: the second one waits for the leg that is away.
+    for token in 0..2 {
+        queue.submit(Op::read(0, 1, Buffer::new(512), token));
+    }
+    Blocking::new(&*legs[1]).unwrap().write(0, &[0; 512]).unwrap();
+    blinking.blinks();
+    let mut done = Vec::new();
+    while done.len() < 2 {
+        reactor.poll(Some(Duration::from_millis(2)), &mut Vec::new()).unwrap();
+        queue.poll(&mut done);
+    }
+    for done in &done {
+        assert_eq!(done.result, Ok(()));
+        assert_eq!(done.buffer.as_deref().unwrap()[0], 0x5a, "read {} is old", done.token);
+    }
+    drop(queue);
+    // It lacks just that, and comes back.
+    support::wait_until(|| support::is_whole(&mirror));
+    assert_eq!(read(&legs[1], 0, 512)[0], 0x5a);
+}
+
+/// All legs have lost something and say so to the flush by which the keeper empties the bitmap: the
+/// mirror's user hears of it all the same, once.
+#[test]
+fn a_flush_that_the_keeper_saw_fail_fails() {
+    let legs = [memory(), memory()];
+    let powers = [Power::lasting(i64::MAX), Power::lasting(i64::MAX)];
+    let mirror =
+        open([Wired::new("one", &legs[0], &powers[0]), Wired::new("two", &legs[1], &powers[1])]);
+    support::wait_until(|| support::is_whole(&mirror));
+    let mut disk = Blocking::new(&mirror).unwrap();
+    disk.write(0, &[0x5a; 512]).unwrap();
+    powers.iter().for_each(|power| power.fail_flush());
+    support::wait_until(|| powers.iter().all(|power| !power.owes_flush()));
+    support::wait_until(|| support::is_whole(&mirror));
+    assert_eq!(disk.flush(), Err(BlockError::WriteFailed));
+    assert_eq!(disk.flush(), Ok(()));
+}

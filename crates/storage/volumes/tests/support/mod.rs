@@ -1,0 +1,61 @@
+//! What several tests here need.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+pub(crate) mod life;
+pub(crate) mod switch;
+pub(crate) mod wire;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farblock_block::Namespace;
+use farblock_volumes::{LegSource, LegState, Mirror};
+
+/// A leg that is open already.
+pub(crate) struct Fixed {
+    name: String,
+    namespace: Arc<dyn Namespace>,
+}
+
+impl Fixed {
+    pub(crate) fn new(name: &str, namespace: Arc<dyn Namespace>) -> Fixed {
+        Fixed { name: name.to_owned(), namespace }
+    }
+}
+
+impl LegSource for Fixed {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn open(&self) -> Result<Arc<dyn Namespace>, String> {
+        Ok(Arc::clone(&self.namespace))
+    }
+}
+
+/// A leg that is not there.
+pub(crate) struct FailsToOpen;
+
+impl LegSource for FailsToOpen {
+    fn name(&self) -> String {
+        "the lost leg".to_owned()
+    }
+
+    fn open(&self) -> Result<Arc<dyn Namespace>, String> {
+        Err("it is lost".to_owned())
+    }
+}
+
+pub(crate) fn is_whole(mirror: &Mirror) -> bool {
+    mirror.status().legs.iter().all(|leg| leg.state == LegState::InSync)
+}
+
+#[track_caller]
+pub(crate) fn wait_until(holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < deadline, "it did not come to that");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

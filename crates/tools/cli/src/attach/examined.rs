@@ -1,0 +1,103 @@
+//! An attachment for `farblock doctor`: looked at, and left as it is.
+
+use super::control::{self, Answer, ControlRequest};
+use super::folder::{Folder, Role, runtime};
+use super::settings::Settings;
+use super::status::{State, Status};
+use crate::error::Result;
+use farblock_host::Options;
+use farblock_host::url::Url;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a server may take to say how it is.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What can be said of it.
+pub(crate) struct Examined {
+    pub(crate) name: String,
+    /// As `farblock list` shows it: `live`, `degraded`…
+    pub(crate) state: &'static str,
+    pub(crate) trouble: Option<String>,
+    /// What is used of it, if its server says so.
+    pub(crate) used: Option<String>,
+    pub(crate) users: Vec<String>,
+    pub(crate) paths: Vec<Way>,
+    /// How it connects.
+    pub(crate) options: Options,
+    pub(crate) log: PathBuf,
+}
+
+/// One way to its disk.
+pub(crate) struct Way {
+    pub(crate) url: Url,
+    /// `live`, `connecting`, `reconnecting` or `failed`; none if nobody says.
+    pub(crate) state: Option<String>,
+    pub(crate) since_seconds: u64,
+    pub(crate) access: Option<String>,
+    pub(crate) reconnects: u64,
+    pub(crate) error: Option<String>,
+}
+
+/// The attachment of that name, or at that path; none if there is none.
+pub(crate) fn examined(given: Option<&Path>, name: &str) -> Result<Option<Examined>> {
+    let runtime = runtime(given)?;
+    let all = Folder::attached(&runtime);
+    let found = all.iter().find(|folder| folder.name() == name || serves(folder, name));
+    Ok(found.map(examine))
+}
+
+fn serves(folder: &Folder, path: &str) -> bool {
+    ask(folder).is_some_and(|it| it.offer.used.path == path)
+}
+
+fn ask(folder: &Folder) -> Option<Status> {
+    if !folder.is_held(Role::Server) {
+        return None;
+    }
+    match control::ask(folder, &ControlRequest::Status, Some(PATIENCE)).ok()? {
+        Answer::Status(status) => Some(*status),
+        _ => None,
+    }
+}
+
+fn examine(folder: &Folder) -> Examined {
+    let settings = folder.read_json::<Settings>("settings.json").unwrap_or_default();
+    let status = ask(folder);
+    let state = match &status {
+        Some(status) => status.state,
+        None if folder.is_held(Role::Supervisor) || folder.is_held(Role::Server) => {
+            State::Restarting
+        }
+        None => State::Stale,
+    };
+    let said = status.as_ref().map(|status| status.paths.as_slice()).unwrap_or_default();
+    Examined {
+        name: folder.name(),
+        state: state.name(),
+        trouble: match &status {
+            Some(status) => status.trouble.clone(),
+            None => folder.read("trouble"),
+        },
+        used: status.as_ref().map(|status| status.offer.used.path.clone()),
+        users: status.as_ref().map(|status| status.users.clone()).unwrap_or_default(),
+        paths: settings.urls.iter().enumerate().map(|(at, url)| way(url, said, at)).collect(),
+        options: settings.disk_options().connection,
+        log: folder.path("log"),
+    }
+}
+
+/// What is known of the path that this address is.
+fn way(url: &Url, said: &[super::status::Path], at: usize) -> Way {
+    let text = url.to_string();
+    // They are in one order, and a URL without a namespace has got one meanwhile.
+    let known = said.iter().find(|path| path.url == text).or(said.get(at)).cloned();
+    Way {
+        url: url.clone(),
+        state: known.as_ref().map(|path| path.state.clone()),
+        since_seconds: known.as_ref().map_or(0, |path| path.since_seconds),
+        access: known.as_ref().and_then(|path| path.access.clone()),
+        reconnects: known.as_ref().map_or(0, |path| path.reconnects),
+        error: known.and_then(|path| path.error),
+    }
+}

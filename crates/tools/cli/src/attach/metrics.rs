@@ -1,0 +1,179 @@
+//! Attachments as Prometheus takes them, in its text format: for the textfile collector of
+//! node_exporter, which is on most hosts already, so that no daemon has to listen.
+//!
+//! Labels are bounded: names of attachments, their paths, and reasons from a short list.
+
+use super::status::{State, Status};
+use farblock_wire::text::Plain;
+use std::fmt::Write as _;
+
+/// Every state of an attachment.
+const STATES: [State; 6] = [
+    State::Live,
+    State::Degraded,
+    State::Reconnecting,
+    State::Failed,
+    State::Restarting,
+    State::Stale,
+];
+/// Every state of a path.
+const PATH_STATES: [&str; 4] = ["connecting", "live", "reconnecting", "failed"];
+
+/// What all samples of one name begin with.
+const PREFIX: &str = "farblock_host";
+
+type Labels<'a> = Vec<(&'static str, &'a str)>;
+type Row<'a> = (Labels<'a>, u64);
+
+/// The text.
+pub(super) fn render(all: &[Status]) -> String {
+    let mut text = String::new();
+    disks(&mut text, all);
+    paths(&mut text, all);
+    text
+}
+
+fn disks(text: &mut String, all: &[Status]) {
+    let per_disk = |value: fn(&Status) -> u64| -> Vec<Row<'_>> {
+        all.iter().map(|disk| (disk_labels(disk), value(disk))).collect()
+    };
+    let states = all.iter().flat_map(|disk| {
+        STATES.map(|state| {
+            let mut labels = disk_labels(disk);
+            labels.push(("state", state.name()));
+            (labels, u64::from(disk.state == state))
+        })
+    });
+    let help = "1 for the state that an attached disk is in";
+    family(text, "disk_state", "gauge", help, &states.collect::<Vec<_>>());
+    let help = "Size of an attached disk";
+    family(text, "disk_capacity_bytes", "gauge", help, &per_disk(|disk| disk.offer.size_bytes));
+    let help = "Who uses an attached disk, as far as that can be seen";
+    family(text, "disk_users", "gauge", help, &per_disk(|disk| disk.users.len() as u64));
+}
+
+fn paths(text: &mut String, all: &[Status]) {
+    let pairs = || all.iter().flat_map(|disk| disk.paths.iter().map(move |path| (disk, path)));
+    let per_path = |value: fn(&super::status::Path) -> u64| -> Vec<Row<'_>> {
+        pairs().map(|(disk, path)| (path_labels(disk, path), value(path))).collect()
+    };
+    let states = pairs().flat_map(|(disk, path)| {
+        PATH_STATES.map(|state| {
+            let mut labels = path_labels(disk, path);
+            labels.push(("state", state));
+            (labels, u64::from(path.state == state))
+        })
+    });
+    let help = "1 for the state that a path is in";
+    family(text, "path_state", "gauge", help, &states.collect::<Vec<_>>());
+    let help = "How long a path has been in its state";
+    family(text, "path_state_seconds", "gauge", help, &per_path(|path| path.since_seconds));
+    let help = "How often a path was connected again";
+    family(text, "path_reconnects_total", "counter", help, &per_path(|path| path.reconnects));
+    let access = pairs().filter_map(|(disk, path)| {
+        let mut labels = path_labels(disk, path);
+        labels.push(("access", path.access.as_deref()?));
+        Some((labels, 1))
+    });
+    let help = "How a path leads to the namespace (ANA)";
+    family(text, "path_access", "gauge", help, &access.collect::<Vec<_>>());
+    let help = "How often that has changed";
+    let changes = per_path(|path| path.access_changes);
+    family(text, "path_access_changes_total", "counter", help, &changes);
+    let failures = pairs().flat_map(|(disk, path)| {
+        path.failures.iter().map(move |(reason, count)| {
+            let mut labels = path_labels(disk, path);
+            labels.push(("reason", reason.as_str()));
+            (labels, *count)
+        })
+    });
+    let help = "How often a path was lost, or could not be connected, by the reason";
+    family(text, "path_failures_total", "counter", help, &failures.collect::<Vec<_>>());
+}
+
+fn disk_labels(disk: &Status) -> Labels<'_> {
+    vec![("name", &disk.offer.name), ("way", &disk.offer.way)]
+}
+
+fn path_labels<'a>(disk: &'a Status, path: &'a super::status::Path) -> Labels<'a> {
+    vec![("name", &disk.offer.name), ("path", &path.url)]
+}
+
+/// All samples of one name; nothing if there are none.
+fn family(text: &mut String, name: &str, kind: &str, help: &str, rows: &[Row<'_>]) {
+    if rows.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "# HELP {PREFIX}_{name} {help}");
+    let _ = writeln!(text, "# TYPE {PREFIX}_{name} {kind}");
+    for (labels, value) in rows {
+        let labels: Vec<_> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        let _ = writeln!(text, "{PREFIX}_{name}{{{}}} {value}", labels.join(","));
+    }
+}
+
+/// A label's value, in which whoever named it had whatever they liked.
+fn escaped(value: &str) -> String {
+    Plain(value).to_string().replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::status::{Kind, Offer, Path, Use};
+    use super::*;
+
+    fn disk() -> Status {
+        let used = Use { kind: Kind::Device, path: "/dev/x".to_owned(), behind: None };
+        let path = Path {
+            url: "nvme+tcp://192.0.2.7/nqn.a\"b?ns=1".to_owned(),
+            state: "reconnecting".to_owned(),
+            since_seconds: 7,
+            access: None,
+            address: None,
+            controller: None,
+            reconnects: 3,
+            access_changes: 2,
+            failures: [("tls".to_owned(), 5)].into(),
+            error: None,
+        };
+        Status {
+            offer: Offer {
+                name: "data".to_owned(),
+                way: "ublk".to_owned(),
+                used,
+                size_bytes: 4096,
+                block_size: 512,
+                read_only: false,
+            },
+            state: State::Reconnecting,
+            since_seconds: 7,
+            trouble: None,
+            paths: vec![path],
+            pid: None,
+            server_pid: None,
+            users: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_sample_has_its_labels() {
+        let text = render(&[disk()]);
+        for line in [
+            r#"farblock_host_disk_state{name="data",way="ublk",state="reconnecting"} 1"#,
+            r#"farblock_host_disk_state{name="data",way="ublk",state="live"} 0"#,
+            r#"farblock_host_disk_capacity_bytes{name="data",way="ublk"} 4096"#,
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line} is missing in {text}");
+        }
+        let path = r#"name="data",path="nvme+tcp://192.0.2.7/nqn.a\"b?ns=1""#;
+        for line in [
+            format!("farblock_host_path_reconnects_total{{{path}}} 3"),
+            format!("farblock_host_path_access_changes_total{{{path}}} 2"),
+            format!("farblock_host_path_failures_total{{{path},reason=\"tls\"}} 5"),
+        ] {
+            assert!(text.contains(&line), "{line} is missing in {text}");
+        }
+        assert_eq!(render(&[]), "");
+    }
+}

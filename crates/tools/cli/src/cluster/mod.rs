@@ -1,0 +1,149 @@
+//! `farblock ui`: the dashboard of several targets.
+
+pub(crate) mod args;
+
+use crate::error::{Failure, Result, os};
+use crate::output;
+use crate::serve::dashboard::{self, Wanted};
+use crate::signals::Stop;
+use crate::{steer, values};
+use args::ClusterArgs;
+use farblock_admin::{MAX_NODES, Node, Place, Token, serve_cluster};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+/// A target on the command line: what people call it, and where it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    name: String,
+    place: Where,
+}
+
+#[derive(Clone, Debug)]
+enum Where {
+    Socket(PathBuf),
+    Address(String),
+}
+
+/// Takes a target apart: what has a slash is a path.
+pub(crate) fn node(text: &str) -> Result<Named, String> {
+    let named = text.split_once('=').filter(|(name, _)| !name.contains('/'));
+    let (name, place) = named.unwrap_or((text, text));
+    if name.is_empty() || place.is_empty() {
+        return Err("write NAME=PATH, NAME=ADDR:PORT, or either without a name".to_owned());
+    }
+    let name = name.to_owned();
+    if place.starts_with("http://") || place.starts_with("https://") {
+        return Err(format!(
+            "{place} is a URL: write its ADDR:PORT, and its token into a file for --node-token"
+        ));
+    }
+    if place.contains('/') {
+        return Ok(Named { name, place: Where::Socket(place.into()) });
+    }
+    match values::host_and_port(place)? {
+        (_, Some(_)) => Ok(Named { name, place: Where::Address(place.to_owned()) }),
+        (_, None) => Err(format!(
+            "{place} has no port: write {place}:PORT, or ./{place} if it is a control socket"
+        )),
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ClusterArgs, json: bool) -> Result<()> {
+    let stop = Stop::install()?;
+    let nodes = nodes(args)?;
+    let options = ["--listen", "--token"];
+    let wanted = dashboard::offered(options, args.listen, args.token.as_deref(), false)?;
+    let (ui, fragment) = Wanted::split(wanted);
+    let names: Vec<_> = nodes.iter().map(|node| node.name.clone()).collect();
+    let server = serve_cluster(ui, nodes).map_err(|(what, error)| {
+        Failure::run(format_args!("cannot listen on {what}: {}", os(&error)))
+    })?;
+    let url = Wanted::url(&fragment, server.ui().unwrap_or(args.listen));
+    match args.json || json {
+        true => output::print_json_line(&json!({ "dashboard": url, "nodes": names }))?,
+        false => output::print(&format!("dashboard of {} at {url}\n", names.join(", ")))?,
+    }
+    stop.wait();
+    drop(server);
+    Ok(())
+}
+
+fn nodes(args: &ClusterArgs) -> Result<Vec<Node>> {
+    let token = args.node_token.as_deref().map(dashboard::from_file).transpose()?;
+    let nodes = match args.node.is_empty() {
+        true => here()?,
+        false => args
+            .node
+            .iter()
+            .map(|named| meant(named, token.as_ref()))
+            .collect::<Result<Vec<_>>>()?,
+    };
+    if nodes.len() > MAX_NODES {
+        return Err(Failure::usage(format_args!(
+            "{} targets are more than one page has, {MAX_NODES}: leave some out",
+            nodes.len()
+        )));
+    }
+    let twice = |(at, node): (usize, &Node)| nodes[..at].iter().any(|it| it.name == node.name);
+    match nodes.iter().enumerate().find(|it| twice(*it)) {
+        Some((_, node)) => Err(Failure::usage(format_args!(
+            "two targets are called {}: give them names, as in --node left=…",
+            node.name
+        ))),
+        None => Ok(nodes),
+    }
+}
+
+/// Every target of this user that runs here.
+fn here() -> Result<Vec<Node>> {
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let sockets = steer::living().unwrap_or_default();
+    let nodes =
+        sockets.into_iter().map(|path| Node { name: name(&path), place: Place::Socket(path) });
+    let nodes: Vec<_> = nodes.collect();
+    match nodes.is_empty() {
+        true => Err(Failure::run(
+            "no target of this user runs here: start one with farblock serve, or name some with \
+             --node",
+        )),
+        false => Ok(nodes),
+    }
+}
+
+fn meant(named: &Named, token: Option<&Token>) -> Result<Node> {
+    let place = match (&named.place, token) {
+        (Where::Socket(path), _) => Place::Socket(path.clone()),
+        (Where::Address(address), Some(token)) => Place::Address(address.clone(), token.clone()),
+        (Where::Address(address), None) => {
+            return Err(Failure::usage(format_args!(
+                "{address} asks for a token: start the target with --ui {address} --ui-token FILE, \
+                 and name a copy of FILE by --node-token"
+            )));
+        }
+    };
+    Ok(Node { name: named.name.clone(), place })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_paths_or_addresses() {
+        let read = |text: &str| node(text).map(|it| (it.name, format!("{:?}", it.place)));
+        let socket = |name: &str, path: &str| Ok((name.to_owned(), format!("Socket({path:?})")));
+        let address = |name: &str, at: &str| Ok((name.to_owned(), format!("Address({at:?})")));
+        assert_eq!(read("/run/a.sock"), socket("/run/a.sock", "/run/a.sock"));
+        assert_eq!(read("a=./b"), socket("a", "./b"));
+        assert_eq!(read("/run/a=b"), socket("/run/a=b", "/run/a=b"));
+        assert_eq!(read("left=192.0.2.1:80"), address("left", "192.0.2.1:80"));
+        assert_eq!(read("[::1]:80"), address("[::1]:80", "[::1]:80"));
+        for (bad, words) in
+            [("=x", "NAME="), ("a=", "NAME="), ("a=b", "no port"), ("a=http://b:1/", "is a URL")]
+        {
+            assert!(read(bad).is_err_and(|error| error.contains(words)), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! `farblock completions`: clap's scripts, which ask for the names that only this machine knows;
+//! and the manual pages, which are made of the same command line.
+
+mod known;
+mod manuals;
+
+use crate::args::{Cli, CompletionsArgs};
+use crate::error::Result;
+use crate::output;
+use clap::{Arg, Command, CommandFactory, ValueHint};
+use clap_complete::Shell;
+
+/// Prints a script, or what a shell asks for, or writes the manual pages.
+pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
+    if let Some(folder) = &args.manuals {
+        return manuals::write(folder);
+    }
+    let Some(shell) = args.shell else {
+        let names = known::known(args.known.as_deref().unwrap_or_default());
+        return output::print(&names.iter().map(|name| format!("{name}\n")).collect::<String>());
+    };
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command(), "farblock", &mut script);
+    output::print(&with_names(shell, &String::from_utf8_lossy(&script)))
+}
+
+/// The command line, where nothing is followed by files but what names them.
+fn command() -> Command {
+    fn without_files(command: Command) -> Command {
+        command.mut_args(hint).mut_subcommands(without_files)
+    }
+    fn hint(arg: Arg) -> Arg {
+        match arg.get_value_hint() {
+            ValueHint::Unknown if arg.get_action().takes_values() => {
+                arg.value_hint(ValueHint::Other)
+            }
+            _ => arg,
+        }
+    }
+    without_files(Cli::command())
+}
+
+/// Has the script ask for the names that only this machine knows. Where it is not as it is known
+/// here, it stays as it is.
+fn with_names(shell: Shell, script: &str) -> String {
+    const BEGIN: &str = "_farblock() {";
+    const OPTIONS: &str = "_farblock_options() {";
+    match shell {
+        Shell::Bash if script.contains(BEGIN) => {
+            let script = script.replacen(BEGIN, OPTIONS, 1);
+            let ends = "\nif [[ \"${BASH_VERSINFO";
+            let end = script.rfind(ends).unwrap_or(script.len());
+            format!("{}{}{}", &script[..end], include_str!("bash.sh"), &script[end..])
+        }
+        Shell::Zsh if script.contains(BEGIN) => {
+            let script = script.replacen(BEGIN, OPTIONS, 1);
+            let end = script.rfind("if [ \"$funcstack[1]\"").unwrap_or(script.len());
+            format!("{}{}{}", &script[..end], include_str!("zsh.sh"), &script[end..])
+        }
+        Shell::Fish => format!("{script}{}", include_str!("fish.fish")),
+        _ => script.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_ask_for_names() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command(), "farblock", &mut script);
+            let script = with_names(shell, &String::from_utf8_lossy(&script));
+            assert_eq!(script.matches("completions --known").count(), 1, "{shell}");
+            let renamed = script.matches("_farblock_options() {").count();
+            assert_eq!(renamed, usize::from(shell != Shell::Fish), "{shell}");
+        }
+    }
+
+    #[test]
+    fn options_are_followed_by_their_values_and_not_by_files() {
+        fn check(command: &Command) {
+            for arg in command.get_arguments().filter(|arg| arg.get_action().takes_values()) {
+                let (name, values) = (arg.get_id().as_str(), arg.get_possible_values());
+                match name {
+                    "engine" | "rw" | "block_size" | "as" | "iopolicy" | "shell" => {
+                        assert!(values.len() > 1, "{name} has no values to offer");
+                        // What is offered is accepted.
+                        let parser = arg.get_value_parser().clone();
+                        let option = Arg::new("value").long("value").value_parser(parser);
+                        let command = Command::new("test").arg(option);
+                        for value in values {
+                            let args = ["test", "--value", value.get_name()];
+                            let parsed = command.clone().try_get_matches_from(args);
+                            assert!(parsed.is_ok(), "{name} {}", value.get_name());
+                        }
+                    }
+                    _ => assert_ne!(arg.get_value_hint(), ValueHint::Unknown, "{name}"),
+                }
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&command());
+        let mut script = Vec::new();
+        clap_complete::generate(Shell::Bash, &mut command(), "farblock", &mut script);
+        let script = String::from_utf8_lossy(&script);
+        assert!(script.contains(r#"compgen -W "read write randread"#), "{script}");
+    }
+}

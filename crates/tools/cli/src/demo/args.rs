@@ -1,0 +1,36 @@
+//! The command line of the demonstration.
+
+use crate::values;
+use clap::{Args, ValueHint};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// See it work: a mirrored disk with two paths under load, and one after the other cut
+///
+/// Two targets with a disk each, a third that shares a mirror of both at two addresses, and a host
+/// that writes, reads and compares over both paths: all on this machine, without root. Every few
+/// seconds a path is cut or a target killed, and it says what happened and for how long I/O paused.
+/// Ctrl-C ends it; nothing is left behind.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farblock demo
+  farblock demo --open                          the dashboard in the browser, too
+  farblock demo --for 60 --every 2")]
+pub(crate) struct DemoArgs {
+    /// End after so many seconds [default: Ctrl-C ends it]
+    #[arg(long = "for", value_name = "SECONDS", value_parser = values::seconds)]
+    pub(crate) duration: Option<Duration>,
+
+    /// Seconds between two faults
+    #[arg(long, value_name = "SECONDS", default_value = "4", value_parser = values::seconds)]
+    pub(crate) every: Duration,
+
+    /// Open the dashboard in the browser
+    #[arg(long)]
+    pub(crate) open: bool,
+
+    /// Remove this folder of a demonstration when the standard input ends
+    #[arg(long, hide = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) sweep: Option<PathBuf>,
+}

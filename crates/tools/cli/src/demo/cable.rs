@@ -1,0 +1,118 @@
+//! A path's network: what comes is carried to the other end, until somebody cuts it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// It lasts as long as the process.
+pub(super) struct Cable {
+    pub(super) address: SocketAddr,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    is_cut: bool,
+    next: u64,
+    /// Both ends of each connection.
+    connections: BTreeMap<u64, [TcpStream; 2]>,
+}
+
+impl Cable {
+    /// Leads to `to`.
+    pub(super) fn new(to: SocketAddr) -> io::Result<Cable> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let address = listener.local_addr()?;
+        let state = Arc::new(Mutex::new(State::default()));
+        let shared = Arc::clone(&state);
+        let accept = move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                // What is not carried is closed, which is all that the host has to know.
+                let _ = carry(near, to, &shared);
+            }
+        };
+        thread::Builder::new().name("cable".to_owned()).spawn(accept)?;
+        Ok(Cable { address, state })
+    }
+
+    /// Ends all connections, and refuses others.
+    pub(super) fn cut(&self) {
+        let mut state = lock(&self.state);
+        state.is_cut = true;
+        for end in std::mem::take(&mut state.connections).into_values().flatten() {
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    }
+
+    pub(super) fn mend(&self) {
+        lock(&self.state).is_cut = false;
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Carries one connection, on two threads.
+fn carry(near: TcpStream, to: SocketAddr, shared: &Arc<Mutex<State>>) -> io::Result<()> {
+    if lock(shared).is_cut {
+        return Ok(());
+    }
+    let far = TcpStream::connect(to)?;
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    let ways = [(near.try_clone()?, far.try_clone()?), (far.try_clone()?, near.try_clone()?)];
+    let number = {
+        let mut state = lock(shared);
+        if state.is_cut {
+            return Ok(());
+        }
+        state.next += 1;
+        let number = state.next;
+        state.connections.insert(number, [near, far]);
+        number
+    };
+    for (mut from, mut to) in ways {
+        let shared = Arc::clone(shared);
+        let copy = move || {
+            let _ = io::copy(&mut from, &mut to);
+            let _ = from.shutdown(Shutdown::Both);
+            let _ = to.shutdown(Shutdown::Both);
+            lock(&shared).connections.remove(&number);
+        };
+        thread::Builder::new().name("cable".to_owned()).spawn(copy)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    #[test]
+    fn it_carries_until_it_is_cut_and_again_when_it_is_mended() {
+        let echo = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let cable = Cable::new(echo.local_addr().unwrap()).unwrap();
+        thread::spawn(move || {
+            for stream in echo.incoming().map_while(Result::ok) {
+                let mut back = stream.try_clone().unwrap();
+                thread::spawn(move || io::copy(&mut &stream, &mut back));
+            }
+        });
+        let connect = || TcpStream::connect(cable.address).unwrap();
+        let mut byte = [7];
+        for _ in 0..2 {
+            let mut stream = connect();
+            stream.write_all(&byte).unwrap();
+            stream.read_exact(&mut byte).unwrap();
+            cable.cut();
+            assert!(!matches!(stream.read(&mut byte), Ok(1..)), "it carries on");
+            assert!(!matches!(connect().read(&mut byte), Ok(1..)), "another one is carried");
+            cable.mend();
+        }
+        assert!(lock(&cable.state).connections.is_empty());
+    }
+}

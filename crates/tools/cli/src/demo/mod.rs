@@ -1,0 +1,297 @@
+//! `farblock demo`: a mirrored disk with two paths under load, and one after the other cut.
+//!
+//! ```text
+//!                 path 1               URL
+//!   the load  ==[ cable ]==>  mirror  ------> left    each of the three targets
+//!   (a disk)  ==[ cable ]==>          ------> right   is a process
+//!                 path 2
+//! ```
+
+pub(crate) mod args;
+mod cable;
+mod load;
+mod parts;
+mod stage;
+
+use crate::args::Global;
+use crate::error::{Failure, Result};
+use crate::output;
+use crate::signals::Stop;
+use args::DemoArgs;
+use load::{Load, WRITERS, write_and_compare};
+use stage::Stage;
+use std::fmt::Write as _;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether something has come true.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long it is waited for that, at most.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs the command.
+pub(crate) fn run(args: &DemoArgs, global: &Global) -> Result<()> {
+    if let Some(folder) = &args.sweep {
+        return parts::sweep(folder);
+    }
+    let stop = Stop::install_with_hangup()?;
+    let mut stage = Stage::set(global)?;
+    output::print(&introduction(&stage.dashboard))?;
+    if args.open {
+        open(&stage.dashboard);
+    }
+    let load = Load::default();
+    let disk = stage.disk.clone();
+    let (told, seconds) = std::thread::scope(|scope| {
+        for number in 0..WRITERS {
+            let (disk, load) = (&disk, &load);
+            scope.spawn(move || write_and_compare(disk, number, load));
+        }
+        let mut teller = Teller::new(&stop, &load, args, global);
+        let told = teller.play(&mut stage).map(|()| (teller.paths, teller.targets, teller.longest));
+        let seconds = teller.began.elapsed().as_secs_f64();
+        load.stop();
+        (told, seconds)
+    });
+    drop(disk);
+    drop(stage);
+    let (paths, targets, longest) = told?;
+    conclude(&load, seconds, (paths, targets), longest)
+}
+
+fn introduction(dashboard: &str) -> String {
+    format!(
+        "Two targets, left and right, have a disk each. A third one shares a mirror of\n\
+         both, and this program uses it over two paths: it writes, reads and compares.\n\
+         Now and then a path is cut or a target killed.\n\n\
+         dashboard at {dashboard}\n\
+         Ctrl-C ends it.\n\n"
+    )
+}
+
+/// In the browser that the desktop has for it. Where there is none, the address is printed.
+fn open(url: &str) {
+    let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let mut command = std::process::Command::new(opener);
+    let nothing = std::process::Stdio::null;
+    command.arg(url).stdin(nothing()).stdout(nothing()).stderr(nothing());
+    if command.spawn().is_err() {
+        output::note("there is no xdg-open here: open the address in a browser yourself");
+    }
+}
+
+/// Does harm, and says what came of it.
+struct Teller<'a> {
+    stop: &'a Stop,
+    load: &'a Load,
+    began: Instant,
+    until: Option<Instant>,
+    every: Duration,
+    quiet: bool,
+    paths: u64,
+    targets: u64,
+    /// The longest pause, and what it came from.
+    longest: Option<(Duration, String)>,
+}
+
+impl<'a> Teller<'a> {
+    fn new(stop: &'a Stop, load: &'a Load, args: &DemoArgs, global: &Global) -> Self {
+        let began = Instant::now();
+        Self {
+            stop,
+            load,
+            began,
+            until: args.duration.and_then(|duration| began.checked_add(duration)),
+            every: args.every,
+            quiet: global.quiet,
+            paths: 0,
+            targets: 0,
+            longest: None,
+        }
+    }
+
+    /// One fault after the other, until it is enough.
+    fn play(&mut self, stage: &mut Stage) -> Result<()> {
+        while !self.is_over() {
+            for (path, leg) in [(0, 1), (1, 0)] {
+                self.cut_path(stage, path)?;
+                self.kill_target(stage, leg)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn cut_path(&mut self, stage: &mut Stage, path: usize) -> Result<()> {
+        let (this, other) = (path + 1, 2 - path);
+        if !self.rest(stage)? {
+            return Ok(());
+        }
+        self.say(&format!("path {this} is cut"))?;
+        let before = self.load.turns();
+        self.load.longest();
+        stage.cables[path].cut();
+        self.paths += 1;
+        self.settle(stage, before)?;
+        let paused = self.paused(&format!("path {this} was cut"));
+        self.say(&format!("{paused}; it goes on over path {other}"))?;
+        self.rest(stage)?;
+        stage.cables[path].mend();
+        match self.until(stage, |stage| stage.is_live(path))? {
+            true => self.say(&format!("path {this} is back")),
+            false => Ok(()),
+        }
+    }
+
+    fn kill_target(&mut self, stage: &mut Stage, leg: usize) -> Result<()> {
+        let (this, other) = (stage::LEGS[leg], stage::LEGS[1 - leg]);
+        if !self.rest(stage)? {
+            return Ok(());
+        }
+        self.say(&format!("the target {this} is killed (kill -9)"))?;
+        let before = self.load.turns();
+        self.load.longest();
+        stage.kill(leg);
+        self.targets += 1;
+        self.settle(stage, before)?;
+        self.until(stage, |stage| stage.is_out(leg))?;
+        let paused = self.paused(&format!("the target {this} was killed"));
+        self.say(&format!("{paused}; the mirror goes on with {other}"))?;
+        self.rest(stage)?;
+        stage.start(leg)?;
+        let began = Instant::now();
+        self.say(&format!("the target {this} is started again"))?;
+        if self.until(stage, Stage::is_in_sync)? {
+            let took = seconds(began.elapsed());
+            self.say(&format!("{this} has what it missed, after {took}: the mirror is whole"))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until each writer has ended what it had begun before, and something since.
+    fn settle(&self, stage: &mut Stage, before: [u64; WRITERS]) -> Result<()> {
+        let is_settled =
+            |now: [u64; WRITERS]| now.iter().zip(before).all(|(now, it)| *now > it + 1);
+        self.until(stage, |_| is_settled(self.load.turns())).map(drop)
+    }
+
+    /// How long I/O paused since it was last asked, in words.
+    fn paused(&mut self, why: &str) -> String {
+        let [read, write] = self.load.longest();
+        let longest = read.max(write);
+        if self.longest.as_ref().is_none_or(|(before, _)| longest > *before) {
+            self.longest = Some((longest, why.to_owned()));
+        }
+        match longest >= read.min(write) * 2 {
+            true => format!("writes paused for {}, reads for {}", seconds(write), seconds(read)),
+            false => format!("I/O paused for {}", seconds(longest)),
+        }
+    }
+
+    /// Waits as long as was asked for; false if it is over.
+    fn rest(&self, stage: &mut Stage) -> Result<bool> {
+        let begin = Instant::now();
+        while begin.elapsed() < self.every && !self.is_over() {
+            stage.check()?;
+            std::thread::sleep(LOOK_EVERY.min(self.every));
+        }
+        Ok(!self.is_over())
+    }
+
+    /// Waits until something is so; false if it does not come true in time, or a signal came.
+    fn until(&self, stage: &mut Stage, is_so: impl Fn(&Stage) -> bool) -> Result<bool> {
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE && !self.stop.requested() {
+            if is_so(stage) {
+                return Ok(true);
+            }
+            stage.check()?;
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(false)
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.requested() || self.until.is_some_and(|until| Instant::now() >= until)
+    }
+
+    fn say(&self, sentence: &str) -> Result<()> {
+        let seconds = self.began.elapsed().as_secs();
+        match self.quiet {
+            true => Ok(()),
+            false => {
+                output::print(&format!("{:2}:{:02}  {sentence}\n", seconds / 60, seconds % 60))
+            }
+        }
+    }
+}
+
+fn seconds(duration: Duration) -> String {
+    match duration.as_millis() {
+        ms @ 0..1000 => format!("{ms} ms"),
+        _ => format!("{:.1} s", duration.as_secs_f64()),
+    }
+}
+
+/// Says what came of all of it.
+fn conclude(
+    load: &Load,
+    seconds_taken: f64,
+    (paths, targets): (u64, u64),
+    longest: Option<(Duration, String)>,
+) -> Result<()> {
+    let count = |counter: &AtomicU64| counter.load(Relaxed);
+    let mut text = format!(
+        "\nIn {seconds_taken:.0} s {} writes were acknowledged and {} reads compared.\n",
+        grouped(count(&load.writes)),
+        grouped(count(&load.reads))
+    );
+    let plural =
+        |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let _ = write!(text, "{} cut, ", plural(paths, "path"));
+    let _ = writeln!(text, "{} killed.", plural(targets, "target"));
+    if let Some((longest, why)) = longest {
+        let _ = writeln!(text, "The longest pause was {}, when {why}.", seconds(longest));
+    }
+    let (failed, lost) = (count(&load.failed), count(&load.lost));
+    if failed == 0 && lost == 0 {
+        let swept = grouped(count(&load.swept));
+        let _ = writeln!(text, "All {swept} blocks were read once more: nothing is lost.");
+        return output::print(&text);
+    }
+    output::print(&text)?;
+    let wrong = load.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    Err(Failure::run(format_args!(
+        "{} failed and {} held something else than what was acknowledged: {}",
+        plural(failed, "operation"),
+        plural(lost, "block"),
+        wrong.unwrap_or_default()
+    )))
+}
+
+/// A number with commas between its thousands.
+fn grouped(number: u64) -> String {
+    farblock_bench::group(&number.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_at_a_glance() {
+        let shown = [0, 999, 1000, 1_234_567].map(grouped);
+        assert_eq!(shown, ["0", "999", "1,000", "1,234,567"]);
+        let shown = [12, 999, 2049].map(|ms| seconds(Duration::from_millis(ms)));
+        assert_eq!(shown, ["12 ms", "999 ms", "2.0 s"]);
+    }
+
+    #[test]
+    fn what_is_lost_is_a_failure() {
+        let load = Load::default();
+        load.lost.store(1, Relaxed);
+        *load.wrong.lock().unwrap() = Some("block 7 is not what was acknowledged".to_owned());
+        let failure = conclude(&load, 1.0, (1, 0), None).expect_err("it is lost");
+        assert!(failure.sentence().contains("1 block held something else"), "{failure:?}");
+    }
+}

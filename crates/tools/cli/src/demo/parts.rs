@@ -1,0 +1,167 @@
+//! The processes of a demonstration, and the folder of their files. Each process ends when its
+//! standard input does, and that is when this one ends, in whatever way.
+
+use crate::error::{Failure, Result, os};
+use serde::Deserialize;
+use std::fs::{self, DirBuilder, File};
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PREFIX: &str = "farblock-demo-";
+/// How long a process may take to end when it is asked to.
+const END_TIME: Duration = Duration::from_secs(10);
+/// How long files may be made anew by processes that are ending.
+const SWEEP_TIME: Duration = Duration::from_secs(15);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A folder that is removed in the end, by a process of its own if need be.
+pub(super) struct Folder {
+    pub(super) path: PathBuf,
+    sweeper: Option<(Child, ChildStdin)>,
+}
+
+impl Folder {
+    pub(super) fn new() -> Result<Folder> {
+        let place = std::env::temp_dir();
+        let id = std::process::id();
+        let names = (0..100).map(|number| place.join(format!("{PREFIX}{id}-{number}")));
+        let mut problem = None;
+        for path in names {
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => {
+                    let mut folder = Folder { path, sweeper: None };
+                    folder.sweeper = Some(folder.swept()?);
+                    return Ok(folder);
+                }
+                Err(error) => problem = Some(error),
+            }
+        }
+        let reason = problem.map(|error| os(&error)).unwrap_or_default();
+        Err(Failure::run(format_args!(
+            "no folder can be made in {}: {reason}; choose another place with TMPDIR",
+            place.display()
+        )))
+    }
+
+    /// Starts what removes it when this process is no more.
+    fn swept(&self) -> Result<(Child, ChildStdin)> {
+        let mut command = this_program()?;
+        command.args(["demo", "--sweep"]).arg(&self.path);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.process_group(0).spawn().map_err(|error| cannot_start(&error))?;
+        let stdin = child.stdin.take().expect("it is piped");
+        Ok((child, stdin))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+        if let Some((mut child, stdin)) = self.sweeper.take() {
+            drop(stdin);
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Waits until the standard input ends, and removes the folder.
+pub(super) fn sweep(folder: &Path) -> Result<()> {
+    let name = folder.file_name().map(|name| name.to_string_lossy().into_owned());
+    if !name.is_some_and(|name| name.starts_with(PREFIX)) {
+        return Err(Failure::usage("--sweep is for farblock demo itself: leave it out"));
+    }
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    let until = Instant::now() + SWEEP_TIME;
+    // Who is ending may still make a file while the folder is being removed.
+    while fs::remove_dir_all(folder).is_err() && folder.exists() && Instant::now() < until {
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+fn this_program() -> Result<Command> {
+    let path = std::env::current_exe();
+    path.map(Command::new).map_err(|error| cannot_start(&error))
+}
+
+fn cannot_start(error: &std::io::Error) -> Failure {
+    Failure::run(format_args!("cannot start a process of this program: {}", os(error)))
+}
+
+/// What a target prints when it listens.
+#[derive(Deserialize)]
+pub(super) struct Said {
+    pub(super) listening: Vec<SocketAddr>,
+    pub(super) dashboard: Option<String>,
+}
+
+/// A target in a process of its own.
+pub(super) struct Target {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    _stdout: ChildStdout,
+    log: PathBuf,
+    pub(super) said: Said,
+}
+
+impl Target {
+    /// Starts `farblock serve` and waits until it listens.
+    pub(super) fn start(folder: &Path, name: &str, args: &[String]) -> Result<Target> {
+        let log = folder.join(format!("{name}.log"));
+        let file = File::create(&log).map_err(|error| {
+            Failure::run(format_args!("{} cannot be made: {}", log.display(), os(&error)))
+        })?;
+        let mut command = this_program()?;
+        command.args(["serve", "--json", "--end-with-input"]).args(args);
+        command.env_remove("RUST_LOG").env("XDG_CONFIG_HOME", folder).env("XDG_STATE_HOME", folder);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(file);
+        // Ctrl-C is for the demonstration, which ends them in their order.
+        let mut child = command.process_group(0).spawn().map_err(|error| cannot_start(&error))?;
+        let stdin = child.stdin.take();
+        let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut line = String::new();
+        let read = stdout.read_line(&mut line).map_err(|error| cannot_start(&error));
+        let said = read.ok().and_then(|_| serde_json::from_str(&line).ok());
+        let Some(said) = said else {
+            drop(stdin);
+            let _ = child.wait();
+            return Err(Failure::run(format_args!("the target {name} ended: {}", last(&log))));
+        };
+        Ok(Target { child, stdin, _stdout: stdout.into_inner(), log, said })
+    }
+
+    /// As `kill -9` does.
+    pub(super) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// What it said last, if it has ended by itself.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        matches!(self.child.try_wait(), Ok(Some(_))).then(|| last(&self.log))
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let until = Instant::now() + END_TIME;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        self.kill();
+    }
+}
+
+/// The last line of a log.
+fn last(log: &Path) -> String {
+    let mut text = String::new();
+    let _ = File::open(log).and_then(|mut file| file.read_to_string(&mut text));
+    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("without a word");
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+}

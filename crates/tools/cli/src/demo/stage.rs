@@ -1,0 +1,168 @@
+//! What a demonstration plays with: the targets, the paths, and the disk over both.
+
+use super::cable::Cable;
+use super::parts::{Folder, Target};
+use crate::args::Global;
+use crate::error::{Failure, Result, os};
+use farblock_admin::{Client, Status};
+use farblock_host::disk::{DiskOptions, PathState, Policy};
+use farblock_host::{Disk, HostId, Options, Url};
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub(super) const LEGS: [&str; 2] = ["left", "right"];
+const NQN: &str = "nqn.2026-11.org.farblock:demo";
+/// A MiB of it is the mirror's.
+const LEG_BYTES: u64 = 65 << 20;
+/// The socket of the target with the mirror.
+const CONTROL: &str = "mirror.sock";
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
+/// Only if the target with the mirror is gone: nothing here harms it.
+const GIVEN_UP: Duration = Duration::from_secs(20);
+
+/// In the order in which they are to go.
+pub(super) struct Stage {
+    pub(super) disk: Disk,
+    pub(super) cables: Vec<Cable>,
+    pub(super) dashboard: String,
+    mirror: Target,
+    legs: [Leg; 2],
+    folder: Folder,
+}
+
+struct Leg {
+    target: Option<Target>,
+    image: PathBuf,
+    address: SocketAddr,
+    url: String,
+}
+
+impl Stage {
+    pub(super) fn set(global: &Global) -> Result<Stage> {
+        let folder = Folder::new()?;
+        let legs = [Leg::new(&folder.path, LEGS[0])?, Leg::new(&folder.path, LEGS[1])?];
+        let mirror = mirror(&folder.path, &legs)?;
+        let cables = mirror.said.listening.iter().map(|listener| Cable::new(*listener));
+        let cables = cables.collect::<Result<Vec<_>, _>>().map_err(|error| {
+            Failure::run(format_args!("there is no port for a path: {}", os(&error)))
+        })?;
+        let disk = connect(&cables, global)?;
+        let dashboard = mirror.said.dashboard.clone().unwrap_or_default();
+        Ok(Stage { disk, cables, dashboard, mirror, legs, folder })
+    }
+
+    pub(super) fn kill(&mut self, leg: usize) {
+        if let Some(mut target) = self.legs[leg].target.take() {
+            target.kill();
+        }
+    }
+
+    pub(super) fn start(&mut self, leg: usize) -> Result<()> {
+        let Leg { image, address, .. } = &self.legs[leg];
+        let target = leg_target(&self.folder.path, LEGS[leg], image, *address)?;
+        self.legs[leg].target = Some(target);
+        Ok(())
+    }
+
+    /// Whether a path is connected.
+    pub(super) fn is_live(&self, path: usize) -> bool {
+        self.disk.paths().get(path).is_some_and(|path| path.state == PathState::Live)
+    }
+
+    /// Whether the mirror goes on without a leg.
+    pub(super) fn is_out(&self, leg: usize) -> bool {
+        let url = &self.legs[leg].url;
+        self.standings().iter().any(|(name, state)| name == url && state == "out")
+    }
+
+    pub(super) fn is_in_sync(&self) -> bool {
+        let legs = self.standings();
+        legs.len() == LEGS.len() && legs.iter().all(|(_, state)| state == "in_sync")
+    }
+
+    /// The legs and what they are to the mirror; none while it does not answer.
+    fn standings(&self) -> Vec<(String, String)> {
+        let client = Client::new(self.folder.path.join(CONTROL));
+        let answer = client.ask("GET", "/v1/status", None, None).ok();
+        let status = answer.and_then(|answer| serde_json::from_str::<Status>(&answer.body).ok());
+        let namespaces =
+            status.into_iter().flat_map(|it| it.subsystems).flat_map(|it| it.namespaces);
+        namespaces.flat_map(|it| it.legs).map(|leg| (leg.name, leg.state)).collect()
+    }
+
+    /// Nobody else is to end what runs here.
+    pub(super) fn check(&mut self) -> Result<()> {
+        let legs = LEGS.iter().zip(&mut self.legs);
+        let legs = legs.filter_map(|(name, leg)| leg.target.as_mut().map(|it| (*name, it)));
+        for (name, target) in legs.chain([("mirror", &mut self.mirror)]) {
+            if let Some(last) = target.ended() {
+                return Err(Failure::run(format_args!(
+                    "the target {name} was ended by somebody else, or failed: {last}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Leg {
+    fn new(folder: &Path, name: &str) -> Result<Leg> {
+        let image = folder.join(format!("{name}.img"));
+        File::create(&image).and_then(|file| file.set_len(LEG_BYTES)).map_err(|error| {
+            Failure::run(format_args!(
+                "{} cannot be made: {}; choose another place with TMPDIR",
+                image.display(),
+                os(&error)
+            ))
+        })?;
+        let target = leg_target(folder, name, &image, ([127, 0, 0, 1], 0).into())?;
+        let address = target.said.listening[0];
+        let url = format!("nvme+tcp://{address}/{NQN}-{name}?ns=1");
+        Ok(Leg { target: Some(target), image, address, url })
+    }
+}
+
+fn leg_target(folder: &Path, name: &str, image: &Path, address: SocketAddr) -> Result<Target> {
+    let image = format!("file:{}", image.display());
+    let words = ["--no-control", "--listen", &address.to_string(), "--nqn"].map(str::to_owned);
+    let args = [&words[..], &[format!("{NQN}-{name}"), image]].concat();
+    Target::start(folder, name, &args)
+}
+
+/// The target with the mirror, its two listeners and the dashboard.
+fn mirror(folder: &Path, legs: &[Leg; 2]) -> Result<Target> {
+    let mut args: Vec<String> = Vec::new();
+    for word in ["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--ui", "127.0.0.1:0"] {
+        args.push(word.to_owned());
+    }
+    args.extend(["--nqn".to_owned(), NQN.to_owned(), "--control".to_owned()]);
+    args.push(folder.join(CONTROL).display().to_string());
+    args.push(format!("mirror:{},{}?create", legs[0].url, legs[1].url));
+    Target::start(folder, "mirror", &args)
+}
+
+fn connect(cables: &[Cable], global: &Global) -> Result<Disk> {
+    let urls =
+        cables.iter().map(|cable| format!("nvme+tcp://{}/{NQN}?ns=1", cable.address).parse());
+    let urls: Vec<Url> = urls.collect::<Result<_, _>>().map_err(Failure::run)?;
+    // Who this is need not be kept for it.
+    let hostid = HostId::random().map_err(|error| {
+        Failure::run(format_args!("the system gives no random numbers: {}", os(&error)))
+    })?;
+    let connection = Options {
+        hostid: Some(hostid),
+        hostnqn: Some(format!("{NQN}-host")),
+        engine: global.engine,
+        ..Options::default()
+    };
+    let options = DiskOptions {
+        connection,
+        policy: Policy::RoundRobin,
+        reconnect_delay: RECONNECT_DELAY,
+        ctrl_loss_timeout: Some(GIVEN_UP),
+        ..DiskOptions::default()
+    };
+    Ok(Disk::connect(&urls, &options)?)
+}

@@ -1,0 +1,48 @@
+//! The command line of `doctor`.
+
+use crate::args::ConnectionArgs;
+use crate::attach::args::RuntimeArgs;
+use crate::values;
+use clap::Args;
+use std::time::Duration;
+
+/// Say what is wrong, and what to do about it
+///
+/// Without an argument it looks at this machine: whether it can share and attach disks, and how
+/// well. With a URL it goes the whole way to a target, step by step. With the name of an attachment
+/// it looks at that, and at each of its paths. It changes nothing, and reads one block.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farblock doctor
+  farblock doctor 'nvme+tcp://192.0.2.7/NQN?ns=1'
+  farblock doctor data --json
+
+Exit codes: 0 no problem (there may be hints), 1 a problem, 2 what was asked for makes no sense.")]
+pub(crate) struct DoctorArgs {
+    /// A target, a subsystem or a namespace by its URL, or an attachment by its name [default: this
+    /// machine]
+    #[arg(value_name = "URL|NAME")]
+    pub(crate) patient: Option<String>,
+
+    /// How long each step may take
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = patience)]
+    pub(crate) timeout: Duration,
+
+    #[command(flatten)]
+    pub(crate) connection: ConnectionArgs,
+
+    /// Print JSON instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) runtime: RuntimeArgs,
+}
+
+fn patience(text: &str) -> Result<Duration, String> {
+    match values::seconds(text)? {
+        time if time.is_zero() => Err("0 is over at once: use 100ms or more".to_owned()),
+        time => Ok(time),
+    }
+}

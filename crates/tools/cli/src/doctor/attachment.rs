@@ -1,0 +1,166 @@
+//! An attachment: how it is, who uses it, and for each path that is not well the way to its target.
+
+use super::finding::{Finding, Verdict};
+use super::target;
+use crate::attach::{Examined, Way};
+use farblock_host::Options;
+use std::time::Duration;
+
+const CHECK: &str = "attachment";
+/// A path that was lost more often is a bad one.
+const MANY_RECONNECTS: u64 = 10;
+
+/// All findings.
+pub(super) fn examine(attachment: &Examined, patience: Duration) -> Vec<Finding> {
+    let options =
+        Options { connect_timeout: patience, io_timeout: patience, ..attachment.options.clone() };
+    let mut findings = vec![state(attachment)];
+    findings.extend(users(attachment));
+    for way in &attachment.paths {
+        let finding = path(way);
+        let is_well = finding.verdict != Verdict::Problem;
+        findings.push(finding);
+        if !is_well {
+            let walked = target::examine(&way.url, &options);
+            let leads = walked.iter().all(|one| one.verdict != Verdict::Problem);
+            findings.extend(walked);
+            findings.extend(leads.then(|| given_up(attachment, way)).flatten());
+        }
+    }
+    findings
+}
+
+fn state(attachment: &Examined) -> Finding {
+    let Examined { name, state, trouble, used, log, .. } = attachment;
+    let why = trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
+    let log = log.display();
+    match *state {
+        "live" => {
+            let used = used.as_deref().unwrap_or("nowhere");
+            Finding::ok(CHECK, format!("{name} is live, to be used as {used}"))
+        }
+        "degraded" => Finding::hint(
+            CHECK,
+            format!("{name} works, with a path less{why}"),
+            "see below what that path lacks",
+        ),
+        "reconnecting" => Finding::problem(
+            CHECK,
+            format!("{name} has no path, and what is read and written waits{why}"),
+            "see below what its paths lack: it goes on by itself as soon as one leads there",
+        ),
+        "failed" => Finding::problem(
+            CHECK,
+            format!("{name} has given all its paths up, and fails what is read and written{why}"),
+            format!(
+                "mend what its paths lack, then `farblock detach {name}` and attach it again, with \
+                 --ctrl-loss-timeout never if it is to wait"
+            ),
+        ),
+        "restarting" => Finding::problem(
+            CHECK,
+            format!("the process that serves {name} does not answer, or is being started{why}"),
+            format!("see what {log} says, and run this again in a few seconds"),
+        ),
+        _ => Finding::problem(
+            CHECK,
+            format!("the processes of {name} are gone{why}"),
+            format!("attach it again under this name; {log} says how they ended"),
+        ),
+    }
+}
+
+fn users(attachment: &Examined) -> Option<Finding> {
+    let users = &attachment.users;
+    (!users.is_empty()).then(|| Finding::ok("users", users.join("; ")))
+}
+
+fn path(way: &Way) -> Finding {
+    const CHECK: &str = "path";
+    let Way { url, state, since_seconds, access, reconnects, error } = way;
+    match state.as_deref() {
+        Some("live") if *reconnects > MANY_RECONNECTS => Finding::hint(
+            CHECK,
+            format!("{url} is live, and was lost {reconnects} times"),
+            "look for what breaks it: cables, ports, a target that is started again and again",
+        ),
+        Some("live") => {
+            let access = access.as_ref().map_or(String::new(), |it| format!(", {it}"));
+            Finding::ok(CHECK, format!("{url} is live{access}"))
+        }
+        Some(state) => {
+            let why = error.as_ref().map_or(String::new(), |why| format!(": {why}"));
+            let what = format!("{url} is {state} for {since_seconds} s{why}");
+            Finding::problem(CHECK, what, "see below where the way there ends")
+        }
+        None => Finding::problem(
+            CHECK,
+            format!("nobody says how {url} is"),
+            "see below whether the way there is free",
+        ),
+    }
+}
+
+/// The way is free, and the path is not taken.
+fn given_up(attachment: &Examined, way: &Way) -> Option<Finding> {
+    (way.state.as_deref() == Some("failed")).then(|| {
+        Finding::hint(
+            "path",
+            format!("the way to {} is free now, and was given up before", way.url),
+            format!("`farblock detach {}`, and attach it again", attachment.name),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attachment(state: &'static str, path: Option<&str>) -> Examined {
+        let url = "nvme+tcp://127.0.0.1:1/nqn.2026-11.org.example:a?ns=1".parse().expect("a URL");
+        Examined {
+            name: "data".to_owned(),
+            state,
+            trouble: Some("it broke".to_owned()),
+            used: Some("/dev/x".to_owned()),
+            users: vec!["fio (process 7) has /dev/x open".to_owned()],
+            paths: vec![Way {
+                url,
+                state: path.map(str::to_owned),
+                since_seconds: 7,
+                access: None,
+                reconnects: 0,
+                error: Some("it is lost".to_owned()),
+            }],
+            options: Options::default(),
+            log: "/run/x/log".into(),
+        }
+    }
+
+    #[test]
+    fn each_state_has_its_sentence() {
+        for (name, path, verdict) in [
+            ("live", Some("live"), Verdict::Ok),
+            ("degraded", Some("reconnecting"), Verdict::Hint),
+            ("reconnecting", Some("reconnecting"), Verdict::Problem),
+            ("failed", Some("failed"), Verdict::Problem),
+            ("restarting", None, Verdict::Problem),
+            ("stale", None, Verdict::Problem),
+        ] {
+            let found = state(&attachment(name, path));
+            assert_eq!(found.verdict, verdict, "{found:?}");
+            assert_eq!(found.advice.is_none(), verdict == Verdict::Ok, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_lost_is_gone_along() {
+        let found = examine(&attachment("reconnecting", Some("reconnecting")), PATIENCE);
+        let last = found.last().expect("some");
+        assert!(last.what.contains("nothing listens at 127.0.0.1:1"), "{found:?}");
+        let found = examine(&attachment("live", Some("live")), PATIENCE);
+        assert!(found.iter().all(|one| one.verdict == Verdict::Ok), "{found:?}");
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+}

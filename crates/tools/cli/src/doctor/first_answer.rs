@@ -1,0 +1,161 @@
+//! What answers at an address, before anything is asked of it that only a target understands.
+//!
+//! A target answers an ICReq at once. What does not is asked in the words of others: a web server
+//! waits for the end of a line, and what takes nothing but TLS hangs up.
+
+use crate::error::os;
+use farblock_proto::host::recognise;
+use farblock_proto::tcp::Digests;
+use farblock_proto::tcp::host_end::HostEnd;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// How an ICResp begins: type, flags, header length.
+const IC_RESP: [u8; 3] = [1, 0, 128];
+/// As much of an answer is looked at.
+const HEAD_BYTES: usize = 16;
+/// How long one may take that is asked in another protocol: it is there, and not far.
+const PROBE_TIME: Duration = Duration::from_secs(2);
+
+const HTTP: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+/// A ClientHello of TLS 1.3 that offers no key and no certificate: whoever speaks TLS says so, and
+/// be it by refusing it.
+const CLIENT_HELLO: &[u8] = &[
+    // Record: handshake, 78 bytes.
+    22, 3, 1, 0, 78, //
+    // ClientHello, 74 bytes, version as TLS 1.3 writes it.
+    1, 0, 0, 74, 3, 3, //
+    // Random bytes: nothing is kept secret by them.
+    7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
+    // No session, two cipher suites, no compression.
+    0, 0, 4, 0x13, 1, 0x13, 2, 1, 0, //
+    // Extensions, 29 bytes: supported versions, groups, signature algorithms, an empty key share.
+    0, 29, 0, 43, 0, 3, 2, 3, 4, 0, 10, 0, 4, 0, 2, 0, 29, 0, 13, 0, 4, 0, 2, 4, 3, 0, 51, 0, 2, 0,
+    0,
+];
+
+/// See the module's text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum FirstAnswer {
+    /// An NVMe/TCP controller's, and after how long.
+    Target(Duration),
+    /// TLS, which a target may require, and other servers too.
+    Tls,
+    /// Something else, that looks like this.
+    Other(&'static str),
+    /// Something that is not recognised.
+    Strange,
+    /// Nothing, until it hung up.
+    Closed,
+    /// Nothing.
+    Silence,
+    /// The connection failed, in the system's words.
+    Failed(String),
+}
+
+/// Says what answers there.
+pub(super) fn ask(address: SocketAddr, time: Duration) -> FirstAnswer {
+    let mut request = Vec::new();
+    HostEnd::new(Digests::NONE, 2).start(&mut request);
+    let begin = Instant::now();
+    let answer = match exchange(address, &request, time) {
+        Ok(answer) if answer.starts_with(&IC_RESP) => {
+            return FirstAnswer::Target(begin.elapsed());
+        }
+        Ok(answer) => judge(&answer).unwrap_or(FirstAnswer::Closed),
+        Err(error) if is_timeout(error.kind()) => FirstAnswer::Silence,
+        Err(error) if is_hang_up(error.kind()) => FirstAnswer::Closed,
+        Err(error) => return FirstAnswer::Failed(os(&error)),
+    };
+    match answer {
+        FirstAnswer::Closed | FirstAnswer::Silence => other_words(address, time).unwrap_or(answer),
+        recognised => recognised,
+    }
+}
+
+/// Asks it in the words of other protocols.
+fn other_words(address: SocketAddr, time: Duration) -> Option<FirstAnswer> {
+    let time = time.min(PROBE_TIME);
+    let answers = [CLIENT_HELLO, HTTP].into_iter().filter_map(|words| {
+        let answer = judge(&exchange(address, words, time).ok()?)?;
+        matches!(answer, FirstAnswer::Tls | FirstAnswer::Other(_)).then_some(answer)
+    });
+    // Asked in turn, and no further than it takes.
+    let mut answers = answers;
+    answers.next()
+}
+
+/// What an answer is, if it is one.
+fn judge(answer: &[u8]) -> Option<FirstAnswer> {
+    Some(match answer {
+        [] => return None,
+        [0x15 | 0x16, 0x03, ..] => FirstAnswer::Tls,
+        answer => match recognise(answer) {
+            Some(name) => FirstAnswer::Other(name),
+            None => FirstAnswer::Strange,
+        },
+    })
+}
+
+/// Says something, and gives the beginning of what comes back; nothing at the end of the stream.
+fn exchange(address: SocketAddr, words: &[u8], time: Duration) -> std::io::Result<Vec<u8>> {
+    let deadline = Instant::now() + time;
+    let mut stream = TcpStream::connect_timeout(&address, time)?;
+    stream.set_write_timeout(Some(time))?;
+    stream.write_all(words)?;
+    let mut answer = Vec::new();
+    while answer.len() < HEAD_BYTES {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        stream.set_read_timeout(Some(left))?;
+        let mut chunk = [0; HEAD_BYTES];
+        match stream.read(&mut chunk) {
+            Ok(0) => return Ok(answer),
+            Ok(count) => answer.extend_from_slice(&chunk[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // What came before counts.
+            Err(_) if !answer.is_empty() => return Ok(answer),
+            Err(error) => return Err(error),
+        }
+    }
+    match answer.is_empty() {
+        true => Err(ErrorKind::TimedOut.into()),
+        false => Ok(answer),
+    }
+}
+
+fn is_timeout(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::TimedOut | ErrorKind::WouldBlock)
+}
+
+fn is_hang_up(kind: ErrorKind) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+    matches!(kind, ConnectionReset | ConnectionAborted | BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_in_the_client_hello_are_right() {
+        let record = &CLIENT_HELLO[5..];
+        assert_eq!(usize::from(CLIENT_HELLO[4]), record.len());
+        assert_eq!(usize::from(record[3]), record.len() - 4);
+        // Version, random bytes, session, suites, compression.
+        let extensions = &record[4 + 2 + 32 + 1 + 6 + 2..];
+        assert_eq!(usize::from(extensions[1]), extensions.len() - 2);
+    }
+
+    #[test]
+    fn answers_are_told_apart() {
+        assert_eq!(judge(b""), None);
+        assert_eq!(judge(&[0x15, 3, 3, 0, 2]), Some(FirstAnswer::Tls));
+        assert_eq!(judge(b"SSH-2.0-x"), Some(FirstAnswer::Other("an SSH server")));
+        assert_eq!(judge(b"hello"), Some(FirstAnswer::Strange));
+    }
+}

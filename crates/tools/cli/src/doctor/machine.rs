@@ -1,0 +1,90 @@
+//! What this machine has for sharing and attaching disks.
+
+#[cfg(target_os = "linux")]
+mod linux;
+
+use super::finding::Finding;
+use farblock_host::HostIdentity;
+use farblock_host::identity::Source;
+
+/// UUIDs that makers of mainboards forgot to replace: names made of them are those of other
+/// machines, too.
+const NOBODYS: &[&str] = &[
+    "00000000-0000-0000-0000-000000000000",
+    "ffffffff-ffff-ffff-ffff-ffffffffffff",
+    "03000200-0400-0500-0006-000700080009",
+    "00020003-0004-0005-0006-000700080009",
+    "12345678-1234-5678-90ab-cddeefaabbcc",
+];
+
+/// All findings.
+pub(super) fn examine() -> Vec<Finding> {
+    #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "nothing is added"))]
+    let mut findings = vec![version(), identity(HostIdentity::and_source())];
+    #[cfg(target_os = "linux")]
+    findings.extend(linux::examine());
+    findings
+}
+
+fn version() -> Finding {
+    let own = env!("CARGO_PKG_VERSION");
+    #[cfg(unix)]
+    let system = rustix::system::uname();
+    #[cfg(unix)]
+    let system = {
+        let (name, release) = (system.sysname(), system.release());
+        format!(" on {} {}", name.to_string_lossy(), release.to_string_lossy())
+    };
+    #[cfg(not(unix))]
+    let system = "";
+    Finding::ok("version", format!("farblock {own}{system}"))
+}
+
+/// Whether targets can tell this host from others.
+fn identity((host, source): &(HostIdentity, Source)) -> Finding {
+    const CHECK: &str = "identity";
+    let HostIdentity { nqn, id } = host;
+    let id = id.to_string();
+    if NOBODYS.iter().any(|uuid| nqn.ends_with(uuid) || id == *uuid) {
+        return Finding::problem(
+            CHECK,
+            format!("this host is called {nqn}, and so is every machine with this mainboard"),
+            "give it a name of its own: write `nqn.2014-08.org.nvmexpress:uuid:` and what \
+             `uuidgen` prints to /etc/nvme/hostnqn, and the same UUID to /etc/nvme/hostid",
+        );
+    }
+    match source {
+        Source::System(folder) | Source::User(folder) => {
+            Finding::ok(CHECK, format!("this host is {nqn}, kept in {}", folder.display()))
+        }
+        Source::Process => Finding::hint(
+            CHECK,
+            "this host is another one each time, since its name cannot be kept",
+            "give this user a home directory that can be written, or set ?hostnqn= in URLs",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Verdict;
+    use super::*;
+
+    #[test]
+    fn a_name_that_others_have_is_a_problem() {
+        let id: farblock_host::HostId =
+            "03000200-0400-0500-0006-000700080009".parse().expect("a UUID");
+        let host = HostIdentity { nqn: id.to_nqn(), id };
+        let found = identity(&(host, Source::System("/etc/nvme".into())));
+        assert_eq!(found.verdict, Verdict::Problem, "{found:?}");
+        let host = HostIdentity { nqn: "nqn.2026-11.org.example:a".to_owned(), ..host_of(1) };
+        let found = identity(&(host.clone(), Source::System("/etc/nvme".into())));
+        assert_eq!(found.verdict, Verdict::Ok, "{found:?}");
+        assert_eq!(identity(&(host, Source::Process)).verdict, Verdict::Hint);
+    }
+
+    fn host_of(byte: u8) -> HostIdentity {
+        let id = farblock_host::HostId([byte; 16]);
+        HostIdentity { nqn: id.to_nqn(), id }
+    }
+}

@@ -1,0 +1,170 @@
+//! What only Linux has: the kernel's part in sharing and attaching, and the limits of a process.
+
+use super::super::finding::Finding;
+use crate::attach;
+use farblock_reactor::{Config, EngineKind, Polling, Reactor};
+use rustix::process::{Resource, Rlimit, getrlimit};
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+/// Each connection takes a descriptor; with fewer a target turns hosts away.
+const ENOUGH_DESCRIPTORS: u64 = 4096;
+/// What registers memory with the kernel locks it.
+const ENOUGH_LOCKED_BYTES: u64 = 64 << 10;
+const IO_URING_DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
+const GOVERNOR: &str = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
+
+/// All findings.
+pub(super) fn examine() -> Vec<Finding> {
+    let disabled = std::fs::read_to_string(IO_URING_DISABLED).unwrap_or_default();
+    let ring = Reactor::new(&Config {
+        engine: EngineKind::Uring,
+        polling: Polling::default(),
+        ..Config::default()
+    });
+    let governor = std::fs::read_to_string(GOVERNOR).unwrap_or_default();
+    let mut findings = vec![
+        io_uring(&ring.map(drop), disabled.trim()),
+        locked_memory(&getrlimit(Resource::Memlock)),
+        descriptors(&getrlimit(Resource::Nofile)),
+    ];
+    findings.extend(ways());
+    findings.extend(governed(governor.trim()));
+    findings
+}
+
+/// Whether the fast event loop works.
+fn io_uring(ring: &io::Result<()>, disabled: &str) -> Finding {
+    const CHECK: &str = "io_uring";
+    let Err(error) = ring else { return Finding::ok(CHECK, "io_uring works") };
+    let what = format!("{}: the slower event loop is used", crate::error::os(error));
+    let advice = match (error.kind(), disabled) {
+        (ErrorKind::OutOfMemory, _) => {
+            "raise the memory that may be locked: `ulimit -l`, or LimitMEMLOCK= in the unit"
+        }
+        (ErrorKind::PermissionDenied, "1") => {
+            "run `sysctl kernel.io_uring_disabled=0` as root, or add this user to the group that \
+             kernel.io_uring_group names"
+        }
+        (ErrorKind::PermissionDenied, "2") => {
+            "run `sysctl kernel.io_uring_disabled=0` as root: nobody may use it now"
+        }
+        (ErrorKind::PermissionDenied, _) => {
+            "let the container have the system calls io_uring_setup, io_uring_enter and \
+             io_uring_register (docker run --security-opt seccomp=FILE)"
+        }
+        _ => "run Linux 6.1 or later, if it is to be as fast as it can",
+    };
+    Finding::hint(CHECK, what, advice)
+}
+
+fn locked_memory(limit: &Rlimit) -> Finding {
+    const CHECK: &str = "memlock";
+    match limit.current {
+        None => Finding::ok(CHECK, "this user may lock as much memory as there is"),
+        Some(bytes) if bytes < ENOUGH_LOCKED_BYTES => Finding::hint(
+            CHECK,
+            format!(
+                "this user may lock {bytes} bytes of memory: what registers some may be refused"
+            ),
+            "raise that to 64 KiB or more: `ulimit -l`, or LimitMEMLOCK= in the unit",
+        ),
+        Some(bytes) => Finding::ok(
+            CHECK,
+            format!("this user may lock {} of memory", farblock_block::size::Size(bytes)),
+        ),
+    }
+}
+
+fn descriptors(limit: &Rlimit) -> Finding {
+    const CHECK: &str = "descriptors";
+    match limit.maximum {
+        None => Finding::ok(CHECK, "a process may have as many descriptors open as it likes"),
+        Some(count) if count < ENOUGH_DESCRIPTORS => Finding::hint(
+            CHECK,
+            format!("a process may have {count} descriptors open, and each connection takes one"),
+            "raise that for a target with many hosts: `ulimit -Hn`, or LimitNOFILE= in the unit",
+        ),
+        Some(count) => Finding::ok(CHECK, format!("a process may have {count} descriptors open")),
+    }
+}
+
+/// What disks can be attached with.
+fn ways() -> Vec<Finding> {
+    const CHECK: &str = "attach";
+    let mut findings = vec![Finding::ok(CHECK, attach::choice())];
+    if let Err(error) = farblock_attach::fuse::available() {
+        let (what, advice) = split(&error.to_string());
+        findings.push(Finding::hint("fuse", what, advice));
+    }
+    let is_loaded = |module: &str| Path::new("/sys/module").join(module).exists();
+    let ublk = is_loaded("ublk_drv") || Path::new("/dev/ublk-control").exists();
+    if !ublk {
+        findings.push(Finding::hint(
+            "modules",
+            "the kernel's ublk driver is not loaded, the fastest way to attach",
+            "run `modprobe ublk_drv` as root (Linux 6.5 or later has it)",
+        ));
+    } else if let Err(error) = std::fs::File::open("/dev/ublk-control") {
+        findings.push(Finding::hint(
+            "ublk",
+            format!("/dev/ublk-control may not be opened: {}", crate::error::os(&error)),
+            "run attach as root, or give this user the device",
+        ));
+    }
+    if !is_loaded("nvme_tcp") && !Path::new("/dev/nvme-fabrics").exists() {
+        findings.push(Finding::hint(
+            "modules",
+            "the kernel's own NVMe/TCP host is not loaded (attach --as nvme, nvme-cli)",
+            "run `modprobe nvme-tcp` as root, if you mean to use it",
+        ));
+    }
+    findings
+}
+
+/// A sentence that says what is and, behind a colon, what to do.
+fn split(sentence: &str) -> (String, String) {
+    let (what, advice) = sentence.split_once(": ").unwrap_or((sentence, "run this as root"));
+    (what.to_owned(), advice.to_owned())
+}
+
+fn governed(governor: &str) -> Option<Finding> {
+    (governor == "powersave").then(|| {
+        Finding::hint(
+            "speed",
+            "the processors save power, and take their time to wake up",
+            "run `cpupower frequency-set --governor performance` as root, if latency matters",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::finding::Verdict;
+    use super::*;
+
+    #[test]
+    fn io_uring_that_is_forbidden_has_its_reason() {
+        let denied = || Err(io::Error::new(ErrorKind::PermissionDenied, "io_uring is forbidden"));
+        let advice = |disabled: &str| io_uring(&denied(), disabled).advice.expect("some");
+        assert!(advice("2").contains("kernel.io_uring_disabled=0"));
+        assert!(advice("1").contains("kernel.io_uring_group"));
+        assert!(advice("0").contains("container"));
+        let full = Err(io::Error::new(ErrorKind::OutOfMemory, "no memory"));
+        assert!(io_uring(&full, "0").advice.expect("some").contains("LimitMEMLOCK"));
+        assert_eq!(io_uring(&Ok(()), "0").verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn limits_that_are_small_are_hints() {
+        let limit = |count| Rlimit { current: Some(count), maximum: Some(count) };
+        let none = Rlimit { current: None, maximum: None };
+        assert_eq!(descriptors(&limit(1024)).verdict, Verdict::Hint);
+        assert_eq!(descriptors(&limit(1 << 20)).verdict, Verdict::Ok);
+        assert_eq!(descriptors(&none).verdict, Verdict::Ok);
+        assert_eq!(locked_memory(&limit(0)).verdict, Verdict::Hint);
+        assert_eq!(locked_memory(&limit(8 << 20)).verdict, Verdict::Ok);
+        assert_eq!(locked_memory(&none).verdict, Verdict::Ok);
+        assert!(governed("powersave").is_some() && governed("").is_none());
+    }
+}

@@ -1,0 +1,153 @@
+//! What to do when a connection does not come about, by the reason.
+
+use super::finding::Finding;
+use crate::remote;
+use farblock_host::url::Url;
+use farblock_host::{Error, Options};
+use farblock_proto::host::ConnectError;
+
+/// As many of a target's subsystems are named.
+const NAMED: usize = 5;
+
+/// What a small packet passes and a large one does not: for steps that come behind small ones.
+pub(super) const LARGE_PACKETS: &str = "look at the target's log; if it is well, large packets \
+    may be lost on the way (path MTU): try `ping -M do -s 1472 HOST`, and set the same MTU on both \
+    machines and all that is between them";
+
+/// The finding for a failed connection.
+pub(super) fn finding(error: &Error, url: &Url, options: &Options) -> Finding {
+    match error {
+        Error::Connect { reason, .. } => {
+            let (check, advice) = advice(reason, url, options);
+            Finding::problem(check, reason.to_string(), advice)
+        }
+        Error::Lost(_) => Finding::problem("controller", error.to_string(), LARGE_PACKETS),
+        Error::System(_) => Finding::problem(
+            "this machine",
+            error.to_string(),
+            "see `farblock doctor`, without an argument, for what this machine lacks",
+        ),
+        _ => Finding::problem("controller", error.to_string(), "correct that in the command"),
+    }
+}
+
+/// Which step failed, and what to do.
+fn advice(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, String) {
+    use ConnectError as E;
+    let (check, advice) = match reason {
+        E::HostNotAllowed | E::NoSuchSubsystem => return names(reason, url, options),
+        E::TimedOut { .. } | E::Closed { .. } => ("connect", LARGE_PACKETS),
+        E::ControllerBusy | E::NoQueueLeft { .. } => (
+            "connect",
+            "let other hosts detach, or raise the target's limits; hosts that have died free \
+             theirs after their keep alive timeout",
+        ),
+        E::RestartDiscovery => ("connect", "run `farblock discover` again, and use what it lists"),
+        E::NotReady { .. } | E::ControllerFatal => {
+            ("controller", "look at the target's log, and start the target again")
+        }
+        E::NotNvmeTcp { .. } => ("protocol", "correct the port"),
+        E::Refused | E::Unreachable(_) | E::Unresolved(_) | E::Io(_) => {
+            ("connection", "it was there a moment ago: try again, and look at the target's log")
+        }
+        E::DigestsRefused => (
+            "digests",
+            "leave --header-digest and --data-digest out, or enable digests at the target",
+        ),
+        E::DigestMismatch => (
+            "digests",
+            "something on the way damages data: look for a faulty cable, port or network adapter, \
+             and try without its offloads (ethtool -K DEV rx off tx off)",
+        ),
+        _ => keys(reason).unwrap_or((
+            "connect",
+            "look at the target's log, and run this again with -vv: what it then says belongs \
+             into a report to whoever makes the target",
+        )),
+    };
+    (check, advice.to_owned())
+}
+
+/// The same of what has to do with keys.
+fn keys(reason: &ConnectError) -> Option<(&'static str, &'static str)> {
+    use ConnectError as E;
+    Some(match reason {
+        E::Tls(_) => (
+            "TLS",
+            "let both ends have the same key: `farblock keys check FILE` here and there, then \
+             `farblock keys derive FILE --host HOSTNQN --subsystem NQN`",
+        ),
+        E::KeyFile(_) => (
+            "key",
+            "correct the file; `farblock keys check FILE` says whether it is in order, and \
+             `farblock keys new` makes a new one",
+        ),
+        E::AuthenticationRequired => (
+            "authentication",
+            "ask whoever runs the target for this host's secret, keep it in a file with mode 600, \
+             and give --dhchap-secret FILE (or ?dhchap-secret=FILE in the URL)",
+        ),
+        E::AuthenticationNotOffered => (
+            "authentication",
+            "have the target ask for it (serve --host-key NQN=FILE --controller-key FILE), or \
+             leave --dhchap-ctrl-secret out",
+        ),
+        E::AuthenticationFailed(_) => (
+            "authentication",
+            "compare the secrets at both ends: `farblock keys show FILE` has the same fingerprint \
+             if they are the same; the target's log says what it expected",
+        ),
+        E::SecureChannelRequired => (
+            "authentication",
+            "have the target not ask for a secure channel, or use TLS with a key of your own: \
+             --tls-key FILE",
+        ),
+        _ => return None,
+    })
+}
+
+/// A name is not the one that the target expects.
+fn names(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, String) {
+    let nqn = url.subsystem.as_deref().unwrap_or("NQN");
+    let options = options.with_url(url);
+    let host = options.identity().nqn;
+    if *reason == ConnectError::HostNotAllowed {
+        let advice = format!(
+            "this host is {host}: let it in there (`farblock ctl allow-host {nqn} {host}`, or \
+             --allow-host), or connect as another with ?hostnqn=NQN"
+        );
+        return ("host", advice);
+    }
+    let known = farblock_host::discover(&url.address(), &options).unwrap_or_default();
+    let mut known: Vec<_> =
+        known.iter().filter(|entry| entry.is_subsystem()).map(|it| it.subnqn.as_str()).collect();
+    known.dedup();
+    let shown = known.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    let more = if known.len() > NAMED { " and others" } else { "" };
+    let address = url.address();
+    let advice = match known.is_empty() {
+        true => format!(
+            "the target shows no subsystem to this host ({host}): correct the name, or let this \
+             host in there"
+        ),
+        false => {
+            format!(
+                "correct the name: the target has {shown}{more} (`farblock discover {address}`)"
+            )
+        }
+    };
+    ("subsystem", advice)
+}
+
+/// A namespace cannot be had.
+pub(super) fn namespace(
+    controller: &farblock_host::Controller,
+    url: &Url,
+    options: &Options,
+    nsid: u32,
+) -> Result<farblock_host::RemoteNamespace, Finding> {
+    remote::namespace(controller, url, options, nsid).map_err(|failure| {
+        let advice = "correct ?ns=ID in the URL, or have the target share it with this host";
+        Finding::problem("namespace", failure.sentence(), advice)
+    })
+}

@@ -1,0 +1,91 @@
+//! The targets that run on this machine, as far as this user may ask them.
+
+use super::finding::Finding;
+use farblock_admin::{ControllerStatus, Status};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+const CHECK: &str = "target";
+
+/// What there is to be said of one.
+pub(super) fn examine(target: &Status) -> Vec<Finding> {
+    let at = target.listening.join(", ");
+    let hosts: BTreeSet<_> = target.controllers.iter().map(|it| &it.host_nqn).collect();
+    let what = format!("one runs at {at}, with {} hosts connected", hosts.len());
+    let mut findings = vec![Finding::ok(CHECK, what)];
+    for warning in &target.warnings {
+        let advice = "let in only hosts with a key (docs/security.md), or listen elsewhere";
+        findings.push(Finding::hint(CHECK, warning.as_str(), advice));
+    }
+    findings.extend(namesakes(&target.controllers));
+    findings
+}
+
+/// There is one, and it says nothing.
+pub(super) fn silent(socket: &Path, patience: Duration) -> Finding {
+    let what = format!("the one at {} does not answer within {patience:?}", socket.display());
+    let advice = "see in its log what it waits for, and whether its process was stopped";
+    Finding::problem(CHECK, what, advice)
+}
+
+/// Several machines that say that they are the same host.
+fn namesakes(controllers: &[ControllerStatus]) -> Vec<Finding> {
+    let mut ids: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut places: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();
+    for one in controllers {
+        ids.entry(&one.host_nqn).or_default().insert(&one.host_id);
+        let address = one.address.as_ref().and_then(|it| it.parse::<SocketAddr>().ok());
+        if let Some(address) = address {
+            let from = places.entry((&one.host_nqn, &one.local_address)).or_default();
+            from.insert(address.ip().to_string());
+        }
+    }
+    let advice = "give each machine its own name: `farblock whoami` there says what it is called \
+        now, and where that is kept; reservations and --allow-host take both for one";
+    let differ = ids.iter().filter(|(_, ids)| ids.len() > 1).map(|(nqn, ids)| {
+        let ids = ids.iter().copied().collect::<Vec<_>>().join(", ");
+        let what = format!("hosts with different identifiers ({ids}) are all called {nqn}");
+        Finding::problem("host names", what, advice)
+    });
+    let apart = places.iter().filter(|((nqn, _), from)| from.len() > 1 && ids[nqn].len() == 1);
+    let apart = apart.map(|((nqn, _), from)| {
+        let from = from.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let what = format!("{nqn} is connected to one address from {from}");
+        Finding::hint("host names", what, format!("if that is not one machine, {advice}"))
+    });
+    differ.chain(apart).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Verdict;
+    use super::*;
+
+    fn controller(nqn: &str, id: &str, from: &str) -> ControllerStatus {
+        ControllerStatus {
+            id: 1,
+            subsystem: None,
+            host_nqn: nqn.to_owned(),
+            host_id: id.to_owned(),
+            address: Some(from.to_owned()),
+            local_address: "192.0.2.7:4420".to_owned(),
+            ready: true,
+            io_queues: 1,
+            errors: 0,
+        }
+    }
+
+    #[test]
+    fn machines_that_have_one_name_are_found() {
+        let one = controller("nqn.a", "1", "192.0.2.1:5000");
+        let again = controller("nqn.a", "1", "192.0.2.1:5001");
+        let other = controller("nqn.b", "2", "192.0.2.2:5000");
+        assert_eq!(namesakes(&[one.clone(), again, other]), []);
+        let found = namesakes(&[one.clone(), controller("nqn.a", "3", "192.0.2.2:5000")]);
+        assert!(found.len() == 1 && found[0].verdict == Verdict::Problem, "{found:?}");
+        let found = namesakes(&[one, controller("nqn.a", "1", "192.0.2.2:5000")]);
+        assert!(found.len() == 1 && found[0].verdict == Verdict::Hint, "{found:?}");
+    }
+}

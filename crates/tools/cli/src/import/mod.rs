@@ -1,0 +1,78 @@
+//! `farblock config import`: the configuration of another target as one of ours.
+//!
+//! What is read is judged as a document, and written as a configuration file with a comment for
+//! each thing that could not be taken over: nothing is left out without a word, and nobody is let
+//! in who had to prove something before.
+
+mod nvmet;
+mod spdk;
+mod text;
+
+use crate::configuration;
+use crate::error::{Failure, Result};
+use crate::output;
+use farblock_state::Document;
+use serde_json::Value;
+use std::path::Path;
+
+/// What is left to do where hosts have to use TLS.
+const KEYS: &str = "name a file with each host's as its tls_key, nobody is let in there before";
+
+/// What was found, and what could not be taken over, a sentence each.
+#[derive(Default)]
+struct Imported {
+    document: Document,
+    notes: Vec<String>,
+}
+
+impl Imported {
+    /// Remembers something that could not be taken over, once.
+    fn note(&mut self, sentence: String) {
+        if !self.notes.contains(&sentence) {
+            self.notes.push(sentence);
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(path: &Path) -> Result<()> {
+    let shown = path.display();
+    let wrong = |what: &dyn std::fmt::Display| Failure::usage(format_args!("{shown}: {what}"));
+    let json = configuration::read(path)?;
+    let json: Value =
+        serde_json::from_str(&json).map_err(|error| wrong(&format!("this is no JSON: {error}")))?;
+    let imported = read(&json).map_err(|what| wrong(&what))?;
+    imported.document.check().map_err(|problem| wrong(&problem))?;
+    imported.notes.iter().for_each(|note| output::note(&format!("not taken over: {note}")));
+    output::print(&text::of(&imported))
+}
+
+/// SPDK's has calls by subsystem of SPDK, nvmetcli's has ports.
+fn read(json: &Value) -> Result<Imported, String> {
+    let subsystems = json["subsystems"].as_array();
+    let is_spdk = |one: &Value| one["config"].is_array() || one["config"].is_null();
+    match subsystems {
+        Some(all) if all.iter().any(|one| one["subsystem"].is_string() && is_spdk(one)) => {
+            Ok(spdk::read(all))
+        }
+        Some(_) if json["ports"].is_array() => Ok(nvmet::read(json)),
+        _ => Err("this is neither what nvmetcli saves (it has ports and subsystems) nor SPDK's \
+                  save_config (it has calls by subsystem)"
+            .to_owned()),
+    }
+}
+
+/// A number that may be written as text.
+fn number(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_str()?.trim().parse().ok())
+}
+
+/// A text that says something.
+fn said(value: &Value) -> Option<&str> {
+    value.as_str().map(str::trim).filter(|text| !text.is_empty())
+}
+
+/// Whether something is on: true, 1 or "1".
+fn is_on(value: &Value) -> bool {
+    value.as_bool().unwrap_or_else(|| number(value).is_some_and(|number| number != 0))
+}

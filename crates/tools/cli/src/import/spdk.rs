@@ -1,0 +1,276 @@
+//! SPDK's `save_config`: the calls that make its target again.
+
+use super::{Imported, KEYS, is_on, number, said};
+use farblock_state::{Ana, Host, Limits, Listener, Namespace, Referral, Subsystem, Tls};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use uuid::Uuid;
+
+const MIB: u64 = 1 << 20;
+
+/// Calls that only tune SPDK, or wait for it, besides those of `…_set_options`.
+const TUNING: &[&str] = &[
+    "bdev_wait_for_examine",
+    "bdev_nvme_set_hotplug",
+    "bdev_examine",
+    "framework_set_scheduler",
+    "framework_wait_init",
+    "iobuf_set_options",
+    "nvmf_create_transport",
+    "nvmf_set_config",
+    "nvmf_set_crdt",
+    "nvmf_set_max_subsystems",
+    "sock_set_default_impl",
+    "fsdev_set_opts",
+    "accel_assign_opc",
+];
+
+/// What is read of it so far.
+#[derive(Default)]
+struct Reader {
+    imported: Imported,
+    /// What bdevs are stored in, by name.
+    bdevs: BTreeMap<String, Namespace>,
+    /// Which subsystems are offered at which address.
+    offered: BTreeSet<(SocketAddr, String)>,
+}
+
+pub(super) fn read(subsystems: &[Value]) -> Imported {
+    let mut reader = Reader::default();
+    let calls = subsystems.iter().flat_map(|one| one["config"].as_array().into_iter().flatten());
+    for call in calls {
+        if let Some(method) = said(&call["method"]) {
+            reader.call(method, &call["params"]);
+        }
+    }
+    reader.note_what_is_not_offered();
+    reader.imported
+}
+
+impl Reader {
+    fn call(&mut self, method: &str, params: &Value) {
+        match method {
+            "bdev_malloc_create" | "bdev_null_create" | "bdev_aio_create" | "bdev_uring_create"
+            | "bdev_raid_create" => self.bdev(method, params),
+            "bdev_set_qos_limit" => self.limits(params),
+            "nvmf_create_subsystem" => self.subsystem(params),
+            "nvmf_subsystem_add_host" => self.host(params),
+            "nvmf_subsystem_add_ns" => self.namespace(params),
+            "nvmf_ns_add_host" => self.visible(params),
+            "nvmf_subsystem_add_listener" => self.listener(params),
+            "nvmf_subsystem_listener_set_ana_state" => self.state(params),
+            "nvmf_discovery_add_referral" => self.referral(params),
+            _ if TUNING.contains(&method) || method.ends_with("_set_options") => {}
+            other => {
+                let name = said(&params["name"]).map(|name| format!(" ({name})"));
+                let name = name.unwrap_or_default();
+                self.imported.note(format!("{other}{name}: farblock has nothing like it"));
+            }
+        }
+    }
+
+    fn bdev(&mut self, method: &str, params: &Value) {
+        let Some(name) = said(&params["name"]) else { return };
+        let blocks = number(&params["num_blocks"]).unwrap_or(0);
+        let block_size = number(&params["block_size"]).unwrap_or(512);
+        let bytes = blocks.saturating_mul(block_size);
+        let path = match method {
+            "bdev_malloc_create" => Ok(format!("mem:{bytes}")),
+            "bdev_null_create" => Ok(format!("null:{bytes}")),
+            "bdev_raid_create" => self.striped(params),
+            _ => said(&params["filename"]).map(ToOwned::to_owned).ok_or("it names no file"),
+        };
+        let path = match path {
+            Ok(path) => path,
+            Err(what) => return self.imported.note(format!("bdev {name}: {what}")),
+        };
+        let mut namespace = Namespace::new(path);
+        let base = params["base_bdevs"].get(0).and_then(said).and_then(|name| self.bdevs.get(name));
+        namespace.block_size = base.map_or(block_size as u32, |base| base.block_size);
+        namespace.read_only = is_on(&params["readonly"]);
+        namespace.uuid = said(&params["uuid"]).and_then(|uuid| Uuid::try_parse(uuid).ok());
+        if number(&params["md_size"]).is_some_and(|bytes| bytes > 0) {
+            self.imported.note(format!("bdev {name} has metadata, and farblock has none"));
+        }
+        self.bdevs.insert(name.to_owned(), namespace);
+    }
+
+    fn striped(&self, params: &Value) -> Result<String, &'static str> {
+        let level = said(&params["raid_level"]).unwrap_or_default();
+        if !matches!(level, "raid0" | "0") || is_on(&params["superblock"]) {
+            return Err("only raid0 without superblock is taken over: its data lie elsewhere");
+        }
+        let names = params["base_bdevs"].as_array().into_iter().flatten().filter_map(said);
+        let bases: Option<Vec<_>> =
+            names.map(|name| Some(self.bdevs.get(name)?.path.clone())).collect();
+        let bases = bases.ok_or("one that it is made of is none that farblock has")?;
+        let strip_kib = number(&params["strip_size_kb"]).unwrap_or(64);
+        Ok(format!("stripe:{strip_kib}KiB,{}", bases.join(",")))
+    }
+
+    fn limits(&mut self, params: &Value) {
+        let Some(bdev) = said(&params["name"]).and_then(|name| self.bdevs.get_mut(name)) else {
+            return;
+        };
+        let rate = |name: &str| number(&params[name]).filter(|rate| *rate > 0);
+        let mib = |name: &str| rate(name).and_then(|rate| rate.checked_mul(MIB));
+        bdev.limits = Limits {
+            iops: rate("rw_ios_per_sec"),
+            bytes: mib("rw_mbytes_per_sec"),
+            read_bytes: mib("r_mbytes_per_sec"),
+            write_bytes: mib("w_mbytes_per_sec"),
+            ..Limits::default()
+        };
+    }
+
+    fn subsystem(&mut self, params: &Value) {
+        let Some(nqn) = said(&params["nqn"]) else { return };
+        if is_discovery(nqn) {
+            return;
+        }
+        let subsystem = Subsystem {
+            serial: said(&params["serial_number"]).map(ToOwned::to_owned),
+            model: said(&params["model_number"]).map(ToOwned::to_owned),
+            allow_any_host: is_on(&params["allow_any_host"]),
+            ..Subsystem::default()
+        };
+        if is_on(&params["passthrough"]) {
+            self.imported.note(format!("{nqn} passes commands through, and farblock does not"));
+        }
+        self.imported.document.subsystems.insert(nqn.to_owned(), subsystem);
+    }
+
+    /// The subsystem that a call is about.
+    fn named(&mut self, params: &Value) -> Option<(String, &mut Subsystem)> {
+        let nqn = said(&params["nqn"])?;
+        Some((nqn.to_owned(), self.imported.document.subsystems.get_mut(nqn)?))
+    }
+
+    fn host(&mut self, params: &Value) {
+        let Some(host) = said(&params["host"]) else { return };
+        let locked = ["psk", "dhchap_key"].iter().any(|key| said(&params[*key]).is_some());
+        let Some((nqn, subsystem)) = self.named(params) else { return };
+        if locked {
+            self.imported.note(format!(
+                "host {host} of {nqn} has a key, and is left out, since it would be let in by its \
+                 name alone: put its secret into a file, and name that as dhchap_key, or start \
+                 farblock serve with --tls-key"
+            ));
+        } else if subsystem.allow_any_host {
+            self.imported.note(format!("host {host} of {nqn} is listed where any may connect"));
+        } else {
+            subsystem.hosts.insert(host.to_owned(), Host::default());
+        }
+    }
+
+    fn namespace(&mut self, params: &Value) {
+        let asked = &params["namespace"];
+        let name = said(&asked["bdev_name"]).unwrap_or_default().to_owned();
+        let bdev = self.bdevs.get(&name).cloned();
+        let Some((nqn, subsystem)) = self.named(params) else { return };
+        let Some(mut namespace) = bdev else {
+            let sentence = "what stores it is none that farblock has";
+            return self.imported.note(format!("bdev {name} as a namespace of {nqn}: {sentence}"));
+        };
+        let free = (1..).find(|nsid| !subsystem.namespaces.contains_key(nsid));
+        let asked_for = number(&asked["nsid"]).and_then(|nsid| nsid.try_into().ok());
+        let Some(nsid) = asked_for.filter(|nsid| *nsid > 0).or(free) else { return };
+        let id = |name: &str| said(&asked[name]).and_then(|text| Uuid::try_parse(text).ok());
+        namespace.uuid = id("uuid").or(namespace.uuid).or_else(|| id("nguid"));
+        let group = number(&asked["anagrpid"]).and_then(|group| group.try_into().ok());
+        namespace.ana_group = group.unwrap_or(namespace.ana_group);
+        namespace.visible_to = is_on(&asked["no_auto_visible"]).then(Default::default);
+        let uuid = namespace.uuid;
+        subsystem.namespaces.insert(nsid, namespace);
+        let what = format!("namespace {nsid} of {nqn}");
+        if id("nguid").is_some_and(|nguid| Some(nguid) != uuid) {
+            let rest = "an NGUID other than its UUID: hosts that know it by that see another disk";
+            self.imported.note(format!("{what} has {rest}"));
+        }
+        if said(&asked["eui64"]).is_some() {
+            self.imported.note(format!("{what} has an EUI-64, and here it has none"));
+        }
+        if said(&asked["ptpl_file"]).is_some() {
+            self.imported.note(format!("{what} has reservations that were kept: they begin anew"));
+        }
+    }
+
+    fn visible(&mut self, params: &Value) {
+        let (nsid, host) = (number(&params["nsid"]), said(&params["host"]));
+        let nsid = nsid.and_then(|nsid| u32::try_from(nsid).ok());
+        let Some((_, subsystem)) = self.named(params) else { return };
+        let namespace = nsid.and_then(|nsid| subsystem.namespaces.get_mut(&nsid));
+        if let (Some(hosts), Some(host)) = (namespace.and_then(|it| it.visible_to.as_mut()), host) {
+            hosts.insert(host.to_owned());
+        }
+    }
+
+    fn listener(&mut self, params: &Value) {
+        match address(&params["listen_address"]) {
+            Some(at) => {
+                let listener = self.imported.document.listeners.entry(at).or_default();
+                listener.ana = state(&params["ana_state"]).unwrap_or(listener.ana);
+                if is_on(&params["secure_channel"]) {
+                    listener.tls = Tls::Required;
+                    self.imported.note(format!("the keys of {at}, which has TLS: {KEYS}"));
+                }
+                self.offered.extend(said(&params["nqn"]).map(|nqn| (at, nqn.to_owned())));
+            }
+            None => self.imported.note(format!("a listener at {}", params["listen_address"])),
+        }
+    }
+
+    /// SPDK's listeners are a subsystem's own.
+    fn note_what_is_not_offered(&mut self) {
+        let Imported { document, notes } = &mut self.imported;
+        let everything = document
+            .listeners
+            .keys()
+            .flat_map(|at| document.subsystems.keys().map(|nqn| (*at, nqn.clone())));
+        notes.extend(everything.filter(|one| !self.offered.contains(one)).map(|(at, nqn)| {
+            format!("the listener {at} does not offer {nqn}: all are offered at every address here")
+        }));
+    }
+
+    fn state(&mut self, params: &Value) {
+        let Some(at) = address(&params["listen_address"]) else { return };
+        let Some(state) = state(&params["ana_state"]) else { return };
+        let Some(listener) = self.imported.document.listeners.get_mut(&at) else { return };
+        let group = number(&params["anagrpid"]).and_then(|group| u32::try_from(group).ok());
+        match group.filter(|group| *group > 0) {
+            Some(group) => drop(listener.ana_groups.insert(group, state)),
+            None => *listener = Listener { ana: state, tls: listener.tls, ..Listener::default() },
+        }
+    }
+
+    fn referral(&mut self, params: &Value) {
+        match address(&params["address"]) {
+            Some(at) => drop(self.imported.document.referrals.insert(at, Referral {})),
+            None => self.imported.note(format!("a referral to {}", params["address"])),
+        }
+    }
+}
+
+fn is_discovery(nqn: &str) -> bool {
+    nqn == farblock_wire::nqn::DISCOVERY_NQN
+}
+
+fn state(value: &Value) -> Option<Ana> {
+    match said(value)? {
+        "optimized" => Some(Ana::Optimized),
+        "non_optimized" => Some(Ana::NonOptimized),
+        "inaccessible" => Some(Ana::Inaccessible),
+        "persistent_loss" => Some(Ana::PersistentLoss),
+        "change" => Some(Ana::Change),
+        _ => None,
+    }
+}
+
+/// Where that is, if farblock can be there.
+fn address(it: &Value) -> Option<SocketAddr> {
+    let is_tcp = said(&it["trtype"]).is_some_and(|kind| kind.eq_ignore_ascii_case("tcp"));
+    let ip: IpAddr = said(&it["traddr"])?.parse().ok()?;
+    let port = number(&it["trsvcid"]).and_then(|port| u16::try_from(port).ok())?;
+    (is_tcp && port > 0).then_some(SocketAddr::new(ip, port))
+}

@@ -1,0 +1,107 @@
+//! A document as a configuration file.
+
+use super::Imported;
+use farblock_state::{Listener, Namespace, Subsystem, Tls};
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write as _};
+use std::net::SocketAddr;
+
+/// A text as TOML writes it: as JSON does, but for one character.
+fn quoted(text: impl Display) -> String {
+    serde_json::Value::String(text.to_string()).to_string().replace('\x7f', "\\u007f")
+}
+
+fn array<T: Display>(all: impl IntoIterator<Item = T>) -> String {
+    let all: Vec<_> = all.into_iter().map(quoted).collect();
+    format!("[{}]", all.join(", "))
+}
+
+pub(super) fn of(imported: &Imported) -> String {
+    let document = &imported.document;
+    let mut text = String::new();
+    let mut notes = imported.notes.clone();
+    // Who has to use TLS is said of each.
+    let ana = |one: &Listener| Listener { tls: Tls::default(), ..one.clone() };
+    let all: Vec<_> = document.listeners.iter().map(|(at, one)| address(at, one.tls)).collect();
+    let listeners: BTreeMap<_, _> =
+        document.listeners.iter().map(|(at, one)| (at, ana(one))).collect();
+    let first = listeners.values().next().cloned().unwrap_or_default();
+    if listeners.values().any(|listener| *listener != first) {
+        notes.push("listeners have different ANA states: farblock ctl set-ana sets them".into());
+    }
+    for note in notes {
+        // A line of a comment ends where the text would.
+        let note: String = note.chars().map(|it| if it.is_control() { ' ' } else { it }).collect();
+        let _ = writeln!(text, "# Not taken over: {note}");
+    }
+    let _ = writeln!(text, "listeners = [{}]", all.join(", "));
+    if listeners.values().all(|listener| *listener == first) {
+        access(&mut text, &first);
+    }
+    if !document.referrals.is_empty() {
+        let _ = writeln!(text, "referrals = {}", array(document.referrals.keys()));
+    }
+    for (nqn, it) in &document.subsystems {
+        subsystem(&mut text, nqn, it);
+    }
+    text
+}
+
+fn address(at: &SocketAddr, tls: Tls) -> String {
+    match tls == Tls::default() {
+        true => quoted(at),
+        false => format!("{{ address = {}, tls = {} }}", quoted(at), quoted(tls.name())),
+    }
+}
+
+fn access(text: &mut String, listener: &Listener) {
+    if *listener == Listener::default() {
+        return;
+    }
+    let _ = writeln!(text, "ana = {}", quoted(listener.ana.name()));
+    let groups = listener.ana_groups.iter();
+    let groups: Vec<_> =
+        groups.map(|(group, ana)| format!("{group} = {}", quoted(ana.name()))).collect();
+    if !groups.is_empty() {
+        let _ = writeln!(text, "ana_groups = {{ {} }}", groups.join(", "));
+    }
+}
+
+fn subsystem(text: &mut String, nqn: &str, it: &Subsystem) {
+    let _ = writeln!(text, "\n[[subsystems]]\nnqn = {}", quoted(nqn));
+    for (key, value) in [("serial", &it.serial), ("model", &it.model)] {
+        if let Some(value) = value {
+            let _ = writeln!(text, "{key} = {}", quoted(value));
+        }
+    }
+    match it.allow_any_host {
+        true => text.push_str("allow_any_host = true\n"),
+        false => {
+            let _ = writeln!(text, "allowed_hosts = {}", array(it.hosts.keys()));
+        }
+    }
+    for (nsid, it) in &it.namespaces {
+        namespace(text, *nsid, it);
+    }
+}
+
+fn namespace(text: &mut String, nsid: u32, it: &Namespace) {
+    let _ = writeln!(text, "\n[[subsystems.namespaces]]\nnsid = {nsid}");
+    let _ = writeln!(text, "path = {}\nblock_size = {}", quoted(&it.path), it.block_size);
+    if let Some(uuid) = it.uuid {
+        let _ = writeln!(text, "uuid = {}", quoted(uuid));
+    }
+    if it.read_only {
+        text.push_str("read_only = true\n");
+    }
+    let _ = writeln!(text, "ana_group = {}", it.ana_group);
+    if let Some(hosts) = &it.visible_to {
+        let _ = writeln!(text, "visible_to = {}", array(hosts));
+    }
+    let limits = it.limits.rates().into_iter();
+    let limits: Vec<_> =
+        limits.filter_map(|(name, rate)| Some(format!("{name} = {}", rate?))).collect();
+    if !limits.is_empty() {
+        let _ = writeln!(text, "limits = {{ {} }}", limits.join(", "));
+    }
+}

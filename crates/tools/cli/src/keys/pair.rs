@@ -1,0 +1,117 @@
+//! `farblock keys pair`: what to put where, for a key between a host and a subsystem.
+
+use super::{Keys, read};
+use crate::args::PairArgs;
+use crate::error::Result;
+use crate::output;
+use crate::serve::{key_reference, quoted};
+use std::fmt::Write as _;
+
+/// Makes the key if there is none, and prints what both ends need. The key itself is not printed.
+pub(super) fn pair(args: &PairArgs) -> Result<()> {
+    if !args.file.exists() {
+        super::write_new(&args.file, &super::made(args.tls, None, args.hash)?)?;
+    }
+    let words = Words {
+        file: quoted(&args.file.to_string_lossy()),
+        absolute: quoted(&key_reference(&args.file)),
+        host: quoted(&args.host),
+        subsystem: quoted(&args.subsystem),
+        url: quoted(&format!("nvme+tcp://TARGET/{}?hostnqn={}", args.subsystem, args.host)),
+    };
+    let text = match read(&args.file)? {
+        Keys::Secrets(_) => words.secret(),
+        Keys::Tls(_) => words.tls(),
+    };
+    output::print(&text)
+}
+
+/// The names, as a shell takes them.
+struct Words {
+    file: String,
+    absolute: String,
+    host: String,
+    subsystem: String,
+    url: String,
+}
+
+impl Words {
+    fn secret(&self) -> String {
+        let Self { file, absolute, host, subsystem, url } = self;
+        let show = format!("farblock keys show --secret {file}");
+        let folder = format!("/sys/kernel/config/nvmet/hosts/{host}");
+        let allowed = format!("/sys/kernel/config/nvmet/subsystems/{subsystem}/allowed_hosts/");
+        let mut text = self.begin("a secret for authentication (DH-HMAC-CHAP)");
+        let _ = write!(
+            text,
+            "
+At the target, one of these:
+  farblock serve DISK --nqn {subsystem} --listen 0.0.0.0:4420 --host-key {host}={file}
+  farblock ctl allow-host {subsystem} {host} --key {file}
+  Linux (nvmet), as root; its subsystem's attr_allow_any_host has to be 0:
+    mkdir -p {folder} && {show} > {folder}/dhchap_key
+    ln -s {folder} {allowed}
+  SPDK:
+    rpc.py keyring_file_add_key host0 {absolute}
+    rpc.py nvmf_subsystem_add_host {subsystem} {host} --dhchap-key host0
+
+At the host, one of these (TARGET is the target's address):
+  farblock id {url} --dhchap-secret {file}
+  nvme connect -t tcp -a TARGET -s 4420 -n {subsystem} -q {host} --dhchap-secret \"$({show})\"
+  SPDK:
+    rpc.py keyring_file_add_key host0 {absolute}
+    rpc.py bdev_nvme_attach_controller -b Nvme0 -t tcp -f ipv4 -a TARGET -s 4420 \\
+      -n {subsystem} -q {host} --dhchap-key host0
+"
+        );
+        text
+    }
+
+    fn tls(&self) -> String {
+        let Self { file, absolute, host, subsystem, url } = self;
+        let show = format!("farblock keys show --secret {file}");
+        let names = format!("--hostnqn={host} --subsysnqn={subsystem}");
+        let insert = format!(
+            "nvme check-tls-key --insert --identity=1 {names} \\\n      --keydata=\"$({show})\""
+        );
+        let mut text = self.begin("a key for TLS 1.3");
+        let _ = write!(
+            text,
+            "
+At the target, one of these:
+  farblock serve DISK --nqn {subsystem} --listen 0.0.0.0:4420 --tls-key {host}={file}
+  farblock ctl allow-host {subsystem} {host} --tls-key {file}
+  Linux (nvmet), as root, with tlshd running (keyrings=.nvme in tlshd.conf):
+    {insert}
+    echo tls1.3 > /sys/kernel/config/nvmet/ports/PORT/addr_tsas   (before it has subsystems)
+  SPDK:
+    rpc.py keyring_file_add_key tls0 {absolute}
+    rpc.py nvmf_subsystem_add_listener {subsystem} -t tcp -a TARGET -s 4420 --secure-channel
+    rpc.py nvmf_subsystem_add_host {subsystem} {host} --psk tls0
+
+At the host, one of these (TARGET is the target's address):
+  farblock id {url} --tls-key {file}
+  Linux, as root, with tlshd running (keyrings=.nvme in tlshd.conf):
+    {insert}
+    nvme connect -t tcp -a TARGET -s 4420 -n {subsystem} -q {host} --tls
+  SPDK:
+    rpc.py keyring_file_add_key tls0 {absolute}
+    rpc.py bdev_nvme_attach_controller -b Nvme0 -t tcp -f ipv4 -a TARGET -s 4420 \\
+      -n {subsystem} -q {host} --psk tls0
+
+Both ends agree if these are the same there: farblock keys derive {file} --host {host} \\
+  --subsystem {subsystem}
+"
+        );
+        text
+    }
+
+    fn begin(&self, what: &str) -> String {
+        let Self { file, host, subsystem, .. } = self;
+        format!(
+            "{file} is {what} between\n  host       {host}\n  subsystem  {subsystem}\nCopy it to \
+             both ends by a way that nobody reads, and leave it to its owner alone \
+             (chmod 600 {file}).\n"
+        )
+    }
+}

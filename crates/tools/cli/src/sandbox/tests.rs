@@ -1,0 +1,134 @@
+//! Each of these runs in a process of its own, which this binary is started as again: what was
+//! given up does not come back.
+
+use super::*;
+use std::io::ErrorKind;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::time::Duration;
+
+const INSIDE: &str = "FARBLOCK_TEST_INSIDE";
+
+/// Runs `check` of the test called `name` in another process.
+fn apart(name: &str, check: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some() {
+        return check();
+    }
+    let mut again = Command::new(std::env::current_exe().expect("a test"));
+    again.args(["--exact", "--test-threads=1", "--nocapture", &format!("sandbox::tests::{name}")]);
+    let done = again.env(INSIDE, "1").output().expect("it starts");
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let why = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && said.contains("1 passed"), "{said}{why}");
+}
+
+/// Everything that a target is for, in small.
+fn lives() {
+    let thread = std::thread::spawn(|| std::thread::sleep(Duration::from_millis(1)));
+    thread.join().expect("threads");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("sockets");
+    std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("connections");
+    assert!(std::net::ToSocketAddrs::to_socket_addrs("localhost:1").is_ok(), "names");
+    UnixDatagram::unbound().expect("the service manager's socket");
+    let traced = std::backtrace::Backtrace::force_capture().to_string();
+    assert!(traced.contains("sandbox::tests"), "{traced}");
+    assert!(std::panic::catch_unwind(|| panic!("it is caught")).is_err());
+}
+
+/// Whether somebody has had system calls filtered already: what runs the tests, a container for
+/// one.
+fn is_filtered() -> bool {
+    status("Seccomp").is_some_and(|mode| mode != "0")
+}
+
+/// It is not said to be ours, and nothing is asked for that it may end a process for.
+fn another_filter_stays() {
+    enter(None).expect("no path is said");
+    lives();
+    let found = seen();
+    assert!(found.sandboxed && found.no_new_privileges && !found.runs_no_program, "{found:?}");
+    assert!(!found.capabilities.iter().any(|it| it == "sys_admin"), "{found:?}");
+    for part in ["by what started this, not by farblock", "Landlock was not tried"] {
+        assert!(found.lacks.iter().any(|it| it.contains(part)), "{part}: {found:?}");
+    }
+    holds_keys();
+    assert!(!seen().dumpable);
+}
+
+#[test]
+fn a_filter_of_somebody_elses_is_not_said_to_be_ours() {
+    apart("a_filter_of_somebody_elses_is_not_said_to_be_ours", || {
+        use seccompiler::{SeccompAction, SeccompFilter};
+        let rules = [(libc::SYS_reboot, Vec::new())].into_iter().collect();
+        let arch = std::env::consts::ARCH.try_into().expect("it is known");
+        let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch);
+        let program: seccompiler::BpfProgram = filter.expect("rules").try_into().expect("short");
+        seccompiler::apply_filter(&program).expect("this kernel has seccomp");
+        assert!(is_filtered());
+        another_filter_stays();
+    });
+}
+
+#[test]
+fn what_was_given_up_fails_and_all_else_goes_on() {
+    apart("what_was_given_up_fails_and_all_else_goes_on", || {
+        assert!(!seen().sandboxed);
+        if is_filtered() {
+            return another_filter_stays();
+        }
+        enter(None).expect("no path is said");
+        lives();
+        let started = Command::new("/bin/true").status().expect_err("no other program");
+        let refusals = [ErrorKind::Unsupported, ErrorKind::PermissionDenied];
+        assert!(refusals.contains(&started.kind()), "{started}");
+        let unknown = rustix::net::socket(
+            rustix::net::AddressFamily::from_raw(38),
+            rustix::net::SocketType::SEQPACKET,
+            None,
+        );
+        assert_eq!(unknown.err(), Some(rustix::io::Errno::NOSYS), "the kernel's ciphers");
+        let root = rustix::process::chroot("/").expect_err("no other root");
+        assert_eq!(root, rustix::io::Errno::NOSYS);
+        let found = seen();
+        assert!(found.sandboxed && found.no_new_privileges, "{found:?}");
+        assert!(found.system_calls_filtered && found.lacks.is_empty(), "{found:?}");
+        assert!(!found.capabilities.iter().any(|it| it == "sys_admin"), "{found:?}");
+        assert!(found.dumpable, "{found:?}");
+        holds_keys();
+        assert!(!seen().dumpable);
+    });
+}
+
+#[test]
+fn only_what_is_allowed_is_opened() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    std::fs::create_dir_all(path("in/side")).expect("made");
+    std::fs::create_dir_all(path("read")).expect("made");
+    std::fs::write(path("out"), "a").expect("written");
+    std::os::unix::fs::symlink(path("out"), path("in/link")).expect("made");
+    std::fs::write(path("read/key"), "a").expect("written");
+    apart("only_what_is_allowed_is_opened", || {
+        let shared = vec![path("in")];
+        // Backtraces are made of what is in the program's file.
+        let program = std::env::current_exe().expect("a test");
+        let read = vec![path("read"), program.parent().expect("a folder").to_owned()];
+        enter(Some(&Paths { shared, own: Vec::new(), read })).expect("the kernel has Landlock");
+        lives();
+        std::fs::write(path("in/side/a"), "a").expect("inside");
+        std::fs::rename(path("in/side/a"), path("in/b")).expect("inside");
+        assert_eq!(std::fs::read(path("read/key")).expect("a key"), b"a");
+        for (name, done) in [
+            ("read", std::fs::read(path("out")).map(|_| ())),
+            ("write", std::fs::write(path("new"), "a")),
+            ("change", std::fs::write(path("read/key"), "b")),
+            ("link", std::fs::read(path("in/link")).map(|_| ())),
+        ] {
+            let error = done.expect_err(name);
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{name}");
+            let said = explained(crate::error::os(&error));
+            assert!(said.contains("--allow-path") && said.contains("/in"), "{said}");
+        }
+    });
+}

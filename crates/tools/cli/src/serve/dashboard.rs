@@ -1,0 +1,102 @@
+//! `farblock serve --ui`: who may see the dashboard, and what opens it.
+
+use crate::args::UiArgs;
+use crate::error::{Failure, Result, os};
+use farblock_admin::{Token, Ui};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Bytes of a token that is made here, before they are digits.
+const TOKEN_BYTES: usize = 16;
+/// What is read of a file: more than any token has.
+const FILE_BYTES: u64 = 1024;
+
+/// A dashboard that was asked for, and what comes behind its address to open it.
+pub(crate) struct Wanted {
+    pub(crate) ui: Ui,
+    fragment: String,
+}
+
+impl Wanted {
+    /// The address to open, at the port that was taken.
+    pub(crate) fn url(fragment: &str, address: SocketAddr) -> String {
+        format!("http://{}/{fragment}", super::reachable(address))
+    }
+
+    /// What is to be offered, and the rest of its address.
+    pub(crate) fn split(self) -> (Ui, String) {
+        (self.ui, self.fragment)
+    }
+}
+
+/// What the options ask for.
+pub(super) fn wanted(args: &UiArgs) -> Result<Option<Wanted>> {
+    let Some(address) = args.ui else { return Ok(None) };
+    let options = ["--ui", "--ui-token"];
+    offered(options, address, args.ui_token.as_deref(), args.ui_steer).map(Some)
+}
+
+/// A dashboard at an address, with the token in a file or a new one; `options` are those that say
+/// so.
+pub(crate) fn offered(
+    options: [&str; 2],
+    address: SocketAddr,
+    token: Option<&Path>,
+    may_steer: bool,
+) -> Result<Wanted> {
+    let [listen, named] = options;
+    let (token, fragment) = match token {
+        // Whoever has the file knows it: it is not printed.
+        Some(path) => (from_file(path)?, String::new()),
+        None if address.ip().is_loopback() => made()?,
+        None => {
+            return Err(Failure::usage(format_args!(
+                "{listen} {address} can be reached from other machines, where a token that is \
+                 printed here is of no use, and is sent unencrypted: keep one in a file and name \
+                 that by {named} FILE, or take {listen} 127.0.0.1:{}",
+                address.port()
+            )));
+        }
+    };
+    Ok(Wanted { ui: Ui { address, token, may_steer }, fragment })
+}
+
+fn made() -> Result<(Token, String)> {
+    let mut random = [0; TOKEN_BYTES];
+    getrandom::fill(&mut random).map_err(|error| {
+        Failure::run(format_args!("the system gives no random numbers: {error}"))
+    })?;
+    let mut text = String::new();
+    for byte in random {
+        let _ = write!(text, "{byte:02x}");
+    }
+    let token = Token::new(&text).expect("it is long enough");
+    Ok((token, format!("#token={text}")))
+}
+
+/// The token in a file that only its owner may read.
+pub(crate) fn from_file(path: &Path) -> Result<Token> {
+    let shown = path.display();
+    let cannot = |error: std::io::Error| {
+        Failure::run(format_args!("cannot read the token in {shown}: {}", os(&error)))
+    };
+    let file = File::open(path).map_err(cannot)?;
+    let is_open = file.metadata().map_err(cannot)?.mode() & 0o077 != 0;
+    if is_open {
+        return Err(Failure::run(format_args!(
+            "others can read the token in {shown}: chmod 600 it, and if they may have read it, \
+             write a new one"
+        )));
+    }
+    let mut text = String::new();
+    file.take(FILE_BYTES).read_to_string(&mut text).map_err(cannot)?;
+    Token::new(text.trim_end()).map_err(|problem| {
+        Failure::run(format_args!(
+            "{shown} holds no token: {problem} (openssl rand -hex 16 makes one)"
+        ))
+    })
+}

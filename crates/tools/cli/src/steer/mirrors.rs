@@ -1,0 +1,69 @@
+//! What is asked of a mirror while it is used.
+
+use super::{ask, namespace_at};
+use crate::error::{Failure, Result};
+use crate::output;
+use farblock_admin::{Client, MirrorOrder, MirrorStatus, Status};
+use farblock_block::size::Size;
+use serde_json::json;
+use std::time::Duration;
+
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+fn order(client: &Client, nqn: &str, nsid: u32, order: &MirrorOrder) -> Result<MirrorStatus> {
+    let uri = format!("{}/mirror", namespace_at(nqn, nsid));
+    let answer = ask(client, "POST", &uri, None, Some(&json!(order)))?;
+    serde_json::from_str(&answer.body).map_err(other_version)
+}
+
+fn other_version(error: serde_json::Error) -> Failure {
+    Failure::run(format_args!("the target is of another version than this: {error}"))
+}
+
+/// `farblock ctl copy-speed`.
+pub(super) fn copy_speed(client: &Client, nqn: &str, nsid: u32, mib: u32) -> Result<()> {
+    let speed = Some(u64::from(mib) << 20);
+    order(client, nqn, nsid, &MirrorOrder { copy_bytes_per_second: speed, verify: false })?;
+    output::print(&match mib {
+        0 => "legs are filled and compared as fast as it goes\n".to_owned(),
+        mib => format!("legs are filled and compared at {mib} MiB/s at most\n"),
+    })
+}
+
+/// `farblock ctl verify`.
+pub(super) fn verify(client: &Client, nqn: &str, nsid: u32, waits: bool) -> Result<()> {
+    let asked = MirrorOrder { verify: true, copy_bytes_per_second: None };
+    let mut mirror = order(client, nqn, nsid, &asked)?;
+    if !waits {
+        return output::print("the legs are being compared: `farblock status` says how far\n");
+    }
+    while mirror.verifying {
+        std::thread::sleep(LOOK_EVERY);
+        mirror = look(client, nqn, nsid)?;
+    }
+    told(&mirror)
+}
+
+fn look(client: &Client, nqn: &str, nsid: u32) -> Result<MirrorStatus> {
+    let answer = ask(client, "GET", "/v1/status", None, None)?;
+    let status: Status = serde_json::from_str(&answer.body).map_err(other_version)?;
+    let namespaces = status.subsystems.into_iter().filter(|subsystem| subsystem.nqn == nqn);
+    let mut namespaces = namespaces.flat_map(|subsystem| subsystem.namespaces);
+    let found = namespaces.find(|namespace| namespace.nsid == nsid).and_then(|it| it.mirror);
+    found.ok_or_else(|| Failure::run("the mirror was taken away meanwhile"))
+}
+
+fn told(mirror: &MirrorStatus) -> Result<()> {
+    let whole = Size(mirror.verified_bytes);
+    if mirror.differing_bytes == 0 {
+        return output::print(&format!("{whole} compared: all legs in sync are the same\n"));
+    }
+    let place = |it: &farblock_admin::Difference| format!("{} blocks at {}", it.blocks, it.lba);
+    let places: Vec<String> = mirror.differences.iter().map(place).collect();
+    Err(Failure::run(format_args!(
+        "{whole} compared: legs in sync differ within {} ({}); compare them with what users \
+         expect, and fill the wrong leg anew (docs/mirror.md)",
+        Size(mirror.differing_bytes),
+        places.join(", ")
+    )))
+}

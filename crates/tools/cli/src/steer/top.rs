@@ -1,0 +1,190 @@
+//! `farblock top`: what a running target does, live.
+
+use super::args::TopArgs;
+use super::rates::{COLUMNS, Row, View, rows};
+use super::{ask_stats, chosen};
+use crate::error::{Failure, Result};
+use farblock_admin::Stats;
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Cell, Row as TableRow, Table};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+const EVERY: Duration = Duration::from_secs(1);
+
+/// What is shown, and how.
+struct Shown {
+    view: View,
+    /// The column that it is sorted by, the largest first; none is by name.
+    sorted_by: Option<usize>,
+    now: Stats,
+    before: Stats,
+}
+
+impl Shown {
+    fn new(stats: Stats) -> Self {
+        Self { view: View::Namespaces, sorted_by: Some(0), before: stats.clone(), now: stats }
+    }
+
+    fn look(&mut self, stats: Stats) {
+        self.before = std::mem::replace(&mut self.now, stats);
+    }
+
+    /// Does what a key asks for. False if that is to end.
+    fn press(&mut self, key: KeyEvent) -> bool {
+        let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return false,
+            KeyCode::Char('c') if is_control => return false,
+            KeyCode::Char('c') => self.view = View::Cores,
+            KeyCode::Char('n') => self.view = View::Namespaces,
+            KeyCode::Char('h') => self.view = View::Hosts,
+            KeyCode::Right => {
+                self.sorted_by = match self.sorted_by {
+                    None => Some(0),
+                    Some(column) => (column + 1 < COLUMNS.len()).then_some(column + 1),
+                };
+            }
+            KeyCode::Left => {
+                self.sorted_by = match self.sorted_by {
+                    None => Some(COLUMNS.len() - 1),
+                    Some(column) => column.checked_sub(1),
+                };
+            }
+            _ => {}
+        }
+        true
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let mut rows = rows(self.view, &self.now, &self.before);
+        if let Some(column) = self.sorted_by {
+            let figure = |row: &Row| row.figures[column].unwrap_or(-1.0);
+            rows.sort_by(|one, other| figure(other).total_cmp(&figure(one)));
+        }
+        rows
+    }
+
+    fn draw(&self, frame: &mut Frame<'_>) {
+        let [head, body, keys] =
+            Layout::vertical([Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)])
+                .areas(frame.area());
+        let connections = &self.now.connections;
+        let refused: u64 = connections.refused.values().sum();
+        frame.render_widget(
+            Line::from(format!(
+                "farblock: {} connections, {refused} refused since it started",
+                connections.open
+            )),
+            head,
+        );
+        frame.render_widget(self.table(), body);
+        let help = "n namespaces  h hosts  c cores  ← → sort  q quit";
+        frame.render_widget(Line::from(help), keys);
+    }
+
+    fn table(&self) -> Table<'static> {
+        let what = match self.view {
+            View::Cores => "CORE",
+            View::Namespaces => "NAMESPACE",
+            View::Hosts => "HOST",
+        };
+        let right = |text: String| Cell::from(Line::from(text).right_aligned());
+        let title = |(column, name): (usize, &&str)| {
+            let mark = if self.sorted_by == Some(column) { "▼" } else { "" };
+            right(format!("{mark}{name}"))
+        };
+        let titles = COLUMNS.iter().enumerate().map(title);
+        let head = TableRow::new([Cell::from(what)].into_iter().chain(titles));
+        let line = |row: Row| {
+            let cells = (0..COLUMNS.len()).map(|column| right(row.cell(column)));
+            let cells: Vec<_> = cells.collect();
+            TableRow::new([Cell::from(row.name)].into_iter().chain(cells))
+        };
+        let widths =
+            [Constraint::Min(20)].into_iter().chain([Constraint::Length(12); COLUMNS.len()]);
+        let style = Style::new().add_modifier(Modifier::REVERSED);
+        Table::new(self.rows().into_iter().map(line), widths).header(head.style(style))
+    }
+}
+
+/// `farblock top`.
+pub(crate) fn run(args: &TopArgs) -> Result<()> {
+    let client = chosen(&args.which)?;
+    let mut shown = Shown::new(ask_stats(&client)?);
+    if !std::io::stdout().is_terminal() {
+        return Err(Failure::usage(
+            "top needs a terminal: use farblock status --watch, or /v1/stats, without one",
+        ));
+    }
+    let mut terminal = ratatui::try_init().map_err(Failure::run)?;
+    let ended = (|| {
+        let mut next = Instant::now() + EVERY;
+        loop {
+            terminal.draw(|frame| shown.draw(frame)).map_err(Failure::run)?;
+            let left = next.saturating_duration_since(Instant::now());
+            if event::poll(left).map_err(Failure::run)? {
+                match event::read().map_err(Failure::run)? {
+                    Event::Key(key) if key.kind != KeyEventKind::Release && !shown.press(key) => {
+                        return Ok(());
+                    }
+                    _ => {}
+                }
+            } else {
+                shown.look(ask_stats(&client)?);
+                next = Instant::now() + EVERY;
+            }
+        }
+    })();
+    ratatui::restore();
+    ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rates::tests::stats;
+    use super::*;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    fn screen(shown: &Shown) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(140, 8)).expect("a terminal");
+        terminal.draw(|frame| shown.draw(frame)).expect("drawn");
+        let buffer = terminal.backend().buffer();
+        let row = |y: u16| (0..140).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        (0..8).map(|y| row(y).trim_end().to_owned()).collect()
+    }
+
+    fn press(shown: &mut Shown, code: KeyCode) -> bool {
+        shown.press(KeyEvent::new(code, KeyModifiers::NONE))
+    }
+
+    #[test]
+    fn the_busiest_is_first_and_keys_choose() {
+        let mut shown = Shown::new(stats(1000, 100));
+        shown.look(stats(2000, 300));
+        let lines = screen(&shown);
+        assert!(lines[0].contains("3 connections"), "{lines:#?}");
+        assert!(lines[1].starts_with("NAMESPACE") && lines[1].contains("▼READ/s"), "{lines:#?}");
+        assert!(lines[2].starts_with("2 nqn") && lines[2].contains("400"), "{lines:#?}");
+        assert!(lines[3].starts_with("1 nqn") && lines[3].contains("200"), "{lines:#?}");
+        assert!(press(&mut shown, KeyCode::Left));
+        let by_name = screen(&shown);
+        assert!(by_name[2].starts_with("1 nqn") && !by_name[1].contains('▼'), "{by_name:#?}");
+        press(&mut shown, KeyCode::Char('h'));
+        assert!(screen(&shown)[2].starts_with("nqn.2014-08.org.example:busy"));
+        press(&mut shown, KeyCode::Char('c'));
+        let cores = screen(&shown);
+        assert!(cores[2].starts_with("core 0") && cores[2].ends_with("50.0"), "{cores:#?}");
+        for _ in 0..=COLUMNS.len() {
+            press(&mut shown, KeyCode::Right);
+        }
+        assert_eq!(shown.sorted_by, None);
+        assert!(!press(&mut shown, KeyCode::Char('q')));
+        assert!(!shown.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
+    }
+}

@@ -1,0 +1,99 @@
+//! The demonstration: what it says, and that nothing of it is left, however it ends.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout};
+use support::{Outcome, Scratch, signal, until};
+
+/// Starts it, with its files in a folder of the test's.
+fn start(scratch: &Scratch, args: &[&str]) -> Child {
+    std::fs::create_dir_all(scratch.path("tmp")).expect("a folder");
+    let mut command = scratch.command([&["demo", "--every", "0.2"], args].concat());
+    command.env("TMPDIR", scratch.path("tmp")).spawn().expect("it starts")
+}
+
+/// Reads what it says up to a line with these words.
+fn said(out: &mut BufReader<ChildStdout>, words: &str) -> String {
+    let mut text = String::new();
+    while !text.contains(words) {
+        assert!(out.read_line(&mut text).is_ok_and(|bytes| bytes > 0), "{words:?} in:\n{text}");
+    }
+    text
+}
+
+fn nothing_is_left(scratch: &Scratch) {
+    let folder = scratch.text("tmp");
+    let is_of_it = |entry: std::io::Result<std::fs::DirEntry>| {
+        let words = std::fs::read(entry.ok()?.path().join("cmdline")).ok()?;
+        String::from_utf8_lossy(&words).contains(&folder).then_some(())
+    };
+    until("its processes are gone", || {
+        std::fs::read_dir("/proc").expect("processes").find_map(is_of_it).is_none()
+    });
+    until("its files are gone", || {
+        std::fs::read_dir(&folder).expect("the folder").next().is_none()
+    });
+}
+
+#[test]
+fn faults_are_told_and_nothing_is_lost() {
+    let scratch = Scratch::new();
+    let child = start(&scratch, &["--for", "4"]);
+    let output = support::wait(child);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let outcome = Outcome { code: output.status.code(), stdout: output.stdout, stderr }.ok();
+    assert_eq!(outcome.stderr, "");
+    let text = outcome.out();
+    for part in [
+        "dashboard at http://127.0.0.1:",
+        "path 1 is cut",
+        "it goes on over path 2",
+        "the target right is killed (kill -9)",
+        "the mirror goes on with left",
+        "writes were acknowledged",
+        "The longest pause was ",
+        "nothing is lost",
+    ] {
+        assert!(text.contains(part), "{part:?} in:\n{text}");
+    }
+    let widest = text.lines().filter(|line| !line.contains("#token=")).map(|line| line.len()).max();
+    assert!(widest <= Some(80), "it fits a terminal:\n{text}");
+    nothing_is_left(&scratch);
+}
+
+#[test]
+fn a_signal_ends_it_with_what_came_of_it() {
+    let scratch = Scratch::new();
+    let mut child = start(&scratch, &[]);
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    said(&mut out, "is killed");
+    signal(child.id(), "INT");
+    assert!(said(&mut out, "nothing is lost").contains("1 target killed."));
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).expect("to its end");
+    assert!(support::wait(child).status.success(), "{rest}");
+    nothing_is_left(&scratch);
+}
+
+#[test]
+fn nothing_is_left_after_a_kill() {
+    let scratch = Scratch::new();
+    let mut child = start(&scratch, &[]);
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    said(&mut out, "path 1 is cut");
+    signal(child.id(), "KILL");
+    let _ = support::wait(child);
+    nothing_is_left(&scratch);
+}
+
+#[test]
+fn it_sweeps_nothing_but_its_own() {
+    let scratch = Scratch::new();
+    let kept = scratch.file("kept", b"data");
+    let folder = scratch.text("");
+    scratch.run(["demo", "--sweep", folder.trim_end_matches('/')]).fails_in_a_line(2, &["--sweep"]);
+    assert_eq!(support::read(&kept), b"data");
+    scratch.run(["--json", "demo"]).fails_in_a_line(2, &["no --json"]);
+}

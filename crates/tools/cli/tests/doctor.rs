@@ -1,0 +1,279 @@
+//! What is wrong with a way to a target, in words: against real peers.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use support::{Outcome, Scratch};
+
+const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
+const NQN: &str = "nqn.2026-11.org.example:disk";
+
+/// Has a peer that treats each connection so.
+fn peer(act: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("it is bound");
+    let act = std::sync::Arc::new(act);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let act = std::sync::Arc::clone(&act);
+            std::thread::spawn(move || act(stream));
+        }
+    });
+    format!("nvme+tcp://{address}/{NQN}")
+}
+
+/// Waits for the other end to hang up.
+fn linger(mut stream: TcpStream) {
+    let _ = stream.read_to_end(&mut Vec::new());
+}
+
+fn doctor(scratch: &Scratch, url: &str, options: &[&str]) -> Outcome {
+    scratch.run([&["doctor", url], options].concat())
+}
+
+/// The one problem, which is the last finding: its check, and both sentences.
+#[track_caller]
+fn problem(scratch: &Scratch, url: &str, options: &[&str]) -> (String, String) {
+    let json = [options, &["--json"]].concat();
+    let outcome = doctor(scratch, url, &json);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), ""), "{}", outcome.out());
+    let report = outcome.json();
+    assert_eq!(report["problems"], 1, "{report}");
+    let last = report["findings"].as_array().and_then(|all| all.last()).expect("a finding");
+    assert_eq!(last["verdict"], "problem", "{report}");
+    let text = |name: &str| last[name].as_str().expect("text").to_owned();
+    (text("check"), format!("{} -> {}", text("what"), text("advice")))
+}
+
+#[track_caller]
+fn says(found: &(String, String), check: &str, parts: &[&str]) {
+    assert_eq!(found.0, check, "{found:?}");
+    for part in parts {
+        assert!(found.1.contains(part), "{part:?} is missing in {found:?}");
+    }
+}
+
+#[test]
+fn all_is_well_as_far_as_a_block() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["mem:8MiB", "mem:1MiB"]);
+    let outcome = doctor(&scratch, &server.url(2), &[]).ok();
+    let text = outcome.out();
+    let namespaces = "2 namespaces; number 2 has 1 MiB";
+    for part in ["connection", "path MTU", "protocol", "lets this host in", namespaces] {
+        assert!(text.contains(part), "{part:?} is missing in {text}");
+    }
+    assert!(text.contains("one block is read in") && text.contains("no problems"), "{text}");
+    let json = doctor(&scratch, &server.url(1), &["--json"]).ok().json();
+    assert_eq!(json["problems"], 0, "{json}");
+    // Digests that nobody needs are a hint, and no problem.
+    let text = doctor(&scratch, &server.url(1), &["--data-digest"]).ok().out();
+    assert!(text.contains("hint") && text.contains("leave --data-digest out"), "{text}");
+    // Without a subsystem it says what there is.
+    let text = doctor(&scratch, &format!("nvme+tcp://{}", server.address), &[]).ok().out();
+    assert!(text.contains("farblock discover"), "{text}");
+    // Nothing of it troubles the target.
+    assert_eq!(server.stop().stderr, "");
+}
+
+#[test]
+fn a_port_where_nothing_listens() {
+    let url = format!("nvme+tcp://127.0.0.1:1/{NQN}");
+    let found = problem(&Scratch::new(), &url, &[]);
+    says(&found, "connection", &["nothing listens at 127.0.0.1:1", "--listen"]);
+}
+
+#[test]
+fn a_name_that_is_none() {
+    let found = problem(&Scratch::new(), "nvme+tcp://no-such-host.invalid/nqn.2026-11.a:b", &[]);
+    says(&found, "name", &["no-such-host.invalid cannot be resolved", "use an address"]);
+}
+
+#[test]
+fn web_servers_hasty_and_patient() {
+    const ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\r\n";
+    let scratch = Scratch::new();
+    let hasty = peer(|mut stream| {
+        let _ = stream.read(&mut [0; 128]);
+        let _ = stream.write_all(ANSWER);
+        linger(stream);
+    });
+    says(&problem(&scratch, &hasty, &[]), "protocol", &["a web server (HTTP) listens", "port"]);
+    // What is no line it does not answer.
+    let patient = peer(|mut stream| {
+        let mut all = Vec::new();
+        let mut chunk = [0; 256];
+        while !all.windows(4).any(|end| end == b"\r\n\r\n") {
+            match stream.read(&mut chunk) {
+                Ok(count) if count > 0 => all.extend_from_slice(&chunk[..count]),
+                _ => return,
+            }
+        }
+        let _ = stream.write_all(ANSWER);
+        linger(stream);
+    });
+    let found = problem(&scratch, &patient, &["--timeout", "500ms"]);
+    says(&found, "protocol", &["a web server (HTTP) listens"]);
+}
+
+#[test]
+fn an_ssh_server() {
+    let url = peer(|mut stream| {
+        let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n");
+        linger(stream);
+    });
+    says(&problem(&Scratch::new(), &url, &[]), "protocol", &["an SSH server listens"]);
+}
+
+#[test]
+fn something_unheard_of() {
+    let url = peer(|mut stream| {
+        let _ = stream.write_all(b"\x1b[2J what is thy bidding?");
+        linger(stream);
+    });
+    says(&problem(&Scratch::new(), &url, &[]), "protocol", &["does not speak NVMe/TCP"]);
+}
+
+#[test]
+fn a_silent_port_and_one_that_hangs_up() {
+    let scratch = Scratch::new();
+    let found = problem(&scratch, &peer(linger), &["--timeout", "300ms"]);
+    says(&found, "protocol", &["says nothing", "the target hangs"]);
+    let found = problem(&scratch, &peer(drop), &["--timeout", "2s"]);
+    says(&found, "protocol", &["closes them without an answer"]);
+}
+
+/// It answers as a target does, and takes what comes then without a word.
+#[test]
+fn a_target_that_stops_in_the_middle() {
+    let url = peer(|mut stream| {
+        let mut answer = [0_u8; 128];
+        (answer[0], answer[2], answer[4]) = (1, 128, 128);
+        // The largest data of one PDU: 128 KiB.
+        answer[14] = 2;
+        let _ = stream.read_exact(&mut [0; 128]);
+        let _ = stream.write_all(&answer);
+        linger(stream);
+    });
+    let found = problem(&Scratch::new(), &url, &["--timeout", "500ms"]);
+    says(&found, "connect", &["timed out", "path MTU", "ping"]);
+}
+
+#[test]
+fn hosts_and_subsystems_that_are_not_known() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["mem:1MiB", "--allow-host", HOST]);
+    let found = problem(&scratch, &server.url(1), &[]);
+    let own = scratch.run(["whoami", "--json"]).ok().json();
+    let own = own["host_nqn"].as_str().expect("a name");
+    says(&found, "host", &["does not allow this host", own, "farblock ctl allow-host"]);
+    let as_host = format!("?hostnqn={HOST}");
+    let wrong = format!("nvme+tcp://{}/{NQN}{as_host}", server.address);
+    says(&problem(&scratch, &wrong, &[]), "subsystem", &["no such subsystem", &server.nqn]);
+    let beyond = format!("{}?ns=7&hostnqn={HOST}", server.subsystem_url());
+    says(&problem(&scratch, &beyond, &[]), "namespace", &["no namespace 7", "it has 1"]);
+}
+
+/// No step takes longer than was asked for, whatever waits on the other side.
+#[test]
+fn a_disk_that_does_not_answer() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["delay:30s,mem:1MiB"]);
+    let found = problem(&scratch, &server.url(1), &["--timeout", "2s"]);
+    says(&found, "reading", &["not read within 2s", "the disk that it shares"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_target_here_that_does_not_answer() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.path("run-serve")).expect("a folder");
+    let bind = |name: &str| std::os::unix::net::UnixListener::bind(scratch.path(name));
+    // What a target has left that is gone is nothing.
+    drop(bind("run-serve/gone").expect("a socket"));
+    let hangs = bind("run-serve/hangs").expect("a socket");
+    let text = scratch.run(["doctor", "--timeout", "100ms"]).out();
+    assert!(text.contains("run-serve/hangs does not answer within 100ms"), "{text}");
+    assert!(!text.contains("run-serve/gone"), "{text}");
+    drop(hangs);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_way_that_is_not_to_be_taken() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["mem:1MiB", "--ana", "inaccessible"]);
+    let found = problem(&scratch, &server.url(1), &[]);
+    says(&found, "access", &["cannot be reached by this way", "another of the target's addresses"]);
+    let server = scratch.serve(["mem:1MiB", "--ana", "non-optimized"]);
+    let text = doctor(&scratch, &server.url(1), &[]).ok().out();
+    assert!(text.contains("not the best way") && text.contains("no problems, 1 hint"), "{text}");
+}
+
+#[test]
+fn a_target_that_wants_a_key() {
+    let scratch = Scratch::new();
+    let (key, other) = (scratch.text("host.key"), scratch.text("other.key"));
+    for file in [&key, &other] {
+        scratch.run(["keys", "new", "--output", file]).ok();
+    }
+    let server = scratch.serve(["mem:1MiB", "--host-key", &format!("{HOST}={key}")]);
+    let url = format!("{}&hostnqn={HOST}", server.url(1));
+    let found = problem(&scratch, &url, &[]);
+    says(&found, "authentication", &["asks for authentication", "--dhchap-secret FILE"]);
+    let found = problem(&scratch, &url, &["--dhchap-secret", &other]);
+    says(&found, "authentication", &["authentication failed", "farblock keys show FILE"]);
+    let found = problem(&scratch, &url, &["--dhchap-secret", "nowhere.key"]);
+    says(&found, "key", &["nowhere.key", "farblock keys check FILE"]);
+    doctor(&scratch, &url, &["--dhchap-secret", &key]).ok();
+}
+
+// There is TLS on Unix only so far.
+#[test]
+#[cfg(unix)]
+fn a_target_that_wants_tls() {
+    let scratch = Scratch::new();
+    let (key, other) = (scratch.text("tls.key"), scratch.text("other.key"));
+    for file in [&key, &other] {
+        scratch.run(["keys", "new", "--tls", "--output", file]).ok();
+    }
+    let server = scratch.serve(["mem:1MiB", "--tls-key", &format!("{HOST}={key}")]);
+    let url = format!("{}&hostnqn={HOST}", server.url(1));
+    says(&problem(&scratch, &url, &[]), "protocol", &["takes nothing but TLS", "--tls-key FILE"]);
+    let found = problem(&scratch, &url, &["--tls-key", &other]);
+    says(&found, "TLS", &["refuses TLS", "farblock keys derive"]);
+    let text = doctor(&scratch, &url, &["--tls-key", &key]).ok().out();
+    assert!(text.contains("lets this host in over TLS"), "{text}");
+    // And a key where nobody wants one.
+    let plain = scratch.serve(["mem:1MiB"]);
+    let found = problem(&scratch, &plain.url(1), &["--tls-key", &key]);
+    says(&found, "TLS", &["leave --tls-key out"]);
+}
+
+#[test]
+fn what_makes_no_sense() {
+    let scratch = Scratch::new();
+    doctor(&scratch, "nvme+tcp://", &[]).fails(2, &["nvme+tcp://"]);
+    doctor(&scratch, &format!("nvme+tcp://127.0.0.1:1/{NQN}"), &["--timeout", "0"])
+        .fails(2, &["--timeout"]);
+}
+
+#[test]
+fn this_machine() {
+    let scratch = Scratch::new();
+    #[cfg(unix)]
+    let server = scratch.serve(["mem:1MiB", "--listen", "127.0.0.1:0"]);
+    let outcome = scratch.run(["doctor", "--json"]);
+    let report = outcome.json();
+    let checks = report["findings"].as_array().expect("findings");
+    let named = |name: &str| checks.iter().any(|one| one["check"] == name);
+    assert!(named("version") && named("identity"), "{report}");
+    #[cfg(target_os = "linux")]
+    assert!(named("io_uring") && named("descriptors") && named("attach"), "{report}");
+    #[cfg(unix)]
+    assert!(checks.iter().any(|one| {
+        one["check"] == "target"
+            && one["what"].as_str().is_some_and(|what| what.contains(&server.address))
+    }));
+}

@@ -1,0 +1,132 @@
+//! Configurations of other targets, as one of ours that is served.
+#![cfg(unix)]
+
+mod support;
+
+use std::net::TcpListener;
+use support::Scratch;
+
+const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-0000-4000-8000-000000000001";
+const LOCKED: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-0000-4000-8000-000000000002";
+
+/// Imports it; gives what is served then, and what was said.
+fn imported(scratch: &Scratch, json: &str) -> (serde_json::Value, String) {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    scratch.disk("disk.img", 1 << 20);
+    let json = json.replace("PORT", &port.to_string()).replace("FOLDER", &scratch.text(""));
+    std::fs::write(scratch.path("other.json"), json).unwrap();
+    let made = scratch.run(["config", "import", "other.json"]).ok();
+    std::fs::write(scratch.path("farblock.toml"), made.out()).unwrap();
+    scratch.run(["serve", "--check", "farblock.toml"]).ok();
+    assert!(made.out().contains(&format!("listeners = [\"127.0.0.1:{port}\"]")), "{}", made.out());
+    let server = scratch.serve(["--config", "farblock.toml"]);
+    let document = scratch.run(["config", "show"]).ok().json();
+    let subsystem = document["subsystems"].as_object().unwrap().keys().next().unwrap();
+    let url = format!("nvme+tcp://{}/{subsystem}?hostnqn={LOCKED}", server.address);
+    scratch.run(["id", &url]).fails(1, &["does not allow this host"]);
+    server.stop();
+    for note in made.stderr.lines() {
+        let sentence = note.strip_prefix("not taken over: ").expect("nothing else is said");
+        assert!(made.out().contains(&format!("# Not taken over: {sentence}")), "{note}");
+    }
+    (document, made.stderr)
+}
+
+#[test]
+fn what_nvmetcli_saves() {
+    let scratch = Scratch::new();
+    let (document, said) = imported(&scratch, include_str!("imports/nvmet.json"));
+    let subsystem = &document["subsystems"]["nqn.2026-11.org.example:nvmet"];
+    assert_eq!(subsystem["serial"], "0123456789abcdef0123", "{document}");
+    assert_eq!(subsystem["model"], "Linux");
+    let hosts: Vec<_> = subsystem["hosts"].as_object().unwrap().keys().collect();
+    assert_eq!(hosts, [HOST]);
+    let namespaces = subsystem["namespaces"].as_object().unwrap();
+    let namespace = &namespaces["5"];
+    assert_eq!((namespaces.len(), &namespace["block_size"]), (1, &4096.into()));
+    assert_eq!(namespace["uuid"], "22222222-0000-4000-8000-000000000001");
+    assert_eq!(namespace["ana_group"], 2);
+    let listener = document["listeners"].as_object().unwrap().values().next().unwrap();
+    assert_eq!(listener["ana_groups"]["2"], "non-optimized");
+    assert!(document["referrals"]["192.0.2.9:8009"].is_object(), "{document}");
+    let expected = ["namespace 6", "is not enabled", "port 2", "rdma", LOCKED, "has a key"];
+    expected.iter().for_each(|word| assert!(said.contains(word), "{word}: {said}"));
+    assert!(!said.contains("DHHC-1") && said.lines().count() == 3, "{said}");
+}
+
+#[test]
+fn what_spdk_saves() {
+    let scratch = Scratch::new();
+    let (document, said) = imported(&scratch, include_str!("imports/spdk.json"));
+    let subsystem = &document["subsystems"]["nqn.2016-06.io.spdk:cnode1"];
+    assert_eq!(subsystem["serial"], "SPDK00000000000001", "{document}");
+    let hosts: Vec<_> = subsystem["hosts"].as_object().unwrap().keys().collect();
+    assert_eq!(hosts, [HOST]);
+    let namespaces = subsystem["namespaces"].as_object().unwrap();
+    assert_eq!(namespaces.len(), 2);
+    let (memory, file) = (&namespaces["1"], &namespaces["3"]);
+    assert_eq!((&memory["path"], &memory["block_size"]), (&"mem:8MiB".into(), &4096.into()));
+    assert_eq!(memory["limits"], serde_json::json!({ "iops": 20_000, "bytes": 104_857_600 }));
+    assert_eq!(memory["uuid"], "33333333-0000-4000-8000-000000000001");
+    assert_eq!((&file["read_only"], &file["ana_group"]), (&true.into(), &2.into()));
+    assert_eq!(file["visible_to"], serde_json::json!([HOST]));
+    let expected = ["bdev_nvme_attach_controller (Nvme0)", "bdev Nvme0n1", LOCKED, "has a key"];
+    expected.iter().for_each(|word| assert!(said.contains(word), "{word}: {said}"));
+    assert_eq!(said.lines().count(), 3, "{said}");
+}
+
+#[test]
+fn where_tls_was_required_nobody_gets_in_without() {
+    let nvmet = include_str!("imports/nvmet.json");
+    let spdk = include_str!("imports/spdk.json");
+    let treq = "\"traddr\": \"127.0.0.1\", \"treq\": ";
+    let of_port =
+        |after: &str| nvmet.replace(&format!("{treq}\"not specified\""), &format!("{treq}{after}"));
+    for (json, is_required) in [
+        (of_port("\"required\""), true),
+        (of_port("\"not specified\", \"tsas\": \"tls1.3\""), true),
+        (of_port("\"not required\", \"tsas\": \"tls1.3\""), false),
+        (spdk.replace("\"secure_channel\": false", "\"secure_channel\": true"), true),
+    ] {
+        let scratch = Scratch::new();
+        let json = json.replace("PORT", "4420").replace("FOLDER", &scratch.text(""));
+        std::fs::write(scratch.path("other.json"), json).unwrap();
+        let made = scratch.run(["config", "import", "other.json"]).ok();
+        std::fs::write(scratch.path("farblock.toml"), made.out()).unwrap();
+        scratch.run(["serve", "--check", "farblock.toml"]).ok();
+        let listener = "listeners = [{ address = \"127.0.0.1:4420\", tls = \"required\" }]";
+        assert_eq!(made.out().contains(listener), is_required, "{}", made.out());
+        assert!(made.stderr.contains("tls_key"), "{}", made.stderr);
+    }
+}
+
+#[test]
+fn a_subsystem_that_is_not_offered_everywhere_is_named() {
+    let scratch = Scratch::new();
+    let json = include_str!("imports/spdk.json").replace("PORT", "4420").replace("FOLDER", "/x");
+    let another = r#"{"method": "nvmf_create_subsystem", "params": {"nqn": "nqn.2016-06.io.spdk:b",
+        "allow_any_host": true}}, {"method": "nvmf_subsystem_add_listener""#;
+    let json = json.replacen(r#"{"method": "nvmf_subsystem_add_listener""#, another, 1);
+    std::fs::write(scratch.path("other.json"), json).unwrap();
+    let made = scratch.run(["config", "import", "other.json"]).ok().out();
+    assert!(made.contains("127.0.0.1:4420 does not offer nqn.2016-06.io.spdk:b"), "{made}");
+    assert!(!made.contains("does not offer nqn.2016-06.io.spdk:cnode1"), "{made}");
+}
+
+#[test]
+fn what_is_none_of_them() {
+    let scratch = Scratch::new();
+    let import = |text: &str| {
+        std::fs::write(scratch.path("other.json"), text).unwrap();
+        scratch.run(["config", "import", "other.json"])
+    };
+    import("{").fails(2, &["other.json", "this is no JSON"]);
+    for text in ["[]", "{}", "7", r#"{"subsystems": 7, "ports": []}"#] {
+        import(text).fails(2, &["neither what nvmetcli saves"]);
+    }
+    let nothing = r#"{"subsystems": [{"subsystem": "nvmf", "config": []}]}"#;
+    import(nothing).fails(2, &["listeners: nobody could connect"]);
+    import(r#"{"subsystems": [{"nqn": 7}, 8], "ports": [9, {"addr": 1}]}"#)
+        .fails(2, &["listeners"]);
+    scratch.run(["config", "import", "none.json"]).fails(1, &["none.json"]);
+}

@@ -1,0 +1,119 @@
+//! A mirror over two targets that are killed in turn, under load: nothing that was acknowledged is
+//! lost, and both have the same in the end.
+#![cfg(unix)]
+
+mod support;
+
+use farblock_block::blocking::Blocking;
+use farblock_host::disk::DiskOptions;
+use farblock_host::{Disk, Url};
+use std::io::{Seek, SeekFrom, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use support::{Scratch, Server, until};
+
+const LEG_BYTES: usize = 9 << 20;
+const RESERVED_BYTES: usize = 1 << 20;
+const BLOCKS: u64 = 64;
+
+/// What the newest record at a leg's end says of both legs: 1 is in sync, 2 behind.
+fn standings(image: &str) -> [u8; 2] {
+    let bytes = support::read(image);
+    let reserved = &bytes[bytes.len() - RESERVED_BYTES..];
+    let records = [&reserved[..4096], &reserved[65536..65536 + 4096]];
+    let generation = |record: &&&[u8]| u64::from_le_bytes(record[48..56].try_into().unwrap());
+    let newest = records.iter().max_by_key(generation).unwrap();
+    [newest[72], newest[73]]
+}
+
+/// Writes versions over its blocks and reads them back until it is told to stop.
+fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
+    let mut blocks = Blocking::new(disk).expect("a queue");
+    let size = blocks.geometry().block_size as usize;
+    let (mut data, mut versions) = (vec![0; size], [0_u8; BLOCKS as usize]);
+    let mut turn: u64 = 0;
+    while !stop.load(Ordering::Relaxed) {
+        turn += 1;
+        // Far apart, so that there are several regions.
+        let (at, lba) = ((turn * 7 % BLOCKS) as usize, turn * 7 % BLOCKS * 200);
+        blocks.read(lba, &mut data).expect("read");
+        assert!(data.iter().all(|&byte| byte == versions[at]), "block {lba} went back");
+        versions[at] = turn as u8;
+        data.fill(versions[at]);
+        blocks.write(lba, &data).expect("written");
+        if turn.is_multiple_of(16) {
+            blocks.flush().expect("flushed");
+        }
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Compares the legs while they are written; then one has another block, which nobody writes.
+fn compares(scratch: &Scratch, nqn: &str, image: &str, more: impl Fn()) {
+    let control = scratch.text("control");
+    let ctl = |words: &[&str]| scratch.run(["ctl", "--control", &control].iter().chain(words));
+    let slow = ctl(&["copy-speed", nqn, "1", "1"]).ok().out();
+    assert!(slow.contains("at 1 MiB/s at most"), "{slow}");
+    ctl(&["verify", nqn, "1", "--no-wait"]).ok();
+    more();
+    // It goes on at the new speed at once.
+    ctl(&["copy-speed", nqn, "1", "0"]).ok();
+    let same = ctl(&["verify", nqn, "1"]).ok().out();
+    assert!(same.contains("all legs in sync are the same"), "{same}");
+    ctl(&["verify", nqn, "2"]).fails(1, &["is no mirror"]);
+    let mut file = std::fs::File::options().write(true).open(image).expect("a leg");
+    file.seek(SeekFrom::Start(7 << 20)).expect("a place");
+    file.write_all(&[0xee; 4096]).expect("another block");
+    ctl(&["verify", nqn, "1"]).fails(1, &["legs in sync differ", "at 14336"]);
+    let status = scratch.run(["status", "--control", &control]).ok().out();
+    assert!(status.contains("legs differ within 64 KiB"), "{status}");
+    file.seek(SeekFrom::Start(7 << 20)).expect("a place");
+    file.write_all(&[0; 4096]).expect("the block as it was");
+}
+
+#[test]
+fn each_leg_is_killed_in_turn_and_comes_back() {
+    let scratch = Scratch::new();
+    let images = ["one.img", "two.img"].map(|name| scratch.disk(name, LEG_BYTES as u64));
+    let start = |leg: usize, address: &str| {
+        Server::start(scratch.command(["serve", "--listen", address, images[leg].as_str()]))
+    };
+    let mut legs = [0, 1].map(|leg| Some(start(leg, "127.0.0.1:0")));
+    let servers = legs.each_ref().map(|leg| leg.as_ref().expect("it runs"));
+    let addresses = servers.map(|leg| leg.address.clone());
+    let [one, two] = servers.map(|leg| leg.url(1));
+    let refused = scratch.run(["serve", "--listen", "127.0.0.1:0", &format!("mirror:{one},{two}")]);
+    refused.fails(1, &["is no leg of a mirror yet", "?create"]);
+    let mirror = format!("mirror:{one},{two}?create");
+    let control = scratch.text("control");
+    let server = scratch.serve([mirror.as_str(), "--control", control.as_str()]);
+    let url: Url = server.url(1).parse().expect("a URL");
+    until("the second leg is filled", || standings(&images[0]) == [1, 1]);
+    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
+    let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
+    let more = |what: &str| {
+        let before = count.load(Ordering::Relaxed);
+        until(what, || count.load(Ordering::Relaxed) > before + 100);
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| load(&disk, &stop, &count));
+        for (leg, alone) in [(1, [1, 2]), (0, [2, 1])] {
+            more("writes are done");
+            let killed = legs[leg].take().expect("it runs");
+            killed.signal("KILL");
+            let _ = killed.wait();
+            until("it is recorded as behind", || standings(&images[1 - leg]) == alone);
+            more("writes go on without it");
+            legs[leg] = Some(start(leg, &addresses[leg]));
+            until("it is in sync again", || standings(&images[1 - leg]) == [1, 1]);
+        }
+        more("writes are done");
+        let nqn = server.subsystem_url().rsplit('/').next().expect("a name").to_owned();
+        compares(&scratch, &nqn, &images[1], || more("writes go on"));
+        stop.store(true, Ordering::Relaxed);
+    });
+    drop(disk);
+    server.stop().ok();
+    let [one, two] = images.each_ref().map(support::read);
+    let data = LEG_BYTES - RESERVED_BYTES;
+    assert!(one[..data] == two[..data], "the legs differ");
+}

@@ -1,0 +1,135 @@
+//! `farblock serve` as a service: what a service manager is told, and a restart that hosts notice
+//! by a pause alone, since the manager holds the listening socket.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use farblock_block::blocking::Blocking;
+use farblock_host::disk::DiskOptions;
+use farblock_host::{Disk, Url};
+use std::ffi::OsStr;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use support::{PATIENCE, Scratch, Server, finish, until};
+
+const NQN: &str = "nqn.2026-11.org.farblock:restarted";
+
+/// `farblock serve` with this as its descriptor 3, as systemd hands a socket over.
+fn handed<S: AsRef<OsStr>>(scratch: &Scratch, third: Stdio, args: &[S]) -> Command {
+    let script = "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_farblock"), "serve"]).args(args);
+    scratch.prepare(&mut command);
+    command.stdin(third);
+    command
+}
+
+fn held(socket: &TcpListener) -> Stdio {
+    OwnedFd::from(socket.try_clone().expect("a descriptor")).into()
+}
+
+/// Writes and reads back until it is told to stop; gives the longest that one round took.
+fn load(disk: &Disk, stop: &AtomicBool, rounds: &AtomicU64) -> Duration {
+    let mut blocks = Blocking::new(disk).expect("a queue");
+    let mut back = vec![0; 512];
+    let mut longest = Duration::ZERO;
+    for round in 0_u64.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let begin = Instant::now();
+        let data = support::noise(round, 512);
+        blocks.write(round % 64, &data).expect("it waits, and is written");
+        // Of before the restart as well.
+        let earlier = round.saturating_sub(63);
+        blocks.read(earlier % 64, &mut back).expect("it waits, and is read");
+        assert!(back == support::noise(earlier, 512), "round {earlier} is not what was written");
+        longest = longest.max(begin.elapsed());
+        rounds.fetch_add(1, Ordering::Relaxed);
+    }
+    longest
+}
+
+/// Connects again and again: the socket is always there.
+fn strangers(socket: &TcpListener, stop: &AtomicBool) -> u64 {
+    let address = socket.local_addr().expect("an address");
+    let mut connected = 0;
+    while !stop.load(Ordering::Relaxed) {
+        TcpStream::connect(address).expect("nobody is refused");
+        connected += 1;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    connected
+}
+
+#[test]
+fn a_restart_is_a_pause() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk("disk.img", 1 << 20);
+    let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let args = ["--nqn", NQN, &disk];
+    let start = || Server::start(handed(&scratch, held(&socket), &args));
+    let server = Mutex::new(start());
+    let address = server.lock().expect("whole").address.clone();
+    assert_eq!(address, socket.local_addr().expect("it is bound").to_string());
+    let url: Url = format!("nvme+tcp://{address}/{NQN}?ns=1").parse().expect("a URL");
+    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
+    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (longest, connected) = std::thread::scope(|scope| {
+        let load = scope.spawn(|| load(&disk, &stop, &rounds));
+        let others = scope.spawn(|| strangers(&socket, &stop));
+        let goes_on = || {
+            let before = rounds.load(Ordering::Relaxed);
+            until("the load goes on", || {
+                load.is_finished() || rounds.load(Ordering::Relaxed) > before + 200
+            });
+        };
+        for _ in 0..5 {
+            goes_on();
+            let mut running = server.lock().expect("whole");
+            running.signal("TERM");
+            until("it ends", || running.has_ended());
+            *running = start();
+        }
+        goes_on();
+        stop.store(true, Ordering::Relaxed);
+        (load.join().expect("no error"), others.join().expect("no refusal"))
+    });
+    assert!(connected > 0);
+    println!("5 restarts, {connected} connections meanwhile, longest pause of I/O {longest:?}");
+}
+
+#[test]
+fn who_started_it_is_told() {
+    let scratch = Scratch::new();
+    let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
+    manager.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let told = || {
+        let mut buffer = [0; 1024];
+        let length = manager.recv(&mut buffer).expect("it is told");
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    };
+    let mut command = scratch.command(["serve", "mem:1MiB", "--listen", "127.0.0.1:0"]);
+    command.env("NOTIFY_SOCKET", scratch.path("notify"));
+    let server = Server::start(command);
+    let ready = told();
+    assert!(ready.starts_with("READY=1\nSTATUS=sharing 1 namespace at 127.0.0.1:"), "{ready}");
+    server.stop();
+    assert!(told().starts_with("STOPPING=1\n"));
+}
+
+#[test]
+fn what_is_no_listening_socket_is_refused() {
+    let scratch = Scratch::new();
+    let connected = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let connected = TcpStream::connect(connected.local_addr().expect("it")).expect("a connection");
+    for third in [Stdio::null(), OwnedFd::from(connected).into()] {
+        let outcome = finish(handed(&scratch, third, &["mem:1MiB"]), b"");
+        outcome.fails_in_a_line(2, &["$LISTEN_FDS", "number 1", "ListenStream=ADDR:PORT"]);
+    }
+}

@@ -1,0 +1,126 @@
+//! What a running target has given up, as the kernel sees it, and what goes on all the same.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use support::{Scratch, Server};
+
+const NQN: &str = "nqn.2026-11.org.farblock:confined";
+const HOST: &str = "nqn.2026-11.org.farblock:host";
+
+/// What the kernel says of each thread of a process under this name.
+fn threads(process: u64, name: &str) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
+    let value = |task: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(task.path().join("status")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        Some(line.trim().to_owned())
+    };
+    tasks.filter_map(|task| value(task.expect("an entry"))).collect()
+}
+
+/// Whether the tests' own system calls are filtered, and those of what they start.
+fn filter_of_the_tests() -> String {
+    threads(std::process::id().into(), "Seccomp").swap_remove(0)
+}
+
+fn status(scratch: &Scratch) -> serde_json::Value {
+    scratch.run(["status", "--json"]).ok().json()
+}
+
+/// Reads and writes through it.
+fn is_used(scratch: &Scratch, server: &Server, nsid: u32) {
+    scratch.run_with(["write", &server.url(nsid)], &support::noise(1, 4096)).ok();
+    let back = scratch.run(["read", &server.url(nsid), "--length", "4096"]).ok();
+    assert!(back.stdout == support::noise(1, 4096), "other data");
+}
+
+#[test]
+fn every_thread_has_given_up_the_same() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk("a.img", 1 << 20);
+    let server = scratch.serve(["--nqn", NQN, &disk]);
+    is_used(&scratch, &server, 1);
+    let seen = status(&scratch);
+    let process = seen["pid"].as_u64().expect("a process");
+    for (name, value) in [("NoNewPrivs", "1"), ("Seccomp", "2"), ("CapInh", "0000000000000000")] {
+        let found = threads(process, name);
+        assert!(found.len() > 1 && found.iter().all(|it| it == value), "{name}: {found:?}");
+    }
+    // Administrators' and debuggers'.
+    let forbidden = 1 << 21 | 1 << 19_u64;
+    for mask in threads(process, "CapEff") {
+        let held = u64::from_str_radix(&mask, 16).expect("a mask");
+        assert_eq!(held & forbidden, 0, "{mask}");
+    }
+    let said = &seen["confinement"];
+    for name in ["sandboxed", "no_new_privileges", "system_calls_filtered"] {
+        assert_eq!(said[name], true, "{name}: {said}");
+    }
+    // Under a filter of somebody else's (a container's) Landlock is not tried, which is said.
+    let is_ours = filter_of_the_tests() == "0";
+    assert_eq!(said["runs_no_program"], is_ours, "{said}");
+    assert_eq!(said["lacks"] == serde_json::json!([]), is_ours, "{said}");
+    let text = scratch.run(["status"]).ok().out();
+    assert!(text.contains("sandbox: no new privileges, system calls filtered"), "{text}");
+}
+
+#[test]
+fn it_can_be_switched_off() {
+    let scratch = Scratch::new();
+    let _server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--no-sandbox"]);
+    let seen = status(&scratch);
+    assert_eq!(seen["confinement"]["sandboxed"], false, "{seen}");
+    let process = seen["pid"].as_u64().expect("a process");
+    assert_eq!(threads(process, "Seccomp")[0], filter_of_the_tests());
+    let text = scratch.run(["status"]).ok().out();
+    assert!(text.contains("sandbox: switched off"), "{text}");
+    let both = ["serve", "mem:1MiB", "--no-sandbox", "--allow-path", "."];
+    scratch.run(both).fails(2, &["--allow-path"]);
+}
+
+#[test]
+fn memory_with_keys_is_not_dumped() {
+    let scratch = Scratch::new();
+    let key = scratch.text("host.key");
+    scratch.run(["keys", "new", "--output", &key]).ok();
+    let dumpable = |scratch: &Scratch| status(scratch)["confinement"]["dumpable"].clone();
+    let server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--allow-host", HOST]);
+    assert_eq!(dumpable(&scratch), true);
+    scratch.run(["ctl", "allow-host", NQN, HOST, "--key", &key]).ok();
+    assert_eq!(dumpable(&scratch), false);
+    server.stop();
+    let _server = scratch.serve(["mem:1MiB", "--host-key", &format!("{HOST}={key}")]);
+    assert_eq!(dumpable(&scratch), false);
+}
+
+#[test]
+fn a_disk_is_added_where_that_is_allowed() {
+    let scratch = Scratch::new();
+    for folder in ["disks", "keys", "kept"] {
+        std::fs::create_dir(scratch.path(folder)).expect("made");
+    }
+    let (first, second) =
+        (scratch.disk("disks/a.img", 1 << 20), scratch.disk("disks/b.img", 1 << 20));
+    let outside = scratch.disk("c.img", 1 << 20);
+    let (allowed, state) = (scratch.text("disks"), scratch.text("kept/state.json"));
+    let args = ["--nqn", NQN, &first, "--allow-path", &allowed, "--persist", &state];
+    let server = scratch.serve(args);
+    scratch.ctl(&["add-namespace", NQN, &second]).ok();
+    scratch.ctl(&["resize", NQN, "2", "2MiB"]).ok();
+    let port = server.address.rsplit_once(':').expect("a port").1;
+    scratch.ctl(&["add-listener", &format!("127.0.0.2:{port}")]).ok();
+    is_used(&scratch, &server, 2);
+    let parts = ["may not be read", "opens only what is below", &allowed, "--allow-path"];
+    scratch.ctl(&["add-namespace", NQN, &outside]).fails(1, &parts);
+    let seen = status(&scratch);
+    assert_eq!(seen["confinement"]["allowed_paths"], serde_json::json!([allowed]));
+    server.stop();
+    // What was kept is taken up again, and nothing outside is.
+    let server = scratch.serve(args);
+    is_used(&scratch, &server, 2);
+    server.stop();
+    scratch.run(["serve", &outside, "--allow-path", &allowed]).fails(1, &parts[..3]);
+    let missing = ["serve", &first, "--allow-path", "/nowhere/at/all"];
+    scratch.run(missing).fails_in_a_line(2, &["--allow-path /nowhere", "No such file"]);
+}

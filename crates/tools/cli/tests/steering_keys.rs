@@ -1,0 +1,227 @@
+//! A target with hosts that have to authenticate, changed while they use it.
+#![cfg(unix)]
+
+mod support;
+
+use farblock_block::blocking::Blocking;
+use farblock_host::disk::DiskOptions;
+use farblock_host::{Disk, Options, Url};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+use support::{Outcome, Scratch, Server, until};
+
+const NQN: &str = "nqn.2026-11.org.farblock:locked";
+const HOST: &str = "nqn.2026-11.org.farblock:host";
+const OTHER: &str = "nqn.2026-11.org.farblock:other";
+
+impl Scratch {
+    /// Connects as a host, with the key in a file or none.
+    fn connect(&self, server: &Server, host: &str, key: Option<&str>) -> Outcome {
+        let url = format!("{}&hostnqn={host}", server.url(1));
+        let secret = key.map(|key| ["--dhchap-secret", key]);
+        self.run(["id", &url].into_iter().chain(secret.into_iter().flatten()))
+    }
+
+    /// The numbers of the controllers that hosts have.
+    fn controllers(&self) -> Vec<u64> {
+        let status = self.run(["status", "--json"]).ok().json();
+        let all = status["controllers"].as_array().unwrap();
+        all.iter().map(|one| one["id"].as_u64().unwrap()).collect()
+    }
+}
+
+/// A disk of a host that stays connected.
+fn disk(server: &Server, key: &str) -> Disk {
+    let url: Url = format!("{}&hostnqn={HOST}", server.url(1)).parse().expect("a URL");
+    let connection = Options { dhchap_secret: Some(key.into()), ..Options::default() };
+    let options = DiskOptions {
+        connection,
+        reconnect_delay: Duration::from_millis(50),
+        ctrl_loss_timeout: Some(Duration::from_secs(30)),
+        ..DiskOptions::default()
+    };
+    Disk::connect(&[url], &options).expect("connected")
+}
+
+fn serve(scratch: &Scratch, key: &str, more: &[&str]) -> Server {
+    let host_key = format!("{HOST}={key}");
+    let args = ["--nqn", NQN, "mem:1MiB", "--host-key", &host_key];
+    scratch.serve(args.iter().chain(more))
+}
+
+/// The lines of files, one after the other, in a file.
+fn put_together(files: &[&str], into: &str) {
+    let text: String = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
+    std::fs::write(into, text).unwrap();
+}
+
+#[test]
+fn a_target_with_keys_is_steered_and_a_new_host_needs_its_own() {
+    let scratch = Scratch::new();
+    let [key, other] = scratch.keys(["host.key", "other.key"], &[]);
+    let server = serve(&scratch, &key, &[]);
+    let disk = disk(&server, &key);
+    let mut blocks = Blocking::new(&disk).expect("a queue");
+    let connected = scratch.controllers();
+    scratch.ctl(&["add-namespace", NQN, "mem:2MiB"]).ok();
+    let allowed = scratch.ctl(&["allow-host", NQN, OTHER, "--key", "other.key"]).ok();
+    assert!(allowed.out().contains("may connect with its key"), "{}", allowed.out());
+    scratch.connect(&server, OTHER, Some(&other)).ok();
+    scratch.connect(&server, OTHER, Some(&key)).fails(1, &["authenti"]);
+    scratch.connect(&server, OTHER, None).fails(1, &["--dhchap-secret"]);
+    // Nothing that is only left out takes a key away.
+    scratch.ctl(&["allow-host", NQN, OTHER]).ok();
+    scratch.ctl(&["allow-any-host", NQN, "on"]).fails(1, &["allow_any_host", "hosts with a key"]);
+    scratch.connect(&server, OTHER, None).fails(1, &["--dhchap-secret"]);
+    let status = scratch.run(["status", "--json"]).ok().json();
+    let shown = scratch.run(["keys", "show", &other]).ok().out();
+    let fingerprint = status["subsystems"][0]["keys"][OTHER][0].as_str().unwrap();
+    assert!(shown.contains(fingerprint), "{shown} {status}");
+    let secret = scratch.run(["keys", "show", "--secret", &other]).ok().out();
+    let document = scratch.run(["config", "show"]).ok().out();
+    assert!(document.contains(&other) && !document.contains(secret.trim()), "{document}");
+    // What is said does.
+    scratch.ctl(&["allow-host", NQN, OTHER, "--no-key"]).ok();
+    scratch.connect(&server, OTHER, None).ok();
+    scratch.ctl(&["allow-host", NQN, OTHER, "--key", &other]).ok();
+    scratch.connect(&server, OTHER, None).fails(1, &["--dhchap-secret"]);
+    scratch.ctl(&["disallow-host", NQN, OTHER]).ok();
+    scratch.connect(&server, OTHER, Some(&other)).fails(1, &["does not allow this host"]);
+    blocks.write(0, &[7; 512]).expect("it stays");
+    assert_eq!(scratch.controllers(), connected, "nobody else heard of it");
+    server.stop();
+}
+
+#[test]
+fn a_request_that_leaves_the_key_out_is_refused() {
+    let scratch = Scratch::new();
+    let [key] = scratch.keys(["host.key"], &[]);
+    let socket = scratch.text("control");
+    let server = serve(&scratch, &key, &["--control", &socket]);
+    let ask = |method: &str, place: &str, body: &str| {
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        let head = format!("{method} /v1/{place} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n");
+        write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let host = format!("subsystems/{NQN}/hosts/{HOST}");
+    let subsystem = format!("subsystems/{NQN}");
+    let hosts = format!("{{\"hosts\": {{\"{HOST}\": {{}}}}}}");
+    for (place, body) in [(&host, "{}"), (&subsystem, hosts.as_str())] {
+        let answer = ask("PUT", place, body);
+        assert!(answer.contains("422") && answer.contains("this host has a key"), "{answer}");
+    }
+    let secret = scratch.run(["keys", "show", "--secret", &key]).ok().out();
+    let wrong = format!("{{\"dhchap_key\": \"{}\"}}", secret.trim());
+    let answer = ask("PUT", &host, &wrong);
+    assert!(answer.contains("is a secret") && !answer.contains(secret.trim()), "{answer}");
+    scratch.connect(&server, HOST, None).fails(1, &["--dhchap-secret"]);
+    let answer = ask("PATCH", &host, "{\"dhchap_key\": null}");
+    assert!(answer.contains("200") && answer.contains("need not authenticate"), "{answer}");
+    scratch.connect(&server, HOST, None).ok();
+    server.stop();
+}
+
+#[test]
+fn a_key_changes_without_an_interruption_and_a_lost_one_ends_at_once() {
+    let scratch = Scratch::new();
+    let [key, old, new] = scratch.keys(["host.key", "old.key", "new.key"], &[]);
+    put_together(&[&old], &key);
+    let server = serve(&scratch, &key, &[]);
+    let again = || scratch.ctl(&["allow-host", NQN, HOST, "--key", &key]);
+    let disk = disk(&server, &old);
+    let mut blocks = Blocking::new(&disk).expect("a queue");
+    let connected = scratch.controllers();
+    put_together(&[&new, &old], &key);
+    scratch.connect(&server, HOST, Some(&new)).fails(1, &["authenti"]);
+    assert!(again().ok().out().contains("another secret in its key file"));
+    scratch.connect(&server, HOST, Some(&new)).ok();
+    scratch.connect(&server, HOST, Some(&old)).ok();
+    put_together(&[&new], &key);
+    again().ok();
+    scratch.connect(&server, HOST, Some(&new)).ok();
+    scratch.connect(&server, HOST, Some(&old)).fails(1, &["authenti"]);
+    blocks.write(1, &[7; 512]).expect("it stays");
+    assert_eq!(scratch.controllers(), connected, "nobody was interrupted");
+    // A file that is gone, or that others can read, changes nothing.
+    std::fs::rename(&key, scratch.path("away")).unwrap();
+    again().fails(1, &["cannot read the key file"]);
+    std::fs::rename(scratch.path("away"), &key).unwrap();
+    std::fs::set_permissions(&key, PermissionsExt::from_mode(0o644)).unwrap();
+    again().fails(1, &["open to others", "chmod 600"]);
+    std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
+    scratch.connect(&server, HOST, None).fails(1, &["--dhchap-secret"]);
+    assert_eq!(scratch.controllers(), connected);
+    // Nothing of the old secret is good any more: who had it is sent away.
+    put_together(&[&old], &key);
+    again().ok();
+    assert!(!scratch.controllers().contains(&connected[0]));
+    server.stop();
+}
+
+fn configuration(scratch: &Scratch, hosts: &str) -> String {
+    let text = format!(
+        "listeners = [\"127.0.0.1:0\"]\n[[subsystems]]\nnqn = \"{NQN}\"\n{hosts}\n\
+         [[subsystems.namespaces]]\npath = \"mem:1MiB\"\n"
+    );
+    scratch.file("farblock.toml", text.as_bytes())
+}
+
+#[test]
+fn a_configuration_with_keys_is_read_again_and_kept() {
+    let scratch = Scratch::new();
+    let [key, other] = scratch.keys(["host.key", "other.key"], &[]);
+    let with_key = |host: &str, key: &str| {
+        format!("[[subsystems.hosts]]\nnqn = \"{host}\"\ndhchap_key = \"{key}\"\n")
+    };
+    let path = configuration(&scratch, &format!("allowed_hosts = [\"{OTHER}\"]"));
+    let start = || {
+        let args = ["serve", "--config", &path, "--persist", "state.json"];
+        Server::start(scratch.command(args))
+    };
+    let server = start();
+    scratch.connect(&server, OTHER, None).ok();
+    // A key comes into the file: who gave its name alone is sent away.
+    let both = with_key(HOST, "host.key") + &with_key(OTHER, "other.key");
+    configuration(&scratch, &both);
+    let changed = scratch.run(["reload"]).ok().out();
+    assert!(changed.contains("has to authenticate with its key"), "{changed}");
+    scratch.connect(&server, OTHER, None).fails(1, &["--dhchap-secret"]);
+    scratch.connect(&server, OTHER, Some(&other)).ok();
+    scratch.connect(&server, HOST, Some(&key)).ok();
+    // An identifier that is another's is refused, and nothing has changed.
+    let ours = "host_id = \"01234567-89ab-cdef-0123-456789abcdef\"\n";
+    let twice = with_key(HOST, "host.key") + ours + &with_key(OTHER, "other.key") + ours;
+    configuration(&scratch, &twice);
+    scratch.run(["reload"]).fails(1, &["host_id", "each host has its own"]);
+    configuration(&scratch, &(with_key(HOST, "host.key") + ours + &with_key(OTHER, "other.key")));
+    scratch.run(["reload"]).ok();
+    scratch.connect(&server, HOST, Some(&key)).fails(1, &["does not allow this host"]);
+    configuration(&scratch, &both);
+    scratch.run(["reload"]).ok();
+    // SIGHUP hears of what is in the files.
+    put_together(&[&other], &key);
+    server.signal("HUP");
+    until("the key is another", || scratch.connect(&server, HOST, Some(&other)).code == Some(0));
+    std::fs::set_permissions(&key, PermissionsExt::from_mode(0o644)).unwrap();
+    scratch.run(["reload"]).fails(1, &["farblock.toml", "chmod 600"]);
+    scratch.connect(&server, HOST, None).fails(1, &["--dhchap-secret"]);
+    std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
+    // What is given at run time comes back with its key, or nothing does.
+    let [third] = scratch.keys(["third.key"], &[]);
+    scratch.ctl(&["allow-host", NQN, "nqn.2026-11.h:third", "--key", &third]).ok();
+    assert!(!std::fs::read_to_string(scratch.path("state.json")).unwrap().contains("DHHC"));
+    server.signal("KILL");
+    server.wait();
+    let server = start();
+    scratch.connect(&server, "nqn.2026-11.h:third", Some(&third)).ok();
+    scratch.connect(&server, "nqn.2026-11.h:third", None).fails(1, &["--dhchap-secret"]);
+    server.stop();
+    std::fs::remove_file(&third).unwrap();
+    scratch
+        .run(["serve", "--config", &path, "--persist", "state.json"])
+        .fails(1, &["h:third", "cannot read the key file"]);
+}

@@ -1,0 +1,92 @@
+//! Names that a peer chooses never command a terminal: not in the log, not in what is printed.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use support::{Scratch, Server};
+
+const NQN: &str = "nqn.2026-11.org.farblock:terminal";
+/// Clears the screen, and names a window; the same with a character of C1; and one line more.
+const HOSTILE: &str = "nqn.2026-11.org.farblock:h\x1b[2J\x1b]0;a\x07\u{9b}2J\r\nWARN forged";
+
+/// The beginning of a connection, and a host's Connect by this name.
+fn connect(host: &str, subsystem: &str) -> Vec<u8> {
+    let mut sent = vec![0; 128];
+    (sent[2], sent[4]) = (128, 128);
+    let mut capsule = vec![0; 72 + 1024];
+    (capsule[0], capsule[2], capsule[3]) = (4, 72, 72);
+    let length = u32::try_from(capsule.len()).expect("it is short");
+    capsule[4..8].copy_from_slice(&length.to_le_bytes());
+    let command = &mut capsule[8..72];
+    (command[0], command[1], command[4]) = (0x7f, 0x40, 1);
+    command[32..36].copy_from_slice(&1024_u32.to_le_bytes());
+    (command[39], command[44]) = (1, 31);
+    let data = &mut capsule[72..];
+    data[0] = 7;
+    data[16..18].copy_from_slice(&[0xff, 0xff]);
+    data[256..256 + subsystem.len()].copy_from_slice(subsystem.as_bytes());
+    data[512..512 + host.len()].copy_from_slice(host.as_bytes());
+    sent.extend(capsule);
+    sent
+}
+
+/// Connects by these names and waits for the answer.
+fn knock(server: &Server, host: &str, subsystem: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(&server.address).expect("it listens");
+    stream.write_all(&connect(host, subsystem)).expect("it is taken");
+    // What begins a connection, and a response; or it is closed.
+    let _ = stream.read_exact(&mut [0; 128 + 24]);
+    stream
+}
+
+fn is_harmless(text: &str) {
+    let commands = |c: &char| c.is_control() && !matches!(c, '\n' | '\t');
+    let found: Vec<_> = text.chars().filter(commands).collect();
+    assert!(found.is_empty(), "{found:?} in {text:?}");
+    assert!(!text.lines().any(|line| line.starts_with("WARN forged")), "{text:?}");
+}
+
+#[test]
+fn a_hosts_name_commands_nothing() {
+    let scratch = Scratch::new();
+    for format in ["text", "journald", "json"] {
+        let open = ["-vv", "--log-format", format, "--nqn", NQN, "mem:1MiB"];
+        let server = scratch.serve(open);
+        let _let_in = knock(&server, HOSTILE, NQN);
+        let _unknown = knock(&server, "nqn.2026-11.org.farblock:h", HOSTILE);
+        // A target on Windows has no status yet.
+        let asked: &[&[&str]] =
+            if cfg!(unix) { &[&["status"], &["status", "--json"]] } else { &[] };
+        for options in asked {
+            let outcome = scratch.run(*options).ok();
+            is_harmless(&outcome.out());
+            is_harmless(&outcome.stderr);
+        }
+        let log = server.stop().stderr;
+        assert!(log.contains("nqn.2026-11.org.farblock:h"), "it is not even named: {log}");
+        is_harmless(&log);
+    }
+}
+
+/// Somebody who answers whatever is asked with this.
+#[test]
+fn what_is_no_target_commands_nothing() {
+    let scratch = Scratch::new();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut stream = stream;
+            let _ = stream.read(&mut [0; 128]);
+            let _ = stream.write_all(HOSTILE.as_bytes());
+        }
+    });
+    let url = format!("nvme+tcp://{address}/{NQN}");
+    for args in [&["id", &url][..], &["discover", &address.to_string()], &["-vv", "id", &url]] {
+        let outcome = scratch.run(args);
+        assert_ne!(outcome.code, Some(0), "{args:?}");
+        is_harmless(&outcome.out());
+        is_harmless(&outcome.stderr);
+    }
+}

@@ -1,0 +1,122 @@
+// What was, in bounded memory: the last minutes by the second, and what is older ever coarser.
+
+/** Seconds that a point stands for, and how many points are kept. */
+export interface Level {
+  step: number;
+  points: number;
+}
+
+/** A quarter of an hour, three hours, a day, a month. */
+export const TOTALS: Level[] = [
+  { step: 1, points: 900 },
+  { step: 10, points: 1_080 },
+  { step: 60, points: 1_440 },
+  { step: 600, points: 4_320 },
+];
+
+/** Of each namespace, host and core: five minutes and an hour. */
+export const PARTS: Level[] = [
+  { step: 1, points: 300 },
+  { step: 10, points: 360 },
+];
+
+/** Points of one step, the oldest overwritten by the newest. */
+class Ring {
+  readonly step: number;
+  private readonly values: Float32Array[];
+  private readonly sums: Float64Array;
+  private readonly counts: Float64Array;
+  /** The second that the newest point began. */
+  private newest = -1;
+  private length = 0;
+
+  constructor(level: Level, series: number) {
+    this.step = level.step;
+    this.values = Array.from({ length: series }, () => new Float32Array(level.points).fill(NaN));
+    this.sums = new Float64Array(series);
+    this.counts = new Float64Array(series);
+  }
+
+  private get points(): number {
+    return this.values[0]!.length;
+  }
+
+  push(second: number, sample: readonly number[]): void {
+    const start = second - (second % this.step);
+    if (start > this.newest) this.open(start);
+    const place = (this.newest / this.step) % this.points;
+    sample.forEach((value, series) => {
+      if (Number.isNaN(value)) return;
+      this.sums[series]! += value;
+      this.counts[series]! += 1;
+      this.values[series]![place] = this.sums[series]! / this.counts[series]!;
+    });
+  }
+
+  /** Points in between that nobody saw stay empty. */
+  private open(start: number): void {
+    const missed = this.newest < 0 ? 1 : Math.min((start - this.newest) / this.step, this.points);
+    for (let back = 0; back < missed; back += 1) {
+      const place = (start / this.step - back + this.points * 2) % this.points;
+      for (const values of this.values) values[place] = NaN;
+    }
+    this.length = Math.min(this.length + missed, this.points);
+    this.newest = start;
+    this.sums.fill(0);
+    this.counts.fill(0);
+  }
+
+  get oldest(): number {
+    return this.newest - (this.length - 1) * this.step;
+  }
+
+  /** Times and series between two seconds. */
+  slice(from: number, to: number): number[][] {
+    const first = Math.max(this.oldest, from - (from % this.step));
+    const last = Math.min(this.newest, to);
+    const out: number[][] = [[], ...this.values.map(() => [])];
+    if (this.newest < 0) return out;
+    for (let at = first; at <= last; at += this.step) {
+      const place = (at / this.step) % this.points;
+      out[0]!.push(at);
+      this.values.forEach((values, series) => out[series + 1]!.push(values[place]!));
+    }
+    return out;
+  }
+}
+
+/** Some series over time. */
+export class Past {
+  private readonly rings: Ring[];
+  private readonly known: boolean[];
+  private first = -1;
+
+  constructor(levels: Level[], series: number) {
+    this.rings = levels.map((level) => new Ring(level, series));
+    this.known = new Array<boolean>(series).fill(false);
+  }
+
+  push(second: number, sample: readonly number[]): void {
+    if (this.first < 0) this.first = second;
+    for (const ring of this.rings) ring.push(second, sample);
+    sample.forEach((value, series) => (this.known[series] ||= !Number.isNaN(value)));
+  }
+
+  /** Whether a series ever had a value. */
+  has(series: number): boolean {
+    return this.known[series] ?? false;
+  }
+
+  get start(): number {
+    return this.first;
+  }
+
+  /** The finest that reaches back so far, and draws no more points than a screen has. */
+  slice(from: number, to: number): number[][] {
+    const reaches = Math.max(from, this.first);
+    const fits = (ring: Ring): boolean =>
+      ring.oldest <= reaches && (to - reaches) / ring.step <= 1_800;
+    const ring = this.rings.find(fits) ?? this.rings[this.rings.length - 1]!;
+    return ring.slice(from, to);
+  }
+}

@@ -1,0 +1,181 @@
+// From counters to what happens each second, for everything that has counters.
+
+import { PARTS, Past, TOTALS } from "./history";
+import type { IoStats, Stats } from "./types";
+
+/** Counters that only grow while the target runs; NaN where it does not count. */
+export interface Counters {
+  reads: number;
+  writes: number;
+  readBytes: number;
+  writtenBytes: number;
+  /** Nanoseconds that processors worked. */
+  busy: number;
+  /** How many took up to each of the reading's bounds, and longer than the one before. */
+  latency: readonly number[];
+}
+
+/** What is drawn: each a second, latencies in microseconds, busy in percent. */
+export const SERIES = ["reads", "writes", "readBytes", "writtenBytes", "p50", "p99", "busy"] as const;
+export type Rates = Record<(typeof SERIES)[number], number>;
+
+export type Kind = "target" | "subsystem" | "namespace" | "host" | "core" | "node";
+
+/** Something with counters. */
+export interface Part {
+  kind: Kind;
+  key: string;
+  label: string;
+  rates: Rates;
+  past: Past;
+}
+
+export interface Sample {
+  kind: Kind;
+  key: string;
+  label: string;
+  counters: Counters;
+}
+
+export interface Reading {
+  /** Milliseconds since the target started. */
+  at: number;
+  /** Microseconds. */
+  bounds: number[];
+  samples: Sample[];
+}
+
+const NOTHING: Rates = {
+  reads: NaN,
+  writes: NaN,
+  readBytes: NaN,
+  writtenBytes: NaN,
+  p50: NaN,
+  p99: NaN,
+  busy: NaN,
+};
+
+/** Histories besides the target's own: what has more parts has no charts for the rest. */
+const MOST_PARTS = 4_096;
+
+/** Seconds between two readings that are drawn as if each had been read. */
+const MOST_MISSED = 120;
+
+export const TARGET = "target";
+
+export function partKey(kind: Kind, ...names: (string | number)[]): string {
+  return [kind, ...names].join(" ");
+}
+
+export class Model {
+  readonly parts = new Map<string, Part>();
+  private before: { at: number; second: number; counters: Map<string, Counters> } | null = null;
+
+  get target(): Part | undefined {
+    return this.parts.get(TARGET);
+  }
+
+  take(reading: Reading, now: number): void {
+    const second = Math.floor(now / 1000);
+    const counters = new Map(reading.samples.map((sample) => [sample.key, sample.counters]));
+    // A target that was started anew counts anew.
+    const known = this.before && this.before.at < reading.at ? this.before : null;
+    const seconds = known ? (reading.at - known.at) / 1000 : 0;
+    for (const key of this.parts.keys()) if (!counters.has(key)) this.parts.delete(key);
+    for (const sample of reading.samples) {
+      const part = this.part(sample);
+      if (!part) continue;
+      const was = known?.counters.get(sample.key);
+      part.rates = was ? rates(was, sample.counters, seconds, reading.bounds) : { ...NOTHING };
+      if (!was || !known) continue;
+      const values = SERIES.map((series) => part.rates[series]);
+      // A page in the background asks seldom: what it reads then is of all that time.
+      const first = Math.max(known.second + 1, second - MOST_MISSED);
+      for (let at = Math.min(first, second); at <= second; at += 1) part.past.push(at, values);
+    }
+    this.before = { at: reading.at, second, counters };
+  }
+
+  /** Nothing is known of now. */
+  lose(): void {
+    this.before = null;
+    for (const part of this.parts.values()) part.rates = { ...NOTHING };
+  }
+
+  private part(sample: Sample): Part | null {
+    let part = this.parts.get(sample.key);
+    if (!part) {
+      if (this.parts.size > MOST_PARTS) return null;
+      const past = new Past(sample.kind === "target" ? TOTALS : PARTS, SERIES.length);
+      const { kind, key, label } = sample;
+      part = { kind, key, label, rates: { ...NOTHING }, past };
+      this.parts.set(sample.key, part);
+    }
+    return part;
+  }
+}
+
+function rates(was: Counters, is: Counters, seconds: number, bounds: number[]): Rates {
+  const came = is.latency.map((count, step) => Math.max(0, count - (was.latency[step] ?? 0)));
+  const rate = (a: number, b: number): number => Math.max(0, b - a) / seconds;
+  return {
+    reads: rate(was.reads, is.reads),
+    writes: rate(was.writes, is.writes),
+    readBytes: rate(was.readBytes, is.readBytes),
+    writtenBytes: rate(was.writtenBytes, is.writtenBytes),
+    p50: quantile(came, bounds, 0.5),
+    p99: quantile(came, bounds, 0.99),
+    busy: Math.min(100, rate(was.busy, is.busy) / 1e7),
+  };
+}
+
+/** Microseconds that a share of them took at most: within a step, evenly. */
+export function quantile(counts: readonly number[], bounds: readonly number[], share: number): number {
+  let left = counts.reduce((sum, count) => sum + count, 0) * share;
+  if (left === 0) return NaN;
+  for (const [step, count] of counts.entries()) {
+    if (left > count) {
+      left -= count;
+      continue;
+    }
+    const low = bounds[step - 1] ?? 0;
+    return low + ((bounds[step] ?? low) - low) * (left / count);
+  }
+  return NaN;
+}
+
+function counters(io: IoStats, busy: number): Counters {
+  const [reads, writes] = [io.read_latency.counts, io.write_latency.counts];
+  const steps = Math.max(reads.length, writes.length);
+  return {
+    reads: io.reads,
+    writes: io.writes,
+    readBytes: io.read_bytes,
+    writtenBytes: io.written_bytes,
+    busy,
+    latency: Array.from({ length: steps }, (_, step) => (reads[step] ?? 0) + (writes[step] ?? 0)),
+  };
+}
+
+/** What a target has counted, of everything that is there. */
+export function read(stats: Stats): Reading {
+  const samples: Sample[] = [];
+  const add = (kind: Kind, key: string, label: string, io: IoStats, busy = NaN): void => {
+    samples.push({ kind, key, label, counters: counters(io, busy) });
+  };
+  const busy = stats.cores.reduce((sum, core) => sum + (core.busy_ns ?? NaN), 0);
+  add("target", TARGET, "target", stats.total, busy / stats.cores.length);
+  for (const { core, busy_ns, io } of stats.cores) {
+    add("core", partKey("core", core), String(core), io, busy_ns ?? NaN);
+  }
+  for (const { nqn, io, namespaces } of stats.subsystems) {
+    add("subsystem", partKey("subsystem", nqn), nqn, io);
+    for (const { nsid, io } of namespaces) {
+      add("namespace", partKey("namespace", nqn, nsid), `${nsid} of ${nqn}`, io);
+    }
+  }
+  for (const { nqn, controllers, io } of stats.hosts) {
+    if (controllers > 0) add("host", partKey("host", nqn), nqn, io);
+  }
+  return { at: stats.uptime_ms, bounds: stats.latency_bounds_us, samples };
+}

@@ -1,0 +1,153 @@
+// The page of several targets: all of them, each of them, and the way to one's own page.
+
+import { el, say } from "./dom";
+import * as format from "./format";
+import type { Cluster, Node } from "./cluster";
+import { type Part, partKey, type Rates, TARGET } from "./model";
+import { Page } from "./page";
+import { Stretch } from "./stretch";
+import { Table } from "./table";
+import { Tiles } from "./tiles";
+import { Alarms, Log } from "./told";
+import type { About } from "./types";
+
+interface Row {
+  key: string;
+  node: Node;
+  rates: Rates | undefined;
+}
+
+const iops = (rates: Rates | undefined): number => (rates ? rates.reads + rates.writes : NaN);
+const through = (rates: Rates | undefined): number =>
+  rates ? rates.readBytes + rates.writtenBytes : NaN;
+
+export class Overview {
+  readonly node = el("div");
+  private readonly cluster: Cluster;
+  private readonly about: About;
+  private readonly all: HTMLElement;
+  private readonly state = el("span", { class: "state" });
+  private readonly facts = el("span", { class: "quiet facts" });
+  private readonly alarms = new Alarms();
+  private readonly tiles = new Tiles();
+  private readonly log = new Log();
+  private readonly table: Table<Row>;
+  private readonly stretch: Stretch;
+  private readonly pages = new Map<string, Page>();
+  private opened: Page | null = null;
+  private chosen: string | null = null;
+
+  constructor(about: About, cluster: Cluster) {
+    this.about = about;
+    this.cluster = cluster;
+    this.stretch = new Stretch({
+      back: "Show the whole cluster",
+      whole: "Whole cluster",
+      part: () => this.part(),
+      title: (part) => (part && part.kind !== "target" ? `node ${part.label}` : null),
+      chooseWhole: () => this.choose(null),
+      heldChanged: () => this.show(),
+    });
+    this.table = this.nodes();
+    const badge = el("span", { class: "quiet badge" }, "read-only");
+    const top = el("header", { class: "top" }, el("h1", {}, "farblock"), this.state, this.facts, badge);
+    const main = el("main", {}, this.alarms.node, this.tiles.node, this.stretch.node, this.table.node, this.log.node);
+    this.all = el("div", { class: "page" }, top, main);
+    this.node.append(this.all);
+    document.addEventListener("visibilitychange", () => this.show());
+  }
+
+  show(): void {
+    if (this.opened) return this.opened.show();
+    const { nodes, goneSince, model } = this.cluster;
+    const live = nodes.filter((node) => node.watch.goneSince === null && node.watch.status !== null);
+    const gone = goneSince !== null || live.length === 0;
+    document.body.classList.toggle("gone", gone);
+    this.alarms.show(this.cluster.troubles(Date.now()));
+    const good = live.length === nodes.length;
+    say(this.state, gone ? "not answering" : this.stretch.held ? "paused" : good ? "live" : `${live.length} of ${nodes.length} live`);
+    this.state.className = `state ${gone || !good ? "bad" : this.stretch.held ? "held" : "good"}`;
+    const rates = model.target?.rates;
+    document.title = gone ? "farblock: not answering" : `farblock: ${format.short(iops(rates))} IOPS`;
+    if (document.hidden) return;
+    this.log.show(this.cluster.happenings);
+    if (this.stretch.held) return;
+    say(this.facts, format.plural(nodes.length, "node"));
+    this.tiles.show(this.part()?.rates, this.counts(live));
+    this.stretch.show();
+    this.rows();
+  }
+
+  private counts(live: Node[]): Record<string, string> {
+    const controllers = live.flatMap(({ watch }) => watch.status?.controllers ?? []);
+    const hosts = new Set(controllers.filter((one) => one.subsystem).map((one) => one.host_nqn));
+    return { Nodes: `${live.length} of ${this.cluster.nodes.length}`, Hosts: String(hosts.size) };
+  }
+
+  private part(): Part | undefined {
+    const { parts } = this.cluster.model;
+    return (this.chosen !== null && parts.get(this.chosen)) || parts.get(TARGET);
+  }
+
+  private choose(key: string | null): void {
+    this.chosen = key === this.chosen ? null : key;
+    this.show();
+  }
+
+  private rows(): void {
+    const rows = this.cluster.nodes.map((node): Row => {
+      const key = partKey("node", node.name);
+      const live = node.watch.goneSince === null && node.watch.status !== null;
+      return { key, node, rates: live ? node.watch.model.target?.rates : undefined };
+    });
+    this.table.show(rows, this.chosen);
+  }
+
+  private open(node: Node): void {
+    let page = this.pages.get(node.name);
+    if (!page) {
+      const back = (): void => {
+        this.opened = null;
+        this.node.replaceChildren(this.all);
+        this.show();
+      };
+      page = new Page({ version: this.about.version, may_steer: false }, node.watch, { name: node.name, back });
+      this.pages.set(node.name, page);
+    }
+    this.opened = page;
+    this.node.replaceChildren(page.node);
+    scrollTo(0, 0);
+    page.show();
+  }
+
+  private nodes(): Table<Row> {
+    const status = (row: Row) => (row.rates ? row.node.watch.status : null);
+    const count = (value: number | undefined): string => (value === undefined ? "–" : String(value));
+    const hosts = (row: Row): number | undefined => {
+      const used = status(row)?.controllers.filter((one) => one.subsystem);
+      return used && new Set(used.map((one) => one.host_nqn)).size;
+    };
+    const namespaces = (row: Row): number | undefined =>
+      status(row)?.subsystems.reduce((sum, one) => sum + one.namespaces.length, 0);
+    const up = (row: Row): number => status(row)?.uptime_seconds ?? NaN;
+    return new Table<Row>({
+      title: "Nodes",
+      key: (row) => row.key,
+      nothing: "There are no nodes.",
+      choose: (row) => this.choose(row.key),
+      columns: [
+        { title: "Node", text: (row) => format.tail(row.node.name, 40), chooses: true },
+        { title: "State", text: (row) => (row.rates ? "live" : `not answering${row.node.error ? `: ${row.node.error}` : ""}`) },
+        { title: "IOPS", text: (row) => format.short(iops(row.rates)), number: (row) => iops(row.rates) },
+        { title: "Throughput", text: (row) => format.perSecond(through(row.rates)), number: (row) => through(row.rates) },
+        { title: "Median", text: (row) => format.latency(row.rates?.p50 ?? NaN), number: (row) => row.rates?.p50 ?? NaN },
+        { title: "99 %", text: (row) => format.latency(row.rates?.p99 ?? NaN), number: (row) => row.rates?.p99 ?? NaN },
+        { title: "Busy", text: (row) => format.percent(row.rates?.busy ?? NaN), number: (row) => row.rates?.busy ?? NaN },
+        { title: "Hosts", text: (row) => count(hosts(row)), number: (row) => hosts(row) ?? NaN },
+        { title: "Namespaces", text: (row) => count(namespaces(row)), number: (row) => namespaces(row) ?? NaN },
+        { title: "Up", text: (row) => (Number.isNaN(up(row)) ? "–" : format.duration(up(row))), number: up },
+      ],
+      action: { title: "Open", does: (row) => this.open(row.node) },
+    });
+  }
+}

@@ -1,0 +1,317 @@
+// The page itself: what stands where, and what shows what.
+
+import { el, say } from "./dom";
+import * as format from "./format";
+import { busiest, limited } from "./limits";
+import { Model, type Part, partKey, type Rates, TARGET } from "./model";
+import { steerNamespace, steerSubsystem } from "./steer";
+import { Stretch } from "./stretch";
+import { type Column, Table } from "./table";
+import { type Facts, Tiles } from "./tiles";
+import { Alarms, Log } from "./told";
+import { Topology } from "./topology";
+import type { About, NamespaceStatus, Status, SubsystemStatus } from "./types";
+import type { Watch } from "./watch";
+
+interface NamespaceRow {
+  key: string;
+  nqn: string;
+  namespace: NamespaceStatus;
+  stored: string;
+  /** What it may do at most, and whether that is what holds it back. */
+  limit: string;
+  rates: Rates | undefined;
+}
+
+interface HostRow {
+  key: string;
+  nqn: string;
+  address: string;
+  subsystems: number;
+  controllers: number;
+  queues: number;
+  errors: number;
+  rates: Rates | undefined;
+}
+
+interface SubsystemRow {
+  key: string;
+  subsystem: SubsystemStatus;
+  rates: Rates | undefined;
+}
+
+interface CoreRow {
+  key: string;
+  part: Part;
+}
+
+/** Characters of a name, in a wide table and in one of two beside each other. */
+const NAME = 52;
+const SHORT_NAME = 34;
+
+const iops = (rates: Rates | undefined): number => (rates ? rates.reads + rates.writes : NaN);
+const through = (rates: Rates | undefined): number =>
+  rates ? rates.readBytes + rates.writtenBytes : NaN;
+
+/** The columns that everything with rates has. */
+function rated<Row extends { rates: Rates | undefined }>(): Column<Row>[] {
+  return [
+    { title: "IOPS", text: (row) => format.short(iops(row.rates)), number: (row) => iops(row.rates) },
+    {
+      title: "Throughput",
+      text: (row) => format.perSecond(through(row.rates)),
+      number: (row) => through(row.rates),
+    },
+  ];
+}
+
+/** Where a target is among others. */
+export interface Place {
+  name: string;
+  back: () => void;
+}
+
+export class Page {
+  readonly node: HTMLElement;
+  private readonly watch: Watch;
+  private readonly stretch: Stretch;
+  private readonly topology = new Topology();
+  private readonly state = el("span", { class: "state" });
+  private readonly facts = el("span", { class: "quiet facts" });
+  private readonly alarms = new Alarms();
+  private readonly tiles = new Tiles();
+  private readonly log = new Log();
+  private readonly namespaces: Table<NamespaceRow>;
+  private readonly hosts: Table<HostRow>;
+  private readonly subsystems: Table<SubsystemRow>;
+  private readonly cores: Table<CoreRow>;
+  private chosen: string | null = null;
+
+  constructor(about: About, watch: Watch, place?: Place) {
+    this.watch = watch;
+    this.stretch = new Stretch({
+      back: "Show the whole target",
+      whole: "Whole target",
+      part: () => this.part(),
+      title: (part) => (part && part.kind !== "target" ? `${part.kind} ${format.tail(part.label, 60)}` : null),
+      chooseWhole: () => this.choose(null),
+      heldChanged: () => this.show(),
+    });
+    const changed = (): void => void watch.refresh().then(() => this.show(), () => undefined);
+    this.namespaces = namespaceTable((key) => this.choose(key), about.may_steer ? changed : null);
+    this.hosts = hostTable((key) => this.choose(key));
+    this.subsystems = subsystemTable((key) => this.choose(key), about.may_steer ? changed : null);
+    this.cores = coreTable((key) => this.choose(key));
+    this.node = this.layout(about, place);
+    document.addEventListener("visibilitychange", () => this.show());
+  }
+
+  private layout(about: About, place?: Place): HTMLElement {
+    const may = about.may_steer ? "changes allowed" : "read-only";
+    const top = el(
+      "header",
+      { class: "top" },
+      el("h1", {}, place ? format.tail(place.name, 40) : "farblock"),
+      ...(place ? [el("button", { type: "button", click: place.back }, "Back to the cluster")] : []),
+      this.state,
+      this.facts,
+      el("span", { class: "quiet badge" }, may),
+    );
+    return el(
+      "div",
+      { class: "page" },
+      top,
+      el(
+        "main",
+        {},
+        this.alarms.node,
+        this.tiles.node,
+        this.stretch.node,
+        this.topology.node,
+        this.namespaces.node,
+        el("div", { class: "pair" }, this.subsystems.node, this.hosts.node),
+        el("div", { class: "pair" }, this.cores.node, this.log.node),
+      ),
+    );
+  }
+
+  show(): void {
+    if (!this.node.isConnected) return;
+    const { status, model, goneSince } = this.watch;
+    const gone = goneSince !== null;
+    document.body.classList.toggle("gone", gone);
+    this.alarms.show(this.watch.troubles(Date.now()));
+    say(this.state, gone ? "not answering" : this.stretch.held ? "paused" : "live");
+    this.state.className = `state ${gone ? "bad" : this.stretch.held ? "held" : "good"}`;
+    document.title = gone ? "farblock: not answering" : `farblock: ${format.short(iops(model.target?.rates))} IOPS`;
+    if (!status || document.hidden) return;
+    this.log.show(this.watch.happenings);
+    if (this.stretch.held) return;
+    const up = format.duration(status.uptime_seconds);
+    say(this.facts, `${status.listening.join(", ")} · process ${status.pid} · up ${up}`);
+    this.tiles.show(this.part()?.rates, facts(status, gone));
+    this.stretch.show();
+    this.topology.show(status, model, this.watch.document);
+    this.tables(status);
+  }
+
+  private tables(status: Status): void {
+    const { model, document: stored } = this.watch;
+    this.namespaces.show(namespaceRows(status, model, stored), this.chosen);
+    this.hosts.show(hostRows(status, model), this.chosen);
+    this.subsystems.show(subsystemRows(status, model), this.chosen);
+    const cores = [...model.parts.values()].filter((part) => part.kind === "core");
+    this.cores.node.hidden = cores.length === 0;
+    this.cores.show(cores.map((part) => ({ key: part.key, part })), this.chosen);
+  }
+
+  /** What the charts are of. */
+  private part(): Part | undefined {
+    const { model } = this.watch;
+    return (this.chosen !== null && model.parts.get(this.chosen)) || model.parts.get(TARGET);
+  }
+
+  private choose(key: string | null): void {
+    const known = key !== null && this.watch.model.parts.has(key);
+    this.chosen = known && key !== this.chosen ? key : null;
+    const { status, goneSince } = this.watch;
+    if (status) this.tables(status);
+    if (status) this.tiles.show(this.part()?.rates, facts(status, goneSince !== null));
+    this.stretch.show();
+  }
+}
+
+function facts(status: Status, gone: boolean): Facts {
+  const hosts = new Set(status.controllers.filter((one) => one.subsystem).map((one) => one.host_nqn));
+  const count = (number: number): string => (gone ? "–" : String(number));
+  return { Hosts: count(hosts.size), Connections: count(status.connections) };
+}
+
+function namespaceTable(choose: (key: string) => void, changed: (() => void) | null): Table<NamespaceRow> {
+  return new Table<NamespaceRow>({
+    title: "Namespaces",
+    key: (row) => row.key,
+    nothing: "No namespaces are shared.",
+    choose: (row) => choose(row.key),
+    sorted: 2,
+    columns: [
+      { title: "NS", text: (row) => String(row.namespace.nsid), chooses: true },
+      { title: "Subsystem", text: (row) => format.tail(row.nqn, NAME) },
+      ...rated<NamespaceRow>(),
+      {
+        title: "Size",
+        text: (row) => format.bytes(row.namespace.bytes),
+        number: (row) => row.namespace.bytes,
+      },
+      { title: "Block", text: (row) => String(row.namespace.block_size), number: (row) => row.namespace.block_size },
+      { title: "Access", text: (row) => (row.namespace.read_only ? "read only" : "read, write") },
+      { title: "Limited by", text: (row) => row.limit },
+      { title: "Stored in", text: (row) => format.tail(row.stored, 40) },
+    ],
+    action: changed
+      ? { title: "Change…", does: (row) => steerNamespace(row.nqn, row.namespace, changed) }
+      : undefined,
+  });
+}
+
+function hostTable(choose: (key: string) => void): Table<HostRow> {
+  return new Table<HostRow>({
+    title: "Hosts",
+    key: (row) => row.key,
+    nothing: "No host is connected.",
+    choose: (row) => choose(row.key),
+    columns: [
+      { title: "Host", text: (row) => format.tail(row.nqn, SHORT_NAME), chooses: true },
+      ...rated<HostRow>(),
+      { title: "Address", text: (row) => row.address },
+      { title: "Controllers", text: (row) => String(row.controllers), number: (row) => row.controllers },
+      { title: "Queues", text: (row) => String(row.queues), number: (row) => row.queues },
+      { title: "Refused", text: (row) => format.short(row.errors), number: (row) => row.errors },
+    ],
+  });
+}
+
+function subsystemTable(choose: (key: string) => void, changed: (() => void) | null): Table<SubsystemRow> {
+  return new Table<SubsystemRow>({
+    title: "Subsystems",
+    key: (row) => row.key,
+    nothing: "Nothing is shared.",
+    choose: (row) => choose(row.key),
+    columns: [
+      { title: "Subsystem", text: (row) => format.tail(row.subsystem.nqn, SHORT_NAME), chooses: true },
+      ...rated<SubsystemRow>(),
+      {
+        title: "Namespaces",
+        text: (row) => String(row.subsystem.namespaces.length),
+        number: (row) => row.subsystem.namespaces.length,
+      },
+      {
+        title: "May connect",
+        text: (row) => (row.subsystem.allow_any_host ? "any host" : format.plural(row.subsystem.hosts.length, "host")),
+      },
+      {
+        title: "Media errors",
+        text: (row) => format.short(row.subsystem.media_errors),
+        number: (row) => row.subsystem.media_errors,
+      },
+    ],
+    action: changed ? { title: "Hosts…", does: (row) => steerSubsystem(row.subsystem, changed) } : undefined,
+  });
+}
+
+function coreTable(choose: (key: string) => void): Table<CoreRow> {
+  const of = (row: CoreRow): Rates => row.part.rates;
+  return new Table<CoreRow>({
+    title: "Cores",
+    key: (row) => row.key,
+    nothing: "",
+    choose: (row) => choose(row.key),
+    columns: [
+      { title: "Core", text: (row) => `core ${row.part.label}`, chooses: true },
+      { title: "Busy", text: (row) => format.percent(of(row).busy), number: (row) => of(row).busy },
+      { title: "IOPS", text: (row) => format.short(iops(of(row))), number: (row) => iops(of(row)) },
+      { title: "Throughput", text: (row) => format.perSecond(through(of(row))), number: (row) => through(of(row)) },
+    ],
+  });
+}
+
+function namespaceRows(status: Status, model: Model, stored: Watch["document"]): NamespaceRow[] {
+  const busy = busiest(model);
+  return status.subsystems.flatMap(({ nqn, namespaces }) =>
+    namespaces.map((namespace) => {
+      const key = partKey("namespace", nqn, namespace.nsid);
+      const document = stored?.subsystems[nqn]?.namespaces[namespace.nsid];
+      const rates = model.parts.get(key)?.rates;
+      return { key, nqn, namespace, stored: document?.path ?? "", limit: limited(document, rates, busy), rates };
+    }),
+  );
+}
+
+function hostRows(status: Status, model: Model): HostRow[] {
+  const rows = new Map<string, HostRow & { of: Set<string> }>();
+  for (const one of status.controllers) {
+    if (one.subsystem === null) continue;
+    const key = partKey("host", one.host_nqn);
+    let row = rows.get(key);
+    if (!row) {
+      const address = (one.address ?? "").replace(/:\d+$/, "");
+      const rates = model.parts.get(key)?.rates;
+      const counts = { subsystems: 0, controllers: 0, queues: 0, errors: 0 };
+      row = { key, nqn: one.host_nqn, address, rates, of: new Set(), ...counts };
+      rows.set(key, row);
+    }
+    row.of.add(one.subsystem);
+    row.subsystems = row.of.size;
+    row.controllers += 1;
+    row.queues += one.io_queues;
+    row.errors += one.errors;
+  }
+  return [...rows.values()];
+}
+
+function subsystemRows(status: Status, model: Model): SubsystemRow[] {
+  return status.subsystems.map((subsystem) => {
+    const key = partKey("subsystem", subsystem.nqn);
+    return { key, subsystem, rates: model.parts.get(key)?.rates };
+  });
+}

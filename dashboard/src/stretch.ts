@@ -1,0 +1,91 @@
+// The charts with what is above them: of what they are, how far back they go, and whether they stand
+// still.
+
+import { Charts } from "./charts";
+import { el, say } from "./dom";
+import type { Part } from "./model";
+
+const RANGES: [string, number][] = [
+  ["5 min", 300],
+  ["15 min", 900],
+  ["3 h", 10_800],
+  ["1 day", 86_400],
+  ["all", 2_592_000],
+];
+
+interface Options {
+  /** The button that comes back to all of it. */
+  back: string;
+  part: () => Part | undefined;
+  /** What the charts are of, in words; null if that is all there is. */
+  title: (part: Part | undefined) => string | null;
+  whole: string;
+  chooseWhole: () => void;
+  heldChanged: () => void;
+}
+
+export class Stretch {
+  readonly node: HTMLElement;
+  held = false;
+  private readonly charts = new Charts(() => this.show());
+  private readonly scope = el("h2", { class: "scope" });
+  private readonly whole: HTMLButtonElement;
+  private readonly pause = el("button", { type: "button", "aria-pressed": "false", click: () => this.hold() }, "Pause");
+  private readonly ranges: HTMLButtonElement[];
+  private readonly options: Options;
+
+  constructor(options: Options) {
+    this.options = options;
+    this.whole = el("button", { type: "button", click: options.chooseWhole }, options.back);
+    this.ranges = RANGES.map(([title, last]) =>
+      el("button", { type: "button", click: () => this.range(last) }, title),
+    );
+    const group = el("div", { class: "group", role: "group", "aria-label": "How far back" }, ...this.ranges);
+    const bar = el("div", { class: "bar" }, this.scope, this.whole, el("span", { class: "space" }), group, this.pause);
+    const hint = el(
+      "p",
+      { class: "quiet hint" },
+      "Drag over a chart to look closer, double-click to come back. Keys: space pauses, 1 to 5 choose how far back.",
+    );
+    this.node = el("section", { "aria-label": "Charts" }, bar, this.charts.node, hint);
+    addEventListener("keydown", (event) => this.key(event));
+    addEventListener("resize", () => this.show());
+    this.show();
+  }
+
+  show(): void {
+    if (this.node.closest("[hidden]")) return;
+    const part = this.options.part();
+    const title = this.options.title(part);
+    say(this.scope, title ?? this.options.whole);
+    this.whole.hidden = title === null;
+    const { view } = this.charts;
+    this.ranges.forEach((button, index) => {
+      const on = "last" in view && view.last === RANGES[index]![1];
+      button.setAttribute("aria-pressed", String(on));
+    });
+    this.charts.show(part?.past ?? null);
+  }
+
+  private range(last: number): void {
+    this.charts.view = { last };
+    this.show();
+  }
+
+  private hold(): void {
+    this.held = !this.held;
+    this.pause.setAttribute("aria-pressed", String(this.held));
+    this.options.heldChanged();
+  }
+
+  private key(event: KeyboardEvent): void {
+    const target = event.target as HTMLElement;
+    if (!this.node.isConnected || this.node.closest("[hidden]")) return;
+    if (target.closest("input, button, dialog, select") || event.ctrlKey || event.altKey || event.metaKey) return;
+    const range = RANGES[Number(event.key) - 1];
+    if (event.key === " ") this.hold();
+    else if (range) this.range(range[1]);
+    else return;
+    event.preventDefault();
+  }
+}

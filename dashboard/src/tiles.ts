@@ -1,0 +1,42 @@
+// The figures that are read from across the room.
+
+import { el, say } from "./dom";
+import * as format from "./format";
+import type { Rates } from "./model";
+
+export interface Facts {
+  /** Besides rates: a title and a figure. */
+  [title: string]: string;
+}
+
+export class Tiles {
+  readonly node = el("dl", { class: "tiles" });
+  private readonly values = new Map<string, HTMLElement>();
+
+  show(rates: Rates | undefined, facts: Facts): void {
+    if (!rates) return;
+    this.set("Reads per second", format.short(rates.reads), "read");
+    this.set("Writes per second", format.short(rates.writes), "write");
+    this.set("Read", format.perSecond(rates.readBytes), "read");
+    this.set("Written", format.perSecond(rates.writtenBytes), "write");
+    this.some("Median latency", rates.p50, format.latency);
+    this.some("99th percentile", rates.p99, format.latency);
+    this.some("Processors busy", rates.busy, format.percent);
+    for (const [title, text] of Object.entries(facts)) this.set(title, text, "");
+  }
+
+  /** What the target does not tell has no tile. */
+  private some(title: string, value: number, text: (value: number) => string): void {
+    if (!Number.isNaN(value) || this.values.has(title)) this.set(title, text(value), "");
+  }
+
+  private set(title: string, text: string, colour: string): void {
+    let value = this.values.get(title);
+    if (!value) {
+      value = el("dd");
+      this.values.set(title, value);
+      this.node.append(el("div", { class: `tile ${colour}` }, el("dt", {}, title), value));
+    }
+    say(value, text);
+  }
+}

@@ -1,0 +1,95 @@
+// What the management interface says: docs/openapi.json has the words.
+
+export interface LegStatus {
+  name: string;
+  state: "in_sync" | "catching_up" | "out";
+  reason?: string;
+}
+
+export interface NamespaceStatus {
+  nsid: number;
+  bytes: number;
+  block_size: number;
+  read_only: boolean;
+  uuid: string;
+  /** What it is a mirror of. */
+  legs?: LegStatus[];
+}
+
+export interface SubsystemStatus {
+  nqn: string;
+  allow_any_host: boolean;
+  hosts: string[];
+  reads: number;
+  writes: number;
+  read_bytes: number;
+  written_bytes: number;
+  media_errors: number;
+  namespaces: NamespaceStatus[];
+}
+
+export interface ControllerStatus {
+  id: number;
+  subsystem: string | null;
+  host_nqn: string;
+  address: string | null;
+  local_address: string;
+  ready: boolean;
+  io_queues: number;
+  errors: number;
+}
+
+export interface Status {
+  listening: string[];
+  pid: number;
+  uptime_seconds: number;
+  connections: number;
+  subsystems: SubsystemStatus[];
+  controllers: ControllerStatus[];
+}
+
+export interface NamespaceDocument {
+  path: string;
+  size?: number;
+  ana_group?: number;
+  limits?: Partial<Record<Limit, number>>;
+}
+
+/** What may be done in a second. */
+export type Limit = "iops" | "read_iops" | "write_iops" | "bytes" | "read_bytes" | "write_bytes";
+
+export interface ListenerDocument {
+  ana?: string;
+}
+
+export interface StateDocument {
+  listeners: Record<string, ListenerDocument>;
+  subsystems: Record<string, { namespaces: Record<string, NamespaceDocument> }>;
+}
+
+export interface About {
+  version: string;
+  may_steer: boolean;
+  /** The targets, where there are several. */
+  nodes?: string[];
+}
+
+/** Counters since the target started. */
+export interface IoStats {
+  reads: number;
+  writes: number;
+  read_bytes: number;
+  written_bytes: number;
+  read_latency: { counts: number[] };
+  write_latency: { counts: number[] };
+}
+
+export interface Stats {
+  uptime_ms: number;
+  latency_bounds_us: number[];
+  connections: { refused: Record<string, number> };
+  total: IoStats;
+  cores: { core: number; busy_ns: number | null; io: IoStats }[];
+  subsystems: { nqn: string; io: IoStats; namespaces: { nsid: number; io: IoStats }[] }[];
+  hosts: { nqn: string; controllers: number; io: IoStats }[];
+}

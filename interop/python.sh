@@ -1,0 +1,30 @@
+# shellcheck shell=bash
+# Sourced by what has farblock meet a program from the Python package index: see its two functions.
+
+# shellcheck disable=SC2034 # for those who source this
+here=$(cd "$(dirname "$0")" && pwd)
+script=$(basename "$0")
+
+die() {
+    echo "$script: $*" >&2
+    exit 2
+}
+
+# binary ARGUMENT...: the one argument is farblock, which farblock names from now on.
+binary() {
+    [ $# = 1 ] || die "usage: $script FARBLOCK"
+    farblock=$(realpath -- "$1")
+    [ -x "$farblock" ] || die "$1 is no program: cargo build --release -p farblock"
+}
+
+# environment PACKAGE VERSION COMMAND FOLDER: venv is an environment with this package, which has
+# this command; it is kept in the folder.
+environment() {
+    venv=$4/$2
+    [ ! -x "$venv/bin/$3" ] || return 0
+    rm -rf "$venv"
+    mkdir -p "$4"
+    python3 -m venv "$venv" || die "python3 -m venv failed: apt-get install python3-venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check "$1==$2" ||
+        die "pip could not install $1 $2: is there a package index?"
+}

@@ -1,0 +1,15 @@
+#!/bin/bash
+# spdk-rpc.sh FARBLOCK: SPDK's own client, from the Python package index, drives 'farblock serve
+# --spdk-rpc' (spdk/check.py), and the parameters of every method are those of its package. FARBLOCK
+# is the binary. The package is kept in ~/.cache/farblock-spdk-rpc (FARBLOCK_SPDK_RPC_DIR moves it).
+# Takes seconds. Exit code: 0 all holds, 1 something does not, 2 misuse.
+set -Eeuo pipefail
+
+. "$(dirname "$0")/python.sh"
+
+binary "$@"
+cache=${FARBLOCK_SPDK_RPC_DIR:-${HOME:?set FARBLOCK_SPDK_RPC_DIR}/.cache/farblock-spdk-rpc}
+environment spdk 26.9 spdk-rpc "$cache"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"$venv/bin/python" "$here/spdk/check.py" "$farblock" "$venv/bin/spdk-rpc" "$work"

@@ -1,0 +1,104 @@
+"""The parameters that SPDK's package knows of each method, found by calling it."""
+
+import argparse
+import contextlib
+import io
+import types
+
+# What an option may take, whatever it is: the first that its parser accepts is used.
+VALUES = ["1", "raid0", "tcp", "127.0.0.1", "none", "optimized", "16", "x",
+          "6f5b1a52-8a53-4f5b-9c0e-1f2f00000001", "all", "sha256", "0x1"]
+
+
+class Recorder:
+    """A client that only looks at what would be sent."""
+
+    def __init__(self):
+        self.calls = []
+
+    def call(self, method, params=None):
+        self.calls.append((method, params or {}))
+        return []
+
+    def __getattr__(self, name):
+        return lambda **params: self.call(name, {k: v for k, v in params.items() if v is not None})
+
+
+def flat(params):
+    """The names of parameters, those within others with dots."""
+    names = set()
+    for name, value in params.items():
+        if isinstance(value, dict) and name in ("listen_address", "address", "namespace"):
+            names |= {f"{name}.{inner}" for inner in value}
+        else:
+            names.add(name)
+    return names
+
+
+def words(action):
+    """Ways to give one argument on a command line."""
+    option = list(action.option_strings[-1:])
+    if action.nargs == 0 or isinstance(action, argparse.BooleanOptionalAction):
+        return [option]
+    values = list(action.choices) if action.choices else VALUES
+    return [option + [str(value)] for value in values]
+
+
+def recorded(parser, argv):
+    """What this command line would send; none if it cannot be."""
+    client = Recorder()
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            args = parser.parse_args(argv)
+            args.client = client
+            args.func(args)
+    except (SystemExit, Exception):
+        return None
+    return client.calls
+
+
+def of_method(parser, method, command):
+    """All parameters that the package ever sends with a method."""
+    actions = [one for one in command._actions if one.dest != "help"]
+    needed = [one for one in actions if one.required or not one.option_strings]
+    groups = [group._group_actions for group in command._mutually_exclusive_groups
+              if group.required]
+    base = []
+    for action in needed:
+        base += next((way for way in words(action)
+                      if action.choices or _accepts(action, way)), words(action)[0])
+    for group in groups:
+        if not any(action in needed for action in group):
+            base += words(group[0])[0]
+    names, tried = set(), 0
+    for action in [None] + [one for one in actions if one not in needed]:
+        for way in [[]] if action is None else words(action):
+            calls = recorded(parser, [method] + base + way)
+            if calls:
+                tried += 1
+                names |= set().union(*(flat(params) for name, params in calls if name == method))
+                break
+    assert tried, f"no command line for {method} was found: {base}"
+    return names
+
+
+def _accepts(action, way):
+    try:
+        if action.type:
+            action.type(way[-1])
+        return True
+    except (ValueError, TypeError, argparse.ArgumentTypeError):
+        return False
+
+
+def of_package(methods):
+    """The parameters of these methods, by method."""
+    from spdk import cli, spdk_rpc
+
+    parser, subparsers = spdk_rpc.create_parser()
+    for module in vars(cli).values():
+        if isinstance(module, types.ModuleType):
+            for name in ("print_dict", "print_json", "print_array"):
+                setattr(module, name, lambda _: None)
+    commands = subparsers.choices
+    return {one: of_method(parser, one, commands[one]) for one in methods if one in commands}
