@@ -2,9 +2,7 @@
 
 use crate::authentication::HostKeys;
 use farblock_block::Namespace;
-use farblock_proto::controller::{
-    ConfigError, PortAccess, Referral, SubsystemConfig, USUAL_ANA_GROUP,
-};
+use farblock_proto::controller::{ConfigError, PortAccess, Referral, SubsystemConfig};
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::{CallBytes, EngineKind, Polling};
 use farblock_secure::TlsKey;
@@ -17,7 +15,9 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use crate::control::Sharing;
 use crate::identity;
+use crate::pace::Rates;
 use crate::reservations::ReservationStore;
 
 /// A namespace that a subsystem shares.
@@ -38,8 +38,10 @@ pub struct Subsystem {
     pub config: SubsystemConfig,
     /// Its namespaces by identifier.
     pub exports: BTreeMap<NamespaceId, Export>,
-    /// ANA groups of namespaces, where it is not the usual one.
-    pub ana_groups: BTreeMap<NamespaceId, u32>,
+    /// How namespaces are shared, where it is not the usual way.
+    pub sharing: BTreeMap<NamespaceId, Sharing>,
+    /// What single hosts, by name, may do with all of them in a second.
+    pub host_rates: BTreeMap<String, Rates>,
     /// Where reservations of namespaces are kept that can persist through a power loss. Others
     /// have none that persist, and say so. Only of subsystems that the target starts with.
     pub reservations: BTreeMap<NamespaceId, Arc<dyn ReservationStore>>,
@@ -56,15 +58,20 @@ impl Subsystem {
         Self {
             config,
             exports: BTreeMap::new(),
-            ana_groups: BTreeMap::new(),
+            sharing: BTreeMap::new(),
+            host_rates: BTreeMap::new(),
             reservations: BTreeMap::new(),
             keys: BTreeMap::new(),
         }
     }
 
-    /// The ANA group of a namespace.
-    pub(crate) fn ana_group(&self, nsid: NamespaceId) -> u32 {
-        self.ana_groups.get(&nsid).copied().unwrap_or(USUAL_ANA_GROUP)
+    /// How a namespace is shared.
+    pub(crate) fn sharing(&self, nsid: NamespaceId) -> Sharing {
+        let mut sharing = self.sharing.get(&nsid).cloned().unwrap_or_default();
+        if sharing.visible_to.is_none() {
+            sharing.visible_to = self.config.visible_to.get(&nsid).cloned();
+        }
+        sharing
     }
 
     /// What is offered: those who have to authenticate may connect.

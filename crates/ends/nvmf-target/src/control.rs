@@ -4,7 +4,7 @@ use crate::config::Export;
 use crate::pace::Rates;
 use crate::shared::Shared;
 use farblock_block::Namespace;
-use farblock_proto::controller::{ConfigError, USUAL_ANA_GROUP};
+use farblock_proto::controller::{ConfigError, NamespaceInfo, USUAL_ANA_GROUP};
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::os;
 use farblock_tls::TlsError;
@@ -36,21 +36,36 @@ impl Control {
         nsid: NamespaceId,
         export: &Export,
     ) -> Result<(), ChangeError> {
-        self.shared.add_namespace(nqn, nsid, export, &Membership::default())
+        self.shared.add_namespace(nqn, nsid, export, &Sharing::default())
     }
 
-    /// The same, as a member of an ANA group, and for some hosts only.
+    /// The same, and from its first moment it is shared like this.
     ///
     /// # Errors
-    /// Those of [`Control::add_namespace`], and if there is no such group, or these are no hosts.
+    /// Those of [`Control::add_namespace`], and if it cannot be shared like this.
     pub fn add_namespace_as(
         &self,
         nqn: &str,
         nsid: NamespaceId,
         export: &Export,
-        membership: &Membership,
+        sharing: &Sharing,
     ) -> Result<(), ChangeError> {
-        self.shared.add_namespace(nqn, nsid, export, membership)
+        self.shared.add_namespace(nqn, nsid, export, sharing)
+    }
+
+    /// Changes how a namespace is shared, all of it at once: no host sees a part of the change, or
+    /// what only the old and the new together would allow it.
+    ///
+    /// # Errors
+    /// If there is no such subsystem or namespace, or it cannot be shared like this: then it stays
+    /// as it was.
+    pub fn set_sharing(
+        &self,
+        nqn: &str,
+        nsid: NamespaceId,
+        sharing: &Sharing,
+    ) -> Result<(), ChangeError> {
+        self.shared.set_sharing(nqn, nsid, sharing)
     }
 
     /// Says which hosts see a namespace from now on, by name; `None`: all that may connect. To the
@@ -103,7 +118,21 @@ impl Control {
         nsid: NamespaceId,
         export: &Export,
     ) -> Result<Removal, ChangeError> {
-        self.shared.replace_namespace(nqn, nsid, export)
+        self.shared.replace_namespace(nqn, nsid, export, None)
+    }
+
+    /// The same, and from its first moment the new one is shared like this.
+    ///
+    /// # Errors
+    /// Those of [`Control::replace_namespace`] and [`Control::set_sharing`].
+    pub fn replace_namespace_as(
+        &self,
+        nqn: &str,
+        nsid: NamespaceId,
+        export: &Export,
+        sharing: &Sharing,
+    ) -> Result<Removal, ChangeError> {
+        self.shared.replace_namespace(nqn, nsid, export, Some(sharing))
     }
 
     /// Shares only the first `blocks` blocks of a namespace, or all that there are.
@@ -167,19 +196,43 @@ impl Control {
     }
 }
 
-/// What a namespace is added to.
+/// How a namespace is shared.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Membership {
+pub struct Sharing {
     /// Its ANA group.
     pub ana_group: u32,
     /// The hosts that see it, by name; `None`: all that may connect.
     pub visible_to: Option<BTreeSet<String>>,
+    /// How many of its blocks are shared, if not all.
+    pub blocks: Option<u64>,
+    /// It is not to be written to, whether it can be or not.
+    pub read_only: bool,
+    /// What hosts may do with it in a second, all of them together.
+    pub rates: Rates,
 }
 
-impl Default for Membership {
-    /// The usual group, and all hosts.
+impl Default for Sharing {
+    /// All of it, in the usual group, for all hosts, without limits.
     fn default() -> Self {
-        Self { ana_group: USUAL_ANA_GROUP, visible_to: None }
+        Self {
+            ana_group: USUAL_ANA_GROUP,
+            visible_to: None,
+            blocks: None,
+            read_only: false,
+            rates: Rates::default(),
+        }
+    }
+}
+
+impl Sharing {
+    /// What hosts are told of a namespace that is like this by itself.
+    pub(crate) fn of(&self, info: NamespaceInfo) -> NamespaceInfo {
+        NamespaceInfo {
+            ana_group: self.ana_group,
+            blocks: self.blocks.map_or(info.blocks, |most| most.min(info.blocks)),
+            read_only: info.read_only || self.read_only,
+            ..info
+        }
     }
 }
 

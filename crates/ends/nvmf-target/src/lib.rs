@@ -53,7 +53,7 @@ mod volumes;
 pub use admissions::{AdmissionCounts, ByReason};
 pub use authentication::HostKeys;
 pub use config::{Export, StartError, Subsystem, TargetConfig, TlsPolicy};
-pub use control::{ChangeError, Control, Membership, Removal};
+pub use control::{ChangeError, Control, Removal, Sharing};
 pub use events::{Event, Observer, Visitor};
 pub use meter::{ErrorCounts, IoCounts, LATENCY_STEPS, LatencyCounts, latency_bound_us};
 pub use pace::{DEFAULT_BURST, MAX_BURST, Rate, Rates};

@@ -363,8 +363,7 @@ fn bind(address: SocketAddr) -> Result<ListenSocket, StartError> {
 }
 
 fn described(subsystem: &Subsystem, nsid: NamespaceId, export: &Export) -> NamespaceInfo {
-    let ana_group = subsystem.ana_group(nsid);
-    NamespaceInfo { ana_group, ..describe(&subsystem.config.nqn, nsid, export) }
+    subsystem.sharing(nsid).of(describe(&subsystem.config.nqn, nsid, export))
 }
 
 fn register(
@@ -404,6 +403,7 @@ fn register(
         let mut offered = subsystem.offered();
         for (&nsid, export) in &subsystem.exports {
             offered.namespaces.insert(nsid, described(subsystem, nsid, export));
+            offered.visible_to.extend(subsystem.sharing(nsid).visible_to.map(|it| (nsid, it)));
         }
         let nqn = offered.nqn.clone();
         if offered.flush_on_shutdown {
@@ -421,8 +421,10 @@ fn register(
             stores.insert((id, nsid), Arc::clone(store));
         }
         for (&nsid, export) in &subsystem.exports {
-            exports.insert(id, nsid, export, described(subsystem, nsid, export));
+            let info = describe(&subsystem.config.nqn, nsid, export);
+            exports.insert(id, nsid, export, (info, &subsystem.sharing(nsid)));
         }
+        exports.limit_hosts(id, &subsystem.host_rates);
     }
     // There are no hosts yet whom changes would have to be told.
     while registry.poll_action().is_some() {}

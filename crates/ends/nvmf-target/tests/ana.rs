@@ -10,7 +10,7 @@ use farblock_host::{Disk, Url};
 use farblock_proto::controller::PortAccess;
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::EngineKind;
-use farblock_target::{Export, Membership, Subsystem, Target, TargetConfig, TlsPolicy};
+use farblock_target::{Export, Sharing, Subsystem, Target, TargetConfig, TlsPolicy};
 use farblock_wire::log::AnaState;
 use rig::gate::Gate;
 use rig::{BLOCK, NQN, User, any, live_paths, options, serve, until, url};
@@ -114,8 +114,8 @@ fn a_listener_comes_with_its_states_and_namespaces_with_their_groups() {
     let access = PortAccess { usual: AnaState::OPTIMIZED, groups };
     let port = control.listen(any(), &access, TlsPolicy::Allowed).expect("a free port");
     let second = Export { namespace: mem(), identity: "second".to_owned() };
-    let membership = Membership { ana_group: 2, visible_to: None };
-    control.add_namespace_as(NQN, NamespaceId(2), &second, &membership).expect("a free number");
+    let sharing = Sharing { ana_group: 2, ..Sharing::default() };
+    control.add_namespace_as(NQN, NamespaceId(2), &second, &sharing).expect("a free number");
     let disk_of = |nsid: u32| {
         let url: Url = format!("nvme+tcp://{port}/{NQN}?ns={nsid}").parse().expect("a URL");
         Disk::connect(&[url], &options(EngineKind::Auto)).expect("connected")

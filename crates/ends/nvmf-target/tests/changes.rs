@@ -5,7 +5,7 @@ use farblock_block::blocking::Blocking;
 use farblock_host::{Controller, Options, discover};
 use farblock_proto::controller::PortAccess;
 use farblock_proto::ids::NamespaceId;
-use farblock_target::{Export, Membership, Subsystem, Target, TargetConfig, TlsPolicy};
+use farblock_target::{Export, Sharing, Subsystem, Target, TargetConfig, TlsPolicy};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -142,9 +142,9 @@ fn a_namespace_vanishes_for_one_host_and_not_for_another() {
     });
     let namespace = Arc::new(Mem::new(512, 1 << 20).expect("a size"));
     let export = Export { namespace, identity: "second".to_owned() };
-    let membership = Membership { visible_to: Some([].into()), ..Membership::default() };
+    let sharing = Sharing { visible_to: Some([].into()), ..Sharing::default() };
     let second = NamespaceId(2);
-    control.add_namespace_as(FIRST, second, &export, &membership).expect("a free number");
+    control.add_namespace_as(FIRST, second, &export, &sharing).expect("a free number");
     let listed = |host: &Controller| host.namespace_ids().expect("it answers");
     assert_eq!((listed(&one), listed(&other)), (vec![1], vec![1]));
     let see = |hosts: Option<&[&str]>| {

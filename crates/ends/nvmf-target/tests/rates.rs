@@ -3,11 +3,11 @@
 mod rig;
 
 use farblock_backends::mem::Mem;
-use farblock_block::Op;
+use farblock_block::{Namespace, Op};
 use farblock_host::Disk;
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::EngineKind;
-use farblock_target::{Rate, Rates, Target};
+use farblock_target::{Export, Rate, Rates, Sharing, Subsystem, Target, TargetConfig};
 use rig::gate::Gate;
 use rig::{BLOCK, NQN, User, any, options, serve, until, url};
 use std::sync::Arc;
@@ -156,4 +156,64 @@ fn a_host_is_limited_by_itself() {
     while done < 2 {
         done += slow.turn(Duration::from_secs(20)).len();
     }
+}
+
+/// What is limited or protected is so when the first host can connect, and not a moment later.
+#[test]
+fn a_target_starts_with_its_limits() {
+    let gate = gate();
+    let nqn = options(EngineKind::Auto).connection.identity().nqn;
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    for nsid in [1, 2] {
+        let export = Export { namespace: gate.clone(), identity: format!("disk {nsid}") };
+        subsystem.exports.insert(NamespaceId(nsid), export);
+    }
+    let protected = Sharing { read_only: true, blocks: Some(7), ..Sharing::default() };
+    subsystem.sharing.insert(NamespaceId(2), protected);
+    subsystem.host_rates.insert(nqn.clone(), crawl());
+    let (subsystems, listeners) = (vec![subsystem], vec![any()]);
+    let config = TargetConfig { subsystems, listeners, ..TargetConfig::default() };
+    let target = Target::start(&config).expect("it starts");
+    let (_disk, mut slow) = user(&target);
+    for token in 0..2 {
+        slow.write(token, 1, 1, token);
+    }
+    assert_eq!(slow.one().token, 0, "the first finds the budget untouched");
+    assert!(slow.turn(NOTHING).is_empty(), "there is none left");
+    // The same limits, said once more by who steers the target, are no news.
+    target.control().set_host_rates(NQN, &nqn, &crawl()).expect("there is the subsystem");
+    assert!(slow.turn(NOTHING).is_empty(), "there is none left");
+    let second = format!("nvme+tcp://{}/{NQN}?ns=2", target.addresses()[0]);
+    let second = Disk::connect(&[second.parse().expect("a URL")], &options(EngineKind::Auto));
+    let geometry = second.expect("connected").geometry();
+    assert_eq!((geometry.blocks, geometry.read_only), (7, true));
+}
+
+/// A namespace that came with limits has never been without.
+#[test]
+fn a_namespace_comes_with_its_limits() {
+    let target = serve(gate(), &[any()]);
+    let gate = gate();
+    let export = Export { namespace: gate.clone(), identity: "second".to_owned() };
+    let sharing = Sharing { rates: crawl(), ..Sharing::default() };
+    target.control().add_namespace_as(NQN, NamespaceId(2), &export, &sharing).expect("it is free");
+    let url = format!("nvme+tcp://{}/{NQN}?ns=2", target.addresses()[0]);
+    let disk = Disk::connect(&[url.parse().expect("a URL")], &options(EngineKind::Auto));
+    let mut user = User::new(&disk.expect("connected"), EngineKind::Auto);
+    for token in 0..2 {
+        user.write(token, 1, 1, token);
+    }
+    assert_eq!(user.one().token, 0, "the first finds the budget untouched");
+    assert!(user.turn(NOTHING).is_empty(), "there is none left");
+    // What else changes does not renew them.
+    let smaller = Sharing { blocks: Some(64), ..sharing };
+    target.control().set_sharing(NQN, NamespaceId(2), &smaller).expect("it is there");
+    assert!(user.turn(NOTHING).is_empty(), "there is none left");
+    let unlimited = Sharing { rates: Rates::default(), ..smaller };
+    target.control().set_sharing(NQN, NamespaceId(2), &unlimited).expect("it is there");
+    assert_eq!(user.one().token, 1);
+    let error = Sharing { blocks: Some(1 << 40), ..Sharing::default() };
+    let error = target.control().set_sharing(NQN, NamespaceId(2), &error).expect_err("too many");
+    assert!(error.to_string().contains("enlarge"), "{error}");
 }

@@ -7,8 +7,7 @@ use farblock_proto::controller::{AddressFamily, AnaState, PortAccess, Referral};
 use farblock_proto::ids::NamespaceId;
 use farblock_state::{Ana, Document, Host, Limits, Listener, Namespace, Running, Step, Tls};
 use farblock_target::{
-    Control, DEFAULT_BURST, Export, HostKeys, Membership, Rate, Rates, Removal, Subsystem,
-    TlsPolicy,
+    Control, DEFAULT_BURST, Export, HostKeys, Rate, Rates, Removal, Sharing, Subsystem, TlsPolicy,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -224,25 +223,13 @@ impl Live {
         opened: Opened,
     ) -> Result<(), String> {
         self.opener.may_be_added(namespace)?;
-        let id = NamespaceId(nsid);
-        let blocks = blocks(namespace);
         let has = opened.namespace.geometry().blocks;
-        if let Some(wanted) = blocks.filter(|blocks| *blocks > has) {
+        if let Some(wanted) = blocks(namespace).filter(|blocks| *blocks > has) {
             return Err(too_small(&opened, wanted, has));
         }
-        let said = |error: farblock_target::ChangeError| error.to_string();
-        let (ana_group, visible_to) = (namespace.ana_group, namespace.visible_to.clone());
-        let membership = Membership { ana_group, visible_to };
-        self.control.add_namespace_as(nqn, id, &export(&opened), &membership).map_err(said)?;
-        if blocks.is_some_and(|blocks| blocks < has) {
-            self.control.resize_namespace(nqn, id, blocks).map_err(said)?;
-        }
-        if namespace.read_only && !opened.namespace.geometry().read_only {
-            self.control.set_read_only(nqn, id, true).map_err(said)?;
-        }
-        if !namespace.limits.is_empty() {
-            self.control.set_rates(nqn, id, &rates(&namespace.limits)).map_err(said)?;
-        }
+        let (id, export) = (NamespaceId(nsid), export(&opened));
+        let added = self.control.add_namespace_as(nqn, id, &export, &sharing(namespace));
+        added.map_err(|error| error.to_string())?;
         self.legs.set(nqn, nsid, opened.legs.as_ref());
         self.disks.insert((nqn.to_owned(), nsid), opened);
         Ok(())
@@ -256,8 +243,17 @@ impl Live {
     }
 
     /// Puts another store behind a namespace.
-    fn replace(&mut self, nqn: &str, nsid: u32, new: Opened) -> Result<Opened, String> {
-        let removal = self.control.replace_namespace(nqn, NamespaceId(nsid), &export(&new));
+    fn replace(
+        &mut self,
+        nqn: &str,
+        nsid: u32,
+        (new, namespace): (Opened, &Namespace),
+    ) -> Result<Opened, String> {
+        let (id, export, has) = (NamespaceId(nsid), export(&new), new.namespace.geometry().blocks);
+        let mut sharing = sharing(namespace);
+        // Where it has to grow first, that comes behind this.
+        sharing.blocks = sharing.blocks.filter(|blocks| *blocks <= has);
+        let removal = self.control.replace_namespace_as(nqn, id, &export, &sharing);
         drain(removal.map_err(|error| error.to_string())?);
         self.legs.set(nqn, nsid, new.legs.as_ref());
         let old = self.disks.insert((nqn.to_owned(), nsid), new);
@@ -270,7 +266,7 @@ impl Live {
         let mut undo = Undo::Changed(nqn.to_owned(), nsid, from.clone(), None);
         if !to.read_only && opened.namespace.geometry().read_only {
             let new = self.open(to, Some(&opened))?;
-            let old = self.replace(nqn, nsid, new)?;
+            let old = self.replace(nqn, nsid, (new, to))?;
             undo = Undo::Changed(nqn.to_owned(), nsid, from.clone(), Some(old));
         }
         match self.shape(nqn, nsid, to) {
@@ -297,12 +293,7 @@ impl Live {
         if let Some(wanted) = blocks(to).filter(|blocks| *blocks > has) {
             return Err(too_small(opened, wanted, has));
         }
-        let said = |error: farblock_target::ChangeError| error.to_string();
-        self.control.resize_namespace(nqn, id, blocks(to)).map_err(said)?;
-        self.control.set_read_only(nqn, id, to.read_only).map_err(said)?;
-        self.control.set_ana_group(nqn, id, to.ana_group).map_err(said)?;
-        self.control.set_visible_to(nqn, id, to.visible_to.as_ref()).map_err(said)?;
-        self.control.set_rates(nqn, id, &rates(&to.limits)).map_err(said)
+        self.control.set_sharing(nqn, id, &sharing(to)).map_err(|error| error.to_string())
     }
 
     fn take_simple(&mut self, step: &Step) -> Result<Step, String> {
@@ -420,7 +411,7 @@ impl Running for Live {
                 if let Some(old) = opened {
                     let relock = old.file.clone();
                     // The new one is dropped with the removal, and its lock with it.
-                    drop(self.replace(&nqn, nsid, old)?);
+                    drop(self.replace(&nqn, nsid, (old, &namespace))?);
                     if let Some(file) = relock {
                         file.lock().map_err(|error| error.to_string())?;
                     }
@@ -462,8 +453,21 @@ fn export(opened: &Opened) -> Export {
     Export { namespace: Arc::clone(&opened.namespace), identity: opened.identity.clone() }
 }
 
+/// How a target shares what a document describes like this.
+#[must_use]
+pub fn sharing(namespace: &Namespace) -> Sharing {
+    Sharing {
+        ana_group: namespace.ana_group,
+        visible_to: namespace.visible_to.clone(),
+        blocks: blocks(namespace),
+        read_only: namespace.read_only,
+        rates: rates(&namespace.limits),
+    }
+}
+
 /// What hosts may do with a namespace, or a host with all of them, in a second.
-fn rates(limits: &Limits) -> Rates {
+#[must_use]
+pub fn rates(limits: &Limits) -> Rates {
     let rate = |all: Option<u64>, reads: Option<u64>, writes: Option<u64>| Rate {
         all: all.unwrap_or(0),
         reads: reads.unwrap_or(0),
@@ -520,3 +524,6 @@ fn offered(nqn: &str, subsystem: &farblock_state::Subsystem) -> Subsystem {
     }
     offered
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use super::{Management, Message, Shared};
 use crate::backings::{Backing, BackingId, Backings};
 use crate::config::Export;
-use crate::control::{ChangeError, Membership, Removal};
+use crate::control::{ChangeError, Removal, Sharing};
 use crate::events::Event;
 use crate::identity;
 use crate::pace::{Pace, Rates};
@@ -32,16 +32,46 @@ struct Exported {
 }
 
 impl Exported {
-    fn new(backing: Backing, info: NamespaceInfo) -> Self {
+    fn new(backing: Backing, info: NamespaceInfo, sharing: &Sharing) -> Self {
         let rates = Rates::default();
-        Self { backing, info, blocks: None, protected: false, rates, watch: None }
+        let mut new = Self { backing, info, blocks: None, protected: false, rates, watch: None };
+        new.share(sharing);
+        new
+    }
+
+    /// Is shared like this from now on; who sees it, the registry knows.
+    fn share(&mut self, sharing: &Sharing) {
+        self.info.ana_group = sharing.ana_group;
+        self.blocks = sharing.blocks;
+        self.protected = sharing.read_only;
+        self.limit(&sharing.rates);
+    }
+
+    /// False if it is limited like this already: its limits made anew would allow all of their
+    /// burst again.
+    fn limit(&mut self, rates: &Rates) -> bool {
+        let is_new = self.rates != *rates;
+        if is_new {
+            self.rates = *rates;
+            self.backing.pace = Pace::new(rates, os::now()).map(Arc::new);
+        }
+        is_new
+    }
+
+    /// How it is shared, but for who sees it.
+    fn sharing(&self) -> Sharing {
+        Sharing {
+            ana_group: self.info.ana_group,
+            visible_to: None,
+            blocks: self.blocks,
+            read_only: self.protected,
+            rates: self.rates,
+        }
     }
 
     /// What hosts are told of it.
     fn offered(&self) -> NamespaceInfo {
-        let blocks = self.blocks.map_or(self.info.blocks, |most| most.min(self.info.blocks));
-        let read_only = self.info.read_only || self.protected;
-        NamespaceInfo { blocks, read_only, ..self.info }
+        self.sharing().of(self.info)
     }
 }
 
@@ -55,16 +85,16 @@ pub(crate) struct Exports {
 }
 
 impl Exports {
-    /// Adds what the registry has already.
+    /// Adds what the registry has already: what it is by itself, and how it is shared.
     pub(crate) fn insert(
         &mut self,
         subsystem: SubsystemId,
         nsid: NamespaceId,
         export: &Export,
-        info: NamespaceInfo,
+        (info, sharing): (NamespaceInfo, &Sharing),
     ) {
         let backing = self.backing(export);
-        self.of(subsystem).insert(nsid, Exported::new(backing, info));
+        self.of(subsystem).insert(nsid, Exported::new(backing, info, sharing));
     }
 
     fn backing(&mut self, export: &Export) -> Backing {
@@ -109,6 +139,13 @@ impl Exports {
             self.hosts.remove(&subsystem);
         }
         true
+    }
+
+    /// Limits hosts of a subsystem that nobody uses yet.
+    pub(crate) fn limit_hosts(&mut self, subsystem: SubsystemId, hosts: &BTreeMap<String, Rates>) {
+        for (host, rates) in hosts {
+            self.limit_host(subsystem, host, rates);
+        }
     }
 
     /// A subsystem is not shared any more.
@@ -243,16 +280,17 @@ impl Shared {
         nqn: &str,
         nsid: NamespaceId,
         export: &Export,
-        membership: &Membership,
+        sharing: &Sharing,
     ) -> Result<(), ChangeError> {
-        let Membership { ana_group, visible_to } = membership.clone();
-        let info = NamespaceInfo { ana_group, ..describe(nqn, nsid, export) };
+        let info = describe(nqn, nsid, export);
+        check_blocks(nsid, sharing.blocks, &info)?;
         let mut added_to = None;
         self.change(nqn, |management, subsystem| {
             let registry = &mut management.registry;
-            let added = registry.add_namespace_for(subsystem, nsid, info, visible_to);
+            let (offered, hosts) = (sharing.of(info), sharing.visible_to.clone());
+            let added = registry.add_namespace_for(subsystem, nsid, offered, hosts);
             added.map_err(|error| ChangeError::Namespace(nsid, error))?;
-            management.exports.insert(subsystem, nsid, export, info);
+            management.exports.insert(subsystem, nsid, export, (info, sharing));
             added_to = Some(subsystem);
             self.observed.log(&Event::NamespaceAdded(nqn.to_owned(), nsid.0));
             Ok(None)
@@ -282,19 +320,28 @@ impl Shared {
         nqn: &str,
         nsid: NamespaceId,
         export: &Export,
+        sharing: Option<&Sharing>,
     ) -> Result<Removal, ChangeError> {
-        let mut info = describe(nqn, nsid, export);
+        let info = describe(nqn, nsid, export);
+        check_blocks(nsid, sharing.and_then(|sharing| sharing.blocks), &info)?;
         let mut changed_in = None;
         let removed = self.change(nqn, |management, subsystem| {
-            info.ana_group = management.exports.find(subsystem, nsid)?.info.ana_group;
-            let replaced = management.registry.replace_namespace(subsystem, nsid, info);
+            let before = management.exports.find(subsystem, nsid)?.sharing();
+            let kept = Sharing { blocks: None, read_only: false, ..before };
+            let (rates, registry) = (kept.rates, &mut management.registry);
+            let (to, hosts) = match sharing {
+                Some(sharing) => (sharing, sharing.visible_to.clone()),
+                None => (&kept, registry.visible_to(subsystem, nsid)),
+            };
+            let replaced = registry.replace_namespace_for(subsystem, nsid, to.of(info), hosts);
             replaced.map_err(|error| ChangeError::Namespace(nsid, error))?;
-            let mut backing = management.exports.backing(export);
+            let backing = management.exports.backing(export);
             changed_in = Some(subsystem);
-            self.observed.log(&changed(nqn.to_owned(), nsid, &info));
+            self.observed.log(&changed(nqn.to_owned(), nsid, &to.of(info)));
             let exported = management.exports.find(subsystem, nsid)?;
-            backing.pace.clone_from(&exported.backing.pace);
-            let new = Exported { rates: exported.rates, ..Exported::new(backing, info) };
+            let backing = Backing { pace: exported.backing.pace.clone(), ..backing };
+            let mut new = Exported { rates, ..Exported::new(backing, info, &kept) };
+            new.share(to);
             Ok(Some(std::mem::replace(exported, new)))
         })?;
         changed_in.into_iter().for_each(|subsystem| self.watch_export(subsystem, nsid));
@@ -308,11 +355,7 @@ impl Shared {
         blocks: Option<u64>,
     ) -> Result<(), ChangeError> {
         self.adjust(nqn, nsid, |exported| {
-            let has = exported.info.blocks;
-            let wanted = blocks.unwrap_or(has);
-            if wanted > has {
-                return Err(ChangeError::TooFewBlocks { namespace: nsid, wanted, blocks: has });
-            }
+            check_blocks(nsid, blocks, &exported.info)?;
             exported.blocks = blocks;
             Ok(())
         })
@@ -349,12 +392,41 @@ impl Shared {
         rates: &Rates,
     ) -> Result<(), ChangeError> {
         self.change(nqn, |management, subsystem| {
-            let exported = management.exports.find(subsystem, nsid)?;
-            // The same limits made anew would allow all of their burst again.
-            if exported.rates != *rates {
-                exported.rates = *rates;
-                exported.backing.pace = Pace::new(rates, os::now()).map(Arc::new);
+            if management.exports.find(subsystem, nsid)?.limit(rates) {
                 management.registry.publish(subsystem);
+            }
+            Ok(None)
+        })
+        .map(|_| ())
+    }
+
+    pub(crate) fn set_sharing(
+        &self,
+        nqn: &str,
+        nsid: NamespaceId,
+        sharing: &Sharing,
+    ) -> Result<(), ChangeError> {
+        self.change(nqn, |management, subsystem| {
+            let Management { registry, exports, .. } = management;
+            let exported = exports.find(subsystem, nsid)?;
+            let info = with_geometry(exported.info, &exported.backing.namespace.geometry());
+            check_blocks(nsid, sharing.blocks, &info)?;
+            let (before, offered) = (exported.offered(), sharing.of(info));
+            let hosts = sharing.visible_to.clone();
+            // Hosts are not told of what is no change to them.
+            let changed_too = match offered == before {
+                true => registry.set_visible_to(subsystem, nsid, hosts),
+                false => registry.replace_namespace_for(subsystem, nsid, offered, hosts),
+            };
+            changed_too.map_err(|error| ChangeError::Namespace(nsid, error))?;
+            let rates = exported.rates;
+            exported.info = info;
+            exported.share(sharing);
+            if rates != exported.rates {
+                registry.publish(subsystem);
+            }
+            if offered != before {
+                self.observed.log(&changed(nqn.to_owned(), nsid, &offered));
             }
             Ok(None)
         })
@@ -451,6 +523,18 @@ fn adjust(
         return Ok(Some(offered));
     }
     Ok(None)
+}
+
+/// Whether a namespace has as many blocks as are to be shared.
+fn check_blocks(
+    namespace: NamespaceId,
+    wanted: Option<u64>,
+    info: &NamespaceInfo,
+) -> Result<(), ChangeError> {
+    match wanted.filter(|wanted| *wanted > info.blocks) {
+        Some(wanted) => Err(ChangeError::TooFewBlocks { namespace, wanted, blocks: info.blocks }),
+        None => Ok(()),
+    }
 }
 
 fn changed(subsystem: String, nsid: NamespaceId, now: &NamespaceInfo) -> Event {

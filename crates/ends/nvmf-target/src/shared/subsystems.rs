@@ -3,7 +3,7 @@
 use super::{Management, Shared};
 use crate::authentication::HostKeys;
 use crate::config::Subsystem;
-use crate::control::{ChangeError, Membership, Removal};
+use crate::control::{ChangeError, Removal};
 use crate::events::Event;
 use farblock_proto::controller::{ConfigError, ControllerSummary, Referral, Registry};
 use farblock_proto::controller::{SubsystemId, Teardown};
@@ -27,7 +27,8 @@ impl Shared {
         config.namespaces.clear();
         {
             let mut management = self.lock_running()?;
-            management.registry.add_subsystem(config).map_err(wrong)?;
+            let id = management.registry.add_subsystem(config).map_err(wrong)?;
+            management.exports.limit_hosts(id, &subsystem.host_rates);
             // Before anybody can have connected.
             self.authenticator.require(subsystem);
             for (host, keys) in &subsystem.keys {
@@ -38,10 +39,8 @@ impl Shared {
             self.observed.log(&Event::SubsystemAdded(nqn.clone()));
         }
         for (&nsid, export) in &subsystem.exports {
-            let ana_group = subsystem.ana_group(nsid);
-            let visible_to = subsystem.config.visible_to.get(&nsid).cloned();
-            let membership = Membership { ana_group, visible_to };
-            if let Err(error) = self.add_namespace(&nqn, nsid, export, &membership) {
+            let sharing = subsystem.sharing(nsid);
+            if let Err(error) = self.add_namespace(&nqn, nsid, export, &sharing) {
                 // Its stores are closed when their queues are, whoever waits for that.
                 let _ = self.remove_subsystem(&nqn);
                 return Err(error);

@@ -425,38 +425,6 @@ impl Registry {
         let info = *namespaces.get(&namespace).ok_or(ConfigError::NotFound("namespace"))?;
         self.replace_namespace(subsystem, namespace, NamespaceInfo { blocks, ..info })
     }
-
-    /// Changes what is said about a namespace, and tells the hosts.
-    ///
-    /// # Errors
-    /// When there is no such namespace, or it cannot be like that.
-    pub fn replace_namespace(
-        &mut self,
-        subsystem: SubsystemId,
-        namespace: NamespaceId,
-        info: NamespaceInfo,
-    ) -> Result<(), ConfigError> {
-        info.check(namespace)?;
-        let namespaces = &mut self.subsystem_mut(subsystem)?.config.namespaces;
-        let found = namespaces.get_mut(&namespace).ok_or(ConfigError::NotFound("namespace"))?;
-        let before = core::mem::replace(found, info);
-        let regrouped = before.ana_group != info.ana_group;
-        if before.uuid != info.uuid {
-            // It is another one, which nobody has reserved.
-            self.end_reservations(subsystem, namespace);
-            self.namespace_changed(subsystem, namespace, NamespaceChange::Replaced);
-        } else if regrouped && before == (NamespaceInfo { ana_group: before.ana_group, ..info }) {
-            self.publish(subsystem);
-        } else {
-            self.namespace_changed(subsystem, namespace, NamespaceChange::Altered);
-        }
-        if regrouped {
-            self.access_changed(|controller, table| {
-                controller.subsystem == Some(subsystem) && table.find(namespace).is_some()
-            });
-        }
-        Ok(())
-    }
 }
 
 /// Looking.

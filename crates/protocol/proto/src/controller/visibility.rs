@@ -118,18 +118,94 @@ impl Registry {
         if before == now {
             return Ok(());
         }
+        self.publish(subsystem);
+        self.tell_those_who_see(subsystem, namespace, (&before, &now), None);
+        Ok(())
+    }
+
+    /// Changes what is said about a namespace, and tells the hosts.
+    ///
+    /// # Errors
+    /// When there is no such namespace, or it cannot be like that.
+    pub fn replace_namespace(
+        &mut self,
+        subsystem: SubsystemId,
+        namespace: NamespaceId,
+        info: NamespaceInfo,
+    ) -> Result<(), ConfigError> {
+        let hosts = self.visible_to(subsystem, namespace);
+        self.replace_namespace_for(subsystem, namespace, info, hosts)
+    }
+
+    /// The same, and at the same time says which hosts see it from now on: none of them sees the
+    /// one without the other.
+    ///
+    /// # Errors
+    /// Those of [`Registry::replace_namespace`], and when these cannot be the hosts.
+    pub fn replace_namespace_for(
+        &mut self,
+        subsystem: SubsystemId,
+        namespace: NamespaceId,
+        info: NamespaceInfo,
+        hosts: Option<BTreeSet<String>>,
+    ) -> Result<(), ConfigError> {
+        info.check(namespace)?;
+        let config = &mut self.subsystem_mut(subsystem)?.config;
+        if !config.namespaces.contains_key(&namespace) {
+            return Err(ConfigError::NotFound("namespace"));
+        }
+        let saw = replace_visibility(config, namespace, hosts)?;
+        let sees = config.visible_to.get(&namespace).cloned();
+        let before = config.namespaces.insert(namespace, info).expect("it was found");
+        let regrouped = before.ana_group != info.ana_group;
+        let change = if before.uuid != info.uuid {
+            // It is another one, which nobody has reserved.
+            self.end_reservations(subsystem, namespace);
+            Some(NamespaceChange::Replaced)
+        } else if regrouped && before == (NamespaceInfo { ana_group: before.ana_group, ..info }) {
+            None
+        } else {
+            Some(NamespaceChange::Altered)
+        };
+        self.publish(subsystem);
+        self.tell_those_who_see(subsystem, namespace, (&saw, &sees), change);
+        if regrouped {
+            self.access_changed(|controller, table| {
+                controller.subsystem == Some(subsystem) && table.find(namespace).is_some()
+            });
+        }
+        Ok(())
+    }
+
+    /// The hosts that see a namespace, if not all do.
+    #[must_use]
+    pub fn visible_to(
+        &self,
+        subsystem: SubsystemId,
+        namespace: NamespaceId,
+    ) -> Option<BTreeSet<String>> {
+        self.subsystem(subsystem)?.visible_to.get(&namespace).cloned()
+    }
+
+    /// Tells each host what has become of a namespace that it saw, or sees now.
+    fn tell_those_who_see(
+        &mut self,
+        subsystem: SubsystemId,
+        namespace: NamespaceId,
+        (before, now): (&Option<BTreeSet<String>>, &Option<BTreeSet<String>>),
+        change: Option<NamespaceChange>,
+    ) {
         let sees = |hosts: &Option<BTreeSet<String>>, host: &String| {
             hosts.as_ref().is_none_or(|hosts| hosts.contains(host))
         };
-        self.publish(subsystem);
         self.tell(subsystem, namespace, |controller| {
-            match (sees(&before, &controller.host_nqn), sees(&now, &controller.host_nqn)) {
+            match (sees(before, &controller.host_nqn), sees(now, &controller.host_nqn)) {
+                (true, true) => change,
                 (true, false) => Some(NamespaceChange::Went),
                 (false, true) => Some(NamespaceChange::Came),
-                _ => None,
+                (false, false) => None,
             }
         });
-        Ok(())
     }
 
     /// The namespaces of a controller, as its host sees them.

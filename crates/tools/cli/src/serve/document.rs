@@ -2,7 +2,7 @@
 
 use super::disks;
 use crate::args::ServeArgs;
-use farblock_admin::{Disks, Opened};
+use farblock_admin::{Disks, Opened, rates, sharing};
 use farblock_backends::Spec;
 use farblock_proto::controller::PortAccess;
 use farblock_proto::ids::NamespaceId;
@@ -54,10 +54,12 @@ impl Shares {
             let described = self.document.subsystems.get(&subsystem.config.nqn);
             let namespaces = described.into_iter().flat_map(|described| &described.namespaces);
             for (nsid, namespace) in namespaces {
-                let (nsid, hosts) = (NamespaceId(*nsid), namespace.visible_to.clone());
-                subsystem.ana_groups.insert(nsid, namespace.ana_group);
-                subsystem.config.visible_to.extend(hosts.map(|hosts| (nsid, hosts)));
+                subsystem.sharing.insert(NamespaceId(*nsid), sharing(namespace));
             }
+            let hosts = described.into_iter().flat_map(|described| &described.hosts);
+            let limited = hosts.filter(|(_, host)| !host.limits.is_empty());
+            subsystem.host_rates =
+                limited.map(|(name, it)| (name.clone(), rates(&it.limits))).collect();
         }
         self
     }
