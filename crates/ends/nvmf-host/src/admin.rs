@@ -1,4 +1,4 @@
-//! The admin thread of a controller: an event loop of its own for the admin queue.
+//! The admin queue of a controller, on the control loop.
 //!
 //! It executes the users' admin commands, keeps the controller alive, learns of changed
 //! namespaces, and shuts the controller down at the end. Whatever ends it, it leaves the
@@ -10,6 +10,7 @@
 //!     +--- connection lost, keep alive, timeout ------------------------------+
 //! ```
 
+use crate::control::{Local, Mailbox, Sender};
 use crate::error::Error;
 use crate::handshake::Connected;
 use crate::limits;
@@ -20,7 +21,7 @@ use farblock_proto::host::{Command, Data, NamespaceInfo, parse_changed_namespace
 use farblock_proto::limits::ADMIN_IN_CAPSULE_BYTES;
 use farblock_proto::tcp::SlotId;
 use farblock_proto::tcp::host_end::{Grant, Transfer};
-use farblock_reactor::{Buffer, Config, EngineKind, Event, Polling, Reactor, TaskId, os};
+use farblock_reactor::{Buffer, Event, os};
 use farblock_wire::event::AsyncEvent;
 use farblock_wire::fabrics::PropertySize;
 use farblock_wire::identify::{Cns, NamespaceList};
@@ -30,7 +31,6 @@ use farblock_wire::{Cqe, Status};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 /// Pause between two looks at whether the shutdown is complete.
@@ -38,9 +38,8 @@ const SHUTDOWN_POLL: Duration = Duration::from_millis(10);
 /// As much of a log page is read as it takes to clear its event.
 const EVENT_LOG_BYTES: u32 = 512;
 
-/// What the thread is started with.
+/// What the queue is started with.
 pub(crate) struct Settings {
-    pub(crate) engine: EngineKind,
     /// How often a keep alive is sent, and how long it may go unanswered; `None`: never.
     pub(crate) keep_alive: Option<Pulse>,
     /// Zero: commands may take for ever.
@@ -77,7 +76,7 @@ impl Pulse {
 
 /// What an admin command is for.
 enum Purpose {
-    User(SyncSender<crate::shared::Answer>),
+    User(Sender<crate::shared::Answer>),
     KeepAlive,
     AsyncEvent,
     /// Reading the changed namespace list.
@@ -199,8 +198,8 @@ struct Stopping {
 
 /// See the module's text.
 pub(crate) struct Admin {
-    reactor: Reactor,
-    task: TaskId,
+    local: Local,
+    mailbox: Mailbox,
     link: Link,
     table: Table,
     shared: Arc<Shared>,
@@ -210,50 +209,61 @@ pub(crate) struct Admin {
     events: Vec<Event>,
 }
 
-/// Marks the controller as lost even if the thread panics.
+/// Marks the controller as lost, whatever becomes of its admin queue.
 struct Farewell(Arc<Shared>);
 
 impl Drop for Farewell {
     fn drop(&mut self) {
-        self.0.lose("its admin thread ended");
+        self.0.lose("its admin queue ended");
     }
 }
 
-/// Runs the admin queue until its end. Tells through `started` whether it runs.
+/// Who is told of the beginning and the end of an admin queue.
+pub(crate) struct Told {
+    /// Whether it runs.
+    pub(crate) started: Sender<io::Result<()>>,
+    /// Answered by nobody: it is dropped when nothing is left of the queue.
+    pub(crate) ended: Sender<()>,
+}
+
+/// Runs the admin queue until its end.
 pub(crate) fn run(
+    local: &Local,
     connected: Connected,
     shared: Arc<Shared>,
     settings: Settings,
     depth: u16,
-    started: &SyncSender<io::Result<()>>,
-) {
-    let _farewell = Farewell(Arc::clone(&shared));
-    match Admin::new(connected, shared, settings, depth) {
-        Ok(mut admin) => {
-            let _ = started.send(Ok(()));
-            admin.serve();
+    told: Told,
+) -> impl Future<Output = ()> + use<> {
+    let Told { started, ended } = told;
+    let farewell = Farewell(Arc::clone(&shared));
+    let admin = Admin::new(local, connected, shared, settings, depth);
+    async move {
+        match admin {
+            Ok(mut admin) => {
+                started.send(Ok(()));
+                admin.serve().await;
+            }
+            Err(error) => started.send(Err(error)),
         }
-        Err(error) => {
-            let _ = started.send(Err(error));
-        }
+        drop(farewell);
+        drop(ended);
     }
 }
 
 impl Admin {
     fn new(
+        local: &Local,
         connected: Connected,
         shared: Arc<Shared>,
         settings: Settings,
         depth: u16,
     ) -> io::Result<Admin> {
-        // Nobody waits for admin commands with a stop-watch: sleep at once.
-        let config =
-            Config { engine: settings.engine, polling: Polling::Never, ..Config::default() };
-        let reactor = Reactor::new(&config)?;
-        let task = reactor.add_task();
+        let mailbox = Mailbox::new(local);
+        let (reactor, task) = (local.reactor(), mailbox.task());
         let mut table = Table::default();
         table.slots.resize_with(usize::from(depth), || None);
-        let link = Link::new(&reactor, task, connected, &mut table)?;
+        let link = Link::new(reactor, task, connected, &mut table)?;
         shared.set_admin(reactor.waker(task));
         let now = os::now();
         let keep_alive = settings.keep_alive.map(|Pulse { interval, timeout }| KeepAlive {
@@ -267,8 +277,8 @@ impl Admin {
             table.waiting.push_back((Purpose::AsyncEvent, request, Vec::new()));
         }
         Ok(Admin {
-            reactor,
-            task,
+            local: local.clone(),
+            mailbox,
             link,
             table,
             shared,
@@ -279,16 +289,14 @@ impl Admin {
         })
     }
 
-    fn serve(&mut self) {
-        let mut ready = Vec::new();
-        // Ready for the first turn: what is to be sent at once was queued already.
-        self.reactor.notify(self.task);
-        while self.link.is_open() && !self.stopping.as_ref().is_some_and(|stop| stop.complete) {
-            if let Err(error) = self.reactor.poll(None, &mut ready) {
-                self.shared.lose(&format!("its event loop failed: {error}"));
-                return;
-            }
+    async fn serve(&mut self) {
+        loop {
+            // At the first turn there is what was queued before.
             self.turn();
+            if !self.link.is_open() || self.stopping.as_ref().is_some_and(|stop| stop.complete) {
+                break;
+            }
+            self.mailbox.ready().await;
         }
         match self.link.loss() {
             Some(loss) => {
@@ -298,28 +306,25 @@ impl Admin {
             }
             None => self.shared.lose(&Loss::Shutdown.to_string()),
         }
-        self.leave();
+        self.leave().await;
     }
 
     /// Lets a terminate PDU, or a close, reach the network.
-    fn leave(&mut self) {
+    async fn leave(&mut self) {
         let deadline = os::now() + limits::TERMINATE_TIME;
-        let mut ready = Vec::new();
         if self.link.is_open() {
             self.link.abandon();
         }
+        self.local.reactor().set_timer(self.mailbox.task(), Some(deadline));
         while !self.link.is_closed() && os::now() < deadline {
-            let left = deadline.saturating_duration_since(os::now());
-            if self.reactor.poll(Some(left), &mut ready).is_err() {
-                return;
-            }
+            self.mailbox.ready().await;
             self.take_events();
         }
     }
 
     fn take_events(&mut self) {
         let mut events = std::mem::take(&mut self.events);
-        self.reactor.take_events(self.task, &mut events);
+        self.local.reactor().take_events(self.mailbox.task(), &mut events);
         for event in events.drain(..) {
             self.link.handle(event, &mut self.table);
         }
@@ -348,7 +353,7 @@ impl Admin {
             self.table.pump(&mut self.link.out, deadline);
             self.link.flush();
         }
-        self.reactor.set_timer(self.task, self.next_deadline());
+        self.local.reactor().set_timer(self.mailbox.task(), self.next_deadline());
     }
 
     fn send(&mut self, purpose: Purpose, command: Command) {
@@ -365,7 +370,7 @@ impl Admin {
                     let status = Status::TRANSIENT_TRANSPORT_ERROR;
                     cqe = Cqe::new(cqe.cid.get(), cqe.sqhd.get(), status, 0);
                 }
-                let _ = reply.try_send(Ok((cqe, data)));
+                reply.send(Ok((cqe, data)));
             }
             Purpose::KeepAlive => {
                 if let Some(keep_alive) = &mut self.keep_alive {
@@ -503,6 +508,13 @@ impl Admin {
         } else {
             stopping.look = Some((os::now() + SHUTDOWN_POLL).min(stopping.deadline));
         }
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        // The loop goes on without it.
+        self.link.abandon();
     }
 }
 

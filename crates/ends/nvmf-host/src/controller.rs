@@ -2,6 +2,7 @@
 
 use crate::admin::{self, Pulse, check_request};
 use crate::authentication;
+use crate::control::{self, Control, Receiver, reply};
 use crate::error::Error;
 use crate::handshake::{Connected, Handshake};
 use crate::identity::HostIdentity;
@@ -16,7 +17,7 @@ use farblock_proto::host::{
     DiscoveryReader, DiscoveryStep, Identity, InfoError, NamespaceInfo, Parameters, Step, accepted,
     ana_log_page, parse_namespace_list, refused,
 };
-use farblock_reactor::os::{self, JoinHandle};
+use farblock_reactor::os;
 use farblock_wire::features::AsyncEventConfig;
 use farblock_wire::identify::Cns;
 use farblock_wire::log::AnaState;
@@ -26,7 +27,6 @@ use farblock_wire::tcp::PORT_IO;
 use farblock_wire::{Cqe, IntoBytes, Status};
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -49,7 +49,10 @@ pub(crate) struct Inner {
     subsystem: String,
     identity: HostIdentity,
     options: Options,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Nothing is left of the admin queue when nobody is left to answer.
+    ended: Mutex<Option<Receiver<()>>>,
+    /// Where it runs.
+    _control: Arc<Control>,
 }
 
 impl Controller {
@@ -145,11 +148,11 @@ impl Controller {
     /// When the command cannot be sent, or the controller is lost before it answers.
     pub fn admin(&self, command: &Command, data: &[u8]) -> Result<(Cqe, Vec<u8>), Error> {
         check_request(command, data)?;
-        let (reply, answer) = sync_channel(1);
+        let (reply, answer) = reply();
         let shared = &self.inner.shared;
         shared.request(Request { command: *command, data: data.to_vec(), reply })?;
-        // The admin thread answers in time, or ends and drops the sender.
-        os::recv(&answer).unwrap_or_else(|_| Err(shared.lost_error()))
+        // The admin queue answers in time, or ends and drops the sender.
+        answer.wait().unwrap_or_else(|| Err(shared.lost_error()))
     }
 
     /// Executes an admin command that moves nothing to the controller and has to succeed.
@@ -348,9 +351,11 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.shared.stop();
-        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // It ends within a bounded time. If it panicked, that is in the log already.
-        let _ = thread.map(JoinHandle::join);
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        // It ends within a bounded time.
+        if !control::is_here() {
+            let _ = ended.map(Receiver::wait);
+        }
     }
 }
 
@@ -413,6 +418,7 @@ struct Connecting<'a> {
 
 impl Connecting<'_> {
     fn connect(self) -> Result<Controller, Error> {
+        let control = Control::shared(self.options.engine).map_err(Error::System)?;
         let sqsize_z = limits::ADMIN_QUEUE_ENTRIES - 1;
         let (connected, address, info) = match until_not_busy(|| self.bring_up(sqsize_z)) {
             Ok(parts) => parts,
@@ -428,20 +434,22 @@ impl Connecting<'_> {
         );
         let shared = Arc::new(Shared::new(info.queues));
         let settings = admin::Settings {
-            engine: self.options.engine,
             keep_alive: Pulse::new(self.keep_alive(), self.options.path_timeout),
             timeout: self.options.io_timeout,
             configuration: info.configuration,
             events: info.events_supported.0 & EVENTS.0 != 0,
         };
-        let (started, wait) = sync_channel(1);
-        let for_thread = Arc::clone(&shared);
-        let run = move || admin::run(connected, for_thread, settings, sqsize_z, &started);
-        let thread = os::spawn("farblock-admin".to_owned(), run).map_err(Error::system)?;
-        match os::recv(&wait) {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(Error::system(error)),
-            Err(_) => return Err(shared.lost_error()),
+        let (started, runs) = reply();
+        let (over, ended) = reply();
+        let told = admin::Told { started, ended: over };
+        let for_admin = Arc::clone(&shared);
+        control.spawn(move |local| {
+            admin::run(local, connected, for_admin, settings, sqsize_z, told)
+        });
+        match runs.wait() {
+            Some(Ok(())) => {}
+            Some(Err(error)) => return Err(Error::system(error)),
+            None => return Err(shared.lost_error()),
         }
         let Connecting { subsystem, options, identity, .. } = self;
         let inner = Inner {
@@ -451,7 +459,8 @@ impl Connecting<'_> {
             subsystem: subsystem.to_owned(),
             identity,
             options: options.clone(),
-            thread: Mutex::new(Some(thread)),
+            ended: Mutex::new(Some(ended)),
+            _control: control,
         };
         Ok(Controller { inner: Arc::new(inner) })
     }

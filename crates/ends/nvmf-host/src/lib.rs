@@ -13,7 +13,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Controller`] has one thread, for its admin queue. A [`RemoteNamespace`] is a
+//! The admin queues of all controllers of a process are on one thread. A [`RemoteNamespace`] is a
 //! [`Namespace`](farblock_block::Namespace) like any other: its queues live on their users' event
 //! loops, each with a connection of its own. It ends with its connections. A [`Disk`] does not: it
 //! reconnects, over one path or several, and is what to use for anything that lasts. See
@@ -100,6 +100,7 @@
 
 mod admin;
 mod authentication;
+mod control;
 mod controller;
 mod discover;
 pub mod disk;

@@ -1,6 +1,7 @@
-//! What a controller's admin thread, its I/O queues and its users share. Never locked per
+//! What a controller's admin queue, its I/O queues and its users share. Never locked per
 //! operation: queues look at one flag, and at the numbers of their namespace.
 
+use crate::control::Sender;
 use crate::disk::KnownNamespace;
 use crate::error::Error;
 use crate::limits;
@@ -10,7 +11,6 @@ use farblock_reactor::Waker;
 use farblock_wire::Cqe;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// What an admin command gives.
@@ -20,7 +20,7 @@ pub(crate) type Answer = Result<(Cqe, Vec<u8>), Error>;
 pub(crate) struct Request {
     pub(crate) command: Command,
     pub(crate) data: Vec<u8>,
-    pub(crate) reply: SyncSender<Answer>,
+    pub(crate) reply: Sender<Answer>,
 }
 
 /// What somebody who keeps a controller in use wants to hear of, at once and from any thread.
@@ -96,13 +96,14 @@ impl Shared {
         let mut state = self.state();
         let reason = Arc::clone(state.reason.get_or_insert_with(|| reason.into()));
         self.lost.store(true, Ordering::Release);
-        for request in state.requests.drain(..) {
-            let _ = request.reply.try_send(Err(Error::Lost(Arc::clone(&reason))));
-        }
+        let requests = std::mem::take(&mut state.requests);
         for (_, waker) in &state.wakers {
             waker.wake();
         }
         drop(state);
+        for request in requests {
+            request.reply.send(Err(Error::Lost(Arc::clone(&reason))));
+        }
         self.notify(Notice::Lost);
     }
 
@@ -123,7 +124,7 @@ impl Shared {
         }
     }
 
-    /// The admin thread is to shut the controller down.
+    /// The admin queue is to shut the controller down.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -143,7 +144,7 @@ impl Shared {
         }
     }
 
-    /// Hands a request to the admin thread.
+    /// Hands a request to the admin queue.
     pub(crate) fn request(&self, request: Request) -> Result<(), Error> {
         let mut state = self.state();
         if let Some(reason) = &state.reason {

@@ -26,6 +26,16 @@ pub fn is_simulated() -> bool {
     false
 }
 
+/// Which simulated world the calling thread is in: the same number in the same world, never again in
+/// another one of the process. Zero outside of them.
+#[inline]
+pub fn world() -> u64 {
+    #[cfg(feature = "sim")]
+    return crate::sim::number();
+    #[cfg(not(feature = "sim"))]
+    0
+}
+
 /// The time.
 #[inline]
 pub fn now() -> Instant {

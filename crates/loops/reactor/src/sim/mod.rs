@@ -30,6 +30,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub use disk::{DiskFaults, Medium};
@@ -71,7 +72,12 @@ struct WorldState {
     trace: u64,
 }
 
+/// Worlds that there were.
+static WORLDS: AtomicU64 = AtomicU64::new(0);
+
 struct Inner {
+    /// From 1 on; only which is which matters.
+    number: u64,
     epoch: Instant,
     state: RefCell<WorldState>,
     threads: Threads,
@@ -96,6 +102,7 @@ impl World {
             trace: seed,
         };
         let inner = Rc::new(Inner {
+            number: WORLDS.fetch_add(1, Ordering::Relaxed) + 1,
             epoch: Instant::now(),
             state: RefCell::new(state),
             threads: Threads::default(),
@@ -284,6 +291,11 @@ fn try_with_state(act: impl FnOnce(&mut WorldState)) {
 #[inline]
 pub(crate) fn is_entered() -> bool {
     IS_ENTERED.try_with(Cell::get).unwrap_or(false)
+}
+
+/// The world's number, if the thread is in one.
+pub(crate) fn number() -> u64 {
+    if is_entered() { current().number } else { 0 }
 }
 
 /// The world's time, if the thread is in one.

@@ -1,0 +1,189 @@
+//! Runs the futures of the control loop.
+
+use super::local::Local;
+use farblock_reactor::{EngineKind, Waker};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{self, Context, Poll, Wake};
+
+/// Makes a future on the loop's thread.
+pub(super) type Start = Box<dyn FnOnce(&Local) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
+
+thread_local! {
+    static IS_HERE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the caller is on a control loop, where nobody may wait.
+pub(crate) fn is_here() -> bool {
+    IS_HERE.try_with(Cell::get).unwrap_or(false)
+}
+
+/// What other threads, and the futures themselves, have for the loop.
+#[derive(Default)]
+pub(super) struct Inbox {
+    letters: Mutex<Letters>,
+    waker: OnceLock<Waker>,
+}
+
+#[derive(Default)]
+struct Letters {
+    new: Vec<Start>,
+    woken: Vec<u64>,
+    stopping: bool,
+    has_ended: bool,
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Letters> {
+        // Nothing in here panics half-way through a change.
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn start(&self, start: Start) {
+        let mut letters = self.lock();
+        if letters.has_ended {
+            drop(letters);
+            return drop(start);
+        }
+        letters.new.push(start);
+        drop(letters);
+        self.ring();
+    }
+
+    /// What is to begin, what is to go on, and whether the loop is to end.
+    fn take(&self) -> (Vec<Start>, Vec<u64>, bool) {
+        let letters = &mut *self.lock();
+        (std::mem::take(&mut letters.new), std::mem::take(&mut letters.woken), letters.stopping)
+    }
+
+    /// The loop is to end when nothing runs on it any more.
+    pub(super) fn stop(&self) {
+        self.lock().stopping = true;
+        self.ring();
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.lock().has_ended
+    }
+
+    fn ring(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
+    }
+}
+
+/// Has a future run again.
+struct Bell {
+    inbox: Arc<Inbox>,
+    id: u64,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.inbox.lock().woken.push(self.id);
+        self.inbox.ring();
+    }
+}
+
+struct Running {
+    future: Pin<Box<dyn Future<Output = ()>>>,
+    waker: task::Waker,
+}
+
+/// The loop's end, however it comes: what waits to be started is dropped.
+struct End<'a>(&'a Inbox);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let mut letters = self.0.lock();
+        letters.has_ended = true;
+        let new = std::mem::take(&mut letters.new);
+        drop(letters);
+        here(|| drop(new));
+    }
+}
+
+/// Does something as the loop.
+fn here<T>(act: impl FnOnce() -> T) -> T {
+    let before = IS_HERE.replace(true);
+    let result = act();
+    IS_HERE.set(before);
+    result
+}
+
+/// Runs the loop until its end. Tells whether there is one.
+pub(super) fn run(
+    engine: EngineKind,
+    inbox: &Arc<Inbox>,
+    started: &OnceLock<Result<(), Arc<io::Error>>>,
+) {
+    let _end = End(inbox);
+    let (local, waker) = match Local::new(engine) {
+        Ok(made) => made,
+        Err(error) => return drop(started.set(Err(Arc::new(error)))),
+    };
+    let _ = inbox.waker.set(waker);
+    let _ = started.set(Ok(()));
+    let mut executor = Executor { inbox, local, running: BTreeMap::new(), next: 0 };
+    if let Err(error) = executor.serve() {
+        tracing::error!("the control loop of the hosts failed: {error}");
+    }
+    here(|| executor.running.clear());
+}
+
+struct Executor<'a> {
+    inbox: &'a Arc<Inbox>,
+    local: Local,
+    running: BTreeMap<u64, Running>,
+    next: u64,
+}
+
+impl Executor<'_> {
+    fn serve(&mut self) -> io::Result<()> {
+        loop {
+            let (new, woken, stopping) = self.inbox.take();
+            for start in new {
+                self.begin(start);
+            }
+            woken.into_iter().for_each(|id| self.resume(id));
+            if stopping && self.running.is_empty() {
+                return Ok(());
+            }
+            self.local.turn()?;
+        }
+    }
+
+    fn begin(&mut self, start: Start) {
+        let id = self.next;
+        self.next += 1;
+        let Ok(future) = here(|| catch_unwind(AssertUnwindSafe(|| start(&self.local)))) else {
+            return;
+        };
+        let bell = Bell { inbox: Arc::clone(self.inbox), id };
+        self.running.insert(id, Running { future, waker: task::Waker::from(Arc::new(bell)) });
+        self.resume(id);
+    }
+
+    fn resume(&mut self, id: u64) {
+        // It may have ended since it was woken.
+        let Some(running) = self.running.get_mut(&id) else { return };
+        let mut context = Context::from_waker(&running.waker);
+        let future = running.future.as_mut();
+        let result = here(|| catch_unwind(AssertUnwindSafe(|| future.poll(&mut context))));
+        if !matches!(result, Ok(Poll::Pending)) {
+            let ended = self.running.remove(&id);
+            // What it holds may tell others that it is over, or panic again.
+            let _ = here(|| catch_unwind(AssertUnwindSafe(|| drop(ended))));
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What a future of the control loop waits for: events of the loop, and time.
+
+use farblock_reactor::{Config, EngineKind, Polling, Reactor, TaskId, Waker};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::{self, Poll};
+use std::time::Instant;
+
+/// The loop, for what runs on it. Clones are the same loop.
+#[derive(Clone)]
+pub(crate) struct Local(Rc<Inner>);
+
+struct Inner {
+    reactor: Reactor,
+    mailboxes: RefCell<HashMap<TaskId, Entry>>,
+    ready: RefCell<Vec<TaskId>>,
+}
+
+#[derive(Default)]
+struct Entry {
+    is_ready: bool,
+    waker: Option<task::Waker>,
+}
+
+impl Local {
+    /// Makes the loop, and what has it look at its inbox.
+    pub(super) fn new(engine: EngineKind) -> io::Result<(Local, Waker)> {
+        // Nobody waits for an admin command with a stop-watch: sleep at once.
+        let config = Config { engine, polling: Polling::Never, ..Config::default() };
+        let reactor = Reactor::new(&config)?;
+        let waker = reactor.waker(reactor.add_task());
+        let (mailboxes, ready) = Default::default();
+        Ok((Local(Rc::new(Inner { reactor, mailboxes, ready })), waker))
+    }
+
+    pub(crate) fn reactor(&self) -> &Reactor {
+        &self.0.reactor
+    }
+
+    /// Waits for something to happen, and wakes whoever waits for it.
+    pub(super) fn turn(&self) -> io::Result<()> {
+        let ready = &mut *self.0.ready.borrow_mut();
+        self.0.reactor.poll(None, ready)?;
+        for task in ready {
+            if let Some(entry) = self.0.mailboxes.borrow_mut().get_mut(task) {
+                entry.is_ready = true;
+                entry.waker.take().into_iter().for_each(task::Waker::wake);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn sleep_until(&self, at: Instant) {
+        let alarm = Mailbox::new(self);
+        self.0.reactor.set_timer(alarm.task, Some(at));
+        alarm.ready().await;
+    }
+}
+
+/// A task of the loop that one future waits for.
+pub(crate) struct Mailbox {
+    local: Local,
+    task: TaskId,
+}
+
+impl Mailbox {
+    pub(crate) fn new(local: &Local) -> Mailbox {
+        let task = local.0.reactor.add_task();
+        local.0.mailboxes.borrow_mut().insert(task, Entry::default());
+        Mailbox { local: local.clone(), task }
+    }
+
+    pub(crate) fn task(&self) -> TaskId {
+        self.task
+    }
+
+    /// Until something happened since the last time: an event, the timer or a waker.
+    pub(crate) async fn ready(&self) {
+        poll_fn(|context| {
+            let mailboxes = &mut *self.local.0.mailboxes.borrow_mut();
+            let entry = mailboxes.get_mut(&self.task).expect("it is there until it is dropped");
+            if std::mem::take(&mut entry.is_ready) {
+                return Poll::Ready(());
+            }
+            entry.waker = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        self.local.0.reactor.remove_task(self.task);
+        self.local.0.mailboxes.borrow_mut().remove(&self.task);
+    }
+}

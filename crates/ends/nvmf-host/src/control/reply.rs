@@ -1,0 +1,87 @@
+//! One answer, to be waited for by a thread or by a future.
+
+use farblock_reactor::os;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+struct State<T> {
+    answer: Option<T>,
+    /// There is nobody to answer any more, or it has answered.
+    is_over: bool,
+    waker: Option<Waker>,
+}
+
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, answer: Option<T>) {
+        let mut state = self.lock();
+        if state.is_over {
+            return;
+        }
+        state.answer = answer;
+        state.is_over = true;
+        let waker = state.waker.take();
+        drop(state);
+        self.changed.notify_all();
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Gives the answer. Dropping it tells that there is none.
+pub(crate) struct Sender<T>(Arc<Shared<T>>);
+
+/// Gets the answer, as a future or with [`Receiver::wait`]. `None`: nobody gives one.
+pub(crate) struct Receiver<T>(Arc<Shared<T>>);
+
+/// Both ends.
+pub(crate) fn reply<T>() -> (Sender<T>, Receiver<T>) {
+    let state = Mutex::new(State { answer: None, is_over: false, waker: None });
+    let shared = Arc::new(Shared { state, changed: Condvar::new() });
+    (Sender(Arc::clone(&shared)), Receiver(shared))
+}
+
+impl<T> Sender<T> {
+    pub(crate) fn send(self, answer: T) {
+        self.0.end(Some(answer));
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        self.0.end(None);
+    }
+}
+
+impl<T> Receiver<T> {
+    /// Has the calling thread wait. Not on the control loop, which would have to answer.
+    pub(crate) fn wait(self) -> Option<T> {
+        debug_assert!(!super::is_here(), "the control loop would wait for itself");
+        let Shared { state, changed } = &*self.0;
+        os::wait_while(state, changed, Duration::MAX, |state| !state.is_over);
+        self.0.lock().answer.take()
+    }
+}
+
+impl<T> Future for Receiver<T> {
+    type Output = Option<T>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut state = self.0.lock();
+        if state.is_over {
+            return Poll::Ready(state.answer.take());
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
