@@ -10,12 +10,13 @@
 //!     +--- connection lost, keep alive, timeout ------------------------------+
 //! ```
 
-use crate::control::{Local, Mailbox, Sender};
+use crate::control::{self, Local, Mailbox, Sender};
 use crate::error::Error;
 use crate::handshake::Connected;
 use crate::limits;
 use crate::link::{Commands, Inline, Link, Loss, Outgoing};
 use crate::shared::{Notice, Request, Shared};
+use farblock_block::Change;
 use farblock_proto::host::command::{self, LogPage};
 use farblock_proto::host::{Command, Data, NamespaceInfo, parse_changed_namespaces};
 use farblock_proto::limits::ADMIN_IN_CAPSULE_BYTES;
@@ -423,7 +424,7 @@ impl Admin {
             }
             Err(error) => {
                 tracing::warn!(nsid, "namespace changed: {error}");
-                self.shared.refresh(nsid, None);
+                self.refresh(nsid, None);
             }
         }
     }
@@ -432,13 +433,19 @@ impl Admin {
     fn handle_names(&mut self, mut info: NamespaceInfo, descriptors: Option<&[u8]>) {
         tracing::info!(nsid = info.nsid, blocks = info.blocks, "namespace changed");
         descriptors.into_iter().for_each(|data| info.add_descriptors(data));
-        self.shared.refresh(info.nsid, Some(&info));
+        self.refresh(info.nsid, Some(&info));
+    }
+
+    fn refresh(&self, nsid: u32, info: Option<&NamespaceInfo>) {
+        if let Some(changes) = self.shared.refresh(nsid, info) {
+            self.local.spawn(async move { control::tell(&changes, Change::Geometry).await });
+        }
     }
 
     /// What changed and does not show itself may be anything: it is not used any more.
     fn handle_unreadable(&mut self, nsid: u32, status: Status) {
         tracing::warn!(nsid, %status, "a changed namespace is unreadable");
-        self.shared.refresh(nsid, None);
+        self.refresh(nsid, None);
     }
 
     /// Reads those namespaces in use anew that changed: all of them if it is not said which.

@@ -443,9 +443,8 @@ impl Connecting<'_> {
         let (over, ended) = reply();
         let told = admin::Told { started, ended: over };
         let for_admin = Arc::clone(&shared);
-        control.spawn(move |local| {
-            admin::run(local, connected, for_admin, settings, sqsize_z, told)
-        });
+        control
+            .spawn(move |local| admin::run(local, connected, for_admin, settings, sqsize_z, told));
         match runs.wait() {
             Some(Ok(())) => {}
             Some(Err(error)) => return Err(Error::system(error)),

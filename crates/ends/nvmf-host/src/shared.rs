@@ -5,7 +5,7 @@ use crate::control::Sender;
 use crate::disk::KnownNamespace;
 use crate::error::Error;
 use crate::limits;
-use farblock_block::{Change, Changes, Geometry};
+use farblock_block::{Changes, Geometry};
 use farblock_proto::host::{Command, NamespaceInfo};
 use farblock_reactor::Waker;
 use farblock_wire::Cqe;
@@ -226,17 +226,15 @@ impl Shared {
         namespaces.iter().filter(|(_, state)| state.strong_count() > 0).map(|(id, _)| *id).collect()
     }
 
-    /// What the controller now says about a namespace: nothing if it is gone.
-    pub(crate) fn refresh(&self, nsid: u32, info: Option<&NamespaceInfo>) {
-        let state = self.namespaces().get(&nsid).and_then(Weak::upgrade);
-        if let Some(state) = state {
-            let before = state.geometry();
-            state.refresh(info);
-            if state.geometry() != before {
-                state.changes.tell(Change::Geometry);
-            }
-            self.notify(Notice::Namespace(nsid));
-        }
+    /// What the controller now says about a namespace: nothing if it is gone. Gives where that its
+    /// geometry changed is to be told, if it did.
+    #[must_use]
+    pub(crate) fn refresh(&self, nsid: u32, info: Option<&NamespaceInfo>) -> Option<Changes> {
+        let state = self.namespaces().get(&nsid).and_then(Weak::upgrade)?;
+        let before = state.geometry();
+        state.refresh(info);
+        self.notify(Notice::Namespace(nsid));
+        (state.geometry() != before).then(|| state.changes.clone())
     }
 }
 
@@ -337,18 +335,19 @@ mod tests {
         let info = NamespaceInfo { nsid: 7, block_size: 512, blocks: 100, ..Default::default() };
         let state = shared.namespace(&info, Geometry::new(512, 100), "");
         assert_eq!(shared.used_namespaces(), [7]);
-        shared.refresh(7, Some(&NamespaceInfo { blocks: 50, read_only: true, ..info.clone() }));
+        let _ =
+            shared.refresh(7, Some(&NamespaceInfo { blocks: 50, read_only: true, ..info.clone() }));
         assert_eq!((state.geometry().blocks, state.geometry().read_only), (50, true));
         let again = shared.namespace(&info, Geometry::new(512, 100), "");
         assert!(Arc::ptr_eq(&state, &again));
         assert_eq!(state.geometry(), Geometry::new(512, 100));
         let other = NamespaceInfo { uuid: Some([1; 16]), ..info.clone() };
-        shared.refresh(7, Some(&other));
+        let _ = shared.refresh(7, Some(&other));
         assert_eq!(state.geometry().blocks, 0, "it has another name");
         let other = NamespaceInfo { block_size: 4096, ..info.clone() };
         let other = shared.namespace(&other, Geometry::new(4096, 100), "");
         assert_eq!((state.geometry().blocks, other.geometry().blocks), (0, 100));
-        shared.refresh(7, None);
+        let _ = shared.refresh(7, None);
         assert_eq!(other.geometry().blocks, 0);
         drop((state, again, other));
         assert!(shared.used_namespaces().is_empty());

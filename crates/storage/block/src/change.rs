@@ -73,6 +73,12 @@ impl Changes {
         callbacks.iter().for_each(|(_, callback)| callback(change));
     }
 
+    /// Whether anybody listens: if nobody does, telling takes no time.
+    #[must_use]
+    pub fn is_watched(&self) -> bool {
+        !self.0.lock().is_empty()
+    }
+
     /// How many changes there were: a number that is cheap to look at.
     #[must_use]
     pub fn generation(&self) -> u64 {

@@ -2,7 +2,19 @@
 
 use super::reply::reply;
 use crate::error::Error;
+use farblock_block::{Change, Changes};
 use farblock_reactor::os;
+
+/// Tells of a change. Whoever listens may take its time, wait for locks, and use what changed.
+pub(crate) async fn tell(changes: &Changes, change: Change) {
+    if !changes.is_watched() {
+        return changes.tell(change);
+    }
+    let for_thread = changes.clone();
+    if let Err(error) = blocking(move || for_thread.tell(change)).await {
+        tracing::warn!("nobody is told of a change: {error}");
+    }
+}
 
 /// Does something on another thread.
 ///

@@ -128,7 +128,7 @@ pub(super) fn run(
     started: &OnceLock<Result<(), Arc<io::Error>>>,
 ) {
     let _end = End(inbox);
-    let (local, waker) = match Local::new(engine) {
+    let (local, waker) = match Local::new(engine, inbox) {
         Ok(made) => made,
         Err(error) => return drop(started.set(Err(Arc::new(error)))),
     };

@@ -1,11 +1,13 @@
 //! What a future of the control loop waits for: events of the loop, and time.
 
+use super::executor::{Inbox, Start};
 use farblock_reactor::{Config, EngineKind, Polling, Reactor, TaskId, Waker};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::Instant;
 
@@ -14,6 +16,7 @@ use std::time::Instant;
 pub(crate) struct Local(Rc<Inner>);
 
 struct Inner {
+    inbox: Arc<Inbox>,
     reactor: Reactor,
     mailboxes: RefCell<HashMap<TaskId, Entry>>,
     ready: RefCell<Vec<TaskId>>,
@@ -27,17 +30,24 @@ struct Entry {
 
 impl Local {
     /// Makes the loop, and what has it look at its inbox.
-    pub(super) fn new(engine: EngineKind) -> io::Result<(Local, Waker)> {
+    pub(super) fn new(engine: EngineKind, inbox: &Arc<Inbox>) -> io::Result<(Local, Waker)> {
         // Nobody waits for an admin command with a stop-watch: sleep at once.
         let config = Config { engine, polling: Polling::Never, ..Config::default() };
         let reactor = Reactor::new(&config)?;
         let waker = reactor.waker(reactor.add_task());
         let (mailboxes, ready) = Default::default();
-        Ok((Local(Rc::new(Inner { reactor, mailboxes, ready })), waker))
+        let inbox = Arc::clone(inbox);
+        Ok((Local(Rc::new(Inner { inbox, reactor, mailboxes, ready })), waker))
     }
 
     pub(crate) fn reactor(&self) -> &Reactor {
         &self.0.reactor
+    }
+
+    /// Has something run that nobody waits for.
+    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        let start: Start = Box::new(|_| Box::pin(future));
+        self.0.inbox.start(start);
     }
 
     /// Waits for something to happen, and wakes whoever waits for it.
@@ -53,6 +63,7 @@ impl Local {
         Ok(())
     }
 
+    #[cfg_attr(not(test), expect(dead_code, reason = "keepers will"))]
     pub(crate) async fn sleep_until(&self, at: Instant) {
         let alarm = Mailbox::new(self);
         self.0.reactor.set_timer(alarm.task, Some(at));

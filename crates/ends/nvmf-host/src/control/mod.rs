@@ -19,7 +19,9 @@ mod executor;
 mod local;
 mod reply;
 
+#[cfg_attr(not(test), expect(unused_imports, reason = "keepers will"))]
 pub(crate) use blocking::blocking;
+pub(crate) use blocking::tell;
 pub(crate) use executor::is_here;
 pub(crate) use local::{Local, Mailbox};
 pub(crate) use reply::{Receiver, Sender, reply};
@@ -68,9 +70,8 @@ impl Control {
         let found = ours.iter().find(|found| !found.inbox.has_ended()).map(Arc::clone);
         let control = match found {
             Some(found) => Ok(found),
-            None => Control::start(engine, place).map(|control| {
-                loops.push((place, engine, Arc::downgrade(&control)));
-                control
+            None => Control::start(engine, place).inspect(|control| {
+                loops.push((place, engine, Arc::downgrade(control)));
             }),
         };
         drop(loops);

@@ -67,7 +67,7 @@ fn a_panic_ends_what_panicked_and_nothing_else() {
     control.spawn(make);
     assert_eq!(dropped.wait(), None);
     let (sender, receiver) = reply();
-    control.spawn(|_| async move { sender.send(blocking(|| is_here()).await) });
+    control.spawn(|_| async move { sender.send(blocking(is_here).await) });
     let elsewhere = receiver.wait().expect("the loop goes on");
     assert!(!elsewhere.expect("a thread"), "what may wait is not done on the loop");
 }
