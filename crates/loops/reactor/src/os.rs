@@ -26,8 +26,8 @@ pub fn is_simulated() -> bool {
     false
 }
 
-/// Which simulated world the calling thread is in: the same number in the same world, never again in
-/// another one of the process. Zero outside of them.
+/// Which simulated world the calling thread is in: the same number in the same world, and not
+/// again in another one of the process. Zero outside of them.
 #[inline]
 pub fn world() -> u64 {
     #[cfg(feature = "sim")]
