@@ -9,6 +9,8 @@ mod commands;
 mod file_sink;
 mod job;
 mod namespace_sink;
+#[cfg(test)]
+mod order;
 mod place;
 mod progress;
 mod resume;

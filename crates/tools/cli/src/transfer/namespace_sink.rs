@@ -44,6 +44,8 @@ pub(super) struct NamespaceSink {
     flushing: Option<u64>,
     /// Everything before is durable.
     durable: u64,
+    /// The lowest of the operations that failed and that nobody was told of.
+    failed: Option<(u64, BlockError)>,
     done: Vec<Completion>,
     ready: Vec<TaskId>,
 }
@@ -71,6 +73,7 @@ impl NamespaceSink {
             window: VecDeque::with_capacity(DEPTH + 1),
             flushing: None,
             durable: start + done,
+            failed: None,
             done: Vec::new(),
             ready: Vec::new(),
         })
@@ -266,19 +269,41 @@ impl NamespaceSink {
 
     /// Waits for something, but not for ever after a signal.
     fn wait(&mut self, free: &mut dyn FnMut(Buffer)) -> Result<()> {
-        let over = match self.deadline {
-            Some(deadline) => Instant::now() >= deadline,
-            None => self.stop.requested(),
-        };
-        match over {
+        match self.is_over() {
             true => Err(Failure::Interrupted(String::new())),
             false => self.poll(TICK, free),
         }
     }
 
+    /// Whether nothing is waited for any more.
+    fn is_over(&self) -> bool {
+        match self.deadline {
+            Some(deadline) => Instant::now() >= deadline,
+            None => self.stop.requested(),
+        }
+    }
+
+    /// Goes on with what is under way. Of several failures it tells of the first in the namespace,
+    /// when it is known that nothing before it failed.
     pub(super) fn poll(&mut self, time: Duration, free: &mut dyn FnMut(Buffer)) -> Result<()> {
+        self.poll_once(time, free)?;
+        while self.failed.is_some_and(|(at, _)| self.awaits_before(at)) && !self.is_over() {
+            self.poll_once(TICK, free)?;
+        }
+        match self.failed.take() {
+            Some((token, error)) => Err(self.failure(token, error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether writes before this byte may be under way.
+    fn awaits_before(&self, at: u64) -> bool {
+        self.queue.in_flight() > 0 && self.window.front().is_some_and(|(first, _)| *first < at)
+    }
+
+    fn poll_once(&mut self, time: Duration, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         let before = self.queue.in_flight();
-        self.collect(free)?;
+        self.collect(free);
         // Something completed meanwhile: whoever waits looks again before it sleeps.
         if self.queue.in_flight() < before && !time.is_zero() {
             return Ok(());
@@ -286,22 +311,24 @@ impl NamespaceSink {
         let polled = self.reactor.poll(Some(time), &mut self.ready);
         polled.map_err(|error| super::event_loop_failed(&error))?;
         self.ready.clear();
-        self.collect(free)
+        self.collect(free);
+        Ok(())
     }
 
-    fn collect(&mut self, free: &mut dyn FnMut(Buffer)) -> Result<()> {
+    fn collect(&mut self, free: &mut dyn FnMut(Buffer)) {
         let mut done = std::mem::take(&mut self.done);
         self.queue.poll(&mut done);
-        let mut outcome = Ok(());
         for completion in done.drain(..) {
             match completion.result {
                 Ok(()) => self.completed(completion.token),
-                Err(error) => outcome = outcome.and(Err(self.failure(completion.token, error))),
+                Err(error) if self.failed.is_none_or(|(lowest, _)| completion.token < lowest) => {
+                    self.failed = Some((completion.token, error));
+                }
+                Err(_) => {}
             }
             completion.buffer.into_iter().for_each(&mut *free);
         }
         self.done = done;
-        outcome
     }
 
     fn completed(&mut self, token: u64) {

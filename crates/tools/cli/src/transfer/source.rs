@@ -259,9 +259,12 @@ struct Reader {
     range: Range<u64>,
     /// Where the next operation begins, in bytes: whole blocks.
     position: u64,
-    /// Chunks in order, `None` while they are being read. The first has number `first`.
-    slots: VecDeque<Option<Chunk>>,
+    /// Chunks in order, `None` while they are being read. The first has number `first`. What could
+    /// not be read has its place here, too: it is said when everything before it was delivered.
+    slots: VecDeque<Option<Result<Chunk>>>,
     first: u64,
+    /// Something could not be read; nothing more is asked for.
+    failed: bool,
     chunks: SyncSender<Result<Chunk>>,
     used: Receiver<Buffer>,
 }
@@ -289,6 +292,7 @@ impl Reader {
             position,
             slots,
             first: 0,
+            failed: false,
             chunks,
             used,
         };
@@ -302,12 +306,7 @@ impl Reader {
             self.used.try_iter().for_each(|buffer| self.reactor.buffers().give(buffer));
             self.submit();
             self.queue.poll(&mut done);
-            for completion in done.drain(..) {
-                if let Err(failure) = self.complete(completion) {
-                    let _ = self.chunks.send(Err(failure));
-                    return;
-                }
-            }
+            done.drain(..).for_each(|completion| self.complete(completion));
             match self.deliver() {
                 Delivery::Done => return,
                 Delivery::Progress => continue,
@@ -323,7 +322,7 @@ impl Reader {
 
     fn submit(&mut self) {
         let block = u64::from(self.geometry.block_size);
-        while self.position < self.range.end && self.slots.len() < DEPTH {
+        while !self.failed && self.position < self.range.end && self.slots.len() < DEPTH {
             let piece = super::piece_bytes(&self.geometry) as u64;
             let length = (self.range.end - self.position).next_multiple_of(block).min(piece);
             let buffer = self.reactor.buffers().take(length as usize);
@@ -335,20 +334,22 @@ impl Reader {
         }
     }
 
-    fn complete(&mut self, completion: Completion) -> Result<()> {
+    fn complete(&mut self, completion: Completion) {
         let piece = super::piece_bytes(&self.geometry) as u64;
         let block = u64::from(self.geometry.block_size);
         let start = self.range.start / block * block + completion.token * piece;
-        completion.result.map_err(|error| {
+        let slot = (completion.token - self.first) as usize;
+        let read = completion.result.map(|()| {
+            let buffer = completion.buffer.expect("a read has a buffer");
+            let skip = self.range.start.saturating_sub(start) as usize;
+            let end = (self.range.end - start).min(buffer.len() as u64) as usize;
+            Chunk::Data(buffer, skip..end)
+        });
+        self.failed |= read.is_err();
+        self.slots[slot] = Some(read.map_err(|error| {
             let (name, error) = (&self.name, super::reason(error));
             Failure::run(format_args!("reading {name} at byte {start} failed: {error}"))
-        })?;
-        let buffer = completion.buffer.expect("a read has a buffer");
-        let skip = self.range.start.saturating_sub(start) as usize;
-        let end = (self.range.end - start).min(buffer.len() as u64) as usize;
-        let slot = (completion.token - self.first) as usize;
-        self.slots[slot] = Some(Chunk::Data(buffer, skip..end));
-        Ok(())
+        }));
     }
 
     /// Hands over what is complete, in order, as far as there is room.
@@ -356,14 +357,16 @@ impl Reader {
         let mut delivered = false;
         while let Some(front) = self.slots.front_mut() {
             let Some(chunk) = front.take() else { break };
-            match self.chunks.try_send(Ok(chunk)) {
+            let failed = chunk.is_err();
+            match self.chunks.try_send(chunk) {
+                Ok(()) if failed => return Delivery::Done,
                 Ok(()) => {
                     self.slots.pop_front();
                     self.first += 1;
                     delivered = true;
                 }
                 Err(TrySendError::Full(chunk)) => {
-                    *front = chunk.ok();
+                    *front = Some(chunk);
                     break;
                 }
                 Err(TrySendError::Disconnected(_)) => return Delivery::Done,
@@ -383,6 +386,6 @@ enum Delivery {
     Progress,
     /// Nothing to do before an event.
     Waiting,
-    /// Everything is delivered, or nobody receives.
+    /// Everything up to the end or a failure is delivered, or nobody receives.
     Done,
 }
