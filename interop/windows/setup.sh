@@ -113,7 +113,9 @@ copy_toolchain() {
     local version sysroot source=$dir/source toolchain=$dir/toolchain
     version=$(rustc --version | cut -d ' ' -f 2)
     sysroot=$(rustc --print sysroot)
-    [ "$(cat "$toolchain/copied" 2>/dev/null)" != "$version" ] || return 0
+    # What was copied here without its cargo would take rustup's, which knows no source.
+    [ "$(cat "$toolchain/copied" 2>/dev/null)" = "$version" ] && [ -x "$toolchain/bin/cargo" ] &&
+        [ -e "$toolchain/lib/rustlib/src/rust/library" ] && return 0
     download_source "$version" "$source"
     dpkg-deb --fsys-tarfile "$source"/rust-src_*.deb |
         tar -x -C "$source" "./usr/src/rustc-$version/library"
@@ -122,7 +124,7 @@ copy_toolchain() {
     # Without the target's own library, if there is one: there must be one only.
     rm -rf "$toolchain/lib/rustlib/src" "$toolchain/lib/rustlib/$target"
     mkdir -p "$toolchain/lib/rustlib/src"
-    ln -sn "$source/usr/src/rustc-$version" "$toolchain/lib/rustlib/src/rust"
+    ln -sn "../../../../source/usr/src/rustc-$version" "$toolchain/lib/rustlib/src/rust"
     rm -rf "$dir/apt"
     echo "$version" >"$toolchain/copied"
 }
@@ -141,7 +143,9 @@ write_environment() {
         echo "export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=$linker"
         echo "export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER=wine"
         echo "export WINEPREFIX=$dir/wine WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml="
-    } >"$dir/env.sh"
+    } >"$dir/env.sh.new"
+    # In one step: somebody else may be reading it.
+    mv "$dir/env.sh.new" "$dir/env.sh"
 }
 
 # Wine's files. Wine before 9 lacks a library that Rust takes random numbers from: a stand-in.

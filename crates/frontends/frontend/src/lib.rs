@@ -3,7 +3,7 @@
 //! **What it is.** [`Cores`] starts a server's threads, each with a reactor and a queue into the
 //! namespace, all or none. [`Mailboxes`] is how they are told something. [`Connections`] is the
 //! table of a thread's connections. [`Complaints`] keeps a server's warnings about strangers in
-//! bounds. [`Disk`] is the namespace as it is served. [`pieces`] makes operations on whole blocks
+//! bounds. [`Line`] tells whether a client has hung up. [`Disk`] is the namespace as it is served. [`pieces`] makes operations on whole blocks
 //! of a request for any range of bytes, and [`writes`] keeps other writes away while a part of a
 //! block is changed.
 //!
@@ -14,6 +14,7 @@ mod connections;
 mod cores;
 mod disk;
 pub mod limits;
+mod line;
 mod mailboxes;
 #[cfg(target_os = "linux")]
 pub mod modules;
@@ -26,4 +27,5 @@ pub use complaints::Complaints;
 pub use connections::{ConnectionKey, Connections};
 pub use cores::{Core, Cores, Plan, Seat, StartError};
 pub use disk::Disk;
+pub use line::Line;
 pub use mailboxes::Mailboxes;

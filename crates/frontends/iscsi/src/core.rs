@@ -12,7 +12,7 @@ use crate::scsi::Sense;
 use crate::shared::{Message, PortalShared};
 use crate::unit::Unit;
 use farblock_block::{BlockError, Completion, Op, Queue};
-use farblock_frontend::{Complaints, ConnectionKey, Connections, Core, Seat};
+use farblock_frontend::{Complaints, ConnectionKey, Connections, Core, Line, Seat};
 use farblock_reactor::os::Socket;
 use farblock_reactor::{Event, ListenerId, Reactor, TaskId};
 use std::io;
@@ -249,7 +249,8 @@ impl Sessions {
 
     /// Lets a session begin when what those that have left had handed to the namespace has ended,
     /// or it might undo what this one will do. Whatever they called themselves: a machine that
-    /// takes over from one that died has another name.
+    /// takes over from one that died has another name. Those that have left are asked for: this
+    /// one's request may be read before their end.
     fn admit(&mut self, key: ConnectionKey) {
         let Some(new) = self.connections.get(key) else { return };
         let who = new.initiator().clone();
@@ -258,6 +259,7 @@ impl Sessions {
             if of == key {
                 continue;
             }
+            other.close_if_left(&mut self.cx);
             if *other.initiator() == who && other.is_session() {
                 tracing::info!(initiator = %who.name, "a session takes the place of an older one");
                 other.close(&mut self.cx);
@@ -359,6 +361,7 @@ impl Sessions {
             return;
         }
         let task = self.cx.reactor.add_task();
+        let line = stream.tcp().map(Line::of);
         let stream = match self.cx.reactor.add_stream(task, stream) {
             Ok(stream) => stream,
             Err(error) => {
@@ -370,8 +373,9 @@ impl Sessions {
             }
         };
         self.shared.connected();
-        self.connections
-            .insert(task, |key| Connection::start(&mut self.cx, key, (task, stream), peer, portal));
+        self.connections.insert(task, |key| {
+            Connection::start(&mut self.cx, key, (task, stream, line), peer, portal)
+        });
     }
 }
 

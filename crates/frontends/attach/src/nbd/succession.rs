@@ -10,7 +10,6 @@
 
 use super::shared::{ExportShared, Message};
 use farblock_frontend::ConnectionKey;
-use std::net::TcpStream;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -75,32 +74,5 @@ impl Waiting {
             }
             !leaving.is_empty()
         });
-    }
-}
-
-/// A second descriptor of a connection's socket, to see that the client is gone while what it sent
-/// before is still to be read.
-pub(super) struct Line(#[cfg_attr(not(target_os = "linux"), expect(dead_code))] Option<TcpStream>);
-
-impl Line {
-    /// Without a descriptor to be had the client is there until its last bytes were read.
-    pub(super) fn of(stream: &TcpStream) -> Line {
-        Line(if cfg!(target_os = "linux") { stream.try_clone().ok() } else { None })
-    }
-
-    /// Whether the client is gone. A client that is silent is not; nor is one whose end has not
-    /// arrived here.
-    #[cfg(target_os = "linux")]
-    pub(super) fn is_cut(&self) -> bool {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let Some(stream) = &self.0 else { return false };
-        let mut looked = [PollFd::new(stream, PollFlags::RDHUP)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut looked, Some(&now)).is_ok_and(|ready| ready > 0)
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    pub(super) fn is_cut(&self) -> bool {
-        false
     }
 }

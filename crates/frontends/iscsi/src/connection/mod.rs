@@ -20,7 +20,7 @@ use super::task::{Slot, Task, TaskState, Window};
 use super::text::Pieces;
 use super::wire::{AsyncMessage, BHS_BYTES, Bhs, EVENT_LOGOUT, LoginRequest, NO_TAG, flag};
 use super::wire::{before, response};
-use farblock_frontend::ConnectionKey;
+use farblock_frontend::{ConnectionKey, Line};
 use farblock_reactor::{Buffer, Event, SendBatch, StreamId, TaskId};
 use receive::Phase;
 use std::collections::VecDeque;
@@ -69,6 +69,8 @@ pub(super) struct Connection {
     key: ConnectionKey,
     task: TaskId,
     stream: StreamId,
+    /// Until it closes.
+    line: Option<Line>,
     /// Who it is, for the log.
     peer: SocketAddr,
     /// The address that it connected to.
@@ -122,7 +124,7 @@ impl Connection {
     pub(super) fn start(
         cx: &mut Context,
         key: ConnectionKey,
-        (task, stream): (TaskId, StreamId),
+        (task, stream, line): (TaskId, StreamId, Option<Line>),
         peer: SocketAddr,
         portal: SocketAddr,
     ) -> Connection {
@@ -130,6 +132,7 @@ impl Connection {
             key,
             task,
             stream,
+            line,
             peer,
             portal,
             state: SessionState::Open,
@@ -334,6 +337,14 @@ impl Connection {
         }
     }
 
+    /// Closes a connection whose initiator has left, also if nobody has read that yet. Of what it
+    /// sent before, what nobody has read is not carried out: it was not answered.
+    pub(super) fn close_if_left(&mut self, cx: &mut Context) {
+        if self.line.as_ref().is_some_and(Line::is_cut) {
+            self.close(cx);
+        }
+    }
+
     /// Closes at once. Operations that were handed to the namespace go on; nobody hears of them.
     pub(super) fn close(&mut self, cx: &mut Context) {
         if self.is_closed() {
@@ -341,6 +352,8 @@ impl Connection {
         }
         self.state = SessionState::Closed;
         cx.reactor.set_timer(self.task, None);
+        // Else the initiator would not see that it is closed.
+        self.line = None;
         cx.reactor.close(self.stream);
         cx.list(self.key, &mut self.listed);
     }

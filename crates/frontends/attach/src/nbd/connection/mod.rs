@@ -15,11 +15,11 @@ use super::core::{Context, Ticket};
 use super::limits;
 use super::negotiate::{Agreement, Negotiation, Progress};
 use super::request::Header;
-use super::succession::{Admission, Line};
+use super::succession::Admission;
 use super::wire::REQUEST_BYTES;
 use farblock_block::{BlockError, Command};
-use farblock_frontend::ConnectionKey;
 use farblock_frontend::pieces::Piece;
+use farblock_frontend::{ConnectionKey, Line};
 use farblock_reactor::{Buffer, Event, SendBatch, StreamId, TaskId};
 use std::sync::Arc;
 

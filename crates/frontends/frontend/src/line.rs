@@ -1,0 +1,95 @@
+//! Whether a client has hung up, asked of the system.
+
+use std::net::TcpStream;
+
+/// A second descriptor of a connection's socket, to see that the client is gone while what it sent
+/// before, or its end, is still to be read. It has to be dropped for the connection to close.
+#[derive(Debug)]
+pub struct Line(Option<TcpStream>);
+
+impl Line {
+    /// Without a descriptor to be had the client is there until its last bytes were read.
+    #[must_use]
+    pub fn of(stream: &TcpStream) -> Line {
+        let copy = stream.try_clone().ok();
+        // Here it is looked at by a read, which must not wait.
+        #[cfg(not(target_os = "linux"))]
+        let copy = copy.filter(|copy| copy.set_nonblocking(true).is_ok());
+        Line(copy)
+    }
+
+    /// Whether the client is gone. A client that is silent is not; nor is one whose end has not
+    /// arrived here.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let Some(stream) = &self.0 else { return false };
+        let mut looked = [PollFd::new(stream, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut looked, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Whether the client is gone, and everything that it sent was read. A client that is silent is
+    /// not; nor is one whose end has not arrived here.
+    #[cfg(not(target_os = "linux"))]
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        let Some(stream) = &self.0 else { return false };
+        match stream.peek(&mut [0]) {
+            Ok(count) => count == 0,
+            Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        (client, listener.accept().expect("it came").0)
+    }
+
+    /// Waits for what the system does in its own time.
+    fn becomes_cut(line: &Line) {
+        while !line.is_cut() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn silence_is_no_end() {
+        let (client, server) = pair();
+        let line = Line::of(&server);
+        assert!(!line.is_cut());
+        drop(client);
+        becomes_cut(&line);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn an_end_is_seen_behind_what_is_unread() {
+        use std::io::{Read, Write};
+        let (mut client, mut server) = pair();
+        let line = Line::of(&server);
+        client.write_all(b"unread").expect("room");
+        assert!(!line.is_cut());
+        client.shutdown(std::net::Shutdown::Write).expect("it ends");
+        becomes_cut(&line);
+        let mut rest = String::new();
+        server.read_to_string(&mut rest).expect("it is there");
+        assert_eq!(rest, "unread");
+    }
+
+    #[test]
+    fn the_client_sees_the_end_when_both_are_closed() {
+        use std::io::Read;
+        let (mut client, server) = pair();
+        drop((Line::of(&server), server));
+        assert_eq!(client.read(&mut [0]).expect("an end"), 0);
+    }
+}
