@@ -3,9 +3,9 @@
 //! **What it is.** [`Cores`] starts a server's threads, each with a reactor and a queue into the
 //! namespace, all or none. [`Mailboxes`] is how they are told something. [`Connections`] is the
 //! table of a thread's connections. [`Complaints`] keeps a server's warnings about strangers in
-//! bounds. [`Line`] tells whether a client has hung up. [`Disk`] is the namespace as it is served. [`pieces`] makes operations on whole blocks
-//! of a request for any range of bytes, and [`writes`] keeps other writes away while a part of a
-//! block is changed.
+//! bounds. [`Line`] tells whether a client has hung up. [`Disk`] is the namespace as it is served.
+//! [`pieces`] makes operations on whole blocks of a request for any range of bytes, and [`writes`]
+//! keeps other writes away while a part of a block is changed.
 //!
 //! **Not implemented.** Any protocol, and any connection's life: those are the frontends' own.
 
