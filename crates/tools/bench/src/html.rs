@@ -20,7 +20,7 @@ use chart::{Bar, Chart, Group};
 use escape::Escaped;
 
 /// Patterns with blocks up to this size are told in I/Os per second, larger ones in MiB per second.
-const IOPS_BLOCK_LIMIT_BYTES: u32 = 16 << 10;
+pub(crate) const IOPS_BLOCK_LIMIT_BYTES: u32 = 16 << 10;
 const STYLE: &str = include_str!("html/style.css");
 
 /// The whole page.

@@ -5,7 +5,8 @@
 //! throughput, latency percentiles, processor time per I/O of host and target, and the remote side
 //! as a percentage of the local. A plan with a [`floor`] measures that too: what the network allows
 //! whoever serves blocks over it. The report becomes JSON ([`Report::to_json`]), a text table
-//! ([`table::render`]) or a self-contained page ([`html::render`]).
+//! ([`table::render`]) or a self-contained page ([`html::render`]). Two reports are compared by
+//! [`verdict`].
 //!
 //! ```no_run
 //! # fn open(_: &str) -> std::sync::Arc<dyn farblock_block::Namespace> { unimplemented!() }
@@ -62,6 +63,7 @@ mod spread;
 pub mod table;
 #[cfg(test)]
 mod testing;
+pub mod verdict;
 #[cfg(windows)]
 #[allow(unsafe_code, reason = "no crate has these questions without a dozen others")]
 mod windows;

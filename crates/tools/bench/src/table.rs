@@ -10,6 +10,9 @@ use crate::result::{Figures, PatternReport, Percent, Report};
 /// Spaces between two columns.
 const GAP: &str = "  ";
 
+/// Columns before what the lines of the head say.
+const HEAD: usize = 9;
+
 /// The remote side as a percentage of something.
 type PercentOf = fn(&PatternReport) -> Option<Percent>;
 
@@ -26,11 +29,11 @@ pub fn render_within(report: &Report, columns: usize) -> String {
         text.push('\n');
     };
     line(&format!("{}, {}", report.tool, report.date));
-    line(&format!("machine  {}", format::machine(report)));
+    line(&wrap(&format!("machine  {}", format::machine(report)), HEAD, columns));
     for (name, description) in report.sides() {
-        line(&format!("{:<7}  {description}", name.name()));
+        line(&wrap(&format!("{:<7}  {description}", name.name()), HEAD, columns));
     }
-    line(&format!("method   {}", format::method(&report.method)));
+    line(&wrap(&format!("method   {}", format::method(&report.method)), HEAD, columns));
     line("");
     let wide = performance(report, Part::All);
     if wide.width() <= columns {
@@ -46,20 +49,22 @@ pub fn render_within(report: &Report, columns: usize) -> String {
     ];
     for (base, of) in bases {
         if report.patterns.iter().any(|pattern| of(pattern).is_some()) {
-            text.push_str(&format!("\nremote as a percentage of {base} "));
-            text.push_str("(IOPS, MiB/s: more is better; latency, CPU: less)\n\n");
+            let title = format!(
+                "remote as a percentage of {base} (IOPS, MiB/s: more is better; latency, CPU: less)"
+            );
+            text.push_str(&format!("\n{}\n\n", wrap(&title, 0, columns)));
             let wide = percentages(report, of, true);
             let fits = wide.width() <= columns;
             let grid = if fits { wide } else { percentages(report, of, false) };
             text.push_str(&grid.render());
         }
     }
-    let limits = limits(report);
+    let limits = limits(report, columns);
     if !limits.is_empty() {
         text.push_str("\nwhat limited the remote side, and how much longer an I/O takes there\n\n");
         text.push_str(&limits);
     }
-    let remarks = remarks(report);
+    let remarks = remarks(report, columns);
     if !remarks.is_empty() {
         text.push('\n');
         text.push_str(&remarks);
@@ -186,32 +191,57 @@ fn percentages(report: &Report, of: PercentOf, wide: bool) -> Grid {
     grid
 }
 
-fn limits(report: &Report) -> String {
+fn limits(report: &Report, columns: usize) -> String {
     let of = |pattern: &PatternReport| {
-        Some(format!("{}\n  {}\n", pattern.pattern.name, pattern.bottleneck(report.machine.cores)?))
+        let limit = format!("  {}", pattern.bottleneck(report.machine.cores)?);
+        Some(format!("{}\n{}\n", pattern.pattern.name, wrap(&limit, 2, columns)))
     };
     report.patterns.iter().filter_map(of).collect()
 }
 
-fn remarks(report: &Report) -> String {
+fn remarks(report: &Report, columns: usize) -> String {
     let mut text = String::new();
+    let mut line = |words: String| {
+        text.push_str(&wrap(&words, 2, columns));
+        text.push('\n');
+    };
     for pattern in &report.patterns {
         let name = &pattern.pattern.name;
         if let Some(note) = &pattern.pattern.note {
-            text.push_str(&format!("{name}: {note}\n"));
+            line(format!("{name}: {note}"));
         }
         if let Some(doubt) = pattern.floor_doubt() {
-            text.push_str(&format!("{name}: {doubt}\n"));
+            line(format!("{name}: {doubt}"));
         }
         for failure in &pattern.errors {
             let (side, run) = (failure.side.name(), failure.run + 1);
-            text.push_str(&format!("{name}: {side}, run {run}: {}\n", failure.message));
+            line(format!("{name}: {side}, run {run}: {}", failure.message));
         }
     }
     if report.interrupted {
-        text.push_str("interrupted: later runs and patterns were not measured\n");
+        line("interrupted: later runs and patterns were not measured".to_owned());
     }
     text
+}
+
+/// Breaks a line at spaces so that it fits, its further lines indented. A word that is longer than
+/// a line stays whole, since it may be a name that somebody copies.
+#[must_use]
+pub fn wrap(line: &str, indent: usize, columns: usize) -> String {
+    let mut wrapped = String::new();
+    let mut width = 0;
+    for word in line.split_inclusive(' ') {
+        let wide = word.trim_end().chars().count();
+        if width + wide > columns && width > indent {
+            wrapped.truncate(wrapped.trim_end().len());
+            wrapped.push('\n');
+            wrapped.push_str(&" ".repeat(indent));
+            width = indent;
+        }
+        wrapped.push_str(word);
+        width += word.chars().count();
+    }
+    wrapped
 }
 
 /// Columns that line up. The first ones, named at the start, are words on the left; all others
@@ -325,9 +355,8 @@ mod tests {
     fn eighty_columns_will_do() {
         let report = testing::with_floor(testing::report());
         let text = render_within(&report, 80);
-        let tables = text.split_once("\n\n").expect("tables below the head").1;
-        let tables = tables.replace("(IOPS, MiB/s: more is better; latency, CPU: less)", "");
-        assert!(widest(&tables) <= 80, "{} columns\n{text}", widest(&tables));
+        let columns = text.lines().map(|line| line.chars().count()).max();
+        assert!(columns.is_some_and(|columns| columns <= 80), "{columns:?} columns\n{text}");
         assert!(text.contains("4k random read, "), "{text}");
         let wide = render(&report);
         let numbers = |text: &str| {
@@ -336,6 +365,17 @@ mod tests {
         };
         assert_eq!(numbers(&text), numbers(&wide), "nothing is left out");
         assert_eq!(render_within(&report, 200), wide);
+    }
+
+    #[test]
+    fn lines_are_broken_at_spaces_and_words_are_not() {
+        assert_eq!(wrap("a bc def", 2, 5), "a bc\n  def");
+        assert_eq!(wrap("a bc def", 2, usize::MAX), "a bc def");
+        assert_eq!(
+            wrap("nqn.2026-11.org.example:long short", 1, 8),
+            "nqn.2026-11.org.example:long\n short"
+        );
+        assert_eq!(wrap("", 2, 5), "");
     }
 
     #[test]

@@ -2,9 +2,8 @@
 
 use crate::attach::args::{AttachArgs, DetachArgs, ListArgs, PartArgs, ServiceArgs, Timeout};
 use crate::logging::LogFormat;
-use crate::values::{self, DiscoveryAddress, FloorPlace};
+use crate::values::{self, DiscoveryAddress};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
-use farblock_bench::Rw;
 use farblock_host::url::Url;
 use farblock_reactor::{Config, EngineKind, Polling};
 use farblock_state::Ana;
@@ -13,7 +12,6 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 /// Share disks over NVMe/TCP and use them from anywhere, entirely in user space.
 ///
@@ -129,7 +127,7 @@ pub(crate) enum Command {
     Attachment(PartArgs),
     #[cfg_attr(not(windows), command(hide = true))]
     Service(ServiceArgs),
-    Bench(Box<BenchArgs>),
+    Bench(Box<crate::bench::args::BenchArgs>),
     Completions(CompletionsArgs),
     Whoami(WhoamiArgs),
     Keys(KeysArgs),
@@ -313,9 +311,6 @@ pub(crate) struct SandboxArgs {
     #[arg(long, conflicts_with = "allow_path")]
     pub(crate) no_sandbox: bool,
 }
-
-/// What fio calls the directions and orders.
-const RW: &[&str] = &["read", "write", "randread", "randwrite", "rw", "randrw"];
 
 /// A list of processors; its own type, since clap takes a `Vec` for a repeated option.
 #[derive(Clone, Debug)]
@@ -507,132 +502,6 @@ pub(crate) struct CopyArgs {
     /// Print a summary as JSON
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// Measure how near a remote disk is to a local one
-///
-/// Without arguments it makes a disk file here, measures it, shares it from a target in this
-/// process over loopback TCP, measures it again through that, and compares. No root, nothing to
-/// configure, nothing left behind, less than two minutes.
-///
-/// With LOCAL, a REMOTE-URL or both, those are measured. Options are named as fio names them.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Examples:
-  farblock bench
-  farblock bench --full --html report.html
-  farblock bench /dev/nvme0n1 'nvme+tcp://192.0.2.7/NQN?ns=1' --patterns 4k-random-read
-  farblock bench 'nvme+tcp://192.0.2.7/NQN?ns=1' --rw randrw --rwmixread 70 --bs 4k --iodepth 32
-  farblock bench mem:1GiB --rw read --bs 1M --json -
-What the network allows, both ends here or with `farblock bench --floor-serve 0.0.0.0:4421` there:
-  farblock bench --floor
-  farblock bench 'nvme+tcp://192.0.2.7/NQN?ns=1' --patterns read --floor 192.0.2.7:4421")]
-pub(crate) struct BenchArgs {
-    /// A local disk (a path as in `farblock serve`), then a remote one (a URL); either or both
-    #[arg(value_name = "LOCAL|REMOTE-URL", num_args = 0..=2, value_hint = ValueHint::AnyPath)]
-    pub(crate) disks: Vec<OsString>,
-
-    /// Measure one pattern: read, write, randread, randwrite, rw or randrw
-    #[arg(long, value_name = "RW", help_heading = "Load", hide_possible_values = true)]
-    #[arg(value_parser = values::one_of(RW, Rw::from_str))]
-    pub(crate) rw: Option<Rw>,
-
-    /// Bytes of one I/O (with --rw) [default: 4k]
-    #[arg(long, value_name = "SIZE", value_parser = values::fio_block_size, requires = "rw")]
-    #[arg(help_heading = "Load")]
-    pub(crate) bs: Option<u32>,
-
-    /// I/Os that each job keeps in flight (with --rw) [default: 1]
-    #[arg(long, value_name = "N", requires = "rw", help_heading = "Load")]
-    #[arg(value_parser = values::within::<u32>(1..=65_535))]
-    pub(crate) iodepth: Option<u32>,
-
-    /// Jobs, each with a queue of its own (with --rw) [default: 1]
-    #[arg(long, value_name = "N", requires = "rw", help_heading = "Load")]
-    #[arg(value_parser = values::within::<u32>(1..=1024))]
-    pub(crate) numjobs: Option<u32>,
-
-    /// Connections that each job divides its I/Os among
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]
-    #[arg(value_parser = values::within::<u32>(1..=65_535))]
-    pub(crate) connections: u32,
-
-    /// The most I/Os that each job starts in a second (with --rw) [default: as many as it can]
-    #[arg(long, alias = "rate_iops", value_name = "N", requires = "rw", help_heading = "Load")]
-    #[arg(value_parser = values::within::<u32>(1..=u32::MAX))]
-    pub(crate) rate_iops: Option<u32>,
-
-    /// Percentage of reads for rw and randrw [default: 50]
-    #[arg(long, value_name = "PERCENT", requires = "rw", help_heading = "Load")]
-    #[arg(value_parser = values::within::<u8>(0..=100))]
-    pub(crate) rwmixread: Option<u8>,
-
-    /// Only those of the six patterns whose name holds one of these words (4k, random-read, …)
-    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "rw")]
-    #[arg(help_heading = "Load")]
-    pub(crate) patterns: Vec<String>,
-
-    /// Measured time of each run, in seconds [default: 5]
-    #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Load")]
-    pub(crate) runtime: Option<Duration>,
-
-    /// Time before that, not measured [default: 1]
-    #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Load")]
-    pub(crate) ramp_time: Option<Duration>,
-
-    /// Size of the disk file, or how much of each disk to use [default: 1g if there is room]
-    #[arg(long, value_name = "SIZE", value_parser = values::fio_size, help_heading = "Load")]
-    pub(crate) size: Option<u64>,
-
-    /// The whole method: warm-up, then three longer runs, averaged (about half an hour)
-    #[arg(long, help_heading = "Load")]
-    pub(crate) full: bool,
-
-    /// Beside them, the same load on bare sockets: what the network allows
-    ///
-    /// No protocol, no disk, nothing written. Alone, both ends are in this process, over loopback;
-    /// with an address, the other end is a `farblock bench --floor-serve` there.
-    #[arg(long, value_name = "ADDR:PORT", value_parser = values::floor_driven)]
-    #[arg(num_args = 0..=1, default_missing_value = values::FLOOR_HERE)]
-    #[arg(conflicts_with = "rate_iops", help_heading = "Floor")]
-    pub(crate) floor: Option<FloorPlace>,
-
-    /// Be the other end of another machine's --floor, until SIGINT or SIGTERM
-    #[arg(long, value_name = "ADDR:PORT", value_parser = values::floor_served)]
-    #[arg(conflicts_with_all = ["disks", "floor", "rw", "patterns", "runtime", "ramp_time"])]
-    #[arg(conflicts_with_all = ["size", "full", "allow_writes", "directory", "json_file", "html"])]
-    #[arg(help_heading = "Floor")]
-    pub(crate) floor_serve: Option<SocketAddr>,
-
-    /// Let it overwrite what is on LOCAL and REMOTE-URL
-    #[arg(long)]
-    pub(crate) allow_writes: bool,
-
-    /// Directory for the disk file [default: the first with a real disk]
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "disks")]
-    pub(crate) directory: Option<PathBuf>,
-
-    /// Bytes in a block of a LOCAL file: 512 or 4096
-    #[arg(long, value_name = "BYTES", default_value = "512", hide_possible_values = true)]
-    #[arg(value_parser = values::one_of(values::BLOCK_SIZES, values::block_size))]
-    pub(crate) block_size: u32,
-
-    /// Process to count as the target, when it runs on this machine
-    #[arg(long, value_name = "PID", requires = "disks")]
-    #[arg(value_parser = values::within::<u32>(1..=u32::MAX))]
-    pub(crate) target_pid: Option<u32>,
-
-    #[command(flatten)]
-    pub(crate) digests: ConnectionArgs,
-
-    /// Write everything measured as JSON (- is the standard output, instead of the table)
-    #[arg(id = "json_file", long = "json", value_name = "FILE", value_hint = ValueHint::FilePath)]
-    #[arg(help_heading = "Reports")]
-    pub(crate) json: Option<PathBuf>,
-
-    /// Write one self-contained page with charts
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Reports")]
-    pub(crate) html: Option<PathBuf>,
 }
 
 /// Make and look at secrets for authentication (DH-HMAC-CHAP, KX-HMAC-CHAP) and keys for TLS

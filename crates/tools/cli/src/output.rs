@@ -23,6 +23,14 @@ pub(crate) fn print_json_line(value: &impl Serialize) -> Result<()> {
     print(&format!("{text}\n"))
 }
 
+/// Columns that a table may have: those of the terminal, or 80 where there is none.
+pub(crate) fn columns() -> usize {
+    match terminal_size::terminal_size_of(io::stdout()) {
+        Some((terminal_size::Width(columns), _)) => usize::from(columns),
+        None => 80,
+    }
+}
+
 /// Writes text to the standard error.
 pub(crate) fn write_stderr(text: &str) -> io::Result<()> {
     io::stderr().lock().write_all(text.as_bytes())

@@ -71,6 +71,14 @@ pub(crate) fn within<T: TryFrom<u32>>(
     }
 }
 
+/// A percentage from 0 on: `5%`, `5`, `2.5 %`.
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
+    let digits = text.strip_suffix('%').unwrap_or(text).trim();
+    let number: Option<f64> = digits.parse().ok();
+    let usable = number.filter(|number| number.is_finite() && *number >= 0.0);
+    usable.ok_or_else(|| "write a percentage from 0 on, as in 5%".to_owned())
+}
+
 /// A UUID.
 pub(crate) fn uuid(text: &str) -> Result<uuid::Uuid, String> {
     text.parse().map_err(|_| {
@@ -340,6 +348,14 @@ pub(crate) fn fio_block_size(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn percentages_with_and_without_their_sign() {
+        assert_eq!((percent("5%"), percent("2.5 %"), percent("0")), (Ok(5.0), Ok(2.5), Ok(0.0)));
+        for bad in ["", "%", "-1", "five", "nan", "inf"] {
+            assert!(percent(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn places_of_the_floor() {

@@ -95,7 +95,7 @@ fn the_floor_beside_the_demonstration() {
 #[test]
 fn the_floor_beside_one_disk_and_on_two_processes() {
     let scratch = Scratch::new();
-    let mixed = "mem:64MiB --rw randrw --iodepth 8 --numjobs 2 --connections 3 --floor";
+    let mixed = "mem:64MiB --rw randrw --iodepth 8 --numjobs 2 --connections 3 --wide --floor";
     let args: Vec<&str> = mixed.split(' ').collect();
     let table = bench(&scratch, &args).ok().out();
     let row =
@@ -248,7 +248,57 @@ fn interrupted_it_reports_what_it_has_and_leaves_nothing() {
 #[test]
 fn a_disk_that_fails_is_named() {
     let scratch = Scratch::new();
-    let outcome = bench(&scratch, &["fault:50,null:64MiB", "--rw", "randread"]);
+    let outcome = bench(&scratch, &["fault:50,null:64MiB", "--rw", "randread", "--wide"]);
     assert!(outcome.out().contains("failed after"), "{}", outcome.out());
     outcome.fails(1, &["some runs failed"]);
+}
+
+#[test]
+fn reports_are_compared_and_what_is_slower_fails() {
+    let scratch = Scratch::new();
+    let (a, b) = (scratch.text("a.json"), scratch.text("b.json"));
+    let options = "null:32MiB --rw randread --runs 2 --json";
+    let args: Vec<&str> = options.split(' ').chain([a.as_str()]).collect();
+    bench(&scratch, &args).ok();
+    let mut report: Value = serde_json::from_slice(&read(&a)).unwrap();
+    assert_eq!(report["patterns"][0]["local"]["runs"].as_array().unwrap().len(), 2);
+
+    let compare = |args: &[&str]| scratch.run([&["bench", "compare"], args].concat());
+    let same = compare(&[&a, &a, "--fail-if-slower", "5%"]).ok().out();
+    assert!(same.contains("IOPS") && same.contains("  same"), "{same}");
+    assert!(same.lines().all(|line| line.chars().count() <= 80), "{same}");
+
+    for run in report["patterns"][0]["local"]["runs"].as_array_mut().unwrap() {
+        run["iops"] = 1.0.into();
+    }
+    std::fs::write(&b, report.to_string()).unwrap();
+    let slower = compare(&[&a, &b, "--fail-if-slower", "5%"]);
+    slower.fails(1, &["4k random read, local: IOPS changed by −", "slower by more than 5 %"]);
+    compare(&[&a, &b]).ok();
+    let json = compare(&[&b, &a, "--fail-if-slower", "5", "--json"]).ok().json();
+    assert_eq!(json["failures"].as_array().map(Vec::len), Some(0), "{json}");
+    assert_eq!(json["loads"][0]["name"], "4k random read, local");
+
+    report["patterns"] = Value::Array(Vec::new());
+    std::fs::write(&b, report.to_string()).unwrap();
+    compare(&[&a, &b, "--fail-if-slower", "5"]).fails(1, &["B has no such load"]);
+    compare(&[&b, &b]).fails_in_a_line(2, &["no load in common"]);
+}
+
+#[test]
+fn what_is_no_report_is_said() {
+    let scratch = Scratch::new();
+    let file = scratch.text("no.json");
+    let compare = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        scratch.run(["bench", "compare", &file, &file])
+    };
+    for text in ["", "{}", "[]", "null", "{\"schema\": 99}", "\u{0}"] {
+        compare(text).fails_in_a_line(2, &["no.json", "is no report"]);
+    }
+    scratch.run(["bench", "compare", "missing.json", &file]).fails_in_a_line(2, &["cannot read"]);
+    scratch.run(["bench", "compare", &file]).fails(2, &["B.json"]);
+    scratch
+        .run(["bench", "compare", &file, &file, "--fail-if-slower", "slow"])
+        .fails(2, &["write a percentage"]);
 }

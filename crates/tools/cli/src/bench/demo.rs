@@ -1,7 +1,8 @@
 //! The demonstration: a disk file, and a target in this process that shares it over loopback.
 
+use super::args::BenchArgs;
 use super::sides::{Sides, Temporary, remote_options};
-use crate::args::{BenchArgs, Global};
+use crate::args::Global;
 use crate::error::{Failure, Result, os};
 use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_bench::{Meters, Plan, Side};

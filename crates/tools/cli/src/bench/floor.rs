@@ -1,6 +1,7 @@
 //! The floor: what bare sockets move, from this process or from another machine.
 
-use crate::args::{BenchArgs, Global};
+use super::args::BenchArgs;
+use crate::args::Global;
 use crate::error::{Failure, Result, os};
 use crate::output;
 use crate::serve::reachable;

@@ -1,5 +1,7 @@
 //! `farblock bench`: how near a remote disk is to a local one.
 
+pub(crate) mod args;
+mod compare;
 mod demo;
 mod floor;
 mod plan;
@@ -7,14 +9,18 @@ mod progress;
 mod report;
 mod sides;
 
-use crate::args::{BenchArgs, Global};
+use crate::args::Global;
 use crate::error::{Failure, Result};
 use crate::output;
 use crate::signals::Stop;
+use args::{BenchArgs, BenchCommand};
 use farblock_bench::{BenchError, Cancel};
 
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
+    if let Some(BenchCommand::Compare(compare)) = &args.command {
+        return compare::run(compare, args.json.is_some(), global);
+    }
     let stop = Stop::install_with_hangup()?;
     if let Some(address) = args.floor_serve {
         return floor::serve(address, &stop, global);

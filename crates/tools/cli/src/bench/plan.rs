@@ -1,6 +1,7 @@
 //! What is measured and for how long, by the options.
 
-use crate::args::{BenchArgs, Global};
+use super::args::BenchArgs;
+use crate::args::Global;
 use crate::error::{Failure, Result};
 use farblock_bench::{Pattern, Plan};
 
@@ -20,6 +21,7 @@ pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {
         plan.patterns = chosen(plan.patterns, &args.patterns)?;
     }
     plan.runtime = args.runtime.unwrap_or(plan.runtime);
+    plan.runs = args.runs.unwrap_or(plan.runs);
     plan.ramp = args.ramp_time.unwrap_or(plan.ramp);
     plan.allow_writes = args.allow_writes;
     plan.size = args.size;

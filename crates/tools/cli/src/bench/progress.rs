@@ -1,7 +1,7 @@
 //! What is seen while a benchmark runs: a bar on a terminal, elsewhere a line for each run.
 
 use crate::output;
-use farblock_bench::{Phase, Progress, SideName, Snapshot};
+use farblock_bench::{Phase, Progress, SideName, Snapshot, group};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 
@@ -19,7 +19,7 @@ pub(super) struct Bar {
 impl Bar {
     pub(super) fn new(quiet: bool) -> Bar {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
-            let style = ProgressStyle::with_template("{bar:20} {percent:>3} %  {wide_msg}")
+            let style = ProgressStyle::with_template("{bar:12} {percent:>3} %  {wide_msg}")
                 .expect("the template is ours");
             let bar = ProgressBar::new(STEPS).with_style(style);
             bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
@@ -40,12 +40,13 @@ impl Progress for Bar {
     fn update(&mut self, snapshot: &Snapshot<'_>) {
         if let Some(bar) = &self.bar {
             bar.set_position((snapshot.plan_fraction * STEPS as f64) as u64);
+            // A narrow terminal cuts the end off, so the figures come first.
             bar.set_message(format!(
-                "{}: {}, {:.0} IOPS, {:.0} MiB/s",
+                "{} IOPS, {} MiB/s  {}: {}",
+                group(&format!("{:.0}", snapshot.iops)),
+                group(&format!("{:.0}", snapshot.mib_per_second)),
                 heading(snapshot),
                 snapshot.phase.name(),
-                snapshot.iops,
-                snapshot.mib_per_second
             ));
             return;
         }

@@ -1,6 +1,6 @@
 //! Where the report goes: a table on the standard output, JSON and HTML in files.
 
-use crate::args::BenchArgs;
+use super::args::BenchArgs;
 use crate::error::{Failure, Result};
 use crate::output;
 use crate::replace::{Replacement, cannot};
@@ -13,6 +13,7 @@ use std::path::Path;
 pub(super) struct Files {
     json: Option<Destination>,
     html: Option<Destination>,
+    columns: usize,
 }
 
 enum Destination {
@@ -26,7 +27,8 @@ enum Destination {
 impl Files {
     pub(super) fn open(args: &BenchArgs) -> Result<Files> {
         let open = |path: &Option<std::path::PathBuf>| path.as_deref().map(destination).transpose();
-        let files = Files { json: open(&args.json)?, html: open(&args.html)? };
+        let columns = if args.wide { usize::MAX } else { output::columns() };
+        let files = Files { json: open(&args.json)?, html: open(&args.html)?, columns };
         match (&files.json, &files.html) {
             (Some(Destination::StandardOutput), Some(Destination::StandardOutput)) => {
                 Err(Failure::usage("JSON and HTML cannot both go to the standard output"))
@@ -57,17 +59,11 @@ impl Files {
                 }
             }
         }
-        if table_wanted { output::print(&table(report)) } else { Ok(()) }
-    }
-}
-
-/// The table, as wide as the terminal if it goes to one.
-fn table(report: &Report) -> String {
-    match terminal_size::terminal_size_of(std::io::stdout()) {
-        Some((terminal_size::Width(columns), _)) => {
-            table::render_within(report, usize::from(columns))
+        if table_wanted {
+            output::print(&table::render_within(report, self.columns))
+        } else {
+            Ok(())
         }
-        None => table::render(report),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The disks that were named: opened, with what measures the processors beside them.
 
-use crate::args::{BenchArgs, Global};
+use super::args::BenchArgs;
+use crate::args::Global;
 use crate::error::{Failure, Result};
 use crate::remote;
 use farblock_backends::Spec;

@@ -1,0 +1,432 @@
+//! Two reports of the same loads, and whether the second is slower: medians, the change with its
+//! interval, and a verdict in a word.
+//!
+//! **Change.** The runs' geometric mean in the second report relative to the first's, with the
+//! interval that holds the true ratio in 95 of 100 such comparisons: Welch's t on the logarithms of
+//! the runs, for runs are few, and differ in factors rather than in terms. Where one of them has a
+//! single run there is no interval, and no verdict beyond what a [`limit`](Comparison::failures)
+//! says.
+//!
+//! **Verdict.** Only an interval that leaves no change out is one. Latency and processor time are
+//! better when they fall; only throughput and mean latency count as *slower* for a limit, since a
+//! 99th percentile of a few seconds says little.
+
+mod student;
+mod text;
+
+use serde::{Deserialize, Serialize};
+
+use crate::format;
+use crate::html::IOPS_BLOCK_LIMIT_BYTES;
+use crate::progress::SideName;
+use crate::result::{Figures, PatternReport, Report, RunFigures};
+
+pub use text::render_within;
+
+/// Something that was measured in every run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// I/Os per second.
+    Iops,
+    /// MiB per second, for patterns of large blocks.
+    MibPerSecond,
+    /// Mean latency in µs.
+    MeanLatencyUs,
+    /// 99th percentile of the latency in µs.
+    P99LatencyUs,
+    /// Processor time per I/O of host and target in µs.
+    CpuUsPerIo,
+}
+
+impl Metric {
+    /// What people call it, with its unit.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::Iops => "IOPS",
+            Metric::MibPerSecond => "MiB/s",
+            Metric::MeanLatencyUs => "mean latency, µs",
+            Metric::P99LatencyUs => "p99 latency, µs",
+            Metric::CpuUsPerIo => "CPU per I/O, µs",
+        }
+    }
+
+    fn more_is_better(self) -> bool {
+        matches!(self, Metric::Iops | Metric::MibPerSecond)
+    }
+
+    /// Whether a limit on being slower is about it.
+    fn is_judged(self) -> bool {
+        matches!(self, Metric::Iops | Metric::MibPerSecond | Metric::MeanLatencyUs)
+    }
+}
+
+/// One metric of one load, run by run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// What was measured.
+    pub metric: Metric,
+    /// Each run's value.
+    pub runs: Vec<f64>,
+}
+
+/// One load of a report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Which: two reports' loads of this name are compared.
+    pub name: String,
+    /// What it consisted of. If this differs, they are not compared.
+    pub setup: String,
+    /// Nothing, if it failed.
+    pub series: Vec<Series>,
+    /// Why runs are missing.
+    pub failure: Option<String>,
+}
+
+/// A report as far as it is compared.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Subject {
+    /// What a person tells it from the other by.
+    pub title: String,
+    /// What must be the same for a fair comparison: the machine, the method.
+    pub conditions: Vec<String>,
+    /// In the report's order.
+    pub loads: Vec<Load>,
+}
+
+/// A word on a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// The interval is on the good side.
+    Better,
+    /// The interval is on the bad side.
+    Worse,
+    /// The interval has no change in it: none was shown.
+    NoDifference,
+    /// Too few runs for an interval.
+    NoInterval,
+}
+
+/// One metric of one load in both reports.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    /// What was measured.
+    pub metric: Metric,
+    /// Median of the first report's runs.
+    pub median_a: f64,
+    /// Median of the second's.
+    pub median_b: f64,
+    /// By how many per cent the second's geometric mean is above the first's.
+    pub percent: f64,
+    /// The ends of its 95 % interval, if there are runs for it.
+    pub interval_percent: Option<[f64; 2]>,
+    /// What that means.
+    pub verdict: Verdict,
+}
+
+/// One load in both reports.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Compared {
+    /// The load's name.
+    pub name: String,
+    /// What it consisted of.
+    pub setup: String,
+    /// Runs in the first and in the second report.
+    pub runs: [usize; 2],
+    /// Per metric that both have.
+    pub changes: Vec<Change>,
+}
+
+/// Two reports beside each other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// The titles of the first and the second.
+    pub titles: [String; 2],
+    /// The loads that both have.
+    pub loads: Vec<Compared>,
+    /// Loads that the first has and the second failed at or lacks: sentences.
+    pub missing: Vec<String>,
+    /// What else a reader has to know.
+    pub remarks: Vec<String>,
+}
+
+impl Comparison {
+    /// Compares `b` with `a`.
+    pub fn of(a: &Subject, b: &Subject) -> Comparison {
+        let mut comparison = Comparison {
+            titles: [a.title.clone(), b.title.clone()],
+            loads: Vec::new(),
+            missing: Vec::new(),
+            remarks: Vec::new(),
+        };
+        for (left, right) in a.conditions.iter().zip(&b.conditions) {
+            if left != right {
+                comparison.remarks.push(format!("A and B differ: {left} in A, {right} in B"));
+            }
+        }
+        for load in &a.loads {
+            comparison.add(load, b.loads.iter().find(|other| other.name == load.name));
+        }
+        for load in &b.loads {
+            if !a.loads.iter().any(|other| other.name == load.name) {
+                comparison.remarks.push(format!("{} is only in B", load.name));
+            }
+        }
+        comparison
+    }
+
+    fn add(&mut self, a: &Load, b: Option<&Load>) {
+        let name = &a.name;
+        let Some(b) = b else {
+            return self.missing.push(format!("{name}: B has no such load"));
+        };
+        if a.setup != b.setup {
+            let (a, b) = (&a.setup, &b.setup);
+            return self.missing.push(format!("{name}: not the same load: {a} in A, {b} in B"));
+        }
+        if let (false, Some(why)) = (a.series.is_empty(), &b.failure) {
+            self.missing.push(format!("{name}: B failed: {why}"));
+        }
+        let changes: Vec<Change> = a.series.iter().filter_map(|series| change(series, b)).collect();
+        let runs = |load: &Load| load.series.first().map_or(0, |series| series.runs.len());
+        if !changes.is_empty() {
+            let (name, setup) = (name.clone(), a.setup.clone());
+            self.loads.push(Compared { name, setup, runs: [runs(a), runs(b)], changes });
+        }
+    }
+
+    /// Sentences on all that is slower by more than `limit_percent`, or is no more to be had: what
+    /// an automatic check fails for. A change whose interval has no change in it is none.
+    pub fn failures(&self, limit_percent: f64) -> Vec<String> {
+        let mut failures = self.missing.clone();
+        for load in &self.loads {
+            for change in load.changes.iter().filter(|change| change.metric.is_judged()) {
+                let slower =
+                    if change.metric.more_is_better() { -change.percent } else { change.percent };
+                let is_shown = matches!(change.verdict, Verdict::Worse | Verdict::NoInterval);
+                if slower > limit_percent && is_shown {
+                    let (metric, percent) = (change.metric.name(), signed(change.percent));
+                    failures.push(format!("{}: {metric} changed by {percent} %", load.name));
+                }
+            }
+        }
+        failures
+    }
+}
+
+fn change(a: &Series, b: &Load) -> Option<Change> {
+    let metric = a.metric;
+    let b = b.series.iter().find(|series| series.metric == metric)?;
+    let logarithms = |series: &Series| -> Option<Vec<f64>> {
+        let log = |value: &f64| (value.is_finite() && *value > 0.0).then(|| value.ln());
+        series.runs.iter().map(log).collect::<Option<Vec<f64>>>().filter(|runs| !runs.is_empty())
+    };
+    let (left, right) = (logarithms(a)?, logarithms(b)?);
+    let percent = |log: f64| (log.exp() - 1.0) * 100.0;
+    let difference = student::mean(&right) - student::mean(&left);
+    let interval = student::margin_95(&left, &right)
+        .map(|margin| [percent(difference - margin), percent(difference + margin)]);
+    let verdict = match interval {
+        None => Verdict::NoInterval,
+        Some([low, high]) if low <= 0.0 && high >= 0.0 => Verdict::NoDifference,
+        Some([low, _]) if (low > 0.0) == metric.more_is_better() => Verdict::Better,
+        Some(_) => Verdict::Worse,
+    };
+    Some(Change {
+        metric,
+        median_a: median(&a.runs),
+        median_b: median(&b.runs),
+        percent: percent(difference),
+        interval_percent: interval,
+        verdict,
+    })
+}
+
+/// The middle one, or the mean of the two in the middle; 0 of nothing.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let half = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        odd if odd % 2 == 1 => sorted[half],
+        _ => f64::midpoint(sorted[half - 1], sorted[half]),
+    }
+}
+
+/// `+1.2`, `−3.4`: one digit, and a sign that can be seen.
+fn signed(value: f64) -> String {
+    let digits = format::tenths(value.abs());
+    let sign = if digits == "0.0" { "" } else { if value < 0.0 { "−" } else { "+" } };
+    format!("{sign}{digits}")
+}
+
+impl Report {
+    /// This report as far as another one can be compared with it.
+    pub fn subject(&self) -> Subject {
+        let machine = &self.machine;
+        let (cpu, cores) = (&machine.cpu_model, machine.cores);
+        Subject {
+            title: format!("{}, {}", self.tool, self.date),
+            conditions: vec![
+                format!("{cpu} with {cores} processors"),
+                machine.kernel.clone(),
+                format!("the {} engine", self.engine),
+                format::method(&self.method),
+            ],
+            loads: self.patterns.iter().flat_map(|pattern| self.loads(pattern)).collect(),
+        }
+    }
+
+    fn loads<'a>(&'a self, pattern: &'a PatternReport) -> impl Iterator<Item = Load> + 'a {
+        let p = &pattern.pattern;
+        let rate = p.rate_iops.map_or_else(String::new, |rate| format!(", {rate} I/Os a second"));
+        let mix = if p.rw.reads() && p.rw.writes() {
+            format!(", {} % reads", p.rwmixread)
+        } else {
+            String::new()
+        };
+        let (bytes, load) = (p.block_size_bytes, format::jobs_and_depth(p));
+        let setup = format!("{} of {bytes} bytes, {load}{mix}{rate}", p.rw);
+        self.figures(pattern).map(move |(side, figures)| Load {
+            name: format!("{}, {}", p.name, side.name()),
+            setup: setup.clone(),
+            series: figures.map_or_else(Vec::new, |f| series(f, p.block_size_bytes)),
+            failure: failure(pattern, side),
+        })
+    }
+}
+
+fn failure(pattern: &PatternReport, side: SideName) -> Option<String> {
+    let of_side = pattern.errors.iter().find(|failure| failure.side == side);
+    of_side.map(|failure| failure.message.clone())
+}
+
+/// The metrics of runs with blocks of this size.
+pub fn series(figures: &Figures, block_size_bytes: u32) -> Vec<Series> {
+    let of = |metric, value: &dyn Fn(&RunFigures) -> Option<f64>| {
+        let runs: Option<Vec<f64>> = figures.runs.iter().map(value).collect();
+        Some(Series { metric, runs: runs.filter(|runs| !runs.is_empty())? })
+    };
+    let rate = match block_size_bytes <= IOPS_BLOCK_LIMIT_BYTES {
+        true => of(Metric::Iops, &|run| Some(run.iops)),
+        false => of(Metric::MibPerSecond, &|run| Some(run.mib_per_second)),
+    };
+    let cpu = |run: &RunFigures| {
+        let parts = [run.host_cpu, run.target_cpu];
+        parts.into_iter().flatten().map(|cpu| cpu.us_per_io).reduce(|a, b| a + b)
+    };
+    let all = [
+        rate,
+        of(Metric::MeanLatencyUs, &|run| Some(run.latency.mean_ns / 1000.0)),
+        of(Metric::P99LatencyUs, &|run| Some(run.latency.p99_ns as f64 / 1000.0)),
+        of(Metric::CpuUsPerIo, &cpu),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::report;
+
+    fn runs_of(report: &mut Report, factors: &[f64]) {
+        for pattern in &mut report.patterns {
+            for figures in [&mut pattern.local, &mut pattern.remote].into_iter().flatten() {
+                let run = figures.runs[0];
+                let scaled = |factor: &f64| {
+                    let mut scaled = run;
+                    scaled.iops *= factor;
+                    scaled.mib_per_second *= factor;
+                    scaled.latency.mean_ns /= factor;
+                    scaled
+                };
+                figures.runs = factors.iter().map(scaled).collect();
+            }
+        }
+    }
+
+    fn with_runs(factors: &[f64]) -> Subject {
+        let mut report = report();
+        runs_of(&mut report, factors);
+        report.patterns.pop(); // failed at one side
+        report.subject()
+    }
+
+    #[test]
+    fn what_repeats_show_is_a_verdict_and_what_they_do_not_is_none() {
+        let a = with_runs(&[0.99, 1.0, 1.01]);
+        let compare = |factors: &[f64]| Comparison::of(&a, &with_runs(factors));
+        let first = |comparison: &Comparison| comparison.loads[0].changes[0].clone();
+
+        let slower = compare(&[0.89, 0.90, 0.91]);
+        let change = first(&slower);
+        assert_eq!((change.metric, change.verdict), (Metric::Iops, Verdict::Worse));
+        assert!((change.percent + 10.0).abs() < 0.1, "{change:?}");
+        let [low, high] = change.interval_percent.expect("three runs");
+        assert!(low < -10.0 && (-10.0..0.0).contains(&high), "{low} {high}");
+        let latency = &slower.loads[0].changes[1];
+        assert_eq!((latency.metric, latency.verdict), (Metric::MeanLatencyUs, Verdict::Worse));
+        assert!(latency.percent > 11.0);
+
+        assert_eq!(first(&compare(&[1.09, 1.1, 1.11])).verdict, Verdict::Better);
+        assert_eq!(first(&compare(&[0.97, 1.0, 1.02])).verdict, Verdict::NoDifference);
+        assert_eq!(first(&compare(&[0.7, 0.9, 1.1])).verdict, Verdict::NoDifference, "noise");
+    }
+
+    #[test]
+    fn a_limit_fails_for_what_is_slower_and_shown() {
+        let a = with_runs(&[0.99, 1.0, 1.01]);
+        let fails =
+            |factors: &[f64], limit| Comparison::of(&a, &with_runs(factors)).failures(limit).len();
+        assert_eq!(fails(&[0.89, 0.90, 0.91], 5.0), 20, "rate and mean latency of all ten loads");
+        assert_eq!(fails(&[0.89, 0.90, 0.91], 12.0), 0);
+        assert_eq!(fails(&[0.7, 0.9, 1.1], 5.0), 0, "noise is no reason");
+        assert_eq!(fails(&[1.2, 1.2, 1.2], 5.0), 0, "faster");
+        assert_eq!(fails(&[0.9], 5.0), 20, "one run: the limit alone decides");
+        assert_eq!(fails(&[0.96], 5.0), 0);
+    }
+
+    #[test]
+    fn what_is_missing_fails_and_is_said() {
+        let whole = with_runs(&[1.0, 1.0]);
+        let mut less = whole.clone();
+        less.loads.remove(0);
+        less.loads[0].setup = "randread of 4096 bytes, 9 × 9".to_owned();
+        less.loads[1].failure = Some("the wire was cut".to_owned());
+        let comparison = Comparison::of(&whole, &less);
+        let failures = comparison.failures(5.0);
+        assert_eq!(failures.len(), 3, "{failures:?}");
+        assert!(failures[0].ends_with("B has no such load"), "{failures:?}");
+        assert!(failures[1].contains("not the same load: "), "{failures:?}");
+        assert!(failures[2].ends_with("B failed: the wire was cut"), "{failures:?}");
+        let back = Comparison::of(&less, &whole);
+        assert!(back.remarks[0].ends_with("is only in B"), "{back:?}");
+    }
+
+    #[test]
+    fn other_machines_are_remarked() {
+        let here = with_runs(&[1.0]);
+        let mut there = here.clone();
+        there.conditions[0] = "another processor".to_owned();
+        let comparison = Comparison::of(&here, &there);
+        assert_eq!(comparison.remarks.len(), 1);
+        assert!(comparison.remarks[0].contains("another processor in B"), "{comparison:?}");
+    }
+
+    #[test]
+    fn nothing_and_nonsense_are_no_change() {
+        let a = with_runs(&[1.0, 1.1]);
+        let zero = with_runs(&[0.0, 1.0]);
+        let metrics: Vec<Metric> =
+            Comparison::of(&a, &zero).loads[0].changes.iter().map(|c| c.metric).collect();
+        assert!(!metrics.contains(&Metric::Iops), "zero has no ratio: {metrics:?}");
+        assert_eq!(median(&[]), 0.0);
+        assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0])), (2.0, 2.5));
+        assert_eq!(
+            (signed(-0.04), signed(-3.14), signed(2.0)),
+            ("0.0".into(), "−3.1".into(), "+2.0".into())
+        );
+    }
+}

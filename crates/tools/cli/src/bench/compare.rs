@@ -1,0 +1,58 @@
+//! `farblock bench compare`: two reports, and whether the second is slower.
+
+use super::args::CompareArgs;
+use crate::args::Global;
+use crate::error::{Failure, Result, os};
+use crate::output;
+use farblock_bench::Report;
+use farblock_bench::verdict::{Comparison, Subject, render_within};
+use serde_json::json;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// The largest file that is taken for a report.
+const MAX_REPORT_BYTES: u64 = 256 << 20;
+
+pub(super) fn run(args: &CompareArgs, json: bool, global: &Global) -> Result<()> {
+    let (a, b) = (subject(&args.a)?, subject(&args.b)?);
+    let comparison = Comparison::of(&a, &b);
+    if comparison.loads.is_empty() && comparison.missing.is_empty() {
+        return Err(Failure::usage("the two reports have no load in common"));
+    }
+    let failures = args.fail_if_slower.map_or_else(Vec::new, |limit| comparison.failures(limit));
+    if args.json || json {
+        let mut value = serde_json::to_value(&comparison).expect("our own types are JSON");
+        value["failures"] = json!(failures);
+        output::print_json(&value)?;
+    } else {
+        output::print(&render_within(&comparison, output::columns()))?;
+    }
+    if failures.is_empty() {
+        return Ok(());
+    }
+    if !global.quiet {
+        failures.iter().for_each(|failure| output::note(failure));
+    }
+    let limit = args.fail_if_slower.unwrap_or_default();
+    let what = if failures.len() == 1 { "one figure is" } else { "figures are" };
+    Err(Failure::run(format_args!(
+        "{what} slower by more than {limit} %, or missing, as said above"
+    )))
+}
+
+fn subject(path: &Path) -> Result<Subject> {
+    let place = path.display();
+    let no_report = |why: &dyn std::fmt::Display| {
+        Failure::usage(format_args!("{place} is no report of `farblock bench --json`: {why}"))
+    };
+    let file = File::open(path)
+        .map_err(|error| Failure::usage(format_args!("cannot read {place}: {}", os(&error))))?;
+    let mut text = String::new();
+    let read = file.take(MAX_REPORT_BYTES + 1).read_to_string(&mut text);
+    read.map_err(|error| no_report(&os(&error)))?;
+    if text.len() as u64 > MAX_REPORT_BYTES {
+        return Err(no_report(&"it is too large"));
+    }
+    Report::from_json(&text).map(|report| report.subject()).map_err(|error| no_report(&error))
+}
