@@ -136,6 +136,9 @@ pub enum RunError {
     /// The floor's connection to its server failed.
     #[error("the floor: {}", floor_words(.0))]
     Floor(#[source] io::Error),
+    /// The time to begin had passed when everything was ready.
+    #[error("the agreed start had passed {0:?} before everything was ready")]
+    Late(Duration),
     /// Not one I/O completed in the measured time.
     #[error("not one I/O completed in the measured time")]
     NothingMeasured,

@@ -8,12 +8,14 @@ use farblock_block::size::Size;
 pub(crate) const NOTHING: &str = "–";
 
 /// `1,234,567`, rounded.
-pub(crate) fn whole(value: f64) -> String {
+#[must_use]
+pub fn whole(value: f64) -> String {
     group(&format!("{value:.0}"))
 }
 
 /// `1,234.5`.
-pub(crate) fn tenths(value: f64) -> String {
+#[must_use]
+pub fn tenths(value: f64) -> String {
     let text = format!("{value:.1}");
     match text.split_once('.') {
         Some((whole, fraction)) => format!("{}.{fraction}", group(whole)),
@@ -27,12 +29,14 @@ pub(crate) fn fine(value: f64) -> String {
 }
 
 /// Nanoseconds as microseconds.
-pub(crate) fn us(ns: f64) -> String {
+#[must_use]
+pub fn us(ns: f64) -> String {
     tenths(ns / 1000.0)
 }
 
 /// I/Os per second: whole, unless so few that the fraction says something.
-pub(crate) fn iops(value: f64) -> String {
+#[must_use]
+pub fn iops(value: f64) -> String {
     if value < 999.95 { tenths(value) } else { whole(value) }
 }
 
@@ -46,12 +50,14 @@ pub(crate) fn optional(value: Option<f64>, show: impl Fn(f64) -> String) -> Stri
 }
 
 /// `2 × 32`.
-pub(crate) fn jobs_and_depth(pattern: &Pattern) -> String {
+#[must_use]
+pub fn jobs_and_depth(pattern: &Pattern) -> String {
     format!("{} × {}", pattern.numjobs, pattern.iodepth)
 }
 
 /// `5 s`, `0.5 s`, `1 min 30 s`.
-pub(crate) fn seconds(value: f64) -> String {
+#[must_use]
+pub fn seconds(value: f64) -> String {
     if value < 60.0 || value.fract() != 0.0 {
         return format!("{} s", (value * 1000.0).round() / 1000.0);
     }

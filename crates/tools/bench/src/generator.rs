@@ -28,7 +28,7 @@ use crate::cpu::{Meters, Readings};
 use crate::error::RunError;
 use crate::job::{self, JobOutcome, JobSpec, Message, Schedule, Shared};
 use crate::latency::Latencies;
-use crate::limits::{CPU_SAMPLE_INTERVAL, FOREVER, TICK};
+use crate::limits::{CPU_SAMPLE_INTERVAL, FOREVER, MAX_LATE, TICK};
 use crate::pattern::Pattern;
 use crate::progress::{Cancel, Phase};
 
@@ -43,6 +43,8 @@ pub(crate) struct RunSpec<'a> {
     pub(crate) reactor: &'a Config,
     pub(crate) connections: u32,
     pub(crate) seed: u64,
+    /// When to begin, with others elsewhere; without, when everything is ready.
+    pub(crate) start: Option<Instant>,
     pub(crate) ramp: Duration,
     /// How long to measure; without, until `io_size` is reached.
     pub(crate) runtime: Option<Duration>,
@@ -213,7 +215,7 @@ impl<'a> Watch<'a> {
         if waiting > 0 || self.failure.is_some() {
             return None;
         }
-        let measure_start = Instant::now() + self.spec.ramp;
+        let measure_start = self.wait_for_start()? + self.spec.ramp;
         let runtime = self.spec.runtime.unwrap_or(FOREVER).min(FOREVER);
         let schedule = Schedule { measure_start, measure_end: measure_start + runtime };
         for start in starts {
@@ -221,6 +223,28 @@ impl<'a> Watch<'a> {
             let _ = start.send(schedule);
         }
         Some(schedule)
+    }
+
+    /// Sleeps until the agreed time, if there is one. Nothing if it has passed already, or if the
+    /// run is called off meanwhile.
+    fn wait_for_start(&mut self) -> Option<Instant> {
+        let Some(start) = self.spec.start else { return Some(Instant::now()) };
+        if let Some(late) = Instant::now().checked_duration_since(start).filter(|it| *it > MAX_LATE)
+        {
+            self.fail(RunError::Late(late));
+            return None;
+        }
+        loop {
+            let left = start.saturating_duration_since(Instant::now());
+            if self.cancel.is_cancelled() {
+                self.fail(RunError::Cancelled);
+                return None;
+            }
+            if left.is_zero() {
+                return Some(start);
+            }
+            thread::sleep(left.min(TICK));
+        }
     }
 
     /// Watches the ramp and the measured time.
@@ -410,6 +434,7 @@ mod tests {
             reactor: &Config::default(),
             connections: 1,
             seed: 1,
+            start: None,
             ramp: Duration::ZERO,
             runtime: Some(runtime),
             io_size: None,
@@ -439,6 +464,28 @@ mod tests {
         let cancel = Cancel::new();
         cancel.cancel();
         assert!(matches!(run_hanging(FOREVER, &cancel), RunError::Cancelled));
+    }
+
+    #[test]
+    fn an_agreed_start_that_has_passed_is_an_error() {
+        let pattern = Pattern::new(Rw::RandRead, 4096, 1, 1);
+        let meters = Meters::default();
+        let spec = RunSpec {
+            pattern: &pattern,
+            span: Span { io_blocks: 8, op_blocks: 8, ios: 100 },
+            reactor: &Config::default(),
+            connections: 1,
+            seed: 1,
+            start: Some(Instant::now() - MAX_LATE * 2),
+            ramp: Duration::ZERO,
+            runtime: Some(FOREVER),
+            io_size: None,
+            drain_limit: Duration::from_millis(5),
+            meters: &meters,
+        };
+        let namespace: Arc<dyn Namespace> = Arc::new(Hangs);
+        let error = run(&namespace, &spec, &Cancel::new(), &mut |_| {}).expect_err("too late");
+        assert!(matches!(error, RunError::Late(_)), "{error}");
     }
 
     #[test]

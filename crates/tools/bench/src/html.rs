@@ -5,7 +5,7 @@
 //! tables beside them. Light or dark follows the reader's system. Every text of the report is
 //! escaped.
 
-mod chart;
+pub mod chart;
 mod escape;
 mod tables;
 
@@ -17,11 +17,12 @@ use crate::progress::SideName;
 use crate::result::{Figures, PatternReport, Percent, Report};
 
 use chart::{Bar, Chart, Group};
-use escape::Escaped;
+pub use escape::Escaped;
 
 /// Patterns with blocks up to this size are told in I/Os per second, larger ones in MiB per second.
 pub(crate) const IOPS_BLOCK_LIMIT_BYTES: u32 = 16 << 10;
-const STYLE: &str = include_str!("html/style.css");
+/// The style of every page of ours.
+pub const STYLE: &str = include_str!("html/style.css");
 
 /// The whole page.
 pub fn render(report: &Report) -> String {
@@ -314,7 +315,8 @@ fn group(report: &Report, pattern: &PatternReport, metric: &Metric) -> Group {
 }
 
 /// A number on an axis: `200k`, `1.5M`, `0.05`.
-fn tick(value: f64) -> String {
+#[must_use]
+pub fn tick(value: f64) -> String {
     let (scaled, suffix) = match value {
         v if v >= 1e6 => (v / 1e6, "M"),
         v if v >= 1e4 => (v / 1e3, "k"),

@@ -18,10 +18,16 @@ pub const MAX_BUFFER_BYTES: u64 = 4 << 30;
 /// The most runs of one pattern that are averaged.
 pub const MAX_RUNS: u32 = 1000;
 
+/// How much after an agreed start a run may begin.
+pub const MAX_LATE: Duration = Duration::from_millis(20);
+
 /// What a latency is recorded as if it was longer.
 pub const MAX_LATENCY: Duration = Duration::from_secs(3600);
 /// Digits of a latency that the histogram keeps.
 pub const LATENCY_DIGITS: u8 = 3;
+
+/// The longest text that a histogram is read from: with every count at its largest, ours has less.
+pub const MAX_ENCODED_BYTES: usize = 1 << 20;
 
 /// How long the last I/Os of a run may take after its end, before the run counts as hung.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(30);

@@ -425,8 +425,8 @@ mod tests {
         assert_eq!(median(&[]), 0.0);
         assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0])), (2.0, 2.5));
         assert_eq!(
-            (signed(-0.04), signed(-3.14), signed(2.0)),
-            ("0.0".into(), "−3.1".into(), "+2.0".into())
+            (signed(-0.04), signed(-3.16), signed(2.0)),
+            ("0.0".into(), "−3.2".into(), "+2.0".into())
         );
     }
 }

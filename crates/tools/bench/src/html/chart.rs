@@ -25,30 +25,33 @@ const CHARACTER: f64 = 6.8;
 const VALUE_GAP: f64 = 5.0;
 
 /// One chart.
-pub(crate) struct Chart<'a> {
+pub struct Chart<'a> {
     /// Unique on the page.
-    pub(crate) id: String,
+    pub id: String,
     /// What it shows, with the unit.
-    pub(crate) title: String,
+    pub title: String,
     /// Writes a tick's number.
-    pub(crate) tick: &'a dyn Fn(f64) -> String,
-    pub(crate) groups: Vec<Group>,
+    pub tick: &'a dyn Fn(f64) -> String,
+    /// From above to below.
+    pub groups: Vec<Group>,
 }
 
 /// The bars of one pattern.
-pub(crate) struct Group {
-    pub(crate) label: String,
-    pub(crate) bars: Vec<Bar>,
+pub struct Group {
+    /// What is written above them.
+    pub label: String,
+    /// From above to below.
+    pub bars: Vec<Bar>,
 }
 
 /// One bar, of one part or of several one after the other.
-pub(crate) struct Bar {
+pub struct Bar {
     /// For those who cannot see it: `remote`.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Classes and values of the parts. None if it was not measured.
-    pub(crate) parts: Vec<(&'static str, f64)>,
+    pub parts: Vec<(&'static str, f64)>,
     /// What is written at its end.
-    pub(crate) value: String,
+    pub value: String,
 }
 
 impl Bar {
@@ -59,7 +62,8 @@ impl Bar {
 
 impl Chart<'_> {
     /// The chart as an `svg` element.
-    pub(crate) fn render(&self) -> String {
+    #[must_use]
+    pub fn render(&self) -> String {
         let bars = || self.groups.iter().flat_map(|group| &group.bars);
         let largest = bars().map(Bar::total).fold(0.0, f64::max);
         let longest = bars().map(|bar| bar.value.chars().count()).max().unwrap_or(0);

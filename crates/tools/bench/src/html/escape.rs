@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Shows any text so that HTML and SVG take it for text, in an element or in a quoted attribute.
-pub(crate) struct Escaped<'a>(pub(crate) &'a str);
+pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
