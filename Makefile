@@ -75,7 +75,7 @@ dashboard: build
 
 ## The Linux kernel's host and target in guests, against this build. A guest keeps one processor
 ## busy, so two run at a time; each one's output comes when it has ended.
-GUESTS = run iscsi ublk vhost nbd ana reservations auth tls steering target-ana
+GUESTS = run iscsi ublk vhost nbd ana reservations auth tls steering target-ana ceph-multipath
 interop: build
 	$(CARGO) build --release --locked -p farblock-attach -p farblock-host --examples
 	interop/linux/setup.sh

@@ -21,6 +21,8 @@ modules=(
     ext4 fuse
     # ways to attach a namespace as a disk
     ublk_drv nbd iscsi_tcp sd_mod dm-multipath dm-round-robin dm-service-time
+    # two guests with the same disk
+    drbd
 )
 # The checksum that both digests and ext4 load by alias, and the cipher of TLS; some are no modules
 # in every kernel.
@@ -28,6 +30,7 @@ old_modules=(crc32c_generic crc32c-intel gcm ctr ghash-generic aesni-intel)
 tools=(
     bash nvme fio mkfs.ext4 e2fsck jq cmp ip kmod nbd-client iscsid iscsiadm dmsetup
     blockdev blkdiscard lsblk losetup mount umount timeout flock setpriv tlshd
+    drbdadm drbdsetup drbdmeta
 )
 
 # Everything busybox can do, then the real tools over it.
@@ -53,17 +56,26 @@ libraries_of() {
         sed -n "s#.* => $root/\([^ ]*\) .*#\1#p"
 }
 
+# Copies a program and its libraries.
+program() {
+    local library
+    copy "$1"
+    for library in $(libraries_of "$root/$1"); do
+        [ -e "$build/$library" ] || copy "$library"
+    done
+}
+
 copy usr/lib64/ld-linux-x86-64.so.2
 for tool in "${tools[@]}"; do
     # A link to a place outside of the tree is none.
     path=$(cd "$root" && find -L usr/bin usr/sbin -maxdepth 1 -name "$tool" ! -type l -print -quit)
     [ -n "$path" ] || die "no package in setup.sh's list has the tool $tool."
     rm -f "$build/usr/bin/$tool"
-    copy "$path"
-    for library in $(libraries_of "$root/$path"); do
-        [ -e "$build/$library" ] || copy "$library"
-    done
+    program "$path"
 done
+# What drbdadm hands over to with the module that is the kernel's own (8.4).
+program usr/lib/drbd/drbdadm-84
+program usr/lib/drbd/drbdsetup-84
 for name in modprobe insmod rmmod lsmod modinfo depmod; do
     rm -f "$build/usr/bin/$name"
     ln -s ../bin/kmod "$build/usr/sbin/$name" # the kernel itself calls /sbin/modprobe
