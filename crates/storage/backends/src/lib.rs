@@ -9,6 +9,7 @@
 //! | [`delay`]    | a decorator that makes any namespace slower                              |
 //! | [`fault`]    | a decorator that makes chosen operations fail                            |
 //! | [`limit`]    | a decorator with a budget of operations and bytes per second             |
+//! | [`standby`]  | a device of DRBD, while another machine is its primary                   |
 //!
 //! [`Spec`] is how people name one on a command line: `mem:1GiB`, `stripe:64KiB,a.img,b.img`,
 //! `disk.img`.
@@ -34,6 +35,7 @@ pub mod limit;
 pub mod mem;
 pub mod null;
 mod spec;
+pub mod standby;
 pub mod stripe;
 
 pub use error::{FileProblem, OpenError};

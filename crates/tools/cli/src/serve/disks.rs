@@ -4,7 +4,7 @@ use super::{identity, mirrored, reserved};
 use crate::ceph;
 use farblock_admin::Opened;
 use farblock_backends::file::{FileDisk, FileOptions};
-use farblock_backends::{FileProblem, OpenError, Spec};
+use farblock_backends::{FileProblem, OpenError, Spec, standby};
 use farblock_block::Namespace;
 use farblock_block::size::Size;
 use farblock_target::{ReservationStore, Subsystem};
@@ -62,8 +62,13 @@ pub(super) fn open(spec: &Spec, block_size: u32, read_only: bool) -> Result<Open
         return Ok(whole(ceph::open(spec, block_size, read_only)?));
     };
     let options = FileOptions { read_only, ..FileOptions::new(block_size) };
-    let file = Arc::new(FileDisk::open(path, &options)?);
-    Ok(Opened { file: Some(Arc::clone(&file)), ..whole(file) })
+    match FileDisk::open(path, &options) {
+        Ok(file) => {
+            let file = Arc::new(file);
+            Ok(Opened { file: Some(Arc::clone(&file)), ..whole(file) })
+        }
+        Err(error) => Ok(whole(standby::instead_of(error, path, &options)?)),
+    }
 }
 
 /// A disk's name, wherever it is read.

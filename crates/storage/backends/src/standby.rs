@@ -1,0 +1,265 @@
+//! A disk that another machine has at the moment: DRBD opens its device on the primary only.
+//!
+//! [`Standby`] is what it is until then: a namespace of the same size, whose operations fail with
+//! [`BlockError::Disconnected`], so that hosts look for another path to the same disk. A thread of
+//! its own tries to open the device, and ends when that worked: from then on operations are
+//! carried out by it, for good. It is not given back: who makes the machine secondary again ends
+//! the program first.
+
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use farblock_block::{
+    Availability, BlockError, Change, Changes, Completion, Geometry, Namespace, Op, Queue, Watch,
+};
+use farblock_reactor::{Reactor, TaskId};
+
+use crate::error::OpenError;
+use crate::file::{FileDisk, FileOptions};
+
+/// How often opening is tried. Nobody else is waiting for a device of this machine, and a failover
+/// ends with it.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// Opens a file or device that did not open, for the reason `error`, as soon as it can be, if it is
+/// one that another machine has.
+///
+/// # Errors
+/// `error`, if it is another one.
+pub fn instead_of(
+    error: OpenError,
+    path: &Path,
+    options: &FileOptions,
+) -> Result<Arc<dyn Namespace>, OpenError> {
+    let Some(bytes) = drbd::bytes_elsewhere(path, &error) else { return Err(error) };
+    let (path, options) = (path.to_owned(), *options);
+    let name = format!("DRBD device {}", path.display());
+    tracing::info!("{name} is secondary here: it is served when it is primary");
+    let blocks = bytes / u64::from(options.block_size);
+    let geometry = Geometry {
+        read_only: options.read_only,
+        volatile_cache: true,
+        // What cannot be given back then is left as it is.
+        deallocate: !options.read_only,
+        ..Geometry::new(options.block_size, blocks)
+    };
+    let open = move || {
+        let device = FileDisk::open(&path, &options)?;
+        tracing::info!("DRBD device {} is primary here, and served", path.display());
+        Ok(Arc::new(device) as Arc<dyn Namespace>)
+    };
+    Ok(Arc::new(Standby::new(name, geometry, open)))
+}
+
+type Opening = dyn Fn() -> Result<Arc<dyn Namespace>, OpenError> + Send + Sync;
+
+/// See the module's text.
+pub struct Standby(Arc<Shared>);
+
+struct Shared {
+    name: String,
+    /// Until the device is open.
+    geometry: Geometry,
+    device: OnceLock<Arc<dyn Namespace>>,
+    changes: Changes,
+    /// What the device tells is passed on.
+    watch: Mutex<Option<Watch>>,
+    is_dropped: Mutex<bool>,
+    dropped: Condvar,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Standby {
+    /// What `open` does not open yet, called `name`, which is like `geometry` then; all but its
+    /// capacity stays so.
+    pub fn new(
+        name: String,
+        geometry: Geometry,
+        open: impl Fn() -> Result<Arc<dyn Namespace>, OpenError> + Send + Sync + 'static,
+    ) -> Standby {
+        let shared = Arc::new(Shared {
+            name,
+            geometry,
+            device: OnceLock::new(),
+            changes: Changes::new(),
+            watch: Mutex::new(None),
+            is_dropped: Mutex::new(false),
+            dropped: Condvar::new(),
+        });
+        let waiting = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("standby".to_owned());
+        if let Err(error) = thread.spawn(move || waiting.wait(&open)) {
+            tracing::warn!("nobody will notice when {} can be used: {error}", shared.name);
+        }
+        Standby(shared)
+    }
+}
+
+impl Drop for Standby {
+    fn drop(&mut self) {
+        *lock(&self.0.is_dropped) = true;
+        self.0.dropped.notify_all();
+    }
+}
+
+impl Shared {
+    /// Until it is open, or nobody wants it any more.
+    fn wait(self: Arc<Self>, open: &Opening) {
+        let mut said = None;
+        loop {
+            let waited =
+                self.dropped
+                    .wait_timeout_while(lock(&self.is_dropped), PERIOD, |is_dropped| !*is_dropped);
+            if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+                return;
+            }
+            match open() {
+                Ok(device) => return self.begin(device),
+                // Once: it is the same reason ten times a second.
+                Err(error) if said.replace(error.to_string()) != Some(error.to_string()) => {
+                    tracing::debug!("{error}");
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn begin(self: Arc<Self>, device: Arc<dyn Namespace>) {
+        let changes = self.changes.clone();
+        let watch = device.changes().map(|of| of.watch(move |change| changes.tell(change)));
+        *lock(&self.watch) = watch;
+        let is_first = self.device.set(device).is_ok();
+        assert!(is_first, "one thread opens it, once");
+        self.changes.tell(Change::Availability);
+        self.changes.tell(Change::Geometry);
+    }
+}
+
+impl Namespace for Standby {
+    fn geometry(&self) -> Geometry {
+        let device = self.0.device.get().map(|device| device.geometry());
+        let blocks = device.map_or(self.0.geometry.blocks, |geometry| geometry.blocks);
+        Geometry { blocks, ..self.0.geometry }
+    }
+
+    fn describe(&self) -> String {
+        match self.0.device.get() {
+            Some(device) => device.describe(),
+            None => format!("{} (secondary here)", self.0.name),
+        }
+    }
+
+    fn changes(&self) -> Option<&Changes> {
+        Some(&self.0.changes)
+    }
+
+    fn availability(&self) -> Availability {
+        let device = self.0.device.get();
+        device.map_or(Availability::Waiting, |device| device.availability())
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        Ok(Box::new(StandbyQueue {
+            shared: Arc::clone(&self.0),
+            reactor: reactor.clone(),
+            parent,
+            inner: None,
+            refused: Vec::new(),
+        }))
+    }
+}
+
+struct StandbyQueue {
+    shared: Arc<Shared>,
+    reactor: Reactor,
+    parent: TaskId,
+    /// The device's, since the first operation that it was open for.
+    inner: Option<Box<dyn Queue>>,
+    /// Failed, to be handed out.
+    refused: Vec<Completion>,
+}
+
+impl StandbyQueue {
+    fn inner(&mut self) -> Result<&mut Box<dyn Queue>, BlockError> {
+        if self.inner.is_none() {
+            let device = self.shared.device.get().ok_or(BlockError::Disconnected)?;
+            self.inner = Some(device.open(&self.reactor, self.parent)?);
+        }
+        Ok(self.inner.as_mut().expect("it was opened above"))
+    }
+}
+
+impl Queue for StandbyQueue {
+    fn submit(&mut self, op: Op) {
+        match self.inner() {
+            Ok(inner) => inner.submit(op),
+            Err(error) => self.refused.push(op.complete(Err(error))),
+        }
+    }
+
+    fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
+        if let Some(inner) = &mut self.inner {
+            inner.abandon(unwanted);
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.refused);
+        if let Some(inner) = &mut self.inner {
+            inner.poll(done);
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.refused.len() + self.inner.as_ref().map_or(0, |inner| inner.in_flight())
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod drbd {
+    use crate::error::{FileProblem, OpenError};
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    use std::path::Path;
+
+    /// Block devices of this major number are DRBD's.
+    const MAJOR: u32 = 147;
+    /// What a secondary answers to who wants to read only; to who wants to write, EROFS.
+    const EMEDIUMTYPE: i32 = 124;
+    /// What sysfs counts in.
+    const SECTOR_BYTES: u64 = 512;
+
+    /// The size of a device that does not open because another machine has it.
+    pub(super) fn bytes_elsewhere(path: &Path, error: &OpenError) -> Option<u64> {
+        let is_secondary = match error {
+            OpenError::File { problem: FileProblem::ReadOnly, .. } => true,
+            OpenError::File { problem: FileProblem::Other(error), .. } => {
+                error.raw_os_error() == Some(EMEDIUMTYPE)
+            }
+            _ => false,
+        };
+        let metadata = std::fs::metadata(path).ok().filter(|_| is_secondary)?;
+        let (major, minor) =
+            (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+        if !metadata.file_type().is_block_device() || major != MAJOR {
+            return None;
+        }
+        let text = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/size")).ok()?;
+        let sectors: u64 = text.trim().parse().ok()?;
+        // None before it has a disk of its own, or has met the other machine.
+        sectors.checked_mul(SECTOR_BYTES).filter(|bytes| *bytes > 0)
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod drbd {
+    use crate::error::OpenError;
+    use std::path::Path;
+
+    pub(super) fn bytes_elsewhere(_: &Path, _: &OpenError) -> Option<u64> {
+        None
+    }
+}
