@@ -29,7 +29,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/ceph/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh \
-		interop/windows/*.sh contrib/*.sh contrib/tests/*.sh contrib/deb/scripts/* \
+		interop/windows/*.sh contrib/*.sh contrib/tests/*.sh contrib/deb/scripts/* contrib/drbd/* \
 		engines/*.sh engines/fio/*.sh dashboard/*.sh
 
 unit:
@@ -75,7 +75,7 @@ dashboard: build
 
 ## The Linux kernel's host and target in guests, against this build. A guest keeps one processor
 ## busy, so two run at a time; each one's output comes when it has ended.
-GUESTS = run iscsi ublk vhost nbd ana reservations auth tls steering target-ana ceph-multipath
+GUESTS = run iscsi ublk vhost nbd ana reservations auth tls steering target-ana ceph-multipath drbd
 interop: build
 	$(CARGO) build --release --locked -p farblock-attach -p farblock-host --examples
 	interop/linux/setup.sh

@@ -36,6 +36,7 @@ access() {
 # rounds_begin DEVICE: fio writes and verifies over and over, until rounds_end.
 rounds_begin() {
     local device=$1 round
+    # shellcheck disable=SC2034 # for verify
     load_bytes=1000000
     for ((round = 1; ; round++)); do
         [ ! -e /run/enough ] || break

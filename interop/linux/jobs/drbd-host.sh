@@ -1,0 +1,106 @@
+# shellcheck shell=bash
+# Sourced by drbd-node.sh on node b: the kernel's host is here, and uses both nodes' targets while
+# the primary moves, and node a dies and comes back.
+# shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
+# shellcheck source=outside.sh
+. ./outside.sh
+# shellcheck source=paths.sh
+. ./paths.sh
+
+nqn=nqn.2026-11.org.farblock:drbd
+a=traddr=10.9.0.1
+b=traddr=10.9.0.2
+modprobe nvme-tcp
+
+# drbd_is TEXT: whether /proc/drbd has this.
+drbd_is() {
+    local text
+    text=$(</proc/drbd)
+    [[ $text == *"$1"* ]]
+}
+# in_a_minute TEXT COMMAND...: what takes a guest that starts, or a resynchronisation.
+in_a_minute() {
+    local try
+    for ((try = 0; try < 600; try++)); do
+        ! "${@:2}" || { ok "$1"; return; }
+        sleep 0.1
+    done
+    fail "$1: not within a minute: $(cat /proc/drbd)"
+}
+# milliseconds COMMAND...: how long it took, in 'took'.
+milliseconds() {
+    local begin=${EPOCHREALTIME/./}
+    "$@"
+    took=$(((${EPOCHREALTIME/./} - begin) / 1000))
+}
+to_a() {
+    farblock-drbd demote r0
+    outside on_a farblock-drbd promote r0
+}
+to_b() {
+    outside on_a farblock-drbd demote r0
+    farblock-drbd promote r0
+}
+
+in_a_minute "the nodes are connected" drbd_is cs:Connected
+check "both disks are empty: nothing is to be copied" drbdadm new-current-uuid --clear-bitmap r0
+in_a_minute "both are up to date" drbd_is ds:UpToDate/UpToDate
+
+say "both are secondary"
+outside on_a systemctl start farblock
+check "what shares a device that is secondary here starts" systemctl start farblock
+for address in $a $b; do
+    check "connect by $address" nvme connect -t tcp -a "${address#*=}" -s 4420 -n $nqn -i 2 \
+        --keep-alive-tmo=5 --reconnect-delay=1
+    eventually "it is inaccessible" access inaccessible $address
+done
+
+say "a is made primary"
+outside on_a farblock-drbd promote r0
+eventually "the way to a is the one to use" access optimized $a
+find_namespace $nqn 1
+disk=$found
+rounds_begin "$disk"
+outside ours_begins
+goes_on "a is primary"
+
+say "moves"
+milliseconds to_b
+eventually "the way to b is the one to use" access optimized $b
+equal "the way to a" inaccessible "$(access inaccessible $a && echo inaccessible)"
+goes_on "it moved to b within $took ms"
+milliseconds to_a
+eventually "the way to a is the one to use" access optimized $a
+goes_on "it moved to a within $took ms"
+
+say "a dies"
+outside kill_a
+milliseconds farblock-drbd promote r0
+eventually "the way to b is the one to use" access optimized $b
+goes_on "b was made primary within $took ms"
+
+say "a is back"
+outside start_a
+in_a_minute "what differs was copied" drbd_is ds:UpToDate/UpToDate
+dmesg | sed -n 's/.*drbd0: \(Began resync.*\|Resync done.*\)/    \1/p'
+outside on_a systemctl start farblock
+eventually "the way to a is connected again" way live $a
+to_a
+eventually "the way to a is the one to use" access optimized $a
+goes_on "it moved to a again"
+rounds_end
+outside ours_ends
+
+say "what is on the disks"
+[[ $(dmesg) != *"I/O error, dev ${disk##*/}"* ]] || fail "I/O failed: $(dmesg)"
+echo "$(blockdev --getsize64 "$disk") $(sum_of "$disk")" >/host/sum
+check "disconnect" nvme disconnect -n $nqn
+outside on_a systemctl stop farblock
+check "stop" systemctl stop farblock
+! grep panicked /run/farblock.log || fail "farblock serve panicked"
+outside on_a drbdadm down r0
+check "down" drbdadm down r0
+sync
+outside same_on_both
+outside on_a exit
+say "done"
