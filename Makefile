@@ -4,7 +4,7 @@
 CARGO ?= cargo
 BINARY = target/release/farblock
 
-.PHONY: demo test packages build lint unit sanitize fuzz-replay interop ceph spdk-rpc schemathesis package test-windows bench-peers bench-fio bench-attach engines dashboard library install uninstall header dist deb image
+.PHONY: demo test packages build lint unit sanitize fuzz-replay interop ceph spdk-rpc schemathesis package test-windows bench-peers bench-fio bench-attach bench-network engines dashboard library install uninstall header dist deb image
 
 PREFIX ?= /usr/local
 
@@ -134,3 +134,8 @@ bench-attach: build
 	$(CARGO) build --release --locked -p xtask
 	$(CARGO) build --release --locked -p farblock-attach --examples
 	target/release/xtask bench-attach --markdown docs/performance.md $(OPTIONS)
+
+## A disk file locally, over loopback and across a veth pair, with time added on the way (root).
+bench-network: build
+	$(CARGO) build --release --locked -p xtask
+	target/release/xtask bench-network --markdown docs/performance.md $(OPTIONS)

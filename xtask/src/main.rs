@@ -33,6 +33,10 @@ fn main() -> ExitCode {
         ///
         /// 4k random reads of memory, one and 32 in flight. Less with --quick.
         BenchAttach(bench_peers::Options),
+        /// Measure a disk file locally, over loopback, and across a veth pair with time added
+        ///
+        /// The six patterns, and 4k random reads at four depths. Needs root. Less with --only.
+        BenchNetwork(bench_peers::Options),
         FloorServe(floor::ServeOptions),
         FloorDrive(floor::DriveOptions),
         Hold(hold::HoldOptions),
@@ -44,6 +48,7 @@ fn main() -> ExitCode {
         Command::BenchPeers(options) => bench_peers::run(&options),
         Command::BenchFio(options) => bench_peers::through_fio::run(&options),
         Command::BenchAttach(options) => bench_peers::attach::run(&options),
+        Command::BenchNetwork(options) => bench_peers::across::compare(&options),
         Command::FloorServe(options) => floor::serve(&options),
         Command::FloorDrive(options) => floor::drive(&options),
         Command::Hold(options) => hold::hold(&options),

@@ -93,7 +93,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     };
     let entrants: Vec<Entrant<'_>> =
         std::iter::once(library).chain(ways.iter().map(|way| way.entrant(&means))).collect();
-    contest::hold("bench-attach", options, &rows, &entrants, &remarks)
+    contest::hold("bench-attach", options, &rows, &entrants, contest::times(options)?, &remarks)
 }
 
 type Start = fn(&Means, &'static str) -> Result<Way, String>;

@@ -16,10 +16,12 @@ use super::sides::{Client, Times};
 use super::work::Load;
 use super::{Options, report, write};
 
-/// How long a client may take until its load is on: SPDK's takes a second.
-const START: Duration = Duration::from_millis(1500);
-/// Everybody warms up for so long, and is then measured.
+/// Everybody warms up for so long, and is then measured. It is also how long a client may take until
+/// its load is on: SPDK's takes a second.
 const RAMP: Duration = Duration::from_millis(1500);
+
+/// The entrant that all others are compared with, where it takes part.
+pub(super) const LOCAL: &str = "local";
 
 /// Somebody who takes part.
 pub(super) struct Entrant<'a> {
@@ -59,8 +61,8 @@ pub(super) fn times(options: &Options) -> Result<Times, String> {
 /// begins at once. The load is the same while they warm up.
 fn window(times: Times) -> Window {
     let load = times.ramp + times.runtime;
-    let length = load.saturating_sub(START).mul_f64(0.9);
-    Window { start: START, length, limit: START + load }
+    let length = load.saturating_sub(times.ramp).mul_f64(0.9);
+    Window { start: times.ramp, length, limit: times.ramp + load }
 }
 
 /// Measures everybody in every row, prints the tables, and puts them into the options' file between
@@ -70,9 +72,9 @@ pub(super) fn hold(
     options: &Options,
     rows: &[Row],
     entrants: &[Entrant<'_>],
+    times: Times,
     remarks: &[String],
 ) -> Result<(), String> {
-    let times = times(options)?;
     let mut outcomes = Vec::new();
     for row in rows {
         outcomes.extend(measure_row(row, entrants, options, times));
@@ -151,18 +153,24 @@ fn markdown(outcomes: &[Outcome], options: &Options, times: Times, remarks: &[St
         command_line(),
     );
     remarks.iter().for_each(|remark| text += &format!("* {remark}\n"));
-    text += "\n| load | who | IOPS | MiB/s | p50 µs | p99 µs | client µs/IO | server µs/IO |\n\
-             | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n";
-    let mut heading = "";
+    let is_compared = outcomes.iter().any(|outcome| outcome.entrant == LOCAL);
+    text += "\n| load | who | IOPS | MiB/s | p50 µs | p99 µs | client µs/IO | server µs/IO |";
+    text += if is_compared { " of local |\n" } else { "\n" };
+    text += "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |";
+    text += if is_compared { " ---: |\n" } else { "\n" };
+    let (mut heading, mut local) = ("", None);
     for outcome in outcomes {
         let row = if heading == outcome.row { "" } else { &outcome.row };
         heading = &outcome.row;
-        line(row, outcome, &mut text);
+        if outcome.entrant == LOCAL {
+            local = measure::median(&outcome.runs).map(|figures| figures.iops);
+        }
+        line(row, outcome, local.filter(|_| is_compared), &mut text);
     }
     text
 }
 
-fn line(row: &str, outcome: &Outcome, text: &mut String) {
+fn line(row: &str, outcome: &Outcome, local: Option<f64>, text: &mut String) {
     let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.1}"));
     let _ = match (measure::median(&outcome.runs), &outcome.error) {
         (_, Some(error)) => {
@@ -172,7 +180,7 @@ fn line(row: &str, outcome: &Outcome, text: &mut String) {
         (None, None) => Ok(()),
         (Some(figures), None) => writeln!(
             text,
-            "| {row} | {} | {:.0} | {:.0} | {} | {} | {} | {} |",
+            "| {row} | {} | {:.0} | {:.0} | {} | {} | {} | {} |{}",
             outcome.entrant,
             figures.iops,
             figures.mib_per_second,
@@ -180,6 +188,7 @@ fn line(row: &str, outcome: &Outcome, text: &mut String) {
             number(figures.p99_us),
             number(Some(figures.host_cpu_us)),
             number(figures.target_cpu_us),
+            local.map_or(String::new(), |local| format!(" {:.2} |", figures.iops / local)),
         ),
     };
 }
@@ -193,7 +202,7 @@ mod tests {
         for runtime in [1.0, 1.5, 3.0] {
             let times = Times { ramp: RAMP, runtime: Duration::from_secs_f64(runtime) };
             let window = window(times);
-            assert!(window.start >= START, "the slowest has begun");
+            assert!(window.start >= RAMP, "the slowest has begun");
             assert!(window.start + window.length < times.ramp + times.runtime, "nobody has ended");
             assert!(window.length > Duration::ZERO);
         }
@@ -208,12 +217,14 @@ mod tests {
             error: error.map(str::to_owned),
         };
         let mut text = String::new();
-        line("4k", &outcome(None), &mut text);
-        line("", &outcome(Some("it\nfailed | twice")), &mut text);
+        line("4k", &outcome(None), None, &mut text);
+        line("", &outcome(Some("it\nfailed | twice")), None, &mut text);
+        line("", &outcome(None), Some(20.0), &mut text);
         assert_eq!(
             text,
             "| 4k | somebody | 5 | 0 | – | – | 1.0 | – |\n\
-             |  | somebody | it failed   twice | | | | | |\n"
+             |  | somebody | it failed   twice | | | | | |\n\
+             |  | somebody | 5 | 0 | – | – | 1.0 | – | 0.25 |\n"
         );
     }
 }

@@ -13,8 +13,10 @@
 //!
 //! Nothing here asserts a time: goals are compared, and said to be met or not.
 
+pub(crate) mod across;
 pub(crate) mod attach;
 mod contest;
+mod delay;
 mod facts;
 mod goals;
 mod measure;

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 const INSIDE: &str = "FARBLOCK_BENCH_PEERS_NETWORK";
-const SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+pub(super) const SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 const CUBIC: &str = "cubic";
 
 /// Starts this program over in a network namespace of its own, and returns there; or here, if the

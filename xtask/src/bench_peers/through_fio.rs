@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         let name = "farblock's engine, SPDK's target";
         entrants.push(entrant(name, Engine::Farblock, &engine, server, true));
     }
-    contest::hold("bench-fio", options, &rows, &entrants, &remarks)
+    contest::hold("bench-fio", options, &rows, &entrants, contest::times(options)?, &remarks)
 }
 
 /// SPDK's plugin, or why there is none.

@@ -10,22 +10,42 @@ use crate::bench_peers::process::Process;
 use crate::bench_peers::work::{Backend, Load, MIX_READ};
 
 pub(super) fn serve(means: &Means, backend: Backend, poll: bool) -> Result<Server, String> {
-    let mut command = Command::new(&means.farblock);
+    let mut command = serving(means, backend, &["127.0.0.1:0".to_owned()])?;
+    if poll {
+        command.arg("--poll");
+    }
+    let mut process = Process::start(command, means.target_cpu)?;
+    let endpoint = process.wait_for(parse_listening)?.remove(0);
+    if backend == Backend::Mem {
+        fill(means, &endpoint)?;
+    }
+    Ok(Server { process, endpoint })
+}
+
+/// A target that listens at several addresses, in their order. Its disk is not filled.
+pub(in crate::bench_peers) fn serve_at(
+    means: &Means,
+    backend: Backend,
+    listen: &[String],
+) -> Result<(Process, Vec<Endpoint>), String> {
+    let mut process = Process::start(serving(means, backend, listen)?, means.target_cpu)?;
+    let endpoints = process.wait_for(parse_listening)?;
+    Ok((process, endpoints))
+}
+
+fn serving(means: &Means, backend: Backend, listen: &[String]) -> Result<Command, String> {
     let disk = match backend {
         // farblock lets no two programs write to one file.
         Backend::File => format!("file:{}", means.file_for("farblock")?.display()),
         _ => disk(means, backend),
     };
-    command.args(["serve", "--json", "--listen", "127.0.0.1:0", &disk]);
-    if poll {
-        command.arg("--poll");
+    let mut command = Command::new(&means.farblock);
+    command.args(["serve", "--json"]);
+    for address in listen {
+        command.args(["--listen", address]);
     }
-    let mut process = Process::start(command, means.target_cpu)?;
-    let endpoint = process.wait_for(parse_listening)?;
-    if backend == Backend::Mem {
-        fill(means, &endpoint)?;
-    }
-    Ok(Server { process, endpoint })
+    command.arg(disk);
+    Ok(command)
 }
 
 /// Writes data to a memory disk of any NVMe/TCP target: what was never written is read faster.
@@ -57,7 +77,7 @@ pub(in crate::bench_peers) fn local(
     bench(means, &disk(means, backend), load, times)
 }
 
-pub(super) fn remote(
+pub(in crate::bench_peers) fn remote(
     means: &Means,
     endpoint: &Endpoint,
     poll: bool,
@@ -92,11 +112,15 @@ fn bench(means: &Means, disk: &str, load: &Load, times: Times) -> Client {
 }
 
 /// The line that `farblock serve --json` prints.
-fn parse_listening(line: &str) -> Option<Endpoint> {
+fn parse_listening(line: &str) -> Option<Vec<Endpoint>> {
     let value: Value = serde_json::from_str(line).ok()?;
-    let address = value["listening"][0].as_str()?.parse().ok()?;
-    let name = value["subsystems"][0]["nqn"].as_str()?.to_owned();
-    Some(Endpoint { address, name })
+    let name = value["subsystems"][0]["nqn"].as_str()?;
+    let endpoint = |address: &Value| {
+        Some(Endpoint { address: address.as_str()?.parse().ok()?, name: name.to_owned() })
+    };
+    let endpoints: Vec<Endpoint> =
+        value["listening"].as_array()?.iter().map(endpoint).collect::<Option<_>>()?;
+    (!endpoints.is_empty()).then_some(endpoints)
 }
 
 fn parse(output: &str, _: &Load) -> Result<Measured, String> {
@@ -117,9 +141,15 @@ mod tests {
 
     #[test]
     fn where_it_listens() {
-        let line = r#"{"listening":["127.0.0.1:45751"],"subsystems":[{"nqn":"nqn.x","n":1}]}"#;
-        let endpoint = parse_listening(line).expect("a good line");
-        assert_eq!(url(&endpoint), "nvme+tcp://127.0.0.1:45751/nqn.x?ns=1");
+        let line = r#"{"listening":["127.0.0.1:45751","192.0.2.1:7"],
+            "subsystems":[{"nqn":"nqn.x","n":1}]}"#;
+        let endpoints = parse_listening(line).expect("a good line");
+        let urls: Vec<String> = endpoints.iter().map(url).collect();
+        assert_eq!(
+            urls,
+            ["nvme+tcp://127.0.0.1:45751/nqn.x?ns=1", "nvme+tcp://192.0.2.1:7/nqn.x?ns=1"]
+        );
+        assert!(parse_listening(r#"{"listening":[],"subsystems":[{"nqn":"n"}]}"#).is_none());
         assert!(parse_listening("warning: something else").is_none());
     }
 }

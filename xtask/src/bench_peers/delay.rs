@@ -1,0 +1,119 @@
+//! A longer way: a TCP forwarder that passes each byte on a fixed time after it came.
+//!
+//! The way costs what it costs besides, two sleeps and two copies in each direction: `across` says
+//! what a request and its answer take altogether.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU64;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What is received at once.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Chunks on their way in one direction of one connection; a sender that is ahead waits.
+const MOST_CHUNKS: usize = 1024;
+
+/// What came, and when it is to go on.
+type Chunk = (Instant, Vec<u8>);
+
+/// Listens at `address` for as long as this process runs, and forwards to `to`.
+pub(super) fn forward(
+    address: IpAddr,
+    to: SocketAddr,
+    each_way: Duration,
+) -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind((address, 0))?;
+    let local = listener.local_addr()?;
+    thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            // Whoever is not connected on sees the end of its connection.
+            let _ = join(near, to, each_way);
+        }
+    });
+    Ok(local)
+}
+
+fn join(near: TcpStream, to: SocketAddr, each_way: Duration) -> io::Result<()> {
+    let far = TcpStream::connect(to)?;
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    carry(near.try_clone()?, far.try_clone()?, each_way);
+    carry(far, near, each_way);
+    Ok(())
+}
+
+/// One direction, in two threads, so that what is on its way does not keep more from coming.
+fn carry(from: TcpStream, into: TcpStream, delay: Duration) {
+    let (sender, chunks) = mpsc::sync_channel(MOST_CHUNKS);
+    thread::spawn(move || take_in(from, &sender, delay));
+    thread::spawn(move || pass_on(into, &chunks));
+}
+
+fn take_in(mut from: TcpStream, chunks: &SyncSender<Chunk>, delay: Duration) {
+    loop {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let Ok(count @ 1..) = from.read(&mut chunk) else { return };
+        chunk.truncate(count);
+        if chunks.send((Instant::now() + delay, chunk)).is_err() {
+            return;
+        }
+    }
+}
+
+fn pass_on(mut into: TcpStream, chunks: &Receiver<Chunk>) {
+    // Sleeps are 50 microseconds longer than asked for unless one asks for less.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    for (due, chunk) in chunks {
+        let left = due.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            thread::sleep(left);
+        }
+        if into.write_all(&chunk).is_err() {
+            break;
+        }
+    }
+    let _ = into.shutdown(Shutdown::Both);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    /// A server that sends back what comes, until its one client ends.
+    fn echo() -> SocketAddr {
+        let listener = TcpListener::bind((HERE, 0)).expect("loopback");
+        let address = listener.local_addr().expect("bound");
+        thread::spawn(move || {
+            let (stream, _) = listener.accept().expect("a client");
+            io::copy(&mut &stream, &mut &stream)
+        });
+        address
+    }
+
+    #[test]
+    fn bytes_come_whole_and_not_too_soon() {
+        let each_way = Duration::from_millis(5);
+        let address = forward(HERE, echo(), each_way).expect("loopback");
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        let sent: Vec<u8> = (0..500_000_u32).map(|at| (at >> 2) as u8).collect();
+        let begun = Instant::now();
+        let mut writer = stream.try_clone().expect("a descriptor");
+        let whole = sent.clone();
+        let writes = thread::spawn(move || {
+            writer.write_all(&whole).expect("somebody reads");
+            writer.shutdown(Shutdown::Write).expect("connected");
+        });
+        let mut first = [0];
+        stream.read_exact(&mut first).expect("the echo");
+        assert!(begun.elapsed() >= each_way * 2, "there and back");
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).expect("the echo, and its end");
+        writes.join().expect("no panic");
+        assert!(first[0] == sent[0] && rest == sent[1..]);
+    }
+}
