@@ -13,6 +13,10 @@ mod floor;
 #[cfg(target_os = "linux")]
 mod hold;
 #[cfg(target_os = "linux")]
+mod picture;
+#[cfg(target_os = "linux")]
+mod scaling;
+#[cfg(target_os = "linux")]
 mod sim;
 
 use std::process::ExitCode;
@@ -40,6 +44,8 @@ fn main() -> ExitCode {
         FloorServe(floor::ServeOptions),
         FloorDrive(floor::DriveOptions),
         Hold(hold::HoldOptions),
+        Picture(picture::Options),
+        Scaling(scaling::Options),
         /// Run the simulation of the whole product over new seeds
         Sim(sim::Options),
     }
@@ -52,6 +58,8 @@ fn main() -> ExitCode {
         Command::FloorServe(options) => floor::serve(&options),
         Command::FloorDrive(options) => floor::drive(&options),
         Command::Hold(options) => hold::hold(&options),
+        Command::Picture(options) => picture::run(&options),
+        Command::Scaling(options) => scaling::run(&options),
         Command::Sim(options) => sim::run(&options),
     };
     match result {

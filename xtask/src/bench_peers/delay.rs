@@ -71,10 +71,12 @@ fn pass_on(mut into: TcpStream, chunks: &Receiver<Chunk>) {
             thread::sleep(left);
         }
         if into.write_all(&chunk).is_err() {
-            break;
+            // Nobody is there: the other direction ends, too.
+            let _ = into.shutdown(Shutdown::Both);
+            return;
         }
     }
-    let _ = into.shutdown(Shutdown::Both);
+    let _ = into.shutdown(Shutdown::Write);
 }
 
 #[cfg(test)]

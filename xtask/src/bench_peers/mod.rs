@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use measure::Figures;
+pub(crate) use report::between_markers;
 use report::{RowReport, SideReport};
 use sides::{Means, Server, Side, Target, Times};
 use work::{Backend, Row};

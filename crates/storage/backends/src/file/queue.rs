@@ -225,8 +225,9 @@ impl FileQueue {
 
     /// What follows the step that was answered. Takes the buffer if it is the operation's own.
     fn next(&mut self, key: u64, buffer: &mut Option<Buffer>, result: io::Result<()>) -> Next {
-        let shared = Arc::clone(&self.shared);
-        let Pending { op, step, .. } = self.pending.at(key);
+        // Not a share of its own: the count of them is a line of memory that all cores would write.
+        let FileQueue { shared, pending, .. } = self;
+        let Pending { op, step, .. } = pending.at(key);
         let command = op.command;
         let refused = result.as_ref().is_err_and(is_refusal);
         let result = result.map_err(|error| BlockError::from_io(command, &error));

@@ -1,0 +1,238 @@
+//! How the target's I/Os per second would grow with its cores: a model, and said to be one.
+//!
+//! It takes the processor time of an I/O from the stand's tables, measures here what it costs two
+//! processors to write to one line of memory, and assumes the rest: a network, and memory that all
+//! cores share.
+//!
+//! ```text
+//! time of an I/O on a core      its processor time + shared writes × bounce × (n - 1) / n
+//! I/Os per second of n cores    the least of  n / that time             (processors)
+//!                                             1 / (shared writes × bounce)   (the line)
+//!                                             memory / bytes moved in memory
+//!                                             network / bytes on the wire
+//! ```
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use farblock_bench::{Machine, command_line, utc};
+
+/// How many cores are asked about.
+const CORES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// Writes that are timed.
+const WRITES: u64 = 2_000_000;
+/// Bytes of headers that a packet of 1,500 has, in percent of what it carries.
+const FRAMING_PERCENT: f64 = 5.0;
+
+/// Calculate how the target's I/Os per second would grow from 1 to 64 cores (a model)
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The document with the stand's tables; the model's go between its scaling markers
+    #[arg(long, value_name = "FILE", default_value = "docs/performance.md")]
+    markdown: PathBuf,
+    /// Only print
+    #[arg(long)]
+    print: bool,
+    /// The network, in gigabits per second
+    #[arg(long, default_value_t = 200.0)]
+    network_gbit: f64,
+    /// What all cores together can move in memory, in gigabytes per second
+    #[arg(long, default_value_t = 200.0)]
+    memory_gb: f64,
+    /// Writes of an I/O to lines of memory that other cores write as well
+    #[arg(long, default_value_t = 0.0)]
+    shared_writes: f64,
+}
+
+/// A load of the stand that is scaled.
+struct Load {
+    /// As the tables call it.
+    name: &'static str,
+    bytes: f64,
+    /// How often each byte goes over the memory's wires at the target: for a read the kernel's copy
+    /// (there and back) and the network card; for a write the card and two copies.
+    passes: f64,
+}
+
+const LOADS: [Load; 6] = [
+    Load { name: "4k randread, QD 32, 1 connection", bytes: 4096.0, passes: 3.0 },
+    Load { name: "4k randwrite, QD 32, 1 connection", bytes: 4096.0, passes: 5.0 },
+    Load { name: "64k randread, QD 32, 1 connection", bytes: 65_536.0, passes: 3.0 },
+    Load { name: "64k randwrite, QD 32, 1 connection", bytes: 65_536.0, passes: 5.0 },
+    Load { name: "1M randread, QD 8, 1 connection", bytes: 1_048_576.0, passes: 3.0 },
+    Load { name: "1M randwrite, QD 8, 1 connection", bytes: 1_048_576.0, passes: 5.0 },
+];
+
+/// What stops more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Limit {
+    Processors,
+    SharedLine,
+    Memory,
+    Network,
+}
+
+impl Limit {
+    fn name(self) -> &'static str {
+        match self {
+            Limit::Processors => "processors",
+            Limit::SharedLine => "a shared line",
+            Limit::Memory => "memory",
+            Limit::Network => "the network",
+        }
+    }
+}
+
+/// What the model assumes of a machine, in seconds and bytes.
+struct Assumed {
+    bounce_seconds: f64,
+    shared_writes: f64,
+    network_bytes: f64,
+    memory_bytes: f64,
+}
+
+impl Assumed {
+    /// I/Os per second of so many cores, and what stops more.
+    fn scale(&self, load: &Load, seconds: f64, cores: u32) -> (f64, Limit) {
+        let cores = f64::from(cores);
+        let shared = self.shared_writes * self.bounce_seconds;
+        let on_a_core = seconds + shared * (cores - 1.0) / cores;
+        let wire = load.bytes * (1.0 + FRAMING_PERCENT / 100.0);
+        let mut limits = vec![
+            (cores / on_a_core, Limit::Processors),
+            (self.memory_bytes / (load.bytes * load.passes), Limit::Memory),
+            (self.network_bytes / wire, Limit::Network),
+        ];
+        if shared > 0.0 {
+            limits.push((1.0 / shared, Limit::SharedLine));
+        }
+        limits.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).expect("there are some")
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let path = &options.markdown;
+    let document = std::fs::read_to_string(path)
+        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let [alone, shared] = [1, 2].map(write_time);
+    let assumed = Assumed {
+        bounce_seconds: shared.saturating_sub(alone).as_secs_f64(),
+        shared_writes: options.shared_writes,
+        network_bytes: options.network_gbit * 1e9 / 8.0,
+        memory_bytes: options.memory_gb * 1e9,
+    };
+    let text = report(&document, options, &assumed)?;
+    print!("{text}");
+    if options.print {
+        return Ok(());
+    }
+    let document = crate::bench_peers::between_markers(&document, "scaling", &text);
+    std::fs::write(path, document)
+        .map_err(|error| format!("cannot write to {}: {error}", path.display()))
+}
+
+fn report(document: &str, options: &Options, assumed: &Assumed) -> Result<String, String> {
+    let machine = Machine::this();
+    let mut text = format!(
+        "{}, {} processors, {}. {}. `{}`\n\nProcessor time of an I/O: the target's, of the tables \
+         above. A write to a line that another processor writes too takes {:.0} ns more, measured \
+         now. Such writes of an I/O: {}. Assumed: a network of {} Gbit/s, memory that moves {} \
+         GB/s.\n\n| thousands of I/Os per second with so many cores | µs an I/O |",
+        machine.cpu_model,
+        machine.cores,
+        machine.kernel,
+        utc(std::time::SystemTime::now()),
+        command_line(),
+        assumed.bounce_seconds * 1e9,
+        assumed.shared_writes,
+        options.network_gbit,
+        options.memory_gb,
+    );
+    CORES.iter().for_each(|cores| text += &format!(" {cores} |"));
+    text += " stops at | by |\n| --- | ---: |";
+    text += &" ---: |".repeat(CORES.len());
+    text += " ---: | --- |\n";
+    for load in &LOADS {
+        let us = target_us(document, load.name)
+            .ok_or_else(|| format!("the tables have no {:?} of farblock", load.name))?;
+        line(load, us, assumed, &mut text);
+    }
+    Ok(text)
+}
+
+fn line(load: &Load, us: f64, assumed: &Assumed, text: &mut String) {
+    let at = |cores| assumed.scale(load, us / 1e6, cores);
+    let name = load.name.split(',').next().unwrap_or_default();
+    let _ = write!(text, "| {name} | {us:.2} |");
+    for cores in CORES {
+        let _ = write!(text, " {:.0} |", at(cores).0 / 1e3);
+    }
+    let stop = (1..=CORES[CORES.len() - 1]).find(|&cores| at(cores).1 != Limit::Processors);
+    let _ = match stop {
+        Some(cores) => writeln!(text, " {cores} | {} |", at(cores).1.name()),
+        None => writeln!(text, " – | |"),
+    };
+}
+
+/// The target's processor time in farblock's own row of a load on memory.
+fn target_us(document: &str, load: &str) -> Option<f64> {
+    let memory = document.split("### Disk: mem").nth(1)?.split("### Disk:").next()?;
+    let row = memory.lines().find(|line| line.starts_with(&format!("| {load} | farblock |")))?;
+    row.split('|').nth(9)?.trim().parse().ok()
+}
+
+/// What one write takes while so many threads write to the same line.
+fn write_time(threads: u64) -> Duration {
+    let (line, begin) = (AtomicU64::new(0), Barrier::new(threads as usize));
+    let write = || {
+        begin.wait();
+        let begun = Instant::now();
+        for _ in 0..WRITES / threads {
+            line.fetch_add(1, Ordering::Relaxed);
+        }
+        begun.elapsed()
+    };
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..threads).map(|_| scope.spawn(write)).collect();
+        let times = writers.into_iter().map(|writer| writer.join().expect("no panic"));
+        times.max().unwrap_or_default() / u32::try_from(WRITES / threads).expect("few")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assumed(shared_writes: f64) -> Assumed {
+        Assumed { bounce_seconds: 100e-9, shared_writes, network_bytes: 25e9, memory_bytes: 200e9 }
+    }
+
+    #[test]
+    fn cores_that_share_nothing_add_up_until_something_else_is_full() {
+        let (iops, limit) = assumed(0.0).scale(&LOADS[0], 1e-6, 4);
+        assert!((iops - 4e6).abs() < 1.0 && limit == Limit::Processors, "{iops} {limit:?}");
+        let (iops, limit) = assumed(0.0).scale(&LOADS[0], 1e-6, 64);
+        assert!((iops - 25e9 / 4300.8).abs() < 1.0 && limit == Limit::Network, "{iops} {limit:?}");
+    }
+
+    #[test]
+    fn a_line_that_all_write_stops_them() {
+        let (iops, limit) = assumed(2.0).scale(&LOADS[0], 1e-6, 64);
+        assert!((iops - 5e6).abs() < 1.0 && limit == Limit::SharedLine, "{iops} {limit:?}");
+    }
+
+    #[test]
+    fn the_tables_are_read() {
+        let row =
+            "| 4k randread, QD 32, 1 connection | farblock | 8 | 3 | 3 | 5 | 7 | 1.20 | 1.23 |";
+        let document =
+            format!("### Disk: null\n{row}\n### Disk: mem\n|x|\n{row}\n### Disk: file\n");
+        assert_eq!(target_us(&document, LOADS[0].name), Some(1.23));
+        assert_eq!(target_us(&document, LOADS[1].name), None);
+        assert_eq!(target_us("", LOADS[0].name), None);
+    }
+}
