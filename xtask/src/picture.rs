@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let first = &reports[0];
     let (machine, date) = (&first.machine, first.date.split('T').next().unwrap_or_default());
     let where_from = format!(
-        "{}, {} processors, {}, {date}: medians of {} runs of farblock bench, a disk file, loopback",
+        "{}, {} processors, {}, {date}: medians of {} runs of farblock bench, a file, loopback",
         machine.cpu_model,
         machine.cores,
         machine.kernel,
@@ -112,7 +112,8 @@ fn draw(bars: &[Bar], where_from: &str) -> String {
         let _ = write!(
             svg,
             "<text x=\"{}\" y=\"{middle:.0}\" text-anchor=\"end\" fill=\"#1a202c\">{name}</text>\n\
-             <rect x=\"{LEFT}\" y=\"{y:.0}\" width=\"{WHOLE}\" height=\"{BAR}\" fill=\"#e2e8f0\"/>\n\
+             <rect x=\"{LEFT}\" y=\"{y:.0}\" width=\"{WHOLE}\" height=\"{BAR}\" \
+             fill=\"#e2e8f0\"/>\n\
              <rect x=\"{LEFT}\" y=\"{y:.0}\" width=\"{length:.1}\" height=\"{BAR}\" \
              fill=\"#2b6cb0\"/>\n\
              <text x=\"{}\" y=\"{middle:.0}\" fill=\"#1a202c\">{:.0} %  ({} of {})</text>\n",

@@ -1,5 +1,5 @@
-//! A disk file, locally, over loopback, and across a network device: a veth pair between two network
-//! namespaces, with time added on the way.
+//! A disk file, locally, over loopback, and across a network device: a veth pair between two
+//! network namespaces, with time added on the way.
 //!
 //! Loopback is no network device: what is sent there is received by the sender's own processor
 //! within the call. Here it goes through a device's queue, in frames, and a forwarder ([`delay`])

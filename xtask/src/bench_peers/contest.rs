@@ -16,8 +16,8 @@ use super::sides::{Client, Times};
 use super::work::Load;
 use super::{Options, report, write};
 
-/// Everybody warms up for so long, and is then measured. It is also how long a client may take until
-/// its load is on: SPDK's takes a second.
+/// Everybody warms up for so long, and is then measured. It is also how long a client may take
+/// until its load is on: SPDK's takes a second.
 const RAMP: Duration = Duration::from_millis(1500);
 
 /// The entrant that all others are compared with, where it takes part.
