@@ -2,7 +2,7 @@
 //! answers in one form.
 
 use crate::api;
-use crate::bounded::{Bounded, Connection};
+use crate::bounded::{Active, Activity, Bounded, Connection};
 use crate::remote::Caller;
 use crate::ui::Visitor;
 use axum::body::{Body, to_bytes};
@@ -22,10 +22,17 @@ pub const AUDIT: &str = "farblock::audit";
 const MAX_REFUSAL_BYTES: usize = 4096;
 
 /// Who is at the other end of the control socket, as the kernel knows it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Peer {
     uid: Option<u32>,
     pid: Option<i32>,
+    activity: Activity,
+}
+
+impl Active for Peer {
+    fn activity(&self) -> &Activity {
+        &self.activity
+    }
 }
 
 impl Connected<IncomingStream<'_, Bounded<UnixListener>>> for Peer {
@@ -35,6 +42,7 @@ impl Connected<IncomingStream<'_, Bounded<UnixListener>>> for Peer {
         Self {
             uid: credentials.map(|credentials| credentials.uid()),
             pid: credentials.and_then(|credentials| credentials.pid()),
+            activity: connection.activity(),
         }
     }
 }
@@ -75,8 +83,8 @@ fn who(request: &Request) -> String {
     if let Some(ConnectInfo(visitor)) = extensions.get::<ConnectInfo<Visitor>>() {
         return visitor.to_string();
     }
-    let peer = extensions.get().map(|ConnectInfo(peer)| *peer);
-    peer.unwrap_or(Peer { uid: None, pid: None }).to_string()
+    let peer = extensions.get::<ConnectInfo<Peer>>();
+    peer.map_or_else(|| "somebody".to_owned(), |ConnectInfo(peer)| peer.to_string())
 }
 
 /// A refusal of the framework's (a method, a length, a query) as `application/problem+json`.

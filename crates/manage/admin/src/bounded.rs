@@ -1,26 +1,164 @@
-//! A listener that has so many connections at most, and no longer than some time each: descriptors
-//! are for hosts and disks first.
+//! A listener that has so many connections at most: descriptors are for hosts and disks first.
+//!
+//! A connection is busy while somebody who may ask is being answered ([`busy`]). Any other one ends
+//! after a while, and at once when somebody else wants its place: who says nothing, or only guesses,
+//! keeps nobody out. What nothing moves on ends in the end, too.
 
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::Request;
+use axum::extract::connect_info::ConnectInfo;
+use axum::middleware::Next;
+use axum::response::Response;
 use axum::serve::Listener;
+use hyper::body::{Frame, SizeHint};
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Sleep, sleep};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-/// The others wait to be accepted.
+/// The longest that nothing moves on a connection that is busy: a change may wait for a disk.
+const LONGEST_SILENCE: Duration = Duration::from_secs(300);
+/// How often it is seen whether one of many busy ones is done.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// What a connection does, as its listener and whoever answers it see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Activity(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    /// Questions that are being answered.
+    asked: AtomicUsize,
+    /// When the last one was answered, or it connected.
+    idle_since: Mutex<Instant>,
+}
+
+impl Activity {
+    fn new() -> Activity {
+        let idle_since = Mutex::new(Instant::now());
+        Activity(Arc::new(State { asked: AtomicUsize::new(0), idle_since }))
+    }
+
+    fn begin(&self) -> Asked {
+        self.0.asked.fetch_add(1, Ordering::Relaxed);
+        Asked(self.clone())
+    }
+}
+
+impl State {
+    fn is_busy(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) > 0
+    }
+
+    fn idle_since(&self) -> Instant {
+        *self.idle_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A question, until its answer is handed over.
+#[derive(Debug)]
+struct Asked(Activity);
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let state = &self.0.0;
+        *state.idle_since.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        state.asked.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whoever is at the other end of a connection.
+pub(crate) trait Active: Clone + Send + Sync + 'static {
+    /// What the connection does.
+    fn activity(&self) -> &Activity;
+}
+
+/// Answers, and keeps the connection busy meanwhile. Only behind what lets people in.
+pub(crate) async fn busy<Who: Active>(request: Request, next: Next) -> Response {
+    let who = request.extensions().get::<ConnectInfo<Who>>();
+    let Some(asked) = who.map(|ConnectInfo(who)| who.activity().begin()) else {
+        return next.run(request).await;
+    };
+    next.run(request).await.map(|body| Body::new(Answering { body, _asked: asked }))
+}
+
+/// An answer that is handed over.
+struct Answering {
+    body: Body,
+    _asked: Asked,
+}
+
+impl HttpBody for Answering {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// See the module's text.
 pub(crate) struct Bounded<L> {
     listener: L,
-    slots: Arc<Semaphore>,
-    longest: Option<Duration>,
+    most: usize,
+    idle: Duration,
+    places: Vec<Place>,
+}
+
+/// A connection, as its listener knows it. Dropping it ends that.
+struct Place {
+    state: Weak<State>,
+    end: oneshot::Sender<()>,
+}
+
+impl Place {
+    fn is_taken(&self) -> bool {
+        !self.end.is_closed()
+    }
+
+    /// Since when nobody is answered there.
+    fn idle_since(&self) -> Option<Instant> {
+        let state = self.state.upgrade()?;
+        (!state.is_busy()).then(|| state.idle_since())
+    }
 }
 
 impl<L> Bounded<L> {
-    pub(crate) fn new(listener: L, connections: usize, longest: Option<Duration>) -> Bounded<L> {
-        Bounded { listener, slots: Arc::new(Semaphore::new(connections)), longest }
+    /// With so many connections, and that long without a question on each.
+    pub(crate) fn new(listener: L, most: usize, idle: Duration) -> Bounded<L> {
+        Bounded { listener, most, idle, places: Vec::new() }
+    }
+
+    /// Waits until there is a place, and ends whoever has asked for nothing for the longest time.
+    async fn room(&mut self) {
+        loop {
+            self.places.retain(Place::is_taken);
+            if self.places.len() < self.most {
+                return;
+            }
+            let idle = self.places.iter().enumerate();
+            let idle = idle.filter_map(|(at, place)| Some((place.idle_since()?, at))).min();
+            match idle {
+                Some((_, at)) => drop(self.places.swap_remove(at)),
+                None => sleep(LOOK_AGAIN).await,
+            }
+        }
     }
 }
 
@@ -29,11 +167,14 @@ impl<L: Listener> Listener for Bounded<L> {
     type Addr = L::Addr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        let slots = Arc::clone(&self.slots);
-        let slot = slots.acquire_owned().await.expect("it is never closed");
         let (stream, address) = self.listener.accept().await;
-        let end = self.longest.map(|longest| Box::pin(sleep(longest)));
-        (Connection { stream, end, _slot: slot }, address)
+        self.room().await;
+        let activity = Activity::new();
+        let (end, ended) = oneshot::channel();
+        self.places.push(Place { state: Arc::downgrade(&activity.0), end });
+        let (idle, moved) = (self.idle, Instant::now());
+        let wake = Box::pin(sleep_until(moved + idle));
+        (Connection { stream, activity, idle, moved, wake, ended }, address)
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
@@ -44,8 +185,12 @@ impl<L: Listener> Listener for Bounded<L> {
 /// One of them.
 pub(crate) struct Connection<S> {
     stream: S,
-    end: Option<Pin<Box<Sleep>>>,
-    _slot: OwnedSemaphorePermit,
+    activity: Activity,
+    idle: Duration,
+    /// When something was read or written.
+    moved: Instant,
+    wake: Pin<Box<Sleep>>,
+    ended: oneshot::Receiver<()>,
 }
 
 impl<S> Connection<S> {
@@ -54,12 +199,34 @@ impl<S> Connection<S> {
         &self.stream
     }
 
+    /// What it does.
+    pub(crate) fn activity(&self) -> Activity {
+        self.activity.clone()
+    }
+
+    /// When it has to end, as things are.
+    fn deadline(&self) -> Instant {
+        let state = &self.activity.0;
+        match state.is_busy() {
+            true => self.moved + LONGEST_SILENCE,
+            false => state.idle_since() + self.idle,
+        }
+    }
+
     /// Fails when its time is over, and wakes who waits then.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        match self.end.as_mut().map(|end| end.as_mut().poll(cx)) {
-            Some(Poll::Ready(())) => Err(io::ErrorKind::TimedOut.into()),
-            _ => Ok(()),
+        if Pin::new(&mut self.ended).poll(cx).is_ready() {
+            return Err(io::ErrorKind::TimedOut.into());
         }
+        while self.wake.as_mut().poll(cx).is_ready() {
+            let (now, deadline) = (Instant::now(), self.deadline());
+            if deadline <= now {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            // It may be done before that.
+            self.wake.as_mut().reset(deadline.min(now + self.idle));
+        }
+        Ok(())
     }
 }
 
@@ -70,7 +237,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.poll_end(cx)?;
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            self.moved = Instant::now();
+        }
+        read
     }
 }
 
@@ -81,7 +253,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.poll_end(cx)?;
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if matches!(written, Poll::Ready(Ok(1..))) {
+            self.moved = Instant::now();
+        }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -96,46 +272,71 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::door::Door;
+    use crate::ui::Visitor;
     use axum::Router;
+    use axum::middleware::from_fn;
     use axum::routing::get;
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use tokio::sync::Notify;
 
     const PATIENCE: Duration = Duration::from_secs(60);
+    const NEVER: Duration = Duration::from_secs(3600);
 
-    /// What a scrape gets.
-    fn scrape(address: SocketAddr) -> io::Result<String> {
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
+    /// Asks for something.
+    fn ask(address: SocketAddr, path: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        stream
     }
 
-    #[test]
-    fn who_says_nothing_makes_room() {
+    fn is_answered(mut stream: &TcpStream) {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+
+    fn is_closed(mut stream: &TcpStream) {
+        let read = stream.read_to_end(&mut Vec::new());
+        assert!(!matches!(&read, Err(e) if e.kind() == io::ErrorKind::WouldBlock), "{read:?}");
+    }
+
+    /// Connections that say half a word.
+    fn silent(address: SocketAddr, count: usize) -> Vec<TcpStream> {
+        let silent = |_| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.write_all(b"GET /met").unwrap();
+            stream
+        };
+        (0..count).map(silent).collect()
+    }
+
+    /// Serves two connections at most while `client` runs: `/slow` says that somebody has come, and
+    /// waits for the word.
+    fn while_served(
+        idle: Duration,
+        client: impl FnOnce(SocketAddr, Receiver<()>, Arc<Notify>) + Send + 'static,
+    ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
-        let client = std::thread::spawn(move || {
-            let mut silent = Vec::new();
-            for _ in 0..5 {
-                let mut stream = TcpStream::connect(address).unwrap();
-                stream.write_all(b"GET /met").unwrap();
-                silent.push(stream);
-            }
-            let answer = scrape(address).unwrap();
-            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-            // It was behind them, so they have been closed: three times two of them.
-            for mut stream in silent {
-                stream.set_read_timeout(Some(PATIENCE)).unwrap();
-                let read = stream.read_to_end(&mut Vec::new());
-                assert!(!matches!(&read, Err(e) if e.kind() == io::ErrorKind::WouldBlock));
-            }
-        });
-        let bounded = Bounded::new(listener, 2, Some(Duration::from_millis(100)));
-        let router = Router::new().route("/metrics", get(|| async { "counters" }));
+        let (comes, has_come): (Sender<()>, _) = channel();
+        let go_on = Arc::new(Notify::new());
+        let word = Arc::clone(&go_on);
+        let slow = async move || {
+            comes.send(()).unwrap();
+            word.notified().await;
+            "at last"
+        };
+        let client = std::thread::spawn(move || client(address, has_come, go_on));
+        let router = Router::new().route("/slow", get(slow)).route("/", get(async || "here"));
+        let router = router.layer(from_fn(busy::<Visitor>));
+        let router = router.into_make_service_with_connect_info::<Visitor>();
+        let bounded = Bounded::new(Door::new(listener, None), 2, idle);
         runtime.spawn(async move { axum::serve(bounded, router).await });
         runtime.block_on(async {
             while !client.is_finished() {
@@ -143,5 +344,34 @@ mod tests {
             }
         });
         client.join().unwrap();
+    }
+
+    #[test]
+    fn who_says_nothing_is_in_nobodys_way() {
+        while_served(NEVER, |address, _, _| {
+            let silent = silent(address, 5);
+            is_answered(&ask(address, "/"));
+            silent[..4].iter().for_each(is_closed);
+        });
+    }
+
+    #[test]
+    fn who_says_nothing_for_long_is_closed() {
+        while_served(Duration::from_millis(50), |address, _, _| {
+            silent(address, 2).iter().for_each(is_closed);
+        });
+    }
+
+    #[test]
+    fn who_is_being_answered_stays() {
+        while_served(Duration::from_millis(50), |address, has_come, go_on| {
+            let slow = ask(address, "/slow");
+            has_come.recv_timeout(PATIENCE).unwrap();
+            let silent = silent(address, 4);
+            is_answered(&ask(address, "/"));
+            silent.iter().for_each(is_closed);
+            go_on.notify_one();
+            is_answered(&slow);
+        });
     }
 }

@@ -1,5 +1,6 @@
 //! The other end of the control socket, for programs that wait for each answer.
 
+use crate::certificate::{Trust, words};
 use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
@@ -14,6 +15,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 /// The most bytes of an answer: far more than the largest document has.
 const MAX_BYTES: usize = 64 << 20;
@@ -33,6 +37,44 @@ enum Place {
     Socket(PathBuf),
     /// With the header that has the token.
     Tcp(SocketAddr, HeaderValue),
+    Https(Secure, HeaderValue),
+}
+
+/// A program that proves by a certificate who it is.
+#[derive(Clone)]
+pub(crate) struct Secure {
+    /// `HOST:PORT`.
+    address: String,
+    name: ServerName<'static>,
+    trust: Trust,
+}
+
+impl Secure {
+    /// The one at `HOST:PORT`.
+    pub(crate) fn new(address: &str, trust: &Trust) -> Result<Self, String> {
+        let parts = address.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
+        let host = parts.map(|(host, _)| host.trim_start_matches('[').trim_end_matches(']'));
+        let name = host.and_then(|host| ServerName::try_from(host.to_owned()).ok());
+        let name = name.ok_or_else(|| {
+            format!("{address:?} is no address of an interface: write https://HOST:PORT")
+        })?;
+        Ok(Self { address: address.to_owned(), name, trust: trust.clone() })
+    }
+
+    /// Connects; what is wrong is the end of a sentence.
+    pub(crate) async fn connect(&self) -> Result<TlsStream<TcpStream>, String> {
+        let stream = TcpStream::connect(&self.address).await;
+        let stream = stream.map_err(|error| format!("it cannot be reached: {}", plain(&error)))?;
+        let connector = TlsConnector::from(self.trust.config());
+        let secured = connector.connect(self.name.clone(), stream).await;
+        secured.map_err(|error| words(&self.name.to_str(), &error))
+    }
+}
+
+/// What a system's error says, without its number.
+pub(crate) fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error ").next().unwrap_or_default().to_owned()
 }
 
 /// What a target answered.
@@ -104,28 +146,43 @@ impl Client {
         Self { patience, ..self }
     }
 
-    /// The target whose interface is at `url`, for whoever has the token.
+    /// The target whose interface is at `url`, for whoever has the token. By HTTPS it is known by
+    /// its certificate, and the token goes to nobody else.
     ///
     /// # Errors
     /// One sentence: what is wrong with the URL or the token.
-    pub fn remote(url: &str, token: &str) -> Result<Self, String> {
+    pub fn remote(url: &str, token: &str, trust: Option<&Trust>) -> Result<Self, String> {
+        if let Some(address) = url.strip_prefix("https://") {
+            let trust = trust.ok_or_else(|| {
+                format!(
+                    "{url} is known by a certificate: name the file of the authority that signed \
+                     it, or a copy of it, by --api-ca"
+                )
+            })?;
+            let secure = Secure::new(address.trim_end_matches('/'), trust)?;
+            return Ok(Self { place: Place::Https(secure, bearer(token)?), patience: PATIENCE });
+        }
+        if trust.is_some() {
+            return Err(format!("{url} has no certificate: write https://, or leave out --api-ca"));
+        }
         let address = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
         let address = address.map(|rest| rest.replacen("localhost:", "127.0.0.1:", 1));
         let address = address.and_then(|rest| rest.parse::<SocketAddr>().ok());
         let address = address.ok_or_else(|| {
-            format!("{url:?} is no address of an interface: write http://127.0.0.1:PORT")
+            format!(
+                "{url:?} is no address of an interface: write http://127.0.0.1:PORT, or \
+                 https://HOST:PORT and --api-ca FILE"
+            )
         })?;
         if !IpAddr::is_loopback(&address.ip().to_canonical()) {
             return Err(format!(
-                "{url} is another machine's, and the token would go there unencrypted: make a \
-                 tunnel (ssh -L {port}:127.0.0.1:{port} HOST) and use http://127.0.0.1:{port}",
+                "{url} is another machine's, and the token would go there unencrypted: use https:// \
+                 (serve --https-cert), or make a tunnel (ssh -L {port}:127.0.0.1:{port} HOST) and \
+                 use http://127.0.0.1:{port}",
                 port = address.port()
             ));
         }
-        let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
-            .map_err(|_| "a token is letters, digits and signs of ASCII".to_owned())?;
-        value.set_sensitive(true);
-        Ok(Self { place: Place::Tcp(address, value), patience: PATIENCE })
+        Ok(Self { place: Place::Tcp(address, bearer(token)?), patience: PATIENCE })
     }
 
     /// What it is called in a sentence.
@@ -133,6 +190,7 @@ impl Client {
         match &self.place {
             Place::Socket(path) => path.clone(),
             Place::Tcp(address, _) => format!("http://{address}").into(),
+            Place::Https(secure, _) => format!("https://{}", secure.address).into(),
         }
     }
 
@@ -155,7 +213,7 @@ impl Client {
             .method(Method::from_bytes(method.as_bytes()).map_err(|error| talk(&error))?)
             .uri(uri)
             .header(header::HOST, self.host());
-        if let Place::Tcp(_, token) = &self.place {
+        if let Place::Tcp(_, token) | Place::Https(_, token) = &self.place {
             request = request.header(header::AUTHORIZATION, token);
         }
         if body.is_some() {
@@ -176,6 +234,7 @@ impl Client {
         match &self.place {
             Place::Socket(_) => "farblock".to_owned(),
             Place::Tcp(address, _) => address.to_string(),
+            Place::Https(secure, _) => secure.address.clone(),
         }
     }
 
@@ -188,6 +247,10 @@ impl Client {
             Place::Tcp(address, _) => {
                 self.exchange_over(TcpStream::connect(address).await.map_err(cannot)?, request)
                     .await
+            }
+            Place::Https(secure, _) => {
+                let stream = secure.connect().await;
+                self.exchange_over(stream.map_err(|error| self.talk(&error))?, request).await
             }
         }
     }
@@ -210,6 +273,14 @@ impl Client {
     fn talk(&self, error: &dyn fmt::Display) -> ClientError {
         ClientError::Talk(self.name(), error.to_string())
     }
+}
+
+/// What says in a question that it is asked with this token.
+fn bearer(token: &str) -> Result<HeaderValue, String> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
+        .map_err(|_| "a token is letters, digits and signs of ASCII".to_owned())?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// The head of what is answered on a connection of the request's own.

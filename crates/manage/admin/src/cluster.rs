@@ -5,7 +5,8 @@
 //! longer than [`PATIENCE`]. The page is told only what it understands: one that answers with
 //! something else is as good as gone.
 
-use crate::client;
+use crate::certificate::Trust;
+use crate::client::{self, Secure};
 use crate::stats::Stats;
 use crate::status::Status;
 use crate::ui::{self, Token, Ui};
@@ -48,6 +49,8 @@ pub enum Place {
     Socket(PathBuf),
     /// The address of its dashboard, and what opens that.
     Address(String, Token),
+    /// The same of its dashboard or its interface, `HOST:PORT`, by HTTPS.
+    Https(String, Token, Trust),
 }
 
 /// What the page may ask for besides.
@@ -88,7 +91,7 @@ pub(crate) fn router(ui: Ui, nodes: Vec<Node>) -> Router {
     let inside = Router::new().route("/v1/nodes", get(all)).with_state(Arc::new(nodes)).fallback(
         async || crate::api::trouble(StatusCode::NOT_FOUND, "not found", "there is nothing here"),
     );
-    ui::guarded(inside, about, ui)
+    ui::guarded(inside, about, ui, false)
 }
 
 /// What all targets say.
@@ -131,7 +134,7 @@ async fn within<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, 
 
 impl Node {
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
-        let said = |error: std::io::Error| words(&error);
+        let said = |error: std::io::Error| client::plain(&error);
         match &self.place {
             Place::Socket(socket) => {
                 let stream = UnixStream::connect(socket).await.map_err(said)?;
@@ -143,14 +146,12 @@ impl Node {
                 let host = stream.peer_addr().map_err(said)?.to_string();
                 exchange(stream, path, &host, Some(token.bearer())).await
             }
+            Place::Https(address, token, trust) => {
+                let stream = Secure::new(address, trust)?.connect().await?;
+                exchange(stream, path, address, Some(token.bearer())).await
+            }
         }
     }
-}
-
-/// What a system's error says, without its number.
-fn words(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error ").next().unwrap_or_default().to_owned()
 }
 
 async fn exchange<T: DeserializeOwned>(

@@ -148,6 +148,11 @@ impl Events {
         Self { sender, readers: Arc::new(Semaphore::new(READERS)) }
     }
 
+    /// The same, with places of its own: readers there are in no way of those here.
+    pub(crate) fn elsewhere(&self) -> Self {
+        Self { sender: self.sender.clone(), readers: Arc::new(Semaphore::new(READERS)) }
+    }
+
     /// Tells whoever reads. It never waits.
     pub(crate) fn tell(&self, event: &Event) {
         if self.sender.receiver_count() > 0 {

@@ -5,7 +5,7 @@
 //! HTTP interface on a Unix socket that only its owner can open, with what the target does
 //! ([`Status`]) and the counters in Prometheus' format; [`Client`] is the other end.
 //! `docs/openapi.json` describes the interface. [`Remote`] is the same on TCP, for those who have a
-//! token. [`Ui`] is the dashboard: a page and the same interface behind a token, on TCP;
+//! token, by HTTPS with a [`Certificate`]. [`Ui`] is the dashboard: a page and the same interface behind a token, on TCP;
 //! `dashboard/` has its sources, `ui/` what they build. [`serve_spdk`] is for clients that speak
 //! SPDK's JSON-RPC.
 //!
@@ -13,7 +13,7 @@
 //! has happened, and with a store it is durable. Nothing here runs on a target's cores: they only
 //! have their mailboxes.
 //!
-//! **Not implemented.** Users other than the owner, TLS.
+//! **Not implemented.** Users other than the owner and those who have a token, certificates of clients.
 
 #![forbid(unsafe_code)]
 
@@ -32,9 +32,13 @@ mod audit;
 #[cfg(unix)]
 mod bounded;
 #[cfg(unix)]
+mod certificate;
+#[cfg(unix)]
 mod client;
 #[cfg(unix)]
 mod cluster;
+#[cfg(unix)]
+mod door;
 #[cfg(unix)]
 mod events;
 #[cfg(unix)]
@@ -65,6 +69,8 @@ pub use steering::{Changed, Configured, Confined, Refused, Reread, Steering};
 pub use api::openapi;
 #[cfg(unix)]
 pub use audit::AUDIT;
+#[cfg(unix)]
+pub use certificate::{Certificate, Pem, ReadPem, Trust};
 #[cfg(unix)]
 pub use client::{Answer, Client, ClientError};
 #[cfg(unix)]

@@ -9,6 +9,8 @@
 
 use crate::api;
 use crate::audit::AUDIT;
+use crate::bounded::busy;
+use crate::events::Events;
 use crate::steering::Steering;
 use crate::ui::{Token, Visitor, bearer, is_an_address};
 use axum::Router;
@@ -16,7 +18,7 @@ use axum::extract::connect_info::ConnectInfo;
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderValue};
 use axum::http::{Method, StatusCode};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use std::collections::HashMap;
 use std::fmt;
@@ -170,31 +172,44 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-struct Door {
+struct Guard {
     tokens: Tokens,
     attempts: Attempts,
+    /// A certificate says what its name is.
+    is_secure: bool,
 }
 
-pub(crate) fn router(steering: Arc<Steering>, tokens: Tokens) -> Router {
-    let door = Arc::new(Door { tokens, attempts: Attempts::default() });
-    api::router(steering).layer(from_fn_with_state(door, guard))
+/// What is behind a token. Where it `is_secure`, no page of another name can lead here.
+pub(crate) fn router(
+    steering: Arc<Steering>,
+    tokens: Tokens,
+    events: Events,
+    is_secure: bool,
+) -> Router {
+    let guarding = Arc::new(Guard { tokens, attempts: Attempts::default(), is_secure });
+    api::router(Arc::clone(&steering))
+        .merge(api::told(steering, events))
+        .layer(from_fn(busy::<Visitor>))
+        .layer(from_fn_with_state(guarding, guard))
 }
 
 /// Lets in whoever has a token, as far as its role goes.
 async fn guard(
-    State(door): State<Arc<Door>>,
-    ConnectInfo(Visitor(from)): ConnectInfo<Visitor>,
+    State(guarding): State<Arc<Guard>>,
+    ConnectInfo(Visitor { from, .. }): ConnectInfo<Visitor>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    if request.headers().contains_key(header::ORIGIN) || !host.is_some_and(is_an_address) {
+    let is_ours = guarding.is_secure || host.is_some_and(is_an_address);
+    if request.headers().contains_key(header::ORIGIN) || !is_ours {
         let detail = "this is for programs, by this machine's address or localhost: pages and \
                       other names are not answered";
         return api::trouble(StatusCode::MISDIRECTED_REQUEST, "not answered", detail);
     }
-    let Some(holder) = bearer(request.headers()).and_then(|given| door.tokens.holder(given)) else {
-        return not_let_in(&door, from).await;
+    let Some(holder) = bearer(request.headers()).and_then(|given| guarding.tokens.holder(given))
+    else {
+        return not_let_in(&guarding, from).await;
     };
     let caller = Caller { name: holder.name.clone(), from };
     let only_looks = matches!(*request.method(), Method::GET | Method::HEAD);
@@ -209,10 +224,10 @@ async fn guard(
 }
 
 /// Counts whoever has no valid token, and answers after a while.
-async fn not_let_in(door: &Door, from: SocketAddr) -> Response {
+async fn not_let_in(guarding: &Guard, from: SocketAddr) -> Response {
     let (stranger, now) = (network(from.ip()), Instant::now());
-    let may_try = door.attempts.may_try(stranger, now);
-    if door.attempts.note(stranger, now) {
+    let may_try = guarding.attempts.may_try(stranger, now);
+    if guarding.attempts.note(stranger, now) {
         tracing::warn!(target: AUDIT, "no valid token, from {from}");
     }
     tokio::time::sleep(DELAY).await;

@@ -2,8 +2,10 @@
 
 use crate::api;
 use crate::audit::Peer;
-use crate::bounded::Bounded;
+use crate::bounded::{Bounded, busy};
+use crate::certificate::Certificate;
 use crate::cluster::{self, Node};
+use crate::door::Door;
 use crate::events::Events;
 use crate::remote::{self, Remote};
 use crate::socket;
@@ -20,20 +22,22 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Connections to the control socket at once: they are its owner's.
+/// Connections to the control socket at once, and the longest that one may be silent.
 const CONTROL_CONNECTIONS: usize = 64;
-/// Connections for the counters at once, and the longest that one may last: anybody may come.
+const CONTROL_IDLE: Duration = Duration::from_secs(60);
+/// The same for the counters: anybody may come.
 const METRICS_CONNECTIONS: usize = 16;
-const LONGEST_SCRAPE: Duration = Duration::from_secs(30);
+const METRICS_IDLE: Duration = Duration::from_secs(30);
 /// Who does not ask for so long does not want to know any more.
 const ASKED_FOR: Duration = Duration::from_secs(120);
-/// The same for the dashboard. A page uses up to six, and connects again when one is over: who says
-/// nothing is not to keep it out for long.
+/// The same for the dashboard. A page uses up to six.
 const UI_CONNECTIONS: usize = 64;
-const LONGEST_UI_CONNECTION: Duration = Duration::from_secs(15);
-/// The same for the interface on TCP, where a change may wait for a disk.
+const UI_IDLE: Duration = Duration::from_secs(15);
+/// The same for the interface on TCP.
 const API_CONNECTIONS: usize = 64;
-const LONGEST_API_CONNECTION: Duration = Duration::from_secs(120);
+const API_IDLE: Duration = Duration::from_secs(10);
+/// How often it is seen whether there is a new certificate.
+const RENEWED: Duration = Duration::from_secs(10);
 
 /// A management thread. Dropping it ends it, and removes its socket.
 pub struct Server {
@@ -108,6 +112,8 @@ pub struct OnTcp {
     pub ui: Option<Ui>,
     /// The interface.
     pub api: Option<Remote>,
+    /// What has the dashboard and the interface be HTTPS.
+    pub certificate: Option<Certificate>,
 }
 
 /// Offers a target's steering on a Unix socket at `control`, and what there is to be on TCP.
@@ -125,7 +131,7 @@ pub fn serve(
     // What was bound is removed whatever fails from here on.
     let path = control.map(Path::to_owned);
     let mut server = Server { stop: None, thread: None, path, metrics: None, ui: None, api: None };
-    let OnTcp { metrics, ui, api } = on_tcp;
+    let OnTcp { metrics, ui, api, certificate } = on_tcp;
     let counters = metrics.map(listen).transpose()?;
     let page = ui.as_ref().map(|ui| listen(ui.address)).transpose()?;
     let remote = api.as_ref().map(|api| listen(api.address)).transpose()?;
@@ -133,11 +139,16 @@ pub fn serve(
     server.metrics = counters.as_ref().map(|(_, address)| *address);
     server.ui = page.as_ref().map(|(_, address)| *address);
     let work = move || async move {
+        let events = Events::new();
+        let observer = events.clone();
+        steering.observe(Some(Arc::new(move |event| observer.tell(event))));
+        let (tls, elsewhere) = (certificate.as_ref(), events.elsewhere());
         tokio::select! {
-            () = answer(socket, Arc::clone(&steering)) => {}
+            () = answer(socket, Arc::clone(&steering), events) => {}
             () = count(counters, Arc::clone(&steering)) => {}
-            () = show(page.zip(ui), Arc::clone(&steering)) => {}
-            () = offer(remote.zip(api), Arc::clone(&steering)) => {}
+            () = show(page.zip(ui), tls, Arc::clone(&steering)) => {}
+            () = offer(remote.zip(api), tls, Arc::clone(&steering), elsewhere) => {}
+            () = renew(tls) => {}
             () = rest(steering) => {}
         }
     };
@@ -155,7 +166,8 @@ pub fn serve_cluster(ui: Ui, nodes: Vec<Node>) -> Result<Server, (String, io::Er
         Server { stop: None, thread: None, path: None, metrics: None, ui: address, api: None };
     let work = move || async move {
         let router = cluster::router(ui, nodes);
-        let listener = tcp(Some(page), UI_CONNECTIONS, LONGEST_UI_CONNECTION).await;
+        let router = router.into_make_service_with_connect_info::<Visitor>();
+        let listener = tcp(Some(page), None, UI_CONNECTIONS, UI_IDLE).await;
         ended(axum::serve(listener, router).await);
     };
     server.begin("dashboard", work)
@@ -173,20 +185,47 @@ fn listen(address: SocketAddr) -> Result<Listening, (String, io::Error)> {
     listen().map_err(|error| (address.to_string(), error))
 }
 
-async fn answer(socket: Option<std::os::unix::net::UnixListener>, steering: Arc<Steering>) {
+async fn answer(
+    socket: Option<std::os::unix::net::UnixListener>,
+    steering: Arc<Steering>,
+    events: Events,
+) {
     let listener = socket.map(tokio::net::UnixListener::from_std).transpose();
     match listener {
         Ok(Some(listener)) => {
-            let listener = Bounded::new(listener, CONTROL_CONNECTIONS, None);
-            let events = Events::new();
-            let observer = events.clone();
-            steering.observe(Some(Arc::new(move |event| observer.tell(event))));
+            let listener = Bounded::new(listener, CONTROL_CONNECTIONS, CONTROL_IDLE);
             let router = api::router(Arc::clone(&steering)).merge(api::told(steering, events));
+            let router = router.layer(from_fn(busy::<Peer>));
             let router = router.into_make_service_with_connect_info::<Peer>();
             ended(axum::serve(listener, router).await);
         }
         Ok(None) => std::future::pending().await,
         Err(error) => ended(Err(error)),
+    }
+}
+
+/// Takes a new certificate when there is one.
+async fn renew(certificate: Option<&Certificate>) {
+    let Some(certificate) = certificate else { return std::future::pending().await };
+    let mut trouble = None;
+    loop {
+        tokio::time::sleep(RENEWED).await;
+        let it = certificate.clone();
+        let renewed = tokio::task::spawn_blocking(move || it.renew()).await;
+        match renewed {
+            Ok(Ok(is_new)) => {
+                if is_new {
+                    tracing::info!("there is a new certificate, and it is used from now on");
+                }
+                trouble = None;
+            }
+            // Once is enough.
+            Ok(Err(problem)) if trouble.as_ref() != Some(&problem) => {
+                tracing::warn!("the certificate stays as it is: {problem}");
+                trouble = Some(problem);
+            }
+            _ => {}
+        }
     }
 }
 
@@ -204,34 +243,49 @@ async fn count(listening: Option<Listening>, steering: Arc<Steering>) {
     // (DNS rebinding). What others reach they may call what they like.
     let is_here = listening.as_ref().is_some_and(|(_, address)| address.ip().is_loopback());
     let router = if is_here { router.layer(from_fn(ui::by_address)) } else { router };
-    let listener = tcp(listening, METRICS_CONNECTIONS, LONGEST_SCRAPE).await;
+    let router = router.layer(from_fn(busy::<Visitor>));
+    let router = router.into_make_service_with_connect_info::<Visitor>();
+    let listener = tcp(listening, None, METRICS_CONNECTIONS, METRICS_IDLE).await;
     ended(axum::serve(listener, router).await);
 }
 
-async fn show(page: Option<(Listening, Ui)>, steering: Arc<Steering>) {
+async fn show(
+    page: Option<(Listening, Ui)>,
+    certificate: Option<&Certificate>,
+    steering: Arc<Steering>,
+) {
     let Some((listening, ui)) = page else { return std::future::pending().await };
-    let router = ui::router(steering, ui);
+    let router = ui::router(steering, ui, certificate.is_some());
     let router = router.into_make_service_with_connect_info::<Visitor>();
-    let listener = tcp(Some(listening), UI_CONNECTIONS, LONGEST_UI_CONNECTION).await;
+    let listener = tcp(Some(listening), certificate, UI_CONNECTIONS, UI_IDLE).await;
     ended(axum::serve(listener, router).await);
 }
 
-async fn offer(remote: Option<(Listening, Remote)>, steering: Arc<Steering>) {
+async fn offer(
+    remote: Option<(Listening, Remote)>,
+    certificate: Option<&Certificate>,
+    steering: Arc<Steering>,
+    events: Events,
+) {
     let Some((listening, remote)) = remote else { return std::future::pending().await };
-    let router = remote::router(steering, remote.tokens);
+    let router = remote::router(steering, remote.tokens, events, certificate.is_some());
     let router = router.into_make_service_with_connect_info::<Visitor>();
-    let listener = tcp(Some(listening), API_CONNECTIONS, LONGEST_API_CONNECTION).await;
+    let listener = tcp(Some(listening), certificate, API_CONNECTIONS, API_IDLE).await;
     ended(axum::serve(listener, router).await);
 }
 
 /// What whoever connects comes to; if nobody is to, this waits for ever.
 async fn tcp(
     listening: Option<Listening>,
+    certificate: Option<&Certificate>,
     most: usize,
-    longest: Duration,
-) -> Bounded<tokio::net::TcpListener> {
+    idle: Duration,
+) -> Bounded<Door> {
     match listening.map(|(listener, _)| tokio::net::TcpListener::from_std(listener)) {
-        Some(Ok(listener)) => return Bounded::new(listener, most, Some(longest)),
+        Some(Ok(listener)) => {
+            let door = Door::new(listener, certificate.map(Certificate::config));
+            return Bounded::new(door, most, idle);
+        }
         Some(Err(error)) => ended(Err(error)),
         None => {}
     }

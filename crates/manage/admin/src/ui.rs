@@ -6,7 +6,8 @@
 //! name may be another's that leads here (DNS rebinding).
 
 use crate::api;
-use crate::bounded::Bounded;
+use crate::bounded::{Active, Activity, Bounded, busy};
+use crate::door::Door;
 use crate::steering::Steering;
 use axum::body::Body;
 use axum::extract::connect_info::Connected;
@@ -22,7 +23,6 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
-use tokio::net::TcpListener;
 
 /// Lengths of a token: what nobody guesses, and what a header holds.
 const SHORTEST_TOKEN_BYTES: usize = 20;
@@ -103,19 +103,28 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Who is at the other end of a connection to the dashboard: all of them have one token.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Visitor(pub(crate) SocketAddr);
+/// Who is at the other end of a connection on TCP. All who see the dashboard have one token.
+#[derive(Clone, Debug)]
+pub(crate) struct Visitor {
+    pub(crate) from: SocketAddr,
+    activity: Activity,
+}
 
-impl Connected<IncomingStream<'_, Bounded<TcpListener>>> for Visitor {
-    fn connect_info(stream: IncomingStream<'_, Bounded<TcpListener>>) -> Self {
-        Self(*stream.remote_addr())
+impl Connected<IncomingStream<'_, Bounded<Door>>> for Visitor {
+    fn connect_info(stream: IncomingStream<'_, Bounded<Door>>) -> Self {
+        Self { from: *stream.remote_addr(), activity: stream.io().activity() }
+    }
+}
+
+impl Active for Visitor {
+    fn activity(&self) -> &Activity {
+        &self.activity
     }
 }
 
 impl fmt::Display for Visitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the dashboard, from {}", self.0)
+        write!(f, "the dashboard, from {}", self.from)
     }
 }
 
@@ -126,24 +135,27 @@ struct About {
     may_steer: bool,
 }
 
-pub(crate) fn router(steering: Arc<Steering>, ui: Ui) -> Router {
+pub(crate) fn router(steering: Arc<Steering>, ui: Ui, is_secure: bool) -> Router {
     let about = About { version: env!("CARGO_PKG_VERSION"), may_steer: ui.may_steer };
     let about = serde_json::to_value(about).expect("our own types are JSON");
-    guarded(api::router(steering), about, ui)
+    guarded(api::router(steering), about, ui, is_secure)
 }
 
 /// The page, which is everybody's, and what only the token opens: `inside` and what the page is
 /// told of itself.
-pub(crate) fn guarded(inside: Router, about: serde_json::Value, ui: Ui) -> Router {
+///
+/// Where it `is_secure`, a certificate says what its name is.
+pub(crate) fn guarded(inside: Router, about: serde_json::Value, ui: Ui, is_secure: bool) -> Router {
     let inside = inside
         .route("/ui.json", get(move || std::future::ready(Json(about.clone()))))
+        .layer(from_fn(busy::<Visitor>))
         .layer(from_fn_with_state(Arc::new(ui), guard));
     let mut router = inside;
     for (path, kind, content) in FILES {
         let answer = move || std::future::ready(([(header::CONTENT_TYPE, kind)], content));
         router = router.route(path, get(answer));
     }
-    router.layer(from_fn(harden))
+    router.layer(from_fn_with_state(is_secure, harden))
 }
 
 /// Lets in whoever has the token, and to change something only where that is allowed.
@@ -188,8 +200,8 @@ fn misdirected() -> Response {
 }
 
 /// Answers only whoever calls this by an address, and with the headers that a browser heeds.
-async fn harden(request: Request<Body>, next: Next) -> Response {
-    let mut response = match host(&request).is_some_and(is_an_address) {
+async fn harden(State(is_secure): State<bool>, request: Request<Body>, next: Next) -> Response {
+    let mut response = match is_secure || host(&request).is_some_and(is_an_address) {
         true => next.run(request).await,
         false => misdirected(),
     };

@@ -288,7 +288,8 @@ pub(crate) struct UiArgs {
 /// The interface on TCP.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct ApiArgs {
-    /// Offer the control socket's interface on TCP as well, to whoever has a token (loopback only)
+    /// Offer the control socket's interface on TCP as well, to whoever has a token (without
+    /// --https-cert on loopback only)
     #[arg(long, value_name = "ADDR:PORT", requires = "api_tokens")]
     pub(crate) api: Option<SocketAddr>,
 
@@ -296,6 +297,15 @@ pub(crate) struct ApiArgs {
     /// read-only|admin TOKEN each
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "api")]
     pub(crate) api_tokens: Option<PathBuf>,
+
+    /// Have --api and --ui be HTTPS with the certificate in this file (PEM, those that lead to a
+    /// known one behind it); it is read again when it is renewed
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "https_key")]
+    pub(crate) https_cert: Option<PathBuf>,
+
+    /// File with its private key, for its owner alone (mode 600), or credential:NAME
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "https_cert")]
+    pub(crate) https_key: Option<PathBuf>,
 }
 
 /// What the process gives up when it starts.

@@ -5,10 +5,11 @@ pub(crate) mod args;
 use crate::error::{Failure, Result, os};
 use crate::output;
 use crate::serve::dashboard::{self, Wanted};
+use crate::serve::tokens;
 use crate::signals::Stop;
 use crate::{steer, values};
 use args::ClusterArgs;
-use farblock_admin::{MAX_NODES, Node, Place, Token, serve_cluster};
+use farblock_admin::{MAX_NODES, Node, Place, Token, Trust, serve_cluster};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,7 @@ pub(crate) struct Named {
 enum Where {
     Socket(PathBuf),
     Address(String),
+    Https(String),
 }
 
 /// Takes a target apart: what has a slash is a path.
@@ -30,10 +32,19 @@ pub(crate) fn node(text: &str) -> Result<Named, String> {
     let named = text.split_once('=').filter(|(name, _)| !name.contains('/'));
     let (name, place) = named.unwrap_or((text, text));
     if name.is_empty() || place.is_empty() {
-        return Err("write NAME=PATH, NAME=ADDR:PORT, or either without a name".to_owned());
+        let forms =
+            "write NAME=PATH, NAME=ADDR:PORT, NAME=https://HOST:PORT, or one without a name";
+        return Err(forms.to_owned());
     }
     let name = name.to_owned();
-    if place.starts_with("http://") || place.starts_with("https://") {
+    if let Some(address) = place.strip_prefix("https://") {
+        let address = address.trim_end_matches('/');
+        return match values::host_and_port(address)? {
+            (_, Some(_)) => Ok(Named { name, place: Where::Https(address.to_owned()) }),
+            (_, None) => Err(format!("{place} has no port: write https://{address}:PORT")),
+        };
+    }
+    if place.starts_with("http://") {
         return Err(format!(
             "{place} is a URL: write its ADDR:PORT, and its token into a file for --node-token"
         ));
@@ -60,7 +71,7 @@ pub(crate) fn run(args: &ClusterArgs, json: bool) -> Result<()> {
     let server = serve_cluster(ui, nodes).map_err(|(what, error)| {
         Failure::run(format_args!("cannot listen on {what}: {}", os(&error)))
     })?;
-    let url = Wanted::url(&fragment, server.ui().unwrap_or(args.listen));
+    let url = Wanted::url(&fragment, server.ui().unwrap_or(args.listen), false);
     match args.json || json {
         true => output::print_json_line(&json!({ "dashboard": url, "nodes": names }))?,
         false => output::print(&format!("dashboard of {} at {url}\n", names.join(", ")))?,
@@ -72,12 +83,13 @@ pub(crate) fn run(args: &ClusterArgs, json: bool) -> Result<()> {
 
 fn nodes(args: &ClusterArgs) -> Result<Vec<Node>> {
     let token = args.node_token.as_deref().map(dashboard::from_file).transpose()?;
+    let trust = args.node_ca.as_deref().map(tokens::trust).transpose()?;
     let nodes = match args.node.is_empty() {
         true => here()?,
         false => args
             .node
             .iter()
-            .map(|named| meant(named, token.as_ref()))
+            .map(|named| meant(named, token.as_ref(), trust.as_ref()))
             .collect::<Result<Vec<_>>>()?,
     };
     if nodes.len() > MAX_NODES {
@@ -112,11 +124,20 @@ fn here() -> Result<Vec<Node>> {
     }
 }
 
-fn meant(named: &Named, token: Option<&Token>) -> Result<Node> {
+fn meant(named: &Named, token: Option<&Token>, trust: Option<&Trust>) -> Result<Node> {
     let place = match (&named.place, token) {
         (Where::Socket(path), _) => Place::Socket(path.clone()),
         (Where::Address(address), Some(token)) => Place::Address(address.clone(), token.clone()),
-        (Where::Address(address), None) => {
+        (Where::Https(address), Some(token)) => match trust {
+            Some(trust) => Place::Https(address.clone(), token.clone(), trust.clone()),
+            None => {
+                return Err(Failure::usage(format_args!(
+                    "https://{address} is known by a certificate: name the file of the authority \
+                     that signed it, or a copy of it, by --node-ca"
+                )));
+            }
+        },
+        (Where::Address(address) | Where::Https(address), None) => {
             return Err(Failure::usage(format_args!(
                 "{address} asks for a token: start the target with --ui {address} --ui-token FILE, \
                  and name a copy of FILE by --node-token"
@@ -140,9 +161,15 @@ mod tests {
         assert_eq!(read("/run/a=b"), socket("/run/a=b", "/run/a=b"));
         assert_eq!(read("left=192.0.2.1:80"), address("left", "192.0.2.1:80"));
         assert_eq!(read("[::1]:80"), address("[::1]:80", "[::1]:80"));
-        for (bad, words) in
-            [("=x", "NAME="), ("a=", "NAME="), ("a=b", "no port"), ("a=http://b:1/", "is a URL")]
-        {
+        let https = read("a=https://b.example:1/").unwrap();
+        assert_eq!(https, ("a".to_owned(), "Https(\"b.example:1\")".to_owned()));
+        for (bad, words) in [
+            ("=x", "NAME="),
+            ("a=", "NAME="),
+            ("a=b", "no port"),
+            ("a=http://b:1/", "is a URL"),
+            ("a=https://b", "no port"),
+        ] {
             assert!(read(bad).is_err_and(|error| error.contains(words)), "{bad}");
         }
     }

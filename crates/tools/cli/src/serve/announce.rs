@@ -56,6 +56,7 @@ struct Connect {
 pub(super) struct OnTcp<'a> {
     pub(super) dashboard: Option<&'a str>,
     pub(super) interface: Option<SocketAddr>,
+    pub(super) is_secure: bool,
 }
 
 /// Prints it, the line that says where it listens last, and flushes. A closed standard output is
@@ -68,7 +69,8 @@ pub(super) fn announce(
     quiet: bool,
 ) -> Result<()> {
     let dashboard = on_tcp.dashboard;
-    let interface = on_tcp.interface.map(|address| format!("http://{address}"));
+    let scheme = if on_tcp.is_secure { "https" } else { "http" };
+    let interface = on_tcp.interface.map(|address| format!("{scheme}://{address}"));
     let addresses = target.addresses();
     let reachable = reachable(addresses[0]);
     let printed = if json {

@@ -49,6 +49,8 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
         .chain(&args.controller_key)
         .chain(&args.ui.ui_token)
         .chain(&args.api.api_tokens)
+        .chain(&args.api.https_cert)
+        .chain(&args.api.https_key)
         .chain(&args.config);
     let program = std::env::current_exe().ok();
     let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);

@@ -23,8 +23,9 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     /// The address to open, at the port that was taken.
-    pub(crate) fn url(fragment: &str, address: SocketAddr) -> String {
-        format!("http://{}/{fragment}", super::reachable(address))
+    pub(crate) fn url(fragment: &str, address: SocketAddr, is_secure: bool) -> String {
+        let scheme = if is_secure { "https" } else { "http" };
+        format!("{scheme}://{}/{fragment}", super::reachable(address))
     }
 
     /// What is to be offered, and the rest of its address.

@@ -18,7 +18,7 @@ mod sockets;
 #[cfg(unix)]
 mod steered;
 #[cfg(unix)]
-mod tokens;
+pub(crate) mod tokens;
 
 pub(crate) use announce::{quoted, reachable};
 #[cfg(unix)]

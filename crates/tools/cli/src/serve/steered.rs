@@ -25,13 +25,15 @@ use std::sync::Arc;
 pub(super) struct Steered {
     server: Server,
     dashboard: Option<String>,
+    is_secure: bool,
 }
 
 impl Steered {
     /// The address that opens the dashboard, and the interface's, if there are some.
     pub(super) fn on_tcp(&self) -> announce::OnTcp<'_> {
         let dashboard = self.dashboard.as_deref();
-        announce::OnTcp { dashboard, interface: self.server.api() }
+        let (interface, is_secure) = (self.server.api(), self.is_secure);
+        announce::OnTcp { dashboard, interface, is_secure }
     }
 }
 
@@ -219,14 +221,16 @@ fn offer(args: &ServeArgs, target: &Target, steering: &Arc<Steering>) -> Result<
     let control = args.control.clone().or(default).filter(|_| !args.no_control);
     let (ui, fragment) = dashboard::wanted(&args.ui)?.map(Wanted::split).unzip();
     let api = tokens::wanted(&args.api)?;
+    let certificate = tokens::certificate(&args.api, ui.is_some())?;
+    let is_secure = certificate.is_some();
     let is_asked_for = args.control.is_some() || args.metrics.is_some() || ui.is_some();
     let is_asked_for = is_asked_for || api.is_some();
-    let on_tcp = OnTcp { metrics: args.metrics, ui, api };
+    let on_tcp = OnTcp { metrics: args.metrics, ui, api, certificate };
     match serve(Arc::clone(steering), control.as_deref(), on_tcp) {
         Ok(server) => {
             let dashboard = server.ui().zip(fragment);
-            let dashboard = dashboard.map(|(address, rest)| Wanted::url(&rest, address));
-            Ok(Some(Steered { server, dashboard }))
+            let dashboard = dashboard.map(|(address, rest)| Wanted::url(&rest, address, is_secure));
+            Ok(Some(Steered { server, dashboard, is_secure }))
         }
         Err((what, error)) if is_asked_for => {
             Err(Failure::run(format_args!("cannot listen on {what}: {}", os(&error))))

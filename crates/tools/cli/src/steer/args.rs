@@ -21,13 +21,20 @@ pub(crate) struct ControlArgs {
 /// A target that is not steered by its socket.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct RemoteArgs {
-    /// The target's interface on TCP (serve --api), such as http://127.0.0.1:8420
+    /// The target's interface on TCP (serve --api), such as http://127.0.0.1:8420 or
+    /// https://HOST:8420
     #[arg(long, global = true, value_name = "URL", conflicts_with = "control")]
     pub(crate) api: Option<String>,
 
     /// File with the token for it, for its owner alone (mode 600)
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) token_file: Option<PathBuf>,
+
+    /// File with the certificate of the authority that signed its own (PEM), or with its own, for
+    /// https://
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(requires = "api")]
+    pub(crate) api_ca: Option<PathBuf>,
 }
 
 /// What a running target shares, and who uses it

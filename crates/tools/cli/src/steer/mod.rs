@@ -9,7 +9,7 @@ pub(crate) mod top;
 
 use crate::error::{Failure, Result};
 use crate::output;
-use crate::serve::{disk_name, key_reference, parse_disk};
+use crate::serve::{disk_name, key_reference, parse_disk, tokens};
 use args::{
     AllowHostArgs, Change, ConfigArgs, ConfigCommand, ControlArgs, CtlArgs, LimitArgs, ReloadArgs,
     RemoteArgs, StatusArgs, Switch,
@@ -67,7 +67,8 @@ fn meant(control: Option<&Path>, remote: &RemoteArgs) -> Result<Client> {
             let text = farblock_host::key_file::text(file).map_err(Failure::Run)?;
             // The file of the target has a name and a role before it.
             let token = text.split_whitespace().next_back().unwrap_or_default();
-            Client::remote(url, token).map_err(Failure::Usage)
+            let trust = remote.api_ca.as_deref().map(tokens::trust).transpose()?;
+            Client::remote(url, token, trust.as_ref()).map_err(Failure::Usage)
         }
         _ => Err(Failure::usage("--api URL and --token-file FILE go together: name both")),
     }
@@ -123,7 +124,11 @@ fn ask(
     if_match: Option<&str>,
     body: Option<&Value>,
 ) -> Result<Answer> {
-    let answer = client.ask(method, uri, if_match, body).map_err(Failure::run)?;
+    done(client.ask(method, uri, if_match, body).map_err(Failure::run)?)
+}
+
+/// What was done; why not, in a sentence.
+fn done(answer: Answer) -> Result<Answer> {
     if answer.is_success() {
         return Ok(answer);
     }
@@ -366,11 +371,7 @@ fn add_namespace(client: &Client, nqn: &str, nsid: Option<u32>, namespace: &Valu
         let (uri, etag) = (namespace_at(nqn, nsid), found.etag.as_deref());
         let answer = client.ask("PUT", &uri, etag, Some(namespace)).map_err(Failure::run)?;
         if answer.status != STALE {
-            let done = match answer.is_success() {
-                true => answer,
-                false => ask(client, "PUT", &uri, etag, Some(namespace))?,
-            };
-            return say(&done, "it is like that already\n");
+            return say(&done(answer)?, "it is like that already\n");
         }
     }
 }

@@ -1,0 +1,237 @@
+//! The certificate of what is offered on TCP, and what a client believes one by.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, PoisonError, RwLock};
+use tokio_rustls::rustls;
+use tokio_rustls::rustls::client::danger::{
+    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
+};
+use tokio_rustls::rustls::client::{WebPkiServerVerifier, verify_server_name};
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
+use tokio_rustls::rustls::sign::CertifiedKey;
+use tokio_rustls::rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
+
+/// Certificates and the key of the first, as PEM has them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pem {
+    /// The certificate, and those that lead from it to one that clients know.
+    pub certificates: Vec<u8>,
+    /// Its private key.
+    pub key: Vec<u8>,
+}
+
+/// Reads them again.
+pub type ReadPem = Box<dyn Fn() -> Result<Pem, String> + Send + Sync>;
+
+/// A certificate with its key, which may be renewed while it is used.
+#[derive(Clone)]
+pub struct Certificate(Arc<Renewed>);
+
+struct Renewed {
+    read: ReadPem,
+    now: RwLock<(Pem, Arc<CertifiedKey>)>,
+}
+
+impl fmt::Debug for Renewed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Renewed")
+    }
+}
+
+impl ResolvesServerCert for Renewed {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner).1))
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+impl Certificate {
+    /// What `read` gives now, and what it will give later.
+    ///
+    /// # Errors
+    /// One sentence, without a part of the key.
+    pub fn new(read: ReadPem) -> Result<Self, String> {
+        let pem = read()?;
+        let key = certified(&pem)?;
+        Ok(Self(Arc::new(Renewed { read, now: RwLock::new((pem, Arc::new(key))) })))
+    }
+
+    /// Takes what is there now, if that is another one. What is no certificate changes nothing.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub(crate) fn renew(&self) -> Result<bool, String> {
+        let pem = (self.0.read)()?;
+        let now =
+            |now: &RwLock<(Pem, _)>| now.read().unwrap_or_else(PoisonError::into_inner).0.clone();
+        if now(&self.0.now) == pem {
+            return Ok(false);
+        }
+        let key = Arc::new(certified(&pem)?);
+        *self.0.now.write().unwrap_or_else(PoisonError::into_inner) = (pem, key);
+        Ok(true)
+    }
+
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        let config = ServerConfig::builder_with_provider(provider());
+        let config = config.with_safe_default_protocol_versions().expect("the provider has them");
+        let resolver = Arc::clone(&self.0) as Arc<dyn ResolvesServerCert>;
+        let mut config = config.with_no_client_auth().with_cert_resolver(resolver);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Arc::new(config)
+    }
+}
+
+fn certified(pem: &Pem) -> Result<CertifiedKey, String> {
+    let certificates = certificates(&pem.certificates)?;
+    let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(|_| {
+        "there is no private key in it that can be used (one with a passphrase cannot: \
+         openssl pkey -in FILE takes that away)"
+            .to_owned()
+    })?;
+    CertifiedKey::from_der(certificates, key, &provider()).map_err(|error| match error {
+        Error::InconsistentKeys(_) => "the private key is not that of the certificate".to_owned(),
+        error => format!("it cannot be used: {error}"),
+    })
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    match all {
+        Ok(all) if !all.is_empty() => Ok(all),
+        _ => Err("there is no certificate in it (PEM: -----BEGIN CERTIFICATE-----)".to_owned()),
+    }
+}
+
+/// Whose certificates a client believes.
+#[derive(Clone, Debug)]
+pub struct Trust(Arc<ClientConfig>);
+
+impl Trust {
+    /// Those of these authorities, and these themselves: who makes a certificate for one target
+    /// gives its clients a copy.
+    ///
+    /// # Errors
+    /// What is wrong, as the end of a sentence.
+    pub fn new(pem: &[u8]) -> Result<Self, String> {
+        let known = certificates(pem)?;
+        let mut roots = RootCertStore::empty();
+        for certificate in &known {
+            let added = roots.add(certificate.clone());
+            added.map_err(|error| format!("a certificate in it cannot be used: {error}"))?;
+        }
+        let web = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+        let web = web.map_err(|error| format!("it cannot be used: {error}"))?;
+        let config = ClientConfig::builder_with_provider(provider());
+        let config = config.with_safe_default_protocol_versions().expect("the provider has them");
+        let verifier = Arc::new(Verifier { web, known });
+        let config = config.dangerous().with_custom_certificate_verifier(verifier);
+        Ok(Self(Arc::new(config.with_no_client_auth())))
+    }
+
+    pub(crate) fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.0)
+    }
+}
+
+/// As the web does it, and besides a certificate that is known itself need not be signed by
+/// another: those that `openssl req -x509` makes say that they are an authority's.
+#[derive(Debug)]
+struct Verifier {
+    web: Arc<WebPkiServerVerifier>,
+    known: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verified = self.web.verify_server_cert(end_entity, intermediates, name, ocsp, now);
+        match verified {
+            // That it is an authority's comes after its dates, which have been seen to be good.
+            Err(Error::InvalidCertificate(CertificateError::Other(other)))
+                if is_authority(&other) && self.known.contains(end_entity) =>
+            {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.web.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.web.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.web.supported_verify_schemes()
+    }
+}
+
+fn is_authority(other: &rustls::OtherError) -> bool {
+    other.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity)
+}
+
+/// Why there is no TLS with `name`, as the end of a sentence.
+pub(crate) fn words(name: &str, error: &io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    let Some(error) = inner else { return format!("no TLS could be agreed on: {error}") };
+    let Error::InvalidCertificate(reason) = error else {
+        return match error {
+            Error::InvalidMessage(_) => {
+                "no TLS is spoken there: write http://, or start the target with --https-cert"
+                    .to_owned()
+            }
+            error => format!("no TLS could be agreed on: {error}"),
+        };
+    };
+    use CertificateError as Bad;
+    match reason {
+        Bad::Expired | Bad::ExpiredContext { .. } => {
+            "its certificate has expired: renew it there (or this machine's clock is wrong)"
+                .to_owned()
+        }
+        Bad::NotValidYet | Bad::NotValidYetContext { .. } => {
+            "its certificate is not valid yet: look at the clocks of both machines".to_owned()
+        }
+        Bad::NotValidForName | Bad::NotValidForNameContext { .. } => format!(
+            "its certificate is not for {name}: use the name that it is for, or make one with that \
+             (openssl req … -addext subjectAltName=DNS:NAME,IP:ADDRESS)"
+        ),
+        Bad::UnknownIssuer | Bad::BadSignature => {
+            "its certificate is signed by none of those that --api-ca (of farblock ui: --node-ca) \
+             names: it is another's, or the file is another authority's"
+                .to_owned()
+        }
+        other => format!("its certificate cannot be used: {other}"),
+    }
+}

@@ -1,0 +1,340 @@
+//! The interface and the dashboard by HTTPS: who is believed, what is said of whom is not, and what
+//! curl and OpenSSL see.
+#![cfg(unix)]
+
+mod support;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use support::{Outcome, PATIENCE, Scratch, Server, finish, until};
+
+const NQN: &str = "nqn.2026-11.org.farblock:https";
+const ADMIN: &str = "0123456789abcdef0123456789abcdef";
+const WATCH: &str = "fedcba9876543210fedcba9876543210";
+
+/// A file for its owner alone.
+fn secret(scratch: &Scratch, name: &str, text: &str) -> String {
+    let path = scratch.file(name, text.as_bytes());
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
+    path
+}
+
+/// What a certificate is for.
+fn params(names: &[&str]) -> CertificateParams {
+    let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = CertificateParams::new(names).unwrap();
+    params.distinguished_name.push(DnType::CommonName, "a target");
+    params
+}
+
+/// An authority, its certificate in NAME.pem.
+fn authority(scratch: &Scratch, name: &str) -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = params(&[]);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, name);
+    let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    scratch.file(&format!("{name}.pem"), issuer.pem().as_bytes());
+    issuer
+}
+
+/// Puts a certificate into cert.pem, and its key into key.pem.
+fn certify(scratch: &Scratch, params: &CertificateParams, by: &CertifiedIssuer<'_, KeyPair>) {
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, by).unwrap();
+    scratch.file("cert.pem", certificate.pem().as_bytes());
+    secret(scratch, "key.pem", &key.serialize_pem());
+}
+
+/// The same, signed by itself: it says that it is an authority's, as `openssl req -x509` has it.
+fn certify_itself(scratch: &Scratch, mut params: CertificateParams) {
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    scratch.file("cert.pem", params.self_signed(&key).unwrap().pem().as_bytes());
+    secret(scratch, "key.pem", &key.serialize_pem());
+}
+
+fn tokens(scratch: &Scratch) -> String {
+    secret(scratch, "tokens", &format!("ops admin {ADMIN}\nwatcher read-only {WATCH}\n"))
+}
+
+/// A target with that certificate, and the port of its interface.
+fn start(scratch: &Scratch, more: &[&str]) -> (Server, String) {
+    let tokens = tokens(scratch);
+    let args = ["--nqn", NQN, "mem:1MiB", "--api", "127.0.0.1:0", "--api-tokens", &tokens];
+    let with = ["--https-cert", "cert.pem", "--https-key", "key.pem"];
+    let server = scratch.serve(args.iter().chain(&with).chain(more));
+    let port = said(&server, "interface at https://127.0.0.1:");
+    (server, port)
+}
+
+/// What follows these words in what a target said.
+fn said(server: &Server, words: &str) -> String {
+    let found = server.said.lines().find_map(|line| line.strip_prefix(words));
+    found.unwrap_or_else(|| panic!("{}", server.said)).to_owned()
+}
+
+fn status(scratch: &Scratch, url: &str, ca: &str) -> Outcome {
+    let token = secret(scratch, "token", WATCH);
+    scratch.run(["status", "--json", "--api", url, "--token-file", &token, "--api-ca", ca])
+}
+
+/// What another program prints.
+fn other(scratch: &Scratch, program: &str, args: &[&str]) -> Outcome {
+    let mut command = Command::new(program);
+    scratch.prepare(&mut command);
+    finish(
+        {
+            command.args(args);
+            command
+        },
+        b"",
+    )
+}
+
+#[test]
+fn what_a_certificate_says_is_believed_and_nothing_else() {
+    let scratch = Scratch::new();
+    let ours = authority(&scratch, "ours");
+    authority(&scratch, "theirs");
+    certify(&scratch, &params(&["localhost", "127.0.0.1"]), &ours);
+    let (server, port) = start(&scratch, &[]);
+    let url = format!("https://localhost:{port}");
+    let seen = status(&scratch, &url, "ours.pem").ok().json();
+    assert_eq!(seen["subsystems"][0]["nqn"], NQN);
+    status(&scratch, &format!("https://127.0.0.1:{port}/"), "ours.pem").ok();
+    let admin = secret(&scratch, "admin", ADMIN);
+    let place = ["--api", url.as_str(), "--token-file", &admin, "--api-ca", "ours.pem"];
+    scratch.run(["ctl", "add-namespace", NQN, "mem:2MiB"].iter().chain(&place)).ok();
+    status(&scratch, &url, "theirs.pem").fails_in_a_line(1, &["none of those", "--api-ca"]);
+    status(&scratch, &url, "key.pem").fails_in_a_line(1, &["key.pem", "no certificate in it"]);
+    let plain = format!("http://127.0.0.1:{port}");
+    let token = secret(&scratch, "token", WATCH);
+    scratch
+        .run(["status", "--api", &plain, "--token-file", &token])
+        .fails_in_a_line(1, &["this address is HTTPS"]);
+    scratch
+        .run(["status", "--api", &url, "--token-file", &token])
+        .fails_in_a_line(2, &["--api-ca"]);
+    status(&scratch, &plain, "ours.pem").fails_in_a_line(2, &["write https://"]);
+    // Who says nothing, or no TLS, is in nobody's way.
+    let silent: Vec<_> = (0..80)
+        .map(|_| TcpStream::connect(format!("127.0.0.1:{port}")).expect("there is room"))
+        .collect();
+    status(&scratch, &url, "ours.pem").ok();
+    drop(silent);
+    let log = server.stop().stderr;
+    assert!(log.contains("token ops, from 127.0.0.1:"), "{log}");
+    assert!(!log.contains(ADMIN) && !log.contains(WATCH) && !log.contains("PRIVATE"), "{log}");
+}
+
+#[test]
+fn what_is_wrong_with_a_certificate_is_said() {
+    let scratch = Scratch::new();
+    let ours = authority(&scratch, "ours");
+    let now_is_past = |mut it: CertificateParams| {
+        it.not_before = rcgen::date_time_ymd(2019, 1, 1);
+        it.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        it
+    };
+    let to_come = |mut it: CertificateParams| {
+        it.not_before = rcgen::date_time_ymd(4000, 1, 1);
+        it
+    };
+    let all = || params(&["127.0.0.1"]);
+    for (params, sentence) in [
+        (now_is_past(all()), "has expired"),
+        (to_come(all()), "not valid yet"),
+        (params(&["elsewhere.example"]), "is not for 127.0.0.1"),
+    ] {
+        certify(&scratch, &params, &ours);
+        let (server, port) = start(&scratch, &[]);
+        let url = format!("https://127.0.0.1:{port}");
+        status(&scratch, &url, "ours.pem").fails_in_a_line(1, &[sentence]);
+        server.stop();
+        // It is not believed because somebody has a copy of it, either.
+        certify_itself(&scratch, params);
+        let (server, port) = start(&scratch, &[]);
+        let url = format!("https://127.0.0.1:{port}");
+        status(&scratch, &url, "cert.pem").fails_in_a_line(1, &[sentence]);
+        server.stop();
+    }
+    certify_itself(&scratch, all());
+    let (server, port) = start(&scratch, &[]);
+    let url = format!("https://127.0.0.1:{port}");
+    status(&scratch, &url, "cert.pem").ok();
+    status(&scratch, &url, "ours.pem").fails_in_a_line(1, &["none of those"]);
+    server.stop();
+    let tokens = tokens(&scratch);
+    let server = scratch.serve(["mem:1MiB", "--api", "127.0.0.1:0", "--api-tokens", &tokens]);
+    let plain = said(&server, "interface at http://");
+    status(&scratch, &format!("https://{plain}"), "ours.pem")
+        .fails_in_a_line(1, &["no TLS is spoken there"]);
+}
+
+#[test]
+fn a_target_does_not_start_with_half_a_certificate() {
+    let scratch = Scratch::new();
+    let ours = authority(&scratch, "ours");
+    certify(&scratch, &params(&["localhost"]), &ours);
+    let tokens = tokens(&scratch);
+    let api = ["serve", "mem:1MiB", "--api", "0.0.0.0:0", "--api-tokens", &tokens];
+    let serve = |cert: &str, key: &str| {
+        let with = ["--https-cert", cert, "--https-key", key];
+        scratch.run(api.iter().chain(&with))
+    };
+    scratch.run(api.iter().chain(&["--https-cert", "cert.pem"])).fails(2, &["--https-key"]);
+    scratch.run(api).fails_in_a_line(2, &["other machines", "--https-cert"]);
+    serve("none.pem", "key.pem").fails_in_a_line(1, &["none.pem"]);
+    serve("key.pem", "key.pem").fails_in_a_line(1, &["no certificate in it"]);
+    serve("cert.pem", "tokens").fails_in_a_line(1, &["no private key in it"]);
+    let another = KeyPair::generate().unwrap().serialize_pem();
+    let another = secret(&scratch, "another.pem", &another);
+    serve("cert.pem", &another).fails_in_a_line(1, &["not that of the certificate"]);
+    std::fs::set_permissions(&another, PermissionsExt::from_mode(0o644)).unwrap();
+    serve("cert.pem", &another).fails_in_a_line(1, &["chmod 600"]);
+    let neither = ["serve", "mem:1MiB", "--https-cert", "cert.pem", "--https-key", "key.pem"];
+    scratch.run(neither).fails_in_a_line(2, &["--api and --ui"]);
+}
+
+#[test]
+fn a_renewed_certificate_is_taken_while_it_runs() {
+    let scratch = Scratch::new();
+    let (old, new) = (authority(&scratch, "old"), authority(&scratch, "new"));
+    certify(&scratch, &params(&["127.0.0.1"]), &old);
+    let (server, port) = start(&scratch, &[]);
+    let url = format!("https://127.0.0.1:{port}");
+    status(&scratch, &url, "old.pem").ok();
+    // What is half there changes nothing.
+    scratch.file("cert.pem", b"-----BEGIN CERT");
+    status(&scratch, &url, "old.pem").ok();
+    certify(&scratch, &params(&["127.0.0.1"]), &new);
+    until("the new certificate", || status(&scratch, &url, "new.pem").code == Some(0));
+    status(&scratch, &url, "old.pem").fails_in_a_line(1, &["none of those"]);
+    assert!(server.stop().stderr.contains("there is a new certificate"));
+}
+
+#[test]
+fn curl_and_openssl_come_in() {
+    let scratch = Scratch::new();
+    let ours = authority(&scratch, "ours");
+    certify(&scratch, &params(&["localhost"]), &ours);
+    let (_server, port) = start(&scratch, &[]);
+    let header = format!("Authorization: Bearer {WATCH}");
+    let url = format!("https://localhost:{port}/v1/status");
+    let curl = |ca: &str, header: &str, url: &str| {
+        other(&scratch, "curl", &["-sS", "--noproxy", "*", "--cacert", ca, "-H", header, url])
+    };
+    assert!(curl("ours.pem", &header, &url).ok().out().contains(NQN));
+    assert!(curl("ours.pem", "X-Nothing: a", &url).ok().out().contains("needs a token"));
+    assert_ne!(curl("cert.pem", &header, &url.replace("localhost", "127.0.0.1")).code, Some(0));
+    let plain = curl("ours.pem", &header, &url.replace("https", "http")).ok();
+    assert!(plain.out().contains("this address is HTTPS"), "{}", plain.out());
+    let at = format!("localhost:{port}");
+    let args = ["s_client", "-connect", &at, "-CAfile", "ours.pem", "-verify_return_error"];
+    let shaken = other(&scratch, "openssl", &args).ok().out();
+    assert!(
+        shaken.contains("Verify return code: 0 (ok)") && shaken.contains("TLSv1.3"),
+        "{shaken}"
+    );
+    let old = other(&scratch, "openssl", &[&args[..], &["-tls1_1"]].concat());
+    assert_ne!(old.code, Some(0), "{}", old.out());
+}
+
+#[test]
+fn events_come_to_whoever_has_a_token() {
+    let scratch = Scratch::new();
+    let ours = authority(&scratch, "ours");
+    certify(&scratch, &params(&["localhost"]), &ours);
+    let (_server, port) = start(&scratch, &[]);
+    let header = format!("Authorization: Bearer {WATCH}");
+    let url = format!("https://localhost:{port}/v1/events?stats=false");
+    let mut command = Command::new("curl");
+    scratch.prepare(&mut command);
+    command.args(["-sSN", "--noproxy", "*", "--cacert", "ours.pem", "-H", &header, &url]);
+    let mut reader = command.spawn().expect("curl starts");
+    let mut events = reader.stdout.take().expect("a pipe");
+    let mut text = String::new();
+    let mut read = |until: &str| {
+        let mut piece = [0; 4096];
+        while !text.contains(until) {
+            let count = events.read(&mut piece).expect("it goes on");
+            assert!(count > 0, "{text}");
+            text.push_str(&String::from_utf8_lossy(&piece[..count]));
+        }
+    };
+    // It is there when the first comment has come.
+    read(":\n\n");
+    scratch.run(["ctl", "add-namespace", NQN, "mem:2MiB"]).ok();
+    read("event: namespace_added");
+    reader.kill().expect("it runs");
+    reader.wait().expect("it ends");
+    let refused = format!("https://localhost:{port}/v1/events");
+    let refused =
+        other(&scratch, "curl", &["-sS", "--noproxy", "*", "--cacert", "ours.pem", &refused]);
+    assert!(refused.ok().out().contains("needs a token"));
+}
+
+#[test]
+fn a_page_shows_targets_that_are_known_by_certificates() {
+    let scratch = Scratch::new();
+    let ours = authority(&scratch, "ours");
+    authority(&scratch, "theirs");
+    certify(&scratch, &params(&["localhost", "127.0.0.1"]), &ours);
+    let watch = secret(&scratch, "watch", WATCH);
+    let (_server, port) = start(&scratch, &["--ui", "127.0.0.1:0", "--ui-token", &watch]);
+    let nodes = |ca: &str| {
+        let node = format!("one=https://localhost:{port}");
+        let page = secret(&scratch, "page", &"p".repeat(32));
+        let args = ["ui", "--node", &node, "--node-token", &watch, "--node-ca", ca];
+        let mut command = scratch.command(args.iter().chain(&["--token", &page, "--json"]));
+        let mut page = command.spawn().expect("the page starts");
+        let mut line = String::new();
+        let stdout = page.stdout.take().expect("a pipe");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        let said: serde_json::Value = serde_json::from_str(&line).expect("a line of JSON");
+        let at = said["dashboard"].as_str().and_then(|it| it.strip_prefix("http://")).unwrap();
+        let mut stream = TcpStream::connect(at.split('/').next().unwrap()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let token = "p".repeat(32);
+        write!(
+            stream,
+            "GET /v1/nodes HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\
+             Authorization: Bearer {token}\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        page.kill().unwrap();
+        page.wait().unwrap();
+        answer
+    };
+    assert!(nodes("ours.pem").contains(NQN));
+    assert!(nodes("theirs.pem").contains("none of those"));
+    let node = format!("https://localhost:{port}");
+    scratch.run(["ui", "--node", &node, "--node-token", &watch]).fails_in_a_line(2, &["--node-ca"]);
+}
+
+#[test]
+fn the_dashboard_is_https_too() {
+    let scratch = Scratch::new();
+    let ours = authority(&scratch, "ours");
+    certify(&scratch, &params(&["localhost"]), &ours);
+    let watch = secret(&scratch, "watch", WATCH);
+    let with = ["--https-cert", "cert.pem", "--https-key", "key.pem"];
+    let args = ["--nqn", NQN, "mem:1MiB", "--ui", "127.0.0.1:0", "--ui-token", &watch];
+    let server = scratch.serve(args.iter().chain(&with));
+    let at = said(&server, "dashboard at https://127.0.0.1:");
+    let port = at.trim_end_matches('/');
+    let curl = |more: &[&str], path: &str| {
+        let url = format!("https://localhost:{port}{path}");
+        let args = ["-sS", "--noproxy", "*", "--cacert", "ours.pem", &url];
+        other(&scratch, "curl", &[&args[..], more].concat()).ok().out()
+    };
+    assert!(curl(&[], "/").contains("<html"));
+    assert!(curl(&[], "/v1/status").contains("needs the token"));
+    let header = format!("Authorization: Bearer {WATCH}");
+    assert!(curl(&["-H", &header], "/v1/status").contains(NQN));
+}
