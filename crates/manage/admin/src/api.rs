@@ -21,7 +21,7 @@ use axum::routing::{get, post};
 use farblock_state::{
     Ana, Document, Host, Limits, Listener, Namespace, Problem, Referral, Subsystem, Tls,
 };
-use farblock_state::{keys_kept, patch, pointer};
+use farblock_state::{keys_kept, patch, pointer, tls_inherited};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -203,10 +203,12 @@ async fn look(look: impl FnOnce() -> Response + Send + 'static) -> Response {
 async fn state_replace(State(steering): Steered, headers: HeaderMap, body: Bytes) -> Response {
     let text = String::from_utf8_lossy(&body).into_owned();
     let parse = move |document: &Document| {
-        let new = Document::parse(&text).map_err(Refused::Problem)?;
+        let mut new = Document::parse(&text).map_err(Refused::Problem)?;
         // Only the text tells what is said from what is left out.
         let said = serde_json::from_str(&text).expect("it was parsed");
-        keys_kept(document, &said).map_err(Refused::Problem).map(|()| new)
+        keys_kept(document, &said).map_err(Refused::Problem)?;
+        tls_inherited(document, &said, &mut new);
+        Ok(new)
     };
     edit(steering, &headers, Reread::All, parse).await
 }
@@ -445,10 +447,11 @@ fn edited(document: &Document, place: &[String], change: &Edit) -> Result<Docume
             above.remove(*last).ok_or_else(|| missing(place))?;
         }
     }
-    let new = Document::parse(&value.to_string()).map_err(Refused::Problem)?;
+    let mut new = Document::parse(&value.to_string()).map_err(Refused::Problem)?;
     // A patch says what it takes away.
     if !matches!(change, Edit::Patch(_)) {
         keys_kept(document, &value).map_err(Refused::Problem)?;
+        tls_inherited(document, &value, &mut new);
     }
     Ok(new)
 }
@@ -553,6 +556,14 @@ mod tests {
         }
         let open = patched(&HOST, r#"{"tls_key": null}"#).expect("it is said");
         assert!(!open.subsystems[HOST[1]].hosts[HOST[3]].has_key());
+        let another = ["listeners".to_owned(), "127.0.0.1:4421".to_owned()];
+        let put = |body: &'static str| {
+            let said = Edit::Replace(Bytes::from_static(body.as_bytes()));
+            let new = edited(&document, &another, &said).expect("it can be");
+            new.listeners[&"127.0.0.1:4421".parse().expect("an address")].tls
+        };
+        assert_eq!(put("{}"), Tls::Required, "nothing was said");
+        assert_eq!(put(r#"{"tls": "allowed"}"#), Tls::Allowed);
         let without = patched(&HOST[..2], r#"{"hosts": {"nqn.2026-11.h:a": null}}"#);
         assert!(without.expect("it is said").subsystems[HOST[1]].hosts.is_empty());
         let plain = patched(&LISTENER, r#"{"tls": "plain"}"#).expect("it is said");

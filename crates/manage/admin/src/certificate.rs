@@ -201,6 +201,15 @@ fn is_authority(other: &rustls::OtherError) -> bool {
     other.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity)
 }
 
+/// Whether it is signed by nobody who is known.
+fn is_strange(reason: &CertificateError) -> bool {
+    match reason {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => true,
+        CertificateError::Other(other) => is_authority(other),
+        _ => false,
+    }
+}
+
 /// Why there is no TLS with `name`, as the end of a sentence.
 pub(crate) fn words(name: &str, error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
@@ -227,7 +236,7 @@ pub(crate) fn words(name: &str, error: &io::Error) -> String {
             "its certificate is not for {name}: use the name that it is for, or make one with that \
              (openssl req … -addext subjectAltName=DNS:NAME,IP:ADDRESS)"
         ),
-        Bad::UnknownIssuer | Bad::BadSignature => {
+        reason if is_strange(reason) => {
             "its certificate is signed by none of those that --api-ca (of farblock ui: --node-ca) \
              names: it is another's, or the file is another authority's"
                 .to_owned()

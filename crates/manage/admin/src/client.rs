@@ -176,9 +176,9 @@ impl Client {
         })?;
         if !IpAddr::is_loopback(&address.ip().to_canonical()) {
             return Err(format!(
-                "{url} is another machine's, and the token would go there unencrypted: use https:// \
-                 (serve --https-cert), or make a tunnel (ssh -L {port}:127.0.0.1:{port} HOST) and \
-                 use http://127.0.0.1:{port}",
+                "{url} is another machine's, and the token would go there unencrypted: use \
+                 https:// (serve --https-cert), or make a tunnel (ssh -L \
+                 {port}:127.0.0.1:{port} HOST) and use http://127.0.0.1:{port}",
                 port = address.port()
             ));
         }

@@ -5,15 +5,16 @@
 //! HTTP interface on a Unix socket that only its owner can open, with what the target does
 //! ([`Status`]) and the counters in Prometheus' format; [`Client`] is the other end.
 //! `docs/openapi.json` describes the interface. [`Remote`] is the same on TCP, for those who have a
-//! token, by HTTPS with a [`Certificate`]. [`Ui`] is the dashboard: a page and the same interface behind a token, on TCP;
-//! `dashboard/` has its sources, `ui/` what they build. [`serve_spdk`] is for clients that speak
+//! token, by HTTPS with a [`Certificate`]. [`Ui`] is the dashboard: a page and the same interface
+//! behind a token, on TCP; `dashboard/` has its sources, `ui/` what they build. [`serve_spdk`] is for clients that speak
 //! SPDK's JSON-RPC.
 //!
 //! **Contract.** A change is made whole or not at all, and one after the other. What an answer says
 //! has happened, and with a store it is durable. Nothing here runs on a target's cores: they only
 //! have their mailboxes.
 //!
-//! **Not implemented.** Users other than the owner and those who have a token, certificates of clients.
+//! **Not implemented.** Users other than the owner and those who have a token, certificates of
+//! clients.
 
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,7 @@ mod confinement;
 mod legs;
 mod live;
 mod metrics;
+mod patience;
 mod stats;
 mod status;
 mod steering;

@@ -1,6 +1,7 @@
 //! The running target, as what takes steps.
 
 use crate::legs::{AllLegs, Legs};
+use crate::patience::Patience;
 use farblock_backends::file::FileDisk;
 use farblock_block::Namespace as Store;
 use farblock_proto::controller::{AddressFamily, AnaState, PortAccess, Referral};
@@ -33,18 +34,18 @@ pub struct Opened {
 }
 
 /// Opens what a document names.
-pub trait Open: Send {
+pub trait Open: Send + Sync {
     /// Opens what stores a namespace.
     ///
     /// # Errors
     /// One sentence.
-    fn open(&mut self, namespace: &Namespace) -> Result<Opened, String>;
+    fn open(&self, namespace: &Namespace) -> Result<Opened, String>;
 
     /// Reads the keys of a host, if it has to prove who it is.
     ///
     /// # Errors
     /// One sentence, without a part of a secret.
-    fn keys(&mut self, host: &Host) -> Result<Option<HostKeys>, String>;
+    fn keys(&self, host: &Host) -> Result<Option<HostKeys>, String>;
 
     /// Whether hosts may have it while the target runs, if it was not shared before.
     ///
@@ -64,7 +65,8 @@ pub type Keys = BTreeMap<(String, String), HostKeys>;
 /// See the module's text.
 pub(crate) struct Live {
     pub(crate) control: Control,
-    opener: Box<dyn Open>,
+    opener: Arc<dyn Open>,
+    pub(crate) patience: Patience,
     disks: Disks,
     pub(crate) legs: AllLegs,
     pub(crate) keys: Keys,
@@ -92,13 +94,23 @@ impl Undo {
 }
 
 impl Live {
-    pub(crate) fn new(control: Control, opener: Box<dyn Open>, disks: Disks) -> Self {
+    pub(crate) fn new(control: Control, opener: Arc<dyn Open>, disks: Disks) -> Self {
         let legs = AllLegs::default();
         for ((nqn, nsid), opened) in &disks {
             legs.set(nqn, *nsid, opened.legs.as_ref());
         }
         let (keys, limits) = (Keys::new(), BTreeMap::new());
-        Self { control, opener, disks, legs, keys, limits, parked: Vec::new() }
+        let patience = Patience::default();
+        Self { control, opener, patience, disks, legs, keys, limits, parked: Vec::new() }
+    }
+
+    /// Reads the keys of a host.
+    fn read_keys(&self, host: &str, entry: &Host) -> Result<Option<HostKeys>, String> {
+        if !entry.has_key() {
+            return Ok(None);
+        }
+        let (opener, entry) = (Arc::clone(&self.opener), entry.clone());
+        self.patience.with(&format!("the key of {host}"), move || opener.keys(&entry))
     }
 
     /// The hosts among those that `concerns` means whose key files hold something else than what
@@ -115,7 +127,7 @@ impl Live {
                     continue;
                 }
                 let names = (nqn.clone(), host.clone());
-                if self.opener.keys(entry)?.as_ref() != self.keys.get(&names) {
+                if self.read_keys(host, entry)?.as_ref() != self.keys.get(&names) {
                     let (from, to) = (entry.clone(), entry.clone());
                     steps.push(Step::ChangeHost { nqn: names.0, host: names.1, from, to });
                 }
@@ -185,7 +197,9 @@ impl Live {
         let unlocked: Vec<_> = in_the_way.iter().filter(is_it).collect();
         unlocked.iter().for_each(|file| file.unlock());
         let instead_of = instead.map(|opened| &opened.namespace);
-        let opened = self.opener.open(namespace).and_then(|mut opened| {
+        let (opener, named) = (Arc::clone(&self.opener), namespace.clone());
+        let opened = self.patience.with(&namespace.path, move || opener.open(&named));
+        let opened = opened.and_then(|mut opened| {
             let is_one = |other: &&Arc<dyn Store>| Arc::ptr_eq(other, &opened.namespace);
             let mut others = self.disks.values().map(|other| &other.namespace);
             if others.any(|other| is_one(&other)) && !instead_of.is_some_and(|it| is_one(&it)) {
@@ -222,7 +236,8 @@ impl Live {
         namespace: &Namespace,
         opened: Opened,
     ) -> Result<(), String> {
-        self.opener.may_be_added(namespace)?;
+        let (opener, named) = (Arc::clone(&self.opener), namespace.clone());
+        self.patience.with(&namespace.path, move || opener.may_be_added(&named))?;
         let has = opened.namespace.geometry().blocks;
         if let Some(wanted) = blocks(namespace).filter(|blocks| *blocks > has) {
             return Err(too_small(&opened, wanted, has));
@@ -369,14 +384,14 @@ impl Running for Live {
             }
             Step::ChangeNamespace { nqn, nsid, from, to } => self.change(nqn, *nsid, from, to),
             Step::AllowHost { nqn, host, entry } => {
-                let keys = self.opener.keys(entry)?;
+                let keys = self.read_keys(host, entry)?;
                 self.limit(nqn, host, &entry.limits)?;
                 self.allow(nqn, host, keys)?;
                 let (nqn, host) = (nqn.clone(), host.clone());
                 Ok(Undo::by(Step::DisallowHost { nqn, host }))
             }
             Step::ChangeHost { nqn, host, to, .. } => {
-                let keys = self.opener.keys(to)?;
+                let keys = self.read_keys(host, to)?;
                 let before = self.keys.get(&(nqn.clone(), host.clone())).cloned();
                 self.allow(nqn, host, keys)?;
                 let limits = self.limit(nqn, host, &to.limits)?;

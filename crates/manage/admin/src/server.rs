@@ -1,7 +1,7 @@
 //! The management thread: tokio lives here and nowhere else.
 
 use crate::api;
-use crate::audit::Peer;
+use crate::audit::{AUDIT, Peer};
 use crate::bounded::{Bounded, busy};
 use crate::certificate::Certificate;
 use crate::cluster::{self, Node};
@@ -215,7 +215,7 @@ async fn renew(certificate: Option<&Certificate>) {
         match renewed {
             Ok(Ok(is_new)) => {
                 if is_new {
-                    tracing::info!("there is a new certificate, and it is used from now on");
+                    tracing::info!(target: AUDIT, "there is a new certificate: it is used now");
                 }
                 trouble = None;
             }
@@ -307,19 +307,24 @@ mod tests {
     use farblock_target::HostKeys;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
+    use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     /// Says that it opens, and waits until it may.
-    struct Stuck(Sender<()>, Receiver<()>);
+    struct Stuck(Sender<()>, Mutex<Receiver<()>>);
 
     impl Open for Stuck {
-        fn open(&mut self, namespace: &Namespace) -> Result<Opened, String> {
-            self.0.send(()).unwrap();
-            self.1.recv().unwrap();
+        fn open(&self, namespace: &Namespace) -> Result<Opened, String> {
+            if namespace.path == "mem:2MiB" {
+                return trial::Opener.open(namespace);
+            }
+            let _ = self.0.send(());
+            // It goes on as well when nobody is there any more who would have it go on.
+            let _ = self.1.lock().unwrap().recv();
             trial::Opener.open(namespace)
         }
 
-        fn keys(&mut self, host: &Host) -> Result<Option<HostKeys>, String> {
+        fn keys(&self, host: &Host) -> Result<Option<HostKeys>, String> {
             trial::Opener.keys(host)
         }
     }
@@ -342,7 +347,7 @@ mod tests {
     fn a_disk_that_opens_slowly_keeps_nobody_from_looking() {
         let (opens, opening) = channel();
         let (go_on, may_go_on) = channel();
-        let (_target, steering) = trial::start(Box::new(Stuck(opens, may_go_on)));
+        let (_target, steering) = trial::start(Arc::new(Stuck(opens, Mutex::new(may_go_on))));
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control");
         let _server = serve(steering, Some(&path), OnTcp::default()).unwrap();
@@ -358,5 +363,47 @@ mod tests {
         }
         go_on.send(()).unwrap();
         [change, state, part].iter().for_each(answered);
+    }
+
+    #[test]
+    fn a_disk_that_never_opens_keeps_other_changes_for_a_while_only() {
+        let (opens, opening) = channel();
+        let (go_on, may_go_on) = channel();
+        let stuck = Arc::new(Stuck(opens, Mutex::new(may_go_on)));
+        let (_target, steering) = trial::start_with(stuck, Duration::from_millis(50));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control");
+        let _server = serve(steering, Some(&path), OnTcp::default()).unwrap();
+        let go_on = go_on;
+        let put = |name: &str, disk: &str| {
+            let body = format!(r#"{{"namespaces": {{"1": {{"path": "{disk}"}}}}}}"#);
+            ask(&path, &format!("PUT /v1/subsystems/nqn.2026-11.org.farblock:{name}"), &body)
+        };
+        let refused = |mut stream: UnixStream, words: &str| {
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("an answer");
+            assert!(answer.starts_with("HTTP/1.1 409") && answer.contains(words), "{answer}");
+        };
+        for count in 0..crate::patience::STUCK_MAX {
+            refused(put("stuck", "mem:1MiB"), "mem:1MiB does not answer");
+            opening.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{count}"));
+        }
+        // What hangs is not tried without end.
+        refused(put("stuck", "mem:1MiB"), "already");
+        answered(&ask(&path, "GET /v1/state", ""));
+        for _ in 0..crate::patience::STUCK_MAX {
+            go_on.send(()).unwrap();
+        }
+        drop(go_on);
+        // Nothing is left of it, and other disks come and go.
+        loop {
+            let mut answer = String::new();
+            let mut stream = put("good", "mem:2MiB");
+            stream.read_to_string(&mut answer).expect("an answer");
+            match answer.starts_with("HTTP/1.1 200") {
+                true => break,
+                false => assert!(answer.contains("already"), "{answer}"),
+            }
+        }
     }
 }

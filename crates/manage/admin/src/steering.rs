@@ -11,7 +11,7 @@ use farblock_target::{Control, Observer, Report};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Reads the configuration file again: what it says now.
@@ -116,7 +116,7 @@ struct Inner {
 
 impl Steering {
     /// A target that shares `shared`, stored in `disks`.
-    pub fn new(control: Control, opener: Box<dyn Open>, shared: Document, disks: Disks) -> Self {
+    pub fn new(control: Control, opener: Arc<dyn Open>, shared: Document, disks: Disks) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let live = Live::new(control.clone(), opener, disks);
         let legs = live.legs.clone();
@@ -153,6 +153,13 @@ impl Steering {
     #[must_use]
     pub fn keyed(self, keys: Keys) -> Self {
         self.lock().live.keys = keys;
+        self
+    }
+
+    /// Has disks and key files be opened within this time.
+    #[cfg(test)]
+    pub(crate) fn opening_within(self, longest: std::time::Duration) -> Self {
+        self.lock().live.patience = crate::patience::Patience::new(longest);
         self
     }
 

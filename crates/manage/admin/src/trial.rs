@@ -7,6 +7,7 @@ use farblock_backends::mem::Mem;
 use farblock_state::{Document, Host, Listener, Namespace};
 use farblock_target::{HostKeys, Target, TargetConfig};
 use std::sync::Arc;
+use std::time::Duration;
 
 const MEM_BYTES: u64 = 1 << 20;
 
@@ -14,7 +15,7 @@ const MEM_BYTES: u64 = 1 << 20;
 pub(crate) struct Opener;
 
 impl Open for Opener {
-    fn open(&mut self, namespace: &Namespace) -> Result<Opened, String> {
+    fn open(&self, namespace: &Namespace) -> Result<Opened, String> {
         let identity = namespace.path.clone();
         let Some(path) = namespace.path.strip_prefix("file:") else {
             let memory = Mem::new(namespace.block_size, MEM_BYTES);
@@ -26,13 +27,18 @@ impl Open for Opener {
         Ok(Opened { namespace: file.clone(), file: Some(file), identity, legs: None })
     }
 
-    fn keys(&mut self, _: &Host) -> Result<Option<HostKeys>, String> {
+    fn keys(&self, _: &Host) -> Result<Option<HostKeys>, String> {
         Ok(None)
     }
 }
 
 /// A target without a subsystem; `opener` opens what is added.
-pub(crate) fn start(opener: Box<dyn Open>) -> (Target, Arc<Steering>) {
+pub(crate) fn start(opener: Arc<dyn Open>) -> (Target, Arc<Steering>) {
+    start_with(opener, crate::patience::PATIENCE)
+}
+
+/// The same, where disks are opened within this time.
+pub(crate) fn start_with(opener: Arc<dyn Open>, longest: Duration) -> (Target, Arc<Steering>) {
     let listeners = vec!["127.0.0.1:0".parse().unwrap()];
     let config = TargetConfig { listeners, ..TargetConfig::default() };
     let target = Target::start(&config).unwrap();
@@ -40,5 +46,5 @@ pub(crate) fn start(opener: Box<dyn Open>) -> (Target, Arc<Steering>) {
     let listeners = addresses.iter().map(|address| (*address, Listener::default()));
     let document = Document { listeners: listeners.collect(), ..Document::default() };
     let steering = Steering::new(target.control(), opener, document, Disks::new());
-    (target, Arc::new(steering))
+    (target, Arc::new(steering.opening_within(longest)))
 }

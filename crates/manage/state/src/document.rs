@@ -43,6 +43,14 @@ impl Default for Document {
     }
 }
 
+impl Document {
+    /// What the strictest of its listeners asks for.
+    #[must_use]
+    pub fn strictest(&self) -> Tls {
+        self.listeners.values().map(|listener| listener.tls).max().unwrap_or_default()
+    }
+}
+
 /// A TCP listener, and how namespaces can be reached there.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -56,7 +64,8 @@ pub struct Listener {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, Ana>))]
     pub ana_groups: BTreeMap<u32, Ana>,
-    /// Who has to use TLS there; hosts that have a key for it, if it is left out.
+    /// Who has to use TLS there. If it is left out of a new one, what the strictest of the others
+    /// asks for; otherwise hosts that have a key for it.
     #[serde(default, skip_serializing_if = "Tls::is_allowed")]
     pub tls: Tls,
 }

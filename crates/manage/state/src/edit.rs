@@ -42,6 +42,21 @@ pub fn keys_kept(old: &Document, new: &Value) -> Result<(), Problem> {
     Ok(())
 }
 
+/// Has listeners that are new, and of which `said` does not say who has to use TLS there, ask for
+/// what the strictest of those that were there asks for: nobody gets in more easily because there
+/// is one more address.
+pub fn tls_inherited(old: &Document, said: &Value, new: &mut Document) {
+    let listeners = said["listeners"].as_object().into_iter().flatten();
+    let unsaid = listeners.filter(|(_, entry)| entry.get("tls").is_none());
+    for address in unsaid.filter_map(|(text, _)| text.parse().ok()) {
+        if !old.listeners.contains_key(&address)
+            && let Some(listener) = new.listeners.get_mut(&address)
+        {
+            listener.tls = old.strictest();
+        }
+    }
+}
+
 /// Whether no subsystem is opened to any host where listed ones have to authenticate.
 ///
 /// # Errors

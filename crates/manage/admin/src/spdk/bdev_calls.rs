@@ -223,7 +223,8 @@ fn create(
         Kind::Aio | Kind::Uring => Errno::Busy,
         Kind::Null | Kind::Raid => Errno::Invalid,
     };
-    let opened = table.opener.open(&namespace);
+    let (opener, named) = (Arc::clone(&table.opener), namespace.clone());
+    let opened = table.patience.with(&namespace.path, move || opener.open(&named));
     let opened = opened.map_err(|sentence| RpcError::from(errno).because(sentence))?;
     let uuid = uuid.unwrap_or_else(|| identity(&opened.identity, &name));
     namespace.uuid = Some(uuid);

@@ -73,8 +73,8 @@ impl Bdevs {
     }
 
     /// Opens what a document names: these, where they are what is meant, and the rest by `opener`.
-    pub fn opening(self: &Arc<Self>, opener: Box<dyn Open>) -> Box<dyn Open> {
-        Box::new(Opener { bdevs: Arc::clone(self), opener })
+    pub fn opening(self: &Arc<Self>, opener: Arc<dyn Open>) -> Arc<dyn Open> {
+        Arc::new(Opener { bdevs: Arc::clone(self), opener })
     }
 
     pub(super) fn all(&self) -> Vec<Bdev> {
@@ -155,11 +155,11 @@ pub(super) fn is_of(namespace: &Namespace, bdev: &Bdev) -> bool {
 
 struct Opener {
     bdevs: Arc<Bdevs>,
-    opener: Box<dyn Open>,
+    opener: Arc<dyn Open>,
 }
 
 impl Open for Opener {
-    fn open(&mut self, namespace: &Namespace) -> Result<Opened, String> {
+    fn open(&self, namespace: &Namespace) -> Result<Opened, String> {
         let all = self.bdevs.all();
         // What a RAID bdev is made of is nobody else's.
         let is_part = |name| all.iter().any(|raid| raid.bases.contains(name));
@@ -178,7 +178,7 @@ impl Open for Opener {
         Ok(opened)
     }
 
-    fn keys(&mut self, host: &Host) -> Result<Option<HostKeys>, String> {
+    fn keys(&self, host: &Host) -> Result<Option<HostKeys>, String> {
         self.opener.keys(host)
     }
 

@@ -32,6 +32,7 @@ pub use server::{SpdkServer, serve_spdk};
 
 use crate::audit::AUDIT;
 use crate::live::Open;
+use crate::patience::Patience;
 use crate::steering::{Refused, Reread, Steering};
 use farblock_state::{Document, Host};
 use message::{Answer, INVALID_STATE, METHOD_NOT_FOUND, Params, RpcError};
@@ -61,7 +62,8 @@ const MAX_ATTEMPTS: usize = 8;
 
 /// What a document has no place for.
 struct Table {
-    opener: Box<dyn Open>,
+    opener: Arc<dyn Open>,
+    patience: Patience,
     /// What the transport was made with, if it was.
     transport: Option<serde_json::Map<String, serde_json::Value>>,
     subsystems: BTreeMap<String, Extra>,
@@ -93,10 +95,11 @@ type Call = fn(&SpdkRpc, &mut Table, Params) -> Answer;
 impl SpdkRpc {
     /// Answers about the target of `steering`, whose opener is [`Bdevs::opening`] of `bdevs`.
     /// `opener` opens what bdevs are made of.
-    pub fn new(steering: Arc<Steering>, bdevs: Arc<Bdevs>, opener: Box<dyn Open>) -> Self {
+    pub fn new(steering: Arc<Steering>, bdevs: Arc<Bdevs>, opener: Arc<dyn Open>) -> Self {
         let shares = !steering.document().0.subsystems.is_empty();
         let table = Table {
             opener,
+            patience: Patience::default(),
             transport: shares.then(serde_json::Map::new),
             subsystems: BTreeMap::new(),
             opened: BTreeSet::new(),

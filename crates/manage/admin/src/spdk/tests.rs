@@ -19,8 +19,8 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let bdevs = Bdevs::new();
-        let (target, steering) = trial::start(bdevs.opening(Box::new(trial::Opener)));
-        Self { rpc: SpdkRpc::new(steering, bdevs, Box::new(trial::Opener)), _target: target }
+        let (target, steering) = trial::start(bdevs.opening(Arc::new(trial::Opener)));
+        Self { rpc: SpdkRpc::new(steering, bdevs, Arc::new(trial::Opener)), _target: target }
     }
 
     fn answer(&self, method: &str, params: &Value) -> Value {

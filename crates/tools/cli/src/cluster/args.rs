@@ -8,8 +8,8 @@ use std::path::PathBuf;
 /// Show several targets on one page
 ///
 /// Each is asked every second over its control socket, or over the address of its own dashboard
-/// (farblock serve --ui), or by HTTPS (serve --https-cert). Nothing can be changed there. It runs until it gets SIGINT (Ctrl-C) or
-/// SIGTERM.
+/// (farblock serve --ui), or by HTTPS (serve --https-cert). Nothing can be changed there. It runs
+/// until it gets SIGINT (Ctrl-C) or SIGTERM.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

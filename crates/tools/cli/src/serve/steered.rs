@@ -41,7 +41,7 @@ impl Steered {
 struct Opener;
 
 impl Open for Opener {
-    fn open(&mut self, namespace: &Namespace) -> Result<Opened, String> {
+    fn open(&self, namespace: &Namespace) -> Result<Opened, String> {
         let spec = disks::parse(&namespace.path)?;
         let opened = disks::open(&spec, namespace.block_size, namespace.read_only);
         let opened = opened.map_err(|error| disks::refused(&error, "read_only = true"))?;
@@ -49,7 +49,7 @@ impl Open for Opener {
         Ok(Opened { identity, ..opened })
     }
 
-    fn keys(&mut self, host: &Host) -> Result<Option<HostKeys>, String> {
+    fn keys(&self, host: &Host) -> Result<Option<HostKeys>, String> {
         let keys = key_files::of(host).map_err(disks::explained)?;
         #[cfg(target_os = "linux")]
         if keys.is_some() {
@@ -184,8 +184,8 @@ pub(super) fn begin(
     });
     let bdevs = Bdevs::new();
     let opener = match args.spdk_rpc {
-        Some(_) => bdevs.opening(Box::new(Opener)),
-        None => Box::new(Opener),
+        Some(_) => bdevs.opening(Arc::new(Opener)),
+        None => Arc::new(Opener),
     };
     let mut steering = Steering::new(target.control(), opener, document, disks)
         .keyed(keys)
@@ -249,7 +249,7 @@ fn offer_spdk(
     bdevs: Arc<Bdevs>,
 ) -> Result<Option<SpdkServer>> {
     let Some(path) = &args.spdk_rpc else { return Ok(None) };
-    let rpc = SpdkRpc::new(Arc::clone(steering), bdevs, Box::new(Opener));
+    let rpc = SpdkRpc::new(Arc::clone(steering), bdevs, Arc::new(Opener));
     serve_spdk(rpc, path).map(Some).map_err(|error| {
         Failure::run(format_args!("cannot listen on {}: {}", path.display(), os(&error)))
     })
