@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # image.sh RELEASE: makes an OCI image of the build in the folder RELEASE (target/release), without
 # Docker: target/dist/farblock-oci, which skopeo, podman and others read (oci:FOLDER:VERSION).
-# In it are the program, the libraries that it is linked to, and nothing else: no shell. It runs as
+# In it are the program, the libraries that it is linked to, OpenSSL's, and nothing else: no shell. It runs as
 # a user without rights, and shares what the arguments say. DIST_DIR= says where else it goes.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -29,10 +29,15 @@ umoci unpack "${rootless[@]}" --image "$image:$version" "$work/bundle"
 root=$work/bundle/rootfs
 install -D -m 755 "$release/farblock" "$root/usr/bin/farblock"
 strip "$root/usr/bin/farblock"
-# The libraries by the names under which they are looked for.
-ldd "$release/farblock" | grep -o '/[^ ]*' | while read -r library; do
-    install -D -m 755 "$library" "$root$library"
-done
+# The libraries by the names under which they are looked for, and that of TLS, which is loaded when
+# it is used.
+tls=$(ldconfig -p | sed -n 's/^[[:space:]]*libssl\.so\.3 (libc6,x86-64.*=> //p' | head -n 1)
+[ "$(uname -m)" = x86_64 ] || tls=$(ldconfig -p | sed -n 's/.*libssl\.so\.3 .*=> //p' | head -n 1)
+[ -n "$tls" ] || { echo "image.sh: install libssl3, then try again" >&2; exit 1; }
+{ ldd "$release/farblock" "$tls" | grep -o '/[^ :]*' && echo "$tls"; } | sort -u |
+    while read -r library; do
+        [ "$library" -ef "$release/farblock" ] || install -D -m 755 "$library" "$root$library"
+    done
 mkdir -p "$root/etc" "$root/data" "$root/run/farblock-serve" "$root/tmp"
 echo "farblock:x:$user:$user::/data:/sbin/nologin" >"$root/etc/passwd"
 echo "farblock:x:$user:" >"$root/etc/group"

@@ -48,6 +48,21 @@ done
 url='nvme+tcp://127.0.0.1/nqn.2026-11.org.example:disk?ns=1'
 echo hello | "${inside[@]}" write "$url"
 [ "$("${inside[@]}" read "$url" --length 5)" = hello ]
+# TLS has its library there.
+(umask 077; "${inside[@]}" keys new --tls >"$root/data/tls.key")
+chown 65532:65532 "$root/data/tls.key"
+host=nqn.2014-08.org.nvmexpress:uuid:11111111-0000-4000-8000-000000000001
+"${inside[@]}" serve mem:1MiB --nqn nqn.2026-11.org.example:tls --listen 127.0.0.1:4421 \
+    --tls-key "$host=/data/tls.key" &
+secured=$!
+secured_url="nvme+tcp://127.0.0.1:4421/nqn.2026-11.org.example:tls?ns=1&hostnqn=$host"
+for _ in $(seq 600); do
+    ! "${inside[@]}" id "$secured_url" --tls-key /data/tls.key >/dev/null 2>&1 || break
+    sleep 0.1
+done
+"${inside[@]}" id "$secured_url" --tls-key /data/tls.key
+kill "$secured"
+wait "$secured"
 grep -x "Uid:.65532.65532.65532.65532" "/proc/$server/status"
 grep -x "CapEff:.0*" "/proc/$server/status"
 kill "$server"

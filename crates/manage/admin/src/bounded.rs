@@ -1,8 +1,8 @@
 //! A listener that has so many connections at most: descriptors are for hosts and disks first.
 //!
 //! A connection is busy while somebody who may ask is being answered ([`busy`]). Any other one ends
-//! after a while, and at once when somebody else wants its place: who says nothing, or only guesses,
-//! keeps nobody out. What nothing moves on ends in the end, too.
+//! after a while, and at once when somebody else wants its place: who says nothing, or only
+//! guesses, keeps nobody out. What nothing moves on ends in the end, too.
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
