@@ -6,8 +6,8 @@
 //! ([`Status`]) and the counters in Prometheus' format; [`Client`] is the other end.
 //! `docs/openapi.json` describes the interface. [`Remote`] is the same on TCP, for those who have a
 //! token, by HTTPS with a [`Certificate`]. [`Ui`] is the dashboard: a page and the same interface
-//! behind a token, on TCP; `dashboard/` has its sources, `ui/` what they build. [`serve_spdk`] is for clients that speak
-//! SPDK's JSON-RPC.
+//! behind a token, on TCP; `dashboard/` has its sources, `ui/` what they build. [`serve_spdk`] is
+//! for clients that speak SPDK's JSON-RPC.
 //!
 //! **Contract.** A change is made whole or not at all, and one after the other. What an answer says
 //! has happened, and with a store it is durable. Nothing here runs on a target's cores: they only

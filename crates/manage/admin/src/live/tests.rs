@@ -19,7 +19,7 @@ fn with(document: &Document, namespace: &Namespace) -> Document {
 /// others, nor without limits.
 #[test]
 fn a_namespace_comes_and_changes_as_a_whole() {
-    let (_target, steering) = start(Box::new(Opener));
+    let (_target, steering) = start(std::sync::Arc::new(Opener));
     let told = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&told);
     let observer: Observer = Arc::new(move |event: &Event| {
