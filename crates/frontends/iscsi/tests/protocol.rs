@@ -240,6 +240,38 @@ fn a_session_takes_the_place_of_an_older_one() {
     }
 }
 
+/// A machine that died may have sent what the target has not read: it takes no more because nobody
+/// takes its answers. It is not carried out after what the next one writes.
+#[test]
+#[cfg(target_os = "linux")]
+fn what_nobody_has_read_is_not_done_later() {
+    const MIB: u32 = 1 << 20;
+    for &engine in ENGINES {
+        let server = serve(engine, disk("mem:8MiB", 512));
+        let mut old = Client::new(&server, &Wishes::default());
+        let isid = [7; 6];
+        let mut watcher = Client::new(&server, &Wishes { isid, ..Wishes::default() });
+        // The first are on their way, and more than sockets hold; the others wait to be sent. Each
+        // time in one packet: a system whose buffers are full hears of few as having arrived, and
+        // holds back what follows.
+        old.commands(30, &cdb16(0x88, 0, 0, MIB / 512), READ | FINAL, MIB);
+        assert_eq!(old.take().opcode(), 0x25);
+        old.commands(30, &cdb16(0x88, 0, 0, MIB / 512), READ | FINAL, MIB);
+        // What was sent before is known to the target by then.
+        assert_eq!(watcher.ping(b"here"), b"here");
+        old.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[7; 512]);
+        old.stream.shutdown(std::net::Shutdown::Write).expect("it ends");
+        let mut successor = Client::raw(&server);
+        successor.name = "iqn.2026-11.test:successor".to_owned();
+        successor.send_login(&[]);
+        successor.expect_login();
+        assert_eq!(successor.write(0, &[8; 512], 512).status, 0);
+        let _ = std::io::copy(&mut old.stream, &mut std::io::sink());
+        eventually("the old one has left", || server.users() == 2);
+        assert!(successor.read(0, 1, 512) == [8; 512], "{engine}: an old write was done later");
+    }
+}
+
 /// A pattern goes on for long: not when nobody wants it any more.
 #[test]
 fn an_aborted_pattern_ends() {

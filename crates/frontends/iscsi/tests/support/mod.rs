@@ -250,6 +250,19 @@ impl Client {
 
     /// Sends a command with data that comes along; its tag.
     pub fn command(&mut self, cdb: &[u8], flags: u8, expected: u32, data: &[u8]) -> u32 {
+        let bhs = self.next_command(cdb, flags, expected);
+        self.send(bhs, data);
+        self.tag
+    }
+
+    /// Sends a command without data several times, at once; digests were not agreed.
+    pub fn commands(&mut self, count: usize, cdb: &[u8], flags: u8, expected: u32) {
+        let all = (0..count).flat_map(|_| self.next_command(cdb, flags, expected));
+        let all: Vec<u8> = all.collect();
+        self.send_bytes(&all);
+    }
+
+    fn next_command(&mut self, cdb: &[u8], flags: u8, expected: u32) -> [u8; 48] {
         self.tag += 1;
         let mut bhs = header(0x01, flags);
         bhs[16..20].copy_from_slice(&self.tag.to_be_bytes());
@@ -257,8 +270,7 @@ impl Client {
         bhs[24..28].copy_from_slice(&self.cmd_sn.to_be_bytes());
         bhs[32..32 + cdb.len()].copy_from_slice(cdb);
         self.cmd_sn = self.cmd_sn.wrapping_add(1);
-        self.send(bhs, data);
-        self.tag
+        bhs
     }
 
     pub fn data_out(
