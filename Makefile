@@ -32,9 +32,14 @@ lint:
 		interop/windows/*.sh contrib/*.sh contrib/tests/*.sh contrib/deb/scripts/* contrib/drbd/* \
 		engines/*.sh engines/fio/*.sh dashboard/*.sh
 
+## Every crate's tests; the programs side by side, since most of them wait most of the time.
+EVERYTHING = --locked --workspace --all-features
 unit:
-	FARBLOCK_NEED_URING=1 $(CARGO) test --locked --workspace --all-features --no-fail-fast
-	$(CARGO) bench --locked -p farblock-proto --benches -- --test
+	mkdir -p target
+	$(CARGO) test $(EVERYTHING) --no-run --message-format json-render-diagnostics >target/suites.json
+	FARBLOCK_NEED_URING=1 contrib/suites.py target/suites.json \
+		--with "documentation=$(CARGO) test $(EVERYTHING) --doc --no-fail-fast" \
+		--with "proto's benches=$(CARGO) bench --locked -p farblock-proto --benches -- --test"
 
 ## Memory, loops and storage under AddressSanitizer, whose run-time Rust's toolchain has: what is freed
 ## and used, beyond its end, or never freed.

@@ -27,7 +27,6 @@ export CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0
 # Wine starts no cargo, which insta would ask where the workspace is.
 export INSTA_WORKSPACE_ROOT=$PWD INSTA_UPDATE=no
 scratch=$(mktemp -d)
-export scratch
 servers=()
 stop_servers() {
     local server
@@ -62,42 +61,12 @@ build() {
         >"$scratch/built" || die "farblock does not build for Windows; cargo's words are above."
 }
 
-# suite CRATE/SUITE FOLDER PROGRAM...: runs one suite where cargo would; says more if it fails. On
-# a busy machine Wine sometimes cannot start a process (error 1359, an internal one): then the suite
-# is run once more.
-suite() {
-    local name=$1 log=$scratch/${1//\//.}.log result=ok start=$SECONDS
-    cd "$2"
-    timeout 600 wine "${@:3}" >"$log" 2>&1 </dev/null || result="not ok"
-    if [ "$result" != ok ] && grep -a -q 'code: 1359' "$log"; then
-        echo "once more - $name: Wine could not start a process"
-        result=ok
-        timeout 600 wine "${@:3}" >"$log" 2>&1 </dev/null || result="not ok"
-    fi
-    grep -a -q '^test result: ok' "$log" || result="not ok"
-    [ "$result" = ok ] || { cat "$log"; touch "$scratch/failed"; }
-    local passed
-    passed=$(grep -a -o '[0-9]* passed' "$log" | tail -n 1)
-    echo "$result - $name: ${passed:-no result}, $((SECONDS - start)) s"
-}
-export -f suite
-
-# The crates' suites, as many at once as there are processors: they wait for Wine's server a lot.
+# The crates' suites. On a busy machine Wine sometimes cannot start a process (error 1359, an
+# internal one), or begins a program that does nothing: then the suite is run once more.
 run_suites() {
-    local suites=$scratch/suites left
-    jq -r 'select(.executable != null and .profile.test)
-        | (.manifest_path | rtrimstr("/Cargo.toml")) as $folder
-        | [($folder | split("/") | last) + "/" + .target.name, $folder, .executable] | @tsv' \
-        "$scratch/built" >"$suites"
-    for left in "${left_out[@]}"; do
-        grep -q "^$left	" "$suites" || die "there is no suite $left to leave out."
-        sed -i "\\|^$left	|d" "$suites"
-        echo "left out - $left"
-    done
-    tr '\t\n' '\0\0' <"$suites" | xargs -0 -n 3 -P "$(nproc)" \
-        bash -c 'suite "$@" '"${left_out_tests[*]}" suite
-    [ ! -e "$scratch/failed" ] || die "a suite failed; its words are above."
-    echo "windows: all $(wc -l <"$suites") suites passed"
+    "$here/../../contrib/suites.py" "$scratch/built" --runner wine --timeout 600 \
+        --once-more 'code: 1359|\A\Z' --args "${left_out_tests[*]}" "${left_out[@]/#/--skip=}" ||
+        die "a suite failed; its words are above."
 }
 
 start_session

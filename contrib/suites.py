@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""Runs the test programs that cargo has built side by side: most of them wait most of the time.
+
+    cargo test --no-run --message-format json-render-diagnostics ... >BUILT
+    suites.py BUILT
+
+Each runs where cargo would run it. What it says comes whole when it has failed, and in a line when
+it has passed. A program that crashes, hangs, or says nothing of a result has failed. Exit code: 0
+all passed, 1 one did not, 2 misuse.
+"""
+
+import argparse
+import concurrent.futures
+import fnmatch
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+# What takes longest begins first.
+LONG = []
+
+# Suites that nothing may run beside, and why.
+ALONE = {}
+
+# Seconds that a program has to end after it was asked to.
+GRACE = 10
+
+
+class Suite:
+    """A test program, or any command that is run beside them."""
+
+    def __init__(self, name, folder, command, is_harness=True):
+        self.name, self.folder, self.command = name, folder, command
+        self.is_harness = is_harness
+
+    def environment(self):
+        environment = dict(os.environ)
+        if self.folder:
+            environment["CARGO_MANIFEST_DIR"] = self.folder
+        return environment
+
+
+class Outcome:
+    """What became of a suite."""
+
+    def __init__(self, suite, log, problem, seconds):
+        self.suite, self.log, self.problem, self.seconds = suite, log, problem, seconds
+        self.passed = sum(map(int, re.findall(r"^test result: .*?(\d+) passed", log, re.M)))
+
+    def show(self):
+        if self.problem:
+            print(f"--- {self.suite.name} says:\n{self.log.rstrip()}")
+        result = f"FAILED, {self.problem}" if self.problem else f"{self.passed} passed"
+        word = "not ok" if self.problem else "ok"
+        print(f"{word} - {self.suite.name}: {result}, {self.seconds:.0f} s", flush=True)
+
+
+class Runner:
+    def __init__(self, options):
+        self.options = options
+        self.running = set()
+        self.lock = threading.Lock()
+        self.is_stopped = False
+
+    def start(self, suite, log):
+        command = shlex.split(self.options.runner) + suite.command
+        with self.lock:
+            if self.is_stopped:
+                raise OSError("stopped")
+            # A session of its own, so that what it leaves behind ends with it.
+            process = subprocess.Popen(
+                command, cwd=suite.folder, env=suite.environment(), stdin=subprocess.DEVNULL,
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            self.running.add(process)
+        return process
+
+    def attempt(self, suite):
+        begun = time.monotonic()
+        with tempfile.TemporaryFile() as log:
+            try:
+                process = self.start(suite, log)
+            except OSError as error:
+                return Outcome(suite, "", f"it cannot be started: {error}", 0)
+            try:
+                code = process.wait(self.options.timeout)
+                problem = what_went_wrong(code)
+            except subprocess.TimeoutExpired:
+                end(process)
+                problem = f"it hung: killed after {self.options.timeout} s"
+            with self.lock:
+                self.running.discard(process)
+            log.seek(0)
+            text = log.read().decode(errors="replace")
+        if not problem and suite.is_harness and not re.search(r"^test result: ok", text, re.M):
+            problem = "no result"
+        return Outcome(suite, text, problem, time.monotonic() - begun)
+
+    def run(self, suite):
+        outcome = self.attempt(suite)
+        again = self.options.once_more
+        if outcome.problem and again and re.search(again, outcome.log, re.M):
+            print(f"once more - {suite.name}: {outcome.problem}, as happens here", flush=True)
+            outcome = self.attempt(suite)
+        return outcome
+
+    def run_all(self, suites, jobs):
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            waiting = [pool.submit(self.run, suite) for suite in suites]
+            try:
+                for done in concurrent.futures.as_completed(waiting):
+                    outcome = done.result()
+                    outcome.show()
+                    yield outcome
+            except KeyboardInterrupt:
+                self.stop()
+                os._exit(130)
+
+    def stop(self):
+        with self.lock:
+            self.is_stopped = True
+            for process in self.running:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def what_went_wrong(code):
+    if code < 0:
+        try:
+            return f"it was ended by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"it was ended by signal {-code}"
+    return f"exit code {code}" if code else None
+
+
+def end(process):
+    """Ends a program and what it has started."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, how)
+            process.wait(GRACE)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            pass
+
+
+def built(path):
+    """The suites in cargo's messages."""
+    suites = {}
+    with open(path, encoding="utf-8") as messages:
+        for line in messages:
+            message = json.loads(line)
+            if not message.get("executable") or not message["profile"]["test"]:
+                continue
+            folder = os.path.dirname(message["manifest_path"])
+            target = message["target"]
+            kind = "" if target["kind"] == ["test"] else f" ({target['kind'][0]})"
+            name = f"{os.path.basename(folder)}/{target['name']}{kind}"
+            suites[name] = Suite(name, folder, [message["executable"]])
+    return suites
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("built", help="cargo's messages, in JSON")
+    parser.add_argument("--jobs", type=int, default=2 * os.cpu_count(), help="how many at once")
+    parser.add_argument("--timeout", type=int, default=900, help="seconds that one may take")
+    parser.add_argument("--runner", default="", help="what starts them: wine")
+    parser.add_argument("--once-more", help="run again what fails and says this")
+    parser.add_argument("--only", default="*", help="suites of this name, as cli/*")
+    parser.add_argument("--skip", action="append", default=[], help="leave a suite out")
+    parser.add_argument("--with", dest="also", action="append", default=[],
+                        metavar="NAME=COMMAND", help="another command to run beside them")
+    parser.add_argument("--args", default="", help="arguments of each program")
+    return parser.parse_args()
+
+
+def choose(options):
+    """The suites that run side by side, the longest first, and those that run alone."""
+    suites = built(options.built)
+    if not suites:
+        misuse(f"{options.built} names no test program")
+    for name in options.skip:
+        if suites.pop(name, None) is None:
+            misuse(f"there is no suite {name} to leave out")
+        print(f"left out - {name}")
+    suites = {name: suite for name, suite in suites.items() if fnmatch.fnmatch(name, options.only)}
+    if not suites:
+        misuse(f"no suite is called {options.only}")
+    for suite in suites.values():
+        suite.command += shlex.split(options.args)
+    for also in options.also:
+        name, _, command = also.partition("=")
+        suites[name] = Suite(name, None, shlex.split(command), is_harness=False)
+    rank = {name: place for place, name in enumerate(LONG)}
+    together = [suite for name, suite in suites.items() if name not in ALONE]
+    together.sort(key=lambda suite: rank.get(suite.name, len(rank)))
+    return together, [suite for name, suite in suites.items() if name in ALONE]
+
+
+def misuse(sentence):
+    print(f"suites.py: {sentence}", file=sys.stderr)
+    sys.exit(2)
+
+
+def main():
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    options = arguments()
+    together, alone = choose(options)
+    runner = Runner(options)
+    begun = time.monotonic()
+    outcomes = [*runner.run_all(together, options.jobs), *runner.run_all(alone, 1)]
+    failed = [outcome.suite.name for outcome in outcomes if outcome.problem]
+    passed = sum(outcome.passed for outcome in outcomes)
+    seconds = time.monotonic() - begun
+    print(f"{len(outcomes)} suites, {passed} tests passed, {seconds:.0f} s")
+    if failed:
+        print(f"{len(failed)} failed: {', '.join(sorted(failed))}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
