@@ -4,7 +4,7 @@
 CARGO ?= cargo
 BINARY = target/release/farblock
 
-.PHONY: demo test packages build lint unit sanitize fuzz-replay interop ceph spdk-rpc schemathesis package test-windows bench-peers bench-fio bench-attach bench-network engines dashboard library install uninstall header dist deb image
+.PHONY: demo test packages build lint unit sanitize fuzz-replay interop ceph spdk-rpc schemathesis package test-windows bench-peers bench-fio bench-attach bench-network engines dashboard library released install uninstall header dist deb image
 
 PREFIX ?= /usr/local
 
@@ -32,14 +32,17 @@ lint:
 		interop/windows/*.sh contrib/*.sh contrib/tests/*.sh contrib/deb/scripts/* contrib/drbd/* \
 		engines/*.sh engines/fio/*.sh dashboard/*.sh
 
-## Every crate's tests; the programs side by side, since most of them wait most of the time.
+## Every crate's tests; the programs side by side, since most of them wait most of the time. The
+## benches run once each, built like the tests: an optimized build of their own takes as long as all
+## suites of a crate.
 EVERYTHING = --locked --workspace --all-features
+TESTS = $(CARGO) test $(EVERYTHING) --no-run --message-format json-render-diagnostics
 unit:
 	mkdir -p target
-	$(CARGO) test $(EVERYTHING) --no-run --message-format json-render-diagnostics >target/suites.json
+	$(TESTS) >target/suites.json
+	$(TESTS) --bench pure >>target/suites.json
 	FARBLOCK_NEED_URING=1 contrib/suites.py target/suites.json \
-		--with "documentation=$(CARGO) test $(EVERYTHING) --doc --no-fail-fast" \
-		--with "proto's benches=$(CARGO) bench --locked -p farblock-proto --benches -- --test"
+		--with "documentation=$(CARGO) test $(EVERYTHING) --doc --no-fail-fast"
 
 ## Memory, loops and storage under AddressSanitizer, whose run-time Rust's toolchain has: what is freed
 ## and used, beyond its end, or never freed.
@@ -50,16 +53,20 @@ sanitize:
 library:
 	$(CARGO) build --release --locked -p farblock-capi
 
+## Both, with one set of features: what they share is built once.
+released:
+	$(CARGO) build --release --locked -p farblock -p farblock-capi
+
 ## Installs the program, systemd's units, manual pages, completions and libfarblock; DESTDIR= and
 ## PREFIX= say where.
-install: build library
+install: released
 	contrib/install.sh $(dir $(BINARY)) $(PREFIX)
 
 uninstall:
 	contrib/install.sh --uninstall $(PREFIX)
 
 ## What is installed, as users have it, of this build.
-package: build library
+package: released
 	contrib/test-install.sh $(dir $(BINARY))
 	contrib/test-systemd.sh $(dir $(BINARY))
 	contrib/test-deb.sh $(dir $(BINARY))
@@ -71,7 +78,7 @@ header:
 	FARBLOCK_WRITE_HEADER=1 $(CARGO) test --locked -p farblock-capi header
 
 ## The C library, Python and fio's engine against this build.
-engines: build library
+engines: released
 	engines/test.sh $(dir $(BINARY))
 
 ## The dashboard: that the page in the tree is what its sources give, and the page in Chromium.
@@ -80,9 +87,11 @@ dashboard: build
 
 ## The Linux kernel's host and target in guests, against this build. A guest keeps one processor
 ## busy, so two run at a time; each one's output comes when it has ended.
+GUEST_EXAMPLES = nbd_kernel nbd_serve nvme_attach paths ublk_serve vhost_serve
 GUESTS = run iscsi ublk vhost nbd ana reservations auth tls steering target-ana ceph-multipath drbd
 interop: build
-	$(CARGO) build --release --locked -p farblock-attach -p farblock-host --examples
+	$(CARGO) build --release --locked -p farblock -p farblock-attach -p farblock-host \
+		$(GUEST_EXAMPLES:%=--example %)
 	interop/linux/setup.sh
 	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target $(GUESTS:%=guest-%)
 
@@ -115,7 +124,7 @@ dist:
 	contrib/dist.sh
 
 ## The Debian package of this build, in target/dist.
-deb: build library
+deb: released
 	contrib/deb.sh $(dir $(BINARY))
 
 ## An OCI image of this build, in target/dist/farblock-oci.
@@ -129,7 +138,7 @@ bench-peers: build
 	target/release/xtask bench-peers --markdown docs/performance.md --json docs/performance.json $(OPTIONS)
 
 ## The six patterns through fio: farblock's engine beside SPDK's plugin (FARBLOCK_SPDK=directory of a build).
-bench-fio: build library
+bench-fio: released
 	$(CARGO) build --release --locked -p xtask
 	engines/fio/build.sh $(dir $(BINARY))
 	target/release/xtask bench-fio --markdown docs/performance.md $(OPTIONS)

@@ -74,10 +74,11 @@ class Runner:
         with self.lock:
             if self.is_stopped:
                 raise OSError("stopped")
-            # A session of its own, so that what it leaves behind ends with it.
+            # A group of its own, so that what it has started ends with it. Not a session: the first
+            # terminal that a test opens would become its own.
             process = subprocess.Popen(
                 command, cwd=suite.folder, env=suite.environment(), stdin=subprocess.DEVNULL,
-                stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+                stdout=log, stderr=subprocess.STDOUT, process_group=0)
             self.running.add(process)
         return process
 
@@ -158,9 +159,12 @@ def built(path):
                 continue
             folder = os.path.dirname(message["manifest_path"])
             target = message["target"]
-            kind = "" if target["kind"] == ["test"] else f" ({target['kind'][0]})"
-            name = f"{os.path.basename(folder)}/{target['name']}{kind}"
-            suites[name] = Suite(name, folder, [message["executable"]])
+            kind = target["kind"][0]
+            name = f"{os.path.basename(folder)}/{target['name']}"
+            if kind != "test":
+                name += f" ({kind})"
+            # Benches have a harness of their own, without a result to look for.
+            suites[name] = Suite(name, folder, [message["executable"]], kind != "bench")
     return suites
 
 
