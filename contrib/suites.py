@@ -24,7 +24,10 @@ import threading
 import time
 
 # What takes longest begins first.
-LONG = []
+LONG = [
+    "cli/attach", "sim/product", "sim/mistakes", "cli/transfers", "bench/floor", "reactor/chaos",
+    "cli/dist", "cli/bench", "documentation",
+]
 
 # Suites that nothing may run beside, and why.
 ALONE = {}
