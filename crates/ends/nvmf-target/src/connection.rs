@@ -1,6 +1,7 @@
 //! A core's connections: sessions, each on the transport that it came by.
 
 use crate::backings::Backings;
+use crate::claims::Claim;
 use crate::core::Context;
 use crate::fence::EndingId;
 use crate::reservations::UnderWay;
@@ -65,6 +66,8 @@ forward! {
     fn abort(&mut self, cx: &mut Context, command: CommandId, asking: Asking);
     fn heard_of_abort(&mut self, cx: &mut Context, slot: SlotId, aborted: bool);
     fn is_under_way(&mut self, slot: SlotId) -> bool;
+    fn changing(&mut self, claim: &Claim, under_way: &mut Vec<UnderWay>);
+    fn granted(&mut self, cx: &mut Context, claim: &Claim);
     fn go_on(&mut self, cx: &mut Context);
     fn take_turn(&mut self, cx: &mut Context, line: VolumeId);
     fn hear(&mut self, cx: &mut Context, news: EndingId);

@@ -7,6 +7,7 @@ use crate::admissions::Reason;
 use crate::affinity;
 use crate::alarms::Alarms;
 use crate::backings::Backings;
+use crate::claims::Claim;
 use crate::connection::Connection;
 use crate::limits;
 use crate::memory::{Account, HolderId};
@@ -116,6 +117,8 @@ pub(crate) struct Core {
     by_task: HashMap<TaskId, ConnectionKey>,
     next_core: usize,
     stopping: bool,
+    /// It has served its last connection.
+    resting: bool,
     /// Connections whose tick is being finished.
     finishing: Vec<ConnectionKey>,
     /// Starved connections that have not tried again since buffers came back.
@@ -123,7 +126,9 @@ pub(crate) struct Core {
     /// When the keep-alive timers are looked at.
     tick_at: Option<Instant>,
     /// What changes of reservations wait for.
-    barriers: Barriers,
+    barriers: Barriers<u64>,
+    /// And what claims wait for.
+    claims: Barriers<Arc<Claim>>,
     /// When it is looked who holds memory, while much is held.
     sweep_at: Option<Instant>,
 }
@@ -157,10 +162,12 @@ impl Core {
             by_task: HashMap::new(),
             next_core: 0,
             stopping: false,
+            resting: false,
             finishing: Vec::new(),
             hungry: 0,
             tick_at: None,
             barriers: Barriers::default(),
+            claims: Barriers::default(),
             sweep_at: None,
         }
     }
@@ -215,7 +222,7 @@ impl Core {
         let mut events = Vec::new();
         let mut done = Vec::new();
         let mut more = false;
-        while !(self.stopping && self.by_task.is_empty()) {
+        while !self.is_over() {
             let timeout = more.then_some(Duration::ZERO);
             self.cx.reactor.poll(timeout, &mut ready)?;
             self.cx.now.set(None);
@@ -237,6 +244,15 @@ impl Core {
         }
         self.cx.volumes.close(&self.cx.reactor);
         Ok(())
+    }
+
+    /// Whether nobody is to be served any more, here or elsewhere.
+    fn is_over(&mut self) -> bool {
+        let rests = self.stopping && self.by_task.is_empty();
+        if rests && !std::mem::replace(&mut self.resting, true) {
+            self.cx.shared.core_rests();
+        }
+        rests && self.cx.shared.all_rest()
     }
 
     /// Opens namespaces that are not open yet: later there may be no descriptors left. What does
@@ -278,6 +294,10 @@ impl Core {
                 if self.barriers.is_up() && !connection.is_under_way(slot) {
                     let over = self.barriers.ended((key, slot));
                     over.into_iter().for_each(|serial| self.cx.shared.heeded(serial));
+                }
+                if self.claims.is_up() && !connection.is_under_way(slot) {
+                    let over = self.claims.ended((key, slot));
+                    over.iter().for_each(|claim| self.cx.shared.claim_heeded(claim));
                 }
             }
             if std::mem::take(&mut self.cx.released) {
@@ -515,6 +535,15 @@ impl Core {
                 }
                 self.open_volumes(&backings);
             }
+            Message::Claimed(claim) => self.heed_claim(claim),
+            Message::Granted(route, claim) => {
+                // If it is closed, it has given it up.
+                self.with(route, |connection, cx| connection.granted(cx, &claim));
+            }
+            Message::Unclaimed(claim) => {
+                self.claims.forget(&claim);
+                self.cx.volumes.unclaim(&claim);
+            }
             Message::Retire(backing, share) => self.cx.volumes.retire(backing, share),
             Message::Ended(route, news) => {
                 self.with(route, |connection, cx| connection.hear(cx, news));
@@ -547,6 +576,20 @@ impl Core {
             self.cx.shared.heeded(change.serial);
         } else {
             self.barriers.put_up(change.serial, under_way);
+        }
+    }
+
+    /// Parks changes of these blocks, and waits for those that are under way.
+    fn heed_claim(&mut self, claim: Arc<Claim>) {
+        let mut under_way = Vec::new();
+        for (_, connection) in self.connections.iter_mut().flatten() {
+            connection.changing(&claim, &mut under_way);
+        }
+        self.cx.volumes.claim(Arc::clone(&claim));
+        if under_way.is_empty() {
+            self.cx.shared.claim_heeded(&claim);
+        } else {
+            self.claims.put_up(claim, under_way);
         }
     }
 

@@ -29,8 +29,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// Blocks that an operation under way changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Change {
-    namespace: NamespaceId,
-    blocks: Range<u64>,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) blocks: Range<u64>,
 }
 
 impl Change {

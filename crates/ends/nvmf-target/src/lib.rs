@@ -25,6 +25,7 @@ mod alarms;
 mod authentication;
 mod backings;
 mod changes;
+mod claims;
 mod config;
 mod connection;
 mod control;

@@ -256,34 +256,39 @@ pub(crate) struct Owner {
 /// A command that has block operations under way.
 pub(crate) type UnderWay = (ConnectionKey, SlotId);
 
-/// Changes that a core heeds, and what they forbid that had been begun before and has not ended.
-#[derive(Default)]
-pub(crate) struct Barriers {
-    barriers: Vec<(u64, Vec<UnderWay>)>,
+/// What a core heeds, and what had been begun before that it waits for.
+pub(crate) struct Barriers<K> {
+    barriers: Vec<(K, Vec<UnderWay>)>,
 }
 
-impl Barriers {
+impl<K> Default for Barriers<K> {
+    fn default() -> Self {
+        Self { barriers: Vec::new() }
+    }
+}
+
+impl<K: PartialEq> Barriers<K> {
     /// Whether anything is waited for.
     pub(crate) fn is_up(&self) -> bool {
         !self.barriers.is_empty()
     }
 
     /// What a change has to wait for.
-    pub(crate) fn put_up(&mut self, serial: u64, under_way: Vec<UnderWay>) {
-        self.barriers.push((serial, under_way));
+    pub(crate) fn put_up(&mut self, key: K, under_way: Vec<UnderWay>) {
+        self.barriers.push((key, under_way));
     }
 
-    /// A command has no operations under way any more: gives the changes that waited for nothing
-    /// else.
-    pub(crate) fn ended(&mut self, command: UnderWay) -> Vec<u64> {
-        let mut over = Vec::new();
-        self.barriers.retain_mut(|(serial, under_way)| {
+    /// Nobody waits for this any more.
+    pub(crate) fn forget(&mut self, key: &K) {
+        self.barriers.retain(|(other, _)| other != key);
+    }
+
+    /// A command has no operations under way any more: gives what waited for nothing else.
+    pub(crate) fn ended(&mut self, command: UnderWay) -> Vec<K> {
+        let is_over = |(_, under_way): &mut (K, Vec<UnderWay>)| {
             under_way.retain(|other| *other != command);
-            if under_way.is_empty() {
-                over.push(*serial);
-            }
-            !under_way.is_empty()
-        });
-        over
+            under_way.is_empty()
+        };
+        self.barriers.extract_if(.., is_over).map(|(key, _)| key).collect()
     }
 }

@@ -17,6 +17,7 @@ pub use stats::{CoreStats, HostStats, Stats, SubsystemStats};
 use crate::admissions::Admissions;
 use crate::authentication::Authenticator;
 use crate::backings::{BackingId, Backings};
+use crate::claims::{Claim, Claims};
 use crate::control::Share;
 use crate::cores_seen::CoresSeen;
 use crate::discoveries::Discoveries;
@@ -46,6 +47,7 @@ use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::{Sqe, Status};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -86,6 +88,12 @@ pub(crate) enum Message {
     Access(Arc<AccessChange>),
     /// Connections of this subsystem use this table from now on, and what stores its namespaces.
     Namespaces(SubsystemId, Arc<NamespaceTable>, Arc<Backings>),
+    /// Changes of these blocks wait from now on; say when none is under way.
+    Claimed(Arc<Claim>),
+    /// This connection has these blocks for itself.
+    Granted(Route, Arc<Claim>),
+    /// Changes of these blocks need not wait any more.
+    Unclaimed(Arc<Claim>),
     /// Nothing is to be left of this store: no list before this message's is used any more.
     Retire(BackingId, Share),
     /// There is news of an earlier queue that commands of this fenced connection wait for.
@@ -180,6 +188,7 @@ pub(crate) struct Shared {
     pub(crate) observed: Observed,
     pub(crate) authenticator: Authenticator,
     pub(crate) tls: TlsTerms,
+    claims: Claims,
     pub(crate) listening: Listening,
     epoch: std::time::Instant,
     mailboxes: OnceLock<Vec<Mailbox>>,
@@ -187,6 +196,8 @@ pub(crate) struct Shared {
     pub(crate) connections: AtomicUsize,
     serial: AtomicU64,
     stopping: AtomicBool,
+    /// Cores that serve nobody any more.
+    resting: AtomicUsize,
     pub(crate) notices: Notices,
     pub(crate) keeper: Keeper,
     core_buffer_bytes: OnceLock<usize>,
@@ -217,6 +228,7 @@ impl Shared {
             observed: Observed::default(),
             authenticator: Authenticator::default(),
             tls,
+            claims: Claims::default(),
             listening: Listening::default(),
             epoch: os::now(),
             mailboxes: OnceLock::new(),
@@ -224,6 +236,7 @@ impl Shared {
             connections: AtomicUsize::new(0),
             serial: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
+            resting: AtomicUsize::new(0),
             notices: Notices::default(),
             keeper,
             core_buffer_bytes: OnceLock::new(),
@@ -569,6 +582,50 @@ impl Shared {
                 Action::Flush { .. } => unreachable!("flush_on_shutdown is not asked for"),
             }
         }
+    }
+
+    /// Claims blocks; see [`crate::claims`].
+    pub(crate) fn claim(
+        &self,
+        route: Route,
+        backing: BackingId,
+        place: (SubsystemId, NamespaceId),
+        blocks: Range<u64>,
+    ) -> Arc<Claim> {
+        self.claims.claim(self.mailboxes(), route, backing, place, blocks)
+    }
+
+    /// A core has nothing under way that changes what is claimed.
+    pub(crate) fn claim_heeded(&self, claim: &Arc<Claim>) {
+        self.claims.heeded(self.mailboxes(), claim);
+    }
+
+    /// A claim is not needed any more.
+    pub(crate) fn give_up(&self, claim: &Arc<Claim>) {
+        self.claims.give_up(self.mailboxes(), claim);
+    }
+
+    /// A core has nobody left to serve. It reads its messages until that is so of all: others ask
+    /// it something, and wait for the answer.
+    pub(crate) fn core_rests(&self) {
+        if self.resting.fetch_add(1, Ordering::AcqRel) + 1 == self.mailboxes().len() {
+            self.wake_all();
+        }
+    }
+
+    /// Whether nobody asks a core anything any more.
+    pub(crate) fn all_rest(&self) -> bool {
+        self.resting.load(Ordering::Acquire) >= self.mailboxes().len()
+    }
+
+    /// A core's thread has ended, perhaps by a mistake: nobody waits for it.
+    pub(crate) fn core_ended(&self) {
+        self.resting.fetch_max(self.mailboxes().len(), Ordering::AcqRel);
+        self.wake_all();
+    }
+
+    fn wake_all(&self) {
+        self.mailboxes().iter().for_each(Mailbox::wake);
     }
 
     /// Begins to stop: every core finishes what was accepted and ends.

@@ -231,6 +231,7 @@ struct EndsTarget(Arc<Shared>);
 impl Drop for EndsTarget {
     fn drop(&mut self) {
         self.0.stop();
+        self.0.core_ended();
     }
 }
 

@@ -2,8 +2,9 @@
 //! shared by the core's connections, closed when it was removed and its last operation has ended.
 
 use crate::backings::{Backing, BackingId};
+use crate::claims::Claim;
 use crate::control::Share;
-use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
+use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Buffer, Reactor, TaskId};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,6 +23,20 @@ struct Volume {
     dirty: bool,
 }
 
+/// Blocks that somebody has for himself, and what waits for the end of that.
+struct Claimed {
+    claim: Arc<Claim>,
+    parked: Vec<(VolumeId, Op)>,
+}
+
+impl Claimed {
+    fn stops(&self, backing: BackingId, lba: u64, blocks: u32) -> bool {
+        let claimed = &self.claim.blocks;
+        let end = lba.saturating_add(blocks.into());
+        self.claim.backing == backing && lba < claimed.end && claimed.start < end
+    }
+}
+
 /// See the module's text.
 #[derive(Default)]
 pub(crate) struct Volumes {
@@ -32,6 +47,8 @@ pub(crate) struct Volumes {
     dirty: Vec<VolumeId>,
     /// What is to be closed when nothing of it is in flight, and who waits for that.
     retired: Vec<(VolumeId, Share)>,
+    /// Seldom any.
+    claimed: Vec<Claimed>,
 }
 
 impl Volumes {
@@ -67,8 +84,38 @@ impl Volumes {
     }
 
     pub(crate) fn submit(&mut self, id: VolumeId, op: Op) {
+        match self.claim_on(id, &op) {
+            Some(claimed) => claimed.parked.push((id, op)),
+            None => self.submit_claimed(id, op),
+        }
+    }
+
+    /// Submits what may change blocks that are claimed: for him who has them.
+    pub(crate) fn submit_claimed(&mut self, id: VolumeId, op: Op) {
         self.at(id).queue.submit(op);
         self.mark(id);
+    }
+
+    /// What a change has to wait for.
+    fn claim_on(&mut self, id: VolumeId, op: &Op) -> Option<&mut Claimed> {
+        if self.claimed.is_empty() || matches!(op.command, Command::Read | Command::Flush) {
+            return None;
+        }
+        let backing = self.at(id).backing;
+        self.claimed.iter_mut().find(|claimed| claimed.stops(backing, op.lba, op.blocks))
+    }
+
+    /// Changes of these blocks wait from now on.
+    pub(crate) fn claim(&mut self, claim: Arc<Claim>) {
+        self.claimed.push(Claimed { claim, parked: Vec::new() });
+    }
+
+    /// And do not any more.
+    pub(crate) fn unclaim(&mut self, claim: &Claim) {
+        let Some(place) = self.claimed.iter().position(|it| *it.claim == *claim) else { return };
+        for (id, op) in self.claimed.swap_remove(place).parked {
+            self.submit(id, op);
+        }
     }
 
     /// Says that the block at `lba` will be read soon.
@@ -96,6 +143,12 @@ impl Volumes {
         fua: bool,
         data: &[u8],
     ) -> Option<Result<(), BlockError>> {
+        if !self.claimed.is_empty() {
+            let backing = self.at(id).backing;
+            if self.claimed.iter().any(|claimed| claimed.stops(backing, lba, blocks)) {
+                return None;
+            }
+        }
         self.at(id).queue.store(lba, blocks, fua, data)
     }
 
@@ -133,7 +186,8 @@ impl Volumes {
     pub(crate) fn close_retired(&mut self, reactor: &Reactor) -> Option<VolumeId> {
         let is_idle = |id: VolumeId| {
             let volume = self.volumes[id.0].as_ref().expect("it is not closed yet");
-            !volume.dirty && volume.queue.in_flight() == 0
+            let mut parked = self.claimed.iter().flat_map(|claimed| &claimed.parked);
+            !volume.dirty && volume.queue.in_flight() == 0 && parked.all(|(other, _)| *other != id)
         };
         let place = self.retired.iter().position(|(id, _)| is_idle(*id))?;
         // The share is the last that goes.

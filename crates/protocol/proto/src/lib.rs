@@ -8,7 +8,7 @@
 //! entries and says "pull these bytes from the host", "push these bytes to the host", "respond";
 //! nothing in it names a PDU, and nothing in `tcp` knows an opcode.
 //!
-//! Not implemented: RDMA, PCIe, metadata and protection information, fused operations,
+//! Not implemented: RDMA, PCIe, metadata and protection information,
 //! authentication and TLS.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -98,9 +98,10 @@ impl<T: Transport> Session<T> {
     }
 
     fn abort_in(&mut self, cx: &mut Context, slot: SlotId) {
+        let is_fused = self.fused.as_mut().is_some_and(|fused| fused.is_begun(slot));
         let request = self.request(slot);
         let is_under_way = request.operations > 0;
-        let is_begun = request.awaited || !matches!(request.work, Work::Io(_));
+        let is_begun = is_fused || request.awaited || !matches!(request.work, Work::Io(_));
         if is_begun || (is_under_way && !request.has_steps_left()) {
             // It is not aborted, and nobody waits for that.
             self.aborts.ended(slot, Status::SUCCESS);

@@ -34,6 +34,11 @@ impl Copying {
         self.ranges.has_more()
     }
 
+    /// Whether its step under way reads, and changes nothing yet.
+    pub(super) fn is_reading(&self) -> bool {
+        self.reading.is_some()
+    }
+
     /// The lowest range that is not copied.
     pub(super) fn copied(&self) -> usize {
         self.ranges.copied()

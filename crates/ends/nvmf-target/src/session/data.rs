@@ -320,6 +320,9 @@ impl<T: Transport> Session<T> {
     fn end_command(&mut self, slot: SlotId, status: Status, result: u64) -> Cqe {
         self.count(slot, status);
         self.aborts.ended(slot, status);
+        if let Some(fused) = &mut self.fused {
+            fused.ended(slot, status);
+        }
         let copying = self.request(slot).progress.copying.take();
         let result = match copying {
             Some(copying) if !status.is_success() => copying.copied() as u64,

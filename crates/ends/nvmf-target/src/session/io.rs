@@ -12,7 +12,7 @@ use crate::transport::Transport;
 use crate::volumes::VolumeId;
 use farblock_block::{BlockError, Op};
 use farblock_proto::capsule::{DataPointer, SlotId};
-use farblock_proto::controller::IoCommand;
+use farblock_proto::controller::{Fuse, IoCommand};
 use farblock_proto::ids::{BlockCount, Lba, NamespaceId};
 use farblock_reactor::{Buffer, os};
 use farblock_wire::{Sqe, Status};
@@ -21,6 +21,7 @@ use std::sync::Arc;
 impl<T: Transport> Session<T> {
     /// A command on an I/O queue.
     pub(super) fn io_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
+        let Some(fuse) = self.fuse(cx, slot, sqe) else { return };
         let Queue::Io(queue) = &self.queue else { unreachable!("checked by the caller") };
         queue.traffic.mark();
         let write_through = queue.traffic.is_write_through();
@@ -51,6 +52,9 @@ impl<T: Transport> Session<T> {
             return;
         }
         self.request(slot).work = Work::Io(command);
+        if fuse != Fuse::Alone {
+            return self.start_half(cx, slot, &command);
+        }
         // Data in the capsule comes now or never; all else keeps its turn.
         let in_capsule = command.data_from_host().is_some_and(DataPointer::is_in_capsule);
         if in_capsule || !self.holds_back(cx, slot, &command) {
@@ -95,7 +99,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Bytes of buffers that a command needs until it is answered.
-    fn buffer_bytes(&self, command: &IoCommand) -> usize {
+    pub(super) fn buffer_bytes(&self, command: &IoCommand) -> usize {
         let bytes = match *command {
             IoCommand::Read { data, .. } | IoCommand::Write { data, .. } => data.length(),
             IoCommand::Deallocate { data, .. } | IoCommand::Copy { data, .. } => data.length(),
@@ -108,6 +112,9 @@ impl<T: Transport> Session<T> {
 
     /// Hands a command whose data is here to the namespace.
     pub(super) fn submit_io(&mut self, cx: &mut Context, slot: SlotId, command: IoCommand) {
+        if self.fused.is_some() && Fuse::of(&self.request(slot).sqe) != Fuse::Alone {
+            return self.go_on_fused(cx, slot);
+        }
         // What the host was asked for asked when it came: it has its data, and is not begun again.
         let in_capsule = command.data_from_host().is_some_and(DataPointer::is_in_capsule);
         if in_capsule && self.holds_back(cx, slot, &command) {
@@ -221,7 +228,8 @@ impl<T: Transport> Session<T> {
         else {
             return false;
         };
-        if self.fence.is_some() || self.limits.is_some() || self.is_paced() {
+        let is_fused = self.fused.is_some() && Fuse::of(&self.request(slot).sqe) != Fuse::Alone;
+        if self.fence.is_some() || self.limits.is_some() || self.is_paced() || is_fused {
             return false;
         }
         let Ok(volume) = self.volume(cx, namespace) else { return false };
@@ -322,7 +330,9 @@ impl<T: Transport> Session<T> {
             *place = Some(buffer);
         }
         if request.operations == 0 {
-            if self.writes_what_it_read(cx, slot) || self.ends_step(cx, slot) {
+            if self.fused.is_some() && self.ends_half(cx, slot) {
+                // The other half goes on, or both have ended.
+            } else if self.writes_what_it_read(cx, slot) || self.ends_step(cx, slot) {
                 // It goes on, or its next turn comes.
             } else if gone {
                 self.release(cx, slot);

@@ -19,6 +19,7 @@ mod commands;
 mod copy;
 mod counts;
 mod data;
+mod fused;
 mod io;
 mod namespaces;
 mod paced;
@@ -241,6 +242,8 @@ pub(crate) struct Session<T> {
     waiting: VecDeque<SlotId>,
     /// Commands that wait since they are too many.
     paced: paced::Paced,
+    /// Fused commands, if there have been any.
+    fused: Option<Box<fused::Fused>>,
     /// Commands that wait for their turn.
     turns: turns::Turns,
     /// Who wants commands aborted.
@@ -297,6 +300,7 @@ impl<T: Transport> Session<T> {
             unanswered: 0,
             waiting: VecDeque::new(),
             paced: paced::Paced::default(),
+            fused: None,
             turns: turns::Turns::default(),
             aborts: abort::Aborts::default(),
             expected: VecDeque::new(),
@@ -389,10 +393,16 @@ impl<T: Transport> Session<T> {
         self.logged_error = false;
         self.round_bytes = 0;
         if self.is_serving() {
+            if self.fused.is_some() {
+                self.settle_fused(cx);
+            }
             self.start_waiting(cx);
             self.answer_disconnect();
         }
         T::finish_tick(self, cx);
+        if self.is_serving() && self.fused.as_ref().is_some_and(|fused| fused.is_news()) {
+            self.list(cx);
+        }
         self.tell_of_aborts(cx);
         let idle = self.transport.is_idle();
         match self.state {
@@ -447,6 +457,7 @@ impl<T: Transport> Session<T> {
                 self.state = State::Draining;
                 self.answer_held_commands();
                 self.wait_no_longer(cx);
+                self.expect_no_second(cx);
                 cx.reactor.set_timer(self.task, Some(cx.now() + limits::DRAIN_TIMEOUT));
                 self.list(cx);
             }
@@ -487,6 +498,7 @@ impl<T: Transport> Session<T> {
         self.turns.clear().for_each(|line| cx.in_place.leave(line, key));
         self.aborts.close();
         self.stop_waiting(cx);
+        self.close_fused(cx);
         self.expected.clear();
         self.fence = None;
         self.authentication = None;

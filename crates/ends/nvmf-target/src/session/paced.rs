@@ -8,7 +8,7 @@ use crate::core::Context;
 use crate::pace::{Cost, Pace};
 use crate::transport::Transport;
 use farblock_proto::capsule::{DataPointer, SlotId};
-use farblock_proto::controller::IoCommand;
+use farblock_proto::controller::{Fuse, IoCommand};
 use farblock_proto::ids::NamespaceId;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use std::time::Instant;
 #[derive(Clone, Copy)]
 struct Booking {
     cost: Cost,
-    /// What a Copy reads, besides what it writes.
+    /// What a Copy or a fused pair reads, besides what it writes.
     read: Option<Cost>,
 }
 
@@ -86,6 +86,9 @@ impl<T: Transport> Session<T> {
     }
 
     fn booking(&mut self, slot: SlotId, command: &IoCommand) -> Option<Booking> {
+        if let Some((cost, read)) = self.fused_costs(slot, command) {
+            return Some(Booking { cost, read: Some(read) });
+        }
         let read = self.copy_costs(slot).map(|(_, read)| read);
         Some(Booking { cost: self.cost(slot, command)?, read })
     }
@@ -263,7 +266,9 @@ impl<T: Transport> Session<T> {
         let Work::Io(command) = self.request(slot).work else {
             unreachable!("only I/O commands are paced")
         };
-        if self.request(slot).progress.copying.is_some() {
+        if self.fused.is_some() && Fuse::of(&self.request(slot).sqe) != Fuse::Alone {
+            self.go_on_fused(cx, slot);
+        } else if self.request(slot).progress.copying.is_some() {
             if let Err(status) = self.wait_to_copy(cx, slot) {
                 self.respond_and_release(cx, slot, status, 0);
             }

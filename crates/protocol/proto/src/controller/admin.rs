@@ -262,10 +262,18 @@ impl Registry {
 /// What holds for every command that is not a Fabrics command: not fused, and with SGLs ("Common
 /// Command Format").
 pub(super) fn check_flags(sqe: &Sqe) -> Result<(), Status> {
-    if sqe.fuse() != 0 || !matches!(sqe.psdt(), 1 | 2) {
-        return Err(Status::INVALID_FIELD.with_dnr());
+    match sqe.fuse() {
+        0 => check_pointer(sqe),
+        _ => Err(Status::INVALID_FIELD.with_dnr()),
     }
-    Ok(())
+}
+
+/// Data are described by SGLs.
+pub(super) fn check_pointer(sqe: &Sqe) -> Result<(), Status> {
+    match sqe.psdt() {
+        1 | 2 => Ok(()),
+        _ => Err(Status::INVALID_FIELD.with_dnr()),
+    }
 }
 
 fn keep_alive(controller: &mut Controller, now: Instant) -> Result<AdminOutcome, Status> {

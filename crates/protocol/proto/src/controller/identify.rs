@@ -266,6 +266,8 @@ fn io_controller(
         maxcmd: config.max_queue_depth.into(),
         nn: limits::MAX_NAMESPACE_ID.into(),
         oncs: COMMANDS.into(),
+        fuses: Id::FUSES_COMPARE_WRITE.into(),
+        acwu_z: (limits::FUSED_BLOCKS as u16 - 1).into(),
         ocfs: (Id::OCFS_FORMAT_0 | Id::OCFS_FORMAT_2).into(),
         // A namespace with a cache can come at any time, but hosts only look here when they
         // connect: better that they flush in vain. Namespaces without a cache say so (CNS 08h) to

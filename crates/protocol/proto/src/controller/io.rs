@@ -1,7 +1,7 @@
 //! I/O commands, from bytes to meaning, with every check that the command and the namespace allow
 //! (NVM Command Set Specification 1.0, "NVM Command Set"). Behind this nothing checks again.
 
-use super::admin::check_flags;
+use super::admin::check_pointer;
 use super::copy::CopyPlan;
 use super::limits;
 use super::namespace::{NamespaceInfo, NamespaceTable};
@@ -131,6 +131,44 @@ pub enum IoCommand {
     Fabrics,
 }
 
+/// What a command is of a fused operation (Base 2.0, "Fused Operations"). There is one: Compare and
+/// Write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fuse {
+    /// Nothing.
+    Alone,
+    /// Its first command, a Compare.
+    First,
+    /// Its second command, a Write.
+    Second,
+}
+
+impl Fuse {
+    /// What the entry says of it, whether that can be or not.
+    #[must_use]
+    pub fn of(sqe: &Sqe) -> Self {
+        match sqe.fuse() {
+            1 => Self::First,
+            2 => Self::Second,
+            _ => Self::Alone,
+        }
+    }
+
+    /// Whether there is a fused operation with such a command.
+    ///
+    /// # Errors
+    /// Invalid Field if there is none.
+    pub fn check(sqe: &Sqe) -> Result<(), Status> {
+        let opcode = NvmOpcode(sqe.opcode);
+        match sqe.fuse() {
+            0 => Ok(()),
+            1 if opcode == NvmOpcode::COMPARE => Ok(()),
+            2 if opcode == NvmOpcode::WRITE => Ok(()),
+            _ => Err(Status::INVALID_FIELD.with_dnr()),
+        }
+    }
+}
+
 /// Command dword 12 of the commands that name blocks: the reserved bits where a later version has
 /// the command extension type.
 const EXTENSION_TYPE: u32 = 0xf << 16;
@@ -145,7 +183,8 @@ impl IoCommand {
         if opcode == NvmOpcode::FABRICS {
             return Ok(Self::Fabrics);
         }
-        check_flags(sqe)?;
+        Fuse::check(sqe)?;
+        check_pointer(sqe)?;
         let namespace = NamespaceId(sqe.nsid.get());
         if opcode == NvmOpcode::FLUSH && namespace == NamespaceId::ALL {
             table.check_reach(namespace)?;
@@ -191,6 +230,18 @@ impl IoCommand {
             }
             _ => Extent::parse(sqe, info)?.command(sqe, table, info, remote),
         }
+    }
+
+    /// Whether these are a Compare and a Write of the same blocks.
+    #[must_use]
+    pub fn can_be_fused(first: &Self, second: &Self) -> bool {
+        let extent = |command: &Self| match *command {
+            Self::Compare { namespace, lba, blocks, .. }
+            | Self::Write { namespace, lba, blocks, .. } => Some((namespace, lba, blocks)),
+            _ => None,
+        };
+        let kinds = matches!((first, second), (Self::Compare { .. }, Self::Write { .. }));
+        kinds && extent(first) == extent(second)
     }
 
     /// Whether the command changes what is stored.
@@ -397,6 +448,9 @@ impl Extent {
             NvmOpcode::WRITE_ZEROES => {
                 let deallocate = RwCommand::parse(sqe).control.deac() && info.deallocate;
                 Ok(IoCommand::WriteZeroes { namespace, lba, blocks, fua, deallocate })
+            }
+            _ if sqe.fuse() != 0 && blocks.0 > limits::FUSED_BLOCKS => {
+                Err(Status::INVALID_FIELD.with_dnr())
             }
             opcode => {
                 let data = data_pointer(sqe, self.transfer_bytes(table, info)?, remote)?;

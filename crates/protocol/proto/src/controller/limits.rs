@@ -47,6 +47,10 @@ pub const ASYNC_EVENT_REQUESTS: usize = 4;
 /// at once are the target's to hold, and to refuse beyond this.
 pub const ABORT_COMMANDS: u8 = 4;
 
+/// Blocks that a fused Compare and Write may name (ACWU is one less). One is what locks on disk are
+/// made of, and what every store writes whole.
+pub const FUSED_BLOCKS: u32 = 1;
+
 /// Cross-Controller Resets that a host may have in progress (CCRL): each is answered at once, so
 /// that nothing is held here and the limit is not enforced.
 pub const CROSS_CONTROLLER_RESETS: u8 = 4;

@@ -53,7 +53,7 @@ pub use config::{
 pub use connect::{ConnectRequest, Connected, QueueKind, Refusal};
 pub use copy::{CopyPart, CopyPlan, CopyRanges, CopySource};
 pub use farblock_wire::log::AnaState;
-pub use io::{DeallocateRanges, IoCommand, data_pointer};
+pub use io::{DeallocateRanges, Fuse, IoCommand, data_pointer};
 pub use logs::{ErrorRecord, SmartCounters};
 pub use namespace::{NamespaceInfo, NamespaceTable};
 pub use properties::Lifecycle;

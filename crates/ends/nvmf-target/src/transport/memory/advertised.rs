@@ -271,11 +271,26 @@ fn each_form_of_a_command_works_or_is_refused() {
         let expected = if known { Status::SUCCESS } else { Status::INVALID_FIELD };
         assert_eq!(stand.io(&command, &data), expected, "OCFS bit {format}");
     }
-    assert_eq!(identify.fuses.get(), 0);
+    // Compare and Write can be fused, of as many blocks as ACWU says; nothing else.
+    assert_eq!(identify.fuses.get(), 1);
+    let blocks = u32::from(identify.acwu_z.get()) + 1;
+    for (blocks, expected) in [(blocks, Status::SUCCESS), (blocks + 1, Status::INVALID_FIELD)] {
+        let data = vec![0; (blocks * BLOCK) as usize];
+        let mut first = command::compare(1, 0, blocks, blocks * BLOCK);
+        let mut second = command::write(1, 0, blocks, blocks * BLOCK, false);
+        (first.sqe.flags, second.sqe.flags) = (first.sqe.flags | 1, second.sqe.flags | 2);
+        let pair = [first, second].map(|command| stand.io.send(&command, &data, true));
+        for (cid, expected) in pair.into_iter().zip([expected, expected]) {
+            let status = code(stand.io.answer(cid).expect("it is open").status);
+            assert_eq!(status == Status::SUCCESS, expected == Status::SUCCESS, "{blocks} blocks");
+        }
+    }
     for fuse in 1..4 {
         let mut read = command::read(1, 0, 1, BLOCK);
         read.sqe.flags |= fuse;
         assert_eq!(stand.io(&read, &[]), Status::INVALID_FIELD, "fused");
+        // What follows is not its second.
+        assert_eq!(stand.io(&command::flush(1), &[]), Status::SUCCESS);
     }
     // No metadata and no protection information (MC, DPC), one format of blocks (NLBAF).
     let namespace = stand.namespace(1);

@@ -10,6 +10,7 @@ mod advertised;
 mod conformance;
 mod copying;
 mod disk;
+mod fusing;
 #[allow(dead_code, unreachable_pub, reason = "the tests over TCP use more of it")]
 #[path = "../../../tests/rig/gate.rs"]
 mod gate;

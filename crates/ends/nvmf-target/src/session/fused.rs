@@ -1,0 +1,446 @@
+//! Fused Compare and Write: two commands, one after the other in the queue, of which the second is
+//! carried out if the first finds what it expects, and nothing changes in between.
+//!
+//! ```text
+//!   first --> both --> data here --> limits, fence --> in line --> claims --> compares --> writes
+//!     |                   |                               |          |           |           |
+//!     |  another command  +----- one of them fails, or ends ---------+-----------+           |
+//!     v                                  v                                                   v
+//!   Missing Fused            Failed Fused for the other                             both answered
+//! ```
+//!
+//! Each half is an ordinary command with a slot of its own, and whatever ends one of them (an
+//! Abort, a namespace that goes, a preempt) ends it alone; the other follows at the tick's end.
+//! One pair of a queue claims its blocks at a time; see [`crate::claims`].
+
+use super::{Queue, Session, Work};
+use crate::claims::Claim;
+use crate::core::Context;
+use crate::fence::{Change, Passage};
+use crate::memory::footprint;
+use crate::pace::Cost;
+use crate::reservations::UnderWay;
+use crate::transport::Transport;
+use farblock_block::Op;
+use farblock_proto::capsule::SlotId;
+use farblock_proto::controller::{Fuse, IoCommand};
+use farblock_wire::{Sqe, Status};
+use std::sync::Arc;
+
+/// The last command, if it was the first of a pair.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum First {
+    Here(SlotId),
+    /// It is answered already, with an error.
+    Failed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Data come, or it waits for its limits or for an earlier queue.
+    Waiting,
+    /// It can be carried out when it has its blocks for itself.
+    InLine,
+    Comparing,
+    Writing,
+}
+
+struct Pair {
+    first: SlotId,
+    second: SlotId,
+    stage: Stage,
+    /// Which of them are answered.
+    ended: [bool; 2],
+    /// One has failed, so that the other does.
+    broken: bool,
+}
+
+impl Pair {
+    fn has(&self, slot: SlotId) -> bool {
+        self.first == slot && !self.ended[0] || self.second == slot && !self.ended[1]
+    }
+}
+
+/// See the module's text. A queue that has never had a pair has none of this.
+#[derive(Default)]
+pub(super) struct Fused {
+    last: Option<First>,
+    pairs: Vec<Pair>,
+    /// What is claimed, and the second command of the pair that it is for.
+    claim: Option<(Arc<Claim>, SlotId)>,
+    /// A half has ended since it was looked after the others.
+    is_news: bool,
+}
+
+impl Fused {
+    fn pair_of(&mut self, slot: SlotId) -> Option<&mut Pair> {
+        self.pairs.iter_mut().find(|pair| pair.has(slot))
+    }
+
+    /// A command is answered.
+    pub(super) fn ended(&mut self, slot: SlotId, status: Status) {
+        if self.last == Some(First::Here(slot)) {
+            self.last = Some(First::Failed);
+        }
+        if let Some(pair) = self.pair_of(slot) {
+            pair.ended[usize::from(pair.first != slot)] = true;
+            pair.broken |= !status.is_success();
+            self.is_news = true;
+        }
+    }
+
+    /// Whether the other halves are to be looked after.
+    pub(super) fn is_news(&self) -> bool {
+        self.is_news
+    }
+
+    /// Whether an Abort, or a namespace that goes, comes too late for a command: its pair is with
+    /// the namespace.
+    pub(super) fn is_begun(&mut self, slot: SlotId) -> bool {
+        let begun = |pair: &mut Pair| matches!(pair.stage, Stage::Comparing | Stage::Writing);
+        self.pair_of(slot).is_some_and(begun)
+    }
+}
+
+impl<T: Transport> Session<T> {
+    /// A command has come: is it what the last one needs? `None`: it is answered.
+    pub(super) fn fuse(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) -> Option<Fuse> {
+        let fuse = Fuse::of(sqe);
+        if fuse == Fuse::Alone && self.fused.is_none() {
+            return Some(fuse);
+        }
+        let last = self.fused.get_or_insert_default().last.take();
+        match (fuse, last) {
+            (Fuse::Second, Some(First::Here(first))) => {
+                let pair = Pair {
+                    first,
+                    second: slot,
+                    stage: Stage::Waiting,
+                    ended: [false; 2],
+                    broken: false,
+                };
+                self.fused.get_or_insert_default().pairs.push(pair);
+            }
+            (Fuse::Second, last) => {
+                let status = match (Fuse::check(sqe), last) {
+                    (Err(status), _) => status,
+                    (Ok(()), None) => Status::ABORTED_MISSING_FUSED.with_dnr(),
+                    (Ok(()), _) => Status::ABORTED_FAILED_FUSED,
+                };
+                self.respond(slot, status, 0);
+                return None;
+            }
+            (_, Some(First::Here(alone))) => {
+                self.end_half(cx, alone, Status::ABORTED_MISSING_FUSED.with_dnr());
+            }
+            _ => {}
+        }
+        if fuse == Fuse::First {
+            self.fused.get_or_insert_default().last = Some(First::Here(slot));
+        }
+        Some(fuse)
+    }
+
+    /// No second command comes any more.
+    pub(super) fn expect_no_second(&mut self, cx: &mut Context) {
+        let last = self.fused.as_mut().and_then(|fused| fused.last.take());
+        if let Some(First::Here(alone)) = last {
+            self.end_half(cx, alone, Status::ABORTED_MISSING_FUSED.with_dnr());
+        }
+    }
+
+    /// Ends a command that is not with a namespace.
+    fn end_half(&mut self, cx: &mut Context, slot: SlotId, status: Status) {
+        let request = self.request(slot);
+        if !request.awaited {
+            self.withdraw(cx, slot);
+            self.respond_and_release(cx, slot, status, 0);
+        } else if request.status.is_success() {
+            // It is answered when its data have come.
+            request.status = status;
+        }
+    }
+
+    /// Has the data of a half come: there are few, which do not wait for other commands' buffers.
+    pub(super) fn start_half(&mut self, cx: &mut Context, slot: SlotId, command: &IoCommand) {
+        let pair = self.fused.as_mut().and_then(|fused| fused.pair_of(slot));
+        let first = pair.filter(|pair| pair.second == slot).map(|pair| pair.first);
+        if let Some(first) = first
+            && let Work::Io(compare) = self.request(first).work
+            && !IoCommand::can_be_fused(&compare, command)
+        {
+            return self.respond(slot, Status::INVALID_FIELD.with_dnr(), 0);
+        }
+        let bytes = self.buffer_bytes(command);
+        if !cx.memory.has_room(footprint(bytes)) {
+            return self.respond(slot, Status::COMMAND_INTERRUPTED, 0);
+        }
+        self.hold(cx, slot, bytes);
+        let pointer = command.data_from_host().expect("both bring data");
+        if let Err(status) = self.pull(cx, slot, pointer) {
+            self.respond_and_release(cx, slot, status, 0);
+        }
+    }
+
+    /// Data of a half are here, or it need not wait any more: when that is so of both, they go on.
+    pub(super) fn go_on_fused(&mut self, cx: &mut Context, slot: SlotId) {
+        let Some(fused) = &mut self.fused else { return };
+        let Some(pair) = fused.pair_of(slot) else { return };
+        let (first, second) = (pair.first, pair.second);
+        if pair.broken || pair.stage != Stage::Waiting {
+            return;
+        }
+        let is_here = |slot: SlotId| {
+            let request = &self.requests[usize::from(slot.0)];
+            !request.awaited && request.buffer.is_some()
+        };
+        if !is_here(first) || !is_here(second) {
+            return;
+        }
+        let (Work::Io(compare), Work::Io(write)) =
+            (self.request(first).work, self.request(second).work)
+        else {
+            unreachable!("both are commands")
+        };
+        if self.holds_back(cx, first, &compare) {
+            return;
+        }
+        if let Some(fence) = &mut self.fence {
+            match fence.admit(first, &write) {
+                Passage::Held => return,
+                Passage::Free => {}
+                Passage::Open => self.fence = None,
+            }
+        }
+        let pair = self.fused.as_mut().and_then(|fused| fused.pair_of(first));
+        pair.expect("found above").stage = Stage::InLine;
+        self.claim_next(cx);
+    }
+
+    /// What a pair writes costs besides what it compares.
+    pub(super) fn fused_costs(
+        &mut self,
+        slot: SlotId,
+        compare: &IoCommand,
+    ) -> Option<(Cost, Cost)> {
+        let pair = self.fused.as_mut()?.pair_of(slot)?;
+        let second = pair.second;
+        let Work::Io(write) = self.request(second).work else { return None };
+        // Neither looks at the size of a block.
+        Some((Cost::of(&write, 0)?, Cost::of(compare, 0)?))
+    }
+
+    /// Claims the blocks of the first pair that is in line, unless there is a claim.
+    fn claim_next(&mut self, cx: &mut Context) {
+        let Queue::Io(queue) = &self.queue else { return };
+        let Some(fused) = &mut self.fused else { return };
+        let waits = |pair: &&Pair| pair.stage == Stage::InLine && !pair.broken;
+        let Some(pair) = fused.pairs.iter().find(waits).filter(|_| fused.claim.is_none()) else {
+            return;
+        };
+        let Work::Io(write) = self.requests[usize::from(pair.second.0)].work else { return };
+        let Some(Change { namespace, blocks }) = Change::of(&write) else { return };
+        // Without one, it has ended or is about to.
+        let Some(backing) = queue.backings.find(namespace) else { return };
+        let place = (queue.subsystem, namespace);
+        let claim = cx.shared.claim(self.route, backing.id, place, blocks);
+        fused.claim = Some((claim, pair.second));
+    }
+
+    /// The pair for which the blocks were claimed is over, or never begins.
+    fn give_up_claim(&mut self, cx: &mut Context) {
+        let claim = self.fused.as_mut().and_then(|fused| fused.claim.take());
+        if let Some((claim, _)) = claim {
+            cx.shared.give_up(&claim);
+        }
+    }
+
+    /// Nobody else changes these blocks now.
+    pub(crate) fn granted(&mut self, cx: &mut Context, claim: &Claim) {
+        let Some(fused) = &mut self.fused else { return };
+        let Some((_, second)) = fused.claim.as_ref().filter(|(own, _)| **own == *claim) else {
+            return;
+        };
+        let second = *second;
+        let pair = fused.pair_of(second).filter(|pair| !pair.broken);
+        let first = pair.filter(|pair| !pair.ended[0]).map(|pair| pair.first);
+        match first.filter(|_| self.is_serving()) {
+            Some(first) => self.compare_fused(cx, (first, second), claim),
+            None => self.give_up_claim(cx),
+        }
+        self.list(cx);
+    }
+
+    /// Reads what the first command compares with.
+    fn compare_fused(
+        &mut self,
+        cx: &mut Context,
+        (first, second): (SlotId, SlotId),
+        claim: &Claim,
+    ) {
+        let Work::Io(compare) = self.request(first).work else { unreachable!("it is a Compare") };
+        let IoCommand::Compare { namespace, lba, blocks, data, .. } = compare else {
+            unreachable!("it is a Compare")
+        };
+        let Work::Io(write) = self.request(second).work else { unreachable!("it is a Write") };
+        let allowed = [(first, compare), (second, write)];
+        let allowed = allowed.iter().find_map(|(slot, command)| {
+            self.check_access(*slot, command).err().map(|status| (*slot, status))
+        });
+        let is_same = matches!(&self.queue, Queue::Io(queue)
+            if queue.backings.find(namespace).is_some_and(|it| it.id == claim.backing));
+        let volume = match (allowed, is_same) {
+            (Some(refused), _) => Err(refused),
+            (None, false) => Err((first, Status::INVALID_NAMESPACE.with_dnr())),
+            (None, true) => self.volume(cx, namespace).map_err(|status| (first, status)),
+        };
+        match volume {
+            Ok(volume) => {
+                let buffer = cx.reactor.buffers().take(data.length() as usize);
+                let op = Op::read(lba.0, blocks.0, buffer, self.token(first));
+                self.submit(cx, first, volume, op);
+                self.set_stage(second, Stage::Comparing);
+            }
+            Err((slot, status)) => {
+                self.respond_and_release(cx, slot, status, 0);
+                self.give_up_claim(cx);
+            }
+        }
+    }
+
+    fn set_stage(&mut self, slot: SlotId, stage: Stage) {
+        if let Some(pair) = self.fused.as_mut().and_then(|fused| fused.pair_of(slot)) {
+            pair.stage = stage;
+        }
+    }
+
+    /// An operation of a half has ended. True if nothing else is to be done with it.
+    pub(super) fn ends_half(&mut self, cx: &mut Context, slot: SlotId) -> bool {
+        let Some(pair) = self.fused.as_mut().and_then(|fused| fused.pair_of(slot)) else {
+            return false;
+        };
+        let (first, second, stage) = (pair.first, pair.second, pair.stage);
+        match stage {
+            Stage::Comparing if slot == first => self.compared(cx, first, second),
+            Stage::Writing if slot == second => {
+                self.give_up_claim(cx);
+                return false;
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// What the first command compares with is here: the second writes, or both have failed.
+    fn compared(&mut self, cx: &mut Context, first: SlotId, second: SlotId) {
+        let is_broken = |pair: &Pair| pair.broken || pair.ended[1];
+        let pair = self.fused.as_mut().and_then(|fused| fused.pair_of(first));
+        let is_broken = pair.as_deref().is_none_or(is_broken);
+        if !self.is_serving() {
+            self.give_up_claim(cx);
+            [first, second].into_iter().for_each(|slot| self.release(cx, slot));
+            self.fused.iter_mut().for_each(|fused| fused.pairs.clear());
+            return;
+        }
+        let request = self.request(first);
+        let is_equal = request.buffer.as_deref() == request.second.as_deref();
+        let status = match request.status {
+            Status::SUCCESS if is_broken => Status::ABORTED_FAILED_FUSED,
+            Status::SUCCESS if !is_equal => Status::COMPARE_FAILURE.with_dnr(),
+            status => status,
+        };
+        let written = match status {
+            Status::SUCCESS => self.write_fused(cx, first, second),
+            failed => Err((first, failed)),
+        };
+        if let Err((slot, status)) = written {
+            self.respond_and_release(cx, slot, status, 0);
+            self.give_up_claim(cx);
+        }
+    }
+
+    fn write_fused(
+        &mut self,
+        cx: &mut Context,
+        first: SlotId,
+        second: SlotId,
+    ) -> Result<(), (SlotId, Status)> {
+        let Work::Io(write) = self.request(second).work else { unreachable!("it is a Write") };
+        let failed = |status: Status| (second, status);
+        self.check_access(second, &write).map_err(failed)?;
+        let IoCommand::Write { namespace, lba, blocks, fua, .. } = write else {
+            unreachable!("it is a Write")
+        };
+        let volume = self.volume(cx, namespace).map_err(failed)?;
+        // From here on it is written, whatever becomes of the host.
+        self.respond_and_release(cx, first, Status::SUCCESS, 0);
+        self.set_stage(second, Stage::Writing);
+        let buffer = self.request(second).buffer.take().expect("pulled into a buffer");
+        let op = Op { fua, ..Op::write(lba.0, blocks.0, buffer, self.token(second)) };
+        self.request(second).operations += 1;
+        self.operations += 1;
+        cx.volumes.submit_claimed(volume, op);
+        Ok(())
+    }
+
+    /// Ends what is left of pairs of which one command has failed, and claims for the next.
+    pub(super) fn settle_fused(&mut self, cx: &mut Context) {
+        let Some(fused) = &mut self.fused else { return };
+        fused.is_news = false;
+        let is_over = |pair: &mut Pair| pair.ended == [true; 2];
+        fused.pairs.retain_mut(|pair| !is_over(pair));
+        let left = fused.pairs.iter().filter(|pair| pair.broken).map(|pair| match pair.ended[0] {
+            true => pair.second,
+            false => pair.first,
+        });
+        for slot in left.collect::<Vec<_>>() {
+            if self.request(slot).operations == 0 {
+                self.end_half(cx, slot, Status::ABORTED_FAILED_FUSED);
+            }
+        }
+        let Some(fused) = &mut self.fused else { return };
+        fused.pairs.retain_mut(|pair| !is_over(pair));
+        let claimed_for = fused.claim.as_ref().map(|(_, second)| *second);
+        let is_needed = |second| fused.pairs.iter().any(|pair| pair.second == second);
+        if claimed_for.is_some_and(|second| !is_needed(second)) {
+            self.give_up_claim(cx);
+        }
+        self.claim_next(cx);
+    }
+
+    /// The connection ends: what is not with a namespace is not begun.
+    pub(super) fn close_fused(&mut self, cx: &mut Context) {
+        let Some(fused) = &mut self.fused else { return };
+        let is_begun = |pair: &mut Pair| matches!(pair.stage, Stage::Comparing | Stage::Writing);
+        fused.last = None;
+        fused.pairs.retain_mut(is_begun);
+        let claimed_for = fused.claim.as_ref().map(|(_, second)| *second);
+        let is_needed = |second| fused.pairs.iter().any(|pair| pair.second == second);
+        if claimed_for.is_some_and(|second| !is_needed(second)) {
+            self.give_up_claim(cx);
+        }
+    }
+
+    /// Appends the commands that are changing these blocks.
+    pub(crate) fn changing(&mut self, claim: &Claim, under_way: &mut Vec<UnderWay>) {
+        // Known even when the queue is closed.
+        let is_its = self.owner.as_ref().is_some_and(|owner| owner.subsystem == claim.subsystem);
+        if !is_its || self.operations == 0 {
+            return;
+        }
+        for (request, index) in self.requests.iter().zip(0..) {
+            let Work::Io(command) = &request.work else { continue };
+            let copying = request.progress.copying.as_ref();
+            // What it reads it writes later, and then that waits.
+            let only_reads = copying.is_some_and(|copying| copying.is_reading());
+            let Some(change) = Change::of(command).filter(|_| !only_reads) else { continue };
+            if request.operations > 0
+                && change.namespace == claim.namespace
+                && change.blocks.start < claim.blocks.end
+                && claim.blocks.start < change.blocks.end
+            {
+                under_way.push((self.route.key, SlotId(index)));
+            }
+        }
+    }
+}

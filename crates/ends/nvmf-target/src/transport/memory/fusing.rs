@@ -1,0 +1,417 @@
+//! Fused Compare and Write: both or neither, and nothing in between.
+
+use super::gate::Gate;
+use super::peer::{IDENTITY, NQN, Peer, key_of, target};
+use crate::pace::{Rate, Rates};
+use crate::target::Target;
+use farblock_backends::mem::Mem;
+use farblock_block::{Command as Operation, Namespace};
+use farblock_proto::host::command::{self, Command, Data, Identity};
+use farblock_proto::ids::NamespaceId;
+use farblock_wire::opcode::{AdminOpcode, NvmOpcode};
+use farblock_wire::reservation::{
+    AcquireAction, RegisterAction, ReservationControl, ReservationType,
+};
+use farblock_wire::{IntoBytes, Sqe, Status};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+const BLOCK: u32 = 512;
+const OTHER: Identity<'_> = Identity { hostid: [9; 16], ..IDENTITY };
+const OK: Status = Status::SUCCESS;
+const DIFFERS: Status = Status::COMPARE_FAILURE.with_dnr();
+const FAILED: Status = Status::ABORTED_FAILED_FUSED;
+const MISSING: Status = Status::ABORTED_MISSING_FUSED.with_dnr();
+const INVALID: Status = Status::INVALID_FIELD.with_dnr();
+
+struct Host {
+    admin: Peer,
+    io: Peer,
+}
+
+impl Host {
+    fn new(target: &Target, identity: &Identity<'_>) -> Self {
+        let (admin, controller) = Peer::admin_of(target, identity);
+        let io = Peer::io_of(target, identity, controller, 1, 32);
+        Self { admin, io }
+    }
+
+    /// Sends a pair for one block, and does not wait.
+    fn send(&mut self, lba: u64, old: u8, new: u8, in_capsule: bool) -> [u16; 2] {
+        let first = self.io.send(&compare(lba), &[old; BLOCK as usize], in_capsule);
+        [first, self.io.send(&write(lba), &[new; BLOCK as usize], in_capsule)]
+    }
+
+    /// What two commands are answered, of which either may be the first.
+    fn answers(&mut self, pair: [u16; 2]) -> [Status; 2] {
+        let mut statuses = [None; 2];
+        for _ in pair {
+            let cqe = self.io.wire.wait().expect("it is open");
+            let place = pair.iter().position(|cid| *cid == cqe.cid.get()).expect("one of them");
+            self.io.wire.deregister(key_of(cqe.cid.get()));
+            statuses[place] = Some(cqe.status());
+        }
+        statuses.map(|status| status.expect("each once"))
+    }
+
+    fn fused(&mut self, lba: u64, old: u8, new: u8) -> [Status; 2] {
+        let pair = self.send(lba, old, new, true);
+        self.answers(pair)
+    }
+
+    fn value(&mut self, lba: u64) -> u8 {
+        let answer = self.io.run(&command::read(1, lba, 1, BLOCK), &[]);
+        assert_eq!(answer.status, OK);
+        answer.data[0]
+    }
+
+    fn plain(&mut self, lba: u64, value: u8) -> Status {
+        let write = command::write(1, lba, 1, BLOCK, false);
+        self.io.run(&write, &[value; BLOCK as usize]).status
+    }
+}
+
+fn with_fuse(mut command: Command, fuse: u8) -> Command {
+    command.sqe.flags |= fuse;
+    command
+}
+
+fn compare(lba: u64) -> Command {
+    with_fuse(command::compare(1, lba, 1, BLOCK), 1)
+}
+
+fn write(lba: u64) -> Command {
+    with_fuse(command::write(1, lba, 1, BLOCK, false), 2)
+}
+
+fn gate(operation: Operation) -> Arc<Gate> {
+    let disk = Arc::new(Mem::new(BLOCK, 1 << 20).expect("a size"));
+    Arc::new(Gate::of(operation, disk))
+}
+
+/// Two hosts of a disk that may keep operations of this kind.
+fn stand(operation: Operation) -> (Target, Arc<Gate>, Host, Host) {
+    let gate = gate(operation);
+    let target = target([Arc::clone(&gate) as Arc<dyn Namespace>]);
+    let (one, other) = (Host::new(&target, &IDENTITY), Host::new(&target, &OTHER));
+    (target, gate, one, other)
+}
+
+fn until_kept(gate: &Gate, count: usize) {
+    while gate.kept() < count {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn what_is_as_expected_is_written_and_nothing_else() {
+    let (_target, gate, mut host, _other) = stand(Operation::Write);
+    assert_eq!(host.fused(3, 0, 1), [OK, OK]);
+    assert_eq!(host.fused(3, 0, 2), [DIFFERS, FAILED]);
+    assert_eq!(host.value(3), 1);
+    let pair = host.send(3, 1, 2, false);
+    assert_eq!(host.answers(pair), [OK, OK], "with data that are asked for");
+    let pairs = [host.send(3, 2, 3, true), host.send(3, 3, 4, true), host.send(4, 1, 9, true)];
+    // All of a queue are carried out in their order, though not of others.
+    let answers = pairs.as_flattened().iter().map(|_| host.io.wire.wait().expect("it is open"));
+    let failed = answers.filter(|cqe| cqe.status() != OK).map(|cqe| cqe.cid.get());
+    let mut failed: Vec<_> = failed.collect();
+    failed.sort_unstable();
+    assert_eq!(failed, pairs[2]);
+    assert_eq!((host.value(3), host.value(4)), (4, 0));
+    assert_eq!(gate.seen(), [3; 4]);
+}
+
+#[test]
+fn a_half_alone_is_refused() {
+    let (_target, gate, mut host, _other) = stand(Operation::Write);
+    let block = [0; BLOCK as usize];
+    assert_eq!(host.io.run(&write(0), &block).status, MISSING, "nothing before it");
+    let cases = [
+        ("another first", compare(0), OK),
+        ("a command alone", command::compare(1, 0, 1, BLOCK), OK),
+    ];
+    for (what, next, expected) in cases {
+        let first = host.io.send(&compare(0), &block, true);
+        let next = host.io.send(&next, &block, true);
+        assert_eq!(host.io.answer(first).expect("it is open").status, MISSING, "{what}");
+        if what == "another first" {
+            let second = host.io.send(&write(0), &block, true);
+            assert_eq!(host.answers([next, second]), [OK, OK]);
+        } else {
+            assert_eq!(host.io.answer(next).expect("it is open").status, expected);
+            assert_eq!(host.io.run(&write(0), &block).status, MISSING, "{what} in between");
+        }
+    }
+    // Each with its own mistake, and what becomes of both.
+    let two_blocks = [0; 2 * BLOCK as usize];
+    let wrong = [
+        (compare(0), write(1), [FAILED, INVALID]),
+        (compare(1 << 30), write(0), [Status::LBA_OUT_OF_RANGE.with_dnr(), FAILED]),
+        (compare(0), write(1 << 30), [FAILED, Status::LBA_OUT_OF_RANGE.with_dnr()]),
+        (with_fuse(command::read(1, 0, 1, BLOCK), 1), write(0), [INVALID, FAILED]),
+        (with_fuse(command::write(1, 0, 1, BLOCK, false), 1), write(0), [INVALID, FAILED]),
+        (compare(0), with_fuse(command::compare(1, 0, 1, BLOCK), 2), [FAILED, INVALID]),
+    ];
+    for (first, second, expected) in wrong {
+        let pair = [first, second].map(|command| host.io.send(&command, &block, true));
+        assert_eq!(host.answers(pair), expected, "{first:?} {second:?}");
+    }
+    // More than ACWU says.
+    let first = with_fuse(command::compare(1, 0, 2, 2 * BLOCK), 1);
+    let second = with_fuse(command::write(1, 0, 2, 2 * BLOCK, false), 2);
+    let pair = [first, second].map(|command| host.io.send(&command, &two_blocks, true));
+    assert_eq!(host.answers(pair), [INVALID, FAILED]);
+    assert_eq!(gate.seen(), [0], "one of them was right");
+    assert_eq!(host.fused(7, 0, 1), [OK, OK]);
+}
+
+/// Increments by hosts that know of each other only by what they read: none is lost.
+#[test]
+fn counters_lose_nothing_while_others_write_beside_them() {
+    const ROUNDS: u32 = 50;
+    const HOSTS: u8 = 4;
+    let disk = Arc::new(Mem::new(BLOCK, 1 << 20).expect("a size"));
+    let target = target([disk as Arc<dyn Namespace>]);
+    let block = |value: u32| {
+        let mut block = vec![0; BLOCK as usize];
+        block[..4].copy_from_slice(&value.to_le_bytes());
+        block
+    };
+    let increment = |host: &mut Host, value: u32| {
+        let first = host.io.send(&compare(5), &block(value), true);
+        let second = host.io.send(&write(5), &block(value + 1), true);
+        match host.answers([first, second]) {
+            [OK, OK] => true,
+            [DIFFERS, FAILED] => false,
+            other => panic!("{other:?}"),
+        }
+    };
+    let value = |host: &mut Host| {
+        let answer = host.io.run(&command::read(1, 5, 1, BLOCK), &[]);
+        u32::from_le_bytes(answer.data[..4].try_into().expect("four bytes"))
+    };
+    thread::scope(|scope| {
+        for number in 0..HOSTS {
+            let target = &target;
+            scope.spawn(move || {
+                let mut host =
+                    Host::new(target, &Identity { hostid: [20 + number; 16], ..IDENTITY });
+                for _ in 0..ROUNDS {
+                    while {
+                        let value = value(&mut host);
+                        !increment(&mut host, value)
+                    } {}
+                    assert_eq!(host.plain(4, number), OK);
+                }
+            });
+        }
+    });
+    let mut host = Host::new(&target, &IDENTITY);
+    assert_eq!(value(&mut host), ROUNDS * u32::from(HOSTS));
+}
+
+/// A write that is under way ends before anything is compared; one that comes then waits.
+#[test]
+fn nobody_writes_in_between() {
+    let (_target, gate, mut one, mut other) = stand(Operation::Write);
+    gate.keep(1);
+    let begun = other.io.send(&command::write(1, 6, 1, BLOCK, false), &[1; 512], true);
+    until_kept(&gate, 1);
+    let pair = one.send(6, 0, 2, true);
+    one.io.is_heard();
+    gate.open_up();
+    assert_eq!(other.io.answer(begun).expect("it is open").status, OK);
+    assert_eq!(one.answers(pair), [DIFFERS, FAILED], "it has seen the other's");
+    // The other way round: all that changes blocks.
+    let zeroes = command::write_zeroes(1, 6, 1, false, false);
+    let deallocate = command::deallocate(1, 1);
+    let range = command::deallocate_range(6, 1).as_bytes().to_vec();
+    let copy = command::copy(1, 6, 1, false);
+    let source = command::copy_range(0, 9, 1).as_bytes().to_vec();
+    let changes = [
+        (command::write(1, 6, 1, BLOCK, false), vec![7; 512], 7),
+        (zeroes, vec![], 0),
+        (deallocate, range, 0),
+        (copy, source, 0),
+    ];
+    for (change, data, expected) in changes {
+        assert_eq!(one.plain(6, 1), OK);
+        gate.keep(1);
+        let pair = one.send(6, 1, 2, true);
+        until_kept(&gate, 1);
+        let change = other.io.send(&change, &data, true);
+        let beside = other.io.send(&command::write(1, 8, 1, BLOCK, false), &[3; 512], true);
+        assert_eq!(other.io.answer(beside).expect("it is open").status, OK, "elsewhere it may");
+        gate.open_up();
+        assert_eq!(one.answers(pair), [OK, OK]);
+        assert_eq!(other.io.answer(change).expect("it is open").status, OK);
+        assert_eq!(one.value(6), expected, "after the pair, and not before");
+    }
+}
+
+/// Who is gone writes nothing, and nobody waits for him.
+#[test]
+fn a_host_that_goes_in_the_middle_leaves_nothing() {
+    let (target, gate, mut one, mut other) = stand(Operation::Read);
+    gate.keep(1);
+    one.send(6, 0, 2, true);
+    until_kept(&gate, 1);
+    // Two more wait: of the same host, and of another.
+    one.send(6, 0, 3, true);
+    let pair = other.send(6, 0, 4, true);
+    other.io.is_heard();
+    one.io.wire.leave();
+    while one.io.wire.wait().is_some() {}
+    gate.open_up();
+    assert_eq!(other.answers(pair), [OK, OK]);
+    assert_eq!(other.value(6), 4);
+    // One that has only the first of two, and one whose data never come.
+    let mut half = Host::new(&target, &IDENTITY);
+    half.io.send(&compare(6), &[0; 512], true);
+    half.io.wire.leave();
+    while half.io.wire.wait().is_some() {}
+    assert_eq!(other.fused(6, 4, 5), [OK, OK]);
+}
+
+fn abort(cid: u16) -> Command {
+    let sqe = Sqe::new(AdminOpcode::ABORT.0, 0, 0);
+    Command::new(Sqe { cdw10: (1 | u32::from(cid) << 16).into(), ..sqe }, Data::None)
+}
+
+#[test]
+fn an_abort_of_one_half_ends_both_unless_they_are_begun() {
+    let (_target, gate, mut one, mut other) = stand(Operation::Read);
+    gate.keep(1);
+    let begun = one.send(6, 0, 1, true);
+    until_kept(&gate, 1);
+    for half in 0..2 {
+        assert_eq!(one.admin.run(&abort(begun[half]), &[]).result, 1, "it is with the disk");
+        let waits = other.send(6, 0, 2, true);
+        other.io.is_heard();
+        assert_eq!(other.admin.run(&abort(waits[half]), &[]).result, 0, "it waits");
+        let mut expected = [FAILED; 2];
+        expected[half] = Status::ABORT_REQUESTED;
+        assert_eq!(other.answers(waits), expected);
+    }
+    gate.open_up();
+    assert_eq!(one.answers(begun), [OK, OK]);
+    assert_eq!(other.fused(6, 1, 2), [OK, OK]);
+}
+
+#[test]
+fn a_namespace_that_changes_in_the_middle_is_not_written() {
+    for removed in [true, false] {
+        let (target, gate, mut one, mut other) = stand(Operation::Read);
+        let control = target.control();
+        gate.keep(1);
+        one.send(6, 0, 1, true);
+        until_kept(&gate, 1);
+        let waits = other.send(6, 0, 2, true);
+        other.io.is_heard();
+        let removal = if removed {
+            Some(control.remove_namespace(NQN, NamespaceId(1)).expect("it is there"))
+        } else {
+            control.set_read_only(NQN, NamespaceId(1), true).expect("it is there");
+            None
+        };
+        let status = match removed {
+            true => Status::INVALID_NAMESPACE.with_dnr(),
+            false => Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
+        };
+        let waited = other.answers(waits);
+        assert!(waited.contains(&status) && !waited.contains(&OK), "{waited:?}");
+        // Its second has ended when the first is let go on.
+        assert_eq!(one.io.wire.wait().expect("it is open").status(), status);
+        gate.open_up();
+        assert_eq!(one.io.wire.wait().expect("it is open").status(), FAILED);
+        if let Some(removal) = removal {
+            removal.wait(Duration::from_secs(20)).expect("nothing is left of it");
+        } else {
+            control.set_read_only(NQN, NamespaceId(1), false).expect("it is there");
+            one.io.is_heard();
+            assert_eq!(one.value(6), 0);
+        }
+    }
+}
+
+fn reserve(host: &mut Host, opcode: NvmOpcode, control: ReservationControl, keys: [u64; 2]) {
+    let data: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+    let sqe = Sqe { cdw10: control.0.into(), ..Sqe::new(opcode.0, 0, 1) };
+    let command = Command::new(sqe, Data::ToController(data.len() as u32));
+    assert_eq!(host.io.run(&command, &data).status, OK);
+}
+
+/// What is fenced after it compared does not write.
+#[test]
+fn a_preempt_in_the_middle_stops_the_write() {
+    let (_target, gate, mut one, mut other) = stand(Operation::Read);
+    let control = ReservationControl::default();
+    let register = control.with_action(RegisterAction::REGISTER.0);
+    for (host, key) in [(&mut one, 1), (&mut other, 2)] {
+        reserve(host, NvmOpcode::RESERVATION_REGISTER, register, [0, key]);
+    }
+    let rtype = ReservationType::EXCLUSIVE_ACCESS_REGISTRANTS.0;
+    let acquire = control.with_action(AcquireAction::ACQUIRE.0).with_rtype(rtype);
+    reserve(&mut one, NvmOpcode::RESERVATION_ACQUIRE, acquire, [1, 0]);
+    gate.keep(1);
+    let begun = one.send(6, 0, 1, true);
+    until_kept(&gate, 1);
+    let preempt = control.with_action(AcquireAction::PREEMPT_ABORT.0).with_rtype(rtype);
+    let keys: Vec<u8> = [2u64, 1].iter().flat_map(|key| key.to_le_bytes()).collect();
+    let sqe = Sqe { cdw10: preempt.0.into(), ..Sqe::new(NvmOpcode::RESERVATION_ACQUIRE.0, 0, 1) };
+    let preempt = other.io.send(&Command::new(sqe, Data::ToController(16)), &keys, true);
+    // It waits for what the fenced host reads.
+    let conflict = Status::RESERVATION_CONFLICT.with_dnr();
+    while one.io.run(&command::flush(1), &[]).status != conflict {}
+    gate.open_up();
+    assert_eq!(other.io.answer(preempt).expect("it is open").status, OK);
+    let answers = one.answers(begun);
+    assert!(!answers[1].is_success(), "{answers:?}");
+    assert_eq!(other.value(6), 0);
+    assert_eq!(other.fused(6, 0, 3), [OK, OK]);
+}
+
+/// A pair counts as what it reads and what it writes, and waits for both.
+#[test]
+fn limits_hold_for_pairs() {
+    let (target, gate, mut one, mut other) = stand(Operation::Write);
+    let bytes = Rate { writes: 1, ..Rate::default() };
+    let crawl = Rates { bytes, burst: Duration::from_nanos(1), ..Rates::default() };
+    let control = target.control();
+    control.set_host_rates(NQN, IDENTITY.hostnqn, &crawl).expect("there is the subsystem");
+    one.io.is_heard();
+    other.io.is_heard();
+    assert_eq!(one.fused(6, 0, 1), [OK, OK], "the first finds the budget untouched");
+    let waits = one.send(6, 1, 2, true);
+    one.io.is_heard();
+    assert_eq!(gate.seen(), [6]);
+    assert_eq!(one.admin.run(&abort(waits[0]), &[]).result, 0);
+    assert_eq!(one.answers(waits), [Status::ABORT_REQUESTED, FAILED]);
+    let waits = one.send(6, 1, 2, false);
+    control.set_host_rates(NQN, IDENTITY.hostnqn, &Rates::default()).expect("it is there");
+    assert_eq!(one.answers(waits), [OK, OK]);
+}
+
+/// A core without connections answers others for as long as those serve somebody.
+#[test]
+fn a_target_that_stops_finishes_what_it_has_accepted() {
+    let (target, gate, mut one, other) = stand(Operation::Write);
+    drop(other);
+    gate.keep(1);
+    let begun = one.io.send(&command::write(1, 6, 1, BLOCK, false), &[1; 512], true);
+    until_kept(&gate, 1);
+    let pairs = [one.send(6, 1, 2, true), one.send(7, 0, 3, true)];
+    one.io.is_heard();
+    let first = one.io.send(&compare(8), &[0; 512], true);
+    let stops = thread::spawn(move || target.stop());
+    assert_eq!(one.io.answer(first).expect("it is open").status, MISSING, "none comes any more");
+    gate.open_up();
+    assert_eq!(one.io.answer(begun).expect("it is open").status, OK);
+    for pair in pairs {
+        assert_eq!(one.answers(pair), [OK, OK]);
+    }
+    stops.join().expect("it has not panicked").expect("it stops");
+    assert_eq!(gate.seen(), [6, 6, 7]);
+}

@@ -1,0 +1,89 @@
+//! Fused Compare and Write over TCP, as clustered file systems use it for locks: two hosts with a
+//! counter that belongs to neither.
+
+mod rig;
+
+use farblock_proto::tcp::host_end::{Event, Transfer};
+use farblock_proto::tcp::{Digests, SlotId};
+use farblock_reactor::EngineKind;
+use farblock_wire::{SglDescriptor, Status};
+use rig::scripted::{BLOCK, Queue, admin_of, blocks, io_of, read, target};
+use std::io::Write;
+use std::thread;
+
+const COMPARE: u8 = 5;
+const WRITE: u8 = 1;
+const LBA: u64 = 17;
+const ROUNDS: u32 = 100;
+
+fn block(value: u32) -> Vec<u8> {
+    let mut block = vec![0; BLOCK];
+    block[..4].copy_from_slice(&value.to_le_bytes());
+    block
+}
+
+/// What the two commands of a pair are answered, sent as one.
+fn fused(queue: &mut Queue, old: u32, new: u32) -> [Status; 2] {
+    let mut out = Vec::new();
+    let length = BLOCK as u32;
+    for (slot, opcode, value) in [(0, COMPARE, old), (1, WRITE, new)] {
+        let mut sqe = blocks(opcode, LBA, 1, SglDescriptor::in_capsule(0, length));
+        sqe.flags |= slot as u8 + 1;
+        queue.end.submit(SlotId(slot), &sqe, Transfer::InCapsule(length), &mut out);
+        out.extend(block(value));
+        out.extend(queue.end.data_digest(&block(value)).into_iter().flatten());
+    }
+    queue.stream.write_all(&out).expect("sent");
+    let mut statuses = [None; 2];
+    while statuses.contains(&None) {
+        assert!(queue.receive(), "closed before the answers");
+        let pending = std::mem::take(&mut queue.pending);
+        let mut input = &pending[..];
+        while let Some(event) = queue.end.next(&mut input).expect("well formed") {
+            let Event::Completed { slot, cqe, .. } = event else { panic!("{event:?}") };
+            statuses[usize::from(slot.0)] = Some(cqe.status());
+        }
+    }
+    statuses.map(|status| status.expect("each once"))
+}
+
+fn value(queue: &mut Queue) -> u32 {
+    let data = read(queue, LBA, BLOCK as u32).data;
+    u32::from_le_bytes(data[..4].try_into().expect("four bytes"))
+}
+
+/// Increments by each host, until it has made so many.
+fn count(hosts: u8, engine: EngineKind, digests: Digests) {
+    let target = target(engine, |_| ());
+    let address = target.addresses()[0];
+    let differs = [Status::COMPARE_FAILURE.with_dnr(), Status::ABORTED_FAILED_FUSED];
+    thread::scope(|scope| {
+        for host in 0..hosts {
+            scope.spawn(move || {
+                let (_admin, controller) = admin_of([host; 16], address, digests);
+                let mut queue = io_of([host; 16], address, digests, controller, true);
+                let mut made = 0;
+                while made < ROUNDS {
+                    let value = value(&mut queue);
+                    match fused(&mut queue, value, value + 1) {
+                        [Status::SUCCESS, Status::SUCCESS] => made += 1,
+                        lost => assert_eq!(lost, differs),
+                    }
+                }
+            });
+        }
+    });
+    let (_admin, controller) = admin_of([99; 16], address, digests);
+    let mut queue = io_of([99; 16], address, digests, controller, true);
+    assert_eq!(value(&mut queue), ROUNDS * u32::from(hosts));
+}
+
+#[test]
+fn two_hosts_count_and_lose_nothing() {
+    count(2, EngineKind::Auto, Digests::new(true, true));
+}
+
+#[test]
+fn five_hosts_count_and_lose_nothing_on_the_portable_engine() {
+    count(5, EngineKind::Portable, Digests::NONE);
+}
