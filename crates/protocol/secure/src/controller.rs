@@ -18,7 +18,7 @@ use crate::group::KeyPair;
 use crate::hash::Digested;
 use crate::message::{self, Message, Offer};
 use crate::response::{Names, Question};
-use crate::{Entropy, Failure, Group, Hash, Secret};
+use crate::{Entropy, Failure, Group, Hash, Secret, TlsPsk};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -26,7 +26,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use farblock_wire::IntoBytes;
 use farblock_wire::auth::{
-    Challenge, ChapMessage, CommonMessage, FailureReason, MessageType, Reply,
+    Challenge, ChapMessage, CommonMessage, Concatenation, FailureReason, MessageType, Reply,
 };
 use subtle::ConstantTimeEq;
 
@@ -45,6 +45,20 @@ pub struct ControllerTerms {
     pub hashes: Vec<Hash>,
     /// Diffie-Hellman groups that it accepts, the best first.
     pub groups: Vec<Group>,
+    /// What the host has to do besides proving who it is.
+    pub demand: Demand,
+}
+
+/// What a host has to do besides proving who it is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Demand {
+    /// Nothing.
+    #[default]
+    Authentication,
+    /// To ask the controller for proof, too.
+    Mutual,
+    /// To use TLS: with a key of its own, or with one that comes of its authentication.
+    SecureChannel,
 }
 
 /// How far an authentication is.
@@ -83,13 +97,37 @@ pub struct Controller {
     transaction: u16,
     state: State,
     failure: Option<Failure>,
+    /// The secure channel that the host may ask for.
+    offered: Concatenation,
+    /// What it has asked for.
+    asked: Concatenation,
+    /// The keys for TLS that came of it.
+    psks: Vec<TlsPsk>,
 }
 
 impl Controller {
     /// Nothing was said yet.
     #[must_use]
     pub fn new(terms: Arc<ControllerTerms>) -> Self {
-        Self { terms, transaction: 0, state: State::Idle, failure: None }
+        let none = Concatenation::NONE;
+        let (transaction, state) = (0, State::Idle);
+        Self {
+            terms,
+            transaction,
+            state,
+            failure: None,
+            offered: none,
+            asked: none,
+            psks: Vec::new(),
+        }
+    }
+
+    /// With a secure channel that the host may ask for: one on a queue without TLS, another on one
+    /// whose key came of an authentication.
+    #[must_use]
+    pub fn offering(mut self, concatenation: Concatenation) -> Self {
+        self.offered = concatenation;
+        self
     }
 
     /// What it asks of the host.
@@ -151,6 +189,22 @@ impl Controller {
         }
     }
 
+    /// Whether the host has asked for a secure channel. If so, nothing is to follow on a queue that
+    /// is not in one.
+    #[must_use]
+    pub fn has_concatenated(&self) -> bool {
+        self.asked != Concatenation::NONE
+    }
+
+    /// The keys for TLS that came of the authentication, once it is done: the same key, made in
+    /// each of the ways that hosts have.
+    pub fn take_psks(&mut self) -> Vec<TlsPsk> {
+        match self.progress() {
+            Progress::Done => core::mem::take(&mut self.psks),
+            Progress::Open | Progress::Failed => Vec::new(),
+        }
+    }
+
     /// Why it failed.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
@@ -174,11 +228,7 @@ impl Controller {
         })?;
         if let Message::Negotiate { head, descriptors } = message {
             self.transaction = transaction;
-            let what = "a secure channel out of the authentication, which is not offered";
-            if head.sc_c != 0 {
-                let reason = FailureReason::CONCATENATION_MISMATCH;
-                return Err(Failure::ours(reason, format!("the host asks for {what}")));
-            }
+            self.asked = self.concatenation(Concatenation(head.sc_c))?;
             let offer = message::offer(descriptors).map_err(bad_offer)?.ok_or_else(no_offer)?;
             return self.challenge(&offer, entropy);
         }
@@ -214,24 +264,50 @@ impl Controller {
         }
     }
 
+    /// What the host asks for, if it may, and if it asks for what it has to.
+    fn concatenation(&self, asked: Concatenation) -> Result<Concatenation, Failure> {
+        let mismatch = |sentence| {
+            let reason = FailureReason::CONCATENATION_MISMATCH;
+            Err(Failure::ours(reason, sentence))
+        };
+        if asked == Concatenation::NONE {
+            let has_to = self.offered == Concatenation::NEW_TLS_PSK
+                && self.terms.demand == Demand::SecureChannel;
+            return if has_to {
+                mismatch("the host has to have TLS come of its authentication, and does not ask")
+            } else {
+                Ok(asked)
+            };
+        }
+        match self.offered {
+            offered if offered == asked => Ok(asked),
+            Concatenation::NONE => mismatch(
+                "the host asks for a secure channel out of the authentication, which there is on \
+                 admin queues only, and where listeners have TLS",
+            ),
+            _ => mismatch("the host asks for another secure channel than this queue can have"),
+        }
+    }
+
     /// Chooses from what the host offers, and asks it for proof.
     fn challenge(&mut self, offer: &Offer, entropy: &mut dyn Entropy) -> Result<(), Failure> {
         let terms = &self.terms;
-        let hash = terms.hashes.iter().copied().find(|hash| offer.hashes.contains(&hash.id()));
+        let (hashes, groups) = usable(&terms.hashes, &terms.groups, self.asked);
+        let hash = hashes.iter().copied().find(|hash| offer.hashes.contains(&hash.id()));
         let hash = hash.ok_or_else(|| {
             let theirs = List(offer.hashes.iter().map(|&id| Hash::from_id(id)).collect());
             let sentence = format!(
                 "the host offers the hash functions {theirs}, and we accept {}",
-                List(terms.hashes.iter().copied().map(Some).collect())
+                List(hashes.iter().copied().map(Some).collect())
             );
             Failure::ours(FailureReason::HASH_UNUSABLE, sentence)
         })?;
-        let group = terms.groups.iter().copied().find(|group| offer.groups.contains(&group.id()));
+        let group = groups.iter().copied().find(|group| offer.groups.contains(&group.id()));
         let group = group.ok_or_else(|| {
             let theirs = List(offer.groups.iter().map(|&id| Group::from_id(id)).collect());
             let sentence = format!(
                 "the host offers the Diffie-Hellman groups {theirs}, and we accept {}",
-                List(terms.groups.iter().copied().map(Some).collect())
+                List(groups.iter().copied().map(Some).collect())
             );
             Failure::ours(FailureReason::GROUP_UNUSABLE, sentence)
         })?;
@@ -268,11 +344,7 @@ impl Controller {
         if usize::from(head.hl) != asked.hash.bytes() || head.cvalid > 1 {
             return Err(wrong("the host's reply does not fit the hash function that was chosen"));
         }
-        // A sequence number of 0 is for secure channels only.
-        let is_mutual = head.cvalid == 1;
-        if is_mutual && head.seqnum.get() == 0 {
-            return Err(wrong("the host's challenge has the sequence number 0"));
-        }
+        let is_mutual = self.is_mutual(head)?;
         let shared = asked.keys.shared(value);
         let shared = shared.map_err(|_| wrong("the host's Diffie-Hellman value is none"))?;
         let shared = shared.as_ref().map(|shared| shared.as_slice());
@@ -282,6 +354,7 @@ impl Controller {
             shared,
             sequence: asked.sequence,
             transaction: self.transaction,
+            concatenation: self.asked.0,
         };
         if !self.is_hosts(&question, response) {
             let sentence = format!(
@@ -297,9 +370,33 @@ impl Controller {
         });
         let proof = proof.transpose()?;
         let proof = proof.as_ref().map(|proof| proof.as_slice());
+        if let Some(session_key) = question.session_key().filter(|_| self.has_concatenated()) {
+            let challenges = [question.challenge, challenge];
+            let Names { host, subsystem } = self.names();
+            self.psks = TlsPsk::generated(asked.hash, &session_key, challenges, host, subsystem);
+        }
         let message = message::success1(self.transaction, asked.hash.bytes(), proof);
         self.state = State::Succeeding { message, is_mutual };
         Ok(())
+    }
+
+    /// Whether the host asks for proof. Its challenge comes for a secure channel as well, and then
+    /// with the sequence number 0 if it does not.
+    fn is_mutual(&self, head: &Reply) -> Result<bool, Failure> {
+        let wrong = |what: &str| Failure::ours(FailureReason::INCORRECT_PAYLOAD, what);
+        let has_sequence = head.seqnum.get() != 0;
+        let is_mutual = match (self.has_concatenated(), head.cvalid == 1) {
+            (true, false) => return Err(wrong("a secure channel needs the host's challenge")),
+            (false, true) if !has_sequence => {
+                return Err(wrong("the host's challenge has the sequence number 0"));
+            }
+            (_, has_challenge) => has_challenge && has_sequence,
+        };
+        if self.terms.demand == Demand::Mutual && !is_mutual {
+            let sentence = "the host has to ask us for proof of who we are, and does not";
+            return Err(Failure::ours(FailureReason::FAILED, sentence));
+        }
+        Ok(is_mutual)
     }
 
     fn names(&self) -> Names<'_> {
@@ -327,6 +424,18 @@ impl fmt::Debug for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Controller({:?})", self.progress())
     }
+}
+
+/// Of these hash functions and groups those that a key for TLS can come of, if one is to.
+pub(crate) fn usable(
+    hashes: &[Hash],
+    groups: &[Group],
+    asked: Concatenation,
+) -> (Vec<Hash>, Vec<Group>) {
+    let is_any = asked == Concatenation::NONE;
+    let hashes = hashes.iter().copied().filter(|hash| is_any || Hash::OF_SUITES.contains(hash));
+    let groups = groups.iter().copied().filter(|group| is_any || *group != Group::Null);
+    (hashes.collect(), groups.collect())
 }
 
 fn bad_offer(reason: FailureReason) -> Failure {

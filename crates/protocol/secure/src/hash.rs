@@ -25,6 +25,9 @@ impl Hash {
     /// Every one, the cheapest first.
     pub const ALL: [Hash; 3] = [Hash::Sha256, Hash::Sha384, Hash::Sha512];
 
+    /// Those that a cipher suite of TLS goes with.
+    pub(crate) const OF_SUITES: [Hash; 2] = [Hash::Sha256, Hash::Sha384];
+
     /// By its identifier (HashID).
     #[must_use]
     pub fn from_id(id: u8) -> Option<Hash> {

@@ -10,19 +10,21 @@
 //!                      +----------------> Failed <-----------+
 //! ```
 
-use crate::controller::List;
+use crate::controller::{List, usable};
 use crate::group::KeyPair;
 use crate::hash::Digested;
 use crate::message::{self, Message};
 use crate::response::{Names, Question};
-use crate::{Entropy, Failure, Group, Hash, Party, Secret};
+use crate::{Entropy, Failure, Group, Hash, Party, Secret, TlsPsk};
+use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use farblock_wire::IntoBytes;
 use farblock_wire::auth::{
-    Challenge, ChapMessage, CommonMessage, FailureReason, MessageType, Reply, Success1,
+    Challenge, ChapMessage, CommonMessage, Concatenation, FailureReason, MessageType, Reply,
+    Success1,
 };
 use subtle::ConstantTimeEq;
 
@@ -41,6 +43,15 @@ pub struct HostTerms {
     pub hashes: Vec<Hash>,
     /// Diffie-Hellman groups to offer.
     pub groups: Vec<Group>,
+    /// The secure channel that is to come of it.
+    pub concatenation: Concatenation,
+}
+
+impl HostTerms {
+    /// What is offered: what a key for TLS can come of, if one is to.
+    fn offer(&self) -> (Vec<Hash>, Vec<Group>) {
+        usable(&self.hashes, &self.groups, self.concatenation)
+    }
 }
 
 /// What was agreed on.
@@ -84,6 +95,8 @@ pub struct Host {
     terms: HostTerms,
     transaction: u16,
     state: State,
+    /// The keys for TLS that come of it.
+    psks: Vec<TlsPsk>,
 }
 
 impl Host {
@@ -95,7 +108,17 @@ impl Host {
     pub fn new(terms: HostTerms, entropy: &mut dyn Entropy) -> Self {
         let mut transaction = [0; 2];
         entropy.fill(&mut transaction);
-        Self { terms, transaction: u16::from_le_bytes(transaction), state: State::Opening }
+        let transaction = u16::from_le_bytes(transaction);
+        Self { terms, transaction, state: State::Opening, psks: Vec::new() }
+    }
+
+    /// The keys for TLS that came of it, once it is done: the same key, made in each of the ways
+    /// that controllers have.
+    pub fn take_psks(&mut self) -> Vec<TlsPsk> {
+        match self.state {
+            State::Done(_) => core::mem::take(&mut self.psks),
+            _ => Vec::new(),
+        }
     }
 
     /// What to do next. Asking again without reporting gives the same answer.
@@ -103,9 +126,11 @@ impl Host {
     pub fn step(&self) -> Step {
         match &self.state {
             State::Opening => {
-                let hashes: Vec<u8> = self.terms.hashes.iter().map(|hash| hash.id()).collect();
-                let groups: Vec<u8> = self.terms.groups.iter().map(|group| group.id()).collect();
-                Step::Send(message::negotiate(self.transaction, &hashes, &groups))
+                let (hashes, groups) = self.terms.offer();
+                let hashes: Vec<u8> = hashes.iter().map(|hash| hash.id()).collect();
+                let groups: Vec<u8> = groups.iter().map(|group| group.id()).collect();
+                let concatenation = self.terms.concatenation;
+                Step::Send(message::negotiate(self.transaction, concatenation, &hashes, &groups))
             }
             State::AwaitsChallenge | State::AwaitsSuccess { .. } => Step::Receive,
             State::Replying { message, .. } => Step::Send(message.clone()),
@@ -179,7 +204,8 @@ impl Host {
 
     /// What the controller's reason means to the person here.
     fn refusal(&self, reason: FailureReason) -> String {
-        let HostTerms { host_nqn, hashes, groups, controller_secrets, .. } = &self.terms;
+        let HostTerms { host_nqn, controller_secrets, .. } = &self.terms;
+        let (hashes, groups) = self.terms.offer();
         match reason {
             FailureReason::FAILED if !controller_secrets.is_empty() => format!(
                 "the controller refuses this host's proof, or has no secret of its own to prove \
@@ -197,23 +223,36 @@ impl Host {
                 "the controller accepts none of the Diffie-Hellman groups that were offered: {}",
                 List(groups.iter().copied().map(Some).collect())
             ),
+            FailureReason::CONCATENATION_MISMATCH
+                if self.terms.concatenation == Concatenation::NONE =>
+            {
+                "the controller wants TLS to come of this host's authentication: give --concat \
+                 (or a key for TLS, with --tls-key)"
+                    .to_owned()
+            }
+            FailureReason::CONCATENATION_MISMATCH => {
+                "the controller has no TLS that comes of an authentication, or not there: leave \
+                 --concat out, and use --tls-key"
+                    .to_owned()
+            }
             reason => format!("the controller ended the authentication: {reason}"),
         }
     }
 
     fn reply(
-        &self,
+        &mut self,
         head: &Challenge,
         challenge: &[u8],
         value: &[u8],
         entropy: &mut dyn Entropy,
     ) -> Result<State, Failure> {
-        let hash = Hash::from_id(head.hash_id).filter(|hash| self.terms.hashes.contains(hash));
+        let (hashes, groups) = self.terms.offer();
+        let hash = Hash::from_id(head.hash_id).filter(|hash| hashes.contains(hash));
         let hash = hash.filter(|hash| hash.bytes() == head.hl.into()).ok_or_else(|| {
             let what = "the controller chose a hash function that was not offered";
             Failure::ours(FailureReason::HASH_UNUSABLE, what)
         })?;
-        let group = Group::from_id(head.dhg_id).filter(|group| self.terms.groups.contains(group));
+        let group = Group::from_id(head.dhg_id).filter(|group| groups.contains(group));
         let group = group.ok_or_else(|| {
             let what = "the controller chose a Diffie-Hellman group that was not offered";
             Failure::ours(FailureReason::GROUP_UNUSABLE, what)
@@ -226,30 +265,46 @@ impl Host {
         let shared = shared.as_ref().map(|shared| shared.as_slice());
         let sequence = head.seqnum.get();
         let transaction = self.transaction;
-        let question = Question { hash, challenge, shared, sequence, transaction };
+        let concatenation = self.terms.concatenation.0;
+        let question = Question { hash, challenge, shared, sequence, transaction, concatenation };
         let names = Names { host: &self.terms.host_nqn, subsystem: &self.terms.subsystem_nqn };
         let response = question.of_host(&self.terms.host_secret, names);
         let is_mutual = !self.terms.controller_secrets.is_empty();
         let (mut own, mut own_sequence) = (alloc::vec![0; hash.bytes()], 0);
-        if is_mutual {
+        let has_channel = self.terms.concatenation != Concatenation::NONE;
+        if is_mutual || has_channel {
             entropy.fill(&mut own);
+        }
+        if is_mutual {
             own_sequence = crate::sequence(entropy);
         }
         let counter = Question { challenge: &own, sequence: own_sequence, ..question };
-        let asked = self.terms.controller_secrets.iter();
-        let asked = asked.map(|secret| counter.of_controller(secret, names)).collect();
+        let asked = self.expected(&counter, names);
+        if let Some(session_key) = question.session_key().filter(|_| has_channel) {
+            let Names { host, subsystem } = names;
+            self.psks = TlsPsk::generated(hash, &session_key, [challenge, &own], host, subsystem);
+        }
         let head = Reply {
             auth_type: MessageType::DH_HMAC_CHAP.0,
             auth_id: ChapMessage::REPLY.0,
             t_id: transaction.into(),
             hl: hash.bytes() as u8,
-            cvalid: is_mutual.into(),
+            cvalid: (is_mutual || has_channel).into(),
             dhvlen: (keys.public().len() as u16).into(),
             seqnum: own_sequence.into(),
             ..Reply::zeroed()
         };
         let message = [head.as_bytes(), &response, &own, keys.public()].concat();
         Ok(State::Replying { message, asked, agreed: Agreed { hash, group, is_mutual } })
+    }
+
+    /// The proofs that are good enough. Linux leaves the secure channel out of its own; the host's
+    /// has it all the same, so that nobody can have it left out unseen.
+    fn expected(&self, counter: &Question<'_>, names: Names<'_>) -> Vec<Digested> {
+        let without = Question { concatenation: Concatenation::NONE.0, ..*counter };
+        let secrets = self.terms.controller_secrets.iter();
+        let of = |secret| [counter, &without].map(|it| it.of_controller(secret, names));
+        secrets.flat_map(of).collect()
     }
 
     fn succeed(

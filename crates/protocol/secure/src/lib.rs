@@ -19,8 +19,9 @@
 //! constant time for the private exponent. A side uses only what it offered itself: the messages
 //! that agree on hash and group are not protected, so each side's own list is its policy.
 //!
-//! **Not implemented.** Secure channel concatenation (a key for TLS out of the session key): asked
-//! for it, the controller answers with Secure channel concatenation mismatch.
+//! **Secure channel concatenation** (TP 8018, Base 2.1): a host may ask for a key for TLS to come of
+//! its authentication ([`Concatenation`]). Both sides then have the same [`TlsPsk`], and what
+//! follows goes over another connection, in TLS with that key.
 //!
 //! It takes random bytes from its caller ([`Entropy`]), and has no clock: time is limited by whom
 //! it works for.
@@ -42,8 +43,9 @@ mod response;
 mod secret;
 mod tls_key;
 
-pub use controller::{Controller, ControllerTerms, Progress};
+pub use controller::{Controller, ControllerTerms, Demand, Progress};
 pub use failure::{Failure, Party};
+pub use farblock_wire::auth::Concatenation;
 pub use group::Group;
 pub use hash::Hash;
 pub use host::{Agreed, Host, HostTerms, Step};

@@ -3,8 +3,9 @@
 use alloc::vec::Vec;
 use farblock_wire::IntoBytes;
 use farblock_wire::auth::{
-    Challenge, ChapMessage, CommonMessage, Failure, FailureReason, GROUPS_MAX, HASHES_MAX,
-    MessageHead, MessageType, Negotiate, ProtocolDescriptor, ProtocolId, Reply, Success1, Success2,
+    Challenge, ChapMessage, CommonMessage, Concatenation, Failure, FailureReason, GROUPS_MAX,
+    HASHES_MAX, MessageHead, MessageType, Negotiate, ProtocolDescriptor, ProtocolId, Reply,
+    Success1, Success2,
 };
 
 /// What one descriptor of AUTH_Negotiate lists.
@@ -98,9 +99,15 @@ pub(crate) fn offer(descriptors: &[u8]) -> Result<Option<Offer>, FailureReason> 
 }
 
 /// AUTH_Negotiate with one descriptor, for DH-HMAC-CHAP.
-pub(crate) fn negotiate(transaction: u16, hashes: &[u8], groups: &[u8]) -> Vec<u8> {
+pub(crate) fn negotiate(
+    transaction: u16,
+    concatenation: Concatenation,
+    hashes: &[u8],
+    groups: &[u8],
+) -> Vec<u8> {
     assert!(hashes.len() <= HASHES_MAX && groups.len() <= GROUPS_MAX, "there are not so many");
-    let head = Negotiate { t_id: transaction.into(), napd: 1, ..Negotiate::zeroed() };
+    let (t_id, sc_c) = (transaction.into(), concatenation.0);
+    let head = Negotiate { t_id, sc_c, napd: 1, ..Negotiate::zeroed() };
     let mut descriptor = ProtocolDescriptor {
         auth_id: ProtocolId::DH_HMAC_CHAP.0,
         halen: hashes.len() as u8,

@@ -23,6 +23,8 @@ pub(crate) struct Question<'a> {
     /// S1 or S2.
     pub(crate) sequence: u32,
     pub(crate) transaction: u16,
+    /// SC_C, as the host has sent it.
+    pub(crate) concatenation: u8,
 }
 
 impl Question<'_> {
@@ -38,10 +40,13 @@ impl Question<'_> {
         self.answer(&key, b"Controller", names.subsystem, names.host)
     }
 
+    /// KS: the hash of the Diffie-Hellman exchange's secret.
+    pub(crate) fn session_key(&self) -> Option<Digested> {
+        self.shared.map(|shared| self.hash.digest(shared))
+    }
+
     /// HMAC(key, Ca ‖ S ‖ T_ID ‖ SC_C ‖ role ‖ own name ‖ 0 ‖ other name).
     fn answer(&self, key: &[u8], role: &[u8], own: &str, other: &str) -> Digested {
-        /// Secure channel concatenation is never asked for.
-        const SC_C: [u8; 1] = [0];
         let augmented = self.augmented();
         self.hash.hmac(
             key,
@@ -49,7 +54,7 @@ impl Question<'_> {
                 &augmented,
                 &self.sequence.to_le_bytes(),
                 &self.transaction.to_le_bytes(),
-                &SC_C,
+                &[self.concatenation],
                 role,
                 own.as_bytes(),
                 &[0],
@@ -58,11 +63,11 @@ impl Question<'_> {
         )
     }
 
-    /// Ca: the challenge, or with a Diffie-Hellman exchange HMAC(H(shared), challenge).
+    /// Ca: the challenge, or with a Diffie-Hellman exchange HMAC(KS, challenge).
     fn augmented(&self) -> Digested {
-        match self.shared {
+        match self.session_key() {
             None => Digested::new(self.challenge.to_vec()),
-            Some(shared) => self.hash.hmac(&self.hash.digest(shared), &[self.challenge]),
+            Some(session_key) => self.hash.hmac(&session_key, &[self.challenge]),
         }
     }
 }

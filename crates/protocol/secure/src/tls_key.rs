@@ -16,8 +16,7 @@ use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 /// What the form is.
-const FORM: Form =
-    Form { prefix: "NVMeTLSkey-1:", hashes: &[Hash::Sha256, Hash::Sha384], key_bytes_max: 48 };
+const FORM: Form = Form { prefix: "NVMeTLSkey-1:", hashes: &Hash::OF_SUITES, key_bytes_max: 48 };
 /// Longest label or context of HKDF-Expand-Label, in bytes (RFC 8446, section 7.1).
 const CONTEXT_BYTES_MAX: usize = 255;
 /// The label under which a retained key is made.
@@ -49,6 +48,9 @@ pub enum Derivation {
     /// as libnvme did first and still does with `--compat`: the lengths of label and
     /// context are missing, and that of the key is little-endian.
     Compatible,
+    /// As Linux 6.15 to 6.17 make a key out of an authentication: the lengths of label and context
+    /// are missing.
+    Unframed,
 }
 
 /// A pre-shared key and how it is called.
@@ -142,14 +144,54 @@ impl TlsKey {
                 (identity.clone(), identity)
             }
             IdentityForm::Digest => {
-                let digest = hash.hmac(&retained, &[names.as_bytes(), b" NVMe-over-Fabrics"]);
-                let digest = Base64::encode_string(&digest);
-                (format!("NVMe1R{id:02} {names} {digest}"), format!("{id:02} {digest}"))
+                let (digest, context) = digest(hash, &retained, &names);
+                (format!("NVMe1R{id:02} {names} {digest}"), context)
             }
         };
         let key = derivation.expand(hash, &retained, PSK_LABEL, &context)?;
         Some(TlsPsk { identity, key, hash, derivation })
     }
+}
+
+impl TlsPsk {
+    /// The pre-shared keys that come of an authentication (Base 2.1, "Generated PSK for TLS"): HMAC
+    /// of both challenges with the session's key, and of that as of a retained key. Those first
+    /// that are made as specified. None if the names are too long, or of a hash without a cipher
+    /// suite.
+    pub(crate) fn generated(
+        hash: Hash,
+        session_key: &[u8],
+        challenges: [&[u8]; 2],
+        host: &str,
+        subsystem: &str,
+    ) -> Vec<TlsPsk> {
+        if !Hash::OF_SUITES.contains(&hash) {
+            return Vec::new();
+        }
+        let generated = hash.hmac(session_key, &challenges);
+        let names = format!("{host} {subsystem}");
+        let (digest, context) = digest(hash, &generated, &names);
+        let identity = format!("NVMe1G{:02} {names} {digest}", hash.id());
+        let with = |derivation: Derivation| {
+            let key = derivation.expand(hash, &generated, PSK_LABEL, &context)?;
+            Some(TlsPsk { identity: identity.clone(), key, hash, derivation })
+        };
+        [Derivation::Specified, Derivation::Unframed].into_iter().filter_map(with).collect()
+    }
+
+    /// Whether it came of an authentication.
+    #[must_use]
+    pub fn is_generated(&self) -> bool {
+        self.identity.starts_with("NVMe1G")
+    }
+}
+
+/// What tells one key from another in an identity, and the context that a key is made in.
+fn digest(hash: Hash, key: &[u8], names: &str) -> (String, String) {
+    let digest = hash.hmac(key, &[names.as_bytes(), b" NVMe-over-Fabrics"]);
+    let digest = Base64::encode_string(&digest);
+    let context = format!("{:02} {digest}", hash.id());
+    (digest, context)
 }
 
 impl Derivation {
@@ -178,6 +220,9 @@ impl Derivation {
             Derivation::Compatible => {
                 hash.hmac(&pseudorandom, &[&length.to_le_bytes(), label, context, &BLOCK])
             }
+            Derivation::Unframed => {
+                hash.hmac(&pseudorandom, &[&length.to_be_bytes(), label, context, &BLOCK])
+            }
         })
     }
 }
@@ -187,6 +232,7 @@ impl fmt::Display for Derivation {
         f.write_str(match self {
             Derivation::Specified => "as specified",
             Derivation::Compatible => "as with nvme-cli's --compat",
+            Derivation::Unframed => "as with Linux 6.15 to 6.17",
         })
     }
 }

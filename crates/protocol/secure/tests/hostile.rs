@@ -1,5 +1,6 @@
 //! What peers send that they should not: it ends in the failure that the specification names.
 
+#[allow(dead_code, reason = "the other files use the rest of it")]
 mod pair;
 
 use farblock_secure::{Controller, Failure, Group, Hash, Host, Party, Progress, Step};

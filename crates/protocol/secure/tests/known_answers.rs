@@ -2,7 +2,8 @@
 //! folder printed what is expected, the hash values of whole conversations.
 
 use farblock_secure::{
-    Agreed, Controller, ControllerTerms, Group, Hash, Host, HostTerms, Progress, Secret, Step,
+    Agreed, Concatenation, Controller, ControllerTerms, Demand, Group, Hash, Host, HostTerms,
+    Progress, Secret, Step,
 };
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -32,6 +33,7 @@ fn transcript(hash: Hash, group: Group, mutual: bool, seed: u32) -> (String, Agr
         controller_secrets: if mutual { vec![secret(CONTROLLER_SECRET)] } else { Vec::new() },
         hashes: vec![hash],
         groups: vec![group],
+        concatenation: Concatenation::NONE,
     };
     let mut host = Host::new(terms, &mut host_entropy);
     let mut controller = Controller::new(Arc::new(ControllerTerms {
@@ -41,6 +43,7 @@ fn transcript(hash: Hash, group: Group, mutual: bool, seed: u32) -> (String, Agr
         controller_secret: Some(secret(CONTROLLER_SECRET)),
         hashes: Hash::ALL.to_vec(),
         groups: Group::ALL.to_vec(),
+        demand: Demand::Authentication,
     }));
     let mut said = Sha256::new();
     let mut steps = 0;

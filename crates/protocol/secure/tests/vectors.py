@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Prints the known answers of tests/known_answers.rs.
+"""Prints the known answers of tests/known_answers.rs and tests/concatenation.rs.
 
 Another implementation of what the crate does, with Python's own hashes and integers: written from the
-texts of the specification (Base 2.0c, "DH-HMAC-CHAP Protocol") and RFC 7919, not from the crate.
+texts of the specification (Base 2.0c, "DH-HMAC-CHAP Protocol"; Base 2.1, "Generated PSK for TLS"; TP 8018) and of
+RFC 5869, 7919 and 8446, not from the crate.
 """
 import base64, hashlib, hmac, struct, zlib
 
@@ -47,8 +48,22 @@ def text(key, number):
     return "DHHC-1:%02x:%s:" % (number, base64.b64encode(key + crc).decode())
 
 
-def transcript(hash_id, group, mutual, controller_seed, host_seed):
-    """Challenge, Reply and Success1; and the shared secret."""
+def tls_keys(h, hash_id, shared, c1, c2):
+    """The identity, the key as specified, and the key as Linux 6.15 to 6.17 make it."""
+    generated = hmac.digest(h(shared).digest(), c1 + c2, h)
+    names = HOST + b" " + SUB
+    digest = base64.b64encode(hmac.digest(generated, names + b" NVMe-over-Fabrics", h))
+    context = b"%02d " % hash_id + digest
+    size, label = h().digest_size, b"tls13 nvme-tls-psk"
+    extracted = hmac.digest(bytes(size), generated, h)
+    framed = struct.pack(">HB", size, len(label)) + label + bytes([len(context)]) + context
+    unframed = struct.pack(">H", size) + label + context
+    keys = [hmac.digest(extracted, info + b"\1", h).hex() for info in (framed, unframed)]
+    return b"NVMe1G%02d " % hash_id + names + b" " + digest, *keys
+
+
+def transcript(hash_id, group, mutual, controller_seed, host_seed, sc_c=0):
+    """Challenge, Reply and Success1; the shared secret; and what TLS has of it."""
     h = HASHES[hash_id - 1][1]
     size = h().digest_size
     group_id, bits, x, exponent = group
@@ -64,23 +79,24 @@ def transcript(hash_id, group, mutual, controller_seed, host_seed):
     b = int.from_bytes(host.take(exponent // 8), "big")
     value = pow(2, b, p).to_bytes(bits // 8, "big") if bits else b""
     shared = pow(2, a * b, p).to_bytes(bits // 8, "big") if bits else b""
-    c2, s2 = (host.take(size), struct.unpack("<I", host.take(4))[0]) if mutual else (bytes(size), 0)
+    c2 = host.take(size) if mutual or sc_c else bytes(size)
+    s2 = struct.unpack("<I", host.take(4))[0] if mutual else 0
 
     def augmented(c):
         return hmac.digest(h(shared).digest(), c, h) if bits else c
 
     def answer(key, c, s, role, own, other):
-        data = augmented(c) + struct.pack("<IHB", s, t_id, 0) + role + own + b"\0" + other
+        data = augmented(c) + struct.pack("<IHB", s, t_id, sc_c) + role + own + b"\0" + other
         return hmac.digest(key, data, h)
 
     host_key = transformed(bytes(range(32)), 1, HOST)
     controller_key = transformed(bytes(range(100, 164)), 3, SUB)
     r1 = answer(host_key, c1, s1, b"HostHost", HOST, SUB)
-    reply = struct.pack("<BBHHBBBBHI", 1, 2, 0, t_id, size, 0, mutual, 0, len(value), s2)
+    reply = struct.pack("<BBHHBBBBHI", 1, 2, 0, t_id, size, 0, mutual or sc_c > 0, 0, len(value), s2)
     reply += r1 + c2 + value
     r2 = answer(controller_key, c2, s2, b"Controller", SUB, HOST) if mutual else b""
     success1 = struct.pack("<BBHHBBB7x", 1, 3, 0, t_id, size, 0, mutual) + r2
-    return challenge + reply + success1, shared
+    return challenge + reply + success1, shared, tls_keys(h, hash_id, shared, c1, c2)
 
 
 print('const HOST_SECRET: &str =\n    "%s";' % text(bytes(range(32)), 1))
@@ -90,13 +106,23 @@ print("const TRANSCRIPTS: [(u8, u8, bool, &str); 36] = [")
 for hash_id, _ in HASHES:
     for group in GROUPS:
         for mutual in (False, True):
-            data, _ = transcript(hash_id, group, mutual, 7, 11)
+            data, _, _ = transcript(hash_id, group, mutual, 7, 11)
             digest = hashlib.sha256(data).hexdigest()
             print('    (%d, %d, %s, "%s"),' % (hash_id, group[0], str(mutual).lower(), digest))
 print("];")
 for seed in range(1, 10000):
-    data, shared = transcript(1, GROUPS[0], True, seed, 11)
+    data, shared, _ = transcript(1, GROUPS[0], True, seed, 11)
     if shared[0] == 0:
         print("/// The shared secret of this seed begins with %s." % shared[:3].hex())
         print('const LEADING_ZERO: (u32, &str) =\n    (%d, "%s");' % (seed, hashlib.sha256(data).hexdigest()))
         break
+
+print("\n// tests/concatenation.rs")
+for seed in (7, seed):
+    for hash_id in (1, 2):
+        for mutual in (False, True):
+            for sc_c in (2, 3):
+                data, _, (identity, *keys) = transcript(hash_id, GROUPS[0], mutual, seed, 11, sc_c)
+                said = hashlib.sha256(data + b"".join(key.encode() for key in keys) + identity).hexdigest()
+                print('    (%d, %d, %s, %d, "%s"),' % (seed, hash_id, str(mutual).lower(), sc_c, said))
+print(identity, *keys)

@@ -88,6 +88,15 @@ open_code! {
     }
 }
 
+open_code! {
+    /// What is to become of the session's key (SC_C of AUTH_Negotiate; TP 8018).
+    pub struct Concatenation(u8), "secure channel concatenation" {
+        NONE = 0x00, "None";
+        NEW_TLS_PSK = 0x02, "New pre-shared key for TLS";
+        REPLACE_TLS_PSK = 0x03, "Pre-shared key for TLS in place of the one in use";
+    }
+}
+
 layout! {
     /// What every message begins with.
     pub struct MessageHead, 6 {
@@ -105,7 +114,7 @@ layout! {
         1 auth_id: u8, "Message (AUTH_ID), 00h.";
         2 rsvd_2: [u8; 2], "Reserved.";
         4 t_id: U16, "Transaction (T_ID).";
-        6 sc_c: u8, "Secure channel concatenation (SC_C), 0 for none.";
+        6 sc_c: u8, "Secure channel concatenation (SC_C); see [`Concatenation`].";
         7 napd: u8, "Number of protocol descriptors (NAPD).";
     }
 }

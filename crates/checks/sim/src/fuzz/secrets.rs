@@ -2,7 +2,8 @@
 //! message of TLS.
 
 use farblock_secure::{
-    Controller, ControllerTerms, Group, Hash, Host, HostTerms, Progress, Secret, Step, TlsKey,
+    Concatenation, Controller, ControllerTerms, Demand, Group, Hash, Host, HostTerms, Progress,
+    Secret, Step, TlsKey,
 };
 use farblock_tls::ServerKeys;
 use std::sync::Arc;
@@ -130,6 +131,7 @@ fn host_terms(host_secret: Secret) -> HostTerms {
         controller_secrets: vec![secret(2)],
         hashes: vec![Hash::Sha256],
         groups: vec![Group::Null],
+        concatenation: Concatenation::NONE,
     }
 }
 
@@ -141,6 +143,7 @@ fn controller_terms(own: Secret) -> ControllerTerms {
         controller_secret: Some(own),
         hashes: Hash::ALL.to_vec(),
         groups: vec![Group::Null],
+        demand: Demand::Authentication,
     }
 }
 

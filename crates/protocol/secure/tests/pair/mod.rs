@@ -1,7 +1,8 @@
 //! Two sides that know each other, for the other files of this folder.
 
 use farblock_secure::{
-    Agreed, Controller, ControllerTerms, Failure, Group, Hash, Host, HostTerms, Secret, Step,
+    Agreed, Concatenation, Controller, ControllerTerms, Demand, Failure, Group, Hash, Host,
+    HostTerms, Secret, Step,
 };
 
 pub(crate) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
@@ -29,6 +30,7 @@ pub(crate) fn controller_terms() -> ControllerTerms {
         controller_secret: Some(secret(2)),
         hashes: Hash::ALL.to_vec(),
         groups: vec![Group::Ffdhe2048],
+        demand: Demand::Authentication,
     }
 }
 
@@ -44,6 +46,7 @@ pub(crate) fn host_terms() -> HostTerms {
         controller_secrets: vec![secret(2)],
         hashes: vec![Hash::Sha256, Hash::Sha384],
         groups: vec![Group::Ffdhe2048],
+        concatenation: Concatenation::NONE,
     }
 }
 
@@ -53,15 +56,24 @@ pub(crate) fn null_host_terms() -> HostTerms {
 
 /// The whole of it.
 pub(crate) fn answer(host: &mut Host, controller: &mut Controller) -> Result<Agreed, Failure> {
+    answer_from(1, host, controller)
+}
+
+/// The whole of it, with numbers from a seed.
+pub(crate) fn answer_from(
+    seed: u32,
+    host: &mut Host,
+    controller: &mut Controller,
+) -> Result<Agreed, Failure> {
     loop {
         match host.step() {
             Step::Send(message) => {
-                controller.handle(&message, &mut numbers(2));
+                controller.handle(&message, &mut numbers(seed + 1));
                 host.handle_sent();
             }
             Step::Receive => {
                 let message = controller.take_message().expect("an answer to every message");
-                host.handle_received(&message, &mut numbers(1));
+                host.handle_received(&message, &mut numbers(seed));
             }
             Step::Done(agreed) => return Ok(agreed),
             Step::Failed(failure) => return Err(failure),

@@ -1,0 +1,229 @@
+//! A key for TLS out of an authentication: against another implementation (`vectors.py` in this
+//! folder printed what is expected), and with sides that want something else.
+
+#[allow(dead_code, reason = "the other files use the rest of it")]
+mod pair;
+
+use farblock_secure::{
+    Concatenation, Controller, Demand, Derivation, Failure, Group, Hash, Host, HostTerms, Progress,
+    Secret, Step, TlsPsk,
+};
+use farblock_wire::auth::FailureReason;
+use pair::{HOST, SUBSYSTEM, answer, answer_from, controller_terms, host_terms, numbers};
+use sha2::{Digest, Sha256};
+
+const NEW: Concatenation = Concatenation::NEW_TLS_PSK;
+const REPLACE: Concatenation = Concatenation::REPLACE_TLS_PSK;
+
+/// The same numbers as in `vectors.py`.
+fn random(mut state: u32) -> impl FnMut(&mut [u8]) {
+    move |out| {
+        out.fill_with(|| {
+            state = state.wrapping_mul(1_103_515_245).wrapping_add(12_345) & 0x7fff_ffff;
+            (state >> 16) as u8
+        });
+    }
+}
+
+/// The hash of what was said but AUTH_Negotiate, and of the keys that came of it.
+fn transcript(seed: u32, hash: Hash, is_mutual: bool, asked: Concatenation) -> String {
+    let secret = |text| Secret::parse(text).expect("a secret");
+    let (mut host_entropy, mut controller_entropy) = (random(11), random(seed));
+    let terms = HostTerms {
+        host_secret: secret(HOST_SECRET),
+        controller_secrets: vec![secret(CONTROLLER_SECRET); usize::from(is_mutual)],
+        hashes: vec![hash],
+        concatenation: asked,
+        ..host_terms()
+    };
+    let mut known = controller_terms();
+    known.host_secrets = vec![secret(HOST_SECRET)];
+    known.controller_secret = Some(secret(CONTROLLER_SECRET));
+    let mut host = Host::new(terms, &mut host_entropy);
+    let mut controller = Controller::new(known.into()).offering(asked);
+    let (mut said, mut steps) = (Sha256::new(), 0);
+    loop {
+        match host.step() {
+            Step::Send(message) => {
+                assert!(host.take_psks().is_empty() && controller.take_psks().is_empty());
+                if steps == 2 {
+                    said.update(&message);
+                }
+                controller.handle(&message, &mut controller_entropy);
+                host.handle_sent();
+            }
+            Step::Receive => {
+                let message = controller.take_message().expect("an answer");
+                said.update(&message);
+                host.handle_received(&message, &mut host_entropy);
+            }
+            Step::Done(agreed) => {
+                assert_eq!((agreed.hash, agreed.is_mutual), (hash, is_mutual));
+                break;
+            }
+            Step::Failed(failure) => panic!("{failure}"),
+        }
+        steps += 1;
+    }
+    assert_eq!(controller.progress(), Progress::Done);
+    let psks = host.take_psks();
+    assert_eq!(psks, controller.take_psks());
+    assert!(host.take_psks().is_empty() && controller.take_psks().is_empty(), "once");
+    said.update(keys(&psks));
+    said.update(&psks[0].identity);
+    said.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn keys(psks: &[TlsPsk]) -> String {
+    let [specified, unframed] = psks else { panic!("there are two ways") };
+    assert_eq!(specified.derivation, Derivation::Specified);
+    assert_eq!(unframed.derivation, Derivation::Unframed);
+    assert!(specified.is_generated() && specified.identity == unframed.identity);
+    psks.iter().flat_map(|psk| psk.key.iter().map(|byte| format!("{byte:02x}"))).collect()
+}
+
+#[test]
+fn another_implementation_has_the_same_keys() {
+    for (seed, hash, is_mutual, asked, expected) in TRANSCRIPTS {
+        let (hash, asked) = (Hash::from_id(hash).unwrap(), Concatenation(asked));
+        assert_eq!(transcript(seed, hash, is_mutual, asked), expected, "{seed} {hash} {asked:?}");
+    }
+}
+
+/// What becomes of a host that asks, and a controller that offers.
+fn meet(
+    asked: Concatenation,
+    offered: Concatenation,
+    demand: Demand,
+    change: impl FnOnce(&mut HostTerms),
+) -> Result<(Vec<TlsPsk>, bool), Failure> {
+    let mut terms = HostTerms { concatenation: asked, ..host_terms() };
+    change(&mut terms);
+    let known = farblock_secure::ControllerTerms { demand, ..controller_terms() };
+    let mut controller = Controller::new(known.into()).offering(offered);
+    let mut host = Host::new(terms, &mut numbers(1));
+    let agreed = answer(&mut host, &mut controller)?;
+    let psks = controller.take_psks();
+    assert_eq!(psks, host.take_psks());
+    assert_eq!(psks.is_empty(), !controller.has_concatenated());
+    Ok((psks, agreed.is_mutual))
+}
+
+#[test]
+fn each_authentication_gives_another_key() {
+    let known = controller_terms();
+    let key = |seed| {
+        let terms = HostTerms { concatenation: NEW, ..host_terms() };
+        let mut controller = Controller::new(known.clone().into()).offering(NEW);
+        let mut host = Host::new(terms, &mut numbers(1));
+        answer_from(seed, &mut host, &mut controller).expect("they agree");
+        controller.take_psks().swap_remove(0)
+    };
+    let (one, other) = (key(1), key(2));
+    assert_ne!(one.identity, other.identity);
+    assert_ne!(one.key, other.key);
+    assert!(one.identity.contains(HOST) && one.identity.contains(SUBSYSTEM));
+}
+
+#[test]
+fn nobody_has_a_channel_that_is_not_offered() {
+    let none = Concatenation::NONE;
+    for asked in [NEW, REPLACE, Concatenation(1), Concatenation(4), Concatenation(255)] {
+        for offered in [none, NEW, REPLACE] {
+            let met = meet(asked, offered, Demand::Authentication, |_| {});
+            match met {
+                Ok((psks, _)) => assert!(asked == offered && !psks.is_empty()),
+                Err(failure) => {
+                    assert_eq!(failure.reason, FailureReason::CONCATENATION_MISMATCH);
+                    assert_ne!(asked, offered);
+                }
+            }
+        }
+    }
+    let (psks, _) = meet(none, NEW, Demand::Authentication, |_| {}).expect("it need not ask");
+    assert!(psks.is_empty());
+}
+
+#[test]
+fn who_has_to_ask_is_refused_if_it_does_not() {
+    let none = Concatenation::NONE;
+    let refused = meet(none, NEW, Demand::SecureChannel, |_| {}).unwrap_err();
+    assert_eq!(refused.reason, FailureReason::CONCATENATION_MISMATCH);
+    assert!(refused.sentence.contains("--concat"), "{refused}");
+    assert!(meet(NEW, NEW, Demand::SecureChannel, |_| {}).is_ok());
+    // A queue that is in TLS with a key of the host's own needs no other.
+    assert!(meet(none, none, Demand::SecureChannel, |_| {}).is_ok());
+    let one_way = |terms: &mut HostTerms| terms.controller_secrets.clear();
+    for asked in [none, NEW] {
+        let refused = meet(asked, asked, Demand::Mutual, one_way).unwrap_err();
+        assert_eq!(refused.reason, FailureReason::FAILED);
+        assert!(meet(asked, asked, Demand::Mutual, |_| {}).expect("it asks").1);
+        assert!(!meet(asked, asked, Demand::Authentication, one_way).expect("it need not").1);
+    }
+}
+
+#[test]
+fn a_channel_needs_an_exchange_and_a_suite() {
+    let meet = |change: fn(&mut HostTerms)| meet(NEW, NEW, Demand::Authentication, change);
+    let of = |change| meet(change).unwrap_err().reason;
+    assert_eq!(of(|terms| terms.groups = vec![Group::Null]), FailureReason::GROUP_UNUSABLE);
+    assert_eq!(of(|terms| terms.hashes = vec![Hash::Sha512]), FailureReason::HASH_UNUSABLE);
+    let (psks, _) = meet(|terms| terms.hashes = Hash::ALL.to_vec()).expect("there are others");
+    assert_eq!(psks[0].hash, Hash::Sha256);
+}
+
+/// A host's reply in a channel to be, changed: nobody in between can leave the channel, the host's
+/// challenge or its sequence number out.
+#[test]
+fn what_makes_the_key_cannot_be_left_out() {
+    let run = |at: usize, value: u8, is_first: bool| {
+        let terms = HostTerms { concatenation: NEW, ..host_terms() };
+        let mut host = Host::new(terms, &mut numbers(1));
+        let mut controller = Controller::new(controller_terms().into()).offering(NEW);
+        let mut steps = 0;
+        while let step @ (Step::Send(_) | Step::Receive) = host.step() {
+            if let Step::Send(mut message) = step {
+                if is_first == (steps == 0) && steps < 4 {
+                    message[at] = value;
+                }
+                controller.handle(&message, &mut numbers(2));
+                host.handle_sent();
+            } else {
+                let Some(message) = controller.take_message() else { break };
+                host.handle_received(&message, &mut numbers(1));
+            }
+            steps += 1;
+        }
+        (controller.failure().map(|failure| failure.reason), controller.take_psks().len())
+    };
+    // As it is.
+    assert_eq!(run(0, 0, true), (None, 2));
+    assert_eq!(run(6, 0, true), (Some(FailureReason::FAILED), 0), "SC_C");
+    assert_eq!(run(6, 3, true), (Some(FailureReason::CONCATENATION_MISMATCH), 0), "SC_C");
+    assert_eq!(run(8, 0, false), (Some(FailureReason::INCORRECT_PAYLOAD), 0), "CVALID");
+}
+
+const HOST_SECRET: &str = "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+const CONTROLLER_SECRET: &str = "\
+    DHHC-1:03:ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1+f4CBgoOEhYaHiImKi4yNjo+QkZKTlJWWl5\
+    iZmpucnZ6foKGio8FPdnY=:";
+/// The seed (with 224 the exchange's secret begins with 00f83e), the hash function, whether both
+/// prove who they are, SC_C.
+const TRANSCRIPTS: [(u32, u8, bool, u8, &str); 16] = [
+    (7, 1, false, 2, "8dc5d4511cc091134b55a87c3281b29512c4c2197a4543ad479f20e89e2f5108"),
+    (7, 1, false, 3, "882e7fbc8c2a47a2b9284431a0151e48d15adadd6d65e6ac5421a32b45578809"),
+    (7, 1, true, 2, "ca7a96f0bc35be39dd67848ad0df6d123f7d7d858306d9ec182012073030a099"),
+    (7, 1, true, 3, "0431ce77ddb51c5d963f50c8d0a3c165b315cb94edc2704b099f89281de44ba5"),
+    (7, 2, false, 2, "201d64642d00b72b4da7a663c4178fabc66729ecad488a426b2149f38ae807a8"),
+    (7, 2, false, 3, "31f3c754d081ad19128a3f06eda87e38fcbc1581976bd3970f88ea5a8567984e"),
+    (7, 2, true, 2, "e3bb556081dde5be3f9bf6f87276e575bf9ed15267ba5e8390c186813c60126d"),
+    (7, 2, true, 3, "373d46ba58472570e5aeecb5805df2e59d38bf6753441a2b6283ad781f560c89"),
+    (224, 1, false, 2, "6bd5102a5a73722d38ec6142ef9de214fc58c2470ed23f15cc85eb2f314fb9f4"),
+    (224, 1, false, 3, "61e060dc8ebea11cf58a8cb87a47d16bdf6531ad171d044c07f4e5a20f8d4903"),
+    (224, 1, true, 2, "9f96da4fb7663f162525e75934f450685276b57029e5a9f4cffec19b266fe7ce"),
+    (224, 1, true, 3, "b2d3578e8872e7c36e8d664d3f105c04b4d3b14a1bc34a2de198bc2465ee0991"),
+    (224, 2, false, 2, "2a1d31738509cc6be27883402257c66d8663f24d8e275f4beed4c5b7715b67cb"),
+    (224, 2, false, 3, "4367964a0381208203cf8e3490f9dbe0bd674a05c6d4d8ecc2acb1335d51af02"),
+    (224, 2, true, 2, "3ee0523e11c7d1b63c9b384a98d73c6a2b4b7bd4cd5b317172b8e488194dbc66"),
+    (224, 2, true, 3, "a23aa53869861a7a086817b97330986f6d18bbeb922c10c86df4ccfc751d52da"),
+];
