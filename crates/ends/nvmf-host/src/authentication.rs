@@ -4,9 +4,12 @@
 use crate::handshake::Handshake;
 use crate::key_file;
 use crate::options::Options;
-use farblock_proto::host::{ConnectError, Identity, command};
+use farblock_proto::host::{ConnectError, Identity, command, refused};
 use farblock_reactor::os;
-use farblock_secure::{Group, Hash, Host, HostTerms, Step};
+use farblock_secure::{Concatenation, Group, Hash, Host, HostTerms, Step, TlsPsk};
+use farblock_wire::IntoBytes;
+use farblock_wire::fabrics::ConnectResult;
+use std::net::SocketAddr;
 use std::path::Path;
 
 /// Authenticates a queue that was just connected.
@@ -15,8 +18,43 @@ pub(crate) fn authenticate(
     identity: &Identity<'_>,
     options: &Options,
 ) -> Result<(), ConnectError> {
+    converse(handshake, terms(identity, options)?).map(drop)
+}
+
+/// Connects an admin queue for nothing but to authenticate, and gives the keys for TLS that come
+/// of it.
+pub(crate) fn concatenate(
+    addresses: &[SocketAddr],
+    identity: &Identity<'_>,
+    sqsize_z: u16,
+    options: &Options,
+) -> Result<Vec<TlsPsk>, ConnectError> {
+    const DURING: &str = "the answer to Connect, ahead of TLS";
+    if options.tls_key.is_some() {
+        let both = "either a key for TLS (--tls-key) or one that comes of the authentication \
+                    (--concat), not both";
+        return Err(ConnectError::Tls(both.to_owned()));
+    }
+    let terms =
+        HostTerms { concatenation: Concatenation::NEW_TLS_PSK, ..terms(identity, options)? };
+    let (mut handshake, _) = Handshake::connect(addresses, identity, sqsize_z, options, &[])?;
+    let data = command::connect_data(identity, None);
+    let connect = command::connect(0, sqsize_z, 0);
+    let (cqe, _) = handshake.execute(&connect, data.as_bytes(), DURING)?;
+    if !cqe.status().is_success() {
+        return Err(refused(cqe.status(), cqe.result()));
+    }
+    let ConnectResult { authreq, .. } = ConnectResult::parse(cqe.result());
+    if authreq & (ConnectResult::AUTHREQ_ATR | ConnectResult::AUTHREQ_ASCR) == 0 {
+        return Err(ConnectError::AuthenticationNotOffered);
+    }
+    converse(&mut handshake, terms)
+}
+
+/// Authenticates, and gives the keys for TLS that come of it.
+fn converse(handshake: &mut Handshake, terms: HostTerms) -> Result<Vec<TlsPsk>, ConnectError> {
     const DURING: &str = "the answer to a message of the authentication";
-    let mut host = Host::new(terms(identity, options)?, &mut fill);
+    let mut host = Host::new(terms, &mut fill);
     loop {
         match host.step() {
             Step::Send(message) => {
@@ -36,7 +74,7 @@ pub(crate) fn authenticate(
                     hash = %agreed.hash, group = %agreed.group, both = agreed.is_mutual,
                     "authenticated"
                 );
-                return Ok(());
+                return Ok(host.take_psks());
             }
             Step::Failed(failure) => {
                 return Err(ConnectError::AuthenticationFailed(failure.sentence));
@@ -71,6 +109,7 @@ fn terms(identity: &Identity<'_>, options: &Options) -> Result<HostTerms, Connec
         controller_secrets: controller_secrets.unwrap_or_default(),
         hashes: Hash::ALL.to_vec(),
         groups: Group::ALL.to_vec(),
+        concatenation: Concatenation::NONE,
     })
 }
 

@@ -18,6 +18,7 @@ use farblock_proto::host::{
     ana_log_page, parse_namespace_list, refused,
 };
 use farblock_reactor::os;
+use farblock_secure::TlsPsk;
 use farblock_wire::features::AsyncEventConfig;
 use farblock_wire::identify::Cns;
 use farblock_wire::log::AnaState;
@@ -49,6 +50,8 @@ pub(crate) struct Inner {
     subsystem: String,
     identity: HostIdentity,
     options: Options,
+    /// The keys for TLS that came of its authentication.
+    generated: Vec<TlsPsk>,
     /// Nothing is left of the admin queue when nobody is left to answer.
     ended: Mutex<Option<Receiver<()>>>,
     /// Where it runs.
@@ -330,7 +333,7 @@ impl Inner {
     fn try_connect_queue(&self, qid: u16, depth: u16) -> Result<Connected, ConnectError> {
         let identity = wire_identity(&self.identity, &self.subsystem);
         let (mut handshake, _) =
-            Handshake::connect(&[self.address], &identity, depth, &self.options)?;
+            Handshake::connect(&[self.address], &identity, depth, &self.options, &self.generated)?;
         handshake.reset_on_close()?;
         let data = command::connect_data(&identity, Some(self.info.cntlid));
         // One entry more than commands in flight, and 0's-based.
@@ -342,7 +345,9 @@ impl Inner {
         }
         match accepted(cqe.result())?.must_authenticate {
             true => authentication::authenticate(&mut handshake, &identity, &self.options)?,
-            false => authentication::not_asked_for(&self.options)?,
+            false if self.generated.is_empty() => authentication::not_asked_for(&self.options)?,
+            // It has proved who it is, and what came of that is what this queue goes through.
+            false => {}
         }
         handshake.finish()
     }
@@ -406,6 +411,10 @@ fn check_options(subsystem: &str, options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
+/// An admin queue, where it is, what its controller says of itself, and the keys for TLS that came of
+/// its authentication.
+type BroughtUp = (Connected, SocketAddr, ControllerInfo, Vec<TlsPsk>);
+
 /// A controller being connected.
 struct Connecting<'a> {
     /// Name or address, without brackets.
@@ -420,7 +429,8 @@ impl Connecting<'_> {
     fn connect(self) -> Result<Controller, Error> {
         let control = Control::shared(self.options.engine).map_err(Error::System)?;
         let sqsize_z = limits::ADMIN_QUEUE_ENTRIES - 1;
-        let (connected, address, info) = match until_not_busy(|| self.bring_up(sqsize_z)) {
+        let (connected, address, info, generated) = match until_not_busy(|| self.bring_up(sqsize_z))
+        {
             Ok(parts) => parts,
             Err(reason) => {
                 let address = format!("{}:{}", url::Bracketed(&self.host), self.port);
@@ -458,6 +468,7 @@ impl Connecting<'_> {
             subsystem: subsystem.to_owned(),
             identity,
             options: options.clone(),
+            generated,
             ended: Mutex::new(Some(ended)),
             _control: control,
         };
@@ -468,25 +479,27 @@ impl Connecting<'_> {
         if self.subsystem == DISCOVERY_NQN { Duration::ZERO } else { self.options.keep_alive }
     }
 
-    fn bring_up(
-        &self,
-        sqsize_z: u16,
-    ) -> Result<(Connected, SocketAddr, ControllerInfo), ConnectError> {
+    fn bring_up(&self, sqsize_z: u16) -> Result<BroughtUp, ConnectError> {
         let addresses: Vec<SocketAddr> = (self.host.as_str(), self.port)
             .to_socket_addrs()
             .map_err(|error| ConnectError::Unresolved(crate::error::words(&error)))?
             .collect();
         let Options { queues, .. } = *self.options;
         let identity = wire_identity(&self.identity, self.subsystem);
+        // Discovery services do not authenticate.
+        let generated = match self.options.concatenate && self.subsystem != DISCOVERY_NQN {
+            true => authentication::concatenate(&addresses, &identity, sqsize_z, self.options)?,
+            false => Vec::new(),
+        };
         let (mut handshake, address) =
-            Handshake::connect(&addresses, &identity, sqsize_z, self.options)?;
+            Handshake::connect(&addresses, &identity, sqsize_z, self.options, &generated)?;
         let parameters = Parameters {
             admin_sqsize_z: sqsize_z,
             keep_alive: self.keep_alive(),
             queues,
             events: EVENTS,
         };
-        let mut authenticated = false;
+        let mut authenticated = !generated.is_empty();
         let mut bringup = Bringup::new(parameters, &identity);
         let info = loop {
             match bringup.step() {
@@ -507,10 +520,10 @@ impl Connecting<'_> {
                 Step::Ready(info) => break info,
             }
         };
-        // Discovery services do not authenticate; whoever just says that it is one has to.
-        if !authenticated && self.subsystem != farblock_wire::nqn::DISCOVERY_NQN {
+        // Whoever just says that it is a discovery service has to, too.
+        if !authenticated && self.subsystem != DISCOVERY_NQN {
             authentication::not_asked_for(self.options)?;
         }
-        Ok((handshake.finish()?, address, info))
+        Ok((handshake.finish()?, address, info, generated))
     }
 }

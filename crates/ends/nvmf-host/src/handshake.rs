@@ -43,15 +43,17 @@ pub(crate) struct Connected {
 impl Handshake {
     /// Connects to the first of `addresses` that answers, with TLS if `psks` has keys for it, of
     /// which the first is used that the controller takes, and exchanges ICReq and ICResp. Each
-    /// step, here and later, may take the options' time to connect.
+    /// step, here and later, may take the options' time to connect. `generated` are the keys that
+    /// came of an authentication, if any did.
     pub(crate) fn connect(
         addresses: &[SocketAddr],
         identity: &Identity<'_>,
         depth: u16,
         options: &Options,
+        generated: &[TlsPsk],
     ) -> Result<(Handshake, SocketAddr), ConnectError> {
         let timeout = options.connect_timeout;
-        let psks = secured::psks(identity, options)?;
+        let psks = secured::psks(identity, options, generated)?;
         let mut error = ConnectError::Unresolved("the name has no address".to_owned());
         for &address in addresses {
             match Socket::connect_timeout(&address, timeout) {

@@ -27,6 +27,9 @@ pub struct Options {
     /// The file with this host's key for TLS: nothing is then said without TLS. It is read for each
     /// queue that is connected.
     pub tls_key: Option<PathBuf>,
+    /// Has TLS come of the authentication of the admin queue (secure channel concatenation): all
+    /// other queues, and all but that, are in it. For discovery it is not used.
+    pub concatenate: bool,
     /// Keep alive timeout: after this long without a sign of life either side gives up. Zero:
     /// never. Discovery by the well-known name never uses it.
     pub keep_alive: Duration,
@@ -57,6 +60,7 @@ impl Default for Options {
             dhchap_secret: None,
             dhchap_ctrl_secret: None,
             tls_key: None,
+            concatenate: false,
             keep_alive: Duration::from_secs(5),
             path_timeout: None,
             connect_timeout: Duration::from_secs(5),
@@ -84,6 +88,7 @@ impl Options {
                 .clone()
                 .or_else(|| self.dhchap_ctrl_secret.clone()),
             tls_key: url.tls_key.clone().or_else(|| self.tls_key.clone()),
+            concatenate: self.concatenate || url.concatenate,
             ..self.clone()
         }
     }

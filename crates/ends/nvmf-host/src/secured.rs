@@ -33,7 +33,11 @@ pub(crate) enum Refusal {
 pub(crate) fn psks(
     identity: &Identity<'_>,
     options: &Options,
+    generated: &[TlsPsk],
 ) -> Result<Option<Vec<TlsPsk>>, ConnectError> {
+    if !generated.is_empty() {
+        return Ok(Some(generated.to_vec()));
+    }
     let Some(path) = &options.tls_key else { return Ok(None) };
     let keys = key_file::read_tls(path).map_err(ConnectError::KeyFile)?;
     let psks = keys.iter().flat_map(|key| key.psks(identity.hostnqn, identity.subnqn)).collect();

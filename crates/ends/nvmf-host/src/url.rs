@@ -9,7 +9,8 @@
 //!
 //! Parameters: `ns` (namespace identifier), `header-digest` and `data-digest` (0 or 1), `hostnqn`
 //! and `hostid` (who the host says it is), `dhchap-secret`, `dhchap-ctrl-secret`
-//! and `tls-key` (files with the host's secret, the controller's, and the host's key for TLS).
+//! and `tls-key` (files with the host's secret, the controller's, and the host's key for TLS), and
+//! `concat` (0 or 1: TLS comes of the authentication).
 
 use crate::identity::HostId;
 use farblock_wire::nqn;
@@ -38,6 +39,8 @@ pub struct Url {
     pub header_digest: bool,
     /// Whether data digests are wanted (`data-digest`).
     pub data_digest: bool,
+    /// Whether TLS is to come of the authentication (`concat`).
+    pub concatenate: bool,
     /// Host NQN (`hostnqn`).
     pub hostnqn: Option<String>,
     /// Host identifier (`hostid`).
@@ -188,6 +191,7 @@ fn parse_parameter(url: &mut Url, text: &str) -> Result<(), UrlError> {
         },
         "header-digest" => url.header_digest = parse_switch(key, value)?,
         "data-digest" => url.data_digest = parse_switch(key, value)?,
+        "concat" => url.concatenate = parse_switch(key, value)?,
         "hostnqn" => url.hostnqn = Some(parse_name(value, "the host NQN")?),
         "hostid" => match decode(value, "hostid")?.parse() {
             Ok(hostid) => url.hostid = Some(hostid),
@@ -199,7 +203,7 @@ fn parse_parameter(url: &mut Url, text: &str) -> Result<(), UrlError> {
         _ => {
             return error(format!(
                 "the parameter {key:?} is unknown: use ns, header-digest, data-digest, hostnqn, \
-                 hostid, dhchap-secret, dhchap-ctrl-secret or tls-key"
+                 hostid, dhchap-secret, dhchap-ctrl-secret, tls-key or concat"
             ));
         }
     }
@@ -300,6 +304,9 @@ impl fmt::Display for Url {
         if self.data_digest {
             parameter("data-digest", &1)?;
         }
+        if self.concatenate {
+            parameter("concat", &1)?;
+        }
         if let Some(hostnqn) = &self.hostnqn {
             parameter("hostnqn", &Encoded(hostnqn))?;
         }
@@ -331,7 +338,7 @@ mod tests {
     #[test]
     fn all_parts() {
         let text = "nvme+tcp://storage.example:4421/nqn.2024-01.example:disk?ns=7&header-digest=1\
-                    &data-digest=1&hostnqn=nqn.2014-08.org.example:me\
+                    &data-digest=1&concat=1&hostnqn=nqn.2014-08.org.example:me\
                     &hostid=01234567-89ab-cdef-0123-456789abcdef\
                     &dhchap-secret=/etc/a%20key&dhchap-ctrl-secret=b.key&tls-key=t";
         let url = parse(text);

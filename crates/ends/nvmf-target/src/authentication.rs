@@ -10,7 +10,10 @@ use crate::config::Subsystem;
 use crate::shared::{Message, Route, Shared};
 use farblock_proto::capsule::SlotId;
 use farblock_reactor::os;
-use farblock_secure::{Controller, ControllerTerms, Group, Hash, Secret, TlsKey};
+use farblock_secure::{
+    Concatenation, Controller, ControllerTerms, Demand, Group, Hash, Secret, TlsKey,
+};
+use farblock_wire::auth::{CommonMessage, MessageHead, MessageType, Negotiate};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::mpsc::{self, Sender};
@@ -33,26 +36,33 @@ pub struct HostKeys {
     pub id: Option<[u8; 16]>,
     /// Its key for TLS, which it has to use; two while one takes the other's place.
     pub tls: Vec<TlsKey>,
+    /// What it has to do besides.
+    pub demand: Demand,
 }
 
 impl HostKeys {
     /// With a secret, and whatever hash function and group the host knows.
     #[must_use]
     pub fn new(host: Secret) -> Self {
-        let (hashes, groups) = (Hash::ALL.to_vec(), Group::ALL.to_vec());
-        Self { host: vec![host], controller: None, hashes, groups, id: None, tls: Vec::new() }
+        Self { host: vec![host], ..Self::of_tls(Vec::new()) }
     }
 
     /// With keys for TLS alone.
     #[must_use]
     pub fn of_tls(tls: Vec<TlsKey>) -> Self {
         let (hashes, groups) = (Hash::ALL.to_vec(), Group::ALL.to_vec());
-        Self { host: Vec::new(), controller: None, hashes, groups, id: None, tls }
+        let demand = Demand::Authentication;
+        Self { host: Vec::new(), controller: None, hashes, groups, id: None, tls, demand }
     }
 
     /// Whether it has to authenticate.
     fn authenticates(&self) -> bool {
         !self.host.is_empty()
+    }
+
+    /// Whether it has to have TLS come of its authentication.
+    pub(crate) fn concatenates(&self) -> bool {
+        self.authenticates() && self.demand == Demand::SecureChannel
     }
 
     fn terms(&self, subsystem: &str, host: &str) -> ControllerTerms {
@@ -63,6 +73,7 @@ impl HostKeys {
             controller_secret: self.controller.clone(),
             hashes: self.hashes.clone(),
             groups: self.groups.clone(),
+            demand: self.demand,
         }
     }
 }
@@ -82,9 +93,21 @@ impl Job {
     fn work(self) -> Option<(Route, Message)> {
         let Job { route, slot, mut machine, message, waits } = self;
         waits.upgrade()?;
+        // The library is loaded for whoever asks for TLS, and not before.
+        if asks_for_tls(&message) && farblock_tls::available().is_err() {
+            machine = Box::new(machine.offering(Concatenation::NONE));
+        }
         machine.handle(&message, &mut fill);
         Some((route, Message::Authenticated { route, slot, machine }))
     }
+}
+
+/// Whether this is an AUTH_Negotiate that wants TLS to come of the authentication.
+fn asks_for_tls(message: &[u8]) -> bool {
+    let common = MessageHead::parse(message).filter(|head| {
+        (head.auth_type, head.auth_id) == (MessageType::COMMON.0, CommonMessage::NEGOTIATE.0)
+    });
+    common.and_then(|_| Negotiate::parse(message)).is_some_and(|head| head.sc_c != 0)
 }
 
 /// See the module's text.
@@ -129,7 +152,8 @@ impl Authenticator {
     }
 
     /// Has a host authenticate like this from now on, or not at all. Gives whether one that is
-    /// connected may stay: it has proved that it has a secret that is good still, or need not.
+    /// connected may stay: it has proved that it has a secret that is good still, and what is
+    /// demanded of it now was demanded before; or it need not prove anything.
     pub(crate) fn change(&self, subsystem: &str, host: &str, keys: Option<&HostKeys>) -> bool {
         self.bind(subsystem, host, keys.and_then(|keys| keys.id));
         let names = (subsystem.to_owned(), host.to_owned());
@@ -140,7 +164,16 @@ impl Authenticator {
         };
         let terms = Arc::new(keys.terms(subsystem, host));
         let before = all.insert(names, terms);
-        before.is_some_and(|before| before.host_secrets.iter().any(|it| keys.host.contains(it)))
+        before.is_some_and(|before| {
+            let is_more = keys.demand != Demand::Authentication && keys.demand != before.demand;
+            !is_more && before.host_secrets.iter().any(|it| keys.host.contains(it))
+        })
+    }
+
+    /// Whether some host has to have TLS come of its authentication.
+    pub(crate) fn some_concatenate(&self) -> bool {
+        let all = self.terms.lock().expect("no holder panics");
+        all.values().any(|terms| terms.demand == Demand::SecureChannel)
     }
 
     /// A subsystem is gone.

@@ -56,6 +56,7 @@ pub use authentication::HostKeys;
 pub use config::{Export, StartError, Subsystem, TargetConfig, TlsPolicy};
 pub use control::{ChangeError, Control, Removal, Sharing};
 pub use events::{Event, Observer, Visitor};
+pub use farblock_secure::Demand;
 pub use meter::{ErrorCounts, IoCounts, LATENCY_STEPS, LatencyCounts, latency_bound_us};
 pub use pace::{DEFAULT_BURST, MAX_BURST, Rate, Rates};
 pub use reservations::ReservationStore;

@@ -30,7 +30,7 @@ use crate::reservations::{Desk, Keeper};
 use crate::session::{Asking, ConnectionKey};
 use crate::slots::Slots;
 use crate::tls::TlsTerms;
-use farblock_proto::capsule::SlotId;
+use farblock_proto::capsule::{RemoteForm, SlotId};
 use farblock_proto::controller::{
     AccessChange, Action, AdminOutcome, ConnectRequest, Connected, ErrorRecord, Instance,
     NamespaceTable, QueueKind, Refusal, Registry, SmartCounters, SubsystemId, Teardown,
@@ -39,7 +39,7 @@ use farblock_proto::ids::{CommandId, ControllerId, NamespaceId, QueueId};
 use farblock_proto::time::Instant;
 use farblock_reactor::Waker;
 use farblock_reactor::os::{self, ListenSocket, Socket};
-use farblock_secure::{Controller, ControllerTerms};
+use farblock_secure::{Concatenation, Controller, ControllerTerms, Demand};
 use farblock_tls::Named;
 use farblock_wire::fabrics::{ConnectData, ConnectInvalidParameter, ConnectResult};
 use farblock_wire::nqn::DISCOVERY_NQN;
@@ -163,6 +163,10 @@ pub(crate) struct Admitted {
     pub(crate) backings: Arc<Backings>,
     /// How its host has to authenticate, if it has to.
     pub(crate) terms: Option<Arc<ControllerTerms>>,
+    /// It has proved who it is already: its key for TLS came of an authentication.
+    pub(crate) has_proved: bool,
+    /// The secure channel that may come of it.
+    pub(crate) offer: Concatenation,
 }
 
 /// Why a queue was not connected.
@@ -308,11 +312,17 @@ impl Shared {
         {
             return Err(not_its_identifier().into());
         }
+        // Under the same lock: whoever changes a host's keys finds its controllers.
+        let terms = match names {
+            (Ok(subsystem), Ok(host)) => self.authenticator.terms(subsystem, host),
+            _ => None,
+        };
+        let is_io = request.command.qid.get() != 0;
+        let offer = self.offer(request, shown, terms.as_deref())?;
         let mut connected = management.registry.connect(request, self.now())?;
         management.routes.insert((connected.controller, connected.queue), route);
         let host = HostKey::of(request.data);
         let controller = (connected.controller, connected.instance);
-        let is_io = connected.kind == QueueKind::Io;
         if !is_io {
             let origin = visitors::Origin { address: peer, is_told: false };
             management.origins.insert(connected.controller, origin);
@@ -324,24 +334,46 @@ impl Shared {
         self.act(&mut management);
         let subsystem = connected.subsystem.filter(|_| is_io);
         let backings = subsystem.map(|subsystem| management.exports.snapshot(subsystem));
-        // Under the same lock: whoever changes a host's keys finds its controllers.
-        let terms = match names {
-            (Ok(subsystem), Ok(host)) => self.authenticator.terms(subsystem, host),
-            _ => None,
-        };
         drop(management);
-        match &terms {
-            Some(_) => connected.result = authentication_required(connected.controller),
+        let has_proved = shown.is_some_and(|named| named.psk.is_generated());
+        match terms.as_ref().filter(|_| !has_proved) {
+            Some(terms) => {
+                connected.result = authentication_required(connected.controller, terms, offer);
+            }
             None => self.slots().connected(route.serial),
         }
         if connected.kind == QueueKind::Admin {
-            if terms.is_none() {
+            if terms.is_none() || has_proved {
                 self.host_is_in(connected.controller);
             }
             // The first core keeps the time; a new controller may have the next deadline.
             self.mailboxes()[0].wake();
         }
-        Ok(Admitted { connected, fence, backings: backings.unwrap_or_default(), terms })
+        let backings = backings.unwrap_or_default();
+        Ok(Admitted { connected, fence, backings, terms, has_proved, offer })
+    }
+
+    /// The secure channel that may come of a queue's authentication. A host that has to be in one
+    /// may come without on its admin queue alone.
+    fn offer(
+        &self,
+        request: &ConnectRequest<'_>,
+        shown: Option<&Named>,
+        terms: Option<&ControllerTerms>,
+    ) -> Result<Concatenation, Denied> {
+        let is_tcp = request.remote == RemoteForm::Transport;
+        let offer = match request.command.qid.get() {
+            0 if is_tcp => self.tls.offer(request.port, shown),
+            _ => Concatenation::NONE,
+        };
+        let has_to = terms.is_some_and(|terms| terms.demand == Demand::SecureChannel);
+        if has_to && shown.is_none() && offer == Concatenation::NONE {
+            return Err(not_by_tls(
+                "it has to use TLS, and may come without on its admin queue alone, to \
+                 authenticate, where a listener has TLS",
+            ));
+        }
+        Ok(offer)
     }
 
     /// Whether what a host has shown in TLS, or that it came without, goes with who it says it is.
@@ -650,6 +682,15 @@ fn not_by_tls(reason: &str) -> Denied {
 }
 
 /// The result of Connect for a host that has to authenticate.
-fn authentication_required(controller: ControllerId) -> u64 {
-    ConnectResult { cntlid: controller.0, authreq: ConnectResult::AUTHREQ_ATR }.emit()
+fn authentication_required(
+    controller: ControllerId,
+    terms: &ControllerTerms,
+    offer: Concatenation,
+) -> u64 {
+    let is_new = offer == Concatenation::NEW_TLS_PSK;
+    let authreq = match terms.demand {
+        Demand::SecureChannel if is_new => ConnectResult::AUTHREQ_ASCR,
+        _ => ConnectResult::AUTHREQ_ATR,
+    };
+    ConnectResult { cntlid: controller.0, authreq }.emit()
 }

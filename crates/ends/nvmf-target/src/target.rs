@@ -393,7 +393,7 @@ fn register(
                 None => Ok(()),
             });
         added.map_err(|error| StartError::Address(address.to_string(), error))?;
-        registry.set_security(port, tls.security(port));
+        registry.set_security(port, tls.security(port, config.some_concatenate()));
     }
     for referral in &config.referrals {
         registry

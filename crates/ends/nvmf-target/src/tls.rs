@@ -2,7 +2,8 @@
 
 use crate::config::{TargetConfig, TlsPolicy};
 use farblock_proto::controller::{ChannelSecurity, PortId};
-use farblock_secure::TlsKey;
+use farblock_reactor::os;
+use farblock_secure::{Concatenation, TlsKey, TlsPsk};
 use farblock_tls::{Named, ServerKeys, TlsError};
 use farblock_wire::nqn::DISCOVERY_NQN;
 use std::collections::BTreeMap;
@@ -63,6 +64,7 @@ impl TlsTerms {
     /// With what a connection begins that came in there; none if there is nothing but plain.
     pub(crate) fn begin(&self, port: Option<PortId>) -> Option<(Arc<ServerKeys>, TlsPolicy)> {
         let now = self.read();
+        now.keys.expire(os::now());
         match now.policy(port) {
             TlsPolicy::Plain => None,
             TlsPolicy::Allowed if now.keys.is_empty() => None,
@@ -99,6 +101,26 @@ impl TlsTerms {
         }
     }
 
+    /// A key came of a host's authentication.
+    pub(crate) fn generate(&self, psks: Vec<TlsPsk>, host: &str, subsystem: &str) {
+        self.read().keys.generate(psks, host, subsystem, os::now());
+    }
+
+    /// A host's secrets are not good any more, and so is nothing that came of them.
+    pub(crate) fn forget_generated(&self, host: &str, subsystem: &str) {
+        self.read().keys.forget_generated(Some(host), subsystem);
+    }
+
+    /// The secure channel that the authentication of an admin queue may give.
+    pub(crate) fn offer(&self, port: Option<PortId>, shown: Option<&Named>) -> Concatenation {
+        match shown {
+            Some(named) if named.psk.is_generated() => Concatenation::REPLACE_TLS_PSK,
+            Some(_) => Concatenation::NONE,
+            None if self.read().policy(port) == TlsPolicy::Plain => Concatenation::NONE,
+            None => Concatenation::NEW_TLS_PSK,
+        }
+    }
+
     /// A subsystem is gone, and the keys for it.
     pub(crate) fn forget(&self, subsystem: &str) {
         let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
@@ -117,12 +139,15 @@ impl TlsTerms {
         self.read().policy(Some(port))
     }
 
-    /// What the discovery log page says.
-    pub(crate) fn security(&self, port: PortId) -> ChannelSecurity {
+    /// What the discovery log page says, where some hosts have TLS come of their authentication or
+    /// none does.
+    pub(crate) fn security(&self, port: PortId, some_concatenate: bool) -> ChannelSecurity {
         let now = self.read();
         match now.policy(Some(port)) {
             TlsPolicy::Required => ChannelSecurity::Required,
-            TlsPolicy::Allowed if !now.keys.is_empty() => ChannelSecurity::Allowed,
+            TlsPolicy::Allowed if some_concatenate || now.keys.has_configured() => {
+                ChannelSecurity::Allowed
+            }
             TlsPolicy::Allowed | TlsPolicy::Plain => ChannelSecurity::None,
         }
     }

@@ -2,8 +2,9 @@
 
 use crate::limits;
 use farblock_secure::{TlsKey, TlsPsk};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// The name of the discovery subsystem.
 const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
@@ -27,6 +28,42 @@ pub struct ServerKeys {
     by_host: HashMap<String, Vec<TlsKey>>,
     /// Keys that a host has for one subsystem: by the host's name, then by the subsystem's.
     by_names: HashMap<String, BTreeMap<String, Vec<TlsKey>>>,
+    /// Keys that came of authentications. Every copy has the same.
+    generated: Arc<Generated>,
+}
+
+/// Keys that came of authentications, while they are good: those of a host for a subsystem, the
+/// oldest first.
+#[derive(Default, Debug)]
+struct Generated(Mutex<HashMap<(String, String), VecDeque<Made>>>);
+
+/// A key that came of an authentication, made in each of the ways that hosts have.
+#[derive(Debug)]
+struct Made {
+    at: Instant,
+    keys: Vec<Arc<Named>>,
+}
+
+impl Made {
+    /// Whether a connection has it.
+    fn is_used(&self) -> bool {
+        self.keys.iter().any(|key| Arc::strong_count(key) > 1)
+    }
+}
+
+impl Generated {
+    fn all(&self) -> MutexGuard<'_, HashMap<(String, String), VecDeque<Made>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn of(&self, host: &str, subsystem: &str) -> Vec<Arc<Named>> {
+        let all = self.all();
+        if all.is_empty() {
+            return Vec::new();
+        }
+        let made = all.get(&(host.to_owned(), subsystem.to_owned())).into_iter().flatten();
+        made.flat_map(|made| made.keys.iter().map(Arc::clone)).collect()
+    }
 }
 
 impl ServerKeys {
@@ -51,6 +88,7 @@ impl ServerKeys {
 
     /// A subsystem is gone, and the keys for it.
     pub fn forget(&mut self, subsystem: &str) {
+        self.forget_generated(None, subsystem);
         self.by_names.values_mut().for_each(|of_host| drop(of_host.remove(subsystem)));
         self.by_names.retain(|_, of_host| !of_host.is_empty());
     }
@@ -58,7 +96,47 @@ impl ServerKeys {
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.by_host.is_empty() && self.by_names.is_empty()
+        !self.has_configured() && self.generated.all().is_empty()
+    }
+
+    /// Whether there are some of the configuration's.
+    #[must_use]
+    pub fn has_configured(&self) -> bool {
+        !self.by_host.is_empty() || !self.by_names.is_empty()
+    }
+
+    /// A key came of the authentication of a host for a subsystem, made in each of the ways that
+    /// hosts have. Of so many the oldest goes, most often one that nobody uses.
+    pub fn generate(&self, psks: Vec<TlsPsk>, host: &str, subsystem: &str, now: Instant) {
+        let named = |psk| {
+            let (host, subsystem) = (host.to_owned(), subsystem.to_owned());
+            Arc::new(Named { psk, host, subsystem })
+        };
+        let made = Made { at: now, keys: psks.into_iter().map(named).collect() };
+        let mut all = self.generated.all();
+        let of_host = all.entry((host.to_owned(), subsystem.to_owned())).or_default();
+        of_host.push_back(made);
+        if of_host.len() > limits::GENERATED_KEYS {
+            let unused = of_host.iter().position(|made| !made.is_used()).unwrap_or(0);
+            of_host.remove(unused);
+        }
+    }
+
+    /// Forgets the keys that came of authentications [some time](limits::GENERATED_TIME) ago, and
+    /// that no connection has.
+    pub fn expire(&self, now: Instant) {
+        self.generated.all().retain(|_, of_host| {
+            let is_new = |at| now.saturating_duration_since(at) < limits::GENERATED_TIME;
+            of_host.retain(|made| is_new(made.at) || made.is_used());
+            !of_host.is_empty()
+        });
+    }
+
+    /// Forgets the keys that came of a host's authentications for a subsystem; of every host's if
+    /// none is given.
+    pub fn forget_generated(&self, host: Option<&str>, subsystem: &str) {
+        let is_meant = |name: &str| host.is_none_or(|host| host == name);
+        self.generated.all().retain(|(name, of), _| of != subsystem || !is_meant(name));
     }
 
     /// The keys of a host that are good for a subsystem. For discovery, all that it has are, up to
@@ -89,6 +167,10 @@ impl ServerKeys {
     /// Whether the key that a peer has shown is good still.
     #[must_use]
     pub fn is_good(&self, shown: &Named) -> bool {
+        if shown.psk.is_generated() {
+            let known = self.generated.of(&shown.host, &shown.subsystem);
+            return known.iter().any(|known| known.psk == shown.psk);
+        }
         let keys = self.keys(&shown.host, &shown.subsystem);
         let mut psks = keys.iter().flat_map(|key| key.psks(&shown.host, &shown.subsystem));
         psks.any(|psk| psk == shown.psk)
@@ -108,6 +190,11 @@ impl ServerKeys {
         else {
             return Vec::new();
         };
+        let mut found = self.generated.of(host, subsystem);
+        found.retain(|named| named.psk.identity == identity);
+        if !found.is_empty() {
+            return found;
+        }
         let keys = self.keys(host, subsystem);
         let psks = keys.iter().flat_map(|key| key.psks(host, subsystem));
         let named = |psk| {
@@ -158,6 +245,61 @@ mod tests {
         assert!(!keys.is_good(&shown) && keys.is_good(&named(&key(2), DISK)));
         keys.set(HOST, DISK, &[]);
         assert!(keys.is_empty());
+    }
+
+    fn generated(seed: u8) -> Vec<TlsPsk> {
+        let mut psk = key(seed).psks(HOST, DISK).swap_remove(0);
+        psk.identity = format!("NVMe1G01 {HOST} {DISK} {seed}");
+        vec![psk.clone(), psk]
+    }
+
+    #[test]
+    fn what_came_of_an_authentication_is_good_for_a_while() {
+        let (keys, begin) = (ServerKeys::default(), Instant::now());
+        let copy = keys.clone();
+        keys.generate(generated(1), HOST, DISK, begin);
+        assert!(!copy.is_empty(), "copies have the same");
+        let found = copy.find(b"NVMe1G01 nqn.2026-11.h:one nqn.2026-11.s:disk 1");
+        assert_eq!(found.len(), 2, "made in two ways");
+        assert!(copy.is_good(&found[0]));
+        let late = begin + limits::GENERATED_TIME;
+        copy.expire(late);
+        assert!(copy.is_good(&found[0]), "a connection has it");
+        let shown = Named {
+            psk: found[0].psk.clone(),
+            host: HOST.to_owned(),
+            subsystem: "nqn.2026-11.s:more".to_owned(),
+        };
+        assert!(!copy.is_good(&shown), "it is for one subsystem");
+        let shown = Named { subsystem: DISK.to_owned(), ..shown };
+        drop(found);
+        copy.expire(late - std::time::Duration::from_millis(1));
+        assert!(copy.is_good(&shown));
+        copy.expire(late);
+        assert!(!copy.is_good(&shown) && keys.is_empty());
+    }
+
+    #[test]
+    fn what_came_of_authentications_goes_with_what_it_came_of() {
+        let (mut keys, now) = (ServerKeys::default(), Instant::now());
+        let count = |keys: &ServerKeys| keys.generated.of(HOST, DISK).len() / 2;
+        keys.generate(generated(1), HOST, DISK, now);
+        keys.forget_generated(Some("nqn.2026-11.h:two"), DISK);
+        keys.forget_generated(Some(HOST), "nqn.2026-11.s:more");
+        assert_eq!(count(&keys), 1);
+        keys.forget_generated(Some(HOST), DISK);
+        assert!(keys.is_empty());
+        keys.generate(generated(1), HOST, DISK, now);
+        keys.forget(DISK);
+        assert!(keys.is_empty());
+        // Of many the oldest that nobody uses goes.
+        keys.generate(generated(0), HOST, DISK, now);
+        let used = keys.find(generated(0)[0].identity.as_bytes());
+        (1..=200).for_each(|seed| keys.generate(generated(seed), HOST, DISK, now));
+        assert_eq!(count(&keys), limits::GENERATED_KEYS);
+        assert!(keys.is_good(&used[0]));
+        assert!(keys.find(generated(1)[0].identity.as_bytes()).is_empty());
+        assert!(!keys.find(generated(200)[0].identity.as_bytes()).is_empty());
     }
 
     #[test]

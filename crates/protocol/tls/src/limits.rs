@@ -1,5 +1,7 @@
 //! Every limit of TLS, with its unit.
 
+use std::time::Duration;
+
 /// What a peer may send before the handshake is done, in bytes: some kilobytes are usual.
 pub const HANDSHAKE_BYTES: usize = 32 << 10;
 
@@ -28,3 +30,11 @@ pub const NAMED_IDENTITIES: usize = 4;
 
 /// Characters of an identity in a message.
 pub const NAMED_CHARACTERS: usize = 600;
+
+/// Keys that came of the authentications of one host for one subsystem: one for each of its
+/// controllers, of which a host has some by several paths.
+pub const GENERATED_KEYS: usize = 32;
+
+/// How long a key that came of an authentication opens connections when none has it any more: the
+/// host's queues come at once, and who reconnects later authenticates anew.
+pub const GENERATED_TIME: Duration = Duration::from_secs(120);

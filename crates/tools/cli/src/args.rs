@@ -389,6 +389,10 @@ pub(crate) struct ConnectionArgs {
     /// File with this host's key for TLS 1.3: nothing is said without TLS (as ?tls-key= in the URL)
     #[arg(long, alias = "tls_key", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key: Option<PathBuf>,
+    /// TLS 1.3 with a key that comes of the authentication, instead of one of its own (secure
+    /// channel concatenation; as ?concat=1 in the URL)
+    #[arg(long, requires = "dhchap_secret", conflicts_with = "tls_key")]
+    pub(crate) concat: bool,
 }
 
 /// How bytes are moved.

@@ -16,6 +16,7 @@ pub(crate) fn options(global: &Global, args: &ConnectionArgs) -> Options {
         dhchap_secret: args.dhchap_secret.clone(),
         dhchap_ctrl_secret: args.dhchap_ctrl_secret.clone(),
         tls_key: args.tls_key.clone(),
+        concatenate: args.concat,
         ..Options::default()
     }
 }

@@ -19,7 +19,7 @@ use crate::notices::Kind;
 use crate::transport::Transport;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::data_pointer;
-use farblock_secure::{Controller, ControllerTerms, Failure, Progress};
+use farblock_secure::{Concatenation, Controller, ControllerTerms, Failure, Progress};
 use farblock_wire::auth::MessageHead;
 use farblock_wire::fabrics::{AuthenticationCommand, FabricsCommandType};
 use farblock_wire::opcode::AdminOpcode;
@@ -59,18 +59,39 @@ fn concerns(sqe: &Sqe) -> bool {
 }
 
 impl<T: Transport> Session<T> {
-    /// The queue is connected, and its host has to authenticate first.
-    pub(super) fn lock(&mut self, cx: &mut Context, terms: Arc<ControllerTerms>) {
+    /// The queue is connected by a host that can authenticate, and may have a secure channel come
+    /// of it.
+    pub(super) fn prepare(&mut self, terms: Arc<ControllerTerms>, offer: Concatenation) {
         let (host, subsystem) = (terms.host_nqn.clone(), terms.subsystem_nqn.clone());
-        let machine = Some(Box::new(Controller::new(terms)));
+        let machine = Some(Box::new(Controller::new(terms).offering(offer)));
         let authentication =
             Authentication { host, subsystem, machine, messages: 0, waits: Arc::default() };
         self.authentication = Some(Box::new(authentication));
+    }
+
+    /// The queue's host has to authenticate first.
+    pub(super) fn lock(&mut self, cx: &mut Context) {
         let queue = std::mem::replace(&mut self.queue, Queue::None);
         self.queue = Queue::Locked(Box::new(queue));
         // One time for all of it, in which data have to come as well.
         self.arrivals.watched = true;
         cx.reactor.set_timer(self.task, Some(cx.now() + limits::AUTHENTICATION_TIMEOUT));
+    }
+
+    /// The host has proved who it is. What has a secure channel come of that goes on in it, over
+    /// another connection, and does nothing else on this one (TP 8018).
+    fn proved(&mut self, cx: &mut Context) {
+        let Some(authentication) = &mut self.authentication else { return };
+        let Some(machine) = &mut authentication.machine else { return };
+        let is_elsewhere = machine.has_concatenated() && self.transport.peer().is_none();
+        let psks = machine.take_psks();
+        if let Some(psk) = psks.first() {
+            tracing::info!(peer = %self.peer, identity = %psk.identity, "authenticated: TLS next");
+            cx.shared.tls.generate(psks, &authentication.host, &authentication.subsystem);
+        }
+        if self.is_locked() && !is_elsewhere {
+            self.unlock(cx);
+        }
     }
 
     fn unlock(&mut self, cx: &mut Context) {
@@ -236,8 +257,8 @@ impl<T: Transport> Session<T> {
                 cx.shared.observed.tell(&self.not_authenticated(&failure));
             });
         }
-        if is_done && self.is_locked() {
-            self.unlock(cx);
+        if is_done {
+            self.proved(cx);
         }
         if ends {
             self.close_after_sending(cx);
@@ -266,7 +287,7 @@ impl<T: Transport> Session<T> {
         message.resize(room as usize, 0);
         self.push_page(cx, slot, &message, 0);
         match progress {
-            Progress::Done if self.is_locked() => self.unlock(cx),
+            Progress::Done => self.proved(cx),
             Progress::Failed => self.close_after_sending(cx),
             _ => {}
         }

@@ -83,15 +83,18 @@ impl<T: Transport> Session<T> {
         };
         let shown = self.transport.peer();
         match cx.shared.connect(&request, shown, self.route, self.peer.ip()) {
-            Ok(Admitted { connected, fence, backings, terms }) => {
+            Ok(Admitted { connected, fence, backings, terms, has_proved, offer }) => {
                 let host = data.host_nqn().unwrap_or_default().to_owned();
                 self.fence = fence;
-                if terms.is_none() {
+                if terms.is_none() || has_proved {
                     self.hold_as(cx, &host);
                 }
                 self.connected(cx, &connected, backings, host);
                 if let Some(terms) = terms {
-                    self.lock(cx, terms);
+                    self.prepare(terms, offer);
+                    if !has_proved {
+                        self.lock(cx);
+                    }
                 }
                 self.respond_and_release(cx, slot, Status::SUCCESS, connected.result);
             }

@@ -96,6 +96,9 @@ impl Shared {
         has_library(keys)?;
         self.change_registry(nqn, |registry, id| {
             let stays = self.authenticator.change(nqn, host, keys);
+            if !stays {
+                self.tls.forget_generated(host, nqn);
+            }
             let stay = self.tls.set_keys(nqn, host, keys.map_or(&[], |keys| &keys.tls));
             self.publish_security(registry);
             let is_its = |one: &ControllerSummary<'_>| {
@@ -136,7 +139,8 @@ impl Shared {
     pub(super) fn publish_security(&self, registry: &mut Registry) {
         let ports: Vec<_> = registry.listeners().iter().map(|listener| listener.port).collect();
         for port in ports {
-            registry.set_security(port, self.tls.security(port));
+            let some_concatenate = self.authenticator.some_concatenate();
+            registry.set_security(port, self.tls.security(port, some_concatenate));
         }
     }
 

@@ -68,8 +68,8 @@ pub enum ConnectError {
     AuthenticationFailed(String),
     /// A secret could not be read, with the sentence that says why.
     KeyFile(String),
-    /// The controller wants a secure channel (TLS) by a key that it makes itself, which is not
-    /// implemented.
+    /// The controller wants a secure channel (TLS) by a key that comes of the authentication, which
+    /// was not asked for.
     SecureChannelRequired,
     /// There is no TLS with the controller, with the sentence that says why.
     Tls(String),
@@ -168,9 +168,10 @@ impl fmt::Display for ConnectError {
                 write!(f, "authentication failed: {sentence}")
             }
             Self::KeyFile(sentence) => f.write_str(sentence),
-            Self::SecureChannelRequired => {
-                f.write_str("the controller requires a secure channel, which is not implemented")
-            }
+            Self::SecureChannelRequired => f.write_str(
+                "the controller wants TLS to come of the authentication: give --concat with \
+                 --dhchap-secret FILE (or a key for TLS that it knows, with --tls-key FILE)",
+            ),
             Self::Tls(sentence) => f.write_str(sentence),
             Self::CommandFailed { what, status } => write!(f, "{what} failed: {status}"),
             Self::NotReady { after } => {

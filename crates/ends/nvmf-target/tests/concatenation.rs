@@ -1,0 +1,270 @@
+//! TLS that comes of an authentication, between farblock's host and target; who does not come the
+//! whole way does nothing.
+#![cfg(unix)] // Key files have owners.
+
+mod rig;
+
+use farblock_backends::mem::Mem;
+use farblock_block::blocking::Blocking;
+use farblock_host::{ConnectError, Controller, Error, Options, discover};
+use farblock_proto::ids::NamespaceId;
+use farblock_reactor::EngineKind;
+use farblock_secure::{Group, Hash, Secret};
+use farblock_target::{Demand, Export, HostKeys, Subsystem, Target, TargetConfig, TlsPolicy};
+use rig::{NQN, any, engines};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+const HOST: &str = "nqn.2014-08.org.example:concatenated";
+
+/// What a connection begins with in plain, and in TLS.
+const IC_REQ: u8 = 0;
+const HANDSHAKE: u8 = 22;
+
+fn secret(seed: u8) -> Secret {
+    Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(seed)).expect("a length there is")
+}
+
+/// A file with a secret, removed when it is dropped.
+struct KeyFile(PathBuf);
+
+impl KeyFile {
+    fn new(secret: &Secret) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("farblock-concat-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let mut file = std::fs::File::options();
+        let mut file = file.create_new(true).write(true).mode(0o600).open(&path).expect("a file");
+        writeln!(file, "{}", secret.text().as_str()).expect("room");
+        Self(path)
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn keys(demand: Demand) -> HostKeys {
+    HostKeys { controller: Some(secret(2)), demand, ..HostKeys::new(secret(1)) }
+}
+
+fn serve(keys: HostKeys, tls: TlsPolicy, engine: EngineKind) -> Target {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.keys.insert(HOST.to_owned(), keys);
+    let namespace = Arc::new(Mem::new(512, 1 << 20).expect("a size"));
+    let export = Export { namespace, identity: "disk".to_owned() };
+    subsystem.exports.insert(NamespaceId(1), export);
+    let config = TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec![any()],
+        tls: Some(tls),
+        engine,
+        ..TargetConfig::default()
+    };
+    Target::start(&config).expect("it starts")
+}
+
+/// The files of both sides.
+struct Files {
+    host: KeyFile,
+    controller: KeyFile,
+}
+
+impl Files {
+    fn new() -> Self {
+        Self { host: KeyFile::new(&secret(1)), controller: KeyFile::new(&secret(2)) }
+    }
+
+    fn options(&self, concatenate: bool, is_mutual: bool) -> Options {
+        Options {
+            hostnqn: Some(HOST.to_owned()),
+            dhchap_secret: Some(self.host.0.clone()),
+            dhchap_ctrl_secret: is_mutual.then(|| self.controller.0.clone()),
+            concatenate,
+            ..Options::default()
+        }
+    }
+}
+
+fn connect(target: &Target, options: &Options) -> Result<Controller, ConnectError> {
+    match Controller::connect(&target.addresses()[0].to_string(), NQN, options) {
+        Ok(controller) => Ok(controller),
+        Err(Error::Connect { reason, .. }) => Err(reason),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Passes connections on to a target, and notes what each begins with.
+struct Between {
+    address: SocketAddr,
+    begun: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Between {
+    fn new(target: &Target) -> Self {
+        let (begun, there) = (Arc::<Mutex<Vec<u8>>>::default(), target.addresses()[0]);
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("it has one");
+        let noted = Arc::clone(&begun);
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (Ok(mut client), Ok(mut server)) = (client, TcpStream::connect(there)) else {
+                    return;
+                };
+                let mut first = [0];
+                client.read_exact(&mut first).expect("it begins");
+                noted.lock().expect("no holder panics").push(first[0]);
+                server.write_all(&first).expect("it is there");
+                let (mut back, mut forth) =
+                    (server.try_clone().unwrap(), client.try_clone().unwrap());
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut back, &mut forth);
+                    let _ = forth.shutdown(std::net::Shutdown::Both);
+                });
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut client, &mut server);
+                    let _ = server.shutdown(std::net::Shutdown::Both);
+                });
+            }
+        });
+        Self { address, begun }
+    }
+
+    /// What the connections so far have begun with.
+    fn begun(&self) -> Vec<u8> {
+        self.begun.lock().expect("no holder panics").clone()
+    }
+}
+
+/// Reads back what is written.
+fn moves_data(controller: &Controller) {
+    let namespace = controller.namespace(1).expect("it is there");
+    let mut disk = Blocking::new(&namespace).expect("a queue");
+    let written: Vec<u8> = (0..100_352).map(|at| (at * 31 / 7) as u8).collect();
+    disk.write(3, &written).expect("it is written");
+    let mut read = vec![0; written.len()];
+    disk.read(3, &mut read).expect("it is read");
+    assert!(read == written);
+}
+
+#[test]
+fn tls_comes_of_the_authentication() {
+    let files = Files::new();
+    for engine in engines() {
+        for (hash, is_mutual) in [(Hash::Sha256, false), (Hash::Sha384, true)] {
+            for demand in [Demand::Authentication, Demand::SecureChannel] {
+                let mut keys = keys(demand);
+                (keys.hashes, keys.groups) = (vec![hash], vec![Group::Ffdhe2048]);
+                let target = serve(keys, TlsPolicy::Allowed, engine);
+                let between = Between::new(&target);
+                let options = files.options(true, is_mutual);
+                let address = between.address.to_string();
+                let controller = Controller::connect(&address, NQN, &options);
+                moves_data(&controller.expect("it has the secret"));
+                // Of the admin queue that authenticates, and of both in TLS.
+                assert_eq!(between.begun(), [IC_REQ, HANDSHAKE, HANDSHAKE], "{hash} {demand:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_has_to_and_does_not_is_refused() {
+    let files = Files::new();
+    let target = serve(keys(Demand::SecureChannel), TlsPolicy::Allowed, EngineKind::Auto);
+    let refused = connect(&target, &files.options(false, true)).err();
+    assert_eq!(refused, Some(ConnectError::SecureChannelRequired));
+    let sentence = refused.expect("it was").to_string();
+    assert!(sentence.contains("--concat"), "{sentence}");
+    // Who has to ask for proof.
+    let target = serve(keys(Demand::Mutual), TlsPolicy::Allowed, EngineKind::Auto);
+    for concatenate in [false, true] {
+        let refused = connect(&target, &files.options(concatenate, false)).err();
+        let Some(ConnectError::AuthenticationFailed(_)) = refused else { panic!("{refused:?}") };
+        let controller = connect(&target, &files.options(concatenate, true)).expect("it asks");
+        moves_data(&controller);
+    }
+}
+
+#[test]
+fn there_is_none_where_there_is_no_tls() {
+    let files = Files::new();
+    let target = serve(keys(Demand::Authentication), TlsPolicy::Plain, EngineKind::Auto);
+    let Some(ConnectError::AuthenticationFailed(sentence)) =
+        connect(&target, &files.options(true, false)).err()
+    else {
+        panic!("it is refused")
+    };
+    assert!(sentence.contains("leave --concat out"), "{sentence}");
+    connect(&target, &files.options(false, false)).expect("without");
+    // And who has to use it does not get in there at all.
+    let target = serve(keys(Demand::SecureChannel), TlsPolicy::Plain, EngineKind::Auto);
+    let refused = connect(&target, &files.options(true, false)).err();
+    assert_eq!(refused, Some(ConnectError::HostNotAllowed));
+}
+
+#[test]
+fn a_host_does_not_go_on_without() {
+    let files = Files::new();
+    // A target that knows of no secret.
+    let mut open = Subsystem::new(NQN);
+    open.config.allow_any_host = true;
+    let target = Target::start(&TargetConfig {
+        subsystems: vec![open],
+        listeners: vec![any()],
+        ..TargetConfig::default()
+    });
+    let target = target.expect("it starts");
+    let refused = connect(&target, &files.options(true, false)).err();
+    assert_eq!(refused, Some(ConnectError::AuthenticationNotOffered));
+    let wrong = KeyFile::new(&secret(3));
+    let options = Options { dhchap_secret: Some(wrong.0.clone()), ..files.options(true, false) };
+    let target = serve(keys(Demand::SecureChannel), TlsPolicy::Allowed, EngineKind::Auto);
+    let refused = connect(&target, &options).err();
+    let Some(ConnectError::AuthenticationFailed(_)) = refused else { panic!("{refused:?}") };
+}
+
+#[test]
+fn what_came_of_a_secret_goes_with_it() {
+    let files = Files::new();
+    let target = serve(keys(Demand::SecureChannel), TlsPolicy::Allowed, EngineKind::Auto);
+    let controller = connect(&target, &files.options(true, false)).expect("it has the secret");
+    moves_data(&controller);
+    let namespace = controller.namespace(1).expect("it is there");
+    // A second secret beside it: nobody is sent away.
+    let control = target.control();
+    let mut both = keys(Demand::SecureChannel);
+    both.host = vec![secret(5), secret(1)];
+    control.set_host_keys(NQN, HOST, Some(&both)).expect("it is there");
+    drop(Blocking::new(&namespace).expect("a new queue, with the same key"));
+    // Another in its place.
+    let others = HostKeys { host: vec![secret(6)], ..keys(Demand::SecureChannel) };
+    control.set_host_keys(NQN, HOST, Some(&others)).expect("it is there");
+    assert_eq!(control.report().controllers.len(), 0);
+    assert!(Blocking::new(&namespace).is_err(), "the key is not good any more");
+    // Neither is who has not to be in TLS, and then has to.
+    let target = serve(keys(Demand::Authentication), TlsPolicy::Allowed, EngineKind::Auto);
+    let _stays = connect(&target, &files.options(false, true)).expect("it has the secret");
+    let control = target.control();
+    control.set_host_keys(NQN, HOST, Some(&keys(Demand::SecureChannel))).expect("it is there");
+    assert_eq!(control.report().controllers.len(), 0);
+}
+
+#[test]
+fn discovery_says_that_there_is_tls() {
+    const NOT_REQUIRED: u8 = 0b10;
+    for (demand, has_tls) in [(Demand::SecureChannel, true), (Demand::Authentication, false)] {
+        let target = serve(keys(demand), TlsPolicy::Allowed, EngineKind::Auto);
+        let options = Options { hostnqn: Some(HOST.to_owned()), ..Options::default() };
+        let entries = discover(&target.addresses()[0].to_string(), &options).expect("in plain");
+        let entry = entries.iter().find(|entry| entry.subnqn == NQN).expect("it is listed");
+        assert_eq!(entry.requirements & 0b11 == NOT_REQUIRED, has_tls, "{demand:?}");
+    }
+}
