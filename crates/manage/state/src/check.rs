@@ -1,6 +1,6 @@
 //! What can be wrong with a document by itself.
 
-use crate::document::{Document, Host, Limits, Namespace, Subsystem, VERSION};
+use crate::document::{Demand, Document, Host, Limits, Namespace, Subsystem, VERSION};
 use farblock_proto::controller::{SubsystemConfig, limits};
 use farblock_wire::nqn;
 use serde_json::Value;
@@ -216,6 +216,7 @@ fn check_host(field: &str, host: &Host) -> Result<(), Problem> {
     if let Some(name) = needs.filter(|_| host.dhchap_key.is_none()) {
         return Err(Problem::new(at(name), "it means nothing without a dhchap_key"));
     }
+    check_demand(host).map_err(|(name, sentence)| Problem::new(at(name), sentence))?;
     if host.host_id.is_some() && !host.has_key() {
         let sentence = "it means nothing without a dhchap_key or tls_key";
         return Err(Problem::new(at("host_id"), sentence));
@@ -224,6 +225,36 @@ fn check_host(field: &str, host: &Host) -> Result<(), Problem> {
         if list.len() > MAX_ALGORITHMS {
             return Err(Problem::new(at(name), "there are not so many"));
         }
+    }
+    Ok(())
+}
+
+/// Whether the host can do what is demanded of it.
+fn check_demand(host: &Host) -> Result<(), (&'static str, String)> {
+    let Some(demand) = host.demand else { return Ok(()) };
+    let word = demand.name();
+    let none_but = |list: &[String], least: &str| {
+        !list.is_empty() && list.iter().all(|name| name.eq_ignore_ascii_case(least))
+    };
+    if host.dhchap_key.is_none() {
+        let sentence = format!(
+            "{word} is demanded of this host, which needs a dhchap_key: name one, or take the \
+             demand away first"
+        );
+        return Err(("dhchap_key", sentence));
+    }
+    if demand == Demand::Mutual && host.dhchap_ctrl_key.is_none() {
+        let sentence = "this host has to ask the target for proof, which needs a secret of the \
+                        target's: name one, or take the demand away first";
+        return Err(("dhchap_ctrl_key", sentence.to_owned()));
+    }
+    if demand == Demand::Concat && none_but(&host.dhchap_hashes, "sha512") {
+        let sentence = "no key for TLS comes of an authentication with sha512: add sha256";
+        return Err(("dhchap_hashes", sentence.to_owned()));
+    }
+    if demand == Demand::Concat && none_but(&host.dhchap_dhgroups, "null") {
+        let sentence = "no key for TLS comes of an authentication without a group: add ffdhe2048";
+        return Err(("dhchap_dhgroups", sentence.to_owned()));
     }
     Ok(())
 }

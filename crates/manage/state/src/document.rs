@@ -185,6 +185,38 @@ pub struct Subsystem {
     pub namespaces: BTreeMap<u32, Namespace>,
 }
 
+/// What is demanded of a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Demand {
+    /// To authenticate.
+    Auth,
+    /// To authenticate, and to ask the target for proof of who it is.
+    Mutual,
+    /// To have TLS come of its authentication (secure channel concatenation), unless it has a key
+    /// for TLS.
+    Concat,
+}
+
+impl Demand {
+    /// What a name stands for.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Auth, Self::Mutual, Self::Concat].into_iter().find(|one| one.name() == name)
+    }
+
+    /// What a document calls it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auth => "auth",
+            Self::Mutual => "mutual",
+            Self::Concat => "concat",
+        }
+    }
+}
+
 /// A host that may connect. Secrets themselves are never part of a document, only where they are.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -212,6 +244,10 @@ pub struct Host {
     /// that key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_key: Option<String>,
+    /// What is demanded of it besides, and that it has the key for it: nothing takes that key away
+    /// before the demand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand: Option<Demand>,
     /// What it may do in a second with all of the subsystem's namespaces together; as much as it
     /// can if it is left out. The limits of namespaces hold, too.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]

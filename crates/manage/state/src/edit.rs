@@ -27,9 +27,18 @@ pub fn keys_kept(old: &Document, new: &Value) -> Result<(), Problem> {
     }
     for (nqn, host, had) in hosts_with_keys(old) {
         let entry = new["subsystems"].get(nqn).and_then(|it| it["hosts"].get(host));
+        let is_left_out = |name| entry.is_some_and(|entry| entry.get(name).is_none());
+        if let Some(demand) = had.demand.filter(|_| is_left_out("demand")) {
+            let sentence = format!(
+                "{} is demanded of this host, and would not be any more: say demand as well, or \
+                 set it to null",
+                demand.name()
+            );
+            return Err(Problem::new(format!("subsystems.{nqn}.hosts.{host}.demand"), sentence));
+        }
         let had = had.keys().into_iter().filter(|(_, key)| key.is_some());
         for (name, _) in had {
-            if entry.is_some_and(|entry| entry.get(name).is_none()) {
+            if is_left_out(name) {
                 let sentence = format!(
                     "this host has a key, and without it whoever gives its name could connect: \
                      name the key as well, or set {name} to null"

@@ -26,7 +26,7 @@ mod store;
 
 pub use check::Problem;
 pub use document::{Ana, Document, Host, Limits, Listener, Namespace};
-pub use document::{Referral, Subsystem, Tls, VERSION};
+pub use document::{Demand, Referral, Subsystem, Tls, VERSION};
 pub use edit::{doors_kept, keys_kept, patch, pointer, tls_inherited};
 pub use merge::merge;
 pub use reconcile::{Failed, Running, reconcile, take_all_back};

@@ -87,6 +87,10 @@ fn keep_keys(old: Option<&Host>, current: &Host, merged: &mut Host) {
         let tls_key = merged.tls_key.take();
         merged.clone_from(&Host { tls_key, ..current.clone() });
     }
+    // Nothing is demanded less because a file does not speak of it.
+    if merged.demand.is_none() && old.is_none_or(|old| old.demand.is_none()) {
+        merged.demand = current.demand;
+    }
     if stays(|host| &host.tls_key, merged) {
         merged.tls_key.clone_from(&current.tls_key);
         merged.host_id = merged.host_id.or(current.host_id);

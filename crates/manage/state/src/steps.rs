@@ -6,7 +6,7 @@
 //! address). Only that any host may connect comes before everything: listed hosts that are taken
 //! away at the same time are not disconnected for it.
 
-use crate::document::{Document, Host, Limits, Listener, Namespace, Subsystem, Tls};
+use crate::document::{Demand, Document, Host, Limits, Listener, Namespace, Subsystem, Tls};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
@@ -243,7 +243,14 @@ fn write_keys(f: &mut fmt::Formatter<'_>, from: &Host, to: &Host) -> fmt::Result
         (true, false) => Some("need not use TLS any more"),
         _ => None,
     };
-    let what: Vec<_> = secret.into_iter().chain(tls).collect();
+    let demand = match (from.demand, to.demand) {
+        (before, after) if before == after => None,
+        (_, Some(Demand::Auth)) => Some("may not lose its key"),
+        (_, Some(Demand::Mutual)) => Some("has to ask the target for proof"),
+        (_, Some(Demand::Concat)) => Some("has to have TLS come of its authentication"),
+        (_, None) => Some("has nothing demanded of it any more"),
+    };
+    let what: Vec<_> = secret.into_iter().chain(tls).chain(demand).collect();
     f.write_str(match what.is_empty() {
         true if from == to => "has another secret in its key file",
         true => "has another key, or another way to use it",

@@ -482,3 +482,55 @@ fn who_sees_a_namespace_is_said_and_checked() {
     let problem = many.check().unwrap_err();
     assert!(problem.sentence.contains("256 hosts"), "{problem}");
 }
+
+#[test]
+fn what_is_demanded_of_a_host_is_demanded_until_something_else_is_said() {
+    use farblock_state::{Demand, keys_kept};
+    use serde_json::json;
+    let with = |demand: Option<Demand>, change: &dyn Fn(&mut Host)| {
+        let mut made = document(&[1], &[("one", subsystem(&["a=1"], &[]))]);
+        let host = made.subsystems.values_mut().next().unwrap().hosts.values_mut().next().unwrap();
+        host.demand = demand;
+        change(host);
+        made
+    };
+    let own = |host: &mut Host| host.dhchap_ctrl_key = Some("/target.key".to_owned());
+    for demand in [Demand::Auth, Demand::Mutual, Demand::Concat] {
+        assert_eq!(Demand::from_name(demand.name()), Some(demand));
+        assert_eq!(with(Some(demand), &own).check(), Ok(()));
+        // What it needs cannot be taken away from under it.
+        let without = with(Some(demand), &|host| host.dhchap_key = None);
+        let problem = without.check().unwrap_err();
+        assert!(problem.field.ends_with(".dhchap_key"), "{problem}");
+        assert!(problem.sentence.contains("take the demand away first"), "{problem}");
+    }
+    let refused =
+        |demand, change: &dyn Fn(&mut Host)| with(Some(demand), change).check().unwrap_err();
+    assert!(refused(Demand::Mutual, &|_| {}).field.ends_with(".dhchap_ctrl_key"));
+    let long = |host: &mut Host| host.dhchap_hashes = vec!["sha512".to_owned()];
+    assert!(refused(Demand::Concat, &long).field.ends_with(".dhchap_hashes"));
+    let none = |host: &mut Host| host.dhchap_dhgroups = vec!["null".to_owned()];
+    assert!(refused(Demand::Concat, &none).field.ends_with(".dhchap_dhgroups"));
+
+    let (old, plain) = (with(Some(Demand::Mutual), &own), with(None, &own));
+    let value = |document: &Document| serde_json::to_value(document).unwrap();
+    let problem = keys_kept(&old, &value(&plain)).unwrap_err();
+    assert!(
+        problem.field.ends_with(".demand") && problem.sentence.starts_with("mutual"),
+        "{problem}"
+    );
+    let mut said = value(&plain);
+    let hosts = said["subsystems"].as_object_mut().unwrap().values_mut().next().unwrap();
+    for host in hosts["hosts"].as_object_mut().unwrap().values_mut() {
+        host["demand"] = json!(null);
+    }
+    assert_eq!(keys_kept(&old, &said), Ok(()));
+
+    // A file that does not speak of it leaves it; one that had it and has it not takes it away.
+    let demanded = |document: &Document| {
+        document.subsystems.values().next().unwrap().hosts.values().next().unwrap().demand
+    };
+    let other = with(None, &|host| host.dhchap_key = Some("/other.key".to_owned()));
+    assert_eq!(demanded(&merge(&plain, &other, &old)), Some(Demand::Mutual));
+    assert_eq!(demanded(&merge(&old, &other, &old)), None);
+}

@@ -12,7 +12,8 @@
 //! **Contract.** Nothing but TLS 1.3, with a fresh Diffie-Hellman exchange (`psk_dhe_ke`), with
 //! the cipher suite of the key, and with a key: a peer that has none gets no further than to its
 //! first message, and neither end takes a certificate. Key updates and session tickets of the peer
-//! are dealt with in [`read`](Tls::read). Whatever a peer sends ends in an error, not in a panic.
+//! are dealt with in [`read`](Tls::read); a client asks for new keys [in
+//! time](limits::RECORDS_PER_KEY). Whatever a peer sends ends in an error, not in a panic.
 //!
 //! **What a stranger costs.** Whoever withholds the end of a first message, what was sent of it, up
 //! to [a limit](limits::HANDSHAKE_BYTES), and 10 KiB. Who offers no known identity is answered
@@ -27,7 +28,8 @@
 //! **The library** is the system's OpenSSL 3 (`libssl.so.3`), loaded when TLS is first used and not
 //! before. See decision 27.
 //!
-//! **Not implemented.** Kernel TLS, certificates, early data, resumption, key updates of our own.
+//! **Not implemented.** Kernel TLS (decision 47), certificates, early data, resumption, key updates
+//! that a server begins.
 
 mod hello;
 mod keys;
@@ -35,6 +37,8 @@ pub mod limits;
 mod openssl;
 
 pub use keys::{Named, ServerKeys};
+#[doc(hidden)]
+pub use openssl::client_with;
 pub use openssl::{available, client, server};
 
 use std::fmt;

@@ -31,6 +31,10 @@ pub const NAMED_IDENTITIES: usize = 4;
 /// Characters of an identity in a message.
 pub const NAMED_CHARACTERS: usize = 600;
 
+/// Records that a client has sealed or opened with a key when it asks for new ones: half of what
+/// RFC 8446 (section 5.5) advises for AES-GCM, 2^24.5.
+pub const RECORDS_PER_KEY: u64 = 1 << 23;
+
 /// Keys that came of the authentications of one host for one subsystem: one for each of its
 /// controllers, of which a host has some by several paths.
 pub const GENERATED_KEYS: usize = 32;

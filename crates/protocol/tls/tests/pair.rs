@@ -2,7 +2,7 @@
 #![cfg(unix)]
 
 use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey, TlsPsk};
-use farblock_tls::{ServerKeys, Tls, TlsError, client, limits, server};
+use farblock_tls::{ServerKeys, Tls, TlsError, client, client_with, limits, server};
 use std::sync::Arc;
 
 const HOST: &str = "nqn.2026-11.h:one";
@@ -132,6 +132,80 @@ fn data_in_full_records_both_ways() {
     server.write(b"back").unwrap();
     carry(&mut *server, &mut *client, 3);
     assert_eq!(read_all(&mut *client), b"back");
+}
+
+/// Bytes of a record besides its content, and of the content of an update.
+const RECORD_BYTES: usize = 22;
+const UPDATE_BYTES: usize = 5;
+
+#[test]
+fn keys_are_updated_in_time_and_nothing_is_lost() {
+    const PER_KEY: usize = 5;
+    let configured = key(Hash::Sha384, 1);
+    let mut client = client_with(by_digest(&configured), PER_KEY as u64).unwrap();
+    let mut server = server(keys(&[configured])).unwrap();
+    assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
+    let mut updates = [0, 0];
+    let mut sent = 0;
+    // Every direction by itself, and both at once.
+    for round in 0..120usize {
+        let (there, back) = (round % 3 != 0, round % 3 != 1);
+        let data: Vec<u8> = (0..round + 1).map(|at| (at * 7 + round) as u8).collect();
+        if there {
+            client.write(&data).unwrap();
+            sent += 1;
+        }
+        let bytes = carry(&mut *client, &mut *server, 11);
+        let plain = if there { data.len() + RECORD_BYTES } else { 0 };
+        updates[0] += (bytes - plain) / (RECORD_BYTES + UPDATE_BYTES);
+        assert_eq!(read_all(&mut *server), if there { &data[..] } else { &[] });
+        if back {
+            server.write(&data).unwrap();
+        }
+        let bytes = carry(&mut *server, &mut *client, 13);
+        let plain = if back { data.len() + RECORD_BYTES } else { 0 };
+        updates[1] += (bytes - plain) / (RECORD_BYTES + UPDATE_BYTES);
+        assert_eq!(read_all(&mut *client), if back { &data[..] } else { &[] });
+    }
+    assert!(updates[0] >= (sent - 1) / PER_KEY, "{updates:?}");
+    assert_eq!(updates[0], updates[1], "the server answers each");
+}
+
+#[test]
+fn a_server_does_not_begin_updates() {
+    let configured = key(Hash::Sha256, 1);
+    let (mut client, mut server) = pair(by_digest(&configured), keys(&[configured]));
+    assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
+    for _ in 0..100 {
+        server.write(b"data").unwrap();
+        assert_eq!(carry(&mut *server, &mut *client, 1000), 4 + RECORD_BYTES);
+        assert_eq!(read_all(&mut *client), b"data");
+    }
+}
+
+#[test]
+fn who_asks_for_updates_and_takes_no_answers_is_done_with() {
+    let configured = key(Hash::Sha256, 1);
+    // Each of its records comes with an update.
+    let mut client = client_with(by_digest(&configured), 0).unwrap();
+    let mut server = server(keys(&[configured])).unwrap();
+    assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
+    let mut most_bytes = 0;
+    for _ in 0..10_000 {
+        client.write(b"x").unwrap();
+        let sealed = output(&mut *client);
+        server.feed(&sealed);
+        let mut plain = [0; 8];
+        match server.read(&mut plain) {
+            Ok(count) => assert_eq!(count, 1),
+            Err(error) => {
+                assert!(error.to_string().contains("takes no answers"), "{error}");
+                break;
+            }
+        }
+        most_bytes = most_bytes.max(server.output_bytes());
+    }
+    assert!(most_bytes <= limits::UNASKED_BYTES, "{most_bytes} bytes");
 }
 
 #[test]

@@ -225,3 +225,30 @@ fn a_configuration_with_keys_is_read_again_and_kept() {
         .run(["serve", "--config", &path, "--persist", "state.json"])
         .fails(1, &["h:third", "cannot read the key file"]);
 }
+
+#[test]
+fn what_is_demanded_of_a_host_is_said_to_it_and_kept() {
+    let scratch = Scratch::new();
+    let [key, target] = scratch.keys(["host.key", "target.key"], &[]);
+    let server = serve(&scratch, &key, &[]);
+    let allow = |more: &[&str]| scratch.ctl(&[&["allow-host", NQN, HOST], more].concat());
+    allow(&["--demand", "mutual"]).fails(1, &["dhchap_ctrl_key", "take the demand away first"]);
+    let said =
+        allow(&["--controller-key", "target.key", "--key", "host.key", "--demand", "mutual"]);
+    assert!(said.ok().out().contains("has to ask the target for proof"));
+    let connect = |more: &[&str]| {
+        let url = format!("{}&hostnqn={HOST}", server.url(1));
+        scratch.run([&["id", &url, "--dhchap-secret", &key][..], more].concat())
+    };
+    connect(&[]).fails(1, &["authentication"]);
+    connect(&["--dhchap-ctrl-secret", &target]).ok();
+    // Neither the demand nor the key is lost by leaving something out.
+    allow(&[]).ok();
+    connect(&[]).fails(1, &["authentication"]);
+    allow(&["--no-key"]).fails(1, &["dhchap_key", "take the demand away first"]);
+    allow(&["--demand", "concat"]).ok();
+    connect(&[]).fails(1, &["--concat"]);
+    connect(&["--concat"]).ok();
+    allow(&["--demand", "none"]).ok();
+    connect(&[]).ok();
+}

@@ -110,6 +110,7 @@ functions! {
     SSL_pending(*const Ssl) -> c_int;
     SSL_read(*mut Ssl, *mut c_void, c_int) -> c_int;
     SSL_write(*mut Ssl, *const c_void, c_int) -> c_int;
+    SSL_key_update(*mut Ssl, c_int) -> c_int;
     SSL_client_hello_get0_ext(*mut Ssl, u32, *mut *const c_uchar, *mut usize) -> c_int;
     SSL_CIPHER_find(*mut Ssl, *const c_uchar) -> *const SslCipher;
     SSL_CIPHER_get_handshake_digest(*const SslCipher) -> *const Digest;

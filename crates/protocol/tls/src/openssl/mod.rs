@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 const ERROR_WANT_READ: c_int = 2;
 const ERROR_ZERO_RETURN: c_int = 6;
+/// New keys for both directions.
+const KEY_UPDATE_REQUESTED: c_int = 1;
 /// Bits of an error that say why.
 const REASON_BITS: c_ulong = 0x7f_ffff;
 const REASON_BINDER: c_ulong = 253;
@@ -41,7 +43,18 @@ pub fn available() -> Result<(), TlsError> {
 /// # Errors
 /// If there is no library.
 pub fn client(psk: TlsPsk) -> Result<Box<dyn Tls>, TlsError> {
-    Ok(Box::new(Session::new(Side::Client(psk))?))
+    client_with(psk, limits::RECORDS_PER_KEY)
+}
+
+/// As [`client`], with another number of records for each key.
+///
+/// # Errors
+/// As with [`client`].
+#[doc(hidden)]
+pub fn client_with(psk: TlsPsk, records_per_key: u64) -> Result<Box<dyn Tls>, TlsError> {
+    let mut session = Session::new(Side::Client(psk))?;
+    session.records = Some(Records { per_key: records_per_key, sealed: 0, opened: 0 });
+    Ok(Box::new(session))
 }
 
 /// The end that was connected to, with all keys that peers may have.
@@ -74,9 +87,19 @@ struct Session {
     has_begun: bool,
     /// Plain bytes that fill no record yet.
     staged: Vec<u8>,
+    /// How much was done with the keys in use, if this end asks for new ones in time.
+    records: Option<Records>,
     has_answered: bool,
     is_done: bool,
     failure: Option<TlsError>,
+}
+
+/// Records since the keys are in use. A client asks for new ones, and so has both ends take them. A
+/// server does not: Linux has no key updates before 6.14, and hangs up.
+struct Records {
+    per_key: u64,
+    sealed: u64,
+    opened: u64,
 }
 
 // SAFETY: OpenSSL lets an `SSL` wander between threads as long as one at a time uses it, which
@@ -225,6 +248,7 @@ impl Session {
             first: Vec::new(),
             has_begun,
             staged: Vec::new(),
+            records: None,
             has_answered: false,
             is_done: false,
             failure: None,
@@ -287,7 +311,29 @@ impl Session {
         }
     }
 
+    /// Asks for new keys once there was enough done with these; that goes ahead of what is sealed
+    /// next.
+    fn update_keys(&mut self) -> Result<(), TlsError> {
+        let Some(records) = &mut self.records else { return Ok(()) };
+        records.sealed += 1;
+        if records.sealed.max(records.opened) <= records.per_key {
+            return Ok(());
+        }
+        // This record is the first with the new one.
+        (records.sealed, records.opened) = (1, 0);
+        let handle = &self.handle;
+        // SAFETY: the `SSL` is whole.
+        let asked = unsafe {
+            (handle.library.functions.SSL_key_update)(handle.ssl.as_ptr(), KEY_UPDATE_REQUESTED)
+        };
+        match asked {
+            1 => Ok(()),
+            _ => self.fail(TlsError::Broken("the keys cannot be updated".to_owned())),
+        }
+    }
+
     fn encrypt(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
+        self.update_keys()?;
         let written = self.handle.call(|handle| {
             // SAFETY: the `SSL` is whole, and reads no further than it is told.
             unsafe {
@@ -404,7 +450,12 @@ impl Tls for Session {
             return self.fail(TlsError::Broken("it takes no answers to its updates".to_owned()));
         }
         match read {
-            Ok(count) => Ok(count.unwrap_or(0)),
+            Ok(count) => {
+                if let (Some(records), Some(_)) = (&mut self.records, count) {
+                    records.opened += 1;
+                }
+                Ok(count.unwrap_or(0))
+            }
             Err(problem) => {
                 let error = self.transfer_error(&problem);
                 self.fail(error)

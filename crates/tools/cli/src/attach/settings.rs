@@ -57,6 +57,7 @@ pub(crate) struct Settings {
     pub(crate) dhchap_ctrl_secret: Option<PathBuf>,
     #[serde(alias = "tls_key")]
     pub(crate) tls_key: Option<PathBuf>,
+    pub(crate) concat: bool,
     #[serde(alias = "read_only")]
     pub(crate) read_only: bool,
     pub(crate) shared: bool,
@@ -192,6 +193,7 @@ impl Settings {
         over(&mut self.dhchap_secret, &args.digests.dhchap_secret);
         over(&mut self.dhchap_ctrl_secret, &args.digests.dhchap_ctrl_secret);
         over(&mut self.tls_key, &args.digests.tls_key);
+        self.concat |= args.digests.concat;
         self.read_only |= offer.read_only;
         self.shared |= offer.shared;
         self.no_device |= offer.no_device;
@@ -245,10 +247,12 @@ impl Settings {
                 names.join(" or --as ")
             ));
         }
-        let tls = self.tls_key.is_some() || self.urls.iter().any(|url| url.tls_key.is_some());
+        let with_tls = |url: &Url| url.tls_key.is_some() || url.concatenate;
+        let tls = self.tls_key.is_some() || self.concat || self.urls.iter().any(with_tls);
         if way == As::Nvme && tls {
             return Err("--as nvme has no TLS, and without it nothing would be encrypted: take \
-                        another way, or `nvme connect --tls` with the key in the kernel's keyring"
+                        another way, or `nvme connect --tls` with the key in the kernel's keyring \
+                        (`--concat` without one)"
                 .into());
         }
         for (option, given, ways) in [
@@ -300,6 +304,7 @@ impl Settings {
             dhchap_secret: self.dhchap_secret.clone(),
             dhchap_ctrl_secret: self.dhchap_ctrl_secret.clone(),
             tls_key: self.tls_key.clone(),
+            concatenate: self.concat,
             keep_alive: self.keep_alive.unwrap_or(usual.connection.keep_alive),
             ..Options::default()
         };

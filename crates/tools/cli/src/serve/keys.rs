@@ -6,7 +6,7 @@ use crate::error::{Failure, Result};
 use crate::values;
 use farblock_host::key_file;
 use farblock_secure::{Group, Hash, Secret};
-use farblock_state::Host;
+use farblock_state::{Demand, Host};
 use farblock_target::{HostKeys, Subsystem, TargetConfig};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -31,6 +31,7 @@ pub(super) struct HostConfig {
     dhchap_dhgroups: Vec<Spanned<String>>,
     #[serde(alias = "tls-key")]
     tls_key: Option<Spanned<String>>,
+    demand: Option<Spanned<Demand>>,
 }
 
 /// Hosts with keys, as a document has them.
@@ -55,7 +56,17 @@ pub(super) fn of(host: &Host) -> Result<Option<HostKeys>, String> {
         hashes: or_all(hashes.collect::<Result<_, _>>()?, &Hash::ALL),
         groups: or_all(groups.collect::<Result<_, _>>()?, &Group::ALL),
         id: host.host_id.map(Uuid::into_bytes),
+        demand: demanded(host.demand),
     }))
+}
+
+/// What is demanded of a host that authenticates.
+fn demanded(demand: Option<Demand>) -> farblock_target::Demand {
+    match demand {
+        None | Some(Demand::Auth) => farblock_target::Demand::Authentication,
+        Some(Demand::Mutual) => farblock_target::Demand::Mutual,
+        Some(Demand::Concat) => farblock_target::Demand::SecureChannel,
+    }
 }
 
 /// An empty list is no restriction.
@@ -112,6 +123,7 @@ fn entry(directory: &Path, host: &HostConfig) -> Host {
         host_id: host.host_id.as_ref().map(|id| *id.as_ref()),
         dhchap_hashes: names(&host.dhchap_hashes),
         dhchap_dhgroups: names(&host.dhchap_dhgroups),
+        demand: host.demand.as_ref().map(|demand| *demand.as_ref()),
         ..Host::default()
     }
 }
@@ -152,6 +164,7 @@ fn keys(
         hashes: or_all(hashes, &Hash::ALL),
         groups: or_all(groups, &Group::ALL),
         id: host.host_id.as_ref().map(|id| id.as_ref().into_bytes()),
+        demand: demanded(host.demand.as_ref().map(|demand| *demand.as_ref())),
     })
 }
 

@@ -150,6 +150,11 @@ pub(crate) struct AllowHostArgs {
     /// again reads the file again
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key: Option<PathBuf>,
+    /// Demand of it to authenticate (auth: its key cannot be taken away before the demand), to ask
+    /// this target for proof as well (mutual), to have TLS come of its authentication (concat), or
+    /// nothing more than its keys do (none)
+    #[arg(long, value_name = "WHAT", value_parser = ["auth", "mutual", "concat", "none"])]
+    pub(crate) demand: Option<String>,
     /// Do not have it authenticate any more, though it has a key: unless it has one for TLS, its
     /// name alone lets it in
     #[arg(long, conflicts_with = "key")]

@@ -339,6 +339,10 @@ fn allow_host(client: &Client, args: &AllowHostArgs) -> Result<()> {
     if let Some(id) = &args.host_id {
         host["host_id"] = json!(id);
     }
+    if let Some(demand) = &args.demand {
+        host["demand"] =
+            Some(demand).filter(|demand| *demand != "none").map_or(Value::Null, |it| json!(it));
+    }
     if host["dhchap_key"].is_null() && host["tls_key"].is_null() {
         host.as_object_mut().and_then(|it| it.remove("host_id"));
     }
