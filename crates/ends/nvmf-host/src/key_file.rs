@@ -18,6 +18,17 @@ const TLS_PREFIX: &str = "NVMeTLSkey-1:";
 /// What a name begins with that is one of a credential of systemd's (`LoadCredential=`).
 pub const CREDENTIAL: &str = "credential:";
 
+/// What a name begins with that is one of a key for TLS in the kernel's keyrings, on hosts: then
+/// comes nothing (the key of the names that are connected), an identity, or a key's number.
+pub const KEYRING: &str = "keyring:";
+
+/// Whether a name is that of a file, and no other place's.
+#[must_use]
+pub fn is_file(path: &Path) -> bool {
+    let name = path.to_string_lossy();
+    !name.starts_with(CREDENTIAL) && !name.starts_with(KEYRING)
+}
+
 /// Reads the secrets of a file, or of `credential:NAME`: one, or while one takes another's place
 /// the new one and then the old one. Empty lines, and those that begin with `#`, are left out.
 ///
@@ -95,6 +106,12 @@ pub fn text(path: &Path) -> Result<Zeroizing<String>, String> {
                     name the file that it is in"
                 .to_owned(),
         );
+    }
+    if path.to_str().is_some_and(|text| text.starts_with(KEYRING)) {
+        let shown = path.display();
+        return Err(format!(
+            "{shown}: a keyring has keys for TLS, and those that a host connects with: name a file"
+        ));
     }
     if let Some(name) = path.to_str().and_then(|text| text.strip_prefix(CREDENTIAL)) {
         return text_open(&credential(name)?, GROUP_AND_OWNER);

@@ -108,6 +108,8 @@ mod error;
 mod handshake;
 pub mod identity;
 pub mod key_file;
+#[cfg(target_os = "linux")]
+mod keyring;
 pub mod limits;
 mod link;
 mod namespace;

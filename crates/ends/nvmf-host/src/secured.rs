@@ -39,9 +39,24 @@ pub(crate) fn psks(
         return Ok(Some(generated.to_vec()));
     }
     let Some(path) = &options.tls_key else { return Ok(None) };
+    let in_keyring = path.to_str().and_then(|text| text.strip_prefix(key_file::KEYRING));
+    if let Some(name) = in_keyring {
+        return in_kernel(name, identity).map(Some).map_err(ConnectError::KeyFile);
+    }
     let keys = key_file::read_tls(path).map_err(ConnectError::KeyFile)?;
     let psks = keys.iter().flat_map(|key| key.psks(identity.hostnqn, identity.subnqn)).collect();
     Ok(Some(psks))
+}
+
+/// The keys in the kernel's keyrings.
+#[cfg(target_os = "linux")]
+fn in_kernel(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
+    crate::keyring::read(name, identity)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn in_kernel(_: &str, _: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
+    Err("there are no keyrings on this system: name a file".to_owned())
 }
 
 impl Secured {

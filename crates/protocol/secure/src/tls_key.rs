@@ -7,6 +7,7 @@
 
 use crate::form::{Form, Problem};
 use crate::{Entropy, Hash};
+use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -51,6 +52,8 @@ pub enum Derivation {
     /// As Linux 6.15 to 6.17 make a key out of an authentication: the lengths of label and context
     /// are missing.
     Unframed,
+    /// Elsewhere: the key was given as it is.
+    Given,
 }
 
 /// A pre-shared key and how it is called.
@@ -179,11 +182,42 @@ impl TlsPsk {
         [Derivation::Specified, Derivation::Unframed].into_iter().filter_map(with).collect()
     }
 
+    /// A key that was made elsewhere, by the identity that says for whom it is; none if it is not as
+    /// long as the identity says, or that is none.
+    #[must_use]
+    pub fn given(identity: &str, key: &[u8]) -> Option<Self> {
+        let hash = identity_hash(identity)?;
+        let fits = key.len() == hash.bytes();
+        fits.then(|| Self {
+            identity: identity.to_owned(),
+            key: Zeroizing::new(key.to_vec()),
+            hash,
+            derivation: Derivation::Given,
+        })
+    }
+
+    /// Whether an identity is that of a configured key of a host for a subsystem.
+    #[must_use]
+    pub fn is_for(identity: &str, host: &str, subsystem: &str) -> bool {
+        let mut parts = identity.split(' ').skip(1);
+        identity_hash(identity).is_some()
+            && parts.next() == Some(host)
+            && parts.next() == Some(subsystem)
+    }
+
     /// Whether it came of an authentication.
     #[must_use]
     pub fn is_generated(&self) -> bool {
         self.identity.starts_with("NVMe1G")
     }
+}
+
+/// The hash that the identity of a configured key names.
+fn identity_hash(identity: &str) -> Option<Hash> {
+    let (form, _) = identity.split_once(' ')?;
+    let id = form.strip_prefix("NVMe0R").or(form.strip_prefix("NVMe1R"))?;
+    let hash = Hash::OF_SUITES.into_iter().find(|hash| id == format!("{:02}", hash.id()))?;
+    (identity.split(' ').count() == if form.starts_with("NVMe0") { 3 } else { 4 }).then_some(hash)
 }
 
 /// What tells one key from another in an identity, and the context that a key is made in.
@@ -204,7 +238,7 @@ impl Derivation {
         label: &str,
         context: &str,
     ) -> Option<Zeroizing<Vec<u8>>> {
-        if context.len() > CONTEXT_BYTES_MAX {
+        if context.len() > CONTEXT_BYTES_MAX || self == Derivation::Given {
             return None;
         }
         const BLOCK: [u8; 1] = [1];
@@ -220,7 +254,7 @@ impl Derivation {
             Derivation::Compatible => {
                 hash.hmac(&pseudorandom, &[&length.to_le_bytes(), label, context, &BLOCK])
             }
-            Derivation::Unframed => {
+            Derivation::Unframed | Derivation::Given => {
                 hash.hmac(&pseudorandom, &[&length.to_be_bytes(), label, context, &BLOCK])
             }
         })
@@ -233,6 +267,7 @@ impl fmt::Display for Derivation {
             Derivation::Specified => "as specified",
             Derivation::Compatible => "as with nvme-cli's --compat",
             Derivation::Unframed => "as with Linux 6.15 to 6.17",
+            Derivation::Given => "as the keyring has it",
         })
     }
 }

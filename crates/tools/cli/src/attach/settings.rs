@@ -8,7 +8,7 @@ use crate::configuration;
 use crate::error::{Failure, Result, os};
 use crate::values::{self, Listen};
 use farblock_host::disk::{DiskOptions, Policy};
-use farblock_host::key_file::CREDENTIAL;
+use farblock_host::key_file::is_file;
 use farblock_host::{Options, url::Url};
 use farblock_reactor::EngineKind;
 use serde::{Deserialize, Deserializer, Serialize, de};
@@ -283,8 +283,8 @@ impl Settings {
         let in_urls = self.urls.iter_mut().flat_map(|url| {
             [&mut url.dhchap_secret, &mut url.dhchap_ctrl_secret, &mut url.tls_key]
         });
-        // A credential of systemd's is no path.
-        let is_file = |path: &&mut PathBuf| !path.to_string_lossy().starts_with(CREDENTIAL);
+        // A credential of systemd's is no path, nor is a key in a keyring.
+        let is_file = |path: &&mut PathBuf| is_file(path);
         let keys = keys.into_iter().chain(in_urls).flatten().filter(is_file);
         for path in own.into_iter().flatten().chain(keys) {
             *path = std::path::absolute(&*path).map_err(|error| {
