@@ -411,8 +411,8 @@ fn check_options(subsystem: &str, options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// An admin queue, where it is, what its controller says of itself, and the keys for TLS that came of
-/// its authentication.
+/// An admin queue, where it is, what its controller says of itself, and the keys for TLS that came
+/// of its authentication.
 type BroughtUp = (Connected, SocketAddr, ControllerInfo, Vec<TlsPsk>);
 
 /// A controller being connected.

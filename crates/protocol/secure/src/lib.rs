@@ -19,8 +19,8 @@
 //! constant time for the private exponent. A side uses only what it offered itself: the messages
 //! that agree on hash and group are not protected, so each side's own list is its policy.
 //!
-//! **Secure channel concatenation** (TP 8018, Base 2.1): a host may ask for a key for TLS to come of
-//! its authentication ([`Concatenation`]). Both sides then have the same [`TlsPsk`], and what
+//! **Secure channel concatenation** (TP 8018, Base 2.1): a host may ask for a key for TLS to come
+//! of its authentication ([`Concatenation`]). Both sides then have the same [`TlsPsk`], and what
 //! follows goes over another connection, in TLS with that key.
 //!
 //! It takes random bytes from its caller ([`Entropy`]), and has no clock: time is limited by whom

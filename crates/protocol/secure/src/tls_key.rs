@@ -182,8 +182,8 @@ impl TlsPsk {
         [Derivation::Specified, Derivation::Unframed].into_iter().filter_map(with).collect()
     }
 
-    /// A key that was made elsewhere, by the identity that says for whom it is; none if it is not as
-    /// long as the identity says, or that is none.
+    /// A key that was made elsewhere, by the identity that says for whom it is; none if it is not
+    /// as long as the identity says, or that is none.
     #[must_use]
     pub fn given(identity: &str, key: &[u8]) -> Option<Self> {
         let hash = identity_hash(identity)?;

@@ -168,10 +168,7 @@ impl fmt::Display for ConnectError {
                 write!(f, "authentication failed: {sentence}")
             }
             Self::KeyFile(sentence) => f.write_str(sentence),
-            Self::SecureChannelRequired => f.write_str(
-                "the controller wants TLS to come of the authentication: give --concat with \
-                 --dhchap-secret FILE (or a key for TLS that it knows, with --tls-key FILE)",
-            ),
+            Self::SecureChannelRequired => f.write_str(CONCATENATE),
             Self::Tls(sentence) => f.write_str(sentence),
             Self::CommandFailed { what, status } => write!(f, "{what} failed: {status}"),
             Self::NotReady { after } => {
@@ -220,6 +217,11 @@ pub struct Accepted {
     /// Nothing else may be done before the host has authenticated.
     pub must_authenticate: bool,
 }
+
+/// What to do where a controller wants a secure channel.
+const CONCATENATE: &str = "the controller wants TLS to come of the authentication: give --concat \
+                           with --dhchap-secret FILE (or a key for TLS that it knows, with \
+                           --tls-key FILE)";
 
 /// Reads the result of a successful Connect.
 ///
