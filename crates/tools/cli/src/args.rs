@@ -387,8 +387,8 @@ pub(crate) struct ConnectionArgs {
     pub(crate) dhchap_ctrl_secret: Option<PathBuf>,
 
     /// File with this host's key for TLS 1.3: nothing is said without TLS (as ?tls-key= in the
-    /// URL); keyring: takes the one that nvme-cli has put into the kernel's keyring (keyring:IDENTITY or
-    /// keyring:NUMBER another one)
+    /// URL); keyring: takes the one that nvme-cli has put into the kernel's keyring
+    /// (keyring:IDENTITY or keyring:NUMBER another one)
     #[arg(long, alias = "tls_key", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key: Option<PathBuf>,
     /// TLS 1.3 with a key that comes of the authentication, instead of one of its own (secure
