@@ -82,7 +82,7 @@ fn identify_controller() {
     assert_eq!(u32_at(&page, 516), 1024, "NN");
     let oncs = 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8;
     assert_eq!(u16_at(&page, 520), oncs, "ONCS");
-    assert_eq!(u16_at(&page, 522), 0, "FUSES");
+    assert_eq!((u16_at(&page, 522), u16_at(&page, 532)), (1, 0), "FUSES, ACWU: one block");
     assert_eq!(page[525], 0b111, "VWC");
     assert_eq!(u16_at(&page, 534), 1 | 1 << 2, "OCFS");
     assert_eq!(u32_at(&page, 536), 1 | 1 << 20 | 1 << 21, "SGLS");
