@@ -71,7 +71,8 @@ pub(crate) fn start(global: &Global, time: bool, file: Option<File>) -> bool {
             let operations = level.max(LevelFilter::INFO);
             let quieter = Targets::new().with_default(level);
             let quieter = quieter.with_target("farblock_host::queue", operations);
-            // Who changed what is said whatever else is.
+            // Who changed what is said whatever else is, and so is what people would be told.
+            let quieter = quieter.with_target(crate::output::NOTES, operations);
             quieter.with_target("farblock::audit", operations)
         }
         _ => Targets::new().with_default(level),
@@ -109,7 +110,11 @@ pub(crate) fn start(global: &Global, time: bool, file: Option<File>) -> bool {
              such as farblock_target=debug,warn"
         );
     }
-    time && format != LogFormat::Text
+    let is_read = time && format != LogFormat::Text;
+    if is_read {
+        crate::output::notes_go_to_the_log();
+    }
+    is_read
 }
 
 /// Whether the standard error is systemd's journal, which says in the environment which file it

@@ -4,6 +4,10 @@
 use crate::error::{Failure, Result};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What notes are called in the log.
+pub(crate) const NOTES: &str = "farblock::notes";
 
 /// Writes text to the standard output and flushes it.
 pub(crate) fn print(text: &str) -> Result<()> {
@@ -36,9 +40,21 @@ pub(crate) fn write_stderr(text: &str) -> io::Result<()> {
     io::stderr().lock().write_all(text.as_bytes())
 }
 
+/// Whether a program reads the standard error.
+static IS_LOG: AtomicBool = AtomicBool::new(false);
+
+/// From now on the standard error is for lines of the log alone, as a program reads it.
+pub(crate) fn notes_go_to_the_log() {
+    IS_LOG.store(true, Ordering::Relaxed);
+}
+
 /// Tells the person something that is no error and no result, if there is anybody to be told.
 pub(crate) fn note(text: &str) {
-    let _ = write_stderr(&format!("{text}\n"));
+    if IS_LOG.load(Ordering::Relaxed) {
+        tracing::info!(target: NOTES, "{text}");
+    } else {
+        let _ = write_stderr(&format!("{text}\n"));
+    }
 }
 
 /// Whether colours are welcome on the standard error: it is a terminal and nobody said otherwise

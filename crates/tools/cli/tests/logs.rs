@@ -82,7 +82,15 @@ fn logged(scratch: &Scratch, options: &[&str]) -> String {
     let url = format!("{}&hostnqn={HOST}", server.url(1));
     scratch.run(["read", &url, "-o", "out.bin"]).ok();
     scratch.run(["id", &server.url(1)]).fails(1, &["does not allow this host"]);
-    server.stop().stderr
+    // Somebody is connected when it stops, so that there is something to be said of that.
+    let mut connected = TcpStream::connect(&server.address).expect("it listens");
+    let mut hello = [0; 128];
+    (hello[2], hello[4]) = (128, 128);
+    connected.write_all(&hello).expect("it takes it");
+    connected.read_exact(&mut hello).expect("it answers");
+    let text = server.stop().stderr;
+    assert!(text.contains("stopping: finishing what 1 connection had"), "{text}");
+    text
 }
 
 #[test]
