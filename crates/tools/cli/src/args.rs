@@ -114,6 +114,8 @@ pub(crate) enum Command {
     Demo(crate::demo::args::DemoArgs),
     #[cfg(unix)]
     Ui(crate::cluster::args::ClusterArgs),
+    #[cfg(unix)]
+    Fleet(crate::fleet::args::FleetArgs),
     Discover(DiscoverArgs),
     Doctor(Box<crate::doctor::args::DoctorArgs>),
     Id(IdArgs),

@@ -21,6 +21,8 @@ mod demo;
 mod discover;
 mod doctor;
 mod error;
+#[cfg(unix)]
+mod fleet;
 mod identify;
 #[cfg(unix)]
 mod import;
@@ -127,6 +129,8 @@ fn run(cli: Cli) -> Result<()> {
         Command::Demo(args) => demo::run(&args, global),
         #[cfg(unix)]
         Command::Ui(args) => cluster::run(&args, cli.json),
+        #[cfg(unix)]
+        Command::Fleet(args) => fleet::run(&args, cli.json, global),
         Command::Discover(mut args) => {
             args.json |= cli.json;
             discover::run(&args, global)

@@ -27,6 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("state", &["proto", "wire"]),
     ("admin", &["backends", "block", "proto", "state", "target"]),
     ("bench", &["block", "random", "reactor"]),
+    ("fleet", &["backends", "bench", "block", "host", "proto", "reactor", "target"]),
     ("capi", &["block", "host", "reactor"]),
     // The whole product in one thread.
     (
@@ -40,8 +41,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "admin", "attach", "backends", "bench", "block", "frontend", "host", "iscsi", "proto",
-            "rbd", "reactor", "secure", "state", "target", "volumes", "tls", "winspd", "wire",
+            "admin", "attach", "backends", "bench", "block", "fleet", "frontend", "host", "iscsi",
+            "proto", "rbd", "reactor", "secure", "state", "target", "volumes", "tls", "winspd",
+            "wire",
         ],
     ),
 ];

@@ -54,5 +54,10 @@ fn subject(path: &Path) -> Result<Subject> {
     if text.len() as u64 > MAX_REPORT_BYTES {
         return Err(no_report(&"it is too large"));
     }
+    #[cfg(unix)]
+    if text.contains("\"fleet_schema\"") {
+        let report = farblock_fleet::Report::from_json(&text);
+        return report.map(|report| report.subject()).map_err(|error| no_report(&error));
+    }
     Report::from_json(&text).map(|report| report.subject()).map_err(|error| no_report(&error))
 }

@@ -6,7 +6,7 @@ mod demo;
 mod floor;
 mod plan;
 mod progress;
-mod report;
+pub(crate) mod report;
 mod sides;
 
 use crate::args::Global;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
 }
 
 /// Calls the benchmark off when a signal comes.
-fn watch(stop: &Stop, cancel: &Cancel) -> Result<()> {
+pub(crate) fn watch(stop: &Stop, cancel: &Cancel) -> Result<()> {
     let (stop, cancel) = (stop.clone(), cancel.clone());
     let body = move || {
         stop.wait();
@@ -93,7 +93,7 @@ fn explain(error: &BenchError) -> Failure {
 }
 
 /// A time as people say it.
-fn words(time: std::time::Duration) -> String {
+pub(crate) fn words(time: std::time::Duration) -> String {
     match time.as_secs() {
         0..=1 => "1 second".to_owned(),
         seconds @ 2..=119 => format!("{seconds} seconds"),

@@ -16,7 +16,8 @@ pub(super) struct Files {
     columns: usize,
 }
 
-enum Destination {
+/// Where one form of a report goes.
+pub(crate) enum Destination {
     StandardOutput,
     /// A regular file, made beside the one that it replaces.
     File(Replacement),
@@ -26,7 +27,8 @@ enum Destination {
 
 impl Files {
     pub(super) fn open(args: &BenchArgs) -> Result<Files> {
-        let open = |path: &Option<std::path::PathBuf>| path.as_deref().map(destination).transpose();
+        let open =
+            |path: &Option<std::path::PathBuf>| path.as_deref().map(Destination::open).transpose();
         let columns = if args.wide { usize::MAX } else { output::columns() };
         let files = Files { json: open(&args.json)?, html: open(&args.html)?, columns };
         match (&files.json, &files.html) {
@@ -43,41 +45,50 @@ impl Files {
             (self.json, &(|| report.to_json() + "\n") as &dyn Fn() -> String),
             (self.html, &|| html::render(report)),
         ] {
-            match destination {
-                None => {}
-                Some(Destination::StandardOutput) => {
-                    table_wanted = false;
-                    output::print(&text())?;
-                }
-                Some(Destination::File(new)) => {
-                    new.fill(text().as_bytes())?;
-                    new.commit()?;
-                }
-                Some(Destination::Stream(mut file, name)) => {
-                    let written = file.write_all(text().as_bytes());
-                    written.map_err(|error| cannot("write to", &name, &error))?;
-                }
-            }
+            let Some(destination) = destination else { continue };
+            table_wanted &= !destination.is_standard_output();
+            destination.write(&text())?;
         }
-        if table_wanted {
-            output::print(&table::render_within(report, self.columns))
-        } else {
-            Ok(())
+        match table_wanted {
+            true => output::print(&table::render_within(report, self.columns)),
+            false => Ok(()),
         }
     }
 }
 
-fn destination(path: &Path) -> Result<Destination> {
-    if path == Path::new("-") {
-        return Ok(Destination::StandardOutput);
+impl Destination {
+    /// Finds out whether it can be written before anything is measured.
+    pub(crate) fn open(path: &Path) -> Result<Destination> {
+        if path == Path::new("-") {
+            return Ok(Destination::StandardOutput);
+        }
+        let special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
+        if !special {
+            return Replacement::begin(path, false).map(Destination::File);
+        }
+        let name = path.display().to_string();
+        match OpenOptions::new().write(true).open(path) {
+            Ok(file) => Ok(Destination::Stream(file, name)),
+            Err(error) => Err(cannot("write to", &name, &error)),
+        }
     }
-    let special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
-    if !special {
-        return Replacement::begin(path, false).map(Destination::File);
+
+    pub(crate) fn is_standard_output(&self) -> bool {
+        matches!(self, Destination::StandardOutput)
     }
-    let name = path.display().to_string();
-    match OpenOptions::new().write(true).open(path) {
-        Ok(file) => Ok(Destination::Stream(file, name)),
-        Err(error) => Err(cannot("write to", &name, &error)),
+
+    /// Writes the report there.
+    pub(crate) fn write(self, text: &str) -> Result<()> {
+        match self {
+            Destination::StandardOutput => output::print(text),
+            Destination::File(new) => {
+                new.fill(text.as_bytes())?;
+                new.commit()
+            }
+            Destination::Stream(mut file, name) => {
+                let written = file.write_all(text.as_bytes());
+                written.map_err(|error| cannot("write to", &name, &error))
+            }
+        }
     }
 }

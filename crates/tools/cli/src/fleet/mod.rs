@@ -1,0 +1,286 @@
+//! `farblock fleet`: many hosts against many targets.
+
+pub(crate) mod args;
+
+use crate::args::Global;
+use crate::bench::report::Destination;
+use crate::error::{Failure, Result, os};
+use crate::output;
+use crate::signals::Stop;
+use args::{AgentArgs, FleetArgs, FleetCommand, RunArgs};
+use farblock_bench::{Cancel, cores};
+use farblock_fleet::{FleetError, Launcher, Listener, Plan, Report, Secret, Setting};
+use farblock_fleet::{agent, html, network, run as carry_out, text};
+use farblock_host::key_file;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder};
+use std::io::{IsTerminal, Read};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+
+/// Says that this process has a network of its own already.
+const INSIDE: &str = "FARBLOCK_FLEET_INSIDE";
+/// The largest plan, or report with a plan.
+const MAX_PLAN_BYTES: u64 = 64 << 20;
+
+/// Runs the command.
+pub(crate) fn run(args: &FleetArgs, json: bool, global: &Global) -> Result<()> {
+    match &args.command {
+        FleetCommand::Run(args) => run_plan(args, json, global),
+        FleetCommand::Agent(args) => be_agent(args),
+        FleetCommand::Plans => {
+            let line = |plan: &Plan| format!("{:<14}{}\n", plan.name, plan.about);
+            output::print(&Plan::built_in().iter().map(line).collect::<String>())
+        }
+    }
+}
+
+fn be_agent(args: &AgentArgs) -> Result<()> {
+    if args.stdio {
+        // Whoever started it is at the other end, and reads what goes wrong.
+        let served = agent::serve(std::io::stdin(), std::io::stdout(), None, || {});
+        return served.map_err(|error| Failure::run(os(&error)));
+    }
+    let (Some(address), Some(file)) = (args.listen, &args.token_file) else {
+        return Err(Failure::usage("an agent needs --listen ADDR:PORT and --token-file FILE"));
+    };
+    if !address.ip().to_canonical().is_loopback() && !args.unencrypted {
+        return Err(Failure::usage(format_args!(
+            "--listen {address} can be reached from other machines, from where the token would \
+             come unencrypted: take --listen 127.0.0.1:{}, and a tunnel (ssh -L), or say \
+             --unencrypted if that network is private",
+            address.port()
+        )));
+    }
+    let stop = Stop::install()?;
+    let secret = secret(file)?;
+    let listener = Listener::start(address, secret).map_err(|error| {
+        Failure::run(format_args!("cannot listen on {address}: {}", os(&error)))
+    })?;
+    output::print(&format!("listening on {}\n", listener.address()))?;
+    stop.wait();
+    Ok(())
+}
+
+fn secret(file: &Path) -> Result<Secret> {
+    let text = key_file::text(file).map_err(Failure::Run)?;
+    Secret::new(&text)
+        .map_err(|why| Failure::run(format_args!("{} holds no token: {why}", file.display())))
+}
+
+fn run_plan(args: &RunArgs, json: bool, global: &Global) -> Result<()> {
+    let plan = plan(args)?;
+    plan.check().map_err(explain)?;
+    let named = if args.allow_writes { None } else { plan.writes_to().map_err(explain)? };
+    if let Some(disk) = named {
+        return Err(Failure::usage(format_args!(
+            "the plan {} writes to {disk}, which it did not make: pass --allow-writes to let it",
+            plan.name
+        )));
+    }
+    let has_network = has_network(&plan, args)?;
+    let stop = Stop::install_with_hangup()?;
+    let files = Files::open(args, json)?;
+    if !global.quiet {
+        plan.scaled.iter().for_each(|scaled| output::note(scaled));
+        let time = plan.duration().map_err(explain)?;
+        output::note(&format!("this takes about {}", crate::bench::words(time)));
+    }
+    let cancel = Cancel::new();
+    crate::bench::watch(&stop, &cancel)?;
+    let folder = Folder::new()?;
+    let mut progress = Progress::new(global.quiet);
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::run(format_args!("this program is not to be found: {}", os(&error)))
+    })?;
+    let words = ["--quiet", "fleet", "agent", "--stdio"];
+    let mut show = |what: &str, iops: f64| progress.show(what, iops);
+    let setting = Setting {
+        launcher: Launcher { program, args: words.map(Into::into).to_vec() },
+        has_network,
+        folder: folder.0.clone(),
+        secrets: secrets(&plan)?,
+        cancel,
+        progress: &mut show,
+    };
+    let report = carry_out(&plan, setting);
+    progress.finish();
+    let report = report.map_err(explain)?;
+    drop(folder);
+    files.write(&report)?;
+    match report.has_errors() {
+        true => Err(Failure::run("something failed or was lost, as the report says")),
+        false => Ok(()),
+    }
+}
+
+/// The plan, with what the command line says otherwise.
+fn plan(args: &RunArgs) -> Result<Plan> {
+    let cores = if args.unscaled { u32::MAX } else { cores() };
+    let mut plan = match Plan::named(&args.plan, cores) {
+        Some(plan) => plan,
+        None => from_file(Path::new(&args.plan))?,
+    };
+    plan.runtime_seconds = args.runtime.map_or(plan.runtime_seconds, |time| time.as_secs_f64());
+    plan.verify_seconds = args.verify.map_or(plan.verify_seconds, |time| time.as_secs_f64());
+    plan.runs = args.runs.unwrap_or(plan.runs);
+    plan.clients_per_node = args.clients.unwrap_or(plan.clients_per_node);
+    Ok(plan)
+}
+
+fn from_file(path: &Path) -> Result<Plan> {
+    let shown = path.display();
+    let cannot = |error: std::io::Error| {
+        let names = Plan::built_in().into_iter().map(|plan| plan.name).collect::<Vec<_>>();
+        let names = names.join(", ");
+        Failure::usage(format_args!(
+            "cannot read the plan {shown}: {}; farblock brings along {names}",
+            os(&error)
+        ))
+    };
+    let file = fs::File::open(path).map_err(cannot)?;
+    let mut text = String::new();
+    file.take(MAX_PLAN_BYTES).read_to_string(&mut text).map_err(cannot)?;
+    Plan::parse(&shown.to_string(), &text).map_err(explain)
+}
+
+fn explain(error: FleetError) -> Failure {
+    match error {
+        FleetError::Plan { .. } => Failure::usage(error),
+        FleetError::Cancelled => Failure::Interrupted(error.to_string()),
+        _ => Failure::run(error),
+    }
+}
+
+/// Whether nodes can have networks of their own: this program is run again where it may make them.
+fn has_network(plan: &Plan, args: &RunArgs) -> Result<bool> {
+    if args.loopback || !plan.agents.is_empty() || !plan.targets.is_empty() {
+        return Ok(false);
+    }
+    if std::env::var_os(INSIDE).is_some() {
+        return Ok(true);
+    }
+    let Some(mut command) = network::inside() else {
+        output::note(
+            "note: this machine lets users have no network namespaces (or lacks unshare, nsenter, \
+             ip or tc), so all nodes are on the loopback",
+        );
+        return Ok(false);
+    };
+    let program = std::env::current_exe();
+    let program = program.map_err(|error| Failure::run(os(&error)))?;
+    command.arg(program).args(std::env::args_os().skip(1)).env(INSIDE, "1");
+    Err(Failure::run(format_args!("cannot run unshare: {}", os(&command.exec()))))
+}
+
+fn secrets(plan: &Plan) -> Result<BTreeMap<String, Secret>> {
+    let files = plan.agents.iter().map(|place| &place.token_file);
+    files.map(|file| Ok((file.clone(), secret(Path::new(file))?))).collect()
+}
+
+/// A folder for drives that are files, removed in the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Folder> {
+        let path = std::env::temp_dir().join(format!("farblock-fleet-{}", std::process::id()));
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|error| {
+            let (path, error) = (path.display(), os(&error));
+            Failure::run(format_args!("{path} cannot be made: {error}; choose TMPDIR"))
+        })?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A line on a terminal, elsewhere one for each step.
+struct Progress {
+    bar: Option<ProgressBar>,
+    quiet: bool,
+    last: String,
+}
+
+impl Progress {
+    fn new(quiet: bool) -> Progress {
+        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
+            let style = ProgressStyle::with_template("{spinner} {elapsed}  {wide_msg}");
+            let bar = ProgressBar::new_spinner().with_style(style.expect("the template is ours"));
+            bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+            bar
+        });
+        Progress { bar, quiet, last: String::new() }
+    }
+
+    fn show(&mut self, what: &str, iops: f64) {
+        let iops = farblock_bench::group(&format!("{iops:.0}"));
+        match &self.bar {
+            Some(bar) if iops == "0" => bar.set_message(what.to_owned()),
+            Some(bar) => bar.set_message(format!("{iops} IOPS  {what}")),
+            None if self.quiet || self.last == what => {}
+            None => output::note(what),
+        }
+        if let Some(bar) = &self.bar {
+            bar.tick();
+        }
+        if self.last != what {
+            what.clone_into(&mut self.last);
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Where the report goes.
+struct Files {
+    json: Option<Destination>,
+    html: Option<Destination>,
+    md: Option<Destination>,
+    columns: usize,
+}
+
+impl Files {
+    fn open(args: &RunArgs, json: bool) -> Result<Files> {
+        let open = |path: Option<&Path>| path.map(Destination::open).transpose();
+        let dash = json.then(|| Path::new("-"));
+        let files = Files {
+            json: open(args.json.as_deref().or(dash))?,
+            html: open(args.html.as_deref())?,
+            md: open(args.md.as_deref())?,
+            columns: if args.wide { usize::MAX } else { output::columns() },
+        };
+        let all = [&files.json, &files.html, &files.md];
+        match all.into_iter().flatten().filter(|it| it.is_standard_output()).count() {
+            0 | 1 => Ok(files),
+            _ => Err(Failure::usage("only one report can go to the standard output")),
+        }
+    }
+
+    fn write(self, report: &Report) -> Result<()> {
+        let mut table_wanted = true;
+        for (destination, text) in [
+            (self.json, &(|| report.to_json() + "\n") as &dyn Fn() -> String),
+            (self.html, &|| html::render(report)),
+            (self.md, &|| text::markdown(report)),
+        ] {
+            let Some(destination) = destination else { continue };
+            table_wanted &= !destination.is_standard_output();
+            destination.write(&text())?;
+        }
+        match table_wanted {
+            true => output::print(&text::render_within(report, self.columns)),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Fleets of a few nodes, a second or less each.
+#![cfg(unix)]
+
+mod support;
+
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
+use support::{Scratch, Server, read};
+
+/// Two nodes, and agents that are processes.
+const SMALL: &str = "\
+host_nodes = 1
+drives_per_target = 2
+sets_per_target = 1
+drive = \"mem:8MiB\"
+clients_per_node = 2
+ramp_seconds = 0.1
+runtime_seconds = 0.5
+alone_seconds = 0.1
+[[actions]]
+load = \"randread,bs=4k,iodepth=4,numjobs=1\"
+";
+
+fn small(scratch: &Scratch, text: &str) -> String {
+    let path = scratch.text("small.toml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn a_small_plan_with_processes_is_a_report_that_repeats_it() {
+    let scratch = Scratch::new();
+    let plan = small(&scratch, SMALL);
+    let files = ["a.json", "a.html", "a.md", "b.json"].map(|name| scratch.text(name));
+    let [json, html, md, again] = &files;
+    let run =
+        ["fleet", "run", &plan, "--verify", "0.3", "--json", json, "--html", html, "--md", md];
+    let table = scratch.run(run).ok().out();
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    assert!(table.contains("4k random read") && table.contains("0 blocks lost"), "{table}");
+    let report: Value = serde_json::from_slice(&read(json)).unwrap();
+    assert!(report["actions"][0]["total"]["iops"].as_f64().unwrap() > 0.0, "{report}");
+    assert_eq!(report["nodes"].as_array().unwrap().len(), 2);
+    assert!(String::from_utf8(read(html)).unwrap().contains("<svg"));
+    assert!(String::from_utf8(read(md)).unwrap().contains("| 4k random read | 2 |"));
+
+    scratch.run(["fleet", "run", json, "--loopback", "--json", again]).ok();
+    let repeated: Value = serde_json::from_slice(&read(again)).unwrap();
+    assert_eq!(repeated["plan"], report["plan"]);
+    let compared = scratch.run(["bench", "compare", json, again]).ok().out();
+    assert!(compared.contains("IOPS") && compared.contains("one run"), "{compared}");
+}
+
+#[test]
+fn a_target_that_is_killed_comes_back_and_nothing_is_lost() {
+    let scratch = Scratch::new();
+    let text = "drive = \"temporary:8MiB\"\nfaults = [\"kill\"]\n";
+    let plan = small(&scratch, text);
+    let report = scratch.run(["fleet", "run", &plan, "--loopback", "--json", "-"]).ok().json();
+    let fault = &report["faults"][0];
+    assert_eq!((&fault["fault"], &fault["failed"]), (&"kill".into(), &0.into()), "{fault}");
+    assert!(report["verified"]["writes"].as_u64().unwrap() > 0, "{report}");
+    assert_eq!(report["verified"]["lost"], 0);
+}
+
+#[test]
+fn agents_want_a_token_and_stay_at_home() {
+    let scratch = Scratch::new();
+    let token = scratch.text("token");
+    let agent = |args: &[&str]| scratch.run([&["fleet", "agent"], args].concat());
+    agent(&["--listen", "127.0.0.1:0"]).fails(2, &["--token-file"]);
+    agent(&[]).fails(2, &["--listen"]);
+    std::fs::write(&token, "0123456789abcdef\n").unwrap();
+    let local = ["--listen", "127.0.0.1:0", "--token-file", token.as_str()];
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o644)).unwrap();
+    agent(&local).fails_in_a_line(1, &["token"]);
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
+    agent(&["--listen", "0.0.0.0:0", "--token-file", &token])
+        .fails_in_a_line(2, &["unencrypted", "ssh -L"]);
+    std::fs::write(&token, "short\n").unwrap();
+    agent(&local).fails_in_a_line(1, &["at least 16"]);
+
+    std::fs::write(&token, "0123456789abcdef\n").unwrap();
+    let server = Server::start(scratch.command([&["fleet", "agent"], &local[..]].concat()));
+    let other = scratch.text("other");
+    std::fs::write(&other, "fedcba9876543210\n").unwrap();
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let away = |file: &str| {
+        let address = &server.address;
+        let agent = |name: &str, more: &str| {
+            format!(
+                "[[agents]]\nname = \"{name}\"\naddress = \"{address}\"\ntoken_file = \"{file}\"\n{more}"
+            )
+        };
+        let agents = agent("store", "serves_at = \"127.0.0.1:0\"\n") + &agent("user", "");
+        small(&scratch, &SMALL.replace("[[actions]]", &format!("{agents}[[actions]]")))
+    };
+    scratch.run(["fleet", "run", &away(&other)]).fails(1, &["error: store: the token is wrong"]);
+    let report = scratch.run(["fleet", "run", &away(&token), "--json", "-"]).ok().json();
+    assert_eq!(report["nodes"][1]["name"], "user");
+    assert_eq!(server.stop().code, Some(0));
+}
+
+#[test]
+fn what_makes_no_sense_is_said() {
+    let scratch = Scratch::new();
+    let run = |text: &str| scratch.run(["fleet", "run", &small(&scratch, text)]);
+    run("hosts = 3").fails_in_a_line(2, &["unknown field"]);
+    run("").fails_in_a_line(2, &["does nothing"]);
+    run("{}").fails_in_a_line(2, &["no report"]);
+    let write = "drive = \"disk.img\"\n[[actions]]\nload = \"write\"";
+    run(write).fails_in_a_line(2, &["disk.img", "--allow-writes"]);
+    scratch
+        .run(["fleet", "run", "no-such-plan"])
+        .fails_in_a_line(2, &["no-such-plan", "six-patterns"]);
+    let plans = scratch.run(["fleet", "plans"]).ok().out();
+    assert!(plans.contains("hci-12") && plans.contains("failover"), "{plans}");
+    let missing = "drive = \"missing.img\"\n[[actions]]\nload = \"read\"";
+    run(missing).fails(1, &["error: target on node 1: ", "missing.img"]);
+}

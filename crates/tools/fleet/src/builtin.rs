@@ -1,0 +1,145 @@
+//! The plans that farblock brings along: those of the documents, and what happens when something
+//! breaks.
+
+use crate::documents::Documents;
+use crate::plan::{Action, Fault, Plan};
+
+/// A drive of memory gives more than a processor can fetch, so that a part of what all give together
+/// would tell of the processor. Limited, they are the bottleneck, as the documents' drives were.
+const LIMITED: &str = "limit:2000/s,limit:64MiB/s,mem:64MiB";
+
+pub(crate) fn all() -> Vec<Plan> {
+    vec![hci(), six_patterns(), failover()]
+}
+
+fn action(load: &str, documents: Option<Documents>) -> Action {
+    Action { load: load.to_owned(), documents }
+}
+
+/// 12 nodes, each with two targets of two drives, and 48 clients.
+fn hci() -> Plan {
+    let actions = vec![
+        action(
+            "randread,bs=4k,iodepth=8,numjobs=1,name=raw 4k random read",
+            Some(Documents::iops(22_239_158.0, Some(84.0))),
+        ),
+        action(
+            "randrw,bs=4k,iodepth=8,numjobs=1,rwmixread=90,name=raw 4k random 90/10",
+            Some(Documents::iops(21_923_445.0, None)),
+        ),
+        action(
+            "randrw,bs=4k,iodepth=8,numjobs=1,rwmixread=70,name=raw 4k random 70/30",
+            Some(Documents::iops(21_906_429.0, None)),
+        ),
+        action(
+            "read,bs=2M,iodepth=2,numjobs=1,name=raw 2M sequential read",
+            Some(Documents::gb(119.01, Some(106.0))),
+        ),
+        action(
+            "write,bs=2M,iodepth=2,numjobs=1,name=raw 2M sequential write",
+            Some(Documents::gb(101.93, None)),
+        ),
+    ];
+    Plan {
+        name: "hci-12".to_owned(),
+        about: "the documents' cluster: every node shares its drives and uses everybody's"
+            .to_owned(),
+        storage_nodes: 12,
+        host_nodes: 0,
+        together: true,
+        targets_per_node: 2,
+        drives_per_target: 2,
+        drive: LIMITED.to_owned(),
+        clients_per_node: 48,
+        runtime_seconds: 5.0,
+        ramp_seconds: 1.0,
+        runs: 3,
+        alone_seconds: 1.0,
+        actions,
+        ..Plan::default()
+    }
+}
+
+/// Four clients, one target with two RAID 0 sets of four drives.
+fn six_patterns() -> Plan {
+    let rows = [
+        ("randread,bs=4k,iodepth=32,numjobs=16", 5_540_879.0, 97.3),
+        ("randwrite,bs=4k,iodepth=4,numjobs=8", 1_582_294.0, 100.9),
+        ("randread,bs=64k,iodepth=32,numjobs=4", 745_625.0, 92.3),
+        ("randwrite,bs=64k,iodepth=1,numjobs=4", 115_447.0, 100.8),
+        ("read,bs=1M,iodepth=8,numjobs=2", 42_871.0, 84.4),
+        ("write,bs=1M,iodepth=8,numjobs=1", 25_388.0, 96.5),
+    ];
+    let actions =
+        rows.map(|(load, iops, percent)| action(load, Some(Documents::iops(iops, Some(percent)))));
+    Plan {
+        name: "six-patterns".to_owned(),
+        about: "the documents' six patterns: four hosts, one target with two RAID 0 sets"
+            .to_owned(),
+        storage_nodes: 1,
+        host_nodes: 4,
+        drives_per_target: 8,
+        sets_per_target: 2,
+        drive: LIMITED.to_owned(),
+        runtime_seconds: 5.0,
+        ramp_seconds: 1.0,
+        runs: 3,
+        alone_seconds: 1.0,
+        actions: actions.to_vec(),
+        ..Plan::default()
+    }
+}
+
+/// Two targets with drives that outlive them; each is killed, cut off and slowed in turn.
+fn failover() -> Plan {
+    Plan {
+        name: "failover".to_owned(),
+        about: "two targets with the same drives, harmed in turn under hosts that verify"
+            .to_owned(),
+        storage_nodes: 2,
+        host_nodes: 2,
+        drives_per_target: 2,
+        drive: "temporary:64MiB".to_owned(),
+        clients_per_node: 2,
+        writers: 2,
+        verify_seconds: 2.0,
+        faults: vec![Fault::Kill, Fault::Cut, Fault::Slow],
+        fault_seconds: 3.0,
+        ..Plan::default()
+    }
+}
+
+/// The plan on a machine of so many processors, with a word on what became smaller.
+///
+/// A processor is given some clients, and a node some processors: beyond that, the scheduler would
+/// be measured.
+pub(crate) fn scaled(mut plan: Plan, cores: u32) -> Plan {
+    let cores = cores.max(1);
+    let plural = if cores == 1 { "processor" } else { "processors" };
+    let mut note = |what: &str, from: u32, to: u32| {
+        plan.scaled.push(format!("{from} {what} scaled to {to} ({cores} {plural})"));
+    };
+    if plan.together {
+        let nodes = plan.storage_nodes.min(cores.saturating_mul(2).max(3));
+        if nodes < plan.storage_nodes {
+            note("nodes", plan.storage_nodes, nodes);
+        }
+        let clients = plan.clients_per_node.min((cores.saturating_mul(8) / nodes).max(2));
+        if clients < plan.clients_per_node {
+            note("clients of each node", plan.clients_per_node, clients);
+        }
+        (plan.storage_nodes, plan.clients_per_node) = (nodes, clients);
+    }
+    let hosts = if plan.together { plan.storage_nodes } else { plan.host_nodes };
+    let jobs = (cores / (hosts * plan.clients_per_node).max(1)).max(1);
+    for action in &mut plan.actions {
+        let Ok(pattern) = action.load.parse::<farblock_bench::Pattern>() else { continue };
+        if pattern.numjobs > jobs {
+            let (from, name) = (pattern.numjobs, &pattern.name);
+            plan.scaled.push(format!("{name}: {from} jobs scaled to {jobs} ({cores} {plural})"));
+            action.load =
+                action.load.replace(&format!("numjobs={from}"), &format!("numjobs={jobs}"));
+        }
+    }
+    plan
+}

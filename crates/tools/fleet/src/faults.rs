@@ -1,0 +1,191 @@
+//! Hosts that write, read and compare, and what happens to targets meanwhile.
+
+use crate::controller::Fleet;
+use crate::error::FleetError;
+use crate::limits::{OPEN_TIME, RECOVERY_TIME};
+use crate::message::{Ask, Looked, Say};
+use crate::plan::Fault;
+use crate::report::{FaultReport, Verified};
+use std::time::{Duration, Instant};
+
+/// Between two looks at the hosts.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// What a slow network moves.
+const SLOW: &str = "8mbit";
+
+/// Verifies on all hosts, harms every target in turn, and has everything read once more.
+pub(crate) fn run(fleet: &mut Fleet<'_>) -> Result<(Verified, Vec<FaultReport>), FleetError> {
+    fleet.note("verifying: connecting")?;
+    let writers = fleet.plan.writers as usize;
+    for host in 0..fleet.hosts.len() {
+        // A queue for each writer, one after the other within.
+        let clients = fleet.clients(host, fleet.plan.writers, 16);
+        fleet.hosts[host].tell(&Ask::Verify { clients, writers })?;
+    }
+    for host in 0..fleet.hosts.len() {
+        let said = fleet.hosts[host].answer(OPEN_TIME).map_err(|error| fleet.cause(error))?;
+        if said != Say::Done {
+            return Err(fleet.hosts[host].surprise(&said));
+        }
+    }
+    let mut watch = Watch::default();
+    watch.pass(fleet, "verifying", Duration::from_secs_f64(fleet.plan.verify_seconds))?;
+    let mut faults = Vec::new();
+    for target in 0..fleet.targets.len() {
+        for fault in fleet.plan.faults.clone() {
+            let has_network = fleet.targets[target]
+                .node
+                .is_some_and(|node| fleet.nodes[node].namespace().is_some());
+            if fault == Fault::Kill || has_network {
+                faults.push(harm(fleet, target, fault)?);
+            }
+        }
+    }
+    fleet.note("reading everything once more")?;
+    let mut verified = Verified::default();
+    for host in &mut fleet.hosts {
+        host.tell(&Ask::EndVerify)?;
+    }
+    for host in &mut fleet.hosts {
+        let looked = match host.answer(RECOVERY_TIME)? {
+            Say::Looked(looked) => looked,
+            other => return Err(host.surprise(&other)),
+        };
+        verified.writes += looked.writes;
+        verified.reads += looked.reads;
+        verified.failed += looked.failed;
+        verified.lost += looked.lost;
+        let wrong = looked.wrong.map(|wrong| format!("{}: {wrong}", host.name));
+        verified.wrong = verified.wrong.or(wrong);
+    }
+    Ok((verified, faults))
+}
+
+fn harm(fleet: &mut Fleet<'_>, target: usize, fault: Fault) -> Result<FaultReport, FleetError> {
+    let name = fleet.targets[target].peer.name.clone();
+    let what = format!("{} {name}", fault.name());
+    let mut watch = Watch::default();
+    // Nothing is broken before, and what was slow before is not this fault's.
+    watch.until_whole(fleet, &what)?;
+    let before = watch.sum();
+    let mut watch = Watch::default();
+    let began = Instant::now();
+    let time = Duration::from_secs_f64(fleet.plan.fault_seconds);
+    match fault {
+        Fault::Kill => {
+            watch.look(fleet, &what)?;
+            fleet.targets[target].peer.kill();
+            restart(fleet, target, &name)?;
+        }
+        Fault::Cut => {
+            cut(fleet, target, true)?;
+            watch.pass(fleet, &what, time)?;
+            cut(fleet, target, false)?;
+        }
+        Fault::Slow => {
+            slow(fleet, target, Some(SLOW))?;
+            watch.pass(fleet, &what, time)?;
+            slow(fleet, target, None)?;
+        }
+    }
+    watch.until_whole(fleet, &what)?;
+    let after = watch.sum();
+    Ok(FaultReport {
+        target: name,
+        fault,
+        pause_seconds: watch.longest.as_secs_f64(),
+        whole_again_seconds: began.elapsed().as_secs_f64(),
+        failed: after.failed - before.failed,
+        lost: after.lost - before.lost,
+    })
+}
+
+fn restart(fleet: &mut Fleet<'_>, target: usize, name: &str) -> Result<(), FleetError> {
+    let node = fleet.targets[target].node;
+    let node = node.ok_or_else(|| FleetError::agent(name, "it was not started here"))?;
+    fleet.targets[target].peer = fleet.agent(node, name)?;
+    fleet.share(target)
+}
+
+fn cut(fleet: &Fleet<'_>, target: usize, is_cut: bool) -> Result<(), FleetError> {
+    let node = fleet.targets[target].node.map(|node| &fleet.nodes[node]);
+    node.and_then(|node| node.namespace()).map_or(Ok(()), |network| network.cut(is_cut))
+}
+
+fn slow(fleet: &Fleet<'_>, target: usize, rate: Option<&str>) -> Result<(), FleetError> {
+    let node = fleet.targets[target].node.map(|node| &fleet.nodes[node]);
+    node.and_then(|node| node.namespace()).map_or(Ok(()), |network| network.slow(rate))
+}
+
+/// What the hosts have found so far.
+#[derive(Default)]
+struct Watch {
+    last: Vec<Looked>,
+    longest: Duration,
+}
+
+impl Watch {
+    fn look(&mut self, fleet: &mut Fleet<'_>, what: &str) -> Result<Vec<Looked>, FleetError> {
+        fleet.check()?;
+        let mut looks = Vec::new();
+        for host in &mut fleet.hosts {
+            match host.ask(&Ask::Look)? {
+                Say::Looked(looked) => looks.push(looked),
+                other => return Err(host.surprise(&other)),
+            }
+        }
+        let longest = looks.iter().map(|looked| looked.longest_us).max().unwrap_or(0);
+        // What began before the watch is not its own: its first look is only a beginning.
+        if !self.last.is_empty() {
+            self.longest = self.longest.max(Duration::from_micros(longest));
+        }
+        let done = |looks: &[Looked]| looks.iter().map(|it| it.reads + it.writes).sum::<u64>();
+        let rate = done(&looks).saturating_sub(done(&self.last)) as f64 / LOOK_EVERY.as_secs_f64();
+        let rate = if self.last.is_empty() { 0.0 } else { rate };
+        (fleet.setting.progress)(what, rate);
+        Ok(std::mem::replace(&mut self.last, looks))
+    }
+
+    /// Lets time go by.
+    fn pass(
+        &mut self,
+        fleet: &mut Fleet<'_>,
+        what: &str,
+        time: Duration,
+    ) -> Result<(), FleetError> {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            self.look(fleet, what)?;
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    /// Waits until every path is there, no writer waits, and every host writes.
+    fn until_whole(&mut self, fleet: &mut Fleet<'_>, what: &str) -> Result<(), FleetError> {
+        let is_whole = |(before, now): (&Looked, &Looked)| {
+            now.waiting == 0 && now.writes > before.writes && now.live == now.paths
+        };
+        let until = Instant::now() + RECOVERY_TIME;
+        loop {
+            let before = self.look(fleet, what)?;
+            if before.len() == self.last.len() && before.iter().zip(&self.last).all(is_whole) {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                let seconds = RECOVERY_TIME.as_secs();
+                let why = format!("I/O does not flow again within {seconds} s");
+                return Err(FleetError::agent(what, why));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn sum(&self) -> Looked {
+        self.last.iter().fold(Looked::default(), |sum, looked| Looked {
+            failed: sum.failed + looked.failed,
+            lost: sum.lost + looked.lost,
+            ..sum
+        })
+    }
+}

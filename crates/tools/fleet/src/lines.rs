@@ -1,0 +1,81 @@
+//! Lines of JSON over any stream, with a limit.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, BufRead, BufReader, Read, Write};
+
+/// Reads messages.
+pub(crate) struct Reader<R> {
+    stream: BufReader<R>,
+    limit: u64,
+}
+
+impl<R: Read> Reader<R> {
+    pub(crate) fn new(stream: R, limit: u64) -> Reader<R> {
+        Reader { stream: BufReader::new(stream), limit }
+    }
+
+    /// Takes longer lines from now on.
+    pub(crate) fn trust(&mut self, limit: u64) {
+        self.limit = limit;
+    }
+
+    /// The next message; nothing at the end.
+    pub(crate) fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        let mut line = Vec::new();
+        let read = self.stream.by_ref().take(self.limit).read_until(b'\n', &mut line)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        if line.last() != Some(&b'\n') {
+            let why = if read as u64 == self.limit { "too long" } else { "cut off" };
+            return Err(invalid(format!("a message that is {why}")));
+        }
+        serde_json::from_slice(&line)
+            .map(Some)
+            .map_err(|error| invalid(format!("no message: {error}")))
+    }
+}
+
+/// Writes a message and sends it off.
+pub(crate) fn write(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message).expect("our own types are JSON");
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    stream.flush()
+}
+
+fn invalid(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Ask;
+
+    fn read(text: &[u8], limit: u64) -> io::Result<Option<Ask>> {
+        Reader::new(text, limit).next()
+    }
+
+    #[test]
+    fn messages_are_lines() {
+        let mut text = Vec::new();
+        write(&mut text, &Ask::Clock).unwrap();
+        write(&mut text, &Ask::Look).unwrap();
+        let mut reader = Reader::new(text.as_slice(), 100);
+        let mut next = || reader.next::<Ask>().unwrap();
+        assert_eq!((next(), next(), next()), (Some(Ask::Clock), Some(Ask::Look), None));
+    }
+
+    #[test]
+    fn what_is_none_is_an_error_and_bounded() {
+        for bad in [&b"{}\n"[..], b"\n", b"{\"ask\":\"burn\"}\n", b"\xff\n", b"{\"ask\":\"clock\"}"]
+        {
+            assert!(read(bad, 100).is_err(), "{bad:?}");
+        }
+        let endless = vec![b' '; 1000];
+        assert!(read(&endless, 100).is_err_and(|error| error.to_string().contains("too long")));
+        assert!(matches!(read(b"", 100), Ok(None)));
+    }
+}

@@ -1,0 +1,199 @@
+//! The load of an agent: all of its clients at once.
+
+use crate::clock::Clock;
+use crate::limits::CLIENTS;
+use crate::message::{Client, Load, Measured};
+use farblock_bench::cpu::{CpuSource, ThisProcess};
+use farblock_bench::load::{LoadSpec, run};
+use farblock_bench::{Cancel, Latencies, RecordedLatencies, RunError};
+use farblock_block::Namespace;
+use farblock_host::{Controller, Options, Url};
+use farblock_reactor::Config;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The longest load and ramp.
+const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Clients that are connected.
+#[derive(Default)]
+pub(crate) struct Clients(Vec<(String, Arc<dyn Namespace>)>);
+
+impl Clients {
+    pub(crate) fn connect(&mut self, clients: &[Client]) -> Result<(), String> {
+        self.0.clear();
+        if clients.len() > CLIENTS {
+            return Err(format!("an agent has {CLIENTS} clients at most"));
+        }
+        for client in clients {
+            let url = &client.url;
+            let namespace = connect(client, url)
+                .map_err(|why| format!("{}, to {url}: {why}", client.hostnqn))?;
+            self.0.push((client.hostnqn.clone(), namespace));
+        }
+        Ok(())
+    }
+}
+
+fn connect(client: &Client, url: &str) -> Result<Arc<dyn Namespace>, String> {
+    let url: Url = url.parse().map_err(|error: farblock_host::url::UrlError| error.to_string())?;
+    let options = Options {
+        hostnqn: Some(client.hostnqn.clone()),
+        queue_depth: client.depth,
+        queues: client.queues,
+        ..Options::default()
+    };
+    let controller = Controller::connect_url(&url, &options).map_err(|error| error.to_string())?;
+    let namespace = controller.namespace(url.namespace.unwrap_or(1));
+    Ok(Arc::new(namespace.map_err(|error| error.to_string())?))
+}
+
+/// How fast it is, summed over clients.
+#[derive(Debug, Default)]
+pub(crate) struct Tick(AtomicU64);
+
+impl Tick {
+    pub(crate) fn iops(&self) -> f64 {
+        self.0.load(Ordering::Relaxed) as f64
+    }
+
+    /// A client's figure takes the place of its last one.
+    fn tell(&self, last: &mut u64, iops: f64) {
+        let now = iops as u64;
+        self.0.fetch_add(now.wrapping_sub(*last), Ordering::Relaxed);
+        *last = now;
+    }
+}
+
+/// All clients at once.
+pub(crate) fn on_all(
+    clients: &Clients,
+    load: &Load,
+    clock: Clock,
+    cancel: &Cancel,
+    tick: &Tick,
+) -> Result<Measured, String> {
+    if clients.0.is_empty() {
+        return Err("no client is connected".to_owned());
+    }
+    let start = load.start_ns.map(|ns| clock.instant(ns).ok_or("a start that never comes"));
+    let start = start.transpose()?;
+    let begin = start.unwrap_or_else(Instant::now);
+    thread::scope(|scope| {
+        let cpu = scope.spawn(|| cpu_of(begin, load, cancel));
+        let client = |(index, (name, namespace)): (usize, &'_ (String, Arc<dyn Namespace>))| {
+            let (name, namespace) = (name.clone(), Arc::clone(namespace));
+            scope.spawn(move || {
+                let seed = load.seed.wrapping_add(index as u64);
+                let measured = one(&namespace, load, seed, start, cancel, tick);
+                // The others would go on for nothing.
+                measured.inspect_err(|_| cancel.cancel()).map_err(|why| (name, why))
+            })
+        };
+        let running: Vec<_> = clients.0.iter().enumerate().map(client).collect();
+        let joined = running.into_iter().map(|thread| match thread.join() {
+            Ok(measured) => measured,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        let measured = add_up(joined.collect());
+        let cpu_ns = cpu.join().unwrap_or(0);
+        Ok(Measured { cpu_ns, ..measured? })
+    })
+}
+
+/// A drive of this agent's, without a network.
+pub(crate) fn on_one(
+    drive: &Arc<dyn Namespace>,
+    load: &Load,
+    cancel: &Cancel,
+    tick: &Tick,
+) -> Result<Measured, String> {
+    let measured = one(drive, load, load.seed, None, cancel, tick);
+    add_up(vec![measured.map_err(|why| ("the drive".to_owned(), why))])
+}
+
+fn spec<'a>(
+    load: &'a Load,
+    reactor: &'a Config,
+    seed: u64,
+    start: Option<Instant>,
+) -> LoadSpec<'a> {
+    LoadSpec {
+        pattern: &load.pattern,
+        reactor,
+        seed,
+        start,
+        ramp: Duration::from_millis(load.ramp_ms).min(LONGEST),
+        runtime: Duration::from_millis(load.runtime_ms).min(LONGEST),
+    }
+}
+
+/// What one client measured, or why not; called off is no reason.
+fn one(
+    namespace: &Arc<dyn Namespace>,
+    load: &Load,
+    seed: u64,
+    start: Option<Instant>,
+    cancel: &Cancel,
+    tick: &Tick,
+) -> Result<farblock_bench::load::Measured, Option<String>> {
+    let reactor = Config::default();
+    let mut last = 0;
+    let measured = run(namespace, &spec(load, &reactor, seed, start), cancel, &mut |iops| {
+        tick.tell(&mut last, iops);
+    });
+    tick.tell(&mut last, 0.0);
+    match measured {
+        Ok(Ok(measured)) => Ok(measured),
+        Ok(Err(RunError::Cancelled)) => Err(None),
+        Ok(Err(error)) => Err(Some(error.to_string())),
+        Err(error) => Err(Some(error.to_string())),
+    }
+}
+
+/// The processor time of this process in the measured time.
+fn cpu_of(begin: Instant, load: &Load, cancel: &Cancel) -> u64 {
+    let sleep = |until: Instant| {
+        while !cancel.is_cancelled() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            thread::sleep(left.min(Duration::from_millis(100)));
+        }
+    };
+    let measured = begin + Duration::from_millis(load.ramp_ms).min(LONGEST);
+    sleep(measured);
+    let before = ThisProcess.cpu_time();
+    sleep(measured + Duration::from_millis(load.runtime_ms).min(LONGEST));
+    let used = ThisProcess.cpu_time().saturating_sub(before);
+    u64::try_from(used.as_nanos()).unwrap_or(u64::MAX)
+}
+
+type Outcome = Result<farblock_bench::load::Measured, (String, Option<String>)>;
+
+/// The sum of all, or the first that has something to complain of.
+fn add_up(outcomes: Vec<Outcome>) -> Result<Measured, String> {
+    let complaint = outcomes.iter().find_map(|outcome| match outcome {
+        Err((name, Some(why))) => Some(format!("{name}: {why}")),
+        _ => None,
+    });
+    if let Some(complaint) = complaint {
+        return Err(complaint);
+    }
+    let mut latencies = Latencies::new();
+    let (mut reads, mut writes, mut iops, mut seconds) = (0, 0, 0.0, 0.0_f64);
+    for outcome in outcomes {
+        let measured = outcome.map_err(|_| "it was called off".to_owned())?;
+        let elapsed = measured.elapsed.as_secs_f64();
+        reads += measured.reads;
+        writes += measured.writes;
+        iops += (measured.reads + measured.writes) as f64 / elapsed.max(f64::MIN_POSITIVE);
+        seconds = seconds.max(elapsed);
+        latencies.merge(&measured.latencies);
+    }
+    let latencies = RecordedLatencies::of(&latencies);
+    Ok(Measured { reads, writes, iops, latencies, cpu_ns: 0, seconds })
+}

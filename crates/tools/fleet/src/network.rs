@@ -1,0 +1,167 @@
+//! Nodes on one machine: a network namespace each, with an address of its own, on one bridge.
+//!
+//! No root is needed where the system lets users have namespaces: the controller runs itself again
+//! in a user and a network namespace ([`inside`]) in which it may make what it needs, and which are
+//! gone with it. A node is a process that does nothing but hold a namespace; agents are started in
+//! that. util-linux (`unshare`, `nsenter`) and iproute2 (`ip`, `tc`) do the work.
+//!
+//! ```text
+//!   farblock0 (bridge) 10.77.255.254/16
+//!     |  n1 == eth0 10.77.0.1     |  n2 == eth0 10.77.0.2   ...
+//! ```
+
+use crate::error::FleetError;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const BRIDGE: &str = "farblock0";
+/// How long a process may take to be in its namespace.
+const UNSHARE_TIME: Duration = Duration::from_secs(20);
+
+/// The command that runs a program with rights over a network of its own, if this machine has that.
+#[must_use]
+pub fn inside() -> Option<Command> {
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--net", "--"]);
+        command
+    };
+    let mut trial = unshare();
+    trial.args(["sh", "-c", "ip link add b0 type bridge && command -v tc nsenter"]);
+    trial.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    trial.status().is_ok_and(|status| status.success()).then(unshare)
+}
+
+/// The bridge between the nodes.
+#[derive(Debug)]
+pub(crate) struct Network;
+
+impl Network {
+    /// Makes it, in a network namespace that is this process's own.
+    pub(crate) fn new() -> Result<Network, FleetError> {
+        ip(&["link", "set", "lo", "up"])?;
+        ip(&["link", "add", BRIDGE, "type", "bridge"])?;
+        ip(&["address", "add", "10.77.255.254/16", "dev", BRIDGE])?;
+        ip(&["link", "set", BRIDGE, "up"])?;
+        Ok(Network)
+    }
+}
+
+/// A node's network namespace.
+#[derive(Debug)]
+pub(crate) struct Namespace {
+    holder: Child,
+    link: String,
+    address: Ipv4Addr,
+}
+
+impl Namespace {
+    /// The node with this number, from 1.
+    pub(crate) fn new(_network: &Network, number: u32) -> Result<Namespace, FleetError> {
+        let mut command = Command::new("unshare");
+        // It ends with its input.
+        command.args(["--net", "--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null());
+        let holder = command.spawn().map_err(|error| failed("unshare", &error.to_string()))?;
+        let [.., high, low] = number.to_be_bytes();
+        let (link, address) = (format!("n{number}"), Ipv4Addr::new(10, 77, high, low));
+        let namespace = Namespace { holder, link, address };
+        namespace.wait_until_apart()?;
+        let (pid, link) = (namespace.holder.id().to_string(), namespace.link.as_str());
+        ip(&["link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", &pid])?;
+        ip(&["link", "set", link, "master", BRIDGE, "up"])?;
+        namespace.ip(&["link", "set", "lo", "up"])?;
+        namespace.ip(&["address", "add", &format!("{address}/16"), "dev", "eth0"])?;
+        namespace.ip(&["link", "set", "eth0", "up"])?;
+        Ok(namespace)
+    }
+
+    pub(crate) fn address(&self) -> IpAddr {
+        IpAddr::V4(self.address)
+    }
+
+    /// What runs a program there.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", self.holder.id())).arg("--");
+        command
+    }
+
+    /// Pulls the node's cable, or plugs it in again.
+    pub(crate) fn cut(&self, is_cut: bool) -> Result<(), FleetError> {
+        ip(&["link", "set", &self.link, if is_cut { "down" } else { "up" }])
+    }
+
+    /// Lets the node send and receive only so much (`8mbit`), or as much as it can.
+    pub(crate) fn slow(&self, rate: Option<&str>) -> Result<(), FleetError> {
+        let link = self.link.as_str();
+        let mut there = self.command();
+        let limit = |rate| ["root", "tbf", "rate", rate, "burst", "64k", "latency", "400ms"];
+        match rate {
+            Some(rate) => {
+                there.args(["tc", "qdisc", "add", "dev", "eth0"]).args(limit(rate));
+                run(there)?;
+                let mut here = Command::new("tc");
+                here.args(["qdisc", "add", "dev", link]).args(limit(rate));
+                run(here)
+            }
+            None => {
+                there.args(["tc", "qdisc", "del", "dev", "eth0", "root"]);
+                run(there)?;
+                let mut here = Command::new("tc");
+                here.args(["qdisc", "del", "dev", link, "root"]);
+                run(here)
+            }
+        }
+    }
+
+    fn ip(&self, args: &[&str]) -> Result<(), FleetError> {
+        let mut command = self.command();
+        command.arg("ip").args(args);
+        run(command)
+    }
+
+    fn wait_until_apart(&self) -> Result<(), FleetError> {
+        let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
+        let (ours, until) = (of("self"), Instant::now() + UNSHARE_TIME);
+        let holder = self.holder.id().to_string();
+        loop {
+            match of(&holder) {
+                Some(theirs) if Some(&theirs) != ours.as_ref() => return Ok(()),
+                Some(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+                _ => return Err(failed("unshare --net", "it made no network namespace")),
+            }
+        }
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+fn ip(args: &[&str]) -> Result<(), FleetError> {
+    let mut command = Command::new("ip");
+    command.args(args);
+    run(command)
+}
+
+fn run(mut command: Command) -> Result<(), FleetError> {
+    let words = |command: &Command| {
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    };
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|error| failed(&words(&command), &error.to_string()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(failed(&words(&command), String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+fn failed(what: &str, why: &str) -> FleetError {
+    FleetError::Network(format!("`{what}` failed: {why}"))
+}

@@ -1,0 +1,415 @@
+//! What a fleet is, and what it does.
+//!
+//! A file of TOML, or a report, which holds the plan that it came from:
+//!
+//! ```toml
+//! name = "two-by-two"
+//! storage_nodes = 2              # nodes with targets
+//! host_nodes = 2                 # nodes with clients
+//! drives_per_target = 2
+//! drive = "mem:64MiB"            # as `farblock serve` names it; or "temporary:64MiB", a file
+//! clients_per_node = 4
+//! runtime_seconds = 5.0
+//! runs = 3
+//! depths = [1, 8]                # a sweep: every action with every depth
+//!
+//! [[actions]]
+//! load = "randread,bs=4k,iodepth=8,numjobs=1"
+//! ```
+
+use crate::documents::Documents;
+use crate::error::FleetError;
+use crate::limits::{AGENTS, CLIENTS, DRIVES, NODES};
+use crate::{builtin, report};
+use farblock_bench::Pattern;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// A plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Plan {
+    /// What people call it.
+    pub name: String,
+    /// What it is for.
+    pub about: String,
+    /// Nodes with targets.
+    pub storage_nodes: u32,
+    /// Nodes with clients.
+    pub host_nodes: u32,
+    /// Each node has both: `storage_nodes` of them, and no others.
+    pub together: bool,
+    /// Targets of each storage node.
+    pub targets_per_node: u32,
+    /// Drives of each target.
+    pub drives_per_target: u32,
+    /// Stripe sets that they form; 0: none, each drive is a namespace.
+    pub sets_per_target: u32,
+    /// A drive.
+    pub drive: String,
+    /// Bytes in its blocks.
+    pub block_size: u32,
+    /// Clients of each host node, each a host of its own.
+    pub clients_per_node: u32,
+    /// Measured time of each run.
+    pub runtime_seconds: f64,
+    /// Unmeasured load before that.
+    pub ramp_seconds: f64,
+    /// More of it before an action's first run.
+    pub warm_up_seconds: f64,
+    /// Runs of each action.
+    pub runs: u32,
+    /// For so long each drive is measured alone first; 0: not at all.
+    pub alone_seconds: f64,
+    /// What is done, one after the other.
+    pub actions: Vec<Action>,
+    /// Every action with each of these depths, in place of its own.
+    pub depths: Vec<u32>,
+    /// Every action with each of these numbers of jobs.
+    pub jobs: Vec<u32>,
+    /// Every mixed action with each of these percentages of reads.
+    pub mixes: Vec<u8>,
+    /// After the actions the hosts write, read and compare for so long.
+    pub verify_seconds: f64,
+    /// Threads of each client for that.
+    pub writers: u32,
+    /// Under that, these happen to each target in turn.
+    pub faults: Vec<Fault>,
+    /// How long a cut or slow network stays so.
+    pub fault_seconds: f64,
+    /// Agents on other machines, instead of nodes on this one.
+    pub agents: Vec<Place>,
+    /// Targets that there are already, instead of agents' own.
+    pub targets: Vec<String>,
+    /// What was scaled to the machine.
+    pub scaled: Vec<String>,
+}
+
+/// One load.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Action {
+    /// What each client does, in fio's words; `name=` names it.
+    pub load: String,
+    /// What the documents measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub documents: Option<Documents>,
+}
+
+/// Something that happens to a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fault {
+    /// Its process is killed, and started again.
+    Kill,
+    /// Its node's network cable is pulled for a while.
+    Cut,
+    /// Its node's network moves a megabyte a second for a while.
+    Slow,
+}
+
+impl Fault {
+    /// `kill`, `cut`, `slow`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Fault::Kill => "kill",
+            Fault::Cut => "cut",
+            Fault::Slow => "slow",
+        }
+    }
+}
+
+/// An agent that listens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    /// What people call it.
+    pub name: String,
+    /// Address and port.
+    pub address: String,
+    /// The file with its token.
+    pub token_file: String,
+    /// It shares drives at this address, as its clients reach it; without, it is a host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serves_at: Option<std::net::SocketAddr>,
+}
+
+impl Default for Plan {
+    fn default() -> Plan {
+        Plan {
+            name: String::new(),
+            about: String::new(),
+            storage_nodes: 1,
+            host_nodes: 1,
+            together: false,
+            targets_per_node: 1,
+            drives_per_target: 1,
+            sets_per_target: 0,
+            drive: "mem:64MiB".to_owned(),
+            block_size: 512,
+            clients_per_node: 1,
+            runtime_seconds: 5.0,
+            ramp_seconds: 1.0,
+            warm_up_seconds: 0.0,
+            runs: 1,
+            alone_seconds: 0.0,
+            actions: Vec::new(),
+            depths: Vec::new(),
+            jobs: Vec::new(),
+            mixes: Vec::new(),
+            verify_seconds: 0.0,
+            writers: 1,
+            faults: Vec::new(),
+            fault_seconds: 3.0,
+            agents: Vec::new(),
+            targets: Vec::new(),
+            scaled: Vec::new(),
+        }
+    }
+}
+
+impl Plan {
+    /// The built-in plans.
+    #[must_use]
+    pub fn built_in() -> Vec<Plan> {
+        builtin::all()
+    }
+
+    /// A built-in plan by its name, scaled to so many processors.
+    #[must_use]
+    pub fn named(name: &str, cores: u32) -> Option<Plan> {
+        let plan = builtin::all().into_iter().find(|plan| plan.name == name);
+        plan.map(|plan| builtin::scaled(plan, cores))
+    }
+
+    /// Reads a file's text: TOML, or a report's JSON.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(name: &str, text: &str) -> Result<Plan, FleetError> {
+        let mut plan = if text.trim_start().starts_with('{') {
+            let report = report::Report::from_json(text);
+            report.map_err(|error| FleetError::plan(name, format!("is no report: {error}")))?.plan
+        } else {
+            toml::from_str(text).map_err(|error| FleetError::plan(name, one_line(&error)))?
+        };
+        if plan.name.is_empty() {
+            plan.name = name.to_owned();
+        }
+        Ok(plan)
+    }
+
+    /// What the actions come to: each with all depths, jobs and mixes of the sweep.
+    ///
+    /// # Errors
+    /// If one is no load.
+    pub fn loads(&self) -> Result<Vec<(Pattern, Option<Documents>)>, FleetError> {
+        let mut loads = Vec::new();
+        for action in &self.actions {
+            let pattern: Pattern =
+                action.load.parse().map_err(|error: farblock_bench::BenchError| {
+                    FleetError::plan(&self.name, error.to_string())
+                })?;
+            let is_mixed = pattern.rw.reads() && pattern.rw.writes();
+            let depths = or_own(&self.depths, pattern.iodepth);
+            let mixes = if is_mixed {
+                or_own(&self.mixes, pattern.rwmixread)
+            } else {
+                vec![pattern.rwmixread]
+            };
+            for &numjobs in &or_own(&self.jobs, pattern.numjobs) {
+                for &iodepth in &depths {
+                    for &rwmixread in &mixes {
+                        let one = Pattern { numjobs, iodepth, rwmixread, ..pattern.clone() };
+                        let why = |error: farblock_bench::BenchError| {
+                            FleetError::plan(&self.name, error.to_string())
+                        };
+                        one.validate().map_err(why)?;
+                        loads.push((one, action.documents.clone()));
+                    }
+                }
+            }
+        }
+        Ok(loads)
+    }
+
+    /// Checks everything that can be known before anything is started.
+    ///
+    /// # Errors
+    /// What makes no sense.
+    pub fn check(&self) -> Result<(), FleetError> {
+        let wrong = |why: &str| Err(FleetError::plan(&self.name, why));
+        let nodes = self.nodes();
+        if self.agents.is_empty() && (self.storage_nodes == 0 || nodes > NODES) {
+            return wrong(&format!("needs 1 to {NODES} nodes, and at least one with storage"));
+        }
+        if !self.together && self.host_nodes == 0 && self.agents.is_empty() {
+            return wrong("needs a node with clients: host_nodes, or together = true");
+        }
+        let targets = self.storage_nodes.saturating_mul(self.targets_per_node);
+        if targets.saturating_add(nodes) > AGENTS || self.targets_per_node == 0 {
+            return wrong(&format!("starts 1 to {AGENTS} processes"));
+        }
+        if !(1..=DRIVES as u32).contains(&self.drives_per_target) {
+            return wrong(&format!("drives_per_target is between 1 and {DRIVES}"));
+        }
+        let sets = self.sets_per_target;
+        if sets > 0 && !self.drives_per_target.is_multiple_of(sets) {
+            return wrong("drives_per_target is no multiple of sets_per_target");
+        }
+        if !(1..=CLIENTS as u32).contains(&self.clients_per_node) {
+            return wrong(&format!("clients_per_node is between 1 and {CLIENTS}"));
+        }
+        if self.runs == 0 || self.runs > farblock_bench::limits::MAX_RUNS {
+            return wrong("the number of runs is between 1 and 1000");
+        }
+        self.check_times()?;
+        if self.actions.is_empty() && self.verify_seconds == 0.0 && self.faults.is_empty() {
+            return wrong("does nothing: it has no actions, no verify_seconds and no faults");
+        }
+        let is_away = !self.agents.is_empty() || !self.targets.is_empty();
+        if is_away && !self.faults.is_empty() {
+            return wrong("harms only what it started itself: leave the faults out");
+        }
+        self.loads().map(drop)
+    }
+
+    /// A disk that this writes to and did not make, if there is one.
+    ///
+    /// # Errors
+    /// If an action is no load.
+    pub fn writes_to(&self) -> Result<Option<String>, FleetError> {
+        let loads = self.loads()?;
+        let verifies = self.verify_seconds > 0.0 || !self.faults.is_empty();
+        if !verifies && !loads.iter().any(|(pattern, _)| pattern.rw.writes()) {
+            return Ok(None);
+        }
+        if let Some(url) = self.targets.first() {
+            return Ok(Some(url.clone()));
+        }
+        // Decorators stand before what they decorate; in a stripe set anything may be.
+        let made = ["mem:", "null:", "temporary:", "delay:", "limit:", "fault:"];
+        let is_made = |part: &str| made.iter().any(|kind| part.starts_with(kind));
+        let is_made = self.drive.split(',').all(is_made);
+        Ok((!is_made).then(|| self.drive.clone()))
+    }
+
+    fn check_times(&self) -> Result<(), FleetError> {
+        let times = [
+            ("runtime_seconds", self.runtime_seconds, 0.01),
+            ("ramp_seconds", self.ramp_seconds, 0.0),
+            ("warm_up_seconds", self.warm_up_seconds, 0.0),
+            ("alone_seconds", self.alone_seconds, 0.0),
+            ("verify_seconds", self.verify_seconds, 0.0),
+            ("fault_seconds", self.fault_seconds, 0.0),
+        ];
+        let wrong =
+            times.iter().find(|(_, seconds, least)| !(*least..=604_800.0).contains(seconds));
+        match wrong {
+            None => Ok(()),
+            Some((name, ..)) => Err(FleetError::plan(&self.name, format!("{name} is no time"))),
+        }
+    }
+
+    /// How many nodes there are.
+    #[must_use]
+    pub fn nodes(&self) -> u32 {
+        let hosts = if self.together { 0 } else { self.host_nodes };
+        self.storage_nodes.saturating_add(hosts)
+    }
+
+    /// About how long it takes.
+    ///
+    /// # Errors
+    /// If an action is no load.
+    pub fn duration(&self) -> Result<Duration, FleetError> {
+        let loads = self.loads()?.len() as f64;
+        let drives = self.storage_nodes * self.targets_per_node * self.drives_per_target;
+        let run = self.runtime_seconds + self.ramp_seconds + 2.0;
+        let alone = f64::from(drives) * self.alone_seconds;
+        let faults = self.faults.len() as f64 * (self.fault_seconds + 5.0);
+        let targets = f64::from(self.storage_nodes * self.targets_per_node);
+        let actions = loads * (run * f64::from(self.runs) + self.warm_up_seconds + alone);
+        let all = actions + self.verify_seconds + faults * targets;
+        Ok(Duration::try_from_secs_f64(all).unwrap_or(Duration::MAX))
+    }
+}
+
+fn or_own<T: Copy>(sweep: &[T], own: T) -> Vec<T> {
+    if sweep.is_empty() { vec![own] } else { sweep.to_vec() }
+}
+
+fn one_line(error: &toml::de::Error) -> String {
+    let text = error.to_string();
+    let lines = text.lines().filter(|line| !line.trim().is_empty() && !line.contains('|'));
+    lines.collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_in_plans_make_sense_on_every_machine() {
+        for plan in Plan::built_in() {
+            plan.check().unwrap();
+            for cores in [1, 2, 16, 1024] {
+                let scaled = Plan::named(&plan.name, cores).unwrap();
+                scaled.check().unwrap();
+                let smaller = scaled.nodes() < plan.nodes()
+                    || scaled.clients_per_node < plan.clients_per_node;
+                assert!(!smaller || !scaled.scaled.is_empty(), "{} says how", plan.name);
+            }
+        }
+        assert!(Plan::named("nothing", 2).is_none());
+    }
+
+    #[test]
+    fn a_sweep_is_every_combination() {
+        let text = "depths = [1, 8]\njobs = [1, 2]\nmixes = [70, 90]\n[[actions]]\nload = \
+                    \"randrw,bs=4k\"\n[[actions]]\nload = \"read,bs=1M\"";
+        let plan = Plan::parse("sweep", text).unwrap();
+        let loads = plan.loads().unwrap();
+        assert_eq!(loads.len(), 8 + 4);
+        assert_eq!((loads[0].0.numjobs, loads[0].0.iodepth, loads[0].0.rwmixread), (1, 1, 70));
+        assert_eq!(plan.name, "sweep");
+    }
+
+    #[test]
+    fn only_what_a_plan_made_is_written_unasked() {
+        let of = |drive: &str, load: &str| {
+            let drive = drive.to_owned();
+            let actions = vec![Action { load: load.to_owned(), documents: None }];
+            Plan { drive, actions, ..Plan::default() }.writes_to().unwrap()
+        };
+        assert_eq!(of("limit:10/s,mem:8MiB", "write"), None);
+        assert_eq!(of("temporary:8MiB", "randrw"), None);
+        assert_eq!(of("/dev/sdb", "read"), None);
+        assert_eq!(of("/dev/sdb", "write").as_deref(), Some("/dev/sdb"));
+        assert!(of("stripe:64KiB,/dev/sdb,mem:8MiB", "write").is_some());
+        assert!(of("limit:10/s,/dev/sdb", "write").is_some());
+        let there = Plan { targets: vec!["nvme+tcp://x/y".to_owned()], ..Plan::default() };
+        let verified = Plan { verify_seconds: 1.0, ..there.clone() };
+        assert_eq!(there.writes_to().unwrap(), None);
+        assert!(verified.writes_to().unwrap().is_some());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        let why = |text: &str| {
+            let plan = Plan::parse("bad.toml", text);
+            plan.and_then(|plan| plan.check()).unwrap_err().to_string()
+        };
+        let read = "[[actions]]\nload = \"read\"\n";
+        assert!(why("nodes = 3").contains("unknown field"), "{}", why("nodes = 3"));
+        assert!(why("").contains("does nothing"));
+        assert!(why(&format!("storage_nodes = 0\n{read}")).contains("nodes"));
+        assert!(why(&format!("storage_nodes = 4294967295\n{read}")).contains("nodes"));
+        assert!(why(&format!("runs = 0\n{read}")).contains("runs"));
+        assert!(why(&format!("runtime_seconds = nan\n{read}")).contains("runtime_seconds"));
+        assert!(why(&format!("sets_per_target = 2\n{read}")).contains("multiple"));
+        assert!(why("[[actions]]\nload = \"burn\"").contains("randread"));
+        assert!(why("{").contains("no report"));
+    }
+}

@@ -1,0 +1,190 @@
+//! What a fleet measured, as types and as JSON. Fields are added, never renamed or given another
+//! meaning, without [`SCHEMA`] going up.
+
+use crate::documents::Documents;
+use crate::plan::{Fault, Plan};
+use farblock_bench::verdict::{Load, Metric, Series, Subject};
+use farblock_bench::{LatencySummary, Machine, Pattern, RecordedLatencies, jobs_and_depth};
+use serde::{Deserialize, Serialize};
+
+/// Version of the JSON.
+pub const SCHEMA: u32 = 1;
+
+/// Everything that a plan came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`] of what wrote it. Its name tells it from a report of the bench.
+    pub fleet_schema: u32,
+    /// Name and version of what wrote it.
+    pub tool: String,
+    /// When it began, in UTC.
+    pub date: String,
+    /// The command that ran it.
+    pub command_line: String,
+    /// The plan, as it was run.
+    pub plan: Plan,
+    /// Between the agents: network namespaces, the loopback, or other machines.
+    pub network: String,
+    /// The agents.
+    pub nodes: Vec<NodeReport>,
+    /// What each action came to.
+    pub actions: Vec<ActionReport>,
+    /// What writing, reading and comparing found.
+    pub verified: Option<Verified>,
+    /// What each fault did.
+    pub faults: Vec<FaultReport>,
+}
+
+/// An agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Its name.
+    pub name: String,
+    /// What it runs on.
+    pub machine: Machine,
+    /// By how much its clock may be off: half of the shortest round trip.
+    pub clock_error_us: f64,
+}
+
+/// One action.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ActionReport {
+    /// What each client did.
+    pub pattern: Pattern,
+    /// How many did it at once.
+    pub clients: u32,
+    /// I/Os per second of all drives, each measured alone, added up.
+    pub alone_iops: Option<f64>,
+    /// The mean of the runs; percentiles are of all I/Os.
+    pub total: Total,
+    /// Each run.
+    pub runs: Vec<Total>,
+    /// The fleet's part of `alone_iops`.
+    pub percent_of_theoretical: Option<f64>,
+    /// What the documents measured.
+    pub documents: Option<Documents>,
+    /// Processor use of each agent's process, in per cent of one core, over the runs.
+    pub cpu: Vec<(String, f64)>,
+    /// All latencies of all runs.
+    pub latencies: RecordedLatencies,
+}
+
+/// All clients together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Total {
+    /// I/Os per second.
+    pub iops: f64,
+    /// Throughput.
+    pub mib_per_second: f64,
+    /// Latencies.
+    pub latency: LatencySummary,
+    /// Processor time of all agents per I/O.
+    pub cpu_us_per_io: f64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+}
+
+/// What verifying found, over all hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verified {
+    /// Writes acknowledged.
+    pub writes: u64,
+    /// Blocks compared.
+    pub reads: u64,
+    /// Operations that failed.
+    pub failed: u64,
+    /// Blocks that held something else than what was acknowledged.
+    pub lost: u64,
+    /// The first thing that was wrong, and where.
+    pub wrong: Option<String>,
+}
+
+/// One fault.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FaultReport {
+    /// Whom it hit.
+    pub target: String,
+    /// What it was.
+    pub fault: Fault,
+    /// The longest that an operation took meanwhile, over all hosts.
+    pub pause_seconds: f64,
+    /// From the fault until every path was connected again.
+    pub whole_again_seconds: f64,
+    /// Operations that failed.
+    pub failed: u64,
+    /// Blocks that were not as acknowledged.
+    pub lost: u64,
+}
+
+impl Report {
+    /// The report as indented JSON.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("a report has only keys and numbers of JSON's")
+    }
+
+    /// Reads what [`to_json`](Report::to_json) wrote.
+    ///
+    /// # Errors
+    /// If it is no report, or one of a newer schema.
+    pub fn from_json(text: &str) -> Result<Report, serde_json::Error> {
+        use serde::de::Error;
+        let report: Report = serde_json::from_str(text)?;
+        if report.fleet_schema > SCHEMA {
+            let schema = report.fleet_schema;
+            return Err(Error::custom(format_args!("schema {schema} is newer than {SCHEMA}")));
+        }
+        Ok(report)
+    }
+
+    /// Something failed or was lost.
+    #[must_use]
+    pub fn has_errors(&self) -> bool {
+        self.verified.as_ref().is_some_and(|it| it.failed > 0 || it.lost > 0 || it.wrong.is_some())
+    }
+
+    /// This report as far as another one can be compared with it.
+    #[must_use]
+    pub fn subject(&self) -> Subject {
+        let machine = self.nodes.first().map(|node| &node.machine);
+        let machine = machine.map_or_else(String::new, |machine| {
+            format!("{} with {} processors", machine.cpu_model, machine.cores)
+        });
+        let (agents, network, plan) = (self.nodes.len(), &self.network, &self.plan.name);
+        Subject {
+            title: format!("{}, plan {plan}, {}", self.tool, self.date),
+            conditions: vec![machine, format!("{agents} agents over {network}")],
+            loads: self.actions.iter().map(ActionReport::load).collect(),
+        }
+    }
+}
+
+impl ActionReport {
+    /// What the action is called: its load, and jobs and depth if there is a sweep.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.pattern.name
+    }
+
+    fn load(&self) -> Load {
+        let pattern = &self.pattern;
+        let of = |metric, value: fn(&Total) -> f64| Series {
+            metric,
+            runs: self.runs.iter().map(value).collect(),
+        };
+        let (bytes, load) = (pattern.block_size_bytes, jobs_and_depth(pattern));
+        Load {
+            name: format!("{}, {load}, {} % reads", pattern.name, pattern.rwmixread),
+            setup: format!("{} of {bytes} bytes, {} clients", pattern.rw, self.clients),
+            series: vec![
+                of(Metric::Iops, |run| run.iops),
+                of(Metric::MeanLatencyUs, |run| run.latency.mean_ns / 1000.0),
+                of(Metric::P99LatencyUs, |run| run.latency.p99_ns as f64 / 1000.0),
+                of(Metric::CpuUsPerIo, |run| run.cpu_us_per_io),
+            ],
+            failure: None,
+        }
+    }
+}

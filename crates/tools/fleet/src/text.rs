@@ -1,0 +1,294 @@
+//! A report as text for a terminal, and as Markdown.
+
+use crate::report::{ActionReport, Report};
+use farblock_bench::table::wrap;
+use farblock_bench::{iops, jobs_and_depth, tenths, us};
+use std::fmt::Write;
+
+/// Spaces between two columns.
+const GAP: &str = "  ";
+const NOTHING: &str = "–";
+
+/// Columns and rows; the first column is words, the others numbers.
+pub(crate) struct Table {
+    pub(crate) header: Vec<&'static str>,
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+/// As text for so many columns.
+#[must_use]
+pub fn render_within(report: &Report, columns: usize) -> String {
+    let mut text = String::new();
+    let mut line = |words: &str| {
+        let _ = writeln!(text, "{}", words.trim_end());
+    };
+    for (name, words) in head(report) {
+        line(&wrap(&format!("{name:<9}{words}"), 9, columns));
+    }
+    for (title, table) in tables(report, columns) {
+        line("");
+        line(&wrap(title, 0, columns));
+        line("");
+        table.lines().iter().for_each(|row| line(row));
+    }
+    for (at, sentence) in remarks(report).iter().enumerate() {
+        if at == 0 {
+            line("");
+        }
+        line(&wrap(sentence, 2, columns));
+    }
+    text
+}
+
+/// As Markdown.
+#[must_use]
+pub fn markdown(report: &Report) -> String {
+    let mut text = format!("# {}\n\n", escaped(&report.plan.name));
+    for (name, words) in head(report) {
+        let _ = writeln!(text, "- {name}: {}", escaped(&words));
+    }
+    for (title, table) in tables(report, usize::MAX) {
+        let _ = writeln!(text, "\n{title}\n");
+        let _ = writeln!(text, "| {} |", table.header.join(" | "));
+        let marks =
+            table.header.iter().enumerate().map(|(at, _)| if at == 0 { "---" } else { "---:" });
+        let _ = writeln!(text, "| {} |", marks.collect::<Vec<_>>().join(" | "));
+        for row in &table.rows {
+            let cells: Vec<String> = row.iter().map(|cell| escaped(cell)).collect();
+            let _ = writeln!(text, "| {} |", cells.join(" | "));
+        }
+    }
+    for (at, sentence) in remarks(report).iter().enumerate() {
+        let _ = writeln!(text, "{}- {}", if at == 0 { "\n" } else { "" }, escaped(sentence));
+    }
+    text
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('|', "\\|").replace('<', "&lt;").replace('\n', " ")
+}
+
+pub(crate) fn head(report: &Report) -> Vec<(&'static str, String)> {
+    let plan = &report.plan;
+    let mut head = vec![
+        ("plan", format!("{}: {}", plan.name, plan.about)),
+        ("date", format!("{}, {}", report.date, report.tool)),
+    ];
+    if let Some(node) = report.nodes.first() {
+        let machine = &node.machine;
+        let (cpu, cores) = (&machine.cpu_model, machine.cores);
+        head.push(("machine", format!("{cpu}, {cores} processors, {}", machine.kernel)));
+    }
+    let (nodes, clients) = (plan.nodes(), plan.clients_per_node);
+    let together = if plan.together { ", each with both" } else { "" };
+    let agents = match plan.agents.is_empty() {
+        true => format!(
+            "{}{together}, {} of {} each ({}), {} on a node",
+            counted(nodes, "node"),
+            counted(plan.storage_nodes * plan.targets_per_node, "target"),
+            counted(plan.drives_per_target, "drive"),
+            plan.drive,
+            counted(clients, "client"),
+        ),
+        false => {
+            let agents = u32::try_from(plan.agents.len()).unwrap_or(u32::MAX);
+            format!("{}, {} each", counted(agents, "agent"), counted(clients, "client"))
+        }
+    };
+    head.push(("fleet", format!("{agents}, over {}", report.network)));
+    let error = report.nodes.iter().map(|node| node.clock_error_us).fold(0.0, f64::max);
+    head.push(("clocks", format!("agree within {} µs", tenths(error))));
+    if !report.actions.is_empty() {
+        let (runs, seconds) = (plan.runs, plan.runtime_seconds);
+        head.push(("method", format!("{runs} × {seconds} s, after {} s", plan.ramp_seconds)));
+    }
+    head
+}
+
+fn counted(count: u32, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+pub(crate) fn tables(report: &Report, columns: usize) -> Vec<(&'static str, Table)> {
+    let mut tables = Vec::new();
+    if !report.actions.is_empty() {
+        let wide = actions(report, true);
+        let fits = wide.width() <= columns;
+        let table = if fits { wide } else { actions(report, false) };
+        tables.push(("what all clients did together", table));
+        if !fits {
+            tables.push(("latency in µs, and processor time of all agents", latencies(report)));
+        }
+        if report.actions.iter().any(|action| action.documents.is_some()) {
+            tables.push(("beside the documents' figures, of far larger machines", beside(report)));
+        }
+        if columns > 120 {
+            tables.push(("processor use in per cent of one core", cpu(report)));
+        }
+    }
+    if !report.faults.is_empty() {
+        tables.push(("what each fault did", faults(report)));
+    }
+    tables
+}
+
+fn actions(report: &Report, wide: bool) -> Table {
+    let mut header = vec!["action", "clients", "load", "IOPS", "MiB/s", "mean µs"];
+    if wide {
+        header.extend(["p50", "p99", "p99.9", "max", "CPU µs/IO"]);
+    }
+    header.push("% of alone");
+    let row = |action: &ActionReport| {
+        let total = &action.total;
+        let mut row = vec![
+            action.name().to_owned(),
+            action.clients.to_string(),
+            jobs_and_depth(&action.pattern).replace(' ', ""),
+            iops(total.iops),
+            tenths(total.mib_per_second),
+            us(total.latency.mean_ns),
+        ];
+        if wide {
+            row.extend(percentiles(action));
+        }
+        row.push(percent(action.percent_of_theoretical));
+        row
+    };
+    Table { header, rows: report.actions.iter().map(row).collect() }
+}
+
+fn percentiles(action: &ActionReport) -> [String; 5] {
+    let latency = &action.total.latency;
+    [
+        us(latency.p50_ns as f64),
+        us(latency.p99_ns as f64),
+        us(latency.p99_9_ns as f64),
+        us(latency.max_ns as f64),
+        tenths(action.total.cpu_us_per_io),
+    ]
+}
+
+fn latencies(report: &Report) -> Table {
+    let row = |action: &ActionReport| {
+        let mut row = vec![action.name().to_owned()];
+        row.extend(percentiles(action));
+        row
+    };
+    let header = vec!["action", "p50", "p99", "p99.9", "max", "CPU µs/IO"];
+    Table { header, rows: report.actions.iter().map(row).collect() }
+}
+
+fn beside(report: &Report) -> Table {
+    let header = vec!["action", "here", "% of alone", "documents", "% of alone"];
+    let row = |action: &ActionReport| {
+        let documents = action.documents.as_ref()?;
+        let (here, there) = match (documents.gb_per_second, documents.iops) {
+            (Some(gb), _) => {
+                let here = action.total.mib_per_second * 1.048_576e-3;
+                (format!("{here:.2} GB/s"), format!("{gb:.2} GB/s"))
+            }
+            (None, Some(there)) => (iops(action.total.iops), iops(there)),
+            (None, None) => (iops(action.total.iops), NOTHING.to_owned()),
+        };
+        Some(vec![
+            action.name().to_owned(),
+            here,
+            percent(action.percent_of_theoretical),
+            there,
+            percent(documents.percent_of_theoretical),
+        ])
+    };
+    Table { header, rows: report.actions.iter().filter_map(row).collect() }
+}
+
+pub(crate) fn cpu(report: &Report) -> Table {
+    let header = vec!["agent", "mean", "most", "in"];
+    let rows = report.nodes.iter().map(|node| {
+        let of = |action: &ActionReport| {
+            let (_, percent) = action.cpu.iter().find(|(name, _)| *name == node.name)?;
+            Some((*percent, action.name().to_owned()))
+        };
+        let all: Vec<(f64, String)> = report.actions.iter().filter_map(of).collect();
+        let mean = all.iter().map(|(percent, _)| percent).sum::<f64>() / all.len().max(1) as f64;
+        let most = all.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
+        vec![node.name.clone(), tenths(mean), tenths(most.0), most.1]
+    });
+    Table { header, rows: rows.collect() }
+}
+
+fn faults(report: &Report) -> Table {
+    let header = vec!["fault", "longest pause, s", "whole again, s", "errors", "lost"];
+    let rows = report.faults.iter().map(|fault| {
+        vec![
+            format!("{} {}", fault.fault.name(), fault.target),
+            format!("{:.2}", fault.pause_seconds),
+            format!("{:.2}", fault.whole_again_seconds),
+            fault.failed.to_string(),
+            fault.lost.to_string(),
+        ]
+    });
+    Table { header, rows: rows.collect() }
+}
+
+pub(crate) fn remarks(report: &Report) -> Vec<String> {
+    let mut remarks = report.plan.scaled.clone();
+    if report.actions.iter().any(|action| action.alone_iops.is_some()) {
+        remarks.push(
+            "% of alone: of the sum of what each drive gave by itself, measured first, without a \
+             network"
+                .to_owned(),
+        );
+    }
+    if let Some(verified) = &report.verified {
+        let group = |count: u64| farblock_bench::group(&count.to_string());
+        remarks.push(format!(
+            "verified: {} writes acknowledged, {} blocks compared, {} operations failed, {} blocks \
+             lost",
+            group(verified.writes),
+            group(verified.reads),
+            group(verified.failed),
+            group(verified.lost)
+        ));
+        remarks.extend(verified.wrong.clone());
+    }
+    let left_out = !report.plan.faults.is_empty() && report.network.contains("loopback");
+    if left_out && report.plan.faults.iter().any(|fault| fault.name() != "kill") {
+        remarks.push(
+            "nodes without a network of their own are only killed, not cut or slowed".to_owned(),
+        );
+    }
+    remarks
+}
+
+fn percent(value: Option<f64>) -> String {
+    value.map_or_else(|| NOTHING.to_owned(), tenths)
+}
+
+impl Table {
+    fn widths(&self) -> Vec<usize> {
+        let count = |text: &str| text.chars().count();
+        let of = |column: usize| {
+            let cells = self.rows.iter().map(|row| count(&row[column]));
+            cells.chain([count(self.header[column])]).max().unwrap_or(0)
+        };
+        (0..self.header.len()).map(of).collect()
+    }
+
+    fn width(&self) -> usize {
+        let widths = self.widths();
+        widths.iter().sum::<usize>() + widths.len().saturating_sub(1) * GAP.len()
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let widths = self.widths();
+        let line = |cells: &mut dyn Iterator<Item = &str>| {
+            let aligned = cells.zip(&widths).enumerate().map(|(column, (cell, &width))| {
+                if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+            });
+            aligned.collect::<Vec<_>>().join(GAP)
+        };
+        let mut lines = vec![line(&mut self.header.iter().copied()), "─".repeat(self.width())];
+        lines.extend(self.rows.iter().map(|row| line(&mut row.iter().map(String::as_str))));
+        lines
+    }
+}

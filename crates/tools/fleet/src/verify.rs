@@ -1,0 +1,264 @@
+//! Clients that know what they wrote: each block holds its address and a version, is read back again
+//! and again, and once more at the end. Their disks outlive their connections.
+
+use crate::limits::{CLIENTS, WRITERS};
+use crate::message::{Client, Looked};
+use farblock_block::Namespace;
+use farblock_block::blocking::Blocking;
+use farblock_host::disk::{DiskOptions, PathState};
+use farblock_host::url::UrlError;
+use farblock_host::{Disk, Options, Url};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Bytes of an operation.
+const BLOCK: usize = 4096;
+/// Blocks that one operation reads at the end.
+const SWEEP_BLOCKS: usize = 16;
+/// Blocks that one writer uses at most: the whole of a large disk would be read at the end.
+const MOST_BLOCKS: u64 = 4096;
+const RECONNECT_DELAY: Duration = Duration::from_millis(500);
+/// How long a disk without a path is waited for.
+const GIVEN_UP: Duration = Duration::from_secs(300);
+
+/// Everything that verifies.
+pub(crate) struct Verify {
+    found: Arc<Found>,
+    disks: Vec<Disk>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What the writers share.
+struct Found {
+    stop: AtomicBool,
+    began: Instant,
+    reads: AtomicU64,
+    writes: AtomicU64,
+    failed: AtomicU64,
+    lost: AtomicU64,
+    /// The longest operation that has ended since the last look, in µs.
+    longest: AtomicU64,
+    /// When the last look was, in µs since the beginning.
+    looked: AtomicU64,
+    /// Since when each writer waits, in µs since the beginning, and 0 while it does not.
+    since: Vec<AtomicU64>,
+    wrong: Mutex<Option<String>>,
+}
+
+impl Verify {
+    pub(crate) fn start(clients: &[Client], writers: usize) -> Result<Verify, String> {
+        if clients.iter().any(|client| client.part[0] >= client.part[1]) {
+            return Err("a part of a disk that it does not have".to_owned());
+        }
+        if clients.is_empty() || clients.len() > CLIENTS || !(1..=WRITERS).contains(&writers) {
+            return Err(format!("1 to {CLIENTS} clients with 1 to {WRITERS} writers verify"));
+        }
+        let disks = clients
+            .iter()
+            .map(|client| connect(client).map_err(|why| format!("{}: {why}", client.hostnqn)));
+        let disks = disks.collect::<Result<Vec<_>, _>>()?;
+        let found = Arc::new(Found::new(disks.len() * writers));
+        let mut verify = Verify { found, disks: disks.clone(), threads: Vec::new() };
+        for (client, disk) in disks.into_iter().enumerate() {
+            let [own, parts] = clients[client].part.map(|part| part as usize);
+            for part in own * writers..(own + 1) * writers {
+                let (disk, found) = (disk.clone(), Arc::clone(&verify.found));
+                let number = client * writers + part - own * writers;
+                let parts = parts * writers;
+                let body = move || write_and_compare(&disk, number, (part, parts), &found);
+                let thread = std::thread::Builder::new().name(format!("fb-verify-{number}"));
+                let thread = thread.spawn(body).map_err(|error| format!("no thread: {error}"))?;
+                verify.threads.push(thread);
+            }
+        }
+        Ok(verify)
+    }
+
+    /// What was found so far.
+    pub(crate) fn look(&self) -> Looked {
+        let paths: Vec<_> = self.disks.iter().flat_map(Disk::paths).collect();
+        let live = paths.iter().filter(|path| path.state == PathState::Live).count();
+        Looked { live: live as u64, paths: paths.len() as u64, ..self.found.look() }
+    }
+
+    /// Has everything read once more.
+    pub(crate) fn end(mut self) -> Result<Looked, String> {
+        self.found.stop.store(true, Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join().map_err(|_| "a writer panicked".to_owned())?;
+        }
+        Ok(self.look())
+    }
+}
+
+impl Drop for Verify {
+    fn drop(&mut self) {
+        self.found.stop.store(true, Relaxed);
+        // What waits for a path ends with its disk, when the process does.
+    }
+}
+
+impl Found {
+    fn new(writers: usize) -> Found {
+        let zero = || AtomicU64::new(0);
+        Found {
+            stop: AtomicBool::new(false),
+            began: Instant::now(),
+            reads: zero(),
+            writes: zero(),
+            failed: zero(),
+            lost: zero(),
+            longest: zero(),
+            looked: zero(),
+            since: (0..writers).map(|_| zero()).collect(),
+            wrong: Mutex::new(None),
+        }
+    }
+
+    /// Never 0.
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX).max(1)
+    }
+
+    fn look(&self) -> Looked {
+        let (now, before) = (self.now_us(), self.looked.load(Relaxed));
+        let since = || self.since.iter().map(|since| since.load(Relaxed)).filter(|it| *it > 0);
+        let waited = since().map(|since| now.saturating_sub(since)).max().unwrap_or(0);
+        self.looked.store(now, Relaxed);
+        Looked {
+            reads: self.reads.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+            failed: self.failed.load(Relaxed),
+            lost: self.lost.load(Relaxed),
+            longest_us: self.longest.swap(0, Relaxed).max(waited),
+            waiting: since().filter(|since| *since < before).count() as u64,
+            live: 0,
+            paths: 0,
+            wrong: self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+
+    fn complain(&self, what: String) {
+        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        wrong.get_or_insert(what);
+    }
+}
+
+fn connect(client: &Client) -> Result<Disk, String> {
+    let url: Url = client.url.parse().map_err(|error: UrlError| error.to_string())?;
+    let connection = Options { hostnqn: Some(client.hostnqn.clone()), ..Options::default() };
+    let options = DiskOptions {
+        connection,
+        reconnect_delay: RECONNECT_DELAY,
+        ctrl_loss_timeout: Some(GIVEN_UP),
+        ..DiskOptions::default()
+    };
+    Disk::connect(&[url], &options).map_err(|error| error.to_string())
+}
+
+/// One thread's work, on its own part of so many equal ones of its client's disk.
+fn write_and_compare(disk: &Disk, number: usize, (part, of): (usize, usize), found: &Found) {
+    let mut blocks = match Blocking::new(disk) {
+        Ok(blocks) => blocks,
+        Err(error) => {
+            found.failed.fetch_add(1, Relaxed);
+            return found.complain(format!("no queue can be opened: {error}"));
+        }
+    };
+    let per_block = (BLOCK as u64 / u64::from(blocks.geometry().block_size)).max(1);
+    let count = (disk.geometry().blocks / per_block / of as u64).min(MOST_BLOCKS);
+    if count == 0 {
+        return found.complain("the disk is too small to be verified".to_owned());
+    }
+    let first = part as u64 * count;
+    let versions = vec![None; count as usize];
+    let data = vec![0; BLOCK];
+    let mut writer =
+        Writer { blocks: &mut blocks, found, number, first, per_block, versions, data };
+    let mut turn: u64 = 0;
+    while !found.stop.load(Relaxed) {
+        turn += 1;
+        let scattered = |turn: u64| (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) % count;
+        writer.write(scattered(turn) as usize, turn);
+        // One that was written a while ago.
+        let at = scattered((turn - turn % 32).max(1)) as usize;
+        writer.compare(at..at + 1);
+    }
+    for at in (0..count as usize).step_by(SWEEP_BLOCKS) {
+        writer.compare(at..(at + SWEEP_BLOCKS).min(count as usize));
+    }
+}
+
+struct Writer<'a> {
+    blocks: &'a mut Blocking,
+    found: &'a Found,
+    number: usize,
+    /// Its first block.
+    first: u64,
+    /// The disk's blocks in one of these.
+    per_block: u64,
+    /// What was acknowledged; unknown before the first write, and after one that failed.
+    versions: Vec<Option<u64>>,
+    data: Vec<u8>,
+}
+
+impl Writer<'_> {
+    fn write(&mut self, at: usize, version: u64) {
+        let block = self.first + at as u64;
+        fill(&mut self.data, block, version);
+        let (blocks, data) = (&mut *self.blocks, &self.data);
+        let done = timed(self.found, self.number, || blocks.write(block * self.per_block, data));
+        self.versions[at] = match done {
+            Ok(()) => {
+                self.found.writes.fetch_add(1, Relaxed);
+                Some(version)
+            }
+            Err(error) => {
+                self.found.failed.fetch_add(1, Relaxed);
+                self.found.complain(format!("a write failed: {error}"));
+                None
+            }
+        };
+    }
+
+    fn compare(&mut self, range: Range<usize>) {
+        let mut read = vec![0; range.len() * BLOCK];
+        let lba = (self.first + range.start as u64) * self.per_block;
+        let blocks = &mut *self.blocks;
+        let done = timed(self.found, self.number, || blocks.read(lba, &mut read));
+        if let Err(error) = done {
+            self.found.failed.fetch_add(1, Relaxed);
+            return self.found.complain(format!("a read failed: {error}"));
+        }
+        for (at, read) in range.zip(read.chunks_exact(BLOCK)) {
+            let Some(version) = self.versions[at] else { continue };
+            self.found.reads.fetch_add(1, Relaxed);
+            let block = self.first + at as u64;
+            fill(&mut self.data, block, version);
+            if read != self.data {
+                self.found.lost.fetch_add(1, Relaxed);
+                self.found.complain(format!("block {block} is not what was acknowledged"));
+            }
+        }
+    }
+}
+
+/// Counts the time of an operation, and lets it be seen while it waits.
+fn timed<T>(found: &Found, number: usize, operation: impl FnOnce() -> T) -> T {
+    let began = found.now_us();
+    found.since[number].store(began, Relaxed);
+    let done = operation();
+    found.longest.fetch_max(found.now_us().saturating_sub(began), Relaxed);
+    found.since[number].store(0, Relaxed);
+    done
+}
+
+fn fill(data: &mut [u8], block: u64, version: u64) {
+    for chunk in data.chunks_exact_mut(16) {
+        chunk[..8].copy_from_slice(&version.to_le_bytes());
+        chunk[8..].copy_from_slice(&block.to_le_bytes());
+    }
+}
