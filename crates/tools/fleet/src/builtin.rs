@@ -94,8 +94,7 @@ fn six_patterns() -> Plan {
 fn failover() -> Plan {
     Plan {
         name: "failover".to_owned(),
-        about: "two targets with the same drives, harmed in turn under hosts that verify"
-            .to_owned(),
+        about: "two targets, harmed in turn under hosts that write, read and compare".to_owned(),
         storage_nodes: 2,
         host_nodes: 2,
         drives_per_target: 2,
