@@ -4,7 +4,7 @@
 use crate::documents::Documents;
 use crate::plan::{Action, Fault, Plan};
 
-/// A drive of memory gives more than a processor can fetch, so that a part of what all give together
+/// A drive of memory gives more than a processor can fetch, so a part of the sum of all of them
 /// would tell of the processor. Limited, they are the bottleneck, as the documents' drives were.
 const LIMITED: &str = "limit:2000/s,limit:64MiB/s,mem:64MiB";
 

@@ -1,5 +1,5 @@
-//! Clients that know what they wrote: each block holds its address and a version, is read back again
-//! and again, and once more at the end. Their disks outlive their connections.
+//! Clients that know what they wrote: each block holds its address and a version, is read back now
+//! and then, and once more at the end. Their disks outlive their connections.
 
 use crate::limits::{CLIENTS, WRITERS};
 use crate::message::{Client, Looked};
