@@ -169,9 +169,6 @@ fn run(cli: Cli) -> Result<()> {
             whoami::run(&args)
         }
         Command::Completions(args) => completions::run(&args),
-        Command::Bench(mut args) => {
-            args.json = args.json.or_else(|| cli.json.then(|| "-".into()));
-            bench::run(&args, global)
-        }
+        Command::Bench(args) => bench::run(*args, cli.json, global),
     }
 }

@@ -23,6 +23,7 @@ use crate::limits::{AGENTS, CLIENTS, DRIVES, NODES};
 use crate::{builtin, report};
 use farblock_bench::Pattern;
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 use std::time::Duration;
 
 /// A plan.
@@ -195,7 +196,9 @@ impl Plan {
             toml::from_str(text).map_err(|error| FleetError::plan(name, one_line(&error)))?
         };
         if plan.name.is_empty() {
-            plan.name = name.to_owned();
+            // Where it lies is nobody's business who reads a report.
+            let stem = Path::new(name).file_stem().unwrap_or_default();
+            plan.name = stem.to_string_lossy().into_owned();
         }
         Ok(plan)
     }

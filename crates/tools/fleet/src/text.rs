@@ -70,8 +70,9 @@ fn escaped(text: &str) -> String {
 
 pub(crate) fn head(report: &Report) -> Vec<(&'static str, String)> {
     let plan = &report.plan;
+    let named = format!("{}: {}", plan.name, plan.about);
     let mut head = vec![
-        ("plan", format!("{}: {}", plan.name, plan.about)),
+        ("plan", if plan.about.is_empty() { plan.name.clone() } else { named }),
         ("date", format!("{}, {}", report.date, report.tool)),
     ];
     if let Some(node) = report.nodes.first() {

@@ -17,7 +17,9 @@ use args::{BenchArgs, BenchCommand};
 use farblock_bench::{BenchError, Cancel};
 
 /// Runs the command.
-pub(crate) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
+pub(crate) fn run(mut args: BenchArgs, json: bool, global: &Global) -> Result<()> {
+    args.json = args.json.or_else(|| json.then(|| "-".into()));
+    let args = &args;
     if let Some(BenchCommand::Compare(compare)) = &args.command {
         return compare::run(compare, args.json.is_some(), global);
     }
