@@ -29,7 +29,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/ceph/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh \
-		interop/windows/*.sh contrib/*.sh contrib/tests/*.sh contrib/deb/scripts/* contrib/drbd/* \
+		interop/windows/*.sh contrib/*.sh contrib/tests/*.sh contrib/deb/scripts/* contrib/drbd/* contrib/pacemaker/* \
 		engines/*.sh engines/fio/*.sh dashboard/*.sh
 
 ## Every crate's tests; the programs side by side, since most of them wait most of the time. The
@@ -88,7 +88,7 @@ dashboard: build
 ## The Linux kernel's host and target in guests, against this build. A guest keeps one processor
 ## busy, so two run at a time; each one's output comes when it has ended.
 GUEST_EXAMPLES = nbd_kernel nbd_serve nvme_attach paths ublk_serve vhost_serve
-GUESTS = run iscsi ublk vhost nbd ana reservations auth tls steering target-ana ceph-multipath drbd
+GUESTS = run iscsi ublk vhost nbd ana reservations auth tls steering target-ana ceph-multipath drbd fence
 interop: build
 	$(CARGO) build --release --locked -p farblock -p farblock-attach -p farblock-host \
 		$(GUEST_EXAMPLES:%=--example %)

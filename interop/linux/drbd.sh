@@ -95,7 +95,7 @@ start_a() {
     [ ! -e a/known ] || known=(a/known)
     SHARE=$logs/share-a TIMEOUT=600 FWD="4421:4420" CPUS=1 MEM=768 QEMU_ARGS=$(network a 1) \
         "$linux_dir/guest.sh" "$linux_dir/jobs/drbd-node.sh" a/node a/farblock.toml drbd.conf \
-        "$script" "${known[@]}" >>a.log 2>&1 &
+        "$script" "$linux_dir/jobs/asked.sh" "${known[@]}" >>a.log 2>&1 &
     node_a=$!
     touch a/known
 }

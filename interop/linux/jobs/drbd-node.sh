@@ -45,12 +45,6 @@ if [ "$node" = b ]; then
     . ./drbd-host.sh
     exit 0
 fi
-for ((number = 1; ; number++)); do
-    until [ -e /host/$number.cmd ]; do sleep 0.1; done
-    command=$(cat /host/$number.cmd)
-    code=0
-    bash -c "$command" >/host/$number.out 2>&1 || code=$?
-    echo $code >/host/part
-    mv /host/part /host/$number.done
-    [ "$command" != exit ] || break
-done
+# shellcheck source=asked.sh
+. ./asked.sh
+do_what_is_asked
