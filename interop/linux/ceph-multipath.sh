@@ -56,6 +56,7 @@ ends() {
         ends_cluster
         wait
     } 2>/dev/null
+    set +e
     (exit $code)
     clean_up
 }

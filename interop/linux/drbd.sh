@@ -26,6 +26,7 @@ ends() {
     touch enough
     # shellcheck disable=SC2086 # no word at all when there is none
     kill $node_a $ours 2>/dev/null || true
+    set +e
     (exit $code)
     clean_up
 }

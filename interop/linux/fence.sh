@@ -21,6 +21,7 @@ ends() {
     kill -CONT "${guests[@]}" 2>/dev/null || true
     kill "${guests[@]}" 2>/dev/null || true
     [ $code = 0 ] || tail -n 20 ./*.log >&2
+    set +e
     (exit $code)
     clean_up
 }
