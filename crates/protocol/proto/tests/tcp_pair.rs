@@ -419,6 +419,32 @@ fn in_capsule_data_that_nobody_pulls_is_skipped() {
     assert_eq!(commands, 2);
 }
 
+/// A host that hears of a command may take its data's memory away, though it is still sending them.
+#[test]
+fn a_refused_command_is_answered_when_its_capsule_is_here() {
+    for digests in ALL_DIGESTS {
+        for waits in [false, true] {
+            let (mut host, mut controller) = initialized(digests);
+            host.write(0, pattern(4096), true);
+            let bytes = std::mem::take(&mut host.out);
+            let (mut out, mut refused) = (Vec::new(), None);
+            for (byte, at) in bytes.chunks(1).zip(0..) {
+                let mut input = byte;
+                let event = controller.end.next(&mut input, &mut out).expect("well formed");
+                if let Some(FromHost::Command { slot, .. }) = event {
+                    refused = Some((slot, at + if waits { 100 } else { 0 }));
+                }
+                if let Some((slot, _)) = refused.take_if(|(_, when)| *when == at) {
+                    controller.end.respond(slot, &Cqe::success(0, 0), &mut out);
+                }
+                assert_eq!(out.is_empty(), at + 1 < bytes.len(), "{digests:?}, byte {at}");
+            }
+            host.feed(&out);
+            assert_eq!(host.completed, [(SlotId(0), Status::SUCCESS, true)]);
+        }
+    }
+}
+
 /// What the host's end says of bytes from a controller, with a read (slot 1, 512 bytes) and a
 /// write (slot 2, 512 bytes) in flight.
 fn host_fault(bytes: &[u8]) -> Option<FatalErrorStatus> {

@@ -11,7 +11,10 @@
 //! ```
 //!
 //! Data in the capsule follows its `Command` event directly: a driver that wants it calls
-//! [`ControllerEnd::pull`] before it asks for the next event; otherwise it is dropped.
+//! [`ControllerEnd::pull`] before it asks for the next event; otherwise it is dropped, and what the
+//! driver responds before all of it has come is emitted when it has. A capsule is not here before
+//! that, and a host that hears of a command whose data it still sends may have taken their memory
+//! away: Linux's dies of that.
 
 use super::digest::{DataDigest, crc32c};
 use super::fault::Fault;
@@ -115,6 +118,10 @@ enum Incoming {
     Dropped,
     /// In-capsule data of a command whose driver has not said yet whether it wants it.
     Offered(SlotId, u32),
+    /// The same of one whose driver does not.
+    Unwanted(SlotId),
+    /// The same of one that is responded to already (`late`).
+    Answered(SlotId),
     /// To this command.
     For(SlotId),
 }
@@ -129,6 +136,8 @@ pub struct ControllerEnd {
     slots: Vec<Slot>,
     free: Vec<SlotId>,
     incoming: Incoming,
+    /// The response to the command whose capsule is still coming.
+    late: Option<Cqe>,
     success_flag: bool,
 }
 
@@ -145,6 +154,7 @@ impl ControllerEnd {
             slots: Vec::new(),
             free: Vec::new(),
             incoming: Incoming::Dropped,
+            late: None,
             success_flag: false,
         };
         end.set_depth(limits::UNCONNECTED_DEPTH);
@@ -226,8 +236,8 @@ impl ControllerEnd {
         input: &mut &'a [u8],
         out: &mut impl Sink,
     ) -> Result<Option<Event<'a>>, Fault> {
-        if let Incoming::Offered(..) = self.incoming {
-            self.incoming = Incoming::Dropped;
+        if let Incoming::Offered(slot, _) = self.incoming {
+            self.incoming = Incoming::Unwanted(slot);
         }
         loop {
             let Some(framed) = self.framer.next(input)? else { return Ok(None) };
@@ -245,7 +255,7 @@ impl ControllerEnd {
                 }
                 Framed::Pdu(_) => unreachable!("the framer checks the direction"),
                 Framed::Data(bytes) => self.data(bytes),
-                Framed::End { intact } => self.data_end(intact),
+                Framed::End { intact } => self.data_end(intact, out),
             };
             if event.is_some() {
                 return Ok(event);
@@ -332,9 +342,15 @@ impl ControllerEnd {
         Some(Event::Data { slot, offset, bytes })
     }
 
-    fn data_end(&mut self, pdu_intact: bool) -> Option<Event<'static>> {
-        let Incoming::For(slot) = core::mem::replace(&mut self.incoming, Incoming::Dropped) else {
-            return None;
+    fn data_end(&mut self, pdu_intact: bool, out: &mut impl Sink) -> Option<Event<'static>> {
+        let slot = match core::mem::replace(&mut self.incoming, Incoming::Dropped) {
+            Incoming::For(slot) => slot,
+            Incoming::Answered(slot) => {
+                let cqe = self.late.take().expect("it is kept until now");
+                self.respond(slot, &cqe, out);
+                return None;
+            }
+            _ => return None,
         };
         let state = &mut self.slots[usize::from(slot.0)];
         let Slot::Pulling { cid, length, received, intact, .. } = state else {
@@ -427,8 +443,15 @@ impl ControllerEnd {
         self.digests.data().then(DataDigest::default)
     }
 
-    /// Emits the response capsule and frees the slot. `cqe.cid` is filled in here.
+    /// Emits the response capsule and frees the slot, once the command's own capsule is here.
+    /// `cqe.cid` is filled in here.
     pub fn respond(&mut self, slot: SlotId, cqe: &Cqe, out: &mut impl Sink) {
+        assert_ne!(self.incoming, Incoming::Answered(slot), "a command has one response");
+        if self.is_coming(slot) {
+            self.incoming = Incoming::Answered(slot);
+            self.late = Some(*cqe);
+            return;
+        }
         let cqe = Cqe { cid: self.cid(slot).0.into(), ..*cqe };
         let pdu = CapsuleResp::new(cqe, self.digests);
         put_header(&pdu, self.shape::<CapsuleResp>(0), out);
@@ -450,9 +473,15 @@ impl ControllerEnd {
     fn release(&mut self, slot: SlotId) {
         self.slots[usize::from(slot.0)] = Slot::Free;
         self.free.push(slot);
-        if matches!(self.incoming, Incoming::Offered(offered, _) if offered == slot) {
+        if self.is_coming(slot) {
             self.incoming = Incoming::Dropped;
         }
+    }
+
+    /// Whether data are coming, in its capsule, for a command that does not pull them.
+    fn is_coming(&self, slot: SlotId) -> bool {
+        let offered = matches!(self.incoming, Incoming::Offered(offered, _) if offered == slot);
+        offered || self.incoming == Incoming::Unwanted(slot)
     }
 
     /// Emits the terminate PDU for `fault`.
