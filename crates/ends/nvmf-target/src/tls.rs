@@ -266,6 +266,35 @@ mod tests {
     }
 
     #[test]
+    fn discovery_says_that_there_is_tls_where_a_host_has_it_come_of_its_authentication() {
+        let port = PortId(1);
+        for (policy, some, expected) in [
+            (TlsPolicy::Plain, true, ChannelSecurity::None),
+            (TlsPolicy::Allowed, false, ChannelSecurity::None),
+            (TlsPolicy::Allowed, true, ChannelSecurity::Allowed),
+            (TlsPolicy::Required, true, ChannelSecurity::Required),
+        ] {
+            let terms = TlsTerms::default();
+            terms.set_policy(port, policy);
+            assert_eq!(terms.security(port, some), expected, "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn a_queue_is_offered_the_channel_that_it_can_have() {
+        let shown = named(&key(1), DISK);
+        for policy in [TlsPolicy::Plain, TlsPolicy::Allowed, TlsPolicy::Required] {
+            let terms = terms(policy);
+            let new = match policy {
+                TlsPolicy::Plain => Concatenation::NONE,
+                _ => Concatenation::NEW_TLS_PSK,
+            };
+            assert_eq!(terms.offer(PORT, None), new, "{policy:?}");
+            assert_eq!(terms.offer(PORT, Some(&shown)), Concatenation::NONE, "a key of its own");
+        }
+    }
+
+    #[test]
     fn a_key_that_is_taken_away_is_not_good_any_more() {
         let terms = terms(TlsPolicy::Required);
         let shown = named(&key(1), DISK);

@@ -6,7 +6,7 @@ mod rig;
 
 use farblock_backends::mem::Mem;
 use farblock_block::blocking::Blocking;
-use farblock_host::{ConnectError, Controller, Error, Options, discover};
+use farblock_host::{ConnectError, Controller, Error, Options};
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::EngineKind;
 use farblock_secure::{Group, Hash, Secret};
@@ -255,16 +255,4 @@ fn what_came_of_a_secret_goes_with_it() {
     let control = target.control();
     control.set_host_keys(NQN, HOST, Some(&keys(Demand::SecureChannel))).expect("it is there");
     assert_eq!(control.report().controllers.len(), 0);
-}
-
-#[test]
-fn discovery_says_that_there_is_tls() {
-    const NOT_REQUIRED: u8 = 0b10;
-    for (demand, has_tls) in [(Demand::SecureChannel, true), (Demand::Authentication, false)] {
-        let target = serve(keys(demand), TlsPolicy::Allowed, EngineKind::Auto);
-        let options = Options { hostnqn: Some(HOST.to_owned()), ..Options::default() };
-        let entries = discover(&target.addresses()[0].to_string(), &options).expect("in plain");
-        let entry = entries.iter().find(|entry| entry.subnqn == NQN).expect("it is listed");
-        assert_eq!(entry.requirements & 0b11 == NOT_REQUIRED, has_tls, "{demand:?}");
-    }
 }
