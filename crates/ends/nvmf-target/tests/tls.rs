@@ -339,3 +339,54 @@ fn another_client_with_the_key_is_let_in_and_without_is_not() {
     let text = with(&psk.identity, &secret, &["-allow_no_dhe_kex", "-curves", "X448"]);
     assert!(!text.contains("Reused, "), "{text}");
 }
+
+/// A client that takes new keys, and asks for them.
+#[test]
+fn keys_are_updated_as_another_client_asks() {
+    const IC_RESP: [u8; 8] = [1, 0, 128, 0, 128, 0, 0, 0];
+    let good = key(Hash::Sha256, 1);
+    let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
+    let psk = good.psk(HOST, NQN, IdentityForm::Digest, Derivation::Specified).expect("it fits");
+    let secret: String = psk.key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut ic_req = vec![0; 128];
+    ic_req[..8].copy_from_slice(&[0, 0, 128, 0, 128, 0, 0, 0]);
+    for updates in [&[b"K\n"][..], &[b"k\n"], &[b"K\n", b"k\n", b"K\n"]] {
+        let mut client = Command::new("openssl")
+            .args(["s_client", "-connect", &target.addresses()[0].to_string()])
+            .args(["-psk_identity", &psk.identity, "-psk", &secret])
+            .arg("-msg")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("openssl is there: interop/packages.sh installs it");
+        let mut input = client.stdin.take().expect("it is piped");
+        let mut output = client.stdout.take().expect("it is piped");
+        let mut said = Vec::new();
+        let mut wait_for = |part: &[u8], count: usize| {
+            let mut byte = [0];
+            while said.windows(part.len()).filter(|it| *it == part).count() < count {
+                assert_eq!(
+                    output.read(&mut byte).expect("it runs"),
+                    1,
+                    "{}",
+                    String::from_utf8_lossy(&said)
+                );
+                said.push(byte[0]);
+            }
+        };
+        wait_for(b"Verif", 1);
+        for (index, update) in updates.iter().enumerate() {
+            // A command is what is read at once: the one before has to be taken.
+            input.write_all(*update).expect("it runs");
+            wait_for(b">>> TLS 1.3, Handshake [length 0005], KeyUpdate", index + 1);
+        }
+        input.write_all(&ic_req).expect("it runs");
+        wait_for(&IC_RESP, 1);
+        let asked = updates.iter().filter(|update| **update == b"K\n").count();
+        wait_for(b"<<< TLS 1.3, Handshake [length 0005], KeyUpdate", asked);
+        drop(input);
+        client.kill().expect("it runs");
+        client.wait().expect("it ends");
+    }
+}
