@@ -20,7 +20,7 @@ use crate::transport::tcp::{Guard, Tcp};
 use crate::volumes::Volumes;
 use farblock_block::Completion;
 use farblock_proto::controller::AccessChange;
-use farblock_proto::ids::NamespaceId;
+use farblock_proto::ids::{CommandId, NamespaceId};
 use farblock_reactor::os::{self, ListenSocket, Socket};
 use farblock_reactor::{Buffer, Event, Reactor, SharedBuffer, TaskId};
 use std::cell::Cell;
@@ -513,18 +513,7 @@ impl Core {
             Message::Reserved { route, slot, status, report } => {
                 self.with(route, |connection, cx| connection.reserved(cx, slot, status, report));
             }
-            Message::Abort { route, command, asking } => {
-                let mut is_there = false;
-                self.with(route, |connection, cx| {
-                    is_there = true;
-                    connection.abort(cx, command, asking);
-                });
-                if !is_there {
-                    let Asking { route, slot } = asking;
-                    let message = Message::Aborted { route, slot, aborted: false };
-                    self.cx.shared.mailboxes()[route.core].post(message);
-                }
-            }
+            Message::Abort { route, command, asking } => self.abort(route, command, asking),
             Message::Aborted { route, slot, aborted } => {
                 self.with(route, |connection, cx| connection.heard_of_abort(cx, slot, aborted));
             }
@@ -563,6 +552,20 @@ impl Core {
                     connection.drain(&mut self.cx);
                 }
             }
+        }
+    }
+
+    /// Has a connection abort a command; where there is none any more, nothing was aborted.
+    fn abort(&mut self, route: Route, command: CommandId, asking: Asking) {
+        let mut is_there = false;
+        self.with(route, |connection, cx| {
+            is_there = true;
+            connection.abort(cx, command, asking);
+        });
+        if !is_there {
+            let Asking { route, slot } = asking;
+            let message = Message::Aborted { route, slot, aborted: false };
+            self.cx.shared.mailboxes()[route.core].post(message);
         }
     }
 

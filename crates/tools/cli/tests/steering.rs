@@ -510,6 +510,37 @@ fn a_host_is_limited_and_no_other_is_let_in_by_that() {
     server.stop();
 }
 
+/// In the configuration, a host with limits need not have a key, and is limited from the start.
+#[test]
+fn a_configuration_limits_hosts() {
+    let scratch = Scratch::new();
+    let config = |hosts: &str| {
+        let text = format!(
+            "listeners = [\"127.0.0.1:0\"]\n[[subsystems]]\nnqn = \"{NQN}\"\n{hosts}\n\
+             [[subsystems.namespaces]]\npath = \"mem:1MiB\"\n"
+        );
+        std::fs::write(scratch.path("farblock.toml"), text).unwrap();
+    };
+    let limited = |limits: &str| {
+        config(&format!("[[subsystems.hosts]]\nnqn = \"{HOST}\"\nlimits = {{ {limits} }}"));
+    };
+    limited("iops = 0");
+    let serve = || scratch.run(["serve", "--config", "farblock.toml"]);
+    serve().fails(2, &["subsystems[0].hosts[0].limits.iops"]);
+    config(&format!("[[subsystems.hosts]]\nnqn = \"{HOST}\""));
+    serve().fails(2, &["belongs into allowed_hosts"]);
+    limited("read_iops = 700");
+    let server = scratch.serve(["--config", "farblock.toml"]);
+    let url = format!("nvme+tcp://{}/{NQN}?hostnqn={HOST}", server.address);
+    scratch.run(["id", &url]).ok();
+    let shown = || scratch.run(["config", "show"]).ok().json()["subsystems"][NQN]["hosts"].clone();
+    assert_eq!(shown()[HOST]["limits"]["read_iops"], 700);
+    limited("read_iops = 800");
+    scratch.run(["reload"]).ok();
+    assert_eq!(shown()[HOST]["limits"]["read_iops"], 800);
+    server.stop();
+}
+
 #[test]
 fn a_namespace_is_seen_by_whom_it_is_said_to_be() {
     const OTHER: &str = "nqn.2026-11.org.farblock:other";

@@ -1,4 +1,4 @@
-//! Hosts that have to authenticate, and with which secrets.
+//! Hosts that have to authenticate, and with which secrets; or that are limited.
 
 use super::located::Source;
 use crate::args::ServeArgs;
@@ -6,7 +6,7 @@ use crate::error::{Failure, Result};
 use crate::values;
 use farblock_host::key_file;
 use farblock_secure::{Group, Hash, Secret};
-use farblock_state::{Demand, Host};
+use farblock_state::{Demand, Host, Limits};
 use farblock_target::{HostKeys, Subsystem, TargetConfig};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use uuid::Uuid;
 
-/// A host with a key: `[[subsystems.hosts]]`.
+/// A host with a key or limits: `[[subsystems.hosts]]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HostConfig {
@@ -32,9 +32,10 @@ pub(super) struct HostConfig {
     #[serde(alias = "tls-key")]
     tls_key: Option<Spanned<String>>,
     demand: Option<Spanned<Demand>>,
+    limits: Option<Spanned<Limits>>,
 }
 
-/// Hosts with keys, as a document has them.
+/// Hosts with keys or limits, as a document has them.
 pub(super) type Hosts = BTreeMap<String, Host>;
 
 const HASHES: &str = "use sha256, sha384 or sha512";
@@ -97,19 +98,34 @@ pub(super) fn add(
         let (key, host) = (format!("{key}.hosts[{index}]"), host.as_ref());
         let nqn = values::nqn(host.nqn.as_ref());
         let nqn = nqn.map_err(|e| source.error(host.nqn.span(), &format!("{key}.nqn"), e))?;
-        if host.dhchap_key.is_none() && host.tls_key.is_none() {
-            let what = "a host without a dhchap_key or tls_key belongs into allowed_hosts";
+        let has_key = host.dhchap_key.is_some() || host.tls_key.is_some();
+        if !has_key && host.limits.is_none() {
+            let what = "a host without a dhchap_key, tls_key or limits belongs into allowed_hosts";
             return Err(source.error(host.nqn.span(), &format!("{key}.nqn"), what));
         }
         let keys = keys(source, directory, &key, host)?;
-        if subsystem.keys.contains_key(&nqn) {
-            let what = "this host has a key already";
+        let limits = limits(source, &key, host)?;
+        if entries.contains_key(&nqn) {
+            let what = "this host is there already";
             return Err(source.error(host.nqn.span(), &format!("{key}.nqn"), what));
         }
-        entries.insert(nqn.clone(), entry(directory, host));
-        require(subsystem, nqn, keys);
+        entries.insert(nqn.clone(), Host { limits, ..entry(directory, host) });
+        match has_key {
+            true => require(subsystem, nqn, keys),
+            false if subsystem.config.allowed_hosts.contains(&nqn) => {}
+            false => subsystem.config.allowed_hosts.push(nqn),
+        }
     }
     Ok(entries)
+}
+
+/// What a host may do in a second.
+fn limits(source: &Source<'_>, key: &str, host: &HostConfig) -> Result<Limits, String> {
+    let Some(limits) = &host.limits else { return Ok(Limits::default()) };
+    limits.as_ref().check().map_err(|problem| {
+        source.error(limits.span(), &format!("{key}.limits.{}", problem.field), problem.sentence)
+    })?;
+    Ok(*limits.as_ref())
 }
 
 /// What a document says of a host in a file.
