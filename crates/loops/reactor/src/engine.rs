@@ -245,6 +245,18 @@ impl Engine {
             (engine, own) => engine.add_stream(task, own), engine.add_stream(task, own))
     }
 
+    pub(crate) fn take_stream(&mut self, key: Key) -> Option<Socket> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Engine::Uring(engine) => engine.take_stream(key).map(Socket::from),
+            Engine::Portable(engine) => engine.take_stream(key).map(Socket::from),
+            #[cfg(feature = "sim")]
+            Engine::Sim(engine) => {
+                engine.take_stream(key).map(|stream| Socket(SocketKind::Sim(stream)))
+            }
+        }
+    }
+
     pub(crate) fn recv(&mut self, cx: &mut Context<'_>, key: Key, limit: u32) {
         dispatch!(self, engine => engine.recv(cx, key, limit));
     }

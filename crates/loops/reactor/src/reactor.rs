@@ -205,6 +205,12 @@ impl Reactor {
         self.with(|engine, _| engine.add_stream(task, socket)).map(StreamId)
     }
 
+    /// Gives a stream up without closing it, if it is open and nothing of it is outstanding: its
+    /// socket can be given to another loop. There are no more events of it.
+    pub fn take_stream(&self, stream: StreamId) -> Option<Socket> {
+        self.with(|engine, _| engine.take_stream(stream.0))
+    }
+
     /// Receives whatever comes, up to the size of a pool buffer: [`Event::Received`]. An idle
     /// stream holds no buffer while it waits.
     ///

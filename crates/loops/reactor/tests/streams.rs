@@ -34,6 +34,7 @@ on_both_engines! {
     removed_task_gets_nothing
     dropped_with_everything_in_flight
     moves_between_engines
+    is_taken_when_nothing_is_outstanding
     a_second_receive_is_a_bug
     a_second_send_is_a_bug
 }
@@ -49,6 +50,7 @@ on_the_simulated_engine! {
     sent_bytes_survive_close
     two_streams_do_not_disturb_each_other
     removed_task_gets_nothing
+    is_taken_when_nothing_is_outstanding
     a_second_receive_is_a_bug
     a_second_send_is_a_bug
 }
@@ -659,6 +661,32 @@ fn moves_between_engines(mut event_loop: Loop) {
     assert!(event_loop.next_within(Duration::from_millis(5)).is_none());
     client.write_all(b"moved").unwrap();
     assert_eq!(received_whole(&mut event_loop, stream, 5), b"moved");
+}
+
+/// What came meanwhile is the next loop's, and the one that had the stream hears of it no more.
+fn is_taken_when_nothing_is_outstanding(mut event_loop: Loop) {
+    let reactor = event_loop.reactor.clone();
+    let (stream, mut peer) = event_loop.stream_and_socket();
+    reactor.recv(stream);
+    assert!(reactor.take_stream(stream).is_none(), "it is being received from");
+    peer.write_all(b"first").unwrap();
+    assert_eq!(received_whole(&mut event_loop, stream, 5), b"first");
+    reactor.send(stream, bytes(b"answer"));
+    assert!(reactor.take_stream(stream).is_none(), "it is being sent to");
+    assert!(matches!(event_loop.next(), Event::Sent { result: Ok(()), .. }));
+    peer.write_all(b"second").unwrap();
+    let socket = reactor.take_stream(stream).expect("nothing is outstanding");
+    assert!(reactor.take_stream(stream).is_none(), "it is gone");
+    reactor.recv(stream);
+    reactor.close(stream);
+    assert!(event_loop.next_within(Duration::from_millis(5)).is_none());
+    let again = reactor.add_stream(event_loop.task, socket).unwrap();
+    reactor.recv(again);
+    assert_eq!(received_whole(&mut event_loop, again, 6), b"second");
+    let mut answer = [0; 6];
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    peer.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"answer");
 }
 
 fn panics(call: impl FnOnce()) -> bool {

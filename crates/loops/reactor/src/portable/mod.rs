@@ -315,6 +315,17 @@ impl Portable {
         self.schedule(key);
     }
 
+    /// The socket of a stream with nothing outstanding, which is gone from here.
+    pub(crate) fn take_stream(&mut self, key: Key) -> Option<TcpStream> {
+        if !self.streams.find(key)?.is_idle() {
+            return None;
+        }
+        let mut stream = self.streams.remove(key)?;
+        // What is not registered any more can be registered elsewhere.
+        self.poll.registry().deregister(&mut stream.socket).ok()?;
+        Some(stream.socket.into())
+    }
+
     pub(crate) fn close(&mut self, cx: &mut Context<'_>, key: Key) {
         if let Some(mut stream) = self.streams.remove(key) {
             // The socket is closed now in any case.

@@ -171,6 +171,12 @@ impl Stream {
         self.send = Some((batch, Cursor::default()));
     }
 
+    /// Whether it is open and nothing is outstanding.
+    pub(crate) fn is_idle(&self) -> bool {
+        let has_none = matches!(self.recv, Recv::None) && self.send.is_none();
+        self.state == SocketState::Open && has_none
+    }
+
     /// Attempts everything outstanding.
     pub(crate) fn run(&mut self, key: Key, cx: &mut Context<'_>) -> Progress {
         self.queued = false;

@@ -181,6 +181,17 @@ impl Sim {
         stream.send = Some((batch, Cursor::default()));
     }
 
+    /// The socket of a stream with nothing outstanding, which is gone from here.
+    pub(crate) fn take_stream(&mut self, key: Key) -> Option<Stream> {
+        let stream = self.streams.find(key)?;
+        let has_none = matches!(stream.recv, Recv::None) && stream.send.is_none();
+        if !has_none || stream.is_connecting || stream.has_failed {
+            return None;
+        }
+        self.live.retain(|_, other| *other != key);
+        self.streams.remove(key).map(|open| open.stream)
+    }
+
     pub(crate) fn close(&mut self, cx: &mut Context<'_>, key: Key) {
         if let Some(stream) = self.streams.remove(key) {
             self.live.retain(|_, other| *other != key);

@@ -386,6 +386,13 @@ impl Uring {
         self.end_operation(cx, key);
     }
 
+    /// The socket of a stream with nothing outstanding, which is gone from here.
+    pub(crate) fn take_stream(&mut self, key: Key) -> Option<TcpStream> {
+        let stream = self.streams.find(key)?;
+        let is_idle = stream.state == SocketState::Open && stream.in_flight == 0;
+        is_idle.then(|| self.streams.remove(key)).flatten().map(|stream| stream.socket)
+    }
+
     pub(crate) fn close(&mut self, cx: &mut Context<'_>, key: Key) {
         let Some(stream) = self.streams.find_mut(key) else { return };
         if stream.is_closing() {
