@@ -1,6 +1,8 @@
 //! The host proves who it is, on each queue after its Connect, and asks the controller to if it
 //! has the controller's secret.
 
+use crate::carrier::Carrier;
+use crate::control::{Local, blocking};
 use crate::handshake::Handshake;
 use crate::key_file;
 use crate::options::Options;
@@ -10,20 +12,21 @@ use farblock_secure::{Concatenation, Group, Hash, Host, HostTerms, Step, TlsPsk}
 use farblock_wire::IntoBytes;
 use farblock_wire::fabrics::ConnectResult;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 
 /// Authenticates a queue that was just connected.
-pub(crate) fn authenticate(
-    handshake: &mut Handshake,
+pub(crate) async fn authenticate<C: Carrier>(
+    handshake: &mut Handshake<C>,
     identity: &Identity<'_>,
     options: &Options,
 ) -> Result<(), ConnectError> {
-    converse(handshake, terms(identity, options)?).map(drop)
+    converse(handshake, terms(identity, options).await?).await.map(drop)
 }
 
 /// Connects an admin queue for nothing but to authenticate, and gives the keys for TLS that come
 /// of it.
-pub(crate) fn concatenate(
+pub(crate) async fn concatenate(
+    local: &Local,
     addresses: &[SocketAddr],
     identity: &Identity<'_>,
     sqsize_z: u16,
@@ -35,12 +38,13 @@ pub(crate) fn concatenate(
                     (--concat), not both";
         return Err(ConnectError::Tls(both.to_owned()));
     }
-    let terms =
-        HostTerms { concatenation: Concatenation::NEW_TLS_PSK, ..terms(identity, options)? };
-    let (mut handshake, _) = Handshake::connect(addresses, identity, sqsize_z, options, &[])?;
+    let terms = terms(identity, options).await?;
+    let terms = HostTerms { concatenation: Concatenation::NEW_TLS_PSK, ..terms };
+    let made = Handshake::connect(local, addresses, identity, sqsize_z, options, &[]);
+    let (mut handshake, _) = made.await?;
     let data = command::connect_data(identity, None);
     let connect = command::connect(0, sqsize_z, 0);
-    let (cqe, _) = handshake.execute(&connect, data.as_bytes(), DURING)?;
+    let (cqe, _) = handshake.execute(&connect, data.as_bytes(), DURING).await?;
     if !cqe.status().is_success() {
         return Err(refused(cqe.status(), cqe.result()));
     }
@@ -48,26 +52,34 @@ pub(crate) fn concatenate(
     if authreq & (ConnectResult::AUTHREQ_ATR | ConnectResult::AUTHREQ_ASCR) == 0 {
         return Err(ConnectError::AuthenticationNotOffered);
     }
-    converse(&mut handshake, terms)
+    converse(&mut handshake, terms).await
 }
 
 /// Authenticates, and gives the keys for TLS that come of it.
-fn converse(handshake: &mut Handshake, terms: HostTerms) -> Result<Vec<TlsPsk>, ConnectError> {
+async fn converse<C: Carrier>(
+    handshake: &mut Handshake<C>,
+    terms: HostTerms,
+) -> Result<Vec<TlsPsk>, ConnectError> {
     const DURING: &str = "the answer to a message of the authentication";
     let mut host = Host::new(terms, &mut fill);
     loop {
         match host.step() {
             Step::Send(message) => {
                 let command = command::authentication_send(message.len() as u32);
-                let (cqe, _) = handshake.execute(&command, &message, DURING)?;
+                let (cqe, _) = handshake.execute(&command, &message, DURING).await?;
                 succeeded("Authentication Send", cqe.status())?;
                 host.handle_sent();
             }
             Step::Receive => {
                 let command = command::authentication_receive(Host::RECEIVE_BYTES);
-                let (cqe, message) = handshake.execute(&command, &[], DURING)?;
+                let (cqe, message) = handshake.execute(&command, &[], DURING).await?;
                 succeeded("Authentication Receive", cqe.status())?;
-                host.handle_received(&message, &mut fill);
+                // Powers of large numbers: too much for a loop that others wait for.
+                let calculate = move || {
+                    host.handle_received(&message, &mut fill);
+                    host
+                };
+                host = elsewhere(calculate).await?;
             }
             Step::Done(agreed) => {
                 tracing::debug!(
@@ -81,6 +93,12 @@ fn converse(handshake: &mut Handshake, terms: HostTerms) -> Result<Vec<TlsPsk>, 
             }
         }
     }
+}
+
+async fn elsewhere<T: Send + 'static>(
+    act: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ConnectError> {
+    blocking(act).await.map_err(|error| ConnectError::Io(error.to_string()))
 }
 
 /// The queue was connected without authentication: that is good unless the controller was to prove
@@ -97,11 +115,12 @@ fn succeeded(what: &'static str, status: farblock_wire::Status) -> Result<(), Co
 }
 
 /// The files are read each time, so that whoever reconnects uses what is in them then.
-fn terms(identity: &Identity<'_>, options: &Options) -> Result<HostTerms, ConnectError> {
-    let read = |path: &Path| key_file::read(path).map_err(ConnectError::KeyFile);
-    let secret = options.dhchap_secret.as_deref().ok_or(ConnectError::AuthenticationRequired)?;
-    let host_secret = read(secret)?.swap_remove(0);
-    let controller_secrets = options.dhchap_ctrl_secret.as_deref().map(read).transpose()?;
+async fn terms(identity: &Identity<'_>, options: &Options) -> Result<HostTerms, ConnectError> {
+    let secret = options.dhchap_secret.clone().ok_or(ConnectError::AuthenticationRequired)?;
+    let controllers = options.dhchap_ctrl_secret.clone();
+    let read = |path: PathBuf| key_file::read(&path).map_err(ConnectError::KeyFile);
+    let both = move || Ok((read(secret)?.swap_remove(0), controllers.map(read).transpose()?));
+    let (host_secret, controller_secrets) = elsewhere(both).await??;
     Ok(HostTerms {
         host_nqn: identity.hostnqn.to_owned(),
         subsystem_nqn: identity.subnqn.to_owned(),

@@ -100,8 +100,10 @@
 
 mod admin;
 mod authentication;
+mod carrier;
 mod control;
 mod controller;
+mod conversation;
 mod discover;
 pub mod disk;
 mod error;

@@ -11,7 +11,6 @@
 
 use crate::handshake::Connected;
 use crate::limits;
-use crate::secured::Secured;
 use farblock_proto::tcp::fault::Fault;
 use farblock_proto::tcp::host_end::{Event as Protocol, Grant, HostEnd};
 use farblock_proto::tcp::{Sink, SlotId};
@@ -135,7 +134,7 @@ impl Link {
         connected: Connected,
         commands: &mut impl Commands,
     ) -> io::Result<Link> {
-        let Connected { stream: Secured { socket, tls }, end, input } = connected;
+        let Connected { socket, tls, end, input } = connected;
         let stream = reactor.add_stream(task, socket)?;
         let mut link = Link {
             reactor: reactor.clone(),

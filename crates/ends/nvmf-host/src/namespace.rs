@@ -1,5 +1,6 @@
 //! A remote namespace behind the contract of every block device.
 
+use crate::control::Local;
 use crate::controller::Inner;
 use crate::disk::KnownNamespace;
 use crate::error::Error;
@@ -65,12 +66,14 @@ impl RemoteNamespace {
     /// # Errors
     /// When there is no queue to be had.
     pub fn open_queue(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, Error> {
-        Ok(Box::new(self.connect_queue()?.settle(reactor, parent)?))
+        let (namespace, control) = (self.clone(), Arc::clone(self.controller.control()));
+        let connected = control.run(|local| async move { namespace.connect_queue(&local).await });
+        let lost = || Err(self.controller.shared().lost_error());
+        Ok(Box::new(connected.unwrap_or_else(lost)?.settle(reactor, parent)?))
     }
 
-    /// Connects a queue that no event loop has yet: the part of opening one that waits, for any
-    /// thread.
-    pub(crate) fn connect_queue(&self) -> Result<ConnectedQueue, Error> {
+    /// Connects a queue that no event loop of a user has yet: the part of opening one that waits.
+    pub(crate) async fn connect_queue(&self, local: &Local) -> Result<ConnectedQueue, Error> {
         let shared = self.controller.shared();
         if shared.is_lost() {
             return Err(shared.lost_error());
@@ -83,7 +86,7 @@ impl RemoteNamespace {
         let namespace = self.clone();
         let mut queue =
             ConnectedQueue { namespace, qid, connected: None, settings, settled: false };
-        let connected = self.controller.connect_queue(qid, queue.settings.depth);
+        let connected = self.controller.connect_queue(local, qid, queue.settings.depth).await;
         queue.connected = Some(connected.map_err(|reason| self.controller.connect_error(reason))?);
         Ok(queue)
     }

@@ -1,22 +1,23 @@
-//! A socket, with TLS on it if that is asked for; synchronous, as the beginning of a connection.
+//! What carries a connection, with TLS on it if that is asked for.
 
+use crate::carrier::Carrier;
+use crate::control::{Local, blocking};
 use crate::key_file;
 use crate::options::Options;
 use farblock_proto::host::{ConnectError, Identity};
-use farblock_reactor::os::{self, Socket};
+use farblock_reactor::os;
 use farblock_secure::TlsPsk;
 use farblock_tls::{Tls, TlsError};
-use std::io::{self, Read, Write};
-use std::time::{Duration, Instant};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
 
-/// Most bytes received at once.
-const CHUNK_BYTES: usize = 16 << 10;
 /// What is waited for during the handshake.
 const DURING: &str = "the handshake of TLS";
 
 /// See the module's text.
-pub(crate) struct Secured {
-    pub(crate) socket: Socket,
+pub(crate) struct Secured<C> {
+    pub(crate) carrier: C,
     pub(crate) tls: Option<Box<dyn Tls>>,
 }
 
@@ -30,7 +31,7 @@ pub(crate) enum Refusal {
 
 /// Every pre-shared key that may be the one that the controller has; none without TLS. The file is
 /// read each time, so that whoever reconnects uses what is in it then.
-pub(crate) fn psks(
+pub(crate) async fn psks(
     identity: &Identity<'_>,
     options: &Options,
     generated: &[TlsPsk],
@@ -38,14 +39,24 @@ pub(crate) fn psks(
     if !generated.is_empty() {
         return Ok(Some(generated.to_vec()));
     }
-    let Some(path) = &options.tls_key else { return Ok(None) };
+    let Some(path) = options.tls_key.clone() else { return Ok(None) };
+    let (hostnqn, subnqn) = (identity.hostnqn.to_owned(), identity.subnqn.to_owned());
+    let hostid = identity.hostid;
+    let read = move || {
+        read(&path, &Identity { hostid, hostnqn: hostnqn.as_str(), subnqn: subnqn.as_str() })
+    };
+    let psks = blocking(read).await.map_err(|error| ConnectError::Io(error.to_string()))?;
+    psks.map(Some).map_err(ConnectError::KeyFile)
+}
+
+/// Takes the time that files and keyrings take.
+fn read(path: &Path, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
     let in_keyring = path.to_str().and_then(|text| text.strip_prefix(key_file::KEYRING));
     if let Some(name) = in_keyring {
-        return in_kernel(name, identity).map(Some).map_err(ConnectError::KeyFile);
+        return in_kernel(name, identity);
     }
-    let keys = key_file::read_tls(path).map_err(ConnectError::KeyFile)?;
-    let psks = keys.iter().flat_map(|key| key.psks(identity.hostnqn, identity.subnqn)).collect();
-    Ok(Some(psks))
+    let keys = key_file::read_tls(path)?;
+    Ok(keys.iter().flat_map(|key| key.psks(identity.hostnqn, identity.subnqn)).collect())
 }
 
 /// The keys in the kernel's keyrings.
@@ -59,13 +70,24 @@ fn in_kernel(_: &str, _: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
     Err("there are no keyrings on this system: name a file".to_owned())
 }
 
-impl Secured {
-    pub(crate) fn plain(socket: Socket) -> Self {
-        Self { socket, tls: None }
+impl<C: Carrier> Secured<C> {
+    pub(crate) fn plain(carrier: C) -> Self {
+        Self { carrier, tls: None }
     }
 
     /// Has everything that follows go through TLS.
-    pub(crate) fn with(socket: Socket, psk: &TlsPsk, time: Duration) -> Result<Self, Refusal> {
+    pub(crate) async fn with(
+        local: &Local,
+        carrier: C,
+        psk: &TlsPsk,
+        time: Duration,
+    ) -> Result<Self, Refusal> {
+        let late = || crate::handshake::from_io(&io::ErrorKind::TimedOut.into(), DURING, time);
+        let secured = local.until(os::now() + time, Self::shake_hands(carrier, psk, time)).await;
+        secured.unwrap_or_else(|| Err(Refusal::Connection(late())))
+    }
+
+    async fn shake_hands(carrier: C, psk: &TlsPsk, time: Duration) -> Result<Self, Refusal> {
         let failed = |error: TlsError| {
             let sentence = words(&error, psk);
             match error {
@@ -76,68 +98,47 @@ impl Secured {
         let io =
             |error: io::Error| Refusal::Connection(crate::handshake::from_io(&error, DURING, time));
         let mut tls = farblock_tls::client(psk.clone()).map_err(failed)?;
-        let mut secured = Self::plain(socket);
-        let deadline = os::now() + time;
-        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut secured = Self::plain(carrier);
+        let mut sealed = Vec::new();
         loop {
             let done = tls.handshake();
-            let sent = send(&mut secured.socket, &mut *tls);
+            let sent = send(&mut secured.carrier, &mut *tls).await;
             if done.map_err(failed)? {
                 sent.map_err(io)?;
                 break;
             }
             sent.map_err(io)?;
-            let left = deadline.saturating_duration_since(os::now());
-            if left.is_zero() {
-                return Err(io(io::ErrorKind::TimedOut.into()));
-            }
-            secured.socket.set_read_timeout(Some(left)).map_err(io)?;
-            match secured.socket.read(&mut chunk) {
-                Ok(0) => return Err(Refusal::Key(ConnectError::Tls(hung_up(psk)))),
-                Ok(count) => tls.feed(&chunk[..count]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            match secured.carrier.receive(&mut sealed).await {
+                Ok(true) => return Err(Refusal::Key(ConnectError::Tls(hung_up(psk)))),
+                Ok(false) => tls.feed(&sealed),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                     return Err(Refusal::Key(ConnectError::Tls(hung_up(psk))));
                 }
                 Err(error) => return Err(io(error)),
             }
+            sealed.clear();
         }
         tracing::debug!(identity = %psk.identity, key = %psk.derivation, "TLS");
         secured.tls = Some(tls);
         Ok(secured)
     }
+}
 
-    pub(crate) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Some(tls) = &mut self.tls else { return self.socket.write_all(bytes) };
-        tls.write(bytes).and_then(|()| tls.flush()).map_err(broken)?;
-        send(&mut self.socket, &mut **tls)
+impl<C: Carrier> Carrier for Secured<C> {
+    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(tls) = &mut self.tls else { return self.carrier.send(bytes).await };
+        tls.write(bytes).and_then(|()| tls.flush()).map_err(io::Error::other)?;
+        send(&mut self.carrier, &mut **tls).await
     }
 
-    /// Appends what comes to `input`; until `deadline`. True at the end of the stream.
-    pub(crate) fn read(&mut self, input: &mut Vec<u8>, deadline: Instant) -> io::Result<bool> {
-        let left = deadline.saturating_duration_since(os::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.socket.set_read_timeout(Some(left))?;
-        let start = input.len();
-        input.resize(start + CHUNK_BYTES, 0);
-        let result = self.socket.read(&mut input[start..]);
-        let count = *result.as_ref().unwrap_or(&0);
-        match &mut self.tls {
-            None => input.truncate(start + count),
-            Some(tls) => {
-                let sealed = input.split_off(start);
-                tls.feed(&sealed[..count]);
-                open(&mut **tls, input)?;
-                send(&mut self.socket, &mut **tls)?;
-            }
-        }
-        match result {
-            Ok(count) => Ok(count == 0),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
-            Err(error) => Err(error),
-        }
+    async fn receive(&mut self, input: &mut Vec<u8>) -> io::Result<bool> {
+        let Some(tls) = &mut self.tls else { return self.carrier.receive(input).await };
+        let mut sealed = Vec::new();
+        let is_end = self.carrier.receive(&mut sealed).await?;
+        tls.feed(&sealed);
+        open(&mut **tls, input)?;
+        send(&mut self.carrier, &mut **tls).await?;
+        Ok(is_end)
     }
 }
 
@@ -153,19 +154,18 @@ fn open(tls: &mut dyn Tls, input: &mut Vec<u8>) -> io::Result<()> {
             Ok(_) => {}
             // What came before it counts, and the socket's end says the rest.
             Err(TlsError::Closed) => return Ok(()),
-            Err(error) => return Err(broken(error)),
+            Err(error) => return Err(io::Error::other(error)),
         }
     }
 }
 
-fn send(socket: &mut Socket, tls: &mut dyn Tls) -> io::Result<()> {
+async fn send(carrier: &mut impl Carrier, tls: &mut dyn Tls) -> io::Result<()> {
     let mut out = vec![0; tls.output_bytes()];
     let length = tls.output(&mut out);
-    socket.write_all(&out[..length])
-}
-
-pub(crate) fn broken(error: TlsError) -> io::Error {
-    io::Error::other(error)
+    match length {
+        0 => Ok(()),
+        _ => carrier.send(&out[..length]).await,
+    }
 }
 
 /// The sentence for people.

@@ -1,9 +1,21 @@
-//! What may take its time, on a thread of its own for as long as it takes.
+//! What may take its time, on a thread of its own for as long as it takes: files, names,
+//! calculations, and the callbacks of users.
 
 use super::reply::reply;
 use crate::error::Error;
 use farblock_block::{Change, Changes};
 use farblock_reactor::os;
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, PoisonError};
+
+thread_local! {
+    static IS_ASIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether something on the control loop waits for the caller.
+pub(crate) fn is_aside() -> bool {
+    IS_ASIDE.try_with(Cell::get).unwrap_or(false)
+}
 
 /// Tells of a change. Whoever listens may take its time, wait for locks, and use what changed.
 pub(crate) async fn tell(changes: &Changes, change: Change) {
@@ -16,15 +28,29 @@ pub(crate) async fn tell(changes: &Changes, change: Change) {
     }
 }
 
-/// Does something on another thread.
+/// Does something on another thread; on this one if there is none to be had.
 ///
 /// # Errors
-/// When there is no thread to be had, or it panicked.
+/// When it panicked.
 pub(crate) async fn blocking<T: Send + 'static>(
     act: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {
     let (sender, answer) = reply();
-    let run = move || sender.send(act());
-    os::spawn("farblock-aside".to_owned(), run).map_err(Error::system)?;
+    let act = Arc::new(Mutex::new(Some(act)));
+    let take = |act: &Mutex<Option<_>>| act.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let for_thread = Arc::clone(&act);
+    let run = move || {
+        if let Some(act) = take(&for_thread) {
+            IS_ASIDE.set(true);
+            let result = act();
+            IS_ASIDE.set(false);
+            sender.send(result);
+        }
+    };
+    if let Err(error) = os::spawn("farblock-aside".to_owned(), run) {
+        tracing::warn!("no thread to help the control loop: {error}");
+        let act = take(&act).expect("no thread has it");
+        return Ok(act());
+    }
     answer.await.ok_or_else(|| Error::Lost("a thread that was to help with it panicked".into()))
 }

@@ -63,7 +63,6 @@ impl Local {
         Ok(())
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "keepers will"))]
     pub(crate) async fn sleep_until(&self, at: Instant) {
         let alarm = Mailbox::new(self);
         self.0.reactor.set_timer(alarm.task, Some(at));

@@ -15,16 +15,18 @@
 //! * A future that panics is dropped; the others go on.
 
 mod blocking;
+mod combine;
 mod executor;
 mod local;
 mod reply;
+mod waiting;
 
-#[cfg_attr(not(test), expect(unused_imports, reason = "keepers will"))]
-pub(crate) use blocking::blocking;
-pub(crate) use blocking::tell;
+pub(crate) use blocking::{blocking, is_aside, tell};
+pub(crate) use combine::{all, unless};
 pub(crate) use executor::is_here;
 pub(crate) use local::{Local, Mailbox};
 pub(crate) use reply::{Receiver, Sender, reply};
+pub(crate) use waiting::wait;
 
 use executor::{Inbox, Start};
 use farblock_reactor::EngineKind;
@@ -97,11 +99,27 @@ impl Control {
     }
 }
 
+impl Control {
+    /// Runs what `make` makes there, and has the calling thread wait for it. `None`: the loop has
+    /// failed, or what ran there has panicked.
+    pub(crate) fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
+        &self,
+        make: impl FnOnce(Local) -> F + Send + 'static,
+    ) -> Option<T> {
+        let (sender, result) = reply();
+        self.spawn(move |local| {
+            let future = make(local.clone());
+            async move { sender.send(future.await) }
+        });
+        result.wait()
+    }
+}
+
 impl Drop for Control {
     fn drop(&mut self) {
         self.inbox.stop();
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if !is_here() && self.place.0 == std::process::id() {
+        if !is_here() && !is_aside() && self.place.0 == std::process::id() {
             // If it panicked, that is in the log already.
             let _ = thread.map(JoinHandle::join);
         }

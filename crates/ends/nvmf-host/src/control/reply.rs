@@ -1,11 +1,9 @@
 //! One answer, to be waited for by a thread or by a future.
 
-use farblock_reactor::os;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 struct State<T> {
     answer: Option<T>,
@@ -14,14 +12,11 @@ struct State<T> {
     waker: Option<Waker>,
 }
 
-struct Shared<T> {
-    state: Mutex<State<T>>,
-    changed: Condvar,
-}
+struct Shared<T>(Mutex<State<T>>);
 
 impl<T> Shared<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn end(&self, answer: Option<T>) {
@@ -33,7 +28,6 @@ impl<T> Shared<T> {
         state.is_over = true;
         let waker = state.waker.take();
         drop(state);
-        self.changed.notify_all();
         waker.into_iter().for_each(Waker::wake);
     }
 }
@@ -46,8 +40,8 @@ pub(crate) struct Receiver<T>(Arc<Shared<T>>);
 
 /// Both ends.
 pub(crate) fn reply<T>() -> (Sender<T>, Receiver<T>) {
-    let state = Mutex::new(State { answer: None, is_over: false, waker: None });
-    let shared = Arc::new(Shared { state, changed: Condvar::new() });
+    let state = State { answer: None, is_over: false, waker: None };
+    let shared = Arc::new(Shared(Mutex::new(state)));
     (Sender(Arc::clone(&shared)), Receiver(shared))
 }
 
@@ -66,10 +60,7 @@ impl<T> Drop for Sender<T> {
 impl<T> Receiver<T> {
     /// Has the calling thread wait. Not on the control loop, which would have to answer.
     pub(crate) fn wait(self) -> Option<T> {
-        debug_assert!(!super::is_here(), "the control loop would wait for itself");
-        let Shared { state, changed } = &*self.0;
-        os::wait_while(state, changed, Duration::MAX, |state| !state.is_over);
-        self.0.lock().answer.take()
+        super::wait(self)
     }
 }
 

@@ -201,6 +201,10 @@ impl Cache {
     }
 
     /// What needs not be recorded any more.
+    pub(super) fn has_told(&self) -> bool {
+        self.told.load(Ordering::SeqCst)
+    }
+
     pub(super) fn take_told(&self) -> Vec<ControllerLife> {
         match self.told.swap(false, Ordering::SeqCst) {
             // Unless the next loss has come already: all of it stays until that is told.

@@ -106,6 +106,11 @@ impl Journal {
         Journal { lives: Mutex::new(lives), record: Some(record) }
     }
 
+    /// Whether anybody keeps it, who takes the time that files take.
+    pub(super) fn is_kept(&self) -> bool {
+        self.record.is_some()
+    }
+
     /// This is what the disk is made of.
     pub(super) fn namespace(&self, known: &KnownNamespace) -> Result<(), Error> {
         let Some(record) = &self.record else { return Ok(()) };

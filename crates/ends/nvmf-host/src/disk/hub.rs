@@ -7,13 +7,16 @@ use super::identity::{Hex, KnownNamespace};
 use super::options::DiskOptions;
 use super::path::{Path, PathState, Patience};
 use super::session::Session;
+use crate::control::Local;
 use crate::error::Error;
 use crate::namespace::ConnectedQueue;
 use crate::shared::NamespaceState;
-use farblock_block::{BlockError, Change, Changes, Geometry};
+use farblock_block::{BlockError, Changes, Geometry};
 use farblock_reactor::{Waker, os};
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{self, Poll};
 use std::time::{Duration, Instant};
 
 /// A queue on a path for one of the disk's queues, or why there is none.
@@ -56,26 +59,57 @@ impl Mailbox {
 
 /// Wakes the paths' keepers.
 #[derive(Default)]
-pub(super) struct KeeperSignal {
-    count: Mutex<u64>,
-    changed: Condvar,
+pub(super) struct KeeperSignal(Mutex<Signal>);
+
+#[derive(Default)]
+struct Signal {
+    count: u64,
+    waiting: Vec<task::Waker>,
 }
 
 impl KeeperSignal {
     /// Has every keeper look around.
     pub(super) fn notify(&self) {
-        *lock(&self.count) += 1;
-        self.changed.notify_all();
+        let mut signal = lock(&self.0);
+        signal.count += 1;
+        let waiting = std::mem::take(&mut signal.waiting);
+        drop(signal);
+        waiting.into_iter().for_each(task::Waker::wake);
     }
 
     /// How often they were notified so far.
     pub(super) fn notified(&self) -> u64 {
-        *lock(&self.count)
+        lock(&self.0).count
     }
 
     /// Returns when they were notified again, but not later than after `timeout`.
-    pub(super) fn wait(&self, notified: u64, timeout: Duration) {
-        os::wait_while(&self.count, &self.changed, timeout, |count| *count == notified);
+    pub(super) async fn wait(&self, local: &Local, notified: u64, timeout: Duration) {
+        local.until(os::now() + timeout, self.changed(notified)).await;
+    }
+
+    /// Returns when something holds that whoever changes it notifies them of.
+    pub(super) async fn until(&self, holds: impl Fn() -> bool) {
+        loop {
+            let notified = self.notified();
+            if holds() {
+                return;
+            }
+            self.changed(notified).await;
+        }
+    }
+
+    async fn changed(&self, notified: u64) {
+        poll_fn(|context| {
+            let mut signal = lock(&self.0);
+            if signal.count != notified {
+                return Poll::Ready(());
+            }
+            if !signal.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                signal.waiting.push(context.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
     }
 }
 
@@ -177,8 +211,9 @@ impl Hub {
         known.map_or_else(|| Geometry::new(512, 0), NamespaceState::geometry)
     }
 
-    /// Whether a path leads to the disk's namespace: the first one decides what that is.
-    pub(super) fn agree(&self, found: &KnownNamespace, geometry: Geometry) -> Result<(), Error> {
+    /// Whether a path leads to the disk's namespace: the first one decides what that is. Gives
+    /// whether the disk's geometry changed.
+    pub(super) fn agree(&self, found: &KnownNamespace, geometry: Geometry) -> Result<bool, Error> {
         let mut known = lock(&self.known);
         self.check(known.as_ref(), found).map_err(Error::Namespace)?;
         // Who is told that there is no cache relies on it from then on.
@@ -197,10 +232,7 @@ impl Hub {
             );
         }
         let state = self.namespace.get_or_init(|| NamespaceState::new(geometry, found.clone()));
-        if state.set(geometry) {
-            self.changes.tell(Change::Geometry);
-        }
-        Ok(())
+        Ok(state.set(geometry))
     }
 
     fn check(&self, known: Option<&KnownNamespace>, found: &KnownNamespace) -> Result<(), String> {
@@ -233,13 +265,9 @@ impl Hub {
         self.write_through.load(Ordering::Relaxed)
     }
 
-    /// The namespace's sizes are others now.
-    pub(super) fn resized(&self, geometry: Geometry) {
-        if let Some(state) = self.namespace.get()
-            && state.set(geometry)
-        {
-            self.changes.tell(Change::Geometry);
-        }
+    /// The namespace's sizes are others now. Gives whether that is news.
+    pub(super) fn resized(&self, geometry: Geometry) -> bool {
+        self.namespace.get().is_some_and(|state| state.set(geometry))
     }
 
     pub(super) fn is_stopping(&self) -> bool {
@@ -286,7 +314,6 @@ impl Hub {
         drop(lost);
         self.keepers.notify();
         self.ring_queues();
-        self.changes.tell(Change::Availability);
     }
 
     /// Controllers that are lost and may not be finished.
@@ -328,7 +355,6 @@ impl Hub {
     pub(super) fn publish(&self, session: &Arc<Session>) {
         self.paths[session.path].connected(session);
         self.ring_queues();
-        self.changes.tell(Change::Availability);
     }
 
     /// What operations are to do that find no path. `refused` says which paths have no queue for

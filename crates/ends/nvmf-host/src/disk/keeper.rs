@@ -1,17 +1,17 @@
-//! The thread that keeps one path: it connects, connects again, opens queues for the disk's
-//! queues, and sees to it that what was sent on lost sessions is finished.
+//! Who keeps one path, on the control loop: it connects, connects again, opens queues for the
+//! disk's queues, and sees to it that what was sent on lost sessions is finished.
 //!
-//! It is a thread because bringing a controller up is a conversation of a dozen answers, each of
-//! which may take seconds: nothing that an event loop of a user should know of.
+//! Bringing a controller up is a conversation of a dozen answers, each of which may take seconds:
+//! nothing that an event loop of a user should know of.
 
 use super::fencing::Fencing;
 use super::hub::{Arrival, Hub, Mailbox};
 use super::path::{Path, PathState};
 use super::session::{Inbox, Reach, Session};
+use crate::control::{self, Control, Local, all, blocking, unless};
 use crate::controller::Controller;
 use crate::error::Error;
 use crate::limits;
-use crate::namespace::ConnectedQueue;
 use crate::options::Options;
 use crate::url::Url;
 use farblock_block::{Change, Namespace};
@@ -27,11 +27,13 @@ use std::time::{Duration, Instant};
 /// See the module's text.
 pub(super) struct Keeper {
     hub: Arc<Hub>,
+    local: Local,
+    control: Arc<Control>,
     index: usize,
     /// To be told how the first attempt went, or each up to the first that went well.
     first: Option<Sender<Result<(), Error>>>,
     /// Lost sessions that queues may still hold: whoever lets go of a controller last waits for
-    /// its thread to end, and that is to be this thread.
+    /// its end, unless that is the control loop.
     retired: Vec<Arc<Session>>,
     log: Log,
 }
@@ -93,28 +95,36 @@ struct Served {
 }
 
 impl Keeper {
-    pub(super) fn new(hub: Arc<Hub>, index: usize, first: Sender<Result<(), Error>>) -> Keeper {
-        Keeper { hub, index, first: Some(first), retired: Vec::new(), log: Log::default() }
+    pub(super) fn new(
+        hub: Arc<Hub>,
+        local: Local,
+        control: Arc<Control>,
+        index: usize,
+        first: Sender<Result<(), Error>>,
+    ) -> Keeper {
+        let (retired, log) = Default::default();
+        Keeper { hub, local, control, index, first: Some(first), retired, log }
     }
 
     /// Keeps the path until the disk is closed.
-    pub(super) fn run(mut self) {
+    pub(super) async fn run(mut self) {
         let mut pause = Duration::ZERO;
         while !self.hub.is_stopping() && self.path().state() != PathState::Dead {
-            self.pause(pause);
+            self.pause(pause).await;
             let mut longest = self.hub.options.reconnect_delay;
-            match self.establish() {
+            match self.establish().await {
                 Ok(session) => {
                     self.log.connected(&self.hub.paths[self.index].url);
                     self.report(Ok(()));
                     let begin = os::now();
-                    self.keep(&session);
-                    self.lose(session);
+                    self.keep(&session).await;
+                    self.lose(session).await;
                     if os::elapsed(begin) >= limits::STEADY {
                         pause = Duration::ZERO;
                         continue;
                     }
                 }
+                Err(_) if self.hub.is_stopping() => break,
                 Err(error) => {
                     // The target is there, and tells when it has let go of what was before.
                     if matches!(&error, Error::Connect { reason: ConnectError::ControllerBusy, .. })
@@ -125,7 +135,7 @@ impl Keeper {
                 }
             }
             if self.is_late() && self.path().state() != PathState::Dead {
-                self.give_up();
+                self.give_up().await;
             }
             pause = (pause * 2).max(limits::RECONNECT_PAUSE);
             pause = pause.min(longest);
@@ -135,7 +145,20 @@ impl Keeper {
         while !self.hub.is_stopping() {
             let notified = self.hub.keepers.notified();
             self.let_go();
-            self.hub.keepers.wait(notified, limits::KEEPER_PERIOD);
+            self.hub.keepers.wait(&self.local, notified, limits::KEEPER_PERIOD).await;
+        }
+        self.end().await;
+    }
+
+    /// Waits for the end of every controller that nobody else has, in good order where that goes.
+    async fn end(mut self) {
+        for session in std::mem::take(&mut self.retired) {
+            let inner = Arc::downgrade(session.controller.inner());
+            let ended = session.controller.inner().take_ended();
+            drop(session);
+            if let (Some(ended), 0) = (ended, inner.strong_count()) {
+                ended.await;
+            }
         }
     }
 
@@ -153,7 +176,7 @@ impl Keeper {
     }
 
     /// Lets time pass until the next attempt, or until the path is given up or the disk closed.
-    fn pause(&mut self, pause: Duration) {
+    async fn pause(&mut self, pause: Duration) {
         let until = os::now() + pause;
         loop {
             let notified = self.hub.keepers.notified();
@@ -163,7 +186,8 @@ impl Keeper {
                 return;
             }
             // Not longer, as the time to give up may come first.
-            self.hub.keepers.wait(notified, left.min(limits::KEEPER_PERIOD));
+            let left = left.min(limits::KEEPER_PERIOD);
+            self.hub.keepers.wait(&self.local, notified, left).await;
         }
     }
 
@@ -180,17 +204,38 @@ impl Keeper {
         self.path().gives_up_at(&self.hub.options).is_some_and(|at| at <= now)
     }
 
-    fn give_up(&self) {
+    async fn give_up(&self) {
         let why = self.path().status().error.unwrap_or_default();
         tracing::error!(path = %self.path().url, "the path is given up: {why}");
         self.path().give_up();
         self.hub.ring_queues();
-        self.hub.changes.tell(Change::Availability);
+        self.tell(Change::Availability).await;
+    }
+
+    async fn tell(&self, change: Change) {
+        control::tell(&self.hub.changes, change).await;
+    }
+
+    /// Does something that may call the disk's record, which takes the time that files take.
+    async fn recorded<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Hub) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        if !self.hub.journal.is_kept() {
+            return Ok(act(&self.hub));
+        }
+        let hub = Arc::clone(&self.hub);
+        blocking(move || act(&hub)).await
     }
 
     /// Connects the controller and puts it into use.
-    fn establish(&mut self) -> Result<Arc<Session>, Error> {
-        let controller = Controller::connect_url(&self.path().url, &self.options())?;
+    async fn establish(&mut self) -> Result<Arc<Session>, Error> {
+        let options = self.options();
+        let url = &self.path().url;
+        let connect = Controller::connect_on(&self.local, &self.control, url, &options);
+        let closed = self.hub.keepers.until(|| self.hub.is_stopping());
+        let connected = unless(closed, connect).await;
+        let controller = connected.unwrap_or_else(|| Err(Error::Lost("it is closed".into())))?;
         let shared = controller.inner().shared();
         let inbox = Arc::new(Inbox::default());
         let (keepers, for_watcher) = (Arc::clone(&self.hub.keepers), Arc::clone(&inbox));
@@ -198,20 +243,26 @@ impl Keeper {
             for_watcher.put(notice);
             keepers.notify();
         }));
-        let namespace = controller.namespace(self.hub.nsid)?;
-        self.hub.agree(namespace.known(), namespace.geometry())?;
-        let access = controller.access(self.hub.nsid)?;
+        let namespace = controller.inner().namespace(self.hub.nsid).await?;
+        let (known, geometry) = (namespace.known().clone(), namespace.geometry());
+        if self.recorded(move |hub| hub.agree(&known, geometry)).await?? {
+            self.tell(Change::Geometry).await;
+        }
+        let access = controller.inner().access(self.hub.nsid).await?;
         let url = &self.path().url;
         let quiesce = self.quiesce_time(&controller)?;
         let session = Session::new(self.index, url, controller, namespace, inbox, access, quiesce);
         let session = Arc::new(session);
-        let (life, journal) = (&session.fencing.life, &self.hub.journal);
-        if self.hub.cache.connected(self.index, life, |mark| journal.add(mark))? {
+        let (index, life) = (self.index, session.fencing.life.clone());
+        let meet = move |hub: &Hub| hub.cache.connected(index, &life, |mark| hub.journal.add(mark));
+        if self.recorded(meet).await?? {
             // Before anybody reads there.
-            self.hub.changes.tell(Change::Loss);
+            self.tell(Change::Loss).await;
         }
-        journal.add(life)?;
+        let life = session.fencing.life.clone();
+        self.recorded(move |hub| hub.journal.add(&life)).await??;
         self.hub.publish(&session);
+        self.tell(Change::Availability).await;
         Ok(session)
     }
 
@@ -247,7 +298,7 @@ impl Keeper {
     }
 
     /// Does what a live session needs, until it is lost or the disk is closed.
-    fn keep(&mut self, session: &Arc<Session>) {
+    async fn keep(&mut self, session: &Arc<Session>) {
         let mut served = Served::default();
         let mut is_served = false;
         let mut pause = limits::FINISH_PAUSE;
@@ -257,19 +308,20 @@ impl Keeper {
                 return;
             }
             self.let_go();
-            self.hub.cache.take_told().iter().for_each(|mark| self.hub.journal.remove(mark));
+            self.forget_told().await;
             let (changed, access) = session.inbox.take();
             if changed {
-                self.handle_change(session);
+                self.handle_change(session).await;
             }
             if access || changed || session.reach() == Reach::Blocked {
-                self.read_access(session);
+                self.read_access(session).await;
             }
-            if self.serve_queues(session, &mut served) && !std::mem::replace(&mut is_served, true) {
+            let has_served = self.serve_queues(session, &mut served).await;
+            if has_served && !std::mem::replace(&mut is_served, true) {
                 self.path().served();
                 self.hub.ring_queues();
             }
-            let period = if !self.finish_lost(session) {
+            let period = if !self.finish_lost(session).await {
                 pause = (pause * 2).min(limits::FINISH_PAUSE_MAX);
                 pause
             } else if session.reach() == Reach::Blocked {
@@ -278,23 +330,34 @@ impl Keeper {
                 pause = limits::FINISH_PAUSE;
                 limits::KEEPER_PERIOD
             };
-            self.hub.keepers.wait(notified, period);
+            self.hub.keepers.wait(&self.local, notified, period).await;
+        }
+    }
+
+    /// Users have heard of what was lost, and a successor need not tell them.
+    async fn forget_told(&self) {
+        if self.hub.cache.has_told() {
+            let forget = |hub: &Hub| {
+                hub.cache.take_told().iter().for_each(|mark| hub.journal.remove(mark));
+            };
+            // What stays recorded is told once more.
+            let _ = self.recorded(forget).await;
         }
     }
 
     /// The namespace was read anew.
-    fn handle_change(&self, session: &Session) {
+    async fn handle_change(&self, session: &Session) {
         let geometry = session.namespace.geometry();
         if geometry.blocks == 0 {
             // Gone, or there is another one in its place: connecting again tells.
             session.abort("the namespace is not there any more");
-        } else {
-            self.hub.resized(geometry);
+        } else if self.hub.resized(geometry) {
+            self.tell(Change::Geometry).await;
         }
     }
 
-    fn read_access(&self, session: &Session) {
-        let access = match session.controller.access(self.hub.nsid) {
+    async fn read_access(&self, session: &Session) {
+        let access = match session.controller.inner().access(self.hub.nsid).await {
             Ok(access) => access,
             Err(error) => {
                 tracing::warn!(path = %self.path().url, "access state unknown: {error}");
@@ -306,13 +369,13 @@ impl Keeper {
             session.set_access(access);
             self.path().access_changed();
             self.hub.ring_queues();
-            self.hub.changes.tell(Change::Availability);
+            self.tell(Change::Availability).await;
         }
     }
 
     /// Connects queues for those of the disk's queues that have none on this session; false if that
     /// ended it.
-    fn serve_queues(&self, session: &Arc<Session>, served: &mut Served) -> bool {
+    async fn serve_queues(&self, session: &Arc<Session>, served: &mut Served) -> bool {
         let mailboxes = self.hub.mailboxes();
         if served.refused_at.is_some_and(|count| mailboxes.len() >= count) {
             return true;
@@ -322,7 +385,12 @@ impl Keeper {
         let without = |mailbox: &&Arc<Mailbox>| !served.done.contains(&mailbox.id);
         let wanting: Vec<_> = mailboxes.iter().filter(without).collect();
         for several in wanting.chunks(limits::QUEUES_AT_ONCE) {
-            let queues = connect_queues(session, several.len());
+            // Side by side: each takes some round trips.
+            let connect = |_| session.namespace.connect_queue(&self.local);
+            let queues = all((0..several.len()).map(connect));
+            let is_over = || session.is_lost() || self.hub.is_stopping();
+            let queues = unless(self.hub.keepers.until(is_over), queues).await;
+            let Some(queues) = queues else { return false };
             for (mailbox, queue) in several.iter().zip(queues) {
                 match &queue {
                     Err(Error::Connect {
@@ -347,7 +415,7 @@ impl Keeper {
     }
 
     /// The session is of no use any more.
-    fn lose(&mut self, session: Arc<Session>) {
+    async fn lose(&mut self, session: Arc<Session>) {
         if !self.hub.is_stopping() {
             let reason = match session.controller.lost() {
                 Some(Error::Lost(reason)) => reason.to_string(),
@@ -355,8 +423,9 @@ impl Keeper {
             };
             self.log.lost(&self.hub.paths[self.index].url, &reason);
             self.hub.lose(&session, &reason);
+            self.tell(Change::Availability).await;
         } else {
-            // Lets go of the session, which is to end with this thread.
+            // Lets go of the session, which is to end here.
             self.path().lost("the disk was closed");
         }
         self.retired.push(session);
@@ -368,10 +437,10 @@ impl Keeper {
     }
 
     /// Tries to finish every lost controller through a live one; true if none is left.
-    fn finish_lost(&self, through: &Session) -> bool {
+    async fn finish_lost(&self, through: &Session) -> bool {
         let lost = self.hub.unfinished();
         for fencing in &lost {
-            if !fencing.is_finished() && self.is_finished(through, fencing) {
+            if !fencing.is_finished() && self.is_finished(through, fencing).await {
                 tracing::info!(
                     path = %fencing.life.url,
                     "what was sent on the lost connection is finished"
@@ -379,20 +448,23 @@ impl Keeper {
                 fencing.set_finished();
             }
         }
-        self.hub.forget_finished();
+        if lost.iter().any(|fencing| fencing.is_finished()) {
+            // What stays recorded is ended once more.
+            let _ = self.recorded(Hub::forget_finished).await;
+        }
         lost.iter().all(|fencing| fencing.is_finished())
     }
 
     /// Whether nothing that was sent to a lost controller is carried out any more. Asks the target
     /// to end it; if that cannot be had, what is left is to wait.
-    fn is_finished(&self, through: &Session, lost: &Fencing) -> bool {
+    async fn is_finished(&self, through: &Session, lost: &Fencing) -> bool {
         if os::has_mistake("host: a lost controller counts as finished") {
             return true;
         }
         let waited = || os::elapsed(lost.lost_since()) >= lost.life.quiesce_time;
         let info = through.controller.info();
         let (Some(life), true) = (lost.life.name, info.life.is_some()) else { return waited() };
-        match through.controller.end_other(life) {
+        match through.controller.inner().end_other(life).await {
             Ok(gone) => gone,
             Err(Error::Command { status, .. })
                 if Status(status.code()) == Status::INVALID_FIELD
@@ -407,20 +479,6 @@ impl Keeper {
             }
         }
     }
-}
-
-/// Connects queues side by side: each takes some round trips.
-fn connect_queues(session: &Arc<Session>, count: usize) -> Vec<Result<ConnectedQueue, Error>> {
-    let connect = |session: Arc<Session>| move || session.namespace.connect_queue();
-    let others: Vec<_> = (1..count)
-        .map(|_| os::spawn("farblock-queue".to_owned(), connect(Arc::clone(session))))
-        .collect();
-    let first = session.namespace.connect_queue();
-    let others = others.into_iter().map(|thread| match thread.map_err(Error::system)?.join() {
-        Ok(queue) => queue,
-        Err(_) => Err(Error::Lost("a thread that connected a queue panicked".into())),
-    });
-    std::iter::once(first).chain(others).collect()
 }
 
 /// Whether a target that does not know a lost controller took the place of the one that did. It

@@ -81,18 +81,18 @@ pub use identity::KnownNamespace;
 pub use options::{DiskOptions, ParsePolicyError, Policy};
 pub use path::{PathState, PathStatus};
 
+use crate::control::{self, Control, reply};
 use crate::error::Error;
 use crate::limits;
 use crate::url::Url;
 use farblock_block::size::Size;
 use farblock_block::{Availability, BlockError, Changes, Geometry, Namespace, Queue};
-use farblock_reactor::os::{self, JoinHandle};
-use farblock_reactor::{Reactor, TaskId};
+use farblock_reactor::{Reactor, TaskId, os};
 use hub::Hub;
 use keeper::Keeper;
 use path::Path;
 use std::fmt;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -117,20 +117,24 @@ pub enum DiskState {
     Dead,
 }
 
-/// The threads of a disk. Dropping it closes the disk and waits for them.
+/// The keepers of a disk. Dropping it closes the disk and waits for them.
 struct Life {
     hub: Arc<Hub>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Nobody is left to answer when they have ended.
+    ended: Mutex<Vec<control::Receiver<()>>>,
+    /// Where they run: given up last.
+    control: Arc<Control>,
 }
 
 impl Drop for Life {
     fn drop(&mut self) {
         self.hub.stop();
-        let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // A watcher may be the last that has it, on one of these threads.
-        for thread in threads.drain(..).filter(|thread| !thread.is_current()) {
-            // If it panicked, that is in the log already.
-            let _ = thread.join();
+        // A watcher may be the last that has it, for whom a keeper waits.
+        if !control::is_here() && !control::is_aside() {
+            let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+            for ended in ended.drain(..) {
+                let _ = ended.wait();
+            }
         }
     }
 }
@@ -183,18 +187,29 @@ impl Disk {
         prepare(&mut hub);
         let hub = Arc::new(hub);
         let is_decided = hub.is_decided();
-        let life = Arc::new(Life { hub: Arc::clone(&hub), threads: Mutex::default() });
-        let disk = Disk { hub, life };
+        let control = Control::shared(hub.options.connection.engine).map_err(Error::System)?;
+        let life = Life { hub: Arc::clone(&hub), ended: Mutex::default(), control };
+        let disk = Disk { hub, life: Arc::new(life) };
         let (first, results) = channel();
         for index in 0..urls.len() {
-            let keeper = Keeper::new(Arc::clone(&disk.hub), index, first.clone());
-            let name = format!("farblock-path-{index}");
-            let thread = os::spawn(name, move || keeper.run()).map_err(Error::system)?;
-            disk.life.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+            disk.start_keeper(index, first.clone());
         }
         drop(first);
         wait_for_first(&results, urls.len(), disk.hub.options.connect_wait, is_decided)?;
         Ok(disk)
+    }
+
+    fn start_keeper(&self, index: usize, first: Sender<Result<(), Error>>) {
+        let (hub, control) = (Arc::clone(&self.hub), Arc::clone(&self.life.control));
+        let (over, ended) = reply::<()>();
+        self.life.ended.lock().unwrap_or_else(PoisonError::into_inner).push(ended);
+        self.life.control.spawn(move |local| {
+            let keeper = Keeper::new(hub, local.clone(), control, index, first);
+            async move {
+                keeper.run().await;
+                drop(over);
+            }
+        });
     }
 
     /// What the disk as a whole can do.

@@ -1,0 +1,294 @@
+//! From an address to a connected controller, and to its I/O queues: on the control loop.
+
+use super::{Controller, Inner};
+use crate::admin::{self, Pulse};
+use crate::authentication;
+use crate::carrier::Carrier;
+use crate::control::{Control, Local, blocking, reply};
+use crate::error::Error;
+use crate::handshake::{Connected, Handshake};
+use crate::identity::HostIdentity;
+use crate::limits;
+use crate::options::Options;
+use crate::shared::Shared;
+use crate::url;
+use farblock_proto::host::{
+    Bringup, ConnectError, ControllerInfo, Identity, Parameters, Step, accepted, command, refused,
+};
+use farblock_reactor::os;
+use farblock_secure::TlsPsk;
+use farblock_wire::IntoBytes;
+use farblock_wire::features::AsyncEventConfig;
+use farblock_wire::nqn::DISCOVERY_NQN;
+use farblock_wire::tcp::PORT_IO;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Asynchronous events to ask for: changed namespaces, and changed access to them.
+const EVENTS: AsyncEventConfig =
+    AsyncEventConfig(0).with_namespace_attributes(true).with_ana_change(true);
+/// Entries of the admin queue, 0's-based.
+const SQSIZE_Z: u16 = limits::ADMIN_QUEUE_ENTRIES - 1;
+
+/// A controller being connected.
+pub(super) struct Connecting {
+    /// Name or address, without brackets.
+    host: String,
+    port: u16,
+    subsystem: String,
+    options: Options,
+    identity: HostIdentity,
+}
+
+impl Connecting {
+    /// Checks what is to be connected; nothing has happened yet.
+    pub(super) fn new(address: &str, subsystem: &str, options: &Options) -> Result<Self, Error> {
+        let (host, port) = url::parse_authority(address)?;
+        check_options(subsystem, options)?;
+        Ok(Self {
+            host,
+            port: port.unwrap_or(PORT_IO),
+            subsystem: subsystem.to_owned(),
+            options: options.clone(),
+            identity: options.identity(),
+        })
+    }
+
+    pub(super) async fn connect(
+        self,
+        local: Local,
+        control: Arc<Control>,
+    ) -> Result<Controller, Error> {
+        let BroughtUp { connected, address, info, generated } =
+            match self.until_not_busy(&local).await {
+                Ok(parts) => parts,
+                Err(reason) => {
+                    let address = format!("{}:{}", url::Bracketed(&self.host), self.port);
+                    return Err(Error::Connect { address, subsystem: self.subsystem, reason });
+                }
+            };
+        tracing::info!(
+            %address, subsystem = self.subsystem, cntlid = info.cntlid, queues = info.queues,
+            "connected"
+        );
+        let settings = admin::Settings {
+            keep_alive: Pulse::new(self.keep_alive(), self.options.path_timeout),
+            timeout: self.options.io_timeout,
+            configuration: info.configuration,
+            events: info.events_supported.0 & EVENTS.0 != 0,
+        };
+        let shared = Arc::new(Shared::new(info.queues));
+        let (started, runs) = reply();
+        let (over, ended) = reply();
+        let told = admin::Told { started, ended: over };
+        let for_admin = Arc::clone(&shared);
+        control
+            .spawn(move |local| admin::run(local, connected, for_admin, settings, SQSIZE_Z, told));
+        let Connecting { subsystem, options, identity, .. } = self;
+        // From here on the queue ends with it, also if nobody waits for this any more.
+        let ended = Mutex::new(Some(ended));
+        let inner = Inner {
+            shared,
+            info,
+            address,
+            subsystem,
+            identity,
+            options,
+            generated,
+            ended,
+            control,
+        };
+        match runs.await {
+            Some(Ok(())) => Ok(Controller { inner: Arc::new(inner) }),
+            Some(Err(error)) => Err(Error::system(error)),
+            None => Err(inner.shared.lost_error()),
+        }
+    }
+
+    fn keep_alive(&self) -> Duration {
+        if self.subsystem == DISCOVERY_NQN { Duration::ZERO } else { self.options.keep_alive }
+    }
+
+    async fn until_not_busy(&self, local: &Local) -> Result<BroughtUp, ConnectError> {
+        let give_up = os::now() + limits::BUSY_RETRY_TIME;
+        loop {
+            let result = self.bring_up(local).await;
+            if !is_worth_another(local, give_up, result.as_ref().err()).await {
+                return result;
+            }
+        }
+    }
+
+    async fn bring_up(&self, local: &Local) -> Result<BroughtUp, ConnectError> {
+        let options = &self.options;
+        let addresses = resolve(&self.host, self.port).await?;
+        let identity = wire_identity(&self.identity, &self.subsystem);
+        // Discovery services do not authenticate.
+        let generated = match options.concatenate && self.subsystem != DISCOVERY_NQN {
+            true => {
+                authentication::concatenate(local, &addresses, &identity, SQSIZE_Z, options).await?
+            }
+            false => Vec::new(),
+        };
+        let made = Handshake::connect(local, &addresses, &identity, SQSIZE_Z, options, &generated);
+        let (mut handshake, address) = made.await?;
+        let parameters = Parameters {
+            admin_sqsize_z: SQSIZE_Z,
+            keep_alive: self.keep_alive(),
+            queues: self.options.queues,
+            events: EVENTS,
+        };
+        let authenticated = !generated.is_empty();
+        let brought = bring_up(&mut handshake, parameters, &identity, options, authenticated);
+        let info = brought.await?;
+        Ok(BroughtUp { connected: handshake.finish(false)?, address, info, generated })
+    }
+}
+
+/// An admin queue of a controller that is up.
+struct BroughtUp {
+    connected: Connected,
+    address: SocketAddr,
+    info: ControllerInfo,
+    /// The keys for TLS that came of its authentication.
+    generated: Vec<TlsPsk>,
+}
+
+/// Brings a controller up on its admin queue.
+async fn bring_up<C: Carrier>(
+    handshake: &mut Handshake<C>,
+    parameters: Parameters,
+    identity: &Identity<'_>,
+    options: &Options,
+    mut authenticated: bool,
+) -> Result<ControllerInfo, ConnectError> {
+    let mut bringup = Bringup::new(parameters, identity);
+    let info = loop {
+        match bringup.step() {
+            Step::Command(command, data) => {
+                let during = "the answer to a command that brings the controller up";
+                let (cqe, data) = handshake.execute(&command, &data, during).await?;
+                bringup.handle_completion(&cqe, &data)?;
+            }
+            Step::Wait(pause) => {
+                handshake.wait(pause).await;
+                bringup.handle_waited();
+            }
+            Step::Authenticate => {
+                authentication::authenticate(handshake, identity, options).await?;
+                authenticated = true;
+                bringup.handle_authenticated();
+            }
+            Step::Ready(info) => break info,
+        }
+    };
+    // Whoever just says that it is a discovery service has to, too.
+    if !authenticated && identity.subnqn != DISCOVERY_NQN {
+        authentication::not_asked_for(options)?;
+    }
+    Ok(info)
+}
+
+/// The addresses that a name has. The system's resolver takes its time.
+async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, ConnectError> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let host = host.to_owned();
+    let resolve = move || (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
+    let unresolved = |error| ConnectError::Unresolved(crate::error::words(&error));
+    match blocking(resolve).await {
+        Ok(addresses) => addresses.map_err(unresolved),
+        Err(error) => Err(ConnectError::Unresolved(error.to_string())),
+    }
+}
+
+impl Inner {
+    /// Connects I/O queue `qid` for `depth` commands.
+    pub(crate) async fn connect_queue(
+        &self,
+        local: &Local,
+        qid: u16,
+        depth: u16,
+    ) -> Result<Connected, ConnectError> {
+        let give_up = os::now() + limits::BUSY_RETRY_TIME;
+        loop {
+            let result = self.try_connect_queue(local, qid, depth).await;
+            if !is_worth_another(local, give_up, result.as_ref().err()).await {
+                return result;
+            }
+        }
+    }
+
+    async fn try_connect_queue(
+        &self,
+        local: &Local,
+        qid: u16,
+        depth: u16,
+    ) -> Result<Connected, ConnectError> {
+        let identity = wire_identity(&self.identity, &self.subsystem);
+        let addresses = [self.address];
+        let (options, generated) = (&self.options, &self.generated);
+        let made = Handshake::connect(local, &addresses, &identity, depth, options, generated);
+        let (mut handshake, _) = made.await?;
+        let data = command::connect_data(&identity, Some(self.info.cntlid));
+        // One entry more than commands in flight, and 0's-based.
+        let command = command::connect(qid, depth, 0);
+        let during = "the answer to Connect of an I/O queue";
+        let (cqe, _) = handshake.execute(&command, data.as_bytes(), during).await?;
+        if !cqe.status().is_success() {
+            return Err(refused(cqe.status(), cqe.result()));
+        }
+        match accepted(cqe.result())?.must_authenticate {
+            true => {
+                authentication::authenticate(&mut handshake, &identity, &self.options).await?;
+            }
+            false if self.generated.is_empty() => authentication::not_asked_for(&self.options)?,
+            // It has proved who it is, and what came of that is what this queue goes through.
+            false => {}
+        }
+        handshake.finish(true)
+    }
+}
+
+/// Whether to try again, after a pause: for a while when the controller is busy with letting go of
+/// the last queue, or of what this host left behind when it lost its last controller.
+async fn is_worth_another(local: &Local, give_up: Instant, error: Option<&ConnectError>) -> bool {
+    let is_busy = matches!(error, Some(ConnectError::ControllerBusy)) && os::now() < give_up;
+    if is_busy {
+        local.sleep_until(os::now() + limits::BUSY_RETRY_PAUSE).await;
+    }
+    is_busy
+}
+
+fn wire_identity<'a>(identity: &'a HostIdentity, subnqn: &'a str) -> Identity<'a> {
+    Identity { hostid: identity.id.0, hostnqn: &identity.nqn, subnqn }
+}
+
+fn check_options(subsystem: &str, options: &Options) -> Result<(), Error> {
+    let check = |what: &str, name: &str| {
+        url::check_name(name).map_err(|reason| Error::Options(format!("{what}: {reason}")))
+    };
+    check("the subsystem's name is not usable", subsystem)?;
+    if let Some(hostnqn) = &options.hostnqn {
+        check("the host NQN is not usable", hostnqn)?;
+    }
+    if options.queue_depth == 0 {
+        return Err(Error::Options(
+            "a queue depth of 0 lets no command through: use 1 or more".to_owned(),
+        ));
+    }
+    if options.path_timeout.is_some_and(|timeout| timeout < limits::PATH_TIMEOUT_MIN) {
+        let least = limits::PATH_TIMEOUT_MIN;
+        return Err(Error::Options(format!(
+            "a path timeout below {least:?} takes a slow path for a lost one: use {least:?} or more"
+        )));
+    }
+    if options.connect_timeout.is_zero() {
+        return Err(Error::Options(
+            "a connect timeout of 0 is over at once: use 1 ms or more".to_owned(),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! What is asked of a controller that is connected, for threads and for the control loop alike:
+//! nothing here waits in any other way than by `await`.
+
+use super::Inner;
+use crate::admin::{self, check_request};
+use crate::control::reply;
+use crate::error::Error;
+use crate::limits;
+use crate::namespace::RemoteNamespace;
+use crate::shared::Request;
+use farblock_proto::host::command::{self, LogPage};
+use farblock_proto::host::{
+    AnaLog, Command, CommandLimits, DiscoveryEntry, DiscoveryReader, DiscoveryStep, InfoError,
+    NamespaceInfo, ana_log_page, parse_namespace_list,
+};
+use farblock_wire::identify::Cns;
+use farblock_wire::log::AnaState;
+use farblock_wire::reset::CrossControllerReset;
+use farblock_wire::{Cqe, Status};
+use std::sync::Arc;
+
+impl Inner {
+    /// As [`Controller::end_other`](super::Controller::end_other).
+    pub(crate) async fn end_other(&self, other: CrossControllerReset) -> Result<bool, Error> {
+        let (cqe, _) = self.admin(&command::cross_controller_reset(other), &[]).await?;
+        let status = cqe.status();
+        match Status(status.code()) {
+            Status::SUCCESS => Ok(cqe.result() & CrossControllerReset::IMMEDIATE != 0),
+            Status::CROSS_CONTROLLER_RESET_IN_PROGRESS
+            | Status::CROSS_CONTROLLER_RESET_LOG_FULL
+            | Status::CROSS_CONTROLLER_RESET_LIMIT => Ok(false),
+            _ => Err(Error::Command { what: "Cross-Controller Reset".to_owned(), status }),
+        }
+    }
+
+    /// As [`Controller::access`](super::Controller::access).
+    pub(crate) async fn access(&self, nsid: u32) -> Result<AnaState, Error> {
+        let Some(groups) = self.info.ana_groups else { return Ok(AnaState::OPTIMIZED) };
+        let group = self.namespace_info(nsid).await?.ana_group;
+        if group == 0 {
+            return Ok(AnaState::OPTIMIZED);
+        }
+        let data = self.log_page(ana_log_page(groups)).await?;
+        let answer = |reason| Error::Answer { what: "the ANA log page".to_owned(), reason };
+        let state = AnaLog::parse(&data).map_err(answer)?.state(group);
+        // A group that is not listed is one whose state is about to be known.
+        Ok(state.unwrap_or(AnaState::CHANGE))
+    }
+
+    /// As [`Controller::admin`](super::Controller::admin).
+    pub(crate) async fn admin(
+        &self,
+        command: &Command,
+        data: &[u8],
+    ) -> Result<(Cqe, Vec<u8>), Error> {
+        check_request(command, data)?;
+        let (reply, answer) = reply();
+        let shared = &self.shared;
+        shared.request(Request { command: *command, data: data.to_vec(), reply })?;
+        // The admin queue answers in time, or ends and drops the sender.
+        answer.await.unwrap_or_else(|| Err(shared.lost_error()))
+    }
+
+    /// Executes an admin command that moves nothing to the controller and has to succeed.
+    async fn query(&self, command: &Command, what: impl Fn() -> String) -> Result<Vec<u8>, Error> {
+        let (cqe, data) = self.admin(command, &[]).await?;
+        let status = cqe.status();
+        if status.is_success() { Ok(data) } else { Err(Error::Command { what: what(), status }) }
+    }
+
+    /// As [`Controller::identify`](super::Controller::identify).
+    pub(crate) async fn identify(&self, cns: Cns, nsid: u32) -> Result<Vec<u8>, Error> {
+        self.query(&command::identify(cns, nsid), || format!("Identify, {cns}")).await
+    }
+
+    /// As [`Controller::log_page`](super::Controller::log_page).
+    pub(crate) async fn log_page(&self, log: LogPage) -> Result<Vec<u8>, Error> {
+        let page = log.page;
+        let data = self.query(&command::log_page(log), || format!("Get Log Page, {page}")).await?;
+        if data.len() < log.bytes as usize {
+            let what = format!("log page {page}");
+            return Err(Error::Answer { what, reason: InfoError::TooShort });
+        }
+        Ok(data)
+    }
+
+    /// As [`Controller::namespace_ids`](super::Controller::namespace_ids).
+    pub(crate) async fn namespace_ids(&self) -> Result<Vec<u32>, Error> {
+        let mut all = Vec::new();
+        loop {
+            let after = all.last().copied().unwrap_or(0);
+            let data = self.identify(Cns::ACTIVE_NAMESPACES, after).await?;
+            let (list, full) = parse_namespace_list(&data, after).map_err(|reason| {
+                Error::Answer { what: "the list of namespaces".to_owned(), reason }
+            })?;
+            all.extend(list);
+            // A list that ends with the last identifier there can be has no successor.
+            let exhausted = all.last().is_some_and(|&last| last >= u32::MAX - 1);
+            if !full || exhausted || all.len() >= limits::NAMESPACES {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// As [`Controller::namespace_info`](super::Controller::namespace_info).
+    pub(crate) async fn namespace_info(&self, nsid: u32) -> Result<NamespaceInfo, Error> {
+        let data = self.identify(Cns::NAMESPACE, nsid).await?;
+        let mut info = NamespaceInfo::parse(nsid, &data)
+            .map_err(|reason| Error::Answer { what: format!("namespace {nsid}"), reason })?;
+        match self.identify(Cns::NAMESPACE_ID_DESCRIPTORS, nsid).await {
+            Ok(data) => info.add_descriptors(&data),
+            Err(Error::Command { status, .. }) if admin::has_no_descriptors(status) => {}
+            // A namespace must not be taken for one without a name.
+            Err(error) => return Err(error),
+        }
+        Ok(info)
+    }
+
+    /// As [`Controller::namespaces`](super::Controller::namespaces).
+    pub(crate) async fn namespaces(&self) -> Result<Vec<NamespaceInfo>, Error> {
+        let mut infos = Vec::new();
+        for nsid in self.namespace_ids().await? {
+            match self.namespace_info(nsid).await {
+                Ok(info) => infos.push(info),
+                Err(Error::Answer { what, reason }) => tracing::warn!("{what}: {reason}"),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(infos)
+    }
+
+    /// What one command may name: nothing is said by controllers that are older than that.
+    async fn command_limits(&self) -> Result<CommandLimits, Error> {
+        match self.identify(Cns::COMMAND_SET_CONTROLLER, 0).await {
+            Ok(data) => Ok(CommandLimits::parse(&data)),
+            Err(Error::Command { .. }) => Ok(CommandLimits::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As [`Controller::namespace`](super::Controller::namespace).
+    pub(crate) async fn namespace(self: &Arc<Self>, nsid: u32) -> Result<RemoteNamespace, Error> {
+        for _ in 0..limits::LOOKS {
+            let changes = self.shared.changes();
+            let info = self.namespace_info(nsid).await?;
+            let most = self.command_limits().await?;
+            let namespace = RemoteNamespace::new(Arc::clone(self), info, most);
+            // What changes from here on is read for those in use, of which it is one now.
+            if self.shared.changes() == changes {
+                return Ok(namespace);
+            }
+        }
+        Err(Error::Lost("its namespaces change all the time".into()))
+    }
+
+    /// As [`Controller::discovery`](super::Controller::discovery).
+    pub(crate) async fn discovery(&self) -> Result<Vec<DiscoveryEntry>, Error> {
+        let mut reader = DiscoveryReader::new();
+        while let DiscoveryStep::Read(log) = reader.step() {
+            let data = self.log_page(log).await?;
+            reader.handle_data(&data).map_err(|reason| Error::Answer {
+                what: "the discovery log page".to_owned(),
+                reason,
+            })?;
+        }
+        Ok(reader.into_entries())
+    }
+}
