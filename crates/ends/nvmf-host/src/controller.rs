@@ -251,7 +251,7 @@ impl Drop for Inner {
         self.shared.stop();
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         // It ends within a bounded time.
-        if !control::is_here() {
+        if control::may_wait() {
             let _ = ended.map(Receiver::wait);
         }
     }

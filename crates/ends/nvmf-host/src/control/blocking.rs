@@ -13,7 +13,7 @@ thread_local! {
 }
 
 /// Whether something on the control loop waits for the caller.
-pub(crate) fn is_aside() -> bool {
+pub(super) fn is_aside() -> bool {
     IS_ASIDE.try_with(Cell::get).unwrap_or(false)
 }
 

@@ -1,7 +1,7 @@
 //! Runs the futures of the control loop.
 
 use super::local::Local;
-use farblock_reactor::{EngineKind, Waker};
+use farblock_reactor::{EngineKind, Waker, os};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -19,7 +19,7 @@ thread_local! {
 }
 
 /// Whether the caller is on a control loop, where nobody may wait.
-pub(crate) fn is_here() -> bool {
+pub(super) fn is_here() -> bool {
     IS_HERE.try_with(Cell::get).unwrap_or(false)
 }
 
@@ -121,6 +121,15 @@ fn here<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
+/// What it gives, unless it panics, which is in the log then: all others go on. A simulation is to
+/// see it.
+fn contained<T>(act: impl FnOnce() -> T) -> Option<T> {
+    match os::is_simulated() {
+        true => Some(act()),
+        false => catch_unwind(AssertUnwindSafe(act)).ok(),
+    }
+}
+
 /// Runs the loop until its end. Tells whether there is one.
 pub(super) fn run(
     engine: EngineKind,
@@ -166,9 +175,7 @@ impl Executor<'_> {
     fn begin(&mut self, start: Start) {
         let id = self.next;
         self.next += 1;
-        let Ok(future) = here(|| catch_unwind(AssertUnwindSafe(|| start(&self.local)))) else {
-            return;
-        };
+        let Some(future) = here(|| contained(|| start(&self.local))) else { return };
         let bell = Bell { inbox: Arc::clone(self.inbox), id };
         self.running.insert(id, Running { future, waker: task::Waker::from(Arc::new(bell)) });
         self.resume(id);
@@ -179,11 +186,11 @@ impl Executor<'_> {
         let Some(running) = self.running.get_mut(&id) else { return };
         let mut context = Context::from_waker(&running.waker);
         let future = running.future.as_mut();
-        let result = here(|| catch_unwind(AssertUnwindSafe(|| future.poll(&mut context))));
-        if !matches!(result, Ok(Poll::Pending)) {
+        let result = here(|| contained(|| future.poll(&mut context)));
+        if result != Some(Poll::Pending) {
             let ended = self.running.remove(&id);
             // What it holds may tell others that it is over, or panic again.
-            let _ = here(|| catch_unwind(AssertUnwindSafe(|| drop(ended))));
+            here(|| contained(|| drop(ended)));
         }
     }
 }

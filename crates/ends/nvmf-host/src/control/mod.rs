@@ -21,14 +21,14 @@ mod local;
 mod reply;
 mod waiting;
 
-pub(crate) use blocking::{blocking, is_aside, tell};
+pub(crate) use blocking::{blocking, tell};
 pub(crate) use combine::{all, unless};
-pub(crate) use executor::is_here;
 pub(crate) use local::{Local, Mailbox};
 pub(crate) use reply::{Receiver, Sender, reply};
 pub(crate) use waiting::wait;
 
-use executor::{Inbox, Start};
+use blocking::is_aside;
+use executor::{Inbox, Start, is_here};
 use farblock_reactor::EngineKind;
 use farblock_reactor::os::{self, JoinHandle};
 use std::future::Future;
@@ -42,6 +42,13 @@ static LOOPS: Mutex<Vec<(Place, EngineKind, Weak<Control>)>> = Mutex::new(Vec::n
 /// Whose threads a loop can be used by: those of a process, or of a simulated world in it. A
 /// process that was forked has its parent's memory and none of its threads.
 type Place = (u32, u64);
+
+/// Whether the caller may wait for what runs on a control loop: not if that is the caller, or waits
+/// for it. In a simulation that has failed nothing happens any more.
+pub(crate) fn may_wait() -> bool {
+    let has_failed = os::is_simulated() && std::thread::panicking();
+    !is_here() && !is_aside() && !has_failed
+}
 
 /// A share of a control loop; see the module's text.
 pub(crate) struct Control {
@@ -119,7 +126,7 @@ impl Drop for Control {
     fn drop(&mut self) {
         self.inbox.stop();
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if !is_here() && !is_aside() && self.place.0 == std::process::id() {
+        if may_wait() && self.place.0 == std::process::id() {
             // If it panicked, that is in the log already.
             let _ = thread.map(JoinHandle::join);
         }

@@ -130,7 +130,7 @@ impl Drop for Life {
     fn drop(&mut self) {
         self.hub.stop();
         // A watcher may be the last that has it, for whom a keeper waits.
-        if !control::is_here() && !control::is_aside() {
+        if control::may_wait() {
             let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
             for ended in ended.drain(..) {
                 let _ = ended.wait();

@@ -8,7 +8,7 @@
 //! the seed chooses, and the same seed gives the same run, byte for byte ([`World::trace`]).
 //!
 //! ```text
-//!   root: the test          coroutines: cores, keepers, admin threads
+//!   root: the test          coroutines: cores, control loops
 //!     |  waits                 |  wait (for an event, a message, a time)
 //!     v                        v
 //!   all resumed in turn, until nobody gets on  ──>  time jumps to the next happening

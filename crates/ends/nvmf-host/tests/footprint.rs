@@ -1,0 +1,61 @@
+//! What disks take of their process besides their queues: one thread and one event loop, however
+//! many disks, paths and queues there are, and nothing when they are closed.
+
+#![cfg(target_os = "linux")]
+
+mod peer;
+mod stage;
+
+use farblock_block::Namespace;
+use farblock_host::Disk;
+use farblock_host::disk::PathState;
+use farblock_reactor::{Config, Reactor};
+use farblock_wire::log::AnaState;
+use peer::{Peer, SUBSYSTEM};
+use stage::*;
+use std::fs;
+
+/// The threads of the process that are the product's.
+fn threads() -> Vec<String> {
+    let all = fs::read_dir("/proc/self/task").expect("the process has threads");
+    let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm")).ok();
+    // One that ends meanwhile has no name.
+    let names = all.flatten().filter_map(name).map(|name| name.trim_end().to_owned());
+    names.filter(|name| name.starts_with("farblock-")).collect()
+}
+
+fn rings() -> usize {
+    let all = fs::read_dir("/proc/self/fd").expect("the process has descriptors");
+    let targets = all.flatten().filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
+    targets.filter(|target| target.to_string_lossy().contains("io_uring")).count()
+}
+
+#[test]
+fn disks_share_one_thread_and_one_loop() {
+    let stages: [_; 2] = std::array::from_fn(|_| Stage::new(AnaState::OPTIMIZED));
+    let peers = stages.each_ref().map(target);
+    let reactor = Reactor::new(&Config::default()).expect("an engine");
+    let task = reactor.add_task();
+    let own = rings();
+    let mut paths = urls(&[&peers[0], &peers[1]]);
+    // Nobody is there.
+    paths.push(format!("nvme+tcp://127.0.0.1:1/{SUBSYSTEM}").parse().expect("a URL"));
+    let connect = |_| Disk::connect(&paths, &usual()).expect("connected");
+    let disks: Vec<_> = (0..3).map(connect).collect();
+    let open = |disk: &Disk| disk.open(&reactor, task).expect("a queue");
+    let queues: Vec<_> = disks.iter().flat_map(|disk| [open(disk), open(disk)]).collect();
+    let live = |disk: &Disk| disk.paths().iter().filter(|it| it.state == PathState::Live).count();
+    until("every path that there is", || disks.iter().all(|disk| live(disk) == 2));
+    // What helped for a moment is gone, and a path that is not found takes nothing.
+    until("one thread for all of them", || threads() == ["farblock-hosts"]);
+    assert!(rings() <= own + 1, "each has a loop of its own");
+    peers.iter().for_each(Peer::cut);
+    let is_back = |disk: &Disk| disk.paths()[..2].iter().all(|path| path.reconnects > 0);
+    until("they are connected again", || disks.iter().all(is_back));
+    until("still one thread", || threads() == ["farblock-hosts"]);
+    assert!(rings() <= own + 1, "those that were lost are still there");
+    drop(queues);
+    drop(disks);
+    until("nothing is left", || threads().is_empty());
+    assert_eq!(rings(), own);
+}
