@@ -18,7 +18,7 @@ drbd_is() {
     text=$(</proc/drbd)
     [[ $text == *"$1"* ]]
 }
-# in_a_minute TEXT COMMAND...: what takes a guest that starts, or a resynchronisation.
+# in_a_minute TEXT COMMAND...: as eventually, on a machine that emulates two guests at once.
 in_a_minute() {
     local try
     for ((try = 0; try < 600; try++)); do
@@ -52,12 +52,12 @@ check "what shares a device that is secondary here starts" systemctl start farbl
 for address in $a $b; do
     check "connect by $address" nvme connect -t tcp -a "${address#*=}" -s 4420 -n $nqn -i 2 \
         --keep-alive-tmo=5 --reconnect-delay=1
-    eventually "it is inaccessible" access inaccessible $address
+    in_a_minute "it is inaccessible" access inaccessible $address
 done
 
 say "a is made primary"
 outside on_a farblock-drbd promote r0
-eventually "the way to a is the one to use" access optimized $a
+in_a_minute "the way to a is the one to use" access optimized $a
 find_namespace $nqn 1
 disk=$found
 rounds_begin "$disk"
@@ -66,17 +66,17 @@ goes_on "a is primary"
 
 say "moves"
 milliseconds to_b
-eventually "the way to b is the one to use" access optimized $b
+in_a_minute "the way to b is the one to use" access optimized $b
 equal "the way to a" inaccessible "$(access inaccessible $a && echo inaccessible)"
 goes_on "it moved to b within $took ms"
 milliseconds to_a
-eventually "the way to a is the one to use" access optimized $a
+in_a_minute "the way to a is the one to use" access optimized $a
 goes_on "it moved to a within $took ms"
 
 say "a dies"
 outside kill_a
 milliseconds farblock-drbd promote r0
-eventually "the way to b is the one to use" access optimized $b
+in_a_minute "the way to b is the one to use" access optimized $b
 goes_on "b was made primary within $took ms"
 
 say "a is back"
@@ -84,9 +84,9 @@ outside start_a
 in_a_minute "what differs was copied" drbd_is ds:UpToDate/UpToDate
 dmesg | sed -n 's/.*drbd0: \(Began resync.*\|Resync done.*\)/    \1/p'
 outside on_a systemctl start farblock
-eventually "the way to a is connected again" way live $a
+in_a_minute "the way to a is connected again" way live $a
 to_a
-eventually "the way to a is the one to use" access optimized $a
+in_a_minute "the way to a is the one to use" access optimized $a
 goes_on "it moved to a again"
 rounds_end
 outside ours_ends
