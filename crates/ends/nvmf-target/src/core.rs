@@ -543,15 +543,18 @@ impl Core {
             }
             Message::Unlisten(address) => self.unlisten(address),
             Message::CloseAt(address, whom) => self.close_at(address, whom),
-            Message::Stop => {
-                self.stopping = true;
-                for (_, listener) in self.listeners.drain(..) {
-                    self.cx.reactor.close_listener(listener);
-                }
-                for (_, connection) in self.connections.iter_mut().flatten() {
-                    connection.drain(&mut self.cx);
-                }
-            }
+            Message::Stop => self.wind_up(),
+        }
+    }
+
+    /// Lets nobody in any more, and those who are there finish.
+    fn wind_up(&mut self) {
+        self.stopping = true;
+        for (_, listener) in self.listeners.drain(..) {
+            self.cx.reactor.close_listener(listener);
+        }
+        for (_, connection) in self.connections.iter_mut().flatten() {
+            connection.drain(&mut self.cx);
         }
     }
 
