@@ -43,7 +43,7 @@ pub struct Subsystem {
     /// What single hosts, by name, may do with all of them in a second.
     pub host_rates: BTreeMap<String, Rates>,
     /// Where reservations of namespaces are kept that can persist through a power loss. Others
-    /// have none that persist, and say so. Only of subsystems that the target starts with.
+    /// have none that persist, and say so.
     pub reservations: BTreeMap<NamespaceId, Arc<dyn ReservationStore>>,
     /// Hosts, by name, that have to prove who they are. Those may connect whether they are among
     /// the allowed ones or not.

@@ -2,6 +2,7 @@
 
 use crate::config::Export;
 use crate::pace::Rates;
+use crate::reservations::ReservationStore;
 use crate::shared::Shared;
 use farblock_block::Namespace;
 use farblock_proto::controller::{ConfigError, NamespaceInfo, USUAL_ANA_GROUP};
@@ -36,7 +37,7 @@ impl Control {
         nsid: NamespaceId,
         export: &Export,
     ) -> Result<(), ChangeError> {
-        self.shared.add_namespace(nqn, nsid, export, &Sharing::default())
+        self.shared.add_namespace(nqn, nsid, export, &Sharing::default(), None)
     }
 
     /// The same, and from its first moment it is shared like this.
@@ -50,7 +51,23 @@ impl Control {
         export: &Export,
         sharing: &Sharing,
     ) -> Result<(), ChangeError> {
-        self.shared.add_namespace(nqn, nsid, export, sharing)
+        self.shared.add_namespace(nqn, nsid, export, sharing, None)
+    }
+
+    /// The same, and its reservations are kept in `store`: those that were kept there hold from its
+    /// first moment.
+    ///
+    /// # Errors
+    /// Those of [`Control::add_namespace_as`], and if what was kept cannot be taken up.
+    pub fn add_namespace_kept(
+        &self,
+        nqn: &str,
+        nsid: NamespaceId,
+        export: &Export,
+        sharing: &Sharing,
+        store: Option<&Arc<dyn ReservationStore>>,
+    ) -> Result<(), ChangeError> {
+        self.shared.add_namespace(nqn, nsid, export, sharing, store)
     }
 
     /// Changes how a namespace is shared, all of it at once: no host sees a part of the change, or
@@ -302,6 +319,8 @@ pub enum ChangeError {
         /// How many it has.
         blocks: u64,
     },
+    /// What was kept of the namespace's reservations cannot be taken up, and why.
+    Reservations(NamespaceId, String),
     /// Hosts would have to use TLS, and there is no library for it.
     Tls(TlsError),
     /// The target is stopping.
@@ -319,6 +338,11 @@ impl fmt::Display for ChangeError {
                 f,
                 "namespace {nsid} has {blocks} blocks, so {wanted} cannot be shared: enlarge what \
                  stores it first"
+            ),
+            Self::Reservations(NamespaceId(nsid), why) => write!(
+                f,
+                "the reservations of namespace {nsid} that were kept cannot be taken up, and who \
+                 was fenced would get in: {why}"
             ),
             Self::Tls(error) => write!(f, "hosts would have to use TLS, and {error}"),
             Self::Stopping => f.write_str("the target is stopping"),

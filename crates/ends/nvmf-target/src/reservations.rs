@@ -19,7 +19,7 @@ use farblock_wire::Status;
 use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Where a namespace's reservations are kept while nothing runs, so that they persist through a
 /// power loss. It holds one text, which is empty in the beginning.
@@ -52,10 +52,12 @@ pub(crate) struct Desk {
 }
 
 /// Something for the thread that keeps reservations.
-pub(crate) struct Save {
+struct Save {
     key: (SubsystemId, NamespaceId),
     serial: u64,
     text: String,
+    /// Where it belongs, whatever is there under this number by then.
+    store: Arc<dyn ReservationStore>,
 }
 
 /// What is kept, to begin with.
@@ -67,53 +69,92 @@ pub(crate) fn load(
     key: (SubsystemId, NamespaceId),
     store: &dyn ReservationStore,
 ) -> io::Result<()> {
+    registry.keep_reservations(key.0, key.1, read(store)?).map_err(io::Error::other)
+}
+
+/// What was kept of a namespace's reservations.
+///
+/// # Errors
+/// Why it cannot be used.
+pub(crate) fn read(store: &dyn ReservationStore) -> io::Result<Reservations> {
     let text = store.load()?;
-    let state = Reservations::from_text(&text)
-        .ok_or_else(|| io::Error::other("what was kept is damaged"))?;
-    registry.keep_reservations(key.0, key.1, state).map_err(io::Error::other)
+    Reservations::from_text(&text).ok_or_else(|| io::Error::other("what was kept is damaged"))
 }
 
 /// The thread that keeps reservations: to make something durable takes longer than a core has.
-pub(crate) struct Keeper {
-    sender: Mutex<Option<Sender<Save>>>,
+pub(crate) struct Keeper(Mutex<Keeping>);
+
+struct Keeping {
+    stores: Stores,
+    /// None when nobody keeps anything any more.
+    sender: Option<Sender<Save>>,
+    /// Until there is a thread: only a target that keeps something has one.
+    receiver: Option<Receiver<Save>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Keeper {
-    pub(crate) fn new() -> (Self, Receiver<Save>) {
+    pub(crate) fn new() -> Self {
         let (sender, receiver) = channel();
-        (Self { sender: Mutex::new(Some(sender)) }, receiver)
+        let (sender, receiver) = (Some(sender), Some(receiver));
+        Self(Mutex::new(Keeping { stores: Stores::new(), sender, receiver, thread: None }))
     }
 
-    /// False if nobody keeps anything any more.
-    fn post(&self, save: Save) -> bool {
-        let sender = self.sender.lock().expect("no holder panics");
-        sender.as_ref().is_some_and(|sender| sender.send(save).is_ok())
+    fn lock(&self) -> MutexGuard<'_, Keeping> {
+        self.0.lock().expect("no holder panics")
     }
 
-    /// Lets the thread end when it has done what it was told.
-    pub(crate) fn end(&self) {
-        self.sender.lock().expect("no holder panics").take();
+    /// From now on a namespace's reservations are kept there.
+    pub(crate) fn keep_in(
+        &self,
+        key: (SubsystemId, NamespaceId),
+        store: Arc<dyn ReservationStore>,
+    ) {
+        self.lock().stores.insert(key, store);
+    }
+
+    /// A namespace is gone; what was kept of it stays.
+    pub(crate) fn forget(&self, key: (SubsystemId, NamespaceId)) {
+        // It may hold a file open, which is closed when nobody waits for us.
+        let forgotten = self.lock().stores.remove(&key);
+        drop(forgotten);
+    }
+
+    /// False if nobody keeps this.
+    fn post(&self, key: (SubsystemId, NamespaceId), serial: u64, text: String) -> bool {
+        let keeping = self.lock();
+        let (Some(store), Some(sender)) = (keeping.stores.get(&key), &keeping.sender) else {
+            return false;
+        };
+        sender.send(Save { key, serial, text, store: Arc::clone(store) }).is_ok()
+    }
+
+    /// Lets the thread end when it has done what it was told, and gives it to be waited for.
+    pub(crate) fn end(&self) -> Option<JoinHandle<()>> {
+        let mut keeping = self.lock();
+        keeping.sender.take();
+        keeping.thread.take()
     }
 }
 
-/// Starts the thread.
-pub(crate) fn start_keeper(
-    shared: Arc<Shared>,
-    stores: Stores,
-    receiver: Receiver<Save>,
-) -> io::Result<JoinHandle<()>> {
-    os::spawn("reservations".to_owned(), move || {
-        while let Ok(Save { key, serial, text }) = os::recv(&receiver) {
-            let saved = stores
-                .get(&key)
-                .map_or_else(|| Err(io::ErrorKind::NotFound.into()), |store| store.save(&text));
-            if let Err(error) = &saved {
-                let NamespaceId(nsid) = key.1;
-                tracing::error!(namespace = nsid, "reservations cannot be kept: {error}");
+impl Shared {
+    /// Starts the thread, if there is none.
+    pub(crate) fn start_keeper(self: &Arc<Self>) -> io::Result<()> {
+        let Some(receiver) = self.keeper.lock().receiver.take() else { return Ok(()) };
+        let shared = Arc::clone(self);
+        let thread = os::spawn("reservations".to_owned(), move || {
+            while let Ok(Save { key, serial, text, store }) = os::recv(&receiver) {
+                let saved = store.save(&text);
+                if let Err(error) = &saved {
+                    let NamespaceId(nsid) = key.1;
+                    tracing::error!(namespace = nsid, "reservations cannot be kept: {error}");
+                }
+                shared.saved(key, serial, saved.is_ok());
             }
-            shared.saved(key, serial, saved.is_ok());
-        }
-    })
+        })?;
+        self.keeper.lock().thread = Some(thread);
+        Ok(())
+    }
 }
 
 impl Shared {
@@ -184,7 +225,7 @@ impl Shared {
 
     /// Has a namespace's reservations made durable.
     pub(crate) fn save(&self, key: (SubsystemId, NamespaceId), serial: u64, text: String) -> bool {
-        self.keeper.post(Save { key, serial, text })
+        self.keeper.post(key, serial, text)
     }
 
     fn saved(&self, (subsystem, namespace): (SubsystemId, NamespaceId), serial: u64, done: bool) {

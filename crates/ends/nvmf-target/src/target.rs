@@ -30,7 +30,6 @@ pub struct Target {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     /// The one that keeps reservations, if there is a place for them.
-    keeper: Option<JoinHandle<()>>,
     addresses: Vec<SocketAddr>,
     engine: EngineKind,
 }
@@ -65,7 +64,9 @@ impl Target {
         let volumes = exports.count() * cores(config).len();
         let most = config.max_connections.unwrap_or(limits::MAX_CONNECTIONS);
         let most = most.min(descriptors(volumes));
-        let (keeper, saves) = Keeper::new();
+        let keeper = Keeper::new();
+        let keeps = !stores.is_empty();
+        stores.into_iter().for_each(|(key, store)| keeper.keep_in(key, store));
         let shared = Arc::new(Shared::new(registry, exports, most, keeper, tls));
         shared.listening.begin(&addresses);
         config.subsystems.iter().for_each(|one| shared.authenticator.require(one));
@@ -105,16 +106,12 @@ impl Target {
             Err(error) => return Err(give_up(&gate, threads, error)),
         };
         shared.set_mailboxes(mailboxes);
-        let keeper = match stores.is_empty() {
-            true => None,
-            false => match reservations::start_keeper(Arc::clone(&shared), stores, saves) {
-                Ok(keeper) => Some(keeper),
-                Err(error) => return Err(give_up(&gate, threads, StartError::Thread(error))),
-            },
-        };
+        if keeps && let Err(error) = shared.start_keeper() {
+            return Err(give_up(&gate, threads, StartError::Thread(error)));
+        }
         gate.set(true).expect("set only here");
         shared.watch_exports();
-        Ok(Self { shared, threads, keeper, addresses, engine })
+        Ok(Self { shared, threads, addresses, engine })
     }
 
     /// Where it listens, with the ports that were taken.
@@ -165,8 +162,7 @@ impl Target {
             .drain(..)
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .fold(Ok(()), io::Result::and);
-        self.shared.keeper.end();
-        if let Some(keeper) = self.keeper.take() {
+        if let Some(keeper) = self.shared.keeper.end() {
             keeper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
         self.shared.notices.finish();

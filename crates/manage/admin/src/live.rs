@@ -8,7 +8,8 @@ use farblock_proto::controller::{AddressFamily, AnaState, PortAccess, Referral};
 use farblock_proto::ids::NamespaceId;
 use farblock_state::{Ana, Document, Host, Limits, Listener, Namespace, Running, Step, Tls};
 use farblock_target::{
-    Control, DEFAULT_BURST, Export, HostKeys, Rate, Rates, Removal, Sharing, Subsystem, TlsPolicy,
+    Control, DEFAULT_BURST, Export, HostKeys, Rate, Rates, Removal, ReservationStore, Sharing,
+    Subsystem, TlsPolicy,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -31,6 +32,8 @@ pub struct Opened {
     pub identity: String,
     /// What its legs are, if it is a mirror.
     pub legs: Option<Legs>,
+    /// Where its reservations are kept, if they can be.
+    pub reservations: Option<Arc<dyn ReservationStore>>,
 }
 
 /// Opens what a document names.
@@ -46,14 +49,6 @@ pub trait Open: Send + Sync {
     /// # Errors
     /// One sentence, without a part of a secret.
     fn keys(&self, host: &Host) -> Result<Option<HostKeys>, String>;
-
-    /// Whether hosts may have it while the target runs, if it was not shared before.
-    ///
-    /// # Errors
-    /// One sentence that says why not.
-    fn may_be_added(&self, _namespace: &Namespace) -> Result<(), String> {
-        Ok(())
-    }
 }
 
 /// What stores the namespaces, by subsystem and identifier.
@@ -236,14 +231,13 @@ impl Live {
         namespace: &Namespace,
         opened: Opened,
     ) -> Result<(), String> {
-        let (opener, named) = (Arc::clone(&self.opener), namespace.clone());
-        self.patience.with(&namespace.path, move || opener.may_be_added(&named))?;
         let has = opened.namespace.geometry().blocks;
         if let Some(wanted) = blocks(namespace).filter(|blocks| *blocks > has) {
             return Err(too_small(&opened, wanted, has));
         }
         let (id, export) = (NamespaceId(nsid), export(&opened));
-        let added = self.control.add_namespace_as(nqn, id, &export, &sharing(namespace));
+        let (sharing, kept_in) = (sharing(namespace), opened.reservations.as_ref());
+        let added = self.control.add_namespace_kept(nqn, id, &export, &sharing, kept_in);
         added.map_err(|error| error.to_string())?;
         self.legs.set(nqn, nsid, opened.legs.as_ref());
         self.disks.insert((nqn.to_owned(), nsid), opened);

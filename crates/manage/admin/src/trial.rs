@@ -20,11 +20,17 @@ impl Open for Opener {
         let Some(path) = namespace.path.strip_prefix("file:") else {
             let memory = Mem::new(namespace.block_size, MEM_BYTES);
             let namespace = Arc::new(memory.map_err(|error| error.to_string())?);
-            return Ok(Opened { namespace, file: None, identity, legs: None });
+            return Ok(Opened { namespace, file: None, identity, legs: None, reservations: None });
         };
         let file = FileDisk::open(path, &FileOptions::new(namespace.block_size));
         let file = Arc::new(file.map_err(|error| error.to_string())?);
-        Ok(Opened { namespace: file.clone(), file: Some(file), identity, legs: None })
+        Ok(Opened {
+            namespace: file.clone(),
+            file: Some(file),
+            identity,
+            legs: None,
+            reservations: None,
+        })
     }
 
     fn keys(&self, _: &Host) -> Result<Option<HostKeys>, String> {

@@ -184,7 +184,7 @@ fn only_those_are_told_for_whom_it_makes_a_difference() {
     registry.set_visible_to(id, NamespaceId(7), only(&[])).unwrap();
     registry.remove_namespace(id, NamespaceId(7)).unwrap();
     let info = NamespaceInfo::new(512, 8);
-    registry.add_namespace_for(id, NamespaceId(8), info, only(&[HOST_NQN])).unwrap();
+    registry.add_namespace_for(id, NamespaceId(8), info, only(&[HOST_NQN]), None).unwrap();
     let about: Vec<_> = told(&drain(&mut registry)).into_iter().map(|(id, _)| id).collect();
     assert!(!about.contains(&second.id), "{about:?}");
     assert_eq!(changed(&second, &mut registry), []);
@@ -212,7 +212,7 @@ fn names_are_names_and_not_too_many() {
     assert_eq!(missing, Err(ConfigError::NotFound("namespace")));
     registry.set_visible_to(id, NamespaceId(1), None).unwrap();
     let info = NamespaceInfo::new(512, 8);
-    let refused = registry.add_namespace_for(id, NamespaceId(9), info, only(&["nqn.wrong"]));
+    let refused = registry.add_namespace_for(id, NamespaceId(9), info, only(&["nqn.wrong"]), None);
     assert!(matches!(refused, Err(ConfigError::Nqn(..))));
     assert!(registry.namespaces(id).unwrap().find(NamespaceId(9)).is_none());
 }

@@ -54,6 +54,27 @@ fn what_nvmetcli_saves() {
     assert!(!said.contains("DHHC-1") && said.lines().count() == 3, "{said}");
 }
 
+/// `nvmetcli save` of version 0.8, on Linux 6.12: but for the place of the file and the port it is
+/// as it was written.
+#[test]
+fn what_the_real_nvmetcli_saved() {
+    let scratch = Scratch::new();
+    let (document, said) = imported(&scratch, include_str!("imports/nvmetcli-0.8.json"));
+    let subsystem = &document["subsystems"]["nqn.2026-11.org.example:real"];
+    assert_eq!(subsystem["serial"], "feedfacecafe0001", "{document}");
+    let hosts: Vec<_> = subsystem["hosts"].as_object().unwrap().keys().collect();
+    assert_eq!(hosts, [HOST]);
+    let namespaces = subsystem["namespaces"].as_object().unwrap();
+    let namespace = &namespaces["5"];
+    assert_eq!((namespaces.len(), &namespace["block_size"]), (1, &4096.into()));
+    assert_eq!(namespace["uuid"], "ac854b4f-5a74-4937-874d-d22440b60b05");
+    assert_eq!(namespace["ana_group"], 2);
+    let listener = document["listeners"].as_object().unwrap().values().next().unwrap();
+    assert_eq!(listener["ana_groups"]["2"], "non-optimized");
+    assert!(document["referrals"]["192.0.2.9:8009"].is_object(), "{document}");
+    assert!(said.contains("namespace 6") && said.contains("is not enabled"), "{said}");
+}
+
 #[test]
 fn what_spdk_saves() {
     let scratch = Scratch::new();

@@ -7,6 +7,7 @@ use crate::control::{ChangeError, Removal, Sharing};
 use crate::events::Event;
 use crate::identity;
 use crate::pace::{Pace, Rates};
+use crate::reservations::{self, ReservationStore};
 use farblock_block::{Change, Geometry, Watch};
 use farblock_proto::controller::{ConfigError, NamespaceInfo, SubsystemId};
 use farblock_proto::ids::NamespaceId;
@@ -281,16 +282,26 @@ impl Shared {
         nsid: NamespaceId,
         export: &Export,
         sharing: &Sharing,
+        store: Option<&Arc<dyn ReservationStore>>,
     ) -> Result<(), ChangeError> {
         let info = describe(nqn, nsid, export);
         check_blocks(nsid, sharing.blocks, &info)?;
+        let wrong = |error: std::io::Error| ChangeError::Reservations(nsid, error.to_string());
+        let mut kept =
+            store.map(|store| reservations::read(&**store)).transpose().map_err(wrong)?;
+        if store.is_some() {
+            self.start_keeper().map_err(wrong)?;
+        }
         let mut added_to = None;
         self.change(nqn, |management, subsystem| {
             let registry = &mut management.registry;
             let (offered, hosts) = (sharing.of(info), sharing.visible_to.clone());
-            let added = registry.add_namespace_for(subsystem, nsid, offered, hosts);
+            let added = registry.add_namespace_for(subsystem, nsid, offered, hosts, kept.take());
             added.map_err(|error| ChangeError::Namespace(nsid, error))?;
             management.exports.insert(subsystem, nsid, export, (info, sharing));
+            if let Some(store) = store {
+                self.keeper.keep_in((subsystem, nsid), Arc::clone(store));
+            }
             added_to = Some(subsystem);
             self.observed.log(&Event::NamespaceAdded(nqn.to_owned(), nsid.0));
             Ok(None)
@@ -308,6 +319,7 @@ impl Shared {
             let removed = management.registry.remove_namespace(subsystem, nsid);
             removed.map_err(|error| ChangeError::Namespace(nsid, error))?;
             let removed = management.exports.of(subsystem).remove(&nsid);
+            self.keeper.forget((subsystem, nsid));
             self.meters.forget_namespace(subsystem, nsid);
             self.observed.log(&Event::NamespaceRemoved(nqn.to_owned(), nsid.0));
             Ok(Some(removed.expect("the registry had it")))

@@ -40,7 +40,8 @@ impl Shared {
         }
         for (&nsid, export) in &subsystem.exports {
             let sharing = subsystem.sharing(nsid);
-            if let Err(error) = self.add_namespace(&nqn, nsid, export, &sharing) {
+            let store = subsystem.reservations.get(&nsid);
+            if let Err(error) = self.add_namespace(&nqn, nsid, export, &sharing, store) {
                 // Its stores are closed when their queues are, whoever waits for that.
                 let _ = self.remove_subsystem(&nqn);
                 return Err(error);

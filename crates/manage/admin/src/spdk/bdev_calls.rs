@@ -318,7 +318,8 @@ fn striped(asked: &RaidCreate, strip_kib: u32, bases: Vec<Bdev>) -> Result<Bdev,
     };
     let namespace_of = Arc::new(stripe);
     let identity = uuid.to_string();
-    let opened = Opened { namespace: namespace_of, file: None, identity, legs: None };
+    let opened =
+        Opened { namespace: namespace_of, file: None, identity, legs: None, reservations: None };
     Ok(Bdev {
         name: asked.name.clone(),
         kind: Kind::Raid,

@@ -181,8 +181,4 @@ impl Open for Opener {
     fn keys(&self, host: &Host) -> Result<Option<HostKeys>, String> {
         self.opener.keys(host)
     }
-
-    fn may_be_added(&self, namespace: &Namespace) -> Result<(), String> {
-        self.opener.may_be_added(namespace)
-    }
 }

@@ -391,7 +391,7 @@ impl Registry {
         namespace: NamespaceId,
         info: NamespaceInfo,
     ) -> Result<(), ConfigError> {
-        self.add_namespace_for(subsystem, namespace, info, None)
+        self.add_namespace_for(subsystem, namespace, info, None, None)
     }
 
     /// Removes a namespace and tells the hosts.

@@ -14,6 +14,7 @@ use super::limits;
 use super::logs::NamespaceChange;
 use super::namespace::{NamespaceInfo, NamespaceTable};
 use super::registry::Registry;
+use super::reservations::Reservations;
 use super::state::Controller;
 use crate::ids::NamespaceId;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -76,7 +77,8 @@ pub(super) fn table_of(
 }
 
 impl Registry {
-    /// Adds a namespace for these hosts only; `None`: for all. The others never hear of it.
+    /// Adds a namespace for these hosts only; `None`: for all. The others never hear of it. With
+    /// what was `kept` of its reservations, they go on, and are kept from now on.
     ///
     /// # Errors
     /// Those of [`Registry::add_namespace`], and when these cannot be the hosts.
@@ -86,6 +88,7 @@ impl Registry {
         namespace: NamespaceId,
         info: NamespaceInfo,
         hosts: Option<BTreeSet<String>>,
+        kept: Option<Reservations>,
     ) -> Result<(), ConfigError> {
         info.check(namespace)?;
         let config = &mut self.subsystem_mut(subsystem)?.config;
@@ -94,6 +97,9 @@ impl Registry {
         }
         replace_visibility(config, namespace, hosts)?;
         config.namespaces.insert(namespace, info);
+        if let Some(state) = kept {
+            self.take_up(subsystem, namespace, state);
+        }
         self.namespace_changed(subsystem, namespace, NamespaceChange::Came);
         Ok(())
     }

@@ -153,7 +153,6 @@ pub(super) fn load(path: &Path, note: &mut dyn FnMut(String)) -> Result<Shares> 
                 None => disks::identity(&disk.spec, note),
             };
             shares.add(index, nsid, Opened { identity, ..opened });
-            shares.keep_reservations(index, nsid, &disk.spec);
         }
     }
     Ok(shares)

@@ -50,6 +50,7 @@ pub(super) fn open(spec: &Spec, block_size: u32, read_only: bool) -> Result<Open
         file: None,
         identity: String::new(),
         legs: None,
+        reservations: reservations(spec),
     };
     if let Spec::Mirror { legs, create, degraded } = spec {
         let taking = if *create { Taking::Empty } else { Taking::Members };

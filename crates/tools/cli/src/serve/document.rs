@@ -1,9 +1,7 @@
 //! What is shared, as a document and as what a target is started with.
 
-use super::disks;
 use crate::args::ServeArgs;
 use farblock_admin::{Disks, Opened, rates, sharing};
-use farblock_backends::Spec;
 use farblock_proto::controller::PortAccess;
 use farblock_proto::ids::NamespaceId;
 use farblock_state::{Ana, Document, Host, Listener, Namespace, Referral, Tls};
@@ -26,14 +24,8 @@ impl Shares {
         let namespace = std::sync::Arc::clone(&opened.namespace);
         let export = Export { namespace, identity: opened.identity.clone() };
         subsystem.exports.insert(nsid, export);
+        subsystem.reservations.extend(opened.reservations.clone().map(|kept_in| (nsid, kept_in)));
         self.disks.insert((subsystem.config.nqn.clone(), nsid.0), opened);
-    }
-
-    /// Says where reservations of a namespace are kept, if there is a place.
-    pub(super) fn keep_reservations(&mut self, index: usize, nsid: NamespaceId, spec: &Spec) {
-        if let Some(store) = disks::reservations(spec) {
-            self.config.subsystems[index].reservations.insert(nsid, store);
-        }
     }
 
     /// Says how the target is reached, where the command line wins over the configuration.

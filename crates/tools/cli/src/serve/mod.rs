@@ -256,7 +256,6 @@ fn from_paths(args: &ServeArgs, note: &mut dyn FnMut(String)) -> Result<Shares> 
         let described = document::namespace(spec, args.block_size, args.read_only);
         shares.describe(&nqn, nsid, described);
         shares.add(0, nsid, Opened { identity, ..opened });
-        shares.keep_reservations(0, nsid, spec);
     }
     Ok(shares)
 }

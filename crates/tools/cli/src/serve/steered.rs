@@ -57,19 +57,6 @@ impl Open for Opener {
         }
         Ok(keys)
     }
-
-    /// A namespace that is added has no reservations yet; who was fenced must not get in so.
-    fn may_be_added(&self, namespace: &Namespace) -> Result<(), String> {
-        let store = disks::reservations(&disks::parse(&namespace.path)?);
-        match store.map_or(Ok(String::new()), |store| store.load()) {
-            Ok(kept) if kept.is_empty() => Ok(()),
-            _ => Err(format!(
-                "{} has reservations that were kept, and only a target that starts takes them up: \
-                 put it into what it is started with, and restart it",
-                namespace.path
-            )),
-        }
-    }
 }
 
 /// What the target begins with: what the configuration says, and what was changed at run time
@@ -127,9 +114,6 @@ fn from_document(mut config: TargetConfig, document: Document) -> Result<Shares>
             })?;
             let identity = namespace.uuid.map_or(opened.identity, |uuid| uuid.to_string());
             shares.add(index, NamespaceId(*nsid), Opened { identity, ..opened });
-            if let Ok(spec) = disks::parse(&namespace.path) {
-                shares.keep_reservations(index, NamespaceId(*nsid), &spec);
-            }
         }
     }
     Ok(shares)

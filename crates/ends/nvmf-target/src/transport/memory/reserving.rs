@@ -3,6 +3,7 @@
 use super::gate::Gate;
 use super::peer::{IDENTITY, NQN, Peer};
 use crate::config::{Export, Subsystem, TargetConfig};
+use crate::control::Sharing;
 use crate::reservations::ReservationStore;
 use crate::target::Target;
 use farblock_backends::mem::Mem;
@@ -277,6 +278,59 @@ fn what_persists_is_there_after_a_restart_and_else_nothing_is() {
     "rubbish".clone_into(&mut store.text.lock().unwrap());
     let refused = target_of(&gate, Some(store)).err().expect("it does not start").to_string();
     assert!(refused.contains("damaged") && refused.contains("namespace 1"), "{refused}");
+}
+
+#[test]
+fn what_persists_holds_when_a_namespace_comes_back_while_hosts_are_connected() {
+    let (gate, store) = (gated(), Arc::new(Kept::default()));
+    let target = target_of(&gate, Some(Arc::clone(&store))).expect("it starts");
+    let (mut one, mut other) = (Host::new(&target, &IDENTITY), Host::new(&target, &OTHER));
+    let control = ReservationControl::default().with_cptpl(ReservationControl::CPTPL_SET);
+    let persisting = keyed(NvmOpcode::RESERVATION_REGISTER, control, &[0, 7]);
+    assert_eq!(one.reserve(persisting), Status::SUCCESS);
+    assert_eq!(one.acquire(WRITE_EXCLUSIVE), Status::SUCCESS);
+    let namespace = Arc::clone(&gate) as Arc<dyn farblock_block::Namespace>;
+    let export = Export { namespace, identity: "gate".to_owned() };
+    let changes = target.control();
+    let (nsid, kept) = (NamespaceId(1), Arc::clone(&store) as Arc<dyn ReservationStore>);
+    let add = |kept: Option<&Arc<dyn ReservationStore>>| {
+        changes.add_namespace_kept(NQN, nsid, &export, &Sharing::default(), kept)
+    };
+    let remove = || drop(changes.remove_namespace(NQN, nsid).expect("it is there"));
+    // Its core may not have heard of the namespace yet.
+    let once_there = |host: &mut Host| loop {
+        let status = host.write(0, 1);
+        if status.code() != Status::INVALID_NAMESPACE.code() {
+            return status;
+        }
+    };
+    for _ in 0..50 {
+        remove();
+        add(Some(&kept)).expect("it can be shared");
+        assert_eq!(once_there(&mut other), CONFLICT, "at no moment it may");
+        assert_eq!(once_there(&mut one), Status::SUCCESS);
+    }
+    assert_eq!(one.report(), (1, 1, 1, vec![(7, true)]));
+    assert_eq!(one.release(WRITE_EXCLUSIVE), Status::SUCCESS);
+    assert_eq!(other.write(0, 1), Status::SUCCESS, "that is kept as well");
+    remove();
+    add(Some(&kept)).expect("it can be shared");
+    assert_eq!(once_there(&mut other), Status::SUCCESS);
+    remove();
+    "rubbish".clone_into(&mut store.text.lock().unwrap());
+    let refused = add(Some(&kept)).expect_err("who was fenced would get in").to_string();
+    assert!(refused.contains("damaged") && refused.contains("namespace 1"), "{refused}");
+    // A namespace that begins without a place for them has one when it comes back with it.
+    add(None).expect("nothing is taken up");
+    assert_eq!(once_there(&mut other), Status::SUCCESS);
+    remove();
+    String::new().clone_into(&mut store.text.lock().unwrap());
+    add(Some(&kept)).expect("it can be shared");
+    assert_eq!(once_there(&mut one), Status::SUCCESS);
+    let persisting = keyed(NvmOpcode::RESERVATION_REGISTER, control, &[0, 7]);
+    assert_eq!(one.reserve(persisting), Status::SUCCESS);
+    assert_ne!(*store.text.lock().unwrap(), "");
+    target.stop().expect("it stops");
 }
 
 #[test]

@@ -184,6 +184,22 @@ impl Registry {
         Ok(())
     }
 
+    /// The same for a namespace that is added while hosts are connected. Cores hear of what their
+    /// hosts may do before they hear of the namespace.
+    pub(super) fn take_up(&mut self, id: SubsystemId, namespace: NamespaceId, state: Reservations) {
+        let access = state.access();
+        let Ok(subsystem) = self.subsystem_mut(id) else { return };
+        let reserved = Reserved { state, can_persist: true, ..Reserved::default() };
+        subsystem.reserved.insert(namespace, reserved);
+        if access.is_some() {
+            // Nobody waits for this to be heeded.
+            let serial = self.next_reservation_serial();
+            let aborted = Vec::new();
+            let change = AccessChange { serial, subsystem: id, namespace, access, aborted };
+            self.act(Action::Access(Arc::new(change)));
+        }
+    }
+
     /// Hands a reservation command in. Its answer is an [`Action::Reserved`].
     ///
     /// # Errors
