@@ -64,7 +64,8 @@ struct AddListener {
     nqn: String,
     tgt_name: Option<String>,
     listen_address: Address,
-    secure_channel: Option<bool>,
+    #[serde(default)]
+    secure_channel: bool,
     ana_state: Option<String>,
     sock_impl: Option<IgnoredAny>,
     numa_id: Option<IgnoredAny>,
@@ -89,17 +90,14 @@ fn add_listener(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let covering = document.listeners.iter().find(|(listener, _)| covers(listener, &address));
     let is_open = covering.is_some_and(|(_, one)| one.tls != Tls::Required);
     unsupported(
-        asked.secure_channel == Some(true) && is_open,
+        asked.secure_channel && is_open,
         "secure_channel: another listener has this address, and does not require TLS (farblock \
          ctl set-tls)",
     )?;
     let listener = covering.map(|(listener, _)| *listener);
     let opened = rpc.change(|document| {
-        let tls = match asked.secure_channel {
-            Some(true) => Tls::Required,
-            Some(false) => Tls::default(),
-            None => document.strictest(),
-        };
+        // Clients always say that they do not ask for it.
+        let tls = if asked.secure_channel { Tls::Required } else { document.strictest() };
         let place = document.listeners.entry(listener.unwrap_or(address));
         let place = place.or_insert_with(|| Listener { tls, ..Listener::default() });
         place.ana = state.unwrap_or(place.ana);
