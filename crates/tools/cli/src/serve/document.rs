@@ -1,7 +1,9 @@
 //! What is shared, as a document and as what a target is started with.
 
+use super::disks;
 use crate::args::ServeArgs;
 use farblock_admin::{Disks, Opened, rates, sharing};
+use farblock_backends::Spec;
 use farblock_proto::controller::PortAccess;
 use farblock_proto::ids::NamespaceId;
 use farblock_state::{Ana, Document, Host, Listener, Namespace, Referral, Tls};
