@@ -343,11 +343,11 @@ impl<'a> Fleet<'a> {
         Ok((measured, used.into_iter().flatten().collect()))
     }
 
-    /// A host's failure may be that of a target that is gone.
+    /// A host's failure may be that of a target that is gone, or stands still. Nothing is measured
+    /// any more after this.
     pub(crate) fn cause(&mut self, error: FleetError) -> FleetError {
-        let patience = Duration::from_millis(300);
-        let gone = self.targets.iter_mut().find_map(|target| target.peer.heard(patience).err());
-        match gone {
+        let silent = self.targets.iter_mut().find_map(|target| target.peer.is_there().err());
+        match silent {
             Some(FleetError::Agent { agent, why }) => {
                 FleetError::agent(&agent, format!("{why} (so, at {error})"))
             }

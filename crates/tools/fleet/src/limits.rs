@@ -28,6 +28,8 @@ pub const WRITERS: usize = 64;
 
 /// How long an agent may take for an answer that takes no time.
 pub const ANSWER_TIME: Duration = Duration::from_secs(30);
+/// How long an agent may say nothing when somebody else has failed, before it is to blame.
+pub const WORD_TIME: Duration = Duration::from_secs(5);
 /// How long connecting all clients of an agent may take.
 pub const OPEN_TIME: Duration = Duration::from_secs(120);
 /// How much longer than its time a load may take to say what it measured.

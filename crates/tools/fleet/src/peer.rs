@@ -2,7 +2,7 @@
 
 use crate::clock::{Clock, Offset};
 use crate::error::FleetError;
-use crate::limits::{ANSWER_TIME, CLOCK_ROUNDS, END_TIME, LINE_BYTES, TOKEN_LEAST};
+use crate::limits::{ANSWER_TIME, CLOCK_ROUNDS, END_TIME, LINE_BYTES, TOKEN_LEAST, WORD_TIME};
 use crate::lines::{self, Reader};
 use crate::message::{Ask, Say, VERSION};
 use farblock_bench::Machine;
@@ -189,6 +189,18 @@ impl Peer {
             Ok(Ok(None)) | Err(RecvTimeoutError::Disconnected) => Err(self.gone()),
             Ok(Err(error)) => Err(self.error(format!("it said what is no answer: {error}"))),
             Err(RecvTimeoutError::Timeout) => Ok(None),
+        }
+    }
+
+    /// Whether it says anything at all, whatever it was about to do.
+    pub(crate) fn is_there(&mut self) -> Result<(), FleetError> {
+        self.tell(&Ask::Cancel)?;
+        match self.said.recv_timeout(WORD_TIME) {
+            Ok(Ok(Some(_))) => Ok(()),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(self.error(format!("it has not answered for {} s", WORD_TIME.as_secs())))
+            }
+            _ => Err(self.gone()),
         }
     }
 
