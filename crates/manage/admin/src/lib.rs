@@ -51,7 +51,7 @@ mod server;
 mod socket;
 #[cfg(unix)]
 mod spdk;
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod trial;
 #[cfg(unix)]
 mod ui;

@@ -1,7 +1,9 @@
 //! One running target, its document, and everybody who wants to change it, one after the other.
 
 use crate::confinement::Confinement;
-use crate::legs::{AllLegs, MirrorOrder, MirrorStatus};
+use crate::legs::AllLegs;
+#[cfg(unix)]
+use crate::legs::{MirrorOrder, MirrorStatus};
 use crate::live::{Disks, Keys, Live, Open};
 use crate::stats::Stats;
 use crate::status::Status;
@@ -259,6 +261,7 @@ impl Steering {
 
     /// Asks a mirror for something; what it is then. Without the document, as what is shared stays
     /// the same.
+    #[cfg(unix)]
     pub(crate) fn order(&self, nqn: &str, nsid: u32, order: &MirrorOrder) -> Option<MirrorStatus> {
         let mirror = self.legs.find(nqn, nsid)?;
         mirror.order(order);
