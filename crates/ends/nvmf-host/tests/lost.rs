@@ -3,18 +3,17 @@
 mod peer;
 mod stage;
 
-use farblock_block::{BlockError, Change, Namespace, Op};
+use farblock_block::{BlockError, Change, Op};
 use farblock_host::disk::{DiskOptions, DiskState, Predecessor};
-use farblock_host::{Controller, Disk, Url};
-use farblock_reactor::{Buffer, Reactor};
+use farblock_host::{Disk, Url};
+use farblock_reactor::Buffer;
 use farblock_wire::Status;
 use farblock_wire::log::AnaState;
 use farblock_wire::origin::ControllerOrigin;
-use peer::{Handled, Peer, SUBSYSTEM, options};
+use peer::{Handled, Peer, SUBSYSTEM};
 use stage::*;
-use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Such a target gets the time in which it must have ended the lost controller, or that the options
@@ -136,6 +135,12 @@ fn a_queue_that_is_dropped_with_writes_under_way() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_connection_that_was_given_up_sends_nothing_more() {
+    use farblock_block::Namespace;
+    use farblock_host::Controller;
+    use farblock_reactor::Reactor;
+    use peer::options;
+    use std::{io, sync::Mutex};
+
     let stalled = Arc::new(Mutex::new(None));
     let keep = Arc::clone(&stalled);
     let peer = Peer::with_hook(move |connection, _, capsule| {
