@@ -28,7 +28,7 @@
 //! **The library** is the system's OpenSSL 3 (`libssl.so.3`), loaded when TLS is first used and not
 //! before. See decision 27.
 //!
-//! **Not implemented.** Kernel TLS (decision 47), certificates, early data, resumption, key updates
+//! **Not implemented.** Kernel TLS (decision 46), certificates, early data, resumption, key updates
 //! that a server begins.
 
 mod hello;
