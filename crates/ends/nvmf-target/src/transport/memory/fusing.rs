@@ -406,7 +406,9 @@ fn a_target_that_stops_finishes_what_it_has_accepted() {
     one.io.is_heard();
     let first = one.io.send(&compare(8), &[0; 512], true);
     let stops = thread::spawn(move || target.stop());
-    assert_eq!(one.io.answer(first).expect("it is open").status, MISSING, "none comes any more");
+    // Its second does not come any more; or it came itself when the queue was ending already.
+    let alone = one.io.answer(first).expect("it is open").status;
+    assert!([MISSING, Status::ABORTED_SQ_DELETION].contains(&alone), "{alone:?}");
     gate.open_up();
     assert_eq!(one.io.answer(begun).expect("it is open").status, OK);
     for pair in pairs {
