@@ -10,13 +10,12 @@
 //!     +--- connection lost, keep alive, timeout ------------------------------+
 //! ```
 
-use crate::control::{self, Local, Mailbox, Sender};
+use crate::control::{Local, Mailbox, Sender};
 use crate::error::Error;
 use crate::handshake::Connected;
 use crate::limits;
 use crate::link::{Commands, Inline, Link, Loss, Outgoing};
 use crate::shared::{Notice, Request, Shared};
-use farblock_block::Change;
 use farblock_proto::host::command::{self, LogPage};
 use farblock_proto::host::{Command, Data, NamespaceInfo, parse_changed_namespaces};
 use farblock_proto::limits::ADMIN_IN_CAPSULE_BYTES;
@@ -437,8 +436,8 @@ impl Admin {
     }
 
     fn refresh(&self, nsid: u32, info: Option<&NamespaceInfo>) {
-        if let Some(changes) = self.shared.refresh(nsid, info) {
-            self.local.spawn(async move { control::tell(&changes, Change::Geometry).await });
+        if let Some(namespace) = self.shared.refresh(nsid, info) {
+            self.local.spawn(async move { namespace.tell().await });
         }
     }
 

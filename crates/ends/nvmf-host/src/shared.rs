@@ -1,11 +1,11 @@
 //! What a controller's admin queue, its I/O queues and its users share. Never locked per
 //! operation: queues look at one flag, and at the numbers of their namespace.
 
-use crate::control::Sender;
+use crate::control::{self, Sender};
 use crate::disk::KnownNamespace;
 use crate::error::Error;
 use crate::limits;
-use farblock_block::{Changes, Geometry};
+use farblock_block::{Change, Changes, Geometry};
 use farblock_proto::host::{Command, NamespaceInfo};
 use farblock_reactor::Waker;
 use farblock_wire::Cqe;
@@ -226,15 +226,20 @@ impl Shared {
         namespaces.iter().filter(|(_, state)| state.strong_count() > 0).map(|(id, _)| *id).collect()
     }
 
-    /// What the controller now says about a namespace: nothing if it is gone. Gives where that its
-    /// geometry changed is to be told, if it did.
+    /// What the controller now says about a namespace: nothing if it is gone. Gives the namespace
+    /// if its geometry changed and [`NamespaceState::tell`] does not run yet.
     #[must_use]
-    pub(crate) fn refresh(&self, nsid: u32, info: Option<&NamespaceInfo>) -> Option<Changes> {
+    pub(crate) fn refresh(
+        &self,
+        nsid: u32,
+        info: Option<&NamespaceInfo>,
+    ) -> Option<Arc<NamespaceState>> {
         let state = self.namespaces().get(&nsid).and_then(Weak::upgrade)?;
         let before = state.geometry();
         state.refresh(info);
         self.notify(Notice::Namespace(nsid));
-        (state.geometry() != before).then(|| state.changes.clone())
+        let has_changed = state.geometry() != before;
+        (has_changed && state.untold.fetch_add(1, Ordering::AcqRel) == 0).then_some(state)
     }
 }
 
@@ -246,6 +251,8 @@ pub(crate) struct NamespaceState {
     read_only: AtomicBool,
     volatile_cache: AtomicBool,
     changes: Changes,
+    /// How many changes there were that who listens has not been told of.
+    untold: AtomicU64,
 }
 
 impl NamespaceState {
@@ -257,6 +264,19 @@ impl NamespaceState {
             read_only: AtomicBool::new(geometry.read_only),
             volatile_cache: AtomicBool::new(geometry.volatile_cache),
             changes: Changes::new(),
+            untold: AtomicU64::new(0),
+        }
+    }
+
+    /// Tells that the geometry changed, again for what changed meanwhile. One after the other, and
+    /// for several at once: a controller can say so faster than who listens can hear of it.
+    pub(crate) async fn tell(&self) {
+        loop {
+            let told = self.untold.load(Ordering::Acquire);
+            control::tell(&self.changes, Change::Geometry).await;
+            if self.untold.fetch_sub(told, Ordering::AcqRel) == told {
+                return;
+            }
         }
     }
 
@@ -308,6 +328,9 @@ impl NamespaceState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::{Control, reply};
+    use farblock_reactor::EngineKind;
+    use std::sync::mpsc::channel;
 
     #[test]
     fn queue_identifiers_go_round() {
@@ -351,5 +374,38 @@ mod tests {
         assert_eq!(other.geometry().blocks, 0);
         drop((state, again, other));
         assert!(shared.used_namespaces().is_empty());
+    }
+
+    /// Who listens may take its time: what the controller says meanwhile takes no more threads.
+    #[test]
+    fn changes_are_told_one_after_the_other_and_the_last_of_them_is() {
+        let shared = Shared::new(1);
+        let info =
+            |blocks| NamespaceInfo { nsid: 7, block_size: 512, blocks, ..Default::default() };
+        let state = shared.namespace(&info(1), Geometry::new(512, 1), "");
+        let (heard, sizes) = channel();
+        let (go_on, gate) = channel::<()>();
+        let (listens, gate) = (Arc::downgrade(&state), Mutex::new(gate));
+        let _watch = state.changes().watch(move |_| {
+            let state = listens.upgrade().expect("it tells");
+            heard.send(state.geometry().blocks).expect("it is waited for");
+            gate.lock().expect("one at a time").recv().expect("it goes on");
+        });
+        let tells = shared.refresh(7, Some(&info(2))).expect("it has changed");
+        let control = Control::shared(EngineKind::Portable).expect("a loop");
+        let (over, is_over) = reply();
+        control.spawn(move |_| async move {
+            tells.tell().await;
+            over.send(());
+        });
+        assert_eq!(sizes.recv(), Ok(2));
+        for blocks in 3..100 {
+            assert!(shared.refresh(7, Some(&info(blocks))).is_none(), "it is being told");
+        }
+        go_on.send(()).expect("it listens");
+        assert_eq!(sizes.recv(), Ok(99), "once for all of them");
+        go_on.send(()).expect("it listens");
+        assert_eq!(is_over.wait(), Some(()));
+        assert!(shared.refresh(7, Some(&info(1))).is_some(), "the next one is told anew");
     }
 }
