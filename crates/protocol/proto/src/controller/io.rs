@@ -180,10 +180,10 @@ impl IoCommand {
     /// The status to complete it with.
     pub fn parse(sqe: &Sqe, table: &NamespaceTable, remote: RemoteForm) -> Result<Self, Status> {
         let opcode = NvmOpcode(sqe.opcode);
+        Fuse::check(sqe)?;
         if opcode == NvmOpcode::FABRICS {
             return Ok(Self::Fabrics);
         }
-        Fuse::check(sqe)?;
         check_pointer(sqe)?;
         let namespace = NamespaceId(sqe.nsid.get());
         if opcode == NvmOpcode::FLUSH && namespace == NamespaceId::ALL {

@@ -8,6 +8,7 @@ use farblock_backends::mem::Mem;
 use farblock_block::{Command as Operation, Namespace};
 use farblock_proto::host::command::{self, Command, Data, Identity};
 use farblock_proto::ids::NamespaceId;
+use farblock_wire::fabrics::DisconnectCommand;
 use farblock_wire::opcode::{AdminOpcode, NvmOpcode};
 use farblock_wire::reservation::{
     AcquireAction, RegisterAction, ReservationControl, ReservationType,
@@ -145,6 +146,7 @@ fn a_half_alone_is_refused() {
         }
     }
     // Each with its own mistake, and what becomes of both.
+    let leave = Command::new(DisconnectCommand::new(0).to_sqe(), Data::None);
     let two_blocks = [0; 2 * BLOCK as usize];
     let wrong = [
         (compare(0), write(1), [FAILED, INVALID]),
@@ -153,6 +155,8 @@ fn a_half_alone_is_refused() {
         (with_fuse(command::read(1, 0, 1, BLOCK), 1), write(0), [INVALID, FAILED]),
         (with_fuse(command::write(1, 0, 1, BLOCK, false), 1), write(0), [INVALID, FAILED]),
         (compare(0), with_fuse(command::compare(1, 0, 1, BLOCK), 2), [FAILED, INVALID]),
+        (compare(0), with_fuse(leave, 2), [FAILED, INVALID]),
+        (with_fuse(leave, 1), write(0), [INVALID, FAILED]),
     ];
     for (first, second, expected) in wrong {
         let pair = [first, second].map(|command| host.io.send(&command, &block, true));
