@@ -95,7 +95,8 @@ b_is_refused() {
 share_it server
 begins a
 begins b
-agent b 2 status b
+# Nothing is reserved, so everybody can write.
+agent b 0 status b
 agent a 1 off b
 for node in a b; do
     agent $node 0 on $node
