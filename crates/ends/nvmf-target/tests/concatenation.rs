@@ -8,9 +8,15 @@ use farblock_backends::mem::Mem;
 use farblock_block::blocking::Blocking;
 use farblock_host::{ConnectError, Controller, Error, Options};
 use farblock_proto::ids::NamespaceId;
+use farblock_proto::tcp::Digests;
+use farblock_proto::tcp::host_end::Transfer;
 use farblock_reactor::EngineKind;
-use farblock_secure::{Group, Hash, Secret};
+use farblock_secure::{Concatenation, Group, Hash, Host, HostTerms, Secret, Step};
 use farblock_target::{Demand, Export, HostKeys, Subsystem, Target, TargetConfig, TlsPolicy};
+use farblock_wire::fabrics::{AuthenticationCommand, ConnectCommand, ConnectData};
+use farblock_wire::property::offset;
+use farblock_wire::{SglDescriptor, Sqe, Status};
+use rig::scripted::Queue;
 use rig::{NQN, any, engines};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -255,4 +261,54 @@ fn what_came_of_a_secret_goes_with_it() {
     let control = target.control();
     control.set_host_keys(NQN, HOST, Some(&keys(Demand::SecureChannel))).expect("it is there");
     assert_eq!(control.report().controllers.len(), 0);
+}
+
+/// Whether a host proves who it is on a queue, with TLS to come of that or without.
+fn authenticates(queue: &mut Queue, concatenation: Concatenation) -> bool {
+    let mut fill = |out: &mut [u8]| out.fill(9);
+    let terms = HostTerms {
+        host_nqn: HOST.to_owned(),
+        subsystem_nqn: NQN.to_owned(),
+        host_secret: secret(1),
+        controller_secrets: Vec::new(),
+        hashes: vec![Hash::Sha256],
+        groups: vec![Group::Ffdhe2048],
+        concatenation,
+    };
+    let mut host = Host::new(terms, &mut fill);
+    loop {
+        match host.step() {
+            Step::Send(message) => {
+                let length = message.len() as u32;
+                let sqe = AuthenticationCommand::send(0, length).to_sqe();
+                let sqe = Sqe { dptr: SglDescriptor::in_capsule(0, length), ..sqe };
+                let answer = queue.run(sqe, Transfer::InCapsule(length), &message);
+                assert_eq!(answer.status, Status::SUCCESS);
+                host.handle_sent();
+            }
+            Step::Receive => {
+                let length = Host::RECEIVE_BYTES;
+                let sqe = AuthenticationCommand::receive(0, length).to_sqe();
+                let sqe = Sqe { dptr: SglDescriptor::transport(length), ..sqe };
+                let answer = queue.run(sqe, Transfer::FromController(length), &[]);
+                host.handle_received(&answer.data, &mut fill);
+            }
+            Step::Done(_) => return true,
+            Step::Failed(_) => return false,
+        }
+    }
+}
+
+#[test]
+fn who_goes_on_in_plain_has_no_tls_come_of_that_later() {
+    let target = serve(keys(Demand::Authentication), TlsPolicy::Allowed, EngineKind::Auto);
+    let mut queue = Queue::new(target.addresses()[0], Digests::default());
+    let data = ConnectData::new([7; 16], 0xffff, NQN, HOST);
+    assert_eq!(queue.connect(ConnectCommand::new(0, 0, 31, 0), data).status, Status::SUCCESS);
+    for _ in 0..2 {
+        assert!(authenticates(&mut queue, Concatenation::NONE), "as often as it likes");
+        queue.property(offset::CAP);
+    }
+    assert!(!authenticates(&mut queue, Concatenation::NEW_TLS_PSK), "the queue is open");
+    assert!(queue.is_closed());
 }

@@ -39,6 +39,6 @@ pub const RECORDS_PER_KEY: u64 = 1 << 23;
 /// controllers, of which a host has some by several paths.
 pub const GENERATED_KEYS: usize = 32;
 
-/// How long a key that came of an authentication opens connections when none has it any more: the
-/// host's queues come at once, and who reconnects later authenticates anew.
+/// How long after it was made a key that came of an authentication opens connections when none has
+/// it: the host's queues come at once, and who reconnects later authenticates anew.
 pub const GENERATED_TIME: Duration = Duration::from_secs(120);

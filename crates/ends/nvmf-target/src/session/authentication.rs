@@ -99,6 +99,13 @@ impl<T: Transport> Session<T> {
             unreachable!("checked by the caller")
         };
         self.queue = *queue;
+        if let Some(authentication) = &mut self.authentication {
+            // It goes on in plain: a key for TLS that came of authenticating anew would leave this
+            // queue open behind it.
+            let machine = authentication.machine.take();
+            let without = |machine: Box<Controller>| machine.offering(Concatenation::NONE);
+            authentication.machine = machine.map(without).map(Box::new);
+        }
         self.arrivals.watched = false;
         if self.state == State::Open {
             cx.reactor.set_timer(self.task, None);
