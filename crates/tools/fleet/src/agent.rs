@@ -14,7 +14,7 @@ use crate::lines::{self, Reader};
 use crate::load::{self, Clients};
 use crate::message::{self, Ask, Say, VERSION};
 use crate::peer::Secret;
-use crate::storage::Storage;
+use crate::storage::{Allowed, Storage};
 use crate::verify::Verify;
 use farblock_bench::cpu::{CpuSource, ThisProcess};
 use farblock_bench::{Cancel, Machine};
@@ -23,7 +23,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Serves one controller until it is gone. With a `secret` it has to know that.
+/// Serves one controller until it is gone. With a `secret` it has to know that. It may have those
+/// drives shared that are `allowed`.
 ///
 /// `greeted` is called when it is let in, to give it the time that a stranger has not.
 ///
@@ -33,6 +34,7 @@ pub fn serve<R: Read + Send>(
     input: R,
     mut output: impl Write,
     secret: Option<&Secret>,
+    allowed: Allowed,
     greeted: impl FnOnce(),
 ) -> io::Result<()> {
     let mut reader = Reader::new(input, FIRST_LINE_BYTES);
@@ -56,7 +58,7 @@ pub fn serve<R: Read + Send>(
                 }
             }
         });
-        Agent::new(asks, output).run()
+        Agent::new(asks, output, allowed).run()
     })
 }
 
@@ -85,8 +87,9 @@ struct Agent<W> {
 }
 
 impl<W: Write> Agent<W> {
-    fn new(asks: Receiver<io::Result<Option<Ask>>>, output: W) -> Self {
-        let (clock, storage, clients) = (Clock::new(), Storage::default(), Clients::default());
+    fn new(asks: Receiver<io::Result<Option<Ask>>>, output: W, allowed: Allowed) -> Self {
+        let (clock, clients) = (Clock::new(), Clients::default());
+        let storage = Storage::new(allowed);
         Agent { clock, asks, output, storage, clients, verify: None }
     }
 
@@ -195,7 +198,7 @@ mod tests {
         let mut input = Vec::new();
         asks.iter().for_each(|ask| lines::write(&mut input, ask).unwrap());
         let mut output = Vec::new();
-        serve(input.as_slice(), &mut output, secret, || {}).unwrap();
+        serve(input.as_slice(), &mut output, secret, Allowed::All, || {}).unwrap();
         let mut reader = Reader::new(output.as_slice(), LINE_BYTES);
         std::iter::from_fn(|| reader.next().unwrap()).collect()
     }

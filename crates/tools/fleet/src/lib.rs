@@ -61,3 +61,4 @@ pub use node::Launcher;
 pub use peer::Secret;
 pub use plan::{Action, Fault, Place, Plan};
 pub use report::{ActionReport, FaultReport, NodeReport, Report, SCHEMA, Total, Verified};
+pub use storage::Allowed;

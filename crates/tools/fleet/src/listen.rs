@@ -2,11 +2,13 @@
 //!
 //! Nothing is encrypted: who can see the packets sees the token. So an agent listens on the
 //! loopback, at the end of a tunnel, unless it is told that the network is private. Whoever has the
-//! token may have it open, read and write whatever its user may.
+//! token may have it share memory and the drives that it was [allowed](Allowed), connect wherever
+//! it can, and read and write all of these.
 
 use crate::agent;
 use crate::limits::{CONTROLLERS, HELLO_TIME};
 use crate::peer::Secret;
+use crate::storage::Allowed;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -21,11 +23,11 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens there; port 0 takes a free one.
+    /// Listens there; port 0 takes a free one. Who has the secret may have these drives shared.
     ///
     /// # Errors
     /// If that is not possible.
-    pub fn start(address: SocketAddr, secret: Secret) -> io::Result<Listener> {
+    pub fn start(address: SocketAddr, secret: Secret, allowed: Allowed) -> io::Result<Listener> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         let (secret, present) = (Arc::new(secret), Arc::new(AtomicUsize::new(0)));
@@ -38,10 +40,11 @@ impl Listener {
                     continue; // that closes it
                 }
                 let (secret, presence) = (Arc::clone(&secret), Presence(Arc::clone(&present)));
+                let allowed = allowed.clone();
                 let body = move || {
                     let _presence = presence;
                     // Whoever it was is gone, and has been told why if that was possible.
-                    let _ = meet(&stream, &secret);
+                    let _ = meet(&stream, &secret, allowed);
                 };
                 let _ = thread::Builder::new().name("fb-fleet-agent".to_owned()).spawn(body);
             }
@@ -66,12 +69,12 @@ impl Drop for Presence {
     }
 }
 
-fn meet(stream: &TcpStream, secret: &Secret) -> io::Result<()> {
+fn meet(stream: &TcpStream, secret: &Secret, allowed: Allowed) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(HELLO_TIME))?;
     let greeted = AtomicBool::new(false);
     let hurried = Hurried { stream, until: Instant::now() + HELLO_TIME, greeted: &greeted };
-    agent::serve(hurried, stream, Some(secret), || greeted.store(true, Ordering::Release))
+    agent::serve(hurried, stream, Some(secret), allowed, || greeted.store(true, Ordering::Release))
 }
 
 /// Reads until the time is over, or for ever once somebody has been let in: a stranger that sends a

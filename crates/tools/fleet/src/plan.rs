@@ -275,6 +275,11 @@ impl Plan {
         if is_away && !self.faults.is_empty() {
             return wrong("harms only what it started itself: leave the faults out");
         }
+        if !self.agents.is_empty() && self.drive.contains("temporary:") {
+            return wrong(
+                "makes temporary: drives on this machine only: name drives of the agents'",
+            );
+        }
         self.loads().map(drop)
     }
 
@@ -414,5 +419,7 @@ mod tests {
         assert!(why(&format!("sets_per_target = 2\n{read}")).contains("multiple"));
         assert!(why("[[actions]]\nload = \"burn\"").contains("randread"));
         assert!(why("{").contains("no report"));
+        let away = "[[agents]]\nname = \"a\"\naddress = \"a:1\"\ntoken_file = \"t\"";
+        assert!(why(&format!("drive = \"temporary:8MiB\"\n{away}\n{read}")).contains("temporary"));
     }
 }

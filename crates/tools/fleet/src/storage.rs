@@ -8,16 +8,47 @@ use farblock_block::Namespace;
 use farblock_proto::ids::NamespaceId;
 use farblock_target::{Export, Subsystem, Target, TargetConfig};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+/// The drives that an agent may share, besides those of memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Allowed {
+    /// Whatever its user may open: for a controller that started it.
+    All,
+    /// These files and disks, by these names.
+    Only(Vec<PathBuf>),
+}
+
+impl Allowed {
+    fn check(&self, spec: &Spec) -> Result<(), String> {
+        let Allowed::Only(paths) = self else { return Ok(()) };
+        match spec {
+            Spec::Mem { .. } | Spec::Null { .. } => Ok(()),
+            Spec::File(path) if paths.contains(path) => Ok(()),
+            Spec::Stripe { children, .. } => children.iter().try_for_each(|it| self.check(it)),
+            Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
+                self.check(inner)
+            }
+            _ => Err(format!(
+                "this agent may not share {spec}: who starts it has to say --drive, with that name"
+            )),
+        }
+    }
+}
+
 /// Nothing at first.
-#[derive(Default)]
 pub(crate) struct Storage {
+    allowed: Allowed,
     target: Option<Target>,
     drives: Vec<Arc<dyn Namespace>>,
 }
 
 impl Storage {
+    pub(crate) fn new(allowed: Allowed) -> Storage {
+        Storage { allowed, target: None, drives: Vec::new() }
+    }
+
     /// Opens the drives and shares them.
     pub(crate) fn share(&mut self, share: &Share) -> Result<SocketAddr, String> {
         if let Some(before) = self.target.take() {
@@ -29,6 +60,7 @@ impl Storage {
         }
         let open = |name: &String| -> Result<Arc<dyn Namespace>, String> {
             let spec = Spec::parse(name).map_err(|error| error.to_string())?;
+            self.allowed.check(&spec)?;
             spec.open(share.block_size, false).map_err(|error| error.to_string())
         };
         let drives = share.drives.iter().map(open).collect::<Result<Vec<_>, _>>()?;
@@ -75,4 +107,33 @@ fn namespaces(
         Ok(Arc::new(set.map_err(|error| error.to_string())?))
     };
     drives.chunks(drives.len() / sets).map(set).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_memory_and_what_was_allowed_is_opened() {
+        let allowed = Allowed::Only(vec!["/dev/spare".into(), "spare.img".into()]);
+        let may = |name: &str| allowed.check(&Spec::parse(name).unwrap());
+        for name in ["mem:1MiB", "null:1MiB", "limit:9/s,delay:1ms,mem:1MiB", "/dev/spare"] {
+            may(name).unwrap();
+        }
+        may("stripe:64KiB,file:/dev/spare,spare.img,mem:1MiB").unwrap();
+        for name in [
+            "/dev/sda",
+            "file:/etc/passwd",
+            "/dev/../dev/spare",
+            "spare.img/../other.img",
+            "fault:3,limit:9/s,/dev/sda",
+            "stripe:64KiB,/dev/spare,/dev/sda",
+            "mirror:/dev/spare,spare.img",
+            "rbd:pool/image",
+        ] {
+            let why = may(name).unwrap_err();
+            assert!(why.contains("--drive"), "{why}");
+            Allowed::All.check(&Spec::parse(name).unwrap()).unwrap();
+        }
+    }
 }

@@ -1,7 +1,9 @@
 //! Small plans with real agents that listen, and what is said when one is wrong, dead or dies.
 
 use farblock_bench::Cancel;
-use farblock_fleet::{FleetError, Launcher, Listener, Place, Plan, Report, Secret, Setting, run};
+use farblock_fleet::{
+    Allowed, FleetError, Launcher, Listener, Place, Plan, Report, Secret, Setting, run,
+};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -14,7 +16,8 @@ fn secret(text: &str) -> Secret {
 
 fn listener() -> SocketAddr {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    Listener::start(any, secret(TOKEN)).expect("a port").address()
+    let allowed = Allowed::Only(Vec::new());
+    Listener::start(any, secret(TOKEN), allowed).expect("a port").address()
 }
 
 fn place(name: &str, address: SocketAddr, serves: bool) -> Place {
@@ -94,6 +97,26 @@ fn many_hosts_are_one_report() {
 fn a_wrong_token_is_said_with_the_agent() {
     let why = carry_out(&plan(listener()), "fedcba9876543210").expect_err("refused").to_string();
     assert_eq!(why, "storage: the token is wrong");
+}
+
+#[test]
+fn a_file_that_its_owner_did_not_allow_is_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("precious");
+    let precious = vec![b'p'; 1 << 20];
+    std::fs::write(&file, &precious).expect("room");
+    let mut plan = plan(listener());
+    plan.drive = format!("limit:100/s,{}", file.display());
+    let why = carry_out(&plan, TOKEN).expect_err("refused").to_string();
+    assert!(why.starts_with("storage: this agent may not share"), "{why}");
+    assert!(std::fs::read(&file).expect("it is there") == precious);
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let allowed = Allowed::Only(vec![file.clone()]);
+    let agent = Listener::start(any, secret(TOKEN), allowed).expect("a port");
+    plan.agents[0].address = agent.address().to_string();
+    (plan.drive, plan.drives_per_target) = (file.display().to_string(), 1);
+    carry_out(&plan, TOKEN).expect("its owner has allowed it");
+    assert!(std::fs::read(&file).expect("it is there") != precious);
 }
 
 #[test]

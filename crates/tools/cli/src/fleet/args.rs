@@ -91,9 +91,10 @@ pub(crate) struct RunArgs {
 
 /// Be an agent: share drives and drive load, as a controller with the token says
 ///
-/// Whoever has the token may have it open, read and write whatever this user may. Nothing is
-/// encrypted, so it listens on the loopback, at the end of a tunnel, unless --unencrypted says that
-/// the network is private. It runs until it gets SIGINT (Ctrl-C) or SIGTERM.
+/// Whoever has the token may have it share memory and what --drive names, connect wherever this
+/// machine can, and read and write all of that. Nothing is encrypted, so it listens on the
+/// loopback, at the end of a tunnel, unless --unencrypted says that the network is private. It runs
+/// until it gets SIGINT (Ctrl-C) or SIGTERM.
 #[derive(Args, Debug)]
 pub(crate) struct AgentArgs {
     /// Where it listens
@@ -105,11 +106,15 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) token_file: Option<PathBuf>,
 
+    /// A file or disk that it may share, and so overwrite, by the name that plans have for it
+    #[arg(long = "drive", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) drives: Vec<PathBuf>,
+
     /// Listen where other machines reach it, though the token and all orders are sent in the clear
     #[arg(long)]
     pub(crate) unencrypted: bool,
 
     /// Speak with the controller over the standard streams
-    #[arg(long, hide = true, conflicts_with_all = ["listen", "token_file"])]
+    #[arg(long, hide = true, conflicts_with_all = ["listen", "token_file", "drives"])]
     pub(crate) stdio: bool,
 }

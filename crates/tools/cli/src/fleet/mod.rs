@@ -9,7 +9,7 @@ use crate::output;
 use crate::signals::Stop;
 use args::{AgentArgs, FleetArgs, FleetCommand, RunArgs};
 use farblock_bench::{Cancel, cores};
-use farblock_fleet::{FleetError, Launcher, Listener, Plan, Report, Secret, Setting};
+use farblock_fleet::{Allowed, FleetError, Launcher, Listener, Plan, Report, Secret, Setting};
 use farblock_fleet::{agent, html, network, run as carry_out, text};
 use farblock_host::key_file;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &FleetArgs, json: bool, global: &Global) -> Result<()> {
 fn be_agent(args: &AgentArgs) -> Result<()> {
     if args.stdio {
         // Whoever started it is at the other end, and reads what goes wrong.
-        let served = agent::serve(std::io::stdin(), std::io::stdout(), None, || {});
+        let served = agent::serve(std::io::stdin(), std::io::stdout(), None, Allowed::All, || {});
         return served.map_err(|error| Failure::run(os(&error)));
     }
     let (Some(address), Some(file)) = (args.listen, &args.token_file) else {
@@ -56,7 +56,8 @@ fn be_agent(args: &AgentArgs) -> Result<()> {
     }
     let stop = Stop::install()?;
     let secret = secret(file)?;
-    let listener = Listener::start(address, secret).map_err(|error| {
+    let allowed = Allowed::Only(args.drives.clone());
+    let listener = Listener::start(address, secret, allowed).map_err(|error| {
         Failure::run(format_args!("cannot listen on {address}: {}", os(&error)))
     })?;
     output::print(&format!("listening on {}\n", listener.address()))?;
