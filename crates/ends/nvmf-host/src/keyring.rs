@@ -4,7 +4,8 @@
 //! A name is `keyring:` and then nothing (the keys of the host and subsystem that are connected),
 //! an identity, or a key's number (`keyctl show %:.nvme` has both). Who may see and read a key is
 //! the kernel's to say; those in `.nvme` are root's, and read by who has that keyring, so it is
-//! linked to the process first.
+//! linked to the process first. Keys of other users are passed over, whoever may read them: anybody
+//! can make one with the name of any host.
 
 use farblock_proto::host::Identity;
 use farblock_secure::TlsPsk;
@@ -18,6 +19,8 @@ const LIST: &str = "/proc/keys";
 const NVME: &str = ".nvme";
 /// Types of keys with a payload of bytes: NVMe's own, and what `keyctl add user` makes.
 const TYPES: [&str; 2] = ["psk", "user"];
+/// The user whose keys everybody believes.
+const ROOT: u32 = 0;
 /// Bytes of the longest payload that is a key.
 const KEY_BYTES_MAX: usize = 64;
 
@@ -25,6 +28,7 @@ const KEY_BYTES_MAX: usize = 64;
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Entry {
     serial: i32,
+    owner: u32,
     kind: String,
     description: String,
 }
@@ -39,11 +43,13 @@ pub(crate) fn read(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, S
         let error = crate::error::words(&error);
         format!("the kernel has no keyrings that can be looked at ({LIST}: {error}): use a file")
     })?;
-    let all: Vec<Entry> = text.lines().filter_map(entry).collect();
+    let own = KeyRing::from_special_id(KeyRingIdentifier::Process, true);
+    let us = own.and_then(|own| own.metadata()).map(|metadata| metadata.get_uid()).ok();
+    let is_trusted = |one: &Entry| one.owner == ROOT || Some(one.owner) == us;
+    let all: Vec<Entry> = text.lines().filter_map(entry).filter(is_trusted).collect();
     if let Some(nvme) = all.iter().find(|one| one.kind == "keyring" && one.description == NVME) {
         // Without that its keys can be seen, and perhaps not read, which is said then.
-        let _ = KeyRing::from_special_id(KeyRingIdentifier::Process, true)
-            .and_then(|own| own.link_key(Key::from_id(KeySerialId(nvme.serial))));
+        let _ = own.and_then(|own| own.link_key(Key::from_id(KeySerialId(nvme.serial))));
     }
     let found = meant(&all, name, identity)?;
     found.into_iter().map(|entry| key(entry, identity)).collect()
@@ -114,7 +120,7 @@ fn key(entry: &Entry, identity: &Identity<'_>) -> Result<TlsPsk, String> {
 /// A line of [`LIST`]: number, flags, uses, timeout, permissions, user, group, type, then the
 /// description and what the type adds to it.
 fn entry(line: &str) -> Option<Entry> {
-    const BEFORE_TYPE: usize = 7;
+    const BEFORE_OWNER: usize = 5;
     let mut rest = line;
     let mut word = || {
         let (word, after) = rest.trim_start().split_once(' ')?;
@@ -122,12 +128,14 @@ fn entry(line: &str) -> Option<Entry> {
         Some(word)
     };
     let serial = i32::from_str_radix(word()?, 16).ok()?;
-    for _ in 1..BEFORE_TYPE {
+    for _ in 1..BEFORE_OWNER {
         word()?;
     }
+    let owner = word()?.parse().ok()?;
+    let _group = word()?;
     let kind = word()?.to_owned();
     let (description, _) = rest.trim_start().rsplit_once(": ")?;
-    Some(Entry { serial, kind, description: description.to_owned() })
+    Some(Entry { serial, owner, kind, description: description.to_owned() })
 }
 
 #[cfg(test)]
@@ -147,6 +155,7 @@ mod tests {
         let line = "0c7b6e1d I--Q---     1 perm 3f010000     0     0 psk       NVMe1R01 a b c=: 32";
         let expected = Entry {
             serial: 0x0c7b_6e1d,
+            owner: 0,
             kind: "psk".to_owned(),
             description: "NVMe1R01 a b c=".to_owned(),
         };
@@ -157,12 +166,15 @@ mod tests {
             assert!(entry(&line[..cut]).is_none(), "{}", &line[..cut]);
         }
         assert_eq!(entry(&line.replace("0c7b", "zzzz")), None);
+        let theirs = line.replace("     0     0", "  1000     0");
+        assert_eq!(entry(&theirs).expect("it is one").owner, 1000);
     }
 
     #[test]
     fn a_name_stands_for_the_right_keys() {
         let of = |serial, kind: &str, description: String| Entry {
             serial,
+            owner: 0,
             kind: kind.to_owned(),
             description,
         };
