@@ -65,6 +65,31 @@ fn a_target_that_is_killed_comes_back_and_nothing_is_lost() {
 }
 
 #[test]
+fn what_a_killed_run_left_behind_is_removed_and_nothing_else() {
+    let scratch = Scratch::new();
+    let plan = small(&scratch, SMALL);
+    let place = scratch.text("tmp");
+    let of = |name: &str| std::path::Path::new(&place).join(format!("farblock-fleet-{name}"));
+    for name in ["dead", "runs", "other"] {
+        std::fs::create_dir_all(of(name)).unwrap();
+        std::fs::write(of(name).join("drive-0-0.img"), "data").unwrap();
+    }
+    std::fs::rename(of("other"), scratch.text("other")).unwrap();
+    std::os::unix::fs::symlink(scratch.text("other"), of("link")).unwrap();
+    let runs = std::fs::File::open(of("runs")).unwrap();
+    runs.lock().unwrap();
+    let mut command = scratch.command(["fleet", "run", &plan, "--loopback"]);
+    assert!(command.env("TMPDIR", &place).output().unwrap().status.success());
+    let left = std::fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut left: Vec<_> = left.collect();
+    left.sort();
+    assert_eq!(left, ["farblock-fleet-link", "farblock-fleet-runs"]);
+    for name in ["link", "runs"] {
+        assert_eq!(std::fs::read(of(name).join("drive-0-0.img")).unwrap(), b"data");
+    }
+}
+
+#[test]
 fn agents_want_a_token_and_stay_at_home() {
     let scratch = Scratch::new();
     let token = scratch.text("token");

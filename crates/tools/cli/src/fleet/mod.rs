@@ -1,6 +1,7 @@
 //! `farblock fleet`: many hosts against many targets.
 
 pub(crate) mod args;
+mod folder;
 
 use crate::args::Global;
 use crate::bench::report::Destination;
@@ -12,13 +13,13 @@ use farblock_bench::{Cancel, cores};
 use farblock_fleet::{Allowed, FleetError, Launcher, Listener, Plan, Report, Secret, Setting};
 use farblock_fleet::{agent, html, network, run as carry_out, text};
 use farblock_host::key_file;
+use folder::Folder;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::{IsTerminal, Read};
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Says that this process has a network of its own already.
 const INSIDE: &str = "FARBLOCK_FLEET_INSIDE";
@@ -101,7 +102,7 @@ fn run_plan(args: &RunArgs, json: bool, global: &Global) -> Result<()> {
     let setting = Setting {
         launcher: Launcher { program, args: words.map(Into::into).to_vec() },
         has_network,
-        folder: folder.0.clone(),
+        folder: folder.path().to_path_buf(),
         secrets: secrets(&plan)?,
         cancel,
         progress: &mut show,
@@ -179,27 +180,6 @@ fn has_network(plan: &Plan, args: &RunArgs) -> Result<bool> {
 fn secrets(plan: &Plan) -> Result<BTreeMap<String, Secret>> {
     let files = plan.agents.iter().map(|place| &place.token_file);
     files.map(|file| Ok((file.clone(), secret(Path::new(file))?))).collect()
-}
-
-/// A folder for drives that are files, removed in the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Folder> {
-        let path = std::env::temp_dir().join(format!("farblock-fleet-{}", std::process::id()));
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|error| {
-            let (path, error) = (path.display(), os(&error));
-            Failure::run(format_args!("{path} cannot be made: {error}; choose TMPDIR"))
-        })?;
-        Ok(Folder(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// A line on a terminal, elsewhere one for each step.

@@ -1,0 +1,70 @@
+//! Where drives that are files are, while a plan is carried out.
+
+use crate::error::{Failure, Result, os};
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+const PREFIX: &str = "farblock-fleet-";
+
+/// A folder of this process's own, removed in the end. It is locked as long as the process lives,
+/// so that the next one sees which were left behind by those that were killed.
+pub(super) struct Folder {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Folder {
+    pub(super) fn new() -> Result<Folder> {
+        let place = std::env::temp_dir();
+        remove_left_behind(&place);
+        let path = place.join(format!("{PREFIX}{}", std::process::id()));
+        let lock = make(&path).map_err(|error| {
+            let (path, error) = (path.display(), os(&error));
+            Failure::run(format_args!("{path} cannot be made: {error}; choose TMPDIR"))
+        })?;
+        Ok(Folder { path, _lock: lock })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Makes a folder that is locked.
+fn make(path: &Path) -> io::Result<File> {
+    loop {
+        DirBuilder::new().mode(0o700).create(path)?;
+        // Another one may take it for one that was left behind, until it is locked.
+        let Ok(lock) = File::open(path) else { continue };
+        lock.lock()?;
+        let locked = lock.metadata()?.ino();
+        if fs::symlink_metadata(path).is_ok_and(|found| found.ino() == locked) {
+            return Ok(lock);
+        }
+    }
+}
+
+/// Removes this user's folders whose process is gone. What cannot be removed stays.
+fn remove_left_behind(place: &Path) {
+    let us = rustix::process::geteuid().as_raw();
+    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+        let is_ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
+            && entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == us);
+        if !is_ours {
+            continue;
+        }
+        if let Ok(folder) = File::open(entry.path())
+            && folder.try_lock().is_ok()
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
