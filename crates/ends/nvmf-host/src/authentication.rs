@@ -52,7 +52,12 @@ pub(crate) async fn concatenate(
     if authreq & (ConnectResult::AUTHREQ_ATR | ConnectResult::AUTHREQ_ASCR) == 0 {
         return Err(ConnectError::AuthenticationNotOffered);
     }
-    converse(&mut handshake, terms).await
+    let psks = converse(&mut handshake, terms).await?;
+    // Without one the next connection would be in plain.
+    match psks.is_empty() {
+        true => Err(ConnectError::Tls("no key for TLS came of the authentication".to_owned())),
+        false => Ok(psks),
+    }
 }
 
 /// Authenticates, and gives the keys for TLS that come of it.
