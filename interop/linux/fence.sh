@@ -88,7 +88,7 @@ b_writes() {
 }
 b_is_refused() {
     on b 0 'until [ -e /run/refused ]; do sleep 0.1; done; cat /run/refused'
-    on b 0 '! fill 0x42 && dd if=/dev/nvme0n1 iflag=direct bs=4096 count=1 | head -c 1'
+    on b 0 '! fill 0x42 && dd if=/dev/nvme0n1 iflag=direct bs=4096 count=1 2>/dev/null | head -c 1'
     [ "${said: -1}" = A ] || fail "b reads something else: $said"
 }
 
