@@ -57,8 +57,10 @@ pub(super) fn of_others(folder: &Folder, settings: &Settings) -> Vec<ControllerL
 /// Removes what can do no harm any more.
 pub(super) fn sweep(runtime: &Path) {
     let mut kept = Vec::new();
+    // One moment for all: reading a thousand files may take longer than lies between two of them.
+    let now = SystemTime::now();
     for path in files(runtime) {
-        let age = age(&path);
+        let age = age(&path, now);
         match age >= harmful_time(&path) {
             true => drop(fs::remove_file(path)),
             false => kept.push((age, path)),
@@ -92,10 +94,10 @@ fn files(runtime: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// How long ago a file was kept: not at all, if the clock was set back.
-fn age(path: &Path) -> Duration {
+/// How long before `now` a file was kept: not at all, if the clock was set back.
+fn age(path: &Path, now: SystemTime) -> Duration {
     let kept = fs::metadata(path).and_then(|file| file.modified());
-    kept.ok().and_then(|kept| kept.elapsed().ok()).unwrap_or_default()
+    kept.ok().and_then(|kept| now.duration_since(kept).ok()).unwrap_or_default()
 }
 
 #[cfg(test)]
