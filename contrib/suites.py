@@ -30,7 +30,12 @@ LONG = [
 ]
 
 # Suites that nothing may run beside, and why.
-ALONE = {}
+ALONE = {
+    "nvmf-target/allocations": "waits for a time in which its process allocates nothing; under Wine"
+    " it does not come beside others in 100 seconds",
+    "nvmf-target/disk_stress": "reconnects that take 14 seconds under Wine by themselves take more"
+    " than 30 beside others, and it calls that hung",
+}
 
 # Seconds that a program has to end after it was asked to.
 GRACE = 10
