@@ -8,42 +8,11 @@ use farblock_host::{ConnectError, Controller, Error, Options};
 use farblock_proto::ids::NamespaceId;
 use farblock_secure::{Group, Hash, Secret};
 use farblock_target::{Export, HostKeys, Subsystem, Target, TargetConfig};
+use rig::keys::{KeyFile, secret};
 use rig::{NQN, any, engines};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 const HOST: &str = "nqn.2014-08.org.example:locked";
-
-fn secret(seed: u8) -> Secret {
-    Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(seed)).expect("a length there is")
-}
-
-/// A file with secrets, removed when it is dropped.
-struct KeyFile(PathBuf);
-
-impl KeyFile {
-    fn new(secrets: &[Secret]) -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("farblock-keys-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let mut file = std::fs::File::options();
-        let mut file = file.create_new(true).write(true).mode(0o600).open(&path).expect("a file");
-        for secret in secrets {
-            writeln!(file, "{}", secret.text().as_str()).expect("room");
-        }
-        Self(path)
-    }
-}
-
-impl Drop for KeyFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 fn serve(keys: HostKeys, engine: farblock_reactor::EngineKind) -> Target {
     let mut subsystem = Subsystem::new(NQN);
@@ -82,7 +51,7 @@ fn connect(
 
 #[test]
 fn both_ways_with_every_hash_and_some_groups() {
-    let (host, controller) = (KeyFile::new(&[secret(1)]), KeyFile::new(&[secret(2)]));
+    let (host, controller) = (KeyFile::of_secret(1), KeyFile::of_secret(2));
     for engine in engines() {
         for (hash, group) in [
             (Hash::Sha256, Group::Null),
@@ -104,7 +73,7 @@ fn whoever_cannot_prove_it_stays_outside() {
     let mut keys = HostKeys::new(secret(1));
     keys.controller = Some(secret(2));
     let target = serve(keys, engines()[0]);
-    let (good, bad) = (KeyFile::new(&[secret(1)]), KeyFile::new(&[secret(3)]));
+    let (good, bad) = (KeyFile::of_secret(1), KeyFile::of_secret(3));
     assert_eq!(connect(&target, None, None), Err(ConnectError::AuthenticationRequired));
     let failed = |result: Result<u64, ConnectError>, sentence: &str| match result {
         Err(ConnectError::AuthenticationFailed(text)) => assert!(text.contains(sentence), "{text}"),
@@ -118,7 +87,7 @@ fn whoever_cannot_prove_it_stays_outside() {
 #[test]
 fn a_controller_without_a_secret_of_its_own_is_not_trusted() {
     let target = serve(HostKeys::new(secret(1)), engines()[0]);
-    let (host, controller) = (KeyFile::new(&[secret(1)]), KeyFile::new(&[secret(2)]));
+    let (host, controller) = (KeyFile::of_secret(1), KeyFile::of_secret(2));
     let refused = connect(&target, Some(&host), Some(&controller));
     assert!(matches!(refused, Err(ConnectError::AuthenticationFailed(_))), "{refused:?}");
     // Nor one that asks for nothing.
@@ -138,7 +107,7 @@ fn a_controller_without_a_secret_of_its_own_is_not_trusted() {
 fn an_identifier_is_its_hosts_alone() {
     use farblock_host::HostId;
     let (ours, others) = (HostId([1; 16]), HostId([2; 16]));
-    let key = KeyFile::new(&[secret(1)]);
+    let key = KeyFile::of_secret(1);
     let other = "nqn.2026-11.org.farblock:other";
     let target = serve(HostKeys { id: Some(ours.0), ..HostKeys::new(secret(1)) }, engines()[0]);
     let control = target.control();
@@ -178,6 +147,6 @@ fn two_secrets_are_good_while_one_takes_the_others_place() {
     keys.host.push(secret(4));
     let target = serve(keys, engines()[0]);
     for seed in [4, 5] {
-        assert_eq!(connect(&target, Some(&KeyFile::new(&[secret(seed)])), None), Ok(2048));
+        assert_eq!(connect(&target, Some(&KeyFile::of_secret(seed)), None), Ok(2048));
     }
 }

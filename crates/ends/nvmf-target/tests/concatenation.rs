@@ -16,13 +16,11 @@ use farblock_target::{Demand, Export, HostKeys, Subsystem, Target, TargetConfig,
 use farblock_wire::fabrics::{AuthenticationCommand, ConnectCommand, ConnectData};
 use farblock_wire::property::offset;
 use farblock_wire::{SglDescriptor, Sqe, Status};
+use rig::keys::{KeyFile, secret};
 use rig::scripted::Queue;
 use rig::{NQN, any, engines};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 const HOST: &str = "nqn.2014-08.org.example:concatenated";
@@ -30,32 +28,6 @@ const HOST: &str = "nqn.2014-08.org.example:concatenated";
 /// What a connection begins with in plain, and in TLS.
 const IC_REQ: u8 = 0;
 const HANDSHAKE: u8 = 22;
-
-fn secret(seed: u8) -> Secret {
-    Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(seed)).expect("a length there is")
-}
-
-/// A file with a secret, removed when it is dropped.
-struct KeyFile(PathBuf);
-
-impl KeyFile {
-    fn new(secret: &Secret) -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("farblock-concat-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let mut file = std::fs::File::options();
-        let mut file = file.create_new(true).write(true).mode(0o600).open(&path).expect("a file");
-        writeln!(file, "{}", secret.text().as_str()).expect("room");
-        Self(path)
-    }
-}
-
-impl Drop for KeyFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 fn keys(demand: Demand) -> HostKeys {
     HostKeys { controller: Some(secret(2)), demand, ..HostKeys::new(secret(1)) }
@@ -85,7 +57,7 @@ struct Files {
 
 impl Files {
     fn new() -> Self {
-        Self { host: KeyFile::new(&secret(1)), controller: KeyFile::new(&secret(2)) }
+        Self { host: KeyFile::of_secret(1), controller: KeyFile::of_secret(2) }
     }
 
     fn options(&self, concatenate: bool, is_mutual: bool) -> Options {
@@ -230,7 +202,7 @@ fn a_host_does_not_go_on_without() {
     let target = target.expect("it starts");
     let refused = connect(&target, &files.options(true, false)).err();
     assert_eq!(refused, Some(ConnectError::AuthenticationNotOffered));
-    let wrong = KeyFile::new(&secret(3));
+    let wrong = KeyFile::of_secret(3);
     let options = Options { dhchap_secret: Some(wrong.0.clone()), ..files.options(true, false) };
     let target = serve(keys(Demand::SecureChannel), TlsPolicy::Allowed, EngineKind::Auto);
     let refused = connect(&target, &options).err();

@@ -12,42 +12,18 @@ use farblock_proto::ids::NamespaceId;
 use farblock_reactor::EngineKind;
 use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey};
 use farblock_target::{Export, HostKeys, Subsystem, Target, TargetConfig, TlsPolicy};
+use rig::keys::KeyFile;
 use rig::{NQN, any, engines};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 const HOST: &str = "nqn.2014-08.org.example:secured";
 const OTHER: &str = "nqn.2014-08.org.example:other";
 
 fn key(hash: Hash, seed: u8) -> TlsKey {
     TlsKey::generate(hash, &mut |out: &mut [u8]| out.fill(seed)).expect("a suite")
-}
-
-/// A file with a key, removed when it is dropped.
-struct KeyFile(PathBuf);
-
-impl KeyFile {
-    fn new(key: &TlsKey) -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("farblock-tls-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let mut file = std::fs::File::options();
-        let mut file = file.create_new(true).write(true).mode(0o600).open(&path).expect("a file");
-        writeln!(file, "{}", key.text().as_str()).expect("room");
-        Self(path)
-    }
-}
-
-impl Drop for KeyFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 fn serve(keys: &[TlsKey], tls: TlsPolicy, engine: EngineKind) -> Target {
@@ -106,7 +82,7 @@ fn data_through_tls() {
         for hash in [Hash::Sha256, Hash::Sha384] {
             let key = key(hash, 1);
             let target = serve(std::slice::from_ref(&key), TlsPolicy::Required, engine);
-            let file = KeyFile::new(&key);
+            let file = KeyFile::of_key(&key);
             let mut options = options(HOST, Some(&file));
             for digests in [false, true] {
                 (options.header_digest, options.data_digest) = (digests, digests);
@@ -120,7 +96,7 @@ fn data_through_tls() {
 fn who_has_no_key_stays_outside() {
     let good = key(Hash::Sha256, 1);
     let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
-    let (good, wrong) = (KeyFile::new(&good), KeyFile::new(&key(Hash::Sha256, 2)));
+    let (good, wrong) = (KeyFile::of_key(&good), KeyFile::of_key(&key(Hash::Sha256, 2)));
     let refused = |options: Options, sentence: &str| {
         let error = connect(&target, &options).map(drop).expect_err("it has no key");
         assert!(error.contains(sentence), "{error}");
@@ -137,7 +113,7 @@ fn two_keys_while_one_takes_the_others_place() {
     let keys = [key(Hash::Sha256, 1), key(Hash::Sha384, 2)];
     let target = serve(&keys, TlsPolicy::Required, EngineKind::Auto);
     for key in &keys {
-        let file = KeyFile::new(key);
+        let file = KeyFile::of_key(key);
         connect(&target, &options(HOST, Some(&file))).expect("either is good");
     }
 }
@@ -145,7 +121,7 @@ fn two_keys_while_one_takes_the_others_place() {
 #[test]
 fn a_target_without_tls_is_not_taken_for_one_with() {
     let target = serve(&[], TlsPolicy::Allowed, EngineKind::Auto);
-    let file = KeyFile::new(&key(Hash::Sha256, 1));
+    let file = KeyFile::of_key(&key(Hash::Sha256, 1));
     let error = connect(&target, &options(HOST, Some(&file))).map(drop).expect_err("no TLS");
     assert!(error.contains("TLS"), "{error}");
     moves_data(&connect(&target, &options(HOST, None)).expect("nobody asks for TLS"));
@@ -158,7 +134,7 @@ fn hosts_without_a_key_may_come_if_that_is_allowed() {
     moves_data(&connect(&target, &options(OTHER, None)).expect("it has no key"));
     let error = connect(&target, &options(HOST, None)).map(drop).expect_err("it has a key");
     assert!(error.contains("not allow this host"), "{error}");
-    let file = KeyFile::new(&good);
+    let file = KeyFile::of_key(&good);
     moves_data(&connect(&target, &options(HOST, Some(&file))).expect("with its key"));
 }
 
@@ -167,7 +143,7 @@ fn discovery_says_what_is_required() {
     const REQUIRED: u8 = 0b01;
     const NOT_REQUIRED: u8 = 0b10;
     let good = key(Hash::Sha256, 1);
-    let file = KeyFile::new(&good);
+    let file = KeyFile::of_key(&good);
     for (policy, requirement) in
         [(TlsPolicy::Required, REQUIRED), (TlsPolicy::Allowed, NOT_REQUIRED)]
     {
@@ -209,8 +185,8 @@ fn keys_come_and_go_while_it_runs() {
     assert!(!is_connected(&target, HOST), "it came without the key that it has now");
     assert!(is_connected(&target, OTHER));
     drop(plain);
-    let [file, old] = [KeyFile::new(&first), KeyFile::new(&first)];
-    let next = KeyFile::new(&second);
+    let [file, old] = [KeyFile::of_key(&first), KeyFile::of_key(&first)];
+    let next = KeyFile::of_key(&second);
     let controller = connect(&target, &options(HOST, Some(&file))).expect("it has the key");
     set(&[second.clone(), first]);
     connect(&target, &options(HOST, Some(&next))).map(drop).expect("either is good");
@@ -236,7 +212,7 @@ fn each_listener_has_its_policy() {
     let control = target.control();
     let strict = control.listen(any(), &PortAccess::default(), TlsPolicy::Required).unwrap();
     let open = control.listen(any(), &PortAccess::default(), TlsPolicy::Plain).unwrap();
-    let file = KeyFile::new(&key(Hash::Sha256, 1));
+    let file = KeyFile::of_key(&key(Hash::Sha256, 1));
     let at = |address: SocketAddr, options: &Options| {
         Controller::connect(&address.to_string(), NQN, options)
     };
@@ -290,7 +266,7 @@ fn answer(target: &Target, bytes: &[u8]) -> Vec<u8> {
 fn strangers_are_hung_up_on_and_harm_nobody() {
     let good = key(Hash::Sha256, 1);
     let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
-    let file = KeyFile::new(&good);
+    let file = KeyFile::of_key(&good);
     let controller = connect(&target, &options(HOST, Some(&file))).expect("it has the key");
     // No TLS at all; the beginning of a record; an alert; a record that claims to be long; noise.
     let mut noise = vec![22, 3, 3, 0x3f, 0xff];

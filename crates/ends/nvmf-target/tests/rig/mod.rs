@@ -5,6 +5,8 @@
 
 pub mod dirt;
 pub mod gate;
+#[cfg(unix)]
+pub mod keys;
 pub mod proxy;
 pub mod scripted;
 #[cfg(target_os = "linux")]
