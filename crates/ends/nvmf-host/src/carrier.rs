@@ -1,5 +1,5 @@
-//! What carries the bytes of a connection that is being made: TCP, on the control loop, and TLS over
-//! it.
+//! What carries the bytes of a connection that is being made: TCP, on the control loop, and TLS
+//! over it.
 
 use crate::control::{Local, Mailbox};
 use farblock_reactor::os::Socket;

@@ -6,7 +6,7 @@ mod rig;
 use farblock_backends::mem::Mem;
 use farblock_host::{ConnectError, Controller, Error, Options};
 use farblock_proto::ids::NamespaceId;
-use farblock_secure::{Group, Hash, Secret};
+use farblock_secure::{Group, Hash};
 use farblock_target::{Export, HostKeys, Subsystem, Target, TargetConfig};
 use rig::keys::{KeyFile, secret};
 use rig::{NQN, any, engines};

@@ -11,7 +11,7 @@ use farblock_proto::ids::NamespaceId;
 use farblock_proto::tcp::Digests;
 use farblock_proto::tcp::host_end::Transfer;
 use farblock_reactor::EngineKind;
-use farblock_secure::{Concatenation, Group, Hash, Host, HostTerms, Secret, Step};
+use farblock_secure::{Concatenation, Group, Hash, Host, HostTerms, Step};
 use farblock_target::{Demand, Export, HostKeys, Subsystem, Target, TargetConfig, TlsPolicy};
 use farblock_wire::fabrics::{AuthenticationCommand, ConnectCommand, ConnectData};
 use farblock_wire::property::offset;
