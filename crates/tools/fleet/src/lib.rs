@@ -52,6 +52,7 @@ mod report;
 mod storage;
 pub mod text;
 mod verify;
+pub mod versioned;
 
 pub use controller::{Setting, run};
 pub use documents::Documents;

@@ -3,21 +3,15 @@
 
 use crate::limits::{CLIENTS, WRITERS};
 use crate::message::{Client, Looked};
-use farblock_block::Namespace;
-use farblock_block::blocking::Blocking;
+use crate::versioned::{Compared, Versioned};
 use farblock_host::disk::{DiskOptions, PathState};
 use farblock_host::url::UrlError;
 use farblock_host::{Disk, Options, Url};
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Bytes of an operation.
-const BLOCK: usize = 4096;
-/// Blocks that one operation reads at the end.
-const SWEEP_BLOCKS: usize = 16;
 /// Blocks that one writer uses at most: the whole of a large disk would be read at the end.
 const MOST_BLOCKS: u64 = 4096;
 const RECONNECT_DELAY: Duration = Duration::from_millis(500);
@@ -141,6 +135,22 @@ impl Found {
         }
     }
 
+    fn count(&self, done: Result<Compared, String>) {
+        match done {
+            Ok(compared) => {
+                self.reads.fetch_add(compared.known, Relaxed);
+                self.lost.fetch_add(compared.lost, Relaxed);
+                compared.complaint().into_iter().for_each(|what| self.complain(what));
+            }
+            Err(why) => self.fail(why),
+        }
+    }
+
+    fn fail(&self, why: String) {
+        self.failed.fetch_add(1, Relaxed);
+        self.complain(why);
+    }
+
     fn complain(&self, what: String) {
         let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
         wrong.get_or_insert(what);
@@ -160,89 +170,25 @@ fn connect(client: &Client) -> Result<Disk, String> {
 }
 
 /// One thread's work, on its own part of so many equal ones of its client's disk.
-fn write_and_compare(disk: &Disk, number: usize, (part, of): (usize, usize), found: &Found) {
-    let mut blocks = match Blocking::new(disk) {
+fn write_and_compare(disk: &Disk, number: usize, part: (usize, usize), found: &Found) {
+    let mut blocks = match Versioned::new(disk, part, MOST_BLOCKS, false) {
         Ok(blocks) => blocks,
-        Err(error) => {
-            found.failed.fetch_add(1, Relaxed);
-            return found.complain(format!("no queue can be opened: {error}"));
-        }
+        Err(why) => return found.fail(why),
     };
-    let per_block = (BLOCK as u64 / u64::from(blocks.geometry().block_size)).max(1);
-    let count = (disk.geometry().blocks / per_block / of as u64).min(MOST_BLOCKS);
-    if count == 0 {
-        return found.complain("the disk is too small to be verified".to_owned());
-    }
-    let first = part as u64 * count;
-    let versions = vec![None; count as usize];
-    let data = vec![0; BLOCK];
-    let mut writer =
-        Writer { blocks: &mut blocks, found, number, first, per_block, versions, data };
     let mut turn: u64 = 0;
     while !found.stop.load(Relaxed) {
         turn += 1;
-        let scattered = |turn: u64| (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) % count;
-        writer.write(scattered(turn) as usize, turn);
+        let at = blocks.scattered(turn);
+        match timed(found, number, || blocks.write(at, turn)) {
+            Ok(()) => _ = found.writes.fetch_add(1, Relaxed),
+            Err(why) => found.fail(why),
+        }
         // One that was written a while ago.
-        let at = scattered((turn - turn % 32).max(1)) as usize;
-        writer.compare(at..at + 1);
+        let at = blocks.scattered((turn - turn % 32).max(1));
+        found.count(timed(found, number, || blocks.compare(at..at + 1)));
     }
-    for at in (0..count as usize).step_by(SWEEP_BLOCKS) {
-        writer.compare(at..(at + SWEEP_BLOCKS).min(count as usize));
-    }
-}
-
-struct Writer<'a> {
-    blocks: &'a mut Blocking,
-    found: &'a Found,
-    number: usize,
-    /// Its first block.
-    first: u64,
-    /// The disk's blocks in one of these.
-    per_block: u64,
-    /// What was acknowledged; unknown before the first write, and after one that failed.
-    versions: Vec<Option<u64>>,
-    data: Vec<u8>,
-}
-
-impl Writer<'_> {
-    fn write(&mut self, at: usize, version: u64) {
-        let block = self.first + at as u64;
-        fill(&mut self.data, block, version);
-        let (blocks, data) = (&mut *self.blocks, &self.data);
-        let done = timed(self.found, self.number, || blocks.write(block * self.per_block, data));
-        self.versions[at] = match done {
-            Ok(()) => {
-                self.found.writes.fetch_add(1, Relaxed);
-                Some(version)
-            }
-            Err(error) => {
-                self.found.failed.fetch_add(1, Relaxed);
-                self.found.complain(format!("a write failed: {error}"));
-                None
-            }
-        };
-    }
-
-    fn compare(&mut self, range: Range<usize>) {
-        let mut read = vec![0; range.len() * BLOCK];
-        let lba = (self.first + range.start as u64) * self.per_block;
-        let blocks = &mut *self.blocks;
-        let done = timed(self.found, self.number, || blocks.read(lba, &mut read));
-        if let Err(error) = done {
-            self.found.failed.fetch_add(1, Relaxed);
-            return self.found.complain(format!("a read failed: {error}"));
-        }
-        for (at, read) in range.zip(read.chunks_exact(BLOCK)) {
-            let Some(version) = self.versions[at] else { continue };
-            self.found.reads.fetch_add(1, Relaxed);
-            let block = self.first + at as u64;
-            fill(&mut self.data, block, version);
-            if read != self.data {
-                self.found.lost.fetch_add(1, Relaxed);
-                self.found.complain(format!("block {block} is not what was acknowledged"));
-            }
-        }
+    for range in blocks.sweep() {
+        found.count(timed(found, number, || blocks.compare(range)));
     }
 }
 
@@ -254,11 +200,4 @@ fn timed<T>(found: &Found, number: usize, operation: impl FnOnce() -> T) -> T {
     found.longest.fetch_max(found.now_us().saturating_sub(began), Relaxed);
     found.since[number].store(0, Relaxed);
     done
-}
-
-fn fill(data: &mut [u8], block: u64, version: u64) {
-    for chunk in data.chunks_exact_mut(16) {
-        chunk[..8].copy_from_slice(&version.to_le_bytes());
-        chunk[8..].copy_from_slice(&block.to_le_bytes());
-    }
 }

@@ -1,0 +1,113 @@
+//! Blocks that are known: each holds its address and a version, so that one that is old, lost or
+//! another's is seen when it is read.
+
+use farblock_block::Namespace;
+use farblock_block::blocking::Blocking;
+use farblock_host::Disk;
+use std::ops::Range;
+
+/// Bytes of a block.
+const BLOCK: usize = 4096;
+/// Blocks that one operation reads when all are read.
+const SWEEP_BLOCKS: usize = 16;
+
+/// One writer, with a part of a disk of its own and one operation at a time.
+pub struct Versioned {
+    blocks: Blocking,
+    /// Its first block.
+    first: u64,
+    /// The disk's blocks in one of these.
+    per_block: u64,
+    /// What was acknowledged; none where nobody knows, as after a write that failed.
+    versions: Vec<Option<u64>>,
+    data: Vec<u8>,
+}
+
+/// What was read.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Compared {
+    /// Blocks of which it is known what they should hold.
+    pub known: u64,
+    /// Those that held something else.
+    pub lost: u64,
+    /// The first of those.
+    pub first_lost: Option<u64>,
+}
+
+impl Versioned {
+    /// The `part`th of `of` equal parts of a disk, or so many blocks of it at most. A disk that is
+    /// `new` reads as zeroes.
+    pub fn new(
+        disk: &Disk,
+        (part, of): (usize, usize),
+        most: u64,
+        is_new: bool,
+    ) -> Result<Versioned, String> {
+        let blocks =
+            Blocking::new(disk).map_err(|error| format!("no queue can be opened: {error}"))?;
+        let per_block = (BLOCK as u64 / u64::from(blocks.geometry().block_size)).max(1);
+        let count = (disk.geometry().blocks / per_block / of as u64).min(most);
+        if count == 0 {
+            return Err("the disk is too small to be verified".to_owned());
+        }
+        let versions = vec![is_new.then_some(0); count as usize];
+        let first = part as u64 * count;
+        Ok(Versioned { blocks, first, per_block, versions, data: vec![0; BLOCK] })
+    }
+
+    /// A block that is as good as any, the same for the same turn.
+    pub fn scattered(&self, turn: u64) -> usize {
+        let scattered = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        (scattered % self.versions.len() as u64) as usize
+    }
+
+    /// What has to be read for all of it.
+    pub fn sweep(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let count = self.versions.len();
+        (0..count).step_by(SWEEP_BLOCKS).map(move |at| at..(at + SWEEP_BLOCKS).min(count))
+    }
+
+    /// Versions begin with 1.
+    pub fn write(&mut self, at: usize, version: u64) -> Result<(), String> {
+        let block = self.first + at as u64;
+        fill(&mut self.data, block, version);
+        let done = self.blocks.write(block * self.per_block, &self.data);
+        self.versions[at] = done.is_ok().then_some(version);
+        done.map_err(|error| format!("a write failed: {error}"))
+    }
+
+    /// Reads, and says what is not as it was acknowledged.
+    pub fn compare(&mut self, range: Range<usize>) -> Result<Compared, String> {
+        let mut read = vec![0; range.len() * BLOCK];
+        let lba = (self.first + range.start as u64) * self.per_block;
+        self.blocks.read(lba, &mut read).map_err(|error| format!("a read failed: {error}"))?;
+        let mut compared = Compared::default();
+        for (at, read) in range.zip(read.chunks_exact(BLOCK)) {
+            let Some(version) = self.versions[at] else { continue };
+            let block = self.first + at as u64;
+            fill(&mut self.data, block, version);
+            compared.known += 1;
+            if read != self.data {
+                compared.lost += 1;
+                compared.first_lost.get_or_insert(block);
+            }
+        }
+        Ok(compared)
+    }
+}
+
+impl Compared {
+    /// What is wrong.
+    pub fn complaint(&self) -> Option<String> {
+        self.first_lost.map(|block| format!("block {block} is not what was acknowledged"))
+    }
+}
+
+/// Version 0 is a block that was never written.
+fn fill(data: &mut [u8], block: u64, version: u64) {
+    let block = if version == 0 { 0 } else { block };
+    for chunk in data.chunks_exact_mut(16) {
+        chunk[..8].copy_from_slice(&version.to_le_bytes());
+        chunk[8..].copy_from_slice(&block.to_le_bytes());
+    }
+}
