@@ -5,73 +5,40 @@
 mod pair;
 
 use farblock_secure::{
-    Concatenation, Controller, Demand, Derivation, Failure, Group, Hash, Host, HostTerms, Progress,
-    Secret, Step, TlsPsk,
+    Concatenation, Controller, Demand, Derivation, Failure, Group, Hash, Host, HostTerms, Step,
+    TlsPsk,
 };
 use farblock_wire::auth::FailureReason;
+use pair::vectors::{controller_secret, converse, hexadecimal, host_secret, random};
 use pair::{HOST, SUBSYSTEM, answer, answer_from, controller_terms, host_terms, numbers};
-use sha2::{Digest, Sha256};
+use sha2::Digest;
 
 const NEW: Concatenation = Concatenation::NEW_TLS_PSK;
 const REPLACE: Concatenation = Concatenation::REPLACE_TLS_PSK;
 
-/// The same numbers as in `vectors.py`.
-fn random(mut state: u32) -> impl FnMut(&mut [u8]) {
-    move |out| {
-        out.fill_with(|| {
-            state = state.wrapping_mul(1_103_515_245).wrapping_add(12_345) & 0x7fff_ffff;
-            (state >> 16) as u8
-        });
-    }
-}
-
 /// The hash of what was said but AUTH_Negotiate, and of the keys that came of it.
 fn transcript(seed: u32, hash: Hash, is_mutual: bool, asked: Concatenation) -> String {
-    let secret = |text| Secret::parse(text).expect("a secret");
-    let (mut host_entropy, mut controller_entropy) = (random(11), random(seed));
+    let (mut host_entropy, controller_entropy) = (random(11), random(seed));
     let terms = HostTerms {
-        host_secret: secret(HOST_SECRET),
-        controller_secrets: vec![secret(CONTROLLER_SECRET); usize::from(is_mutual)],
+        host_secret: host_secret(),
+        controller_secrets: vec![controller_secret(); usize::from(is_mutual)],
         hashes: vec![hash],
         concatenation: asked,
         ..host_terms()
     };
     let mut known = controller_terms();
-    known.host_secrets = vec![secret(HOST_SECRET)];
-    known.controller_secret = Some(secret(CONTROLLER_SECRET));
+    known.host_secrets = vec![host_secret()];
+    known.controller_secret = Some(controller_secret());
     let mut host = Host::new(terms, &mut host_entropy);
     let mut controller = Controller::new(known.into()).offering(asked);
-    let (mut said, mut steps) = (Sha256::new(), 0);
-    loop {
-        match host.step() {
-            Step::Send(message) => {
-                assert!(host.take_psks().is_empty() && controller.take_psks().is_empty());
-                if steps == 2 {
-                    said.update(&message);
-                }
-                controller.handle(&message, &mut controller_entropy);
-                host.handle_sent();
-            }
-            Step::Receive => {
-                let message = controller.take_message().expect("an answer");
-                said.update(&message);
-                host.handle_received(&message, &mut host_entropy);
-            }
-            Step::Done(agreed) => {
-                assert_eq!((agreed.hash, agreed.is_mutual), (hash, is_mutual));
-                break;
-            }
-            Step::Failed(failure) => panic!("{failure}"),
-        }
-        steps += 1;
-    }
-    assert_eq!(controller.progress(), Progress::Done);
+    let (mut said, agreed) = converse(&mut host, host_entropy, &mut controller, controller_entropy);
+    assert_eq!((agreed.hash, agreed.is_mutual), (hash, is_mutual));
     let psks = host.take_psks();
     assert_eq!(psks, controller.take_psks());
     assert!(host.take_psks().is_empty() && controller.take_psks().is_empty(), "once");
     said.update(keys(&psks));
     said.update(&psks[0].identity);
-    said.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hexadecimal(said)
 }
 
 fn keys(psks: &[TlsPsk]) -> String {
@@ -203,10 +170,6 @@ fn what_makes_the_key_cannot_be_left_out() {
     assert_eq!(run(8, 0, false), (Some(FailureReason::INCORRECT_PAYLOAD), 0), "CVALID");
 }
 
-const HOST_SECRET: &str = "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
-const CONTROLLER_SECRET: &str = "\
-    DHHC-1:03:ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1+f4CBgoOEhYaHiImKi4yNjo+QkZKTlJWWl5\
-    iZmpucnZ6foKGio8FPdnY=:";
 /// The seed (with 224 the exchange's secret begins with 00f83e), the hash function, whether both
 /// prove who they are, SC_C.
 const TRANSCRIPTS: [(u32, u8, bool, u8, &str); 16] = [

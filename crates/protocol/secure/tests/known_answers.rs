@@ -1,74 +1,33 @@
 //! Every hash function, group and direction against another implementation: `vectors.py` in this
 //! folder printed what is expected, the hash values of whole conversations.
 
-use farblock_secure::{
-    Agreed, Concatenation, Controller, ControllerTerms, Demand, Group, Hash, Host, HostTerms,
-    Progress, Secret, Step,
-};
-use sha2::{Digest, Sha256};
-use std::sync::Arc;
+#[allow(dead_code, reason = "the other files use the rest of it")]
+mod pair;
 
-const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
-const SUBSYSTEM: &str = "nqn.2026-11.org.example:disks";
-
-/// The same numbers as in `vectors.py`.
-fn random(mut state: u32) -> impl FnMut(&mut [u8]) {
-    move |out| {
-        out.fill_with(|| {
-            state = state.wrapping_mul(1_103_515_245).wrapping_add(12_345) & 0x7fff_ffff;
-            (state >> 16) as u8
-        });
-    }
-}
+use farblock_secure::{Agreed, Controller, ControllerTerms, Group, Hash, Host, HostTerms};
+use pair::vectors::{controller_secret, converse, hexadecimal, host_secret, random};
+use pair::{controller_terms, host_terms};
 
 /// The hash of all that was said but AUTH_Negotiate, and what was agreed on.
-fn transcript(hash: Hash, group: Group, mutual: bool, seed: u32) -> (String, Agreed) {
-    let secret = |text| Secret::parse(text).expect("a secret");
+fn transcript(hash: Hash, group: Group, is_mutual: bool, seed: u32) -> (String, Agreed) {
     let mut host_entropy = random(11);
-    let mut controller_entropy = random(seed);
     let terms = HostTerms {
-        host_nqn: HOST.to_owned(),
-        subsystem_nqn: SUBSYSTEM.to_owned(),
-        host_secret: secret(HOST_SECRET),
-        controller_secrets: if mutual { vec![secret(CONTROLLER_SECRET)] } else { Vec::new() },
+        host_secret: host_secret(),
+        controller_secrets: vec![controller_secret(); usize::from(is_mutual)],
         hashes: vec![hash],
         groups: vec![group],
-        concatenation: Concatenation::NONE,
+        ..host_terms()
+    };
+    let known = ControllerTerms {
+        host_secrets: vec![host_secret()],
+        controller_secret: Some(controller_secret()),
+        groups: Group::ALL.to_vec(),
+        ..controller_terms()
     };
     let mut host = Host::new(terms, &mut host_entropy);
-    let mut controller = Controller::new(Arc::new(ControllerTerms {
-        host_nqn: HOST.to_owned(),
-        subsystem_nqn: SUBSYSTEM.to_owned(),
-        host_secrets: vec![secret(HOST_SECRET)],
-        controller_secret: Some(secret(CONTROLLER_SECRET)),
-        hashes: Hash::ALL.to_vec(),
-        groups: Group::ALL.to_vec(),
-        demand: Demand::Authentication,
-    }));
-    let mut said = Sha256::new();
-    let mut steps = 0;
-    let agreed = loop {
-        match host.step() {
-            Step::Send(message) => {
-                if steps == 2 {
-                    said.update(&message);
-                }
-                controller.handle(&message, &mut controller_entropy);
-                host.handle_sent();
-            }
-            Step::Receive => {
-                let message = controller.take_message().expect("an answer");
-                said.update(&message);
-                host.handle_received(&message, &mut host_entropy);
-            }
-            Step::Done(agreed) => break agreed,
-            Step::Failed(failure) => panic!("{failure}"),
-        }
-        steps += 1;
-    };
-    assert_eq!(controller.progress(), Progress::Done);
-    let digest = said.finalize();
-    (digest.iter().map(|byte| format!("{byte:02x}")).collect(), agreed)
+    let mut controller = Controller::new(known.into());
+    let (said, agreed) = converse(&mut host, host_entropy, &mut controller, random(seed));
+    (hexadecimal(said), agreed)
 }
 
 #[test]
@@ -87,10 +46,6 @@ fn a_shared_secret_that_begins_with_zeroes_is_padded() {
     assert_eq!(transcript(Hash::Sha256, Group::Ffdhe2048, true, seed).0, expected);
 }
 
-const HOST_SECRET: &str = "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
-const CONTROLLER_SECRET: &str = "\
-    DHHC-1:03:ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1+f4CBgoOEhYaHiImKi4yNjo+QkZKTlJWWl5\
-    iZmpucnZ6foKGio8FPdnY=:";
 const TRANSCRIPTS: [(u8, u8, bool, &str); 36] = [
     (1, 1, false, "ea366febc773e166a5356c80e29ba3016796c9b086bb096f109d3872162de7bb"),
     (1, 1, true, "41bc49cd50d5872541cbe76ed9ffad2eeb3860822b1044c45472ed1201a2d903"),

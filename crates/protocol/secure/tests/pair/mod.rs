@@ -1,5 +1,7 @@
 //! Two sides that know each other, for the other files of this folder.
 
+pub(crate) mod vectors;
+
 use farblock_secure::{
     Agreed, Concatenation, Controller, ControllerTerms, Demand, Failure, Group, Hash, Host,
     HostTerms, Secret, Step,
