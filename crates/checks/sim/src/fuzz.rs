@@ -1,7 +1,9 @@
 //! What the fuzz targets run, and `make test` runs over random input: bytes in, with an oracle.
 
+mod concatenation;
 mod secrets;
 
+pub use concatenation::concatenation;
 pub use secrets::{authentication, keys};
 
 use crate::target::{NQN, Target};

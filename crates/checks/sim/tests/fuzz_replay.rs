@@ -20,6 +20,28 @@ fn authentication() {
 }
 
 #[test]
+fn concatenation() {
+    // Nobody touches anything, whatever the hosts know and ask for.
+    (0..=255).for_each(|choice| fuzz::concatenation(&[choice, 0, 0]));
+    // Another host begins anew, after each of the first one's messages.
+    for cut in 0..5 {
+        for second in [0, 1, 0b1101_1000, 0b1101_1001, 0b0001_1000, 0b0001_1001] {
+            fuzz::concatenation(&[0b1101_1000, second, cut << 1 | 1]);
+            fuzz::concatenation(&[0b1101_1100, second, cut << 1 | 1]);
+        }
+    }
+    // One byte of one message's head is another one.
+    for place in 0..5 * 12 * 2 {
+        let (message, at, value) = (place / 24, place / 2 % 12 + 4, place % 2);
+        let mut input = vec![0b1101_1000, 0, 0];
+        input.resize(3 + message * 5, 0);
+        input.extend([3, 5, at as u8, value as u8, 0]);
+        fuzz::concatenation(&input);
+    }
+    fuzz::replay(fuzz::concatenation, 0xc0ca7, 200);
+}
+
+#[test]
 fn keys() {
     fuzz::keys(b"DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:");
     fuzz::keys(b"NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:");

@@ -228,6 +228,8 @@ impl Controller {
         })?;
         if let Message::Negotiate { head, descriptors } = message {
             self.transaction = transaction;
+            // What was not finished leaves no key behind.
+            self.psks.clear();
             self.asked = self.concatenation(Concatenation(head.sc_c))?;
             let offer = message::offer(descriptors).map_err(bad_offer)?.ok_or_else(no_offer)?;
             return self.challenge(&offer, entropy);

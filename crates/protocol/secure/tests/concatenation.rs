@@ -93,6 +93,25 @@ fn each_authentication_gives_another_key() {
 }
 
 #[test]
+fn what_is_begun_anew_leaves_no_key_behind() {
+    let mut controller = Controller::new(controller_terms().into()).offering(NEW);
+    let terms = HostTerms { concatenation: NEW, ..host_terms() };
+    let mut gone = Host::new(terms, &mut numbers(1));
+    for _ in 0..2 {
+        let Step::Send(message) = gone.step() else { panic!("it has something to say") };
+        controller.handle(&message, &mut numbers(2));
+        gone.handle_sent();
+        if let Some(challenge) = controller.take_message().filter(|_| message[1] == 0) {
+            gone.handle_received(&challenge, &mut numbers(1));
+        }
+    }
+    // It has proved who it is, but not said so; now it wants no channel.
+    let mut host = Host::new(host_terms(), &mut numbers(3));
+    answer(&mut host, &mut controller).expect("they agree");
+    assert!(!controller.has_concatenated() && controller.take_psks().is_empty());
+}
+
+#[test]
 fn nobody_has_a_channel_that_is_not_offered() {
     let none = Concatenation::NONE;
     for asked in [NEW, REPLACE, Concatenation(1), Concatenation(4), Concatenation(255)] {

@@ -8,10 +8,10 @@ use farblock_secure::{
 use farblock_tls::ServerKeys;
 use std::sync::Arc;
 
-const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
-const SUBSYSTEM: &str = "nqn.2026-11.org.example:disks";
+pub(super) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
+pub(super) const SUBSYSTEM: &str = "nqn.2026-11.org.example:disks";
 /// Messages on their way; two good exchanges have ten.
-const MOST_MESSAGES: usize = 16;
+pub(super) const MOST_MESSAGES: usize = 16;
 /// Bytes of the input that say what happens to one message.
 const FATE_BYTES: usize = 4;
 
@@ -30,41 +30,52 @@ pub fn authentication(data: &[u8]) {
     let mut controller = Controller::new(Arc::new(terms));
     let mut fates = data.chunks(FATE_BYTES);
     let (mut is_touched, mut last) = (false, Vec::new());
-    for _ in 0..MOST_MESSAGES {
-        let mut fate = |message: &mut Vec<u8>| {
-            let before = message.clone();
-            change(message, &last, fates.next().unwrap_or_default());
-            is_touched |= *message != before;
-            last = before;
-        };
-        match host.step() {
-            Step::Send(mut message) => {
-                fate(&mut message);
-                controller.handle(&message, &mut numbers(4));
-                host.handle_sent();
-            }
-            Step::Receive => {
-                let mut message = controller.take_message().unwrap_or_default();
-                fate(&mut message);
-                host.handle_received(&message, &mut numbers(3));
-            }
-            Step::Done(_) => {
-                assert!(knows_controller, "the host takes another controller for its own");
-                break;
-            }
-            Step::Failed(_) => {
-                assert!(is_touched || !knows_host || !knows_controller, "nobody was in their way");
-                break;
-            }
+    exchange(&mut host, &mut controller, MOST_MESSAGES, |message| {
+        let before = message.clone();
+        change(message, &last, fates.next().unwrap_or_default());
+        is_touched |= *message != before;
+        last = before;
+    });
+    match host.step() {
+        Step::Done(_) => {
+            assert!(knows_controller, "the host takes another controller for its own");
         }
+        Step::Failed(_) => {
+            assert!(is_touched || !knows_host || !knows_controller, "nobody was in their way");
+        }
+        Step::Send(_) | Step::Receive => {}
     }
     if controller.progress() == Progress::Done {
         assert!(knows_host, "the controller takes another host for one that it knows");
     }
 }
 
+/// Up to so many messages between the two; each goes through the hands of `carry`.
+pub(super) fn exchange(
+    host: &mut Host,
+    controller: &mut Controller,
+    most: usize,
+    mut carry: impl FnMut(&mut Vec<u8>),
+) {
+    for _ in 0..most {
+        match host.step() {
+            Step::Send(mut message) => {
+                carry(&mut message);
+                controller.handle(&message, &mut numbers(4));
+                host.handle_sent();
+            }
+            Step::Receive => {
+                let mut message = controller.take_message().unwrap_or_default();
+                carry(&mut message);
+                host.handle_received(&message, &mut numbers(3));
+            }
+            Step::Done(_) | Step::Failed(_) => break,
+        }
+    }
+}
+
 /// What happens to a message: what, where, and two bytes for it.
-fn change(message: &mut Vec<u8>, last: &[u8], fate: &[u8]) {
+pub(super) fn change(message: &mut Vec<u8>, last: &[u8], fate: &[u8]) {
     let &[what, at, one, two] = fate else { return };
     let at = usize::from(at);
     match what % 8 {
@@ -119,11 +130,11 @@ pub fn keys(data: &[u8]) {
     assert_eq!(is_known, identity == good, "{}", String::from_utf8_lossy(&identity));
 }
 
-fn secret(seed: u8) -> Secret {
+pub(super) fn secret(seed: u8) -> Secret {
     Secret::generate(32, Some(Hash::Sha256), &mut numbers(seed.into())).expect("a length")
 }
 
-fn host_terms(host_secret: Secret) -> HostTerms {
+pub(super) fn host_terms(host_secret: Secret) -> HostTerms {
     HostTerms {
         host_nqn: HOST.to_owned(),
         subsystem_nqn: SUBSYSTEM.to_owned(),
@@ -135,7 +146,7 @@ fn host_terms(host_secret: Secret) -> HostTerms {
     }
 }
 
-fn controller_terms(own: Secret) -> ControllerTerms {
+pub(super) fn controller_terms(own: Secret) -> ControllerTerms {
     ControllerTerms {
         host_nqn: HOST.to_owned(),
         subsystem_nqn: SUBSYSTEM.to_owned(),
@@ -148,7 +159,7 @@ fn controller_terms(own: Secret) -> ControllerTerms {
 }
 
 /// Numbers from a seed.
-fn numbers(mut state: u32) -> impl FnMut(&mut [u8]) {
+pub(super) fn numbers(mut state: u32) -> impl FnMut(&mut [u8]) {
     move |out| {
         out.fill_with(|| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -1,0 +1,176 @@
+//! A key for TLS out of an authentication: the messages on their way, and what the two ends make
+//! of them.
+
+use super::secrets::{
+    HOST, MOST_MESSAGES, SUBSYSTEM, change, controller_terms, exchange, host_terms, numbers, secret,
+};
+use farblock_secure::{
+    Concatenation, Controller, ControllerTerms, Demand, Group, Hash, Host, HostTerms, Progress,
+    Step, TlsPsk,
+};
+use std::sync::Arc;
+
+const NEW: Concatenation = Concatenation::NEW_TLS_PSK;
+
+/// Bytes of the input that say what happens to one message.
+const FATE_BYTES: usize = 5;
+
+/// What a byte of the input says of a host.
+#[derive(Clone, Copy)]
+struct Choice(u8);
+
+impl Choice {
+    fn knows_host(self) -> bool {
+        self.0 & 1 == 0
+    }
+
+    fn knows_controller(self) -> bool {
+        self.0 & 2 == 0
+    }
+
+    fn is_mutual(self) -> bool {
+        self.0 & 4 == 0
+    }
+
+    /// Most ask for what there is.
+    fn asked(self) -> Concatenation {
+        match self.0 >> 3 & 7 {
+            0 => Concatenation::NONE,
+            1 => Concatenation::REPLACE_TLS_PSK,
+            2 => Concatenation(1),
+            _ => NEW,
+        }
+    }
+
+    fn demand(self) -> Demand {
+        match self.0 >> 6 {
+            0 => Demand::SecureChannel,
+            1 => Demand::Mutual,
+            _ => Demand::Authentication,
+        }
+    }
+
+    fn host(self) -> HostTerms {
+        let own = secret(if self.knows_host() { 1 } else { 11 });
+        let mut terms = host_terms(own);
+        terms.hashes = vec![Hash::Sha256, Hash::Sha384];
+        terms.groups = vec![Group::Ffdhe2048];
+        terms.concatenation = self.asked();
+        if !self.is_mutual() {
+            terms.controller_secrets.clear();
+        }
+        terms
+    }
+
+    fn controller(self) -> ControllerTerms {
+        let own = secret(if self.knows_controller() { 2 } else { 12 });
+        ControllerTerms {
+            groups: vec![Group::Ffdhe2048],
+            demand: self.demand(),
+            ..controller_terms(own)
+        }
+    }
+}
+
+/// A host that asks for a key for TLS and a controller that offers one, somebody between them who
+/// changes, cuts, repeats and makes up their messages, and another host that begins anew on the
+/// same queue, wherever the first one was left. The first two bytes say what these hosts know and
+/// ask for, the third one after which message the first host is gone, and whether the other one
+/// comes.
+///
+/// # Panics
+/// When one panics, when a key is made for who has not proved who it is, when a channel that was
+/// asked for is left out, or when two that know each other and are left alone do not have the same
+/// keys.
+pub fn concatenation(data: &[u8]) {
+    let Some((&[first, second, cut], data)) = data.split_first_chunk() else { return };
+    let (first, second) = (Choice(first), Choice(second));
+    let mut network = Network { fates: data.chunks(FATE_BYTES), last: Vec::new(), touched: 0 };
+    let terms = Arc::new(first.controller());
+    let mut controller = Controller::new(terms).offering(NEW);
+    let mut host = Host::new(first.host(), &mut numbers(3));
+    let most = if cut & 1 == 0 { MOST_MESSAGES } else { usize::from(cut >> 1) % 5 };
+    exchange(&mut host, &mut controller, most, |message| network.carry(message));
+    let psks = check(first, &mut host, &mut controller, network.touched);
+    if cut & 1 == 0 {
+        return;
+    }
+    // What the target has taken is gone from the queue's machine.
+    let mut other = Host::new(second.host(), &mut numbers(5));
+    exchange(&mut other, &mut controller, MOST_MESSAGES, |message| network.carry(message));
+    let is_done = controller.progress() == Progress::Done;
+    let later = controller.take_psks();
+    if is_done {
+        assert!(first.knows_host() || second.knows_host(), "it knows neither host");
+        let has_key = !psks.is_empty() || !later.is_empty();
+        assert!(has_key || !controller.has_concatenated(), "a channel without a key");
+        assert!(later.is_empty() || controller.has_concatenated(), "a key of what was left");
+    }
+    assert!(is_done || later.is_empty(), "keys before their time");
+}
+
+/// Somebody between the two.
+struct Network<'a> {
+    fates: std::slice::Chunks<'a, u8>,
+    last: Vec<u8>,
+    /// Messages that are not what was sent.
+    touched: usize,
+}
+
+impl Network<'_> {
+    /// The first byte of a fate is whether there is one, so that most inputs get far.
+    fn carry(&mut self, message: &mut Vec<u8>) {
+        let before = message.clone();
+        if let Some((&is_met, fate)) = self.fates.next().and_then(<[u8]>::split_first)
+            && is_met & 3 == 3
+        {
+            change(message, &self.last, fate);
+        }
+        self.touched += usize::from(*message != before);
+        self.last = before;
+    }
+}
+
+/// What the two ends have, after the first host.
+fn check(
+    choice: Choice,
+    host: &mut Host,
+    controller: &mut Controller,
+    touched: usize,
+) -> Vec<TlsPsk> {
+    let is_host_done = matches!(host.step(), Step::Done(_));
+    let is_controller_done = controller.progress() == Progress::Done;
+    let (hosts, controllers) = (host.take_psks(), controller.take_psks());
+    let asks = choice.asked() != Concatenation::NONE;
+    assert_eq!(!hosts.is_empty(), is_host_done && asks, "a host's keys");
+    let has_channel = is_controller_done && controller.has_concatenated();
+    assert_eq!(!controllers.is_empty(), has_channel, "a controller's keys");
+    if is_host_done && choice.is_mutual() {
+        assert!(choice.knows_controller(), "the host takes another controller for its own");
+    }
+    if is_controller_done {
+        assert!(choice.knows_host(), "the controller takes another host for one that it knows");
+        assert_eq!(controller.has_concatenated(), asks, "what the host asks for is left out");
+        let has_to = choice.demand() == Demand::SecureChannel;
+        assert!(asks || !has_to, "it goes on in plain");
+        assert!(choice.is_mutual() || choice.demand() != Demand::Mutual, "it has to ask, too");
+    }
+    let names = format!("{HOST} {SUBSYSTEM}");
+    for psk in hosts.iter().chain(&controllers) {
+        assert!(psk.is_generated() && psk.identity.contains(&names), "{}", psk.identity);
+    }
+    if is_host_done && is_controller_done && (touched == 0 || choice.is_mutual()) {
+        assert!(hosts == controllers, "they have proved themselves, and have other keys");
+    }
+    let is_allowed = choice.knows_host()
+        && (choice.knows_controller() || !choice.is_mutual())
+        && (choice.is_mutual() || choice.demand() != Demand::Mutual)
+        && (choice.asked() == NEW || !asks && choice.demand() != Demand::SecureChannel);
+    if touched == 0 && is_controller_done | is_host_done {
+        assert!(is_allowed, "they should not have agreed");
+    }
+    if touched == 0 && matches!(host.step(), Step::Failed(_)) {
+        assert!(!is_allowed, "nobody was in their way");
+    }
+    controllers
+}
