@@ -169,24 +169,49 @@ fn unescape(word: &[u8]) -> PathBuf {
 #[must_use]
 pub fn of_block_device(path: &Path) -> Vec<User> {
     let Some(name) = path.file_name() else { return Vec::new() };
-    let system = Path::new("/sys/block").join(name);
-    let prefix = [name.as_bytes(), b"p"].concat();
-    let parts = fs::read_dir(&system).into_iter().flatten().flatten().map(|entry| entry.path());
-    let parts = parts
-        .filter(|part| part.file_name().is_some_and(|name| name.as_bytes().starts_with(&prefix)));
-    let folders: Vec<PathBuf> = std::iter::once(system.clone()).chain(parts).collect();
-    let devices: Vec<PathBuf> = folders
-        .iter()
-        .filter_map(|folder| Some(Path::new("/dev").join(folder.file_name()?)))
-        .collect();
+    let folders = with_partitions(&Path::new(BLOCK_DEVICES).join(name));
+    let swaps = fs::read(SWAPS).unwrap_or_default();
+    let mut users = system_users(&folders, &mounts(), &swaps);
+    users.extend(processes(&folders.iter().filter_map(|it| device_of(it)).collect::<Vec<_>>()));
+    users
+}
+
+/// Users of a regular file: swap, loop devices, and processes that have it open. The path is a full
+/// one without links.
+#[must_use]
+pub fn of_file(path: &Path) -> Vec<User> {
     let mut users = Vec::new();
-    let mounts = mounts();
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    for (folder, device) in folders.iter().zip(&devices) {
+    if is_swap(&fs::read(SWAPS).unwrap_or_default(), path) {
+        users.push(User::kernel(format!("{} is swapped to", path.display())));
+    }
+    users.extend(loop_devices(Path::new(BLOCK_DEVICES), path));
+    users.extend(processes(&[path.to_path_buf()]));
+    users
+}
+
+/// All of them have a folder here, partitions as well.
+const BLOCK_DEVICES: &str = "/sys/class/block";
+const SWAPS: &str = "/proc/swaps";
+
+/// The folders of a device and its partitions.
+fn with_partitions(folder: &Path) -> Vec<PathBuf> {
+    let below = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let parts = below.filter(|part| part.join("partition").exists());
+    std::iter::once(folder.to_path_buf()).chain(parts).collect()
+}
+
+fn device_of(folder: &Path) -> Option<PathBuf> {
+    Some(Path::new("/dev").join(folder.file_name()?))
+}
+
+/// What the system itself does with devices that have these folders.
+fn system_users(folders: &[PathBuf], mounts: &[Mount], swaps: &[u8]) -> Vec<User> {
+    let mut users = Vec::new();
+    for (folder, device) in folders.iter().filter_map(|it| Some((it, device_of(it)?))) {
         let number = fs::read_to_string(folder.join("dev")).unwrap_or_default();
-        for mount in &mounts {
+        for mount in mounts {
             // Some file systems (btrfs) show a number of their own.
-            if mount.device == number.trim_end() || mount.source == *device {
+            if mount.device == number.trim_end() || mount.source == device {
                 let at = mount.mountpoint.display();
                 users.push(User::kernel(format!("{} is mounted at {at}", device.display())));
             }
@@ -196,12 +221,29 @@ pub fn of_block_device(path: &Path) -> Vec<User> {
             let what = format!("{} is a part of /dev/{}", device.display(), name.display());
             users.push(User::kernel(what));
         }
-        if swaps.split_whitespace().any(|word| Path::new(word) == device) {
+        if is_swap(swaps, &device) {
             users.push(User::kernel(format!("{} is swapped to", device.display())));
         }
     }
-    users.extend(processes(&devices));
     users
+}
+
+/// Whether the kernel's table of swaps has this in its first column.
+fn is_swap(swaps: &[u8], path: &Path) -> bool {
+    let lines = swaps.split(|&byte| byte == b'\n').skip(1);
+    let mut names = lines.filter_map(|line| line.split(u8::is_ascii_whitespace).next());
+    names.any(|name| unescape(name) == path)
+}
+
+/// The loop devices that are made of a file.
+fn loop_devices(block_devices: &Path, path: &Path) -> Vec<User> {
+    let all = fs::read_dir(block_devices).into_iter().flatten().flatten();
+    let ours = all.filter(|entry| {
+        let backing = fs::read(entry.path().join("loop/backing_file")).unwrap_or_default();
+        Path::new(OsStr::from_bytes(backing.trim_ascii_end())) == path
+    });
+    let what = |name: &OsStr| format!("/dev/{} is made of {}", name.display(), path.display());
+    ours.map(|entry| User::kernel(what(&entry.file_name()))).collect()
 }
 
 #[cfg(test)]
@@ -224,11 +266,67 @@ mod tests {
         assert_eq!(unescape(b"a\\b\\04"), Path::new("a\\b\\04"));
     }
 
+    /// What the kernel shows of a disk with a partition, and of a loop device.
+    fn system() -> tempfile::TempDir {
+        let system = tempfile::tempdir().expect("a folder");
+        for (path, text) in [
+            ("sdx/dev", "8:16\n"),
+            ("sdx/sdx1/dev", "8:17\n"),
+            ("sdx/sdx1/partition", "1\n"),
+            ("sdx/queue/nr_requests", "64\n"),
+            ("loop7/loop/backing_file", "/srv/a disk\n"),
+        ] {
+            let path = system.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            fs::write(path, text).expect("a file");
+        }
+        system
+    }
+
+    #[test]
+    fn what_the_system_does_with_a_device_and_its_partitions() {
+        let system = system();
+        let folders = with_partitions(&system.path().join("sdx"));
+        assert_eq!(folders, [system.path().join("sdx"), system.path().join("sdx/sdx1")]);
+        let users = |mounts: &[Mount], swaps: &str| {
+            let users = system_users(&folders, mounts, swaps.as_bytes());
+            users.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let mount = |line: &[u8]| parse_mount(line).expect("a mount");
+        let root = mount(b"36 35 8:32 / / rw - ext4 /dev/sdy rw");
+        assert_eq!(users(&[root], "Filename Type\n/dev/sdx2 partition 1 0 -2\n"), [""; 0]);
+        let data = mount(b"36 35 8:17 / /data rw - ext4 /dev/sdx1 rw");
+        assert_eq!(users(&[data], ""), ["/dev/sdx1 is mounted at /data"]);
+        let btrfs = mount(b"36 35 0:31 / /data rw - btrfs /dev/sdx rw");
+        assert_eq!(users(&[btrfs], ""), ["/dev/sdx is mounted at /data"]);
+        let swaps = "Filename Type\n/dev/sdx1 partition 1 0 -2\n";
+        assert_eq!(users(&[], swaps), ["/dev/sdx1 is swapped to"]);
+        fs::create_dir_all(system.path().join("sdx/holders/md0")).expect("a folder");
+        assert_eq!(users(&[], ""), ["/dev/sdx is a part of /dev/md0"]);
+    }
+
+    #[test]
+    fn what_the_system_does_with_a_file() {
+        let system = system();
+        let found = loop_devices(system.path(), Path::new("/srv/a disk"));
+        assert_eq!(found, [User::kernel("/dev/loop7 is made of /srv/a disk".to_owned())]);
+        assert_eq!(loop_devices(system.path(), Path::new("/srv/a")), []);
+        let swaps = b"Filename Type\n/srv/a\\040disk file 1 0 -2\n";
+        assert!(is_swap(swaps, Path::new("/srv/a disk")) && !is_swap(swaps, Path::new("/srv")));
+        // The first line is no swap.
+        assert!(!is_swap(swaps, Path::new("Filename")));
+    }
+
     #[test]
     fn an_open_file_is_found() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let found = processes(&[file.path().to_path_buf()]);
-        let own = found.iter().find(|user| user.pid == Some(std::process::id()));
-        assert!(own.is_some_and(|user| user.what.ends_with(" open")), "{found:?}");
+        let own = |found: &[User]| {
+            let own = found.iter().find(|user| user.pid == Some(std::process::id()));
+            own.is_some_and(|user| user.what.ends_with(" open"))
+        };
+        assert!(own(&found), "{found:?}");
+        let path = file.path().canonicalize().expect("it is there");
+        assert!(own(&of_file(&path)), "{found:?}");
     }
 }

@@ -251,6 +251,51 @@ fn a_target_that_wants_tls() {
     says(&found, "TLS", &["leave --tls-key out"]);
 }
 
+/// A file that a target shares, that a program has open, and that nobody uses.
+#[cfg(target_os = "linux")]
+#[test]
+fn files_and_who_has_them() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk("disk.img", 8 << 20);
+    let free = doctor(&scratch, "disk.img", &[]).ok().out();
+    assert!(free.contains("is a file of 8 MiB") && free.contains("nobody else uses"), "{free}");
+    // Under its name, a link to it, or as others see it: it is one file.
+    std::os::unix::fs::symlink("disk.img", scratch.path("link")).expect("a link");
+    let server = scratch.serve([&disk]);
+    for name in [disk.as_str(), "disk.img", "link"] {
+        let found = problem(&scratch, name, &[]);
+        let holder = format!("farblock (process {}) has", server.id);
+        let advice = "stop that program, since two writers";
+        says(&found, "users", &["is locked by a program that writes to it", &holder, advice]);
+    }
+    server.stop();
+    let server = scratch.serve(["--read-only", &disk]);
+    let text = doctor(&scratch, &disk, &[]).ok().out();
+    assert!(text.contains("locked by others that read it"), "{text}");
+    server.stop();
+    let open = std::fs::File::open(&disk).expect("it opens");
+    let text = doctor(&scratch, &disk, &[]).ok().out();
+    let own = format!("(process {}) has", std::process::id());
+    assert!(text.contains("is not locked, but") && text.contains(&own), "{text}");
+    drop(open);
+    scratch.file("empty", b"");
+    let text = doctor(&scratch, "empty", &[]).out();
+    assert!(text.contains("PROBLEM  disk") && text.contains("truncate -s"), "{text}");
+}
+
+/// What is no disk is said to be none, and is not waited for.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_no_disk() {
+    let scratch = Scratch::new();
+    let pipe = scratch.path("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("it runs");
+    assert!(made.success(), "{made}");
+    says(&problem(&scratch, "pipe", &[]), "disk", &["neither a regular file", "name a file"]);
+    says(&problem(&scratch, ".", &[]), "disk", &["is a directory", "name a file in it"]);
+    doctor(&scratch, "nowhere.img", &[]).fails(2, &["nothing is attached as nowhere.img", "file"]);
+}
+
 #[test]
 fn what_makes_no_sense() {
     let scratch = Scratch::new();

@@ -10,19 +10,21 @@ use std::time::Duration;
 ///
 /// Without an argument it looks at this machine: whether it can share and attach disks, and how
 /// well. With a URL it goes the whole way to a target, step by step. With the name of an attachment
-/// it looks at that, and at each of its paths. It changes nothing, and reads one block.
+/// it looks at that, and at each of its paths. With a file or a block device (on Linux) it says who
+/// has it, if it cannot be shared. It changes nothing, and reads one block.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   farblock doctor
   farblock doctor 'nvme+tcp://192.0.2.7/NQN?ns=1'
   farblock doctor data --json
+  farblock doctor /dev/sdb
 
 Exit codes: 0 no problem (there may be hints), 1 a problem, 2 what was asked for makes no sense.")]
 pub(crate) struct DoctorArgs {
-    /// A target, a subsystem or a namespace by its URL, or an attachment by its name [default: this
-    /// machine]
-    #[arg(value_name = "URL|NAME")]
+    /// A target, a subsystem or a namespace by its URL, an attachment by its name, or a file or
+    /// block device [default: this machine]
+    #[arg(value_name = "URL|NAME|PATH")]
     pub(crate) patient: Option<String>,
 
     /// How long each step may take

@@ -62,6 +62,13 @@ impl Finding {
     }
 }
 
+/// A sentence that says what is and, behind a colon, what to do.
+#[cfg(target_os = "linux")]
+pub(super) fn split(sentence: &str) -> (String, String) {
+    let (what, advice) = sentence.split_once(": ").unwrap_or((sentence, "run this as root"));
+    (what.to_owned(), advice.to_owned())
+}
+
 /// All of them, for people.
 pub(super) fn listing(patient: &str, findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or_default();

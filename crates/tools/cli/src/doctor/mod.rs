@@ -8,10 +8,13 @@
 //! - [`machine`]: what this machine has for sharing and attaching.
 //! - [`sharing`]: the targets that run on it.
 //! - [`attachment`]: one that is attached, and the ways to it that are not free.
+//! - [`disk`]: a file or block device that is to be shared, and who else has it.
 
 pub(crate) mod args;
 #[cfg(any(target_os = "linux", windows))]
 mod attachment;
+#[cfg(target_os = "linux")]
+mod disk;
 mod finding;
 mod first_answer;
 mod machine;
@@ -90,8 +93,19 @@ fn attached(args: &DoctorArgs, name: &str) -> Result<Vec<Finding>> {
     let runtime = args.runtime.runtime_dir.as_deref();
     match crate::attach::examined(runtime, name)? {
         Some(attachment) => Ok(attachment::examine(&attachment, args.timeout)),
-        None => Err(nothing_called(name)),
+        None => disk(args, name).ok_or_else(|| nothing_called(name)),
     }
+}
+
+#[cfg(target_os = "linux")]
+fn disk(args: &DoctorArgs, name: &str) -> Option<Vec<Finding>> {
+    disk::examine(name.as_ref(), args.timeout)
+}
+
+/// Who else has a file is nothing that Windows tells.
+#[cfg(windows)]
+fn disk(_: &DoctorArgs, _: &str) -> Option<Vec<Finding>> {
+    None
 }
 
 #[cfg(not(any(target_os = "linux", windows)))]
@@ -101,7 +115,8 @@ fn attached(_: &DoctorArgs, name: &str) -> Result<Vec<Finding>> {
 
 fn nothing_called(name: &str) -> Failure {
     Failure::usage(format_args!(
-        "nothing is attached as {name} (`farblock list` shows what is); a target is named by its \
-         URL: nvme+tcp://HOST[:PORT]/NQN"
+        "nothing is attached as {name} (`farblock list` shows what is){}; a target is named by its \
+         URL: nvme+tcp://HOST[:PORT]/NQN",
+        if cfg!(target_os = "linux") { ", and there is no such file or device" } else { "" }
     ))
 }

@@ -2,7 +2,8 @@
 
 use super::finding::Finding;
 use farblock_block::size::Size;
-use farblock_host::{Controller, Options};
+use farblock_host::Options;
+use farblock_proto::host::ControllerInfo;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -16,12 +17,11 @@ const CHECK: &str = "speed";
 
 /// Hints, if there are any.
 pub(super) fn of_controller(
-    controller: &Controller,
+    info: &ControllerInfo,
     options: &Options,
     address: SocketAddr,
     round_trip: Duration,
 ) -> Vec<Finding> {
-    let info = controller.info();
     let is_here = address.ip().to_canonical().is_loopback();
     let mut hints = Vec::new();
     if options.data_digest && (is_here || options.tls_key.is_some()) {
@@ -59,4 +59,51 @@ pub(super) fn of_controller(
         ));
     }
     hints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Verdict;
+    use super::*;
+
+    const NEAR: Duration = Duration::from_micros(100);
+    const FAR: Duration = Duration::from_millis(20);
+
+    /// What is said, by what each hint advises.
+    fn advice(info: &ControllerInfo, options: &Options, to: &str, trip: Duration) -> Vec<String> {
+        let address = to.parse().expect("an address");
+        let hints = of_controller(info, options, address, trip);
+        assert!(hints.iter().all(|it| (it.check, it.verdict) == (CHECK, Verdict::Hint)));
+        hints.into_iter().map(|hint| hint.advice.expect("some")).collect()
+    }
+
+    #[track_caller]
+    fn is_one(hints: &[String], part: &str) {
+        assert!(hints.len() == 1 && hints[0].contains(part), "{hints:?}");
+    }
+
+    #[test]
+    fn each_thing_that_slows_a_connection_is_a_hint() {
+        let good = ControllerInfo { in_capsule_bytes: 8192, ..ControllerInfo::default() };
+        let plain = Options::default();
+        let (here, there) = ("127.0.0.1:4420", "192.0.2.7:4420");
+        assert_eq!(advice(&good, &plain, there, NEAR), [""; 0]);
+        is_one(&advice(&good, &plain, there, FAR), "--iodepth=32");
+        assert_eq!(advice(&good, &plain, here, FAR), [""; 0]);
+        assert_eq!(advice(&good, &plain, "[::ffff:127.0.0.1]:4420", FAR), [""; 0]);
+
+        let digests = Options { data_digest: true, ..Options::default() };
+        is_one(&advice(&good, &digests, here, NEAR), "leave --data-digest out");
+        assert_eq!(advice(&good, &digests, there, NEAR), [""; 0]);
+
+        let small = ControllerInfo { in_capsule_bytes: 0, ..good.clone() };
+        is_one(&advice(&small, &plain, there, NEAR), "in-capsule data size");
+        let discovery = ControllerInfo { discovery: true, ..small };
+        assert_eq!(advice(&discovery, &plain, there, NEAR), [""; 0]);
+
+        let least = ControllerInfo { max_transfer_bytes: Some(SMALL_TRANSFER_BYTES), ..good };
+        assert_eq!(advice(&least, &plain, there, NEAR), [""; 0]);
+        let less = ControllerInfo { max_transfer_bytes: Some(64 << 10), ..least };
+        is_one(&advice(&less, &plain, there, NEAR), "MDTS");
+    }
 }

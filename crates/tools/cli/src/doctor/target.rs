@@ -54,7 +54,7 @@ fn walk(url: &Url, options: &Options, found: &mut Vec<Finding>) -> Result<(), Fi
         "controller",
         format!("it is a {} {} with serial number {}", info.model, info.firmware, info.serial),
     ));
-    found.extend(speed::of_controller(&controller, &options.with_url(url), address, round_trip));
+    found.extend(speed::of_controller(info, &options.with_url(url), address, round_trip));
     if info.discovery {
         found.push(discovery(&controller, url)?);
         return Ok(());

@@ -1,7 +1,8 @@
 //! What only Linux has: the kernel's part in sharing and attaching, and the limits of a process.
 
-use super::super::finding::Finding;
+use super::super::finding::{Finding, split};
 use crate::attach;
+use farblock_attach::fuse::MountError;
 use farblock_reactor::{Config, EngineKind, Polling, Reactor};
 use rustix::process::{Resource, Rlimit, getrlimit};
 use std::io::{self, ErrorKind};
@@ -28,7 +29,9 @@ pub(super) fn examine() -> Vec<Finding> {
         locked_memory(&getrlimit(Resource::Memlock)),
         descriptors(&getrlimit(Resource::Nofile)),
     ];
-    findings.extend(ways());
+    findings.push(Finding::ok("attach", attach::choice()));
+    findings.extend(fuse(&farblock_attach::fuse::available()));
+    findings.extend(drivers(&Places { modules: "/sys/module".as_ref(), devices: "/dev".as_ref() }));
     findings.extend(governed(governor.trim()));
     findings
 }
@@ -89,30 +92,37 @@ fn descriptors(limit: &Rlimit) -> Finding {
     }
 }
 
-/// What disks can be attached with.
-fn ways() -> Vec<Finding> {
-    const CHECK: &str = "attach";
-    let mut findings = vec![Finding::ok(CHECK, attach::choice())];
-    if let Err(error) = farblock_attach::fuse::available() {
-        let (what, advice) = split(&error.to_string());
-        findings.push(Finding::hint("fuse", what, advice));
-    }
-    let is_loaded = |module: &str| Path::new("/sys/module").join(module).exists();
-    let ublk = is_loaded("ublk_drv") || Path::new("/dev/ublk-control").exists();
-    if !ublk {
+/// Whether disks can be attached by FUSE.
+fn fuse(available: &Result<(), MountError>) -> Option<Finding> {
+    let (what, advice) = split(&available.as_ref().err()?.to_string());
+    Some(Finding::hint("fuse", what, advice))
+}
+
+/// Where the kernel shows what it has.
+struct Places<'a> {
+    modules: &'a Path,
+    devices: &'a Path,
+}
+
+/// What of the kernel's own disks can be attached with.
+fn drivers(places: &Places) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let is_loaded = |module: &str| places.modules.join(module).exists();
+    let control = places.devices.join("ublk-control");
+    if !is_loaded("ublk_drv") && !control.exists() {
         findings.push(Finding::hint(
             "modules",
             "the kernel's ublk driver is not loaded, the fastest way to attach",
             "run `modprobe ublk_drv` as root (Linux 6.5 or later has it)",
         ));
-    } else if let Err(error) = std::fs::File::open("/dev/ublk-control") {
+    } else if let Err(error) = std::fs::File::open(&control) {
         findings.push(Finding::hint(
             "ublk",
-            format!("/dev/ublk-control may not be opened: {}", crate::error::os(&error)),
+            format!("{} cannot be opened: {}", control.display(), crate::error::os(&error)),
             "run attach as root, or give this user the device",
         ));
     }
-    if !is_loaded("nvme_tcp") && !Path::new("/dev/nvme-fabrics").exists() {
+    if !is_loaded("nvme_tcp") && !places.devices.join("nvme-fabrics").exists() {
         findings.push(Finding::hint(
             "modules",
             "the kernel's own NVMe/TCP host is not loaded (attach --as nvme, nvme-cli)",
@@ -120,12 +130,6 @@ fn ways() -> Vec<Finding> {
         ));
     }
     findings
-}
-
-/// A sentence that says what is and, behind a colon, what to do.
-fn split(sentence: &str) -> (String, String) {
-    let (what, advice) = sentence.split_once(": ").unwrap_or((sentence, "run this as root"));
-    (what.to_owned(), advice.to_owned())
 }
 
 fn governed(governor: &str) -> Option<Finding> {
@@ -153,6 +157,48 @@ mod tests {
         let full = Err(io::Error::new(ErrorKind::OutOfMemory, "no memory"));
         assert!(io_uring(&full, "0").advice.expect("some").contains("LimitMEMLOCK"));
         assert_eq!(io_uring(&Ok(()), "0").verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn drivers_that_are_missing_have_the_command_that_loads_them() {
+        let kernel = tempfile::tempdir().expect("a folder");
+        let (modules, devices) = (kernel.path().join("module"), kernel.path().join("dev"));
+        let missing = || {
+            let findings = drivers(&Places { modules: &modules, devices: &devices });
+            assert!(findings.iter().all(|one| one.verdict == Verdict::Hint), "{findings:?}");
+            findings.into_iter().map(|one| (one.check, one.advice.expect("some"))).collect()
+        };
+        let make = |path: &Path| std::fs::create_dir_all(path).expect("a folder");
+        let all: Vec<(&str, String)> = missing();
+        assert_eq!((all[0].0, all[1].0, all.len()), ("modules", "modules", 2), "{all:?}");
+        assert!(all[0].1.contains("`modprobe ublk_drv`"), "{all:?}");
+        assert!(all[1].1.contains("`modprobe nvme-tcp`"), "{all:?}");
+        // A driver that is loaded, and a container without its device.
+        make(&modules.join("ublk_drv"));
+        make(&modules.join("nvme_tcp"));
+        let all = missing();
+        assert!(all.len() == 1 && all[0].0 == "ublk", "{all:?}");
+        make(&devices.join("ublk-control"));
+        assert_eq!(missing(), []);
+        // Drivers that are built in show their devices alone.
+        std::fs::remove_dir_all(&modules).expect("ours");
+        make(&devices.join("nvme-fabrics"));
+        assert_eq!(missing(), []);
+    }
+
+    #[test]
+    fn fuse_that_is_missing_has_the_command_that_loads_it() {
+        assert_eq!(fuse(&Ok(())), None);
+        for (error, what, advice) in [
+            (MountError::NoDevice, "there is no /dev/fuse", "modprobe fuse"),
+            (MountError::DeviceDenied, "may not be opened", "chmod 666"),
+            (MountError::NoHelper, "fusermount3", "install the package fuse3"),
+        ] {
+            let found = fuse(&Err(error)).expect("a hint");
+            assert_eq!((found.check, found.verdict), ("fuse", Verdict::Hint), "{found:?}");
+            assert!(found.what.contains(what), "{found:?}");
+            assert!(found.advice.as_ref().is_some_and(|it| it.contains(advice)), "{found:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,216 @@
+//! A file or a block device of this machine: whether it can be shared, or who has it instead.
+
+use super::finding::{Finding, split};
+use farblock_backends::{FileProblem, OpenError};
+use farblock_block::size::Size;
+use farblock_frontend::users::{self, Listed, User};
+use rustix::fs::OFlags;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+const DISK: &str = "disk";
+const USERS: &str = "users";
+
+/// All findings, unless there is nothing by this name.
+pub(super) fn examine(path: &Path, patience: Duration) -> Option<Vec<Finding>> {
+    let (done, outcome) = mpsc::channel();
+    let asked = path.to_owned();
+    // Aside, since what is on a share whose server is gone is opened for ever.
+    std::thread::spawn(move || done.send(look(&asked)));
+    outcome.recv_timeout(patience).unwrap_or_else(|_| {
+        let what = format!("{} does not open within {patience:?}", path.display());
+        let advice = "see whether the server or the device that it is on answers (`dmesg`)";
+        Some(vec![Finding::problem(DISK, what, advice)])
+    })
+}
+
+fn look(path: &Path) -> Option<Vec<Finding>> {
+    // Links in /proc have it so.
+    let path = match path.canonicalize() {
+        Ok(path) => path,
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        Err(error) => return Some(vec![refused(path, problem(error))]),
+    };
+    let (kind, size, hold) = match open(&path) {
+        Ok(opened) => opened,
+        Err(problem) => return Some(vec![refused(&path, problem)]),
+    };
+    let disk = match size {
+        0 => refused(&path, FileProblem::Empty),
+        _ => Finding::ok(DISK, format!("{} is a {kind} of {}", path.display(), Size(size))),
+    };
+    let mut users = match kind {
+        FILE => users::of_file(&path),
+        _ => users::of_block_device(&path),
+    };
+    users.retain(|user| user.pid != Some(std::process::id()));
+    Some(vec![disk, held(&path, hold, &users)])
+}
+
+const FILE: &str = "file";
+const DEVICE: &str = "block device";
+
+/// Who else has it, as far as opening it tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Hold {
+    /// Nobody who says so.
+    Free,
+    /// Who writes to it, and has it locked.
+    Writer,
+    /// Those who read it, and have it locked against writers.
+    Readers,
+    /// The system, or a program that has the device to itself.
+    System,
+}
+
+/// What it is, its bytes, and who has it.
+fn open(path: &Path) -> Result<(&'static str, u64, Hold), FileProblem> {
+    let found = path.metadata().map_err(problem)?.file_type();
+    // Before it is opened: a pipe waits for its other end.
+    let kind = match () {
+        () if found.is_file() => FILE,
+        () if found.is_block_device() => DEVICE,
+        () if found.is_dir() => return Err(FileProblem::Directory),
+        () => return Err(FileProblem::NoDisk),
+    };
+    let mut file = File::open(path).map_err(problem)?;
+    // Which tells a device's size, too.
+    let size = file.seek(SeekFrom::End(0)).map_err(problem)?;
+    let hold = match locked(&file) {
+        Hold::Free if kind == DEVICE && is_claimed(path) => Hold::System,
+        hold => hold,
+    };
+    Ok((kind, size, hold))
+}
+
+/// Asked by taking the locks for a moment. A program that tries for them once just then would be
+/// refused; what the kernel lists instead lacks those of other containers.
+fn locked(file: &File) -> Hold {
+    let is_taken = |lock: Result<(), TryLockError>| matches!(lock, Err(TryLockError::WouldBlock));
+    if is_taken(file.try_lock_shared()) {
+        Hold::Writer
+    } else if is_taken(file.try_lock()) {
+        Hold::Readers
+    } else {
+        Hold::Free
+    }
+}
+
+/// Whether somebody has a device to itself. This is how a target opens one.
+fn is_claimed(device: &Path) -> bool {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(OFlags::EXCL.bits() as i32);
+    options.open(device).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
+}
+
+fn problem(error: io::Error) -> FileProblem {
+    match error.kind() {
+        ErrorKind::PermissionDenied => FileProblem::MayNotRead,
+        _ => FileProblem::Other(error),
+    }
+}
+
+fn refused(path: &Path, problem: FileProblem) -> Finding {
+    let name = path.display().to_string();
+    let (what, advice) = match &problem {
+        FileProblem::NoDisk => (
+            format!("{name} is neither a regular file nor a block device"),
+            "name a file or a block device".to_owned(),
+        ),
+        FileProblem::Other(error) => (
+            format!("{name} cannot be opened: {}", crate::error::os(error)),
+            "see what `dmesg` says of it".to_owned(),
+        ),
+        _ => {
+            let sentence = OpenError::File { path: path.to_owned(), problem }.to_string();
+            let (what, advice) = split(sentence.trim_start_matches(&name));
+            (format!("{name}{what}"), advice)
+        }
+    };
+    Finding::problem(DISK, what, advice)
+}
+
+fn held(path: &Path, hold: Hold, users: &[User]) -> Finding {
+    let name = path.display();
+    let (system, programs): (Vec<_>, Vec<_>) =
+        users.iter().cloned().partition(|user| user.pid.is_none());
+    match hold {
+        // What is mounted or a part of something must not be written to, whatever is locked.
+        _ if !system.is_empty() || hold == Hold::System => Finding::problem(
+            USERS,
+            format!("{name} is in use by the system: {}", Listed(users)),
+            "unmount it, switch its swap off (`swapoff`), or take it out of its RAID, volume \
+             group or loop device (`losetup -d`) first",
+        ),
+        Hold::Writer => Finding::problem(
+            USERS,
+            format!("{name} is locked by a program that writes to it: {}", Listed(&programs)),
+            "stop that program, since two writers would destroy the disk; if it is a farblock, \
+             use the disk by its URL instead (`farblock status`, `farblock list`)",
+        ),
+        Hold::Readers => Finding::hint(
+            USERS,
+            format!("{name} is locked by others that read it: {}", Listed(&programs)),
+            "share it read-only, too, or stop them before it is written to",
+        ),
+        Hold::Free if !programs.is_empty() => Finding::hint(
+            USERS,
+            format!("{name} is not locked, but {}", Listed(&programs)),
+            "stop what writes to it before it is shared: two writers would destroy the disk",
+        ),
+        _ => Finding::ok(USERS, format!("nobody else uses {name}, as far as can be seen")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Verdict;
+    use super::*;
+
+    fn is(finding: &Finding, check: &str, verdict: Verdict, parts: &[&str]) {
+        assert_eq!((finding.check, finding.verdict), (check, verdict), "{finding:?}");
+        for part in parts {
+            assert!(finding.what.contains(part), "{part:?} is missing in {finding:?}");
+        }
+        assert_eq!(finding.advice.is_none(), verdict == Verdict::Ok, "{finding:?}");
+    }
+
+    #[test]
+    fn locks_tell_readers_from_a_writer() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let held = |lock: fn(&File) -> Result<(), TryLockError>| {
+            let other = File::open(file.path()).expect("it opens");
+            lock(&other).expect("it is free");
+            locked(file.as_file())
+        };
+        assert_eq!(held(File::try_lock), Hold::Writer);
+        assert_eq!(held(File::try_lock_shared), Hold::Readers);
+        file.as_file().unlock().expect("it is ours");
+        assert_eq!(held(|_| Ok(())), Hold::Free);
+    }
+
+    #[test]
+    fn each_kind_of_user_has_its_sentence() {
+        let disk = Path::new("/dev/sdx");
+        let mount = User::kernel("/dev/sdx1 is mounted at /data".to_owned());
+        let what = "has /dev/sdx open".to_owned();
+        let fio = User { pid: Some(7), command: "fio".to_owned(), what };
+        for (hold, users, verdict, parts) in [
+            (Hold::Free, vec![], Verdict::Ok, ["nobody else uses /dev/sdx", ""]),
+            (Hold::Free, vec![fio.clone()], Verdict::Hint, ["not locked", "fio (process 7) has"]),
+            (Hold::Readers, vec![fio.clone()], Verdict::Hint, ["read it", "fio (process 7)"]),
+            (Hold::Writer, vec![fio.clone()], Verdict::Problem, ["writes", "fio (process 7)"]),
+            (Hold::Writer, vec![], Verdict::Problem, ["writes", "cannot be seen from here"]),
+            (Hold::System, vec![], Verdict::Problem, ["the system", "cannot be seen from here"]),
+            (Hold::System, vec![mount.clone()], Verdict::Problem, ["system", "mounted at /data"]),
+            // A loop device takes no lock of its file.
+            (Hold::Free, vec![fio, mount], Verdict::Problem, ["system", "mounted at /data"]),
+        ] {
+            is(&held(disk, hold, &users), USERS, verdict, &parts);
+        }
+    }
+}
