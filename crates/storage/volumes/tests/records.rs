@@ -9,7 +9,7 @@ use std::time::Duration;
 use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_backends::mem::Mem;
 use farblock_block::blocking::Blocking;
-use farblock_block::{BlockError, Namespace, Op};
+use farblock_block::{BlockError, Completion, Namespace, Op, Queue};
 use farblock_reactor::{Buffer, Config, Reactor};
 use farblock_volumes::{LegSource, LegState, Mirror, MirrorOptions, Taking, limits};
 use support::Fixed;
@@ -273,4 +273,52 @@ fn a_flush_that_the_keeper_saw_fail_fails() {
     support::wait_until(|| support::is_whole(&mirror));
     assert_eq!(disk.flush(), Err(BlockError::WriteFailed));
     assert_eq!(disk.flush(), Ok(()));
+}
+
+/// Polls a queue for a while, or until it has completed something.
+fn completes(reactor: &Reactor, queue: &mut dyn Queue, rounds: usize) -> Option<Completion> {
+    let mut done = Vec::new();
+    for _ in 0..rounds {
+        queue.poll(&mut done);
+        if !done.is_empty() {
+            break;
+        }
+        reactor.poll(Some(Duration::from_millis(2)), &mut Vec::new()).unwrap();
+    }
+    done.pop()
+}
+
+/// The same while the keeper has not heard of it yet: every leg has told its flush, so a user's is
+/// done by each of them. It must not succeed before the keeper knows; and if nobody waits for it
+/// any more, the next one tells.
+#[test]
+fn a_flush_beside_one_of_the_keeper_that_fails_fails() {
+    for unwanted in [false, true] {
+        let legs = [memory(), memory()];
+        let powers = [Power::lasting(i64::MAX), Power::lasting(i64::MAX)];
+        let mirror = open([
+            Wired::new("one", &legs[0], &powers[0]),
+            Wired::new("two", &legs[1], &powers[1]),
+        ]);
+        support::wait_until(|| support::is_whole(&mirror));
+        let mut disk = Blocking::new(&mirror).unwrap();
+        disk.write(0, &[0x5a; 512]).unwrap();
+        powers.iter().for_each(|power| power.keeps_failure(true));
+        powers.iter().for_each(|power| power.fail_flush());
+        support::wait_until(|| powers.iter().all(|power| !power.owes_flush()));
+
+        let reactor = Reactor::new(&Config::default()).unwrap();
+        let mut queue = mirror.open(&reactor, reactor.add_task()).unwrap();
+        queue.submit(Op::flush(7));
+        let early = completes(&reactor, &mut *queue, 20);
+        queue.abandon(&mut |token| unwanted && token == 7);
+        powers.iter().for_each(|power| power.keeps_failure(false));
+        assert_eq!(early.map(|done| done.result), None, "nobody knew yet how it ends");
+        let done = completes(&reactor, &mut *queue, 30_000).expect("the keeper's flush is over");
+        assert_eq!(done.result, Err(BlockError::WriteFailed));
+        if unwanted {
+            assert_eq!(disk.flush(), Err(BlockError::WriteFailed), "nobody has heard of it");
+        }
+        assert_eq!(disk.flush(), Ok(()));
+    }
 }

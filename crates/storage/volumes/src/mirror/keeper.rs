@@ -370,6 +370,7 @@ impl Keeper {
 
     /// Makes durable what legs have; false if one of them was put out, or cannot.
     pub(crate) fn flush(&mut self, legs: u64) -> bool {
+        self.shared.begin_keepers_flush();
         let ended = self.panel.run(members(legs).map(|leg| (leg, Op::flush(0))).collect());
         let failed = ended.into_iter().filter(|ended| ended.done.result.is_err());
         let failed: Vec<usize> = failed.map(|ended| ended.leg).collect();
@@ -379,6 +380,7 @@ impl Keeper {
                 self.shared.owes_failure.store(true, Ordering::SeqCst);
             }
         }
+        self.shared.end_keepers_flush();
         failed.is_empty()
     }
 

@@ -32,6 +32,8 @@ struct Whole {
     error: Option<BlockError>,
     /// The part of a read that counts.
     part: Option<u64>,
+    /// Nobody waits for its end.
+    unwanted: bool,
 }
 
 impl Whole {
@@ -318,6 +320,9 @@ impl MirrorQueue {
             lacking &= given | !shared.in_sync();
         }
         if lacking & !shared.behind() == 0 {
+            if is_flush && shared.keeper_flushes() {
+                return; // looked at again when that is over
+            }
             let owed = is_flush && shared.owes_failure.swap(false, Ordering::SeqCst);
             self.finish(key, if owed { Err(BlockError::WriteFailed) } else { Ok(()) });
         } else if shared.unrecordable.load(Ordering::SeqCst) {
@@ -353,7 +358,11 @@ impl MirrorQueue {
     }
 
     fn finish(&mut self, key: u64, result: Result<(), BlockError>) {
-        let op = self.wholes.at(key).op.take().expect("completed once");
+        let whole = self.wholes.at(key);
+        let op = whole.op.take().expect("completed once");
+        if op.command == Command::Flush && whole.unwanted && whole.given() != 0 && result.is_err() {
+            self.shared.owes_failure.store(true, Ordering::SeqCst);
+        }
         self.open -= 1;
         self.done.push(op.complete(result));
         self.leave_if_over(key);
@@ -423,6 +432,7 @@ impl Queue for MirrorQueue {
             failed: 0,
             error: None,
             part: None,
+            unwanted: false,
         };
         self.open += 1;
         let key = self.wholes.insert(whole);
@@ -458,11 +468,15 @@ impl Queue for MirrorQueue {
 
     /// Ends what waits and no leg was given anything of.
     fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
-        let keys = self.wholes.keys_of(|whole| {
-            whole.given() == 0 && whole.op.as_ref().is_some_and(|op| unwanted(op.token.value()))
-        });
+        let keys = self
+            .wholes
+            .keys_of(|whole| whole.op.as_ref().is_some_and(|op| unwanted(op.token.value())));
         for key in keys {
-            self.finish(key, Err(BlockError::Aborted));
+            let whole = self.wholes.at(key);
+            whole.unwanted = true;
+            if whole.given() == 0 {
+                self.finish(key, Err(BlockError::Aborted));
+            }
         }
     }
 

@@ -5,10 +5,10 @@
 //!
 //! ```text
 //!            a write fails, it is away              it is there again
-//!   InSync ─────────────────────────────> Out ───────────────────────────> Catching up
-//!     ^                                    ^                                  │   │
-//!     │                                    └──────────────────────────────────┘   │
-//!     └───────────────────────────────────────────────────────────────────────────┘
+//!   InSync -----------------------------> Out ---------------------------> Catching up
+//!     ^                                    ^                                  |   |
+//!     |                                    +----------------------------------+   |
+//!     +---------------------------------------------------------------------------+
 //!          everything is copied, and recorded
 //! ```
 
@@ -161,8 +161,13 @@ pub(crate) struct Shared {
     epoch: AtomicU64,
     /// The last leg cannot be told that others are behind.
     pub(crate) unrecordable: AtomicBool,
-    /// A flush of the keeper's has failed on the last leg: the next one of a user fails, too.
+    /// A flush has failed on the last leg, and nobody who waits for its end has heard of it: the
+    /// next one of a user fails, too.
     pub(crate) owes_failure: AtomicBool,
+    /// A flush of the keeper's is under way. A leg may have told it already what that leg says only
+    /// once, so a user's flush that the leg has done since does not succeed before it is known
+    /// whether a failure is owed.
+    keeper_flushes: AtomicBool,
     pub(crate) inbox: Mutex<Inbox>,
     pub(crate) progress: Mutex<Progress>,
     /// The most bytes a second that are copied to legs that catch up, or compared; 0: any.
@@ -190,6 +195,7 @@ impl Shared {
             epoch: AtomicU64::new(0),
             unrecordable: AtomicBool::new(false),
             owes_failure: AtomicBool::new(false),
+            keeper_flushes: AtomicBool::new(false),
             inbox: Mutex::default(),
             progress: Mutex::default(),
             copy_speed: AtomicU64::new(0),
@@ -319,6 +325,20 @@ impl Shared {
         let opened = lock(&self.legs[leg].opened).take();
         self.legs[leg].instance.fetch_add(1, Ordering::SeqCst);
         drop(opened);
+    }
+
+    pub(crate) fn begin_keepers_flush(&self) {
+        self.keeper_flushes.store(true, Ordering::SeqCst);
+    }
+
+    /// What it has found is known.
+    pub(crate) fn end_keepers_flush(&self) {
+        self.keeper_flushes.store(false, Ordering::SeqCst);
+        self.wake_queues();
+    }
+
+    pub(crate) fn keeper_flushes(&self) -> bool {
+        self.keeper_flushes.load(Ordering::SeqCst)
     }
 
     pub(crate) fn epoch(&self) -> u64 {

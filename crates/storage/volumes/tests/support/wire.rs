@@ -1,7 +1,7 @@
 //! A leg in memory, of which the test decides how many writes still work.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use farblock_backends::mem::Mem;
 use farblock_block::{
@@ -11,11 +11,16 @@ use farblock_reactor::{Reactor, TaskId};
 use farblock_volumes::{LegSource, limits};
 
 /// What several legs may have in common: the power, which fails after so many writes.
-pub(crate) struct Power(AtomicI64, Changes, AtomicU64);
+pub(crate) struct Power(AtomicI64, Changes, AtomicU64, AtomicBool);
 
 impl Power {
     pub(crate) fn lasting(writes: i64) -> Arc<Power> {
-        Arc::new(Power(AtomicI64::new(writes), Changes::new(), AtomicU64::new(0)))
+        Arc::new(Power(
+            AtomicI64::new(writes),
+            Changes::new(),
+            AtomicU64::new(0),
+            AtomicBool::new(false),
+        ))
     }
 
     pub(crate) fn lasts(&self, writes: i64) {
@@ -32,6 +37,12 @@ impl Power {
     /// The next flush of each leg's fails.
     pub(crate) fn fail_flush(&self) {
         self.2.store(1, Ordering::SeqCst);
+    }
+
+    /// Whether a failure of a flush is kept from who gave it, although the leg has told all it had
+    /// to tell.
+    pub(crate) fn keeps_failure(&self, keeps: bool) {
+        self.3.store(keeps, Ordering::SeqCst);
     }
 
     pub(crate) fn owes_flush(&self) -> bool {
@@ -113,6 +124,7 @@ impl Namespace for Line {
             failing: Arc::clone(&self.failing),
             reserved,
             held: Vec::new(),
+            failed: Vec::new(),
             done: Vec::new(),
         }))
     }
@@ -124,6 +136,8 @@ struct LineQueue {
     failing: Arc<AtomicU64>,
     reserved: u64,
     held: Vec<Op>,
+    /// Flushes that have failed.
+    failed: Vec<Completion>,
     done: Vec<Completion>,
 }
 
@@ -133,7 +147,7 @@ impl Queue for LineQueue {
             return self.held.push(op);
         }
         if op.command == Command::Flush && self.power.2.swap(0, Ordering::SeqCst) > 0 {
-            return self.done.push(op.complete(Err(BlockError::WriteFailed)));
+            return self.failed.push(op.complete(Err(BlockError::WriteFailed)));
         }
         if op.command.writes() {
             let one_less = |left: u64| left.checked_sub(1);
@@ -155,12 +169,15 @@ impl Queue for LineQueue {
         if !self.power.is_off() {
             self.held.drain(..).for_each(|op| self.inner.submit(op));
         }
+        if !self.power.3.load(Ordering::SeqCst) {
+            done.append(&mut self.failed);
+        }
         done.append(&mut self.done);
         self.inner.poll(done);
     }
 
     fn in_flight(&self) -> usize {
-        self.held.len() + self.done.len() + self.inner.in_flight()
+        self.held.len() + self.failed.len() + self.done.len() + self.inner.in_flight()
     }
 }
 
