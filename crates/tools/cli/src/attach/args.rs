@@ -228,6 +228,11 @@ pub(crate) struct OfferArgs {
     #[arg(long, alias = "queues", value_name = "N")]
     #[arg(value_parser = values::within::<u16>(1..=64))]
     pub(crate) threads: Option<u16>,
+
+    /// Give up no rights in the process that serves the disk, for debugging
+    #[cfg(target_os = "linux")]
+    #[arg(long)]
+    pub(crate) no_sandbox: bool,
 }
 
 /// Where attachments are kept.

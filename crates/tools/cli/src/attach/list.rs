@@ -116,7 +116,17 @@ fn gone(
     let offer: Offer = folder.read_json::<Saved>("state.json")?.offer;
     let pid = folder.pid().filter(|_| state != State::Stale);
     let paths = Vec::new();
-    Some(Status { offer, state, since_seconds: 0, trouble, paths, pid, server_pid: None, users })
+    Some(Status {
+        offer,
+        state,
+        since_seconds: 0,
+        trouble,
+        paths,
+        pid,
+        server_pid: None,
+        users,
+        confinement: None,
+    })
 }
 
 fn table(all: &[Status]) -> String {

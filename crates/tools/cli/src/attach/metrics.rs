@@ -153,6 +153,7 @@ mod tests {
             pid: None,
             server_pid: None,
             users: Vec::new(),
+            confinement: None,
         }
     }
 

@@ -14,6 +14,8 @@ pub(crate) mod args;
 mod all;
 #[cfg(any(target_os = "linux", windows))]
 mod claim;
+#[cfg(target_os = "linux")]
+mod confined;
 #[cfg(any(target_os = "linux", windows))]
 mod connect;
 #[cfg(any(target_os = "linux", windows))]

@@ -70,6 +70,10 @@ pub(super) fn run(folder: Folder) -> Result<()> {
     let Some(lock) = folder.lock(Role::Server) else {
         return Err(Failure::run(format_args!("{} has a server already", folder.name())));
     };
+    #[cfg(target_os = "linux")]
+    if let Some(settings) = folder.read_json("settings.json") {
+        super::confined::confine(&settings);
+    }
     if let Err(error) = folder.write_process(Role::Server) {
         tracing::warn!("{}: {}", Role::Server.record(), os(&error));
     }
@@ -303,6 +307,10 @@ impl DaemonShared {
             pid: self.folder.pid().filter(|_| supervised),
             server_pid: Some(std::process::id()),
             users,
+            #[cfg(target_os = "linux")]
+            confinement: super::confined::seen(),
+            #[cfg(not(target_os = "linux"))]
+            confinement: None,
         }
     }
 

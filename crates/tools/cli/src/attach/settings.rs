@@ -71,6 +71,9 @@ pub(crate) struct Settings {
     pub(crate) allow_other: bool,
     pub(crate) serial: Option<String>,
     pub(crate) threads: Option<u16>,
+    #[cfg(target_os = "linux")]
+    #[serde(alias = "no_sandbox")]
+    pub(crate) no_sandbox: bool,
     #[serde(deserialize_with = "text", serialize_with = "as_text")]
     pub(crate) engine: Option<EngineKind>,
 }
@@ -203,6 +206,10 @@ impl Settings {
         self.allow_other |= offer.allow_other;
         over(&mut self.serial, &offer.serial);
         over(&mut self.threads, &offer.threads);
+        #[cfg(target_os = "linux")]
+        {
+            self.no_sandbox |= offer.no_sandbox;
+        }
         if self.engine.is_none() || global.engine != EngineKind::Auto {
             self.engine = Some(global.engine);
         }

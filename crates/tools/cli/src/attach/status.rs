@@ -1,5 +1,6 @@
 //! How an attachment is: what the server says of it, and `farblock list` shows.
 
+use farblock_admin::Confinement;
 use farblock_block::{Geometry, Namespace};
 use farblock_host::disk::{Disk, DiskState, PathState, PathStatus};
 use farblock_wire::log::AnaState;
@@ -87,6 +88,9 @@ pub(super) struct Status {
     pub(super) pid: Option<u32>,
     pub(super) server_pid: Option<u32>,
     pub(super) users: Vec<String>,
+    /// What the server's process cannot do (Linux).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) confinement: Option<Confinement>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]

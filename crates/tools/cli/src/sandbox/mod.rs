@@ -1,5 +1,5 @@
 //! What a process that serves strangers gives up before it hears of them: whoever takes it over has
-//! only what is left (docs/decisions/0038).
+//! only what is left (docs/decisions/0038, and 0054 for attached disks).
 //!
 //! Capabilities and Landlock are a thread's, and what it starts has them from it: this comes before
 //! there is a second thread.
@@ -19,6 +19,8 @@ static GIVEN_UP: OnceLock<GivenUp> = OnceLock::new();
 /// What the kernel does not tell again.
 #[derive(Default)]
 struct GivenUp {
+    /// Anything was.
+    sandboxed: bool,
     runs_no_program: bool,
     allowed: Option<Vec<PathBuf>>,
     lacks: Vec<String>,
@@ -41,7 +43,7 @@ pub(crate) struct Paths {
 /// # Errors
 /// One sentence, if only the paths were to be opened, and that cannot be had.
 pub(crate) fn enter(paths: Option<&Paths>) -> Result<(), String> {
-    let mut given_up = GivenUp::default();
+    let mut given_up = GivenUp { sandboxed: true, ..GivenUp::default() };
     // A filter of somebody else's may end a process that asks for this.
     let is_filtered = status("Seccomp").is_some_and(|mode| mode != "0");
     if let Err(error) = rustix::thread::set_no_new_privs(true) {
@@ -71,16 +73,24 @@ pub(crate) fn enter(paths: Option<&Paths>) -> Result<(), String> {
         false => calls::filter(),
     };
     given_up.lacks.extend(filtered.err());
-    for sentence in &given_up.lacks {
-        tracing::debug!("sandbox: {sentence}");
-    }
     let _ = GIVEN_UP.set(given_up);
     Ok(())
 }
 
+/// Gives nothing up, for this reason.
+pub(crate) fn stay(why: &str) {
+    let lacks = vec![why.to_owned()];
+    let _ = GIVEN_UP.set(GivenUp { lacks, ..GivenUp::default() });
+}
+
+/// What could not be given up, a sentence each.
+pub(crate) fn lacks() -> &'static [String] {
+    GIVEN_UP.get().map_or(&[], |given_up| &given_up.lacks)
+}
+
 /// From now on this process holds keys: its memory is not to be in a core dump, nor a debugger's.
 pub(crate) fn holds_keys() {
-    if GIVEN_UP.get().is_some()
+    if GIVEN_UP.get().is_some_and(|given_up| given_up.sandboxed)
         && let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable)
     {
         tracing::debug!("keys may be in core dumps: {error}");
@@ -92,14 +102,14 @@ pub(crate) fn seen() -> Confinement {
     let given_up = GIVEN_UP.get();
     let paths = |paths: &Vec<PathBuf>| paths.iter().map(|it| it.display().to_string()).collect();
     Confinement {
-        sandboxed: given_up.is_some(),
+        sandboxed: given_up.is_some_and(|it| it.sandboxed),
         no_new_privileges: status("NoNewPrivs").is_some_and(|it| it == "1"),
         system_calls_filtered: status("Seccomp").is_some_and(|it| it == "2"),
         runs_no_program: given_up.is_some_and(|it| it.runs_no_program),
         allowed_paths: given_up.and_then(|it| it.allowed.as_ref()).map(paths),
         capabilities: capabilities::held(),
         dumpable: dumpable_behavior() != Ok(DumpableBehavior::NotDumpable),
-        lacks: given_up.map(|it| it.lacks.clone()).unwrap_or_default(),
+        lacks: lacks().to_vec(),
     }
 }
 

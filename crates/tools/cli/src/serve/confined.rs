@@ -18,7 +18,11 @@ pub(super) fn confine(args: &ServeArgs) -> Result<()> {
         [] => None,
         given => Some(paths(args, given)?),
     };
-    sandbox::enter(paths.as_ref()).map_err(Failure::Run)
+    sandbox::enter(paths.as_ref()).map_err(Failure::Run)?;
+    for sentence in sandbox::lacks() {
+        tracing::debug!("sandbox: {sentence}");
+    }
+    Ok(())
 }
 
 /// Has the memory of a target with keys in no core dump.

@@ -125,6 +125,10 @@ impl Target {
         self.server.url(1)
     }
 
+    pub(crate) fn nqn(&self) -> &str {
+        &self.nqn
+    }
+
     pub(crate) fn kill(&self) {
         self.server.signal("KILL");
     }

@@ -5,6 +5,7 @@
 
 mod attached;
 mod bad_input;
+mod confined;
 mod detach;
 mod fuse;
 mod hours;

@@ -186,6 +186,24 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     }
 }
 
+/// Why the process that serves a disk this way keeps all its rights, if it does: what the kernel has
+/// of it is made and ended by that process.
+#[cfg(target_os = "linux")]
+pub(super) fn keeps_rights(settings: &Settings) -> Option<&'static str> {
+    match settings.way {
+        As::Fuse if !is_root() => {
+            Some("fusermount3, which has root's rights, is run to end the mount")
+        }
+        As::Fuse => Some("the mount, and a loop device on it, are changed and ended as root"),
+        As::Ublk => Some("the device is made, changed and ended as root"),
+        As::Nbd if nbd::wants_device(settings) && nbd::device_available().is_ok() => {
+            Some("the device is made, changed and ended as root")
+        }
+        As::Nvme => Some("the connection is the kernel's, and ended as root"),
+        As::Auto | As::Nbd | As::VhostUser | As::Iscsi | As::Winspd => None,
+    }
+}
+
 /// Nothing here outlives its process.
 #[cfg(windows)]
 pub(super) fn clean_up(_: &Folder, _: &Settings, _: &Value, _: bool) -> Result<(), StopError> {

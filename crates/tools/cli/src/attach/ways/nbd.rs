@@ -10,6 +10,7 @@ mod device;
 #[path = "nbd/no_device.rs"]
 mod device;
 
+use super::super::settings::Settings;
 use super::super::status::{Kind, Use};
 use super::{Attached, Start, StopError, until_free};
 use device::Device;
@@ -30,10 +31,14 @@ struct Nbd {
     instead: Option<String>,
 }
 
+/// Whether there is to be a block device, if the kernel has them.
+pub(super) fn wants_device(settings: &Settings) -> bool {
+    !settings.no_device && settings.socket.is_none() && settings.listen.is_none()
+}
+
 pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let settings = start.settings;
-    let wants_device =
-        !settings.no_device && settings.socket.is_none() && settings.listen.is_none();
+    let wants_device = wants_device(settings);
     let before =
         start.predecessor.as_ref().and_then(|predecessor| Device::found(&predecessor.state));
     // A successor of a server without a device has none either, whatever was loaded meanwhile.
