@@ -186,8 +186,8 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     }
 }
 
-/// Why the process that serves a disk this way keeps all its rights, if it does: what the kernel has
-/// of it is made and ended by that process.
+/// Why the process that serves a disk this way keeps all its rights, if it does: what the kernel
+/// has of it is made and ended by that process.
 #[cfg(target_os = "linux")]
 pub(super) fn keeps_rights(settings: &Settings) -> Option<&'static str> {
     match settings.way {
