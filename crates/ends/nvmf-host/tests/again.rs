@@ -11,7 +11,7 @@ use farblock_wire::opcode::NvmOpcode;
 use peer::{Handled, Peer, Script};
 use stage::{User, disk, usual};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const TRIES: usize = 1 + limits::COMMAND_RETRIES as usize;
@@ -131,4 +131,40 @@ fn an_operation_of_several_commands() {
         assert_eq!(user.one(), expected);
         assert_eq!(user.write(0), Ok(()));
     }
+}
+
+/// A target that answers everything with a path error, after `delay`, and how often it did.
+fn misleading(delay: Duration, misleads: &Arc<AtomicBool>) -> (Peer, Arc<AtomicUsize>) {
+    let tries = Arc::new(AtomicUsize::new(0));
+    let (counter, misleads) = (Arc::clone(&tries), Arc::clone(misleads));
+    let peer = Peer::with_hook(move |connection, qid, capsule| {
+        if qid == 0 || capsule.sqe.opcode == 0x7f || !misleads.load(Ordering::SeqCst) {
+            return Ok(Handled::No);
+        }
+        counter.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(delay);
+        connection.respond(capsule.cid(), Status::INTERNAL_PATH_ERROR, 0)?;
+        Ok(Handled::Yes)
+    });
+    (peer, tries)
+}
+
+/// Paths that keep answering that they are at fault are waited for as long as lost ones, however
+/// long each answer takes.
+#[test]
+fn paths_that_keep_failing_are_waited_for_as_long_as_lost_ones() {
+    let limit = Duration::from_secs(1);
+    let mut options = DiskOptions { fast_io_fail_timeout: Some(limit), ..usual() };
+    options.connection.path_timeout = Some(Duration::from_secs(60));
+    let misleads = Arc::new(AtomicBool::new(true));
+    let (peer, tries) = misleading(limit / 5, &misleads);
+    let disk = disk(&[&peer], &options);
+    let mut user = User::new(&disk);
+    let start = Instant::now();
+    assert_eq!(user.write(0), Err(BlockError::Disconnected));
+    assert!(start.elapsed() >= limit, "given up after {:?}", start.elapsed());
+    // No try begins after the limit, and each takes a fifth of it.
+    assert!(tries.load(Ordering::SeqCst) <= 7, "{tries:?} tries");
+    misleads.store(false, Ordering::SeqCst);
+    assert_eq!(user.write(0), Ok(()), "it is over");
 }

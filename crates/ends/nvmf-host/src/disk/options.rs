@@ -1,6 +1,5 @@
 //! How a disk is kept.
 
-use crate::limits;
 use crate::options::Options;
 use std::fmt;
 use std::str::FromStr;
@@ -55,13 +54,6 @@ impl DiskOptions {
     /// How long operations wait for a path to be usable; `None`: for ever.
     pub(super) fn patience(&self) -> Option<Duration> {
         [self.fast_io_fail_timeout, self.ctrl_loss_timeout].into_iter().flatten().min()
-    }
-
-    /// How often an operation may be answered that it is not for this path now: for as long as it
-    /// would wait for one.
-    pub(super) fn backoffs(&self) -> u32 {
-        let backoffs = |patience: Duration| patience.as_millis() / limits::BACKOFF.as_millis();
-        self.patience().map_or(u32::MAX, |it| backoffs(it).try_into().unwrap_or(u32::MAX))
     }
 }
 
@@ -118,11 +110,11 @@ mod tests {
     fn never_is_never() {
         let limit = |seconds| Some(Duration::from_secs(seconds));
         let mut options = DiskOptions { ctrl_loss_timeout: None, ..DiskOptions::default() };
-        assert_eq!((options.patience(), options.backoffs()), (None, u32::MAX));
+        assert_eq!(options.patience(), None);
         options.ctrl_loss_timeout = limit(60);
-        assert_eq!((options.patience(), options.backoffs()), (limit(60), 3000));
+        assert_eq!(options.patience(), limit(60));
         options.fast_io_fail_timeout = limit(1);
-        assert_eq!((options.patience(), options.backoffs()), (limit(1), 50));
+        assert_eq!(options.patience(), limit(1));
     }
 
     #[test]

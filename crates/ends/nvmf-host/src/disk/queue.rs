@@ -33,7 +33,7 @@ use farblock_block::{BlockError, Change, Command, Completion, Namespace, Op, Que
 use farblock_reactor::{Buffer, Event, Reactor, TaskId, os};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Rounds of one poll: operations that come back from one path go to another at once.
 const ROUNDS: usize = 4;
@@ -78,8 +78,8 @@ pub(super) struct DiskQueue {
     done: Vec<Completion>,
     /// A flush has failed that tells of a lost cache, and was handed out by the last poll.
     tells: bool,
-    /// How often an operation may be put off.
-    backoffs: u32,
+    /// How long an operation may be put off. `None`: for ever.
+    patience: Option<Duration>,
     /// The path that was used last.
     last: usize,
     /// Something other than a completion happened.
@@ -98,7 +98,7 @@ impl DiskQueue {
     ) -> DiskQueue {
         let task = reactor.add_child(parent);
         let mailbox = hub.add_mailbox(reactor.waker(task));
-        let (paths, backoffs) = (hub.paths.len(), hub.options.backoffs());
+        let (paths, patience) = (hub.paths.len(), hub.options.patience());
         DiskQueue {
             hub,
             life: Some(life),
@@ -113,7 +113,7 @@ impl DiskQueue {
             held: Vec::new(),
             done: Vec::new(),
             tells: false,
-            backoffs,
+            patience,
             last: 0,
             review: false,
             timer: None,
@@ -234,9 +234,10 @@ impl DiskQueue {
             Err(BlockError::OutOfRange) => is_gone(),
             _ => false,
         };
-        if !not_now || self.table.count_backoff(index) > self.backoffs {
+        if !not_now || self.is_put_off_for_too_long(index) {
             return self.end(index, done.result, done.buffer, None);
         }
+        let leg = self.legs[path].as_mut().expect("it completed something");
         if leg.backs_off_until.is_none() {
             leg.backs_off_until = Some(os::now() + limits::BACKOFF);
             // The access state may be another one than is known here.
@@ -246,6 +247,14 @@ impl DiskQueue {
         self.table.put_back(index, done.buffer);
         self.waiting.push_back(index);
         self.review = true;
+    }
+
+    /// Paths that are there but do not want an operation are waited for as long as lost ones, by
+    /// the clock: each of them may take its time to say so, and there may be several.
+    fn is_put_off_for_too_long(&mut self, index: u32) -> bool {
+        let Some(patience) = self.patience else { return false };
+        let now = os::now();
+        now.saturating_duration_since(self.table.put_off_since(index, now)) >= patience
     }
 
     /// A lost path gives an operation back, done or not.

@@ -3,6 +3,7 @@
 
 use farblock_block::{BlockError, Command, Completion, Op, Token};
 use farblock_reactor::Buffer;
+use std::time::Instant;
 
 /// An operation that was not completed.
 struct Entry {
@@ -13,8 +14,8 @@ struct Entry {
     token: Token,
     /// `None` while a path has it, or if there is none.
     buffer: Option<Buffer>,
-    /// How often a path answered that the operation is not for it now.
-    backoffs: u32,
+    /// When a path answered that the operation is not for it now, the first time.
+    put_off_since: Option<Instant>,
     /// It is a flush of something.
     carries: bool,
     /// Nobody waits for its end.
@@ -33,9 +34,18 @@ impl Table {
     /// `carries`: it is a flush of something.
     pub(super) fn insert(&mut self, op: Op, carries: bool) -> u32 {
         let Op { command, lba, blocks, fua, buffer, token } = op;
-        let (backoffs, unwanted) = (0, false);
-        let entry =
-            Some(Entry { command, lba, blocks, fua, token, buffer, backoffs, carries, unwanted });
+        let (put_off_since, unwanted) = (None, false);
+        let entry = Some(Entry {
+            command,
+            lba,
+            blocks,
+            fua,
+            token,
+            buffer,
+            put_off_since,
+            carries,
+            unwanted,
+        });
         match self.free.pop() {
             Some(index) => {
                 self.entries[index as usize] = entry;
@@ -71,11 +81,9 @@ impl Table {
         self.entry(index).buffer = buffer;
     }
 
-    /// Counts that a path does not want the operation now.
-    pub(super) fn count_backoff(&mut self, index: u32) -> u32 {
-        let entry = self.entry(index);
-        entry.backoffs = entry.backoffs.saturating_add(1);
-        entry.backoffs
+    /// Notes that a path does not want the operation now; gives since when that is so.
+    pub(super) fn put_off_since(&mut self, index: u32, now: Instant) -> Instant {
+        *self.entry(index).put_off_since.get_or_insert(now)
     }
 
     /// Notes whose end nobody waits for.
