@@ -143,3 +143,65 @@ fn what_makes_no_sense_is_said() {
     let missing = "drive = \"missing.img\"\n[[actions]]\nload = \"read\"";
     run(missing).fails(1, &["error: target on node 1: ", "missing.img"]);
 }
+
+#[cfg(target_os = "linux")]
+const AGAINST_ISCSI: &str = "\
+drive = \"temporary:8MiB\"
+iscsi = [\"farblock\", \"tgt\"]
+ramp_seconds = 0.1
+runtime_seconds = 0.3
+runs = 2
+[[actions]]
+load = \"randread,bs=4k,iodepth=8,numjobs=2\"
+";
+
+/// `interop/packages.sh` installs tgt and libiscsi's programs.
+#[cfg(target_os = "linux")]
+#[test]
+fn one_file_by_nvme_and_by_iscsi_in_turns() {
+    let scratch = Scratch::new();
+    let plan = small(&scratch, AGAINST_ISCSI);
+    let json = scratch.text("report.json");
+    let table = scratch.run(["fleet", "run", &plan, "--json", &json]).ok().out();
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
+    for row in ["4k random read, NVMe/TCP", "iSCSI, farblock's target", "iSCSI, tgt", "NVMe ÷ it"]
+    {
+        assert!(words.contains(row), "no {row} in {table}");
+    }
+    let report: Value = serde_json::from_slice(&read(&json)).unwrap();
+    let action = &report["actions"][0];
+    assert_eq!(action["runs"].as_array().unwrap().len(), 2);
+    let targets = action["iscsi"].as_array().unwrap();
+    assert_eq!((&targets[0]["target"], &targets[1]["target"]), (&"farblock".into(), &"tgt".into()));
+    for target in targets {
+        assert_eq!(target["runs"].as_array().unwrap().len(), 2);
+        for figure in ["iops", "mib_per_second", "mean_latency_us", "cpu_us_per_io"] {
+            assert!(target["total"][figure].as_f64().unwrap() > 0.0, "{figure}: {target}");
+        }
+        assert!(target["nvme_ratio"].as_f64().unwrap() > 0.0, "{target}");
+    }
+
+    let report =
+        scratch.run(["fleet", "run", &json, "--without", "tgt", "--json", "-"]).ok().json();
+    let targets = report["actions"][0]["iscsi"].as_array().unwrap();
+    assert_eq!((targets.len(), &targets[0]["target"]), (1, &"farblock".into()), "{report}");
+    assert!(report["plan"]["scaled"].to_string().contains("--without tgt"), "{report}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_cannot_be_compared_with_iscsi_is_said() {
+    let scratch = Scratch::new();
+    let run = |text: &str, more: &[&str]| {
+        scratch.run([&["fleet", "run", &small(&scratch, text)], more].concat())
+    };
+    let both = ["--without", "tgt", "--without", "farblock"];
+    run(AGAINST_ISCSI, &both).fails_in_a_line(2, &["nothing is left"]);
+    run(SMALL, &["--without", "tgt"]).fails_in_a_line(2, &["compares nothing with tgt"]);
+    run(AGAINST_ISCSI, &["--without", "nvme"]).fails(2, &["farblock", "tgt"]);
+    let writes = AGAINST_ISCSI.replace("randread", "randwrite");
+    run(&writes, &[]).fails_in_a_line(2, &["compares reads"]);
+    let memory = AGAINST_ISCSI.replace("temporary:8MiB", "mem:8MiB");
+    run(&memory, &[]).fails_in_a_line(2, &["one file"]);
+}

@@ -27,7 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("state", &["proto", "wire"]),
     ("admin", &["backends", "block", "proto", "state", "target"]),
     ("bench", &["block", "random", "reactor"]),
-    ("fleet", &["backends", "bench", "block", "host", "proto", "reactor", "target"]),
+    ("fleet", &["backends", "bench", "block", "host", "iscsi", "proto", "reactor", "target"]),
     ("capi", &["block", "host", "reactor"]),
     // The whole product in one thread.
     (

@@ -107,6 +107,7 @@ impl<W: Write> Agent<W> {
             Ask::Hello { .. } => Err("it was greeted already".to_owned()),
             Ask::Clock => Ok(Say::Clock { ns: self.clock.now_ns() }),
             Ask::Share(share) => self.storage.share(&share).map(|address| Say::Sharing { address }),
+            Ask::Unshare => self.storage.unshare().map(|()| Say::Done),
             Ask::Alone { drive, load } => {
                 let drive = self.storage.drive(drive)?;
                 self.load(&load, |load, cancel, tick| load::on_one(&drive, load, cancel, tick))
@@ -231,6 +232,7 @@ mod tests {
             drives: vec!["mem:nothing".to_owned()],
             sets: 0,
             block_size: 512,
+            iscsi: false,
         };
         let asks =
             [hello(None), Ask::Look, Ask::EndVerify, Ask::Share(share), hello(None), Ask::Clock];

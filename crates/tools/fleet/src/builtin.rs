@@ -2,14 +2,14 @@
 //! breaks.
 
 use crate::documents::Documents;
-use crate::plan::{Action, Fault, Plan};
+use crate::plan::{Action, Fault, IscsiTarget, Plan};
 
 /// A drive of memory gives more than a processor can fetch, so a part of the sum of all of them
 /// would tell of the processor. Limited, they are the bottleneck, as the documents' drives were.
 const LIMITED: &str = "limit:2000/s,limit:64MiB/s,mem:64MiB";
 
 pub(crate) fn all() -> Vec<Plan> {
-    vec![hci(), six_patterns(), failover()]
+    vec![hci(), six_patterns(), nvme_vs_iscsi(), failover()]
 }
 
 fn action(load: &str, documents: Option<Documents>) -> Action {
@@ -86,6 +86,26 @@ fn six_patterns() -> Plan {
         runs: 3,
         alone_seconds: 1.0,
         actions: actions.to_vec(),
+        ..Plan::default()
+    }
+}
+
+/// LINBIT's fio line by NVMe/TCP, and by iSCSI on the same file. Its writes are left out, as
+/// libiscsi's program only reads.
+fn nvme_vs_iscsi() -> Plan {
+    let actions = vec![
+        action("randread,bs=4k,iodepth=32,numjobs=16", Some(Documents::over_iscsi(550.0))),
+        action("read,bs=4k,iodepth=32,numjobs=16", None),
+    ];
+    Plan {
+        name: "nvme-vs-iscsi".to_owned(),
+        about: "NVMe/TCP, farblock's iSCSI target and tgt in turns on one file".to_owned(),
+        drive: "temporary:256MiB".to_owned(),
+        runtime_seconds: 5.0,
+        ramp_seconds: 1.0,
+        runs: 3,
+        iscsi: vec![IscsiTarget::Farblock, IscsiTarget::Tgt],
+        actions,
         ..Plan::default()
     }
 }

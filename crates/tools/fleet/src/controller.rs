@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::error::FleetError;
+use crate::iscsi::{self, Programs};
 use crate::limits::{LOAD_GRACE, OPEN_TIME, START_IN};
 use crate::message::{Ask, Client, Load, Measured, Say, Share};
 use crate::network::Network;
@@ -21,7 +22,7 @@ const NQN: &str = "nqn.2026-11.org.farblock:fleet";
 /// Between two looks at who has said something.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Bytes in a MiB.
-const MIB: f64 = (1 << 20) as f64;
+pub(crate) const MIB: f64 = (1 << 20) as f64;
 /// Where random addresses begin.
 const SEED: u64 = 0x666c_6565_7421;
 
@@ -88,14 +89,15 @@ pub(crate) struct Fleet<'a> {
     pub(crate) hosts: Vec<Peer>,
     pub(crate) targets: Vec<TargetPeer>,
     pub(crate) nodes: Vec<Node>,
+    pub(crate) programs: Programs,
     clock: Clock,
 }
 
 impl<'a> Fleet<'a> {
     fn start(plan: &'a Plan, setting: Setting<'a>) -> Result<Fleet<'a>, FleetError> {
-        let clock = Clock::new();
+        let (clock, programs) = (Clock::new(), Programs::of(plan)?);
         let (hosts, targets, nodes) = (Vec::new(), Vec::new(), Vec::new());
-        let mut fleet = Fleet { plan, setting, hosts, targets, nodes, clock };
+        let mut fleet = Fleet { plan, setting, hosts, targets, nodes, programs, clock };
         if plan.agents.is_empty() {
             fleet.start_here()?
         } else {
@@ -169,6 +171,7 @@ impl<'a> Fleet<'a> {
             drives: drives.collect::<Result<_, _>>()?,
             sets: plan.sets_per_target as usize,
             block_size: plan.block_size,
+            iscsi: false,
         })
     }
 
@@ -182,6 +185,7 @@ impl<'a> Fleet<'a> {
         let path = self.setting.folder.join(format!("drive-{target}-{drive}.img"));
         File::create(&path)
             .and_then(|file| file.set_len(bytes))
+            .and_then(|()| if self.plan.iscsi.is_empty() { Ok(()) } else { iscsi::fill(&path) })
             .map_err(|error| wrong(format!("{} cannot be made: {error}", path.display())))?;
         Ok(format!("{before}file:{}", path.display()))
     }
@@ -232,6 +236,24 @@ impl<'a> Fleet<'a> {
 
     fn action(&mut self, pattern: &Pattern) -> Result<ActionReport, FleetError> {
         let alone_iops = self.alone(pattern)?;
+        let (mut sum, mut others) = (Sum::default(), Vec::new());
+        for run in 0..self.plan.runs {
+            let in_turns = !self.plan.iscsi.is_empty();
+            if run == 0 || in_turns {
+                self.connect(pattern)?;
+            }
+            self.one_run(pattern, run, &mut sum)?;
+            if in_turns {
+                iscsi::turn(self, pattern, run, &mut others)?;
+            }
+        }
+        let clients = self.plan.clients_per_node * self.hosts.len() as u32;
+        let report = sum.report(pattern, clients, alone_iops);
+        iscsi::finish(&mut others, report.total.iops);
+        Ok(ActionReport { iscsi: others, ..report })
+    }
+
+    fn connect(&mut self, pattern: &Pattern) -> Result<(), FleetError> {
         self.note(&format!("{}: connecting", pattern.name))?;
         for host in 0..self.hosts.len() {
             let clients = self.clients(host, pattern.numjobs, pattern.iodepth);
@@ -243,12 +265,7 @@ impl<'a> Fleet<'a> {
                 other => return Err(self.hosts[host].surprise(&other)),
             }
         }
-        let mut sum = Sum::default();
-        for run in 0..self.plan.runs {
-            self.one_run(pattern, run, &mut sum)?;
-        }
-        let clients = self.plan.clients_per_node * self.hosts.len() as u32;
-        Ok(sum.report(pattern, clients, alone_iops))
+        Ok(())
     }
 
     /// Each drive by itself, where it is.
@@ -447,6 +464,7 @@ impl Sum {
             total,
             runs: self.runs,
             documents: None,
+            iscsi: Vec::new(),
             cpu: self.cpu.into_iter().map(|(name, percent)| (name, percent / count)).collect(),
             latencies: RecordedLatencies::of(&self.latencies),
         }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// One figure of the documents.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Documents {
     /// I/Os per second.
@@ -15,15 +15,27 @@ pub struct Documents {
     /// Of what the drives give alone.
     #[serde(default)]
     pub percent_of_theoretical: Option<f64>,
+    /// By how much NVMe over Fabrics was better than iSCSI, in per cent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent_over_iscsi: Option<f64>,
 }
 
 impl Documents {
     pub(crate) fn iops(iops: f64, percent: Option<f64>) -> Documents {
-        Documents { iops: Some(iops), gb_per_second: None, percent_of_theoretical: percent }
+        Documents { iops: Some(iops), percent_of_theoretical: percent, ..Documents::default() }
     }
 
     pub(crate) fn gb(gb_per_second: f64, percent: Option<f64>) -> Documents {
         let gb_per_second = Some(gb_per_second);
-        Documents { iops: None, gb_per_second, percent_of_theoretical: percent }
+        Documents { gb_per_second, percent_of_theoretical: percent, ..Documents::default() }
+    }
+
+    pub(crate) fn over_iscsi(percent: f64) -> Documents {
+        Documents { percent_over_iscsi: Some(percent), ..Documents::default() }
+    }
+
+    /// There is a figure to stand beside what the fleet did.
+    pub(crate) fn has_figure(&self) -> bool {
+        self.iops.is_some() || self.gb_per_second.is_some()
     }
 }

@@ -39,6 +39,7 @@ mod documents;
 mod error;
 mod faults;
 pub mod html;
+mod iscsi;
 pub mod limits;
 mod lines;
 pub mod listen;
@@ -60,6 +61,8 @@ pub use error::FleetError;
 pub use listen::Listener;
 pub use node::Launcher;
 pub use peer::Secret;
-pub use plan::{Action, Fault, Place, Plan};
-pub use report::{ActionReport, FaultReport, NodeReport, Report, SCHEMA, Total, Verified};
+pub use plan::{Action, Fault, IscsiTarget, Place, Plan};
+pub use report::{
+    ActionReport, FaultReport, IscsiReport, IscsiTotal, NodeReport, Report, SCHEMA, Total, Verified,
+};
 pub use storage::Allowed;

@@ -42,5 +42,8 @@ pub const CLOCK_ROUNDS: u32 = 16;
 /// How long an agent that is asked to end may take.
 pub const END_TIME: Duration = Duration::from_secs(10);
 
+/// How long tgtd may take to take orders.
+pub const TGT_TIME: Duration = Duration::from_secs(60);
+
 /// How long I/O may pause after a fault before that is given up on.
 pub const RECOVERY_TIME: Duration = Duration::from_secs(120);

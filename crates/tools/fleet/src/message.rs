@@ -27,6 +27,8 @@ pub enum Ask {
     Clock,
     /// Share these drives, in place of what is shared.
     Share(Share),
+    /// Share nothing any more, and let go of the drives.
+    Unshare,
     /// Drive one of the shared drives here, without a network.
     Alone {
         /// Its place in [`Share::drives`].
@@ -77,6 +79,9 @@ pub struct Share {
     pub sets: usize,
     /// Bytes in a block.
     pub block_size: u32,
+    /// By iSCSI instead of NVMe, the one drive there is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub iscsi: bool,
 }
 
 /// A host.

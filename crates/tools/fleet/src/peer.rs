@@ -218,6 +218,11 @@ impl Peer {
         self.offset.theirs(ours_ns)
     }
 
+    /// The number of the process that was started for it.
+    pub(crate) fn process(&self) -> Option<u32> {
+        self.process.as_ref().map(|process| process.child.id())
+    }
+
     /// As `kill -9` does.
     pub(crate) fn kill(&mut self) {
         if let Some(process) = &mut self.process {

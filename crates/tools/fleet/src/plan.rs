@@ -20,7 +20,7 @@
 use crate::documents::Documents;
 use crate::error::FleetError;
 use crate::limits::{AGENTS, CLIENTS, DRIVES, NODES};
-use crate::{builtin, report};
+use crate::{builtin, iscsi, report};
 use farblock_bench::Pattern;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -80,6 +80,9 @@ pub struct Plan {
     pub fault_seconds: f64,
     /// Agents on other machines, instead of nodes on this one.
     pub agents: Vec<Place>,
+    /// These share the same file by iSCSI, in turns with NVMe.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub iscsi: Vec<IscsiTarget>,
     /// Targets that there are already, instead of agents' own.
     pub targets: Vec<String>,
     /// What was scaled to the machine.
@@ -117,6 +120,34 @@ impl Fault {
             Fault::Kill => "kill",
             Fault::Cut => "cut",
             Fault::Slow => "slow",
+        }
+    }
+}
+
+/// What shares a file by iSCSI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IscsiTarget {
+    /// This project's own target.
+    Farblock,
+    /// tgt, as Linux distributions have it.
+    Tgt,
+}
+
+impl IscsiTarget {
+    /// `farblock`, `tgt`: what a plan calls it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            IscsiTarget::Farblock => "farblock",
+            IscsiTarget::Tgt => "tgt",
+        }
+    }
+
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            IscsiTarget::Farblock => "farblock's target",
+            IscsiTarget::Tgt => "tgt",
         }
     }
 }
@@ -164,6 +195,7 @@ impl Default for Plan {
             faults: Vec::new(),
             fault_seconds: 3.0,
             agents: Vec::new(),
+            iscsi: Vec::new(),
             targets: Vec::new(),
             scaled: Vec::new(),
         }
@@ -280,7 +312,32 @@ impl Plan {
                 "makes temporary: drives on this machine only: name drives of the agents'",
             );
         }
-        self.loads().map(drop)
+        self.check_iscsi()
+    }
+
+    fn check_iscsi(&self) -> Result<(), FleetError> {
+        let loads = self.loads()?;
+        if self.iscsi.is_empty() {
+            return Ok(());
+        }
+        let is_away = !self.agents.is_empty() || !self.targets.is_empty();
+        let one_each = [
+            self.storage_nodes,
+            self.host_nodes,
+            self.targets_per_node,
+            self.drives_per_target,
+            self.clients_per_node,
+        ];
+        let is_simple = one_each.iter().all(|&count| count == 1) && self.sets_per_target == 0;
+        let is_file = self.drive.starts_with("temporary:") && self.block_size == iscsi::BLOCK_BYTES;
+        if is_away || self.together || !is_simple || !is_file {
+            return Err(FleetError::plan(
+                &self.name,
+                "compares with iSCSI on one file: one storage node, one host node, one client, one \
+                 drive that is temporary:, blocks of 512 bytes, no agents and no targets",
+            ));
+        }
+        loads.iter().try_for_each(|(pattern, _)| iscsi::check(self, pattern))
     }
 
     /// A disk that this writes to and did not make, if there is one.
@@ -338,6 +395,7 @@ impl Plan {
         let alone = f64::from(drives) * self.alone_seconds;
         let faults = self.faults.len() as f64 * (self.fault_seconds + 5.0);
         let targets = f64::from(self.storage_nodes * self.targets_per_node);
+        let run = run * (1 + self.iscsi.len()) as f64;
         let actions = loads * (run * f64::from(self.runs) + self.warm_up_seconds + alone);
         let all = actions + self.verify_seconds + faults * targets;
         Ok(Duration::try_from_secs_f64(all).unwrap_or(Duration::MAX))

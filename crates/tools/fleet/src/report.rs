@@ -2,7 +2,7 @@
 //! meaning, without [`SCHEMA`] going up.
 
 use crate::documents::Documents;
-use crate::plan::{Fault, Plan};
+use crate::plan::{Fault, IscsiTarget, Plan};
 use farblock_bench::verdict::{Load, Metric, Series, Subject};
 use farblock_bench::{LatencySummary, Machine, Pattern, RecordedLatencies, jobs_and_depth};
 use serde::{Deserialize, Serialize};
@@ -67,6 +67,35 @@ pub struct ActionReport {
     pub cpu: Vec<(String, f64)>,
     /// All latencies of all runs.
     pub latencies: RecordedLatencies,
+    /// What the same file gave by iSCSI, in turns with this.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub iscsi: Vec<IscsiReport>,
+}
+
+/// An action by iSCSI.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IscsiReport {
+    /// Who shared the file.
+    pub target: IscsiTarget,
+    /// The mean of the runs.
+    pub total: IscsiTotal,
+    /// Each run.
+    pub runs: Vec<IscsiTotal>,
+    /// NVMe's I/Os per second by these.
+    pub nvme_ratio: f64,
+}
+
+/// What an initiator measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IscsiTotal {
+    /// I/Os per second.
+    pub iops: f64,
+    /// Throughput.
+    pub mib_per_second: f64,
+    /// Commands in flight by I/Os per second.
+    pub mean_latency_us: f64,
+    /// Processor time of target and initiators per I/O.
+    pub cpu_us_per_io: f64,
 }
 
 /// All clients together.

@@ -37,24 +37,36 @@ impl Allowed {
     }
 }
 
+/// What serves the drives.
+enum Served {
+    Nvme(Target),
+    Iscsi(farblock_iscsi::Server),
+}
+
+impl Served {
+    fn stop(self) -> Result<(), String> {
+        match self {
+            Served::Nvme(target) => target.stop().map_err(|error| error.to_string()),
+            Served::Iscsi(server) => server.stop(true).map_err(|error| error.to_string()),
+        }
+    }
+}
+
 /// Nothing at first.
 pub(crate) struct Storage {
     allowed: Allowed,
-    target: Option<Target>,
+    served: Option<Served>,
     drives: Vec<Arc<dyn Namespace>>,
 }
 
 impl Storage {
     pub(crate) fn new(allowed: Allowed) -> Storage {
-        Storage { allowed, target: None, drives: Vec::new() }
+        Storage { allowed, served: None, drives: Vec::new() }
     }
 
     /// Opens the drives and shares them.
     pub(crate) fn share(&mut self, share: &Share) -> Result<SocketAddr, String> {
-        if let Some(before) = self.target.take() {
-            before.stop().map_err(|error| format!("the target failed: {error}"))?;
-        }
-        self.drives.clear();
+        self.unshare()?;
         if share.drives.is_empty() || share.drives.len() > DRIVES {
             return Err(format!("a target has 1 to {DRIVES} drives"));
         }
@@ -64,16 +76,36 @@ impl Storage {
             spec.open(share.block_size, false).map_err(|error| error.to_string())
         };
         let drives = share.drives.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let target = Target::start(&config(share, &drives)?).map_err(|error| error.to_string())?;
-        let address = target.addresses()[0];
-        (self.target, self.drives) = (Some(target), drives);
+        let (served, address) = serve(share, &drives)?;
+        (self.served, self.drives) = (Some(served), drives);
         Ok(address)
+    }
+
+    /// Shares nothing any more.
+    pub(crate) fn unshare(&mut self) -> Result<(), String> {
+        self.drives.clear();
+        let stopped = self.served.take().map_or(Ok(()), Served::stop);
+        stopped.map_err(|error| format!("the target failed: {error}"))
     }
 
     /// One of the drives.
     pub(crate) fn drive(&self, index: usize) -> Result<Arc<dyn Namespace>, String> {
         self.drives.get(index).cloned().ok_or_else(|| format!("it has no drive {index}"))
     }
+}
+
+fn serve(share: &Share, drives: &[Arc<dyn Namespace>]) -> Result<(Served, SocketAddr), String> {
+    if !share.iscsi {
+        let target = Target::start(&config(share, drives)?).map_err(|error| error.to_string())?;
+        let address = target.addresses()[0];
+        return Ok((Served::Nvme(target), address));
+    }
+    let [drive] = drives else { return Err("an iSCSI target has one drive".to_owned()) };
+    let config = farblock_iscsi::Config::new(share.address, crate::iscsi::NAME);
+    let server = farblock_iscsi::Server::start(&config, Arc::clone(drive));
+    let server = server.map_err(|error| error.to_string())?;
+    let address = server.address();
+    Ok((Served::Iscsi(server), address))
 }
 
 fn config(share: &Share, drives: &[Arc<dyn Namespace>]) -> Result<TargetConfig, String> {

@@ -1,5 +1,6 @@
 //! A report as text for a terminal, and as Markdown.
 
+use crate::documents::Documents;
 use crate::report::{ActionReport, Report};
 use farblock_bench::table::wrap;
 use farblock_bench::{iops, jobs_and_depth, tenths, us};
@@ -120,7 +121,12 @@ pub(crate) fn tables(report: &Report, columns: usize) -> Vec<(&'static str, Tabl
         if !fits {
             tables.push(("latency in µs, and processor time of all agents", latencies(report)));
         }
-        if report.actions.iter().any(|action| action.documents.is_some()) {
+        if report.actions.iter().any(|action| !action.iscsi.is_empty()) {
+            tables.push(("NVMe/TCP and iSCSI on the same file", against_iscsi(report)));
+        }
+        let is_beside =
+            |action: &ActionReport| action.documents.as_ref().is_some_and(Documents::has_figure);
+        if report.actions.iter().any(is_beside) {
             tables.push(("beside the documents' figures, of far larger machines", beside(report)));
         }
         if columns > 120 {
@@ -179,10 +185,39 @@ fn latencies(report: &Report) -> Table {
     Table { header, rows: report.actions.iter().map(row).collect() }
 }
 
+/// NVMe first, then what it is compared with.
+fn against_iscsi(report: &Report) -> Table {
+    let header = vec!["action", "IOPS", "mean µs", "CPU µs/IO", "NVMe ÷ it", "documents"];
+    let mut rows = Vec::new();
+    for action in report.actions.iter().filter(|action| !action.iscsi.is_empty()) {
+        let total = &action.total;
+        rows.push(vec![
+            format!("{}, NVMe/TCP", action.name()),
+            iops(total.iops),
+            us(total.latency.mean_ns),
+            tenths(total.cpu_us_per_io),
+            String::new(),
+            String::new(),
+        ]);
+        let documents = action.documents.as_ref().and_then(|it| it.percent_over_iscsi);
+        rows.extend(action.iscsi.iter().map(|iscsi| {
+            vec![
+                format!("  iSCSI, {}", iscsi.target.words()),
+                iops(iscsi.total.iops),
+                us(iscsi.total.mean_latency_us * 1e3),
+                tenths(iscsi.total.cpu_us_per_io),
+                format!("{:.2}", iscsi.nvme_ratio),
+                documents.map_or_else(|| NOTHING.to_owned(), |it| format!("+{it:.0} %")),
+            ]
+        }));
+    }
+    Table { header, rows }
+}
+
 fn beside(report: &Report) -> Table {
     let header = vec!["action", "here", "% of alone", "documents", "% of alone"];
     let row = |action: &ActionReport| {
-        let documents = action.documents.as_ref()?;
+        let documents = action.documents.as_ref().filter(|it| it.has_figure())?;
         let (here, there) = match (documents.gb_per_second, documents.iops) {
             (Some(gb), _) => {
                 let here = action.total.mib_per_second * 1.048_576e-3;
@@ -233,6 +268,7 @@ fn faults(report: &Report) -> Table {
 
 pub(crate) fn remarks(report: &Report) -> Vec<String> {
     let mut remarks = report.plan.scaled.clone();
+    remarks.extend(crate::iscsi::remarks(&report.plan));
     if report.actions.iter().any(|action| action.alone_iops.is_some()) {
         remarks.push(
             "% of alone: of the sum of what each drive gave by itself, measured first, without a \

@@ -32,6 +32,7 @@ pub(crate) enum FleetCommand {
 #[command(after_help = "\
 Examples:
   farblock fleet run six-patterns --html report.html
+  farblock fleet run nvme-vs-iscsi --without tgt
   farblock fleet run failover                   kill, cut and slow targets under hosts that verify
   farblock fleet run hci-12 --runtime 2 --json before.json
   farblock fleet run before.json --json after.json
@@ -58,6 +59,11 @@ pub(crate) struct RunArgs {
     /// Let hosts write, read and compare for so many seconds after the actions
     #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Plan")]
     pub(crate) verify: Option<Duration>,
+
+    /// Leave this iSCSI target out of the comparison: farblock or tgt
+    #[arg(long, value_name = "TARGET", value_parser = ["farblock", "tgt"])]
+    #[arg(help_heading = "Plan")]
+    pub(crate) without: Vec<String>,
 
     /// Do not scale a plan of farblock's to this machine
     #[arg(long, help_heading = "Plan")]
