@@ -8,8 +8,11 @@
 //!
 //! - a read gives what the [model] says;
 //! - every operation completes, once, and fails only if the disk may fail;
+//! - where hosts have to authenticate (in a quarter of the seeds), whoever has another key gets no
+//!   queue, whatever went wrong before;
 //! - at the end no thread, connection or memory of the target's is left.
 
+mod keys;
 mod model;
 mod server;
 
@@ -17,12 +20,15 @@ use farblock_block::{BlockError, Command, Completion, Namespace, Op, Queue};
 use farblock_host::disk::{DiskOptions, Policy};
 use farblock_host::{Disk, HostId, Options};
 use farblock_random::Random;
-use farblock_reactor::sim::{Break, DiskFaults, NetFaults, Side, World};
+use farblock_reactor::sim::{Break, Connection, DiskFaults, NetFaults, Side, World};
 use farblock_reactor::{Config, EngineKind, Reactor, TaskId, os};
+use keys::{Keys, Proof};
 use model::{BLOCK_BYTES, BLOCKS, Model, Wish};
 use server::Server;
 use std::time::Duration;
 
+/// Who uses the disk.
+const HOST_NQN: &str = "nqn.2014-08.org.example:simulated";
 /// Operations of a usual run.
 pub const OPERATIONS: u64 = 250;
 /// Steps in which they are submitted, at most.
@@ -132,9 +138,10 @@ pub fn run_as(seed: u64, variant: &Variant) -> Outcome {
     let mut random = Random::new(!seed);
     let plan = Plan::new(&mut random);
     world.set_net_faults(plan.net);
-    let server = Server::start(&world, &plan);
+    let keys = Proof::of(seed).map(|proof| Keys::new(seed, proof));
+    let server = Server::start(&world, &plan, keys.as_ref().map(Keys::of_target));
     let outcome = {
-        let mut client = Client::new(&world, plan, random, server);
+        let mut client = Client::new(&world, plan, random, server, keys);
         client.run(variant.operations);
         client.finish()
     };
@@ -172,11 +179,11 @@ impl Drop for Named {
     }
 }
 
-fn options(plan: &Plan) -> DiskOptions {
-    let connection = Options {
+fn options(plan: &Plan, keys: Option<&Keys>) -> DiskOptions {
+    let mut connection = Options {
         header_digest: plan.digests.0,
         data_digest: plan.digests.1,
-        hostnqn: Some("nqn.2014-08.org.example:simulated".to_owned()),
+        hostnqn: Some(HOST_NQN.to_owned()),
         hostid: Some(HostId(*b"farblock-testing")),
         keep_alive: Duration::from_secs(2),
         connect_timeout: Duration::from_secs(1),
@@ -185,6 +192,9 @@ fn options(plan: &Plan) -> DiskOptions {
         engine: EngineKind::Sim,
         ..Options::default()
     };
+    if let Some(keys) = keys {
+        keys.give(&mut connection);
+    }
     DiskOptions {
         connection,
         reconnect_delay: Duration::from_millis(500),
@@ -201,6 +211,7 @@ struct Client<'a> {
     plan: Plan,
     random: Random,
     server: Server,
+    keys: Option<Keys>,
     model: Model,
     queue: Option<Box<dyn Queue>>,
     disk: Disk,
@@ -211,12 +222,22 @@ struct Client<'a> {
     succeeded: u64,
     failed: u64,
     faults: u64,
+    /// The connection that was made last.
+    newest: Option<Connection>,
+    /// When it breaks.
+    cut: Option<Duration>,
 }
 
 impl<'a> Client<'a> {
-    fn new(world: &'a World, plan: Plan, random: Random, server: Server) -> Client<'a> {
-        let urls = server.urls();
-        let disk = Disk::connect(&urls, &options(&plan)).expect("nothing goes wrong yet");
+    fn new(
+        world: &'a World,
+        plan: Plan,
+        random: Random,
+        server: Server,
+        keys: Option<Keys>,
+    ) -> Client<'a> {
+        let options = options(&plan, keys.as_ref());
+        let disk = Disk::connect(&server.urls(), &options).expect("nothing goes wrong yet");
         let config = Config { engine: EngineKind::Sim, ..Config::default() };
         let reactor = Reactor::new(&config).expect("a loop");
         let task = reactor.add_task();
@@ -227,6 +248,7 @@ impl<'a> Client<'a> {
             plan,
             random,
             server,
+            keys,
             model: Model::default(),
             queue: Some(queue),
             disk,
@@ -237,6 +259,8 @@ impl<'a> Client<'a> {
             succeeded: 0,
             failed: 0,
             faults: 0,
+            newest: None,
+            cut: None,
         }
     }
 
@@ -252,6 +276,7 @@ impl<'a> Client<'a> {
                 self.faults += 1;
                 self.go_wrong();
             }
+            self.cut_authentication();
             self.server.tend(self.world);
             let wait = match self.random.below(8) {
                 0 => Duration::from_millis(self.random.below(400)),
@@ -274,16 +299,47 @@ impl<'a> Client<'a> {
             self.start(&Wish { command: Command::Read, lba, blocks, is_durable: false });
             self.settle();
         }
-        let Client { world, queue, disk, reactor, server, succeeded, failed, faults, .. } = self;
+        let Client { world, queue, disk, reactor, server, plan, keys, .. } = self;
+        let Client { succeeded, failed, faults, .. } = self;
         drop(queue);
         drop(disk);
         drop(reactor);
         // What was started to close something late, and connections that nobody closes any more.
         os::sleep(GONE_TIME);
+        if let Some(keys) = &keys {
+            turn_strangers_away(&server, &plan, keys);
+            os::sleep(GONE_TIME);
+        }
         assert_eq!(server.connections(), 0, "the target has connections that nobody uses");
         server.stop();
+        if keys.is_some() {
+            // The thread that calculates is told that the target is gone, and not waited for.
+            os::sleep(Duration::from_millis(1));
+        }
         let (trace, elapsed) = (world.trace(), world.elapsed());
         Outcome { trace, elapsed, succeeded, failed, faults }
+    }
+
+    /// Where hosts authenticate, a connection often breaks again while it is new: at any of the
+    /// messages that it begins with.
+    fn cut_authentication(&mut self) {
+        if self.keys.is_none() || self.plan.fault_one_in == 0 {
+            return;
+        }
+        let newest = self.world.connections().pop();
+        let is_new = newest.is_some() && newest != self.newest;
+        self.newest = newest;
+        if is_new && self.random.one_in(2) {
+            let messages = self.random.below(20) as u32;
+            self.cut = Some(self.world.elapsed() + self.plan.net.delay * messages / 2);
+        }
+        if let (Some(connection), Some(_)) =
+            (newest, self.cut.take_if(|at| *at <= self.world.elapsed()))
+        {
+            self.faults += 1;
+            let how = if self.random.one_in(2) { Break::Reset } else { Break::Silence };
+            self.world.break_connection(connection, how);
+        }
     }
 
     fn submit(&mut self) {
@@ -405,6 +461,19 @@ impl<'a> Client<'a> {
         for connection in connections.into_iter().cycle().skip(first).take(count) {
             self.world.break_connection(connection, how);
         }
+    }
+}
+
+/// Nobody gets in who has another key, although nothing is in the way.
+fn turn_strangers_away(server: &Server, plan: &Plan, keys: &Keys) {
+    let good = options(plan, Some(keys));
+    for (connection, why) in keys.strangers(&good.connection) {
+        let before = server.authenticated();
+        let stranger = DiskOptions { connection, ..good.clone() };
+        let error = Disk::connect(&server.urls(), &stranger).err();
+        let error = error.expect("somebody with another key has a disk").to_string();
+        assert!(error.contains(why), "it is told why: {error}");
+        assert_eq!(server.authenticated(), before, "somebody with another key has a queue");
     }
 }
 

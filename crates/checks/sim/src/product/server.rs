@@ -1,7 +1,7 @@
 //! The target's machine: its process, its disk and its addresses.
 
-use super::Plan;
 use super::model::{BLOCK_BYTES, BLOCKS};
+use super::{HOST_NQN, Plan};
 use farblock_backends::file::FileDisk;
 use farblock_backends::mem::Mem;
 use farblock_block::Namespace;
@@ -9,7 +9,7 @@ use farblock_host::Url;
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::sim::{DiskFaults, Medium, World};
 use farblock_reactor::{EngineKind, os};
-use farblock_target::{Export, Subsystem, Target, TargetConfig};
+use farblock_target::{Export, HostKeys, Subsystem, Target, TargetConfig};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,8 @@ pub(super) struct Server {
     addresses: Vec<SocketAddr>,
     cores: usize,
     store: Store,
+    /// What the host has to prove, and nobody else gets in; anybody does without it.
+    keys: Option<HostKeys>,
     /// None while its process is dead.
     target: Option<Target>,
     /// When the process is started again.
@@ -35,7 +37,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(world: &World, plan: &Plan) -> Server {
+    pub(super) fn start(world: &World, plan: &Plan, keys: Option<HostKeys>) -> Server {
         let addresses =
             (1..=plan.paths).map(|path| SocketAddr::from(([10, 0, 0, path as u8], 4420)));
         let bytes = BLOCKS as usize * BLOCK_BYTES;
@@ -49,6 +51,7 @@ impl Server {
             addresses: addresses.collect(),
             cores: plan.cores,
             store,
+            keys,
             target: None,
             restart: None,
             hidden: vec![None; plan.paths],
@@ -76,7 +79,8 @@ impl Server {
             Store::Memory(memory) => Arc::clone(memory) as _,
         };
         let mut subsystem = Subsystem::new(NQN);
-        subsystem.config.allow_any_host = true;
+        subsystem.config.allow_any_host = self.keys.is_none();
+        subsystem.keys.extend(self.keys.clone().map(|keys| (HOST_NQN.to_owned(), keys)));
         let export = Export { namespace, identity: "simulated".to_owned() };
         subsystem.exports.insert(NamespaceId(1), export);
         let config = TargetConfig {
@@ -137,6 +141,12 @@ impl Server {
     /// Connections that the target has.
     pub(super) fn connections(&self) -> usize {
         self.target.as_ref().expect("it was mended").connections()
+    }
+
+    /// Queues whose hosts have authenticated.
+    pub(super) fn authenticated(&self) -> u64 {
+        let target = self.target.as_ref().expect("it was mended");
+        target.control().stats().admissions.authenticated
     }
 
     /// Stops the target as a user would.
