@@ -37,23 +37,18 @@ pub(crate) fn serial(subsystem: &str) -> String {
 /// Where a target is that listens on `addresses`: a host that lost one of its controllers knows by
 /// it that the process has ended when another one is found at the same place.
 pub(crate) fn origin(addresses: &[SocketAddr]) -> ControllerOrigin {
-    let boot = boot().unwrap_or_default();
+    let boot = boot();
     let mut listeners: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
     listeners.sort();
-    let place = match network() {
-        Some(network) if !boot.is_empty() => place(&boot, &network, &listeners),
-        _ => [0; 16],
-    };
-    let boot = match boot.is_empty() {
-        true => [0; 16],
-        false => Uuid::new_v5(&Uuid::NAMESPACE_OID, boot.as_bytes()).into_bytes(),
-    };
-    ControllerOrigin { place, boot }
+    let network = network(boot.as_deref());
+    let place = network.map_or([0; 16], |network| place(&network, &listeners));
+    let name = |boot: String| Uuid::new_v5(&Uuid::NAMESPACE_OID, boot.as_bytes()).into_bytes();
+    ControllerOrigin { place, boot: boot.map_or([0; 16], name) }
 }
 
 /// Two processes cannot listen on one address of one network at once.
-fn place(boot: &str, network: &str, listeners: &[String]) -> [u8; 16] {
-    let name = format!("{boot}\n{network}\n{}", listeners.join("\n"));
+fn place(network: &str, listeners: &[String]) -> [u8; 16] {
+    let name = format!("{network}\n{}", listeners.join("\n"));
     Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes()).into_bytes()
 }
 
@@ -63,15 +58,54 @@ fn boot() -> Option<String> {
         return Some(boot);
     }
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    Some(id.trim().to_owned())
+    Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// What names the network that addresses are of: a container may have one of its own.
-fn network() -> Option<String> {
+/// What names the network that addresses are of, on this boot of this machine: a container may
+/// have one of its own.
+fn network(boot: Option<&str>) -> Option<String> {
     if os::is_simulated() {
-        return Some("simulated".to_owned());
+        return Some(format!("{}\nsimulated", boot?));
     }
-    Some(std::fs::read_link("/proc/self/ns/net").ok()?.to_string_lossy().into_owned())
+    system_network(boot)
+}
+
+#[cfg(not(windows))]
+fn system_network(boot: Option<&str>) -> Option<String> {
+    let network = std::fs::read_link("/proc/self/ns/net").ok()?;
+    Some(format!("{}\n{}", boot?, network.to_string_lossy()))
+}
+
+/// Windows has no such name, so the first who needs one makes it up. Once, as all targets of a
+/// process are of one network.
+#[cfg(windows)]
+fn system_network(_: Option<&str>) -> Option<String> {
+    use std::sync::OnceLock;
+    use windows_registry::{CURRENT_USER, LOCAL_MACHINE};
+    static NAME: OnceLock<Option<String>> = OnceLock::new();
+    // Only administrators and services may write where everybody looks.
+    NAME.get_or_init(|| registered(LOCAL_MACHINE).or_else(|| registered(CURRENT_USER))).clone()
+}
+
+/// A random name in a key that the system only has in memory: it is gone with the boot, or with the
+/// user's session, and a container has a registry of its own. Whoever finds it is where whoever
+/// made it up was. Two that make one up at once may differ, for which hosts just wait.
+#[cfg(windows)]
+fn registered(root: &windows_registry::Key) -> Option<String> {
+    const KEY: &str = r"SOFTWARE\farblock-boot";
+    const VALUE: &str = "id";
+    let read = |key: &windows_registry::Key| {
+        let id = Uuid::try_parse(&key.get_string(VALUE).ok()?).ok()?;
+        Some(id.to_string()).filter(|_| !id.is_nil())
+    };
+    if let Some(id) = root.open(KEY).ok().and_then(|key| read(&key)) {
+        return Some(id);
+    }
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).ok()?;
+    let key = root.options().read().write().create().volatile().open(KEY).ok()?;
+    key.set_string(VALUE, Uuid::from_bytes(random).to_string()).ok()?;
+    read(&key)
 }
 
 #[cfg(test)]
@@ -79,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg(target_os = "linux")]
+    #[cfg(any(target_os = "linux", windows))]
     fn a_place_is_that_of_the_listeners() {
         let at = |text: &[&str]| {
             let addresses: Vec<SocketAddr> = text.iter().map(|it| it.parse().unwrap()).collect();
@@ -89,6 +123,7 @@ mod tests {
         assert!(one.is_succeeded_at(&at(&["[::1]:2", "127.0.0.1:1"])));
         assert!(!one.is_succeeded_at(&other));
         assert_eq!(one.boot, other.boot);
+        #[cfg(target_os = "linux")]
         assert_ne!(one.boot, [0; 16]);
     }
 

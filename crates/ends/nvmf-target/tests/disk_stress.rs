@@ -32,6 +32,8 @@ const LONGEST_RUN: Duration = Duration::from_secs(60);
 const RECONNECTS: u64 = 4;
 /// The same, of damaged PDUs, in each direction.
 const DAMAGED: u64 = 100;
+/// After so many harms in a row between which nothing was done, there is peace until something is.
+const HARMS_IN_VAIN: u64 = 4;
 
 /// The contents of a block: zeroes are version 0.
 fn fill(block: &mut [u8], lba: u64, version: u64) {
@@ -216,10 +218,16 @@ fn stress_until(
             .collect();
         let mut random = Random::new(seed);
         let start = Instant::now();
-        let mut harms = 0;
+        let (mut harms, mut in_vain, mut done) = (0, 0, 0);
         let goes_on = |time| time < run_time() || (time < LONGEST_RUN && !is_enough());
         while goes_on(start.elapsed()) && writers.iter().all(|writer| !writer.is_finished()) {
             std::thread::sleep(Duration::from_millis(random.below(150)));
+            // What is slow to come back would never do anything, as it is harmed anew before.
+            let before = std::mem::replace(&mut done, count.load(Ordering::Relaxed));
+            in_vain = if done == before { in_vain + 1 } else { 0 };
+            if in_vain > HARMS_IN_VAIN {
+                continue;
+            }
             harm(&mut random);
             harms += 1;
         }
