@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// The longest that a disk or a key file may take to be opened.
+/// The longest that a disk, a key file or the configuration may take to be opened.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How many may hang at once: each has a thread until the system lets it go.
 pub(crate) const STUCK_MAX: usize = 8;

@@ -366,6 +366,25 @@ mod tests {
     }
 
     #[test]
+    fn a_configuration_that_is_never_read_keeps_other_changes_for_a_while_only() {
+        let (go_on, may_go_on) = channel::<()>();
+        let may_go_on = Mutex::new(may_go_on);
+        let again = move || {
+            let _ = may_go_on.lock().unwrap().recv();
+            Ok(farblock_state::Document::default())
+        };
+        let (_target, steering) = trial::reread(Duration::from_millis(50), Arc::new(again));
+        let refused = steering.reload(false).expect_err("nobody writes it").to_string();
+        assert!(refused.contains("the configuration does not answer"), "{refused}");
+        let (before, _) = steering.document();
+        steering
+            .change(None, &crate::Reread::Nothing, |it| Ok(it.clone()))
+            .expect("nothing is held");
+        assert_eq!(steering.document().0, before);
+        drop(go_on);
+    }
+
+    #[test]
     fn a_disk_that_never_opens_keeps_other_changes_for_a_while_only() {
         let (opens, opening) = channel();
         let (go_on, may_go_on) = channel();

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Reads the configuration file again: what it says now.
-pub type Configured = Box<dyn Fn() -> Result<Document, String> + Send + Sync>;
+pub type Configured = Arc<dyn Fn() -> Result<Document, String> + Send + Sync>;
 
 /// Says what the process cannot do, as of now.
 pub type Confined = Box<dyn Fn() -> Confinement + Send + Sync>;
@@ -158,7 +158,7 @@ impl Steering {
         self
     }
 
-    /// Has disks and key files be opened within this time.
+    /// Has disks, key files and the configuration be opened within this time.
     #[cfg(test)]
     pub(crate) fn opening_within(self, longest: std::time::Duration) -> Self {
         self.lock().live.patience = crate::patience::Patience::new(longest);
@@ -230,13 +230,15 @@ impl Steering {
     /// # Errors
     /// Why everything stays as it was.
     pub fn reload(&self, only_look: bool) -> Result<Changed, Refused> {
-        let Some(again) = &self.configured else {
+        let Some(again) = self.configured.clone() else {
             let sentence = "there is no configuration file to read again: this target was started \
                             without --config, and is changed by farblock ctl";
             return Err(Refused::Configuration(sentence.to_owned()));
         };
         let mut inner = self.lock();
-        let configured = again().map_err(Refused::Configuration)?;
+        // Aside: it may be on a share whose server is gone, and others wait to change something.
+        let configured = inner.live.patience.with("the configuration", move || again());
+        let configured = configured.map_err(Refused::Configuration)?;
         let (old, new) = (self.with_ports(&inner.configured), self.with_ports(&configured));
         let wanted = merge(&old, &new, &inner.shared);
         wanted.check().map_err(Refused::Problem)?;

@@ -1,7 +1,7 @@
 //! A target that is steered, for tests.
 
 use crate::live::{Disks, Open, Opened};
-use crate::steering::Steering;
+use crate::steering::{Configured, Steering};
 use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_backends::mem::Mem;
 use farblock_state::{Document, Host, Listener, Namespace};
@@ -45,6 +45,19 @@ pub(crate) fn start(opener: Arc<dyn Open>) -> (Target, Arc<Steering>) {
 
 /// The same, where disks are opened within this time.
 pub(crate) fn start_with(opener: Arc<dyn Open>, longest: Duration) -> (Target, Arc<Steering>) {
+    let (target, steering) = begin(opener);
+    (target, Arc::new(steering.opening_within(longest)))
+}
+
+/// The same, with a configuration that is read again so.
+pub(crate) fn reread(longest: Duration, again: Configured) -> (Target, Arc<Steering>) {
+    let (target, steering) = begin(Arc::new(Opener));
+    let (document, _) = steering.document();
+    let steering = steering.configured(document, Some(again)).opening_within(longest);
+    (target, Arc::new(steering))
+}
+
+fn begin(opener: Arc<dyn Open>) -> (Target, Steering) {
     let listeners = vec!["127.0.0.1:0".parse().unwrap()];
     let config = TargetConfig { listeners, ..TargetConfig::default() };
     let target = Target::start(&config).unwrap();
@@ -52,5 +65,5 @@ pub(crate) fn start_with(opener: Arc<dyn Open>, longest: Duration) -> (Target, A
     let listeners = addresses.iter().map(|address| (*address, Listener::default()));
     let document = Document { listeners: listeners.collect(), ..Document::default() };
     let steering = Steering::new(target.control(), opener, document, Disks::new());
-    (target, Arc::new(steering.opening_within(longest)))
+    (target, steering)
 }

@@ -8,6 +8,21 @@ use std::path::Path;
 /// The most bytes: far more than anybody writes.
 const MAX_BYTES: u64 = 1 << 20;
 
+/// Whether it can be read again while a target runs: a pipe says a thing once, and whoever reads it
+/// again may wait for ever.
+#[cfg(unix)]
+pub(crate) fn rereadable(path: &Path) -> Result<()> {
+    match path.metadata() {
+        Ok(metadata) if !metadata.is_file() => Err(Failure::run(format_args!(
+            "the configuration {} is not a regular file, which alone can be read again: start the \
+             target with one",
+            path.display()
+        ))),
+        // What else is wrong with it is said by who reads it.
+        _ => Ok(()),
+    }
+}
+
 /// Reads it. What a file's size says is not asked: a device has none, and no end either.
 pub(crate) fn read(path: &Path) -> Result<String> {
     let cannot = |error: &std::io::Error| {

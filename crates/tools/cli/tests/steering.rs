@@ -188,6 +188,27 @@ fn a_configuration_is_read_again() {
     assert!(ended.stderr.contains("namespace 2 removed"), "{}", ended.stderr);
 }
 
+/// Nobody writes to the pipe that takes the configuration's place: that is said at once, and the
+/// target can be asked and changed as before.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_configuration_that_nobody_writes_is_refused() {
+    let scratch = Scratch::new();
+    let path = configuration(&scratch, &["mem:1MiB"]);
+    let server = Server::start(scratch.command(["serve", "--config", &path]));
+    std::fs::remove_file(&path).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("it runs");
+    assert!(made.success(), "{made}");
+    server.signal("HUP");
+    scratch.run(["reload"]).fails(1, &["farblock.toml", "is not a regular file"]);
+    scratch.run(["config", "diff"]).fails(1, &["is not a regular file"]);
+    scratch.ctl(&["add-namespace", NQN, "mem:4MiB", "--nsid", "7"]).ok();
+    std::fs::remove_file(&path).unwrap();
+    configuration(&scratch, &["mem:1MiB"]);
+    scratch.run(["reload"]).ok();
+    server.stop();
+}
+
 #[test]
 fn a_target_without_control_says_that_it_cannot_be_steered() {
     let scratch = Scratch::new();

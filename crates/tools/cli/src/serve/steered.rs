@@ -5,12 +5,13 @@ use super::document::{self, Shares};
 use super::keys as key_files;
 use super::{announce, check_listeners, config, disks, tokens};
 use crate::args::{Global, ServeArgs};
+use crate::configuration;
 use crate::error::{Failure, Result, os};
 use crate::output;
 use crate::signals::Hangup;
 use crate::steer;
 use farblock_admin::{
-    Bdevs, Disks, Keys, OnTcp, Open, Opened, Server, SpdkRpc, SpdkServer, Steering,
+    Bdevs, Configured, Disks, Keys, OnTcp, Open, Opened, Server, SpdkRpc, SpdkServer, Steering,
 };
 use farblock_admin::{serve, serve_spdk};
 use farblock_proto::controller::{AddressFamily, Referral};
@@ -239,8 +240,6 @@ fn offer_spdk(
     })
 }
 
-type Reader = Box<dyn Fn() -> Result<Document, String> + Send + Sync>;
-
 /// What the command line says of the listeners.
 struct Given {
     listen: Vec<SocketAddr>,
@@ -249,9 +248,10 @@ struct Given {
 }
 
 /// What reads the configuration again. The command line still wins over it.
-fn reader(path: PathBuf, given: Given) -> Reader {
-    Box::new(move || {
+fn reader(path: PathBuf, given: Given) -> Configured {
+    Arc::new(move || {
         let said = |failure: Failure| failure.sentence().to_owned();
+        configuration::rereadable(&path).map_err(said)?;
         let mut document = config::document(&path).map_err(said)?;
         let access = document::common_access(&document, given.ana);
         let mut addresses: Vec<_> = document.listeners.keys().copied().collect();

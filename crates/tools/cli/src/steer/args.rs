@@ -38,6 +38,8 @@ pub(crate) struct RemoteArgs {
 }
 
 /// What a running target shares, and who uses it
+///
+/// What is attached to this machine is shown by `farblock list`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

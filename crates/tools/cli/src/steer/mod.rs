@@ -81,7 +81,8 @@ fn client(given: Option<&Path>) -> Result<Client> {
     let none = || {
         Failure::run(
             "no target of this user runs here that can be steered: start one with farblock serve \
-             (without --no-control), or name its socket with --control",
+             (without --no-control), or name its socket with --control (farblock list shows what \
+             is attached)",
         )
     };
     let living = living().ok_or_else(none)?;
