@@ -4,7 +4,7 @@ mod peer;
 mod stage;
 
 use farblock_block::{BlockError, Change, Op};
-use farblock_host::disk::{DiskOptions, DiskState, Predecessor};
+use farblock_host::disk::{DiskLatency, DiskOptions, DiskState, Predecessor};
 use farblock_host::{Disk, Url};
 use farblock_reactor::Buffer;
 use farblock_wire::Status;
@@ -43,6 +43,38 @@ fn a_target_that_cannot_end_a_lost_controller() {
         let (took, waits) = (start.elapsed(), !reading && quiesce != none);
         assert_eq!(took >= long - Duration::from_millis(50), waits, "{quiesce:?}: {took:?}");
     }
+}
+
+/// What a user waited for is one operation, on however many paths it was tried.
+#[test]
+fn an_operation_is_measured_once_with_all_that_it_waited_for() {
+    let stage = Stage::new(AnaState::OPTIMIZED);
+    let peers = [target(&stage), target(&stage)];
+    let disk = disk(&[&peers[0], &peers[1]], &quick());
+    until("both paths", || disk.state() == DiskState::Live);
+    let mut user = User::new(&disk);
+    assert_eq!(user.write(0), Ok(()));
+    assert_eq!(disk.latency(), DiskLatency::default(), "nobody asked");
+    disk.measure_latency(true);
+    stage.silent.store(true, Ordering::SeqCst);
+    user.queue.submit(Op::read(0, 1, Buffer::new(512), 1));
+    assert!(user.turn(Duration::from_millis(100)).is_empty());
+    stage.silent.store(false, Ordering::SeqCst);
+    // Whichever has it.
+    peers.iter().for_each(Peer::cut);
+    assert_eq!(user.one(), Ok(()));
+    (0..2).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
+    assert_eq!(user.flush(), Ok(()));
+    let measured = disk.latency();
+    let DiskLatency { reads, writes, flushes, others } = measured;
+    let counts = [reads, writes, flushes, others].map(|of| of.counts.iter().sum::<u64>());
+    assert_eq!(counts, [1, 2, 1, 0]);
+    assert!(reads.sum_ns >= 100_000_000, "the wait is not in it: {reads:?}");
+    drop(user);
+    assert_eq!(disk.latency(), measured, "what a queue has counted outlives it");
+    disk.measure_latency(false);
+    assert_eq!(User::new(&disk).write(0), Ok(()));
+    assert_eq!(disk.latency(), measured, "nobody asks any more");
 }
 
 /// A new connection to such a target is used at once, except for what the lost one may have done.

@@ -3,30 +3,12 @@
 //! The core that owns a meter is the only one to write it, so that a count is a load and a store
 //! in its own cache lines: nothing is locked, and nothing is shared between cores.
 
+use farblock_block::{Latency, LatencyCounts};
 use farblock_wire::Status;
 use farblock_wire::status::StatusType;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-/// Counts of a [`LatencyCounts`]. The first is of what took up to 1 µs, each one after that of what
-/// took up to twice as long, and the last of all that took longer.
-pub const LATENCY_STEPS: usize = 28;
-
-/// The most that something took that is in this count, in microseconds; none for the last.
-#[must_use]
-pub fn latency_bound_us(step: usize) -> Option<u64> {
-    (step + 1 < LATENCY_STEPS).then(|| 1 << step)
-}
-
-/// How long commands took: a sum, and how many took how long.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct LatencyCounts {
-    /// All of them together, in nanoseconds.
-    pub sum_ns: u64,
-    /// See [`latency_bound_us`].
-    pub counts: [u64; LATENCY_STEPS],
-}
 
 /// Commands that failed, by what the status is about (Status Code Type).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -68,15 +50,6 @@ pub struct IoCounts {
     pub write_latency: LatencyCounts,
 }
 
-impl AddAssign<&LatencyCounts> for LatencyCounts {
-    fn add_assign(&mut self, other: &Self) {
-        self.sum_ns += other.sum_ns;
-        for (sum, count) in self.counts.iter_mut().zip(other.counts) {
-            *sum += count;
-        }
-    }
-}
-
 impl AddAssign<&Self> for IoCounts {
     fn add_assign(&mut self, other: &Self) {
         self.reads += other.reads;
@@ -114,12 +87,6 @@ pub(crate) enum Kind {
     Other,
 }
 
-#[derive(Default)]
-struct Latency {
-    sum_ns: AtomicU64,
-    counts: [AtomicU64; LATENCY_STEPS],
-}
-
 /// See the module's text. No two meters share a cache line, nor a pair of lines that are fetched
 /// together.
 #[derive(Default)]
@@ -145,25 +112,6 @@ fn add(counter: &AtomicU64, count: u64) {
 
 fn load(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
-}
-
-impl Latency {
-    fn count(&self, took: Duration) {
-        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        add(&self.sum_ns, ns);
-        add(&self.counts[step(ns)], 1);
-    }
-
-    fn counts(&self) -> LatencyCounts {
-        LatencyCounts { sum_ns: load(&self.sum_ns), counts: self.counts.each_ref().map(load) }
-    }
-}
-
-/// The count of what took so many nanoseconds.
-fn step(ns: u64) -> usize {
-    let us = ns.div_ceil(1000).max(1);
-    let step = (us - 1).checked_ilog2().map_or(0, |log| log as usize + 1);
-    step.min(LATENCY_STEPS - 1)
 }
 
 fn error_place(status: Status) -> usize {
@@ -221,17 +169,6 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_latency_is_in_the_count_that_its_bound_names() {
-        for step_of in 0..LATENCY_STEPS - 1 {
-            let bound_ns = latency_bound_us(step_of).expect("not the last") * 1000;
-            assert_eq!(step(bound_ns), step_of);
-            assert_eq!(step(bound_ns + 1), step_of + 1);
-        }
-        assert_eq!((step(0), step(u64::MAX)), (0, LATENCY_STEPS - 1));
-        assert_eq!(latency_bound_us(LATENCY_STEPS - 1), None);
-    }
 
     #[test]
     fn commands_are_counted_by_kind_and_by_what_became_of_them() {

@@ -89,6 +89,7 @@ mod change;
 pub mod conformance;
 mod error;
 mod geometry;
+mod latency;
 pub mod nonblocking;
 mod op;
 pub mod size;
@@ -97,6 +98,7 @@ pub mod slab;
 pub use change::{Availability, Change, Changes, Watch};
 pub use error::BlockError;
 pub use geometry::{Geometry, MAX_BLOCK_SIZE_BYTES, MIN_BLOCK_SIZE_BYTES};
+pub use latency::{LATENCY_STEPS, Latency, LatencyCounts, latency_bound_us};
 pub use op::{Command, Completion, Op, Token};
 
 use farblock_reactor::{Buffer, Reactor, TaskId};

@@ -93,8 +93,9 @@ fn connect(url: &str) -> TcpStream {
     stream
 }
 
-/// An initiator: as much of RFC 7143 as it takes to log in and to ask for a disk's size.
-struct Initiator(TcpStream);
+/// An initiator: as much of RFC 7143 as it takes to log in, to ask for a disk's size and to use a
+/// block. With the number of its next command.
+struct Initiator(TcpStream, u32);
 
 impl Initiator {
     fn new(url: &str) -> Initiator {
@@ -103,7 +104,7 @@ impl Initiator {
             "InitiatorName=iqn.2026-11.org.example:it\0TargetName={target}\0SessionType=Normal\0\
              AuthMethod=None\0HeaderDigest=None\0DataDigest=None\0"
         );
-        let mut initiator = Initiator(connect(url));
+        let mut initiator = Initiator(connect(url), 0);
         // Login, immediate; from the security stage to the operational one, and on to the last.
         let (mut stages, mut text) = (0x81, keys.split_at(keys.find("HeaderDigest").expect("it")));
         for _ in 0..2 {
@@ -134,17 +135,24 @@ impl Initiator {
         (header, data)
     }
 
+    /// A command of 10 bytes about block 0, and that many bytes of data.
+    fn command(&mut self, flags: u8, code: u8, bytes: u32, data: &[u8]) -> ([u8; 48], Vec<u8>) {
+        let mut header = [0; 48];
+        (header[0], header[1]) = (0x01, flags);
+        header[16..20].copy_from_slice(&self.1.to_be_bytes());
+        header[20..24].copy_from_slice(&bytes.to_be_bytes());
+        header[24..28].copy_from_slice(&self.1.to_be_bytes());
+        // One block of it, where it is about blocks.
+        (header[32], header[40]) = (code, u8::from(code != 0x25));
+        self.1 += 1;
+        self.ask(header, data)
+    }
+
     /// READ CAPACITY (10): the number of the last block, and the bytes of one.
     fn last_block(&mut self) -> (u32, u32) {
         // The first command is told what became of the units.
-        for number in 0..4_u32 {
-            let mut header = [0; 48];
-            (header[0], header[1]) = (0x01, 0xc0);
-            header[16..20].copy_from_slice(&number.to_be_bytes());
-            header[20..24].copy_from_slice(&8_u32.to_be_bytes());
-            header[24..28].copy_from_slice(&number.to_be_bytes());
-            header[32] = 0x25;
-            let (answer, data) = self.ask(header, &[]);
+        for _ in 0..4 {
+            let (answer, data) = self.command(0xc0, 0x25, 8, &[]);
             if answer[0] == 0x25 {
                 let word = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().expect("4"));
                 return (word(0), word(4));
@@ -239,6 +247,49 @@ fn a_doctor_looks_at_an_attachment() {
     for part in ["what is read and written waits", "ns=1 is", "nothing listens at 127.0.0.1"] {
         assert!(text.contains(part), "{part:?} is missing in {text}");
     }
+}
+
+/// What was done since the first scrape is in the next one: each operation once.
+#[test]
+fn a_scrape_has_how_long_operations_took() {
+    let attachments = Attachments::new();
+    let options = ["--as", "iscsi", "--listen", "127.0.0.1:0", "--name", "data"];
+    let url = attachments.attach(&options);
+    let scrape = || attachments.run(&["list", "--metrics"]).ok().out();
+    let has_counts = |metrics: &str, counts: [u32; 4]| {
+        for (kind, count) in ["read", "write", "flush", "other"].into_iter().zip(counts) {
+            let name = format!("farblock_host_disk_{kind}_seconds");
+            for sample in [
+                "_bucket{name=\"data\",way=\"iscsi\",le=\"+Inf\"}",
+                "_count{name=\"data\",way=\"iscsi\"}",
+            ] {
+                let line = format!("{name}{sample} {count}\n");
+                assert!(metrics.contains(&line), "{line:?} is missing in {metrics}");
+            }
+        }
+    };
+    assert!(attachments.status("data")["latency"].is_null(), "measured before anybody asked");
+    has_counts(&scrape(), [0; 4]);
+    let mut initiator = Initiator::new(&url);
+    initiator.last_block();
+    for _ in 0..5 {
+        let (answer, data) = initiator.command(0xc0, 0x28, 512, &[]);
+        assert_eq!((answer[0], answer[1] & 1, answer[3], data.len()), (0x25, 1, 0, 512));
+    }
+    for _ in 0..3 {
+        let (answer, _) = initiator.command(0xa0, 0x2a, 512, &[1; 512]);
+        assert_eq!((answer[0], answer[3]), (0x21, 0), "a write's answer");
+    }
+    let (answer, _) = initiator.command(0x80, 0x35, 0, &[]);
+    assert_eq!((answer[0], answer[3]), (0x21, 0), "a flush's answer");
+    let metrics = scrape();
+    has_counts(&metrics, [5, 3, 1, 0]);
+    #[cfg(target_os = "linux")]
+    promtool(&metrics);
+    // A scrape itself counts nothing.
+    has_counts(&scrape(), [5, 3, 1, 0]);
+    drop(initiator);
+    until("it is detached", || attachments.run(&["detach", "data"]).code == Some(0));
 }
 
 /// The next server is there at once, at the same address.

@@ -4,6 +4,7 @@
 use super::cache::Cache;
 use super::fencing::{Fencing, Journal, Predecessor, Record};
 use super::identity::{Hex, KnownNamespace};
+use super::latency::Meters;
 use super::options::DiskOptions;
 use super::path::{Path, PathState, Patience};
 use super::session::Session;
@@ -145,6 +146,7 @@ pub(super) struct Hub {
     pub(super) keepers: Arc<KeeperSignal>,
     stopping: AtomicBool,
     pub(super) changes: Changes,
+    pub(super) meters: Meters,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -170,6 +172,7 @@ impl Hub {
             keepers: Arc::default(),
             stopping: AtomicBool::new(false),
             changes: Changes::new(),
+            meters: Meters::default(),
         }
     }
 

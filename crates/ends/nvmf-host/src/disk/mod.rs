@@ -68,6 +68,7 @@ mod fencing;
 mod hub;
 mod identity;
 mod keeper;
+mod latency;
 mod options;
 mod path;
 mod queue;
@@ -78,6 +79,7 @@ pub use farblock_wire::origin::ControllerOrigin;
 pub use farblock_wire::reset::CrossControllerReset;
 pub use fencing::{ControllerLife, Predecessor, Record};
 pub use identity::KnownNamespace;
+pub use latency::DiskLatency;
 pub use options::{DiskOptions, ParsePolicyError, Policy};
 pub use path::{PathState, PathStatus};
 
@@ -229,6 +231,24 @@ impl Disk {
     #[must_use]
     pub fn paths(&self) -> Vec<PathStatus> {
         self.hub.paths.iter().map(Path::status).collect()
+    }
+
+    /// Has it measured how long operations take that are submitted from now on, which costs two
+    /// looks at the clock for what is submitted and completed together; or not.
+    pub fn measure_latency(&self, measure: bool) {
+        self.hub.meters.measure(measure);
+    }
+
+    /// Whether that is measured.
+    #[must_use]
+    pub fn measures_latency(&self) -> bool {
+        self.hub.meters.measures()
+    }
+
+    /// How long operations took, of those that were measured.
+    #[must_use]
+    pub fn latency(&self) -> DiskLatency {
+        self.hub.meters.sum()
     }
 
     /// Where it tells of its changes: a path that comes or goes is one of its availability.

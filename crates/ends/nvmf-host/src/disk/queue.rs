@@ -23,6 +23,7 @@
 
 use super::Life;
 use super::hub::{Hub, Mailbox, Verdict};
+use super::latency::Meter;
 use super::options::Policy;
 use super::session::{Reach, Session};
 use super::table::Table;
@@ -85,6 +86,10 @@ pub(super) struct DiskQueue {
     /// Something other than a completion happened.
     review: bool,
     timer: Option<Instant>,
+    meter: Arc<Meter>,
+    /// When it was looked at the clock for the meter, if that was since the last poll began or
+    /// ended.
+    looked: Option<Instant>,
     scratch: Vec<Completion>,
     events: Vec<Event>,
 }
@@ -99,6 +104,7 @@ impl DiskQueue {
         let task = reactor.add_child(parent);
         let mailbox = hub.add_mailbox(reactor.waker(task));
         let (paths, patience) = (hub.paths.len(), hub.options.patience());
+        let meter = hub.meters.open();
         DiskQueue {
             hub,
             life: Some(life),
@@ -117,6 +123,8 @@ impl DiskQueue {
             last: 0,
             review: false,
             timer: None,
+            meter,
+            looked: None,
             scratch: Vec::new(),
             events: Vec::new(),
         }
@@ -323,7 +331,18 @@ impl DiskQueue {
             }
             _ => {}
         }
+        if let Some((command, begun)) = self.table.measured(index)
+            && result.is_ok()
+        {
+            let took = self.look().saturating_duration_since(begun);
+            self.meter.count(command, took);
+        }
         self.done.push(self.table.complete(index, result, buffer));
+    }
+
+    /// The time, for the meter: the same for all that is submitted, or completed, together.
+    fn look(&mut self) -> Instant {
+        *self.looked.get_or_insert_with(os::now)
     }
 
     /// Looks at everything that waits.
@@ -385,7 +404,8 @@ impl Queue for DiskQueue {
         match op.check(&self.hub.geometry()) {
             Ok(()) => {
                 let carries = op.command == Command::Flush && self.hub.cache.flush_begins();
-                let index = self.table.insert(op, carries);
+                let begun = self.hub.meters.measures().then(|| self.look());
+                let index = self.table.insert(op, carries, begun);
                 self.start(index);
             }
             Err(error) => self.done.push(op.complete(Err(error))),
@@ -406,6 +426,7 @@ impl Queue for DiskQueue {
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         self.note_told();
+        self.looked = None;
         self.take_timer();
         self.review |= self.mailbox.take_notice();
         for _ in 0..ROUNDS {
@@ -418,6 +439,7 @@ impl Queue for DiskQueue {
         if self.review || self.tells {
             self.reactor.notify(self.task);
         }
+        self.looked = None;
         done.append(&mut self.done);
     }
 
@@ -467,6 +489,7 @@ impl Drop for DiskQueue {
         self.dying.clear();
         // After its connections, which others may be waiting for.
         self.hub.remove_mailbox(self.mailbox.id);
+        self.hub.meters.close(&self.meter);
         self.held.clear();
         let pool = self.reactor.buffers();
         self.table.abandon().for_each(|buffer| pool.give(buffer));

@@ -20,6 +20,8 @@ struct Entry {
     carries: bool,
     /// Nobody waits for its end.
     unwanted: bool,
+    /// When it was submitted, if that is measured.
+    begun: Option<Instant>,
 }
 
 /// See the module's text.
@@ -31,8 +33,8 @@ pub(super) struct Table {
 
 impl Table {
     /// Takes an operation in; gives its number, by which it is known from here on.
-    /// `carries`: it is a flush of something.
-    pub(super) fn insert(&mut self, op: Op, carries: bool) -> u32 {
+    /// `carries`: it is a flush of something. `begun`: as of when its time is measured, if it is.
+    pub(super) fn insert(&mut self, op: Op, carries: bool, begun: Option<Instant>) -> u32 {
         let Op { command, lba, blocks, fua, buffer, token } = op;
         let (put_off_since, unwanted) = (None, false);
         let entry = Some(Entry {
@@ -45,6 +47,7 @@ impl Table {
             put_off_since,
             carries,
             unwanted,
+            begun,
         });
         match self.free.pop() {
             Some(index) => {
@@ -118,6 +121,12 @@ impl Table {
     pub(super) fn nature(&self, index: u32) -> Option<(Command, bool, bool)> {
         let entry = self.entries[index as usize].as_ref()?;
         Some((entry.command, entry.fua, entry.carries))
+    }
+
+    /// What the operation is and when it was submitted, if its time is measured.
+    pub(super) fn measured(&self, index: u32) -> Option<(Command, Instant)> {
+        let entry = self.entries[index as usize].as_ref()?;
+        Some((entry.command, entry.begun?))
     }
 
     /// Ends an operation.

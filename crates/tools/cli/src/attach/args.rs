@@ -260,6 +260,8 @@ pub(crate) struct ListArgs {
     pub(crate) json: bool,
 
     /// Print states and counters in Prometheus' text format, for node_exporter's textfile collector
+    ///
+    /// How long operations take is measured as of the first time.
     #[arg(long, conflicts_with = "json")]
     pub(crate) metrics: bool,
 

@@ -24,7 +24,11 @@ const SOCKET: &str = "control";
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum ControlRequest {
     Status,
-    Detach { force: bool },
+    /// The same, and how long operations take is measured from now on.
+    Measure,
+    Detach {
+        force: bool,
+    },
 }
 
 #[derive(Serialize, Deserialize, Debug)]
@@ -64,6 +68,10 @@ fn answer(listener: &Listener, stream: &Stream, shared: &DaemonShared) {
         .and_then(|request| {
             let answer = match request {
                 ControlRequest::Status => Answer::Status(Box::new(shared.status())),
+                ControlRequest::Measure => {
+                    shared.measure();
+                    Answer::Status(Box::new(shared.status()))
+                }
                 ControlRequest::Detach { force } => match shared.detach(force) {
                     Ok(()) => Answer::Detached,
                     Err(error) => Answer::Refused(error),

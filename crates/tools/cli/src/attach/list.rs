@@ -24,7 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(crate) fn run(args: &ListArgs) -> Result<()> {
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
     leftover::sweep(&runtime);
-    let all: Vec<Status> = Folder::all(&runtime).iter().filter_map(status).collect();
+    let look = if args.metrics { measured } else { status };
+    let all: Vec<Status> = Folder::all(&runtime).iter().filter_map(look).collect();
     if args.json {
         return output::print_json(&all);
     }
@@ -86,6 +87,17 @@ pub(super) fn status(folder: &Folder) -> Option<Status> {
     }
 }
 
+/// The same, with how long operations take, which is measured as of the first time.
+fn measured(folder: &Folder) -> Option<Status> {
+    let status = status(folder)?;
+    // One of before that request answers nothing to it, and one that died has a successor soon.
+    match status.server_pid.map(|_| control::ask(folder, &ControlRequest::Measure, Some(PATIENCE)))
+    {
+        Some(Ok(Answer::Status(measured))) => Some(*measured),
+        _ => Some(status),
+    }
+}
+
 /// Whether a server answers.
 pub(super) fn is_served(folder: &Folder) -> bool {
     folder.is_held(Role::Server)
@@ -126,6 +138,7 @@ fn gone(
         server_pid: None,
         users,
         confinement: None,
+        latency: None,
     })
 }
 

@@ -3,7 +3,8 @@
 //!
 //! Labels are bounded: names of attachments, their paths, and reasons from a short list.
 
-use super::status::{State, Status};
+use super::status::{Counts, Latency, State, Status};
+use farblock_block::latency_bound_us;
 use farblock_wire::text::Plain;
 use std::fmt::Write as _;
 
@@ -22,13 +23,19 @@ const PATH_STATES: [&str; 4] = ["connecting", "live", "reconnecting", "failed"];
 /// What all samples of one name begin with.
 const PREFIX: &str = "farblock_host";
 
+/// Bounds of latencies. What waits for a path takes seconds, so they go farther than a target's.
+const BOUNDS_US: std::ops::RangeInclusive<u64> = 8..=1 << 26;
+
 type Labels<'a> = Vec<(&'static str, &'a str)>;
 type Row<'a> = (Labels<'a>, u64);
+/// One kind of operations.
+type Operations = fn(&Latency) -> &Counts;
 
 /// The text.
 pub(super) fn render(all: &[Status]) -> String {
     let mut text = String::new();
     disks(&mut text, all);
+    latencies(&mut text, all);
     paths(&mut text, all);
     text
 }
@@ -91,6 +98,51 @@ fn paths(text: &mut String, all: &[Status]) {
     family(text, "path_failures_total", "counter", help, &failures.collect::<Vec<_>>());
 }
 
+fn latencies(text: &mut String, all: &[Status]) {
+    let families: [(&str, &str, Operations); 4] = [
+        ("disk_read_seconds", "reads", |it| &it.reads),
+        ("disk_write_seconds", "writes", |it| &it.writes),
+        ("disk_flush_seconds", "flushes", |it| &it.flushes),
+        ("disk_other_seconds", "zeroing and deallocation", |it| &it.others),
+    ];
+    for (name, what, of) in families {
+        let help = format!("How long {what} took that succeeded, with all attempts");
+        let rows = all.iter().filter_map(|disk| Some((disk, of(disk.latency.as_ref()?))));
+        histograms(text, name, &help, rows);
+    }
+}
+
+/// As [`family`], of histograms.
+fn histograms<'a>(
+    text: &mut String,
+    name: &str,
+    help: &str,
+    rows: impl Iterator<Item = (&'a Status, &'a Counts)>,
+) {
+    for (index, (disk, latency)) in rows.enumerate() {
+        if index == 0 {
+            let _ = writeln!(text, "# HELP {PREFIX}_{name} {help}");
+            let _ = writeln!(text, "# TYPE {PREFIX}_{name} histogram");
+        }
+        let mut sample = |suffix: &str, le: Option<&str>, value: &str| {
+            let mut labels = disk_labels(disk);
+            labels.extend(le.map(|le| ("le", le)));
+            line(text, &format!("{name}{suffix}"), &labels, value);
+        };
+        let mut count = 0;
+        for (step, more) in latency.counts.iter().enumerate() {
+            count += more;
+            if let Some(us) = latency_bound_us(step).filter(|us| BOUNDS_US.contains(us)) {
+                let le = (us as f64 / 1e6).to_string();
+                sample("_bucket", Some(&le), &count.to_string());
+            }
+        }
+        sample("_bucket", Some("+Inf"), &count.to_string());
+        sample("_sum", None, &(latency.sum_ns as f64 / 1e9).to_string());
+        sample("_count", None, &count.to_string());
+    }
+}
+
 fn disk_labels(disk: &Status) -> Labels<'_> {
     vec![("name", &disk.offer.name), ("way", &disk.offer.way)]
 }
@@ -107,10 +159,15 @@ fn family(text: &mut String, name: &str, kind: &str, help: &str, rows: &[Row<'_>
     let _ = writeln!(text, "# HELP {PREFIX}_{name} {help}");
     let _ = writeln!(text, "# TYPE {PREFIX}_{name} {kind}");
     for (labels, value) in rows {
-        let labels: Vec<_> =
-            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-        let _ = writeln!(text, "{PREFIX}_{name}{{{}}} {value}", labels.join(","));
+        line(text, name, labels, &value.to_string());
     }
+}
+
+/// A sample.
+fn line(text: &mut String, name: &str, labels: &Labels<'_>, value: &str) {
+    let labels: Vec<_> =
+        labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+    let _ = writeln!(text, "{PREFIX}_{name}{{{}}} {value}", labels.join(","));
 }
 
 /// A label's value, in which whoever named it had whatever they liked.
@@ -154,6 +211,7 @@ mod tests {
             server_pid: None,
             users: Vec::new(),
             confinement: None,
+            latency: None,
         }
     }
 
@@ -176,5 +234,31 @@ mod tests {
             assert!(text.contains(&line), "{line} is missing in {text}");
         }
         assert_eq!(render(&[]), "");
+        assert!(!text.contains("_seconds_bucket"), "what is not measured is told: {text}");
+    }
+
+    #[test]
+    fn a_histogram_has_all_in_its_last_bucket() {
+        let mut counts = vec![0; farblock_block::LATENCY_STEPS];
+        (counts[0], counts[4], counts[26], counts[27]) = (1, 2, 4, 8);
+        let reads = Counts { sum_ns: 1_500_000_000, counts };
+        let latency = Some(Latency { reads, ..Latency::default() });
+        let text = render(&[Status { latency, ..disk() }, disk()]);
+        let labels = r#"name="data",way="ublk""#;
+        let buckets: Vec<_> =
+            text.lines().filter(|line| line.contains("disk_read_seconds_bucket")).collect();
+        let bucket = |le: &str, count: u64| {
+            format!("farblock_host_disk_read_seconds_bucket{{{labels},le=\"{le}\"}} {count}")
+        };
+        assert_eq!(buckets[0], bucket("0.000008", 1));
+        assert_eq!(buckets[1], bucket("0.000016", 3));
+        assert_eq!(buckets[buckets.len() - 2..], [bucket("67.108864", 7), bucket("+Inf", 15)]);
+        for line in [
+            format!("farblock_host_disk_read_seconds_sum{{{labels}}} 1.5\n"),
+            format!("farblock_host_disk_read_seconds_count{{{labels}}} 15\n"),
+            format!("farblock_host_disk_flush_seconds_count{{{labels}}} 0\n"),
+        ] {
+            assert!(text.contains(&line), "{line} is missing in {text}");
+        }
     }
 }

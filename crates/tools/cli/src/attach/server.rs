@@ -280,6 +280,14 @@ impl DaemonShared {
         written
     }
 
+    /// Has it measured how long operations take: until the process ends, since nobody says when
+    /// the next scrape is.
+    pub(super) fn measure(&self) {
+        if let Some(disk) = &self.disk {
+            disk.measure_latency(true);
+        }
+    }
+
     /// For who asks. It never waits for a detach that is under way.
     pub(super) fn status(&self) -> Status {
         let (users, condition) = match self.attached.try_lock() {
@@ -311,6 +319,7 @@ impl DaemonShared {
             confinement: super::confined::seen(),
             #[cfg(not(target_os = "linux"))]
             confinement: None,
+            latency: self.disk.as_ref().and_then(status::latency),
         }
     }
 

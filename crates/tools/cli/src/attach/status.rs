@@ -1,8 +1,8 @@
 //! How an attachment is: what the server says of it, and `farblock list` shows.
 
 use farblock_admin::Confinement;
-use farblock_block::{Geometry, Namespace};
-use farblock_host::disk::{Disk, DiskState, PathState, PathStatus};
+use farblock_block::{Geometry, LatencyCounts, Namespace};
+use farblock_host::disk::{Disk, DiskLatency, DiskState, PathState, PathStatus};
 use farblock_wire::log::AnaState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -91,6 +91,32 @@ pub(super) struct Status {
     /// What the server's process cannot do (Linux).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) confinement: Option<Confinement>,
+    /// How long operations took, if that is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) latency: Option<Latency>,
+}
+
+/// How long operations took, by what they did.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Latency {
+    pub(super) reads: Counts,
+    pub(super) writes: Counts,
+    pub(super) flushes: Counts,
+    pub(super) others: Counts,
+}
+
+/// How many took how long: each count is of what took up to twice as long as the one before, the
+/// first of up to 1 µs, and the last of all that took longer.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Counts {
+    pub(super) sum_ns: u64,
+    pub(super) counts: Vec<u64>,
+}
+
+impl From<LatencyCounts> for Counts {
+    fn from(it: LatencyCounts) -> Counts {
+        Counts { sum_ns: it.sum_ns, counts: it.counts.to_vec() }
+    }
 }
 
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
@@ -193,6 +219,18 @@ pub(super) fn of_disk(disk: &Disk) -> (State, u64, Option<String>) {
         DiskState::Waiting => (State::Reconnecting, since.as_secs(), trouble),
         DiskState::Dead => (State::Failed, since.as_secs(), trouble),
     }
+}
+
+/// How long a disk's operations took, if that is measured.
+pub(super) fn latency(disk: &Disk) -> Option<Latency> {
+    let DiskLatency { reads, writes, flushes, others } =
+        disk.measures_latency().then(|| disk.latency())?;
+    Some(Latency {
+        reads: reads.into(),
+        writes: writes.into(),
+        flushes: flushes.into(),
+        others: others.into(),
+    })
 }
 
 /// What a disk looks like through a way.

@@ -1,0 +1,142 @@
+//! How long a disk's operations take, from their submission to their completion.
+//!
+//! That is what the disk's user sees: an operation is counted once, on however many paths it was
+//! tried, and what it waited for a path is in its time. Nothing is measured, and no clock is looked
+//! at, before somebody asks for it.
+
+use farblock_block::{Command, Latency, LatencyCounts};
+use std::ops::AddAssign;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long operations took that succeeded, of those that were measured. Nothing here ever becomes
+/// less.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct DiskLatency {
+    /// Of blocks that were read.
+    pub reads: LatencyCounts,
+    /// Of blocks that were written.
+    pub writes: LatencyCounts,
+    /// Of making durable what was written.
+    pub flushes: LatencyCounts,
+    /// Zeroes written without moving any, and blocks that were given back.
+    pub others: LatencyCounts,
+}
+
+impl AddAssign<&Self> for DiskLatency {
+    fn add_assign(&mut self, other: &Self) {
+        self.reads += &other.reads;
+        self.writes += &other.writes;
+        self.flushes += &other.flushes;
+        self.others += &other.others;
+    }
+}
+
+/// One queue's. No two share a cache line, nor a pair of lines that are fetched together.
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct Meter {
+    reads: Latency,
+    writes: Latency,
+    flushes: Latency,
+    others: Latency,
+}
+
+impl Meter {
+    /// Counts an operation. Only the queue does that which owns this.
+    pub(super) fn count(&self, command: Command, took: Duration) {
+        let latency = match command {
+            Command::Read => &self.reads,
+            Command::Write => &self.writes,
+            Command::Flush => &self.flushes,
+            Command::WriteZeroes { .. } | Command::Deallocate => &self.others,
+        };
+        latency.count(took);
+    }
+
+    fn counts(&self) -> DiskLatency {
+        DiskLatency {
+            reads: self.reads.counts(),
+            writes: self.writes.counts(),
+            flushes: self.flushes.counts(),
+            others: self.others.counts(),
+        }
+    }
+}
+
+/// All queues' together.
+#[derive(Default)]
+pub(super) struct Meters {
+    measures: AtomicBool,
+    all: Mutex<All>,
+}
+
+#[derive(Default)]
+struct All {
+    open: Vec<Arc<Meter>>,
+    /// What those had counted that are gone.
+    gone: DiskLatency,
+}
+
+impl Meters {
+    pub(super) fn measures(&self) -> bool {
+        self.measures.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn measure(&self, measure: bool) {
+        self.measures.store(measure, Ordering::Relaxed);
+    }
+
+    /// One for a new queue.
+    pub(super) fn open(&self) -> Arc<Meter> {
+        let meter = Arc::new(Meter::default());
+        self.lock().open.push(Arc::clone(&meter));
+        meter
+    }
+
+    /// Keeps what was counted by a queue that goes away.
+    pub(super) fn close(&self, meter: &Arc<Meter>) {
+        let mut all = self.lock();
+        all.open.retain(|other| !Arc::ptr_eq(other, meter));
+        all.gone += &meter.counts();
+    }
+
+    pub(super) fn sum(&self) -> DiskLatency {
+        let all = self.lock();
+        let mut sum = all.gone;
+        all.open.iter().for_each(|meter| sum += &meter.counts());
+        sum
+    }
+
+    fn lock(&self) -> MutexGuard<'_, All> {
+        // Nothing in here panics half-way through a change.
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_counted_by_kind_and_kept_when_their_queue_goes() {
+        let meters = Meters::default();
+        let (one, other) = (meters.open(), meters.open());
+        let took = Duration::from_micros(3);
+        let zeroes = Command::WriteZeroes { deallocate: true };
+        one.count(Command::Read, took);
+        other.count(Command::Write, took);
+        let flushes = [Command::Flush; 3];
+        let all = flushes.into_iter().chain([zeroes, Command::Deallocate, Command::Write]);
+        all.for_each(|command| one.count(command, took));
+        let before = meters.sum();
+        let DiskLatency { reads, writes, flushes, others } = before;
+        let counts = [reads, writes, flushes, others].map(|of| (of.counts[2], of.sum_ns));
+        assert_eq!(counts, [(1, 3000), (2, 6000), (3, 9000), (2, 6000)]);
+        meters.close(&one);
+        assert_eq!((meters.sum(), meters.lock().open.len()), (before, 1));
+        other.count(Command::Read, took);
+        assert_eq!(meters.sum().reads.counts[2], 2);
+    }
+}

@@ -1,0 +1,89 @@
+//! How long operations took: counts that one core adds to and anybody may read.
+//!
+//! The core that owns a [`Latency`] is the only one to add to it, so that a count is a load and a
+//! store: nothing is locked. Whoever keeps them sees to it that no two cores' share a cache line.
+
+use std::ops::AddAssign;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Counts of a [`LatencyCounts`]. The first is of what took up to 1 µs, each one after that of what
+/// took up to twice as long, and the last of all that took longer.
+pub const LATENCY_STEPS: usize = 28;
+
+/// The most that something took that is in this count, in microseconds; none for the last.
+#[must_use]
+pub fn latency_bound_us(step: usize) -> Option<u64> {
+    (step + 1 < LATENCY_STEPS).then(|| 1 << step)
+}
+
+/// How long operations took: a sum, and how many took how long.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct LatencyCounts {
+    /// All of them together, in nanoseconds.
+    pub sum_ns: u64,
+    /// See [`latency_bound_us`].
+    pub counts: [u64; LATENCY_STEPS],
+}
+
+impl AddAssign<&Self> for LatencyCounts {
+    fn add_assign(&mut self, other: &Self) {
+        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
+        for (sum, count) in self.counts.iter_mut().zip(other.counts) {
+            *sum += count;
+        }
+    }
+}
+
+/// See the module's text.
+#[derive(Default, Debug)]
+pub struct Latency {
+    sum_ns: AtomicU64,
+    counts: [AtomicU64; LATENCY_STEPS],
+}
+
+impl Latency {
+    /// Counts an operation. Only the owner does.
+    pub fn count(&self, took: Duration) {
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        add(&self.sum_ns, ns);
+        add(&self.counts[step(ns)], 1);
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> LatencyCounts {
+        LatencyCounts { sum_ns: load(&self.sum_ns), counts: self.counts.each_ref().map(load) }
+    }
+}
+
+/// Only the owner writes, so nothing can come in between.
+fn add(counter: &AtomicU64, count: u64) {
+    counter.store(load(counter).wrapping_add(count), Ordering::Relaxed);
+}
+
+fn load(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// The count of what took so many nanoseconds.
+fn step(ns: u64) -> usize {
+    let us = ns.div_ceil(1000).max(1);
+    let step = (us - 1).checked_ilog2().map_or(0, |log| log as usize + 1);
+    step.min(LATENCY_STEPS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_latency_is_in_the_count_that_its_bound_names() {
+        for step_of in 0..LATENCY_STEPS - 1 {
+            let bound_ns = latency_bound_us(step_of).expect("not the last") * 1000;
+            assert_eq!(step(bound_ns), step_of);
+            assert_eq!(step(bound_ns + 1), step_of + 1);
+        }
+        assert_eq!((step(0), step(u64::MAX)), (0, LATENCY_STEPS - 1));
+        assert_eq!(latency_bound_us(LATENCY_STEPS - 1), None);
+    }
+}
