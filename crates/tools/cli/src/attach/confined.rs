@@ -1,4 +1,4 @@
-//! What the process that serves a disk gives up before it connects (docs/decisions/0054). Its
+//! What the process that serves a disk gives up before it connects (docs/decisions/0052). Its
 //! supervisor, which has no connection, gives nothing up: it starts the next one.
 
 use super::settings::Settings;

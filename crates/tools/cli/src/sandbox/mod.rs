@@ -1,5 +1,5 @@
 //! What a process that serves strangers gives up before it hears of them: whoever takes it over has
-//! only what is left (docs/decisions/0038, and 0054 for attached disks).
+//! only what is left (docs/decisions/0038, and 0052 for attached disks).
 //!
 //! Capabilities and Landlock are a thread's, and what it starts has them from it: this comes before
 //! there is a second thread.
