@@ -32,6 +32,9 @@ const LONGEST_RUN: Duration = Duration::from_secs(60);
 const RECONNECTS: u64 = 4;
 /// The same, of damaged PDUs, in each direction.
 const DAMAGED: u64 = 100;
+/// One PDU in so many is damaged: an operation fails that is so in each of its six tries, and with
+/// 12 that was one run in two hundred.
+const ONE_IN: u64 = 24;
 /// After so many harms in a row between which nothing was done, there is peace until something is.
 const HARMS_IN_VAIN: u64 = 4;
 
@@ -344,8 +347,11 @@ fn damaged_data_in_mass() {
             let seed = seed();
             println!("seed {seed}");
             let target = serve(backend(seed), &vec![any(); paths]);
-            let dirt: Vec<_> =
-                target.addresses().iter().map(|&address| Dirt::new(address, 12, seed)).collect();
+            let dirt: Vec<_> = target
+                .addresses()
+                .iter()
+                .map(|&address| Dirt::new(address, ONE_IN, seed))
+                .collect();
             let urls: Vec<_> = dirt.iter().map(|dirt| url(dirt.address)).collect();
             let mut options = patient(engine, Policy::RoundRobin);
             options.connection.data_digest = true;

@@ -1,7 +1,9 @@
 //! A target that is steered, for tests.
 
 use crate::live::{Disks, Open, Opened};
-use crate::steering::{Configured, Steering};
+#[cfg(unix)]
+use crate::steering::Configured;
+use crate::steering::Steering;
 use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_backends::mem::Mem;
 use farblock_state::{Document, Host, Listener, Namespace};
@@ -50,6 +52,7 @@ pub(crate) fn start_with(opener: Arc<dyn Open>, longest: Duration) -> (Target, A
 }
 
 /// The same, with a configuration that is read again so.
+#[cfg(unix)]
 pub(crate) fn reread(longest: Duration, again: Configured) -> (Target, Arc<Steering>) {
     let (target, steering) = begin(Arc::new(Opener));
     let (document, _) = steering.document();
