@@ -3,12 +3,12 @@
 
 use crate::limits::{CLIENTS, WRITERS};
 use crate::message::{Client, Looked};
-use crate::versioned::{Compared, Versioned};
+use crate::versioned::{Tally, Versioned};
 use farblock_host::disk::{DiskOptions, PathState};
 use farblock_host::url::UrlError;
 use farblock_host::{Disk, Options, Url};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,16 +30,13 @@ struct Found {
     stop: AtomicBool,
     began: Instant,
     reads: AtomicU64,
-    writes: AtomicU64,
-    failed: AtomicU64,
-    lost: AtomicU64,
+    tally: Tally,
     /// The longest operation that has ended since the last look, in µs.
     longest: AtomicU64,
     /// When the last look was, in µs since the beginning.
     looked: AtomicU64,
     /// Since when each writer waits, in µs since the beginning, and 0 while it does not.
     since: Vec<AtomicU64>,
-    wrong: Mutex<Option<String>>,
 }
 
 impl Verify {
@@ -102,13 +99,10 @@ impl Found {
             stop: AtomicBool::new(false),
             began: Instant::now(),
             reads: zero(),
-            writes: zero(),
-            failed: zero(),
-            lost: zero(),
+            tally: Tally::default(),
             longest: zero(),
             looked: zero(),
             since: (0..writers).map(|_| zero()).collect(),
-            wrong: Mutex::new(None),
         }
     }
 
@@ -124,36 +118,15 @@ impl Found {
         self.looked.store(now, Relaxed);
         Looked {
             reads: self.reads.load(Relaxed),
-            writes: self.writes.load(Relaxed),
-            failed: self.failed.load(Relaxed),
-            lost: self.lost.load(Relaxed),
+            writes: self.tally.writes.load(Relaxed),
+            failed: self.tally.failed.load(Relaxed),
+            lost: self.tally.lost.load(Relaxed),
             longest_us: self.longest.swap(0, Relaxed).max(waited),
             waiting: since().filter(|since| *since < before).count() as u64,
             live: 0,
             paths: 0,
-            wrong: self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            wrong: self.tally.wrong(),
         }
-    }
-
-    fn count(&self, done: Result<Compared, String>) {
-        match done {
-            Ok(compared) => {
-                self.reads.fetch_add(compared.known, Relaxed);
-                self.lost.fetch_add(compared.lost, Relaxed);
-                compared.complaint().into_iter().for_each(|what| self.complain(what));
-            }
-            Err(why) => self.fail(why),
-        }
-    }
-
-    fn fail(&self, why: String) {
-        self.failed.fetch_add(1, Relaxed);
-        self.complain(why);
-    }
-
-    fn complain(&self, what: String) {
-        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
-        wrong.get_or_insert(what);
     }
 }
 
@@ -173,22 +146,21 @@ fn connect(client: &Client) -> Result<Disk, String> {
 fn write_and_compare(disk: &Disk, number: usize, part: (usize, usize), found: &Found) {
     let mut blocks = match Versioned::new(disk, part, MOST_BLOCKS, false) {
         Ok(blocks) => blocks,
-        Err(why) => return found.fail(why),
+        Err(why) => return found.tally.fail(why),
     };
     let mut turn: u64 = 0;
     while !found.stop.load(Relaxed) {
         turn += 1;
         let at = blocks.scattered(turn);
-        match timed(found, number, || blocks.write(at, turn)) {
-            Ok(()) => _ = found.writes.fetch_add(1, Relaxed),
-            Err(why) => found.fail(why),
-        }
+        found.tally.wrote(timed(found, number, || blocks.write(at, turn)));
         // One that was written a while ago.
         let at = blocks.scattered((turn - turn % 32).max(1));
-        found.count(timed(found, number, || blocks.compare(at..at + 1)));
+        let read = timed(found, number, || blocks.compare(at..at + 1));
+        found.tally.compared(read, &found.reads);
     }
     for range in blocks.sweep() {
-        found.count(timed(found, number, || blocks.compare(range)));
+        let read = timed(found, number, || blocks.compare(range));
+        found.tally.compared(read, &found.reads);
     }
 }
 

@@ -5,6 +5,8 @@ use farblock_block::Namespace;
 use farblock_block::blocking::Blocking;
 use farblock_host::Disk;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 /// Bytes of a block.
 const BLOCK: usize = 4096;
@@ -96,10 +98,54 @@ impl Versioned {
     }
 }
 
-impl Compared {
-    /// What is wrong.
-    pub fn complaint(&self) -> Option<String> {
-        self.first_lost.map(|block| format!("block {block} is not what was acknowledged"))
+/// What came of the operations of several writers.
+#[derive(Default)]
+pub struct Tally {
+    /// Writes that were acknowledged.
+    pub writes: AtomicU64,
+    /// Operations that ended with an error.
+    pub failed: AtomicU64,
+    /// Blocks that held something else than what was acknowledged.
+    pub lost: AtomicU64,
+    wrong: Mutex<Option<String>>,
+}
+
+impl Tally {
+    /// Counts a write.
+    pub fn wrote(&self, done: Result<(), String>) {
+        match done {
+            Ok(()) => _ = self.writes.fetch_add(1, Relaxed),
+            Err(why) => self.fail(why),
+        }
+    }
+
+    /// Counts a read, and its blocks with `blocks`.
+    pub fn compared(&self, done: Result<Compared, String>, blocks: &AtomicU64) {
+        match done {
+            Ok(compared) => {
+                blocks.fetch_add(compared.known, Relaxed);
+                self.lost.fetch_add(compared.lost, Relaxed);
+                if let Some(block) = compared.first_lost {
+                    self.complain(format!("block {block} is not what was acknowledged"));
+                }
+            }
+            Err(why) => self.fail(why),
+        }
+    }
+
+    /// Counts what failed.
+    pub fn fail(&self, why: String) {
+        self.failed.fetch_add(1, Relaxed);
+        self.complain(why);
+    }
+
+    /// The first thing that was wrong.
+    pub fn wrong(&self) -> Option<String> {
+        self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn complain(&self, what: String) {
+        self.wrong.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(what);
     }
 }
 

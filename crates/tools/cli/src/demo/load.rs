@@ -1,10 +1,9 @@
 //! Writers that know what they wrote: each block holds its address and a version, is read back
 //! again and again, and once more at the end.
 
-use farblock_fleet::versioned::{Compared, Versioned};
+use farblock_fleet::versioned::{Tally, Versioned};
 use farblock_host::Disk;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Threads with one operation at a time each.
@@ -14,16 +13,10 @@ pub(super) const WRITERS: usize = 8;
 #[derive(Default)]
 pub(super) struct Load {
     stop: AtomicBool,
+    pub(super) tally: Tally,
     pub(super) reads: AtomicU64,
-    pub(super) writes: AtomicU64,
-    /// Ended with an error.
-    pub(super) failed: AtomicU64,
-    /// Blocks that held something else than what was acknowledged.
-    pub(super) lost: AtomicU64,
     /// Blocks that were read at the end.
     pub(super) swept: AtomicU64,
-    /// The first thing that was wrong.
-    pub(super) wrong: Mutex<Option<String>>,
     /// The longest read and write since somebody asked, in microseconds.
     longest: [AtomicU64; 2],
     /// Operations of each writer.
@@ -46,27 +39,6 @@ impl Load {
         self.turns.each_ref().map(|turns| turns.load(Relaxed))
     }
 
-    fn count(&self, done: Result<Compared, String>, blocks: &AtomicU64) {
-        match done {
-            Ok(compared) => {
-                blocks.fetch_add(compared.known, Relaxed);
-                self.lost.fetch_add(compared.lost, Relaxed);
-                compared.complaint().into_iter().for_each(|what| self.complain(what));
-            }
-            Err(why) => self.fail(why),
-        }
-    }
-
-    fn fail(&self, why: String) {
-        self.failed.fetch_add(1, Relaxed);
-        self.complain(why);
-    }
-
-    fn complain(&self, what: String) {
-        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
-        wrong.get_or_insert(what);
-    }
-
     fn timed<T>(&self, which: usize, number: usize, operation: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let done = operation();
@@ -81,21 +53,18 @@ impl Load {
 pub(super) fn write_and_compare(disk: &Disk, number: usize, load: &Load) {
     let mut blocks = match Versioned::new(disk, (number, WRITERS), u64::MAX, true) {
         Ok(blocks) => blocks,
-        Err(why) => return load.fail(why),
+        Err(why) => return load.tally.fail(why),
     };
     let mut turn: u64 = 0;
     while !load.stop.load(Relaxed) {
         turn += 1;
         let at = blocks.scattered(turn);
-        match load.timed(1, number, || blocks.write(at, turn)) {
-            Ok(()) => _ = load.writes.fetch_add(1, Relaxed),
-            Err(why) => load.fail(why),
-        }
+        load.tally.wrote(load.timed(1, number, || blocks.write(at, turn)));
         // One that was written a while ago.
         let at = blocks.scattered(turn - turn % 64 / 2);
-        load.count(load.timed(0, number, || blocks.compare(at..at + 1)), &load.reads);
+        load.tally.compared(load.timed(0, number, || blocks.compare(at..at + 1)), &load.reads);
     }
     for range in blocks.sweep() {
-        load.count(load.timed(0, number, || blocks.compare(range)), &load.swept);
+        load.tally.compared(load.timed(0, number, || blocks.compare(range)), &load.swept);
     }
 }

@@ -21,7 +21,6 @@ use args::DemoArgs;
 use load::{Load, WRITERS, write_and_compare};
 use stage::Stage;
 use std::fmt::Write as _;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -243,7 +242,7 @@ fn conclude(
     let count = |counter: &AtomicU64| counter.load(Relaxed);
     let mut text = format!(
         "\nIn {seconds_taken:.0} s {} writes were acknowledged and {} reads compared.\n",
-        grouped(count(&load.writes)),
+        grouped(count(&load.tally.writes)),
         grouped(count(&load.reads))
     );
     let plural =
@@ -253,19 +252,18 @@ fn conclude(
     if let Some((longest, why)) = longest {
         let _ = writeln!(text, "The longest pause was {}, when {why}.", seconds(longest));
     }
-    let (failed, lost) = (count(&load.failed), count(&load.lost));
+    let (failed, lost) = (count(&load.tally.failed), count(&load.tally.lost));
     if failed == 0 && lost == 0 {
         let swept = grouped(count(&load.swept));
         let _ = writeln!(text, "All {swept} blocks were read once more: nothing is lost.");
         return output::print(&text);
     }
     output::print(&text)?;
-    let wrong = load.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Err(Failure::run(format_args!(
         "{} failed and {} held something else than what was acknowledged: {}",
         plural(failed, "operation"),
         plural(lost, "block"),
-        wrong.unwrap_or_default()
+        load.tally.wrong().unwrap_or_default()
     )))
 }
 
@@ -277,6 +275,7 @@ fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farblock_fleet::versioned::Compared;
 
     #[test]
     fn numbers_are_read_at_a_glance() {
@@ -289,8 +288,8 @@ mod tests {
     #[test]
     fn what_is_lost_is_a_failure() {
         let load = Load::default();
-        load.lost.store(1, Relaxed);
-        *load.wrong.lock().unwrap() = Some("block 7 is not what was acknowledged".to_owned());
+        let lost = Compared { known: 1, lost: 1, first_lost: Some(7) };
+        load.tally.compared(Ok(lost), &load.swept);
         let failure = conclude(&load, 1.0, (1, 0), None).expect_err("it is lost");
         assert!(failure.sentence().contains("1 block held something else"), "{failure:?}");
     }
