@@ -3,26 +3,11 @@
 
 mod support;
 
+use support::confinement::{filter_of_the_tests, is_confined, threads};
 use support::{Scratch, Server};
 
 const NQN: &str = "nqn.2026-11.org.farblock:confined";
 const HOST: &str = "nqn.2026-11.org.farblock:host";
-
-/// What the kernel says of each thread of a process under this name.
-fn threads(process: u64, name: &str) -> Vec<String> {
-    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
-    let value = |task: std::fs::DirEntry| {
-        let text = std::fs::read_to_string(task.path().join("status")).ok()?;
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        Some(line.trim().to_owned())
-    };
-    tasks.filter_map(|task| value(task.expect("an entry"))).collect()
-}
-
-/// Whether the tests' own system calls are filtered, and those of what they start.
-fn filter_of_the_tests() -> String {
-    threads(std::process::id().into(), "Seccomp").swap_remove(0)
-}
 
 fn status(scratch: &Scratch) -> serde_json::Value {
     scratch.run(["status", "--json"]).ok().json()
@@ -43,24 +28,7 @@ fn every_thread_has_given_up_the_same() {
     is_used(&scratch, &server, 1);
     let seen = status(&scratch);
     let process = seen["pid"].as_u64().expect("a process");
-    for (name, value) in [("NoNewPrivs", "1"), ("Seccomp", "2"), ("CapInh", "0000000000000000")] {
-        let found = threads(process, name);
-        assert!(found.len() > 1 && found.iter().all(|it| it == value), "{name}: {found:?}");
-    }
-    // Administrators' and debuggers'.
-    let forbidden = 1 << 21 | 1 << 19_u64;
-    for mask in threads(process, "CapEff") {
-        let held = u64::from_str_radix(&mask, 16).expect("a mask");
-        assert_eq!(held & forbidden, 0, "{mask}");
-    }
-    let said = &seen["confinement"];
-    for name in ["sandboxed", "no_new_privileges", "system_calls_filtered"] {
-        assert_eq!(said[name], true, "{name}: {said}");
-    }
-    // Under a filter of somebody else's (a container's) Landlock is not tried, which is said.
-    let is_ours = filter_of_the_tests() == "0";
-    assert_eq!(said["runs_no_program"], is_ours, "{said}");
-    assert_eq!(said["lacks"] == serde_json::json!([]), is_ours, "{said}");
+    is_confined(process, &seen["confinement"]);
     let text = scratch.run(["status"]).ok().out();
     assert!(text.contains("sandbox: no new privileges, system calls filtered"), "{text}");
 }

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(unreachable_pub, reason = "a module of each test file")]
 
+#[cfg(target_os = "linux")]
+pub mod confinement;
 #[cfg(windows)]
 mod console;
 

@@ -1,0 +1,42 @@
+//! What a process has given up, as the kernel sees it and as it says itself.
+
+use serde_json::Value;
+use std::fs;
+
+/// What the kernel says of each thread of a process under this name.
+pub fn threads(process: u64, name: &str) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
+    let value = |task: fs::DirEntry| {
+        let text = fs::read_to_string(task.path().join("status")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        Some(line.trim().to_owned())
+    };
+    tasks.filter_map(|task| value(task.expect("an entry"))).collect()
+}
+
+/// Whether the tests' own system calls are filtered, and those of what they start.
+pub fn filter_of_the_tests() -> String {
+    threads(std::process::id().into(), "Seccomp").swap_remove(0)
+}
+
+/// Each of its threads has given up the same, and it says so.
+#[track_caller]
+pub fn is_confined(process: u64, said: &Value) {
+    for (name, value) in [("NoNewPrivs", "1"), ("Seccomp", "2"), ("CapInh", "0000000000000000")] {
+        let found = threads(process, name);
+        assert!(found.len() > 1 && found.iter().all(|it| it == value), "{name}: {found:?}");
+    }
+    // Administrators', debuggers' and modules'.
+    let forbidden = 1 << 21 | 1 << 19 | 1 << 16_u64;
+    for mask in threads(process, "CapEff") {
+        let held = u64::from_str_radix(&mask, 16).expect("a mask");
+        assert_eq!(held & forbidden, 0, "{mask}");
+    }
+    for name in ["sandboxed", "no_new_privileges", "system_calls_filtered"] {
+        assert_eq!(said[name], true, "{name}: {said}");
+    }
+    // Under a filter of somebody else's (a container's) Landlock is not tried, which is said.
+    let is_ours = filter_of_the_tests() == "0";
+    assert_eq!(said["runs_no_program"], is_ours, "{said}");
+    assert_eq!(said["lacks"] == serde_json::json!([]), is_ours, "{said}");
+}
