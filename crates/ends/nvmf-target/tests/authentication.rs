@@ -3,30 +3,16 @@
 
 mod rig;
 
-use farblock_backends::mem::Mem;
 use farblock_host::{ConnectError, Controller, Error, Options};
-use farblock_proto::ids::NamespaceId;
 use farblock_secure::{Group, Hash};
-use farblock_target::{Export, HostKeys, Subsystem, Target, TargetConfig};
-use rig::keys::{KeyFile, secret};
+use farblock_target::{HostKeys, Subsystem, Target, TargetConfig};
+use rig::keys::{KeyFile, secret, serve_to};
 use rig::{NQN, any, engines};
-use std::sync::Arc;
 
 const HOST: &str = "nqn.2014-08.org.example:locked";
 
 fn serve(keys: HostKeys, engine: farblock_reactor::EngineKind) -> Target {
-    let mut subsystem = Subsystem::new(NQN);
-    subsystem.keys.insert(HOST.to_owned(), keys);
-    let namespace = Arc::new(Mem::new(512, 1 << 20).expect("a size"));
-    let export = Export { namespace, identity: "disk".to_owned() };
-    subsystem.exports.insert(NamespaceId(1), export);
-    let config = TargetConfig {
-        subsystems: vec![subsystem],
-        listeners: vec![any()],
-        engine,
-        ..TargetConfig::default()
-    };
-    Target::start(&config).expect("it starts")
+    serve_to(HOST, keys, None, engine)
 }
 
 /// Connects, and says how many blocks there are by way of an admin command.

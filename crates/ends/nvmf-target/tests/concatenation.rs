@@ -4,19 +4,17 @@
 
 mod rig;
 
-use farblock_backends::mem::Mem;
 use farblock_block::blocking::Blocking;
 use farblock_host::{ConnectError, Controller, Error, Options};
-use farblock_proto::ids::NamespaceId;
 use farblock_proto::tcp::Digests;
 use farblock_proto::tcp::host_end::Transfer;
 use farblock_reactor::EngineKind;
 use farblock_secure::{Concatenation, Group, Hash, Host, HostTerms, Step};
-use farblock_target::{Demand, Export, HostKeys, Subsystem, Target, TargetConfig, TlsPolicy};
+use farblock_target::{Demand, HostKeys, Subsystem, Target, TargetConfig, TlsPolicy};
 use farblock_wire::fabrics::{AuthenticationCommand, ConnectCommand, ConnectData};
 use farblock_wire::property::offset;
 use farblock_wire::{SglDescriptor, Sqe, Status};
-use rig::keys::{KeyFile, secret};
+use rig::keys::{KeyFile, secret, serve_to};
 use rig::scripted::Queue;
 use rig::{NQN, any, engines};
 use std::io::{Read, Write};
@@ -34,19 +32,7 @@ fn keys(demand: Demand) -> HostKeys {
 }
 
 fn serve(keys: HostKeys, tls: TlsPolicy, engine: EngineKind) -> Target {
-    let mut subsystem = Subsystem::new(NQN);
-    subsystem.keys.insert(HOST.to_owned(), keys);
-    let namespace = Arc::new(Mem::new(512, 1 << 20).expect("a size"));
-    let export = Export { namespace, identity: "disk".to_owned() };
-    subsystem.exports.insert(NamespaceId(1), export);
-    let config = TargetConfig {
-        subsystems: vec![subsystem],
-        listeners: vec![any()],
-        tls: Some(tls),
-        engine,
-        ..TargetConfig::default()
-    };
-    Target::start(&config).expect("it starts")
+    serve_to(HOST, keys, Some(tls), engine)
 }
 
 /// The files of both sides.

@@ -1,14 +1,37 @@
-//! Secrets, and the files they are read from.
+//! Secrets, the files they are read from, and a target that asks for them.
 
+use super::{NQN, any};
+use farblock_backends::mem::Mem;
+use farblock_proto::ids::NamespaceId;
+use farblock_reactor::EngineKind;
 use farblock_secure::{Secret, TlsKey};
+use farblock_target::{Export, HostKeys, Subsystem, Target, TargetConfig, TlsPolicy};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The same for the same seed.
 pub fn secret(seed: u8) -> Secret {
     Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(seed)).expect("a length there is")
+}
+
+/// Serves 1 MiB to this host, if it has proved itself.
+pub fn serve_to(host: &str, keys: HostKeys, tls: Option<TlsPolicy>, engine: EngineKind) -> Target {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.keys.insert(host.to_owned(), keys);
+    let namespace = Arc::new(Mem::new(512, 1 << 20).expect("a size"));
+    let export = Export { namespace, identity: "disk".to_owned() };
+    subsystem.exports.insert(NamespaceId(1), export);
+    let config = TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec![any()],
+        tls,
+        engine,
+        ..TargetConfig::default()
+    };
+    Target::start(&config).expect("it starts")
 }
 
 /// A file with a secret or a key, removed when it is dropped.
