@@ -4,7 +4,8 @@
 //! **What it is.** A [`Buffer`] is a part of one allocation, aligned for direct I/O, which can be
 //! cut and joined without copying. A [`BufferPool`] keeps some for reuse. A [`SharedBuffer`] has
 //! views that see no change; a [`Lender`] makes buffers of memory that is somebody else's.
-//! [`copy_to_memory`] copies past the caches, and [`prefetch`] brings near.
+//! [`copy_to_memory`] copies past the caches, [`copy_anywhere`] to any address, and [`prefetch`]
+//! brings near.
 //!
 //! **Contract.** A buffer is exclusive: whoever has it, and nobody else, reaches its bytes, on
 //! whatever thread. Its memory lives as long as any part of it. A pool belongs to one thread and
@@ -16,6 +17,7 @@
 
 mod buffer;
 mod copy;
+mod heap;
 #[cfg(target_os = "linux")]
 mod huge;
 pub mod limits;
@@ -23,6 +25,7 @@ mod pool;
 mod prefetch;
 
 pub use buffer::{ALIGNMENT_BYTES, Buffer, HUGE_PAGE_BYTES, Lender, SharedBuffer};
-pub use copy::copy_to_memory;
+pub use copy::{copy_anywhere, copy_to_memory};
+pub use heap::trim_heap;
 pub use pool::BufferPool;
 pub use prefetch::prefetch;

@@ -275,6 +275,10 @@ impl Engine {
         dispatch!(self, engine => engine.send(cx, key, batch));
     }
 
+    pub(crate) fn say_last(&mut self, key: Key, bytes: &[u8]) {
+        dispatch!(self, engine => engine.say_last(key, bytes));
+    }
+
     pub(crate) fn close(&mut self, cx: &mut Context<'_>, key: Key) {
         dispatch!(self, engine => engine.close(cx, key));
     }

@@ -105,5 +105,6 @@ pub use waker::Waker;
 
 // Whoever has a reactor has buffers.
 pub use farblock_mem::{
-    ALIGNMENT_BYTES, Buffer, BufferPool, HUGE_PAGE_BYTES, Lender, SharedBuffer,
+    ALIGNMENT_BYTES, Buffer, BufferPool, HUGE_PAGE_BYTES, Lender, SharedBuffer, copy_anywhere,
+    trim_heap,
 };

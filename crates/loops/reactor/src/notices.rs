@@ -25,6 +25,16 @@ pub trait Kind: Copy + Eq + Hash {
     fn lines(self) -> u32 {
         LOGGED_LINES
     }
+
+    /// The period.
+    fn period(self) -> Duration {
+        LOG_PERIOD
+    }
+
+    /// Whether who looks for trouble is to hear of it.
+    fn is_trouble(self) -> bool {
+        true
+    }
 }
 
 /// The simplest kind: what there are more of.
@@ -73,7 +83,7 @@ impl<K: Kind> Notices<K> {
             key = (kind, None);
         }
         let entry = entries.entry(key).or_insert(Entry { since: now, said: 0, left_out: 0 });
-        if now.saturating_duration_since(entry.since) >= LOG_PERIOD {
+        if now.saturating_duration_since(entry.since) >= kind.period() {
             sum_up(&key, entry, now);
             *entry = Entry { since: now, said: 0, left_out: 0 };
         }
@@ -92,7 +102,7 @@ impl<K: Kind> Notices<K> {
     pub fn settle(&self, now: Instant) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         self.lock().retain(|key, entry| {
-            let end = entry.since + LOG_PERIOD;
+            let end = entry.since + key.0.period();
             let over = now >= end;
             if over {
                 sum_up(key, entry, now);
@@ -122,7 +132,10 @@ fn sum_up<K: Kind>((kind, peer): &Key<K>, entry: &Entry, now: Instant) {
     let who = peer.map_or("others".to_owned(), |peer| peer.to_string());
     let seconds = now.saturating_duration_since(entry.since).as_secs().max(1);
     let (count, what) = (entry.left_out, kind.plural());
-    tracing::warn!("{who}: {count} more {what} in {seconds} s");
+    match kind.is_trouble() {
+        true => tracing::warn!("{who}: {count} more {what} in {seconds} s"),
+        false => tracing::info!("{who}: {count} more {what} in {seconds} s"),
+    }
 }
 
 #[cfg(test)]

@@ -26,8 +26,8 @@ pub fn is_simulated() -> bool {
     false
 }
 
-/// Which simulated world the calling thread is in: the same number in the same world, and not
-/// again in another one of the process. Zero outside of them.
+/// Which machine of which simulated world the calling thread is on: the same number on the same
+/// one, and not again in another world of the process. Zero outside of them.
 #[inline]
 pub fn world() -> u64 {
     #[cfg(feature = "sim")]
@@ -89,7 +89,7 @@ pub fn has_mistake(mistake: &str) -> bool {
 pub fn sleep(time: Duration) {
     #[cfg(feature = "sim")]
     if is_simulated() {
-        crate::sim::block_until(now().checked_add(time), || false);
+        crate::sim::sleep_until(now().checked_add(time));
         return;
     }
     std::thread::sleep(time);
@@ -127,7 +127,7 @@ impl<T> JoinHandle<T> {
             #[cfg(feature = "sim")]
             Thread::Simulated(result) => {
                 let has_ended = || lock(&result).is_some();
-                crate::sim::block_until(None, has_ended);
+                crate::sim::wait_until(None, has_ended);
                 lock(&result).take().ok_or_else(|| Box::new("the simulation failed") as _)
             }
         }
@@ -186,7 +186,7 @@ fn simulated_recv<T>(
 ) -> Result<T, RecvTimeoutError> {
     use std::sync::mpsc::TryRecvError;
     let mut result = Err(RecvTimeoutError::Timeout);
-    crate::sim::block_until(deadline, || {
+    crate::sim::wait_until(deadline, || {
         result = match receiver.try_recv() {
             Ok(message) => Ok(message),
             Err(TryRecvError::Empty) => return false,
@@ -201,7 +201,7 @@ fn simulated_recv<T>(
 pub fn wait_for<T>(value: &OnceLock<T>) -> &T {
     #[cfg(feature = "sim")]
     if is_simulated() {
-        crate::sim::block_until(None, || value.get().is_some());
+        crate::sim::wait_until(None, || value.get().is_some());
     }
     value.wait()
 }
@@ -217,7 +217,7 @@ pub fn wait_while<T>(
     #[cfg(feature = "sim")]
     if is_simulated() {
         let mut condition = condition;
-        crate::sim::block_until(now().checked_add(timeout), || !condition(&mut lock(mutex)));
+        crate::sim::wait_until(now().checked_add(timeout), || !condition(&mut lock(mutex)));
         return;
     }
     let guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);

@@ -253,6 +253,13 @@ impl Reactor {
         self.with(|engine, cx| engine.send(cx, stream.0, batch));
     }
 
+    /// Sends what is said last on a stream that is closed next: as much as the socket takes at
+    /// once, so also if nobody calls [`poll`](Reactor::poll) any more. Nothing waits, there is no
+    /// event, and nothing is sent while a send is outstanding: it would be in the middle of that.
+    pub fn say_last(&self, stream: StreamId, bytes: &[u8]) {
+        self.with(|engine, _| engine.say_last(stream.0, bytes));
+    }
+
     /// Closes a stream. Operations outstanding complete first, those that did not come to their end
     /// with [`io::ErrorKind::ConnectionAborted`], and then comes [`Event::Closed`]. What was sent
     /// before is still transmitted by the system.

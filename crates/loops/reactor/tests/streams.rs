@@ -26,6 +26,7 @@ on_both_engines! {
     close_of_an_idle_stream
     calls_after_close_do_nothing
     sent_bytes_survive_close
+    last_words_are_said_at_once
     two_streams_do_not_disturb_each_other
     many_streams
     idle_streams_then_a_burst
@@ -48,6 +49,7 @@ on_the_simulated_engine! {
     close_of_an_idle_stream
     calls_after_close_do_nothing
     sent_bytes_survive_close
+    last_words_are_said_at_once
     two_streams_do_not_disturb_each_other
     removed_task_gets_nothing
     is_taken_when_nothing_is_outstanding
@@ -723,4 +725,31 @@ fn what_crosses_threads() {
     is_send::<Event>();
     is_send::<farblock_reactor::Waker>();
     is_sync::<farblock_reactor::Waker>();
+}
+
+/// Also if nobody polls any more; but not in the middle of what is being sent.
+fn last_words_are_said_at_once(mut event_loop: Loop) {
+    let reactor = event_loop.reactor.clone();
+    let (stream, mut socket) = event_loop.stream_and_socket();
+    reactor.recv(stream);
+    assert!(event_loop.next_within(Duration::from_millis(5)).is_none());
+    reactor.say_last(stream, b"last");
+    let mut words = [0; 4];
+    socket.read_exact(&mut words).unwrap();
+    assert_eq!(&words, b"last");
+    reactor.close(stream);
+    reactor.say_last(stream, b"late");
+    assert!(matches!(event_loop.next(), Event::Received { result: Err(_), .. }));
+    assert!(matches!(event_loop.next(), Event::Closed { .. }));
+    assert_eq!(socket.read(&mut [0]).unwrap(), 0);
+    let (stream, mut socket) = event_loop.stream_and_socket();
+    reactor.send(stream, bytes(&vec![7; 64 << 20]));
+    assert!(event_loop.next_within(Duration::from_millis(5)).is_none());
+    reactor.say_last(stream, b"last");
+    reactor.close(stream);
+    assert!(matches!(event_loop.next(), Event::Sent { result: Err(_), .. }));
+    assert!(matches!(event_loop.next(), Event::Closed { .. }));
+    let mut all = Vec::new();
+    socket.read_to_end(&mut all).unwrap();
+    assert!(all.iter().all(|&byte| byte == 7));
 }

@@ -83,6 +83,7 @@
 //! reservations, metadata and protection information, atomic writes larger than a block, and
 //! cancelling one operation.
 
+mod backed;
 pub mod blocking;
 mod change;
 #[cfg(feature = "conformance")]
@@ -95,11 +96,12 @@ mod op;
 pub mod size;
 pub mod slab;
 
+pub use backed::Backed;
 pub use change::{Availability, Change, Changes, Watch};
 pub use error::BlockError;
 pub use geometry::{Geometry, MAX_BLOCK_SIZE_BYTES, MIN_BLOCK_SIZE_BYTES};
 pub use latency::{LATENCY_STEPS, Latency, LatencyCounts, latency_bound_us};
-pub use op::{Command, Completion, Op, Token};
+pub use op::{Command, Completion, Op, Token, abandon_waiting};
 
 use farblock_reactor::{Buffer, Reactor, TaskId};
 
@@ -120,6 +122,11 @@ pub trait Namespace: Send + Sync {
     /// Whether operations can be carried out at the moment.
     fn availability(&self) -> Availability {
         Availability::Ready
+    }
+
+    /// Why they cannot at the moment, for people, if that is known.
+    fn trouble(&self) -> Option<String> {
+        None
     }
 
     /// Opens a queue on `reactor`, without waiting for anything. When operations of the queue

@@ -1,5 +1,6 @@
 //! An operation, the token that says whose it is, and its completion.
 
+use std::collections::VecDeque;
 use std::fmt;
 
 use farblock_reactor::Buffer;
@@ -194,6 +195,22 @@ impl fmt::Debug for Completion {
 
 fn length(buffer: &Option<Buffer>) -> usize {
     buffer.as_ref().map_or(0, |buffer| buffer.len())
+}
+
+/// What [`Queue::abandon`](crate::Queue::abandon) does with operations that wait in a line: those
+/// that are unwanted are over, and the others keep their order.
+pub fn abandon_waiting(
+    waiting: &mut VecDeque<Op>,
+    unwanted: &mut dyn FnMut(u64) -> bool,
+    done: &mut Vec<Completion>,
+) {
+    for op in std::mem::take(waiting) {
+        if unwanted(op.token.value()) {
+            done.push(op.complete(Err(BlockError::Aborted)));
+        } else {
+            waiting.push_back(op);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -326,6 +326,10 @@ impl Portable {
         Some(stream.socket.into())
     }
 
+    pub(crate) fn say_last(&self, key: Key, bytes: &[u8]) {
+        self.streams.find(key).into_iter().for_each(|stream| stream.say_last(bytes));
+    }
+
     pub(crate) fn close(&mut self, cx: &mut Context<'_>, key: Key) {
         if let Some(mut stream) = self.streams.remove(key) {
             // The socket is closed now in any case.

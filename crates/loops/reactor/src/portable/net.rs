@@ -171,6 +171,13 @@ impl Stream {
         self.send = Some((batch, Cursor::default()));
     }
 
+    pub(crate) fn say_last(&self, bytes: &[u8]) {
+        if self.state == SocketState::Open && self.send.is_none() {
+            // What there is no room for is lost.
+            let _ = write(&self.socket, &[IoSlice::new(bytes)]);
+        }
+    }
+
     /// Whether it is open and nothing is outstanding.
     pub(crate) fn is_idle(&self) -> bool {
         let has_none = matches!(self.recv, Recv::None) && self.send.is_none();

@@ -62,8 +62,23 @@ pub(super) struct Finished {
     pub(super) result: io::Result<()>,
 }
 
+/// Something that was written to a disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Landed {
+    /// When, since the world's beginning.
+    pub at: Duration,
+    /// Where, in bytes.
+    pub offset: usize,
+    /// What.
+    pub bytes: Vec<u8>,
+}
+
 pub(super) struct Disk {
     pub(super) faults: DiskFaults,
+    /// What was written since somebody asked, if somebody does.
+    pub(super) landed: Option<Vec<Landed>>,
+    /// The time, in nanoseconds.
+    now: u64,
     generation: u32,
     current: Vec<u8>,
     durable: Vec<u8>,
@@ -86,6 +101,8 @@ impl Media {
     pub(super) fn add(&mut self, bytes: usize) -> Medium {
         self.disks.push(Disk {
             faults: DiskFaults::default(),
+            landed: None,
+            now: 0,
             generation: 0,
             current: vec![0; bytes],
             durable: vec![0; bytes],
@@ -111,6 +128,10 @@ impl Disk {
 
     /// Writes what will be durable at the next sync.
     fn write(&mut self, offset: usize, bytes: &[u8]) {
+        if let Some(landed) = &mut self.landed {
+            let (at, bytes) = (Duration::from_nanos(self.now), bytes.to_vec());
+            landed.push(Landed { at, offset, bytes });
+        }
         let end = offset + bytes.len();
         if self.current.len() < end {
             self.current.resize(end, 0);
@@ -231,6 +252,7 @@ impl WorldState {
 
     pub(super) fn finish(&mut self, medium: usize, op: u64) {
         let disk = &mut self.media.disks[medium];
+        disk.now = self.now;
         let Some(mut flying) = disk.flying.remove(&op) else { return };
         let result = if flying.generation != disk.generation {
             Err(ErrorKind::NotFound.into())
@@ -242,13 +264,15 @@ impl WorldState {
         } else {
             disk.carry_out(&mut flying.op)
         };
-        let finished = Finished { flying, result };
-        self.media.finished.entry(finished.flying.engine).or_default().push(finished);
+        let engine = flying.engine;
+        self.media.finished.entry(engine).or_default().push(Finished { flying, result });
+        self.wake_engine(engine);
     }
 
     /// Operations under way are carried out, or not, or in part; nothing later has an effect.
     pub(super) fn orphan(&mut self, medium: Medium) -> Medium {
-        let disk = self.media.at(medium);
+        let disk = self.media.disks.get_mut(medium.index).expect("it is this world's");
+        disk.now = self.now;
         disk.generation += 1;
         let mut flying = std::mem::take(&mut disk.flying);
         let generation = disk.generation;

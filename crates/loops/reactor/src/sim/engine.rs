@@ -1,6 +1,6 @@
 //! The third engine: streams, listeners and files of the world that the thread is in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::{Listener, Medium, Stream, block_until, pass, try_with_state, with_state};
+use super::threads::Whom;
+use super::{Listener, Medium, Stream, WorldState, block_until, pass, try_with_state, with_state};
 use crate::batch::{Cursor, SendBatch};
 use crate::engine::{Context, RECV_BYTES, Wait};
 use crate::event::{Event, FileOp, ListenerId, StreamId, TaskId};
 use crate::os::{Inner as SocketKind, Socket};
 use crate::slab::{Key, Slab};
-use crate::waker::WakerShared;
+use crate::waker::{Alarm, WakerShared};
 use farblock_mem::Buffer;
 
 /// Polls that do not wait after which others run.
@@ -26,8 +27,61 @@ enum Recv {
     Into { buffer: Buffer, range: Range<usize>, done: usize },
 }
 
+/// What happened to an engine and was not looked at yet.
+#[derive(Default)]
+pub(super) struct News {
+    /// Streams, by the order of their making.
+    streams: BTreeSet<u64>,
+    /// Who waits for it.
+    thread: Option<usize>,
+}
+
+impl WorldState {
+    /// Something happened to an engine.
+    pub(super) fn wake_engine(&mut self, engine: u64) {
+        if let Some(thread) = self.engines.get(&engine).and_then(|news| news.thread) {
+            self.marks.wake(thread);
+        }
+    }
+
+    /// A stream of an engine may get on.
+    pub(super) fn wake_stream(&mut self, (engine, live): (u64, u64)) {
+        let news = self.engines.entry(engine).or_default();
+        news.streams.insert(live);
+        news.thread.into_iter().for_each(|thread| self.marks.wake(thread));
+    }
+
+    /// A thread waits for what happens to an engine.
+    pub(super) fn serve(&mut self, engine: u64, thread: usize) {
+        let news = self.engines.entry(engine).or_default();
+        news.thread = Some(thread);
+        if !news.streams.is_empty() {
+            self.marks.wake(thread);
+        }
+    }
+
+    /// The first of an engine's streams from `live` on that may get on.
+    fn take_stream(&mut self, engine: u64, live: u64) -> Option<u64> {
+        let streams = &mut self.engines.get_mut(&engine)?.streams;
+        let next = streams.range(live..).next().copied()?;
+        streams.remove(&next);
+        Some(next)
+    }
+}
+
+/// Ends an engine's wait when another thread has something for it.
+struct Ring(u64);
+
+impl Alarm for Ring {
+    fn ring(&self) {
+        try_with_state(|state| state.wake_engine(self.0));
+    }
+}
+
 struct Open {
     stream: Stream,
+    /// Where it is in the order of their making.
+    live: u64,
     task: TaskId,
     is_connecting: bool,
     has_failed: bool,
@@ -56,8 +110,10 @@ impl Sim {
         if !super::is_entered() {
             return Err(io::Error::new(ErrorKind::Unsupported, "the thread is in no simulation"));
         }
+        let number = NEXT_ENGINE.fetch_add(1, Ordering::Relaxed);
+        shared.set_alarm(Box::new(Ring(number)));
         Ok(Sim {
-            number: NEXT_ENGINE.fetch_add(1, Ordering::Relaxed),
+            number,
             shared: Arc::clone(shared),
             streams: Slab::new(),
             live: BTreeMap::new(),
@@ -80,14 +136,15 @@ impl Sim {
         };
         if !cx.tasks.has_ready() {
             let shared = Arc::clone(&self.shared);
-            block_until(until, || {
+            block_until(until, Whom::Engine(self.number), || {
                 self.attempt(cx);
                 cx.tasks.has_ready() || shared.is_notified()
             });
         }
     }
 
-    /// Does whatever can be done now, each stream a little.
+    /// Does whatever can be done now, each stream a little. What nothing has happened to since it
+    /// was looked at is not looked at.
     fn attempt(&mut self, cx: &mut Context<'_>) {
         let number = self.number;
         for finished in with_state(|state| state.media.take_finished(number)) {
@@ -102,7 +159,10 @@ impl Sim {
                 cx.deliver(*task, Event::Accepted { listener: ListenerId(key), result });
             }
         }
-        for &key in self.live.values() {
+        let mut next = 0;
+        while let Some(live) = with_state(|state| state.take_stream(number, next)) {
+            next = live + 1;
+            let Some(&key) = self.live.get(&live) else { continue };
             let stream = self.streams.find_mut(key).expect("those that live are there");
             stream.attempt(key, cx);
         }
@@ -110,10 +170,14 @@ impl Sim {
 
     pub(crate) fn shut_down(&mut self) {
         let number = self.number;
-        try_with_state(|state| drop(state.media.take_finished(number)));
+        try_with_state(|state| {
+            drop(state.media.take_finished(number));
+            state.engines.remove(&number);
+        });
     }
 
     pub(crate) fn listen(&mut self, task: TaskId, listener: Listener) -> Key {
+        with_state(|state| state.set_accepting(&listener, self.number));
         let key = self.listeners.insert((task, listener));
         self.listening.push(key);
         key
@@ -134,11 +198,19 @@ impl Sim {
 
     fn insert(&mut self, task: TaskId, stream: Stream, is_connecting: bool) -> Key {
         let (recv, send) = (Recv::None, None);
-        let open = Open { stream, task, is_connecting, has_failed: false, recv, send };
+        let live = self.next_live;
+        with_state(|state| state.set_owner(&stream, Some((self.number, live))));
+        let open = Open { stream, live, task, is_connecting, has_failed: false, recv, send };
         let key = self.streams.insert(open);
-        self.live.insert(self.next_live, key);
+        self.live.insert(live, key);
         self.next_live += 1;
+        self.look_at(live);
         key
+    }
+
+    /// A stream is to be looked at.
+    fn look_at(&self, live: u64) {
+        with_state(|state| state.wake_stream((self.number, live)));
     }
 
     pub(crate) fn recv(&mut self, cx: &mut Context<'_>, key: Key, limit: u32) {
@@ -149,6 +221,8 @@ impl Sim {
         }
         assert!(matches!(stream.recv, Recv::None), "a receive is outstanding");
         stream.recv = Recv::Any { limit };
+        let live = stream.live;
+        self.look_at(live);
     }
 
     pub(crate) fn recv_into(
@@ -166,6 +240,8 @@ impl Sim {
         }
         assert!(matches!(stream.recv, Recv::None), "a receive is outstanding");
         stream.recv = Recv::Into { buffer, range, done: 0 };
+        let live = stream.live;
+        self.look_at(live);
     }
 
     pub(crate) fn send(&mut self, cx: &mut Context<'_>, key: Key, mut batch: SendBatch) {
@@ -179,6 +255,8 @@ impl Sim {
         }
         assert!(stream.send.is_none(), "a send is outstanding");
         stream.send = Some((batch, Cursor::default()));
+        let live = stream.live;
+        self.look_at(live);
     }
 
     /// The socket of a stream with nothing outstanding, which is gone from here.
@@ -188,13 +266,23 @@ impl Sim {
         if !has_none || stream.is_connecting || stream.has_failed {
             return None;
         }
-        self.live.retain(|_, other| *other != key);
-        self.streams.remove(key).map(|open| open.stream)
+        let Open { stream, live, .. } = self.streams.remove(key)?;
+        self.live.remove(&live);
+        with_state(|state| state.set_owner(&stream, None));
+        Some(stream)
+    }
+
+    pub(crate) fn say_last(&mut self, key: Key, bytes: &[u8]) {
+        let Some(stream) = self.streams.find(key) else { return };
+        if stream.send.is_none() && !stream.is_connecting && !stream.has_failed {
+            // What there is no room for is lost.
+            let _ = with_state(|state| state.write(&stream.stream, bytes));
+        }
     }
 
     pub(crate) fn close(&mut self, cx: &mut Context<'_>, key: Key) {
         if let Some(stream) = self.streams.remove(key) {
-            self.live.retain(|_, other| *other != key);
+            self.live.remove(&stream.live);
             stream.abort(key, cx);
         }
     }

@@ -16,30 +16,38 @@
 //!     +───────── bytes arrive, disks answer, timers ─────+
 //! ```
 //!
+//! A world can have several machines. A thread runs on the machine of whoever started it, or on the
+//! one that it was [put on](on_machine); it connects from that one's address, and shares nothing
+//! with other machines that a process shares ([`os::world`](crate::os::world)).
+//!
 //! What goes wrong is up to whoever holds the [`World`]: connections that break in the ways of
 //! [`Break`], addresses that do not answer, disks with [`DiskFaults`], power cuts.
 
 mod disk;
 mod engine;
 mod net;
+mod serving;
 mod threads;
 
 use farblock_random::Random;
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-pub use disk::{DiskFaults, Medium};
+pub use disk::{DiskFaults, Landed, Medium};
 pub(crate) use engine::Sim;
-pub use net::{Break, Connection, Listener, NetFaults, Side, Stream};
+pub use net::{Break, Connection, EarlyFaults, Listener, NetFaults, Side, Stream};
+pub use serving::Service;
 
 use disk::Media;
+use engine::News;
 use net::Net;
-use threads::Threads;
+use threads::{Marks, Threads, Whom};
 
 thread_local! {
     static WORLD: RefCell<Option<Rc<Inner>>> = const { RefCell::new(None) };
@@ -68,6 +76,10 @@ struct WorldState {
     serial: u64,
     net: Net,
     media: Media,
+    /// What happened to engines, by their numbers.
+    engines: HashMap<u64, News>,
+    /// Threads that may get on.
+    marks: Marks,
     /// A digest of all that happened.
     trace: u64,
 }
@@ -99,6 +111,8 @@ impl World {
             serial: 0,
             net: Net::default(),
             media: Media::default(),
+            engines: HashMap::new(),
+            marks: Marks::default(),
             trace: seed,
         };
         let inner = Rc::new(Inner {
@@ -141,6 +155,12 @@ impl World {
         self.0.state.borrow_mut().net.faults = faults;
     }
 
+    /// How many connections were broken or damaged while they were new ([`EarlyFaults`]).
+    #[must_use]
+    pub fn early_faults(&self) -> u64 {
+        self.0.state.borrow().net.early
+    }
+
     /// The connections that are not broken, the oldest first.
     #[must_use]
     pub fn connections(&self) -> Vec<Connection> {
@@ -162,6 +182,23 @@ impl World {
     /// free. It is up to the caller that nothing it still does matters.
     pub fn kill(&self, address: SocketAddr) {
         self.0.state.borrow_mut().kill(address);
+    }
+
+    /// How the machine that has the address serves whoever connects there, from now on.
+    pub fn set_service(&self, address: SocketAddr, service: Service) {
+        self.0.state.borrow_mut().net.set_service(address, service);
+    }
+
+    /// Requests to connect that found the address' backlog full.
+    #[must_use]
+    pub fn overflows(&self, address: SocketAddr) -> u64 {
+        self.0.state.borrow().net.overflows(address)
+    }
+
+    /// Machines are cut off for a while: nothing that they send, or that is sent to them, arrives
+    /// before it is sent anew after that, as TCP does.
+    pub fn cut(&self, machines: Range<u32>, time: Duration) {
+        self.0.state.borrow_mut().cut(machines, time);
     }
 
     /// A file of so many zeroes.
@@ -187,6 +224,14 @@ impl World {
     #[must_use]
     pub fn cut_power(&self, medium: Medium) -> Medium {
         self.0.state.borrow_mut().cut_power(medium)
+    }
+
+    /// What was written to the disk since the last call, in order; remembered from the first one
+    /// on. A write in part is there in its parts, and a power cut is no write.
+    #[must_use]
+    pub fn take_landed(&self, medium: Medium) -> Vec<Landed> {
+        let mut state = self.0.state.borrow_mut();
+        state.media.at(medium).landed.replace(Vec::new()).unwrap_or_default()
     }
 
     /// What the disk holds at the moment.
@@ -258,17 +303,20 @@ impl Inner {
 
     /// Lets time pass until the next happening, or the next deadline of somebody who waits.
     fn advance(&self, deadline: Option<Instant>) {
+        let waiting = self.threads.next_deadline(self);
         let mut state = self.state.borrow_mut();
         let nanos = |at: Instant| {
             u64::try_from(at.saturating_duration_since(self.epoch).as_nanos()).unwrap_or(u64::MAX)
         };
         let next = state.queue.peek().map(|&Reverse((at, _, _))| at);
-        let waiting = self.threads.next_deadline().into_iter().chain(deadline).map(nanos).min();
+        let waiting = waiting.into_iter().chain(deadline).map(nanos).min();
         let Some(next) = next.into_iter().chain(waiting).min() else {
             panic!("nothing will ever happen again; waiting: {:?}", self.threads.names());
         };
         state.now = state.now.max(next);
         state.happen();
+        drop(state);
+        self.threads.expire(self);
     }
 }
 
@@ -293,9 +341,24 @@ pub(crate) fn is_entered() -> bool {
     IS_ENTERED.try_with(Cell::get).unwrap_or(false)
 }
 
-/// The world's number, if the thread is in one.
+/// The world's number and the machine's, if the thread is in one.
 pub(crate) fn number() -> u64 {
-    if is_entered() { current().number } else { 0 }
+    if is_entered() { current().number << 32 | u64::from(machine()) } else { 0 }
+}
+
+/// The machine that the thread is on.
+fn machine() -> u32 {
+    current().threads.machine()
+}
+
+/// Does something on another machine of the world that the thread is in. Threads that it starts
+/// stay there.
+pub fn on_machine<T>(machine: u32, act: impl FnOnce() -> T) -> T {
+    let world = current();
+    let before = world.threads.go_to(machine);
+    let result = act();
+    world.threads.go_to(before);
+    result
 }
 
 /// The world's time, if the thread is in one.
@@ -326,22 +389,32 @@ pub(crate) fn spawn(name: String, body: impl FnOnce() + 'static) {
     current().threads.spawn(name, body);
 }
 
-/// Lets the others run until the condition holds or the deadline has come; gives whether it holds.
-pub(crate) fn block_until(deadline: Option<Instant>, mut holds: impl FnMut() -> bool) -> bool {
+/// Lets the others run until the condition holds, which anybody may bring about, or the deadline
+/// has come.
+pub(crate) fn wait_until(deadline: Option<Instant>, holds: impl FnMut() -> bool) {
+    block_until(deadline, Whom::Anybody, holds);
+}
+
+/// Lets the others run until it is that time.
+pub(crate) fn sleep_until(deadline: Option<Instant>) {
+    block_until(deadline, Whom::Nobody, || false);
+}
+
+/// Lets the others run until the condition holds or the deadline has come. `whom`: who can bring it
+/// about.
+fn block_until(deadline: Option<Instant>, whom: Whom, mut holds: impl FnMut() -> bool) {
     let world = current();
     let mut result = holds();
     while !result && deadline.is_none_or(|at| at > world.now()) && !std::thread::panicking() {
-        world.threads.park(&world, deadline);
+        world.threads.park(&world, deadline, whom);
         result = holds();
     }
     world.threads.got_on();
-    result
 }
 
 /// Lets the others run, and a little time pass.
 pub(crate) fn pass() {
     const PASS: Duration = Duration::from_micros(1);
     let world = current();
-    let deadline = world.now() + PASS;
-    block_until(Some(deadline), || false);
+    sleep_until(Some(world.now() + PASS));
 }

@@ -1,21 +1,30 @@
 //! The network: connections as two directions of bytes on their way.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::os::{Inner as SocketKind, Socket};
 
+use super::serving::{Service, Serving};
+use super::threads::Whom;
 use super::{Happening, WorldState, block_until, try_with_state, with_state};
 
 /// Bytes of a direction that are on their way or not read yet, beyond which a sender waits.
 const WINDOW_BYTES: usize = 256 << 10;
 /// A side that hears nothing of the other's end finds out by itself after so long.
 const GHOST_TIME: Duration = Duration::from_secs(120);
-/// Where simulated hosts are.
-const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 100));
+/// Where machine 0 is, and whatever was put on no other one.
+const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 100);
+/// Where the others are, by their numbers.
+const MACHINES: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 0);
 const FIRST_PORT: u16 = 40_000;
+/// When a request to connect that was not answered is made again: this, then twice as long each.
+const SYN_TIME: Duration = Duration::from_secs(1);
+/// The same for what was sent and not acknowledged.
+const RETRANSMIT_TIME: Duration = Duration::from_millis(200);
 
 /// One of the two ends of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -42,11 +51,25 @@ pub struct NetFaults {
     pub delay: Duration,
     /// A send is split into pieces once in so many; 0: never.
     pub split_one_in: u64,
+    /// What becomes of connections while they are new.
+    pub early: EarlyFaults,
+}
+
+/// What goes wrong at some byte that a connection begins with: within any message, or between two.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct EarlyFaults {
+    /// One connection in so many breaks off there; 0: none.
+    pub cut_one_in: u64,
+    /// In one in so many a bit is another one there; 0: in none.
+    pub damage_one_in: u64,
+    /// Bytes of a direction in which that is.
+    pub bytes: u64,
 }
 
 impl Default for NetFaults {
     fn default() -> NetFaults {
-        NetFaults { delay: Duration::from_micros(100), split_one_in: 4 }
+        let early = EarlyFaults::default();
+        NetFaults { delay: Duration::from_micros(100), split_one_in: 4, early }
     }
 }
 
@@ -80,17 +103,34 @@ enum Piece {
     End,
 }
 
+/// A piece on its way.
+#[derive(Debug)]
+struct Flying {
+    /// When it arrives, or when whoever it arrives at has time for it: not before those before it.
+    at: u64,
+    /// It has arrived at a processor that takes its time, which is in `at` now.
+    is_served: bool,
+    piece: Piece,
+}
+
 /// One direction, and the end that it begins at.
 #[derive(Default)]
 struct Way {
-    /// With the times of their arrival, which do not decrease.
-    pieces: VecDeque<(u64, Piece)>,
+    pieces: VecDeque<Flying>,
     /// Bytes in them.
     flying_bytes: usize,
     /// Nothing arrives before.
     held_until: u64,
     /// Nothing arrives any more.
     is_lost: bool,
+    /// Bytes that were sent.
+    sent_bytes: u64,
+    /// At which of them it breaks, and how.
+    cut: Option<(u64, Break)>,
+    /// It has: nothing of what is sent after that goes anywhere.
+    is_cut: bool,
+    /// Which of them has another bit.
+    damaged: Option<u64>,
 }
 
 #[derive(Default)]
@@ -104,10 +144,18 @@ struct End {
     is_dropped: bool,
     /// Letting go of it resets the connection.
     resets: bool,
+    /// The engine that it is a stream of, and which.
+    owner: Option<(u64, u64)>,
 }
 
 struct Link {
     addresses: [SocketAddr; 2],
+    /// The machine of the client.
+    machine: u32,
+    /// Requests that were not answered.
+    requests: u32,
+    /// The request has arrived, and the processor that it is for has taken its time.
+    is_served: bool,
     /// By the side that sends.
     ways: [Way; 2],
     ends: [End; 2],
@@ -119,14 +167,25 @@ struct Listening {
     address: SocketAddr,
     backlog: VecDeque<usize>,
     is_open: bool,
+    /// The engine that accepts from it.
+    engine: Option<u64>,
 }
 
 #[derive(Default)]
 pub(super) struct Net {
     pub(super) faults: NetFaults,
     links: Vec<Link>,
+    /// Those to a server: there are many more to others.
+    links_to: HashMap<SocketAddr, Vec<usize>>,
     listeners: Vec<Listening>,
+    /// Those that are open.
+    open: HashMap<SocketAddr, usize>,
     unreachable: BTreeSet<SocketAddr>,
+    /// How many new connections were broken or damaged.
+    pub(super) early: u64,
+    serving: HashMap<SocketAddr, Serving>,
+    /// Machines whose cable is out, and until when.
+    cut: BTreeMap<u32, u64>,
 }
 
 impl Net {
@@ -146,8 +205,40 @@ impl Net {
     }
 
     fn listener_at(&mut self, address: SocketAddr) -> Option<&mut Listening> {
-        self.listeners.iter_mut().find(|listener| listener.is_open && listener.address == address)
+        self.open.get(&address).map(|&index| &mut self.listeners[index])
     }
+
+    fn close_listener(&mut self, index: usize) {
+        let listener = &mut self.listeners[index];
+        if std::mem::replace(&mut listener.is_open, false) {
+            self.open.remove(&listener.address);
+        }
+    }
+
+    pub(super) fn set_service(&mut self, address: SocketAddr, service: Service) {
+        self.serving.entry(address).or_default().service = service;
+    }
+
+    pub(super) fn overflows(&self, address: SocketAddr) -> u64 {
+        self.serving.get(&address).map_or(0, |serving| serving.overflows)
+    }
+
+    /// When a machine will have done what arrives now. What is still on its way keeps nobody
+    /// waiting.
+    fn serve(&mut self, address: SocketAddr, now: u64, is_accept: bool) -> u64 {
+        self.serving.get_mut(&address).map_or(now, |serving| serving.serve(now, is_accept))
+    }
+}
+
+/// When something that is tried at `from`, and again after `first`, and after twice as long each
+/// time, is tried next at `until` or later.
+fn next_try(from: u64, first: Duration, until: u64) -> u64 {
+    let (mut at, mut pause) = (from, first.as_nanos() as u64);
+    while at < until {
+        at += pause;
+        pause *= 2;
+    }
+    at
 }
 
 impl Link {
@@ -162,11 +253,19 @@ impl WorldState {
         self.random.time(longest)
     }
 
-    fn add_link(&mut self, address: SocketAddr, is_connected: bool) -> usize {
+    fn add_link(&mut self, address: SocketAddr, machine: u32, is_connected: bool) -> usize {
         let link = self.net.links.len();
-        let client = SocketAddr::new(HOST, FIRST_PORT.wrapping_add(link as u16));
+        let ip = match machine {
+            0 => HOST,
+            machine => Ipv4Addr::from_bits(MACHINES.to_bits() + machine),
+        };
+        let client = SocketAddr::new(ip.into(), FIRST_PORT.wrapping_add(link as u16));
+        self.net.links_to.entry(address).or_default().push(link);
         self.net.links.push(Link {
             addresses: [client, address],
+            machine,
+            requests: 0,
+            is_served: false,
             ways: Default::default(),
             ends: Default::default(),
             is_connected,
@@ -175,25 +274,133 @@ impl WorldState {
         link
     }
 
-    fn connect(&mut self, address: SocketAddr) -> Stream {
-        let link = self.add_link(address, false);
+    fn connect(&mut self, address: SocketAddr, machine: u32) -> Stream {
+        let link = self.add_link(address, machine, false);
+        self.doom(link);
         if !self.net.unreachable.contains(&address) {
             let delay = self.net_delay();
-            self.schedule(delay, Happening::Connect { link });
+            let at = match self.cut_until(machine) {
+                Some(until) => next_try(self.now, SYN_TIME, until) + delay.as_nanos() as u64,
+                None => self.after(delay),
+            };
+            self.schedule_at(at, Happening::Connect { link });
         }
         Stream::new(link, Side::Client)
     }
 
+    /// Decides what goes wrong with a connection while it is new.
+    fn doom(&mut self, link: usize) {
+        let EarlyFaults { cut_one_in, damage_one_in, bytes } = self.net.faults.early;
+        if self.random.one_in(cut_one_in) {
+            let at = self.random.below(bytes);
+            let how = if self.random.one_in(2) { Break::Reset } else { Break::Silence };
+            let side = self.random.index(2);
+            self.net.links[link].ways[side].cut = Some((at, how));
+        }
+        if self.random.one_in(damage_one_in) {
+            let at = self.random.below(bytes);
+            let side = self.random.index(2);
+            self.net.links[link].ways[side].damaged = Some(at);
+        }
+    }
+
+    /// What of a piece goes on its way, and as what; the connection breaks if it is its time.
+    fn spoil(&mut self, link: usize, side: Side, piece: &[u8]) -> Vec<u8> {
+        let Net { links, early, .. } = &mut self.net;
+        let way = &mut links[link].ways[side as usize];
+        if way.is_cut {
+            return Vec::new();
+        }
+        let begin = way.sent_bytes;
+        way.sent_bytes += piece.len() as u64;
+        let end = way.sent_bytes;
+        let mut bytes = piece.to_vec();
+        if let Some(at) = way.damaged.take_if(|at| *at < end) {
+            bytes[(at - begin) as usize] ^= 1 << (at % 8);
+            *early += 1;
+        }
+        if let Some((at, how)) = way.cut.take_if(|(at, _)| *at < end) {
+            bytes.truncate((at - begin) as usize);
+            way.is_cut = true;
+            *early += 1;
+            if !links[link].is_broken {
+                self.break_link(link, how);
+            }
+        }
+        bytes
+    }
+
+    /// Until when a machine is cut off, if it is.
+    fn cut_until(&self, machine: u32) -> Option<u64> {
+        self.net.cut.get(&machine).copied().filter(|until| *until > self.now)
+    }
+
+    /// Cuts machines off for a while. What is on its way, and what they send meanwhile, arrives
+    /// when it is sent anew after that, as TCP does.
+    pub(super) fn cut(&mut self, machines: Range<u32>, time: Duration) {
+        let until = self.after(time);
+        for machine in machines.clone() {
+            self.net.cut.insert(machine, until);
+        }
+        let held = next_try(self.now, RETRANSMIT_TIME, until);
+        for link in &mut self.net.links {
+            if machines.contains(&link.machine) && !link.is_over() {
+                link.ways.iter_mut().for_each(|way| way.held_until = held);
+            }
+        }
+    }
+
+    /// An end is an engine's stream, or nobody's.
+    pub(super) fn set_owner(&mut self, stream: &Stream, owner: Option<(u64, u64)>) {
+        self.net.links[stream.link].ends[stream.side as usize].owner = owner;
+    }
+
+    pub(super) fn set_accepting(&mut self, listener: &Listener, engine: u64) {
+        self.net.listeners[listener.0].engine = Some(engine);
+        self.wake_engine(engine);
+    }
+
+    /// Something happened to an end.
+    fn wake_end(&mut self, link: usize, side: Side) {
+        if let Some(owner) = self.net.links[link].ends[side as usize].owner {
+            self.wake_stream(owner);
+        }
+    }
+
     pub(super) fn reach_listener(&mut self, link: usize) {
         let address = self.net.links[link].addresses[1];
+        if !std::mem::replace(&mut self.net.links[link].is_served, true) {
+            let at = self.net.serve(address, self.now, true);
+            if at > self.now {
+                return self.schedule_at(at, Happening::Connect { link });
+            }
+        }
         let is_wanted = !self.net.links[link].ends[0].is_dropped;
+        let most = self.net.serving.get(&address).map_or(usize::MAX, |it| it.service.backlog);
         match self.net.listener_at(address) {
+            Some(listener) if is_wanted && listener.backlog.len() >= most => {
+                return self.ask_again(link, address);
+            }
             Some(listener) if is_wanted => {
                 listener.backlog.push_back(link);
+                let engine = listener.engine;
                 self.net.links[link].is_connected = true;
+                engine.into_iter().for_each(|engine| self.wake_engine(engine));
             }
             _ => self.net.links[link].ends[0].error = Some(ErrorKind::ConnectionRefused),
         }
+        self.wake_end(link, Side::Client);
+    }
+
+    /// A request to connect was not answered.
+    fn ask_again(&mut self, link: usize, address: SocketAddr) {
+        if let Some(serving) = self.net.serving.get_mut(&address) {
+            serving.overflows += 1;
+        }
+        let requests = &mut self.net.links[link].requests;
+        let pause = SYN_TIME * (1 << (*requests).min(5));
+        *requests += 1;
+        self.schedule(pause, Happening::Connect { link });
     }
 
     /// How many bytes were taken; none that would fit is "would block".
@@ -221,7 +428,8 @@ impl WorldState {
                 false => rest.len(),
             };
             let (piece, later) = rest.split_at(length);
-            self.launch(stream.link, stream.side, Piece::Bytes(piece.to_vec()));
+            let bytes = self.spoil(stream.link, stream.side, piece);
+            self.launch(stream.link, stream.side, Piece::Bytes(bytes));
             rest = later;
         }
         Ok(taken)
@@ -229,21 +437,24 @@ impl WorldState {
 
     fn launch(&mut self, link: usize, side: Side, piece: Piece) {
         let delay = self.net_delay();
-        let earliest = self.after(delay);
+        let mut earliest = self.after(delay);
+        let machine = self.net.links[link].machine;
+        if let Some(until) = self.cut_until(machine) {
+            earliest = earliest.max(next_try(self.now, RETRANSMIT_TIME, until));
+        }
         let way = &mut self.net.links[link].ways[side as usize];
-        let last = way.pieces.back().map_or(0, |(at, _)| *at);
+        let last = way.pieces.back().map_or(0, |last| last.at);
         let at = earliest.max(last).max(way.held_until);
         if let Piece::Bytes(bytes) = &piece {
             way.flying_bytes += bytes.len();
         }
-        way.pieces.push_back((at, piece));
+        way.pieces.push_back(Flying { at, is_served: false, piece });
         self.schedule_at(at, Happening::Arrive { link, side });
     }
 
     pub(super) fn arrive(&mut self, link: usize, side: Side) {
         let now = self.now;
-        let Link { ways, ends, .. } = &mut self.net.links[link];
-        let (way, end) = (&mut ways[side as usize], &mut ends[side.other() as usize]);
+        let way = &mut self.net.links[link].ways[side as usize];
         if way.is_lost {
             return;
         }
@@ -251,24 +462,54 @@ impl WorldState {
             let until = way.held_until;
             return self.schedule_at(until, Happening::Arrive { link, side });
         }
+        if side == Side::Client {
+            self.serve_pieces(link);
+        }
+        let Link { ways, ends, .. } = &mut self.net.links[link];
+        let (way, end) = (&mut ways[side as usize], &mut ends[side.other() as usize]);
         let mut is_refused = false;
-        while way.pieces.front().is_some_and(|(at, _)| *at <= now) {
-            match way.pieces.pop_front() {
-                Some((_, Piece::Bytes(bytes))) => {
+        while let Some(flying) = way.pieces.pop_front_if(|flying| flying.at <= now) {
+            match flying.piece {
+                Piece::Bytes(bytes) => {
                     way.flying_bytes -= bytes.len();
                     is_refused |= end.is_dropped;
                     if !end.is_dropped {
                         end.input.extend(bytes);
                     }
                 }
-                _ => end.at_end = true,
+                Piece::End => end.at_end = true,
             }
         }
         if is_refused {
             // Nobody is there any more who would read it.
-            let delay = self.net_delay();
-            self.schedule(delay, Happening::Fail { link, side });
+            self.reset(link, side, 0);
         }
+        self.wake_end(link, side.other());
+        // There may be room for more.
+        self.wake_end(link, side);
+    }
+
+    /// What has arrived at a server waits until its processor has done what came before, and that.
+    fn serve_pieces(&mut self, link: usize) {
+        let server = self.net.links[link].addresses[1];
+        if !self.net.serving.contains_key(&server) {
+            return;
+        }
+        let mut way = std::mem::take(&mut self.net.links[link].ways[Side::Client as usize]);
+        let mut last = 0;
+        for flying in way.pieces.iter_mut() {
+            if !flying.is_served && flying.at <= self.now {
+                flying.is_served = true;
+                flying.at = self.net.serve(server, self.now, false);
+                if flying.at > self.now {
+                    self.schedule_at(flying.at, Happening::Arrive { link, side: Side::Client });
+                }
+            }
+            // In the order in which they were sent.
+            flying.at = flying.at.max(last);
+            last = flying.at;
+        }
+        self.net.links[link].ways[Side::Client as usize] = way;
     }
 
     pub(super) fn fail_end(&mut self, link: usize, side: Side) {
@@ -276,6 +517,7 @@ impl WorldState {
         if !end.is_dropped {
             end.error.get_or_insert(ErrorKind::ConnectionReset);
         }
+        self.wake_end(link, side);
     }
 
     /// What arrived: bytes, nothing at the end of the stream, or "would block".
@@ -290,7 +532,11 @@ impl WorldState {
                 None => Err(ErrorKind::WouldBlock.into()),
             };
         }
-        Read::read(&mut end.input, into)
+        let count = Read::read(&mut end.input, into)?;
+        // The rest, and room for more.
+        self.wake_end(stream.link, stream.side);
+        self.wake_end(stream.link, stream.side.other());
+        Ok(count)
     }
 
     /// Whether a connection is made, if that is known.
@@ -306,8 +552,9 @@ impl WorldState {
         let found = &mut self.net.links[link];
         let end = &mut found.ends[side as usize];
         end.is_dropped = true;
+        end.owner = None;
         let is_reset = end.resets || !end.input.is_empty();
-        end.input.clear();
+        end.input = VecDeque::new();
         if !found.is_connected || found.is_broken {
             return;
         }
@@ -315,10 +562,18 @@ impl WorldState {
             return self.launch(link, side, Piece::End);
         }
         // Not before what is on its way.
-        let last = found.ways[side as usize].pieces.back().map_or(0, |(at, _)| *at);
+        let last = found.ways[side as usize].pieces.back().map_or(0, |last| last.at);
+        self.reset(link, side.other(), last);
+    }
+
+    /// A side is told that the connection is no more, not before `earliest`, and not through a
+    /// cable that is out.
+    fn reset(&mut self, link: usize, side: Side, earliest: u64) {
         let delay = self.net_delay();
-        let at = self.after(delay).max(last);
-        self.schedule_at(at, Happening::Fail { link, side: side.other() });
+        let cut = self.cut_until(self.net.links[link].machine);
+        let at = cut.map_or(self.now, |until| next_try(self.now, RETRANSMIT_TIME, until));
+        let at = at.saturating_add(delay.as_nanos() as u64).max(earliest);
+        self.schedule_at(at, Happening::Fail { link, side });
     }
 
     /// Makes a connection request that is under way the listener's.
@@ -361,21 +616,21 @@ impl WorldState {
     }
 
     pub(super) fn kill(&mut self, address: SocketAddr) {
-        for listener in &mut self.net.listeners {
-            listener.is_open &= listener.address != address;
+        if let Some(&index) = self.net.open.get(&address) {
+            self.net.close_listener(index);
         }
-        for link in 0..self.net.links.len() {
+        let mut links = self.net.links_to.remove(&address).unwrap_or_default();
+        links.retain(|&link| !self.net.links[link].is_over());
+        for &link in &links {
             let found = &mut self.net.links[link];
-            if found.addresses[1] != address || found.is_over() {
-                continue;
-            }
             found.is_broken = true;
             found.ways[1].is_lost = true;
             found.ways[0].is_lost = true;
             found.ends[1].error.get_or_insert(ErrorKind::ConnectionReset);
-            let delay = self.net_delay();
-            self.schedule(delay, Happening::Fail { link, side: Side::Client });
+            self.wake_end(link, Side::Server);
+            self.reset(link, Side::Client, 0);
         }
+        self.net.links_to.insert(address, links);
     }
 }
 
@@ -396,7 +651,7 @@ impl Stream {
     pub(crate) fn connect(address: SocketAddr, timeout: Duration) -> io::Result<Stream> {
         let stream = Stream::start(address);
         let mut result = None;
-        block_until(crate::os::now().checked_add(timeout), || {
+        block_until(crate::os::now().checked_add(timeout), Whom::Anybody, || {
             result = with_state(|state| state.connected(&stream));
             result.is_some()
         });
@@ -407,7 +662,7 @@ impl Stream {
     #[must_use]
     pub fn pair() -> (Socket, Socket) {
         with_state(|state| {
-            let link = state.add_link(SocketAddr::new(HOST, 1), true);
+            let link = state.add_link(SocketAddr::new(HOST.into(), 1), 0, true);
             let socket = |side| Socket(SocketKind::Sim(Stream::new(link, side)));
             (socket(Side::Client), socket(Side::Server))
         })
@@ -415,7 +670,8 @@ impl Stream {
 
     /// Asks for a connection, without waiting for the answer.
     pub(super) fn start(address: SocketAddr) -> Stream {
-        with_state(|state| state.connect(address))
+        let machine = super::machine();
+        with_state(|state| state.connect(address, machine))
     }
 
     pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
@@ -450,7 +706,7 @@ impl Stream {
     ) -> io::Result<usize> {
         let deadline = timeout.and_then(|timeout| crate::os::now().checked_add(timeout));
         let mut result = Err(ErrorKind::TimedOut.into());
-        block_until(deadline, || {
+        block_until(deadline, Whom::Anybody, || {
             match with_state(|state| call(state, self)) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
                 other => result = other,
@@ -495,9 +751,10 @@ impl Listener {
             if state.net.listener_at(address).is_some() {
                 return Err(ErrorKind::AddrInUse.into());
             }
-            let backlog = VecDeque::new();
-            state.net.listeners.push(Listening { address, backlog, is_open: true });
-            Ok(Listener(state.net.listeners.len() - 1))
+            let (backlog, index) = (VecDeque::new(), state.net.listeners.len());
+            state.net.listeners.push(Listening { address, backlog, is_open: true, engine: None });
+            state.net.open.insert(address, index);
+            Ok(Listener(index))
         })
     }
 
@@ -509,7 +766,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         try_with_state(|state| {
-            state.net.listeners[self.0].is_open = false;
+            state.net.close_listener(self.0);
             let backlog = std::mem::take(&mut state.net.listeners[self.0].backlog);
             for link in backlog {
                 state.schedule(Duration::ZERO, Happening::Fail { link, side: Side::Client });

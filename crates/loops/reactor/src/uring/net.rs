@@ -10,6 +10,7 @@ use std::time::Instant;
 use io_uring::opcode;
 use io_uring::squeue::Flags;
 use io_uring::types::Fd;
+use rustix::net::SendFlags;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::keys::{Kind, pack};
@@ -391,6 +392,15 @@ impl Uring {
         let stream = self.streams.find(key)?;
         let is_idle = stream.state == SocketState::Open && stream.in_flight == 0;
         is_idle.then(|| self.streams.remove(key)).flatten().map(|stream| stream.socket)
+    }
+
+    pub(crate) fn say_last(&mut self, key: Key, bytes: &[u8]) {
+        let Some(stream) = self.streams.find(key) else { return };
+        if stream.state == SocketState::Open && stream.send.is_none() {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            // What there is no room for is lost.
+            let _ = rustix::net::send(&stream.socket, bytes, flags);
+        }
     }
 
     pub(crate) fn close(&mut self, cx: &mut Context<'_>, key: Key) {

@@ -1,0 +1,29 @@
+//! What is given back to the allocator goes back to the system, in a process of its own: what other
+//! tests do would count, and under a sanitizer the allocator is another.
+#![cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+
+use farblock_mem::trim_heap;
+
+/// Pages of the process that are in memory.
+fn resident_bytes() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
+    let pages = text.split(' ').nth(1).expect("its second field is what is resident");
+    pages.parse::<usize>().expect("a number") * 4096
+}
+
+#[test]
+fn what_lies_between_things_in_use_is_given_back() {
+    const PIECES: usize = 64 << 10;
+    const MUCH_BYTES: usize = PIECES * 1024;
+    let mut pieces: Vec<Option<Vec<u8>>> = (0..PIECES).map(|_| Some(vec![1; 1024])).collect();
+    let full = resident_bytes();
+    for (at, piece) in pieces.iter_mut().enumerate() {
+        if at % 1000 != 0 {
+            *piece = None;
+        }
+    }
+    trim_heap();
+    let freed = full.saturating_sub(resident_bytes());
+    assert!(freed > MUCH_BYTES / 4, "{freed} bytes of {MUCH_BYTES}");
+    assert!(pieces.iter().flatten().all(|piece| piece[..] == [1; 1024]));
+}
