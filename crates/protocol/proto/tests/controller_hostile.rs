@@ -211,7 +211,8 @@ impl World {
                 self.registry.record_error(ControllerId(*controller), &record);
             }
         }
-        let _ = self.registry.next_deadline();
+        let (look, end) = (self.registry.next_look(), self.registry.next_deadline());
+        assert!(end.is_none_or(|end| look.is_some_and(|look| look <= end)), "{look:?}, {end:?}");
         drain(&mut self.registry);
     }
 

@@ -8,8 +8,9 @@ use farblock_proto::controller::{
     DeallocateRanges, IoCommand, NamespaceInfo, NamespaceTable, data_pointer,
 };
 use farblock_proto::ids::{BlockCount, Lba, NamespaceId};
+use farblock_wire::nvm::CopyRange;
 use farblock_wire::opcode::NvmOpcode;
-use farblock_wire::sgl::{KeyedBlock, SglDescriptor};
+use farblock_wire::sgl::{KEYED_LENGTH_MAX, KeyedBlock, SglDescriptor};
 use farblock_wire::sqe::Sqe;
 use farblock_wire::status::Status;
 
@@ -188,6 +189,30 @@ fn each_transport_has_its_own_descriptor() {
     write.dptr = SglDescriptor::in_capsule(0, 4096);
     let in_capsule = Ok(Some(DataPointer::InCapsule { length: 4096 }));
     assert_eq!(parse(&write, RemoteForm::Keyed), in_capsule);
+}
+
+/// What brings a list of ranges or keys has its data pointer in the transport's form, too.
+#[test]
+fn lists_are_pulled_by_keyed_descriptors() {
+    let ranges = 3_u32;
+    let mut copy = sqe(NvmOpcode::COPY, 1, 100, 1, 0);
+    copy.cdw12 = (ranges - 1).into();
+    let needed = ranges * CopyRange::LEN as u32;
+    let refused = |status: Status| Err(status.with_dnr());
+    // It is exactly as long as the list, as that of any transfer.
+    for length_bytes in [0, needed - 1, needed, needed + 1, KEYED_LENGTH_MAX] {
+        let block = KeyedBlock { address: 1 << 40, length_bytes, key: 7, invalidate: true };
+        copy.dptr = SglDescriptor::keyed(block);
+        let wanted = match length_bytes == needed {
+            true => Ok(Some(DataPointer::Remote { length: needed })),
+            false => refused(Status::DATA_SGL_LENGTH_INVALID),
+        };
+        let pointer = |remote| {
+            IoCommand::parse(&copy, &table(), remote).map(|command| command.data_from_host())
+        };
+        assert_eq!(pointer(RemoteForm::Keyed), wanted, "{length_bytes}");
+        assert_eq!(pointer(RemoteForm::Transport), refused(Status::SGL_TYPE_INVALID));
+    }
 }
 
 #[test]

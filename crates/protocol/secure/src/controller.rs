@@ -72,6 +72,16 @@ pub enum Progress {
     Failed,
 }
 
+/// What it takes to [handle](Controller::handle) a message: so that whoever has others wait for it
+/// can say whose turn it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cost {
+    /// Thousands of multiplications, more or less.
+    pub work: u64,
+    /// Whether the message begins an exchange.
+    pub is_beginning: bool,
+}
+
 /// What was agreed on and asked.
 struct Asked {
     hash: Hash,
@@ -149,6 +159,26 @@ impl Controller {
         }
         if let Err(failure) = self.advance(bytes, entropy) {
             self.fail(failure);
+        }
+    }
+
+    /// What it will take to handle a message of the host's.
+    #[must_use]
+    pub fn cost(&self, bytes: &[u8]) -> Cost {
+        let of = |group: Option<Group>| group.unwrap_or(Group::Null).cost();
+        match (Message::parse(bytes), &self.state) {
+            (Ok((_, Message::Negotiate { descriptors, .. })), _) => {
+                let offer = message::offer(descriptors).ok().flatten();
+                let is_offered = |group: &&Group| {
+                    offer.as_ref().is_some_and(|offer| offer.groups.contains(&group.id()))
+                };
+                let group = self.terms.groups.iter().find(is_offered).copied();
+                Cost { work: of(group), is_beginning: true }
+            }
+            (Ok((_, Message::Reply { .. })), State::Challenged(asked)) => {
+                Cost { work: of(Some(asked.keys.group())), is_beginning: false }
+            }
+            _ => Cost { work: of(None), is_beginning: false },
         }
     }
 

@@ -103,6 +103,12 @@ impl Group {
         }
     }
 
+    /// What a power takes, in thousands of multiplications of words; a little without an exchange.
+    pub(crate) const fn cost(self) -> u64 {
+        let words = self.bytes() as u64 / 8;
+        1 + words * words * self.exponent_bits() as u64 / 1000
+    }
+
     const fn prime(self) -> &'static str {
         match self {
             Group::Null => "",
@@ -174,6 +180,10 @@ impl KeyPair {
             }
         };
         Self { group, exponent, public }
+    }
+
+    pub(crate) fn group(&self) -> Group {
+        self.group
     }
 
     /// What goes to the other side; nothing for the NULL group.

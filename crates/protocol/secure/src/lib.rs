@@ -43,7 +43,7 @@ mod response;
 mod secret;
 mod tls_key;
 
-pub use controller::{Controller, ControllerTerms, Demand, Progress};
+pub use controller::{Controller, ControllerTerms, Cost, Demand, Progress};
 pub use failure::{Failure, Party};
 pub use farblock_wire::auth::Concatenation;
 pub use group::Group;

@@ -2,7 +2,7 @@
 
 use crate::limits;
 use farblock_secure::{TlsKey, TlsPsk};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -30,6 +30,9 @@ pub struct ServerKeys {
     by_names: HashMap<String, BTreeMap<String, Vec<TlsKey>>>,
     /// Keys that came of authentications. Every copy has the same.
     generated: Arc<Generated>,
+    /// Hosts that were lost when they were asked for new keys of a connection. Every copy has the
+    /// same.
+    unable: Arc<Mutex<HashSet<String>>>,
 }
 
 /// Keys that came of authentications, while they are good: those of a host for a subsystem, the
@@ -137,6 +140,22 @@ impl ServerKeys {
     pub fn forget_generated(&self, host: Option<&str>, subsystem: &str) {
         let is_meant = |name: &str| host.is_none_or(|host| host == name);
         self.generated.all().retain(|(name, of), _| of != subsystem || !is_meant(name));
+    }
+
+    /// Whether a host is asked for new keys of a connection.
+    pub(crate) fn may_ask(&self, host: &str) -> bool {
+        !self.unable.lock().unwrap_or_else(PoisonError::into_inner).contains(host)
+    }
+
+    /// A host was asked for new keys of a connection, and that has ended instead.
+    pub(crate) fn is_unable(&self, host: &str) {
+        let mut unable = self.unable.lock().unwrap_or_else(PoisonError::into_inner);
+        if unable.len() < limits::UNABLE_HOSTS && unable.insert(host.to_owned()) {
+            tracing::warn!(
+                "the host {host} was lost when it was asked for new keys of its connection, as \
+                 Linux is: it is not asked again, and goes beyond what AES-GCM should seal with one"
+            );
+        }
     }
 
     /// The keys of a host that are good for a subsystem. For discovery, all that it has are, up to

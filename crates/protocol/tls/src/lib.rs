@@ -4,16 +4,18 @@
 //! out on one side, plain ones on the other.
 //!
 //! ```text
-//!   network --feed()--> +-----+ --read()---> plain
-//!                       | Tls |
-//!   network <-output()- +-----+ <--write()-- plain
+//!   network --feed()--> +-----+ <-output()-- network      handshake
+//!                       |     |
+//!   network ----------> | Tls | --open()---> plain        data
+//!   network <--seal()-- +-----+ <----------- plain
 //! ```
 //!
 //! **Contract.** Nothing but TLS 1.3, with a fresh Diffie-Hellman exchange (`psk_dhe_ke`), with
 //! the cipher suite of the key, and with a key: a peer that has none gets no further than to its
 //! first message, and neither end takes a certificate. Key updates and session tickets of the peer
-//! are dealt with in [`read`](Tls::read); a client asks for new keys [in
-//! time](limits::RECORDS_PER_KEY). Whatever a peer sends ends in an error, not in a panic.
+//! are dealt with in [`open`](Tls::open); a client asks for new keys [in
+//! time](limits::RECORDS_PER_KEY), and so does a server, [later](limits::SERVER_RECORDS_PER_KEY),
+//! of whoever was not lost by it before. Whatever a peer sends ends in an error, not in a panic.
 //!
 //! **What a stranger costs.** Whoever withholds the end of a first message, what was sent of it, up
 //! to [a limit](limits::HANDSHAKE_BYTES), and 10 KiB. Who offers no known identity is answered
@@ -22,24 +24,31 @@
 //! ([two](limits::KEYS_PER_HOST), or [eight](limits::DISCOVERY_KEYS) for discovery), for names that
 //! are known, and the binder. Only who has the key has a point multiplied.
 //!
-//! **What it holds.** As much memory as was fed, or written and not output, at once: it does not
-//! shrink again. Whoever has many of them feeds and takes some records at a time.
+//! **What it holds.** Part of a record, until its end comes, and nothing of OpenSSL's once the
+//! handshake is done.
 //!
-//! **The library** is the system's OpenSSL 3 (`libssl.so.3`), loaded when TLS is first used and not
-//! before. See decision 27.
+//! **The libraries.** The handshake is by the system's OpenSSL 3 (`libssl.so.3`), loaded when TLS
+//! is first used and not before (decision 27). Records are our own, by the ciphers of `ring`
+//! (decision 63).
 //!
-//! **Not implemented.** Kernel TLS (decision 46), certificates, early data, resumption, key updates
-//! that a server begins.
+//! **Not implemented.** Kernel TLS (decision 46), certificates, early data, resumption.
 
 mod hello;
 mod keys;
 pub mod limits;
 mod openssl;
+mod portions;
+#[cfg_attr(not(unix), path = "no_records.rs")]
+mod records;
+mod secrets;
 
 pub use keys::{Named, ServerKeys};
-#[doc(hidden)]
-pub use openssl::client_with;
+#[cfg(all(feature = "sim", unix))]
+pub use openssl::draw_from;
 pub use openssl::{available, client, server};
+#[doc(hidden)]
+pub use openssl::{client_with, server_with};
+pub use portions::Portions;
 
 use std::fmt;
 use std::sync::Arc;
@@ -69,28 +78,32 @@ pub trait Tls: Send {
     /// For whom the key is that the peer has, once the handshake is done; none on a client.
     fn peer(&self) -> Option<&Arc<Named>>;
 
-    /// The most that [`read`](Self::read) gives of what was fed, in bytes.
-    fn readable_bytes(&self) -> usize;
+    /// How large `plain` has to be for all of so many bytes of the network to be opened.
+    fn openable_bytes(&self, sealed_bytes: usize) -> usize;
 
-    /// Plain bytes, as many as there are and fit; 0 if more has to be fed first.
+    /// Opens what was fed, and then what the network brought since. Gives how many plain bytes that
+    /// makes, and what has ended the connection behind them.
+    fn open(&mut self, sealed: &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>);
+
+    /// How large `into` has to be for so many bytes to be sealed.
+    fn sealed_bytes(&self, plain_bytes: usize) -> usize;
+
+    /// Puts what is to be sent to the network before anything else into `into`, and then `plain`,
+    /// in records that are full but for the last. Gives the number of bytes. Once the connection
+    /// has failed, `plain` is left out.
     ///
     /// # Errors
-    /// The peer has ended the connection, or what came was not from it.
-    fn read(&mut self, into: &mut [u8]) -> Result<usize, TlsError>;
-
-    /// Has plain bytes sent, as full records as they make.
+    /// The connection has failed now.
     ///
-    /// # Errors
-    /// The connection has failed.
-    fn write(&mut self, bytes: &[u8]) -> Result<(), TlsError>;
+    /// # Panics
+    /// If `into` is shorter than [`sealed_bytes`](Self::sealed_bytes).
+    fn seal(
+        &mut self,
+        plain: &mut dyn Iterator<Item = &[u8]>,
+        into: &mut [u8],
+    ) -> Result<usize, TlsError>;
 
-    /// Makes a record of what was written last and fills none.
-    ///
-    /// # Errors
-    /// The connection has failed.
-    fn flush(&mut self) -> Result<(), TlsError>;
-
-    /// Bytes that are to be sent to the network, besides those that fill no record yet.
+    /// Bytes that are to be sent to the network on TLS's own account.
     fn output_bytes(&self) -> usize;
 
     /// Moves as many of them as fit, and gives their number.

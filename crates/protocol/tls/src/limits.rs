@@ -8,8 +8,14 @@ pub const HANDSHAKE_BYTES: usize = 32 << 10;
 /// Plain bytes in a record (RFC 8446, section 5.1).
 pub const RECORD_BYTES: usize = 16 << 10;
 
-/// What a record has besides, and what an answer to a key update has in all, at most, in bytes.
-pub const RECORD_EXTRA_BYTES: usize = 32;
+/// How much more the sealed body of a record may have (RFC 8446, section 5.2), in bytes.
+pub const EXPANSION_BYTES: usize = 256;
+
+/// A whole record of ours that is full, in bytes.
+pub const SEALED_BYTES: usize = 16 << 10;
+
+/// Records in a row that bring no data: tickets, updates of keys, and empty ones.
+pub const RECORDS_WITHOUT_DATA: usize = 32;
 
 /// What is to be sent and was not written, in bytes: answers to key updates. Who has more of them
 /// made than it takes is done with.
@@ -35,6 +41,13 @@ pub const NAMED_CHARACTERS: usize = 600;
 /// RFC 8446 (section 5.5) advises for AES-GCM, 2^24.5.
 pub const RECORDS_PER_KEY: u64 = 1 << 23;
 
+/// The same for a server, which begins with those that do not by themselves, as late as is good: a
+/// client that knows no updates is lost by that. What comes until it answers is room enough.
+pub const SERVER_RECORDS_PER_KEY: u64 = 23_000_000;
+
+/// Hosts that were lost when they were asked for new keys, and are remembered.
+pub const UNABLE_HOSTS: usize = 1024;
+
 /// Keys that came of the authentications of one host for one subsystem: one for each of its
 /// controllers, of which a host has some by several paths.
 pub const GENERATED_KEYS: usize = 32;
@@ -42,3 +55,8 @@ pub const GENERATED_KEYS: usize = 32;
 /// How long after it was made a key that came of an authentication opens connections when none has
 /// it: the host's queues come at once, and who reconnects later authenticates anew.
 pub const GENERATED_TIME: Duration = Duration::from_secs(120);
+
+/// Bytes of data that are sealed into one buffer: full records of 16,362, as many as 256 KiB hold
+/// with what they have besides. Larger buffers would not be kept by a pool, and new pages cost more
+/// than sealing what goes into them.
+pub const PORTION_BYTES: usize = 15 * (SEALED_BYTES - 22);

@@ -2,7 +2,7 @@
 #![cfg(unix)]
 
 use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey, TlsPsk};
-use farblock_tls::{ServerKeys, Tls, TlsError, client, client_with, limits, server};
+use farblock_tls::{ServerKeys, Tls, TlsError, client, client_with, limits, server, server_with};
 use std::sync::Arc;
 
 const HOST: &str = "nqn.2026-11.h:one";
@@ -27,13 +27,20 @@ fn keys(keys: &[TlsKey]) -> Arc<ServerKeys> {
 }
 
 fn output(from: &mut dyn Tls) -> Vec<u8> {
-    let _ = from.flush();
     let mut bytes = vec![0; from.output_bytes()];
     assert_eq!(from.output(&mut bytes), bytes.len());
     bytes
 }
 
-/// Moves what one has to say to the other, in pieces of `piece` bytes.
+/// What one has to say, in records.
+fn sealed(from: &mut dyn Tls, plain: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; from.sealed_bytes(plain.len())];
+    let length = from.seal(&mut std::iter::once(plain), &mut bytes).unwrap();
+    bytes.truncate(length);
+    bytes
+}
+
+/// Moves what one has to say of its own to the other, in pieces of `piece` bytes.
 fn carry(from: &mut dyn Tls, to: &mut dyn Tls, piece: usize) -> usize {
     let bytes = output(from);
     bytes.chunks(piece).for_each(|bytes| to.feed(bytes));
@@ -61,14 +68,27 @@ fn pair(psk: TlsPsk, known: Arc<ServerKeys>) -> (Box<dyn Tls>, Box<dyn Tls>) {
     (client(psk).unwrap(), server(known).unwrap())
 }
 
-fn read_all(tls: &mut dyn Tls) -> Vec<u8> {
-    let mut all = vec![0; tls.readable_bytes()];
-    let mut filled = 0;
-    while let count @ 1.. = tls.read(&mut all[filled..]).unwrap() {
-        filled += count;
+/// What comes of these bytes, and how the connection ends behind it.
+fn opened(tls: &mut dyn Tls, sealed: &[u8]) -> (Vec<u8>, Option<TlsError>) {
+    let mut plain = vec![0; tls.openable_bytes(sealed.len())];
+    let (filled, ended) = tls.open(sealed, &mut plain);
+    plain.truncate(filled);
+    (plain, ended)
+}
+
+fn read(tls: &mut dyn Tls, sealed: &[u8], piece: usize) -> Vec<u8> {
+    let mut all = Vec::new();
+    for piece in sealed.chunks(piece) {
+        let (plain, ended) = opened(tls, piece);
+        assert_eq!(ended, None);
+        all.extend(plain);
     }
-    all.truncate(filled);
     all
+}
+
+/// How long the last record with so much in it is.
+fn record_bytes(content_bytes: usize) -> usize {
+    (content_bytes + RECORD_EXTRA_BYTES).next_multiple_of(64)
 }
 
 #[test]
@@ -110,33 +130,45 @@ fn data_in_full_records_both_ways() {
     let (mut client, mut server) = pair(by_digest(&configured), keys(&[configured]));
     assert_eq!(shake(&mut *client, &mut *server, 1 << 20), (Ok(true), Ok(true)));
     let data: Vec<u8> = (0..1_000_000u32).map(|n| (n / 7) as u8).collect();
-    for (from, to) in [(&mut client, &mut server)] {
-        // In odd pieces, of which some are larger than a record.
-        let (mut left, mut sizes) =
-            (&data[..], [24, 4096, 1, 100_000, 16_384, 40_000].iter().cycle());
-        while !left.is_empty() {
-            let (piece, rest) = left.split_at(left.len().min(*sizes.next().unwrap()));
-            from.write(piece).unwrap();
-            left = rest;
-        }
-        let sent = output(&mut **from);
-        let records = data.len().div_ceil(limits::RECORD_BYTES);
-        assert_eq!(sent.len(), data.len() + records * 22, "every record but the last is full");
-        let mut received = Vec::new();
-        for piece in sent.chunks(10_007) {
-            to.feed(piece);
-            received.extend(read_all(&mut **to));
-        }
-        assert!(received == data);
+    // In odd pieces, of which some are larger than a record.
+    let mut pieces = Vec::new();
+    let (mut left, mut sizes) = (&data[..], [24, 4096, 1, 100_000, 16_384, 40_000].iter().cycle());
+    while !left.is_empty() {
+        let (piece, rest) = left.split_at(left.len().min(*sizes.next().unwrap()));
+        pieces.push(piece);
+        left = rest;
     }
-    server.write(b"back").unwrap();
-    carry(&mut *server, &mut *client, 3);
-    assert_eq!(read_all(&mut *client), b"back");
+    let mut sent = vec![0; client.sealed_bytes(data.len())];
+    let length = client.seal(&mut pieces.into_iter(), &mut sent).unwrap();
+    sent.truncate(length);
+    let content_bytes = limits::SEALED_BYTES - RECORD_EXTRA_BYTES;
+    let (full, rest) = (data.len() / content_bytes, data.len() % content_bytes);
+    let wanted = full * limits::SEALED_BYTES + record_bytes(rest);
+    assert_eq!(sent.len(), wanted, "every record but the last is full");
+    assert!(read(&mut *server, &sent, 10_007) == data);
+    let back = sealed(&mut *server, b"back");
+    assert_eq!(read(&mut *client, &back, 3), b"back");
 }
 
-/// Bytes of a record besides its content, and of the content of an update.
-const RECORD_BYTES: usize = 22;
-const UPDATE_BYTES: usize = 5;
+/// Whoever takes little at a time gets all of it.
+#[test]
+fn data_go_through_small_buffers() {
+    let configured = key(Hash::Sha256, 3);
+    let (mut client, mut server) = pair(by_digest(&configured), keys(&[configured]));
+    assert_eq!(shake(&mut *client, &mut *server, 1 << 20), (Ok(true), Ok(true)));
+    let data: Vec<u8> = (0..100_000u32).map(|n| (n / 7) as u8).collect();
+    server.feed(&sealed(&mut *client, &data));
+    let (mut all, mut small) = (Vec::new(), [0; 333]);
+    while let (count @ 1.., None) = server.open(&[], &mut small) {
+        all.extend_from_slice(&small[..count]);
+    }
+    assert!(all == data);
+}
+
+/// Bytes of a record besides its content and what fills it up.
+const RECORD_EXTRA_BYTES: usize = 22;
+/// A record with an update of keys.
+const UPDATE_BYTES: usize = 64;
 
 #[test]
 fn keys_are_updated_in_time_and_nothing_is_lost() {
@@ -151,36 +183,83 @@ fn keys_are_updated_in_time_and_nothing_is_lost() {
     for round in 0..120usize {
         let (there, back) = (round % 3 != 0, round % 3 != 1);
         let data: Vec<u8> = (0..round + 1).map(|at| (at * 7 + round) as u8).collect();
-        if there {
-            client.write(&data).unwrap();
-            sent += 1;
+        let none = &data[..0];
+        for (at, is_used) in [(0, there), (1, back)] {
+            let (from, to) = match at {
+                0 => (&mut client, &mut server),
+                _ => (&mut server, &mut client),
+            };
+            let (data, plain) =
+                if is_used { (&data[..], record_bytes(data.len())) } else { (none, 0) };
+            let bytes = sealed(&mut **from, data);
+            updates[at] += (bytes.len() - plain) / UPDATE_BYTES;
+            assert_eq!(read(&mut **to, &bytes, 11 + 2 * at), data);
         }
-        let bytes = carry(&mut *client, &mut *server, 11);
-        let plain = if there { data.len() + RECORD_BYTES } else { 0 };
-        updates[0] += (bytes - plain) / (RECORD_BYTES + UPDATE_BYTES);
-        assert_eq!(read_all(&mut *server), if there { &data[..] } else { &[] });
-        if back {
-            server.write(&data).unwrap();
-        }
-        let bytes = carry(&mut *server, &mut *client, 13);
-        let plain = if back { data.len() + RECORD_BYTES } else { 0 };
-        updates[1] += (bytes - plain) / (RECORD_BYTES + UPDATE_BYTES);
-        assert_eq!(read_all(&mut *client), if back { &data[..] } else { &[] });
+        sent += usize::from(there);
     }
     assert!(updates[0] >= (sent - 1) / PER_KEY, "{updates:?}");
     assert_eq!(updates[0], updates[1], "the server answers each");
 }
 
+/// Of who does not ask by itself a server does, whoever says more; and not of who cannot.
 #[test]
-fn a_server_does_not_begin_updates() {
+fn a_server_asks_in_time_who_does_not() {
+    const PER_KEY: u64 = 5;
     let configured = key(Hash::Sha256, 1);
-    let (mut client, mut server) = pair(by_digest(&configured), keys(&[configured]));
-    assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
-    for _ in 0..100 {
-        server.write(b"data").unwrap();
-        assert_eq!(carry(&mut *server, &mut *client, 1000), 4 + RECORD_BYTES);
-        assert_eq!(read_all(&mut *client), b"data");
+    for (there, back) in [(1, 1), (20, 1), (1, 20)] {
+        let mut client = client_with(by_digest(&configured), u64::MAX).unwrap();
+        let known = keys(std::slice::from_ref(&configured));
+        let mut server = server_with(known, PER_KEY).unwrap();
+        assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
+        let mut updates = [0, 0];
+        for _ in 0..40 {
+            for (at, count) in [(0, there), (1, back)] {
+                let (from, to) = match at {
+                    0 => (&mut client, &mut server),
+                    _ => (&mut server, &mut client),
+                };
+                for _ in 0..count {
+                    let bytes = sealed(&mut **from, b"data");
+                    updates[at] += (bytes.len() - record_bytes(4)) / UPDATE_BYTES;
+                    assert_eq!(read(&mut **to, &bytes, 1000), b"data");
+                }
+            }
+        }
+        // One that says more has more; the other one answers when it says something.
+        let rounds = (40 * there.max(back) / PER_KEY as usize).min(40);
+        assert!(updates[1] + 1 >= rounds, "{there}, {back}: {updates:?}");
+        assert!(updates[0] + 1 >= updates[1].min(40), "{there}, {back}: {updates:?}");
     }
+}
+
+#[test]
+fn who_is_lost_by_being_asked_is_asked_once() {
+    let configured = key(Hash::Sha256, 1);
+    let known = keys(std::slice::from_ref(&configured));
+    // How many updates a connection has until it is gone, with this end.
+    let updates = |ends: fn(&mut dyn Tls, &mut dyn Tls, &[u8])| {
+        let mut client = client_with(by_digest(&configured), u64::MAX).unwrap();
+        // Copies know the same.
+        let mut server = server_with(Arc::new((*known).clone()), 5).unwrap();
+        assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
+        for _ in 0..20 {
+            let bytes = sealed(&mut *server, b"data");
+            if bytes.len() > record_bytes(4) {
+                ends(&mut *client, &mut *server, &bytes);
+                return 1;
+            }
+            assert_eq!(read(&mut *client, &bytes, 1000), b"data");
+        }
+        0
+    };
+    let answers = |client: &mut dyn Tls, server: &mut dyn Tls, bytes: &[u8]| {
+        read(client, bytes, 1000);
+        let answer = sealed(client, b"data");
+        assert_eq!(read(server, &answer, 1000), b"data");
+    };
+    assert_eq!((updates(answers), updates(answers)), (1, 1));
+    assert_eq!(updates(|_, _, _| {}), 1, "it hangs up");
+    assert_eq!(updates(answers), 0);
 }
 
 #[test]
@@ -190,22 +269,19 @@ fn who_asks_for_updates_and_takes_no_answers_is_done_with() {
     let mut client = client_with(by_digest(&configured), 0).unwrap();
     let mut server = server(keys(&[configured])).unwrap();
     assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
-    let mut most_bytes = 0;
+    let (mut most_bytes, mut end) = (0, None);
     for _ in 0..10_000 {
-        client.write(b"x").unwrap();
-        let sealed = output(&mut *client);
-        server.feed(&sealed);
-        let mut plain = [0; 8];
-        match server.read(&mut plain) {
-            Ok(count) => assert_eq!(count, 1),
-            Err(error) => {
-                assert!(error.to_string().contains("takes no answers"), "{error}");
-                break;
-            }
-        }
+        let (plain, ended) = opened(&mut *server, &sealed(&mut *client, b"x"));
         most_bytes = most_bytes.max(server.output_bytes());
+        if ended.is_some() {
+            end = ended;
+            break;
+        }
+        assert_eq!(plain, b"x");
     }
-    assert!(most_bytes <= limits::UNASKED_BYTES, "{most_bytes} bytes");
+    let text = end.expect("it has an end").to_string();
+    assert!(text.contains("takes no answers"), "{text}");
+    assert!(most_bytes <= limits::UNASKED_BYTES + 2 * UPDATE_BYTES, "{most_bytes} bytes");
 }
 
 #[test]
@@ -277,14 +353,79 @@ fn what_is_changed_or_cut_is_noticed() {
     let configured = key(Hash::Sha256, 1);
     let (mut client, mut server) = pair(by_digest(&configured), keys(&[configured]));
     assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
-    client.write(&[5; 100]).unwrap();
-    let sent = output(&mut *client);
-    server.feed(&sent[..sent.len() - 1]);
-    assert_eq!(server.read(&mut [0; 200]), Ok(0), "half a record is nothing yet");
-    server.feed(&[sent[sent.len() - 1] ^ 1]);
-    assert!(matches!(server.read(&mut [0; 200]), Err(TlsError::Broken(_))));
-    // It stays so.
-    assert!(server.read(&mut [0; 200]).is_err() && server.write(b"a").is_err());
+    let sent = sealed(&mut *client, &[5; 100]);
+    let (cut, last) = sent.split_at(sent.len() - 1);
+    assert_eq!(opened(&mut *server, cut), (vec![], None), "half a record is nothing yet");
+    let (plain, ended) = opened(&mut *server, &[last[0] ^ 1]);
+    assert!(plain.is_empty() && matches!(ended, Some(TlsError::Broken(_))), "{ended:?}");
+    // It stays so, and the other end is told.
+    assert!(opened(&mut *server, &sent).1.is_some());
+    let told = sealed(&mut *server, b"not this");
+    assert_eq!(opened(&mut *client, &told), (vec![], Some(refused(20))));
+}
+
+fn refused(alert: u8) -> TlsError {
+    TlsError::Refused(format!("it has sent the alert {alert}"))
+}
+
+/// Whatever bit of a record is another one, and wherever it is cut and goes on with another.
+#[test]
+fn every_change_of_a_record_is_noticed() {
+    let configured = key(Hash::Sha256, 1);
+    for at in 0..record_bytes(60) {
+        let known = keys(std::slice::from_ref(&configured));
+        let (mut client, mut server) = pair(by_digest(&configured), known);
+        assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
+        let mut sent = sealed(&mut *client, &[5; 60]);
+        sent[at] ^= 0x40;
+        sent.extend(sealed(&mut *client, &[6; 60]));
+        let (plain, ended) = opened(&mut *server, &sent);
+        // A longer record waits for its end.
+        assert!(plain.is_empty() && (ended.is_some() || at == 3), "changed at {at}: {ended:?}");
+    }
+}
+
+#[test]
+fn a_record_is_good_once_and_in_its_turn() {
+    let configured = key(Hash::Sha256, 1);
+    for turn in [[0, 0], [1, 0]] {
+        let known = keys(std::slice::from_ref(&configured));
+        let (mut client, mut server) = pair(by_digest(&configured), known);
+        assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
+        let records = [sealed(&mut *client, b"one"), sealed(&mut *client, b"two")];
+        let sent = turn.map(|number: usize| &records[number][..]).concat();
+        let (plain, ended) = opened(&mut *server, &sent);
+        assert_eq!(plain.len(), if turn[0] == 0 { 3 } else { 0 });
+        assert!(matches!(ended, Some(TlsError::Broken(_))), "{ended:?}");
+    }
+}
+
+/// A key is for the hash that its identity names, and so for one suite: a server that answers with
+/// another one, whoever it is, gets nothing of it.
+#[test]
+fn a_server_cannot_choose_another_suite_than_the_keys() {
+    // Behind the record's header and the message's: version, random, and the session's identifier.
+    const SESSION_LENGTH_AT: usize = 5 + 4 + 2 + 32;
+    const SUITES: [[u8; 2]; 3] = [[0x13, 1], [0x13, 2], [0x13, 3]];
+    for (hash, own) in [(Hash::Sha256, SUITES[0]), (Hash::Sha384, SUITES[1])] {
+        for suite in SUITES {
+            let configured = key(hash, 1);
+            let (mut client, mut server) = pair(by_digest(&configured), keys(&[configured]));
+            assert_eq!(client.handshake(), Ok(false));
+            let first = output(&mut *client);
+            let at = SESSION_LENGTH_AT + 1 + usize::from(first[SESSION_LENGTH_AT]);
+            assert_eq!((&first[at..at + 2], &first[at + 2..at + 4]), (&[0, 4][..], &own[..]));
+            server.feed(&first);
+            assert_eq!(server.handshake(), Ok(false));
+            let mut answer = output(&mut *server);
+            let at = SESSION_LENGTH_AT + 1 + usize::from(answer[SESSION_LENGTH_AT]);
+            assert_eq!(answer[at..at + 2], own);
+            answer[at..at + 2].copy_from_slice(&suite);
+            client.feed(&answer);
+            let done = client.handshake();
+            assert_eq!(done == Ok(true), suite == own, "{suite:?}: {done:?}");
+        }
+    }
 }
 
 #[test]

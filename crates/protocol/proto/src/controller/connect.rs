@@ -186,6 +186,7 @@ impl Registry {
             port: request.port,
             remote: request.remote,
             keep_alive_ms: command.kato.get(),
+            soonest: &self.soonest,
             admin_depth: depth,
         };
         let controller = Controller::new(&beginning, now);

@@ -126,7 +126,7 @@ impl NamespaceTable {
         Self { generation, max_transfer_bytes, namespaces, barred, views, hosts }
     }
 
-    /// The same table, of which these cannot be reached.
+    /// The same table, of which these cannot be reached: by rising identifier.
     pub(crate) fn without(&self, barred: Vec<(NamespaceId, Status)>) -> Self {
         let namespaces = self.namespaces.clone();
         Self { namespaces, barred, views: Vec::new(), hosts: None, ..*self }
@@ -162,12 +162,14 @@ impl NamespaceTable {
     /// # Errors
     /// The status of a command that is for it.
     pub fn check_reach(&self, id: NamespaceId) -> Result<(), Status> {
-        let is_meant =
-            |(barred, _): &&(NamespaceId, Status)| *barred == id || id == NamespaceId::ALL;
-        match self.barred.iter().find(is_meant) {
-            Some((_, status)) => Err(*status),
-            None => Ok(()),
-        }
+        let barred = match id {
+            NamespaceId::ALL => self.barred.first(),
+            id => {
+                let place = self.barred.binary_search_by_key(&id, |&(barred, _)| barred);
+                place.ok().map(|place| &self.barred[place])
+            }
+        };
+        barred.map_or(Ok(()), |(_, status)| Err(*status))
     }
 
     /// Which version of the subsystem's namespaces this is: higher is newer.

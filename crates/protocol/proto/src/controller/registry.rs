@@ -12,7 +12,7 @@ use super::namespace::{NamespaceInfo, NamespaceTable};
 use super::properties::Lifecycle;
 use super::reservations::{AccessChange, Reserved, Ticket};
 use super::reset::{Instance, Instances};
-use super::state::Controller;
+use super::state::{Controller, Soonest};
 use super::visibility::table_of;
 use crate::ids::{CommandId, ControllerId, NamespaceId, QueueId};
 use crate::time::Instant;
@@ -48,6 +48,8 @@ pub struct Registry {
     actions: VecDeque<Action>,
     /// Controllers that may have an event to tell.
     pub(super) with_pending_events: BTreeSet<ControllerId>,
+    /// When a controller's timer may run out.
+    pub(super) soonest: Arc<Soonest>,
     pub(super) reservation_serial: u64,
 }
 
@@ -186,6 +188,22 @@ pub struct ControllerSummary<'a> {
     pub errors: u64,
 }
 
+impl ControllerSummary<'_> {
+    fn of(controller: &Controller) -> ControllerSummary<'_> {
+        ControllerSummary {
+            controller: controller.id,
+            subsystem: controller.subsystem,
+            host_nqn: &controller.host_nqn,
+            host_id: controller.host_id,
+            local_address: &controller.local_address,
+            lifecycle: controller.lifecycle,
+            keep_alive_ms: controller.keep_alive.timeout_ms(),
+            io_queues: controller.io_queues().count(),
+            errors: controller.errors.count(),
+        }
+    }
+}
+
 impl Default for Registry {
     fn default() -> Self {
         Self::new()
@@ -213,6 +231,7 @@ impl Registry {
             no_namespaces: Arc::new(NamespaceTable::new(0, crate::limits::MAX_TRANSFER_BYTES, [])),
             actions: VecDeque::new(),
             with_pending_events: BTreeSet::new(),
+            soonest: Arc::default(),
             reservation_serial: 0,
         }
     }
@@ -473,17 +492,13 @@ impl Registry {
 
     /// Every live controller.
     pub fn controllers(&self) -> impl Iterator<Item = ControllerSummary<'_>> {
-        self.controllers.values().map(|controller| ControllerSummary {
-            controller: controller.id,
-            subsystem: controller.subsystem,
-            host_nqn: &controller.host_nqn,
-            host_id: controller.host_id,
-            local_address: &controller.local_address,
-            lifecycle: controller.lifecycle,
-            keep_alive_ms: controller.keep_alive.timeout_ms(),
-            io_queues: controller.io_queues().count(),
-            errors: controller.errors.count(),
-        })
+        self.controllers.values().map(ControllerSummary::of)
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn controller(&self, id: ControllerId) -> Option<ControllerSummary<'_>> {
+        self.controllers.get(&id).map(ControllerSummary::of)
     }
 
     /// What [`Registry::set_counters`] said of a subsystem last.
@@ -534,7 +549,14 @@ impl Registry {
         self.remove_where(TeardownReason::TargetStopped, |_| true)
     }
 
-    /// When to call [`Registry::tick`] at the latest.
+    /// When to call [`Registry::tick`] at the latest, or a little earlier: known without a look at
+    /// all controllers.
+    #[must_use]
+    pub fn next_look(&self) -> Option<Instant> {
+        self.soonest.get()
+    }
+
+    /// When the next controller's time is over, if nothing is heard of it.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.controllers.values().filter_map(|controller| controller.keep_alive.deadline()).min()
@@ -542,9 +564,15 @@ impl Registry {
 
     /// Ends the controllers whose time is over at `now`. The returned queues are to be closed.
     pub fn tick(&mut self, now: Instant) -> Vec<Teardown> {
+        if self.soonest.get().is_none_or(|soonest| now < soonest) {
+            return Vec::new();
+        }
+        self.soonest.forget();
         let mut expired = Vec::new();
         for controller in self.controllers.values_mut() {
-            if controller.keep_alive.is_expired(now) {
+            let is_expired = controller.keep_alive.is_expired(now);
+            controller.keep_alive.deadline().into_iter().for_each(|at| self.soonest.note(at));
+            if is_expired {
                 let reason = match controller.lifecycle {
                     Lifecycle::ShutDown => TeardownReason::AssociationExpired,
                     _ => TeardownReason::KeepAliveExpired,

@@ -14,7 +14,7 @@ use crate::time::Instant;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use farblock_wire::property::{Cc, Csts};
 
@@ -69,6 +69,35 @@ impl Traffic {
     }
 }
 
+/// A moment before which no controller's timer runs out. So a look at thousands of controllers is
+/// taken when one of them may be over, and not whenever something happens.
+#[derive(Debug)]
+pub(crate) struct Soonest(AtomicU64);
+
+impl Default for Soonest {
+    fn default() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
+}
+
+impl Soonest {
+    /// A timer runs until then.
+    pub(crate) fn note(&self, deadline: Instant) {
+        // Whoever changes a timer has the registry: nobody else reads or writes this meanwhile.
+        self.0.fetch_min(deadline.0, Ordering::Relaxed);
+    }
+
+    /// All timers are about to be noted anew.
+    pub(crate) fn forget(&self) {
+        self.0.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// None: no timer runs.
+    pub(crate) fn get(&self) -> Option<Instant> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|at| *at < u64::MAX).map(Instant)
+    }
+}
+
 /// The timer that ends a controller (NVMe Base Specification 2.0, "Keep Alive").
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
@@ -80,16 +109,24 @@ pub(crate) struct KeepAlive {
     /// Whether the deadline ends the association rather than being put off by traffic.
     is_final: bool,
     traffic: Arc<Traffic>,
+    /// Of all timers of the registry.
+    soonest: Arc<Soonest>,
 }
 
 impl KeepAlive {
-    fn new(timeout_ms: u32, fallback: Option<Duration>, now: Instant) -> Self {
+    fn new(
+        timeout_ms: u32,
+        fallback: Option<Duration>,
+        soonest: &Arc<Soonest>,
+        now: Instant,
+    ) -> Self {
         let mut this = Self {
             timeout_ms: 0,
             fallback,
             deadline: None,
             is_final: false,
             traffic: Arc::new(Traffic::default()),
+            soonest: Arc::clone(soonest),
         };
         this.set(timeout_ms, now);
         this
@@ -110,13 +147,18 @@ impl KeepAlive {
 
     /// Keep Alive arrived, or the timer starts.
     pub(crate) fn restart(&mut self, now: Instant) {
-        self.deadline = self.period().map(|period| now.saturating_add(period));
+        self.run_until(self.period().map(|period| now.saturating_add(period)));
         self.is_final = false;
+    }
+
+    fn run_until(&mut self, deadline: Option<Instant>) {
+        self.deadline = deadline;
+        deadline.into_iter().for_each(|at| self.soonest.note(at));
     }
 
     /// Nothing keeps the controller alive any more after `linger`.
     fn finish(&mut self, now: Instant, linger: Duration) {
-        self.deadline = Some(now.saturating_add(linger));
+        self.run_until(Some(now.saturating_add(linger)));
         self.is_final = true;
     }
 
@@ -191,6 +233,7 @@ pub(crate) struct Beginning<'a> {
     pub(crate) port: Option<PortId>,
     pub(crate) remote: RemoteForm,
     pub(crate) keep_alive_ms: u32,
+    pub(crate) soonest: &'a Arc<Soonest>,
     pub(crate) admin_depth: u16,
 }
 
@@ -215,7 +258,7 @@ impl Controller {
             lifecycle: Lifecycle::default(),
             unfinished: false,
             cc: Cc::default(),
-            keep_alive: KeepAlive::new(beginning.keep_alive_ms, fallback, now),
+            keep_alive: KeepAlive::new(beginning.keep_alive_ms, fallback, beginning.soonest, now),
             events: Events::default(),
             errors: ErrorLog::default(),
             changed: ChangedNamespaces::default(),
@@ -303,7 +346,7 @@ mod tests {
 
     #[test]
     fn the_timeout_is_rounded_up_to_seconds() {
-        let mut timer = KeepAlive::new(1, None, at(0));
+        let mut timer = KeepAlive::new(1, None, &Arc::default(), at(0));
         assert_eq!((timer.timeout_ms(), timer.deadline()), (1000, Some(at(1))));
         timer.set(5001, at(10));
         assert_eq!((timer.timeout_ms(), timer.deadline()), (6000, Some(at(16))));
@@ -316,7 +359,7 @@ mod tests {
 
     #[test]
     fn traffic_puts_off_the_end_once() {
-        let mut timer = KeepAlive::new(5000, None, at(0));
+        let mut timer = KeepAlive::new(5000, None, &Arc::default(), at(0));
         assert!(!timer.is_expired(at(4)));
         timer.traffic().mark();
         timer.traffic().mark();
@@ -327,7 +370,7 @@ mod tests {
 
     #[test]
     fn after_shutdown_traffic_does_not_count() {
-        let mut timer = KeepAlive::new(5000, None, at(0));
+        let mut timer = KeepAlive::new(5000, None, &Arc::default(), at(0));
         timer.finish(at(1), limits::ASSOCIATION_LINGER);
         timer.traffic().mark();
         assert!(!timer.is_expired(at(120)));
@@ -336,7 +379,8 @@ mod tests {
 
     #[test]
     fn a_discovery_session_without_a_timeout_has_one_all_the_same() {
-        let mut timer = KeepAlive::new(0, Some(limits::DISCOVERY_KEEP_ALIVE), at(0));
+        let fallback = Some(limits::DISCOVERY_KEEP_ALIVE);
+        let mut timer = KeepAlive::new(0, fallback, &Arc::default(), at(0));
         assert_eq!(timer.timeout_ms(), 0);
         assert!(!timer.is_expired(at(119)));
         assert!(timer.is_expired(at(120)));

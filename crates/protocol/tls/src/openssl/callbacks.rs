@@ -4,14 +4,17 @@ use super::library::{Callbacks, Digest, Functions, Ssl, SslSession, VERSION};
 use crate::hello;
 use crate::keys::{Named, ServerKeys};
 use crate::limits;
+use crate::secrets::Secrets;
 use farblock_secure::{Hash, TlsPsk};
-use std::ffi::{CStr, c_int, c_uchar, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_void};
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// Where an `SSL` has its [`State`].
 pub(super) const STATE_INDEX: c_int = 0;
 
-pub(super) const CALLBACKS: Callbacks = Callbacks { hello_came, find_session, use_session };
+pub(super) const CALLBACKS: Callbacks =
+    Callbacks { hello_came, find_session, use_session, secret_made };
 
 const EXTENSION_PRE_SHARED_KEY: u32 = 41;
 const HELLO_SUCCESS: c_int = 1;
@@ -36,18 +39,22 @@ pub(super) struct State {
     pub(super) chosen: Option<Arc<Named>>,
     /// What the peer offered when it was refused.
     pub(super) refused: Option<Vec<String>>,
+    /// What the handshake has made.
+    pub(super) secrets: Secrets,
 }
 
 impl State {
     pub(super) fn new(functions: &'static Functions, side: Side) -> Self {
-        Self { functions, side, chosen: None, refused: None }
+        Self { functions, side, chosen: None, refused: None, secrets: Secrets::default() }
     }
 
-    /// The hash of the suite that a client offers.
+    /// The hash of the suite in use, or that a client offers.
     pub(super) fn suite(&self) -> Hash {
         match &self.side {
             Side::Client(psk) => psk.hash,
-            Side::Server { .. } => Hash::Sha256,
+            Side::Server { .. } => {
+                self.chosen.as_ref().map_or(Hash::Sha256, |chosen| chosen.psk.hash)
+            }
         }
     }
 
@@ -178,6 +185,32 @@ unsafe extern "C" fn use_session(
         *length = psk.identity.len();
         c_int::from(!(*session).is_null())
     }
+}
+
+/// A secret was made: keeps those that data are sealed with. They come as lines: what it is of, a
+/// number that says which connection it is, and the secret.
+unsafe extern "C" fn secret_made(ssl: *const Ssl, line: *const c_char) {
+    // SAFETY: OpenSSL calls this with an `SSL` of ours and a text, which is its own.
+    unsafe {
+        let Some(state) = state(ssl.cast_mut()) else { return };
+        let mut words = CStr::from_ptr(line).to_bytes().split(|&byte| byte == b' ');
+        let kept = match words.next() {
+            Some(b"CLIENT_TRAFFIC_SECRET_0") => &mut state.secrets.client,
+            Some(b"SERVER_TRAFFIC_SECRET_0") => &mut state.secrets.server,
+            _ => return,
+        };
+        *kept = words.nth(1).and_then(from_hex);
+    }
+}
+
+fn from_hex(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(text.len() / 2));
+    for pair in text.chunks(2) {
+        let &[high, low] = pair else { return None };
+        bytes.push(digit(high)? << 4 | digit(low)?);
+    }
+    Some(bytes)
 }
 
 /// A session as OpenSSL wants a pre-shared key; null if it cannot be made.

@@ -54,6 +54,9 @@ pub(super) type UseSession = unsafe extern "C" fn(
 /// `SSL_client_hello_cb_fn`
 pub(super) type HelloCame = unsafe extern "C" fn(*mut Ssl, *mut c_int, *mut c_void) -> c_int;
 
+/// `SSL_CTX_keylog_cb_func`
+pub(super) type SecretMade = unsafe extern "C" fn(*const Ssl, *const c_char);
+
 macro_rules! functions {
     ($($name:ident($($kind:ty),*) $(-> $given:ty)?;)*) => {
         /// The functions by their names.
@@ -93,6 +96,7 @@ functions! {
     SSL_CTX_ctrl(*mut SslContext, c_int, c_long, *mut c_void) -> c_long;
     SSL_CTX_set_verify(*mut SslContext, c_int, *const c_void);
     SSL_CTX_set_num_tickets(*mut SslContext, usize) -> c_int;
+    SSL_CTX_set_keylog_callback(*mut SslContext, SecretMade);
     SSL_CTX_set_client_hello_cb(*mut SslContext, HelloCame, *mut c_void);
     SSL_CTX_set_psk_find_session_callback(*mut SslContext, FindSession);
     SSL_CTX_set_psk_use_session_callback(*mut SslContext, UseSession);
@@ -106,16 +110,14 @@ functions! {
     SSL_set_connect_state(*mut Ssl);
     SSL_do_handshake(*mut Ssl) -> c_int;
     SSL_session_reused(*const Ssl) -> c_int;
+    SSL_get_session(*const Ssl) -> *mut SslSession;
     SSL_get_error(*const Ssl, c_int) -> c_int;
-    SSL_pending(*const Ssl) -> c_int;
-    SSL_read(*mut Ssl, *mut c_void, c_int) -> c_int;
-    SSL_write(*mut Ssl, *const c_void, c_int) -> c_int;
-    SSL_key_update(*mut Ssl, c_int) -> c_int;
     SSL_client_hello_get0_ext(*mut Ssl, u32, *mut *const c_uchar, *mut usize) -> c_int;
     SSL_CIPHER_find(*mut Ssl, *const c_uchar) -> *const SslCipher;
     SSL_CIPHER_get_handshake_digest(*const SslCipher) -> *const Digest;
     SSL_SESSION_new() -> *mut SslSession;
     SSL_SESSION_free(*mut SslSession);
+    SSL_SESSION_get_max_fragment_length(*const SslSession) -> c_uchar;
     SSL_SESSION_set1_master_key(*mut SslSession, *const c_uchar, usize) -> c_int;
     SSL_SESSION_set_cipher(*mut SslSession, *const SslCipher) -> c_int;
     SSL_SESSION_set_protocol_version(*mut SslSession, c_int) -> c_int;
@@ -126,6 +128,7 @@ pub(super) struct Callbacks {
     pub(super) hello_came: HelloCame,
     pub(super) find_session: FindSession,
     pub(super) use_session: UseSession,
+    pub(super) secret_made: SecretMade,
 }
 
 /// The library and its two contexts, which every connection of the process shares.
@@ -161,6 +164,8 @@ impl Library {
             (f.SSL_CTX_set_client_hello_cb)(server, callbacks.hello_came, std::ptr::null_mut());
             (f.SSL_CTX_set_psk_find_session_callback)(server, callbacks.find_session);
             (f.SSL_CTX_set_psk_use_session_callback)(client, callbacks.use_session);
+            (f.SSL_CTX_set_keylog_callback)(server, callbacks.secret_made);
+            (f.SSL_CTX_set_keylog_callback)(client, callbacks.secret_made);
             // It knows no authority: whoever comes with a certificate instead of a key is refused.
             (f.SSL_CTX_set_verify)(client, VERIFY_PEER, std::ptr::null());
         }
@@ -202,6 +207,8 @@ fn open() -> Result<Functions, String> {
         // SAFETY: it is a library of the system, whose beginning does nothing to ours.
         let found = unsafe { libloading::Library::new(name) }.and_then(|library| {
             let functions = Functions::find(&library)?;
+            #[cfg(feature = "sim")]
+            super::seeded::install(&library)?;
             // It stays: the functions are used until the end.
             std::mem::forget(library);
             Ok(functions)

@@ -1,22 +1,25 @@
-//! TLS by OpenSSL, over two memory BIOs.
+//! The handshake by OpenSSL, over two memory BIOs, and then records of our own with the keys that
+//! come of it.
 #![cfg_attr(not(unix), allow(dead_code))]
 
 mod callbacks;
 mod library;
+#[cfg(all(feature = "sim", unix))]
+mod seeded;
 
 use crate::keys::{Named, ServerKeys};
+use crate::records::Records;
 use crate::{Tls, TlsError, hello, limits};
 use callbacks::{CALLBACKS, Side, State};
 use farblock_secure::{Hash, TlsPsk};
 use library::{Bio, Library, Ssl};
+#[cfg(all(feature = "sim", unix))]
+pub use seeded::draw_from;
 use std::ffi::{CStr, c_int, c_ulong};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 const ERROR_WANT_READ: c_int = 2;
-const ERROR_ZERO_RETURN: c_int = 6;
-/// New keys for both directions.
-const KEY_UPDATE_REQUESTED: c_int = 1;
 /// Bits of an error that say why.
 const REASON_BITS: c_ulong = 0x7f_ffff;
 const REASON_BINDER: c_ulong = 253;
@@ -29,6 +32,9 @@ const ALERT_DECRYPT_ERROR: c_ulong = 51;
 const ALERT_UNKNOWN_PSK_IDENTITY: c_ulong = 115;
 /// Types of records that a peer may begin with (RFC 8446, section 5.1): alert, handshake.
 const FIRST_TYPES: std::ops::RangeInclusive<u8> = 21..=22;
+
+/// What a client may ask for: 512 bytes in a record, 1024, 2048 or 4096.
+const SHORT_RECORDS: std::ops::RangeInclusive<u8> = 1..=4;
 
 /// Whether there is a library for TLS; it is loaded if it was not.
 ///
@@ -53,7 +59,7 @@ pub fn client(psk: TlsPsk) -> Result<Box<dyn Tls>, TlsError> {
 #[doc(hidden)]
 pub fn client_with(psk: TlsPsk, records_per_key: u64) -> Result<Box<dyn Tls>, TlsError> {
     let mut session = Session::new(Side::Client(psk))?;
-    session.records = Some(Records { per_key: records_per_key, sealed: 0, opened: 0 });
+    session.per_key = Some(records_per_key);
     Ok(Box::new(session))
 }
 
@@ -62,7 +68,18 @@ pub fn client_with(psk: TlsPsk, records_per_key: u64) -> Result<Box<dyn Tls>, Tl
 /// # Errors
 /// If there is no library.
 pub fn server(keys: Arc<ServerKeys>) -> Result<Box<dyn Tls>, TlsError> {
-    Ok(Box::new(Session::new(Side::Server { keys, turn: 0 })?))
+    server_with(keys, limits::SERVER_RECORDS_PER_KEY)
+}
+
+/// As [`server`], with another number of records for each key.
+///
+/// # Errors
+/// As with [`server`].
+#[doc(hidden)]
+pub fn server_with(keys: Arc<ServerKeys>, records_per_key: u64) -> Result<Box<dyn Tls>, TlsError> {
+    let mut session = Session::new(Side::Server { keys: Arc::clone(&keys), turn: 0 })?;
+    (session.per_key, session.keys) = (Some(records_per_key), Some(keys));
+    Ok(Box::new(session))
 }
 
 /// `SSL` and what it points to.
@@ -79,27 +96,24 @@ struct Handle {
 
 /// See the module's text.
 struct Session {
-    handle: Handle,
+    stage: Stage,
     /// What was fed before the handshake was done.
     first: Vec<u8>,
     /// The library has it as well: a server's has it once the first message is whole, so that a
     /// stranger who does not send its end costs no more than what was sent.
     has_begun: bool,
-    /// Plain bytes that fill no record yet.
-    staged: Vec<u8>,
-    /// How much was done with the keys in use, if this end asks for new ones in time.
-    records: Option<Records>,
+    is_client: bool,
+    /// After how many records it asks for new keys.
+    per_key: Option<u64>,
+    /// A server's, which knows whom it does not ask.
+    keys: Option<Arc<ServerKeys>>,
     has_answered: bool,
-    is_done: bool,
     failure: Option<TlsError>,
 }
 
-/// Records since the keys are in use. A client asks for new ones, and so has both ends take them. A
-/// server does not: Linux has no key updates before 6.14, and hangs up.
-struct Records {
-    per_key: u64,
-    sealed: u64,
-    opened: u64,
+enum Stage {
+    Handshake(Handle),
+    Open { records: Box<Records>, peer: Option<Arc<Named>> },
 }
 
 // SAFETY: OpenSSL lets an `SSL` wander between threads as long as one at a time uses it, which
@@ -132,18 +146,22 @@ impl Handle {
             }
             return Err(none());
         };
+        let handle = Self { library, ssl, input, output, state };
         // SAFETY: all are whole; the `SSL` owns the BIOs from here on, and the state outlives it.
-        unsafe {
+        let has_suite = unsafe {
             (f.SSL_set_bio)(ssl.as_ptr(), input.as_ptr(), output.as_ptr());
             (f.SSL_set_ex_data)(ssl.as_ptr(), callbacks::STATE_INDEX, state.as_ptr().cast());
             if is_server {
                 (f.SSL_set_accept_state)(ssl.as_ptr());
+                // When it is known which key.
+                true
             } else {
                 (f.SSL_set_connect_state)(ssl.as_ptr());
-                callbacks::choose_suite(f, ssl.as_ptr(), state.as_ref().suite());
+                callbacks::choose_suite(f, ssl.as_ptr(), state.as_ref().suite())
             }
-        }
-        Ok(Self { library, ssl, input, output, state })
+        };
+        let none = || TlsError::Unavailable("OpenSSL has no cipher suite for the key".to_owned());
+        has_suite.then_some(handle).ok_or_else(none)
     }
 
     /// What the callbacks have found out.
@@ -167,40 +185,80 @@ impl Handle {
         unsafe { (self.library.functions.BIO_ctrl_pending)(self.output.as_ptr()) }
     }
 
-    fn input_bytes(&self) -> usize {
+    /// Takes what was fed and not used.
+    fn take_input(&mut self) -> Vec<u8> {
         // SAFETY: the BIO is whole.
-        unsafe { (self.library.functions.BIO_ctrl_pending)(self.input.as_ptr()) }
+        let count = unsafe { (self.library.functions.BIO_ctrl_pending)(self.input.as_ptr()) };
+        let mut left = vec![0; count];
+        let taken = self.take(self.input, &mut left);
+        left.truncate(taken);
+        left
     }
 
     fn take_output(&mut self, into: &mut [u8]) -> usize {
+        self.take(self.output, into)
+    }
+
+    fn take(&mut self, from: NonNull<Bio>, into: &mut [u8]) -> usize {
         let length = into.len().min(c_int::MAX as usize) as c_int;
         // SAFETY: the BIO is whole, and writes no further than it is told.
         let taken = unsafe {
             let data = into.as_mut_ptr().cast();
-            (self.library.functions.BIO_read)(self.output.as_ptr(), data, length)
+            (self.library.functions.BIO_read)(from.as_ptr(), data, length)
         };
         taken.max(0) as usize
     }
 
-    /// Calls a function that may want more to be fed: gives what it does, or nothing if it does.
-    fn call(&mut self, function: impl FnOnce(&Self) -> c_int) -> Result<Option<usize>, Problem> {
+    /// Goes on with the handshake; false if that wants more to be fed.
+    fn shake(&mut self) -> Result<bool, Problem> {
         let f = &self.library.functions;
         // SAFETY: it concerns this thread's list of errors.
         unsafe { (f.ERR_clear_error)() };
-        let given = function(self);
+        // SAFETY: the `SSL` is whole.
+        let given = unsafe { (f.SSL_do_handshake)(self.ssl.as_ptr()) };
         if given > 0 {
-            return Ok(Some(given as usize));
+            return Ok(true);
         }
         // SAFETY: the `SSL` is whole, and the error is of the call above.
         match unsafe { (f.SSL_get_error)(self.ssl.as_ptr(), given) } {
-            ERROR_WANT_READ => Ok(None),
-            ERROR_ZERO_RETURN => Err(Problem { reason: 0, is_end: true }),
-            _ => {
-                // SAFETY: it concerns this thread's list of errors.
-                let error = unsafe { (f.ERR_get_error)() };
-                Err(Problem { reason: error, is_end: false })
-            }
+            ERROR_WANT_READ => Ok(false),
+            // SAFETY: it concerns this thread's list of errors.
+            _ => Err(Problem { reason: unsafe { (f.ERR_get_error)() } }),
         }
+    }
+
+    /// The records that follow a handshake that is done; what it says last is said before.
+    fn records(&mut self, is_client: bool, per_key: Option<u64>) -> Result<Records, TlsError> {
+        let broken = |words: &str| TlsError::Broken(words.to_owned());
+        // SAFETY: the `SSL` is whole.
+        let by_key = unsafe { (self.library.functions.SSL_session_reused)(self.ssl.as_ptr()) };
+        if by_key != 1 {
+            return Err(broken("it is without a key"));
+        }
+        let hash = self.state().suite();
+        let secrets = std::mem::take(&mut self.state().secrets);
+        let records = Records::new(hash, secrets, per_key, is_client);
+        let mut records = records.ok_or_else(|| broken("OpenSSL tells no keys"))?;
+        if let Some(most_bytes) = self.short_record_bytes() {
+            records.shorten(most_bytes);
+        }
+        let mut last = vec![0; self.output_bytes()];
+        self.take_output(&mut last);
+        records.say(&last);
+        records.feed(&self.take_input());
+        Ok(records)
+    }
+
+    /// How long what a record says may be, if the client has asked for short ones and the library
+    /// has agreed (RFC 6066, section 4).
+    fn short_record_bytes(&self) -> Option<usize> {
+        let f = &self.library.functions;
+        // SAFETY: the `SSL` is whole, and its session stays while it does.
+        let mode = unsafe {
+            let session = (f.SSL_get_session)(self.ssl.as_ptr());
+            if session.is_null() { 0 } else { (f.SSL_SESSION_get_max_fragment_length)(session) }
+        };
+        SHORT_RECORDS.contains(&mode).then(|| 256 << mode)
     }
 
     fn words(&self, problem: &Problem) -> String {
@@ -237,20 +295,19 @@ unsafe fn drop_parts(library: &Library, ssl: NonNull<Ssl>, state: NonNull<State>
 /// What OpenSSL says of a failure.
 struct Problem {
     reason: c_ulong,
-    is_end: bool,
 }
 
 impl Session {
     fn new(side: Side) -> Result<Self, TlsError> {
-        let has_begun = matches!(side, Side::Client(_));
+        let is_client = matches!(side, Side::Client(_));
         Ok(Self {
-            handle: Handle::new(side)?,
+            stage: Stage::Handshake(Handle::new(side)?),
             first: Vec::new(),
-            has_begun,
-            staged: Vec::new(),
-            records: None,
+            has_begun: is_client,
+            is_client,
+            per_key: None,
+            keys: None,
             has_answered: false,
-            is_done: false,
             failure: None,
         })
     }
@@ -264,91 +321,70 @@ impl Session {
         self.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Begins again with the next key that the identity may stand for: an identity without a
-    /// digest does not tell which was meant. False if there is none, or it is too late.
-    fn try_next_key(&mut self, problem: &Problem) -> Result<bool, TlsError> {
-        let is_binder = problem.reason & REASON_BITS == REASON_BINDER;
-        if !is_binder || self.has_answered {
-            return Ok(false);
-        }
-        let Some(side) = self.handle.state().next_turn() else { return Ok(false) };
-        self.handle = Handle::new(side)?;
-        let first = std::mem::take(&mut self.first);
-        self.handle.feed(&first);
-        self.first = first;
-        Ok(true)
-    }
-
-    /// Why the handshake has failed.
-    fn handshake_error(&mut self, problem: &Problem) -> TlsError {
-        let reason = problem.reason & REASON_BITS;
-        let words = self.handle.words(problem);
-        let state = self.handle.state();
-        if let Some(offered) = state.refused.take() {
-            return TlsError::UnknownIdentity(offered);
-        }
-        match (reason, &state.chosen) {
-            (REASON_EXTENSION, Some(chosen)) if chosen.psk.hash != Hash::Sha256 => {
-                let key = "GnuTLS before 3.8.11, and with it the kernel's tlshd, fails so with a \
-                           key for SHA-384: give both ends one for SHA-256";
-                TlsError::Broken(format!("{words}; {key}"))
+    /// One step of the handshake: whether it is done, or `None` if more has to be fed.
+    fn step(&mut self) -> Result<Option<bool>, TlsError> {
+        let Stage::Handshake(handle) = &mut self.stage else { return Ok(Some(true)) };
+        match handle.shake() {
+            Ok(false) => Ok(None),
+            Ok(true) => {
+                let peer = handle.state().chosen.clone();
+                let mut per_key = self.per_key;
+                if let (Some(keys), Some(named)) = (&self.keys, &peer) {
+                    per_key = per_key.filter(|_| keys.may_ask(&named.host));
+                }
+                let records = Box::new(handle.records(self.is_client, per_key)?);
+                self.stage = Stage::Open { records, peer };
+                self.first = Vec::new();
+                Ok(Some(true))
             }
-            (REASON_BINDER, Some(chosen)) => {
-                TlsError::WrongKey(hello::shown(chosen.psk.identity.as_bytes()))
-            }
-            (REASON_ALERTS.., _) => TlsError::Refused(alert(reason - REASON_ALERTS, words)),
-            _ => TlsError::Broken(words),
+            Err(problem) => match next_key(handle, &problem, &self.first, self.has_answered)? {
+                Some(next) => {
+                    self.stage = Stage::Handshake(next);
+                    Ok(Some(false))
+                }
+                None => Err(handshake_error(handle, &problem)),
+            },
         }
     }
+}
 
-    fn transfer_error(&self, problem: &Problem) -> TlsError {
-        match problem.reason & REASON_BITS {
-            _ if problem.is_end => TlsError::Closed,
-            reason @ REASON_ALERTS.. => {
-                TlsError::Refused(alert(reason - REASON_ALERTS, self.handle.words(problem)))
-            }
-            _ => TlsError::Broken(self.handle.words(problem)),
-        }
+/// The handshake from the beginning with the next key that the identity may stand for: an identity
+/// without a digest does not tell which was meant. `None` if there is none, or it is too late.
+fn next_key(
+    handle: &mut Handle,
+    problem: &Problem,
+    first: &[u8],
+    has_answered: bool,
+) -> Result<Option<Handle>, TlsError> {
+    let is_binder = problem.reason & REASON_BITS == REASON_BINDER;
+    if !is_binder || has_answered {
+        return Ok(None);
     }
+    let Some(side) = handle.state().next_turn() else { return Ok(None) };
+    let mut next = Handle::new(side)?;
+    next.feed(first);
+    Ok(Some(next))
+}
 
-    /// Asks for new keys once there was enough done with these; that goes ahead of what is sealed
-    /// next.
-    fn update_keys(&mut self) -> Result<(), TlsError> {
-        let Some(records) = &mut self.records else { return Ok(()) };
-        records.sealed += 1;
-        if records.sealed.max(records.opened) <= records.per_key {
-            return Ok(());
-        }
-        // This record is the first with the new one.
-        (records.sealed, records.opened) = (1, 0);
-        let handle = &self.handle;
-        // SAFETY: the `SSL` is whole.
-        let asked = unsafe {
-            (handle.library.functions.SSL_key_update)(handle.ssl.as_ptr(), KEY_UPDATE_REQUESTED)
-        };
-        match asked {
-            1 => Ok(()),
-            _ => self.fail(TlsError::Broken("the keys cannot be updated".to_owned())),
-        }
+/// Why the handshake has failed.
+fn handshake_error(handle: &mut Handle, problem: &Problem) -> TlsError {
+    let reason = problem.reason & REASON_BITS;
+    let words = handle.words(problem);
+    let state = handle.state();
+    if let Some(offered) = state.refused.take() {
+        return TlsError::UnknownIdentity(offered);
     }
-
-    fn encrypt(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
-        self.update_keys()?;
-        let written = self.handle.call(|handle| {
-            // SAFETY: the `SSL` is whole, and reads no further than it is told.
-            unsafe {
-                let (data, length) = (bytes.as_ptr().cast(), bytes.len() as c_int);
-                (handle.library.functions.SSL_write)(handle.ssl.as_ptr(), data, length)
-            }
-        });
-        match written {
-            Ok(Some(count)) if count == bytes.len() => Ok(()),
-            Ok(_) => self.fail(TlsError::Broken("a record was not taken".to_owned())),
-            Err(problem) => {
-                let error = self.transfer_error(&problem);
-                self.fail(error)
-            }
+    match (reason, &state.chosen) {
+        (REASON_EXTENSION, Some(chosen)) if chosen.psk.hash != Hash::Sha256 => {
+            let key = "GnuTLS before 3.8.11, and with it the kernel's tlshd, fails so with a key \
+                       for SHA-384: give both ends one for SHA-256";
+            TlsError::Broken(format!("{words}; {key}"))
         }
+        (REASON_BINDER, Some(chosen)) => {
+            TlsError::WrongKey(hello::shown(chosen.psk.identity.as_bytes()))
+        }
+        (REASON_ALERTS.., _) => TlsError::Refused(alert(reason - REASON_ALERTS, words)),
+        _ => TlsError::Broken(words),
     }
 }
 
@@ -366,140 +402,187 @@ fn alert(number: c_ulong, name: String) -> String {
     }
 }
 
+impl Drop for Session {
+    /// A host that was asked for new keys, and has hung up or said no instead, knows no updates.
+    /// Linux' does not: it would be lost again and again.
+    fn drop(&mut self) {
+        let hung_up = matches!(self.failure, None | Some(TlsError::Refused(_)));
+        if let (Some(keys), Stage::Open { records, peer: Some(named) }) = (&self.keys, &self.stage)
+            && hung_up
+            && records.has_asked()
+        {
+            keys.is_unable(&named.host);
+        }
+    }
+}
+
 impl Tls for Session {
     fn feed(&mut self, bytes: &[u8]) {
-        if !self.is_done && self.failure.is_none() {
-            self.first.reserve_exact(bytes.len().min(limits::HANDSHAKE_BYTES));
-            self.first.extend_from_slice(bytes);
-            let is_tls = self.first.first().is_none_or(|first| FIRST_TYPES.contains(first));
-            if !is_tls {
-                self.failure = Some(TlsError::NotTls);
-            } else if self.first.len() > limits::HANDSHAKE_BYTES {
-                let much = "the handshake is too long".to_owned();
-                self.failure = Some(TlsError::Broken(much));
-            }
+        if self.failure.is_some() {
+            return;
         }
-        if self.failure.is_none() && self.has_begun {
-            self.handle.feed(bytes);
+        let handle = match &mut self.stage {
+            Stage::Open { records, .. } => return records.feed(bytes),
+            Stage::Handshake(handle) => handle,
+        };
+        self.first.reserve_exact(bytes.len().min(limits::HANDSHAKE_BYTES));
+        self.first.extend_from_slice(bytes);
+        let is_tls = self.first.first().is_none_or(|first| FIRST_TYPES.contains(first));
+        if !is_tls {
+            self.failure = Some(TlsError::NotTls);
+        } else if self.first.len() > limits::HANDSHAKE_BYTES {
+            self.failure = Some(TlsError::Broken("the handshake is too long".to_owned()));
+        } else if self.has_begun {
+            handle.feed(bytes);
         }
     }
 
     fn handshake(&mut self) -> Result<bool, TlsError> {
         self.check()?;
-        if !self.has_begun {
+        if let Stage::Handshake(handle) = &mut self.stage
+            && !self.has_begun
+        {
             if !hello::has_come(&self.first) {
                 return Ok(false);
             }
             self.has_begun = true;
-            self.handle.feed(&self.first);
+            handle.feed(&self.first);
         }
-        while !self.is_done {
-            let step = self.handle.call(|handle| {
-                // SAFETY: the `SSL` is whole.
-                unsafe { (handle.library.functions.SSL_do_handshake)(handle.ssl.as_ptr()) }
-            });
-            match step {
+        loop {
+            match self.step() {
+                Ok(Some(true)) => return Ok(true),
+                Ok(Some(false)) => {}
                 Ok(None) => return Ok(false),
-                Ok(Some(_)) => {
-                    let handle = &self.handle;
-                    let f = &handle.library.functions;
-                    // SAFETY: the `SSL` is whole.
-                    if unsafe { (f.SSL_session_reused)(handle.ssl.as_ptr()) } != 1 {
-                        return self.fail(TlsError::Broken("it is without a key".to_owned()));
-                    }
-                    self.is_done = true;
-                    self.first = Vec::new();
-                }
-                Err(problem) => {
-                    if !self.try_next_key(&problem)? {
-                        let error = self.handshake_error(&problem);
-                        return self.fail(error);
-                    }
-                }
+                Err(error) => return self.fail(error),
             }
         }
-        Ok(true)
     }
 
     fn peer(&self) -> Option<&Arc<Named>> {
-        // SAFETY: it is whole until the handle is dropped, and no function of OpenSSL's runs.
-        let state = unsafe { self.handle.state.as_ref() };
-        state.chosen.as_ref().filter(|_| self.is_done)
+        match &self.stage {
+            Stage::Open { peer, .. } => peer.as_ref(),
+            Stage::Handshake(_) => None,
+        }
     }
 
-    fn readable_bytes(&self) -> usize {
-        // SAFETY: the `SSL` is whole.
-        let pending = unsafe {
-            (self.handle.library.functions.SSL_pending)(self.handle.ssl.as_ptr()).max(0) as usize
+    fn openable_bytes(&self, sealed_bytes: usize) -> usize {
+        match &self.stage {
+            Stage::Open { records, .. } => records.openable_bytes(sealed_bytes),
+            Stage::Handshake(_) => 0,
+        }
+    }
+
+    fn open(&mut self, sealed: &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>) {
+        if let Some(error) = &self.failure {
+            return (0, Some(error.clone()));
+        }
+        match &mut self.stage {
+            Stage::Open { records, .. } => {
+                let (filled, ended) = records.open(sealed, plain);
+                self.failure.clone_from(&ended);
+                (filled, ended)
+            }
+            Stage::Handshake(_) => (0, None),
+        }
+    }
+
+    fn sealed_bytes(&self, plain_bytes: usize) -> usize {
+        match &self.stage {
+            Stage::Open { records, .. } => records.sealed_bytes(plain_bytes),
+            Stage::Handshake(handle) => handle.output_bytes(),
+        }
+    }
+
+    fn seal(
+        &mut self,
+        plain: &mut dyn Iterator<Item = &[u8]>,
+        into: &mut [u8],
+    ) -> Result<usize, TlsError> {
+        let sealed = match (&mut self.stage, &self.failure) {
+            (Stage::Open { records, .. }, None) => records.seal(plain, into),
+            // The alert that tells the peer, or what a handshake has to say.
+            _ => return Ok(self.output(into)),
         };
-        // A record that has not come as a whole is not in the BIO any more.
-        self.handle.input_bytes() + pending + limits::RECORD_BYTES
-    }
-
-    fn read(&mut self, into: &mut [u8]) -> Result<usize, TlsError> {
-        self.check()?;
-        let read = self.handle.call(|handle| {
-            // SAFETY: the `SSL` is whole, and writes no further than it is told.
-            unsafe {
-                let length = into.len().min(c_int::MAX as usize) as c_int;
-                let data = into.as_mut_ptr().cast();
-                (handle.library.functions.SSL_read)(handle.ssl.as_ptr(), data, length)
-            }
-        });
-        if self.handle.output_bytes() > limits::UNASKED_BYTES {
-            return self.fail(TlsError::Broken("it takes no answers to its updates".to_owned()));
-        }
-        match read {
-            Ok(count) => {
-                if let (Some(records), Some(_)) = (&mut self.records, count) {
-                    records.opened += 1;
-                }
-                Ok(count.unwrap_or(0))
-            }
-            Err(problem) => {
-                let error = self.transfer_error(&problem);
-                self.fail(error)
-            }
-        }
-    }
-
-    fn write(&mut self, mut bytes: &[u8]) -> Result<(), TlsError> {
-        self.check()?;
-        while !bytes.is_empty() {
-            if self.staged.is_empty() && bytes.len() >= limits::RECORD_BYTES {
-                let (record, rest) = bytes.split_at(limits::RECORD_BYTES);
-                self.encrypt(record)?;
-                bytes = rest;
-                continue;
-            }
-            let room = limits::RECORD_BYTES - self.staged.len();
-            let (part, rest) = bytes.split_at(room.min(bytes.len()));
-            self.staged.extend_from_slice(part);
-            bytes = rest;
-            if self.staged.len() == limits::RECORD_BYTES {
-                self.flush()?;
-            }
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), TlsError> {
-        if self.staged.is_empty() {
-            return Ok(());
-        }
-        let mut staged = std::mem::take(&mut self.staged);
-        let encrypted = self.encrypt(&staged);
-        staged.clear();
-        self.staged = staged;
-        encrypted
+        sealed.or_else(|error| self.fail(error))
     }
 
     fn output_bytes(&self) -> usize {
-        self.handle.output_bytes()
+        match &self.stage {
+            Stage::Open { records, .. } => records.output_bytes(),
+            Stage::Handshake(handle) => handle.output_bytes(),
+        }
     }
 
     fn output(&mut self, into: &mut [u8]) -> usize {
-        self.has_answered |= self.handle.output_bytes() > 0;
-        self.handle.take_output(into)
+        match &mut self.stage {
+            Stage::Open { records, .. } => records.take_output(into),
+            Stage::Handshake(handle) => {
+                self.has_answered |= handle.output_bytes() > 0;
+                handle.take_output(into)
+            }
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use farblock_secure::TlsKey;
+
+    const HOST: &str = "nqn.2026-11.h:one";
+    const SUBSYSTEM: &str = "nqn.2026-11.s:one";
+
+    /// Has a client say how long the content of records may be (RFC 6066, section 4).
+    fn ask_for_short_records(client: &Session, mode: u8) {
+        let Stage::Handshake(handle) = &client.stage else { panic!("it has no handle any more") };
+        type Set = unsafe extern "C" fn(*mut Ssl, u8) -> c_int;
+        // SAFETY: the library is loaded, the type is that of its headers, and the `SSL` is whole.
+        let is_set = unsafe {
+            let library = libloading::Library::new("libssl.so.3").expect("it is loaded");
+            let set = library.get::<Set>("SSL_set_tlsext_max_fragment_length");
+            set.expect("it has it")(handle.ssl.as_ptr(), mode)
+        };
+        assert_eq!(is_set, 1);
+    }
+
+    fn output(from: &mut Session) -> Vec<u8> {
+        let mut bytes = vec![0; from.output_bytes()];
+        from.output(&mut bytes);
+        bytes
+    }
+
+    /// Microcontrollers and cards have little memory, and OpenSSL agrees to what they ask for.
+    #[test]
+    fn records_are_as_short_as_a_client_has_asked_for() {
+        for (mode, most_bytes) in [(0, limits::RECORD_BYTES), (1, 512), (2, 1024), (4, 4096)] {
+            let fill = &mut |out: &mut [u8]| out.fill(1);
+            let key = TlsKey::generate(Hash::Sha256, fill).expect("a suite");
+            let mut known = ServerKeys::default();
+            known.add(key.clone(), HOST);
+            let psk = key.psks(HOST, SUBSYSTEM).swap_remove(0);
+            let mut client = Session::new(Side::Client(psk)).expect("OpenSSL is there");
+            let side = Side::Server { keys: Arc::new(known), turn: 0 };
+            let mut server = Session::new(side).expect("OpenSSL is there");
+            ask_for_short_records(&client, mode);
+            while !(client.handshake().expect("it goes on")
+                & server.handshake().expect("it goes on"))
+            {
+                server.feed(&output(&mut client));
+                client.feed(&output(&mut server));
+            }
+            let data = vec![7; 50_000];
+            let mut sealed = vec![0; server.sealed_bytes(data.len())];
+            let length = server.seal(&mut std::iter::once(&data[..]), &mut sealed).expect("room");
+            let mut left = &sealed[..length];
+            while let [_, _, _, high, low, rest @ ..] = left {
+                let body_bytes = usize::from(u16::from_be_bytes([*high, *low]));
+                // With its type and what fills it up (RFC 8446, section 5.4).
+                assert!(body_bytes - 16 <= most_bytes, "{body_bytes} bytes of {most_bytes}");
+                left = &rest[body_bytes..];
+            }
+            let mut plain = vec![0; client.openable_bytes(length)];
+            let (filled, ended) = client.open(&sealed[..length], &mut plain);
+            assert!(plain[..filled] == data && ended.is_none(), "{ended:?}");
+        }
     }
 }

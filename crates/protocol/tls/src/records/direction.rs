@@ -1,0 +1,149 @@
+//! The keys of one direction, and what is sealed or opened with them (RFC 8446, sections 5.2, 5.3,
+//! 7.2 and 7.3).
+
+use super::{HEADER_BYTES, TAG_BYTES};
+use farblock_secure::Hash;
+use ring::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::hkdf;
+use zeroize::Zeroizing;
+
+/// The type and the version that every record shows.
+const SHOWN: [u8; 3] = [super::APPLICATION, 3, 3];
+/// What every label begins with.
+const PREFIX: &[u8] = b"tls13 ";
+
+/// See the module's text.
+pub(super) struct Direction {
+    hash: Hash,
+    secret: Zeroizing<Vec<u8>>,
+    key: LessSafeKey,
+    iv: [u8; aead::NONCE_LEN],
+    /// How many records the key has had.
+    sequence: u64,
+}
+
+/// How many bytes are made.
+struct Length(usize);
+
+impl hkdf::KeyType for Length {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
+impl Direction {
+    /// With the secret that a handshake has made; `None` if there is no suite with the hash.
+    pub(super) fn new(hash: Hash, secret: Zeroizing<Vec<u8>>) -> Option<Self> {
+        let (algorithm, key_bytes) = match hash {
+            Hash::Sha256 => (&aead::AES_128_GCM, 16),
+            Hash::Sha384 => (&aead::AES_256_GCM, 32),
+            Hash::Sha512 => return None,
+        };
+        let mut key = Zeroizing::new(vec![0; key_bytes]);
+        expand(hash, &secret, b"key", &mut key)?;
+        let mut iv = [0; aead::NONCE_LEN];
+        expand(hash, &secret, b"iv", &mut iv)?;
+        let key = LessSafeKey::new(UnboundKey::new(algorithm, &key).ok()?);
+        Some(Self { hash, secret, key, iv, sequence: 0 })
+    }
+
+    /// With the keys that an update makes of these.
+    pub(super) fn updated(&self) -> Option<Self> {
+        let mut secret = Zeroizing::new(vec![0; self.secret.len()]);
+        expand(self.hash, &self.secret, b"traffic upd", &mut secret)?;
+        Self::new(self.hash, secret)
+    }
+
+    /// How many records the key has had.
+    pub(super) fn records(&self) -> u64 {
+        self.sequence
+    }
+
+    /// A nonce that this key never had.
+    fn nonce(&mut self) -> Option<Nonce> {
+        let mut bytes = self.iv;
+        for (byte, number) in bytes[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
+            *byte ^= number;
+        }
+        self.sequence = self.sequence.checked_add(1)?;
+        Some(Nonce::assume_unique_for_key(bytes))
+    }
+
+    /// Makes a record of what stands in it, between where its header and its tag go.
+    pub(super) fn seal(&mut self, record: &mut [u8]) -> Option<()> {
+        let (header, body) = record.split_at_mut(HEADER_BYTES);
+        header[..SHOWN.len()].copy_from_slice(&SHOWN);
+        header[SHOWN.len()..].copy_from_slice(&u16::try_from(body.len()).ok()?.to_be_bytes());
+        let (inner, tag) = body.split_at_mut(body.len().checked_sub(TAG_BYTES)?);
+        let (nonce, aad) = (self.nonce()?, Aad::from(&*header));
+        let made = self.key.seal_in_place_separate_tag(nonce, aad, inner).ok()?;
+        tag.copy_from_slice(made.as_ref());
+        Some(())
+    }
+
+    /// Opens the body of a record where it is; gives how much of it is what was sealed.
+    pub(super) fn open(&mut self, header: &[u8], body: &mut [u8]) -> Option<usize> {
+        let nonce = self.nonce()?;
+        Some(self.key.open_in_place(nonce, Aad::from(header), body).ok()?.len())
+    }
+}
+
+/// HKDF-Expand-Label without a context (RFC 8446, section 7.1).
+fn expand(hash: Hash, secret: &[u8], label: &[u8], into: &mut [u8]) -> Option<()> {
+    let algorithm = match hash {
+        Hash::Sha256 => hkdf::HKDF_SHA256,
+        Hash::Sha384 => hkdf::HKDF_SHA384,
+        Hash::Sha512 => hkdf::HKDF_SHA512,
+    };
+    let length = u16::try_from(into.len()).ok()?.to_be_bytes();
+    let label_bytes = [u8::try_from(PREFIX.len() + label.len()).ok()?];
+    let info = [&length[..], &label_bytes, PREFIX, label, &[0]];
+    let key = hkdf::Prk::new_less_safe(algorithm, secret);
+    key.expand(&info, Length(into.len())).ok()?.fill(into).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 8448, section 3: the secret of the client's direction, and its first record.
+    const SECRET: &str = "9e40646ce79a7f9dc05af8889bce6552875afa0b06df0087f792ebb7c17504a5";
+    const RECORD: &str = "1703030043a23f7054b62c94d0affafe8228ba55cbefacea42f914aa66bcab3f2b9819\
+                          a8a5b46b395bd54a9a20441e2b62974e1f5a6292a2977014bd1e3deae63aeebb2169\
+                          4915e4";
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let pair = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("two digits");
+        (0..hex.len()).step_by(2).map(pair).collect()
+    }
+
+    fn direction() -> Direction {
+        Direction::new(Hash::Sha256, Zeroizing::new(bytes(SECRET))).expect("there is a suite")
+    }
+
+    #[test]
+    fn a_record_of_the_specification() {
+        let record = bytes(RECORD);
+        let inner: Vec<u8> = (0..50).chain([super::super::APPLICATION]).collect();
+        let mut sealed = vec![0; record.len()];
+        sealed[HEADER_BYTES..][..inner.len()].copy_from_slice(&inner);
+        direction().seal(&mut sealed).expect("it has room for all");
+        assert_eq!(sealed, record);
+        let (header, body) = sealed.split_at_mut(HEADER_BYTES);
+        assert_eq!(direction().open(header, body), Some(inner.len()));
+        assert_eq!(body[..inner.len()], inner);
+    }
+
+    #[test]
+    fn each_record_and_each_update_has_another_key_stream() {
+        let sealed = |direction: &mut Direction| {
+            let mut record = vec![0; 64];
+            direction.seal(&mut record).expect("it has room for all");
+            record
+        };
+        let mut first = direction();
+        let mut updated = first.updated().expect("there is a suite");
+        let records = [sealed(&mut first), sealed(&mut first), sealed(&mut updated)];
+        assert!(records[0] != records[1] && records[0] != records[2] && records[1] != records[2]);
+    }
+}

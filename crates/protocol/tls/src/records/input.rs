@@ -1,0 +1,88 @@
+//! What came and is no whole record yet.
+
+use super::{APPLICATION, DECODE_ERROR, Fatal, HEADER_BYTES, RECORD_OVERFLOW, TAG_BYTES};
+use crate::limits;
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct Input {
+    bytes: Vec<u8>,
+    /// How many of them were taken.
+    taken: usize,
+}
+
+impl Input {
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.taken
+    }
+
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.bytes.drain(..std::mem::take(&mut self.taken));
+        self.bytes.reserve_exact(bytes.len());
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next record, of what is here and then of `more`, which is where it stays if it is there
+    /// as a whole; `None` if there is none, and then what is left of `more` is here.
+    pub(super) fn next<'a, 'b: 'a>(
+        &'a mut self,
+        more: &mut &'b [u8],
+    ) -> Result<Option<&'a [u8]>, Fatal> {
+        while self.len() > 0 {
+            let have = &self.bytes[self.taken..];
+            let wanted = record_bytes(have)?.unwrap_or(HEADER_BYTES);
+            if have.len() >= wanted && have.len() >= HEADER_BYTES {
+                let start = self.taken;
+                self.taken += wanted;
+                return Ok(Some(&self.bytes[start..start + wanted]));
+            }
+            let missing = (wanted - have.len()).min(more.len());
+            if missing == 0 {
+                return Ok(None);
+            }
+            let (part, rest) = more.split_at(missing);
+            self.add(part);
+            *more = rest;
+        }
+        match record_bytes(more)? {
+            Some(length) if length <= more.len() => {
+                let (record, rest) = more.split_at(length);
+                *more = rest;
+                Ok(Some(record))
+            }
+            _ => {
+                self.add(std::mem::take(more));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Gives memory back, once a record was used.
+    pub(super) fn tidy(&mut self) {
+        if self.len() == 0 {
+            *self = Self::default();
+        }
+    }
+}
+
+/// How long the record is that begins here, if that is to be seen.
+fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, Fatal> {
+    let [kind, _, _, high, low, ..] = *bytes else { return Ok(None) };
+    let length = usize::from(u16::from_be_bytes([high, low]));
+    match length {
+        _ if kind != APPLICATION => Err(Fatal(super::UNEXPECTED_MESSAGE, "a record is not sealed")),
+        0..=TAG_BYTES => Err(Fatal(DECODE_ERROR, "a record is too short")),
+        _ if length > limits::RECORD_BYTES + limits::EXPANSION_BYTES => {
+            Err(Fatal(RECORD_OVERFLOW, "a record is too long"))
+        }
+        _ => Ok(Some(HEADER_BYTES + length)),
+    }
+}

@@ -1,0 +1,383 @@
+//! What goes through TLS once the handshake is done (RFC 8446, sections 4.6, 5 and 6): each byte is
+//! copied once and sealed where it is sent from, or opened where it is read.
+//!
+//! ```text
+//!   network -> [part of a record] -> record -> data ---------------------------> plain
+//!                                      |-> alert: the end
+//!                                      '-> message: a ticket (passed over),
+//!                                            or new keys --> an answer
+//!   network <------------------- [answers, and what was written] <-------------- plain
+//! ```
+//!
+//! A record is as long as some lines of cache: what is behind it in the socket's memory then begins
+//! at one, too. There are processors that copy to anywhere else several times as slowly.
+
+mod copy;
+mod direction;
+mod input;
+#[cfg(test)]
+mod tests;
+
+use crate::secrets::Secrets;
+use crate::{TlsError, limits};
+use copy::copy;
+use direction::Direction;
+use farblock_secure::Hash;
+use input::Input;
+
+pub(crate) const HEADER_BYTES: usize = 5;
+const TAG_BYTES: usize = 16;
+/// What a record has besides its content and what fills it up.
+const EXTRA_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
+/// What the length of a record is a multiple of.
+const LINE_BYTES: usize = 64;
+
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+const APPLICATION: u8 = 23;
+
+const NEW_SESSION_TICKET: u8 = 4;
+const KEY_UPDATE: u8 = 24;
+
+const WARNING: u8 = 1;
+const FATAL: u8 = 2;
+const CLOSE_NOTIFY: u8 = 0;
+const UNEXPECTED_MESSAGE: u8 = 10;
+const BAD_RECORD_MAC: u8 = 20;
+const RECORD_OVERFLOW: u8 = 22;
+const DECODE_ERROR: u8 = 50;
+const INTERNAL_ERROR: u8 = 80;
+
+/// See the module's text.
+pub(crate) struct Records {
+    outgoing: Direction,
+    incoming: Direction,
+    is_client: bool,
+    /// A whole record that is full.
+    record_bytes: usize,
+    /// How many records a key has at most before it asks for new ones.
+    per_key: Option<u64>,
+    /// It has asked, and the other end has no new key yet.
+    has_asked: bool,
+    input: Input,
+    /// Opened, and not read.
+    held: Vec<u8>,
+    /// Part of a message.
+    messages: Vec<u8>,
+    /// Records in a row that brought no data.
+    without_data: usize,
+    /// Sealed, and not output.
+    output: Vec<u8>,
+}
+
+/// What a record is.
+enum Opened {
+    Data(usize),
+    /// Data for which there is no room: they are held.
+    Held,
+    Other,
+}
+
+/// What ends the connection: an alert that says so, and words.
+struct Fatal(u8, &'static str);
+
+impl Records {
+    /// With the secrets of a handshake, what it has to say yet, and what came behind it; `None` if
+    /// there is no suite with the hash, or a secret is missing.
+    pub(crate) fn new(
+        hash: Hash,
+        secrets: Secrets,
+        per_key: Option<u64>,
+        is_client: bool,
+    ) -> Option<Self> {
+        let client = Direction::new(hash, secrets.client?)?;
+        let server = Direction::new(hash, secrets.server?)?;
+        let (outgoing, incoming) = if is_client { (client, server) } else { (server, client) };
+        Some(Self {
+            outgoing,
+            incoming,
+            is_client,
+            record_bytes: limits::SEALED_BYTES,
+            per_key,
+            has_asked: false,
+            input: Input::default(),
+            held: Vec::new(),
+            messages: Vec::new(),
+            without_data: 0,
+            output: Vec::new(),
+        })
+    }
+
+    /// Has what a record says, with its type and what fills it up, be so many bytes at most: some
+    /// lines of cache (RFC 6066, section 4; RFC 8446, section 5.4).
+    pub(crate) fn shorten(&mut self, most_bytes: usize) {
+        self.record_bytes = self.record_bytes.min(most_bytes);
+    }
+
+    /// The content of a record that is full.
+    fn content_bytes(&self) -> usize {
+        self.record_bytes - EXTRA_BYTES
+    }
+
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
+        self.input.add(bytes);
+    }
+
+    /// The most that can be read of what was fed and of `more` bytes, with room to open it in.
+    pub(crate) fn openable_bytes(&self, more: usize) -> usize {
+        self.held.len() + self.input.len() + more
+    }
+
+    /// Opens what was fed, then `sealed`; gives how many bytes that makes, and what ended the
+    /// connection behind them.
+    pub(crate) fn open(&mut self, sealed: &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>) {
+        let mut filled = self.take_held(plain);
+        let mut sealed = sealed;
+        while self.held.is_empty() {
+            let mut input = std::mem::take(&mut self.input);
+            let step = match input.next(&mut sealed) {
+                Ok(Some(record)) => self.open_record(record, &mut plain[filled..]).map(Some),
+                Ok(None) => Ok(None),
+                Err(fatal) => Err(self.fail(fatal)),
+            };
+            input.tidy();
+            self.input = input;
+            match step {
+                Ok(Some(Opened::Data(count))) => filled += count,
+                Ok(Some(Opened::Held)) => filled += self.take_held(&mut plain[filled..]),
+                Ok(Some(Opened::Other)) => {}
+                Ok(None) => break,
+                Err(error) => return (filled, Some(error)),
+            }
+        }
+        // There is room for all, or nobody asked for more.
+        self.input.add(sealed);
+        (filled, None)
+    }
+
+    fn take_held(&mut self, plain: &mut [u8]) -> usize {
+        take_from(&mut self.held, plain)
+    }
+
+    fn open_record(&mut self, record: &[u8], plain: &mut [u8]) -> Result<Opened, TlsError> {
+        let (header, body) = record.split_at(HEADER_BYTES);
+        if body.len() > plain.len() {
+            let mut opened = vec![0; body.len()];
+            let what = self.open_into(header, body, &mut opened)?;
+            let Opened::Data(count) = what else { return Ok(what) };
+            opened.truncate(count);
+            self.held = opened;
+            return Ok(Opened::Held);
+        }
+        self.open_into(header, body, &mut plain[..body.len()])
+    }
+
+    fn open_into(
+        &mut self,
+        header: &[u8],
+        body: &[u8],
+        plain: &mut [u8],
+    ) -> Result<Opened, TlsError> {
+        copy(plain, body);
+        let Some(length) = self.incoming.open(header, plain) else {
+            return Err(self.fail(Fatal(BAD_RECORD_MAC, "a record is not from the other end")));
+        };
+        if length > limits::RECORD_BYTES + 1 {
+            return Err(self.fail(Fatal(RECORD_OVERFLOW, "a record is too long")));
+        }
+        let Some(end) = plain[..length].iter().rposition(|&byte| byte != 0) else {
+            return Err(self.fail(Fatal(UNEXPECTED_MESSAGE, "a record has no type")));
+        };
+        let (content, kind) = (&plain[..end], plain[end]);
+        self.without_data = if kind == APPLICATION && end > 0 { 0 } else { self.without_data + 1 };
+        if self.without_data > limits::RECORDS_WITHOUT_DATA {
+            let words = "records without data do not end";
+            return Err(self.fail(Fatal(UNEXPECTED_MESSAGE, words)));
+        }
+        match kind {
+            APPLICATION if !self.messages.is_empty() => {
+                Err(self.fail(Fatal(UNEXPECTED_MESSAGE, "data are in the middle of a message")))
+            }
+            APPLICATION => Ok(Opened::Data(end)),
+            ALERT => Err(self.ended(content)),
+            HANDSHAKE if end > 0 => match self.messages(content) {
+                Ok(()) => Ok(Opened::Other),
+                Err(fatal) => Err(self.fail(fatal)),
+            },
+            _ => Err(self.fail(Fatal(UNEXPECTED_MESSAGE, "a record is of no known type"))),
+        }
+    }
+
+    /// The peer has ended the connection.
+    fn ended(&mut self, alert: &[u8]) -> TlsError {
+        match *alert {
+            [WARNING | FATAL, CLOSE_NOTIFY] => TlsError::Closed,
+            [WARNING | FATAL, number] => {
+                TlsError::Refused(format!("it has sent the alert {number}"))
+            }
+            _ => self.fail(Fatal(DECODE_ERROR, "an alert is none")),
+        }
+    }
+
+    /// Takes messages of a handshake that came after it.
+    fn messages(&mut self, content: &[u8]) -> Result<(), Fatal> {
+        if !self.messages.is_empty() || content.len() < 4 {
+            self.messages.extend_from_slice(content);
+            let all = std::mem::take(&mut self.messages);
+            return self.take_messages(&all);
+        }
+        self.take_messages(content)
+    }
+
+    fn take_messages(&mut self, mut bytes: &[u8]) -> Result<(), Fatal> {
+        while let [kind, high, middle, low, rest @ ..] = bytes {
+            let length = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
+            if length > limits::HANDSHAKE_BYTES {
+                return Err(Fatal(DECODE_ERROR, "a message is too long"));
+            }
+            let Some((body, rest)) = rest.split_at_checked(length) else { break };
+            match (*kind, body) {
+                (NEW_SESSION_TICKET, _) if self.is_client => {}
+                // The next record has the new key: nothing is in this one behind it.
+                (KEY_UPDATE, [asked @ (0 | 1)]) if rest.is_empty() => self.follow(*asked == 1)?,
+                _ => return Err(Fatal(UNEXPECTED_MESSAGE, "a message is not expected")),
+            }
+            bytes = rest;
+        }
+        self.messages = bytes.to_vec();
+        Ok(())
+    }
+
+    /// The peer has new keys.
+    fn follow(&mut self, is_asked: bool) -> Result<(), Fatal> {
+        let none = || Fatal(INTERNAL_ERROR, "the keys cannot be updated");
+        self.incoming = self.incoming.updated().ok_or_else(none)?;
+        self.has_asked = false;
+        if is_asked {
+            let mut answer = [0; LINE_BYTES];
+            let length = self.update_keys(false, &mut answer).ok_or_else(none)?;
+            self.output.extend_from_slice(&answer[..length]);
+        }
+        if self.output.len() > limits::UNASKED_BYTES {
+            return Err(Fatal(INTERNAL_ERROR, "it takes no answers to its updates"));
+        }
+        Ok(())
+    }
+
+    /// Says that there are new keys, and has them.
+    fn update_keys(&mut self, asks: bool, into: &mut [u8]) -> Option<usize> {
+        let message = [KEY_UPDATE, 0, 0, 1, u8::from(asks)];
+        into[HEADER_BYTES..][..message.len()].copy_from_slice(&message);
+        let length = self.finish(HANDSHAKE, message.len(), into)?;
+        self.outgoing = self.outgoing.updated()?;
+        Some(length)
+    }
+
+    /// Makes a record of the content that stands in it behind where its header goes; gives its
+    /// length.
+    fn finish(&mut self, kind: u8, content_bytes: usize, into: &mut [u8]) -> Option<usize> {
+        let length = (content_bytes + EXTRA_BYTES).next_multiple_of(LINE_BYTES);
+        let record = &mut into[..length];
+        let inner = &mut record[HEADER_BYTES + content_bytes..length - TAG_BYTES];
+        inner.fill(0);
+        inner[0] = kind;
+        self.outgoing.seal(record)?;
+        Some(length)
+    }
+
+    /// The connection is over: the peer is told why.
+    fn fail(&mut self, Fatal(alert, words): Fatal) -> TlsError {
+        let mut record = [0; LINE_BYTES];
+        record[HEADER_BYTES..][..2].copy_from_slice(&[FATAL, alert]);
+        if let Some(length) = self.finish(ALERT, 2, &mut record) {
+            self.output.extend_from_slice(&record[..length]);
+        }
+        TlsError::Broken(words.to_owned())
+    }
+
+    /// The most that sealing so many bytes makes, with what is to be output.
+    pub(crate) fn sealed_bytes(&self, plain_bytes: usize) -> usize {
+        let records = plain_bytes.div_ceil(self.content_bytes());
+        // Each may have an update ahead of it.
+        self.output.len() + plain_bytes + records * (EXTRA_BYTES + LINE_BYTES + LINE_BYTES)
+    }
+
+    /// Puts what is to be output into `into`, and all of `plain` in records behind it; gives the
+    /// number of bytes that this makes, [`sealed_bytes`](Self::sealed_bytes) at most.
+    pub(crate) fn seal(
+        &mut self,
+        plain: &mut dyn Iterator<Item = &[u8]>,
+        into: &mut [u8],
+    ) -> Result<usize, TlsError> {
+        let mut end = self.take_output(into);
+        let (most_bytes, mut content_bytes) = (self.content_bytes(), 0);
+        for mut slice in plain {
+            while !slice.is_empty() {
+                if content_bytes == 0 {
+                    end += self.begin(&mut into[end..])?;
+                }
+                let room = most_bytes - content_bytes;
+                let (part, rest) = slice.split_at(room.min(slice.len()));
+                copy(&mut into[end + HEADER_BYTES + content_bytes..][..part.len()], part);
+                content_bytes += part.len();
+                slice = rest;
+                if content_bytes == most_bytes {
+                    end += self.end(content_bytes, &mut into[end..])?;
+                    content_bytes = 0;
+                }
+            }
+        }
+        if content_bytes > 0 {
+            end += self.end(content_bytes, &mut into[end..])?;
+        }
+        Ok(end)
+    }
+
+    /// Before a record: new keys if they are due.
+    fn begin(&mut self, into: &mut [u8]) -> Result<usize, TlsError> {
+        let Some(per_key) = self.per_key else { return Ok(0) };
+        let is_due = self.outgoing.records() >= per_key;
+        // The other end answers when it says something again.
+        if !is_due && (self.has_asked || self.incoming.records() < per_key) {
+            return Ok(0);
+        }
+        self.has_asked = true;
+        let updated = self.update_keys(true, into);
+        updated.ok_or_else(|| TlsError::Broken("the keys cannot be updated".to_owned()))
+    }
+
+    fn end(&mut self, content_bytes: usize, into: &mut [u8]) -> Result<usize, TlsError> {
+        let finished = self.finish(APPLICATION, content_bytes, into);
+        finished.ok_or_else(|| TlsError::Broken("a record was not taken".to_owned()))
+    }
+
+    /// Whether it has asked for new keys, and the other end has not answered.
+    pub(crate) fn has_asked(&self) -> bool {
+        self.has_asked
+    }
+
+    pub(crate) fn output_bytes(&self) -> usize {
+        self.output.len()
+    }
+
+    /// Puts what is to be sent before anything else, as far as it fits.
+    pub(crate) fn take_output(&mut self, into: &mut [u8]) -> usize {
+        take_from(&mut self.output, into)
+    }
+
+    /// Has what a handshake says last be sent first.
+    pub(crate) fn say(&mut self, bytes: &[u8]) {
+        self.output.extend_from_slice(bytes);
+    }
+}
+
+/// Moves what fits from the beginning of what is kept; nothing is kept for an empty rest.
+fn take_from(kept: &mut Vec<u8>, into: &mut [u8]) -> usize {
+    let count = kept.len().min(into.len());
+    into[..count].copy_from_slice(&kept[..count]);
+    kept.drain(..count);
+    if kept.is_empty() {
+        *kept = Vec::new();
+    }
+    count
+}

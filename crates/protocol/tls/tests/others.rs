@@ -1,0 +1,160 @@
+//! Another implementation's client and this server, which asks it for new keys all the time.
+#![cfg(unix)]
+
+use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey, TlsPsk};
+use farblock_tls::{ServerKeys, Tls, TlsError, server_with};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+const HOST: &str = "nqn.2026-11.h:other";
+const SUBSYSTEM: &str = "nqn.2026-11.s:other";
+/// Lines that are said, and come back.
+const LINES: usize = 200;
+
+/// Sends back what comes until the end; gives how that was.
+fn echo(mut socket: TcpStream, keys: Arc<ServerKeys>, per_key: u64) -> Result<usize, TlsError> {
+    let mut tls = server_with(keys, per_key)?;
+    let mut buffer = vec![0; 1 << 16];
+    let mut echoed = 0;
+    let mut is_done = false;
+    loop {
+        let count = socket.read(&mut buffer).unwrap_or(0);
+        if count == 0 {
+            return Ok(echoed);
+        }
+        let mut plain = Vec::new();
+        let mut ended = None;
+        let mut sealed = &buffer[..count];
+        if !is_done {
+            tls.feed(std::mem::take(&mut sealed));
+            is_done = tls.handshake()?;
+        }
+        // Also what came with the end of the handshake.
+        if is_done {
+            plain.resize(tls.openable_bytes(sealed.len()), 0);
+            let (filled, end) = tls.open(sealed, &mut plain);
+            plain.truncate(filled);
+            ended = end;
+        }
+        echoed += plain.len();
+        // A record for each line.
+        for line in std::iter::once(&[][..]).chain(plain.split_inclusive(|&byte| byte == b'\n')) {
+            say(&mut *tls, &mut socket, line);
+        }
+        match ended {
+            None => {}
+            Some(TlsError::Closed) => return Ok(echoed),
+            Some(error) => return Err(error),
+        }
+    }
+}
+
+fn say(tls: &mut dyn Tls, socket: &mut TcpStream, plain: &[u8]) {
+    let mut sealed = vec![0; tls.sealed_bytes(plain.len())];
+    let length = tls.seal(&mut std::iter::once(plain), &mut sealed).unwrap_or_default();
+    // Who has gone away is noticed when it is read from.
+    let _ = socket.write_all(&sealed[..length]);
+}
+
+/// Has the client say lines, each when the one before has come back. Else what it has said.
+fn talk(mut client: Command) -> Result<(), String> {
+    let mut client =
+        client.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = client.stdin.take().unwrap();
+    let mut output = client.stdout.take().unwrap();
+    let mut said = Vec::new();
+    for number in 0..LINES {
+        let line = format!("line {number} of them\n");
+        // Who has gone away says why when it is read from.
+        let _ = input.write_all(line.as_bytes());
+        let mut byte = [0];
+        while !said.windows(line.len()).any(|part| part == line.as_bytes()) {
+            if output.read(&mut byte).unwrap() == 0 {
+                let _ = client.kill();
+                let ended = client.wait_with_output().unwrap();
+                let said = [said, ended.stderr].concat();
+                return Err(String::from_utf8_lossy(&said).into_owned());
+            }
+            said.push(byte[0]);
+        }
+        said.clear();
+    }
+    drop(input);
+    let _ = client.kill();
+    client.wait().unwrap();
+    Ok(())
+}
+
+fn hex(psk: &TlsPsk) -> String {
+    psk.key.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn openssl(port: u16, psk: &TlsPsk) -> Command {
+    let mut command = Command::new("openssl");
+    command.args(["s_client", "-quiet", "-connect", &format!("127.0.0.1:{port}")]);
+    command.args(["-psk_identity", &psk.identity, "-psk", &hex(psk)]);
+    command
+}
+
+fn gnutls(port: u16, psk: &TlsPsk) -> Command {
+    const PRIORITY: &str = "NORMAL:-VERS-ALL:+VERS-TLS1.3:-KX-ALL:+ECDHE-PSK:-CIPHER-ALL:\
+                            +AES-128-GCM";
+    let mut command = Command::new("gnutls-cli");
+    command.args(["--no-ca-verification", "--port", &port.to_string(), "--priority", PRIORITY]);
+    command.args(["--pskusername", &psk.identity, "--pskkey", &hex(psk), "127.0.0.1"]);
+    command
+}
+
+/// Echoes to one client that has the key, at this port.
+fn serve(key: TlsKey, per_key: u64) -> (u16, JoinHandle<Result<usize, TlsError>>) {
+    let mut keys = ServerKeys::default();
+    keys.add(key, HOST);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = std::thread::spawn(move || {
+        let (socket, _) = listener.accept().unwrap();
+        echo(socket, Arc::new(keys), per_key)
+    });
+    (port, server)
+}
+
+#[test]
+fn others_follow_a_server_that_asks_for_new_keys() {
+    // Neither takes a pre-shared key with SHA-384: GnuTLS not before 3.8.11.
+    // GnuTLS follows eight updates in a second and no more.
+    for (client, per_key) in [(openssl as fn(u16, &TlsPsk) -> Command, 3), (gnutls, 40)] {
+        let key = TlsKey::generate(Hash::Sha256, &mut |out: &mut [u8]| out.fill(3)).unwrap();
+        let psk = key.psk(HOST, SUBSYSTEM, IdentityForm::Digest, Derivation::Specified).unwrap();
+        let (port, server) = serve(key, per_key);
+        let talked = talk(client(port, &psk));
+        let echoed = server.join().unwrap();
+        talked.unwrap_or_else(|said| panic!("{echoed:?}: {said}"));
+        assert!(echoed.as_ref().is_ok_and(|&bytes| bytes > LINES * 10), "{echoed:?}");
+    }
+}
+
+/// A host that knows a key cannot have it used with another hash or cipher than its identity says.
+#[test]
+fn a_client_cannot_choose_another_suite_than_the_keys() {
+    // The command takes every pre-shared key for one with SHA-256.
+    for (hash, suites, is_let_in) in [
+        (Hash::Sha256, "TLS_AES_128_GCM_SHA256", true),
+        (Hash::Sha256, "TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256", true),
+        (Hash::Sha256, "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384", false),
+        (Hash::Sha256, "TLS_AES_128_CCM_SHA256", false),
+        (Hash::Sha384, "TLS_AES_128_GCM_SHA256", false),
+        (Hash::Sha384, "TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256", false),
+    ] {
+        let key = TlsKey::generate(hash, &mut |out: &mut [u8]| out.fill(3)).unwrap();
+        let psk = key.psk(HOST, SUBSYSTEM, IdentityForm::Names, Derivation::Specified).unwrap();
+        let (port, server) = serve(key, u64::MAX);
+        let mut client = openssl(port, &psk);
+        client.args(["-ciphersuites", suites]);
+        let talked = talk(client);
+        let ended = server.join().unwrap();
+        assert_eq!((talked.is_ok(), ended.is_ok()), (is_let_in, is_let_in), "{suites}: {ended:?}");
+    }
+}
