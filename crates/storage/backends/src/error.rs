@@ -40,10 +40,12 @@ pub enum OpenError {
         /// Why not.
         problem: FileProblem,
     },
-    /// A stripe set does not fit together.
-    Stripe(String),
+    /// Disks do not fit together, or a part not into its disk.
+    Set(String),
     /// The disks do not make a mirror, for this reason.
     Mirror(String),
+    /// A remote disk does not open, for this reason.
+    Remote(String),
     /// An image of a Ceph cluster does not open, for this reason.
     Rbd(String),
 }
@@ -82,6 +84,8 @@ pub enum FileProblem {
     },
     /// The device is mounted, or belongs to a RAID, LVM or another program.
     Busy,
+    /// It cannot be made as long as it is to be, in the operating system's words.
+    Longer(io::Error),
     /// Something else, in the operating system's words.
     Other(io::Error),
 }
@@ -110,8 +114,9 @@ impl fmt::Display for OpenError {
             OpenError::File { path, problem } => {
                 write!(f, "{} {}", path.display(), Sentence { path, problem })
             }
-            OpenError::Stripe(sentence)
+            OpenError::Set(sentence)
             | OpenError::Mirror(sentence)
+            | OpenError::Remote(sentence)
             | OpenError::Rbd(sentence) => f.write_str(sentence),
         }
     }
@@ -172,6 +177,10 @@ impl fmt::Display for Sentence<'_> {
             FileProblem::Busy => f.write_str(
                 "is in use by the system: unmount it, or take it out of its RAID or volume group",
             ),
+            FileProblem::Longer(error) => write!(
+                f,
+                "cannot be made longer: {error}: ask for less, or make room in its file system"
+            ),
             FileProblem::Other(error) => write!(f, "cannot be opened: {error}"),
         }
     }
@@ -190,7 +199,10 @@ impl std::error::Error for OpenError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             OpenError::Spec(error) => Some(error),
-            OpenError::File { problem: FileProblem::Other(error), .. } => Some(error),
+            OpenError::File {
+                problem: FileProblem::Longer(error) | FileProblem::Other(error),
+                ..
+            } => Some(error),
             _ => None,
         }
     }

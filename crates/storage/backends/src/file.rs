@@ -153,14 +153,24 @@ impl FileDisk {
 
     /// Makes a file at least this long; what is new reads as zeroes. A device is as long as it is.
     pub fn lengthen(&self, bytes: u64) -> Result<(), OpenError> {
-        let lengthen =
-            || match &self.shared.file {
-                File::System(file) if self.kind == Kind::Regular => {
-                    if file.metadata()?.len() < bytes { file.set_len(bytes) } else { Ok(()) }
-                }
-                _ => Ok(()),
-            };
-        lengthen().map_err(|error| self.error(FileProblem::Other(error)))?;
+        self.lengthen_while(bytes, || true)
+    }
+
+    /// The same, if that `is_wanted` still when it is known how long it is: where what stores it
+    /// hangs, it does so there.
+    pub fn lengthen_while(
+        &self,
+        bytes: u64,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<(), OpenError> {
+        let lengthen = || match &self.shared.file {
+            File::System(file) if self.kind == Kind::Regular => {
+                let is_shorter = file.metadata()?.len() < bytes;
+                if is_shorter && is_wanted() { file.set_len(bytes) } else { Ok(()) }
+            }
+            _ => Ok(()),
+        };
+        lengthen().map_err(|error| self.error(FileProblem::Longer(error)))?;
         self.measure()
     }
 

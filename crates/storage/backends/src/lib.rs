@@ -6,6 +6,8 @@
 //! | [`mem`]      | a RAM disk, allocated as it is written                                   |
 //! | [`mod@file`] | a regular file or a block device, with direct I/O where that works       |
 //! | [`stripe`]   | RAID 0 over any namespaces                                               |
+//! | [`concat`]   | any namespaces, one behind the other                                     |
+//! | [`range`]    | a part of any namespace                                                  |
 //! | [`delay`]    | a decorator that makes any namespace slower                              |
 //! | [`fault`]    | a decorator that makes chosen operations fail                            |
 //! | [`limit`]    | a decorator with a budget of operations and bytes per second             |
@@ -27,6 +29,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod concat;
 pub mod delay;
 mod error;
 pub mod fault;
@@ -34,9 +37,12 @@ pub mod file;
 pub mod limit;
 pub mod mem;
 pub mod null;
+pub mod range;
+mod set;
+mod shared;
 mod spec;
 pub mod standby;
 pub mod stripe;
 
 pub use error::{FileProblem, OpenError};
-pub use spec::{OpenRbd, Spec, SpecError};
+pub use spec::{OpenElsewhere, REMOTE_SCHEME, Spec, SpecError};

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use farblock_block::{BlockError, Namespace};
 
+use crate::concat::Concat;
 use crate::delay::Delay;
 use crate::error::OpenError;
 use crate::fault::{Fault, Rule, When};
@@ -15,6 +16,8 @@ use crate::file::{FileDisk, FileOptions};
 use crate::limit::Limit;
 use crate::mem::Mem;
 use crate::null::Null;
+use crate::range::Range;
+use crate::shared;
 use crate::stripe::{DEFAULT_CHUNK_BYTES, Stripe};
 use farblock_block::size::{self, ExactSize, SizeError};
 
@@ -27,15 +30,18 @@ use farblock_block::size::{self, ExactSize, SizeError};
 /// | `mem:1GiB`                  | a RAM disk                                            |
 /// | `null:1GiB`                 | a device that forgets                                 |
 /// | `stripe:64KiB,a.img,mem:1G` | RAID 0; the chunk size may be left out                |
+/// | `concat:a.img,b.img`        | one behind the other                                  |
+/// | `range:1GiB+64MiB,SPEC`     | 64 MiB from 1 GiB on                                  |
 /// | `mirror:a.img,nvme+tcp://…` | the same blocks on each; `?create`, `?degraded` at the end |
+/// | `nvme+tcp://…`              | a remote disk, within one of the others               |
 /// | `rbd:pool/image@snap?id=me` | an image of a Ceph cluster                            |
 /// | `delay:500us,SPEC`          | each completion later; `delay:1ms+200us,` with jitter |
 /// | `limit:1000/s,SPEC`         | so many operations per second                         |
 /// | `limit:64MiB/s,SPEC`        | so many bytes per second                              |
 /// | `fault:100,SPEC`            | every 100th read and every 100th write fails          |
 ///
-/// In the last four, `SPEC` is all the rest, commas included, so that a stripe set can be
-/// decorated. The disks of a stripe set or a mirror are separated by commas and hence hold none.
+/// `SPEC` is all the rest, commas included, so that a stripe set can be decorated. The disks of a
+/// stripe set, a concatenation or a mirror are separated by commas and hence hold none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spec {
     /// A file or block device.
@@ -57,6 +63,20 @@ pub enum Spec {
         /// The disks.
         children: Vec<Spec>,
     },
+    /// One behind the other.
+    Concat {
+        /// The disks.
+        children: Vec<Spec>,
+    },
+    /// A part.
+    Range {
+        /// Where it begins.
+        offset_bytes: u64,
+        /// How long it is.
+        bytes: u64,
+        /// Of what.
+        inner: Box<Spec>,
+    },
     /// The same blocks on each; whoever knows of networks opens it.
     Mirror {
         /// Where the blocks are.
@@ -66,7 +86,7 @@ pub enum Spec {
         /// A leg in sync may be missing.
         degraded: bool,
     },
-    /// A remote disk, which only a mirror can have.
+    /// A remote disk; whoever knows of networks opens it.
     Remote(String),
     /// An image of a Ceph cluster: what follows `rbd:`. Whoever knows of clusters opens it.
     Rbd(String),
@@ -104,8 +124,11 @@ pub enum Rate {
     Bytes(u64),
 }
 
-/// What opens an image of a Ceph cluster.
-pub type OpenRbd<'a> = dyn Fn(&str) -> Result<Arc<dyn Namespace>, OpenError> + 'a;
+/// The start of a remote disk's name.
+pub const REMOTE_SCHEME: &str = "nvme+tcp://";
+
+/// What opens an image of a Ceph cluster, or a remote disk.
+pub type OpenElsewhere<'a> = dyn Fn(&Spec) -> Result<Arc<dyn Namespace>, OpenError> + 'a;
 
 /// A text that names no namespace. Shown, it says why in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,12 +159,17 @@ impl Spec {
         let Some((kind, rest)) = text.split_once(':') else {
             return Ok(Spec::File(text.into()));
         };
+        if text.starts_with(REMOTE_SCHEME) {
+            return Ok(Spec::Remote(text.to_owned()));
+        }
         match kind {
             "file" if rest.is_empty() => Err(SpecError("file: needs a path".to_owned())),
             "file" => Ok(Spec::File(rest.into())),
             "mem" => Ok(Spec::Mem { bytes: size::parse(rest)? }),
             "null" => Ok(Spec::Null { bytes: size::parse(rest)? }),
             "stripe" => Self::parse_stripe(rest),
+            "concat" => Ok(Spec::Concat { children: Self::parse_children(kind, rest)? }),
+            "range" => Self::parse_range(text, rest),
             "mirror" => Self::parse_mirror(rest),
             "rbd" => Ok(Spec::Rbd(rest.to_owned())),
             "delay" => {
@@ -169,21 +197,23 @@ impl Spec {
 
     /// Opens what it names. Each open of a `mem:` is another RAM disk.
     pub fn open(&self, block_size: u32, read_only: bool) -> Result<Arc<dyn Namespace>, OpenError> {
-        self.open_with(block_size, read_only, &|name| {
-            Err(OpenError::Rbd(format!("rbd:{name}: Ceph images cannot be used here")))
+        self.open_with(block_size, read_only, &|spec| {
+            Err(OpenError::Rbd(format!("{spec}: such disks cannot be used here")))
         })
     }
 
-    /// The same; `rbd` opens images, by what follows `rbd:`.
+    /// The same; `elsewhere` opens images and remote disks. The latter it opens to be written, too.
     pub fn open_with(
         &self,
         block_size: u32,
         read_only: bool,
-        rbd: &OpenRbd<'_>,
+        elsewhere: &OpenElsewhere<'_>,
     ) -> Result<Arc<dyn Namespace>, OpenError> {
-        let open = |spec: &Spec| spec.open_with(block_size, read_only, rbd);
+        let open = |spec: &Spec| spec.open_with(block_size, read_only, elsewhere);
         Ok(match self {
-            Spec::Rbd(name) => rbd(name)?,
+            Spec::Rbd(_) => elsewhere(self)?,
+            Spec::Remote(_) if read_only => Arc::new(Range::read_only(elsewhere(self)?)),
+            Spec::Remote(_) => elsewhere(self)?,
             Spec::File(path) => {
                 let options = FileOptions { read_only, ..FileOptions::new(block_size) };
                 Arc::new(FileDisk::open(path, &options)?)
@@ -200,7 +230,15 @@ impl Spec {
                 let children = children.iter().map(open);
                 Arc::new(Stripe::new(children.collect::<Result<_, _>>()?, *chunk_bytes)?)
             }
-            Spec::Mirror { .. } | Spec::Remote(_) => {
+            Spec::Concat { children } => {
+                let children = children.iter().map(open);
+                Arc::new(Concat::new(children.collect::<Result<_, _>>()?)?)
+            }
+            Spec::Range { offset_bytes, bytes, inner } => {
+                let whole = shared::open(inner, block_size, read_only, &open)?;
+                Arc::new(Range::new(whole, *offset_bytes, *bytes)?)
+            }
+            Spec::Mirror { .. } => {
                 return Err(OpenError::Spec(SpecError(format!(
                     "{self}: a mirror is shared by `farblock serve`, as a whole and not within \
                      another disk"
@@ -224,6 +262,78 @@ impl Spec {
         })
     }
 
+    /// What it is made of.
+    pub fn parts(&self) -> &[Spec] {
+        match self {
+            Spec::Mirror { legs: parts, .. }
+            | Spec::Stripe { children: parts, .. }
+            | Spec::Concat { children: parts } => parts,
+            Spec::Delay { inner, .. }
+            | Spec::Limit { inner, .. }
+            | Spec::Fault { inner, .. }
+            | Spec::Range { inner, .. } => std::slice::from_ref(&**inner),
+            Spec::File(_)
+            | Spec::Mem { .. }
+            | Spec::Null { .. }
+            | Spec::Remote(_)
+            | Spec::Rbd(_) => &[],
+        }
+    }
+
+    /// The same.
+    pub fn parts_mut(&mut self) -> &mut [Spec] {
+        match self {
+            Spec::Mirror { legs: parts, .. }
+            | Spec::Stripe { children: parts, .. }
+            | Spec::Concat { children: parts } => parts,
+            Spec::Delay { inner, .. }
+            | Spec::Limit { inner, .. }
+            | Spec::Fault { inner, .. }
+            | Spec::Range { inner, .. } => std::slice::from_mut(&mut **inner),
+            Spec::File(_)
+            | Spec::Mem { .. }
+            | Spec::Null { .. }
+            | Spec::Remote(_)
+            | Spec::Rbd(_) => &mut [],
+        }
+    }
+
+    /// All that it is made of in the end.
+    pub fn leaves(&self) -> Vec<&Spec> {
+        match self.parts() {
+            [] => vec![self],
+            parts => parts.iter().flat_map(Spec::leaves).collect(),
+        }
+    }
+
+    fn parse_range(text: &str, rest: &str) -> Result<Spec, SpecError> {
+        let (place, inner) = decorated(text, rest)?;
+        let (offset, bytes) = place.split_once('+').ok_or_else(|| {
+            SpecError(format!(
+                "{place:?} is not a range: range:1GiB+64MiB,disk.img is 64 MiB from 1 GiB on"
+            ))
+        })?;
+        let offset_bytes = if offset == "0" { 0 } else { size::parse(offset)? };
+        Ok(Spec::Range { offset_bytes, bytes: size::parse(bytes)?, inner })
+    }
+
+    /// The disks of a set, of which none may be remote and in it twice.
+    fn parse_children(kind: &str, list: &str) -> Result<Vec<Spec>, SpecError> {
+        let children: Vec<Spec> = list.split(',').map(Spec::parse).collect::<Result<_, _>>()?;
+        for (at, child) in children.iter().enumerate() {
+            if matches!(child, Spec::Stripe { .. } | Spec::Concat { .. }) {
+                return Err(SpecError(format!(
+                    "{kind}: cannot have {child} in it, since the commas would be of both: share \
+                     that by itself, and name it here by its address"
+                )));
+            }
+            if matches!(child, Spec::Remote(_)) && children[..at].contains(child) {
+                return Err(SpecError(format!("{kind}: has {child} twice: name each disk once")));
+            }
+        }
+        Ok(children)
+    }
+
     fn parse_mirror(rest: &str) -> Result<Spec, SpecError> {
         let (mut legs, mut create, mut degraded) = (rest, false, false);
         loop {
@@ -235,11 +345,7 @@ impl Spec {
                 break;
             }
         }
-        let leg = |text: &str| match text.starts_with("nvme+tcp://") {
-            true => Ok(Spec::Remote(text.to_owned())),
-            false => Spec::parse(text),
-        };
-        let legs: Vec<Spec> = legs.split(',').map(leg).collect::<Result<_, _>>()?;
+        let legs: Vec<Spec> = legs.split(',').map(Spec::parse).collect::<Result<_, _>>()?;
         if legs.len() < 2 {
             return Err(SpecError(format!(
                 "mirror:{rest} lists one disk: write for example mirror:a.img,b.img"
@@ -249,22 +355,19 @@ impl Spec {
     }
 
     fn parse_stripe(rest: &str) -> Result<Spec, SpecError> {
-        let mut items = rest.split(',').peekable();
-        let first = items.peek().copied().unwrap_or_default();
+        let (first, others) = rest.split_once(',').unwrap_or((rest, ""));
         // What begins with a digit and has no letter that a unit lacks is meant as the chunk size.
-        let chunk_bytes = if first.starts_with(|c: char| c.is_ascii_digit()) && !first.contains('.')
-        {
-            items.next();
-            size::parse(first)?
-        } else {
-            DEFAULT_CHUNK_BYTES
+        let is_size = first.starts_with(|c: char| c.is_ascii_digit()) && !first.contains('.');
+        let (chunk_bytes, list) = match is_size {
+            true => (size::parse(first)?, others),
+            false => (DEFAULT_CHUNK_BYTES, rest),
         };
-        let children: Vec<Spec> = items.map(Spec::parse).collect::<Result<_, _>>()?;
-        if children.is_empty() {
+        if is_size && first == rest {
             return Err(SpecError(format!(
                 "stripe:{rest} lists no disks: write for example stripe:64KiB,a.img,b.img"
             )));
         }
+        let children = Self::parse_children("stripe", list)?;
         Ok(Spec::Stripe { chunk_bytes, children })
     }
 }
@@ -332,6 +435,13 @@ impl fmt::Display for Spec {
             Spec::Stripe { chunk_bytes, children } => {
                 write!(f, "stripe:{}", ExactSize(*chunk_bytes))?;
                 children.iter().try_for_each(|child| write!(f, ",{child}"))
+            }
+            Spec::Concat { children } => {
+                let children: Vec<String> = children.iter().map(Spec::to_string).collect();
+                write!(f, "concat:{}", children.join(","))
+            }
+            Spec::Range { offset_bytes, bytes, inner } => {
+                write!(f, "range:{}+{},{inner}", ExactSize(*offset_bytes), ExactSize(*bytes))
             }
             Spec::Mirror { legs, create, degraded } => {
                 f.write_str("mirror:")?;
@@ -442,6 +552,26 @@ mod tests {
     }
 
     #[test]
+    fn remote_disks_and_parts_are_named() {
+        let [file, other] = ["a.img", "b.img"].map(|path| Spec::File(path.into()));
+        let remote = Spec::Remote("nvme+tcp://a/n?ns=1".to_owned());
+        let range = Spec::Range { offset_bytes: 1 << 30, bytes: 4096, inner: Box::new(file) };
+        let concat = Spec::Concat { children: vec![remote.clone(), other.clone()] };
+        assert_eq!(concat.leaves(), [&remote, &other]);
+        for (text, spec) in [
+            ("concat:nvme+tcp://a/n?ns=1,b.img", concat),
+            ("range:1GiB+4KiB,a.img", range),
+            (
+                "limit:9/s,nvme+tcp://a/n?ns=1",
+                Spec::Limit { rate: Rate::Ops(9), inner: Box::new(remote) },
+            ),
+        ] {
+            assert_eq!(Spec::parse(text).as_ref(), Ok(&spec), "{text}");
+            assert_eq!(spec.to_string(), text);
+        }
+    }
+
+    #[test]
     fn the_chunk_size_may_be_left_out() {
         let spec = Spec::parse("stripe:a.img,b.img").unwrap();
         assert_eq!(spec.to_string(), "stripe:64KiB,a.img,b.img");
@@ -462,6 +592,10 @@ mod tests {
             ("stripe:64KiB", "lists no disks"),
             ("stripe:64KiB,", "a disk is missing"),
             ("stripe:64XB,a.img", "not known"),
+            ("stripe:nvme+tcp://a/n,nvme+tcp://a/n", "twice"),
+            ("concat:", "a disk is missing"),
+            ("range:1GiB,a.img", "not a range"),
+            ("range:0+1GB,a.img", "write 1GiB"),
             ("mirror:a.img", "lists one disk"),
             ("mirror:a.img,", "a disk is missing"),
             ("delay:1ms", "add a comma and a disk"),
@@ -488,6 +622,9 @@ mod tests {
         assert!(message("stripe:100,mem:1MiB").contains("do not suit"));
         assert!(message("stripe:64KiB,mem:32KiB").contains("no stripe set"));
         assert!(message("no/such/disk.img").contains("no/such/disk.img does not exist"));
+        assert!(message("range:1MiB+1MiB,mem:1MiB").contains("ends beyond memory"));
+        assert!(message("range:0+100,mem:1MiB").contains("choose multiples"));
+        assert!(message("concat:nvme+tcp://a/n").contains("cannot be used here"));
         let stripe = open("stripe:64KiB,mem:1MiB,mem:2MiB").unwrap();
         assert_eq!(stripe.geometry().capacity_bytes(), 2 << 20);
         assert_eq!(

@@ -5,12 +5,14 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
+use farblock_backends::concat::Concat;
 use farblock_backends::delay::Delay;
 use farblock_backends::fault::{Fault, Rule};
 use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_backends::limit::Limit;
 use farblock_backends::mem::Mem;
 use farblock_backends::null::Null;
+use farblock_backends::range::Range;
 use farblock_backends::stripe::Stripe;
 use farblock_block::conformance::{self, Contents, Growing, MIN_BYTES, Suite};
 use farblock_block::{BlockError, Namespace};
@@ -71,10 +73,11 @@ on_both_engines! {
 
     a_file_that_grows(engine) {
         let dir = Dir::new();
-        let decorators: [Decorate; 3] = [
+        let decorators: [Decorate; 4] = [
             |disk| disk,
             |disk| Arc::new(Delay::new(disk, Duration::ZERO)),
             |disk| Arc::new(Stripe::new(vec![disk], 64 << 10).unwrap()),
+            |disk| Arc::new(Concat::new(vec![disk]).unwrap()),
         ];
         for decorate in decorators {
             Suite::new(engine).run_growing(&|block_size| {
@@ -143,6 +146,34 @@ on_both_engines! {
             })
         };
         conformance::run(&make, engine);
+    }
+
+    one_behind_the_other(engine) {
+        let part = |block_size, part: u64| mem(block_size, MIN_BYTES / 4 * part);
+        let make = |block_size| {
+            let capped = Arc::new(Capped::new(part(block_size, 1), 5)) as Arc<dyn Namespace>;
+            let parts = vec![capped, part(block_size, 2), part(block_size, 1)];
+            Arc::new(Concat::new(parts).unwrap()) as Arc<dyn Namespace>
+        };
+        conformance::run(&make, engine);
+        let make = |block_size| {
+            let fixed = Mem::new(block_size, MIN_BYTES).unwrap().read_only();
+            let parts: Vec<Arc<dyn Namespace>> = vec![part(block_size, 1), Arc::new(fixed)];
+            Arc::new(Concat::new(parts).unwrap()) as Arc<dyn Namespace>
+        };
+        conformance::run_read_only(&make, engine);
+    }
+
+    a_part(engine) {
+        let make = |block_size| {
+            let whole = mem(block_size, 3 * MIN_BYTES);
+            Arc::new(Range::new(whole, MIN_BYTES, MIN_BYTES).unwrap()) as Arc<dyn Namespace>
+        };
+        conformance::run(&make, engine);
+        let make = |block_size| {
+            Arc::new(Range::read_only(mem(block_size, MIN_BYTES))) as Arc<dyn Namespace>
+        };
+        conformance::run_read_only(&make, engine);
     }
 
     a_limit_on_blocks_per_operation(engine) {

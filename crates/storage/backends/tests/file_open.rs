@@ -198,6 +198,10 @@ fn a_file_that_becomes_longer_is_noticed_when_asked_for() {
     assert_eq!(disk.geometry().blocks, 16);
     disk.lengthen(4096).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 8192 + 100, "never shorter");
+    disk.lengthen_while(1 << 20, || false).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 8192 + 100, "nobody waits for that any more");
+    let refused = disk.lengthen(u64::MAX).unwrap_err().to_string();
+    assert!(refused.contains("cannot be made longer"), "{refused}");
     disk.lengthen(1 << 20).unwrap();
     assert_eq!((file.metadata().unwrap().len(), disk.geometry().blocks), (1 << 20, 2048));
     file.set_len(512).unwrap();

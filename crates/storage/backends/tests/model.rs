@@ -4,8 +4,10 @@ mod support;
 
 use std::sync::Arc;
 
+use farblock_backends::concat::Concat;
 use farblock_backends::file::FileOptions;
 use farblock_backends::mem::{CHUNK_BYTES, Mem};
+use farblock_backends::range::Range;
 use farblock_backends::stripe::Stripe;
 use farblock_block::blocking::Blocking;
 use farblock_block::{BlockError, Namespace};
@@ -177,5 +179,18 @@ proptest! {
         let disks = (0..children).map(|_| mem() as Arc<dyn Namespace>).collect();
         let stripe = Stripe::new(disks, chunk_blocks * u64::from(block_size)).unwrap();
         Model::new(&stripe, engine).run(&actions);
+    }
+
+    #[test]
+    fn parts_behind_each_other(
+        actions in actions(), block_size in block_sizes(), engine in engines(), first in 1..4_u64,
+    ) {
+        // Both of one disk, the second before the first.
+        let disk: Arc<dyn Namespace> = Arc::new(Mem::new(block_size, BYTES as u64).unwrap());
+        let size = BYTES as u64 / 4 * first;
+        let parts = [(BYTES as u64 - size, size), (0, BYTES as u64 - size)];
+        let part = |(at, bytes)| Arc::new(Range::new(Arc::clone(&disk), at, bytes).unwrap());
+        let parts = parts.map(|it| part(it) as Arc<dyn Namespace>);
+        Model::new(&Concat::new(parts.to_vec()).unwrap(), engine).run(&actions);
     }
 }

@@ -4,6 +4,7 @@ mod support;
 
 use std::sync::Arc;
 
+use farblock_backends::Spec;
 use farblock_backends::fault::{Fault, Rule};
 use farblock_backends::mem::Mem;
 use farblock_backends::stripe::Stripe;
@@ -126,4 +127,29 @@ fn a_set_is_read_only_if_a_disk_is() {
     let stripe = Stripe::new(vec![mem(1 << 20), fixed], 65536).unwrap();
     let mut disk = Blocking::with_engine(&stripe, EngineKind::Auto).unwrap();
     assert_eq!(disk.write(0, &[1; 512]), Err(BlockError::ReadOnly));
+}
+
+/// Parts of one file are opened side by side, and what overlaps is refused as long as it is there.
+#[test]
+fn parts_of_a_file_do_not_overlap() {
+    let dir = support::Dir::new();
+    let file = dir.noise(1 << 20);
+    let open = |place: &str| {
+        let text = format!("range:{place},{}", file.display());
+        text.parse::<Spec>().unwrap().open(512, false)
+    };
+    let first = open("0+512KiB").unwrap();
+    let error = open("256KiB+512KiB").err().expect("it overlaps").to_string();
+    assert!(error.contains("overlaps another"), "{error}");
+    let second = open("512KiB+512KiB").unwrap();
+    let mut disk = Blocking::with_engine(&*second, EngineKind::Auto).unwrap();
+    disk.write(0, &[7; 512]).unwrap();
+    assert_eq!(disk.write(1024, &[1; 512]), Err(BlockError::OutOfRange));
+    let whole = Spec::File(file.clone()).open(512, false);
+    assert!(whole.is_err(), "somebody else has the file, too");
+    drop((first, disk, second));
+    let all = open("0+1MiB").unwrap();
+    let (mut disk, mut block) = (Blocking::with_engine(&*all, EngineKind::Auto).unwrap(), [0; 512]);
+    disk.read(1024, &mut block).unwrap();
+    assert_eq!(block, [7; 512]);
 }

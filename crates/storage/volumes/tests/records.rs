@@ -11,13 +11,15 @@ use farblock_backends::mem::Mem;
 use farblock_block::blocking::Blocking;
 use farblock_block::{BlockError, Completion, Namespace, Op, Queue};
 use farblock_reactor::{Buffer, Config, Reactor};
-use farblock_volumes::{LegSource, LegState, Mirror, MirrorOptions, Taking, limits};
+use farblock_volumes::{LegSource, LegState, Mirror, MirrorError, MirrorOptions, Taking, limits};
 use support::Fixed;
 use support::wire::{Power, Wired};
 
 const DATA_BYTES: u64 = 8 * limits::MIN_REGION_BYTES;
 const LEG_BYTES: u64 = DATA_BYTES + limits::RESERVED_BYTES;
-const BITMAP_AT: u64 = 128 << 10;
+const BITMAP_AT: u64 = 192 << 10;
+/// Before the bits of a page of the bitmap.
+const HEADER_BYTES: usize = 16;
 
 fn memory() -> Arc<Mem> {
     Arc::new(Mem::new(512, LEG_BYTES).unwrap())
@@ -30,26 +32,40 @@ fn read(leg: &Arc<Mem>, offset: u64, bytes: usize) -> Vec<u8> {
     data
 }
 
-fn open(legs: [Wired; 2]) -> Mirror {
+fn try_open(legs: [Wired; 2]) -> Result<Mirror, MirrorError> {
     let options = MirrorOptions { taking: Taking::Empty, ..MirrorOptions::default() };
     let legs = legs.into_iter().map(|leg| Arc::new(leg) as Arc<dyn LegSource>);
-    Mirror::open(legs.collect(), options).unwrap()
+    Mirror::open(legs.collect(), options)
+}
+
+fn open(legs: [Wired; 2]) -> Mirror {
+    try_open(legs).unwrap()
 }
 
 fn wired(legs: &[Arc<Mem>; 2], power: &Arc<Power>) -> [Wired; 2] {
     [Wired::new("one", &legs[0], power), Wired::new("two", &legs[1], power)]
 }
 
+/// A mirror whose legs are in sync, each with a power of its own, and that has a write to flush.
+fn written() -> (Mirror, [Arc<Power>; 2]) {
+    let powers = [(); 2].map(|()| Power::lasting(i64::MAX));
+    let wired = |name: &str, power| Wired::new(name, &memory(), power);
+    let mirror = open([wired("one", &powers[0]), wired("two", &powers[1])]);
+    support::wait_until(|| support::is_whole(&mirror));
+    Blocking::new(&mirror).unwrap().write(0, &[0x5a; 512]).unwrap();
+    (mirror, powers)
+}
+
 #[test]
 fn a_new_leg_is_filled_whenever_the_power_fails() {
-    for cut in 2.. {
+    for cut in 1.. {
         let legs = [memory(), memory()];
         Blocking::new(&*legs[0]).unwrap().write(0, &vec![0x5a; DATA_BYTES as usize]).unwrap();
-        // Before the second write nothing is said to be a mirror.
         let power = Power::lasting(cut);
-        let mirror = open(wired(&legs, &power));
-        support::wait_until(|| power.is_off() || support::is_whole(&mirror));
-        drop(mirror);
+        // Before the third write nothing is said to be a mirror.
+        if let Ok(mirror) = try_open(wired(&legs, &power)) {
+            support::wait_until(|| power.is_off() || support::is_whole(&mirror));
+        }
         let mirror = open(wired(&legs, &Power::lasting(i64::MAX)));
         support::wait_until(|| support::is_whole(&mirror));
         drop(mirror);
@@ -93,7 +109,11 @@ fn a_leg_that_grows_keeps_its_record_where_it_is() {
     legs[0].lengthen(LEG_BYTES + limits::RESERVED_BYTES).unwrap();
     Blocking::new(&mirror).unwrap().write(0, &[1; 512]).unwrap();
     let bytes = std::fs::read(legs[0].path()).unwrap();
-    assert_eq!(bytes[(DATA_BYTES + BITMAP_AT) as usize], 1, "the first region is marked");
+    assert_eq!(
+        bytes[(DATA_BYTES + BITMAP_AT) as usize + HEADER_BYTES],
+        1,
+        "the first region is marked"
+    );
     assert!(bytes[LEG_BYTES as usize..].iter().all(|&byte| byte == 0));
     drop((mirror, legs));
     std::fs::remove_dir_all(folder).unwrap();
@@ -102,7 +122,7 @@ fn a_leg_that_grows_keeps_its_record_where_it_is() {
 /// Whether a leg's bitmap has the first region.
 fn has_first_region(leg: &Arc<Mem>) -> bool {
     let at = leg.geometry().capacity_bytes() - limits::RESERVED_BYTES + BITMAP_AT;
-    read(leg, at, 512)[0] & 1 != 0
+    read(leg, at, 512)[HEADER_BYTES] & 1 != 0
 }
 
 fn write_until_it_works(mirror: &Arc<Mirror>) {
@@ -217,7 +237,8 @@ fn large_blocks_keep_the_parts_of_the_bitmap_apart() {
     let mirror = open(wired(&legs, &Power::lasting(i64::MAX)));
     support::wait_until(|| mirror.status().legs[1].state == LegState::CatchingUp);
     drop(mirror);
-    let bitmap = read(&legs[0], bytes - limits::RESERVED_BYTES + BITMAP_AT, 16384);
+    let bitmap =
+        read(&legs[0], bytes - limits::RESERVED_BYTES + BITMAP_AT, 16384).split_off(HEADER_BYTES);
     let marked: u32 = bitmap.iter().map(|byte| byte.count_ones()).sum();
     assert_eq!(u64::from(marked), regions, "all are to be copied");
 }
@@ -261,13 +282,8 @@ fn a_leg_that_lost_its_cache_is_not_read() {
 /// mirror's user hears of it all the same, once.
 #[test]
 fn a_flush_that_the_keeper_saw_fail_fails() {
-    let legs = [memory(), memory()];
-    let powers = [Power::lasting(i64::MAX), Power::lasting(i64::MAX)];
-    let mirror =
-        open([Wired::new("one", &legs[0], &powers[0]), Wired::new("two", &legs[1], &powers[1])]);
-    support::wait_until(|| support::is_whole(&mirror));
+    let (mirror, powers) = written();
     let mut disk = Blocking::new(&mirror).unwrap();
-    disk.write(0, &[0x5a; 512]).unwrap();
     powers.iter().for_each(|power| power.fail_flush());
     support::wait_until(|| powers.iter().all(|power| !power.owes_flush()));
     support::wait_until(|| support::is_whole(&mirror));
@@ -294,15 +310,8 @@ fn completes(reactor: &Reactor, queue: &mut dyn Queue, rounds: usize) -> Option<
 #[test]
 fn a_flush_beside_one_of_the_keeper_that_fails_fails() {
     for unwanted in [false, true] {
-        let legs = [memory(), memory()];
-        let powers = [Power::lasting(i64::MAX), Power::lasting(i64::MAX)];
-        let mirror = open([
-            Wired::new("one", &legs[0], &powers[0]),
-            Wired::new("two", &legs[1], &powers[1]),
-        ]);
-        support::wait_until(|| support::is_whole(&mirror));
+        let (mirror, powers) = written();
         let mut disk = Blocking::new(&mirror).unwrap();
-        disk.write(0, &[0x5a; 512]).unwrap();
         powers.iter().for_each(|power| power.keeps_failure(true));
         powers.iter().for_each(|power| power.fail_flush());
         support::wait_until(|| powers.iter().all(|power| !power.owes_flush()));
@@ -320,5 +329,40 @@ fn a_flush_beside_one_of_the_keeper_that_fails_fails() {
             assert_eq!(disk.flush(), Err(BlockError::WriteFailed), "nobody has heard of it");
         }
         assert_eq!(disk.flush(), Ok(()));
+    }
+}
+
+/// A leg says that it has lost something, and another one takes its time: the first is not read
+/// from that moment on, whoever has flushed.
+#[test]
+fn a_leg_that_fails_a_flush_is_put_out_before_the_others_have_answered() {
+    for is_users in [false, true] {
+        let (mirror, powers) = written();
+        let mut disk = Blocking::new(&mirror).unwrap();
+        let reactor = Reactor::new(&Config::default()).unwrap();
+        let mut queue = mirror.open(&reactor, reactor.add_task()).unwrap();
+        powers[1].keeps_failure(true);
+        powers.iter().for_each(|power| power.fail_flush());
+        if is_users {
+            queue.submit(Op::flush(7));
+        }
+        support::wait_until(|| {
+            let is_out = mirror.status().legs[0].state == LegState::Out;
+            is_out || completes(&reactor, &mut *queue, 1).is_some()
+        });
+        assert_eq!(mirror.status().legs[0].state, LegState::Out, "the flush is not over");
+        Blocking::new(&*legs[0]).unwrap().write(0, &[0; 512]).unwrap();
+        for _ in 0..4 {
+            let mut data = [0; 512];
+            disk.read(0, &mut data).unwrap();
+            assert_eq!(data[0], 0x5a, "that was read from the leg that lost it");
+        }
+        powers[1].keeps_failure(false);
+        if is_users {
+            let done = completes(&reactor, &mut *queue, 30_000).expect("both legs have answered");
+            assert_eq!(done.result, Err(BlockError::WriteFailed));
+        }
+        support::wait_until(|| support::is_whole(&mirror));
+        assert_eq!(read(&legs[0], 0, 512)[0], 0x5a);
     }
 }

@@ -1,35 +1,47 @@
 //! Files that grow while they are open.
 //!
-//! One thread of the process looks at the sizes of all open files now and then, away from the event
-//! loops; it ends when there are none. Being told by the system (inotify) would cost every write to
-//! them.
+//! One thread for each file system looks at the sizes of its open files now and then, away from the
+//! event loops; it ends when there are none. One whose server is gone keeps the look at its files
+//! waiting for ever, and at those of no other. Being told by the system (inotify) would cost every
+//! write to them.
 
 use super::{FileShared, Kind, probe};
 use farblock_block::Change;
 use farblock_reactor::os::File;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// How often the files are looked at.
 const PERIOD: Duration = Duration::from_secs(1);
+/// The longest that whoever closes a file waits for a look at it. One that takes longer hangs, and
+/// has the file closed when it ends.
+const LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// An open file that is looked at; until it is dropped, which waits for a look that is under way:
 /// then nobody holds the file open for that.
-pub(super) struct Attention(Arc<Entry>);
+pub(super) struct Attention {
+    system: u64,
+    entry: Arc<Entry>,
+}
 
 struct Entry {
     kind: Kind,
-    file: Mutex<Option<Arc<FileShared>>>,
+    state: Mutex<State>,
+    /// A look has ended.
+    looked: Condvar,
 }
 
-/// Everything that is looked at, and whether a thread does.
-struct Files {
-    entries: Vec<Weak<Entry>>,
-    is_attended: bool,
+struct State {
+    file: Option<Arc<FileShared>>,
+    is_looked_at: bool,
 }
 
-static FILES: Mutex<Files> = Mutex::new(Files { entries: Vec::new(), is_attended: false });
+/// What is looked at, by its file system; each has a thread as long as it is here.
+type Systems = BTreeMap<u64, Vec<Weak<Entry>>>;
+
+static SYSTEMS: Mutex<Systems> = Mutex::new(Systems::new());
 static CHANGED: Condvar = Condvar::new();
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -38,50 +50,77 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Has a file looked at.
 pub(super) fn attend(shared: &Arc<FileShared>, kind: Kind) -> Attention {
-    let entry = Arc::new(Entry { kind, file: Mutex::new(Some(Arc::clone(shared))) });
-    let mut files = lock(&FILES);
-    files.entries.push(Arc::downgrade(&entry));
-    if !files.is_attended {
-        let thread = std::thread::Builder::new().name("file-sizes".to_owned()).spawn(run);
-        match thread {
-            Ok(_) => files.is_attended = true,
-            Err(error) => tracing::warn!("nobody will notice files that grow: {error}"),
+    let state = Mutex::new(State { file: Some(Arc::clone(shared)), is_looked_at: false });
+    let entry = Arc::new(Entry { kind, state, looked: Condvar::new() });
+    let system = shared.system().map_or(0, number);
+    let mut systems = lock(&SYSTEMS);
+    let one = Arc::downgrade(&entry);
+    match systems.get_mut(&system) {
+        Some(entries) => entries.push(one),
+        None => {
+            let thread = std::thread::Builder::new().name("file-sizes".to_owned());
+            match thread.spawn(move || run(system)) {
+                Ok(_) => drop(systems.insert(system, vec![one])),
+                Err(error) => tracing::warn!("nobody will notice files that grow: {error}"),
+            }
         }
     }
-    Attention(entry)
+    Attention { system, entry }
+}
+
+/// What tells a file's file system from others.
+#[cfg(unix)]
+fn number(file: &std::fs::File) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    file.metadata().map_or(0, |found| found.dev())
+}
+
+/// Elsewhere they are one.
+#[cfg(not(unix))]
+fn number(_: &std::fs::File) -> u64 {
+    0
 }
 
 impl Drop for Attention {
     fn drop(&mut self) {
-        let file = lock(&self.0.file).take();
+        let mut state = lock(&self.entry.state);
+        let file = state.file.take();
+        let ended = self.entry.looked.wait_timeout_while(state, LOOK_MAX, |it| it.is_looked_at);
+        drop(ended);
         drop(file);
-        let mut files = lock(&FILES);
-        files.entries.retain(|entry| !std::ptr::eq(entry.as_ptr(), Arc::as_ptr(&self.0)));
-        if files.entries.is_empty() {
+        let mut systems = lock(&SYSTEMS);
+        let Some(entries) = systems.get_mut(&self.system) else { return };
+        entries.retain(|entry| !std::ptr::eq(entry.as_ptr(), Arc::as_ptr(&self.entry)));
+        if entries.is_empty() {
             CHANGED.notify_all();
         }
     }
 }
 
-fn run() {
-    let mut files = lock(&FILES);
-    while !files.entries.is_empty() {
-        let waited = CHANGED.wait_timeout_while(files, PERIOD, |files| !files.entries.is_empty());
-        files = waited.unwrap_or_else(PoisonError::into_inner).0;
-        let entries: Vec<_> = files.entries.iter().filter_map(Weak::upgrade).collect();
-        drop(files);
+fn run(system: u64) {
+    let is_used = |systems: &mut Systems| systems.get(&system).is_some_and(|it| !it.is_empty());
+    let mut systems = lock(&SYSTEMS);
+    while is_used(&mut systems) {
+        let waited = CHANGED.wait_timeout_while(systems, PERIOD, is_used);
+        systems = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let entries: Vec<_> = systems[&system].iter().filter_map(Weak::upgrade).collect();
+        drop(systems);
         entries.iter().for_each(|entry| entry.look());
-        files = lock(&FILES);
+        systems = lock(&SYSTEMS);
     }
-    files.is_attended = false;
+    systems.remove(&system);
 }
 
 impl Entry {
     fn look(&self) {
-        let file = lock(&self.file);
-        let grown = file.as_ref().filter(|shared| shared.has_grown(self.kind));
-        let changes = grown.map(|shared| shared.changes.clone());
-        drop(file);
+        let mut state = lock(&self.state);
+        let Some(shared) = state.file.clone() else { return };
+        state.is_looked_at = true;
+        drop(state);
+        let changes = shared.has_grown(self.kind).then(|| shared.changes.clone());
+        drop(shared);
+        lock(&self.state).is_looked_at = false;
+        self.looked.notify_all();
         // Whoever is told may drop the file.
         changes.into_iter().for_each(|changes| changes.tell(Change::Geometry));
     }

@@ -21,11 +21,26 @@ pub(crate) enum What {
     /// Nothing that is a record.
     Unmarked {
         geometry: Geometry,
+        /// The mirror whose first record was being written there, and nothing else yet.
+        claimed: Option<Uuid>,
         /// The end, and what comes first, are zeroes.
         end_is_empty: bool,
         start_is_empty: bool,
     },
     Unusable(Unreadable),
+}
+
+impl What {
+    /// Whether nobody has data there: it is empty, or what is at its end is what this mirror has
+    /// begun to write there.
+    fn is_free_for(&self, mirror: Uuid) -> bool {
+        match self {
+            What::Unmarked { claimed, end_is_empty, start_is_empty, .. } => {
+                *start_is_empty && (*end_is_empty || *claimed == Some(mirror))
+            }
+            _ => false,
+        }
+    }
 }
 
 /// A mirror to be.
@@ -75,11 +90,20 @@ pub(crate) fn assemble(
             _ => {}
         }
     }
-    let newest = found.iter().filter_map(record).max_by_key(|record| record.generation);
-    match newest {
+    match newest(found) {
         Some(newest) => join(found, newest, take_empty, alone),
         None => create(found, take_empty),
     }
+}
+
+/// The record that all others led to, or were gone past by; if there is none, the newest.
+fn newest(found: &[Found]) -> Option<&Record> {
+    let mut records: Vec<&Record> = found.iter().filter_map(record).collect();
+    records.sort_by_key(|record| std::cmp::Reverse(record.generation));
+    let follows =
+        |newest: &Record, other: &Record| newest.descends_from(other) || newest.went_past(other);
+    let of_all = |newest: &&&Record| records.iter().all(|other| follows(newest, other));
+    records.iter().find(of_all).or(records.first()).copied()
 }
 
 fn record(found: &Found) -> Option<&Record> {
@@ -98,8 +122,10 @@ fn join(
 ) -> Result<Plan, MirrorError> {
     let places = places(found, newest, take_empty)?;
     refuse_two_histories(found, newest)?;
+    refuse_older_copies(found, newest)?;
     let mut plan = Plan { record: newest.clone(), named: places, in_sync: Vec::new() };
     plan.record.standings.resize(found.len(), Standing::Behind);
+    plan.record.had.resize(found.len(), 0);
     for (leg, &named) in plan.named.iter().enumerate() {
         let behind = newest.is_behind(leg) || leg >= newest.standings.len();
         if let What::Absent(reason) = &found[named].what
@@ -118,6 +144,11 @@ fn join(
         if behind || !there {
             plan.record.standings[leg] = Standing::Behind;
         }
+    }
+    // What was gone past may have more generations: the next one is newer than it, too.
+    let most = found.iter().filter_map(record).map(|record| record.generation).max();
+    while most > Some(plan.record.generation) {
+        plan.record.advance(u64::from_le_bytes(random()?));
     }
     if !plan.in_sync.contains(&true) {
         return refuse(
@@ -164,10 +195,10 @@ fn places(found: &[Found], newest: &Record, take_empty: bool) -> Result<Vec<usiz
     }
     for (named, leg) in found.iter().enumerate().filter(|(_, leg)| record(leg).is_none()) {
         let free = places.iter().position(Option::is_none).expect("as many as are named");
-        if let What::Unmarked { geometry, end_is_empty, start_is_empty } = &leg.what
+        if let What::Unmarked { geometry, .. } = &leg.what
             && !newest.is_behind(free)
         {
-            may_take(leg, geometry, *end_is_empty && *start_is_empty, newest, take_empty)?;
+            may_take(leg, geometry, newest, take_empty)?;
         }
         places[free] = Some(named);
     }
@@ -178,7 +209,6 @@ fn places(found: &[Found], newest: &Record, take_empty: bool) -> Result<Vec<usiz
 pub(crate) fn may_take(
     leg: &Found,
     geometry: &Geometry,
-    is_empty: bool,
     record: &Record,
     take_empty: bool,
 ) -> Result<(), MirrorError> {
@@ -190,7 +220,7 @@ pub(crate) fn may_take(
              back to its size of before"
         ));
     }
-    if !is_empty {
+    if !leg.what.is_free_for(record.mirror) {
         return refuse(format!(
             "{name} is to be overwritten, but it does not look empty: if nobody needs what it \
              has, put zeroes into its first and last MiB"
@@ -229,12 +259,29 @@ pub(crate) fn fits(name: &str, geometry: &Geometry, record: &Record) -> Result<(
 fn refuse_two_histories(found: &[Found], newest: &Record) -> Result<(), MirrorError> {
     let of_newest = found.iter().find(|leg| record(leg) == Some(newest)).map_or("", |l| &l.name);
     for leg in found {
-        if record(leg).is_some_and(|record| !newest.descends_from(record)) {
+        if record(leg)
+            .is_some_and(|record| !newest.descends_from(record) && !newest.went_past(record))
+        {
             return refuse(format!("{of_newest} and {} {TWO_HISTORIES}", leg.name));
         }
     }
     Ok(())
 }
+
+/// No leg is an earlier state of itself: what it lacks is in no bitmap.
+fn refuse_older_copies(found: &[Found], newest: &Record) -> Result<(), MirrorError> {
+    for leg in found {
+        if record(leg).is_some_and(|record| newest.is_newer_than_leg(record)) {
+            return refuse(format!("{} {OLDER_COPY}", leg.name));
+        }
+    }
+    Ok(())
+}
+
+/// What to do about a leg that was put back to an earlier state.
+pub(crate) const OLDER_COPY: &str = "is an older copy of itself (a snapshot or a backup, perhaps), \
+    and nobody knows what it lacks: bring back the leg as it was, or put zeroes into the first \
+    and last MiB of this one and start with ?create, to have it filled from the others";
 
 /// What to do about two legs with two histories.
 pub(crate) const TWO_HISTORIES: &str = "were each written without the other: decide whose data \
@@ -253,7 +300,7 @@ fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
                     leg.name, found[0].name
                 ));
             }
-            What::Unmarked { end_is_empty: false, .. } if at == 0 => {
+            What::Unmarked { end_is_empty: false, claimed: None, .. } if at == 0 => {
                 return refuse(format!(
                     "the last MiB of {} is needed for the mirror's record, and has data: make the \
                      disk 1 MiB larger first",
@@ -277,12 +324,11 @@ fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
         geometries.iter().map(|leg| leg.max_blocks).filter(|&max| max > 0).min().unwrap_or(0);
     record.deallocate = geometries.iter().all(|leg| leg.deallocate);
     for (leg, found) in found.iter().enumerate() {
-        let What::Unmarked { geometry, end_is_empty, start_is_empty } = &found.what else {
-            continue;
-        };
-        let is_empty = *end_is_empty && *start_is_empty;
-        may_take(found, geometry, is_empty || leg == 0, &record, true)?;
-        if leg > 0 {
+        let What::Unmarked { geometry, .. } = &found.what else { continue };
+        if leg == 0 {
+            fits(&found.name, geometry, &record)?;
+        } else {
+            may_take(found, geometry, &record, true)?;
             record.standings[leg] = Standing::Behind;
         }
     }
@@ -325,7 +371,8 @@ mod tests {
 
     fn blank(bytes: u64, empty: bool) -> Found {
         let geometry = Geometry::new(512, bytes / 512);
-        let what = What::Unmarked { geometry, end_is_empty: empty, start_is_empty: empty };
+        let (claimed, end_is_empty, start_is_empty) = (None, empty, empty);
+        let what = What::Unmarked { geometry, claimed, end_is_empty, start_is_empty };
         Found { name: "blank".to_owned(), what }
     }
 

@@ -230,7 +230,9 @@ impl Keeper {
 
     /// What a leg in sync has, and which one.
     fn read_source(&mut self, chunk: Chunk) -> Option<(usize, Buffer)> {
-        for leg in members(self.shared.in_sync()) {
+        let in_sync = self.shared.in_sync();
+        let first = in_sync & self.newest;
+        for leg in members(first).chain(members(in_sync & !first)) {
             let done = self.panel.run_one(leg, self.read_op(chunk));
             // One that was put out meanwhile may have answered after it had lost something.
             let counts = self.shared.in_sync() & bit(leg) != 0;

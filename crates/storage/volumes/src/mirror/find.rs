@@ -6,8 +6,10 @@ use farblock_block::{Namespace, Op};
 use farblock_reactor::Buffer;
 
 use super::assemble::What;
+use super::claim;
+use super::pages::Bitmap;
 use super::panel::Panel;
-use super::record::{self, BITMAP_OFFSET, USED_BYTES, Unreadable};
+use super::record::{self, USED_BYTES, Unreadable};
 use crate::limits::RESERVED_BYTES;
 
 /// How much of the beginning is looked at to see whether a leg is empty.
@@ -20,12 +22,12 @@ pub(crate) struct Read {
     pub(crate) what: What,
     /// Where its next record goes.
     pub(crate) slot: usize,
-    pub(crate) bitmap: Vec<u8>,
+    pub(crate) bitmap: Bitmap,
 }
 
 impl Read {
     pub(crate) fn without(what: What) -> Read {
-        Read { what, slot: 0, bitmap: Vec::new() }
+        Read { what, slot: 0, bitmap: Bitmap::default() }
     }
 }
 
@@ -36,6 +38,7 @@ pub(crate) fn read(panel: &mut Panel, leg: usize, namespace: &Arc<dyn Namespace>
     if geometry.capacity_bytes() <= RESERVED_BYTES {
         return Read::without(What::Unmarked {
             geometry,
+            claimed: None,
             end_is_empty: true,
             start_is_empty: true,
         });
@@ -47,7 +50,7 @@ pub(crate) fn read(panel: &mut Panel, leg: usize, namespace: &Arc<dyn Namespace>
     };
     match record::newest(&used) {
         Ok((record, slot)) => {
-            let bitmap = used[BITMAP_OFFSET as usize..].to_vec();
+            let bitmap = Bitmap::parse(&record, &used);
             Read { what: What::Marked(record), slot, bitmap }
         }
         Err(Unreadable::None) => {
@@ -57,6 +60,7 @@ pub(crate) fn read(panel: &mut Panel, leg: usize, namespace: &Arc<dyn Namespace>
             let is_empty = |read: Result<Vec<u8>, _>| read.is_ok_and(|b| b.iter().all(|&b| b == 0));
             Read::without(What::Unmarked {
                 geometry,
+                claimed: rest.as_deref().ok().and_then(claim::parse),
                 end_is_empty: is_empty(rest),
                 start_is_empty: is_empty(start),
             })

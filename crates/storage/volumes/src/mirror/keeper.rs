@@ -15,12 +15,10 @@ use super::assemble::random;
 use super::copy::{Copying, Job};
 use super::panel::Panel;
 use super::record::{BITMAP_OFFSET, RECORD_BYTES, Record, SLOT_OFFSETS, Standing};
-use super::shared::{LegState, Shared, bit, lock, members};
-use super::{LegSource, MirrorOptions, rejoin};
+use super::shared::{LegSet, LegState, Shared, bit, lock, members};
+use super::{LegSource, MirrorOptions, claim, pages, rejoin};
 use crate::limits::{CLEAN_EVERY, FIRST_RETRY, LAST_RETRY, RESERVED_BYTES, SETTLE};
 
-/// The part of the bitmap that is written at once, if no block is larger.
-const PAGE_BYTES: usize = 4096;
 /// The pause after the last leg could not be written.
 const UNRECORDABLE_PAUSE: Duration = Duration::from_millis(200);
 
@@ -47,6 +45,14 @@ pub(crate) struct Keeper {
     pub(crate) bitmap: Vec<u8>,
     /// It was not written, and no leg may have what is in it.
     owes_pages: bool,
+    /// How many pages of the bitmap were written to legs.
+    pub(crate) page_count: u64,
+    /// Legs with the newest that was found: where they may differ, these count.
+    pub(crate) newest: LegSet,
+    /// Since a look at what is quiet everything is durable, and each leg has a record of after it.
+    has_looked: bool,
+    /// What each leg had when the mirror started is in a record.
+    is_confirmed: bool,
     pub(crate) retries: Vec<Retry>,
     pub(crate) copying: Copying,
     wanted: BTreeSet<usize>,
@@ -76,13 +82,23 @@ impl Keeper {
             slots: found.slots,
             bitmap: found.bitmap,
             owes_pages: false,
+            page_count: found.page_count,
+            newest: found.newest,
+            has_looked: false,
+            is_confirmed: false,
         }
     }
 
-    /// Tells by `started` when records are written, or cannot be.
-    pub(crate) fn run(mut self, started: impl FnOnce()) {
+    /// Tells by `started` when records are written, or cannot be; a sentence, and nothing more
+    /// happens, if nobody is there who could have them.
+    pub(crate) fn run(mut self, started: impl FnOnce(Option<String>)) {
+        self.panel.is_starting = true;
         let whole = self.start();
-        started();
+        self.panel.is_starting = false;
+        if let Some(lost) = self.lost().filter(|_| !whole) {
+            return started(Some(lost));
+        }
+        started(None);
         while !whole && !self.start() {
             if self.shared.is_stopped() {
                 return;
@@ -93,7 +109,7 @@ impl Keeper {
             self.panel.has_run = false;
             let away = self.panel.look_for_absence();
             self.take_inbox();
-            let recorded = self.record_absence();
+            let recorded = self.record_absence() && self.confirm();
             let granted = recorded && self.grant();
             let mut deadline = self.next_clean;
             if granted {
@@ -113,6 +129,22 @@ impl Keeper {
         self.finish();
     }
 
+    /// Why there is nothing to start with.
+    fn lost(&self) -> Option<String> {
+        let legs = &self.shared.legs;
+        let in_sync = self.shared.in_sync();
+        if members(in_sync).any(|leg| legs[leg].is_there()) {
+            return None;
+        }
+        let leg = &legs[members(in_sync).next()?];
+        Some(format!(
+            "{} was lost while the mirror started, and no other leg has all of the data ({}): \
+             bring it back, and start again",
+            leg.name,
+            leg.absence()
+        ))
+    }
+
     fn sleep(&mut self, deadline: Option<Instant>, pause: Option<Duration>) {
         let now = os::now();
         let left = deadline.map(|at| at.saturating_duration_since(now));
@@ -123,7 +155,15 @@ impl Keeper {
     /// Writes bitmap and record to all legs in sync, before anything else is.
     fn start(&mut self) -> bool {
         let pages = self.pages().collect();
-        let started = self.write_pages(&pages) && self.write_record(None);
+        // The first leg of a new mirror.
+        let new = if self.record.generation == 1 { self.shared.in_sync() } else { 0 };
+        let mine = claim::emit(self.record.mirror);
+        let is_claimed = members(new).all(|leg| self.claim(leg, &mine).is_ok());
+        let started = is_claimed && self.write_pages(&pages) && self.write_record(None);
+        if started {
+            // One that stays does no harm beside a record.
+            members(new).for_each(|leg| drop(self.claim(leg, &claim::NONE)));
+        }
         for region in 0..self.shared.regions.len() {
             if started && self.is_marked(region) {
                 self.shared.regions.set_dirty(region);
@@ -175,6 +215,13 @@ impl Keeper {
         if os::has_mistake("a bitmap that is not durable") { op } else { op.durable() }
     }
 
+    /// Says that a leg is about to become one, or takes that back.
+    pub(crate) fn claim(&mut self, leg: usize, claim: &[u8]) -> Result<(), String> {
+        let write = self.reserved_write(leg, claim::OFFSET, claim);
+        let done = self.panel.run_one(leg, write);
+        done.result.map_err(|error| format!("it cannot be claimed: {error}"))
+    }
+
     pub(crate) fn record_write(&self, leg: usize, record: &Record) -> Op {
         let mut bytes = vec![0; RECORD_BYTES];
         Record { leg, ..record.clone() }.emit(&mut bytes);
@@ -196,7 +243,9 @@ impl Keeper {
                 0 => Standing::Behind,
                 _ => Standing::InSync,
             };
-            self.record.standings = (0..self.shared.legs.len()).map(standing).collect();
+            let standings: Vec<_> = (0..self.shared.legs.len()).map(standing).collect();
+            let is_news = self.record.standings != standings;
+            self.record.standings = standings;
             let first = self.shared.in_sync();
             let Some(one) = self.write_record_to(first) else { return false };
             let later = self.shared.written() & !first;
@@ -206,7 +255,9 @@ impl Keeper {
                 self.shared.behind.store(behind, Ordering::SeqCst);
                 self.shared.unrecordable.store(false, Ordering::SeqCst);
                 self.shared.wake_queues();
-                self.shared.changes.tell(Change::Availability);
+                if is_news {
+                    self.shared.changes.tell(Change::Availability);
+                }
                 return true;
             }
         }
@@ -219,7 +270,10 @@ impl Keeper {
         let mut whole = true;
         for ended in self.panel.run(ops) {
             match ended.done.result {
-                Ok(()) => self.slots[ended.leg] = 1 - self.slots[ended.leg],
+                Ok(()) => {
+                    self.slots[ended.leg] = 1 - self.slots[ended.leg];
+                    self.record.had[ended.leg] = self.record.generation;
+                }
                 Err(_) => whole &= self.reserve_failed(ended.leg)?,
             }
         }
@@ -248,6 +302,13 @@ impl Keeper {
         is_known || self.write_record(None)
     }
 
+    /// Writes a second record: that each leg has the first one is known only when that is written,
+    /// and an older copy of any of them is known as that when it is written down.
+    fn confirm(&mut self) -> bool {
+        self.is_confirmed = self.is_confirmed || self.write_record(None);
+        self.is_confirmed
+    }
+
     /// Makes wanted regions dirty.
     fn grant(&mut self) -> bool {
         if self.wanted.is_empty() {
@@ -267,7 +328,7 @@ impl Keeper {
         for &region in regions.iter().filter(|&&region| !self.is_marked(region)).collect::<Vec<_>>()
         {
             self.bitmap[region / 8] |= 1 << (region % 8);
-            pages.insert(region / 8 / self.page_bytes());
+            pages.insert(self.page_of(region));
         }
         // A part that could not be written the last time may be among them.
         let pages = if self.owes_pages { self.pages().collect() } else { pages };
@@ -282,24 +343,26 @@ impl Keeper {
         true
     }
 
-    /// A page is at least a block: two in one block would overwrite each other.
-    fn page_bytes(&self) -> usize {
-        PAGE_BYTES.max(self.record.block_size as usize)
+    fn page_of(&self, region: usize) -> usize {
+        region / 8 / pages::payload_bytes(self.record.block_size)
     }
 
     pub(crate) fn pages(&self) -> std::ops::Range<usize> {
-        0..self.bitmap.len().div_ceil(self.page_bytes())
+        0..self.bitmap.len().div_ceil(pages::payload_bytes(self.record.block_size))
     }
 
     pub(crate) fn page_write(&self, leg: usize, page: usize) -> Op {
-        let start = page * self.page_bytes();
-        let end = self.bitmap.len().min(start + self.page_bytes());
-        self.reserved_write(leg, BITMAP_OFFSET + start as u64, &self.bitmap[start..end])
+        let payload = pages::payload_bytes(self.record.block_size);
+        let end = self.bitmap.len().min((page + 1) * payload);
+        let bits = &self.bitmap[page * payload..end];
+        let bytes = pages::emit(&self.record, page, self.page_count, bits);
+        self.reserved_write(leg, BITMAP_OFFSET + (page * bytes.len()) as u64, &bytes)
     }
 
     /// Writes parts of the bitmap to every leg that is written.
     fn write_pages(&mut self, pages: &BTreeSet<usize>) -> bool {
         for &page in pages {
+            self.page_count += 1;
             let legs = members(self.shared.written());
             let ops = legs.map(|leg| (leg, self.page_write(leg, page)));
             for ended in self.panel.run(ops.collect()) {
@@ -345,24 +408,38 @@ impl Keeper {
             self.clear_idle();
         }
         // Another look is needed for as long as there is something to take out.
-        let some = self.shared.regions.forget_touches() || self.shared.regions.dirty_count() > 0;
+        let some = self.shared.regions.dirty_count() > 0;
         self.next_clean = some.then_some(now + CLEAN_EVERY);
     }
 
     /// What is in the bitmap, is on all legs, and was not touched since the last look, goes.
+    ///
+    /// A look is: forget who touched what, flush, and write a record. So whatever goes was flushed
+    /// before each leg had the record of the last look, and the one of this look says that it has
+    /// that. An older copy of a leg that lacks it is recognised, and one that is not lacks only
+    /// what is still in the bitmap.
     fn clear_idle(&mut self) {
-        if self.shared.regions.dirty_count() == 0 {
+        let regions = &self.shared.regions;
+        if regions.dirty_count() == 0 {
             return;
         }
-        if !os::has_mistake("a clean region without a flush") && !self.flush(self.shared.in_sync())
-        {
+        let had_looked = std::mem::take(&mut self.has_looked);
+        let quiet: Vec<usize> = match had_looked {
+            true => (0..regions.len()).filter(|&region| regions.is_quiet(region)).collect(),
+            false => Vec::new(),
+        };
+        regions.forget_touches();
+        let flushed =
+            os::has_mistake("a clean region without a flush") || self.flush(self.shared.in_sync());
+        if !flushed || !self.write_record(None) {
             return;
         }
+        self.has_looked = true;
         let mut pages = BTreeSet::new();
-        for region in 0..self.shared.regions.len() {
+        for region in quiet {
             if self.shared.regions.clear_if_idle(region) {
                 self.bitmap[region / 8] &= !(1 << (region % 8));
-                pages.insert(region / 8 / self.page_bytes());
+                pages.insert(self.page_of(region));
             }
         }
         self.write_pages(&pages);
@@ -371,17 +448,17 @@ impl Keeper {
     /// Makes durable what legs have; false if one of them was put out, or cannot.
     pub(crate) fn flush(&mut self, legs: u64) -> bool {
         self.shared.begin_keepers_flush();
-        let ended = self.panel.run(members(legs).map(|leg| (leg, Op::flush(0))).collect());
-        let failed = ended.into_iter().filter(|ended| ended.done.result.is_err());
-        let failed: Vec<usize> = failed.map(|ended| ended.leg).collect();
-        for &leg in &failed {
-            if !self.shared.put_out(leg, "a flush failed there") {
+        let shared = Arc::clone(&self.shared);
+        let ops = members(legs).map(|leg| (leg, Op::flush(0))).collect();
+        // At once: it is not read any more while others take their time.
+        let ended = self.panel.run_telling(ops, |ended| {
+            if ended.done.result.is_err() && !shared.put_out(ended.leg, "a flush failed there") {
                 // A leg may say so only once, and it was not the mirror's user who heard it.
-                self.shared.owes_failure.store(true, Ordering::SeqCst);
+                shared.owes_failure.store(true, Ordering::SeqCst);
             }
-        }
+        });
         self.shared.end_keepers_flush();
-        failed.is_empty()
+        ended.iter().all(|ended| ended.done.result.is_ok())
     }
 
     /// Leaves the bitmap as empty as it can be.
@@ -389,7 +466,8 @@ impl Keeper {
         self.take_inbox();
         let whole = self.shared.in_sync() == self.shared.all();
         if whole && self.copying.is_idle() && self.shared.behind() == 0 {
-            self.shared.regions.forget_touches();
+            // The first look is at what may have been written just now.
+            self.clear_idle();
             self.clear_idle();
         }
         tracing::debug!("the mirror is closed");

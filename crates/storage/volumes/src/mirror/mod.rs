@@ -1,9 +1,11 @@
 //! A mirror: the same blocks on several legs. The [crate] has its contract.
 
 mod assemble;
+mod claim;
 mod copy;
 mod find;
 mod keeper;
+mod pages;
 mod panel;
 mod queue;
 mod record;
@@ -25,7 +27,7 @@ use keeper::Keeper;
 use panel::Panel;
 use record::Record;
 pub use shared::{Difference, LegState};
-use shared::{Leg, Shared, lock};
+use shared::{Leg, LegSet, Shared, bit, lock};
 
 /// What opens a leg, also again after it was lost for good.
 pub trait LegSource: Send + Sync {
@@ -139,6 +141,8 @@ struct Read {
     record: Record,
     slots: Vec<usize>,
     bitmap: Vec<u8>,
+    page_count: u64,
+    newest: LegSet,
 }
 
 impl Mirror {
@@ -161,7 +165,7 @@ impl Mirror {
                 assemble::fits(&found.name, &leg.geometry(), &plan.record)?;
             }
         }
-        let read = gather(&plan, &reads);
+        let read = gather(&plan, &found, &reads);
         let shared = share(&plan, &found, &opened, &read.bitmap);
         let speed = options.copy_bytes_per_second.map_or(0, |speed| speed.max(1));
         shared.copy_speed.store(speed, Ordering::Relaxed);
@@ -174,15 +178,19 @@ impl Mirror {
                 Ok(panel) => {
                     for_thread.set_keeper(panel.reactor.waker(panel.task));
                     let keeper = Keeper::new(for_thread, panel, kept, sources, read);
-                    keeper.run(|| drop(tell.send(None)));
+                    keeper.run(|lost| drop(tell.send(lost)));
                 }
-                Err(error) => drop(tell.send(Some(error.to_string()))),
+                Err(error) => {
+                    drop(tell.send(Some(format!("no event loop can be started: {error}"))));
+                }
             }
         });
         let thread =
             thread.map_err(|error| MirrorError(format!("no thread can be started: {error}")))?;
         if let Ok(Some(error)) = os::recv(&told) {
-            return Err(MirrorError(format!("no event loop can be started: {error}")));
+            // The legs are closed when it says so.
+            let _ = thread.join();
+            return Err(MirrorError(error));
         }
         let life = Life { shared, thread: Mutex::new(Some(thread)) };
         Ok(Mirror { life: Arc::new(life), record })
@@ -272,19 +280,39 @@ fn probe(
     Ok(found.collect())
 }
 
-/// What all legs say together: what one of them calls dirty, is.
-fn gather(plan: &Plan, reads: &[find::Read]) -> Read {
+/// What all legs say together: what one of them calls dirty, is. A damaged page says that of
+/// everything, and does not count where a leg in sync has a whole one: each of them has all that
+/// may differ.
+fn gather(plan: &Plan, found: &[Found], reads: &[find::Read]) -> Read {
     let mut bitmap = vec![0; plan.record.regions().div_ceil(8)];
-    for read in reads {
-        bitmap.iter_mut().zip(&read.bitmap).for_each(|(all, one)| *all |= one);
+    let payload = pages::payload_bytes(plan.record.block_size);
+    let legs = || plan.named.iter().zip(&plan.in_sync).enumerate();
+    let in_sync = || legs().filter(|(_, (_, in_sync))| **in_sync).map(|(leg, (at, _))| (leg, *at));
+    for (page, part) in bitmap.chunks_mut(payload).enumerate() {
+        let is_known = in_sync().any(|(_, named)| reads[named].bitmap.has_whole(page));
+        for read in reads {
+            let is_damaged = read.bitmap.damaged.get(page) == Some(&true);
+            let bits = read.bitmap.bits.iter().skip(page * payload);
+            if !(is_damaged && is_known) {
+                part.iter_mut().zip(bits).for_each(|(all, one)| *all |= one);
+            }
+        }
     }
+    let age = |named: usize| match &found[named].what {
+        What::Marked(record) => (record.generation, reads[named].bitmap.count),
+        _ => (0, 0),
+    };
+    let most = in_sync().map(|(_, named)| age(named)).max();
+    let newest = in_sync().filter(|(_, named)| Some(age(*named)) == most);
+    let newest = newest.map(|(leg, _)| bit(leg)).sum();
+    let page_count = reads.iter().map(|read| read.bitmap.count).max().unwrap_or(0);
     if let Some(extra) = bitmap.last_mut()
         && !plan.record.regions().is_multiple_of(8)
     {
         *extra &= (1 << (plan.record.regions() % 8)) - 1;
     }
     let slots = plan.named.iter().map(|&named| reads[named].slot).collect();
-    Read { record: plan.record.clone(), slots, bitmap }
+    Read { record: plan.record.clone(), slots, bitmap, page_count, newest }
 }
 
 fn share(plan: &Plan, found: &[Found], opened: &[keeper::Opening], bitmap: &[u8]) -> Arc<Shared> {

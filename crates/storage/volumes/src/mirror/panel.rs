@@ -37,6 +37,8 @@ pub(crate) struct Panel {
     events: Vec<Event>,
     /// Something was waited for, and whoever woke the keeper meanwhile may not have been heard.
     pub(crate) has_run: bool,
+    /// The last leg in sync is not waited for either when it is away for too long.
+    pub(crate) is_starting: bool,
 }
 
 impl Panel {
@@ -54,6 +56,7 @@ impl Panel {
             ready: Vec::new(),
             events: Vec::new(),
             has_run: false,
+            is_starting: false,
         })
     }
 
@@ -68,7 +71,16 @@ impl Panel {
     /// Carries operations out, at most one for each leg, and waits for all of them. A leg that is
     /// away for too long is put out, and its operation has failed.
     pub(crate) fn run(&mut self, ops: Vec<(usize, Op)>) -> Vec<Ended> {
-        let mut ended = Vec::new();
+        self.run_telling(ops, |_| {})
+    }
+
+    /// As [`Panel::run`], and `tell` hears of each end while others are still waited for.
+    pub(crate) fn run_telling(
+        &mut self,
+        ops: Vec<(usize, Op)>,
+        mut tell: impl FnMut(&Ended),
+    ) -> Vec<Ended> {
+        let (mut ended, mut told) = (Vec::new(), 0);
         self.has_run = true;
         for (leg, op) in ops {
             self.look_at_way(leg);
@@ -82,11 +94,13 @@ impl Panel {
         }
         loop {
             self.collect(&mut ended);
-            if self.ways.iter().all(|way| way.pending == 0) {
-                return ended;
+            ended[told..].iter().for_each(&mut tell);
+            told = ended.len();
+            if self.ways.iter().any(|way| way.pending != 0) {
+                self.give_up(&mut ended);
             }
-            self.give_up(&mut ended);
             if self.ways.iter().all(|way| way.pending == 0) {
+                ended[told..].iter().for_each(tell);
                 return ended;
             }
             self.wait(Some(LOOK_EVERY));
@@ -120,10 +134,13 @@ impl Panel {
     fn give_up(&mut self, ended: &mut Vec<Ended>) {
         self.look_for_absence();
         let stopped = self.shared.is_stopped();
+        let now = os::now();
+        let waited = |since: Instant| now.saturating_duration_since(since) >= PATIENCE;
         for (leg, way) in self.ways.iter_mut().enumerate() {
             let out = self.shared.written() & bit(leg) == 0;
             let there = self.shared.legs[leg].is_there();
-            if way.pending > 0 && !there && (out || stopped) {
+            let in_vain = self.is_starting && self.away[leg].is_some_and(waited);
+            if way.pending > 0 && !there && (out || stopped || in_vain) {
                 (way.queue, way.instance) = (None, u64::MAX);
                 for _ in 0..std::mem::take(&mut way.pending) {
                     let result = Err(BlockError::Disconnected);
@@ -144,7 +161,7 @@ impl Panel {
             }
             let since = *away.get_or_insert(now);
             let patient = now.saturating_duration_since(since) < PATIENCE;
-            some |= patient || !self.shared.put_out(leg, "it is away");
+            some |= patient || !self.shared.put_out(leg, &self.shared.legs[leg].absence());
         }
         some
     }

@@ -254,6 +254,13 @@ impl MirrorQueue {
             Err(error) => {
                 whole.failed |= bit(leg);
                 whole.error = whole.error.or(Some(error));
+                let waits = whole.op.is_some() && whole.pending & self.shared.written() != 0;
+                if whole.regions.is_empty() && waits && !os::has_mistake("a leg that failed stays")
+                {
+                    // What it had acknowledged may be lost: it is not read any more while others
+                    // take their time.
+                    self.shared.put_out(leg, &format!("a flush failed there: {error}"));
+                }
             }
         }
         if let Some(buffer) = done.buffer {

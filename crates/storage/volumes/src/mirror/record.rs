@@ -11,16 +11,21 @@ use crate::limits::{HISTORY, MAX_LEGS, MAX_REGIONS, MIN_REGION_BYTES, RESERVED_B
 pub(crate) const RECORD_BYTES: usize = 4096;
 /// Where the two records and the bitmap are, from the beginning of what is reserved.
 pub(crate) const SLOT_OFFSETS: [u64; 2] = [0, 64 << 10];
-pub(crate) const BITMAP_OFFSET: u64 = 128 << 10;
+pub(crate) const BITMAP_OFFSET: u64 = 192 << 10;
+/// Where it was before it had checksums.
+pub(crate) const OLD_BITMAP_OFFSET: u64 = 128 << 10;
 /// All of that.
-pub(crate) const USED_BYTES: u64 = BITMAP_OFFSET + MAX_REGIONS / 8;
+pub(crate) const USED_BYTES: u64 = BITMAP_OFFSET + (64 << 10);
 
 const MAGIC: &[u8; 8] = b"FBMIRROR";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The first version whose bitmap has checksums.
+pub(crate) const CHECKED: u32 = 2;
 const FLAG_DEALLOCATE: u32 = 1;
 const CHECKSUM_AT: usize = RECORD_BYTES - 4;
 const STATES_AT: usize = 72;
 const HISTORY_AT: usize = 96;
+const HAD_AT: usize = HISTORY_AT + 8 * HISTORY;
 
 /// What a record says of a leg.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +38,8 @@ pub(crate) enum Standing {
 /// One generation of a mirror, as a leg knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
+    /// Of the format that it was found in; it is written in the newest.
+    pub(crate) version: u32,
     pub(crate) mirror: Uuid,
     /// Grows with every change of the legs' standings.
     pub(crate) generation: u64,
@@ -46,6 +53,9 @@ pub(crate) struct Record {
     pub(crate) standings: Vec<Standing>,
     /// A random number for each generation, the newest first: what two legs have in common.
     pub(crate) history: Vec<u64>,
+    /// The newest generation that each leg is known to have durably, 0 if that is not known: with
+    /// less it is not the leg, but an older copy of it.
+    pub(crate) had: Vec<u64>,
 }
 
 /// Why the end of a leg cannot be used.
@@ -69,6 +79,7 @@ impl Record {
         }
         let region = (bytes.div_ceil(MAX_REGIONS)).next_power_of_two().max(MIN_REGION_BYTES);
         Some(Record {
+            version: VERSION,
             mirror,
             generation: 1,
             block_size,
@@ -79,6 +90,7 @@ impl Record {
             leg: 0,
             standings: vec![Standing::InSync; legs],
             history: vec![0],
+            had: vec![0; legs],
         })
     }
 
@@ -111,6 +123,9 @@ impl Record {
         for (into, number) in bytes[HISTORY_AT..].chunks_exact_mut(8).zip(&self.history) {
             into.copy_from_slice(&number.to_le_bytes());
         }
+        for (into, had) in bytes[HAD_AT..].chunks_exact_mut(8).zip(&self.had) {
+            into.copy_from_slice(&had.to_le_bytes());
+        }
         let checksum = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
         bytes[CHECKSUM_AT..RECORD_BYTES].copy_from_slice(&checksum.to_le_bytes());
     }
@@ -121,7 +136,7 @@ impl Record {
         if bytes[..8] != *MAGIC || short(CHECKSUM_AT) != crc32c::crc32c(&bytes[..CHECKSUM_AT]) {
             return Err(Unreadable::None);
         }
-        if short(8) != VERSION {
+        if !(1..=VERSION).contains(&short(8)) {
             return Err(Unreadable::Newer(short(8)));
         }
         let legs = usize::from(u16::from_le_bytes([bytes[30], bytes[31]]));
@@ -137,6 +152,7 @@ impl Record {
             return Err(Unreadable::Nonsense);
         }
         let record = Record {
+            version: short(8),
             mirror: Uuid::from_slice(&bytes[32..48]).expect("sixteen"),
             generation: long(48),
             block_size: short(16),
@@ -147,6 +163,7 @@ impl Record {
             leg: usize::from(u16::from_le_bytes([bytes[28], bytes[29]])),
             standings: standings.ok_or(Unreadable::Nonsense)?,
             history: (0..remembered).map(|at| long(HISTORY_AT + 8 * at)).collect(),
+            had: (0..legs.min(MAX_LEGS)).map(|at| long(HAD_AT + 8 * at)).collect(),
         };
         if legs <= MAX_LEGS && record.makes_sense() {
             Ok(record)
@@ -166,6 +183,7 @@ impl Record {
             })
             && self.leg < self.standings.len()
             && self.generation > 0
+            && self.had.iter().all(|had| *had <= self.generation)
             && !self.history.is_empty()
     }
 
@@ -181,6 +199,31 @@ impl Record {
         let age = self.generation.checked_sub(other.generation);
         let then = age.and_then(|age| self.history.get(usize::try_from(age).ok()?));
         then == other.history.first()
+    }
+
+    /// Whether the other record is beside the line that led to this one, and nothing counts that
+    /// happened there: it calls all legs in sync, but those that go on here never had it, so that
+    /// nothing was acknowledged by it. The power may fail before it is on all legs, and a mirror
+    /// that is then started without the leg that has it goes on beside it.
+    pub(crate) fn went_past(&self, other: &Record) -> bool {
+        let is_common = |&age: &u64| {
+            let then = other.generation.checked_sub(age)?;
+            let here = self.history.get(usize::try_from(self.generation.checked_sub(then)?).ok()?);
+            (here? == other.history.get(age as usize)?).then_some(())
+        };
+        let fork = (1..other.history.len() as u64).find(|age| is_common(age).is_some());
+        let Some(fork) = fork.map(|age| other.generation - age) else { return false };
+        let mut go_on = (0..self.standings.len()).filter(|&leg| !self.is_behind(leg));
+        let lack_it = |leg| other.had.get(leg).is_none_or(|had: &u64| *had <= fork);
+        self.is_behind(other.leg)
+            && other.standings.iter().all(|standing| *standing == Standing::InSync)
+            && go_on.all(lack_it)
+    }
+
+    /// Whether the other record, of this mirror, is on a copy of its leg from before this leg's
+    /// newest one: nobody knows what that lacks.
+    pub(crate) fn is_newer_than_leg(&self, other: &Record) -> bool {
+        self.had.get(other.leg).is_some_and(|had| other.generation < *had)
     }
 
     pub(crate) fn is_behind(&self, leg: usize) -> bool {
@@ -216,7 +259,7 @@ mod tests {
         let mut record = Record::new(Uuid::from_bytes([7; 16]), 512, 64 << 20, 3).unwrap();
         (record.leg, record.generation, record.max_blocks) = (2, 9, 256);
         (record.deallocate, record.standings[1]) = (true, Standing::Behind);
-        record.history = vec![5, 6, 7];
+        (record.history, record.had) = (vec![5, 6, 7], vec![9, 0, 8]);
         record
     }
 
@@ -249,12 +292,13 @@ mod tests {
             bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
             Record::parse(&bytes).unwrap_err()
         };
-        assert_eq!(refused(&|bytes| bytes[8] = 2), Unreadable::Newer(2));
+        assert_eq!(refused(&|bytes| bytes[8] = 3), Unreadable::Newer(3));
         for (at, value) in [(16, 1), (20, 70), (20, 3), (28, 3), (30, 200), (63, 0xff), (72, 9)] {
             assert_eq!(refused(&|bytes| bytes[at] = value), Unreadable::Nonsense, "byte {at}");
         }
         assert_eq!(refused(&|bytes| bytes[64..66].fill(0)), Unreadable::Nonsense);
         assert_eq!(refused(&|bytes| bytes[65] = 9), Unreadable::Nonsense);
+        assert_eq!(refused(&|bytes| bytes[HAD_AT + 8] = 10), Unreadable::Nonsense);
         assert_eq!(refused(&|bytes| bytes[48..56].fill(0)), Unreadable::Nonsense);
         assert_eq!(refused(&|bytes| bytes[56..64].fill(0)), Unreadable::Nonsense);
     }
@@ -291,6 +335,29 @@ mod tests {
         let mut bytes = vec![0; RECORD_BYTES];
         one.emit(&mut bytes);
         assert_eq!(Record::parse(&bytes), Ok(one));
+    }
+
+    /// A mirror of two legs, written to the second one only, goes on with the first one.
+    #[test]
+    fn a_record_that_nobody_else_had_is_gone_past() {
+        let mut before = Record::new(Uuid::nil(), 512, 64 << 20, 2).unwrap();
+        (before.history, before.had) = (vec![5], vec![1, 1]);
+        let (mut here, mut beside) = (before.clone(), before.clone());
+        (beside.leg, here.standings[1]) = (1, Standing::Behind);
+        beside.advance(11);
+        (12..20).for_each(|number| here.advance(number));
+        assert!(here.went_past(&beside) && !here.descends_from(&beside));
+        assert!(!beside.went_past(&here), "there it goes on without the second leg");
+        // The power may fail again and again.
+        beside.advance(21);
+        assert!(here.went_past(&beside));
+        let known = Record { had: vec![2, 3], ..beside.clone() };
+        assert!(!here.went_past(&known), "the first leg had it once, and is an older copy");
+        let alone =
+            Record { standings: vec![Standing::Behind, Standing::InSync], ..beside.clone() };
+        assert!(!here.went_past(&alone), "it went on alone as well");
+        let unrelated = Record { history: vec![1, 2, 3], ..beside };
+        assert!(!here.went_past(&unrelated));
     }
 
     #[test]

@@ -26,6 +26,8 @@ const TOUCHED: u32 = 1 << 28;
 /// Somebody waits for it to be dirty, and that is known.
 const WANTED: u32 = 1 << 27;
 const COUNT: u32 = WANTED - 1;
+/// What keeps it in the bitmap.
+const BUSY: u32 = COUNT | CLOSED | SUSPECT | TOUCHED | WANTED;
 
 pub(crate) struct Regions {
     words: Vec<AtomicU32>,
@@ -108,10 +110,15 @@ impl Regions {
         let _ = self.change(region, |word| Some((word | DIRTY) & !WANTED));
     }
 
+    /// Whether it can be taken out.
+    pub(crate) fn is_quiet(&self, region: usize) -> bool {
+        let word = self.load(region);
+        word & BUSY == 0 && word & DIRTY != 0
+    }
+
     /// Takes it out, if nobody is in it or was since the touches were forgotten.
     pub(crate) fn clear_if_idle(&self, region: usize) -> bool {
-        let busy = COUNT | CLOSED | SUSPECT | TOUCHED | WANTED;
-        self.change(region, |word| (word & busy == 0 && word & DIRTY != 0).then_some(0)).is_ok()
+        self.change(region, |word| (word & BUSY == 0 && word & DIRTY != 0).then_some(0)).is_ok()
     }
 
     /// Forgets touches of regions that nobody is in; true if one is dirty.

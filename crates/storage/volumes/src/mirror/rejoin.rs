@@ -5,34 +5,42 @@ use std::sync::{Arc, Mutex};
 use farblock_block::Namespace;
 use farblock_reactor::os;
 
-use super::assemble::{Found, TWO_HISTORIES, What, fits, may_take};
+use super::assemble::{Found, OLDER_COPY, TWO_HISTORIES, What, fits, may_take};
 use super::keeper::{Keeper, Retry, is_gone};
 use super::record::Record;
 use super::shared::lock;
-use super::{Taking, find};
+use super::{Taking, claim, find};
 
 /// Lets a leg in that is out, if it is there and belongs here. What it lacks is copied later.
 pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
     let Some(namespace) = open(keeper, leg)? else { return Ok(()) };
     if !keeper.shared.legs[leg].is_there() {
-        return Err("it is away".to_owned());
+        return Err(keeper.shared.legs[leg].absence());
     }
     let name = keeper.shared.legs[leg].name.clone();
     fits(&name, &namespace.geometry(), &keeper.record).map_err(|error| error.to_string())?;
     let read = find::read(&mut keeper.panel, leg, &namespace);
     let found = Found { name, what: read.what };
+    let mut is_new = false;
     let missed: Vec<usize> = match &found.what {
         What::Marked(record) => {
             judge(keeper, leg, record)?;
+            // One that was gone past would be the newer one of the two that the leg has then.
+            while !keeper.record.descends_from(record)
+                && keeper.record.generation <= record.generation
+            {
+                if !keeper.write_record(None) {
+                    return Err("the others cannot be told of it".to_owned());
+                }
+            }
             keeper.slots[leg] = read.slot;
-            find::marked(&read.bitmap, keeper.shared.regions.len()).collect()
+            find::marked(&read.bitmap.bits, keeper.shared.regions.len()).collect()
         }
-        What::Unmarked { geometry, end_is_empty, start_is_empty } => {
-            let empty = *end_is_empty && *start_is_empty;
+        What::Unmarked { geometry, .. } => {
             let take = keeper.options.taking == Taking::Empty;
-            may_take(&found, geometry, empty, &keeper.record, take)
-                .map_err(|error| error.to_string())?;
+            may_take(&found, geometry, &keeper.record, take).map_err(|error| error.to_string())?;
             keeper.slots[leg] = 0;
+            is_new = true;
             (0..keeper.shared.regions.len()).collect()
         }
         What::Absent(reason) => return Err(reason.clone()),
@@ -43,7 +51,7 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
     if !missed.is_empty() && !keeper.mark(&missed) {
         return Err("the bitmap cannot be written".to_owned());
     }
-    prepare(keeper, leg)?;
+    prepare(keeper, leg, is_new)?;
     if !keeper.shared.let_in(leg) {
         return Err("writes of before are not over there".to_owned());
     }
@@ -61,25 +69,32 @@ fn judge(keeper: &Keeper, leg: usize, record: &Record) -> Result<(), String> {
     }
     let legs = 0..keeper.record.standings.len();
     let in_sync = legs.into_iter().find(|&leg| !keeper.record.is_behind(leg)).unwrap_or(0);
-    match keeper.record.descends_from(record) {
+    let is_of_us = keeper.record.descends_from(record) || keeper.record.went_past(record);
+    match is_of_us {
+        true if keeper.record.is_newer_than_leg(record) => Err(format!("it {OLDER_COPY}")),
         true => Ok(()),
         false => Err(format!("it and {} {TWO_HISTORIES}", keeper.shared.legs[in_sync].name)),
     }
 }
 
-/// The leg knows that it is behind, and has the bitmap, before anything is copied there. The record
-/// comes first: a new leg that has but the bitmap would not look empty the next time.
-fn prepare(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
+/// The leg knows that it is behind, and has the bitmap, before anything is copied there. A new one
+/// is claimed first: with but a part of that it would not look empty the next time.
+fn prepare(keeper: &mut Keeper, leg: usize, is_new: bool) -> Result<(), String> {
+    if is_new {
+        keeper.claim(leg, &claim::emit(keeper.record.mirror))?;
+    }
     let write = keeper.record_write(leg, &keeper.record.clone());
     let done = keeper.panel.run_one(leg, write);
     done.result.map_err(|error| format!("its record cannot be written: {error}"))?;
     keeper.slots[leg] = 1 - keeper.slots[leg];
+    keeper.record.had[leg] = keeper.record.generation;
+    keeper.page_count += 1;
     for page in keeper.pages() {
         let write = keeper.page_write(leg, page);
         let done = keeper.panel.run_one(leg, write);
         done.result.map_err(|error| format!("its bitmap cannot be written: {error}"))?;
     }
-    Ok(())
+    if is_new { keeper.claim(leg, &claim::NONE) } else { Ok(()) }
 }
 
 /// What the leg's source opens; a thread does that, since it may take long.

@@ -96,6 +96,14 @@ impl Leg {
         self.namespace().is_some_and(|leg| leg.availability() == Availability::Ready)
     }
 
+    /// What is said of it while it is not there.
+    pub(crate) fn absence(&self) -> String {
+        match self.namespace().and_then(|leg| leg.trouble()) {
+            Some(why) => format!("it is away: {why}"),
+            None => "it is away".to_owned(),
+        }
+    }
+
     pub(crate) fn has_late(&self) -> bool {
         self.late.load(Ordering::SeqCst) != 0
     }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub(crate) mod legs;
 pub(crate) mod life;
 pub(crate) mod switch;
 pub(crate) mod wire;
@@ -52,7 +53,7 @@ pub(crate) fn is_whole(mirror: &Mirror) -> bool {
 }
 
 #[track_caller]
-pub(crate) fn wait_until(holds: impl Fn() -> bool) {
+pub(crate) fn wait_until(mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(Instant::now() < deadline, "it did not come to that");

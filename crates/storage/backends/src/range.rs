@@ -1,0 +1,219 @@
+//! A part of a namespace as one of its own.
+//!
+//! No two ranges of one namespace overlap. A range has a fixed place; one without an end goes as
+//! far as the namespace does, and grows and shrinks with it. It is also what makes a namespace
+//! read-only that has no such way of its own.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use farblock_block::{
+    Availability, BlockError, Changes, Command, Completion, Geometry, Namespace, Op, Queue,
+};
+use farblock_reactor::{Buffer, Reactor, TaskId};
+
+use crate::error::OpenError;
+use farblock_block::size::Size;
+
+/// See the module's text.
+pub struct Range {
+    place: Place,
+    /// Before what it is of, so that nobody else has that at its address meanwhile.
+    _taken: Option<Taken>,
+    inner: Arc<dyn Namespace>,
+}
+
+/// Parts of namespaces that are open, by where the namespace is in memory.
+static TAKEN: Mutex<Vec<(usize, u64, u64)>> = Mutex::new(Vec::new());
+
+/// A part that nobody else may have.
+struct Taken(usize, u64, u64);
+
+impl Taken {
+    /// None if somebody has a block of it.
+    fn new(inner: &Arc<dyn Namespace>, start: u64, end: u64) -> Option<Taken> {
+        let whole = Arc::as_ptr(inner).cast::<()>().addr();
+        let mut all = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let overlaps =
+            |&(other, from, to): &(usize, u64, u64)| other == whole && from < end && start < to;
+        if all.iter().any(overlaps) {
+            return None;
+        }
+        all.push((whole, start, end));
+        Some(Taken(whole, start, end))
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let mut all = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|&(whole, start, end)| (whole, start, end) != (self.0, self.1, self.2));
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    start: u64,
+    /// To the end, if there is none.
+    blocks: Option<u64>,
+    read_only: bool,
+}
+
+impl Place {
+    /// The range as what it is part of is now. One that is beyond the end has what is left of it.
+    fn of(&self, inner: &Geometry) -> Geometry {
+        let left = inner.blocks.saturating_sub(self.start);
+        let blocks = self.blocks.map_or(left, |blocks| blocks.min(left));
+        Geometry { blocks, read_only: inner.read_only || self.read_only, ..*inner }
+    }
+}
+
+impl Range {
+    /// So many bytes from an offset on, both in whole blocks, that no other range has.
+    pub fn new(
+        inner: Arc<dyn Namespace>,
+        offset_bytes: u64,
+        bytes: u64,
+    ) -> Result<Range, OpenError> {
+        let geometry = inner.geometry();
+        let size = u64::from(geometry.block_size);
+        let fault = |sentence: String| Err(OpenError::Set(sentence));
+        if !offset_bytes.is_multiple_of(size) || !bytes.is_multiple_of(size) || bytes == 0 {
+            return fault(format!(
+                "a range of {} from {} on is not made of {size}-byte blocks: choose multiples",
+                Size(bytes),
+                Size(offset_bytes)
+            ));
+        }
+        let (start, blocks) = (offset_bytes / size, bytes / size);
+        if start.checked_add(blocks).is_none_or(|end| end > geometry.blocks) {
+            return fault(format!(
+                "a range of {} from {} on ends beyond {}",
+                Size(bytes),
+                Size(offset_bytes),
+                inner.describe()
+            ));
+        }
+        let Some(taken) = Taken::new(&inner, start, start + blocks) else {
+            return fault(format!(
+                "a range of {} from {} on overlaps another one of {}",
+                Size(bytes),
+                Size(offset_bytes),
+                inner.describe()
+            ));
+        };
+        let place = Place { start, blocks: Some(blocks), read_only: false };
+        Ok(Range { inner, place, _taken: Some(taken) })
+    }
+
+    /// All of it, read-only.
+    pub fn read_only(inner: Arc<dyn Namespace>) -> Range {
+        let place = Place { start: 0, blocks: None, read_only: true };
+        Range { inner, place, _taken: None }
+    }
+}
+
+impl Namespace for Range {
+    fn geometry(&self) -> Geometry {
+        self.place.of(&self.inner.geometry())
+    }
+
+    fn changes(&self) -> Option<&Changes> {
+        self.inner.changes()
+    }
+
+    fn availability(&self) -> Availability {
+        self.inner.availability()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.inner.trouble()
+    }
+
+    fn describe(&self) -> String {
+        let (geometry, inner) = (self.geometry(), self.inner.describe());
+        match self.place.blocks {
+            None => format!("{inner}, read-only"),
+            Some(_) => format!(
+                "{} from {} on of {inner}",
+                Size(geometry.capacity_bytes()),
+                Size(geometry.offset(self.place.start))
+            ),
+        }
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        let queue = self.inner.open(reactor, parent)?;
+        let (inner, place) = (Arc::clone(&self.inner), self.place);
+        Ok(Box::new(RangeQueue { inner, place, queue, refused: Vec::new() }))
+    }
+}
+
+struct RangeQueue {
+    inner: Arc<dyn Namespace>,
+    place: Place,
+    queue: Box<dyn Queue>,
+    /// What is not in the range.
+    refused: Vec<Completion>,
+}
+
+impl RangeQueue {
+    /// Where a range is in the whole, if it is in this part.
+    fn at(&self, lba: u64, blocks: u32) -> Option<u64> {
+        let end = lba.checked_add(u64::from(blocks))?;
+        let mine = self.place.of(&self.inner.geometry()).blocks;
+        (end <= mine).then(|| self.place.start + lba)
+    }
+}
+
+impl Queue for RangeQueue {
+    fn submit(&mut self, mut op: Op) {
+        let checked = op.check(&self.place.of(&self.inner.geometry()));
+        if checked.is_err() {
+            return self.refused.push(op.complete(checked));
+        }
+        if op.command != Command::Flush {
+            op.lba += self.place.start;
+        }
+        self.queue.submit(op);
+    }
+
+    fn expect_read(&mut self, lba: u64) {
+        if let Some(lba) = self.at(lba, 1) {
+            self.queue.expect_read(lba);
+        }
+    }
+
+    fn lend(
+        &mut self,
+        lba: u64,
+        blocks: u32,
+        into: &mut Vec<Buffer>,
+    ) -> Option<Result<(), BlockError>> {
+        self.queue.lend(self.at(lba, blocks)?, blocks, into)
+    }
+
+    fn store(
+        &mut self,
+        lba: u64,
+        blocks: u32,
+        fua: bool,
+        data: &[u8],
+    ) -> Option<Result<(), BlockError>> {
+        // A submitted write is refused.
+        let at = self.at(lba, blocks).filter(|_| !self.place.read_only)?;
+        self.queue.store(at, blocks, fua, data)
+    }
+
+    fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
+        self.queue.abandon(unwanted);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.refused);
+        self.queue.poll(done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.in_flight() + self.refused.len()
+    }
+}

@@ -1,0 +1,351 @@
+//! Several namespaces as one: what a stripe set and a row of disks have in common.
+//!
+//! A [`Layout`] says where blocks are. Reads and writes are cut where it says so, their buffers
+//! too, without copying. What makes ranges zero or gives them back moves no data, and what a range
+//! has on one child lies side by side there, so that each child gets one such operation at most. An
+//! operation completes when all its parts have; the first error is its result.
+//!
+//! A child that is away keeps what touches it waiting, or lets it fail, and nothing else.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use farblock_block::{
+    Availability, BlockError, Change, Changes, Command, Completion, Geometry, Namespace, Op, Queue,
+    Watch,
+};
+use farblock_reactor::{Buffer, Reactor, TaskId};
+
+use crate::error::OpenError;
+use farblock_block::slab::Slab;
+
+/// The most namespaces in a set.
+pub const MAX_CHILDREN: usize = 256;
+
+/// Blocks that lie side by side on one child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) child: usize,
+    pub(crate) lba: u64,
+    pub(crate) blocks: u32,
+}
+
+/// Where blocks are.
+pub(crate) trait Layout: Clone + Send + Sync + 'static {
+    /// The first extent of a range that moves data: as far as it is in one piece on one child.
+    fn extent(&self, lba: u64, blocks: u32) -> Extent;
+
+    /// All that a range has on one child. It is in one piece there, or nothing.
+    fn share(&self, child: usize, lba: u64, blocks: u32) -> Extent;
+
+    /// How many blocks there are in all with children of these sizes.
+    fn blocks(&self, children: &mut dyn Iterator<Item = u64>) -> u64;
+}
+
+/// Namespaces that fit together; see the [module](self).
+pub(crate) struct Set<L> {
+    shape: Arc<Shape<L>>,
+    pub(crate) children: Vec<Arc<dyn Namespace>>,
+    _watches: Vec<Watch>,
+}
+
+/// The whole as its children are at present.
+struct Shape<L> {
+    layout: L,
+    /// As it was made; but for the capacity and whether it can be written, that stays.
+    made: Geometry,
+    blocks: AtomicU64,
+    read_only: AtomicBool,
+    children: Vec<Weak<dyn Namespace>>,
+    changes: Changes,
+    /// One look at a time, so that the last one counts.
+    looking: Mutex<()>,
+}
+
+impl<L: Layout> Shape<L> {
+    fn geometry(&self) -> Geometry {
+        let blocks = self.blocks.load(Ordering::Relaxed);
+        Geometry { blocks, read_only: self.read_only.load(Ordering::Relaxed), ..self.made }
+    }
+
+    /// A child has changed.
+    fn handle_change(&self, change: Change) {
+        if change != Change::Geometry || self.look() {
+            self.changes.tell(change);
+        }
+    }
+
+    /// Looks at the children again; true if the whole has changed.
+    fn look(&self) -> bool {
+        let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let children: Option<Vec<_>> = self.children.iter().map(Weak::upgrade).collect();
+        let Some(children) = children else { return false };
+        let geometries: Vec<Geometry> = children.iter().map(|child| child.geometry()).collect();
+        let before = self.geometry();
+        let blocks = self.layout.blocks(&mut geometries.iter().map(|child| child.blocks));
+        self.blocks.store(blocks, Ordering::Relaxed);
+        let read_only = geometries.iter().any(|child| child.read_only);
+        self.read_only.store(read_only, Ordering::Relaxed);
+        self.geometry() != before
+    }
+}
+
+/// What each child is, if they fit together; `what` is a set of them, for people.
+pub(crate) fn geometries(
+    what: &str,
+    children: &[Arc<dyn Namespace>],
+) -> Result<Vec<Geometry>, OpenError> {
+    let fault = |sentence: String| Err(OpenError::Set(sentence));
+    let geometries: Vec<Geometry> = children.iter().map(|child| child.geometry()).collect();
+    let Some(first) = geometries.first() else {
+        return fault(format!("{what} needs at least one disk: list them"));
+    };
+    if children.len() > MAX_CHILDREN {
+        let count = children.len();
+        return fault(format!("{count} disks are too many: {what} has at most {MAX_CHILDREN}"));
+    }
+    let differs = |child: &Geometry| child.block_size != first.block_size;
+    if let Some(other) = geometries.iter().position(differs) {
+        return fault(format!(
+            "the disks of {what} must have the same block size: {} differs from {}",
+            children[other].describe(),
+            children[0].describe()
+        ));
+    }
+    Ok(geometries)
+}
+
+/// The whole, of so many blocks, as its children have it.
+pub(crate) fn whole(geometries: &[Geometry], blocks: u64) -> Geometry {
+    let any = |property: fn(&Geometry) -> bool| geometries.iter().any(property);
+    Geometry {
+        read_only: any(|child| child.read_only),
+        volatile_cache: any(|child| child.volatile_cache),
+        deallocate: any(|child| child.deallocate),
+        preferred_blocks: geometries.iter().map(|g| g.preferred_blocks).max().unwrap_or(0),
+        ..Geometry::new(geometries[0].block_size, blocks)
+    }
+}
+
+/// The most blocks that every child takes at once; 0: any number.
+pub(crate) fn max_blocks(geometries: &[Geometry]) -> u32 {
+    geometries.iter().map(|child| child.max_blocks).filter(|&max| max > 0).min().unwrap_or(0)
+}
+
+impl<L: Layout> Set<L> {
+    pub(crate) fn new(layout: L, made: Geometry, children: Vec<Arc<dyn Namespace>>) -> Set<L> {
+        let shape = Arc::new(Shape {
+            layout,
+            made,
+            blocks: AtomicU64::new(made.blocks),
+            read_only: AtomicBool::new(made.read_only),
+            children: children.iter().map(Arc::downgrade).collect(),
+            changes: Changes::new(),
+            looking: Mutex::new(()),
+        });
+        let watch = |changes: &Changes| {
+            let shape = Arc::clone(&shape);
+            changes.watch(move |change| shape.handle_change(change))
+        };
+        let watches = children.iter().filter_map(|child| child.changes()).map(watch).collect();
+        // What changed before somebody listened.
+        shape.look();
+        Set { shape, children, _watches: watches }
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.shape.geometry()
+    }
+
+    pub(crate) fn changes(&self) -> &Changes {
+        &self.shape.changes
+    }
+
+    /// That of the worst child.
+    pub(crate) fn availability(&self) -> Availability {
+        let mut worst = Availability::Ready;
+        for child in &self.children {
+            match child.availability() {
+                Availability::Gone => return Availability::Gone,
+                Availability::Waiting => worst = Availability::Waiting,
+                Availability::Ready => {}
+            }
+        }
+        worst
+    }
+
+    /// That of the first child that has some.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.children.iter().find_map(|child| child.trouble())
+    }
+
+    /// What the children are, for people.
+    pub(crate) fn describe_children(&self) -> String {
+        let children: Vec<String> = self.children.iter().map(|child| child.describe()).collect();
+        children.join(", ")
+    }
+
+    pub(crate) fn open(
+        &self,
+        reactor: &Reactor,
+        parent: TaskId,
+    ) -> Result<Box<dyn Queue>, BlockError> {
+        let queues: Result<Vec<_>, _> =
+            self.children.iter().map(|child| child.open(reactor, parent)).collect();
+        Ok(Box::new(SetQueue {
+            shape: Arc::clone(&self.shape),
+            children: queues?,
+            wholes: Slab::new(),
+            parts: Slab::new(),
+            spare: Vec::new(),
+            arrived: Vec::new(),
+            done: Vec::new(),
+        }))
+    }
+}
+
+/// An operation that is in parts.
+struct Whole {
+    op: Op,
+    /// Parts that have not completed.
+    left: u32,
+    error: Option<BlockError>,
+    /// The parts of its buffer, in order; `None` while a child has them.
+    buffers: Vec<Option<Buffer>>,
+}
+
+/// What a child's completion belongs to.
+struct Part {
+    whole: u64,
+    /// Which part of the buffer.
+    index: u32,
+}
+
+struct SetQueue<L: Layout> {
+    shape: Arc<Shape<L>>,
+    children: Vec<Box<dyn Queue>>,
+    wholes: Slab<Whole>,
+    /// Its keys are the children's tokens.
+    parts: Slab<Part>,
+    /// Emptied `Whole::buffers`, kept for their capacity.
+    spare: Vec<Vec<Option<Buffer>>>,
+    /// Kept for its capacity.
+    arrived: Vec<Completion>,
+    /// Completed, to be handed out.
+    done: Vec<Completion>,
+}
+
+impl<L: Layout> SetQueue<L> {
+    fn submit_part(&mut self, whole: u64, extent: Extent, buffer: Option<Buffer>) {
+        let parent = self.wholes.at(whole);
+        let index = parent.buffers.len() as u32;
+        if buffer.is_some() {
+            parent.buffers.push(None);
+        }
+        parent.left += 1;
+        let (command, fua) = (parent.op.command, parent.op.fua);
+        let token = self.parts.insert(Part { whole, index });
+        let op = Op::with(command, extent.lba, extent.blocks, buffer, token);
+        self.children[extent.child].submit(Op { fua, ..op });
+    }
+
+    fn submit_transfer(&mut self, whole: u64) {
+        let op = &mut self.wholes.at(whole).op;
+        let (mut lba, mut left) = (op.lba, op.blocks);
+        let mut rest = op.buffer.take().expect("checked at submission");
+        loop {
+            let extent = self.shape.layout.extent(lba, left);
+            lba += u64::from(extent.blocks);
+            left -= extent.blocks;
+            if left == 0 {
+                return self.submit_part(whole, extent, Some(rest));
+            }
+            let front = rest.split_to(self.shape.made.bytes(extent.blocks));
+            self.submit_part(whole, extent, Some(front));
+        }
+    }
+
+    fn arrive(&mut self, done: Completion) {
+        let Part { whole, index } = self.parts.remove(done.token);
+        let parent = self.wholes.at(whole);
+        parent.left -= 1;
+        parent.error = parent.error.or(done.result.err());
+        if done.buffer.is_some() {
+            parent.buffers[index as usize] = done.buffer;
+        }
+        if parent.left == 0 {
+            let Whole { mut op, error, mut buffers, .. } = self.wholes.remove(whole);
+            op.buffer = op.buffer.or_else(|| join(&mut buffers));
+            self.spare.push(buffers);
+            self.done.push(op.complete(error.map_or(Ok(()), Err)));
+        }
+    }
+}
+
+/// Puts the parts of a buffer together again.
+fn join(buffers: &mut Vec<Option<Buffer>>) -> Option<Buffer> {
+    let mut parts =
+        buffers.drain(..).map(|part| part.expect("a child completed without its buffer"));
+    let mut whole = parts.next()?;
+    parts.for_each(|part| whole.unsplit(part));
+    Some(whole)
+}
+
+impl<L: Layout> Queue for SetQueue<L> {
+    fn submit(&mut self, op: Op) {
+        let checked = op.check(&self.shape.geometry());
+        let nothing = op.command != Command::Flush && op.blocks == 0;
+        if checked.is_err() || nothing {
+            return self.done.push(op.complete(checked));
+        }
+        let (command, lba, blocks) = (op.command, op.lba, op.blocks);
+        let buffers = self.spare.pop().unwrap_or_default();
+        let whole = self.wholes.insert(Whole { op, left: 0, error: None, buffers });
+        if command.moves_data() {
+            return self.submit_transfer(whole);
+        }
+        for child in 0..self.children.len() {
+            let extent = match command {
+                Command::Flush => Extent { child, lba: 0, blocks: 0 },
+                _ => self.shape.layout.share(child, lba, blocks),
+            };
+            if extent.blocks > 0 || command == Command::Flush {
+                self.submit_part(whole, extent, None);
+            }
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        for child in &mut self.children {
+            child.poll(&mut arrived);
+        }
+        for completion in arrived.drain(..) {
+            self.arrive(completion);
+        }
+        self.arrived = arrived;
+        done.append(&mut self.done);
+    }
+
+    fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
+        let SetQueue { parts, wholes, children, .. } = self;
+        for child in children {
+            child.abandon(&mut |token| {
+                let whole = parts.at(token).whole;
+                unwanted(wholes.at(whole).op.token.value())
+            });
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.wholes.len() + self.done.len()
+    }
+}
+
+impl<L: Layout> Drop for SetQueue<L> {
+    fn drop(&mut self) {
+        for Whole { op, .. } in self.wholes.drain() {
+            op.abandon();
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What a leg says before it has its first record: that it is about to be one of a mirror's.
+//!
+//! The power may fail while a first record is written. What there is of it then is no record, and
+//! makes the leg look as if somebody had data there. A claim is one sector, whole or not there at
+//! all; it is taken back once there is a record.
+
+use uuid::Uuid;
+
+use super::record::USED_BYTES;
+
+/// Where it is, from the beginning of what is reserved: behind everything else.
+pub(crate) const OFFSET: u64 = USED_BYTES;
+/// The smallest sector that a disk writes in one piece.
+const BYTES: usize = 512;
+const MAGIC: &[u8; 8] = b"FBCLAIM1";
+const CHECKSUM_AT: usize = BYTES - 4;
+
+pub(crate) fn emit(mirror: Uuid) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    bytes[..8].copy_from_slice(MAGIC);
+    bytes[8..24].copy_from_slice(mirror.as_bytes());
+    let checksum = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
+    bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+/// What takes it back.
+pub(crate) const NONE: [u8; BYTES] = [0; BYTES];
+
+/// Whose a leg is about to be, by all of its reserved part.
+pub(crate) fn parse(reserved: &[u8]) -> Option<Uuid> {
+    let bytes = reserved.get(OFFSET as usize..)?.get(..BYTES)?;
+    let mirror = Uuid::from_slice(&bytes[8..24]).ok()?;
+    (bytes == emit(mirror)).then_some(mirror)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::RESERVED_BYTES;
+
+    #[test]
+    fn a_claim_is_whole_or_none() {
+        let mut reserved = vec![0; RESERVED_BYTES as usize];
+        assert_eq!(parse(&reserved), None);
+        let mirror = Uuid::from_bytes([7; 16]);
+        let at = OFFSET as usize;
+        reserved[at..at + BYTES].copy_from_slice(&emit(mirror));
+        assert_eq!(parse(&reserved), Some(mirror));
+        for bit in 0..8 * BYTES {
+            reserved[at + bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(parse(&reserved), None, "bit {bit}");
+            reserved[at + bit / 8] ^= 1 << (bit % 8);
+        }
+        assert_eq!(parse(&reserved[..at + 100]), None);
+    }
+}

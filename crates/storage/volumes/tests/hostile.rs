@@ -1,0 +1,188 @@
+//! Legs that are not what they were when they come back, and power that fails at each step of
+//! filling one while another is lost.
+
+mod support;
+
+use std::sync::Arc;
+
+use farblock_backends::mem::Mem;
+use farblock_block::Namespace;
+use farblock_block::blocking::Blocking;
+use farblock_volumes::{LegState, Mirror, MirrorOptions, Taking, limits};
+use support::legs::{DATA_BYTES, LEG_BYTES, copy, lasting, memory, read, try_open};
+use support::wire::{Power, Wired};
+
+fn open(legs: &[Option<&Arc<Mem>>]) -> Mirror {
+    let mirror = try_open(legs, &lasting(), |_| {}).unwrap();
+    support::wait_until(|| support::is_whole(&mirror));
+    mirror
+}
+
+fn create(legs: &[Option<&Arc<Mem>>]) -> Mirror {
+    let mirror = try_open(legs, &lasting(), |options| options.taking = Taking::Empty).unwrap();
+    support::wait_until(|| support::is_whole(&mirror));
+    mirror
+}
+
+fn write(mirror: &Mirror, byte: u8) {
+    Blocking::new(mirror).unwrap().write(0, &vec![byte; DATA_BYTES as usize]).unwrap();
+}
+
+fn refused(legs: &[Option<&Arc<Mem>>]) -> String {
+    try_open(legs, &lasting(), |_| {}).map(|_| ()).unwrap_err()
+}
+
+#[test]
+fn an_older_copy_of_a_leg_is_refused_when_the_mirror_starts() {
+    for at in 0..2 {
+        let legs = [memory(LEG_BYTES), memory(LEG_BYTES)];
+        let all = legs.each_ref().map(Some);
+        write(&create(&all), 1);
+        let older = memory(LEG_BYTES);
+        copy(&legs[at], &older);
+        // As the leg was left, it is the leg.
+        write(&open(&all), 2);
+        let mut with_copy = all;
+        with_copy[at] = Some(&older);
+        let error = refused(&with_copy);
+        assert!(error.contains(&format!("leg{at} is an older copy of itself")), "{error}");
+        drop(open(&all));
+        // Emptied it is filled.
+        let empty = memory(LEG_BYTES);
+        with_copy[at] = Some(&empty);
+        drop(create(&with_copy));
+        assert!(read(&empty, DATA_BYTES).iter().all(|&byte| byte == 2));
+    }
+}
+
+#[test]
+fn an_older_copy_of_a_leg_is_not_let_in_while_the_mirror_is_used() {
+    let legs = [memory(LEG_BYTES), memory(LEG_BYTES)];
+    let all = legs.each_ref().map(Some);
+    write(&create(&all), 1);
+    let [older, newer] = [memory(LEG_BYTES), memory(LEG_BYTES)];
+    copy(&legs[1], &older);
+    let powers = [lasting(), lasting()];
+    let wired = |at: usize| Arc::new(Wired::new(&format!("leg{at}"), &legs[at], &powers[at])) as _;
+    let mirror = Mirror::open(vec![wired(0), wired(1)], MirrorOptions::default()).unwrap();
+    support::wait_until(|| support::is_whole(&mirror));
+    write(&mirror, 2);
+    powers[1].lasts(0);
+    let second = || mirror.status().legs[1].clone();
+    support::wait_until(|| second().state == LegState::Out);
+    copy(&legs[1], &newer);
+    copy(&older, &legs[1]);
+    powers[1].lasts(i64::MAX);
+    support::wait_until(|| {
+        second().reason.is_some_and(|reason| reason.contains("it is an older copy of itself"))
+    });
+    assert_eq!(second().state, LegState::Out);
+    copy(&newer, &legs[1]);
+    support::wait_until(|| support::is_whole(&mirror));
+    drop(mirror);
+    assert!(read(&legs[1], DATA_BYTES).iter().all(|&byte| byte == 2));
+}
+
+#[test]
+fn legs_in_another_order_are_the_same_mirror() {
+    let legs = [memory(LEG_BYTES), memory(LEG_BYTES), memory(LEG_BYTES)];
+    let [one, two, three] = legs.each_ref().map(Some);
+    write(&create(&[one, two, three]), 1);
+    write(&open(&[three, one, two]), 2);
+    drop(open(&[one, two, three]));
+    let twice = refused(&[one, two, two]);
+    assert!(twice.contains("copies of the same leg"), "{twice}");
+    let fewer = refused(&[one, two]);
+    assert!(fewer.contains("name all of them"), "{fewer}");
+    assert!(legs.iter().all(|leg| read(leg, DATA_BYTES).iter().all(|&byte| byte == 2)));
+}
+
+/// It has no record where one is looked for: nothing of it is overwritten, and what it had is
+/// there when it has its size again.
+#[test]
+fn a_leg_that_grew_or_shrank_is_refused() {
+    for change in [-512_i64, 512, -(limits::RESERVED_BYTES as i64), limits::RESERVED_BYTES as i64] {
+        let legs = [memory(LEG_BYTES), memory(LEG_BYTES)];
+        let all = legs.each_ref().map(Some);
+        write(&create(&all), 1);
+        let odd = memory(LEG_BYTES.checked_add_signed(change).unwrap());
+        copy(&legs[1], &odd);
+        let before = read(&odd, odd.geometry().capacity_bytes());
+        let error = refused(&[Some(&legs[0]), Some(&odd)]);
+        assert!(error.contains("leg1 has no record of a mirror"), "{change}: {error}");
+        let taken = try_open(&[Some(&legs[0]), Some(&odd)], &lasting(), |options| {
+            options.taking = Taking::Empty;
+        });
+        let error = taken.map(|_| ()).unwrap_err();
+        let is_refused = ["does not look empty", "use a larger one"];
+        assert!(is_refused.iter().any(|part| error.contains(part)), "{change}: {error}");
+        assert!(read(&odd, before.len() as u64) == before, "{change}: it was written");
+        drop(open(&all));
+    }
+}
+
+/// Three legs, of which one is being filled when the power fails, and another one is lost with it.
+#[test]
+fn the_power_fails_at_each_step_of_filling_and_takes_a_leg_with_it() {
+    for lost in 0..2 {
+        // With fewer it does not start: bitmap and record of the two legs in sync come first.
+        for cut in 5.. {
+            let legs = [memory(LEG_BYTES), memory(LEG_BYTES), memory(LEG_BYTES)];
+            let all = legs.each_ref().map(Some);
+            write(&create(&all), 1);
+            let degraded = |options: &mut MirrorOptions| options.degraded = true;
+            let two = try_open(&[all[0], all[1], None], &lasting(), degraded).unwrap();
+            write(&two, 2);
+            drop(two);
+            let power = Power::lasting(cut);
+            let filling = try_open(&all, &power, |_| {}).unwrap();
+            support::wait_until(|| power.is_off() || support::is_whole(&filling));
+            let is_whole = !power.is_off();
+            drop(filling);
+
+            let mut left = all;
+            left[lost] = None;
+            let mirror = try_open(&left, &lasting(), degraded).unwrap();
+            let data = read_all(&mirror);
+            assert!(data.iter().all(|&byte| byte == 2), "cut after {cut} writes, without {lost}");
+            support::wait_until(|| mirror.status().legs[2].state == LegState::InSync);
+            write(&mirror, 3);
+            drop(mirror);
+            let back = bring_back(&all, lost);
+            let is_new = |leg: &Arc<Mem>| read(leg, DATA_BYTES).iter().all(|&byte| byte == 3);
+            assert!(
+                is_new(&back) && is_new(&legs[1 - lost]) && is_new(&legs[2]),
+                "cut after {cut} writes, without {lost}"
+            );
+            if is_whole {
+                assert!(cut > 16, "the power never failed in the middle");
+                break;
+            }
+        }
+    }
+}
+
+/// A leg that was lost comes back. It may have a record that the power kept from the others: they
+/// went on without it, so that it is refused, and filled anew.
+fn bring_back(all: &[Option<&Arc<Mem>>; 3], lost: usize) -> Arc<Mem> {
+    match try_open(all, &lasting(), |_| {}) {
+        Ok(mirror) => {
+            support::wait_until(|| support::is_whole(&mirror));
+            Arc::clone(all[lost].expect("it is back"))
+        }
+        Err(error) => {
+            assert!(error.contains("were each written without the other"), "{error}");
+            let empty = memory(LEG_BYTES);
+            let mut with_empty = *all;
+            with_empty[lost] = Some(&empty);
+            drop(create(&with_empty));
+            empty
+        }
+    }
+}
+
+fn read_all(mirror: &Mirror) -> Vec<u8> {
+    let mut data = vec![0; DATA_BYTES as usize];
+    Blocking::new(mirror).unwrap().read(0, &mut data).unwrap();
+    data
+}
