@@ -10,28 +10,26 @@
 //!     +--- connection lost, keep alive, timeout ------------------------------+
 //! ```
 
+mod table;
+
 use crate::control::{Local, Mailbox, Sender};
 use crate::error::Error;
-use crate::handshake::Connected;
 use crate::limits;
-use crate::link::{Commands, Inline, Link, Loss, Outgoing};
 use crate::shared::{Notice, Request, Shared};
+use crate::transport::{Loss, Transport};
 use farblock_proto::host::command::{self, LogPage};
 use farblock_proto::host::{Command, Data, NamespaceInfo, parse_changed_namespaces};
-use farblock_proto::limits::ADMIN_IN_CAPSULE_BYTES;
-use farblock_proto::tcp::SlotId;
-use farblock_proto::tcp::host_end::{Grant, Transfer};
-use farblock_reactor::{Buffer, Event, os};
+use farblock_reactor::{Event, os};
 use farblock_wire::event::AsyncEvent;
 use farblock_wire::fabrics::PropertySize;
 use farblock_wire::identify::{Cns, NamespaceList};
 use farblock_wire::log::LogPageId;
 use farblock_wire::property::{Cc, Csts, offset};
 use farblock_wire::{Cqe, Status};
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use table::{Done, Pending, Table};
 
 /// Pause between two looks at whether the shutdown is complete.
 const SHUTDOWN_POLL: Duration = Duration::from_millis(10);
@@ -48,6 +46,8 @@ pub(crate) struct Settings {
     pub(crate) configuration: Cc,
     /// Asynchronous events are enabled.
     pub(crate) events: bool,
+    /// Commands in flight.
+    pub(crate) depth: u16,
 }
 
 /// How the host finds out that the controller does not answer any more.
@@ -93,92 +93,6 @@ enum Purpose {
     ShutdownStatus,
 }
 
-/// An admin command in flight.
-struct Pending {
-    purpose: Purpose,
-    to_controller: Vec<u8>,
-    from_controller: Vec<u8>,
-    deadline: Option<Instant>,
-}
-
-/// The admin queue's commands.
-#[derive(Default)]
-struct Table {
-    slots: Vec<Option<Pending>>,
-    waiting: VecDeque<(Purpose, Command, Vec<u8>)>,
-    /// Commands that are over: what for, completion, data, and whether the data is good.
-    done: Vec<(Purpose, Cqe, Vec<u8>, bool)>,
-}
-
-impl Table {
-    fn pump(&mut self, out: &mut Outgoing, deadline: Option<Instant>) {
-        while let Some((purpose, _, _)) = self.waiting.front() {
-            // The first slot is the keep alive's own: it must not wait behind slow commands.
-            let first = usize::from(!matches!(purpose, Purpose::KeepAlive));
-            let free = (first..self.slots.len()).find(|&slot| self.slots[slot].is_none());
-            let Some(free) = free else { return };
-            let Some((purpose, command, to_controller)) = self.waiting.pop_front() else { return };
-            let (sqe, transfer) = command.place(ADMIN_IN_CAPSULE_BYTES);
-            out.end.submit(SlotId(free as u16), &sqe, transfer, &mut Inline(&mut out.batch));
-            let mut from_controller = Vec::new();
-            match transfer {
-                Transfer::InCapsule(_) => append(&to_controller, out),
-                Transfer::FromController(length) => from_controller.resize(length as usize, 0),
-                Transfer::None | Transfer::ToController(_) => {}
-            }
-            // An event may take as long as it likes.
-            let deadline = deadline.filter(|_| !matches!(purpose, Purpose::AsyncEvent));
-            let pending = Pending { purpose, to_controller, from_controller, deadline };
-            self.slots[free] = Some(pending);
-        }
-    }
-
-    fn pending(&mut self, slot: SlotId) -> &mut Pending {
-        self.slots[usize::from(slot.0)].as_mut().expect("the connection knows what is in flight")
-    }
-}
-
-/// Appends data and its digest.
-fn append(bytes: &[u8], out: &mut Outgoing) {
-    out.batch.bytes(bytes);
-    if let Some(digest) = out.end.data_digest(bytes) {
-        out.batch.bytes(&digest);
-    }
-}
-
-impl Commands for Table {
-    fn data(&mut self, slot: SlotId, offset: u32, bytes: &[u8]) {
-        self.pending(slot).from_controller[offset as usize..][..bytes.len()].copy_from_slice(bytes);
-    }
-
-    fn lend(&mut self, _: SlotId, _: u32) -> Option<(Buffer, usize)> {
-        None
-    }
-
-    fn lent(&mut self, _: SlotId, _: Buffer) {
-        unreachable!("nothing is lent");
-    }
-
-    fn wanted(&mut self, mut grant: Grant, out: &mut Outgoing) {
-        let data = std::mem::take(&mut self.pending(grant.slot).to_controller);
-        while let Some(range) = out.end.data_header(&mut grant, &mut Inline(&mut out.batch)) {
-            append(&data[range], out);
-        }
-        self.pending(grant.slot).to_controller = data;
-    }
-
-    fn completed(&mut self, slot: SlotId, cqe: &Cqe, received: u32, intact: bool) {
-        let pending = self.slots[usize::from(slot.0)].take().expect("it was in flight");
-        let mut data = pending.from_controller;
-        data.truncate(received as usize);
-        self.done.push((pending.purpose, *cqe, data, intact));
-    }
-
-    fn returned(&mut self, _: u64, _: Buffer) {
-        unreachable!("admin data is copied");
-    }
-}
-
 /// When the next keep alive is due, and how the last one went.
 struct KeepAlive {
     interval: Duration,
@@ -197,11 +111,11 @@ struct Stopping {
 }
 
 /// See the module's text.
-pub(crate) struct Admin {
+pub(crate) struct Admin<T: Transport> {
     local: Local,
     mailbox: Mailbox,
-    link: Link,
-    table: Table,
+    link: T,
+    table: Table<T>,
     shared: Arc<Shared>,
     settings: Settings,
     keep_alive: Option<KeepAlive>,
@@ -227,17 +141,16 @@ pub(crate) struct Told {
 }
 
 /// Runs the admin queue until its end.
-pub(crate) fn run(
+pub(crate) fn run<T: Transport>(
     local: &Local,
-    connected: Connected,
+    connected: T::Connected,
     shared: Arc<Shared>,
     settings: Settings,
-    depth: u16,
     told: Told,
-) -> impl Future<Output = ()> + use<> {
+) -> impl Future<Output = ()> + use<T> {
     let Told { started, ended } = told;
     let farewell = Farewell(Arc::clone(&shared));
-    let admin = Admin::new(local, connected, shared, settings, depth);
+    let admin = Admin::<T>::new(local, connected, shared, settings);
     async move {
         match admin {
             Ok(mut admin) => {
@@ -251,19 +164,17 @@ pub(crate) fn run(
     }
 }
 
-impl Admin {
+impl<T: Transport> Admin<T> {
     fn new(
         local: &Local,
-        connected: Connected,
+        connected: T::Connected,
         shared: Arc<Shared>,
         settings: Settings,
-        depth: u16,
-    ) -> io::Result<Admin> {
+    ) -> io::Result<Admin<T>> {
         let mailbox = Mailbox::new(local);
         let (reactor, task) = (local.reactor(), mailbox.task());
-        let mut table = Table::default();
-        table.slots.resize_with(usize::from(depth), || None);
-        let link = Link::new(reactor, task, connected, &mut table)?;
+        let mut table = Table::new(reactor.clone(), settings.depth);
+        let link = T::open(reactor, task, connected, &mut table)?;
         shared.set_admin(reactor.waker(task));
         let now = os::now();
         let keep_alive = settings.keep_alive.map(|Pulse { interval, timeout }| KeepAlive {
@@ -309,9 +220,9 @@ impl Admin {
         self.leave().await;
     }
 
-    /// Lets a terminate PDU, or a close, reach the network.
+    /// Lets a close reach the network.
     async fn leave(&mut self) {
-        let deadline = os::now() + limits::TERMINATE_TIME;
+        let deadline = os::now() + limits::CLOSE_TIME;
         if self.link.is_open() {
             self.link.abandon();
         }
@@ -329,12 +240,13 @@ impl Admin {
             self.link.handle(event, &mut self.table);
         }
         self.events = events;
+        self.link.poll(&mut self.table);
     }
 
     fn turn(&mut self) {
         self.take_events();
-        for (purpose, cqe, data, intact) in std::mem::take(&mut self.table.done) {
-            self.handle_done(purpose, &cqe, data, intact);
+        for done in std::mem::take(&mut self.table.done) {
+            self.handle_done(done);
         }
         while let Some(Request { command, data, reply }) = self.shared.next_request() {
             self.table.waiting.push_back((Purpose::User(reply), command, data));
@@ -350,7 +262,7 @@ impl Admin {
         if self.link.is_open() {
             let timeout = self.settings.timeout;
             let deadline = if timeout.is_zero() { None } else { now.checked_add(timeout) };
-            self.table.pump(&mut self.link.out, deadline);
+            self.table.pump(self.link.outgoing(), deadline);
             self.link.flush();
         }
         self.local.reactor().set_timer(self.mailbox.task(), self.next_deadline());
@@ -360,11 +272,11 @@ impl Admin {
         self.table.waiting.push_back((purpose, command, Vec::new()));
     }
 
-    fn handle_done(&mut self, purpose: Purpose, cqe: &Cqe, data: Vec<u8>, intact: bool) {
+    fn handle_done(&mut self, done: Done) {
+        let Done { purpose, mut cqe, data, intact } = done;
         let succeeded = cqe.status().is_success() && intact;
         match purpose {
             Purpose::User(reply) => {
-                let mut cqe = *cqe;
                 if !intact {
                     // The transport's fault, not the command's; nothing of it is to be believed.
                     let status = Status::TRANSIENT_TRANSPORT_ERROR;
@@ -458,9 +370,8 @@ impl Admin {
     }
 
     fn handle_time(&mut self, now: Instant) {
-        self.link.handle_time(now);
-        let late = |pending: &Pending| pending.deadline.is_some_and(|deadline| deadline <= now);
-        if self.table.slots.iter().flatten().any(late) {
+        let late = |pending: &Pending<T>| pending.deadline.is_some_and(|deadline| deadline <= now);
+        if self.table.pending().any(late) {
             self.link.fail(Loss::Timeout, &mut self.table);
         }
         if let Some(keep_alive) = &mut self.keep_alive {
@@ -486,7 +397,7 @@ impl Admin {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let commands = self.table.slots.iter().flatten().filter_map(|pending| pending.deadline);
+        let commands = self.table.pending().filter_map(|pending| pending.deadline);
         let keep_alive = self.keep_alive.as_ref().map(|keep_alive| match keep_alive.unanswered {
             Some(since) => since + keep_alive.timeout,
             None => keep_alive.next,
@@ -517,7 +428,7 @@ impl Admin {
     }
 }
 
-impl Drop for Admin {
+impl<T: Transport> Drop for Admin<T> {
     fn drop(&mut self) {
         // The loop goes on without it.
         self.link.abandon();

@@ -45,6 +45,9 @@ pub(crate) struct Inner {
     ended: Mutex<Option<Receiver<()>>>,
     /// Where it runs.
     control: Arc<Control>,
+    /// It is in the same process.
+    #[cfg(feature = "memory")]
+    dial: Option<crate::memory::Dial>,
 }
 
 impl Controller {
@@ -54,11 +57,29 @@ impl Controller {
     /// # Errors
     /// [`Error::Connect`] with the reason, or another if it does not come to that.
     pub fn connect(address: &str, subsystem: &str, options: &Options) -> Result<Self, Error> {
-        let connecting = Connecting::new(address, subsystem, options)?;
+        Self::run(Connecting::new(address, subsystem, options)?, options)
+    }
+
+    fn run(connecting: Connecting, options: &Options) -> Result<Self, Error> {
         let control = Control::shared(options.engine).map_err(Error::System)?;
         let for_loop = Arc::clone(&control);
         let controller = control.run(|local| connecting.connect(local, for_loop));
         controller.unwrap_or_else(|| Err(Error::Lost("it could not be waited for".into())))
+    }
+
+    /// Connects to `subsystem` of a target in the same process: for tests. Its address is none.
+    ///
+    /// # Errors
+    /// As [`Controller::connect`].
+    #[cfg(feature = "memory")]
+    pub fn connect_in_memory(
+        dial: crate::memory::Dial,
+        subsystem: &str,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        let mut connecting = Connecting::new("memory", subsystem, options)?;
+        connecting.dial = Some(dial);
+        Self::run(connecting, options)
     }
 
     /// Connects to the subsystem that the URL names, or to the discovery service if it names

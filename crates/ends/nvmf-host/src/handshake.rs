@@ -27,6 +27,21 @@ pub(crate) struct Handshake<C> {
     timeout: Duration,
 }
 
+/// A connection being made on which commands are executed one at a time, whatever carries it.
+pub(crate) trait Greeting {
+    /// Executes one command; `data` is what it moves to the controller. Gives the completion and
+    /// what it moved from the controller.
+    async fn execute(
+        &mut self,
+        command: &Command,
+        data: &[u8],
+        during: &'static str,
+    ) -> Result<(Cqe, Vec<u8>), ConnectError>;
+
+    /// The loop that it is made on.
+    fn local(&self) -> &Local;
+}
+
 /// What a connection is once the handshake is done.
 pub(crate) struct Connected {
     pub(crate) socket: Socket,
@@ -103,27 +118,6 @@ impl<C: Carrier> Handshake<C> {
         Ok(handshake)
     }
 
-    /// Executes one command; `data` is what it moves to the controller. Gives the completion and
-    /// what it moved from the controller.
-    pub(crate) async fn execute(
-        &mut self,
-        command: &Command,
-        data: &[u8],
-        during: &'static str,
-    ) -> Result<(Cqe, Vec<u8>), ConnectError> {
-        let mut out = Vec::new();
-        self.conversation.submit(command, data, &mut out);
-        match self.converse(out, during).await? {
-            Progress::Completed(cqe, data) => Ok((cqe, data)),
-            progress => unreachable!("a command does not end as {progress:?}"),
-        }
-    }
-
-    /// Lets time pass.
-    pub(crate) async fn wait(&self, time: Duration) {
-        self.local.sleep_until(os::now() + time).await;
-    }
-
     /// Goes on until something is reached.
     async fn converse(
         &mut self,
@@ -169,6 +163,26 @@ impl<C: Carrier> Handshake<C> {
     ) -> Result<T, ConnectError> {
         let result = result.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()));
         result.map_err(|error| from_io(&error, during, self.timeout))
+    }
+}
+
+impl<C: Carrier> Greeting for Handshake<C> {
+    async fn execute(
+        &mut self,
+        command: &Command,
+        data: &[u8],
+        during: &'static str,
+    ) -> Result<(Cqe, Vec<u8>), ConnectError> {
+        let mut out = Vec::new();
+        self.conversation.submit(command, data, &mut out);
+        match self.converse(out, during).await? {
+            Progress::Completed(cqe, data) => Ok((cqe, data)),
+            progress => unreachable!("a command does not end as {progress:?}"),
+        }
+    }
+
+    fn local(&self) -> &Local {
+        &self.local
     }
 }
 

@@ -1,8 +1,8 @@
 //! Keys in files: one `DHHC-1:…:` or `NVMeTLSkey-1:…:` a line, readable by their owner alone.
 
+use crate::readable::Readable;
 use farblock_secure::{Secret, TlsKey};
 use std::fmt::Display;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
@@ -124,7 +124,7 @@ fn text_open(path: &Path, allowed: u32) -> Result<Zeroizing<String>, String> {
     let cannot = |error: &io::Error| {
         format!("cannot read the key file {shown}: {}", crate::error::words(error))
     };
-    let file = File::open(path).map_err(|error| cannot(&error))?;
+    let file = Readable::open(path).map_err(|error| cannot(&error))?;
     check_readers(&file, path, allowed).map_err(|error| cannot(&error))??;
     let mut text = Zeroizing::new(String::new());
     let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
@@ -137,7 +137,7 @@ fn text_open(path: &Path, allowed: u32) -> Result<Zeroizing<String>, String> {
 
 /// Others who can read a secret have it.
 #[cfg(unix)]
-fn check_readers(file: &File, path: &Path, allowed: u32) -> io::Result<Result<(), String>> {
+fn check_readers(file: &Readable, path: &Path, allowed: u32) -> io::Result<Result<(), String>> {
     use std::os::unix::fs::MetadataExt;
     const PERMISSIONS: u32 = 0o777;
     let mode = file.metadata()?.mode() & PERMISSIONS;
@@ -154,13 +154,14 @@ fn check_readers(file: &File, path: &Path, allowed: u32) -> io::Result<Result<()
 
 /// Elsewhere a folder's access control list says who reads what is in it.
 #[cfg(not(unix))]
-fn check_readers(_: &File, _: &Path, _: u32) -> io::Result<Result<(), String>> {
+fn check_readers(_: &Readable, _: &Path, _: u32) -> io::Result<Result<(), String>> {
     Ok(Ok(()))
 }
 
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
+    use std::fs::File;
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
 

@@ -6,11 +6,14 @@
 //! the kernel's to say; those in `.nvme` are root's, and read by who has that keyring, so it is
 //! linked to the process first. Keys of other users are passed over, whoever may read them: anybody
 //! can make one with the name of any host.
+//!
+//! A process that gave up asking the kernel has another one ask ([`read_by`], [`read`]).
 
 use farblock_proto::host::Identity;
 use farblock_secure::TlsPsk;
 use linux_keyutils::{Key, KeyError, KeyRing, KeyRingIdentifier, KeySerialId};
 use std::fs;
+use std::sync::OnceLock;
 use zeroize::Zeroizing;
 
 /// What the kernel lists of the keys that this process may see.
@@ -33,11 +36,27 @@ struct Entry {
     description: String,
 }
 
+/// Who reads the keys of a name for a host and a subsystem, as [`read`] does.
+pub type Reader = dyn Fn(&str, &Identity<'_>) -> Result<Vec<TlsPsk>, String> + Send + Sync;
+
+/// Who reads in the place of this process.
+static READER: OnceLock<Box<Reader>> = OnceLock::new();
+
+/// Has somebody else read keys from now on, for the process's life; the first one who is named.
+pub fn read_by(reader: Box<Reader>) {
+    let _ = READER.set(reader);
+}
+
+/// [`read`], by whoever is to do that.
+pub(crate) fn ask(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
+    READER.get().map_or_else(|| read(name, identity), |reader| reader(name, identity))
+}
+
 /// Reads the keys that `name`, what comes behind `keyring:`, stands for.
 ///
 /// # Errors
 /// One sentence that says what is wrong and what to do; never with a part of a key.
-pub(crate) fn read(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
+pub fn read(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
     let text = fs::read_to_string(LIST);
     let text = text.map_err(|error| {
         let error = crate::error::words(&error);

@@ -94,9 +94,7 @@
 //!
 //! # Not implemented
 //!
-//! Secure channel concatenation, metadata, the limits of
-//! Dataset Management and Write Zeroes that controllers may state (DMRSL, WZSL). Resolving a name
-//! takes as long as the system's resolver does.
+//! Metadata, RDMA. Resolving a name takes as long as the system's resolver does.
 
 mod admin;
 mod authentication;
@@ -111,15 +109,16 @@ mod handshake;
 pub mod identity;
 pub mod key_file;
 #[cfg(target_os = "linux")]
-mod keyring;
+pub mod keyring;
 pub mod limits;
-mod link;
 mod namespace;
 mod options;
 mod queue;
+pub mod readable;
 mod secured;
 mod shared;
 mod status;
+mod transport;
 pub mod url;
 
 pub use controller::Controller;
@@ -130,6 +129,12 @@ pub use identity::{HostId, HostIdentity};
 pub use namespace::RemoteNamespace;
 pub use options::Options;
 pub use url::Url;
+
+/// A transport in memory, for tests: [`Controller::connect_in_memory`] and its other end.
+#[cfg(feature = "memory")]
+pub mod memory {
+    pub use crate::transport::memory::{Dial, Region, Wire};
+}
 
 /// The commands that [`Controller::admin`] executes, and what controllers say.
 pub use farblock_proto::host::{

@@ -28,8 +28,8 @@ pub const MAX_IN_CAPSULE_BYTES: u32 = 64 << 10;
 /// Zeroes that are sent at once where the controller has no Write Zeroes command, in bytes.
 pub const ZEROES_BYTES: u32 = 256 << 10;
 
-/// How long a terminate PDU may take to be sent before the connection is closed all the same.
-pub const TERMINATE_TIME: Duration = Duration::from_secs(1);
+/// How long an admin queue waits at its end for its connection to be closed.
+pub const CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// How long the orderly shutdown of a controller may take in all.
 pub const SHUTDOWN_TIME: Duration = Duration::from_secs(1);

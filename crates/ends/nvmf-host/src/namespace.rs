@@ -4,10 +4,10 @@ use crate::control::Local;
 use crate::controller::Inner;
 use crate::disk::KnownNamespace;
 use crate::error::Error;
-use crate::handshake::Connected;
 use crate::limits;
-use crate::queue::{RemoteQueue, Settings};
+use crate::queue::{IoQueue, Settings};
 use crate::shared::NamespaceState;
+use crate::transport::Opened;
 use farblock_block::size::Size;
 use farblock_block::{Availability, BlockError, Changes, Geometry, Namespace, Queue};
 use farblock_proto::host::{CommandLimits, ConnectError, NamespaceInfo};
@@ -154,22 +154,18 @@ impl Namespace for RemoteNamespace {
 pub(crate) struct ConnectedQueue {
     namespace: RemoteNamespace,
     qid: u16,
-    connected: Option<Connected>,
+    connected: Option<Opened>,
     settings: Settings,
     settled: bool,
 }
 
 impl ConnectedQueue {
     /// Puts the queue on an event loop, without waiting for anything.
-    pub(crate) fn settle(
-        mut self,
-        reactor: &Reactor,
-        parent: TaskId,
-    ) -> Result<RemoteQueue, Error> {
+    pub(crate) fn settle(mut self, reactor: &Reactor, parent: TaskId) -> Result<IoQueue, Error> {
         let connected = self.connected.take().expect("it is settled once");
         let controller = (Arc::clone(&self.namespace.controller), self.qid);
         let (state, settings) = (Arc::clone(&self.namespace.state), self.settings.clone());
-        let queue = RemoteQueue::new(reactor, parent, connected, state, settings, controller);
+        let queue = IoQueue::new(reactor, parent, connected, state, settings, controller);
         // The identifier is the queue's from here on.
         self.settled = queue.is_ok();
         queue.map_err(Error::system)

@@ -3,29 +3,17 @@
 //! One [`RemoteQueue`] lives on its user's event loop, as a child task of the user's. An operation
 //! is split into commands no larger than the controller takes; they share the operation's one
 //! buffer, of which the connection borrows ranges. Commands wait in order for a free slot. All that
-//! is submitted between two calls of `poll` goes out as one batch.
-//!
-//! The operation's buffer is in one place at a time:
-//!
-//! ```text
-//!              payload of the batch being filled        batch complete
-//!  Here ------> Batch(number = the current) ----- flush ----> Batch(number < current)
-//!   ^ |                                                           |
-//!   | +-- large receive --> Receiving --+                         |
-//!   +-----------------------------------+------ sent -------------+
-//! ```
-//! A command that needs a buffer which is being sent waits until it is back: that happens when a
-//! controller asks for the data of two commands of one large write.
-//!
-//! Key space: the tag of a payload in a batch is the operation's index in the table; a slot is its
-//! command's identifier on the wire.
+//! is submitted between two calls of `poll` goes out as one batch. How they travel is the
+//! [transport](crate::transport)'s.
 
+mod carried;
 mod table;
 
+pub(crate) use carried::IoQueue;
+
 use crate::controller::Inner;
-use crate::handshake::Connected;
-use crate::link::{Link, Loss};
 use crate::shared::NamespaceState;
+use crate::transport::{Loss, Transport};
 use farblock_block::{Completion, Op, Queue};
 use farblock_reactor::{Event, Reactor, TaskId, os};
 use std::io;
@@ -57,11 +45,11 @@ pub(crate) struct Settings {
 }
 
 /// One I/O queue of a remote namespace; see the module's text.
-pub(crate) struct RemoteQueue {
+pub(crate) struct RemoteQueue<T: Transport> {
     reactor: Reactor,
     task: TaskId,
-    link: Link,
-    table: Table,
+    link: T,
+    table: Table<T>,
     controller: Arc<Inner>,
     qid: u16,
     events: Vec<Event>,
@@ -72,20 +60,20 @@ pub(crate) struct RemoteQueue {
     timer: Option<Instant>,
 }
 
-impl RemoteQueue {
+impl<T: Transport> RemoteQueue<T> {
     /// Puts a connected queue on an event loop.
     pub(crate) fn new(
         reactor: &Reactor,
         parent: TaskId,
-        connected: Connected,
+        connected: T::Connected,
         namespace: Arc<NamespaceState>,
         settings: Settings,
         controller: (Arc<Inner>, u16),
-    ) -> io::Result<RemoteQueue> {
+    ) -> io::Result<RemoteQueue<T>> {
         let task = reactor.add_child(parent);
         let tick_time = settings.io_timeout / TICKS_PER_TIMEOUT;
         let mut table = Table::new(reactor.clone(), namespace, settings);
-        let link = match Link::new(reactor, task, connected, &mut table) {
+        let link = match T::open(reactor, task, connected, &mut table) {
             Ok(link) => link,
             Err(error) => {
                 reactor.remove_task(task);
@@ -112,7 +100,6 @@ impl RemoteQueue {
     fn handle_timer(&mut self) {
         let now = os::now();
         self.timer = None;
-        self.link.handle_time(now);
         self.table.retry(now);
         if self.next_tick.take_if(|tick| *tick <= now).is_none() {
             return;
@@ -123,15 +110,11 @@ impl RemoteQueue {
     }
 
     fn arm_timer(&mut self) {
-        if self.table.is_idle() {
+        if self.table.is_idle() || !self.link.is_open() {
             return;
         }
-        let tick = match self.link.is_open() {
-            true => self.tick_time,
-            false => crate::limits::TERMINATE_TIME,
-        };
-        if self.next_tick.is_none() && !tick.is_zero() {
-            self.next_tick = os::now().checked_add(tick);
+        if self.next_tick.is_none() && !self.tick_time.is_zero() {
+            self.next_tick = os::now().checked_add(self.tick_time);
         }
         let next = self.next_tick.into_iter().chain(self.table.next_retry()).min();
         if next != self.timer {
@@ -160,6 +143,7 @@ impl RemoteQueue {
             }
         }
         self.events = events;
+        self.link.poll(&mut self.table);
     }
 
     fn handle_loss(&mut self) {
@@ -171,14 +155,12 @@ impl RemoteQueue {
         // Operations may have been submitted before this was noticed.
         self.link.discard(&mut self.table);
         self.table.lose();
-        // From here on it is a terminate PDU that may take too long.
-        self.next_tick = None;
     }
 }
 
-impl Queue for RemoteQueue {
+impl<T: Transport> Queue for RemoteQueue<T> {
     fn submit(&mut self, op: Op) {
-        self.table.submit(op, &mut self.link.out);
+        self.table.submit(op, self.link.outgoing());
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
@@ -187,7 +169,7 @@ impl Queue for RemoteQueue {
             self.link.fail(Loss::Controller, &mut self.table);
         }
         if self.link.is_open() {
-            self.table.pump(&mut self.link.out);
+            self.table.pump(self.link.outgoing());
             self.link.flush();
         } else {
             self.handle_loss();
@@ -204,7 +186,7 @@ impl Queue for RemoteQueue {
     }
 }
 
-impl Drop for RemoteQueue {
+impl<T: Transport> Drop for RemoteQueue<T> {
     fn drop(&mut self) {
         self.link.abandon();
         self.reactor.remove_task(self.task);

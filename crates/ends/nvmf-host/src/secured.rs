@@ -62,7 +62,7 @@ fn read(path: &Path, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
 /// The keys in the kernel's keyrings.
 #[cfg(target_os = "linux")]
 fn in_kernel(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
-    crate::keyring::read(name, identity)
+    crate::keyring::ask(name, identity)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -127,35 +127,35 @@ impl<C: Carrier> Secured<C> {
 impl<C: Carrier> Carrier for Secured<C> {
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(tls) = &mut self.tls else { return self.carrier.send(bytes).await };
-        tls.write(bytes).and_then(|()| tls.flush()).map_err(io::Error::other)?;
-        send(&mut self.carrier, &mut **tls).await
+        let mut sealed = vec![0; tls.sealed_bytes(bytes.len())];
+        let sealing = tls.seal(&mut std::iter::once(bytes), &mut sealed);
+        let length = sealing.map_err(io::Error::other)?;
+        self.carrier.send(&sealed[..length]).await
     }
 
     async fn receive(&mut self, input: &mut Vec<u8>) -> io::Result<bool> {
         let Some(tls) = &mut self.tls else { return self.carrier.receive(input).await };
         let mut sealed = Vec::new();
         let is_end = self.carrier.receive(&mut sealed).await?;
-        tls.feed(&sealed);
-        open(&mut **tls, input)?;
-        send(&mut self.carrier, &mut **tls).await?;
+        let opened = open(&mut **tls, &sealed, input);
+        let sent = send(&mut self.carrier, &mut **tls).await;
+        // What is wrong with what came tells more than that the controller did not hear of it.
+        opened?;
+        sent?;
         Ok(is_end)
     }
 }
 
 /// Appends all that can be read.
-fn open(tls: &mut dyn Tls, input: &mut Vec<u8>) -> io::Result<()> {
-    loop {
-        let start = input.len();
-        input.resize(start + tls.readable_bytes(), 0);
-        let read = tls.read(&mut input[start..]);
-        input.truncate(start + *read.as_ref().unwrap_or(&0));
-        match read {
-            Ok(0) => return Ok(()),
-            Ok(_) => {}
-            // What came before it counts, and the socket's end says the rest.
-            Err(TlsError::Closed) => return Ok(()),
-            Err(error) => return Err(io::Error::other(error)),
-        }
+fn open(tls: &mut dyn Tls, sealed: &[u8], input: &mut Vec<u8>) -> io::Result<()> {
+    let start = input.len();
+    input.resize(start + tls.openable_bytes(sealed.len()), 0);
+    let (filled, ended) = tls.open(sealed, &mut input[start..]);
+    input.truncate(start + filled);
+    match ended {
+        // What came before it counts, and the socket's end says the rest.
+        None | Some(TlsError::Closed) => Ok(()),
+        Some(error) => Err(io::Error::other(error)),
     }
 }
 

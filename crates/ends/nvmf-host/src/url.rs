@@ -65,6 +65,24 @@ impl Url {
     pub fn address(&self) -> String {
         format!("{}:{}", Bracketed(&self.host), self.port_or_default())
     }
+
+    /// Where the keys are that it names: files, or what [`key_file`](crate::key_file) says.
+    pub fn keys(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        let keys = [&mut self.dhchap_secret, &mut self.dhchap_ctrl_secret, &mut self.tls_key];
+        keys.into_iter().flatten()
+    }
+
+    /// The same without keys: what is there, however it is reached.
+    #[must_use]
+    pub fn without_keys(&self) -> Url {
+        Url {
+            dhchap_secret: None,
+            dhchap_ctrl_secret: None,
+            tls_key: None,
+            concatenate: false,
+            ..self.clone()
+        }
+    }
 }
 
 /// Why a text is not a URL of a remote namespace: one sentence.
@@ -257,7 +275,8 @@ impl fmt::Display for Encoded<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
             match c {
-                '%' | '?' | '#' | '&' | '+' | ' ' => write!(f, "%{:02x}", u32::from(c))?,
+                // A comma ends a leg of a mirror.
+                '%' | '?' | '#' | '&' | '+' | ' ' | ',' => write!(f, "%{:02x}", u32::from(c))?,
                 c => write!(f, "{c}")?,
             }
         }

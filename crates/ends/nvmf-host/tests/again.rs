@@ -4,12 +4,13 @@ mod peer;
 mod stage;
 
 use farblock_block::{BlockError, Op};
+use farblock_host::disk::Policy;
 use farblock_host::{Disk, DiskOptions, limits};
 use farblock_reactor::Buffer;
 use farblock_wire::Status;
 use farblock_wire::opcode::NvmOpcode;
-use peer::{Handled, Peer, Script};
-use stage::{User, disk, usual};
+use peer::{Connection, Handled, Peer, Script};
+use stage::{User, disk, quick, until, usual};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -70,7 +71,7 @@ fn the_controllers_advice_is_heeded() {
     let peer = Peer::with_hook(move |connection, qid, capsule| {
         if qid == 0 && capsule.sqe.opcode == 0x06 && capsule.sqe.cdw10.get() as u8 == 1 {
             let mut data = vec![0; 4096];
-            peer::identify_controller(&Script::default(), &mut data);
+            peer::identify_controller(&Script::<Connection>::default(), &mut data);
             data[130] = 3;
             connection.push_all(capsule.cid(), &data, 4096, true)?;
             return Ok(Handled::Yes);
@@ -166,5 +167,77 @@ fn paths_that_keep_failing_are_waited_for_as_long_as_lost_ones() {
     // No try begins after the limit, and each takes a fifth of it.
     assert!(tries.load(Ordering::SeqCst) <= 7, "{tries:?} tries");
     misleads.store(false, Ordering::SeqCst);
+    assert_eq!(user.write(0), Ok(()), "it is over");
+}
+
+/// Nobody waits, but a path that is live and was not asked is asked.
+#[test]
+fn a_path_error_is_not_the_end_while_another_path_is_live() {
+    let options = DiskOptions {
+        fast_io_fail_timeout: Some(Duration::ZERO),
+        policy: Policy::RoundRobin,
+        ..usual()
+    };
+    let misleads = [false, false].map(|it| Arc::new(AtomicBool::new(it)));
+    let asked: [Arc<AtomicUsize>; 2] = Default::default();
+    let peers: [Peer; 2] = std::array::from_fn(|at| {
+        let (misleads, asked) = (Arc::clone(&misleads[at]), Arc::clone(&asked[at]));
+        Peer::with_hook(move |connection, qid, capsule| {
+            if qid == 0 || capsule.sqe.opcode == 0x7f {
+                return Ok(Handled::No);
+            }
+            asked.fetch_add(1, Ordering::SeqCst);
+            if !misleads.load(Ordering::SeqCst) {
+                return Ok(Handled::No);
+            }
+            connection.respond(capsule.cid(), Status::INTERNAL_PATH_ERROR, 0)?;
+            Ok(Handled::Yes)
+        })
+    });
+    let disk = disk(&[&peers[0], &peers[1]], &options);
+    let mut user = User::new(&disk);
+    until("both paths are used", || {
+        assert_eq!(user.write(0), Ok(()));
+        asked.iter().all(|asked| asked.load(Ordering::SeqCst) > 0)
+    });
+    misleads[0].store(true, Ordering::SeqCst);
+    let before = asked[0].load(Ordering::SeqCst);
+    until("the first path is asked", || {
+        assert_eq!(user.write(0), Ok(()), "the second path is live");
+        asked[0].load(Ordering::SeqCst) > before
+    });
+    misleads[1].store(true, Ordering::SeqCst);
+    // The first path may still rest from its last answer; then nobody else is asked.
+    assert_eq!(user.write(0), Err(BlockError::Disconnected), "no path wants it");
+}
+
+/// A target that loses the connection with everything that it is asked ends nothing, however soon
+/// it is there again.
+#[test]
+fn connections_that_are_lost_each_time_are_waited_for_as_long_as_lost_ones() {
+    let limit = Duration::from_secs(1);
+    // What is read is sent again at once, what is written when nothing of it can come any more.
+    let options = DiskOptions { fast_io_fail_timeout: Some(limit), ..quick() };
+    let drops = Arc::new(AtomicBool::new(true));
+    let tries = Arc::new(AtomicUsize::new(0));
+    let (counter, dropping) = (Arc::clone(&tries), Arc::clone(&drops));
+    let peer = Peer::with_hook(move |_, qid, capsule| {
+        if qid == 0 || capsule.sqe.opcode == 0x7f || !dropping.load(Ordering::SeqCst) {
+            return Ok(Handled::No);
+        }
+        counter.fetch_add(1, Ordering::SeqCst);
+        Ok(Handled::Close)
+    });
+    let disk = disk(&[&peer], &options);
+    let mut user = User::new(&disk);
+    for op in [Op::read(0, 1, Buffer::new(512), 1), Op::write(0, 1, Buffer::new(512), 1)] {
+        let start = Instant::now();
+        tries.store(0, Ordering::SeqCst);
+        user.queue.submit(op);
+        assert_eq!(user.one(), Err(BlockError::Disconnected));
+        assert!(start.elapsed() >= limit, "given up after {:?}", start.elapsed());
+        assert!(tries.load(Ordering::SeqCst) > 1, "it was tried again");
+    }
+    drops.store(false, Ordering::SeqCst);
     assert_eq!(user.write(0), Ok(()), "it is over");
 }

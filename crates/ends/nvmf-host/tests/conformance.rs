@@ -4,41 +4,16 @@
 mod peer;
 
 use farblock_block::conformance::Suite;
-use farblock_block::{Geometry, Namespace, Queue};
-use farblock_host::{Controller, Options, RemoteNamespace};
-use farblock_reactor::{Reactor, TaskId};
+use farblock_block::{Backed, Namespace};
+use farblock_host::{Controller, Options};
 use peer::{Peer, SUBSYSTEM, Script, engines, options};
 use std::sync::Arc;
-
-/// A namespace and the target it lives on.
-struct Remote {
-    namespace: RemoteNamespace,
-    _peer: Peer,
-}
-
-impl Namespace for Remote {
-    fn geometry(&self) -> Geometry {
-        self.namespace.geometry()
-    }
-
-    fn describe(&self) -> String {
-        self.namespace.describe()
-    }
-
-    fn open(
-        &self,
-        reactor: &Reactor,
-        parent: TaskId,
-    ) -> Result<Box<dyn Queue>, farblock_block::BlockError> {
-        self.namespace.open(reactor, parent)
-    }
-}
 
 fn remote(script: Script, options: &Options) -> Arc<dyn Namespace> {
     let peer = Peer::new(script);
     let controller = Controller::connect(&peer.address(), SUBSYSTEM, options).expect("connected");
     let namespace = controller.namespace(1).expect("a namespace");
-    Arc::new(Remote { namespace, _peer: peer })
+    Arc::new(Backed { namespace, backing: peer })
 }
 
 /// Runs the suite on both engines over targets that behave as `script` says.

@@ -8,7 +8,7 @@ use farblock_host::disk::{DiskOptions, DiskState};
 use farblock_host::{Disk, Url};
 use farblock_reactor::Buffer;
 use farblock_wire::log::AnaState;
-use peer::{Handled, Peer, SUBSYSTEM, Script};
+use peer::{Connection, Handled, Peer, SUBSYSTEM, Script};
 use stage::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -103,7 +103,7 @@ fn a_namespace_that_changes_its_size() {
     let peer = target(&stage);
     let disk = disk(&[&peer], &usual());
     let mut user = User::new(&disk);
-    let blocks = Script::default().blocks;
+    let blocks = Script::<Connection>::default().blocks;
     assert_eq!(disk.geometry().blocks, blocks);
     let told = Arc::new(Mutex::new(Vec::new()));
     let (tell, seen) = (Arc::clone(&told), disk.clone());

@@ -319,7 +319,7 @@ fn the_connection_closes() {
 fn nonsense_behind_the_answer_to_connect() {
     for engine in engines() {
         let script = Script {
-            hook: Box::new(|connection, qid, capsule| {
+            hook: Box::new(|connection: &mut Connection, qid, capsule| {
                 if qid == 0 || capsule.sqe.opcode != NvmOpcode::FABRICS.0 {
                     return Ok(if qid == 0 { Handled::No } else { Handled::Yes });
                 }
@@ -581,7 +581,7 @@ fn a_namespace_that_shrinks() {
     let theirs = Arc::clone(&state);
     let script = Script {
         oaes: 1 << 8,
-        hook: Box::new(move |connection, qid, capsule| {
+        hook: Box::new(move |connection: &mut Connection, qid, capsule| {
             let (opcode, cid) = (capsule.sqe.opcode, capsule.cid());
             if qid > 0 {
                 return Ok(Handled::No);
@@ -601,7 +601,7 @@ fn a_namespace_that_shrinks() {
                     connection.push_all(cid, &list, 4096, true)?;
                 }
                 (0x06, Shrinking::Done) if capsule.sqe.cdw10.get() == 0 => {
-                    let script = Script { blocks: 5, ..Script::default() };
+                    let script: Script = Script { blocks: 5, ..Script::default() };
                     let mut data = vec![0; 4096];
                     peer::identify_namespace(&script, &mut data);
                     connection.push_all(cid, &data, 4096, true)?;
@@ -642,7 +642,7 @@ fn admin_commands_both_ways() {
     use farblock_host::{Command, Data};
     use farblock_wire::Sqe;
     let script = Script {
-        hook: Box::new(|connection, qid, capsule| {
+        hook: Box::new(|connection: &mut Connection, qid, capsule| {
             if qid != 0 || capsule.sqe.opcode < 0xc0 {
                 return Ok(Handled::No);
             }

@@ -3,14 +3,17 @@
 use super::{Controller, Inner};
 use crate::admin::{self, Pulse};
 use crate::authentication;
-use crate::carrier::Carrier;
 use crate::control::{Control, Local, blocking, reply};
 use crate::error::Error;
-use crate::handshake::{Connected, Handshake};
+use crate::handshake::{Greeting, Handshake};
 use crate::identity::HostIdentity;
 use crate::limits;
 use crate::options::Options;
 use crate::shared::Shared;
+use crate::transport::Opened;
+#[cfg(feature = "memory")]
+use crate::transport::memory::{Greeted, Memory};
+use crate::transport::tcp::Link;
 use crate::url;
 use farblock_proto::host::{
     Bringup, ConnectError, ControllerInfo, Identity, Parameters, Step, accepted, command, refused,
@@ -21,7 +24,10 @@ use farblock_wire::IntoBytes;
 use farblock_wire::features::AsyncEventConfig;
 use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::tcp::PORT_IO;
+#[cfg(feature = "memory")]
+use std::net::Ipv4Addr;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -39,6 +45,9 @@ pub(super) struct Connecting {
     subsystem: String,
     options: Options,
     identity: HostIdentity,
+    /// Over memory instead, if there is one.
+    #[cfg(feature = "memory")]
+    pub(super) dial: Option<crate::memory::Dial>,
 }
 
 impl Connecting {
@@ -52,6 +61,8 @@ impl Connecting {
             subsystem: subsystem.to_owned(),
             options: options.clone(),
             identity: options.identity(),
+            #[cfg(feature = "memory")]
+            dial: None,
         })
     }
 
@@ -77,15 +88,27 @@ impl Connecting {
             timeout: self.options.io_timeout,
             configuration: info.configuration,
             events: info.events_supported.0 & EVENTS.0 != 0,
+            depth: SQSIZE_Z,
         };
         let shared = Arc::new(Shared::new(info.queues));
         let (started, runs) = reply();
         let (over, ended) = reply();
         let told = admin::Told { started, ended: over };
         let for_admin = Arc::clone(&shared);
-        control
-            .spawn(move |local| admin::run(local, connected, for_admin, settings, SQSIZE_Z, told));
-        let Connecting { subsystem, options, identity, .. } = self;
+        control.spawn(move |local| -> Pin<Box<dyn Future<Output = ()>>> {
+            match connected {
+                Opened::Tcp(connected) => {
+                    Box::pin(admin::run::<Link>(local, *connected, for_admin, settings, told))
+                }
+                #[cfg(feature = "memory")]
+                Opened::Memory(wire) => {
+                    Box::pin(admin::run::<Memory>(local, wire, for_admin, settings, told))
+                }
+            }
+        });
+        #[cfg(feature = "memory")]
+        let dial = self.dial;
+        let (subsystem, options, identity) = (self.subsystem, self.options, self.identity);
         // From here on the queue ends with it, also if nobody waits for this any more.
         let ended = Mutex::new(Some(ended));
         let inner = Inner {
@@ -98,6 +121,8 @@ impl Connecting {
             generated,
             ended,
             control,
+            #[cfg(feature = "memory")]
+            dial,
         };
         match runs.await {
             Some(Ok(())) => Ok(Controller { inner: Arc::new(inner) }),
@@ -121,6 +146,14 @@ impl Connecting {
     }
 
     async fn bring_up(&self, local: &Local) -> Result<BroughtUp, ConnectError> {
+        #[cfg(feature = "memory")]
+        if let Some(dial) = &self.dial {
+            let mut greeted = Greeted::new(local, dial, self.options.connect_timeout);
+            let info = self.greet(&mut greeted, false).await?;
+            let address = (Ipv4Addr::UNSPECIFIED, 0).into();
+            let connected = Opened::Memory(greeted.finish());
+            return Ok(BroughtUp { connected, address, info, generated: Vec::new() });
+        }
         let options = &self.options;
         let addresses = resolve(&self.host, self.port).await?;
         let identity = wire_identity(&self.identity, &self.subsystem);
@@ -133,22 +166,31 @@ impl Connecting {
         };
         let made = Handshake::connect(local, &addresses, &identity, SQSIZE_Z, options, &generated);
         let (mut handshake, address) = made.await?;
+        let info = self.greet(&mut handshake, !generated.is_empty()).await?;
+        let connected = Opened::Tcp(Box::new(handshake.finish(false)?));
+        Ok(BroughtUp { connected, address, info, generated })
+    }
+
+    /// Brings the controller up on a connection.
+    async fn greet(
+        &self,
+        greeting: &mut impl Greeting,
+        authenticated: bool,
+    ) -> Result<ControllerInfo, ConnectError> {
         let parameters = Parameters {
             admin_sqsize_z: SQSIZE_Z,
             keep_alive: self.keep_alive(),
             queues: self.options.queues,
             events: EVENTS,
         };
-        let authenticated = !generated.is_empty();
-        let brought = bring_up(&mut handshake, parameters, &identity, options, authenticated);
-        let info = brought.await?;
-        Ok(BroughtUp { connected: handshake.finish(false)?, address, info, generated })
+        let identity = wire_identity(&self.identity, &self.subsystem);
+        bring_up(greeting, parameters, &identity, &self.options, authenticated).await
     }
 }
 
 /// An admin queue of a controller that is up.
 struct BroughtUp {
-    connected: Connected,
+    connected: Opened,
     address: SocketAddr,
     info: ControllerInfo,
     /// The keys for TLS that came of its authentication.
@@ -156,8 +198,8 @@ struct BroughtUp {
 }
 
 /// Brings a controller up on its admin queue.
-async fn bring_up<C: Carrier>(
-    handshake: &mut Handshake<C>,
+async fn bring_up(
+    greeting: &mut impl Greeting,
     parameters: Parameters,
     identity: &Identity<'_>,
     options: &Options,
@@ -168,15 +210,15 @@ async fn bring_up<C: Carrier>(
         match bringup.step() {
             Step::Command(command, data) => {
                 let during = "the answer to a command that brings the controller up";
-                let (cqe, data) = handshake.execute(&command, &data, during).await?;
+                let (cqe, data) = greeting.execute(&command, &data, during).await?;
                 bringup.handle_completion(&cqe, &data)?;
             }
             Step::Wait(pause) => {
-                handshake.wait(pause).await;
+                greeting.local().sleep_until(os::now() + pause).await;
                 bringup.handle_waited();
             }
             Step::Authenticate => {
-                authentication::authenticate(handshake, identity, options).await?;
+                authentication::authenticate(greeting, identity, options).await?;
                 authenticated = true;
                 bringup.handle_authenticated();
             }
@@ -211,7 +253,7 @@ impl Inner {
         local: &Local,
         qid: u16,
         depth: u16,
-    ) -> Result<Connected, ConnectError> {
+    ) -> Result<Opened, ConnectError> {
         let give_up = os::now() + limits::BUSY_RETRY_TIME;
         loop {
             let result = self.try_connect_queue(local, qid, depth).await;
@@ -226,29 +268,44 @@ impl Inner {
         local: &Local,
         qid: u16,
         depth: u16,
-    ) -> Result<Connected, ConnectError> {
+    ) -> Result<Opened, ConnectError> {
+        #[cfg(feature = "memory")]
+        if let Some(dial) = &self.dial {
+            let mut greeted = Greeted::new(local, dial, self.options.connect_timeout);
+            self.greet_queue(&mut greeted, qid, depth).await?;
+            return Ok(Opened::Memory(greeted.finish()));
+        }
         let identity = wire_identity(&self.identity, &self.subsystem);
         let addresses = [self.address];
         let (options, generated) = (&self.options, &self.generated);
         let made = Handshake::connect(local, &addresses, &identity, depth, options, generated);
         let (mut handshake, _) = made.await?;
+        self.greet_queue(&mut handshake, qid, depth).await?;
+        Ok(Opened::Tcp(Box::new(handshake.finish(true)?)))
+    }
+
+    /// Connects a queue on a connection.
+    async fn greet_queue(
+        &self,
+        greeting: &mut impl Greeting,
+        qid: u16,
+        depth: u16,
+    ) -> Result<(), ConnectError> {
+        let identity = wire_identity(&self.identity, &self.subsystem);
         let data = command::connect_data(&identity, Some(self.info.cntlid));
         // One entry more than commands in flight, and 0's-based.
         let command = command::connect(qid, depth, 0);
         let during = "the answer to Connect of an I/O queue";
-        let (cqe, _) = handshake.execute(&command, data.as_bytes(), during).await?;
+        let (cqe, _) = greeting.execute(&command, data.as_bytes(), during).await?;
         if !cqe.status().is_success() {
             return Err(refused(cqe.status(), cqe.result()));
         }
         match accepted(cqe.result())?.must_authenticate {
-            true => {
-                authentication::authenticate(&mut handshake, &identity, &self.options).await?;
-            }
-            false if self.generated.is_empty() => authentication::not_asked_for(&self.options)?,
+            true => authentication::authenticate(greeting, &identity, &self.options).await,
+            false if self.generated.is_empty() => authentication::not_asked_for(&self.options),
             // It has proved who it is, and what came of that is what this queue goes through.
-            false => {}
+            false => Ok(()),
         }
-        handshake.finish(true)
     }
 }
 

@@ -110,7 +110,7 @@ impl Keeper {
     pub(super) async fn run(mut self) {
         let mut pause = Duration::ZERO;
         while !self.hub.is_stopping() && self.path().state() != PathState::Dead {
-            self.pause(pause).await;
+            self.pause(spread(pause)).await;
             let mut longest = self.hub.options.reconnect_delay;
             match self.establish().await {
                 Ok(session) => {
@@ -481,8 +481,34 @@ impl Keeper {
     }
 }
 
+/// Half of a pause to all of it, by chance: hosts that lost the same target at the same moment do
+/// not come back in step.
+fn spread(pause: Duration) -> Duration {
+    let mut bytes = [0; 4];
+    if pause.is_zero() || !(os::fill_simulated(&mut bytes) || getrandom::fill(&mut bytes).is_ok()) {
+        return pause;
+    }
+    let part = f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX);
+    pause.mul_f64(0.5 + part / 2.0)
+}
+
 /// Whether a target that does not know a lost controller took the place of the one that did. It
 /// may as well be another one: an address can be moved, and a name lead to several.
 fn is_succeeded(lost: Option<ControllerOrigin>, found: Option<ControllerOrigin>) -> bool {
     lost.zip(found).is_some_and(|(lost, found)| lost.is_succeeded_at(&found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_spread_over_their_second_half() {
+        let pause = Duration::from_secs(10);
+        let all: Vec<Duration> = (0..200).map(|_| spread(pause)).collect();
+        assert!(all.iter().all(|one| (pause / 2..=pause).contains(one)), "{all:?}");
+        let (least, most) = (all.iter().min(), all.iter().max());
+        assert!(least < Some(&(pause * 6 / 10)) && most > Some(&(pause * 9 / 10)), "{all:?}");
+        assert_eq!(spread(Duration::ZERO), Duration::ZERO, "the first attempt is made at once");
+    }
 }

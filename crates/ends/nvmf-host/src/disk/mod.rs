@@ -24,7 +24,8 @@
 //!
 //! **Every operation ends once.** With what a controller said, or with
 //! [`BlockError::Disconnected`] when no path was usable for as long as the options say
-//! (`fast_io_fail_timeout`, `ctrl_loss_timeout`).
+//! (`fast_io_fail_timeout`, `ctrl_loss_timeout`), or when for as long each path that it was given
+//! to was lost with it, or did not want it, and every usable one was tried.
 //!
 //! **Nothing acknowledged is lost, nothing is done late.** What a lost connection left unanswered
 //! is sent again: a read at once, a write only when nothing can carry out the first attempt any
@@ -273,6 +274,16 @@ impl Namespace for Disk {
             DiskState::Waiting => Availability::Waiting,
             DiskState::Dead => Availability::Gone,
         }
+    }
+
+    fn trouble(&self) -> Option<String> {
+        if matches!(self.state(), DiskState::Live | DiskState::Degraded) {
+            return None;
+        }
+        let errors = self.paths().into_iter().filter_map(|path| path.error);
+        let mut errors: Vec<String> = errors.collect();
+        errors.dedup();
+        (!errors.is_empty()).then(|| errors.join("; "))
     }
 
     fn describe(&self) -> String {

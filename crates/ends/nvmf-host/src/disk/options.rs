@@ -20,8 +20,9 @@ pub struct DiskOptions {
     /// A path is given up when it was lost for this long; the disk is dead when its last path is
     /// given up. `None`: never.
     pub ctrl_loss_timeout: Option<Duration>,
-    /// Operations fail when no path was usable for this long, while reconnecting goes on. `None`:
-    /// they wait for as long as there is hope.
+    /// Operations fail when no path was usable for this long, or none that they were given to has
+    /// carried them out, while reconnecting goes on. `None`: they wait for as long as there is
+    /// hope.
     pub fast_io_fail_timeout: Option<Duration>,
     /// Which path an operation takes.
     pub policy: Policy,

@@ -28,7 +28,7 @@ use super::options::Policy;
 use super::session::{Reach, Session};
 use super::table::Table;
 use crate::limits;
-use crate::queue::RemoteQueue;
+use crate::queue::IoQueue;
 use crate::shared::Notice;
 use farblock_block::{BlockError, Change, Command, Completion, Namespace, Op, Queue};
 use farblock_reactor::{Buffer, Event, Reactor, TaskId, os};
@@ -42,7 +42,7 @@ const ROUNDS: usize = 4;
 /// A connection of this queue.
 struct Leg {
     // Before the session, which the keeper is to let go of last.
-    queue: RemoteQueue,
+    queue: IoQueue,
     session: Arc<Session>,
     /// Its target has a volatile cache.
     cached: bool,
@@ -242,7 +242,7 @@ impl DiskQueue {
             Err(BlockError::OutOfRange) => is_gone(),
             _ => false,
         };
-        if !not_now || self.is_put_off_for_too_long(index) {
+        if !not_now || self.is_put_off_for_too_long(index, path) {
             return self.end(index, done.result, done.buffer, None);
         }
         let leg = self.legs[path].as_mut().expect("it completed something");
@@ -257,12 +257,21 @@ impl DiskQueue {
         self.review = true;
     }
 
-    /// Paths that are there but do not want an operation are waited for as long as lost ones, by
-    /// the clock: each of them may take its time to say so, and there may be several.
-    fn is_put_off_for_too_long(&mut self, index: u32) -> bool {
+    /// Paths that do not want an operation, or are lost with it each time, are waited for as long
+    /// as lost ones, by the clock: each of them may take its time, and there may be several. One
+    /// that is usable and has not had it yet gets it even then.
+    fn is_put_off_for_too_long(&mut self, index: u32, path: usize) -> bool {
         let Some(patience) = self.patience else { return false };
         let now = os::now();
-        now.saturating_duration_since(self.table.put_off_since(index, now)) >= patience
+        let since = self.table.put_off(index, path, now);
+        if now.saturating_duration_since(since) < patience {
+            return false;
+        }
+        let usable = |path: &usize| {
+            self.legs[*path].as_ref().is_some_and(|leg| leg.reach() < Reach::Blocked)
+        };
+        let mut usable = (0..self.legs.len()).filter(usable);
+        usable.all(|path| self.table.was_put_off_by(index, path))
     }
 
     /// A lost path gives an operation back, done or not.
@@ -280,6 +289,12 @@ impl DiskQueue {
         }
         let not_done = not_done && !os::has_mistake("host: what a lost path had counts as done");
         match done.result {
+            _ if not_done && self.is_put_off_for_too_long(index, session.path) => {
+                if self.table.writes(index) {
+                    self.hub.mark_indeterminate(session);
+                }
+                self.end(index, Err(BlockError::Disconnected), done.buffer, Some(session));
+            }
             _ if not_done => {
                 self.table.put_back(index, done.buffer);
                 let is_held = !os::has_mistake("host: lost writes are sent again at once");

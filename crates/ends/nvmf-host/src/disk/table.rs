@@ -14,8 +14,11 @@ struct Entry {
     token: Token,
     /// `None` while a path has it, or if there is none.
     buffer: Option<Buffer>,
-    /// When a path answered that the operation is not for it now, the first time.
+    /// When a path answered that the operation is not for it now, or was lost with it, the first
+    /// time.
     put_off_since: Option<Instant>,
+    /// The paths that did, as bits.
+    put_off_by: u32,
     /// It is a flush of something.
     carries: bool,
     /// Nobody waits for its end.
@@ -36,7 +39,7 @@ impl Table {
     /// `carries`: it is a flush of something. `begun`: as of when its time is measured, if it is.
     pub(super) fn insert(&mut self, op: Op, carries: bool, begun: Option<Instant>) -> u32 {
         let Op { command, lba, blocks, fua, buffer, token } = op;
-        let (put_off_since, unwanted) = (None, false);
+        let (put_off_since, put_off_by, unwanted) = (None, 0, false);
         let entry = Some(Entry {
             command,
             lba,
@@ -45,6 +48,7 @@ impl Table {
             token,
             buffer,
             put_off_since,
+            put_off_by,
             carries,
             unwanted,
             begun,
@@ -84,9 +88,16 @@ impl Table {
         self.entry(index).buffer = buffer;
     }
 
-    /// Notes that a path does not want the operation now; gives since when that is so.
-    pub(super) fn put_off_since(&mut self, index: u32, now: Instant) -> Instant {
-        *self.entry(index).put_off_since.get_or_insert(now)
+    /// Notes that a path has not carried the operation out; gives since when that is so of any.
+    pub(super) fn put_off(&mut self, index: u32, path: usize, now: Instant) -> Instant {
+        let entry = self.entry(index);
+        entry.put_off_by |= 1 << path;
+        *entry.put_off_since.get_or_insert(now)
+    }
+
+    /// Whether a path has had the operation and not carried it out.
+    pub(super) fn was_put_off_by(&mut self, index: u32, path: usize) -> bool {
+        self.entry(index).put_off_by & 1 << path != 0
     }
 
     /// Notes whose end nobody waits for.

@@ -2,60 +2,35 @@
 
 use super::{Settings, TICKS_PER_TIMEOUT};
 use crate::limits;
-use crate::link::{Commands, Inline, Outgoing};
 use crate::shared::NamespaceState;
 use crate::status::{self, Failures};
+use crate::transport::{Commands, Moving, Order, Part, Place, Transport};
 use farblock_block::{BlockError, Command, Completion, Geometry, Op};
+use farblock_proto::capsule::SlotId;
 use farblock_proto::host::command;
-use farblock_proto::tcp::SlotId;
-use farblock_proto::tcp::host_end::{Grant, Transfer};
 use farblock_reactor::{Buffer, Reactor, os};
 use farblock_wire::nvm::DsmRange;
 use farblock_wire::{Cqe, Status};
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A command in flight.
 #[derive(Clone, Copy)]
-struct Slot {
+struct Slot<P> {
     /// The operation it is a part of, or [`FREE`].
     active: u32,
     /// Where its data begins in the operation's buffer.
     start: usize,
-    transfer: Transfer,
-    /// How much of what it sends the controller has asked for.
-    granted: u32,
-    /// Data that was asked for while the buffer was away.
-    deferred: Option<Grant>,
+    part: P,
     /// When it was submitted, in ticks.
     tick: u32,
 }
 
 const FREE: u32 = u32::MAX;
 
-impl Slot {
-    const UNUSED: Slot = Slot {
-        active: FREE,
-        start: 0,
-        transfer: Transfer::None,
-        granted: 0,
-        deferred: None,
-        tick: 0,
-    };
-}
-
-/// Where an operation's buffer is; see the queue's diagram.
-enum Place {
-    /// There is none.
-    Nowhere,
-    /// In the table.
-    Here(Buffer),
-    /// In the batch of this number, at this index of its payloads.
-    Batch { number: u64, index: usize },
-    /// Lent to be received into.
-    Receiving,
+impl<P: Part> Slot<P> {
+    const UNUSED: Slot<P> = Slot { active: FREE, start: 0, part: P::NONE, tick: 0 };
 }
 
 /// What commands an operation becomes.
@@ -79,11 +54,11 @@ impl Kind {
 }
 
 /// An operation that is not complete.
-struct Active {
+struct Active<P> {
     /// Its buffer is at `place`.
     op: Op,
     kind: Kind,
-    place: Place,
+    place: P,
     /// Blocks for which commands were issued.
     issued_blocks: u32,
     /// No more commands are to be issued.
@@ -97,20 +72,18 @@ struct Active {
 }
 
 /// See the module's text.
-pub(super) struct Table {
+pub(crate) struct Table<T: Transport> {
     reactor: Reactor,
     namespace: Arc<NamespaceState>,
     settings: Settings,
-    slots: Vec<Slot>,
+    slots: Vec<Slot<T::Part>>,
     free_slots: Vec<SlotId>,
-    actives: Vec<Option<Active>>,
+    actives: Vec<Option<Active<T::Place>>>,
     free_actives: Vec<u32>,
     /// Operations with commands still to be issued, in the order of submission.
     waiting: VecDeque<u32>,
     /// Operations to be tried again, and when.
     delayed: Vec<(Instant, u32)>,
-    /// Slots that may have data to send which was deferred.
-    deferred: Vec<SlotId>,
     done: Vec<Completion>,
     active_count: usize,
     ticks: u32,
@@ -118,12 +91,12 @@ pub(super) struct Table {
     failures: Failures,
 }
 
-impl Table {
+impl<T: Transport> Table<T> {
     pub(super) fn new(
         reactor: Reactor,
         namespace: Arc<NamespaceState>,
         settings: Settings,
-    ) -> Table {
+    ) -> Table<T> {
         let depth = settings.depth;
         Table {
             reactor,
@@ -134,7 +107,6 @@ impl Table {
             free_actives: Vec::new(),
             waiting: VecDeque::new(),
             delayed: Vec::new(),
-            deferred: Vec::new(),
             done: Vec::new(),
             active_count: 0,
             ticks: 0,
@@ -145,7 +117,7 @@ impl Table {
     }
 
     /// Takes an operation: at once complete, or active and issued as far as slots are free.
-    pub(super) fn submit(&mut self, op: Op, out: &mut Outgoing) {
+    pub(super) fn submit(&mut self, op: Op, out: &mut T::Outgoing) {
         let geometry = self.namespace.geometry();
         if self.lost {
             return self.done.push(op.complete(Err(BlockError::Disconnected)));
@@ -171,16 +143,18 @@ impl Table {
 
     fn activate(&mut self, mut op: Op, kind: Kind, geometry: &Geometry) -> u32 {
         let place = match kind {
-            Kind::Read | Kind::Write => Place::Here(op.buffer.take().expect("checked with the op")),
-            Kind::Flush | Kind::WriteZeroes => Place::Nowhere,
+            Kind::Read | Kind::Write => {
+                T::Place::here(op.buffer.take().expect("checked with the op"))
+            }
+            Kind::Flush | Kind::WriteZeroes => T::Place::NOWHERE,
             Kind::SendZeroes => {
                 let wanted = u64::from(op.blocks) * u64::from(geometry.block_size);
                 let length = wanted.min(u64::from(self.zeroes_bytes())) as usize;
                 let mut buffer = self.reactor.buffers().take(length);
                 buffer.fill(0);
-                Place::Here(buffer)
+                T::Place::here(buffer)
             }
-            Kind::Deallocate => Place::Here(self.deallocate_ranges(&op)),
+            Kind::Deallocate => T::Place::here(self.deallocate_ranges(&op)),
         };
         let active = Active {
             op,
@@ -223,12 +197,12 @@ impl Table {
         limits::ZEROES_BYTES.min(self.settings.command_bytes)
     }
 
-    /// Sends data that was deferred, and issues waiting commands while slots are free.
-    pub(super) fn pump(&mut self, out: &mut Outgoing) {
+    /// Goes on with data that had to wait, and issues waiting commands while slots are free.
+    pub(super) fn pump(&mut self, out: &mut T::Outgoing) {
         if self.lost {
             return;
         }
-        self.send_deferred(out);
+        T::resume(out, self);
         while let Some(&index) = self.waiting.front() {
             let active = self.actives[index as usize].as_ref().expect("waiting means active");
             if active.issued_all {
@@ -241,7 +215,7 @@ impl Table {
     }
 
     /// Issues the next command of an operation.
-    fn issue(&mut self, index: u32, slot: SlotId, out: &mut Outgoing) {
+    fn issue(&mut self, index: u32, slot: SlotId, out: &mut T::Outgoing) {
         let block_size = self.namespace.geometry().block_size;
         let zeroes_blocks = self.zeroes_bytes() / block_size;
         let nsid = self.settings.nsid;
@@ -279,58 +253,11 @@ impl Table {
         active.issued_blocks += blocks;
         active.issued_all = active.issued_blocks >= op.blocks;
         active.commands_in_flight += 1;
-        // What goes in the capsule must be at hand now.
-        let at_hand = match active.place {
-            Place::Here(_) => true,
-            Place::Batch { number, .. } => number == out.number,
-            Place::Nowhere | Place::Receiving => false,
-        };
-        let in_capsule_bytes = if at_hand { self.settings.in_capsule_bytes } else { 0 };
-        let (sqe, transfer) = command.place(in_capsule_bytes);
-        out.end.submit(slot, &sqe, transfer, &mut Inline(&mut out.batch));
-        if let Transfer::InCapsule(length) = transfer {
-            append(active, index, start..start + length as usize, out);
-        }
+        let in_capsule_bytes = self.settings.in_capsule_bytes;
+        let order = Order { slot, index, command: &command, start, in_capsule_bytes };
+        let part = T::issue(out, &order, &mut active.place);
         let tick = self.ticks;
-        self.slots[usize::from(slot.0)] =
-            Slot { active: index, start, transfer, granted: 0, deferred: None, tick };
-    }
-
-    fn send_deferred(&mut self, out: &mut Outgoing) {
-        let mut at = 0;
-        while at < self.deferred.len() {
-            let slot = self.deferred[at];
-            let sent = match self.slots[usize::from(slot.0)].deferred.take() {
-                Some(grant) => self.send_granted(grant, out),
-                None => true,
-            };
-            if sent {
-                self.deferred.swap_remove(at);
-            } else {
-                at += 1;
-            }
-        }
-    }
-
-    /// Sends the data of a grant, or defers it if the buffer is away: then false.
-    fn send_granted(&mut self, mut grant: Grant, out: &mut Outgoing) -> bool {
-        let slot = &mut self.slots[usize::from(grant.slot.0)];
-        let index = slot.active;
-        let active = self.actives[index as usize].as_mut().expect("a slot in use is active");
-        let at_hand = match active.place {
-            Place::Here(_) => true,
-            Place::Batch { number, .. } => number == out.number,
-            Place::Nowhere | Place::Receiving => unreachable!("only what sends is asked for data"),
-        };
-        if !at_hand {
-            slot.deferred = Some(grant);
-            return false;
-        }
-        let start = slot.start;
-        while let Some(range) = out.end.data_header(&mut grant, &mut Inline(&mut out.batch)) {
-            append(active, index, start + range.start..start + range.end, out);
-        }
-        true
+        self.slots[usize::from(slot.0)] = Slot { active: index, start, part, tick };
     }
 
     /// When an operation is to be tried again next.
@@ -353,7 +280,7 @@ impl Table {
     pub(super) fn handle_tick(&mut self) -> bool {
         self.ticks = self.ticks.wrapping_add(1);
         let ticks = self.ticks;
-        let late = |slot: &Slot| ticks.wrapping_sub(slot.tick) > TICKS_PER_TIMEOUT;
+        let late = |slot: &Slot<T::Part>| ticks.wrapping_sub(slot.tick) > TICKS_PER_TIMEOUT;
         self.slots.iter().any(|slot| slot.active != FREE && late(slot))
     }
 
@@ -380,7 +307,6 @@ impl Table {
         self.lost = true;
         self.waiting.clear();
         self.delayed.clear();
-        self.deferred.clear();
         self.slots.fill(Slot::UNUSED);
         for index in 0..self.actives.len() as u32 {
             let Some(active) = self.actives[index as usize].as_mut() else { continue };
@@ -405,19 +331,47 @@ impl Table {
         let pool = self.reactor.buffers();
         for active in self.actives.drain(..).flatten() {
             active.op.abandon();
-            if let Place::Here(buffer) = active.place {
-                pool.give(buffer);
-            }
+            active.place.take().into_iter().for_each(|buffer| pool.give(buffer));
         }
         self.done.drain(..).filter_map(|done| done.buffer).for_each(|buffer| pool.give(buffer));
     }
 
-    /// Completes an operation if nothing of it is outstanding.
+    /// Whether a command did what its success says.
+    fn judge(part: &T::Part, cqe: &Cqe, received: u32, intact: bool) -> Result<(), Judgement> {
+        if !cqe.status().is_success() {
+            return Err(Judgement::Status);
+        }
+        match intact {
+            false => Err(Judgement::Damaged),
+            true if part.is_short(received) => Err(Judgement::Short),
+            true => Ok(()),
+        }
+    }
+}
+
+impl<T: Transport> Commands<T> for Table<T> {
+    fn command(&mut self, slot: SlotId) -> Option<Moving<'_, T>> {
+        let Slot { active: index, start, part, .. } = &mut self.slots[usize::from(slot.0)];
+        let (index, start) = (*index, *start);
+        let active = self.actives.get_mut(index as usize)?.as_mut()?;
+        Some(Moving { index, start, part, place: &mut active.place })
+    }
+
+    fn place(&mut self, index: u32) -> &mut T::Place {
+        &mut self.actives[index as usize].as_mut().expect("its buffer was away").place
+    }
+
+    fn find(&self, is_it: impl Fn(&T::Place) -> bool) -> Option<u32> {
+        let is_it = |active: &Option<Active<T::Place>>| {
+            active.as_ref().is_some_and(|active| is_it(&active.place))
+        };
+        self.actives.iter().position(is_it).map(|index| index as u32)
+    }
+
     fn finish(&mut self, index: u32) {
         let entry = &mut self.actives[index as usize];
         let Some(active) = entry else { return };
-        let away = matches!(active.place, Place::Batch { .. } | Place::Receiving);
-        if active.commands_in_flight > 0 || !active.issued_all || away {
+        if active.commands_in_flight > 0 || !active.issued_all || active.place.is_away() {
             return;
         }
         if let Some(delay) = active.again.take()
@@ -431,7 +385,7 @@ impl Table {
             };
         }
         let Active { mut op, kind, place, result, .. } = entry.take().expect("looked at it");
-        if let Place::Here(buffer) = place {
+        if let Some(buffer) = place.take() {
             if kind.has_own_buffer() {
                 self.reactor.buffers().give(buffer);
             } else {
@@ -443,99 +397,13 @@ impl Table {
         self.done.push(op.complete(result));
     }
 
-    /// Whether a command did what its success says.
-    fn judge(slot: &Slot, cqe: &Cqe, received: u32, intact: bool) -> Result<(), Judgement> {
-        if !cqe.status().is_success() {
-            return Err(Judgement::Status);
-        }
-        match slot.transfer {
-            _ if !intact => Err(Judgement::Damaged),
-            Transfer::FromController(wanted) if received < wanted => Err(Judgement::Short),
-            Transfer::ToController(length) if slot.granted < length => Err(Judgement::Short),
-            _ => Ok(()),
-        }
-    }
-
-    fn active_of(&mut self, slot: SlotId) -> &mut Active {
-        let index = self.slots[usize::from(slot.0)].active;
-        self.actives[index as usize].as_mut().expect("a slot in use is active")
-    }
-}
-
-/// Why a command failed.
-enum Judgement {
-    /// The controller says so.
-    Status,
-    /// A digest did not match.
-    Damaged,
-    /// The controller claims success, but has not moved all data.
-    Short,
-}
-
-impl Judgement {
-    /// Whether the same command may succeed the next time. Other errors are final, or a path's,
-    /// which another one may serve.
-    fn is_passing(&self, status: Status, error: BlockError) -> bool {
-        let failed = matches!(error, BlockError::ReadFailed | BlockError::WriteFailed);
-        match self {
-            Judgement::Status => failed && !status.is_dnr(),
-            Judgement::Damaged => true,
-            Judgement::Short => false,
-        }
-    }
-}
-
-impl Commands for Table {
-    fn data(&mut self, slot: SlotId, offset: u32, bytes: &[u8]) {
-        let start = self.slots[usize::from(slot.0)].start + offset as usize;
-        let Place::Here(buffer) = &mut self.active_of(slot).place else {
-            unreachable!("nothing is received while the buffer is lent")
-        };
-        buffer[start..start + bytes.len()].copy_from_slice(bytes);
-    }
-
-    fn lend(&mut self, slot: SlotId, offset: u32) -> Option<(Buffer, usize)> {
-        let start = self.slots[usize::from(slot.0)].start + offset as usize;
-        let place = &mut self.active_of(slot).place;
-        match std::mem::replace(place, Place::Receiving) {
-            Place::Here(buffer) => Some((buffer, start)),
-            other => {
-                *place = other;
-                None
-            }
-        }
-    }
-
-    fn lent(&mut self, slot: SlotId, buffer: Buffer) {
-        // After a loss the slots are empty; the buffer belongs to the one that was lent.
-        let index = match self.slots[usize::from(slot.0)].active {
-            FREE => {
-                let lent = |active: &Option<Active>| {
-                    active.as_ref().is_some_and(|active| matches!(active.place, Place::Receiving))
-                };
-                self.actives.iter().position(lent).expect("a buffer was lent") as u32
-            }
-            index => index,
-        };
-        self.actives[index as usize].as_mut().expect("lent by it").place = Place::Here(buffer);
-        self.finish(index);
-    }
-
-    fn wanted(&mut self, grant: Grant, out: &mut Outgoing) {
-        self.slots[usize::from(grant.slot.0)].granted += grant.length;
-        let slot = grant.slot;
-        if !self.send_granted(grant, out) {
-            self.deferred.push(slot);
-        }
-    }
-
-    fn completed(&mut self, id: SlotId, cqe: &Cqe, received: u32, intact: bool) {
+    fn complete(&mut self, id: SlotId, cqe: &Cqe, received: u32, intact: bool) {
         let slot = std::mem::replace(&mut self.slots[usize::from(id.0)], Slot::UNUSED);
         self.free_slots.push(id);
         let nsid = self.settings.nsid;
         let active = self.actives[slot.active as usize].as_mut().expect("a slot in use is active");
         active.commands_in_flight -= 1;
-        if let Err(judgement) = Table::judge(&slot, cqe, received, intact) {
+        if let Err(judgement) = Table::<T>::judge(&slot.part, cqe, received, intact) {
             let command = active.op.command;
             let status = cqe.status();
             let error = match judgement {
@@ -573,39 +441,28 @@ impl Commands for Table {
         }
         self.finish(slot.active);
     }
-
-    fn returned(&mut self, tag: u64, buffer: Buffer) {
-        let index = tag as u32;
-        self.actives[index as usize].as_mut().expect("its buffer was away").place =
-            Place::Here(buffer);
-        self.finish(index);
-    }
 }
 
-/// Appends a range of an operation's buffer, which is at hand, and its digest.
-fn append(active: &mut Active, index: u32, range: Range<usize>, out: &mut Outgoing) {
-    let digest;
-    match std::mem::replace(&mut active.place, Place::Nowhere) {
-        Place::Here(buffer) => {
-            digest = out.end.data_digest(&buffer[range.clone()]);
-            if range.len() <= limits::COPY_BYTES {
-                out.batch.bytes(&buffer[range]);
-                active.place = Place::Here(buffer);
-            } else {
-                let payload = out.batch.payload(u64::from(index), buffer, range);
-                active.place = Place::Batch { number: out.number, index: payload };
-            }
+/// Why a command failed.
+enum Judgement {
+    /// The controller says so.
+    Status,
+    /// A digest did not match.
+    Damaged,
+    /// The controller claims success, but has not moved all data.
+    Short,
+}
+
+impl Judgement {
+    /// Whether the same command may succeed the next time. Other errors are final, or a path's,
+    /// which another one may serve.
+    fn is_passing(&self, status: Status, error: BlockError) -> bool {
+        let failed = matches!(error, BlockError::ReadFailed | BlockError::WriteFailed);
+        match self {
+            Judgement::Status => failed && !status.is_dnr(),
+            Judgement::Damaged => true,
+            Judgement::Short => false,
         }
-        Place::Batch { number, index } => {
-            out.batch.payload_again(index, range);
-            let last = out.batch.slices().last().expect("appended just now");
-            digest = out.end.data_digest(last);
-            active.place = Place::Batch { number, index };
-        }
-        Place::Nowhere | Place::Receiving => unreachable!("the caller looked"),
-    }
-    if let Some(digest) = digest {
-        out.batch.bytes(&digest);
     }
 }
 

@@ -1,6 +1,7 @@
 //! One connection as a controller sees it: PDUs in and out, nothing checked that a test does not
 //! want checked.
 
+use super::Carries;
 use farblock_wire::fabrics::ConnectData;
 use farblock_wire::tcp::{
     CapsuleCmd, CapsuleResp, CommonHeader, DataPdu, DigestFlags, IcReq, IcResp, LAST_PDU, PduShape,
@@ -238,5 +239,30 @@ impl Connection {
     /// Ends the connection with a terminate PDU.
     pub fn terminate(&mut self, status: farblock_wire::tcp::FatalErrorStatus) -> io::Result<()> {
         self.write(TermReq::new(PduType::C2H_TERM_REQ, status, 0, 0).as_bytes())
+    }
+}
+
+impl Carries for Connection {
+    fn command(&mut self) -> io::Result<Capsule> {
+        Connection::command(self)
+    }
+
+    fn respond(&mut self, cid: u16, status: Status, result: u64) -> io::Result<()> {
+        Connection::respond(self, cid, status, result)
+    }
+
+    fn push_all(
+        &mut self,
+        cid: u16,
+        data: &[u8],
+        piece_bytes: usize,
+        success_flag: bool,
+    ) -> io::Result<()> {
+        Connection::push_all(self, cid, data, piece_bytes, success_flag)
+    }
+
+    fn pull(&mut self, capsule: &Capsule, offset: u32, length: u32) -> io::Result<Vec<u8>> {
+        assert!(capsule.sqe.dptr.is_transport(), "a descriptor of TCP's");
+        Connection::pull(self, capsule.cid(), offset, length)
     }
 }

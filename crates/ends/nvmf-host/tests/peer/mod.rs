@@ -1,9 +1,13 @@
 //! A scripted target: a thread per connection that speaks bytes, with a place to misbehave at
-//! every command.
+//! every command. The same scripts run [in memory].
+//!
+//! [in memory]: in_memory::Near
 
 #![allow(dead_code, unreachable_pub, reason = "every test uses a part of it")]
 
 pub mod connection;
+#[cfg(feature = "memory")]
+pub mod in_memory;
 
 pub use connection::{Capsule, Connection};
 
@@ -34,11 +38,35 @@ pub enum Handled {
     Close,
 }
 
+/// A connection as a controller sees it, whatever carries it.
+pub trait Carries {
+    /// The next command.
+    fn command(&mut self) -> io::Result<Capsule>;
+
+    fn respond(&mut self, cid: u16, status: Status, result: u64) -> io::Result<()>;
+
+    /// All data of a command, in pieces if there are any, and its success one way or the other.
+    fn push_all(
+        &mut self,
+        cid: u16,
+        data: &[u8],
+        piece_bytes: usize,
+        success_flag: bool,
+    ) -> io::Result<()>;
+
+    /// A part of a command's data.
+    fn pull(&mut self, capsule: &Capsule, offset: u32, length: u32) -> io::Result<Vec<u8>>;
+
+    fn succeed(&mut self, cid: u16) -> io::Result<()> {
+        self.respond(cid, Status::SUCCESS, 0)
+    }
+}
+
 /// Called before the usual for every command; the number is the queue's identifier.
-pub type Hook = Box<dyn Fn(&mut Connection, u16, &Capsule) -> io::Result<Handled> + Send + Sync>;
+pub type Hook<C> = Box<dyn Fn(&mut C, u16, &Capsule) -> io::Result<Handled> + Send + Sync>;
 
 /// How the target behaves.
-pub struct Script {
+pub struct Script<C = Connection> {
     pub block_size: u32,
     pub blocks: u64,
     pub mdts: u8,
@@ -61,11 +89,11 @@ pub struct Script {
     pub read_only: bool,
     /// WZSL and DMRSL.
     pub most: (u8, u32),
-    pub hook: Hook,
+    pub hook: Hook<C>,
 }
 
-impl Default for Script {
-    fn default() -> Script {
+impl<C> Default for Script<C> {
+    fn default() -> Script<C> {
         Script {
             block_size: 512,
             blocks: (16 << 20) / 512,
@@ -93,11 +121,11 @@ impl Default for Script {
 /// A target that runs until it is dropped.
 pub struct Peer {
     pub address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<Shared<Connection>>,
 }
 
-struct Shared {
-    script: Script,
+struct Shared<C> {
+    script: Script<C>,
     disk: Mutex<Vec<u8>>,
     stop: AtomicBool,
     connections: AtomicUsize,
@@ -108,17 +136,9 @@ struct Shared {
 
 impl Peer {
     pub fn new(script: Script) -> Peer {
-        let bytes = (script.blocks * u64::from(script.block_size)) as usize;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Shared {
-            script,
-            disk: Mutex::new(vec![0; bytes]),
-            stop: AtomicBool::new(false),
-            connections: AtomicUsize::new(0),
-            streams: Mutex::default(),
-            shut_down: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new(script));
         let accepting = Arc::clone(&shared);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -132,7 +152,7 @@ impl Peer {
                 std::thread::spawn(move || {
                     shared.connections.fetch_add(1, Ordering::AcqRel);
                     // The other side goes away when a test ends.
-                    let _ = shared.serve(&mut connection);
+                    let _ = shared.begin(&mut connection);
                     let _ = connection.stream.shutdown(std::net::Shutdown::Both);
                     shared.connections.fetch_sub(1, Ordering::AcqRel);
                 });
@@ -203,11 +223,29 @@ pub fn engines() -> Vec<EngineKind> {
     engines
 }
 
-impl Shared {
-    fn serve(&self, connection: &mut Connection) -> io::Result<()> {
+impl Shared<Connection> {
+    fn begin(&self, connection: &mut Connection) -> io::Result<()> {
+        connection.initialize(self.script.digests, self.script.max_h2c_bytes)?;
+        connection.piece_bytes = self.script.piece_bytes;
+        self.serve(connection)
+    }
+}
+
+impl<C: Carries> Shared<C> {
+    fn new(script: Script<C>) -> Shared<C> {
+        let bytes = (script.blocks * u64::from(script.block_size)) as usize;
+        Shared {
+            script,
+            disk: Mutex::new(vec![0; bytes]),
+            stop: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+            streams: Mutex::default(),
+            shut_down: AtomicBool::new(false),
+        }
+    }
+
+    fn serve(&self, connection: &mut C) -> io::Result<()> {
         let script = &self.script;
-        connection.initialize(script.digests, script.max_h2c_bytes)?;
-        connection.piece_bytes = script.piece_bytes;
         let connect = connection.command()?;
         assert_eq!(connect.sqe.fctype(), FabricsCommandType::CONNECT.0);
         let qid = ConnectCommand::from_sqe(&connect.sqe).qid.get();
@@ -228,12 +266,7 @@ impl Shared {
         }
     }
 
-    fn admin(
-        &self,
-        connection: &mut Connection,
-        capsule: &Capsule,
-        csts: &mut Csts,
-    ) -> io::Result<()> {
+    fn admin(&self, connection: &mut C, capsule: &Capsule, csts: &mut Csts) -> io::Result<()> {
         let (sqe, cid) = (&capsule.sqe, capsule.cid());
         match AdminOpcode(sqe.opcode) {
             AdminOpcode::FABRICS if sqe.fctype() == FabricsCommandType::PROPERTY_GET.0 => {
@@ -297,7 +330,7 @@ impl Shared {
         Some(data)
     }
 
-    fn io(&self, connection: &mut Connection, capsule: &Capsule) -> io::Result<()> {
+    fn io(&self, connection: &mut C, capsule: &Capsule) -> io::Result<()> {
         let (sqe, cid, script) = (&capsule.sqe, capsule.cid(), &self.script);
         let (start, end) = self.range(sqe);
         match NvmOpcode(sqe.opcode) {
@@ -340,25 +373,28 @@ impl Shared {
         (lba.saturating_mul(block_size), lba.saturating_add(blocks).saturating_mul(block_size))
     }
 
-    fn written(&self, connection: &mut Connection, capsule: &Capsule) -> io::Result<Vec<u8>> {
-        let length = capsule.sqe.dptr.length.get();
+    fn written(&self, connection: &mut C, capsule: &Capsule) -> io::Result<Vec<u8>> {
+        let length = match capsule.sqe.dptr.keyed_block() {
+            Some(block) => block.length_bytes,
+            None => capsule.sqe.dptr.length.get(),
+        };
         if capsule.sqe.dptr.is_in_capsule() {
             assert!(length + 64 <= self.script.ioccsz * 16, "more than the capsule takes");
             assert_eq!(capsule.data.len(), length as usize);
             return Ok(capsule.data.clone());
         }
-        assert!(capsule.sqe.dptr.is_transport() && capsule.data.is_empty());
+        assert!(capsule.data.is_empty());
         let mut all = Vec::new();
         while all.len() < length as usize {
             let offset = all.len() as u32;
             let wanted = self.script.r2t_bytes.min(length - offset);
-            all.extend(connection.pull(capsule.cid(), offset, wanted)?);
+            all.extend(connection.pull(capsule, offset, wanted)?);
         }
         Ok(all)
     }
 }
 
-pub fn identify_controller(script: &Script, data: &mut [u8]) {
+pub fn identify_controller<C>(script: &Script<C>, data: &mut [u8]) {
     let mut put = |at: usize, bytes: &[u8]| data[at..at + bytes.len()].copy_from_slice(bytes);
     put(4, b"SERIAL              ");
     put(24, b"A scripted disk                         ");
@@ -379,7 +415,7 @@ pub fn identify_controller(script: &Script, data: &mut [u8]) {
     put(1796, &1u32.to_le_bytes());
 }
 
-pub fn identify_namespace(script: &Script, data: &mut [u8]) {
+pub fn identify_namespace<C>(script: &Script<C>, data: &mut [u8]) {
     data[..8].copy_from_slice(&script.blocks.to_le_bytes());
     data[8..16].copy_from_slice(&script.blocks.to_le_bytes());
     data[99] = script.read_only.into();

@@ -49,7 +49,7 @@ impl Stage {
     pub fn new(access: AnaState) -> Arc<Stage> {
         Arc::new(Stage {
             access: AtomicU8::new(access.0),
-            blocks: AtomicU64::new(Script::default().blocks),
+            blocks: AtomicU64::new(Script::<Connection>::default().blocks),
             uuid: AtomicU8::new(1),
             volatile_cache: AtomicBool::new(true),
             swaps_at_a_look: AtomicBool::new(false),
@@ -147,7 +147,7 @@ impl Stage {
         let mut data = vec![0; 4096];
         let blocks = self.blocks.load(Ordering::SeqCst);
         let vwc = self.volatile_cache.load(Ordering::SeqCst);
-        let script = Script { blocks, vwc, oaes: 1 << 8 | 1 << 11, ..Script::default() };
+        let script: Script = Script { blocks, vwc, oaes: 1 << 8 | 1 << 11, ..Script::default() };
         match capsule.sqe.cdw10.get() as u8 {
             0 => {
                 peer::identify_namespace(&script, &mut data);

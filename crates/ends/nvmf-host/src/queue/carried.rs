@@ -1,0 +1,81 @@
+//! An I/O queue over whichever transport its connection has. What that is, is looked at once for
+//! each call, and with TCP alone in the program not at all.
+
+use super::{RemoteQueue, Settings};
+use crate::controller::Inner;
+use crate::shared::NamespaceState;
+#[cfg(feature = "memory")]
+use crate::transport::memory::Memory;
+use crate::transport::tcp::Link;
+use crate::transport::{Loss, Opened};
+use farblock_block::{Completion, Op, Queue};
+use farblock_reactor::{Reactor, TaskId};
+use std::io;
+use std::sync::Arc;
+
+/// See the module's text.
+#[allow(clippy::large_enum_variant, reason = "the larger one is the product's")]
+pub(crate) enum IoQueue {
+    Tcp(RemoteQueue<Link>),
+    #[cfg(feature = "memory")]
+    Memory(RemoteQueue<Memory>),
+}
+
+/// Calls the queue, whatever carries it.
+macro_rules! each {
+    ($self:expr, $queue:ident => $call:expr) => {
+        match $self {
+            IoQueue::Tcp($queue) => $call,
+            #[cfg(feature = "memory")]
+            IoQueue::Memory($queue) => $call,
+        }
+    };
+}
+
+impl IoQueue {
+    /// Puts a connected queue on an event loop.
+    pub(crate) fn new(
+        reactor: &Reactor,
+        parent: TaskId,
+        opened: Opened,
+        namespace: Arc<NamespaceState>,
+        settings: Settings,
+        controller: (Arc<Inner>, u16),
+    ) -> io::Result<IoQueue> {
+        match opened {
+            Opened::Tcp(connected) => {
+                RemoteQueue::new(reactor, parent, *connected, namespace, settings, controller)
+                    .map(IoQueue::Tcp)
+            }
+            #[cfg(feature = "memory")]
+            Opened::Memory(wire) => {
+                RemoteQueue::new(reactor, parent, wire, namespace, settings, controller)
+                    .map(IoQueue::Memory)
+            }
+        }
+    }
+
+    /// The connection is lost, and every operation with it that was not answered in full.
+    pub(crate) fn is_lost(&self) -> bool {
+        each!(self, queue => queue.is_lost())
+    }
+
+    /// Why the connection is lost.
+    pub(crate) fn loss(&self) -> Option<&Loss> {
+        each!(self, queue => queue.loss())
+    }
+}
+
+impl Queue for IoQueue {
+    fn submit(&mut self, op: Op) {
+        each!(self, queue => queue.submit(op));
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        each!(self, queue => queue.poll(done));
+    }
+
+    fn in_flight(&self) -> usize {
+        each!(self, queue => queue.in_flight())
+    }
+}

@@ -1,0 +1,129 @@
+//! Files that are opened for what they say. A pipe is one, too (`<(pass show key)`, `/dev/stdin`),
+//! and the system would have whoever opens one wait until somebody comes who writes to it.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::path::Path;
+
+/// A file that can be read: if it is a pipe, somebody has it open to write to it.
+#[derive(Debug)]
+pub struct Readable {
+    file: File,
+    /// What was read to see whether somebody writes.
+    first: Option<u8>,
+}
+
+impl Readable {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// As the system says; also of a pipe to which nobody comes to write for a moment.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        #[cfg(unix)]
+        return unix::open(path);
+        #[cfg(not(unix))]
+        File::open(path).map(|file| Self { file, first: None })
+    }
+
+    /// What the system says of the file that is open.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        self.file.metadata()
+    }
+}
+
+impl Read for Readable {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match (buffer.first_mut(), self.first) {
+            (Some(place), Some(byte)) => {
+                *place = byte;
+                self.first = None;
+                Ok(1)
+            }
+            _ => self.file.read(buffer),
+        }
+    }
+}
+
+#[cfg(unix)]
+mod unix {
+    use super::Readable;
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    use std::fs::File;
+    use std::io::{self, ErrorKind, Read};
+    use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+    use std::path::Path;
+    use std::time::Duration;
+
+    /// A program that a shell starts at the same time is given so long to open its end.
+    const GRACE: Duration = Duration::from_secs(3);
+    const STEP: Duration = Duration::from_millis(20);
+
+    /// Opened without waiting for who writes; what is read then is waited for.
+    pub(super) fn open(path: &Path) -> io::Result<Readable> {
+        let without_waiting = OFlags::NONBLOCK.bits() as i32;
+        let file = File::options().read(true).custom_flags(without_waiting).open(path)?;
+        let first = match file.metadata()?.file_type().is_fifo() {
+            true => first(&file)?,
+            false => None,
+        };
+        let flags = fcntl_getfl(&file)?;
+        fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+        Ok(Readable { file, first })
+    }
+
+    /// The first byte of a pipe, if it is there already.
+    fn first(mut pipe: &File) -> io::Result<Option<u8>> {
+        let mut byte = [0];
+        for _ in 0..GRACE.as_millis() / STEP.as_millis() {
+            match pipe.read(&mut byte) {
+                // Nobody has it open to write to it: then it is at its end.
+                Ok(0) => std::thread::sleep(STEP),
+                Ok(_) => return Ok(Some(byte[0])),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::other(
+            "it is a pipe, and nobody writes to it: name a file, or start first what writes",
+        ))
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::process::Command;
+
+    #[test]
+    fn a_pipe_is_read_if_somebody_writes_to_it() {
+        let path = std::env::temp_dir().join(format!("farblock-pipe-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        assert!(Command::new("mkfifo").arg(&path).status().expect("it runs").success());
+        let refused = Readable::open(&path).expect_err("nobody writes").to_string();
+        assert!(refused.contains("nobody writes to it"), "{refused}");
+        for (late, said) in [(false, "at once"), (true, "later")] {
+            let writer = std::thread::spawn({
+                let path = path.clone();
+                move || {
+                    // It waits for who reads.
+                    let mut pipe = File::options().write(true).open(path).expect("it opens");
+                    if late {
+                        std::thread::sleep(std::time::Duration::from_millis(100));
+                    }
+                    pipe.write_all(said.as_bytes()).expect("somebody reads");
+                }
+            });
+            let mut text = String::new();
+            let mut pipe = Readable::open(&path).expect("somebody comes");
+            pipe.read_to_string(&mut text).expect("it is text");
+            assert_eq!(text, said);
+            writer.join().expect("it writes");
+        }
+        std::fs::remove_file(path).expect("it is there");
+    }
+}

@@ -1,0 +1,246 @@
+//! Memory: a controller in the same process, for tests. Data outside capsules are named with keyed
+//! descriptors, as RDMA does it, and the operation's buffer is registered for as long as one of its
+//! commands may move it. It proves that a queue knows nothing of PDUs and streams.
+//!
+//! ```text
+//!         register                      answer to its last command, or the controller has closed
+//!  Here ------------> Registered(key) --------------------------------------------------> Here
+//! ```
+
+mod greeting;
+mod wire;
+
+pub(crate) use greeting::Greeted;
+pub use wire::{Region, Wire};
+
+use super::{Commands, Loss, Order, Transport};
+use farblock_proto::capsule::SlotId;
+use farblock_proto::host::{Command, Data};
+use farblock_reactor::{Buffer, Event, Reactor, TaskId};
+use farblock_wire::sgl::KeyedBlock;
+use farblock_wire::{Cqe, SglDescriptor, Sqe};
+use std::io;
+use std::sync::Arc;
+
+/// Gives the host's end of a new wire, whose other end a controller attends.
+pub type Dial = Arc<dyn Fn() -> Arc<Wire> + Send + Sync>;
+
+/// Where an operation's buffer is; see the module's diagram.
+pub(crate) enum Place {
+    /// There is none.
+    Nowhere,
+    /// In the table.
+    Here(Buffer),
+    /// Registered for so many commands.
+    Registered { key: u32, commands: u32 },
+}
+
+impl super::Place for Place {
+    const NOWHERE: Place = Place::Nowhere;
+
+    fn here(buffer: Buffer) -> Place {
+        Place::Here(buffer)
+    }
+
+    fn is_away(&self) -> bool {
+        matches!(self, Place::Registered { .. })
+    }
+
+    fn take(self) -> Option<Buffer> {
+        match self {
+            Place::Here(buffer) => Some(buffer),
+            _ => None,
+        }
+    }
+}
+
+/// The data of a command in flight.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    /// It moves data of a registered buffer.
+    is_keyed: bool,
+    /// What it moves if it succeeds.
+    bytes: u32,
+}
+
+impl super::Part for Part {
+    const NONE: Part = Part { is_keyed: false, bytes: 0 };
+
+    /// An answer comes behind the data, or the connection has ended.
+    fn is_short(&self, _: u32) -> bool {
+        false
+    }
+}
+
+/// What is to be sent goes at once.
+pub(crate) struct Outgoing {
+    wire: Arc<Wire>,
+    next_key: u32,
+}
+
+impl Outgoing {
+    /// A descriptor of a part of a buffer, which is registered from now on.
+    fn register(&mut self, place: &mut Place, start: usize, length_bytes: u32) -> SglDescriptor {
+        let key = match std::mem::replace(place, Place::Nowhere) {
+            Place::Here(buffer) => {
+                let key = self.next_key;
+                self.next_key = key.wrapping_add(1);
+                self.wire.register(key, Region::Buffer(buffer));
+                *place = Place::Registered { key, commands: 1 };
+                key
+            }
+            Place::Registered { key, commands } => {
+                *place = Place::Registered { key, commands: commands + 1 };
+                key
+            }
+            Place::Nowhere => unreachable!("a command that moves data has a buffer"),
+        };
+        let address = start as u64;
+        SglDescriptor::keyed(KeyedBlock { address, length_bytes, key, invalidate: false })
+    }
+
+    /// One command less moves data of a buffer.
+    fn release(&self, place: &mut Place) {
+        match place {
+            Place::Registered { key, commands: 1 } => *place = Place::Here(self.deregister(*key)),
+            Place::Registered { commands, .. } => *commands -= 1,
+            Place::Nowhere | Place::Here(_) => unreachable!("it is registered for a command"),
+        }
+    }
+
+    /// The buffer back that was registered under a key.
+    fn deregister(&self, key: u32) -> Buffer {
+        match self.wire.deregister(key) {
+            Some((Region::Buffer(buffer), _)) => buffer,
+            _ => unreachable!("a place has the key of its buffer"),
+        }
+    }
+}
+
+/// The host's end of a [`Wire`].
+pub(crate) struct Memory {
+    out: Outgoing,
+    loss: Option<Loss>,
+    /// Nothing is outstanding any more.
+    is_closed: bool,
+}
+
+impl Memory {
+    /// An answer came.
+    fn answered(&mut self, cqe: &Cqe, commands: &mut impl Commands<Memory>) {
+        let slot = SlotId(cqe.cid.get());
+        let Some(moving) = commands.command(slot) else {
+            let reason = "an answer to a command that is not in flight".to_owned();
+            return self.fail(Loss::Io(reason), commands);
+        };
+        let part = *moving.part;
+        if part.is_keyed {
+            self.out.release(moving.place);
+        }
+        let received = if cqe.status().is_success() { part.bytes } else { 0 };
+        commands.complete(slot, cqe, received, true);
+    }
+}
+
+impl Transport for Memory {
+    type Connected = Arc<Wire>;
+    type Place = Place;
+    type Part = Part;
+    type Outgoing = Outgoing;
+
+    fn open(
+        reactor: &Reactor,
+        task: TaskId,
+        wire: Arc<Wire>,
+        _: &mut impl Commands<Memory>,
+    ) -> io::Result<Memory> {
+        wire.listen(reactor.waker(task));
+        let out = Outgoing { wire, next_key: 1 };
+        Ok(Memory { out, loss: None, is_closed: false })
+    }
+
+    fn outgoing(&mut self) -> &mut Outgoing {
+        &mut self.out
+    }
+
+    fn issue(out: &mut Outgoing, order: &Order<'_>, place: &mut Place) -> Part {
+        let Command { sqe, data } = order.command;
+        let sqe = Sqe { cid: order.slot.0.into(), ..*sqe };
+        let mut part = Part { is_keyed: false, bytes: 0 };
+        let dptr = match *data {
+            Data::None | Data::FromController(0) | Data::ToController(0) => SglDescriptor::NONE,
+            Data::ToController(length) if length <= order.in_capsule_bytes => {
+                if let Place::Here(buffer) = place {
+                    let dptr = SglDescriptor::in_capsule(0, length);
+                    let capsule = &buffer[order.start..][..length as usize];
+                    out.wire.send(Sqe { dptr, ..sqe }, capsule);
+                    return part;
+                }
+                part.is_keyed = true;
+                out.register(place, order.start, length)
+            }
+            Data::FromController(length) | Data::ToController(length) => {
+                part = Part { is_keyed: true, bytes: length };
+                out.register(place, order.start, length)
+            }
+        };
+        out.wire.send(Sqe { dptr, ..sqe }, &[]);
+        part
+    }
+
+    fn resume(_: &mut Outgoing, _: &mut impl Commands<Memory>) {}
+
+    fn flush(&mut self) {}
+
+    fn handle(&mut self, event: Event, _: &mut impl Commands<Memory>) {
+        assert!(matches!(event, Event::Timer), "memory has no {event:?}");
+    }
+
+    fn poll(&mut self, commands: &mut impl Commands<Memory>) {
+        let closed = self.out.wire.is_closed();
+        // What is answered after the connection was given up is not believed any more.
+        for cqe in self.out.wire.take_answers() {
+            if self.loss.is_none() {
+                self.answered(&cqe, commands);
+            }
+        }
+        if !closed || self.is_closed {
+            return;
+        }
+        self.fail(Loss::Closed, commands);
+        self.is_closed = true;
+        while let Some(index) = commands.find(super::Place::is_away) {
+            let place = commands.place(index);
+            if let Place::Registered { key, .. } = *place {
+                *place = Place::Here(self.out.deregister(key));
+            }
+            commands.finish(index);
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.loss.is_none()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    fn loss(&self) -> Option<&Loss> {
+        self.loss.as_ref()
+    }
+
+    fn fail(&mut self, loss: Loss, _: &mut impl Commands<Memory>) {
+        if self.loss.is_none() {
+            self.loss = Some(loss);
+            self.out.wire.leave();
+        }
+    }
+
+    fn discard(&mut self, _: &mut impl Commands<Memory>) {}
+
+    fn abandon(&mut self) {
+        self.loss.get_or_insert(Loss::Shutdown);
+        self.out.wire.leave();
+    }
+}

@@ -1,0 +1,225 @@
+//! What the two ends in memory share.
+
+use farblock_reactor::{Buffer, Waker};
+use farblock_wire::sgl::KeyedBlock;
+use farblock_wire::{Cqe, Sqe};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// How long [`Wire::wait`] waits: a test that needs longer has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Memory of the host's that the controller may read and write.
+pub enum Region {
+    /// Bytes of a script.
+    Bytes(Vec<u8>),
+    /// An operation's buffer.
+    Buffer(Buffer),
+}
+
+impl Region {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Region::Bytes(bytes) => bytes,
+            Region::Buffer(buffer) => buffer,
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Region::Bytes(bytes) => bytes,
+            Region::Buffer(buffer) => buffer,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Ends {
+    commands: VecDeque<(Sqe, Vec<u8>)>,
+    answers: VecDeque<Cqe>,
+    /// The host's memory by key.
+    registered: HashMap<u32, Region>,
+    /// What the controller made inaccessible to itself.
+    invalidated: HashMap<u32, Region>,
+    /// The host has left.
+    left: bool,
+    /// The controller has closed.
+    closed: bool,
+    controller: Option<Waker>,
+    host: Option<Waker>,
+}
+
+/// Commands one way, answers the other, and memory that the host has registered, which the
+/// controller copies.
+#[derive(Default)]
+pub struct Wire {
+    ends: Mutex<Ends>,
+    news: Condvar,
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Wire")
+    }
+}
+
+/// The range of a region that a descriptor names from `offset` on; its address counts from the
+/// region's start.
+fn range(block: &KeyedBlock, offset: usize, length: usize) -> Option<std::ops::Range<usize>> {
+    let start = usize::try_from(block.address).ok()?.checked_add(offset)?;
+    let fits = offset + length <= block.length_bytes as usize;
+    fits.then_some(start..start.checked_add(length)?)
+}
+
+/// The controller's side.
+impl Wire {
+    fn ends(&self) -> MutexGuard<'_, Ends> {
+        self.ends.lock().expect("no holder panics")
+    }
+
+    /// Has this waker woken when there are commands, or the host has left.
+    pub fn attend(&self, waker: Waker) {
+        self.ends().controller = Some(waker);
+    }
+
+    /// The next command, and what its capsule brings along.
+    #[must_use]
+    pub fn take_command(&self) -> Option<(Sqe, Vec<u8>)> {
+        self.ends().commands.pop_front()
+    }
+
+    /// The next command; `None` if the host leaves instead.
+    ///
+    /// # Panics
+    /// If neither happens for a minute.
+    #[must_use]
+    pub fn wait_command(&self) -> Option<(Sqe, Vec<u8>)> {
+        let waits = |ends: &mut Ends| ends.commands.is_empty() && !ends.left;
+        self.wait_while("command", waits).commands.pop_front()
+    }
+
+    /// Whether the host has left.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        self.ends().left
+    }
+
+    /// Copies out of the host's memory; false if there is none.
+    #[must_use]
+    pub fn read(&self, block: &KeyedBlock, into: &mut [u8]) -> bool {
+        let ends = self.ends();
+        let from = range(block, 0, into.len())
+            .and_then(|range| ends.registered.get(&block.key)?.bytes().get(range));
+        from.map(|from| into.copy_from_slice(from)).is_some()
+    }
+
+    /// Copies into the host's memory; false if there is none.
+    #[must_use]
+    pub fn write(&self, block: &KeyedBlock, offset: usize, from: &[u8]) -> bool {
+        let mut ends = self.ends();
+        let into = range(block, offset, from.len())
+            .and_then(|range| ends.registered.get_mut(&block.key)?.bytes_mut().get_mut(range));
+        into.map(|into| into.copy_from_slice(from)).is_some()
+    }
+
+    /// Makes a key of the host's invalid.
+    pub fn invalidate(&self, key: u32) {
+        let mut ends = self.ends();
+        if let Some(region) = ends.registered.remove(&key) {
+            ends.invalidated.insert(key, region);
+        }
+    }
+
+    /// Answers a command.
+    pub fn answer(&self, cqe: Cqe) {
+        let mut ends = self.ends();
+        ends.answers.push_back(cqe);
+        self.tell_host(&ends);
+    }
+
+    /// Ends the connection: nothing of the host's memory is touched any more.
+    pub fn close(&self) {
+        let mut ends = self.ends();
+        ends.closed = true;
+        self.tell_host(&ends);
+    }
+
+    fn tell_host(&self, ends: &Ends) {
+        ends.host.iter().for_each(Waker::wake);
+        self.news.notify_all();
+    }
+}
+
+/// The host's side.
+impl Wire {
+    /// Has this waker woken when there are answers, or the controller has closed.
+    pub fn listen(&self, waker: Waker) {
+        self.ends().host = Some(waker);
+    }
+
+    /// Sends a command.
+    pub fn send(&self, sqe: Sqe, capsule: &[u8]) {
+        let mut ends = self.ends();
+        ends.commands.push_back((sqe, capsule.to_vec()));
+        self.tell_controller(&ends);
+    }
+
+    /// Lets the controller read and write memory under a key.
+    ///
+    /// # Panics
+    /// If the key is in use.
+    pub fn register(&self, key: u32, region: Region) {
+        assert!(self.ends().registered.insert(key, region).is_none(), "a key is used once");
+    }
+
+    /// The memory back, and whether the controller had made its key invalid.
+    #[must_use]
+    pub fn deregister(&self, key: u32) -> Option<(Region, bool)> {
+        let mut ends = self.ends();
+        let invalidated = ends.invalidated.remove(&key).map(|region| (region, true));
+        invalidated.or_else(|| ends.registered.remove(&key).map(|region| (region, false)))
+    }
+
+    /// What was answered.
+    #[must_use]
+    pub fn take_answers(&self) -> Vec<Cqe> {
+        self.ends().answers.drain(..).collect()
+    }
+
+    /// Whether the controller has closed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.ends().closed
+    }
+
+    /// The next answer; `None` if the controller closes instead.
+    ///
+    /// # Panics
+    /// If neither happens for a minute.
+    #[must_use]
+    pub fn wait(&self) -> Option<Cqe> {
+        let waits = |ends: &mut Ends| ends.answers.is_empty() && !ends.closed;
+        self.wait_while("answer", waits).answers.pop_front()
+    }
+
+    /// Leaves: the controller closes, whatever is under way.
+    pub fn leave(&self) {
+        let mut ends = self.ends();
+        ends.left = true;
+        self.tell_controller(&ends);
+    }
+
+    fn tell_controller(&self, ends: &Ends) {
+        ends.controller.iter().for_each(Waker::wake);
+        self.news.notify_all();
+    }
+
+    fn wait_while(&self, what: &str, waits: impl FnMut(&mut Ends) -> bool) -> MutexGuard<'_, Ends> {
+        let waited = self.news.wait_timeout_while(self.ends(), PATIENCE, waits);
+        let (ends, timed_out) = waited.expect("no holder panics");
+        assert!(!timed_out.timed_out(), "no {what}");
+        ends
+    }
+}

@@ -1,0 +1,370 @@
+//! A connection on an event loop: batches go out, what comes in is taken apart, and its owner is
+//! told through its [`Commands`]. Used by the admin queue and by I/O queues alike.
+//!
+//! ```text
+//!       fault, error, end of stream,
+//!       terminated, owner's wish               Closed event
+//!  Open ----------------------------> Closing --------------> Closed
+//! ```
+//!
+//! What the controller is told at the end, a terminate PDU or an alert of TLS, is given to the
+//! socket at that moment: whose operation has failed may never turn the event loop again. What the
+//! socket has no room for then is not said, and nothing is behind data of which a part is sent.
+
+use super::moving;
+use super::place::{Part, Place, append};
+use crate::handshake::Connected;
+use crate::limits;
+use crate::transport::{Commands, Loss, Order, Transport};
+use farblock_proto::tcp::host_end::{Event as Protocol, HostEnd, Transfer};
+use farblock_proto::tcp::{Sink, SlotId};
+use farblock_reactor::{Buffer, Event, Reactor, SendBatch, StreamId, TaskId};
+use farblock_tls::limits::PORTION_BYTES;
+use farblock_tls::{Portions, Tls, TlsError};
+use std::io;
+use std::ops::Range;
+
+/// The protocol's state and what is to be sent next.
+pub(crate) struct Outgoing {
+    pub(crate) end: HostEnd,
+    pub(crate) batch: SendBatch,
+    /// Counts batches, so that an owner knows whether a buffer is in the one being filled.
+    pub(crate) number: u64,
+    /// Commands with data to send that may have been deferred.
+    pub(super) deferred: Vec<SlotId>,
+}
+
+impl Outgoing {
+    fn new(end: HostEnd) -> Outgoing {
+        Outgoing { end, batch: SendBatch::new(), number: 0, deferred: Vec::new() }
+    }
+}
+
+/// Lets the protocol write into a batch.
+pub(crate) struct Inline<'a>(pub(crate) &'a mut SendBatch);
+
+impl Sink for Inline<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.bytes(bytes);
+    }
+}
+
+/// Life of a connection; see the module's diagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// In use.
+    Open,
+    /// The reactor was told to close.
+    Closing,
+    /// Nothing is outstanding any more.
+    Closed,
+}
+
+/// See the module's text.
+pub(crate) struct Link {
+    reactor: Reactor,
+    stream: StreamId,
+    pub(crate) out: Outgoing,
+    spare: SendBatch,
+    sending: bool,
+    /// Where a lent buffer is being filled.
+    lent: Option<(SlotId, Range<usize>)>,
+    /// The last payload was a large one: the next will be, too.
+    expects_large: bool,
+    state: State,
+    loss: Option<Loss>,
+    /// What comes and goes is sealed, if that was agreed on.
+    tls: Option<Box<dyn Tls>>,
+    /// What is being sent in records.
+    sealed: Option<SendBatch>,
+}
+
+impl Transport for Link {
+    type Connected = Connected;
+    type Place = Place;
+    type Part = Part;
+    type Outgoing = Outgoing;
+
+    fn open(
+        reactor: &Reactor,
+        task: TaskId,
+        connected: Connected,
+        commands: &mut impl Commands<Link>,
+    ) -> io::Result<Link> {
+        let Connected { socket, tls, end, input } = connected;
+        let stream = reactor.add_stream(task, socket)?;
+        let mut link = Link {
+            reactor: reactor.clone(),
+            stream,
+            out: Outgoing::new(end),
+            spare: SendBatch::new(),
+            sending: false,
+            lent: None,
+            expects_large: false,
+            state: State::Open,
+            loss: None,
+            tls,
+            sealed: None,
+        };
+        link.take_apart(&input, commands);
+        link.receive(commands);
+        Ok(link)
+    }
+
+    fn outgoing(&mut self) -> &mut Outgoing {
+        &mut self.out
+    }
+
+    fn issue(out: &mut Outgoing, order: &Order<'_>, place: &mut Place) -> Part {
+        // What goes in the capsule must be at hand now.
+        let in_capsule_bytes = if place.is_at_hand(out) { order.in_capsule_bytes } else { 0 };
+        let (sqe, transfer) = order.command.place(in_capsule_bytes);
+        out.end.submit(order.slot, &sqe, transfer, &mut Inline(&mut out.batch));
+        if let Transfer::InCapsule(length) = transfer {
+            append(place, order.index, order.start..order.start + length as usize, out);
+        }
+        Part::new(transfer)
+    }
+
+    fn resume(out: &mut Outgoing, commands: &mut impl Commands<Link>) {
+        moving::resume(out, commands);
+    }
+
+    fn flush(&mut self) {
+        let is_silent = self.tls.as_ref().is_none_or(|tls| tls.output_bytes() == 0);
+        if self.sending || self.state != State::Open || (self.out.batch.is_empty() && is_silent) {
+            return;
+        }
+        self.send();
+    }
+
+    fn handle(&mut self, event: Event, commands: &mut impl Commands<Link>) {
+        match event {
+            Event::Received { result: Ok(buffer), .. } => {
+                if buffer.is_empty() {
+                    self.fail(Loss::Closed, commands);
+                } else if self.tls.is_some() {
+                    self.unseal(&buffer, commands);
+                } else {
+                    self.take_apart(&buffer, commands);
+                    self.receive(commands);
+                }
+                self.reactor.buffers().give(buffer);
+            }
+            Event::Received { result: Err(error), .. } => self.fail(from_io(&error), commands),
+            Event::ReceivedInto { buffer, result, .. } => {
+                self.received_into(buffer, result, commands);
+            }
+            Event::Sent { batch, result, .. } => self.sent(batch, result, commands),
+            Event::Closed { .. } => self.state = State::Closed,
+            Event::Timer
+            | Event::Accepted { .. }
+            | Event::Connected { .. }
+            | Event::File { .. } => {}
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    fn loss(&self) -> Option<&Loss> {
+        self.loss.as_ref()
+    }
+
+    fn fail(&mut self, loss: Loss, commands: &mut impl Commands<Link>) {
+        if self.state != State::Open {
+            return;
+        }
+        for (tag, buffer) in self.out.batch.take_payloads() {
+            moving::returned(commands, tag, buffer);
+        }
+        self.state = State::Closing;
+        let last = self.last_words(&loss);
+        if !last.is_empty() {
+            self.reactor.say_last(self.stream, &last);
+        }
+        self.reactor.close(self.stream);
+        self.loss = Some(loss);
+    }
+
+    fn discard(&mut self, commands: &mut impl Commands<Link>) {
+        assert!(!self.is_open(), "discarding what can be sent");
+        for (tag, buffer) in self.out.batch.take_payloads() {
+            moving::returned(commands, tag, buffer);
+        }
+    }
+
+    fn abandon(&mut self) {
+        if self.state == State::Open {
+            self.state = State::Closing;
+            self.reactor.close(self.stream);
+        }
+        for (_, buffer) in self.out.batch.take_payloads() {
+            self.reactor.buffers().give(buffer);
+        }
+    }
+}
+
+impl Link {
+    fn send(&mut self) {
+        let batch = std::mem::replace(&mut self.out.batch, std::mem::take(&mut self.spare));
+        self.out.number += 1;
+        self.sending = true;
+        let batch = if self.tls.is_some() { self.seal(batch) } else { batch };
+        self.reactor.send(self.stream, batch);
+    }
+
+    /// What the controller is told of a loss: what it did wrong, and in TLS what that has to say.
+    fn last_words(&mut self, loss: &Loss) -> Vec<u8> {
+        let mut words = Vec::new();
+        if let Loss::Fault(fault) = loss {
+            self.out.end.terminate(fault, &mut words);
+        }
+        let Some(tls) = &mut self.tls else { return words };
+        let mut sealed = vec![0; tls.sealed_bytes(words.len())];
+        let length = tls.seal(&mut std::iter::once(&words[..]), &mut sealed).unwrap_or_default();
+        sealed.truncate(length);
+        sealed
+    }
+
+    /// Puts what a batch says, in records, in front of it, and keeps it for when that is sent. A
+    /// connection that has failed sends what there is: the end of it is on its way.
+    fn seal(&mut self, plain: SendBatch) -> SendBatch {
+        let mut sealed = SendBatch::new();
+        if let Some(tls) = &mut self.tls {
+            let (mut portions, mut left) = (Portions::new(plain.slices()), plain.len());
+            loop {
+                let bytes = left.min(PORTION_BYTES);
+                let mut records = self.reactor.buffers().take(tls.sealed_bytes(bytes));
+                let portion = &mut portions.portion(bytes);
+                let length = tls.seal(portion, &mut records).unwrap_or_default();
+                sealed.payload(0, records, 0..length);
+                left -= bytes;
+                if left == 0 {
+                    break;
+                }
+            }
+        }
+        self.sealed = Some(plain);
+        sealed
+    }
+
+    /// Takes what came through TLS.
+    fn unseal(&mut self, bytes: &[u8], commands: &mut impl Commands<Link>) {
+        let Some(tls) = &mut self.tls else { return };
+        let mut plain = self.reactor.buffers().take(tls.openable_bytes(bytes.len()));
+        let (filled, error) = tls.open(bytes, &mut plain);
+        let ended = error.map(|error| match error {
+            TlsError::Closed => Loss::Closed,
+            error => Loss::Io(error.to_string()),
+        });
+        self.take_apart(&plain[..filled], commands);
+        self.reactor.buffers().give(plain);
+        match ended {
+            Some(loss) => self.fail(loss, commands),
+            None => self.receive(commands),
+        }
+        self.flush();
+    }
+
+    fn take_apart(&mut self, bytes: &[u8], commands: &mut impl Commands<Link>) {
+        let mut input = bytes;
+        while self.state == State::Open {
+            match self.out.end.next(&mut input) {
+                Ok(None) => return,
+                Ok(Some(Protocol::Data { slot, offset, bytes })) => {
+                    moving::put(commands, slot, offset, bytes);
+                }
+                Ok(Some(Protocol::Wanted(grant))) => moving::wanted(commands, grant, &mut self.out),
+                Ok(Some(Protocol::Completed { slot, cqe, received, intact })) => {
+                    commands.complete(slot, &cqe, received, intact);
+                }
+                Ok(Some(Protocol::Terminated { status })) => {
+                    self.fail(Loss::Terminated(status), commands);
+                }
+                Ok(Some(Protocol::Initialized)) => unreachable!("the framer lets one ICResp in"),
+                Err(fault) => self.fail(Loss::Fault(fault), commands),
+            }
+        }
+    }
+
+    /// Asks for more: the rest of a large payload straight into its place, else whatever comes.
+    fn receive(&mut self, commands: &mut impl Commands<Link>) {
+        if self.state != State::Open {
+            return;
+        }
+        if self.tls.is_some() {
+            self.reactor.recv(self.stream);
+            return;
+        }
+        if let Some((slot, offset, left)) = self.out.end.data_wanted()
+            && left >= limits::DIRECT_RECEIVE_BYTES
+            && let Some((buffer, start)) = moving::lend(commands, slot, offset)
+        {
+            let range = start..start + left as usize;
+            self.lent = Some((slot, range.clone()));
+            self.expects_large = true;
+            self.reactor.recv_into(self.stream, buffer, range);
+            return;
+        }
+        // Little more than the next header, so that its payload is not in two places.
+        if std::mem::take(&mut self.expects_large) {
+            self.reactor.recv_at_most(self.stream, limits::HEADER_RECEIVE_BYTES);
+        } else {
+            self.reactor.recv(self.stream);
+        }
+    }
+
+    fn received_into(
+        &mut self,
+        buffer: Buffer,
+        result: io::Result<usize>,
+        commands: &mut impl Commands<Link>,
+    ) {
+        let (slot, range) = self.lent.take().expect("a buffer was lent");
+        let received = *result.as_ref().unwrap_or(&0);
+        if self.state == State::Open && received > 0 {
+            self.out.end.data_received(&buffer[range.start..][..received]);
+        }
+        moving::take_back(commands, slot, buffer);
+        match result {
+            Ok(0) => self.fail(Loss::Closed, commands),
+            Ok(_) => {
+                // Without digests the payload's end needs no more bytes to be seen.
+                self.take_apart(&[], commands);
+                self.receive(commands);
+            }
+            Err(error) => self.fail(from_io(&error), commands),
+        }
+    }
+
+    fn sent(
+        &mut self,
+        mut batch: SendBatch,
+        result: io::Result<()>,
+        commands: &mut impl Commands<Link>,
+    ) {
+        self.sending = false;
+        if let Some(plain) = self.sealed.take() {
+            let mut records = std::mem::replace(&mut batch, plain);
+            let pool = self.reactor.buffers();
+            records.take_payloads().for_each(|(_, buffer)| pool.give(buffer));
+        }
+        for (tag, buffer) in batch.take_payloads() {
+            moving::returned(commands, tag, buffer);
+        }
+        self.spare = batch;
+        if let Err(error) = result {
+            self.fail(from_io(&error), commands);
+        }
+    }
+}
+
+fn from_io(error: &io::Error) -> Loss {
+    Loss::Io(crate::error::words(error))
+}

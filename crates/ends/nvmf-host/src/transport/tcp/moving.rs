@@ -1,0 +1,94 @@
+//! What PDUs do to the data of commands.
+
+use super::link::{Inline, Link, Outgoing};
+use super::place::{Place, append};
+use crate::transport::{Commands, Moving};
+use farblock_proto::tcp::SlotId;
+use farblock_proto::tcp::host_end::Grant;
+use farblock_reactor::{Buffer, copy_anywhere};
+
+/// Data of a command came.
+pub(super) fn put(commands: &mut impl Commands<Link>, slot: SlotId, offset: u32, bytes: &[u8]) {
+    let moving = in_flight(commands, slot);
+    let start = moving.start + offset as usize;
+    let Place::Here(buffer) = moving.place else {
+        unreachable!("nothing is received while the buffer is lent")
+    };
+    copy_anywhere(&mut buffer[start..start + bytes.len()], bytes);
+}
+
+/// Much data of a command is about to come: lends its buffer, and where in it the command's data
+/// at `offset` go; or `None` to have them copied.
+pub(super) fn lend(
+    commands: &mut impl Commands<Link>,
+    slot: SlotId,
+    offset: u32,
+) -> Option<(Buffer, usize)> {
+    let moving = in_flight(commands, slot);
+    let start = moving.start + offset as usize;
+    match std::mem::replace(moving.place, Place::Receiving) {
+        Place::Here(buffer) => Some((buffer, start)),
+        other => {
+            *moving.place = other;
+            None
+        }
+    }
+}
+
+/// The lent buffer is back.
+pub(super) fn take_back(commands: &mut impl Commands<Link>, slot: SlotId, buffer: Buffer) {
+    // After a loss the slots are empty; the buffer belongs to the one that was lent.
+    let index = commands.command(slot).map(|moving| moving.index);
+    let lent = |place: &Place| matches!(place, Place::Receiving);
+    let index = index.or_else(|| commands.find(lent)).expect("a buffer was lent");
+    returned(commands, index.into(), buffer);
+}
+
+/// A payload buffer is back from being sent.
+pub(super) fn returned(commands: &mut impl Commands<Link>, tag: u64, buffer: Buffer) {
+    let index = tag as u32;
+    *commands.place(index) = Place::Here(buffer);
+    commands.finish(index);
+}
+
+/// The controller asks for data.
+pub(super) fn wanted(commands: &mut impl Commands<Link>, grant: Grant, out: &mut Outgoing) {
+    let mut moving = in_flight(commands, grant.slot);
+    moving.part.granted += grant.length;
+    if !send_granted(&mut moving, grant, out) {
+        out.deferred.push(grant.slot);
+    }
+}
+
+/// Sends data that was deferred, as far as the buffers are back.
+pub(super) fn resume(out: &mut Outgoing, commands: &mut impl Commands<Link>) {
+    let mut at = 0;
+    while at < out.deferred.len() {
+        let is_sent = commands.command(out.deferred[at]).is_none_or(|mut moving| {
+            let grant = moving.part.deferred.take();
+            grant.is_none_or(|grant| send_granted(&mut moving, grant, out))
+        });
+        if is_sent {
+            out.deferred.swap_remove(at);
+        } else {
+            at += 1;
+        }
+    }
+}
+
+/// Sends the data of a grant, or defers it if the buffer is away: then false.
+fn send_granted(moving: &mut Moving<'_, Link>, mut grant: Grant, out: &mut Outgoing) -> bool {
+    if !moving.place.is_at_hand(out) {
+        moving.part.deferred = Some(grant);
+        return false;
+    }
+    let (index, start) = (moving.index, moving.start);
+    while let Some(range) = out.end.data_header(&mut grant, &mut Inline(&mut out.batch)) {
+        append(moving.place, index, start + range.start..start + range.end, out);
+    }
+    true
+}
+
+fn in_flight(commands: &mut impl Commands<Link>, slot: SlotId) -> Moving<'_, Link> {
+    commands.command(slot).expect("the connection knows what is in flight")
+}

@@ -1,0 +1,257 @@
+//! What a controller is told when the host ends a connection because of what came on it: a
+//! terminate PDU, in plain and in TLS, or an alert of TLS. It comes although nobody turns the event
+//! loop of the queue any more: whose operation has failed may have nothing else to do.
+#![cfg(unix)] // Key files have owners.
+
+mod peer;
+
+use farblock_block::conformance::Driver;
+use farblock_block::{BlockError, Namespace, Op};
+use farblock_host::{Controller, Options};
+use farblock_reactor::{Buffer, EngineKind};
+use farblock_secure::{Hash, TlsKey};
+use farblock_tls::{ServerKeys, Tls, TlsError};
+use farblock_wire::opcode::NvmOpcode;
+use farblock_wire::tcp::{FatalErrorStatus, LAST_PDU};
+use peer::connection::Pdu;
+use peer::{Capsule, Connection, Handled, Peer, SUBSYSTEM, Script, engines, options};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+/// Long enough for a machine that is busy with something else.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// TLS between the host and a scripted target that knows nothing of it.
+struct Terminator {
+    address: SocketAddr,
+    /// Why connections ended, as the host says it.
+    ends: mpsc::Receiver<TlsError>,
+}
+
+/// What the threads of a connection share.
+struct Both {
+    tls: Mutex<Box<dyn Tls>>,
+    /// The next record to the host is changed on its way.
+    spoils: Arc<AtomicBool>,
+    ends: mpsc::Sender<TlsError>,
+}
+
+impl Terminator {
+    fn new(target: SocketAddr, key: &TlsKey, host: &str, spoils: &Arc<AtomicBool>) -> Terminator {
+        let mut keys = ServerKeys::default();
+        keys.add(key.clone(), host);
+        let (keys, spoils) = (Arc::new(keys), Arc::clone(spoils));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("it has one");
+        let (sender, ends) = mpsc::channel();
+        std::thread::spawn(move || {
+            for socket in listener.incoming() {
+                let tls = Mutex::new(farblock_tls::server(Arc::clone(&keys)).expect("OpenSSL"));
+                let (spoils, ends) = (Arc::clone(&spoils), sender.clone());
+                let both = Both { tls, spoils, ends };
+                std::thread::spawn(move || both.carry(socket.expect("it was accepted"), target));
+            }
+        });
+        Terminator { address, ends }
+    }
+}
+
+impl Both {
+    /// Whoever goes away ends it.
+    fn carry(self, mut host: TcpStream, target: SocketAddr) -> io::Result<()> {
+        let mut buffer = vec![0; 1 << 16];
+        while !self.tls().handshake().map_err(io::Error::other)? {
+            self.say(&mut host, &[])?;
+            let count = host.read(&mut buffer)?;
+            self.tls().feed(&buffer[..count]);
+        }
+        self.say(&mut host, &[])?;
+        let mut target = TcpStream::connect(target)?;
+        let both = Arc::new(self);
+        let (down, from, to) = (Arc::clone(&both), target.try_clone()?, host.try_clone()?);
+        std::thread::spawn(move || down.carry_down(from, to));
+        // What came with the end of the handshake is first.
+        let mut count = 0;
+        loop {
+            let mut plain = vec![0; both.tls().openable_bytes(count)];
+            let (filled, ended) = both.tls().open(&buffer[..count], &mut plain);
+            target.write_all(&plain[..filled])?;
+            if let Some(end) = ended {
+                let _ = both.ends.send(end);
+            }
+            count = host.read(&mut buffer)?;
+            if count == 0 {
+                return target.shutdown(std::net::Shutdown::Both);
+            }
+        }
+    }
+
+    fn carry_down(&self, mut from: TcpStream, mut to: TcpStream) -> io::Result<()> {
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            match from.read(&mut buffer)? {
+                0 => return to.shutdown(std::net::Shutdown::Both),
+                count => self.say(&mut to, &buffer[..count])?,
+            }
+        }
+    }
+
+    fn say(&self, to: &mut TcpStream, plain: &[u8]) -> io::Result<()> {
+        let mut tls = self.tls();
+        let mut sealed = vec![0; tls.sealed_bytes(plain.len())];
+        let length =
+            tls.seal(&mut std::iter::once(plain), &mut sealed).map_err(io::Error::other)?;
+        if !plain.is_empty() && self.spoils.swap(false, Ordering::AcqRel) {
+            sealed[length - 1] ^= 1;
+        }
+        to.write_all(&sealed[..length])
+    }
+
+    fn tls(&self) -> std::sync::MutexGuard<'_, Box<dyn Tls>> {
+        self.tls.lock().expect("nobody panics with it")
+    }
+}
+
+/// The host's file with a key.
+struct KeyFile(PathBuf);
+
+impl KeyFile {
+    fn new(key: &TlsKey, name: &str) -> KeyFile {
+        let name = format!("farblock-last-words-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let mut file = std::fs::File::options();
+        file.create(true).truncate(true).write(true).mode(0o600);
+        let mut file = file.open(&path).expect("a file");
+        writeln!(file, "{}", key.text().as_str()).expect("room");
+        KeyFile(path)
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn key() -> TlsKey {
+    TlsKey::generate(Hash::Sha256, &mut |out: &mut [u8]| out.fill(5)).expect("a suite")
+}
+
+fn hostnqn() -> String {
+    options().hostnqn.expect("tests have one")
+}
+
+fn with_key(file: &KeyFile, engine: EngineKind) -> Options {
+    Options { tls_key: Some(file.0.clone()), engine, ..options() }
+}
+
+/// Calls the hook for commands of I/O queues, Connect left out.
+fn on_io(
+    hook: impl Fn(&mut Connection, &Capsule) -> io::Result<Handled> + Send + Sync + 'static,
+) -> Script {
+    let hook = move |connection: &mut Connection, qid: u16, capsule: &Capsule| {
+        if qid == 0 || capsule.sqe.opcode == NvmOpcode::FABRICS.0 {
+            return Ok(Handled::No);
+        }
+        hook(connection, capsule)
+    };
+    Script { hook: Box::new(hook), ..Script::default() }
+}
+
+/// A target that answers an I/O command with data for another one, and what it is told of that.
+fn at_fault() -> (Script, mpsc::Receiver<String>) {
+    let (sender, told) = mpsc::channel();
+    let script = on_io(move |connection, _| {
+        connection.push(0xfff0, 0, &[1; 512], LAST_PDU)?;
+        let said = match connection.pdu() {
+            Ok(Pdu::Terminate(term)) => term.status().to_string(),
+            other => format!("{other:?}"),
+        };
+        let _ = sender.send(said);
+        Ok(Handled::Close)
+    });
+    (script, told)
+}
+
+/// Reads a block, which fails, and lets nobody turn the event loop after that.
+fn fails(address: &str, options: &Options) -> Driver {
+    let controller = Controller::connect(address, SUBSYSTEM, options).expect("it is there");
+    let namespace: Arc<dyn Namespace> = Arc::new(controller.namespace(1).expect("it is there"));
+    let mut driver = Driver::with(&namespace, options.engine);
+    driver.submit(0, Op::read(0, 1, Buffer::new(512), 1));
+    assert_eq!(driver.wait(0, 1)[0].result, Err(BlockError::Disconnected));
+    driver
+}
+
+/// Whether it is closed behind it, which resets the connection, or not.
+#[test]
+fn a_controller_is_told_of_its_fault() {
+    let wanted = FatalErrorStatus::INVALID_PDU_HEADER_FIELD.to_string();
+    for engine in engines() {
+        for is_closed in [false, true] {
+            let (script, told) = at_fault();
+            let peer = Peer::new(script);
+            let driver = fails(&peer.address(), &Options { engine, ..options() });
+            let driver = if is_closed { None } else { Some(driver) };
+            assert_eq!(told.recv_timeout(PATIENCE).as_ref(), Ok(&wanted), "{engine}");
+            drop(driver);
+        }
+    }
+}
+
+#[test]
+fn a_controller_is_told_of_its_fault_in_tls() {
+    let wanted = FatalErrorStatus::INVALID_PDU_HEADER_FIELD.to_string();
+    let (key, spoils) = (key(), Arc::new(AtomicBool::new(false)));
+    let file = KeyFile::new(&key, "fault");
+    for engine in engines() {
+        let (script, told) = at_fault();
+        let peer = Peer::new(script);
+        let terminator = Terminator::new(peer.address, &key, &hostnqn(), &spoils);
+        let driver = fails(&terminator.address.to_string(), &with_key(&file, engine));
+        assert_eq!(told.recv_timeout(PATIENCE).as_ref(), Ok(&wanted), "{engine}");
+        drop(driver);
+    }
+}
+
+/// A record that was changed on its way: on an I/O queue, and while the connection is made.
+#[test]
+fn who_sends_what_is_not_sealed_right_gets_an_alert() {
+    const BAD_RECORD_MAC: &str = "it has sent the alert 20";
+    let key = key();
+    let file = KeyFile::new(&key, "alert");
+    for engine in engines() {
+        for is_early in [false, true] {
+            let spoils = Arc::new(AtomicBool::new(false));
+            let spoiling = Arc::clone(&spoils);
+            let script = Script {
+                hook: Box::new(move |_: &mut Connection, qid, capsule: &Capsule| {
+                    let is_connect = capsule.sqe.opcode == NvmOpcode::FABRICS.0;
+                    let is_it = if is_early { is_connect } else { qid > 0 && !is_connect };
+                    spoiling.fetch_or(is_it, Ordering::AcqRel);
+                    Ok(Handled::No)
+                }),
+                ..Script::default()
+            };
+            let peer = Peer::new(script);
+            let terminator = Terminator::new(peer.address, &key, &hostnqn(), &spoils);
+            let (address, options) = (terminator.address.to_string(), with_key(&file, engine));
+            let driver = if is_early {
+                let refused = Controller::connect(&address, SUBSYSTEM, &options).map(drop);
+                let error = refused.expect_err("its answer is not whole").to_string();
+                assert!(error.contains("not from the other end"), "{error}");
+                None
+            } else {
+                Some(fails(&address, &options))
+            };
+            let end = terminator.ends.recv_timeout(PATIENCE).expect("it is told");
+            assert_eq!(end, TlsError::Refused(BAD_RECORD_MAC.to_owned()), "{engine}");
+            drop(driver);
+        }
+    }
+}
