@@ -2,21 +2,27 @@
 //!
 //! An exchange costs milliseconds of big numbers, which a core has not to spare: others' I/O would
 //! wait for strangers. A session hands its machine to the one thread of the target, which works
-//! through them in order, and gets it back in its core's mailbox. What waits there is one message
-//! of a connection at most, and connections are limited. It calculates nothing for those that are
-//! closed: else strangers that come and go would keep it busy for ever.
+//! through them, and gets it back in its core's mailbox. What waits there is one
+//! message of a connection at most, and connections are limited. It calculates nothing for those
+//! that are closed: else strangers that come and go would keep it busy for ever.
+
+mod backlog;
 
 use crate::config::Subsystem;
+use crate::known::Known;
+use crate::notices::origin;
 use crate::shared::{Message, Route, Shared};
+use backlog::{Backlog, Origin};
 use farblock_proto::capsule::SlotId;
 use farblock_reactor::os;
 use farblock_secure::{
-    Concatenation, Controller, ControllerTerms, Demand, Group, Hash, Secret, TlsKey,
+    Concatenation, Controller, ControllerTerms, Cost, Demand, Group, Hash, Secret, TlsKey,
 };
 use farblock_wire::auth::{CommonMessage, MessageHead, MessageType, Negotiate};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::mpsc::{self, Sender};
+use std::net::IpAddr;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, Weak};
 
 /// How a host of a subsystem has to prove who it is.
@@ -79,19 +85,41 @@ impl HostKeys {
 }
 
 /// What a session has the thread do.
-struct Job {
+pub(crate) struct Job {
     route: Route,
     slot: SlotId,
     machine: Box<Controller>,
     message: Vec<u8>,
+    cost: Cost,
     /// Gone with the session: nobody waits for the answer any more.
     waits: Weak<()>,
 }
 
+impl backlog::Work for Job {
+    fn is_awaited(&self) -> bool {
+        self.waits.strong_count() > 0
+    }
+
+    fn cost(&self) -> Cost {
+        self.cost
+    }
+}
+
 impl Job {
+    /// A message for a machine, for as long as `waits` is there.
+    pub(crate) fn new(
+        (route, slot): (Route, SlotId),
+        machine: Box<Controller>,
+        message: Vec<u8>,
+        waits: &Arc<()>,
+    ) -> Self {
+        let cost = machine.cost(&message);
+        Self { route, slot, machine, message, cost, waits: Arc::downgrade(waits) }
+    }
+
     /// Gives what the session is told, if it is still there.
     fn work(self) -> Option<(Route, Message)> {
-        let Job { route, slot, mut machine, message, waits } = self;
+        let Job { route, slot, mut machine, message, waits, .. } = self;
         waits.upgrade()?;
         // The library is loaded for whoever asks for TLS, and not before.
         if asks_for_tls(&message) && farblock_tls::available().is_err() {
@@ -117,7 +145,9 @@ pub(crate) struct Authenticator {
     terms: Mutex<HashMap<(String, String), Arc<ControllerTerms>>>,
     /// The hosts whose identifiers are theirs alone, by the subsystem's name and the identifier.
     ids: Mutex<HashMap<(String, [u8; 16]), String>>,
-    jobs: Mutex<Option<Sender<Job>>>,
+    /// Addresses from which hosts have proved who they are.
+    known: Mutex<Known>,
+    jobs: Mutex<Option<Sender<(Origin, Job)>>>,
 }
 
 impl Authenticator {
@@ -162,8 +192,12 @@ impl Authenticator {
             all.remove(&names);
             return true;
         };
-        let terms = Arc::new(keys.terms(subsystem, host));
-        let before = all.insert(names, terms);
+        let mut terms = keys.terms(subsystem, host);
+        if os::has_mistake("target: a secret that was taken away stays good") {
+            let before = all.get(&names).map(|before| before.host_secrets.clone());
+            terms.host_secrets.extend(before.unwrap_or_default());
+        }
+        let before = all.insert(names, Arc::new(terms));
         before.is_some_and(|before| {
             let is_more = keys.demand != Demand::Authentication && keys.demand != before.demand;
             !is_more && before.host_secrets.iter().any(|it| keys.host.contains(it))
@@ -207,41 +241,57 @@ impl Authenticator {
         all.get(&(subsystem.to_owned(), host.to_owned())).map(Arc::clone)
     }
 
-    /// Has the machine handle a message; it comes back as [`Message::Authenticated`].
+    /// A host has proved who it is: its address is known from now on.
+    pub(crate) fn proved(&self, peer: IpAddr) {
+        self.known.lock().expect("no holder panics").insert(origin(peer));
+    }
+
+    /// Has the machine handle the message that came from this peer; it comes back as
+    /// [`Message::Authenticated`].
     ///
     /// # Errors
     /// If there is no thread to be had.
-    pub(crate) fn submit(
-        shared: &Arc<Shared>,
-        route: Route,
-        slot: SlotId,
-        machine: Box<Controller>,
-        message: Vec<u8>,
-        waits: Weak<()>,
-    ) -> io::Result<()> {
-        let mut jobs = shared.authenticator.jobs.lock().expect("no holder panics");
+    pub(crate) fn submit(shared: &Arc<Shared>, peer: IpAddr, job: Job) -> io::Result<()> {
+        let this = &shared.authenticator;
+        let address = origin(peer);
+        let is_known = this.known.lock().expect("no holder panics").contains(address);
+        let mut jobs = this.jobs.lock().expect("no holder panics");
         let sender = match &mut *jobs {
             Some(sender) => sender,
             none => none.insert(start(shared)?),
         };
         // If it has ended, so has the target, and nobody waits for an answer.
-        let _ = sender.send(Job { route, slot, machine, message, waits });
+        let _ = sender.send((Origin { address, is_known }, job));
         Ok(())
     }
 }
 
 /// Starts the thread, when it is needed first. It ends when nobody has `shared` any more.
-fn start(shared: &Arc<Shared>) -> io::Result<Sender<Job>> {
-    let (sender, jobs) = mpsc::channel::<Job>();
+fn start(shared: &Arc<Shared>) -> io::Result<Sender<(Origin, Job)>> {
+    let (sender, jobs) = mpsc::channel();
     let weak = Arc::downgrade(shared);
     os::spawn("farblock-auth".to_owned(), move || {
-        while let Ok(job) = os::recv(&jobs) {
+        let mut backlog = Backlog::new(os::now());
+        while let Some(job) = next(&jobs, &mut backlog) {
             let Some((route, done)) = job.work() else { continue };
             let Some(shared) = weak.upgrade() else { break };
             shared.mailboxes()[route.core].post(done);
         }
     })?;
     Ok(sender)
+}
+
+/// Whose turn it is, of all that have come by now; none when nobody will come any more.
+fn next(jobs: &Receiver<(Origin, Job)>, backlog: &mut Backlog<Job>) -> Option<Job> {
+    loop {
+        jobs.try_iter().for_each(|(origin, job)| backlog.push(origin, job));
+        let next = backlog.pop(os::now());
+        if next.is_some() {
+            return next;
+        }
+        let (origin, job) = os::recv(jobs).ok()?;
+        backlog.push(origin, job);
+    }
 }
 
 /// Random bytes of the system, or of the simulation.
@@ -262,12 +312,10 @@ mod tests {
         let secret = Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(1));
         let terms = Arc::new(HostKeys::new(secret.expect("a length")).terms("subsystem", "host"));
         let session = Arc::new(());
-        let job = || Job {
-            route: Route { core: 0, key: ConnectionKey(1), serial: 1 },
-            slot: SlotId(0),
-            machine: Box::new(Controller::new(Arc::clone(&terms))),
-            message: Vec::new(),
-            waits: Arc::downgrade(&session),
+        let route = Route { core: 0, key: ConnectionKey(1), serial: 1 };
+        let job = || {
+            let machine = Box::new(Controller::new(Arc::clone(&terms)));
+            Job::new((route, SlotId(0)), machine, Vec::new(), &session)
         };
         assert!(job().work().is_some());
         let late = job();

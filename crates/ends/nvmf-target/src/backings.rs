@@ -4,7 +4,9 @@
 //! has a name of its own, which is never given again: a queue into it is found by that, and whoever
 //! holds an old list cannot reach a new store by its number, nor the other way round.
 
+use crate::by_namespace::ByNamespace;
 use crate::pace::Pace;
+use crate::shares::DEFAULT_WEIGHT;
 use farblock_block::Namespace;
 use farblock_proto::ids::NamespaceId;
 use std::collections::BTreeMap;
@@ -26,10 +28,19 @@ pub(crate) struct Backing {
 /// What stores a subsystem's namespaces at one moment: shared, never changed.
 #[derive(Clone, Default)]
 pub(crate) struct Backings {
-    all: Vec<(NamespaceId, Backing)>,
+    all: ByNamespace<Backing>,
     is_paced: bool,
-    /// What single hosts may do with all of them in a second, by name.
-    hosts: BTreeMap<String, Arc<Pace>>,
+    /// What was said of single hosts, by name.
+    hosts: BTreeMap<String, HostTerms>,
+}
+
+/// What was said of a host.
+#[derive(Clone)]
+pub(crate) struct HostTerms {
+    /// What it may do with all namespaces in a second, if that is limited.
+    pub(crate) pace: Option<Arc<Pace>>,
+    /// What it gets of a core that is full.
+    pub(crate) weight: u32,
 }
 
 impl Backings {
@@ -38,19 +49,24 @@ impl Backings {
         self.is_paced
     }
 
-    /// The same, and single hosts are limited like this.
-    pub(crate) fn with_hosts(mut self, hosts: BTreeMap<String, Arc<Pace>>) -> Self {
+    /// The same, and this was said of single hosts.
+    pub(crate) fn with_hosts(mut self, hosts: BTreeMap<String, HostTerms>) -> Self {
         self.hosts = hosts;
         self
     }
 
     /// What a host may do in a second, if that is limited.
     pub(crate) fn pace_of(&self, host: &str) -> Option<&Arc<Pace>> {
-        self.hosts.get(host)
+        self.hosts.get(host)?.pace.as_ref()
+    }
+
+    /// What a host gets of a core that is full, beside others.
+    pub(crate) fn weight_of(&self, host: &str) -> u32 {
+        self.hosts.get(host).map_or(DEFAULT_WEIGHT, |terms| terms.weight)
     }
 
     pub(crate) fn find(&self, nsid: NamespaceId) -> Option<&Backing> {
-        self.all.iter().find(|(id, _)| *id == nsid).map(|(_, backing)| backing)
+        self.all.find(nsid)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(NamespaceId, Backing)> {
@@ -74,7 +90,7 @@ impl Backings {
 
 impl FromIterator<(NamespaceId, Backing)> for Backings {
     fn from_iter<I: IntoIterator<Item = (NamespaceId, Backing)>>(backings: I) -> Self {
-        let all: Vec<_> = backings.into_iter().collect();
+        let all: ByNamespace<Backing> = backings.into_iter().collect();
         let is_paced = all.iter().any(|(_, backing)| backing.pace.is_some());
         Self { all, is_paced, hosts: BTreeMap::new() }
     }

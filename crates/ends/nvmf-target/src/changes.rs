@@ -82,7 +82,8 @@ impl Control {
     ) -> Result<SocketAddr, ChangeError> {
         let refused =
             |error: &dyn ToString| ChangeError::Address(address.to_string(), error.to_string());
-        let socket = target::bind_now(address).map_err(|error| refused(&error))?;
+        let patience = self.shared.listening.patience(address.port());
+        let socket = target::bind_within(address, patience).map_err(|error| refused(&error))?;
         let bound = socket.local_addr().map_err(|error| refused(&error))?;
         self.shared.listen(socket, bound, access, tls)?;
         Ok(bound)

@@ -69,6 +69,7 @@ forward! {
     fn changing(&mut self, claim: &Claim, under_way: &mut Vec<UnderWay>);
     fn granted(&mut self, cx: &mut Context, claim: &Claim);
     fn go_on(&mut self, cx: &mut Context);
+    fn resume(&mut self, cx: &mut Context);
     fn take_turn(&mut self, cx: &mut Context, line: VolumeId);
     fn hear(&mut self, cx: &mut Context, news: EndingId);
     fn set_namespaces(

@@ -220,6 +220,8 @@ pub struct Sharing {
     pub ana_group: u32,
     /// The hosts that see it, by name; `None`: all that may connect.
     pub visible_to: Option<BTreeSet<String>>,
+    /// Its NGUID, if not the one that its identity gives it.
+    pub nguid: Option<[u8; 16]>,
     /// How many of its blocks are shared, if not all.
     pub blocks: Option<u64>,
     /// It is not to be written to, whether it can be or not.
@@ -234,6 +236,7 @@ impl Default for Sharing {
         Self {
             ana_group: USUAL_ANA_GROUP,
             visible_to: None,
+            nguid: None,
             blocks: None,
             read_only: false,
             rates: Rates::default(),
@@ -246,6 +249,7 @@ impl Sharing {
     pub(crate) fn of(&self, info: NamespaceInfo) -> NamespaceInfo {
         NamespaceInfo {
             ana_group: self.ana_group,
+            nguid: self.nguid.unwrap_or(info.nguid),
             blocks: self.blocks.map_or(info.blocks, |most| most.min(info.blocks)),
             read_only: info.read_only || self.read_only,
             ..info

@@ -15,6 +15,7 @@ use crate::notices::Kind;
 use crate::reservations::Barriers;
 use crate::session::{Asking, ConnectionKey, InPlace, Session, token_owner};
 use crate::shared::{Message, Route, Shared, Whom};
+use crate::shares::Shares;
 use crate::slots::Refusal;
 use crate::transport::tcp::{Guard, Tcp};
 use crate::volumes::Volumes;
@@ -44,6 +45,8 @@ pub(crate) struct Context {
     pub(crate) memory: Account,
     /// What is carried out in place, in turns.
     pub(crate) in_place: InPlace,
+    /// What hosts take of this core.
+    pub(crate) shares: Shares,
     /// When connections want to be called.
     pub(crate) alarms: Alarms,
     /// What a namespace lends to one command; empty in between.
@@ -147,6 +150,7 @@ impl Core {
                 now: Cell::new(None),
                 memory,
                 in_place: InPlace::default(),
+                shares: Shares::default(),
                 alarms: Alarms::default(),
                 lent: Vec::new(),
                 listed: Vec::new(),
@@ -227,6 +231,7 @@ impl Core {
             self.cx.reactor.poll(timeout, &mut ready)?;
             self.cx.now.set(None);
             self.cx.measures_latency = self.cx.shared.meters.measures_latency();
+            self.begin_round();
             for task in ready.drain(..) {
                 if task == self.task {
                     self.control(&mut events);
@@ -244,6 +249,16 @@ impl Core {
         }
         self.cx.volumes.close(&self.cx.reactor);
         Ok(())
+    }
+
+    /// Hosts have their parts of the core again; those first that wait for that.
+    fn begin_round(&mut self) {
+        self.cx.shares.tick();
+        while let Some(key) = self.cx.shares.next() {
+            if let Some((_, connection)) = &mut self.connections[key.0 as usize] {
+                connection.resume(&mut self.cx);
+            }
+        }
     }
 
     /// Whether nobody is to be served any more, here or elsewhere.
@@ -311,7 +326,8 @@ impl Core {
                 if self.cx.alarms.take_news() {
                     self.set_timer();
                 }
-                return self.hungry > 0 || self.cx.in_place.is_put_off();
+                let waits = self.cx.in_place.is_put_off() || self.cx.shares.is_waited_for();
+                return self.hungry > 0 || waits;
             }
             // Two vectors change places, so that neither is allocated again.
             std::mem::swap(&mut self.cx.listed, &mut self.finishing);
@@ -360,7 +376,8 @@ impl Core {
             *entry = None;
             self.free.push(key);
             if !os::has_mistake("target: a connection is never forgotten") {
-                self.cx.shared.connections.fetch_sub(1, Ordering::Relaxed);
+                let before = self.cx.shared.connections.fetch_sub(1, Ordering::Relaxed);
+                self.cx.shared.crowd.goes(before - 1);
             }
         }
     }
@@ -480,7 +497,8 @@ impl Core {
             }
         }
         shared.admissions.accepted();
-        shared.connections.fetch_add(1, Ordering::Relaxed);
+        let before = shared.connections.fetch_add(1, Ordering::Relaxed);
+        shared.crowd.has_come(before + 1);
         let core = self.next_core;
         self.next_core = (core + 1) % shared.mailboxes().len();
         if core == self.cx.index {
@@ -578,7 +596,8 @@ impl Core {
         for (_, connection) in self.connections.iter_mut().flatten() {
             connection.heed(&mut self.cx, change, &mut under_way);
         }
-        if under_way.is_empty() {
+        let hasty = os::has_mistake("target: a fence does not wait for what is under way");
+        if under_way.is_empty() || hasty {
             self.cx.shared.heeded(change.serial);
         } else {
             self.barriers.put_up(change.serial, under_way);

@@ -135,4 +135,11 @@ impl Observed {
         tracing::info!("{event}");
         self.tell(event);
     }
+
+    /// The same of what somebody has asked for: whoever makes the change for them logs it, and who
+    /// they are.
+    pub(crate) fn log_change(&self, event: &Event) {
+        tracing::debug!("{event}");
+        self.tell(event);
+    }
 }

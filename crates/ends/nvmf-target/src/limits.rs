@@ -130,6 +130,19 @@ pub const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Messages that a host may send to authenticate; a transaction has three.
 pub const AUTHENTICATION_MESSAGES: u32 = 9;
 
+/// Messages that wait to be worked on with which those of closed connections are left out.
+pub const SWEPT_CALCULATIONS: usize = 256;
+
+/// How long it takes until half of what was calculated for an address is forgotten.
+pub const CALCULATED_LATELY: Duration = Duration::from_secs(10);
+
+/// What was calculated for an address and is forgotten altogether, in thousands of multiplications:
+/// less than with the smallest group.
+pub const CALCULATED_LITTLE: u64 = 64;
+
+/// Addresses for which it is remembered how much was calculated.
+pub const CALCULATED_ADDRESSES: usize = 16_384;
+
 /// The largest message of an authentication, and the most room for one, in bytes.
 pub const AUTHENTICATION_BYTES: u32 = 4096;
 

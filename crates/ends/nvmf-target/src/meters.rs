@@ -5,6 +5,7 @@
 //! [`METERED_HOSTS`] of them are told apart: one that has gone makes room, and what it did is
 //! counted for the others from then on. No sum becomes less by that.
 
+use crate::by_namespace::ByNamespace;
 use crate::limits::METERED_HOSTS;
 use crate::meter::{Answered, IoCounts, Meter};
 use farblock_proto::controller::SubsystemId;
@@ -178,8 +179,8 @@ pub(crate) struct QueueMeters {
     core: usize,
     subsystem: SubsystemId,
     host: Arc<Meter>,
-    /// Those used so far: a handful, so a search is quick.
-    namespaces: Vec<(NamespaceId, Arc<Meter>)>,
+    /// Those used so far.
+    namespaces: ByNamespace<Arc<Meter>>,
 }
 
 impl QueueMeters {
@@ -190,7 +191,13 @@ impl QueueMeters {
         host: &str,
     ) -> Self {
         let host = meters.host(core, host);
-        Self { meters: Arc::clone(meters), core, subsystem, host, namespaces: Vec::new() }
+        Self {
+            meters: Arc::clone(meters),
+            core,
+            subsystem,
+            host,
+            namespaces: ByNamespace::default(),
+        }
     }
 
     /// Counts a command, for a namespace if there is one.
@@ -209,7 +216,7 @@ impl QueueMeters {
 
     /// Whether the namespace has a meter here already.
     pub(crate) fn knows(&self, nsid: NamespaceId) -> bool {
-        self.namespaces.iter().any(|(id, _)| *id == nsid)
+        self.namespaces.find(nsid).is_some()
     }
 
     /// The namespaces are others now, or stored elsewhere.
@@ -218,13 +225,8 @@ impl QueueMeters {
     }
 
     fn namespace(&mut self, nsid: NamespaceId) -> &Meter {
-        let known = self.namespaces.iter().position(|(id, _)| *id == nsid);
-        let index = known.unwrap_or_else(|| {
-            let meter = self.meters.namespace(self.core, self.subsystem, nsid);
-            self.namespaces.push((nsid, meter));
-            self.namespaces.len() - 1
-        });
-        &self.namespaces[index].1
+        let (meters, core, subsystem) = (&self.meters, self.core, self.subsystem);
+        self.namespaces.find_or_insert(nsid, || meters.namespace(core, subsystem, nsid))
     }
 }
 

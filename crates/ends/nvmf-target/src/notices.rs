@@ -3,6 +3,7 @@
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::notices;
 pub(crate) use farblock_reactor::notices::origin;
+use std::time::Duration;
 
 /// What is logged about peers, and counted.
 pub(crate) type Notices = notices::Notices<Kind>;
@@ -22,7 +23,16 @@ pub(crate) enum Kind {
     Late,
     /// A namespace's storage failed.
     Storage(NamespaceId),
+    /// A host has come, or gone.
+    Visit,
 }
+
+/// Lines about hosts of one address that come and go, in a [`VISITS_PERIOD`]: one that cannot use
+/// what it finds comes again and again.
+const VISIT_LINES: u32 = 30;
+
+/// See [`VISIT_LINES`].
+const VISITS_PERIOD: Duration = Duration::from_secs(600);
 
 impl notices::Kind for Kind {
     fn plural(self) -> &'static str {
@@ -33,13 +43,23 @@ impl notices::Kind for Kind {
             Kind::Fault => "protocol errors",
             Kind::Late => "connections that were too slow",
             Kind::Storage(_) => "operations that the storage failed",
+            Kind::Visit => "times that a host came or went",
         }
     }
 
     fn lines(self) -> u32 {
         match self {
             Kind::Storage(_) => 1,
+            Kind::Visit => VISIT_LINES,
             _ => notices::LOGGED_LINES,
         }
+    }
+
+    fn period(self) -> Duration {
+        if self == Kind::Visit { VISITS_PERIOD } else { notices::LOG_PERIOD }
+    }
+
+    fn is_trouble(self) -> bool {
+        self != Kind::Visit
     }
 }

@@ -7,6 +7,7 @@
 //! it. A connection books for one command of a kind at a time, the first that waits: connections
 //! get their parts in turn, and one that ends gives back one booking, and not all that it had sent.
 
+use crate::shares::DEFAULT_WEIGHT;
 use farblock_proto::controller::IoCommand;
 use farblock_proto::ids::NamespaceId;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,12 +42,15 @@ pub struct Rates {
     pub bytes: Rate,
     /// After a pause, as much may be spent at once as the limits allow in this time.
     pub burst: Duration,
+    /// How much a host gets of a core that is full, beside others. Of a namespace it says nothing.
+    pub weight: u32,
 }
 
 impl Default for Rates {
-    /// No limit.
+    /// No limit, and as much as any other host.
     fn default() -> Self {
-        Self { commands: Rate::default(), bytes: Rate::default(), burst: DEFAULT_BURST }
+        let (commands, bytes) = (Rate::default(), Rate::default());
+        Self { commands, bytes, burst: DEFAULT_BURST, weight: DEFAULT_WEIGHT }
     }
 }
 
@@ -55,6 +59,11 @@ impl Rates {
     #[must_use]
     pub fn limit_anything(&self) -> bool {
         self.commands != Rate::default() || self.bytes != Rate::default()
+    }
+
+    /// Whether the same is limited.
+    pub(crate) fn limit_alike(&self, other: &Self) -> bool {
+        *self == Self { weight: self.weight, ..*other }
     }
 }
 

@@ -20,6 +20,7 @@ use crate::backings::{BackingId, Backings};
 use crate::claims::{Claim, Claims};
 use crate::control::Share;
 use crate::cores_seen::CoresSeen;
+use crate::crowd::Crowd;
 use crate::discoveries::Discoveries;
 use crate::events::{Observed, Visitor};
 use crate::fence::{Change, EndingId, Fence, HostKey, News, Queues};
@@ -131,6 +132,29 @@ impl Mailbox {
         self.waker.wake();
     }
 
+    /// Tells of a subsystem's namespaces. A list that the core has not looked at yet is out of
+    /// date, and the new one takes its place: however many changes there are in a row, a core looks
+    /// at one list. What is retired behind that place is not in the new one either.
+    fn post_namespaces(
+        &self,
+        subsystem: SubsystemId,
+        table: Arc<NamespaceTable>,
+        backings: Arc<Backings>,
+    ) {
+        let mut messages = self.messages.lock().expect("no holder panics");
+        let older = messages.iter_mut().find(|message| match message {
+            Message::Namespaces(other, ..) => *other == subsystem,
+            _ => false,
+        });
+        let news = Message::Namespaces(subsystem, table, backings);
+        match older {
+            Some(older) => *older = news,
+            None => messages.push(news),
+        }
+        drop(messages);
+        self.waker.wake();
+    }
+
     /// Has the core look at its own affairs.
     pub(crate) fn wake(&self) {
         self.waker.wake();
@@ -198,11 +222,14 @@ pub(crate) struct Shared {
     mailboxes: OnceLock<Vec<Mailbox>>,
     slots: Mutex<Slots>,
     pub(crate) connections: AtomicUsize,
+    pub(crate) crowd: Crowd,
     serial: AtomicU64,
     stopping: AtomicBool,
     /// Cores that serve nobody any more.
     resting: AtomicUsize,
     pub(crate) notices: Notices,
+    /// The same of hosts that come and go: it is kept longer, and leaves the others their room.
+    visits: Notices,
     pub(crate) keeper: Keeper,
     core_buffer_bytes: OnceLock<usize>,
 }
@@ -238,10 +265,12 @@ impl Shared {
             mailboxes: OnceLock::new(),
             slots: Mutex::new(Slots::new(most_connections)),
             connections: AtomicUsize::new(0),
+            crowd: Crowd::default(),
             serial: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             resting: AtomicUsize::new(0),
             notices: Notices::default(),
+            visits: Notices::default(),
             keeper,
             core_buffer_bytes: OnceLock::new(),
         }
@@ -547,8 +576,15 @@ impl Shared {
     /// look.
     pub(crate) fn tick(&self) -> Option<std::time::Duration> {
         let now = os::now();
-        let notice = self.notices.settle(now).map(|next| next.saturating_duration_since(now));
-        [self.tick_registry(), notice].into_iter().flatten().min()
+        let left = |next: std::time::Instant| next.saturating_duration_since(now);
+        let [notice, visit] = [&self.notices, &self.visits].map(|it| it.settle(now).map(left));
+        [self.tick_registry(), notice, visit].into_iter().flatten().min()
+    }
+
+    /// Nothing more will be logged of peers.
+    pub(crate) fn finish_notices(&self) {
+        self.notices.finish();
+        self.visits.finish();
     }
 
     fn tick_registry(&self) -> Option<std::time::Duration> {
@@ -558,7 +594,7 @@ impl Shared {
             self.tear_down(&mut management, &teardown);
         }
         self.act(&mut management);
-        let deadline = management.registry.next_deadline()?;
+        let deadline = management.registry.next_look()?;
         Some(deadline.saturating_duration_since(now))
     }
 
@@ -599,7 +635,7 @@ impl Shared {
                     let backings = management.exports.snapshot(subsystem);
                     for mailbox in self.mailboxes() {
                         let (table, backings) = (Arc::clone(&table), Arc::clone(&backings));
-                        mailbox.post(Message::Namespaces(subsystem, table, backings));
+                        mailbox.post_namespaces(subsystem, table, backings);
                     }
                 }
                 Action::SaveReservations { subsystem, namespace, serial, text } => {

@@ -2,18 +2,19 @@
 //!
 //! ```text
 //!   accepted --> half-open --> connected --> gone
-//!                   |  the oldest makes room: of its own address if that has too many half-open,
-//!                   v  of all if the target is full
+//!                   |  the oldest makes room: of its own address if that has too many half-open;
+//!                   v  if the target is full, of the address that has most, or of all
 //!                  gone
 //! ```
 //!
 //! The last slots are for addresses from which a host has connected before. A network of IPv6
 //! addresses is one address ([`origin`]).
 
+use crate::known::Known;
 use crate::limits;
 use crate::notices::origin;
 use crate::shared::Route;
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -35,8 +36,9 @@ pub(crate) struct Slots {
     slots: HashMap<u64, Slot>,
     half_open: BTreeSet<u64>,
     origins: HashMap<IpAddr, Origin>,
-    known: HashSet<IpAddr>,
-    known_in_order: VecDeque<IpAddr>,
+    /// Addresses by how many half-open connections they have.
+    crowds: BTreeSet<(usize, IpAddr)>,
+    known: Known,
 }
 
 /// Why there is no slot.
@@ -65,8 +67,8 @@ impl Slots {
             slots: HashMap::new(),
             half_open: BTreeSet::new(),
             origins: HashMap::new(),
-            known: HashSet::new(),
-            known_in_order: VecDeque::new(),
+            crowds: BTreeSet::new(),
+            known: Known::default(),
         }
     }
 
@@ -74,7 +76,7 @@ impl Slots {
     /// that is needed.
     pub(crate) fn admit(&mut self, serial: u64, peer: IpAddr) -> Result<Option<Route>, Refusal> {
         let origin = origin(peer);
-        let is_known = self.known.contains(&origin);
+        let is_known = self.known.contains(origin);
         let reserve = if is_known { 0 } else { self.most / limits::KNOWN_SHARE };
         let own = self.origins.get(&origin);
         let share = self.most / 2;
@@ -86,14 +88,14 @@ impl Slots {
             return Err(Refusal::Share(share));
         }
         let is_full = self.slots.len() + reserve >= self.most;
-        let oldest = self.half_open.first().copied().filter(|_| is_full);
-        let victim = own_oldest.or(oldest);
+        let victim = own_oldest.or_else(|| self.spare().filter(|_| is_full));
         if is_full && victim.is_none() {
             return Err(Refusal::Full(self.most - reserve));
         }
-        // Those that are being closed have their slots until they are gone.
-        if self.slots.len() >= self.most + limits::CLOSING_AT_ONCE {
-            return Err(Refusal::Full(self.most));
+        // Those that are being closed have their slots until they are gone; strangers that come
+        // faster than that do not take the slots of the known.
+        if self.slots.len() + reserve >= self.most + limits::CLOSING_AT_ONCE {
+            return Err(Refusal::Full(self.most - reserve));
         }
         let route = victim.and_then(|victim| self.slots[&victim].route);
         victim.into_iter().for_each(|victim| self.settle(victim));
@@ -101,8 +103,19 @@ impl Slots {
         self.half_open.insert(serial);
         let own = self.origins.entry(origin).or_default();
         own.connections += 1;
+        self.crowds.remove(&(own.half_open.len(), origin));
         own.half_open.insert(serial);
+        self.crowds.insert((own.half_open.len(), origin));
         Ok(route)
+    }
+
+    /// The connection that is closed first for somebody else. Who comes once is not the one while
+    /// others come again and again: to prove who it is takes a host some time.
+    fn spare(&self) -> Option<u64> {
+        match self.crowds.last() {
+            Some((2.., crowd)) => self.origins[crowd].half_open.first().copied(),
+            _ => self.half_open.first().copied(),
+        }
     }
 
     /// A core has the connection. False if it was to be closed already.
@@ -116,22 +129,22 @@ impl Slots {
     pub(crate) fn connected(&mut self, serial: u64) {
         self.settle(serial);
         let Some(&Slot { origin, .. }) = self.slots.get(&serial) else { return };
-        if self.known.insert(origin) {
-            self.known_in_order.push_back(origin);
-            if self.known_in_order.len() > limits::KNOWN_ADDRESSES {
-                let oldest = self.known_in_order.pop_front().expect("there are many");
-                self.known.remove(&oldest);
-            }
-        }
+        self.known.insert(origin);
     }
 
     /// It is not half-open any more.
     fn settle(&mut self, serial: u64) {
-        self.half_open.remove(&serial);
-        if let Some(slot) = self.slots.get(&serial)
-            && let Some(own) = self.origins.get_mut(&slot.origin)
+        if !self.half_open.remove(&serial) {
+            return;
+        }
+        if let Some(&Slot { origin, .. }) = self.slots.get(&serial)
+            && let Some(own) = self.origins.get_mut(&origin)
         {
+            self.crowds.remove(&(own.half_open.len(), origin));
             own.half_open.remove(&serial);
+            if !own.half_open.is_empty() {
+                self.crowds.insert((own.half_open.len(), origin));
+            }
         }
     }
 
@@ -201,6 +214,39 @@ mod tests {
         slots.connected(1001);
         assert_eq!(admit(&mut slots, 1002, 77), Err(Refusal::Full(others as usize)));
         assert_eq!(admit(&mut slots, 1003, 99), Ok(None), "it is known by now");
+    }
+
+    #[test]
+    fn who_comes_once_stays_while_others_come_again_and_again() {
+        let mut slots = Slots::new(64);
+        assert_eq!(admit(&mut slots, 0, 1), Ok(None));
+        let others = 64 - 64 / limits::KNOWN_SHARE as u64;
+        for serial in 1..others {
+            assert_eq!(admit(&mut slots, serial, 2 + serial as u32 % 4), Ok(None));
+        }
+        for serial in others..1000 {
+            let victim = admit(&mut slots, serial, 2 + serial as u32 % 4).expect("there is room");
+            assert!(victim.is_some_and(|victim| victim != 0), "{victim:?} at {serial}");
+        }
+        assert!(slots.half_open.contains(&0));
+        (0..1000).for_each(|serial| slots.gone(serial));
+        assert!(slots.crowds.is_empty() && slots.half_open.is_empty());
+    }
+
+    #[test]
+    fn strangers_that_come_faster_than_others_are_closed_leave_the_known_their_slots() {
+        let mut slots = Slots::new(64);
+        assert_eq!(admit(&mut slots, 0, 1), Ok(None));
+        slots.connected(0);
+        let refused = (1..1000).find(|&serial| {
+            let admitted = slots.admit(serial, peer(1 + serial as u32));
+            slots.begun(route(serial));
+            admitted.is_err()
+        });
+        assert_eq!(refused, Some((60 + limits::CLOSING_AT_ONCE) as u64), "nobody is closed yet");
+        for serial in 1000..1004 {
+            slots.admit(serial, peer(1)).expect("it is known");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Connections that the system queues before they are accepted.
 const BACKLOG: i32 = 1024;
@@ -165,7 +165,7 @@ impl Target {
         if let Some(keeper) = self.shared.keeper.end() {
             keeper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
-        self.shared.notices.finish();
+        self.shared.finish_notices();
         self.shared.forget_exports();
         ended
     }
@@ -259,6 +259,9 @@ fn raise_file_limit() {
 
 /// How many connections there are descriptors for, when `volumes` queues into namespaces are open.
 fn descriptors(volumes: usize) -> usize {
+    if os::is_simulated() {
+        return usize::MAX;
+    }
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{Resource, getrlimit};
@@ -324,9 +327,12 @@ fn bind_all(
     addresses.iter().map(&mut listen).collect()
 }
 
-/// Binds one address, which may be in use for a moment.
-pub(crate) fn bind_now(address: SocketAddr) -> Result<ListenSocket, StartError> {
-    bind_until(address, os::now() + limits::LISTEN_TIME)
+/// Binds one address, which may be in use for so long.
+pub(crate) fn bind_within(
+    address: SocketAddr,
+    patience: Duration,
+) -> Result<ListenSocket, StartError> {
+    bind_until(address, os::now() + patience)
 }
 
 fn bind_until(address: SocketAddr, until: Instant) -> Result<ListenSocket, StartError> {

@@ -5,14 +5,13 @@ mod rig;
 
 use farblock_backends::mem::Mem;
 use farblock_block::conformance::Suite;
-use farblock_block::{BlockError, Geometry, Namespace, Queue};
+use farblock_block::{Backed, BlockError};
 use farblock_host::disk::{
     ControllerLife, ControllerOrigin, CrossControllerReset, DiskOptions, DiskState, KnownNamespace,
     PathState, Policy, Predecessor, Record,
 };
 use farblock_host::{Controller, Disk, HostId, Options};
-use farblock_reactor::{EngineKind, Reactor, TaskId};
-use farblock_target::Target;
+use farblock_reactor::EngineKind;
 use rig::gate::Gate;
 use rig::proxy::Proxy;
 use rig::*;
@@ -29,26 +28,6 @@ fn connect(proxies: &[&Proxy], options: &DiskOptions) -> Disk {
     Disk::connect(&urls, options).expect("connected")
 }
 
-/// A disk with all that is behind it.
-struct Whole {
-    disk: Disk,
-    _target: Target,
-}
-
-impl Namespace for Whole {
-    fn geometry(&self) -> Geometry {
-        self.disk.geometry()
-    }
-
-    fn describe(&self) -> String {
-        self.disk.describe()
-    }
-
-    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
-        self.disk.open(reactor, parent)
-    }
-}
-
 #[test]
 fn a_disk_is_a_namespace() {
     for engine in engines() {
@@ -60,7 +39,7 @@ fn a_disk_is_a_namespace() {
                 let policy = Policy::RoundRobin;
                 let options = DiskOptions { policy, ..options(engine) };
                 let disk = Disk::connect(&urls, &options).expect("connected");
-                Arc::new(Whole { disk, _target: target })
+                Arc::new(Backed { namespace: disk, backing: target })
             });
         }
     }
@@ -556,8 +535,10 @@ fn a_failed_write_does_not_come_late() {
     while gate.kept() == 0 {
         assert!(user.turn(Duration::from_millis(5)).is_empty());
     }
-    proxy.cut();
+    // If the host were back before it gives up, the write would wait for the one that is kept.
+    proxy.down();
     assert_eq!(user.one().result, Err(BlockError::Disconnected));
+    proxy.up();
     // It waits or fails for as long as the first is under way, and then it is done.
     user.write(0, 1, 2, 2);
     let mut early = user.turn(Duration::from_millis(700));

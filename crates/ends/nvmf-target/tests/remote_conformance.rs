@@ -3,35 +3,14 @@
 
 use farblock_backends::mem::Mem;
 use farblock_block::conformance::Suite;
-use farblock_block::{BlockError, Geometry, Namespace, Queue};
-use farblock_host::{Controller, Options, RemoteNamespace};
+use farblock_block::{Backed, Namespace};
+use farblock_host::{Controller, Options};
 use farblock_proto::ids::NamespaceId;
-use farblock_reactor::{EngineKind, Reactor, TaskId};
+use farblock_reactor::EngineKind;
 use farblock_target::{Export, Subsystem, Target, TargetConfig};
 use std::sync::Arc;
 
 const NQN: &str = "nqn.2026-11.org.farblock:conformance";
-
-/// A remote namespace with all that is behind it; fields are dropped in this order.
-struct Remote {
-    namespace: RemoteNamespace,
-    _controller: Controller,
-    _target: Target,
-}
-
-impl Namespace for Remote {
-    fn geometry(&self) -> Geometry {
-        self.namespace.geometry()
-    }
-
-    fn describe(&self) -> String {
-        self.namespace.describe()
-    }
-
-    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
-        self.namespace.open(reactor, parent)
-    }
-}
 
 fn remote(block_size: u32, engine: EngineKind, digests: (bool, bool)) -> Arc<dyn Namespace> {
     let mut subsystem = Subsystem::new(NQN);
@@ -56,7 +35,7 @@ fn remote(block_size: u32, engine: EngineKind, digests: (bool, bool)) -> Arc<dyn
     let address = target.addresses()[0].to_string();
     let controller = Controller::connect(&address, NQN, &options).expect("it connects");
     let namespace = controller.namespace(1).expect("it is shared");
-    Arc::new(Remote { namespace, _controller: controller, _target: target })
+    Arc::new(Backed { namespace, backing: (controller, target) })
 }
 
 fn run(engine: EngineKind, digests: (bool, bool)) {

@@ -2,23 +2,71 @@
 
 mod rig;
 
+use farblock_backends::concat::Concat;
 use farblock_backends::mem::Mem;
 use farblock_backends::stripe::Stripe;
-use farblock_block::Namespace;
+use farblock_block::{Availability, Namespace};
 use farblock_host::Disk;
+use farblock_host::disk::DiskOptions;
 use farblock_proto::ids::NamespaceId;
 use farblock_proto::tcp::host_end::Transfer;
 use farblock_proto::tcp::{Digests, SlotId};
 use farblock_reactor::EngineKind;
-use farblock_wire::{SglDescriptor, Status};
+use farblock_wire::opcode::NvmOpcode;
+use farblock_wire::{SglDescriptor, Sqe, Status};
 use rig::proxy::Proxy;
-use rig::scripted::{BLOCK, BLOCKS, NQN, admin, blocks, io, target_of};
+use rig::scripted::*;
 use std::io::Write;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn mem() -> Arc<dyn Namespace> {
     Arc::new(Mem::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("a size"))
+}
+
+/// A part that is lost fails what touches it as a lost path does, so that hosts look for another
+/// one, and nothing else; flushes touch all. When it is back, so is the whole.
+#[test]
+fn a_lost_part_is_a_lost_path_until_it_is_back() {
+    for &engine in EngineKind::HERE {
+        let behind = rig::serve(mem(), &[rig::any()]);
+        let proxy = Proxy::new(behind.addresses()[0]);
+        let fast_io_fail_timeout = Some(Duration::from_millis(200));
+        let options = DiskOptions { fast_io_fail_timeout, ..rig::options(engine) };
+        let disk = Disk::connect(&[rig::url(proxy.address)], &options);
+        let disk: Arc<dyn Namespace> = Arc::new(disk.expect("it is there"));
+        let whole = Arc::new(Concat::new(vec![mem(), Arc::clone(&disk), mem()]).expect("a row"));
+        let target = target_of(engine, [Arc::clone(&whole) as Arc<dyn Namespace>], |_| {});
+        let address = target.addresses()[0];
+        let (_admin, controller) = admin(address, Digests::NONE);
+        let mut queue = io(address, Digests::NONE, controller, false);
+        let data = pattern(2 * BLOCK, 1);
+        // The last one lies in two parts.
+        let places = [0, BLOCKS, 2 * BLOCKS, BLOCKS - 1];
+        let write = |queue: &mut Queue| places.map(|lba| write(queue, lba, &data, true));
+        let flush = |queue: &mut Queue| {
+            let flush = Sqe::new(NvmOpcode::FLUSH.0, 0, 1);
+            queue.run(flush, Transfer::None, &[]).status
+        };
+        assert_eq!(write(&mut queue), [Status::SUCCESS; 4]);
+        assert_eq!(flush(&mut queue), Status::SUCCESS);
+        proxy.down();
+        rig::until("it is lost", || whole.availability() == Availability::Waiting);
+        let (ok, lost) = (Status::SUCCESS, Status::INTERNAL_PATH_ERROR);
+        assert_eq!(write(&mut queue), [ok, lost, ok, lost]);
+        assert_eq!(flush(&mut queue), lost);
+        assert_eq!(read(&mut queue, 0, BLOCK as u32).status, ok);
+        assert_eq!(read(&mut queue, BLOCKS, BLOCK as u32).status, lost);
+        proxy.up();
+        let until = Instant::now() + Duration::from_secs(60);
+        while write(&mut queue) != [ok; 4] {
+            assert!(Instant::now() < until, "it does not come back");
+        }
+        assert_eq!(flush(&mut queue), ok);
+        for lba in places {
+            assert_eq!(read(&mut queue, lba, 2 * BLOCK as u32).data[BLOCK..], data[BLOCK..]);
+        }
+    }
 }
 
 /// Through the same queue, and so on the same core.

@@ -15,11 +15,11 @@ use farblock_proto::tcp::host_end::Transfer;
 use farblock_target::{Export, Subsystem, Target, TargetConfig, limits};
 use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::{SglDescriptor, Sqe, Status};
-use rig::stranger::{MIB, NQN, PATIENCE, Peer, from, host, resident_of, write_command};
+use rig::besieged::{self, Besieged};
+use rig::stranger::{MIB, NQN, PATIENCE, Peer, from, host, is_open, write_command};
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -48,44 +48,7 @@ fn serve_until_the_input_ends() {
         listeners: vec![rig::any()],
         ..TargetConfig::default()
     };
-    let target = Target::start(&config).expect("it starts");
-    println!("\nlistening {}", target.addresses()[0]);
-    let mut most = 0;
-    let stop = Arc::new(AtomicBool::new(false));
-    let stops = Arc::clone(&stop);
-    thread::spawn(move || {
-        let _ = std::io::stdin().read(&mut [0]);
-        stops.store(true, Ordering::Relaxed);
-    });
-    while !stop.load(Ordering::Relaxed) {
-        most = most.max(target.connections());
-        thread::sleep(Duration::from_millis(20));
-    }
-    println!("\nmost {most}");
-}
-
-fn start() -> (Child, BufReader<std::process::ChildStdout>, SocketAddr) {
-    let own = std::env::current_exe().expect("this test");
-    let mut child = Command::new(own)
-        .args(["--ignored", "--exact", "--nocapture", SERVE])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-    let address = after(&mut lines, "listening ").parse().expect("an address");
-    (child, lines, address)
-}
-
-/// The rest of the line that begins so.
-fn after(lines: &mut impl BufRead, what: &str) -> String {
-    loop {
-        let mut line = String::new();
-        assert!(lines.read_line(&mut line).expect("text") > 0, "no line with {what}");
-        if let Some(rest) = line.trim().strip_prefix(what) {
-            return rest.to_owned();
-        }
-    }
+    besieged::serve(&Target::start(&config).expect("it starts"));
 }
 
 /// What a hostile connection does. It is alive for as long as the result is.
@@ -160,13 +123,6 @@ fn besiege(part: usize, address: SocketAddr, is_over: &AtomicBool, begun: &Atomi
     }
 }
 
-/// Whether the target has not ended it.
-fn is_open(stream: &TcpStream) -> bool {
-    let _ = stream.set_nonblocking(true);
-    let peeked = stream.peek(&mut [0]);
-    matches!(peeked, Ok(1)) || matches!(peeked, Err(e) if e.kind() == ErrorKind::WouldBlock)
-}
-
 /// An honest host: the longest that a write of 4 KiB took, and a new one's connecting with it.
 fn honest(address: SocketAddr, is_over: &AtomicBool) -> (Duration, Duration, usize) {
     let (_admin, mut old) = Peer::io(address, &host(1_000_000));
@@ -190,10 +146,11 @@ fn honest(address: SocketAddr, is_over: &AtomicBool) -> (Duration, Duration, usi
 #[test]
 #[ignore = "a minute, and 20,000 descriptors"]
 fn siege() {
-    let (mut child, mut lines, address) = start();
+    let besieged = Besieged::start(SERVE, None);
+    let address = besieged.address;
     // Its address is known from now on.
     drop(Peer::io(address, &host(1_000_000)));
-    let before = resident_of(child.id());
+    let before = besieged.resident();
     let (is_over, begun) = (AtomicBool::new(false), AtomicUsize::new(0));
     let mut most = 0;
     let (longest, longest_new, writes) = thread::scope(|scope| {
@@ -204,20 +161,18 @@ fn siege() {
         let user = scope.spawn(|| honest(address, &is_over));
         let end = Instant::now() + TIME;
         while Instant::now() < end && !user.is_finished() {
-            most = most.max(resident_of(child.id()));
+            most = most.max(besieged.resident());
             thread::sleep(Duration::from_millis(50));
         }
         is_over.store(true, Ordering::Relaxed);
         user.join().expect("an honest host is served")
     });
     let deadline = Instant::now() + PATIENCE;
-    while resident_of(child.id()) > before + 200 * MIB && Instant::now() < deadline {
+    while besieged.resident() > before + 200 * MIB && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(50));
     }
-    let after_bytes = resident_of(child.id());
-    drop(child.stdin.take());
-    let connections = after(&mut lines, "most ");
-    assert!(child.wait().expect("it ends").success());
+    let after_bytes = besieged.resident();
+    let connections = besieged.end();
     println!(
         "{} attacks begun, {connections} connections at once; resident: {} MiB before, {} at most, \
          {} after; an honest host: {writes} writes, the longest {longest:?}, a new host with a \

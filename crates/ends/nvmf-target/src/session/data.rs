@@ -8,7 +8,7 @@ use crate::memory::{HolderId, footprint};
 use crate::notices::Kind;
 use crate::transport::Transport;
 use farblock_proto::capsule::{DataPointer, SlotId};
-use farblock_reactor::Buffer;
+use farblock_reactor::{Buffer, copy_anywhere};
 use farblock_wire::{Cqe, Status};
 
 impl<T: Transport> Session<T> {
@@ -41,8 +41,8 @@ impl<T: Transport> Session<T> {
     /// Whether commands may hold so many bytes more.
     pub(super) fn may_hold(&self, cx: &Context, bytes: usize) -> bool {
         let bytes = footprint(bytes);
-        let fits = self.held_bytes + bytes <= limits::CONNECTION_BUFFER_BYTES;
-        (fits || self.held_bytes == 0) && cx.memory.may_hold(self.holder(), bytes)
+        let fits = self.held.bytes + bytes <= limits::CONNECTION_BUFFER_BYTES;
+        (fits || self.held.bytes == 0) && cx.memory.may_hold(self.holder(), bytes)
     }
 
     pub(super) fn hold(&mut self, cx: &mut Context, slot: SlotId, bytes: usize) {
@@ -53,26 +53,26 @@ impl<T: Transport> Session<T> {
 
     /// Counts what is held and is no command's.
     pub(crate) fn hold_besides(&mut self, cx: &mut Context, bytes: usize) {
-        self.held_bytes += bytes;
+        self.held.bytes += bytes;
         cx.memory.hold(self.holder(), bytes);
     }
 
     /// It is not held any more.
     pub(crate) fn release_besides(&mut self, cx: &mut Context, bytes: usize) {
         if bytes > 0 {
-            self.held_bytes -= bytes;
+            self.held.bytes -= bytes;
             cx.release_bytes(self.holder(), bytes);
         }
     }
 
     fn holder(&self) -> HolderId {
-        self.holder.expect("from the start to the end")
+        self.held.holder.expect("from the start to the end")
     }
 
     /// The host is known: what this connection holds is its.
     pub(super) fn hold_as(&mut self, cx: &mut Context, host: &str) {
-        let bytes = self.held_bytes + self.kept_bytes;
-        self.holder = Some(cx.memory.rename(self.holder(), host, bytes));
+        let bytes = self.held.bytes + self.held.kept_bytes;
+        self.held.holder = Some(cx.memory.rename(self.holder(), host, bytes));
     }
 
     /// Makes room for a command in this slot.
@@ -81,19 +81,19 @@ impl<T: Transport> Session<T> {
         if index >= self.requests.len() {
             let more = index + 1 - self.requests.len();
             self.requests.resize_with(index + 1, Request::new);
-            self.kept_bytes += more * size_of::<Request>();
+            self.held.kept_bytes += more * size_of::<Request>();
             cx.memory.hold(self.holder(), more * size_of::<Request>());
         }
     }
 
     /// Gives back what is only kept for comfort.
     pub(crate) fn save_memory(&mut self, cx: &mut Context) {
-        if self.unanswered == 0 && self.operations == 0 && self.kept_bytes > 0 {
+        if self.pending.commands == 0 && self.pending.operations == 0 && self.held.kept_bytes > 0 {
             self.requests.truncate(1);
             self.requests.shrink_to_fit();
-            self.waiting.shrink_to_fit();
-            self.expected.shrink_to_fit();
-            cx.release_bytes(self.holder(), std::mem::take(&mut self.kept_bytes));
+            self.waiting.for_buffers.shrink_to_fit();
+            self.waiting.for_a_moment.shrink_to_fit();
+            cx.release_bytes(self.holder(), std::mem::take(&mut self.held.kept_bytes));
         }
         self.transport.save_memory();
     }
@@ -106,8 +106,8 @@ impl<T: Transport> Session<T> {
         let not_taken = self.transport.sending_since();
         let overdue = not_taken.is_some_and(|since| memory.is_overdue(since))
             || self.requests.iter().any(is_overdue);
-        let held = self.held_bytes > 0 && !self.is_closed();
-        (held && overdue).then(|| (memory.host_bytes(self.holder()), self.held_bytes))
+        let held = self.held.bytes > 0 && !self.is_closed();
+        (held && overdue).then(|| (memory.host_bytes(self.holder()), self.held.bytes))
     }
 
     /// Closes it, since others need the memory.
@@ -124,15 +124,15 @@ impl<T: Transport> Session<T> {
 
     /// Nothing of it is left.
     pub(crate) fn leave(&mut self, cx: &mut Context) {
-        debug_assert_eq!(self.held_bytes, 0, "all was given back");
-        let Some(holder) = self.holder.take() else { return };
-        cx.release_bytes(holder, self.held_bytes + self.kept_bytes);
+        debug_assert_eq!(self.held.bytes, 0, "all was given back");
+        let Some(holder) = self.held.holder.take() else { return };
+        cx.release_bytes(holder, self.held.bytes + self.held.kept_bytes);
         cx.memory.leave(holder);
     }
 
     /// Lets commands start that waited for buffers, in their order.
     pub(super) fn start_waiting(&mut self, cx: &mut Context) {
-        while let Some(&slot) = self.waiting.front() {
+        while let Some(&slot) = self.waiting.for_buffers.front() {
             let Work::Io(command) = self.request(slot).work else {
                 unreachable!("only I/O commands wait for buffers")
             };
@@ -140,7 +140,7 @@ impl<T: Transport> Session<T> {
                 self.starve(cx);
                 break;
             }
-            self.waiting.pop_front();
+            self.waiting.for_buffers.pop_front();
         }
         self.read_expected(cx, 0);
     }
@@ -182,7 +182,7 @@ impl<T: Transport> Session<T> {
 
     /// Bytes of answers that this round's reads will bring to the transport.
     pub(crate) fn coming_bytes(&self) -> usize {
-        self.round_bytes
+        self.tick.bytes
     }
 
     /// Sees to it that data which are to come do come.
@@ -229,7 +229,7 @@ impl<T: Transport> Session<T> {
     /// Some of the data of a command are here.
     pub(crate) fn land(&mut self, cx: &Context, slot: SlotId, offset: u32, bytes: &[u8]) {
         let buffer = self.landing(cx, slot);
-        buffer[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        copy_anywhere(&mut buffer[offset as usize..][..bytes.len()], bytes);
     }
 
     /// All data of a command are here: in its buffer, or `whole` where they were received.
@@ -329,7 +329,7 @@ impl<T: Transport> Session<T> {
             _ => result,
         };
         let Submission { head, flow_control, .. } = self.submission;
-        self.unanswered -= 1;
+        self.pending.commands -= 1;
         self.request(slot).work = Work::None;
         Cqe::new(0, if flow_control { head } else { 0xffff }, status, result)
     }

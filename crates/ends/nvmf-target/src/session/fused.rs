@@ -378,7 +378,7 @@ impl<T: Transport> Session<T> {
         let buffer = self.request(second).buffer.take().expect("pulled into a buffer");
         let op = Op { fua, ..Op::write(lba.0, blocks.0, buffer, self.token(second)) };
         self.request(second).operations += 1;
-        self.operations += 1;
+        self.pending.operations += 1;
         cx.volumes.submit_claimed(volume, op);
         Ok(())
     }
@@ -425,7 +425,7 @@ impl<T: Transport> Session<T> {
     pub(crate) fn changing(&mut self, claim: &Claim, under_way: &mut Vec<UnderWay>) {
         // Known even when the queue is closed.
         let is_its = self.owner.as_ref().is_some_and(|owner| owner.subsystem == claim.subsystem);
-        if !is_its || self.operations == 0 {
+        if !is_its || self.pending.operations == 0 {
             return;
         }
         for (request, index) in self.requests.iter().zip(0..) {

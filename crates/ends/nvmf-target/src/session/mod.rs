@@ -31,6 +31,7 @@ pub(crate) use turns::InPlace;
 
 use crate::admissions::Reason;
 use crate::backings::Backings;
+use crate::by_namespace::ByNamespace;
 use crate::core::Context;
 use crate::fence::Fence;
 use crate::limits;
@@ -40,13 +41,14 @@ use crate::notices::Kind;
 use crate::pace::Pace;
 use crate::reservations::{Limits, Owner};
 use crate::shared::Route;
+use crate::shares::ShareId;
 use crate::transport::Transport;
 use crate::volumes::VolumeId;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{
     Instance, IoCommand, NamespaceTable, PortId, SubsystemId, Traffic,
 };
-use farblock_proto::ids::{ControllerId, NamespaceId, QueueId};
+use farblock_proto::ids::{ControllerId, QueueId};
 use farblock_reactor::{Buffer, Event, TaskId};
 use farblock_wire::{Sqe, Status};
 use std::collections::VecDeque;
@@ -114,8 +116,8 @@ pub(crate) struct IoQueue {
     pub(crate) backings: Arc<Backings>,
     /// What the host may do with all of them in a second, if that is limited.
     pub(crate) pace: Option<Arc<Pace>>,
-    /// The core's queues into namespaces used so far: a handful, so a search is quick.
-    pub(crate) volumes: Vec<(NamespaceId, VolumeId)>,
+    /// The core's queues into namespaces used so far.
+    pub(crate) volumes: ByNamespace<VolumeId>,
     pub(crate) meters: QueueMeters,
     /// Marked for the keep-alive timer when commands arrive.
     pub(crate) traffic: Arc<Traffic>,
@@ -213,6 +215,51 @@ struct Arrivals {
     watched: bool,
 }
 
+/// What has to end before the session can.
+#[derive(Default)]
+struct Pending {
+    /// Commands that are not answered.
+    commands: usize,
+    /// Held commands (asynchronous event requests), which draining does not wait for.
+    held_commands: usize,
+    /// Block operations in flight, of all slots.
+    operations: usize,
+    /// A Disconnect command, answered when nothing else is in flight.
+    disconnect: Option<SlotId>,
+}
+
+/// What is put off, commands in order.
+#[derive(Default)]
+struct Waiting {
+    for_buffers: VecDeque<SlotId>,
+    /// Reads of a round that is large enough.
+    for_a_moment: VecDeque<(SlotId, VolumeId)>,
+    /// What came and is not taken apart, until its host's part of the core is there again.
+    for_share: bool,
+}
+
+/// Memory on somebody's account.
+#[derive(Default)]
+struct Held {
+    /// In buffers.
+    bytes: usize,
+    /// For as many commands as there were at once.
+    kept_bytes: usize,
+    /// Whose account that is, from the start to the end.
+    holder: Option<HolderId>,
+}
+
+/// What is of one tick of the core only.
+#[derive(Default)]
+struct Tick {
+    /// Listed in the core's list of connections with something to do at the tick's end.
+    listed: bool,
+    /// A refused command is in the error log already.
+    logged_error: bool,
+    /// Bytes that the reads of this round will push.
+    bytes: usize,
+}
+
 /// See the module's text.
 pub(crate) struct Session<T> {
     pub(crate) transport: T,
@@ -236,10 +283,8 @@ pub(crate) struct Session<T> {
     limits: Option<Box<Limits>>,
     requests: Vec<Request>,
     submission: Submission,
-    /// Commands that are not answered.
-    unanswered: usize,
-    /// Commands that wait for buffers, in order.
-    waiting: VecDeque<SlotId>,
+    pending: Pending,
+    waiting: Waiting,
     /// Commands that wait since they are too many.
     paced: paced::Paced,
     /// Fused commands, if there have been any.
@@ -248,29 +293,14 @@ pub(crate) struct Session<T> {
     turns: turns::Turns,
     /// Who wants commands aborted.
     aborts: abort::Aborts,
-    /// Reads put off for a moment, in order.
-    expected: VecDeque<(SlotId, VolumeId)>,
-    held_bytes: usize,
-    /// Whose account that is on.
-    holder: Option<HolderId>,
-    /// What is kept for as many commands as there were at once, in bytes.
-    kept_bytes: usize,
+    held: Held,
     arrivals: Arrivals,
-    /// Block operations in flight, of all slots.
-    operations: usize,
-    /// Held commands (asynchronous event requests), which draining does not wait for.
-    held_commands: usize,
-    /// Bytes that the reads of this round will push.
-    round_bytes: usize,
-    /// A Disconnect command, answered when nothing else is in flight.
-    disconnect: Option<SlotId>,
     /// Listed in the core's list of connections that wait for buffers, or for their turn to
     /// receive.
     pub(crate) starving: bool,
-    /// A refused command of this tick is in the error log already.
-    logged_error: bool,
-    /// Listed in the core's list of connections with something to do at the tick's end.
-    listed: bool,
+    tick: Tick,
+    /// Its host's part of the core, if it is an I/O queue.
+    share: Option<ShareId>,
 }
 
 impl<T: Transport> Session<T> {
@@ -297,34 +327,27 @@ impl<T: Transport> Session<T> {
             limits: None,
             requests: vec![Request::new()],
             submission: Submission { depth: 1, head: 0, flow_control: true },
-            unanswered: 0,
-            waiting: VecDeque::new(),
+            pending: Pending::default(),
+            waiting: Waiting::default(),
             paced: paced::Paced::default(),
             fused: None,
             turns: turns::Turns::default(),
             aborts: abort::Aborts::default(),
-            expected: VecDeque::new(),
-            held_bytes: 0,
-            holder: None,
-            kept_bytes: 0,
+            held: Held::default(),
             arrivals: Arrivals {
                 asked_for: 0,
                 last_data: farblock_reactor::os::now(),
                 watched: false,
             },
-            operations: 0,
-            held_commands: 0,
-            round_bytes: 0,
-            disconnect: None,
             starving: false,
-            logged_error: false,
-            listed: false,
+            tick: Tick::default(),
+            share: None,
         }
     }
 
     /// Starts receiving; the first thing that a session does.
     pub(crate) fn start(&mut self, cx: &mut Context) {
-        self.holder = Some(cx.memory.join(self.peer.ip()));
+        self.held.holder = Some(cx.memory.join(self.peer.ip()));
         cx.reactor
             .set_timer(self.task, Some(farblock_reactor::os::now() + limits::CONNECT_TIMEOUT));
         T::start(self, cx);
@@ -332,7 +355,7 @@ impl<T: Transport> Session<T> {
 
     /// Whether nothing of it is left anywhere.
     pub(crate) fn is_gone(&self) -> bool {
-        self.state == State::Gone && self.operations == 0
+        self.state == State::Gone && self.pending.operations == 0
     }
 
     /// Whether commands are carried out and answered.
@@ -384,14 +407,54 @@ impl<T: Transport> Session<T> {
 
     /// Has [`Self::finish_tick`] called at the end of this tick.
     pub(crate) fn list(&mut self, cx: &mut Context) {
-        cx.list(self.route.key, &mut self.listed);
+        cx.list(self.route.key, &mut self.tick.listed);
+    }
+
+    /// Whether more of what it has sent is for a later round, since its host has had its part.
+    #[inline]
+    pub(crate) fn has_had_its_part(&self, cx: &mut Context) -> bool {
+        cx.shares.is_shared() && self.share.is_some_and(|share| cx.shares.has_none_left(share))
+    }
+
+    /// Something came: whose it is.
+    #[inline]
+    pub(crate) fn note_arrival(&self, cx: &mut Context) {
+        if let Some(share) = self.share {
+            cx.shares.came(share);
+        }
+    }
+
+    /// Counts a command as its host's part.
+    #[cold]
+    fn take_share(&self, cx: &mut Context, command: &IoCommand) {
+        if let Some(share) = self.share {
+            cx.shares.take(share, self.buffer_bytes(command));
+        }
+    }
+
+    /// What it has sent waits until it is its host's turn.
+    pub(crate) fn wait_for_share(&mut self, cx: &mut Context) {
+        if let Some(share) = self.share
+            && !std::mem::replace(&mut self.waiting.for_share, true)
+        {
+            cx.shares.wait(share, self.route.key);
+        }
+    }
+
+    /// Whether it waits for that.
+    pub(crate) fn waits_for_share(&self) -> bool {
+        self.waiting.for_share
+    }
+
+    /// Its turn has come.
+    pub(crate) fn resume(&mut self, cx: &mut Context) {
+        self.waiting.for_share = false;
+        T::resume(self, cx);
     }
 
     /// What is left to do once everything of this tick was handled: send, and go on or close.
     pub(crate) fn finish_tick(&mut self, cx: &mut Context) {
-        self.listed = false;
-        self.logged_error = false;
-        self.round_bytes = 0;
+        self.tick = Tick::default();
         if self.is_serving() {
             if self.fused.is_some() {
                 self.settle_fused(cx);
@@ -415,7 +478,7 @@ impl<T: Transport> Session<T> {
     /// Nothing that was accepted is left to do. An admin queue stays for as long as its
     /// controller has I/O queues, which its end would end.
     fn is_drained(&self, cx: &Context) -> bool {
-        let idle = self.unanswered <= self.held_commands;
+        let idle = self.pending.commands <= self.pending.held_commands;
         match self.queue {
             Queue::Admin { controller } if idle => !cx.shared.has_io_queues(controller),
             _ => idle,
@@ -471,7 +534,7 @@ impl<T: Transport> Session<T> {
         for index in 0..self.requests.len() {
             let slot = SlotId(index as u16);
             if matches!(self.requests[index].work, Work::Held) {
-                self.held_commands -= 1;
+                self.pending.held_commands -= 1;
                 self.respond(slot, Status::ABORTED_SQ_DELETION, 0);
             }
         }
@@ -493,13 +556,16 @@ impl<T: Transport> Session<T> {
         }
         self.state = State::Closed;
         cx.reactor.set_timer(self.task, None);
-        self.waiting.clear();
+        self.waiting.for_buffers.clear();
         let key = self.route.key;
         self.turns.clear().for_each(|line| cx.in_place.leave(line, key));
         self.aborts.close();
         self.stop_waiting(cx);
         self.close_fused(cx);
-        self.expected.clear();
+        self.waiting.for_a_moment.clear();
+        if let Some(share) = self.share.take() {
+            cx.shares.leave(share, key);
+        }
         self.fence = None;
         self.authentication = None;
         let queue = match std::mem::replace(&mut self.queue, Queue::None) {

@@ -29,7 +29,7 @@ impl<T: Transport> Session<T> {
             // The connection was closed while the command waited.
             return Err(Status::ABORTED_SQ_DELETION);
         };
-        if let Some(&(_, volume)) = queue.volumes.iter().find(|(id, _)| *id == nsid) {
+        if let Some(&volume) = queue.volumes.find(nsid) {
             return Ok(volume);
         }
         let backing = queue.backings.find(nsid).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
@@ -38,7 +38,7 @@ impl<T: Transport> Session<T> {
             tracing::error!(namespace = nsid.0, "cannot open {what}: {error}");
             status::of(error)
         })?;
-        queue.volumes.push((nsid, volume));
+        queue.volumes.set(nsid, volume);
         Ok(volume)
     }
 
@@ -63,8 +63,11 @@ impl<T: Transport> Session<T> {
         let Some(queue) = self.queue.io_mut() else { return };
         queue.table = table.seen_by(&queue.host).seen_from(queue.port);
         queue.pace = backings.pace_of(&queue.host).cloned();
+        if let Some(share) = self.share {
+            cx.shares.set_weight(share, backings.weight_of(&queue.host));
+        }
         let before = std::mem::replace(&mut queue.backings, Arc::clone(backings));
-        queue.volumes.retain(|(nsid, _)| backings.agree(&before, *nsid));
+        queue.volumes.retain(|nsid| backings.agree(&before, nsid));
         queue.meters.forget();
         for index in 0..self.requests.len() {
             self.judge_again(cx, SlotId(index as u16), &before);
@@ -93,7 +96,7 @@ impl<T: Transport> Session<T> {
 
     /// A command does not wait any more, whatever for.
     pub(super) fn withdraw(&mut self, cx: &mut Context, slot: SlotId) {
-        self.waiting.retain(|waits| *waits != slot);
+        self.waiting.for_buffers.retain(|waits| *waits != slot);
         if let Some(line) = self.turns.withdraw(slot) {
             cx.in_place.leave(line, self.route.key);
         }

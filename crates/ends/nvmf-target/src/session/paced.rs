@@ -198,6 +198,10 @@ impl<T: Transport> Session<T> {
         let now = cx.now();
         let mut free = Vec::new();
         for index in 0..self.paced.lanes.len() {
+            if self.paced.lanes[index].start > now {
+                // Its alarm is set still.
+                continue;
+            }
             while self.paced.lanes[index].start <= now
                 && let Some(slot) = self.paced.lanes[index].slots.pop_front()
             {

@@ -5,6 +5,7 @@ use crate::config::TlsPolicy;
 use crate::control::ChangeError;
 use crate::core::is_entrance;
 use crate::events::Event;
+use crate::limits;
 use crate::tls::TlsTerms;
 use farblock_proto::controller::{AddressFamily, Listener, PortAccess, PortId};
 use farblock_reactor::os::{self, ListenSocket};
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
 
 /// What is listened on, and what was at the start: hosts know the target by that, see
 /// [`origin`](crate::identity::origin).
@@ -23,6 +25,8 @@ pub(crate) struct Listening {
     entrances: Mutex<Vec<(SocketAddr, PortId)>>,
     /// What was listened on at the start.
     first: OnceLock<Vec<SocketAddr>>,
+    /// Ports that were given up, and when: their sockets are closed a moment later.
+    given_up: Mutex<Vec<(u16, Instant)>>,
 }
 
 #[derive(Clone, Copy)]
@@ -57,6 +61,19 @@ impl Listening {
     pub(crate) fn port_of(&self, local: SocketAddr) -> Option<PortId> {
         let entrances = self.entrances();
         entrances.iter().find(|(address, _)| is_entrance(*address, local)).map(|(_, port)| *port)
+    }
+
+    /// How long a port that is in use is waited for: it may be in use by what was given up.
+    pub(crate) fn patience(&self, port: u16) -> Duration {
+        let is_ours = self.given_up().iter().any(|(given_up, _)| *given_up == port);
+        if is_ours { limits::LISTEN_TIME } else { Duration::ZERO }
+    }
+
+    /// What was given up so late that it may be in use.
+    fn given_up(&self) -> MutexGuard<'_, Vec<(u16, Instant)>> {
+        let mut all = self.given_up.lock().expect("no holder panics");
+        all.retain(|(_, at)| os::elapsed(*at) < limits::LISTEN_TIME);
+        all
     }
 
     fn entrances(&self) -> MutexGuard<'_, Vec<(SocketAddr, PortId)>> {
@@ -172,7 +189,7 @@ impl Shared {
                 all.push(Listened { address, port, since_start });
                 self.publish_security(&mut management.registry);
                 self.act(&mut management);
-                self.observed.log(&Event::ListenerAdded(address));
+                self.observed.log_change(&Event::ListenerAdded(address));
                 Ok(())
             }
             other => {
@@ -207,8 +224,9 @@ impl Shared {
         self.act(&mut management);
         self.listening.entrances().retain(|(_, other)| *other != port);
         self.tls.forget_port(port);
+        self.listening.given_up().push((address.port(), os::now()));
         self.mailboxes()[0].post(Message::Unlisten(address));
-        self.observed.log(&Event::ListenerRemoved(address));
+        self.observed.log_change(&Event::ListenerRemoved(address));
         Ok(())
     }
 }

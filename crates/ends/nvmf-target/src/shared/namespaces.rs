@@ -1,13 +1,14 @@
 //! What the target shares, and changes to that while it runs.
 
 use super::{Management, Message, Shared};
-use crate::backings::{Backing, BackingId, Backings};
+use crate::backings::{Backing, BackingId, Backings, HostTerms};
 use crate::config::Export;
 use crate::control::{ChangeError, Removal, Sharing};
 use crate::events::Event;
 use crate::identity;
 use crate::pace::{Pace, Rates};
 use crate::reservations::{self, ReservationStore};
+use crate::shares::DEFAULT_WEIGHT;
 use farblock_block::{Change, Geometry, Watch};
 use farblock_proto::controller::{ConfigError, NamespaceInfo, SubsystemId};
 use farblock_proto::ids::NamespaceId;
@@ -22,6 +23,8 @@ struct Exported {
     backing: Backing,
     /// What it is by itself.
     info: NamespaceInfo,
+    /// Its NGUID, if it was given one.
+    nguid: Option<[u8; 16]>,
     /// How many of its blocks are shared, if not all.
     blocks: Option<u64>,
     /// It is not to be written to, whether it can be or not.
@@ -35,7 +38,8 @@ struct Exported {
 impl Exported {
     fn new(backing: Backing, info: NamespaceInfo, sharing: &Sharing) -> Self {
         let rates = Rates::default();
-        let mut new = Self { backing, info, blocks: None, protected: false, rates, watch: None };
+        let (nguid, blocks, watch) = (None, None, None);
+        let mut new = Self { backing, info, nguid, blocks, protected: false, rates, watch };
         new.share(sharing);
         new
     }
@@ -43,6 +47,7 @@ impl Exported {
     /// Is shared like this from now on; who sees it, the registry knows.
     fn share(&mut self, sharing: &Sharing) {
         self.info.ana_group = sharing.ana_group;
+        self.nguid = sharing.nguid;
         self.blocks = sharing.blocks;
         self.protected = sharing.read_only;
         self.limit(&sharing.rates);
@@ -64,6 +69,7 @@ impl Exported {
         Sharing {
             ana_group: self.info.ana_group,
             visible_to: None,
+            nguid: self.nguid,
             blocks: self.blocks,
             read_only: self.protected,
             rates: self.rates,
@@ -81,7 +87,7 @@ impl Exported {
 pub(crate) struct Exports {
     subsystems: HashMap<SubsystemId, BTreeMap<NamespaceId, Exported>>,
     /// Limits of hosts by name, and what they have spent of them.
-    hosts: HashMap<SubsystemId, BTreeMap<String, (Rates, Arc<Pace>)>>,
+    hosts: HashMap<SubsystemId, BTreeMap<String, (Rates, HostTerms)>>,
     last_id: u64,
 }
 
@@ -122,7 +128,7 @@ impl Exports {
         let exported = self.subsystems.get(&subsystem).into_iter().flatten();
         let backings = exported.map(|(nsid, exported)| (*nsid, exported.backing.clone()));
         let hosts = self.hosts.get(&subsystem).into_iter().flatten();
-        let hosts = hosts.map(|(host, (_, pace))| (host.clone(), Arc::clone(pace)));
+        let hosts = hosts.map(|(host, (_, terms))| (host.clone(), terms.clone()));
         Arc::new(backings.collect::<Backings>().with_hosts(hosts.collect()))
     }
 
@@ -130,11 +136,21 @@ impl Exports {
     /// all of their burst again.
     fn limit_host(&mut self, subsystem: SubsystemId, host: &str, rates: &Rates) -> bool {
         let hosts = self.hosts.entry(subsystem).or_default();
-        let before = hosts.get(host).map_or_else(Rates::default, |(rates, _)| *rates);
-        match Pace::new(rates, os::now()) {
-            _ if before == *rates => return false,
-            Some(pace) => drop(hosts.insert(host.to_owned(), (*rates, Arc::new(pace)))),
-            None => drop(hosts.remove(host)),
+        let known = hosts.get(host);
+        let before = known.map_or_else(Rates::default, |(rates, _)| *rates);
+        if before == *rates {
+            return false;
+        }
+        let pace = match known {
+            // Another weight gives nobody its burst again.
+            Some((_, terms)) if before.limit_alike(rates) => terms.pace.clone(),
+            _ => Pace::new(rates, os::now()).map(Arc::new),
+        };
+        let weight = rates.weight;
+        if pace.is_some() || weight != DEFAULT_WEIGHT {
+            hosts.insert(host.to_owned(), (*rates, HostTerms { pace, weight }));
+        } else {
+            hosts.remove(host);
         }
         if hosts.is_empty() {
             self.hosts.remove(&subsystem);
@@ -229,7 +245,6 @@ impl Shared {
         let (shared, backing) = (Arc::downgrade(self), exported.backing.id);
         exported.watch = Some(changes.watch(move |change| {
             if let (Change::Geometry, Some(shared)) = (change, shared.upgrade()) {
-                tracing::info!(nsid = nsid.0, "what stores the namespace has another size now");
                 shared.look_again(subsystem, nsid, backing);
             }
         }));
@@ -241,10 +256,11 @@ impl Shared {
     fn look_again(&self, subsystem: SubsystemId, nsid: NamespaceId, backing: BackingId) {
         let mut management = self.lock();
         let found = management.exports.find(subsystem, nsid);
-        if found.is_ok_and(|exported| exported.backing.id == backing)
-            && let Err(error) = self.adjust_now(&mut management, subsystem, nsid, |_| Ok(()))
-        {
-            tracing::error!("hosts cannot be told of a change: {error}");
+        if found.is_ok_and(|exported| exported.backing.id == backing) {
+            match adjusted(&mut management, subsystem, nsid, |_| Ok(())) {
+                Ok(event) => event.iter().for_each(|event| self.observed.log(event)),
+                Err(error) => tracing::error!("hosts cannot be told of a change: {error}"),
+            }
         }
         self.act(&mut management);
     }
@@ -303,7 +319,7 @@ impl Shared {
                 self.keeper.keep_in((subsystem, nsid), Arc::clone(store));
             }
             added_to = Some(subsystem);
-            self.observed.log(&Event::NamespaceAdded(nqn.to_owned(), nsid.0));
+            self.observed.log_change(&Event::NamespaceAdded(nqn.to_owned(), nsid.0));
             Ok(None)
         })?;
         added_to.into_iter().for_each(|subsystem| self.watch_export(subsystem, nsid));
@@ -321,7 +337,7 @@ impl Shared {
             let removed = management.exports.of(subsystem).remove(&nsid);
             self.keeper.forget((subsystem, nsid));
             self.meters.forget_namespace(subsystem, nsid);
-            self.observed.log(&Event::NamespaceRemoved(nqn.to_owned(), nsid.0));
+            self.observed.log_change(&Event::NamespaceRemoved(nqn.to_owned(), nsid.0));
             Ok(Some(removed.expect("the registry had it")))
         })?;
         Ok(removed.expect("it was removed"))
@@ -339,7 +355,7 @@ impl Shared {
         let mut changed_in = None;
         let removed = self.change(nqn, |management, subsystem| {
             let before = management.exports.find(subsystem, nsid)?.sharing();
-            let kept = Sharing { blocks: None, read_only: false, ..before };
+            let kept = Sharing { nguid: None, blocks: None, read_only: false, ..before };
             let (rates, registry) = (kept.rates, &mut management.registry);
             let (to, hosts) = match sharing {
                 Some(sharing) => (sharing, sharing.visible_to.clone()),
@@ -349,7 +365,7 @@ impl Shared {
             replaced.map_err(|error| ChangeError::Namespace(nsid, error))?;
             let backing = management.exports.backing(export);
             changed_in = Some(subsystem);
-            self.observed.log(&changed(nqn.to_owned(), nsid, &to.of(info)));
+            self.observed.log_change(&changed(nqn.to_owned(), nsid, &to.of(info)));
             let exported = management.exports.find(subsystem, nsid)?;
             let backing = Backing { pace: exported.backing.pace.clone(), ..backing };
             let mut new = Exported { rates, ..Exported::new(backing, info, &kept) };
@@ -438,7 +454,7 @@ impl Shared {
                 registry.publish(subsystem);
             }
             if offered != before {
-                self.observed.log(&changed(nqn.to_owned(), nsid, &offered));
+                self.observed.log_change(&changed(nqn.to_owned(), nsid, &offered));
             }
             Ok(None)
         })
@@ -489,25 +505,25 @@ impl Shared {
         change: impl FnOnce(&mut Exported) -> Result<(), ChangeError>,
     ) -> Result<(), ChangeError> {
         self.change(nqn, |management, subsystem| {
-            self.adjust_now(management, subsystem, nsid, change).map(|()| None)
+            let event = adjusted(management, subsystem, nsid, change)?;
+            event.iter().for_each(|event| self.observed.log_change(event));
+            Ok(None)
         })
         .map(|_| ())
     }
+}
 
-    fn adjust_now(
-        &self,
-        management: &mut Management,
-        subsystem: SubsystemId,
-        nsid: NamespaceId,
-        change: impl FnOnce(&mut Exported) -> Result<(), ChangeError>,
-    ) -> Result<(), ChangeError> {
-        if let Some(offered) = adjust(management, subsystem, nsid, change)? {
-            let config = management.registry.subsystem(subsystem);
-            let nqn = config.map_or_else(String::new, |config| config.nqn.clone());
-            self.observed.log(&changed(nqn, nsid, &offered));
-        }
-        Ok(())
-    }
+/// What hosts see of a namespace is what there is; what that changed.
+fn adjusted(
+    management: &mut Management,
+    subsystem: SubsystemId,
+    nsid: NamespaceId,
+    change: impl FnOnce(&mut Exported) -> Result<(), ChangeError>,
+) -> Result<Option<Event>, ChangeError> {
+    let Some(offered) = adjust(management, subsystem, nsid, change)? else { return Ok(None) };
+    let config = management.registry.subsystem(subsystem);
+    let nqn = config.map_or_else(String::new, |config| config.nqn.clone());
+    Ok(Some(changed(nqn, nsid, &offered)))
 }
 
 /// Changes how a namespace is shared, and looks at what it is. Hosts are told if that makes a

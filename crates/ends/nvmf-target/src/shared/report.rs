@@ -58,6 +58,8 @@ pub struct NamespaceReport {
     pub read_only: bool,
     /// Its UUID.
     pub uuid: [u8; 16],
+    /// Its NGUID.
+    pub nguid: [u8; 16],
 }
 
 /// A host's controller.
@@ -117,6 +119,7 @@ impl Shared {
                     blocks: info.blocks,
                     read_only: info.read_only,
                     uuid: info.uuid,
+                    nguid: info.nguid,
                 })
                 .collect(),
         });

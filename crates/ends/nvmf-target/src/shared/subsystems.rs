@@ -36,7 +36,7 @@ impl Shared {
             }
             self.publish_security(&mut management.registry);
             self.act(&mut management);
-            self.observed.log(&Event::SubsystemAdded(nqn.clone()));
+            self.observed.log_change(&Event::SubsystemAdded(nqn.clone()));
         }
         for (&nsid, export) in &subsystem.exports {
             let sharing = subsystem.sharing(nsid);
@@ -69,7 +69,7 @@ impl Shared {
         if let Some(id) = gone {
             self.lock().exports.forget_hosts(id);
             self.meters.forget_subsystem(id);
-            self.observed.log(&Event::SubsystemRemoved(nqn.to_owned()));
+            self.observed.log_change(&Event::SubsystemRemoved(nqn.to_owned()));
         }
         self.authenticator.forget(nqn);
         self.tls.forget(nqn);

@@ -2,8 +2,10 @@
 
 use super::{Management, Shared};
 use crate::events::{Event, Visitor};
+use crate::notices::Kind;
 use farblock_proto::controller::{Teardown, TeardownReason};
 use farblock_proto::ids::ControllerId;
+use farblock_reactor::os;
 use std::net::IpAddr;
 
 /// Where the host of a controller is.
@@ -24,7 +26,7 @@ impl Shared {
         {
             management.visitors.insert(controller, visitor.clone());
             drop(management);
-            self.observed.log(&Event::Connected(visitor));
+            self.log_visit(visitor.address, &Event::Connected(visitor));
         }
     }
 
@@ -35,16 +37,24 @@ impl Shared {
             return;
         }
         if let Some(visitor) = management.visitors.remove(&teardown.controller) {
-            self.observed.log(&Event::Ended(visitor, in_words(teardown.reason)));
+            self.log_visit(visitor.address, &Event::Ended(visitor, in_words(teardown.reason)));
         }
+    }
+
+    /// Tells of it, and logs it if there was not much of that.
+    fn log_visit(&self, address: IpAddr, event: &Event) {
+        if self.visits.say(Kind::Visit, address, os::now(), || tracing::info!("{event}")) {
+            // The first core keeps the time.
+            self.mailboxes()[0].wake();
+        }
+        self.observed.tell(event);
     }
 }
 
 /// None for discovery: it is asked for something, and gone.
 fn visitor(management: &Management, controller: ControllerId) -> Option<Visitor> {
     let address = management.origins.get(&controller)?.address;
-    let mut all = management.registry.controllers();
-    let summary = all.find(|one| one.controller == controller)?;
+    let summary = management.registry.controller(controller)?;
     let subsystem = management.registry.subsystem(summary.subsystem?)?.nqn.clone();
     let host = summary.host_nqn.to_owned();
     Some(Visitor { host, address, subsystem, controller: controller.0 })

@@ -44,6 +44,9 @@ pub(crate) trait Transport: Sized {
     /// to wait for room.
     fn finish_tick(session: &mut Session<Self>, cx: &mut Context);
 
+    /// It is the session's turn to have looked at what came and was left for later.
+    fn resume(session: &mut Session<Self>, cx: &mut Context);
+
     /// Begins to bring a command's data, and calls [`Session::pulled`] when they are there; not
     /// from within this call, unless it is an error.
     ///

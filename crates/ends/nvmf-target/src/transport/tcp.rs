@@ -117,9 +117,13 @@ impl Transport for Tcp {
             session.arm_receive(cx);
         }
         let tcp = &session.transport;
-        if tcp.unread.is_some() && tcp.has_room(0) {
+        if tcp.unread.is_some() && tcp.has_room(0) && !session.waits_for_share() {
             session.process_unread(cx);
         }
+    }
+
+    fn resume(session: &mut Session<Self>, cx: &mut Context) {
+        session.process_unread(cx);
     }
 
     fn pull(
@@ -284,7 +288,14 @@ impl Session<Tcp> {
         if let Some((buffer, start)) = self.transport.unread.take() {
             let counted = std::mem::take(&mut self.transport.unread_bytes);
             let left = self.process(cx, &buffer[start..]);
-            if left > 0 && self.takes_commands() {
+            if left > 0 && self.takes_commands() && self.has_had_its_part(cx) {
+                // Where it is: the next round is near.
+                let start = buffer.len() - left;
+                self.transport.unread_bytes = footprint(buffer.len());
+                self.hold_besides(cx, self.transport.unread_bytes);
+                self.transport.unread = Some((buffer, start));
+                self.wait_for_share(cx);
+            } else if left > 0 && self.takes_commands() {
                 let start = buffer.len() - left;
                 self.keep_unread(cx, buffer, start);
             } else {
@@ -320,10 +331,9 @@ impl Session<Tcp> {
     /// which most often is in it as well.
     fn process(&mut self, cx: &mut Context, mut input: &[u8]) -> usize {
         let mut whole = None;
+        self.note_arrival(cx);
         // Without input there is at most the end of a transfer, received straight, to be told.
-        while self.takes_commands()
-            && (input.is_empty() || self.transport.has_room(self.coming_bytes()))
-        {
+        while self.takes_commands() && (input.is_empty() || self.may_take_more(cx)) {
             let tcp = &mut self.transport;
             let event = match tcp.end.next(&mut input, &mut Out(&mut tcp.outbox)) {
                 Ok(Some(event)) => event,
@@ -371,6 +381,14 @@ impl Session<Tcp> {
         }
         self.list(cx);
         input.len()
+    }
+
+    /// Whether what was received is looked at further: there is room for answers, and commands
+    /// are not for a later round.
+    #[inline]
+    fn may_take_more(&self, cx: &mut Context) -> bool {
+        let is_its_turn = !self.has_had_its_part(cx) || self.transport.end.is_in_data();
+        self.transport.has_room(self.coming_bytes()) && is_its_turn
     }
 
     /// Tells the host what it did wrong, and closes.

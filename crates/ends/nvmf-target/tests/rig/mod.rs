@@ -3,6 +3,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "every test uses a part of it")]
 
+#[cfg(target_os = "linux")]
+pub mod besieged;
 pub mod dirt;
 pub mod gate;
 #[cfg(unix)]

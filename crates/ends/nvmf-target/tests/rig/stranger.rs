@@ -37,6 +37,14 @@ pub fn from(net: u8, number: u8, to: SocketAddr) -> TcpStream {
     socket.into()
 }
 
+/// Whether the target has not ended it.
+pub fn is_open(stream: &TcpStream) -> bool {
+    let _ = stream.set_nonblocking(true);
+    let peeked = stream.peek(&mut [0]);
+    let _ = stream.set_nonblocking(false);
+    matches!(peeked, Ok(1)) || matches!(peeked, Err(e) if e.kind() == ErrorKind::WouldBlock)
+}
+
 pub fn write_command(bytes: usize, dptr: SglDescriptor) -> Sqe {
     let mut sqe = Sqe { dptr, ..Sqe::new(1, 0, 1) };
     sqe.cdw12 = (bytes as u32 / 512 - 1).into();

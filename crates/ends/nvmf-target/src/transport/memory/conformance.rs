@@ -1,20 +1,42 @@
-//! The suite that every namespace passes, through a session that memory carries.
+//! The suite that every namespace passes: the host's own, over memory at both ends.
 
-use super::disk::MemoryDisk;
+use super::Wire;
+use super::peer::NQN;
 use super::scripted::target;
-use farblock_backends::mem::Mem;
-use farblock_block::Namespace;
+use crate::target::Target;
 use farblock_block::conformance::Suite;
+use farblock_block::{Backed, Namespace};
+use farblock_host::{Controller, Options};
 use farblock_reactor::EngineKind;
 use std::sync::Arc;
 
 const BYTES: u64 = 64 << 20;
 
+/// A namespace of a target in this process.
+fn near(block_size: u32) -> Arc<dyn Namespace> {
+    let target = Arc::new(target(block_size, BYTES));
+    let namespace = connect(&target).namespace(1).expect("the target shares one");
+    Arc::new(Backed { namespace, backing: target })
+}
+
+/// A controller that our own host has connected, of a target that need not outlive it.
+fn connect(target: &Arc<Target>) -> Controller {
+    let target = Arc::downgrade(target);
+    let dial = move || {
+        let wire = Arc::new(Wire::default());
+        match target.upgrade() {
+            Some(target) => target.join(Arc::clone(&wire)),
+            None => wire.close(),
+        }
+        wire
+    };
+    // Operations that wait for one of few entries, and commands that are parts of one.
+    let options = Options { queue_depth: 16, ..Options::default() };
+    Controller::connect_in_memory(Arc::new(dial), NQN, &options).expect("it is here")
+}
+
 fn run(engine: EngineKind) {
-    Suite::new(engine).run(&|block_size| {
-        let geometry = Mem::new(block_size, BYTES).expect("a size").geometry();
-        Arc::new(MemoryDisk::new(target(block_size, BYTES), geometry))
-    });
+    Suite::new(engine).run(&near);
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Host {
         for _ in pair {
             let cqe = self.io.wire.wait().expect("it is open");
             let place = pair.iter().position(|cid| *cid == cqe.cid.get()).expect("one of them");
-            self.io.wire.deregister(key_of(cqe.cid.get()));
+            let _ = self.io.wire.deregister(key_of(cqe.cid.get()));
             statuses[place] = Some(cqe.status());
         }
         statuses.map(|status| status.expect("each once"))

@@ -1,15 +1,14 @@
 //! Memory: a host in the same process, for tests. It names its data with keyed descriptors, as one
 //! behind RDMA does, and proves that a session knows nothing of PDUs and streams.
 //!
-//! The two ends share a [`Wire`]: capsules one way, answers the other, and memory that the host has
-//! registered, which pulls and pushes copy. A key or a range that is not registered ends the
-//! connection, as does a command more than the queue is deep.
+//! The two ends share the host's [`Wire`]: capsules one way, answers the other, and memory that the
+//! host has registered, which pulls and pushes copy. A key or a range that is not registered ends
+//! the connection, as does a command more than the queue is deep.
 
 mod aborting;
 mod advertised;
 mod conformance;
 mod copying;
-mod disk;
 mod fusing;
 #[allow(dead_code, unreachable_pub, reason = "the tests over TCP use more of it")]
 #[path = "../../../tests/rig/gate.rs"]
@@ -18,12 +17,12 @@ mod namespaces;
 mod peer;
 mod reserving;
 mod scripted;
-mod wire;
 
 use super::Transport;
 use crate::core::Context;
 use crate::limits;
 use crate::session::Session;
+pub(crate) use farblock_host::memory::Wire;
 use farblock_proto::capsule::{DataPointer, RemoteForm, SlotId};
 use farblock_proto::controller::{Connected, QueueKind};
 use farblock_proto::limits::{ADMIN_IN_CAPSULE_BYTES, IN_CAPSULE_BYTES, UNCONNECTED_DEPTH};
@@ -32,7 +31,6 @@ use farblock_wire::{Cqe, Sqe, Status};
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-pub(crate) use wire::Wire;
 
 /// A command that is not answered, with what its capsule brought.
 struct Taken {
@@ -113,6 +111,10 @@ impl Transport for Memory {
             }
             Life::Open | Life::Gone => {}
         }
+    }
+
+    fn resume(_: &mut Session<Self>, _: &mut Context) {
+        // It leaves nothing for later.
     }
 
     fn pull(

@@ -181,7 +181,7 @@ fn hammer(mut io: Peer, over: &AtomicBool) -> u32 {
         }
         let cqe = io.wire.wait().expect("it is open");
         in_flight -= 1;
-        io.wire.deregister(key_of(cqe.cid.get()));
+        let _ = io.wire.deregister(key_of(cqe.cid.get()));
         match code(cqe.status()) {
             Status::SUCCESS => served += 1,
             // For another block size, or in between.

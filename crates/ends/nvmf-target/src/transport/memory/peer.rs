@@ -5,6 +5,7 @@ use crate::config::{Export, Subsystem, TargetConfig};
 use crate::limits;
 use crate::target::Target;
 use farblock_block::Namespace;
+use farblock_host::memory::Region;
 use farblock_proto::host::command::{self, Command, Data, Identity};
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::EngineKind;
@@ -136,7 +137,7 @@ impl Peer {
     pub(super) fn answer(&mut self, cid: u16) -> Option<Answer> {
         let cqe = self.wire.wait()?;
         assert_eq!(cqe.cid.get(), cid);
-        let memory = self.wire.deregister(key_of(cid)).map(|(memory, _)| memory);
+        let memory = take_back(&self.wire, cid).map(|(memory, _)| memory);
         let (status, result) = (cqe.status(), cqe.result());
         Some(Answer { status, result, data: memory.unwrap_or_default() })
     }
@@ -147,12 +148,19 @@ pub(super) fn key_of(cid: u16) -> u32 {
     0x4b00_0000 | u32::from(cid)
 }
 
+/// A command's memory, and whether the target had made its key invalid.
+pub(super) fn take_back(wire: &Wire, cid: u16) -> Option<(Vec<u8>, bool)> {
+    let (region, is_invalidated) = wire.deregister(key_of(cid))?;
+    let Region::Bytes(memory) = region else { unreachable!("a script registers bytes") };
+    Some((memory, is_invalidated))
+}
+
 /// The entry of a command with a descriptor of its data, which are registered unless they are to go
 /// in the capsule.
 pub(super) fn place(wire: &Wire, command: &Command, cid: u16, data: &[u8], capsule: bool) -> Sqe {
     let keyed = |memory: Vec<u8>| {
         let length_bytes = memory.len() as u32;
-        wire.register(key_of(cid), memory);
+        wire.register(key_of(cid), Region::Bytes(memory));
         let block = KeyedBlock { address: 0, length_bytes, key: key_of(cid), invalidate: false };
         SglDescriptor::keyed(block)
     };

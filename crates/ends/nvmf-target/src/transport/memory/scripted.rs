@@ -1,6 +1,6 @@
 //! Scripted hosts in memory: what a session answers and refuses, whatever carries it.
 
-use super::peer::{self, Peer, key_of, place};
+use super::peer::{self, Peer, place, take_back};
 use crate::target::Target;
 use farblock_backends::mem::Mem;
 use farblock_proto::host::command::{self, LogPage};
@@ -79,7 +79,7 @@ fn a_key_is_made_invalid_with_the_answer_if_the_host_wants_it() {
     let dptr = SglDescriptor::keyed(KeyedBlock { invalidate: true, ..block });
     io.wire.send(Sqe { dptr, ..sqe }, &[]);
     assert_eq!(io.wire.wait().expect("an answer").status(), Status::SUCCESS);
-    let (_, invalidated) = io.wire.deregister(key_of(77)).expect("it is somewhere");
+    let (_, invalidated) = take_back(&io.wire, 77).expect("it is somewhere");
     assert!(invalidated);
 }
 

@@ -13,7 +13,7 @@
 //!
 //! What a tick produced is sealed at once when it is sent, in full records. What comes is opened
 //! into a buffer of the pool, and goes the way of what comes in plain; straight into place goes
-//! nothing. Either is done record by record: what is in the library at once, it keeps memory for.
+//! nothing.
 
 use super::Tcp;
 use crate::config::TlsPolicy;
@@ -22,8 +22,8 @@ use crate::limits;
 use crate::notices::Kind;
 use crate::session::Session;
 use farblock_reactor::{Buffer, BufferPool, SendBatch};
-use farblock_tls::limits::{RECORD_BYTES, RECORD_EXTRA_BYTES};
-use farblock_tls::{Named, ServerKeys, Tls, TlsError};
+use farblock_tls::limits::PORTION_BYTES;
+use farblock_tls::{Named, Portions, ServerKeys, Tls, TlsError};
 use std::sync::Arc;
 
 /// The type of the record that TLS begins with: a handshake.
@@ -147,8 +147,8 @@ impl Session<Tcp> {
             return self.arm_receive(cx);
         };
         let bytes = sealed.as_deref().unwrap_or(&[]);
-        let mut plain = cx.reactor.buffers().take(bytes.len() + tls.readable_bytes());
-        let (filled, ended) = open(&mut **tls, bytes, &mut plain);
+        let mut plain = cx.reactor.buffers().take(tls.openable_bytes(bytes.len()));
+        let (filled, ended) = tls.open(bytes, &mut plain);
         sealed.into_iter().for_each(|buffer| cx.reactor.buffers().give(buffer));
         if filled == 0 {
             cx.reactor.buffers().give(plain);
@@ -189,133 +189,35 @@ impl Session<Tcp> {
     pub(super) fn seal(&mut self, cx: &mut Context) -> Option<SendBatch> {
         let mut plain = std::mem::take(&mut self.transport.outbox);
         let tls = self.transport.guard.as_mut().and_then(|guard| guard.tls());
-        let sealed =
-            tls.ok_or(TlsError::Closed).and_then(|tls| seal(tls, &plain, cx.reactor.buffers()));
+        let mut batch = std::mem::take(&mut self.transport.spare);
+        let sealed = tls
+            .ok_or(TlsError::Closed)
+            .and_then(|tls| seal(tls, &plain, cx.reactor.buffers(), &mut batch));
         for (held_bytes, buffer) in plain.take_payloads() {
             self.give_back(cx, held_bytes as usize, buffer);
         }
         plain.shrink_to(if cx.memory.is_pressed() { 0 } else { limits::KEPT_BATCH_BYTES });
         self.transport.outbox = plain;
-        let sealed = sealed.ok()?;
-        let mut batch = std::mem::take(&mut self.transport.spare);
-        let range = 0..sealed.len();
-        batch.payload(0, sealed, range);
-        Some(batch)
+        sealed.ok().map(|()| batch)
     }
 }
 
-/// Opens what was received, and what was fed before. Gives how many bytes that makes, and what
-/// ended the connection behind them.
-fn open(tls: &mut dyn Tls, sealed: &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>) {
-    let mut filled = 0;
-    let mut pieces = sealed.chunks(RECORD_BYTES);
-    pieces.next().into_iter().for_each(|piece| tls.feed(piece));
+/// Puts what is to be sent, in records, into a batch: in buffers of a size that the pool keeps.
+fn seal(
+    tls: &mut dyn Tls,
+    plain: &SendBatch,
+    pool: &BufferPool,
+    batch: &mut SendBatch,
+) -> Result<(), TlsError> {
+    let (mut portions, mut left) = (Portions::new(plain.slices()), plain.len());
     loop {
-        match tls.read(&mut plain[filled..]) {
-            Ok(0) => match pieces.next() {
-                Some(piece) => tls.feed(piece),
-                None => return (filled, None),
-            },
-            Ok(count) => filled += count,
-            Err(error) => return (filled, Some(error)),
+        let bytes = left.min(PORTION_BYTES);
+        let mut sealed = pool.take(tls.sealed_bytes(bytes));
+        let length = tls.seal(&mut portions.portion(bytes), &mut sealed)?;
+        batch.payload(0, sealed, 0..length);
+        left -= bytes;
+        if left == 0 {
+            return Ok(());
         }
-    }
-}
-
-/// What is to be sent, in records.
-fn seal(tls: &mut dyn Tls, plain: &SendBatch, pool: &BufferPool) -> Result<Buffer, TlsError> {
-    // One may be begun, and one answer an update.
-    let records = plain.len() / RECORD_BYTES + 2;
-    let most_bytes = tls.output_bytes() + plain.len() + records * RECORD_EXTRA_BYTES;
-    let mut sealed = pool.take(most_bytes);
-    let mut length = 0;
-    for piece in plain.slices().flat_map(|slice| slice.chunks(RECORD_BYTES)) {
-        tls.write(piece)?;
-        if tls.output_bytes() > 0 {
-            length += tls.output(&mut sealed[length..]);
-        }
-    }
-    tls.flush()?;
-    length += tls.output(&mut sealed[length..]);
-    sealed.truncate(length);
-    Ok(sealed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A cipher that changes nothing and keeps account of what is in it at once.
-    #[derive(Default)]
-    struct Counting {
-        sealed: Vec<u8>,
-        plain: Vec<u8>,
-        most_bytes: usize,
-    }
-
-    impl Tls for Counting {
-        fn feed(&mut self, bytes: &[u8]) {
-            self.plain.extend_from_slice(bytes);
-            self.most_bytes = self.most_bytes.max(self.plain.len());
-        }
-
-        fn handshake(&mut self) -> Result<bool, TlsError> {
-            Ok(true)
-        }
-
-        fn peer(&self) -> Option<&Arc<Named>> {
-            None
-        }
-
-        fn readable_bytes(&self) -> usize {
-            self.plain.len()
-        }
-
-        fn read(&mut self, into: &mut [u8]) -> Result<usize, TlsError> {
-            let count = self.plain.len().min(into.len());
-            into[..count].copy_from_slice(&self.plain[..count]);
-            self.plain.drain(..count);
-            Ok(count)
-        }
-
-        fn write(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
-            self.sealed.extend_from_slice(bytes);
-            self.most_bytes = self.most_bytes.max(self.sealed.len());
-            Ok(())
-        }
-
-        fn flush(&mut self) -> Result<(), TlsError> {
-            Ok(())
-        }
-
-        fn output_bytes(&self) -> usize {
-            self.sealed.len()
-        }
-
-        fn output(&mut self, into: &mut [u8]) -> usize {
-            let count = self.sealed.len().min(into.len());
-            into[..count].copy_from_slice(&self.sealed[..count]);
-            self.sealed.drain(..count);
-            count
-        }
-    }
-
-    #[test]
-    fn much_goes_through_the_library_in_pieces() {
-        let pool = BufferPool::default();
-        let data: Vec<u8> = (0..300_000u32).map(|n| (n / 7) as u8).collect();
-        let mut payload = pool.take(data.len());
-        payload.copy_from_slice(&data);
-        let mut batch = SendBatch::new();
-        batch.bytes(b"header");
-        batch.payload(0, payload, 0..data.len());
-        let mut tls = Counting::default();
-        let sealed = seal(&mut tls, &batch, &pool).expect("it does not fail");
-        assert!(sealed[..] == [&b"header"[..], &data].concat());
-        assert!(tls.most_bytes <= RECORD_BYTES, "{} bytes at once", tls.most_bytes);
-        let mut plain = vec![0; sealed.len() + 1];
-        assert_eq!(open(&mut tls, &sealed, &mut plain), (sealed.len(), None));
-        assert!(plain[..sealed.len()] == sealed[..]);
-        assert!(tls.most_bytes <= RECORD_BYTES, "{} bytes at once", tls.most_bytes);
     }
 }

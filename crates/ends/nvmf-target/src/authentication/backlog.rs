@@ -1,0 +1,306 @@
+//! What waits for the thread that calculates, in the order in which it gets on.
+//!
+//! Who has had least comes first: the address for which least will have been calculated lately,
+//! with what it has asked for first; of those with as much, the one that has come last, for whoever
+//! has waited long gives up soon. An exchange counts when it begins, so that it goes on. A host
+//! that comes is ahead of strangers that have come before, whatever they ask for and however
+//! many of them wait. Every other turn is one of the addresses from which hosts have proved who
+//! they are: strangers that have ever new addresses share the rest.
+
+use crate::limits;
+use farblock_secure::Cost;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Instant;
+
+/// Something to do, for somebody who may be gone.
+pub(super) trait Work {
+    /// Whether anybody waits for it still.
+    fn is_awaited(&self) -> bool;
+
+    /// What it takes.
+    fn cost(&self) -> Cost;
+}
+
+/// Where work comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Origin {
+    pub(super) address: IpAddr,
+    /// Whether a host has proved there who it is.
+    pub(super) is_known: bool,
+}
+
+/// See the module's text.
+pub(super) struct Backlog<W> {
+    known: Turns<W>,
+    strangers: Turns<W>,
+    is_strangers_turn: bool,
+    /// What was calculated for whom lately.
+    spent: HashMap<IpAddr, u64>,
+    /// When half of that was forgotten.
+    halved_at: Instant,
+    /// With so much, what nobody waits for any more is left out.
+    swept_at: usize,
+}
+
+/// Addresses that take turns.
+struct Turns<W> {
+    lines: HashMap<IpAddr, Line<W>>,
+    order: BTreeSet<(Place, IpAddr)>,
+    /// Numbers places: those with as much have their turns in that order.
+    serial: u64,
+    count: usize,
+}
+
+/// What will have been spent on an address, and a number.
+type Place = (u64, Reverse<u64>);
+
+/// What one address has asked for; never nothing.
+struct Line<W> {
+    works: VecDeque<W>,
+    place: Place,
+}
+
+impl<W: Work> Backlog<W> {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            known: Turns::new(),
+            strangers: Turns::new(),
+            is_strangers_turn: false,
+            spent: HashMap::new(),
+            halved_at: now,
+            swept_at: limits::SWEPT_CALCULATIONS,
+        }
+    }
+
+    /// Puts work behind what its address has asked for.
+    pub(super) fn push(&mut self, origin: Origin, work: W) {
+        let spent = self.spent.get(&origin.address).copied().unwrap_or_default();
+        match origin.is_known {
+            true => self.known.push(origin.address, spent, work),
+            false => self.strangers.push(origin.address, spent, work),
+        }
+        if self.len() >= self.swept_at {
+            // Who comes, asks and goes leaves nothing behind. Now and then: it costs little so.
+            self.known.sweep();
+            self.strangers.sweep();
+            self.swept_at = limits::SWEPT_CALCULATIONS.max(2 * self.len());
+        }
+    }
+
+    /// What is done next.
+    pub(super) fn pop(&mut self, now: Instant) -> Option<W> {
+        self.is_strangers_turn = !self.is_strangers_turn;
+        let (address, work) = match self.is_strangers_turn {
+            true => self.strangers.pop().or_else(|| self.known.pop()),
+            false => self.known.pop().or_else(|| self.strangers.pop()),
+        }?;
+        self.spend(address, work.cost().work, now);
+        Some(work)
+    }
+
+    /// So much is spent on an address now.
+    fn spend(&mut self, address: IpAddr, work: u64, now: Instant) {
+        let spent = self.spent.entry(address).or_default();
+        *spent += work;
+        let spent = *spent;
+        self.known.move_to(address, spent);
+        self.strangers.move_to(address, spent);
+        let mut is_late =
+            now.saturating_duration_since(self.halved_at) >= limits::CALCULATED_LATELY;
+        while is_late || self.spent.len() > limits::CALCULATED_ADDRESSES {
+            self.halved_at = now;
+            self.halve();
+            is_late = false;
+        }
+    }
+
+    /// Forgets half of what was spent; little is as good as nothing.
+    fn halve(&mut self) {
+        self.spent.retain(|address, spent| {
+            let is_much = *spent / 2 >= limits::CALCULATED_LITTLE;
+            *spent = if is_much { *spent / 2 } else { 0 };
+            self.known.move_to(*address, *spent);
+            self.strangers.move_to(*address, *spent);
+            is_much
+        });
+    }
+
+    fn len(&self) -> usize {
+        self.known.count + self.strangers.count
+    }
+}
+
+impl<W: Work> Turns<W> {
+    fn new() -> Self {
+        Self { lines: HashMap::new(), order: BTreeSet::new(), serial: 0, count: 0 }
+    }
+
+    fn push(&mut self, address: IpAddr, spent: u64, work: W) {
+        self.count += 1;
+        if let Some(line) = self.lines.get_mut(&address) {
+            return line.works.push_back(work);
+        }
+        let line = Line { works: [work].into(), place: (0, Reverse(0)) };
+        self.lines.insert(address, line);
+        self.move_to(address, spent);
+    }
+
+    /// Where an address waits, if it does, when so much was spent on it.
+    fn move_to(&mut self, address: IpAddr, spent: u64) {
+        let Some(line) = self.lines.get_mut(&address) else { return };
+        let next = line.works.front().expect("it waits for something").cost();
+        let spent = if next.is_beginning { spent + next.work } else { spent };
+        self.serial += 1;
+        let old = std::mem::replace(&mut line.place, (spent, Reverse(self.serial)));
+        self.order.remove(&(old, address));
+        self.order.insert((line.place, address));
+    }
+
+    fn pop(&mut self) -> Option<(IpAddr, W)> {
+        loop {
+            let &(place, address) = self.order.first()?;
+            let line = self.lines.get_mut(&address).expect("it waits");
+            let work = line.works.pop_front().expect("it waits for something");
+            self.count -= 1;
+            if line.works.is_empty() {
+                self.lines.remove(&address);
+                self.order.remove(&(place, address));
+            }
+            if work.is_awaited() {
+                return Some((address, work));
+            }
+        }
+    }
+
+    /// Leaves out what nobody waits for.
+    fn sweep(&mut self) {
+        self.lines.retain(|_, line| {
+            line.works.retain(Work::is_awaited);
+            !line.works.is_empty()
+        });
+        self.order.retain(|(_, address)| self.lines.contains_key(address));
+        self.count = self.lines.values().map(|line| line.works.len()).sum();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::rc::{Rc, Weak};
+
+    const LITTLE: Cost = Cost { work: 200, is_beginning: true };
+    const MUCH: Cost = Cost { work: 7000, is_beginning: true };
+
+    struct Named(&'static str, Cost, Weak<()>);
+
+    impl Work for Named {
+        fn is_awaited(&self) -> bool {
+            self.2.upgrade().is_some()
+        }
+
+        fn cost(&self) -> Cost {
+            self.1
+        }
+    }
+
+    /// A backlog, and somebody who waits.
+    struct Stage {
+        backlog: Backlog<Named>,
+        now: Instant,
+        somebody: Rc<()>,
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let now = Instant::now();
+            Self { backlog: Backlog::new(now), now, somebody: Rc::new(()) }
+        }
+
+        fn push(&mut self, number: u32, is_known: bool, name: &'static str, cost: Cost) {
+            let address = IpAddr::from(number.to_be_bytes());
+            let work = Named(name, cost, Rc::downgrade(&self.somebody));
+            self.backlog.push(Origin { address, is_known }, work);
+        }
+
+        fn next(&mut self) -> Option<&'static str> {
+            self.backlog.pop(self.now).map(|work| work.0)
+        }
+
+        fn order(&mut self) -> Vec<&'static str> {
+            std::iter::from_fn(|| self.next()).collect()
+        }
+    }
+
+    #[test]
+    fn addresses_take_turns_and_who_came_last_is_first() {
+        let mut stage = Stage::new();
+        for (number, name) in [(1, "a1"), (1, "a2"), (1, "a3"), (2, "b1"), (2, "b2"), (3, "c1")] {
+            stage.push(number, false, name, LITTLE);
+        }
+        assert_eq!(stage.order(), ["c1", "b1", "a1", "a2", "b2", "a3"]);
+        let Backlog { strangers, .. } = &stage.backlog;
+        assert!(strangers.count == 0 && strangers.lines.is_empty() && strangers.order.is_empty());
+    }
+
+    #[test]
+    fn a_host_is_ahead_of_strangers_until_it_has_proved_who_it_is() {
+        for cost in [LITTLE, MUCH] {
+            let mut stage = Stage::new();
+            (0..10_000).for_each(|number| stage.push(number, false, "stranger", cost));
+            stage.push(20_000, false, "host", LITTLE);
+            assert_eq!(stage.next(), Some("host"));
+            (10_000..10_100).for_each(|number| stage.push(number, false, "stranger", cost));
+            let reply = Cost { is_beginning: false, ..LITTLE };
+            stage.push(20_000, false, "host", reply);
+            assert_eq!(stage.next(), Some("host"), "what has begun goes on");
+            assert_eq!(stage.order().len(), 10_100);
+        }
+    }
+
+    #[test]
+    fn what_was_long_ago_does_not_count_and_what_is_remembered_is_bounded() {
+        let mut stage = Stage::new();
+        for number in 0..3 * limits::CALCULATED_ADDRESSES as u32 {
+            stage.push(number, false, "stranger", MUCH);
+            stage.next();
+            assert!(stage.backlog.spent.len() <= limits::CALCULATED_ADDRESSES);
+        }
+        for _ in 0..10 {
+            stage.now += limits::CALCULATED_LATELY;
+            stage.push(0, false, "another", Cost { work: 1, is_beginning: true });
+            stage.next();
+        }
+        assert!(stage.backlog.spent.len() < 2, "{:?}", stage.backlog.spent.len());
+    }
+
+    #[test]
+    fn every_other_turn_is_that_of_addresses_with_hosts() {
+        let mut stage = Stage::new();
+        (1..4).for_each(|number| stage.push(number, false, "stranger", LITTLE));
+        (1..3).for_each(|_| stage.push(4, true, "host", MUCH));
+        assert_eq!(stage.order(), ["stranger", "host", "stranger", "host", "stranger"]);
+    }
+
+    #[test]
+    fn who_is_gone_takes_no_turn_and_no_room() {
+        let mut stage = Stage::new();
+        for (number, name) in [(1, "gone"), (2, "gone")] {
+            stage.push(number, false, name, LITTLE);
+        }
+        drop(std::mem::take(&mut stage.somebody));
+        stage.push(1, false, "here", LITTLE);
+        assert_eq!(stage.order(), ["here"]);
+        stage.push(9, true, "here", LITTLE);
+        let here = std::mem::take(&mut stage.somebody);
+        for number in 0..10 * limits::SWEPT_CALCULATIONS {
+            stage.push(number as u32, false, "gone", LITTLE);
+            drop(std::mem::take(&mut stage.somebody));
+        }
+        let kept = stage.backlog.len();
+        assert!(kept < limits::SWEPT_CALCULATIONS, "{kept} are kept");
+        assert_eq!(stage.order(), ["here"]);
+        drop(here);
+    }
+}

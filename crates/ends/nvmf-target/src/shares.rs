@@ -1,0 +1,337 @@
+//! Who gets how much of a core when it is full: hosts take their turns by deficit round robin.
+//!
+//! A host with many deep queues has hundreds of commands in its sockets, and one that waits for
+//! each answer has one. Taken as they come, the one waits for the hundreds every time. So while
+//! more than one host has commands for a core, each takes so many in a round of the event loop (its
+//! weight says how many), and what is left of its input waits for the next round; sockets are
+//! looked at in between. A host that has taken more than its part, with a large command, waits
+//! until that is made up for.
+//!
+//! A core that only one host uses knows no rounds: that is one comparison for what is received, and
+//! one for each command.
+
+use crate::session::ConnectionKey;
+use farblock_proto::controller::SubsystemId;
+use std::collections::{HashMap, VecDeque};
+
+/// A host's weight, if nothing is said of it.
+pub const DEFAULT_WEIGHT: u32 = 100;
+
+/// The largest weight.
+pub const MAX_WEIGHT: u32 = 1000;
+
+/// Commands that a host of the default weight takes in a round.
+const COMMANDS_PER_ROUND: i64 = 32;
+
+/// Data that count as much as a command besides, in bytes.
+const BYTES_PER_COMMAND: i64 = 16 << 10;
+
+/// Rounds for which a core is shared since another host than before had commands for it: longer
+/// than one that waits for each answer needs for its next command.
+const SHARED_ROUNDS: u64 = 64;
+
+/// A host of a subsystem on a core, by number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct ShareId(usize);
+
+struct Share {
+    name: (SubsystemId, String),
+    queues: usize,
+    weight: u32,
+    /// What it may take in this round; below nothing, if it took more.
+    left: i64,
+    /// Listed among those that have taken something.
+    has_taken: bool,
+    /// Connections whose input waits for the next round, in turn.
+    waiting: VecDeque<ConnectionKey>,
+}
+
+impl Share {
+    /// What it may take in a round: a command is as much as [`DEFAULT_WEIGHT`].
+    fn round(&self) -> i64 {
+        COMMANDS_PER_ROUND * i64::from(self.weight)
+    }
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub(crate) struct Shares {
+    all: Vec<Option<Share>>,
+    free: Vec<ShareId>,
+    by_name: HashMap<(SubsystemId, String), ShareId>,
+    /// Who had commands last.
+    last: Option<ShareId>,
+    /// More than one has.
+    is_shared: bool,
+    round: u64,
+    shared_until: u64,
+    /// Those that have not all of a round left.
+    taken: Vec<ShareId>,
+    /// Those with connections that wait, in turn.
+    waiting: VecDeque<ShareId>,
+}
+
+impl Shares {
+    fn at(&mut self, id: ShareId) -> &mut Share {
+        self.all[id.0].as_mut().expect("its queues keep it")
+    }
+
+    /// A queue of a host is connected.
+    pub(crate) fn join(&mut self, subsystem: SubsystemId, host: &str, weight: u32) -> ShareId {
+        let name = (subsystem, host.to_owned());
+        let id = match self.by_name.get(&name) {
+            Some(id) => *id,
+            None => self.begin(name, weight),
+        };
+        let share = self.at(id);
+        share.queues += 1;
+        share.weight = weight;
+        id
+    }
+
+    fn begin(&mut self, name: (SubsystemId, String), weight: u32) -> ShareId {
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.all.push(None);
+            ShareId(self.all.len() - 1)
+        });
+        self.by_name.insert(name.clone(), id);
+        let waiting = VecDeque::new();
+        let mut share = Share { name, queues: 0, weight, left: 0, has_taken: false, waiting };
+        share.left = share.round();
+        self.all[id.0] = Some(share);
+        id
+    }
+
+    /// A queue is closed.
+    pub(crate) fn leave(&mut self, id: ShareId, key: ConnectionKey) {
+        let share = self.at(id);
+        share.queues -= 1;
+        share.waiting.retain(|waits| *waits != key);
+        let (is_over, nobody_waits) = (share.queues == 0, share.waiting.is_empty());
+        if nobody_waits {
+            self.waiting.retain(|waits| *waits != id);
+        }
+        if is_over && let Some(share) = self.all[id.0].take() {
+            self.by_name.remove(&share.name);
+            self.taken.retain(|other| *other != id);
+            self.last = self.last.filter(|last| *last != id);
+            self.free.push(id);
+        }
+    }
+
+    /// How much a host gets beside others from now on.
+    pub(crate) fn set_weight(&mut self, id: ShareId, weight: u32) {
+        let share = self.at(id);
+        share.weight = weight;
+        share.left = share.left.min(share.round());
+    }
+
+    /// Another round: everybody has its part again.
+    pub(crate) fn tick(&mut self) {
+        self.round += 1;
+        if !self.is_shared {
+            return;
+        }
+        self.is_shared = self.round < self.shared_until;
+        let all = &mut self.all;
+        self.taken.retain(|id| {
+            let share = all[id.0].as_mut().expect("its queues keep it");
+            share.left = (share.left + share.round()).min(share.round());
+            share.has_taken = share.left < share.round();
+            share.has_taken
+        });
+    }
+
+    /// A host has sent something.
+    #[inline]
+    pub(crate) fn came(&mut self, id: ShareId) {
+        if self.last != Some(id) {
+            self.others_came(id);
+        }
+    }
+
+    #[cold]
+    fn others_came(&mut self, id: ShareId) {
+        if self.last.replace(id).is_some() {
+            self.is_shared = true;
+            self.shared_until = self.round + SHARED_ROUNDS;
+        }
+    }
+
+    /// Whether it matters who takes how much.
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Whether a host has taken its part of this round.
+    pub(crate) fn has_none_left(&mut self, id: ShareId) -> bool {
+        self.at(id).left <= 0
+    }
+
+    /// A host's command is taken, which moves so many bytes.
+    pub(crate) fn take(&mut self, id: ShareId, bytes: usize) {
+        let bytes = bytes as i64 * i64::from(DEFAULT_WEIGHT) / BYTES_PER_COMMAND;
+        let share = self.at(id);
+        share.left -= i64::from(DEFAULT_WEIGHT) + bytes;
+        if !std::mem::replace(&mut share.has_taken, true) {
+            self.taken.push(id);
+        }
+    }
+
+    /// What a connection has sent waits until it is its host's turn.
+    pub(crate) fn wait(&mut self, id: ShareId, key: ConnectionKey) {
+        let waiting = &mut self.at(id).waiting;
+        let is_first = waiting.is_empty();
+        waiting.push_back(key);
+        if is_first {
+            self.waiting.push_back(id);
+        }
+    }
+
+    /// Whether anybody waits.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whose turn it is: one connection of each host after the other, while that has something
+    /// left. Nobody's, if all have taken their parts.
+    pub(crate) fn next(&mut self) -> Option<ConnectionKey> {
+        for _ in 0..self.waiting.len() {
+            let id = self.waiting.pop_front()?;
+            let is_shared = self.is_shared;
+            let share = self.at(id);
+            if is_shared && share.left <= 0 {
+                self.waiting.push_back(id);
+                continue;
+            }
+            let key = share.waiting.pop_front();
+            if !share.waiting.is_empty() {
+                self.waiting.push_back(id);
+            }
+            return key;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Connections with endless input, by host; how much each host took in so many rounds.
+    struct World {
+        shares: Shares,
+        /// Of each connection: its host, and what a command of it moves.
+        connections: Vec<(ShareId, usize)>,
+        taken: HashMap<ShareId, usize>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            Self { shares: Shares::default(), connections: Vec::new(), taken: HashMap::new() }
+        }
+
+        fn host(&mut self, name: &str, weight: u32, connections: usize, bytes: usize) -> ShareId {
+            let mut share = None;
+            for _ in 0..connections {
+                let id = self.shares.join(SubsystemId(1), name, weight);
+                self.connections.push((id, bytes));
+                share = Some(id);
+            }
+            share.expect("it has connections")
+        }
+
+        /// A connection takes what it may, of so many commands.
+        fn serve(&mut self, key: ConnectionKey, most: usize) {
+            let (share, bytes) = self.connections[key.0 as usize];
+            self.shares.came(share);
+            for _ in 0..most {
+                if self.shares.is_shared() && self.shares.has_none_left(share) {
+                    return self.shares.wait(share, key);
+                }
+                if self.shares.is_shared() {
+                    self.shares.take(share, bytes);
+                }
+                *self.taken.entry(share).or_default() += 1;
+            }
+            self.shares.wait(share, key);
+        }
+
+        /// All have input once, and then for ever.
+        fn run(&mut self, rounds: usize) {
+            for key in 0..self.connections.len() as u32 {
+                self.serve(ConnectionKey(key), 1);
+            }
+            self.taken.clear();
+            for _ in 0..rounds {
+                self.shares.tick();
+                while let Some(key) = self.shares.next() {
+                    self.serve(key, 64);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn many_queues_get_no_more_than_one() {
+        let mut world = World::new();
+        let (greedy, modest) = (world.host("greedy", 100, 16, 0), world.host("modest", 100, 1, 0));
+        world.run(50);
+        assert_eq!((world.taken[&greedy], world.taken[&modest]), (50 * 32, 50 * 32));
+    }
+
+    #[test]
+    fn weights_and_sizes_count() {
+        let mut world = World::new();
+        let [one, three] = [100, 300].map(|weight| world.host(&weight.to_string(), weight, 4, 0));
+        // A megabyte is as much as 65 commands.
+        let large = world.host("large", 100, 1, 1 << 20);
+        world.run(65);
+        let taken = [one, three, large].map(|id| world.taken[&id]);
+        assert_eq!(taken[..2], [65 * 32, 3 * 65 * 32]);
+        assert!((31..=33).contains(&taken[2]), "{taken:?}");
+        world.shares.set_weight(three, 50);
+        world.run(50);
+        // It still had what it took too much to make up for.
+        assert!((50 * 16 - 96..=50 * 16).contains(&world.taken[&three]), "{:?}", world.taken);
+    }
+
+    #[test]
+    fn one_host_alone_takes_what_it_wants_and_soon_again() {
+        let mut world = World::new();
+        let alone = world.host("alone", 1, 2, 1 << 20);
+        (0..2).for_each(|key| world.serve(ConnectionKey(key), 1000));
+        assert!(!world.shares.is_shared() && world.taken[&alone] == 2000);
+        // Somebody else had one command.
+        world.host("other", 100, 1, 0);
+        world.serve(ConnectionKey(2), 1);
+        world.shares.leave(world.connections[2].0, ConnectionKey(2));
+        (0..SHARED_ROUNDS).for_each(|_| world.shares.tick());
+        assert!(!world.shares.is_shared());
+        let mut turns = 0;
+        while let Some(key) = world.shares.next() {
+            turns += 1;
+            assert!(key.0 < 2);
+        }
+        assert!(turns == 2 && !world.shares.is_waited_for());
+    }
+
+    #[test]
+    fn who_has_left_is_not_waited_for_and_its_number_is_anothers() {
+        let mut world = World::new();
+        let (one, two) = (world.host("one", 100, 2, 0), world.host("two", 100, 1, 0));
+        world.run(1);
+        world.shares.leave(one, ConnectionKey(0));
+        world.shares.leave(two, ConnectionKey(2));
+        let all = [world.shares.next(), world.shares.next()];
+        world.shares.tick();
+        let next = world.shares.next();
+        assert_eq!(all.into_iter().chain([next]).flatten().collect::<Vec<_>>(), [ConnectionKey(1)]);
+        assert_eq!(world.shares.join(SubsystemId(1), "three", 100), two);
+        assert!(!world.shares.has_none_left(two));
+        world.shares.leave(one, ConnectionKey(1));
+        world.shares.leave(two, ConnectionKey(3));
+        assert!(world.shares.by_name.is_empty() && world.shares.taken.is_empty());
+    }
+}

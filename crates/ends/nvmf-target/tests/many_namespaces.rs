@@ -1,0 +1,73 @@
+//! A thousand namespaces, each with limits of its own, which change while they are used.
+
+mod rig;
+
+use farblock_backends::mem::Mem;
+use farblock_block::Namespace;
+use farblock_proto::ids::NamespaceId;
+use farblock_proto::tcp::Digests;
+use farblock_proto::tcp::host_end::Transfer;
+use farblock_reactor::EngineKind;
+use farblock_target::{Rate, Rates};
+use farblock_wire::{SglDescriptor, Sqe, Status};
+use rig::scripted::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const NAMESPACES: u32 = 1000;
+/// So far apart are those that are read and written.
+const STEP: usize = 13;
+
+/// Commands in a second, and no burst.
+fn rates(commands: u64) -> Rates {
+    let commands = Rate { all: commands, ..Rate::default() };
+    Rates { commands, burst: Duration::from_nanos(1), ..Rates::default() }
+}
+
+/// What namespace `nsid` has in its first block.
+fn contents(nsid: u32) -> Vec<u8> {
+    nsid.to_le_bytes().repeat(BLOCK / 4)
+}
+
+#[test]
+fn a_thousand_limits_change_while_all_are_used() {
+    let disk = || Arc::new(Mem::new(BLOCK as u32, 1 << 16).expect("a size")) as Arc<dyn Namespace>;
+    let disks: Vec<_> = (0..NAMESPACES).map(|_| disk()).collect();
+    let target = target_of(EngineKind::Auto, disks, |_| {});
+    let control = target.control();
+    let set = |nsid, commands| {
+        control.set_rates(NQN, NamespaceId(nsid), &rates(commands)).expect("it is there");
+    };
+    (1..=NAMESPACES).for_each(|nsid| set(nsid, 1_000_000));
+    let (_admin, controller) = admin(target.addresses()[0], Digests::NONE);
+    let mut queue = io(target.addresses()[0], Digests::NONE, controller, false);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for nsid in (1..=NAMESPACES).cycle().step_by(7) {
+                // So slow that what it stops would wait for a second; and then it may go on.
+                set(nsid, 1);
+                set(nsid, 1_000_000);
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let (length, transport) = (BLOCK as u32, SglDescriptor::transport(BLOCK as u32));
+        for nsid in (1..NAMESPACES).step_by(STEP) {
+            let in_capsule = SglDescriptor::in_capsule(0, length);
+            let sqe = Sqe { nsid: nsid.into(), ..blocks(1, 0, 1, in_capsule) };
+            let answer = queue.run(sqe, Transfer::InCapsule(length), &contents(nsid));
+            assert_eq!(answer.status, Status::SUCCESS, "namespace {nsid}");
+        }
+        // Backwards, so that none is found by being the last one used.
+        for nsid in (1..NAMESPACES).step_by(STEP).rev() {
+            let sqe = Sqe { nsid: nsid.into(), ..blocks(2, 0, 1, transport) };
+            let answer = queue.run(sqe, Transfer::FromController(length), &[]);
+            assert_eq!((answer.status, answer.data), (Status::SUCCESS, contents(nsid)));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    target.stop().expect("it stops");
+}

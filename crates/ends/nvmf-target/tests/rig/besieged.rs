@@ -1,0 +1,83 @@
+//! A target in a process of its own, whose memory is nobody else's: a test of the same program that
+//! is not run by itself.
+
+use super::stranger::resident_of;
+use farblock_target::Target;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// How many connections it takes, if not all that a target does.
+const CONNECTIONS: &str = "FARBLOCK_SIEGE_CONNECTIONS";
+
+pub struct Besieged {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    pub address: SocketAddr,
+}
+
+impl Besieged {
+    /// Runs the test of this name, which [serves](serve).
+    pub fn start(test: &str, connections: Option<usize>) -> Self {
+        let own = std::env::current_exe().expect("this test");
+        let mut command = Command::new(own);
+        command.args(["--ignored", "--exact", "--nocapture", test]);
+        command.envs(connections.map(|most| (CONNECTIONS, most.to_string())));
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        let address = after(&mut lines, "listening ").parse().expect("an address");
+        Self { child, lines, address }
+    }
+
+    /// Memory of its process that is there, in bytes.
+    pub fn resident(&self) -> usize {
+        resident_of(self.child.id())
+    }
+
+    /// Ends it; gives how many connections it had at most.
+    pub fn end(mut self) -> usize {
+        drop(self.child.stdin.take());
+        let most = after(&mut self.lines, "most ").parse().expect("a number");
+        assert!(self.child.wait().expect("it ends").success());
+        most
+    }
+}
+
+/// Has a target serve until this process' input ends.
+pub fn serve(target: &Target) {
+    println!("\nlistening {}", target.addresses()[0]);
+    let mut most = 0;
+    let stop = Arc::new(AtomicBool::new(false));
+    let stops = Arc::clone(&stop);
+    thread::spawn(move || {
+        let _ = std::io::stdin().read(&mut [0]);
+        stops.store(true, Ordering::Relaxed);
+    });
+    while !stop.load(Ordering::Relaxed) {
+        most = most.max(target.connections());
+        thread::sleep(Duration::from_millis(20));
+    }
+    println!("\nmost {most}");
+}
+
+/// How many connections the process takes that is started so.
+pub fn max_connections() -> Option<usize> {
+    let text = std::env::var(CONNECTIONS).ok()?;
+    Some(text.parse().expect("a number"))
+}
+
+/// The rest of the line that begins so.
+fn after(lines: &mut impl BufRead, what: &str) -> String {
+    loop {
+        let mut line = String::new();
+        assert!(lines.read_line(&mut line).expect("text") > 0, "no line with {what}");
+        if let Some(rest) = line.trim().strip_prefix(what) {
+            return rest.to_owned();
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! A core that is full: each host gets its part, however many queues it has and however deep they
+//! are. What is counted is the order in which the disk sees commands.
+
+mod rig;
+
+use farblock_backends::mem::Mem;
+use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue as BlockQueue};
+use farblock_proto::ids::NamespaceId;
+use farblock_proto::tcp::host_end::Transfer;
+use farblock_proto::tcp::{Digests, SlotId};
+use farblock_reactor::{EngineKind, Reactor, TaskId};
+use farblock_target::{Export, Rates, Subsystem, Target, TargetConfig};
+use farblock_wire::fabrics::{ConnectCommand, ConnectData, PropertySetCommand, PropertySize};
+use farblock_wire::property::offset;
+use farblock_wire::{SglDescriptor, Status};
+use rig::scripted::*;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex};
+
+/// A read of this block keeps the core until it is let go on.
+const STALL: u64 = BLOCKS - 1;
+/// Commands that a queue has at once.
+const DEEP: u16 = 62;
+
+#[derive(Default)]
+struct Log {
+    order: Vec<u64>,
+    is_stalled: bool,
+    goes_on: bool,
+}
+
+/// A disk that remembers in which order it was read.
+struct Recorder {
+    inner: Mem,
+    log: Arc<(Mutex<Log>, Condvar)>,
+}
+
+struct RecorderQueue {
+    inner: Box<dyn BlockQueue>,
+    log: Arc<(Mutex<Log>, Condvar)>,
+}
+
+impl Namespace for Recorder {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn BlockQueue>, BlockError> {
+        let (inner, log) = (self.inner.open(reactor, parent)?, Arc::clone(&self.log));
+        Ok(Box::new(RecorderQueue { inner, log }))
+    }
+}
+
+impl BlockQueue for RecorderQueue {
+    fn submit(&mut self, op: Op) {
+        let (log, changed) = &*self.log;
+        let mut log = log.lock().expect("no test panics with it");
+        if op.lba == STALL {
+            log.order.clear();
+            log.is_stalled = true;
+            changed.notify_all();
+            log = changed.wait_while(log, |log| !log.goes_on).expect("no test panics with it");
+        } else {
+            log.order.push(op.lba);
+        }
+        drop(log);
+        self.inner.submit(op);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.inner.poll(done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+}
+
+/// A target with one core, and what its disk remembers.
+fn serve(engine: EngineKind) -> (Target, Arc<(Mutex<Log>, Condvar)>) {
+    let log = Arc::<(Mutex<Log>, Condvar)>::default();
+    let inner = Mem::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("a size");
+    let namespace = Arc::new(Recorder { inner, log: Arc::clone(&log) });
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    let export = Export { namespace, identity: "disk".to_owned() };
+    subsystem.exports.insert(NamespaceId(1), export);
+    let config = TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec!["127.0.0.1:0".parse().expect("an address")],
+        cores: vec![0],
+        engine,
+        ..TargetConfig::default()
+    };
+    (Target::start(&config).expect("it starts"), log)
+}
+
+fn name(number: u8) -> String {
+    format!("nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-0000000000{number:02}")
+}
+
+/// A host, and where its blocks begin.
+struct Host {
+    _admin: Queue,
+    queues: Vec<Queue>,
+    lba: u64,
+}
+
+impl Host {
+    fn new(number: u8, address: SocketAddr, queues: u16) -> Self {
+        let name = name(number);
+        let data = |cntlid| ConnectData::new([number; 16], cntlid, NQN, &name);
+        let mut admin = Queue::new(address, Digests::NONE);
+        let answer = admin.connect(ConnectCommand::new(0, 0, 31, 0), data(0xffff));
+        assert_eq!(answer.status, Status::SUCCESS);
+        let enable = 1 | 6 << 16 | 4 << 20;
+        let set = PropertySetCommand::new(0, offset::CC, PropertySize::Four, enable).to_sqe();
+        assert_eq!(admin.run(set, Transfer::None, &[]).status, Status::SUCCESS);
+        let controller = answer.result as u16;
+        let queues = (1..=queues).map(|id| {
+            let mut queue = Queue::new(address, Digests::NONE);
+            let mut command = ConnectCommand::new(0, id, 63, 0);
+            command.cattr = 4;
+            assert_eq!(queue.connect(command, data(controller)).status, Status::SUCCESS);
+            queue
+        });
+        Self { queues: queues.collect(), _admin: admin, lba: u64::from(number - 1) * BLOCKS / 2 }
+    }
+
+    /// With the quarter of the blocks that its number says.
+    fn part(number: u8, address: SocketAddr, queues: u16) -> Self {
+        Self { lba: u64::from(number - 1) * BLOCKS / 4, ..Self::new(number, address, queues) }
+    }
+
+    /// Sends so many reads at once on each queue, and does not wait.
+    fn send(&mut self, count: u16) {
+        for queue in &mut self.queues {
+            let mut out = Vec::new();
+            for slot in 1..=count {
+                let sqe = blocks(2, self.lba, 1, SglDescriptor::transport(BLOCK as u32));
+                let transfer = Transfer::FromController(BLOCK as u32);
+                queue.end.submit(SlotId(slot), &sqe, transfer, &mut out);
+            }
+            queue.stream.write_all(&out).expect("sent");
+        }
+    }
+
+    /// Waits for all that was sent.
+    fn finish(&mut self, count: u16) {
+        for queue in &mut self.queues {
+            assert_eq!(queue.completions(count.into()), usize::from(count) * BLOCK);
+        }
+    }
+}
+
+/// Has the core do nothing until it is let go on.
+fn stall((log, changed): &(Mutex<Log>, Condvar), host: &mut Host) {
+    let mut out = Vec::new();
+    let sqe = blocks(2, STALL, 1, SglDescriptor::transport(BLOCK as u32));
+    let queue = &mut host.queues[0];
+    queue.end.submit(SlotId(0), &sqe, Transfer::FromController(BLOCK as u32), &mut out);
+    log.lock().expect("no panic").is_stalled = false;
+    queue.stream.write_all(&out).expect("sent");
+    let is_not_yet = |log: &mut Log| !log.is_stalled;
+    drop(changed.wait_while(log.lock().expect("no panic"), is_not_yet).expect("no panic"));
+}
+
+/// Has the core do nothing until `meanwhile` has happened; gives whose commands the disk saw from
+/// then on, in order: whether they are of the second host.
+fn order_of(
+    log: &(Mutex<Log>, Condvar),
+    (greedy, other): (&mut Host, &mut Host),
+    (many, few): (u16, u16),
+) -> Vec<bool> {
+    // Both have been there lately.
+    for host in [&mut *other, &mut *greedy] {
+        host.send(1);
+        host.finish(1);
+    }
+    stall(log, greedy);
+    let (log, changed) = log;
+    greedy.send(many);
+    other.send(few);
+    log.lock().expect("no panic").goes_on = true;
+    changed.notify_all();
+    assert_eq!(
+        greedy.queues[0].completions(1 + usize::from(many)),
+        (1 + usize::from(many)) * BLOCK
+    );
+    for queue in &mut greedy.queues[1..] {
+        queue.completions(many.into());
+    }
+    other.finish(few);
+    let order = &log.lock().expect("no panic").order;
+    order.iter().map(|lba| *lba >= BLOCKS / 2).collect()
+}
+
+#[test]
+fn who_waits_for_each_answer_is_not_behind_a_thousand_commands() {
+    for &engine in EngineKind::HERE {
+        let (target, log) = serve(engine);
+        let address = target.addresses()[0];
+        let (mut greedy, mut modest) = (Host::new(1, address, 16), Host::new(2, address, 1));
+        let order = order_of(&log, (&mut greedy, &mut modest), (DEEP, 1));
+        assert_eq!(order.len(), 16 * usize::from(DEEP) + 1);
+        let before = order.iter().position(|is_modest| *is_modest).expect("it was carried out");
+        assert!(before <= 3 * 32, "{engine:?}: behind {before} commands");
+        drop((greedy, modest));
+        target.stop().expect("it stops");
+    }
+}
+
+#[test]
+fn weights_say_how_much_each_gets() {
+    for &engine in EngineKind::HERE {
+        let (target, log) = serve(engine);
+        let address = target.addresses()[0];
+        let rates = Rates { weight: 300, ..Rates::default() };
+        target.control().set_host_rates(NQN, &name(1), &rates).expect("there is the subsystem");
+        let (mut heavy, mut light) = (Host::new(1, address, 8), Host::new(2, address, 8));
+        let order = order_of(&log, (&mut heavy, &mut light), (DEEP, DEEP));
+        let of_light = order[..384].iter().filter(|is_light| **is_light).count();
+        // A quarter, and a round more or less.
+        assert!((64..=128).contains(&of_light), "{engine:?}: {of_light} of 384");
+        drop((heavy, light));
+        target.stop().expect("it stops");
+    }
+}
+
+/// Three hosts with three weights, each of which goes away and comes back in turn: a weight is its
+/// host's, whatever else begins and ends meanwhile, and also the new connections'.
+#[test]
+fn three_hosts_keep_their_parts_over_restarts() {
+    for &engine in EngineKind::HERE {
+        let (target, log) = serve(engine);
+        let address = target.addresses()[0];
+        for (number, weight) in [(1, 400), (2, 200), (3, 100)] {
+            let rates = Rates { weight, ..Rates::default() };
+            target.control().set_host_rates(NQN, &name(number), &rates).expect("a subsystem");
+        }
+        let mut hosts = [1, 2, 3].map(|number| Host::part(number, address, 6));
+        for gone in 0..3 {
+            hosts[gone] = Host::part(gone as u8 + 1, address, 6);
+            let order = thirds(&log, &mut hosts);
+            // The heaviest has no more than this, and each its part of that time.
+            let counts =
+                [0, 1, 2].map(|host| order[..512].iter().filter(|it| **it == host).count());
+            let [heavy, middle, light] = counts;
+            let is_fair = (224..=352).contains(&heavy)
+                && (96..=208).contains(&middle)
+                && (32..=128).contains(&light);
+            assert!(is_fair, "{engine:?}: {counts:?} when {gone} was started anew");
+        }
+        // With one fewer, its part is the others', by their weights.
+        let [heavy, _, light] = &mut hosts;
+        heavy.lba = 0;
+        light.lba = BLOCKS / 2;
+        log.0.lock().expect("no panic").goes_on = false;
+        let order = order_of(&log, (heavy, light), (DEEP, DEEP));
+        let of_light = order[..320].iter().filter(|is_light| **is_light).count();
+        assert!((32..=128).contains(&of_light), "{engine:?}: {of_light} of 320");
+        drop(hosts);
+        target.stop().expect("it stops");
+    }
+}
+
+/// As [`order_of`] for three hosts.
+fn thirds(log: &(Mutex<Log>, Condvar), hosts: &mut [Host; 3]) -> Vec<u64> {
+    log.0.lock().expect("no panic").goes_on = false;
+    for host in &mut *hosts {
+        host.send(1);
+        host.finish(1);
+    }
+    stall(log, &mut hosts[0]);
+    for host in &mut *hosts {
+        host.send(DEEP);
+    }
+    log.0.lock().expect("no panic").goes_on = true;
+    log.1.notify_all();
+    let deep = usize::from(DEEP);
+    assert_eq!(hosts[0].queues[0].completions(1 + deep), (1 + deep) * BLOCK);
+    for queue in &mut hosts[0].queues[1..] {
+        queue.completions(deep);
+    }
+    hosts[1..].iter_mut().for_each(|host| host.finish(DEEP));
+    let order = &log.0.lock().expect("no panic").order;
+    order.iter().map(|lba| lba / (BLOCKS / 4)).collect()
+}
