@@ -54,7 +54,9 @@ fn run() -> Result<(), Box<dyn Error>> {
     println!("{}", device.path().display());
     for line in io::stdin().lock().lines() {
         match line?.split_once(' ') {
-            Some(("resize", bytes)) => kernel::resize(device, bytes.parse()?)?,
+            Some(("resize", bytes)) => {
+                kernel::resize(device, bytes.parse()?, options.identifier.as_deref())?
+            }
             _ => return Err("a line is none of: resize BYTES".into()),
         }
     }

@@ -164,14 +164,21 @@ fn unescape(word: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// Users of a block device and its partitions: mounts, swap, devices on it, and processes that have
-/// it open.
+/// Users of a block device and its partitions: mounts, also in other mount namespaces alone, swap,
+/// devices on it, and processes that have it open.
 #[must_use]
 pub fn of_block_device(path: &Path) -> Vec<User> {
     let Some(name) = path.file_name() else { return Vec::new() };
     let folders = with_partitions(&Path::new(BLOCK_DEVICES).join(name));
     let swaps = fs::read(SWAPS).unwrap_or_default();
-    let mut users = system_users(&folders, &mounts(), &swaps);
+    let mounts = mounts();
+    let mut users = system_users(&folders, &mounts, &swaps);
+    for number in folders.iter().map(|folder| number_of(folder)) {
+        // Most namespaces have what this one has, too.
+        if !number.is_empty() && !mounts.iter().any(|mount| mount.device == number) {
+            users.extend(elsewhere(&number));
+        }
+    }
     users.extend(processes(&folders.iter().filter_map(|it| device_of(it)).collect::<Vec<_>>()));
     users
 }
@@ -204,14 +211,19 @@ fn device_of(folder: &Path) -> Option<PathBuf> {
     Some(Path::new("/dev").join(folder.file_name()?))
 }
 
+/// `major:minor`
+fn number_of(folder: &Path) -> String {
+    fs::read_to_string(folder.join("dev")).unwrap_or_default().trim_end().to_owned()
+}
+
 /// What the system itself does with devices that have these folders.
 fn system_users(folders: &[PathBuf], mounts: &[Mount], swaps: &[u8]) -> Vec<User> {
     let mut users = Vec::new();
     for (folder, device) in folders.iter().filter_map(|it| Some((it, device_of(it)?))) {
-        let number = fs::read_to_string(folder.join("dev")).unwrap_or_default();
+        let number = number_of(folder);
         for mount in mounts {
             // Some file systems (btrfs) show a number of their own.
-            if mount.device == number.trim_end() || mount.source == device {
+            if mount.device == number || mount.source == device {
                 let at = mount.mountpoint.display();
                 users.push(User::kernel(format!("{} is mounted at {at}", device.display())));
             }

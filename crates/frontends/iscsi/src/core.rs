@@ -5,11 +5,13 @@
 //! A tick: events of connections → block operations → completions → answers, all batched; then one
 //! send for each connection that has something to say.
 
+use crate::alone::Alone;
 use crate::connection::{Connection, token_owner};
 use crate::limits;
 use crate::login::Initiator;
 use crate::scsi::Sense;
 use crate::shared::{Message, PortalShared};
+use crate::task::Slot;
 use crate::unit::Unit;
 use farblock_block::{BlockError, Completion, Op, Queue};
 use farblock_frontend::{Complaints, ConnectionKey, Connections, Core, Line, Seat};
@@ -85,6 +87,8 @@ pub(crate) struct Context {
     next_barrier: u32,
     next_session: u16,
     complaints: Complaints,
+    /// Tasks that are carried out alone.
+    alone: Alone<(ConnectionKey, Slot)>,
 }
 
 impl Context {
@@ -93,10 +97,34 @@ impl Context {
         self.complaints.say(kind, &peer.to_string(), log);
     }
 
-    /// Hands an operation to the namespace.
+    /// Hands an operation to the namespace, when nobody has to be alone there.
     pub(crate) fn submit(&mut self, op: Op) {
+        if let Some(op) = self.alone.enter(op) {
+            self.submit_alone(op);
+        }
+    }
+
+    /// The same for who is alone.
+    pub(crate) fn submit_alone(&mut self, op: Op) {
         self.queue.submit(op);
         self.dirty = true;
+    }
+
+    /// Has a task begun when nothing of others changes anything.
+    pub(crate) fn wait_alone(&mut self, key: ConnectionKey, slot: Slot) {
+        self.alone.wait((key, slot));
+    }
+
+    /// A change ended that was not alone.
+    pub(crate) fn changed(&mut self) {
+        self.alone.leave();
+    }
+
+    /// What was carried out alone has ended.
+    pub(crate) fn end_alone(&mut self) {
+        for op in self.alone.end() {
+            self.submit_alone(op);
+        }
     }
 
     /// Has the connection's `finish_tick` called. `listed` is the connection's own mark.
@@ -167,6 +195,7 @@ impl Sessions {
             next_barrier: 0,
             next_session: 0,
             complaints: Complaints::default(),
+            alone: Alone::default(),
         };
         Ok(Sessions {
             cx,
@@ -194,6 +223,9 @@ impl Sessions {
             }
             self.do_deeds();
             self.pass_barriers();
+            while let Some((key, slot)) = self.cx.alone.next() {
+                self.connections.alive(key).begin_alone(&mut self.cx, slot);
+            }
             if self.cx.listed.is_empty() && !self.cx.dirty {
                 return false;
             }

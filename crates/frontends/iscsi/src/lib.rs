@@ -11,7 +11,8 @@
 //! a disk of SBC-3 has it: the list is in `scsi/opcodes.rs`. Units see the namespace as it is: its
 //! sizes, whether it can be written and given back, and whether it has a volatile cache. A write
 //! that was answered is seen by all sessions, and SYNCHRONIZE CACHE makes durable what was answered
-//! to any of them.
+//! to any of them. COMPARE AND WRITE is one step to all sessions; to others that use the same
+//! remote namespace it is two.
 //!
 //! A command that was aborted has had all its effects when the abortion is answered. A session that
 //! begins anew does so only when what its predecessor had handed to the namespace has ended, so
@@ -23,13 +24,15 @@
 //!
 //! **Not implemented.** Authentication (the target listens on 127.0.0.1 only; every user of the
 //! machine can reach it), connections beyond the first of a session, error recovery beyond a new
-//! session, TARGET COLD RESET, bidirectional commands, commands longer than 16 bytes, COMPARE AND
-//! WRITE and the other atomic commands (the namespace's contract has none), PRE-FETCH, GET LBA
-//! STATUS, PREEMPT AND ABORT, reservations that outlive the target, saved mode pages, sense data in
+//! session, TARGET COLD RESET, bidirectional commands, commands longer than 16 bytes, the atomic
+//! commands but COMPARE AND WRITE (the namespace's contract has none), PRE-FETCH, GET LBA STATUS,
+//! PREEMPT AND ABORT, reservations that outlive the target, saved mode pages, sense data in
 //! descriptor format, ACA, and copying by the unit.
 
+mod alone;
 mod connection;
 mod core;
+pub mod initiator;
 pub mod limits;
 mod login;
 mod scsi;

@@ -54,6 +54,9 @@ pub const MAX_WRITE_SAME_BLOCKS: u32 = 1 << 22;
 /// each with at most one buffer of [`PIECE_BYTES`] for data that came unasked.
 pub const CONNECTION_BUFFER_BYTES: usize = 64 << 20;
 
+/// Blocks that one COMPARE AND WRITE compares, in bytes: it keeps all other changes waiting.
+pub const MAX_COMPARE_WRITE_BYTES: u32 = 64 << 10;
+
 /// Initiators that are registered for persistent reservations.
 pub const MAX_REGISTRATIONS: usize = 64;
 

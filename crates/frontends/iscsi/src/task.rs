@@ -185,6 +185,7 @@ impl Task {
                 2 * bytes
             }
             Command::WriteSame { .. } => limits::PIECE_BYTES as usize,
+            Command::CompareWrite { .. } => self.wanted as usize,
             _ => bytes,
         }
     }
@@ -282,12 +283,39 @@ impl Task {
             },
             Command::Flush(_) => Op::flush(token),
             Command::Unmap { .. } => Op::with(Access::Deallocate, lba, blocks, None, token),
-            Command::Verify { .. } => {
+            Command::Verify { .. } | Command::CompareWrite { .. } => {
                 piece.compares = true;
                 read()
             }
             _ => read(),
         }
+    }
+
+    /// Whether the operation of a piece that is under way may change blocks beside others.
+    pub(crate) fn is_changing(&self, index: usize) -> bool {
+        match self.command {
+            // It is alone.
+            Command::CompareWrite { .. } => false,
+            command => command.writes() && !self.pieces[index].compares,
+        }
+    }
+
+    /// What a COMPARE AND WRITE compares was read: what to write if it is as expected.
+    fn compared(&mut self, index: usize, mut found: Buffer, token: u64) -> Result<Op, Buffer> {
+        let (expected, new) = self.parameters.split_at(found.len());
+        if let Some(at) = expected.iter().zip(&found[..]).position(|(one, other)| one != other) {
+            self.failure.get_or_insert(Sense::miscompare(at as u32).into());
+            return Err(found);
+        }
+        found.copy_from_slice(new);
+        let piece = &mut self.pieces[index];
+        piece.compares = false;
+        let op = Op::write(piece.lba, piece.blocks, found, token);
+        Ok(if matches!(self.command, Command::CompareWrite { fua: true, .. }) {
+            op.durable()
+        } else {
+            op
+        })
     }
 
     /// An operation ended: the next one of its piece, if there is one.
@@ -305,6 +333,10 @@ impl Task {
         }
         let piece = &mut self.pieces[index];
         let mut buffer = done.buffer?;
+        if piece.compares && matches!(self.command, Command::CompareWrite { .. }) {
+            let next = self.compared(index, buffer, done.token);
+            return next.map_err(|buffer| pool.give(buffer)).ok();
+        }
         if piece.compares {
             let same = match &piece.buffer {
                 Some(data) => **data == *buffer,

@@ -54,6 +54,7 @@ impl Unit {
                 Command::WriteSame { .. } => {
                     extent.blocks == 0 || extent.blocks > limits::MAX_WRITE_SAME_BLOCKS
                 }
+                Command::CompareWrite { .. } => extent.blocks > inquiry::most_compared(geometry),
                 // The one block is compared with as many as there are: read in pieces all the same.
                 _ => bytes > limits::MAX_TRANSFER_BYTES.into(),
             };

@@ -79,8 +79,8 @@ fn commands_of_a_disk() {
         assert_eq!((beyond.sense, beyond.residual), (Some(OUT_OF_RANGE), -4096));
         let huge = client.call(&cdb16(0x8a, 0, u64::MAX, u32::MAX), WRITE, 4096, &[1; 4096]);
         assert_eq!(huge.sense, Some(OUT_OF_RANGE));
-        let unknown = client.call(&[0x89], WRITE, 0, &[]);
-        assert_eq!(unknown.sense, Some((5, 0x2000)), "there is no COMPARE AND WRITE");
+        let unknown = client.call(&[0x9c], WRITE, 0, &[]);
+        assert_eq!(unknown.sense, Some((5, 0x2000)), "there is no WRITE ATOMIC");
         assert_eq!(client.ping(b"hello"), b"hello");
         client.log_out();
     }

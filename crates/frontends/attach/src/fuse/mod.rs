@@ -32,6 +32,9 @@
 //! **Restarts.** If another process keeps [`Server::connection`], the mount outlives a killed
 //! server, and whoever uses it, a loop device included, waits until [`Server::resume`] goes on.
 //!
+//! **Rights.** What takes root, or the helper that has its rights, is a [`Mounter`]'s: a server in
+//! a process without rights has one in another process ([`Server::start_with`]).
+//!
 //! **Not implemented.** FUSE over io_uring, which the library (fuser 0.18) does not have; splicing;
 //! a file for each of several namespaces; telling holes from data (`SEEK_DATA` finds data
 //! everywhere); loop devices for who is not root.
@@ -46,5 +49,5 @@ mod server;
 mod shared;
 
 pub use farblock_frontend::users::User;
-pub use mount::{MountError, available, clean_up};
+pub use mount::{MountError, Mounter, Own, Way, available, clean_up};
 pub use server::{Config, Server, StartError, StopError, THREAD_NAME_PREFIX};

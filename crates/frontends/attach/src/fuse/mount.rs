@@ -2,14 +2,20 @@
 
 use super::limits;
 use super::loop_device;
-use farblock_frontend::users;
+use farblock_frontend::users::{self, User};
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::net::{SocketFlags, SocketType};
+use std::ffi::{CString, OsString};
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What the kernel's table calls the source of our mounts.
@@ -18,6 +24,8 @@ pub(super) const SOURCE: &str = "farblock";
 const DEVICE: &str = "/dev/fuse";
 /// `stat` of a mount whose server is gone.
 const NOT_CONNECTED: i32 = 107;
+/// Links that lead to one another, at most, as the kernel has it.
+const MAX_LINKS: usize = 40;
 /// Between looks whether something is over.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -41,6 +49,8 @@ pub enum MountError {
     Stale(PathBuf, io::Error),
     /// `allow_other`, and `/etc/fuse.conf` has not `user_allow_other`.
     OthersNotAllowed,
+    /// Who mounts for this process refuses, in a sentence.
+    Refused(String),
     /// What else the kernel or the helper says.
     System(PathBuf, io::Error),
 }
@@ -94,6 +104,7 @@ impl fmt::Display for MountError {
                 "others may not be allowed: write the line 'user_allow_other' to /etc/fuse.conf, \
                  or run this as root",
             ),
+            MountError::Refused(sentence) => f.write_str(sentence),
             MountError::System(path, error) => {
                 write!(f, "cannot mount at {}: {error}", path.display())
             }
@@ -102,6 +113,161 @@ impl fmt::Display for MountError {
 }
 
 impl std::error::Error for MountError {}
+
+/// What it takes rights to do about a mount: root's, or those to run the helper that has them. A
+/// server that has none has another process do it.
+pub trait Mounter: Send + Sync {
+    /// Checks everything that can be checked before, clears what a killed server left at the
+    /// mountpoint, and gives its full path.
+    ///
+    /// # Errors
+    /// If nothing can be mounted there.
+    fn prepare(&self) -> Result<PathBuf, MountError>;
+
+    /// Mounts there. What is returned is the connection to the kernel, which nobody else has.
+    ///
+    /// # Errors
+    /// Nothing is mounted then.
+    fn mount(&self, read_only: bool) -> Result<OwnedFd, MountError>;
+
+    /// Unmounts.
+    ///
+    /// # Errors
+    /// If it stays.
+    fn unmount(&self, way: Way) -> io::Result<()>;
+
+    /// Who uses what is mounted there: processes, and loop devices with their users.
+    fn users(&self) -> Vec<User>;
+
+    /// Who has this file system (`major:minor`) in another mount namespace.
+    fn elsewhere(&self, device: &str) -> Vec<User>;
+
+    /// Detaches loop devices on the file by force.
+    fn detach_loop_devices(&self);
+}
+
+/// Who has the rights.
+#[derive(Clone, Debug)]
+pub struct Own {
+    mountpoint: PathBuf,
+    allow_other: bool,
+}
+
+impl Own {
+    /// For the mount at this path.
+    #[must_use]
+    pub fn new(mountpoint: PathBuf, allow_other: bool) -> Own {
+        Own { mountpoint, allow_other }
+    }
+
+    /// The full path. Nothing is asked of the mount itself, whose server may be gone; that it is no
+    /// link the kernel knows.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        let mut path = self.mountpoint.clone();
+        for _ in 0..MAX_LINKS {
+            let Ok(target) = fs::read_link(&path) else { break };
+            path = path.parent().unwrap_or(Path::new("/")).join(target);
+        }
+        let parent = path.parent().filter(|parent| *parent != Path::new(""));
+        let parent = parent.unwrap_or(Path::new(".")).canonicalize();
+        match (parent, path.file_name()) {
+            (Ok(parent), Some(name)) => parent.join(name),
+            _ => path,
+        }
+    }
+}
+
+impl Mounter for Own {
+    fn prepare(&self) -> Result<PathBuf, MountError> {
+        prepare(&self.mountpoint)
+    }
+
+    fn mount(&self, read_only: bool) -> Result<OwnedFd, MountError> {
+        let path = prepare(&self.mountpoint)?;
+        connect(&path, read_only, self.allow_other).map_err(|error| failed(&path, error))
+    }
+
+    fn unmount(&self, way: Way) -> io::Result<()> {
+        unmount(&self.path(), way)
+    }
+
+    fn users(&self) -> Vec<User> {
+        let path = self.path();
+        let mut users = users::processes(std::slice::from_ref(&path));
+        for device in loop_device::below(&path) {
+            let file = loop_device::backing_file(&device).unwrap_or_else(|| path.clone());
+            users.push(User::kernel(format!("{} is on {}", device.display(), file.display())));
+            users.extend(loop_device::users(&device));
+        }
+        users
+    }
+
+    fn elsewhere(&self, device: &str) -> Vec<User> {
+        users::elsewhere(device)
+    }
+
+    fn detach_loop_devices(&self) {
+        for device in loop_device::below(&self.path()) {
+            if let Err(error) = loop_device::detach(&device, true) {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+}
+
+/// Mounts, and gives the connection to the kernel.
+fn connect(path: &Path, read_only: bool, allow_other: bool) -> io::Result<OwnedFd> {
+    let device = OwnedFd::from(fs::File::options().read(true).write(true).open(DEVICE)?);
+    let mut options = format!(
+        "fd={},rootmode={:o},user_id={},group_id={}",
+        device.as_raw_fd(),
+        fs::metadata(path)?.mode(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw()
+    );
+    if allow_other {
+        options.push_str(",allow_other");
+    }
+    let mut flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
+    flags.set(MountFlags::RDONLY, read_only);
+    let options = CString::new(options).expect("numbers and words");
+    match rustix::mount::mount(SOURCE, path, "fuse", flags, options.as_c_str()) {
+        Ok(()) => Ok(device),
+        Err(Errno::PERM) => connect_by_helper(path, read_only, allow_other),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The helper mounts for who is not root, and sends the connection back over its standard input.
+fn connect_by_helper(path: &Path, read_only: bool, allow_other: bool) -> io::Result<OwnedFd> {
+    let writing = if read_only { "ro" } else { "rw" };
+    let others = if allow_other { ",allow_other" } else { "" };
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let mut command = Command::new(helper());
+    command.arg("-o").arg(format!("fsname={SOURCE},noexec,{writing}{others}")).arg("--").arg(path);
+    command.env("_FUSE_COMMFD", "0").stdin(theirs).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn()?;
+    // Its end is ours no more.
+    drop(command);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let received = rustix::io::retry_on_intr(|| {
+        let mut parts = [IoSliceMut::new(&mut byte)];
+        rustix::net::recvmsg(&ours, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+    });
+    let output = child.wait_with_output()?;
+    received?;
+    let connection = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    let said = || String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
+    connection.ok_or_else(|| io::Error::other(said()))
+}
 
 /// Checks everything that can be checked before, and clears what a killed server left at the
 /// mountpoint, whose full path is returned.
@@ -184,7 +350,7 @@ pub(super) fn failed(mountpoint: &Path, error: io::Error) -> MountError {
 
 /// How to unmount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub enum Way {
     /// Only if nobody uses it.
     IfUnused,
     /// It leaves the tree at once, and ends when nobody uses it any more.
@@ -204,7 +370,7 @@ pub(super) fn unmount(path: &Path, way: Way) -> io::Result<()> {
         Err(Errno::PERM) => {}
         result => return Ok(result?),
     }
-    let mut command = Command::new("fusermount3");
+    let mut command = Command::new(helper());
     command.arg("-u").args((way != Way::IfUnused).then_some("-z")).arg("--").arg(path);
     let output = command.output()?;
     if output.status.success() {
@@ -234,13 +400,24 @@ pub(super) fn minor(path: &Path) -> Option<u32> {
 }
 
 fn has_helper() -> bool {
-    // Where the library looks.
+    found_helper().is_some()
+}
+
+/// The program that mounts and unmounts for who is not root.
+fn helper() -> OsString {
+    found_helper().unwrap_or_else(|| "fusermount3".into())
+}
+
+fn found_helper() -> Option<OsString> {
+    if let Some(named) = std::env::var_os("FUSERMOUNT_PATH") {
+        return Some(named);
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain(["/sbin".into(), "/bin".into()]);
-    std::env::var_os("FUSERMOUNT_PATH").is_some()
-        || folders.into_iter().any(|folder: PathBuf| {
-            ["fusermount3", "fusermount"].iter().any(|name| folder.join(name).exists())
-        })
+    let folders: Vec<PathBuf> =
+        std::env::split_paths(&path).chain(["/sbin".into(), "/bin".into()]).collect();
+    let names = ["fusermount3", "fusermount"];
+    let mut all = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+    all.find(|program| program.exists()).map(PathBuf::into_os_string)
 }
 
 /// Waits until it is so, but not for ever.

@@ -3,15 +3,14 @@
 use super::core::Requests;
 use super::filesystem::{self, FILE};
 use super::limits;
-use super::loop_device;
-use super::mount::{self, MountError, Way, wait_until};
+use super::mount::{self, MountError, Mounter, Own, Way, wait_until};
 use super::resume;
 use super::shared::Shared;
 use farblock_block::Namespace;
-use farblock_frontend::users::{self, Listed, User};
+use farblock_frontend::users::{Listed, User};
 use farblock_frontend::{self as frontend, Cores, Disk, Plan};
 use farblock_reactor::EngineKind;
-use fuser::{MountOption, Notifier, Session, SessionACL};
+use fuser::{Notifier, Session, SessionACL};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -147,6 +146,7 @@ pub struct Server {
     session: Option<Mounted>,
     mountpoint: PathBuf,
     path: PathBuf,
+    mounter: Arc<dyn Mounter>,
 }
 
 /// What there is of a mount.
@@ -165,9 +165,21 @@ impl Server {
     /// # Errors
     /// Nothing runs then, and nothing is mounted.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
+        Server::start_with(config, namespace, own(config))
+    }
+
+    /// The same, with somebody else who mounts at the configuration's mountpoint.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start_with(
+        config: &Config,
+        namespace: Arc<dyn Namespace>,
+        mounter: Arc<dyn Mounter>,
+    ) -> Result<Server, StartError> {
         check_name(&config.name)?;
-        let mountpoint = mount::prepare(&config.mountpoint).map_err(StartError::Mount)?;
-        let mut server = Server::new(config, namespace, mountpoint)?;
+        let mountpoint = mounter.prepare().map_err(StartError::Mount)?;
+        let mut server = Server::new(config, namespace, mountpoint, mounter)?;
         server.session = Some(server.mount(config)?);
         Ok(server)
     }
@@ -186,15 +198,28 @@ impl Server {
         namespace: Arc<dyn Namespace>,
         connection: &OwnedFd,
     ) -> Result<Server, StartError> {
+        Server::resume_with(config, namespace, connection, own(config))
+    }
+
+    /// The same, with somebody else who unmounts.
+    ///
+    /// # Errors
+    /// As [`Server::resume`].
+    pub fn resume_with(
+        config: &Config,
+        namespace: Arc<dyn Namespace>,
+        connection: &OwnedFd,
+        mounter: Arc<dyn Mounter>,
+    ) -> Result<Server, StartError> {
         check_name(&config.name)?;
         let failed = |error| StartError::Resume(config.mountpoint.clone(), error);
         // Of the mount itself nothing must be asked: nobody would answer.
         if !mount::is_mounted(&config.mountpoint) {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }
-        let mut server = Server::new(config, namespace, config.mountpoint.clone())?;
+        let mut server = Server::new(config, namespace, config.mountpoint.clone(), mounter)?;
         let session =
-            resume::session(server.filesystem(config), connection, server.options(config));
+            resume::session(server.filesystem(config), connection, Server::options(config));
         server.session = Some(server.run(session.map_err(failed)?)?);
         Ok(server)
     }
@@ -204,11 +229,12 @@ impl Server {
         config: &Config,
         namespace: Arc<dyn Namespace>,
         mountpoint: PathBuf,
+        mounter: Arc<dyn Mounter>,
     ) -> Result<Server, StartError> {
         let path = mountpoint.join(&config.name);
         let shared = Arc::new(Shared::new(Disk::new(namespace, config.read_only)));
         let cores = start_cores(config, &shared)?;
-        Ok(Server { shared, cores, session: None, mountpoint, path })
+        Ok(Server { shared, cores, session: None, mountpoint, path, mounter })
     }
 
     fn filesystem(&self, config: &Config) -> filesystem::Disk {
@@ -222,12 +248,8 @@ impl Server {
         }
     }
 
-    fn options(&self, config: &Config) -> fuser::Config {
-        let read_only = self.shared.geometry().read_only;
-        let writing = if read_only { MountOption::RO } else { MountOption::RW };
+    fn options(config: &Config) -> fuser::Config {
         let mut options = fuser::Config::default();
-        options.mount_options =
-            vec![MountOption::FSName(mount::SOURCE.into()), MountOption::NoExec, writing];
         options.acl = if config.allow_other { SessionACL::All } else { SessionACL::Owner };
         options.n_threads = Some(threads(config));
         options.clone_fd = !config.kept;
@@ -235,10 +257,17 @@ impl Server {
     }
 
     fn mount(&self, config: &Config) -> Result<Mounted, StartError> {
+        let read_only = self.shared.geometry().read_only;
+        let connection = self.mounter.mount(read_only).map_err(StartError::Mount)?;
+        let options = Server::options(config);
         let failed = |error| StartError::Mount(mount::failed(&self.mountpoint, error));
-        let session =
-            Session::new(self.filesystem(config), &self.mountpoint, &self.options(config));
-        self.run(session.map_err(failed)?)
+        let session = Session::from_fd(self.filesystem(config), connection, options.acl, options);
+        let mounted = session.map_err(failed).and_then(|session| self.run(session));
+        mounted.inspect_err(|_| {
+            if let Err(error) = self.mounter.unmount(Way::Lazy) {
+                tracing::warn!("cannot unmount {}: {error}", self.mountpoint.display());
+            }
+        })
     }
 
     fn run(&self, session: Session<filesystem::Disk>) -> Result<Mounted, StartError> {
@@ -280,13 +309,7 @@ impl Server {
     /// who uses those.
     #[must_use]
     pub fn users(&self) -> Vec<User> {
-        let mut users = users::processes(std::slice::from_ref(&self.mountpoint));
-        for device in loop_device::below(&self.mountpoint) {
-            let what = format!("{} is on {}", device.display(), self.path.display());
-            users.push(User::kernel(what));
-            users.extend(loop_device::users(&device));
-        }
-        users
+        self.mounter.users()
     }
 
     /// The namespace has another size now, and the kernel forgets the one it had: it learns the
@@ -346,7 +369,7 @@ impl Server {
             let mut result = Ok(());
             // The kernel needs a moment to forget who was the last.
             let mut unmount = || {
-                result = mount::unmount(&self.mountpoint, Way::IfUnused);
+                result = self.mounter.unmount(Way::IfUnused);
                 !is_busy(&result)
             };
             if !wait_until(&mut unmount) {
@@ -358,18 +381,14 @@ impl Server {
             return Ok(());
         }
         let device = session.minor.map(|minor| format!("0:{minor}"));
-        let users = device.map_or_else(Vec::new, |device| users::elsewhere(&device));
+        let users = device.map_or_else(Vec::new, |device| self.mounter.elsewhere(&device));
         Err(StopError::Elsewhere(self.mountpoint.clone(), users))
     }
 
     fn unmount_by_force(&self, session: &Mounted) {
-        for device in loop_device::below(&self.mountpoint) {
-            if let Err(error) = loop_device::detach(&device, true) {
-                tracing::warn!("{error}");
-            }
-        }
+        self.mounter.detach_loop_devices();
         if self.is_mounted(session)
-            && let Err(error) = mount::unmount(&self.mountpoint, Way::Abort)
+            && let Err(error) = self.mounter.unmount(Way::Abort)
         {
             tracing::warn!("cannot unmount {}: {error}", self.mountpoint.display());
         }
@@ -380,6 +399,10 @@ impl Server {
     fn is_mounted(&self, session: &Mounted) -> bool {
         session.minor.is_some() && mount::minor(&self.mountpoint) == session.minor
     }
+}
+
+fn own(config: &Config) -> Arc<dyn Mounter> {
+    Arc::new(Own::new(config.mountpoint.clone(), config.allow_other))
 }
 
 fn is_busy(result: &io::Result<()>) -> bool {

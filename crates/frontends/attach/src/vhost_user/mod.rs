@@ -36,6 +36,7 @@
 mod blk;
 mod chain;
 mod device;
+pub mod front_end;
 mod inflight;
 mod lent;
 pub mod limits;

@@ -142,6 +142,34 @@ pub(super) fn notify_config_change(channel: &UnixStream) -> io::Result<()> {
     send(channel, CONFIG_CHANGE, VERSION, &[], None)
 }
 
+/// Asks a back end for something, as a monitor; with an answer in any case if `need_reply`.
+pub(super) fn ask(
+    stream: &UnixStream,
+    code: u32,
+    need_reply: bool,
+    body: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    send(stream, code, VERSION | if need_reply { NEED_REPLY } else { 0 }, body, descriptor)
+}
+
+/// What a back end answers to that.
+pub(super) fn answer(mut stream: &UnixStream, asked: u32) -> io::Result<Vec<u8>> {
+    let mut header = [0; HEADER_BYTES];
+    stream.read_exact(&mut header)?;
+    let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
+    let (code, flags, size) = (word(0), word(4), word(8) as usize);
+    if code != asked || flags & (VERSION_MASK | REPLY) != VERSION | REPLY {
+        return Err(malformed("that is not the answer to what was asked"));
+    }
+    if size > limits::MAX_MESSAGE_BYTES {
+        return Err(malformed("an answer is too long"));
+    }
+    let mut body = vec![0; size];
+    stream.read_exact(&mut body)?;
+    Ok(body)
+}
+
 fn send(
     stream: &UnixStream,
     code: u32,

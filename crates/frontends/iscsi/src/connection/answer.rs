@@ -59,32 +59,32 @@ impl Bursts {
 impl Connection {
     /// The number of a PDU that carries a status.
     pub(super) fn next_stat_sn(&mut self) -> u32 {
-        let number = self.stat_sn;
-        self.stat_sn = number.wrapping_add(1);
+        let number = self.numbers.stat_sn;
+        self.numbers.stat_sn = number.wrapping_add(1);
         number
     }
 
     /// Sends a header.
     pub(super) fn put_header(&mut self, pdu: &(impl IntoBytes + Immutable)) {
         let bytes = pdu.as_bytes();
-        self.outbox.bytes(bytes);
+        self.output.batch.bytes(bytes);
         if self.parameters.header_digest {
-            self.outbox.bytes(&crc32c(bytes).to_le_bytes());
+            self.output.batch.bytes(&crc32c(bytes).to_le_bytes());
         }
     }
 
     /// Sends the data that belongs to a header.
     pub(super) fn put_data(&mut self, data: &[u8]) {
-        self.outbox.bytes(data);
+        self.output.batch.bytes(data);
         self.put_trailer(data.len(), || crc32c(data));
     }
 
     /// Sends what follows data of this checksum: padding and digest.
     fn put_trailer(&mut self, bytes: usize, crc: impl FnOnce() -> u32) {
         let padding = &PADDING[..padding(bytes)];
-        self.outbox.bytes(padding);
+        self.output.batch.bytes(padding);
         if self.parameters.data_digest && bytes > 0 {
-            self.outbox.bytes(&crc32c_append(crc(), padding).to_le_bytes());
+            self.output.batch.bytes(&crc32c_append(crc(), padding).to_le_bytes());
         }
     }
 
@@ -108,7 +108,8 @@ impl Connection {
             ..ScsiResponse::default()
         };
         pdu.stat_sn = self.next_stat_sn().into();
-        (pdu.exp_cmd_sn, pdu.max_cmd_sn) = (self.exp_cmd_sn.into(), self.max_cmd_sn().into());
+        (pdu.exp_cmd_sn, pdu.max_cmd_sn) =
+            (self.numbers.exp_cmd_sn.into(), self.max_cmd_sn().into());
         match sense {
             None => self.put_header(&pdu),
             Some(sense) => {
@@ -193,7 +194,7 @@ impl Connection {
             self.put_piece(buffer, &mut sending);
         }
         // What was read and is not wanted.
-        self.held_bytes -= unsent;
+        self.admission.held_bytes -= unsent;
         self.entry(slot).pieces = pieces;
     }
 
@@ -205,14 +206,14 @@ impl Connection {
             let (mut done, mut bursts) = (0, sending.bursts);
             while done < bytes {
                 let (now, _) = bursts.next(bytes - done);
-                self.checksums.push(crc32c(&buffer[done as usize..(done + now) as usize]));
+                self.output.checksums.push(crc32c(&buffer[done as usize..(done + now) as usize]));
                 done += now;
             }
         }
         let held = buffer.len() as u64;
         // It is the outbox's from here on; its parts follow their headers.
-        let payload = self.outbox.payload(held, buffer, 0..0);
-        let mut checksums = std::mem::take(&mut self.checksums);
+        let payload = self.output.batch.payload(held, buffer, 0..0);
+        let mut checksums = std::mem::take(&mut self.output.checksums);
         let (mut done, mut index) = (0, 0);
         while done < bytes {
             let (now, ends) = sending.bursts.next(bytes - done);
@@ -221,13 +222,13 @@ impl Connection {
             let end = is_last.then_some(sending.end);
             let pdu = self.data_in(sending.tag, place, sending.data_sn, ends, end);
             self.put_header(&pdu);
-            self.outbox.payload_again(payload, done as usize..(done + now) as usize);
+            self.output.batch.payload_again(payload, done as usize..(done + now) as usize);
             self.put_trailer(now as usize, || checksums[index]);
             (done, index) = (done + now, index + 1);
             (sending.offset, sending.data_sn) = (sending.offset + now, sending.data_sn + 1);
         }
         checksums.clear();
-        self.checksums = checksums;
+        self.output.checksums = checksums;
     }
 
     fn bursts(&self) -> Bursts {
@@ -251,7 +252,8 @@ impl Connection {
             target_tag: NO_TAG.into(),
             ..DataIn::default()
         };
-        (pdu.exp_cmd_sn, pdu.max_cmd_sn) = (self.exp_cmd_sn.into(), self.max_cmd_sn().into());
+        (pdu.exp_cmd_sn, pdu.max_cmd_sn) =
+            (self.numbers.exp_cmd_sn.into(), self.max_cmd_sn().into());
         pdu.data_sn = data_sn.into();
         pdu.offset = offset.into();
         if ends_burst {
@@ -272,8 +274,9 @@ impl Connection {
         (pdu.opcode, pdu.flags) = (response::R2T, flag::FINAL);
         pdu.task_tag = tag.into();
         pdu.target_tag = u32::from(slot.0).into();
-        pdu.stat_sn = self.stat_sn.into();
-        (pdu.exp_cmd_sn, pdu.max_cmd_sn) = (self.exp_cmd_sn.into(), self.max_cmd_sn().into());
+        pdu.stat_sn = self.numbers.stat_sn.into();
+        (pdu.exp_cmd_sn, pdu.max_cmd_sn) =
+            (self.numbers.exp_cmd_sn.into(), self.max_cmd_sn().into());
         pdu.r2t_sn = r2t_sn.into();
         pdu.offset = offset.into();
         pdu.desired_bytes = bytes.into();

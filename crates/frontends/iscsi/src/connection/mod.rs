@@ -64,6 +64,55 @@ enum Session {
     FullFeature,
 }
 
+/// What comes, and how far it is taken apart.
+struct Input {
+    phase: Phase,
+    bhs: Bhs,
+    /// Of what came of the header or the data.
+    crc: u32,
+    /// Data that is for no task.
+    collected: Vec<u8>,
+    /// What was received and not taken apart yet: bytes from this offset on.
+    unread: Option<(Buffer, usize)>,
+    receiving: bool,
+    /// The last data was worth receiving straight, and so may be the next.
+    expects_large: bool,
+    /// A text request that goes on.
+    text: Pieces,
+}
+
+/// What goes.
+struct Output {
+    /// What is gathered.
+    batch: SendBatch,
+    spare: SendBatch,
+    /// Of the PDUs of a buffer that is about to be sent.
+    checksums: Vec<u32>,
+    sending: bool,
+}
+
+/// The sequence numbers, and what may be under way by them.
+#[derive(Default)]
+struct Numbers {
+    stat_sn: u32,
+    exp_cmd_sn: u32,
+    /// Tasks of the window, and others.
+    counted: u32,
+    immediate: u32,
+}
+
+/// Tasks on their way to the disk.
+#[derive(Default)]
+struct Admission {
+    /// Tasks that wait for buffers, or for their turn, in order.
+    waiting: VecDeque<Slot>,
+    /// Tasks past that.
+    admitted: usize,
+    /// One of them has to be alone.
+    is_ordered: bool,
+    held_bytes: usize,
+}
+
 /// See the module's text.
 pub(super) struct Connection {
     key: ConnectionKey,
@@ -79,42 +128,13 @@ pub(super) struct Connection {
     session: Session,
     initiator: Initiator,
     parameters: Parameters,
-
-    phase: Phase,
-    bhs: Bhs,
-    /// Of what came of the header or the data.
-    crc: u32,
-    /// Data that is for no task.
-    collected: Vec<u8>,
-    /// What was received and not taken apart yet: bytes from this offset on.
-    unread: Option<(Buffer, usize)>,
-    receiving: bool,
-    /// The last data was worth receiving straight, and so may be the next.
-    expects_large: bool,
-    /// A text request that goes on.
-    text: Pieces,
-
-    stat_sn: u32,
-    exp_cmd_sn: u32,
+    input: Input,
+    output: Output,
+    numbers: Numbers,
     tasks: Vec<Task>,
     free: Vec<Slot>,
-    /// Tasks of the window, and others.
-    counted: u32,
-    immediate: u32,
-    /// Tasks that wait for buffers, or for their turn, in order.
-    waiting: VecDeque<Slot>,
-    /// Tasks past that.
-    admitted: usize,
-    /// One of them has to be alone.
-    is_ordered: bool,
-    held_bytes: usize,
+    admission: Admission,
     attentions: VecDeque<Sense>,
-
-    outbox: SendBatch,
-    spare: SendBatch,
-    /// Of the PDUs of a buffer that is about to be sent.
-    checksums: Vec<u32>,
-    sending: bool,
     /// Listed among the core's connections with something to do at the tick's end.
     pub(super) listed: bool,
 }
@@ -139,29 +159,27 @@ impl Connection {
             session: Session::LoggingIn(Box::new(Login::new())),
             initiator: Initiator::default(),
             parameters: Parameters::default(),
-            phase: Phase::Header(0),
-            bhs: [0; BHS_BYTES],
-            crc: 0,
-            collected: Vec::new(),
-            unread: None,
-            receiving: false,
-            expects_large: false,
-            text: Pieces::default(),
-            stat_sn: 0,
-            exp_cmd_sn: 0,
+            input: Input {
+                phase: Phase::Header(0),
+                bhs: [0; BHS_BYTES],
+                crc: 0,
+                collected: Vec::new(),
+                unread: None,
+                receiving: false,
+                expects_large: false,
+                text: Pieces::default(),
+            },
+            output: Output {
+                batch: SendBatch::new(),
+                spare: SendBatch::new(),
+                checksums: Vec::new(),
+                sending: false,
+            },
+            numbers: Numbers::default(),
             tasks: Vec::new(),
             free: Vec::new(),
-            counted: 0,
-            immediate: 0,
-            waiting: VecDeque::new(),
-            admitted: 0,
-            is_ordered: false,
-            held_bytes: 0,
+            admission: Admission::default(),
             attentions: VecDeque::new(),
-            outbox: SendBatch::new(),
-            spare: SendBatch::new(),
-            checksums: Vec::new(),
-            sending: false,
             listed: false,
         };
         cx.reactor.set_timer(task, Some(cx.now + limits::LOGIN_TIMEOUT));
@@ -230,13 +248,13 @@ impl Connection {
 
     /// The last command that may come.
     fn max_cmd_sn(&self) -> u32 {
-        let room = limits::MAX_TASKS.saturating_sub(self.counted);
-        self.exp_cmd_sn.wrapping_add(room).wrapping_sub(1)
+        let room = limits::MAX_TASKS.saturating_sub(self.numbers.counted);
+        self.numbers.exp_cmd_sn.wrapping_add(room).wrapping_sub(1)
     }
 
     /// Whether a command of this number is one that may come.
     fn is_in_window(&self, cmd_sn: u32) -> bool {
-        !before(cmd_sn, self.exp_cmd_sn) && !before(self.max_cmd_sn(), cmd_sn)
+        !before(cmd_sn, self.numbers.exp_cmd_sn) && !before(self.max_cmd_sn(), cmd_sn)
     }
 
     /// Does what an event asks for.
@@ -253,10 +271,10 @@ impl Connection {
     }
 
     fn sent(&mut self, cx: &mut Context, mut batch: SendBatch, intact: bool) {
-        self.sending = false;
+        self.output.sending = false;
         self.give_back(cx, &mut batch);
         batch.shrink_to(limits::KEPT_BATCH_BYTES);
-        self.spare = batch;
+        self.output.spare = batch;
         if !intact {
             self.close(cx);
         }
@@ -266,7 +284,7 @@ impl Connection {
     /// Takes the buffers of a batch back.
     fn give_back(&mut self, cx: &mut Context, batch: &mut SendBatch) {
         for (held_bytes, buffer) in batch.take_payloads() {
-            self.held_bytes -= held_bytes as usize;
+            self.admission.held_bytes -= held_bytes as usize;
             cx.reactor.buffers().give(buffer);
         }
     }
@@ -276,9 +294,10 @@ impl Connection {
         if self.state == SessionState::Open {
             self.process_unread(cx);
         }
-        if !self.is_closed() && !self.sending && !self.outbox.is_empty() {
-            let batch = std::mem::replace(&mut self.outbox, std::mem::take(&mut self.spare));
-            self.sending = true;
+        if !self.is_closed() && !self.output.sending && !self.output.batch.is_empty() {
+            let batch =
+                std::mem::replace(&mut self.output.batch, std::mem::take(&mut self.output.spare));
+            self.output.sending = true;
             cx.reactor.send(self.stream, batch);
         }
         if self.state == SessionState::Open {
@@ -288,7 +307,10 @@ impl Connection {
                 cx.list(self.key, &mut self.listed);
             }
         }
-        if self.state == SessionState::Draining && !self.sending && self.outbox.is_empty() {
+        if self.state == SessionState::Draining
+            && !self.output.sending
+            && self.output.batch.is_empty()
+        {
             self.close(cx);
         }
     }
@@ -322,7 +344,7 @@ impl Connection {
         };
         message.stat_sn = self.next_stat_sn().into();
         (message.exp_cmd_sn, message.max_cmd_sn) =
-            (self.exp_cmd_sn.into(), self.max_cmd_sn().into());
+            (self.numbers.exp_cmd_sn.into(), self.max_cmd_sn().into());
         self.put_header(&message);
         cx.reactor.set_timer(self.task, Some(cx.now + limits::DRAIN_TIMEOUT));
         cx.list(self.key, &mut self.listed);
@@ -361,12 +383,12 @@ impl Connection {
     fn gone(&mut self, cx: &mut Context) {
         self.close(cx);
         self.state = SessionState::Gone;
-        let mut outbox = std::mem::take(&mut self.outbox);
+        let mut outbox = std::mem::take(&mut self.output.batch);
         self.give_back(cx, &mut outbox);
-        if let Some((buffer, _)) = self.unread.take() {
+        if let Some((buffer, _)) = self.input.unread.take() {
             cx.reactor.buffers().give(buffer);
         }
-        self.waiting.clear();
+        self.admission.waiting.clear();
         for index in 0..self.tasks.len() {
             let task = &mut self.tasks[index];
             if task.state != TaskState::Free && task.operations == 0 {
@@ -389,8 +411,8 @@ impl Connection {
     fn uncount(&mut self, slot: Slot) {
         let task = &mut self.tasks[usize::from(slot.0)];
         match std::mem::replace(&mut task.window, Window::Left) {
-            Window::Numbered => self.counted -= 1,
-            Window::Immediate => self.immediate -= 1,
+            Window::Numbered => self.numbers.counted -= 1,
+            Window::Immediate => self.numbers.immediate -= 1,
             Window::Left => {}
         }
     }

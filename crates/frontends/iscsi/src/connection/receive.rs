@@ -36,10 +36,10 @@ pub(super) enum Destination {
 
 impl Connection {
     pub(super) fn received(&mut self, cx: &mut Context, result: std::io::Result<Buffer>) {
-        self.receiving = false;
+        self.input.receiving = false;
         match result {
             Ok(buffer) if !buffer.is_empty() => {
-                self.unread = Some((buffer, 0));
+                self.input.unread = Some((buffer, 0));
                 self.process_unread(cx);
             }
             // The initiator is gone: nothing more can come, and nobody hears an answer.
@@ -49,7 +49,7 @@ impl Connection {
 
     /// Takes what was received apart, as far as may be.
     pub(super) fn process_unread(&mut self, cx: &mut Context) {
-        match self.unread.take() {
+        match self.input.unread.take() {
             // Something may have waited for what it needs.
             None => self.process(cx, &mut [].as_slice()),
             Some((buffer, start)) => {
@@ -58,7 +58,7 @@ impl Connection {
                 let left = input.len();
                 if left > 0 && self.state == SessionState::Open {
                     let start = buffer.len() - left;
-                    self.unread = Some((buffer, start));
+                    self.input.unread = Some((buffer, start));
                 } else {
                     cx.reactor.buffers().give(buffer);
                 }
@@ -69,7 +69,7 @@ impl Connection {
     /// Handles what `input` holds until it is empty, or something else has to happen first.
     fn process(&mut self, cx: &mut Context, input: &mut &[u8]) {
         while self.state == SessionState::Open && !self.is_held_up(cx) {
-            let goes_on = match self.phase {
+            let goes_on = match self.input.phase {
                 Phase::Header(count) => self.header(count, input),
                 Phase::Ahs(left) => self.additional(cx, left, input),
                 Phase::HeaderDigest(digest, count) => self.digest(cx, digest, count, input),
@@ -86,18 +86,18 @@ impl Connection {
     fn is_held_up(&self, cx: &Context) -> bool {
         cx.has_deeds()
             || matches!(self.session, Session::Admitting(_))
-            || self.outbox.len() > limits::OUTBOX_BYTES
+            || self.output.batch.len() > limits::OUTBOX_BYTES
     }
 
     /// Collects a header; false if that takes more bytes.
     fn header(&mut self, count: usize, input: &mut &[u8]) -> bool {
-        let count = count + take(&mut self.bhs[count..], input);
+        let count = count + take(&mut self.input.bhs[count..], input);
         if count < BHS_BYTES {
-            self.phase = Phase::Header(count);
+            self.input.phase = Phase::Header(count);
             return false;
         }
-        self.crc = self.checksum(self.parameters.header_digest, 0, &self.bhs);
-        self.phase = Phase::Ahs(usize::from(self.bhs[4]) * 4);
+        self.input.crc = self.checksum(self.parameters.header_digest, 0, &self.input.bhs);
+        self.input.phase = Phase::Ahs(usize::from(self.input.bhs[4]) * 4);
         true
     }
 
@@ -111,15 +111,15 @@ impl Connection {
             return false;
         }
         let (skipped, rest) = input.split_at(left.min(input.len()));
-        self.crc = self.checksum(self.parameters.header_digest, self.crc, skipped);
+        self.input.crc = self.checksum(self.parameters.header_digest, self.input.crc, skipped);
         *input = rest;
         let left = left - skipped.len();
-        self.phase = Phase::Ahs(left);
+        self.input.phase = Phase::Ahs(left);
         if left > 0 {
             return false;
         }
         if self.parameters.header_digest {
-            self.phase = Phase::HeaderDigest([0; DIGEST_BYTES], 0);
+            self.input.phase = Phase::HeaderDigest([0; DIGEST_BYTES], 0);
             return true;
         }
         self.begin_data(cx)
@@ -133,11 +133,11 @@ impl Connection {
         input: &mut &[u8],
     ) -> bool {
         let count = count + take(&mut digest[count..], input);
-        self.phase = Phase::HeaderDigest(digest, count);
+        self.input.phase = Phase::HeaderDigest(digest, count);
         if count < DIGEST_BYTES {
             return false;
         }
-        if u32::from_le_bytes(digest) != self.crc {
+        if u32::from_le_bytes(digest) != self.input.crc {
             // Not even its length can be relied on.
             let peer = self.peer;
             cx.complain("iSCSI protocol errors", peer, || {
@@ -151,9 +151,9 @@ impl Connection {
 
     /// The header is complete: finds out where its data goes.
     fn begin_data(&mut self, cx: &mut Context) -> bool {
-        self.crc = 0;
-        self.collected.clear();
-        let bytes = data_bytes(&self.bhs);
+        self.input.crc = 0;
+        self.input.collected.clear();
+        let bytes = data_bytes(&self.input.bhs);
         if bytes > self.parameters.receive_bytes {
             let peer = self.peer;
             cx.complain("iSCSI protocol errors", peer, || {
@@ -163,7 +163,7 @@ impl Connection {
             return false;
         }
         let destination = self.begin_pdu(cx);
-        self.phase = Phase::Data(destination, 0);
+        self.input.phase = Phase::Data(destination, 0);
         self.state == SessionState::Open
     }
 
@@ -175,16 +175,16 @@ impl Connection {
         filled: u32,
         input: &mut &[u8],
     ) -> bool {
-        let left = data_bytes(&self.bhs) - filled;
+        let left = data_bytes(&self.input.bhs) - filled;
         let (now, rest) = input.split_at(input.len().min(left as usize));
         if left > 0 && now.is_empty() {
             return false;
         }
         *input = rest;
-        self.crc = self.checksum(self.parameters.data_digest, self.crc, now);
+        self.input.crc = self.checksum(self.parameters.data_digest, self.input.crc, now);
         match destination {
             Destination::Nowhere => {}
-            Destination::Request => self.collected.extend_from_slice(now),
+            Destination::Request => self.input.collected.extend_from_slice(now),
             Destination::Task(slot, offset) => {
                 let (geometry, pool) = (cx.unit.geometry, cx.reactor.buffers());
                 self.entry(slot).store(offset + filled, now, &geometry, pool);
@@ -195,7 +195,7 @@ impl Connection {
     }
 
     fn filled(&mut self, destination: Destination, filled: u32) {
-        self.phase = if filled == data_bytes(&self.bhs) {
+        self.input.phase = if filled == data_bytes(&self.input.bhs) {
             Phase::Trailer([0; 3 + DIGEST_BYTES], 0)
         } else {
             Phase::Data(destination, filled)
@@ -209,20 +209,20 @@ impl Connection {
         count: usize,
         input: &mut &[u8],
     ) -> bool {
-        let data_bytes = data_bytes(&self.bhs) as usize;
+        let data_bytes = data_bytes(&self.input.bhs) as usize;
         let padding = padding(data_bytes);
         let has_digest = self.parameters.data_digest && data_bytes > 0;
         let whole = padding + if has_digest { DIGEST_BYTES } else { 0 };
         let count = count + take(&mut bytes[count..whole], input);
-        self.phase = Phase::Trailer(bytes, count);
+        self.input.phase = Phase::Trailer(bytes, count);
         if count < whole {
             return false;
         }
         let intact = !has_digest || {
-            let crc = crc32c_append(self.crc, &bytes[..padding]);
+            let crc = crc32c_append(self.input.crc, &bytes[..padding]);
             bytes[padding..whole] == crc.to_le_bytes()
         };
-        self.phase = Phase::Header(0);
+        self.input.phase = Phase::Header(0);
         self.end_pdu(cx, intact);
         self.state == SessionState::Open
     }
@@ -233,22 +233,22 @@ impl Connection {
 
     /// Asks for more bytes, unless there is a reason not to.
     pub(super) fn arm_receive(&mut self, cx: &mut Context) {
-        let full = self.unread.is_some() || self.is_held_up(cx);
-        if self.state != SessionState::Open || self.receiving || full {
+        let full = self.input.unread.is_some() || self.is_held_up(cx);
+        if self.state != SessionState::Open || self.input.receiving || full {
             return;
         }
-        self.receiving = true;
-        if let Phase::Data(Destination::Task(slot, offset), filled) = self.phase {
-            let most = (data_bytes(&self.bhs) - filled) as usize;
+        self.input.receiving = true;
+        if let Phase::Data(Destination::Task(slot, offset), filled) = self.input.phase {
+            let most = (data_bytes(&self.input.bhs) - filled) as usize;
             let (geometry, pool) = (cx.unit.geometry, cx.reactor.buffers());
             let lent = self.entry(slot).lend(offset + filled, most, &geometry, pool);
             if let Some((buffer, range)) = lent {
-                self.expects_large = true;
+                self.input.expects_large = true;
                 cx.reactor.recv_into(self.stream, buffer, range);
                 return;
             }
         }
-        if std::mem::take(&mut self.expects_large) {
+        if std::mem::take(&mut self.input.expects_large) {
             // Little more than the next header, so that its data is not in two places.
             cx.reactor.recv_at_most(self.stream, (2 * BHS_BYTES) as u32);
         } else {
@@ -262,17 +262,18 @@ impl Connection {
         buffer: Buffer,
         result: std::io::Result<usize>,
     ) {
-        self.receiving = false;
-        let Phase::Data(destination @ Destination::Task(slot, offset), filled) = self.phase else {
+        self.input.receiving = false;
+        let Phase::Data(destination @ Destination::Task(slot, offset), filled) = self.input.phase
+        else {
             unreachable!("data comes for a task");
         };
         let count = result.unwrap_or(0);
         let geometry = cx.unit.geometry;
         let wanted = self.parameters.data_digest;
-        let crc = self.crc;
+        let crc = self.input.crc;
         let data = self.entry(slot).take_back(offset + filled, count, buffer, &geometry);
         let crc = if wanted { crc32c_append(crc, data) } else { crc };
-        self.crc = crc;
+        self.input.crc = crc;
         if count == 0 {
             self.close(cx);
         } else if self.state == SessionState::Open {

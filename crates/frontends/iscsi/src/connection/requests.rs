@@ -30,7 +30,7 @@ const NO_CONNECTION: u8 = 1;
 impl Connection {
     /// A header is complete: says whom the data is for that follows, if there is any.
     pub(super) fn begin_pdu(&mut self, cx: &mut Context) -> Destination {
-        let opcode = self.bhs[0] & OPCODE;
+        let opcode = self.input.bhs[0] & OPCODE;
         if !matches!(self.session, Session::FullFeature) {
             if opcode == request::LOGIN {
                 return Destination::Request;
@@ -48,7 +48,7 @@ impl Connection {
         match self.take_turn(opcode) {
             Turn::Now => {}
             Turn::Ignored => {
-                self.bhs[0] = IGNORED;
+                self.input.bhs[0] = IGNORED;
                 return Destination::Nowhere;
             }
             Turn::Broken => {
@@ -65,7 +65,7 @@ impl Connection {
 
     /// Whether it is a request's turn, by its number.
     fn take_turn(&mut self, opcode: u8) -> Turn {
-        let header: AnyRequest = view(&self.bhs);
+        let header: AnyRequest = view(&self.input.bhs);
         let numbered = matches!(
             opcode,
             request::NOP_OUT
@@ -82,17 +82,17 @@ impl Connection {
             tracing::debug!(peer = %self.peer, number, "ignored a command out of its window");
             return Turn::Ignored;
         }
-        if number != self.exp_cmd_sn {
+        if number != self.numbers.exp_cmd_sn {
             return Turn::Broken;
         }
-        self.exp_cmd_sn = number.wrapping_add(1);
+        self.numbers.exp_cmd_sn = number.wrapping_add(1);
         Turn::Now
     }
 
     /// A PDU is complete; `intact`: its data is as it was sent.
     pub(super) fn end_pdu(&mut self, cx: &mut Context, intact: bool) {
-        let opcode = self.bhs[0] & OPCODE;
-        if self.bhs[0] == IGNORED || self.state != SessionState::Open {
+        let opcode = self.input.bhs[0] & OPCODE;
+        if self.input.bhs[0] == IGNORED || self.state != SessionState::Open {
             return;
         }
         if !intact {
@@ -133,15 +133,15 @@ impl Connection {
     }
 
     fn login(&mut self, cx: &mut Context) {
-        let request: LoginRequest = view(&self.bhs);
-        let data = std::mem::take(&mut self.collected);
+        let request: LoginRequest = view(&self.input.bhs);
+        let data = std::mem::take(&mut self.input.collected);
         let Session::LoggingIn(login) = &mut self.session else { unreachable!("it logs in") };
         let is_first = login.initiator.name.is_empty();
         let answer = login.handle(&request, &data, &cx.unit.identity.target);
         if is_first {
             // The login itself is immediate: the first command has the same number.
-            self.exp_cmd_sn = request.cmd_sn.get();
-            self.stat_sn = request.exp_stat_sn.get();
+            self.numbers.exp_cmd_sn = request.cmd_sn.get();
+            self.numbers.stat_sn = request.exp_stat_sn.get();
         }
         if answer.status != Status::SUCCESS {
             let status = answer.status;
@@ -199,7 +199,8 @@ impl Connection {
             ..LoginResponse::default()
         };
         pdu.stat_sn = self.next_stat_sn().into();
-        (pdu.exp_cmd_sn, pdu.max_cmd_sn) = (self.exp_cmd_sn.into(), self.max_cmd_sn().into());
+        (pdu.exp_cmd_sn, pdu.max_cmd_sn) =
+            (self.numbers.exp_cmd_sn.into(), self.max_cmd_sn().into());
         pdu.status = answer.status.0.into();
         self.put_header(&pdu);
         self.put_data(&answer.text);
@@ -207,24 +208,24 @@ impl Connection {
 
     /// Answers a ping with what came with it.
     fn nop(&mut self) {
-        let header: AnyRequest = view(&self.bhs);
+        let header: AnyRequest = view(&self.input.bhs);
         if header.task_tag.get() == NO_TAG {
             return; // nobody wants an answer
         }
-        let data = std::mem::take(&mut self.collected);
+        let data = std::mem::take(&mut self.input.collected);
         let wanted = data.len().min(self.parameters.send_bytes as usize);
         let mut pdu = self.response(response::NOP_IN, header.task_tag.get());
         pdu.lun = header.lun;
         pdu.data_length = length(wanted);
         self.put_header(&pdu);
         self.put_data(&data[..wanted]);
-        self.collected = data;
+        self.input.collected = data;
     }
 
     /// Answers a text: whatever is asked for, there are only targets to be listed.
     fn text(&mut self, cx: &mut Context) {
-        let header: AnyRequest = view(&self.bhs);
-        if !self.text.add(&self.collected) {
+        let header: AnyRequest = view(&self.input.bhs);
+        if !self.input.text.add(&self.input.collected) {
             self.protocol_error(cx, "a text is too long");
             return;
         }
@@ -233,7 +234,7 @@ impl Connection {
         if header.flags & flag::CONTINUE != 0 {
             flags = 0;
         } else {
-            let text = self.text.take();
+            let text = self.input.text.take();
             let Ok(pairs) = text::parse(&text) else {
                 self.protocol_error(cx, "a text is malformed");
                 return;
@@ -270,7 +271,7 @@ impl Connection {
     }
 
     fn manage(&mut self, cx: &mut Context) {
-        let header: TaskRequest = view(&self.bhs);
+        let header: TaskRequest = view(&self.input.bhs);
         let tag = header.task_tag.get();
         let function = header.function & !flag::FINAL;
         let of_target = [function::TARGET_WARM_RESET, function::TARGET_COLD_RESET];
@@ -312,7 +313,7 @@ impl Connection {
 
     fn logout(&mut self, cx: &mut Context) {
         const RECOVERY: u8 = 2;
-        let header: LogoutRequest = view(&self.bhs);
+        let header: LogoutRequest = view(&self.input.bhs);
         let tag = header.task_tag.get();
         match header.reason & !flag::FINAL {
             // The session, or its only connection.
@@ -357,17 +358,18 @@ impl Connection {
         pdu.task_tag = tag.into();
         pdu.target_tag = NO_TAG.into();
         pdu.stat_sn = self.next_stat_sn().into();
-        (pdu.exp_cmd_sn, pdu.max_cmd_sn) = (self.exp_cmd_sn.into(), self.max_cmd_sn().into());
+        (pdu.exp_cmd_sn, pdu.max_cmd_sn) =
+            (self.numbers.exp_cmd_sn.into(), self.max_cmd_sn().into());
         pdu
     }
 
     /// Sends a PDU's header back.
     pub(super) fn reject(&mut self, reason: u8) {
-        debug_assert!(data_bytes(&self.bhs) <= limits::MAX_DATA_SEGMENT_BYTES);
+        debug_assert!(data_bytes(&self.input.bhs) <= limits::MAX_DATA_SEGMENT_BYTES);
         let mut pdu = self.response(response::REJECT, NO_TAG);
         pdu.code = reason;
         pdu.target_tag = 0.into();
-        let bhs = self.bhs;
+        let bhs = self.input.bhs;
         pdu.data_length = length(bhs.len());
         self.put_header(&pdu);
         self.put_data(&bhs);

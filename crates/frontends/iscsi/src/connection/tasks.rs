@@ -23,8 +23,8 @@ impl Connection {
 
     /// The header of a command is complete: says where the data goes that comes with it.
     pub(super) fn begin_command(&mut self, cx: &mut Context) -> Destination {
-        let header: ScsiCommand = view(&self.bhs);
-        let (tag, data) = (header.task_tag.get(), data_bytes(&self.bhs));
+        let header: ScsiCommand = view(&self.input.bhs);
+        let (tag, data) = (header.task_tag.get(), data_bytes(&self.input.bhs));
         let (reads, writes) = (header.flags & flag::READ != 0, header.flags & flag::WRITE != 0);
         let unasked = header.flags & flag::FINAL == 0;
         let expected = header.expected_bytes.get();
@@ -45,16 +45,17 @@ impl Connection {
             return Destination::Nowhere;
         }
         let is_immediate = header.opcode & IMMEDIATE != 0;
-        if is_immediate && self.immediate >= limits::MAX_IMMEDIATE_TASKS {
+        if is_immediate && self.numbers.immediate >= limits::MAX_IMMEDIATE_TASKS {
             self.reject(reject::TOO_MANY_IMMEDIATE);
-            self.bhs[16..20].copy_from_slice(&NO_TAG.to_be_bytes());
+            self.input.bhs[16..20].copy_from_slice(&NO_TAG.to_be_bytes());
             return Destination::Nowhere;
         }
         let slot = self.free.pop().unwrap_or_else(|| {
             self.tasks.push(Task::free());
             Slot(self.tasks.len() as u16 - 1)
         });
-        let window = if is_immediate { &mut self.immediate } else { &mut self.counted };
+        let window =
+            if is_immediate { &mut self.numbers.immediate } else { &mut self.numbers.counted };
         *window += 1;
         let judged = self.judge(cx, &header, reads && writes);
         let task = self.entry(slot);
@@ -105,7 +106,7 @@ impl Connection {
 
     /// A command and the data that came with it are here.
     pub(super) fn end_command(&mut self, cx: &mut Context) {
-        let header: ScsiCommand = view(&self.bhs);
+        let header: ScsiCommand = view(&self.input.bhs);
         let Some(slot) = self.find_payload(header.task_tag.get()) else { return };
         let is_ours = Lun::parse(header.lun.get()) == Lun::Zero;
         let task = self.entry(slot);
@@ -129,8 +130,8 @@ impl Connection {
 
     /// The header of a Data-Out is complete: says where its data goes.
     pub(super) fn begin_data_out(&mut self, cx: &mut Context) -> Destination {
-        let header: DataOut = view(&self.bhs);
-        let data = data_bytes(&self.bhs);
+        let header: DataOut = view(&self.input.bhs);
+        let data = data_bytes(&self.input.bhs);
         // Of a task that was aborted or refused, for example.
         let Some(slot) = self.find(header.task_tag.get()) else { return Destination::Nowhere };
         let (first_burst, max_burst) = (self.parameters.first_burst, self.parameters.max_burst);
@@ -180,7 +181,7 @@ impl Connection {
 
     /// A Data-Out is here.
     pub(super) fn end_data_out(&mut self, cx: &mut Context) {
-        let header: DataOut = view(&self.bhs);
+        let header: DataOut = view(&self.input.bhs);
         let Some(slot) = self.find_payload(header.task_tag.get()) else { return };
         let task = self.entry(slot);
         task.in_payload = false;
@@ -225,7 +226,7 @@ impl Connection {
             }
             Ok(None) => {
                 task_mut(&mut self.tasks, slot).state = TaskState::Waiting;
-                self.waiting.push_back(slot);
+                self.admission.waiting.push_back(slot);
                 self.admit_tasks(cx);
             }
         }
@@ -233,9 +234,10 @@ impl Connection {
 
     /// Lets tasks go ahead that wait for buffers or their turn.
     pub(super) fn admit_tasks(&mut self, cx: &mut Context) {
-        while let Some(&slot) = self.waiting.front() {
+        while let Some(&slot) = self.admission.waiting.front() {
             let geometry = cx.unit.geometry;
-            let (held, admitted, is_ordered) = (self.held_bytes, self.admitted, self.is_ordered);
+            let (held, admitted, is_ordered) =
+                (self.admission.held_bytes, self.admission.admitted, self.admission.is_ordered);
             let task = self.entry(slot);
             let needs = task.needs_bytes(&geometry);
             let fits = held == 0 || held + needs <= limits::CONNECTION_BUFFER_BYTES;
@@ -250,10 +252,10 @@ impl Connection {
             task.asked_to = task.received;
             task.data_sn = 0;
             let has_all = task.received >= task.wanted;
-            self.is_ordered = task.is_ordered;
-            self.held_bytes += needs;
-            self.admitted += 1;
-            self.waiting.pop_front();
+            self.admission.is_ordered = task.is_ordered;
+            self.admission.held_bytes += needs;
+            self.admission.admitted += 1;
+            self.admission.waiting.pop_front();
             if has_all { self.run(cx, slot) } else { self.ask_for_data(slot) }
         }
     }
@@ -284,6 +286,7 @@ impl Connection {
                 self.prepare_fill(cx, slot, extent, has_data)
             }
             Command::Unmap { .. } => self.prepare_unmap(cx, slot),
+            Command::CompareWrite { extent, .. } => self.prepare_compared(cx, slot, extent),
             Command::Flush(_) => {
                 self.entry(slot).push(0, 0, None);
                 Ok(())
@@ -305,6 +308,9 @@ impl Connection {
             task.operations = 0;
         } else {
             task.operations = task.pieces.len();
+            if matches!(command, Command::CompareWrite { .. }) && task.operations > 0 {
+                return cx.wait_alone(key, slot);
+            }
             for index in 0..task.pieces.len() {
                 let token = token(key, slot, index);
                 let op = task.begin_piece(index, &geometry, cx.reactor.buffers(), token);
@@ -355,6 +361,39 @@ impl Connection {
         Ok(())
     }
 
+    /// What is to be there, and what is to be written then, has to be all here.
+    fn prepare_compared(
+        &mut self,
+        cx: &mut Context,
+        slot: Slot,
+        extent: Extent,
+    ) -> Result<(), Failure> {
+        let wants = 2 * cx.unit.geometry.bytes(extent.blocks) as u32;
+        let task = self.entry(slot);
+        if [task.expected, task.wanted] != [wants; 2] {
+            return Err(Sense::INVALID_FIELD.into());
+        }
+        if extent.blocks > 0 {
+            task.push(extent.lba, extent.blocks, None);
+        }
+        Ok(())
+    }
+
+    /// Nothing of others changes anything: begins what waited for that.
+    pub(crate) fn begin_alone(&mut self, cx: &mut Context, slot: Slot) {
+        let (geometry, key, is_closed) = (cx.unit.geometry, self.key, self.is_closed());
+        let task = task_mut(&mut self.tasks, slot);
+        if is_closed || task.is_aborted {
+            task.operations = 0;
+            cx.end_alone();
+            self.finish(cx, slot);
+            return cx.list(self.key, &mut self.listed);
+        }
+        let token = token(key, slot, 0);
+        let op = task.begin_piece(0, &geometry, cx.reactor.buffers(), token);
+        cx.submit_alone(op);
+    }
+
     fn prepare_unmap(&mut self, cx: &mut Context, slot: Slot) -> Result<(), Failure> {
         let task = self.entry(slot);
         for (lba, blocks) in cx.unit.unmap_ranges(&task.parameters)? {
@@ -377,9 +416,15 @@ impl Connection {
             // What is left of a pattern nobody wants, and others wait for its end.
             task.fill.blocks = 0;
         }
+        let is_alone = matches!(task.command, Command::CompareWrite { .. });
+        if task.is_changing(index) {
+            cx.changed();
+        }
         if let Some(op) = task.end_piece(index, done, &geometry, cx.reactor.buffers()) {
-            cx.submit(op);
-            return;
+            return if is_alone { cx.submit_alone(op) } else { cx.submit(op) };
+        }
+        if is_alone {
+            cx.end_alone();
         }
         task.operations -= 1;
         if task.operations == 0 {
@@ -410,11 +455,11 @@ impl Connection {
         self.uncount(slot);
         let task = task_mut(&mut self.tasks, slot);
         if matches!(task.state, TaskState::Asking | TaskState::Running) {
-            self.admitted -= 1;
-            self.is_ordered &= !task.is_ordered;
+            self.admission.admitted -= 1;
+            self.admission.is_ordered &= !task.is_ordered;
         }
         task.give_buffers(cx.reactor.buffers());
-        self.held_bytes -= std::mem::take(&mut task.held_bytes);
+        self.admission.held_bytes -= std::mem::take(&mut task.held_bytes);
         cx.passed(&task.barriers);
         task.barriers.clear();
         task.state = TaskState::Free;
@@ -437,7 +482,7 @@ impl Connection {
                 waiting += 1;
                 continue;
             }
-            self.waiting.retain(|&other| other != slot);
+            self.admission.waiting.retain(|&other| other != slot);
             // Its data is just coming, and has to go somewhere.
             if !self.tasks[index].in_payload {
                 self.release(cx, slot);

@@ -87,6 +87,11 @@ pub(crate) enum Command {
         extent: Extent,
         compare: Compare,
     },
+    /// Writes the second half of the data if the first is there.
+    CompareWrite {
+        extent: Extent,
+        fua: bool,
+    },
     Flush(Extent),
     WriteSame {
         extent: Extent,
@@ -121,6 +126,7 @@ pub(crate) mod opcode {
     pub(crate) const PERSISTENT_IN: u8 = 0x5e;
     pub(crate) const PERSISTENT_OUT: u8 = 0x5f;
     pub(crate) const READ_16: u8 = 0x88;
+    pub(crate) const COMPARE_AND_WRITE: u8 = 0x89;
     pub(crate) const WRITE_16: u8 = 0x8a;
     pub(crate) const WRITE_VERIFY_16: u8 = 0x8e;
     pub(crate) const VERIFY_16: u8 = 0x8f;
@@ -248,6 +254,12 @@ impl Command {
                 unprotected()?;
                 Ok(Command::Write { extent, fua })
             }
+            opcode::COMPARE_AND_WRITE => {
+                unprotected()?;
+                // Its number of blocks is one byte.
+                let extent = Extent { blocks: cdb[13].into(), ..extent };
+                Ok(Command::CompareWrite { extent, fua })
+            }
             opcode::VERIFY_10 | opcode::VERIFY_12 | opcode::VERIFY_16 => {
                 unprotected()?;
                 let compare = match cdb[1] >> 1 & 3 {
@@ -324,6 +336,7 @@ impl Command {
             Command::Write { extent, .. }
             | Command::Verify { extent, .. }
             | Command::WriteVerify { extent, .. }
+            | Command::CompareWrite { extent, .. }
             | Command::WriteSame { extent, .. } => Some(extent),
             _ => None,
         }
@@ -337,6 +350,7 @@ impl Command {
             | Command::WriteVerify { extent, .. }
             | Command::Verify { extent, compare: Compare::Data } => blocks(extent.blocks),
             Command::Verify { extent, compare: Compare::OneBlock } => blocks(extent.blocks.min(1)),
+            Command::CompareWrite { extent, .. } => 2 * blocks(extent.blocks),
             Command::WriteSame { has_data, .. } => blocks(has_data.into()),
             Command::ModeSelect { length, .. }
             | Command::ReservationOut { length, .. }
@@ -351,6 +365,7 @@ impl Command {
             self,
             Command::Write { .. }
                 | Command::WriteVerify { .. }
+                | Command::CompareWrite { .. }
                 | Command::WriteSame { .. }
                 | Command::Unmap { .. }
         )
@@ -410,6 +425,11 @@ mod tests {
         assert_eq!(parse(&[0x12, 0, 0x80]), Err(Sense::in_cdb(2)));
         assert_eq!(parse(&[0x9e, 0x12]), Err(Sense::in_cdb(1)));
         assert_eq!(parse(&[0xc0]), Err(Sense::INVALID_OPCODE));
+        let mut compare_write = [0x89, 8, 0, 0, 0, 0, 0, 0, 0, 5, 9, 9, 9, 3];
+        let extent = Extent { lba: 5, blocks: 3 };
+        assert_eq!(parse(&compare_write), Ok(Command::CompareWrite { extent, fua: true }));
+        compare_write[1] = 0x20;
+        assert_eq!(parse(&compare_write), Err(Sense::in_cdb(1)), "protection");
     }
 
     #[test]
@@ -421,5 +441,6 @@ mod tests {
         assert_eq!(wants(&[0x93, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]), 0);
         assert_eq!(wants(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24]), 24);
         assert_eq!(wants(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1]), 0);
+        assert_eq!(wants(&[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3]), 3072);
     }
 }

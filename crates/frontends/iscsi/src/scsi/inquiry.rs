@@ -86,6 +86,13 @@ fn designators(identity: &Identity) -> Vec<u8> {
     all
 }
 
+/// Blocks that one COMPARE AND WRITE compares at most: as many as the namespace reads at once, and
+/// as its byte for them can say.
+pub(crate) fn most_compared(geometry: &Geometry) -> u32 {
+    let most = (limits::MAX_COMPARE_WRITE_BYTES / geometry.block_size).max(1);
+    most.min(u8::MAX.into()).min(farblock_frontend::pieces::piece_blocks(geometry))
+}
+
 fn block_limits(geometry: &Geometry) -> Vec<u8> {
     let mut page = vec![0; 60];
     let mut put = |at: usize, value: u32| {
@@ -101,6 +108,7 @@ fn block_limits(geometry: &Geometry) -> Vec<u8> {
         put(28, geometry.preferred_blocks);
     }
     put(40, limits::MAX_WRITE_SAME_BLOCKS);
+    page[1] = most_compared(geometry) as u8;
     page[0] = 1; // a WRITE SAME of no blocks means no blocks
     let optimal = [geometry.optimal_blocks, geometry.preferred_blocks];
     let granularity = optimal.into_iter().find(|&blocks| blocks > 0).unwrap_or(0);
@@ -167,7 +175,9 @@ mod tests {
         let geometry = Geometry { preferred_blocks: 8, ..Geometry::new(512, 1 << 20) };
         let page = page(0xb0, &identity("iqn.x"), &geometry).expect("a page");
         assert_eq!(page.len(), 64);
-        assert_eq!((page[4], be16(&page, 6)), (1, 8));
+        assert_eq!((page[4], page[5], be16(&page, 6)), (1, 128, 8));
+        let narrow = Geometry { max_blocks: 3, ..geometry };
+        assert_eq!((most_compared(&narrow), most_compared(&Geometry::new(4096, 9))), (3, 16));
         assert_eq!((be32(&page, 8), be32(&page, 12)), (65_536, 2048));
         assert_eq!((be32(&page, 20), be64(&page, 36)), (0, limits::MAX_WRITE_SAME_BLOCKS.into()));
         let capacity = capacity_16(&geometry).expect("it has blocks");

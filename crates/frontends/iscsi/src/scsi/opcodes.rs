@@ -38,6 +38,11 @@ const ALL: &[Supported] = &[
     (opcode::PERSISTENT_OUT, Some(4), &PERSISTENT_OUT),
     (opcode::PERSISTENT_OUT, Some(6), &PERSISTENT_OUT),
     (opcode::READ_16, None, &READ_16),
+    (
+        opcode::COMPARE_AND_WRITE,
+        None,
+        &[0, 248, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 255, 0, 4],
+    ),
     (opcode::WRITE_16, None, &READ_16),
     (opcode::WRITE_VERIFY_16, None, &VERIFY_16),
     (opcode::VERIFY_16, None, &VERIFY_16),

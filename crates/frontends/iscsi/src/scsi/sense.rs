@@ -20,6 +20,8 @@ pub(crate) struct Sense {
     code: u16,
     /// The byte that is wrong, and whether it is one of the command's (or of its parameters).
     field: Option<(bool, u16)>,
+    /// Where in its data a command failed: a byte.
+    offset: Option<u32>,
 }
 
 /// How a command ended.
@@ -40,7 +42,7 @@ impl From<Sense> for Failure {
 }
 
 const fn sense(key: u8, code: u16) -> Sense {
-    Sense { key, code, field: None }
+    Sense { key, code, field: None, offset: None }
 }
 
 impl Sense {
@@ -80,11 +82,20 @@ impl Sense {
         Sense { field: Some((false, byte)), ..Sense::INVALID_PARAMETER }
     }
 
+    /// What is stored differs from the command's data at this byte of it.
+    pub(crate) const fn miscompare(offset: u32) -> Sense {
+        Sense { offset: Some(offset), ..Sense::MISCOMPARE }
+    }
+
     /// As it is sent.
     pub(crate) fn bytes(self) -> [u8; SENSE_BYTES] {
         let mut bytes = [0; SENSE_BYTES];
         bytes[0] = 0x70; // current, fixed format
         bytes[2] = self.key;
+        if let Some(offset) = self.offset {
+            bytes[0] |= 0x80; // there is information
+            bytes[3..7].copy_from_slice(&offset.to_be_bytes());
+        }
         bytes[7] = SENSE_BYTES as u8 - 8;
         bytes[12..14].copy_from_slice(&self.code.to_be_bytes());
         if let Some((in_cdb, byte)) = self.field {
@@ -121,6 +132,7 @@ mod tests {
         let bytes = Sense::in_cdb(0x102).bytes();
         let expected = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0xc0, 0x01, 0x02];
         assert_eq!(bytes, expected);
+        assert_eq!(Sense::miscompare(0x102).bytes()[..8], [0xf0, 0, 14, 0, 0, 1, 2, 10]);
         assert_eq!(Sense::in_parameters(3).bytes()[12..], [0x26, 0, 0, 0x80, 0, 3]);
         assert_eq!(
             Sense::NO_SPACE.bytes()[2..],

@@ -67,6 +67,8 @@ impl Pdu {
 pub struct Reply {
     pub status: u8,
     pub sense: Option<(u8, u16)>,
+    /// Where in its data a command failed.
+    pub offset: Option<u32>,
     pub data: Vec<u8>,
     /// Overflow is positive.
     pub residual: i64,
@@ -397,13 +399,16 @@ fn reply(pdu: &Pdu, status: u8, read: Vec<u8>) -> Reply {
         assert_eq!(pdu.data[..2], [0, 18]);
         (pdu.data[4], u16::from_be_bytes([pdu.data[14], pdu.data[15]]))
     });
+    let offset = sense
+        .filter(|_| pdu.data[2] & 0x80 != 0)
+        .map(|_| u32::from_be_bytes(pdu.data[5..9].try_into().expect("4 bytes")));
     let residual = match pdu.bhs[1] & 6 {
         0 => 0,
         4 => i64::from(pdu.word(44)),
         2 => -i64::from(pdu.word(44)),
         _ => panic!("too much and too little"),
     };
-    Reply { status, sense, data: read, residual }
+    Reply { status, sense, offset, data: read, residual }
 }
 
 pub fn header(opcode: u8, flags: u8) -> [u8; 48] {

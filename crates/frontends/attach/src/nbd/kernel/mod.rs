@@ -2,6 +2,7 @@
 //!
 //! Devices are made, told and unmade by generic netlink; the sockets that they get are one end of a
 //! pair, whose other end the [`Server`] of this process has. It takes root and the module `nbd`.
+//! Whoever serves may leave that to another process: it hands over the [`Connections`].
 //!
 //! The device goes on without this process only as far as it has to: reads and writes wait for
 //! [`Options::dead_connection_timeout`] until [`reconnect`] gives the device sockets of a new
@@ -13,12 +14,10 @@ mod netlink;
 
 use super::Server;
 use super::wire::flag;
-use client::Disk;
 use netlink::{Attributes, Family};
 use std::fmt;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -132,23 +131,62 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// Connections to a server, negotiated, and what that says of its disk: all that a device is made
+/// of.
+#[derive(Debug)]
+pub struct Connections {
+    /// The kernel's ends.
+    pub sockets: Vec<OwnedFd>,
+    /// The disk's size.
+    pub bytes: u64,
+    /// The disk's blocks, in bytes.
+    pub block_size: u32,
+    /// `NBD_FLAG_…`, as the kernel is to have them.
+    pub flags: u16,
+}
+
+impl Connections {
+    /// So many connections; at least one.
+    ///
+    /// # Errors
+    /// If the server does not answer.
+    pub fn new(server: &Server, count: usize) -> Result<Connections, Error> {
+        let (first, disk) = client::connect(server)?;
+        let mut sockets = vec![first.into()];
+        for _ in 1..count {
+            sockets.push(client::connect(server)?.0.into());
+        }
+        // The kernel takes these for a cache that forgets, and shows it.
+        let unneeded = flag::SEND_FLUSH | flag::SEND_FUA;
+        let unneeded = if server.has_volatile_cache() { 0 } else { unneeded };
+        let client::Disk { bytes, block_size, flags } = disk;
+        Ok(Connections { sockets, bytes, block_size, flags: flags & !unneeded })
+    }
+}
+
 /// Makes a device of the server's disk.
 ///
 /// # Errors
 /// If the kernel refuses; there is no new device then.
 pub fn connect(server: &Server, options: &Options) -> Result<Device, Error> {
+    family()?;
+    connect_to(&Connections::new(server, options.connections)?, options)
+}
+
+/// The same, of connections that somebody else may have made.
+///
+/// # Errors
+/// As with [`connect`].
+pub fn connect_to(connections: &Connections, options: &Options) -> Result<Device, Error> {
     let mut family = family()?;
-    let (sockets, disk) = sockets(server, options)?;
-    // The kernel takes these for a cache that forgets, and shows it.
-    let unneeded = if server.has_volatile_cache() { 0 } else { flag::SEND_FLUSH | flag::SEND_FUA };
     let mut attributes = Attributes::default()
-        .u64(attribute::SIZE_BYTES, disk.bytes)
-        .u64(attribute::BLOCK_SIZE_BYTES, u64::from(disk.block_size))
-        .u64(attribute::SERVER_FLAGS, u64::from(disk.flags & !unneeded));
+        .u64(attribute::SIZE_BYTES, connections.bytes)
+        .u64(attribute::BLOCK_SIZE_BYTES, u64::from(connections.block_size))
+        .u64(attribute::SERVER_FLAGS, u64::from(connections.flags));
     if let Some(index) = options.index {
         attributes = attributes.u32(attribute::INDEX, index);
     }
-    attributes = with_sockets(attributes, options, &sockets);
+    attributes = with_sockets(attributes, options, &connections.sockets);
     // The kernel keeps the sockets, also when ours are closed.
     let answer = family.call(command::CONNECT, &attributes).map_err(|error| {
         match (error.kind(), options.index) {
@@ -168,20 +206,31 @@ pub fn connect(server: &Server, options: &Options) -> Result<Device, Error> {
 /// If the kernel refuses: for example because the device has given up, or belongs to another
 /// [`Options::identifier`].
 pub fn reconnect(server: &Server, device: Device, options: &Options) -> Result<(), Error> {
-    let mut family = family()?;
-    let (sockets, _) = sockets(server, options)?;
-    let attributes = Attributes::default().u32(attribute::INDEX, device.index);
-    let attributes = with_sockets(attributes, options, &sockets);
-    change(&mut family, device, &attributes)
+    family()?;
+    reconnect_to(&Connections::new(server, options.connections)?.sockets, device, options)
 }
 
-/// Tells a device that its disk has another size now.
+/// The same, with connections that somebody else may have made.
+///
+/// # Errors
+/// As with [`reconnect`].
+pub fn reconnect_to(sockets: &[OwnedFd], device: Device, options: &Options) -> Result<(), Error> {
+    let attributes = Attributes::default().u32(attribute::INDEX, device.index);
+    let attributes = with_sockets(attributes, options, sockets);
+    change(&mut family()?, device, &attributes)
+}
+
+/// Tells a device that its disk has another size now. Whose it is has to be said if it was said
+/// when the device was made ([`Options::identifier`]).
 ///
 /// # Errors
 /// If the kernel refuses.
-pub fn resize(device: Device, bytes: u64) -> Result<(), Error> {
-    let attributes =
+pub fn resize(device: Device, bytes: u64, identifier: Option<&str>) -> Result<(), Error> {
+    let mut attributes =
         Attributes::default().u32(attribute::INDEX, device.index).u64(attribute::SIZE_BYTES, bytes);
+    if let Some(text) = identifier {
+        attributes = attributes.text(attribute::BACKEND_IDENTIFIER, text);
+    }
     change(&mut family()?, device, &attributes)
 }
 
@@ -223,16 +272,7 @@ fn not_there(device: Device, error: io::Error) -> Error {
     }
 }
 
-fn sockets(server: &Server, options: &Options) -> Result<(Vec<UnixStream>, Disk), Error> {
-    let (first, disk) = client::connect(server)?;
-    let mut sockets = vec![first];
-    for _ in 1..options.connections {
-        sockets.push(client::connect(server)?.0);
-    }
-    Ok((sockets, disk))
-}
-
-fn with_sockets(attributes: Attributes, options: &Options, sockets: &[UnixStream]) -> Attributes {
+fn with_sockets(attributes: Attributes, options: &Options, sockets: &[OwnedFd]) -> Attributes {
     let list = sockets.iter().fold(Attributes::default(), |list, socket| {
         let number = socket.as_raw_fd().unsigned_abs();
         let item = Attributes::default().u32(attribute::SOCKET_FD, number);

@@ -1,0 +1,251 @@
+//! The other end of a vhost-user disk: what a virtual machine's monitor and the driver in its guest
+//! do, without a machine, so that a disk can be driven and measured as guests drive it.
+//!
+//! **What it is.** [`FrontEnd::connect`] lends memory to a back end, starts rings in it, and is a
+//! [`Namespace`]: an operation becomes a request of virtio-blk in a ring, announced by a kick where
+//! the back end wants one, and is over when an interrupt brings it back. As Linux' driver does it,
+//! a request has one descriptor that leads to a table of its own, and both sides say from where on
+//! they want to hear of something (`VIRTIO_F_EVENT_IDX`).
+//!
+//! **Contract.** That of [`farblock_block`]. Each queue that is open has a ring, so there are as
+//! many as [`Config::queues`] says. More operations than the ring has room for wait here. Data is
+//! copied between the operation's buffer and the memory that was lent.
+//!
+//! **What it does not do.** Connect again: when the back end is gone, operations wait for ever.
+//! Notice that the disk has another size. Give space back.
+
+mod monitor;
+mod queue;
+
+use super::blk::{SECTOR_BYTES, feature};
+use super::limits::MAX_SEGMENT_BYTES;
+use farblock_block::size::Size;
+use farblock_block::{BlockError, Geometry, Namespace, Queue};
+use farblock_reactor::{Reactor, TaskId};
+use monitor::Monitor;
+use queue::{FrontQueue, Ring};
+use rustix::fs::MemfdFlags;
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
+
+/// Descriptors of a ring, as QEMU has them, and so the most requests that are in one.
+pub const RING_SIZE: u16 = 128;
+/// Data of one request at most, in bytes: about what Linux asks for at once.
+pub const REQUEST_BYTES: u32 = 1 << 20;
+/// Memory that is lent at most, in bytes.
+pub const MEMORY_BYTES: u64 = 4 << 30;
+
+/// Where the disk is, and how it is to be driven.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The back end's socket.
+    pub socket: PathBuf,
+    /// Rings, and so queues that can be open at once.
+    pub queues: usize,
+    /// Requests that are in a ring at once: 1 to [`RING_SIZE`].
+    pub depth: u16,
+    /// Data of a request at most, in bytes, rounded up to whole blocks; [`REQUEST_BYTES`] at most.
+    pub request_bytes: u32,
+}
+
+impl Config {
+    /// Bytes of memory that it takes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        Layout::of(self).ring_bytes().saturating_mul(self.queues as u64)
+    }
+}
+
+/// A disk of somebody else's back end.
+pub struct FrontEnd {
+    shared: Arc<Shared>,
+    socket: PathBuf,
+}
+
+/// What the rings have in common.
+struct Shared {
+    geometry: Geometry,
+    /// Those that no queue has.
+    rings: Mutex<Vec<Ring>>,
+    /// The disk is there as long as it is.
+    _monitor: Monitor,
+}
+
+impl FrontEnd {
+    /// Connects to the back end that listens there.
+    ///
+    /// # Errors
+    /// If there is none, it refuses what it is asked for, or there is no memory to lend.
+    pub fn connect(config: &Config) -> io::Result<FrontEnd> {
+        let is_fit = config.queues > 0
+            && (1..=RING_SIZE).contains(&config.depth)
+            && (1..=REQUEST_BYTES).contains(&config.request_bytes)
+            && config.memory_bytes() <= MEMORY_BYTES;
+        if !is_fit {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("a guest's disk cannot be driven like this: {config:?}"),
+            ));
+        }
+        let layout = Layout::of(config);
+        let bytes = config.memory_bytes();
+        let (file, memory) = lendable(bytes)?;
+        let mut monitor = Monitor::connect(&config.socket)?;
+        let features = monitor.begin()?;
+        monitor.lend(&file, bytes)?;
+        let rings = (0..config.queues).map(|index| {
+            let ring = Ring::new(&memory, layout, index)?;
+            monitor.start_ring(index, RING_SIZE, layout.places(ring.base()), &ring)?;
+            Ok(ring)
+        });
+        let rings = rings.collect::<io::Result<Vec<_>>>()?;
+        let geometry = geometry(features, &monitor.config_space()?, layout.request_bytes)?;
+        let rings = Mutex::new(rings);
+        let shared = Arc::new(Shared { geometry, rings, _monitor: monitor });
+        Ok(FrontEnd { shared, socket: config.socket.clone() })
+    }
+}
+
+impl Namespace for FrontEnd {
+    fn geometry(&self) -> Geometry {
+        self.shared.geometry
+    }
+
+    fn describe(&self) -> String {
+        let Geometry { block_size, .. } = self.shared.geometry;
+        let size = Size(self.shared.geometry.capacity_bytes());
+        format!("vhost-user disk {} ({size}, {block_size}-byte blocks)", self.socket.display())
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        let ring = self.shared.rings().pop().ok_or(BlockError::NoResources)?;
+        Ok(Box::new(FrontQueue::new(Arc::clone(&self.shared), ring, reactor, parent)?))
+    }
+}
+
+impl Shared {
+    fn rings(&self) -> std::sync::MutexGuard<'_, Vec<Ring>> {
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Memory that is a file, to be passed on.
+fn lendable(bytes: u64) -> io::Result<(File, GuestMemoryMmap<()>)> {
+    let file = File::from(rustix::fs::memfd_create("farblock-guest", MemfdFlags::CLOEXEC)?);
+    file.set_len(bytes)?;
+    let length = usize::try_from(bytes).map_err(io::Error::other)?;
+    let offset = FileOffset::new(file.try_clone()?, 0);
+    let region = MmapRegion::from_file(offset, length).map_err(io::Error::other)?;
+    let region = GuestRegionMmap::new(region, GuestAddress(0));
+    let region = region.ok_or_else(|| io::Error::other("memory that has no end"))?;
+    let memory = GuestMemoryMmap::from_regions(vec![region]).map_err(io::Error::other)?;
+    Ok((file, memory))
+}
+
+/// What the configuration space says.
+fn geometry(features: u64, space: &[u8], request_bytes: u32) -> io::Result<Geometry> {
+    let word = |at: usize| u32::from_le_bytes(space[at..at + 4].try_into().expect("4 bytes"));
+    let sectors = u64::from(word(4)) << 32 | u64::from(word(0));
+    let has = |feature: u64| features & feature != 0;
+    let block_size = if has(feature::BLK_SIZE) { word(20) } else { SECTOR_BYTES as u32 };
+    let bytes = sectors.checked_mul(SECTOR_BYTES).filter(|bytes| i64::try_from(*bytes).is_ok());
+    let bytes = bytes.filter(|_| Geometry::is_block_size(block_size));
+    let bytes = bytes.ok_or_else(|| {
+        let why = format!("the disk has {sectors} sectors, in blocks of {block_size} bytes");
+        io::Error::new(io::ErrorKind::InvalidData, why)
+    })?;
+    Ok(Geometry {
+        read_only: has(feature::RO),
+        volatile_cache: has(feature::FLUSH) && space[super::blk::WRITEBACK_OFFSET as usize] != 0,
+        max_blocks: (request_bytes / block_size).max(1),
+        ..Geometry::new(block_size, bytes / u64::from(block_size))
+    })
+}
+
+/// Where everything of a ring is, from its beginning:
+///
+/// ```text
+/// descriptors | available | used | a frame for each request | the data of each
+/// ```
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    depth: u16,
+    request_bytes: u32,
+}
+
+const AVAILABLE_AT: u64 = 4096;
+const USED_AT: u64 = 8192;
+const FRAMES_AT: u64 = 12288;
+/// A request's table, header, status, and range.
+const FRAME_BYTES: u64 = 256;
+const PAGE_BYTES: u64 = 4096;
+/// The largest block, so that one fits whatever is asked for.
+const LEAST_BYTES: u32 = farblock_block::MAX_BLOCK_SIZE_BYTES;
+
+impl Layout {
+    fn of(config: &Config) -> Layout {
+        let request_bytes = config.request_bytes.clamp(LEAST_BYTES, REQUEST_BYTES);
+        let request_bytes = request_bytes.next_multiple_of(LEAST_BYTES);
+        Layout { depth: config.depth, request_bytes }
+    }
+
+    fn data_at(self) -> u64 {
+        (FRAMES_AT + u64::from(self.depth) * FRAME_BYTES).next_multiple_of(PAGE_BYTES)
+    }
+
+    fn ring_bytes(self) -> u64 {
+        self.data_at() + u64::from(self.depth) * u64::from(self.request_bytes)
+    }
+
+    /// Descriptors, available and used ring of the one that begins there.
+    fn places(self, base: u64) -> [u64; 3] {
+        [base, base + AVAILABLE_AT, base + USED_AT]
+    }
+
+    /// The frame and the data of a request.
+    fn slot(self, base: u64, slot: u16) -> (u64, u64) {
+        let data = self.data_at() + u64::from(slot) * u64::from(self.request_bytes);
+        (base + FRAMES_AT + u64::from(slot) * FRAME_BYTES, base + data)
+    }
+}
+
+/// Descriptors of the largest request: header, data, status.
+const MOST_PARTS: usize = (REQUEST_BYTES / MAX_SEGMENT_BYTES) as usize + 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_do_not_meet() {
+        let config = Config { socket: "x".into(), queues: 3, depth: RING_SIZE, request_bytes: 1 };
+        let layout = Layout::of(&config);
+        assert_eq!(layout.request_bytes, LEAST_BYTES);
+        let ends = [
+            (16 * u64::from(RING_SIZE), AVAILABLE_AT),
+            (AVAILABLE_AT + 6 + 2 * u64::from(RING_SIZE), USED_AT),
+            (USED_AT + 6 + 8 * u64::from(RING_SIZE), FRAMES_AT),
+            (FRAMES_AT + u64::from(RING_SIZE) * FRAME_BYTES, layout.data_at()),
+            (16 * MOST_PARTS as u64, queue::HEADER_AT),
+        ];
+        assert!(ends.iter().all(|(end, next)| end <= next), "{ends:?}");
+        let (_, last) = layout.slot(layout.ring_bytes(), RING_SIZE - 1);
+        assert_eq!(last + u64::from(layout.request_bytes), 2 * layout.ring_bytes());
+        assert_eq!(config.memory_bytes(), 3 * layout.ring_bytes());
+    }
+
+    #[test]
+    fn what_a_disk_says_of_itself() {
+        let told = Geometry { volatile_cache: true, ..Geometry::new(4096, 1000) };
+        let space = super::super::blk::config_space(&told, 2, true);
+        let features = super::super::blk::features(&told, 2);
+        let geometry = geometry(features, &space, 1 << 20).unwrap();
+        assert_eq!(geometry, Geometry { max_blocks: 256, ..told });
+        let mut odd = space;
+        odd[20] = 3;
+        assert!(super::geometry(features, &odd, 1 << 20).is_err());
+    }
+}

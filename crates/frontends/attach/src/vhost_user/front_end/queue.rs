@@ -1,0 +1,366 @@
+//! The driver's part: requests into a ring, and out of it again.
+
+use super::super::blk::{RANGE_BYTES, SECTOR_BYTES, request, status};
+use super::super::limits::{MAX_SEGMENT_BYTES, MAX_ZEROES_SECTORS};
+use super::{AVAILABLE_AT, Layout, MOST_PARTS, RING_SIZE, Shared, USED_AT};
+use farblock_block::{BlockError, Command, Completion, Op, Queue};
+use farblock_reactor::{Reactor, TaskId, WatchId};
+use rustix::event::EventfdFlags;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+
+/// Places in a request's frame; its table of descriptors is at the beginning.
+pub(super) const HEADER_AT: u64 = 128;
+const STATUS_AT: u64 = 144;
+const RANGE_AT: u64 = 160;
+/// Bytes of a descriptor.
+const DESCRIPTOR: u64 = 16;
+/// What a descriptor says: another one follows, the device writes, a table is there.
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+
+/// A ring, and what is in it.
+pub(super) struct Ring {
+    memory: GuestMemoryMmap<()>,
+    layout: Layout,
+    base: u64,
+    pub(super) kick: OwnedFd,
+    pub(super) call: OwnedFd,
+    /// The available ring's next index, and up to where the back end knows of it.
+    available: u16,
+    kicked: u16,
+    /// The used ring's next index.
+    used: u16,
+    free: Vec<u16>,
+    /// By the number of its descriptor. A slot that is neither here nor free is of a queue that is
+    /// gone, and comes back by itself.
+    flights: Vec<Option<Flight>>,
+}
+
+/// An operation that is in the ring.
+struct Flight {
+    op: Op,
+    /// Its data are written, and are now made durable.
+    is_flush: bool,
+}
+
+/// What a request is besides its data.
+struct Request {
+    kind: u32,
+    sector: u64,
+    /// The device writes the data.
+    is_read: bool,
+    data: (u64, u32),
+}
+
+impl Ring {
+    pub(super) fn new(
+        memory: &GuestMemoryMmap<()>,
+        layout: Layout,
+        index: usize,
+    ) -> io::Result<Ring> {
+        let event = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Ok(Ring {
+            memory: memory.clone(),
+            layout,
+            base: index as u64 * layout.ring_bytes(),
+            kick: event()?,
+            call: event()?,
+            available: 0,
+            kicked: 0,
+            used: 0,
+            free: (0..layout.depth).collect(),
+            flights: (0..layout.depth).map(|_| None).collect(),
+        })
+    }
+
+    pub(super) fn base(&self) -> u64 {
+        self.base
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.memory.write_slice(bytes, GuestAddress(at)).expect("our own memory");
+    }
+
+    fn load(&self, at: u64) -> u16 {
+        let index = self.memory.load::<u16>(GuestAddress(at), Ordering::Acquire);
+        u16::from_le(index.expect("our own memory"))
+    }
+
+    fn store(&self, at: u64, index: u16) {
+        let stored = self.memory.store(index.to_le(), GuestAddress(at), Ordering::Release);
+        stored.expect("our own memory");
+    }
+
+    /// Puts a request into the ring, of which the back end is not told yet.
+    fn place(&mut self, slot: u16, wanted: &Request) {
+        let (frame, _) = self.layout.slot(self.base, slot);
+        let mut header = [0; 16];
+        header[..4].copy_from_slice(&wanted.kind.to_le_bytes());
+        header[8..].copy_from_slice(&wanted.sector.to_le_bytes());
+        self.write(frame + HEADER_AT, &header);
+        let mut table = Table { bytes: [0; _], count: 0 };
+        table.add(frame + HEADER_AT, header.len() as u32, 0);
+        let (mut at, mut left) = wanted.data;
+        while left > 0 {
+            let part = left.min(MAX_SEGMENT_BYTES);
+            table.add(at, part, if wanted.is_read { WRITE } else { 0 });
+            (at, left) = (at + u64::from(part), left - part);
+        }
+        table.add(frame + STATUS_AT, 1, WRITE);
+        let bytes = table.end();
+        self.write(frame, bytes);
+        let descriptor = descriptor(frame, bytes.len() as u32, INDIRECT, 0);
+        self.write(self.base + u64::from(slot) * DESCRIPTOR, &descriptor);
+        let ring = self.base + AVAILABLE_AT;
+        self.write(ring + 4 + u64::from(self.available % RING_SIZE) * 2, &slot.to_le_bytes());
+        self.available = self.available.wrapping_add(1);
+        self.store(ring + 2, self.available);
+    }
+
+    /// Kicks, if there is something new and the back end wants to hear of it.
+    fn announce(&mut self) {
+        let new = self.available.wrapping_sub(self.kicked);
+        if new == 0 {
+            return;
+        }
+        // What was made available is seen before it is looked who waits for it.
+        fence(Ordering::SeqCst);
+        let event = self.load(self.base + USED_AT + 4 + u64::from(RING_SIZE) * 8);
+        self.kicked = self.available;
+        if self.available.wrapping_sub(event).wrapping_sub(1) < new {
+            // It could only fail by overflowing a 64-bit count.
+            let _ = rustix::io::write(&self.kick, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// The next slot that has come back; after the last one, an interrupt will tell of the next.
+    fn take(&mut self) -> Option<u16> {
+        let index = self.base + USED_AT + 2;
+        if self.load(index) == self.used {
+            self.store(self.base + AVAILABLE_AT + 4 + u64::from(RING_SIZE) * 2, self.used);
+            fence(Ordering::SeqCst);
+            if self.load(index) == self.used {
+                return None;
+            }
+        }
+        let element = self.base + USED_AT + 4 + u64::from(self.used % RING_SIZE) * 8;
+        self.used = self.used.wrapping_add(1);
+        Some(self.load(element))
+    }
+
+    fn status(&self, slot: u16) -> u8 {
+        let (frame, _) = self.layout.slot(self.base, slot);
+        let mut byte = [0];
+        self.memory.read_slice(&mut byte, GuestAddress(frame + STATUS_AT)).expect("our own memory");
+        byte[0]
+    }
+}
+
+/// A request's descriptors.
+struct Table {
+    bytes: [u8; DESCRIPTOR as usize * MOST_PARTS],
+    count: u16,
+}
+
+impl Table {
+    fn add(&mut self, address: u64, length: u32, flags: u16) {
+        let at = usize::from(self.count) * DESCRIPTOR as usize;
+        self.count += 1;
+        let bytes = descriptor(address, length, flags | NEXT, self.count);
+        self.bytes[at..at + DESCRIPTOR as usize].copy_from_slice(&bytes);
+    }
+
+    /// All of them, with nothing after the last.
+    fn end(&mut self) -> &[u8] {
+        let end = usize::from(self.count) * DESCRIPTOR as usize;
+        self.bytes[end - 4..end].copy_from_slice(&[WRITE as u8, 0, 0, 0]);
+        &self.bytes[..end]
+    }
+}
+
+fn descriptor(address: u64, length: u32, flags: u16, next: u16) -> [u8; DESCRIPTOR as usize] {
+    let mut bytes = [0; DESCRIPTOR as usize];
+    bytes[..8].copy_from_slice(&address.to_le_bytes());
+    bytes[8..12].copy_from_slice(&length.to_le_bytes());
+    bytes[12..14].copy_from_slice(&flags.to_le_bytes());
+    bytes[14..].copy_from_slice(&next.to_le_bytes());
+    bytes
+}
+
+/// A ring that is somebody's.
+pub(super) struct FrontQueue {
+    shared: Arc<Shared>,
+    /// Nothing only while it is dropped.
+    ring: Option<Ring>,
+    reactor: Reactor,
+    task: TaskId,
+    watch: WatchId,
+    /// Without a place in the ring.
+    waiting: VecDeque<Op>,
+    done: Vec<Completion>,
+    in_ring: usize,
+}
+
+impl FrontQueue {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        ring: Ring,
+        reactor: &Reactor,
+        parent: TaskId,
+    ) -> Result<FrontQueue, BlockError> {
+        let task = reactor.add_child(parent);
+        let call = ring.call.try_clone().and_then(|call| reactor.watch(task, call));
+        let Ok(watch) = call else {
+            reactor.remove_task(task);
+            shared.rings().push(ring);
+            return Err(BlockError::NoResources);
+        };
+        let (reactor, waiting) = (reactor.clone(), VecDeque::new());
+        let (ring, done) = (Some(ring), Vec::new());
+        Ok(FrontQueue { shared, ring, reactor, task, watch, waiting, done, in_ring: 0 })
+    }
+
+    fn ring(&mut self) -> &mut Ring {
+        self.ring.as_mut().expect("there until it is dropped")
+    }
+
+    /// What is known at once: a mistake, or that there is nothing to do.
+    fn known(&self, op: &Op) -> Option<Result<(), BlockError>> {
+        let geometry = &self.shared.geometry;
+        if let Err(error) = op.check(geometry) {
+            return Some(Err(error));
+        }
+        let sectors = geometry.offset(u64::from(op.blocks)) / SECTOR_BYTES;
+        match op.command {
+            Command::Deallocate => Some(Ok(())),
+            Command::Flush => geometry.read_only.then_some(Ok(())),
+            _ if op.blocks == 0 => Some(Ok(())),
+            Command::WriteZeroes { .. } if sectors > u64::from(MAX_ZEROES_SECTORS) => {
+                Some(Err(BlockError::TooLarge))
+            }
+            _ => None,
+        }
+    }
+
+    /// Puts as many operations into the ring as it has room for.
+    fn fill(&mut self) {
+        let ring = self.ring.as_mut().expect("there until it is dropped");
+        while let Some(&slot) = ring.free.last()
+            && let Some(op) = self.waiting.pop_front()
+        {
+            ring.free.pop();
+            let (frame, data) = ring.layout.slot(ring.base, slot);
+            let bytes = op.buffer.as_ref().map_or(0, |buffer| buffer.len()) as u32;
+            // A flush may name any block.
+            let first = if op.command == Command::Flush { 0 } else { op.lba };
+            let sector = self.shared.geometry.offset(first) / SECTOR_BYTES;
+            let (kind, sector, data) = match op.command {
+                Command::Read => (request::IN, sector, (data, bytes)),
+                Command::Write => {
+                    let buffer = op.buffer.as_ref().expect("a write has one");
+                    ring.write(data, buffer);
+                    (request::OUT, sector, (data, bytes))
+                }
+                Command::WriteZeroes { .. } => {
+                    let sectors = self.shared.geometry.offset(u64::from(op.blocks)) / SECTOR_BYTES;
+                    let mut range = [0; RANGE_BYTES];
+                    range[..8].copy_from_slice(&sector.to_le_bytes());
+                    range[8..12].copy_from_slice(&(sectors as u32).to_le_bytes());
+                    ring.write(frame + RANGE_AT, &range);
+                    (request::WRITE_ZEROES, 0, (frame + RANGE_AT, RANGE_BYTES as u32))
+                }
+                Command::Flush | Command::Deallocate => (request::FLUSH, 0, (data, 0)),
+            };
+            let is_read = op.command.reads();
+            ring.place(slot, &Request { kind, sector, is_read, data });
+            ring.flights[usize::from(slot)] = Some(Flight { op, is_flush: false });
+            self.in_ring += 1;
+        }
+    }
+
+    /// A request has come back.
+    fn land(&mut self, slot: u16) {
+        let has_cache = self.shared.geometry.volatile_cache;
+        let ring = self.ring();
+        let Some(flight) = ring.flights.get_mut(usize::from(slot)).and_then(Option::take) else {
+            // Of a queue that was dropped. A number that is no slot's is nobody's at all.
+            if slot < ring.layout.depth && !ring.free.contains(&slot) {
+                ring.free.push(slot);
+            }
+            return;
+        };
+        let Flight { mut op, is_flush } = flight;
+        let result = match ring.status(slot) {
+            status::OK => Ok(()),
+            status::UNSUPP => Err(BlockError::Unsupported),
+            _ if op.command.reads() => Err(BlockError::ReadFailed),
+            _ => Err(BlockError::WriteFailed),
+        };
+        let is_durable = !op.fua || !op.command.writes() || !has_cache || is_flush;
+        if result.is_ok() && !is_durable {
+            // Nothing in virtio is durable by itself, so Linux' driver flushes after it, too.
+            let data = (0, 0);
+            ring.place(slot, &Request { kind: request::FLUSH, sector: 0, is_read: false, data });
+            ring.flights[usize::from(slot)] = Some(Flight { op, is_flush: true });
+            return;
+        }
+        if result.is_ok()
+            && let (Command::Read, Some(buffer)) = (op.command, &mut op.buffer)
+        {
+            let (_, data) = ring.layout.slot(ring.base, slot);
+            ring.memory.read_slice(buffer, GuestAddress(data)).expect("our own memory");
+        }
+        ring.free.push(slot);
+        self.in_ring -= 1;
+        self.done.push(op.complete(result));
+    }
+}
+
+impl Queue for FrontQueue {
+    fn submit(&mut self, op: Op) {
+        match self.known(&op) {
+            Some(result) => self.done.push(op.complete(result)),
+            None => self.waiting.push_back(op),
+        }
+    }
+
+    fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
+        farblock_block::abandon_waiting(&mut self.waiting, unwanted, &mut self.done);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.fill();
+        self.ring().announce();
+        while let Some(slot) = self.ring().take() {
+            self.land(slot);
+        }
+        // Places that have become free, and flushes.
+        self.fill();
+        self.ring().announce();
+        done.append(&mut self.done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.waiting.len() + self.in_ring + self.done.len()
+    }
+}
+
+impl Drop for FrontQueue {
+    fn drop(&mut self) {
+        self.reactor.unwatch(self.watch);
+        self.reactor.remove_task(self.task);
+        self.waiting.drain(..).for_each(|op| drop(op.abandon()));
+        if let Some(mut ring) = self.ring.take() {
+            // Their data are in the memory that was lent, and so is whatever becomes of them.
+            let flights = ring.flights.iter_mut().filter_map(Option::take);
+            flights.for_each(|flight| drop(flight.op.abandon()));
+            self.shared.rings().push(ring);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A disk driven as a guest's driver does it is a namespace: the conformance suite through rings.
+#![cfg(target_os = "linux")]
+
+use farblock_attach::vhost_user::front_end::{self, FrontEnd};
+use farblock_attach::vhost_user::{Config, Server};
+use farblock_backends::Spec;
+use farblock_block::blocking::Blocking;
+use farblock_block::conformance::Suite;
+use farblock_block::{Backed, Namespace};
+use farblock_reactor::EngineKind;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// More than the suite opens at once.
+const QUEUES: usize = 8;
+
+/// A disk, who serves it, and where.
+type Guest = Backed<FrontEnd, (Server, TempDir)>;
+
+fn driven(folder: &TempDir, depth: u16) -> front_end::Config {
+    let socket = folder.path().join("disk.sock");
+    front_end::Config { socket, queues: QUEUES, depth, request_bytes: 256 << 10 }
+}
+
+fn guest(disk: &str, block_size: u32, engine: EngineKind, depth: u16) -> Guest {
+    let folder = tempfile::tempdir().expect("a folder");
+    let driven = driven(&folder, depth);
+    let mut config = Config::new(&driven.socket);
+    (config.queues, config.engine) = (QUEUES, engine);
+    let disk = Spec::parse(disk).expect("a disk").open(block_size, false).expect("it opens");
+    let server = Server::start(&config, disk).expect("it starts");
+    let disk = FrontEnd::connect(&driven).expect("it connects");
+    Guest { namespace: disk, backing: (server, folder) }
+}
+
+#[test]
+fn it_is_a_namespace() {
+    for engine in [EngineKind::Uring, EngineKind::Portable] {
+        // Some operations wait for a place in the ring, others never do.
+        for depth in [2, front_end::RING_SIZE] {
+            let make = |block_size| Arc::new(guest("mem:16MiB", block_size, engine, depth)) as _;
+            Suite::new(engine).run(&make);
+        }
+    }
+}
+
+#[test]
+fn what_is_larger_than_a_request_is_refused_and_nothing_else() {
+    let guest = guest("mem:16MiB", 512, EngineKind::Auto, 4);
+    assert_eq!(guest.geometry().max_blocks, 512);
+    let written: Vec<u8> = (0..256_u32 << 10).map(|at| (at / 512) as u8).collect();
+    let mut blocks = Blocking::new(&guest).expect("a queue");
+    blocks.write(3, &written).expect("it is written");
+    let mut read = vec![0; written.len()];
+    blocks.read(3, &mut read).expect("it is read");
+    assert!(read == written);
+}
+
+#[test]
+fn a_ring_is_for_one_queue_and_comes_back() {
+    let guest = guest("mem:16MiB", 512, EngineKind::Auto, 4);
+    let queues: Vec<_> = (0..QUEUES).map(|_| Blocking::new(&guest).expect("a queue")).collect();
+    assert!(Blocking::new(&guest).is_err(), "there are {QUEUES}");
+    drop(queues);
+    Blocking::new(&guest).expect("a queue").write(0, &[7; 512]).expect("it goes on");
+}
+
+#[test]
+fn what_a_disk_cannot_do_is_said() {
+    let guest = guest("fault:1,mem:16MiB", 512, EngineKind::Auto, 4);
+    let mut blocks = Blocking::new(&guest).expect("a queue");
+    assert!(blocks.write(0, &[7; 512]).is_err(), "every write fails");
+    drop(blocks);
+    let Guest { namespace: disk, backing: (server, folder) } = guest;
+    drop(disk);
+    server.stop().expect("it stops");
+    let why = |config| FrontEnd::connect(&config).err().expect("nobody listens").to_string();
+    assert!(why(driven(&folder, 4)).contains("No such file"), "{}", why(driven(&folder, 4)));
+    let wrong = front_end::Config { queues: 0, ..driven(&folder, 4) };
+    assert!(why(wrong).contains("cannot be driven"));
+}
