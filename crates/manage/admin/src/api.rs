@@ -6,7 +6,7 @@
 
 use crate::audit::{self, Outcome};
 use crate::confinement::Confinement;
-use crate::events::{Events, Happening, READERS};
+use crate::events::{Events, Happening, OfTarget, READERS};
 use crate::legs::{Difference, LegStatus, MirrorOrder, MirrorStatus};
 use crate::metrics::{as_plain_text, render};
 use crate::stats::Stats;
@@ -15,13 +15,14 @@ use crate::steering::{Changed, Refused, Reread, Steering};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use farblock_state::{
     Ana, Document, Host, Limits, Listener, Namespace, Problem, Referral, Subsystem, Tls,
 };
-use farblock_state::{keys_kept, patch, pointer, tls_inherited};
+use farblock_state::{keys_kept, parse_json, patch, pointer, tls_inherited};
+use http_body_util::channel::Channel;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -66,6 +67,10 @@ struct EventOptions {
     /// Tell the counters, too [default: true]
     #[serde(default = "yes")]
     stats: bool,
+    /// Tell what there is and the document's version, too, at once and when they are others
+    /// [default: false]
+    #[serde(default)]
+    status: bool,
 }
 
 fn yes() -> bool {
@@ -202,7 +207,11 @@ async fn look(look: impl FnOnce() -> Response + Send + 'static) -> Response {
         (status = "4XX", body = Trouble, content_type = PROBLEM)))]
 async fn state_replace(State(steering): Steered, headers: HeaderMap, body: Bytes) -> Response {
     let text = String::from_utf8_lossy(&body).into_owned();
+    let only_new = is_only_new(&headers);
     let parse = move |document: &Document| {
+        if only_new? {
+            return Err(Refused::There("state".to_owned()));
+        }
         let mut new = Document::parse(&text).map_err(Refused::Problem)?;
         // Only the text tells what is said from what is left out.
         let said = serde_json::from_str(&text).expect("it was parsed");
@@ -228,7 +237,8 @@ async fn stats(State(steering): Steered) -> Response {
 }
 
 /// What happens, as it happens: server-sent events, with the counters once a second. Their data is
-/// a `Happening`, but for `stats` (a `Stats`) and `lost` (how many this reader was too slow for).
+/// a `Happening`, but for `stats` (a `Stats`), `lost` (how many this reader was too slow for),
+/// `status` (a `Status`) and `document` (the version that `/v1/state` has).
 #[utoipa::path(get, path = "/v1/events", params(EventOptions),
     responses((status = 200, body = Happening, content_type = "text/event-stream"),
         (status = 503, body = Trouble)))]
@@ -236,8 +246,12 @@ async fn events(
     State((steering, all)): State<(Arc<Steering>, Events)>,
     Query(options): Query<EventOptions>,
 ) -> Response {
-    let stats = move || serde_json::to_string(&steering.stats()).expect("our own types are JSON");
-    let Some(body) = all.stream(options.stats.then_some(stats)) else {
+    stream(all.stream(OfTarget::new(steering, options.stats, options.status)))
+}
+
+/// A stream of events as an answer, if there was a place for its reader.
+pub(crate) fn stream(body: Option<Channel<Bytes>>) -> Response {
+    let Some(body) = body else {
         let detail = format!("{READERS} programs read events already: end one of them");
         return trouble(StatusCode::SERVICE_UNAVAILABLE, "too many readers", &detail);
     };
@@ -396,8 +410,18 @@ fn as_value(document: &Document) -> Value {
     serde_json::to_value(document).expect("our own types are JSON")
 }
 
+/// As a person would name it: the names of a place are kinds, in the plural, and what there is.
+fn called(place: &[String]) -> String {
+    let one = |kind: &str| kind.strip_suffix('s').unwrap_or(kind).to_owned();
+    let parts = place.chunks(2).rev().map(|part| match part {
+        [kind, name] => format!("{} {name}", one(kind)),
+        alone => one(&alone.concat()),
+    });
+    parts.collect::<Vec<_>>().join(" of ")
+}
+
 fn missing(place: &[String]) -> Refused {
-    Refused::Missing(place.join("."))
+    Refused::Missing(called(place))
 }
 
 fn read_part(steering: &Steering, place: &[String]) -> Response {
@@ -421,7 +445,19 @@ async fn edit_part(
         }
         _ => Reread::Nothing,
     };
-    edit(steering, headers, reread, move |document| edited(document, &place, &change)).await
+    let only_new = is_only_new(headers);
+    let change = move |document: &Document| {
+        if only_new? && is_there(document, &place) {
+            return Err(Refused::There(called(&place)));
+        }
+        edited(document, &place, &change)
+    };
+    edit(steering, headers, reread, change).await
+}
+
+fn is_there(document: &Document, place: &[String]) -> bool {
+    let names: Vec<&str> = place.iter().map(String::as_str).collect();
+    pointer(&mut as_value(document), &names).is_some()
 }
 
 /// The document with a part of it changed.
@@ -431,11 +467,7 @@ fn edited(document: &Document, place: &[String], change: &Edit) -> Result<Docume
     let (last, above) = names.split_last().expect("nothing is at the top");
     let above = pointer(&mut value, above).and_then(Value::as_object_mut);
     let above = above.ok_or_else(|| missing(&place[..place.len() - 1]))?;
-    let parse = |body: &Bytes| {
-        serde_json::from_slice::<Value>(body).map_err(|error| {
-            Refused::Problem(Problem::new("", format!("this is no JSON: {error}")))
-        })
-    };
+    let parse = |body: &Bytes| parse_json(body).map_err(Refused::Problem);
     match change {
         Edit::Replace(body) => {
             above.insert((*last).to_owned(), parse(body)?);
@@ -456,14 +488,33 @@ fn edited(document: &Document, place: &[String], change: &Edit) -> Result<Docume
     Ok(new)
 }
 
+/// What the headers of this name say, one after the other. What is no text is nothing that could
+/// be meant, but it was said.
+fn said(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    let mut all = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default());
+    let first = all.next()?.to_owned();
+    Some(all.fold(first, |said, next| said + "," + next))
+}
+
+/// Whether only what is not there yet is to be made.
+fn is_only_new(headers: &HeaderMap) -> Result<bool, Refused> {
+    match said(headers, &header::IF_NONE_MATCH).as_deref() {
+        None => Ok(false),
+        Some("*") => Ok(true),
+        Some(_) => {
+            let sentence = "If-None-Match is understood as * alone here, for what is new";
+            Err(Refused::Problem(Problem::new("", sentence)))
+        }
+    }
+}
+
 async fn edit(
     steering: Arc<Steering>,
     headers: &HeaderMap,
     reread: Reread,
     change: impl FnOnce(&Document) -> Result<Document, Refused> + Send + 'static,
 ) -> Response {
-    let expected = headers.get(header::IF_MATCH).and_then(|value| value.to_str().ok());
-    let expected = expected.map(ToOwned::to_owned);
+    let expected = said(headers, &header::IF_MATCH);
     // A disk may take its time.
     let work = move || steering.change(expected.as_deref(), &reread, change);
     answer(tokio::task::spawn_blocking(work).await)
@@ -494,6 +545,7 @@ fn fault(error: &tokio::task::JoinError) -> Response {
 fn refused(refusal: &Refused) -> Response {
     let (status, title) = match refusal {
         Refused::Stale(_) => (StatusCode::PRECONDITION_FAILED, "changed meanwhile"),
+        Refused::There(_) => (StatusCode::PRECONDITION_FAILED, "there already"),
         Refused::Problem(_) => (StatusCode::UNPROCESSABLE_ENTITY, "cannot be meant"),
         Refused::Missing(_) => (StatusCode::NOT_FOUND, "not found"),
         Refused::Failed(_) => (StatusCode::CONFLICT, "cannot be done"),
@@ -533,6 +585,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_missing_is_named_as_people_do() {
+        let said = |place: &[&str]| {
+            missing(&place.iter().map(ToString::to_string).collect::<Vec<_>>()).to_string()
+        };
+        let place = ["subsystems", "nqn.a", "namespaces", "7"];
+        assert_eq!(said(&place), "there is no namespace 7 of subsystem nqn.a");
+        assert_eq!(said(&place[..3]), "there is no namespace of subsystem nqn.a");
+        assert_eq!(said(&["listeners", "[::1]:1"]), "there is no listener [::1]:1");
+    }
+
+    #[test]
     fn a_patch_takes_a_key_away_in_words_alone() {
         const LISTENER: [&str; 2] = ["listeners", "127.0.0.1:4420"];
         const HOST: [&str; 4] = ["subsystems", "nqn.2026-11.s:a", "hosts", "nqn.2026-11.h:a"];
@@ -545,6 +608,7 @@ mod tests {
             edited(&document, &place, &Edit::Patch(Bytes::from_static(body.as_bytes())))
         };
         for (place, body) in [
+            (&HOST[..], r#"{"limits": null, "limits": null}"#),
             (&HOST[..], "[]"),
             (&HOST[..2], r#"{"hosts": {"nqn.2026-11.h:a": []}}"#),
             (&HOST[..2], r#"{"hosts": []}"#),

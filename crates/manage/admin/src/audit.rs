@@ -8,11 +8,12 @@ use crate::ui::Visitor;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::extract::connect_info::{ConnectInfo, Connected};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use axum::serve::IncomingStream;
 use std::fmt;
+use std::net::SocketAddr;
 use tokio::net::{UnixListener, UnixStream};
 
 /// What lines about changes are logged as; they belong into a log whatever else does.
@@ -74,8 +75,22 @@ pub(crate) async fn note(request: Request, next: Next) -> Response {
     answer
 }
 
-/// Whoever asks: a user of this machine, one with a token, or one of the dashboard.
+/// Whoever asks, and for whom, as a page of several targets says that asks for its visitors.
 fn who(request: &Request) -> String {
+    match behind(request.headers()) {
+        Some(behind) => format!("{} (says: for {behind})", caller(request)),
+        None => caller(request),
+    }
+}
+
+/// Only an address is taken: it goes into a log.
+fn behind(headers: &HeaderMap) -> Option<SocketAddr> {
+    let said = headers.get(header::FORWARDED)?.to_str().ok()?;
+    said.strip_prefix("for=\"")?.strip_suffix('"')?.parse().ok()
+}
+
+/// A user of this machine, one with a token, or one of the dashboard.
+fn caller(request: &Request) -> String {
     let extensions = request.extensions();
     if let Some(caller) = extensions.get::<Caller>() {
         return caller.to_string();
@@ -110,4 +125,24 @@ async fn in_our_form(answer: Response) -> Response {
     head.headers.extend(ours.headers);
     head.extensions.insert(Outcome(detail.to_owned()));
     Response::from_parts(head, Body::new(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn for_whom_something_is_asked_is_an_address_or_nothing() {
+        let said = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::FORWARDED, text.parse().unwrap());
+            behind(&headers).map(|address| address.to_string())
+        };
+        assert_eq!(said("for=\"127.0.0.1:80\"").as_deref(), Some("127.0.0.1:80"));
+        assert_eq!(said("for=\"[::1]:80\"").as_deref(), Some("[::1]:80"));
+        for other in ["", "for=root", "for=\"root\"", "for=\"127.0.0.1:80\";by=x"] {
+            assert_eq!(said(other), None, "{other}");
+        }
+        assert_eq!(behind(&HeaderMap::new()), None);
+    }
 }

@@ -242,7 +242,15 @@ impl Client {
         let cannot = |error| ClientError::Connect(self.name(), error);
         match &self.place {
             Place::Socket(path) => {
-                self.exchange_over(UnixStream::connect(path).await.map_err(cannot)?, request).await
+                let stream =
+                    UnixStream::connect(path).await.map_err(|error| match error.kind() {
+                        // There is no room in its queue.
+                        io::ErrorKind::WouldBlock => {
+                            self.talk(&"the target does not answer, and many wait for it already")
+                        }
+                        _ => cannot(error),
+                    })?;
+                self.exchange_over(stream, request).await
             }
             Place::Tcp(address, _) => {
                 self.exchange_over(TcpStream::connect(address).await.map_err(cannot)?, request)

@@ -1,22 +1,28 @@
-//! The dashboard of several targets: one page, and what all of them say, asked anew with each
-//! question.
+//! The dashboard of several targets: one page, and what all of them tell, as it happens
+//! ([`gather`]) or asked anew with each question.
 //!
 //! A target that does not answer costs the others nothing: all are asked at once, and none for
 //! longer than [`PATIENCE`]. The page is told only what it understands: one that answers with
-//! something else is as good as gone.
+//! something else is as good as gone. Changes go their own way ([`forward`]), where they may be
+//! made.
 
+use crate::api;
 use crate::certificate::Trust;
 use crate::client::{self, Secure};
 use crate::stats::Stats;
 use crate::status::Status;
 use crate::ui::{self, Token, Ui};
+use crate::{forward, gather};
+use axum::body::Body;
 use axum::extract::{Query, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
 use farblock_state::Document;
 use http_body_util::Full;
-use hyper::{Request, StatusCode, header};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::HeaderValue;
+use hyper::{Request, Response, StatusCode, header};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -24,6 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 /// Targets on one page, at most.
@@ -31,7 +38,9 @@ pub const MAX_NODES: usize = 64;
 /// The longest that a target may take: less than the page waits (1.5 s), for all of it.
 const PATIENCE: Duration = Duration::from_millis(1000);
 /// The most bytes of one answer.
-const MAX_BYTES: usize = 16 << 20;
+pub(crate) const MAX_BYTES: usize = 16 << 20;
+/// Pages that are told what happens at once.
+const READERS: usize = 8;
 
 /// A target, by the name that the page has for it.
 #[derive(Clone, Debug)]
@@ -63,17 +72,17 @@ struct Options {
 
 /// What one target said.
 #[derive(Serialize)]
-struct Said {
+pub(crate) struct Said {
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<Status>,
+    pub(crate) status: Option<Status>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stats: Option<Stats>,
+    pub(crate) stats: Option<Stats>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    document: Option<Document>,
+    pub(crate) document: Option<Document>,
     /// Why it said nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    pub(crate) error: Option<String>,
 }
 
 /// What the page is told of itself.
@@ -84,18 +93,43 @@ struct About {
     nodes: Vec<String>,
 }
 
-pub(crate) fn router(ui: Ui, nodes: Vec<Node>) -> Router {
+pub(crate) fn router(ui: Ui, nodes: Vec<Node>, fleets: Option<PathBuf>, is_secure: bool) -> Router {
     let names = nodes.iter().map(|node| node.name.clone()).collect();
-    let about = About { version: env!("CARGO_PKG_VERSION"), may_steer: false, nodes: names };
+    let about = About { version: env!("CARGO_PKG_VERSION"), may_steer: ui.may_steer, nodes: names };
     let about = serde_json::to_value(about).expect("our own types are JSON");
-    let inside = Router::new().route("/v1/nodes", get(all)).with_state(Arc::new(nodes)).fallback(
-        async || crate::api::trouble(StatusCode::NOT_FOUND, "not found", "there is nothing here"),
-    );
-    ui::guarded(inside, about, ui, false)
+    let nodes: Arc<[Node]> = nodes.into();
+    let steered = if ui.may_steer { forward::router(Arc::clone(&nodes)) } else { Router::new() };
+    let shown = Shown { nodes, fleets, readers: Arc::new(Semaphore::new(READERS)) };
+    let nothing =
+        async || api::trouble(StatusCode::NOT_FOUND, "not found", "there is nothing here");
+    let inside = Router::new()
+        .route("/v1/nodes", get(all))
+        .route("/v1/events", get(events))
+        .with_state(shown)
+        .merge(steered)
+        .fallback(nothing);
+    ui::guarded(inside, about, ui, is_secure)
+}
+
+/// The targets, and places for those who are told of them.
+#[derive(Clone)]
+struct Shown {
+    nodes: Arc<[Node]>,
+    /// Where fleets that run have their sockets.
+    fleets: Option<PathBuf>,
+    readers: Arc<Semaphore>,
+}
+
+/// What all targets tell from now on.
+async fn events(State(shown): State<Shown>) -> Response<Body> {
+    api::stream(gather::stream(&shown.nodes, shown.fleets, &shown.readers))
 }
 
 /// What all targets say.
-async fn all(State(nodes): State<Arc<Vec<Node>>>, Query(options): Query<Options>) -> Response {
+async fn all(
+    State(Shown { nodes, .. }): State<Shown>,
+    Query(options): Query<Options>,
+) -> Response<Body> {
     let mut asked = JoinSet::new();
     for (index, node) in nodes.iter().cloned().enumerate() {
         asked.spawn(async move { (index, ask(node, options.documents).await) });
@@ -106,7 +140,7 @@ async fn all(State(nodes): State<Arc<Vec<Node>>>, Query(options): Query<Options>
     Json(said).into_response()
 }
 
-async fn ask(node: Node, documents: bool) -> Said {
+pub(crate) async fn ask(node: Node, documents: bool) -> Said {
     let name = node.name.clone();
     let mut said = Said { name, status: None, stats: None, document: None, error: None };
     let both = async { tokio::try_join!(node.get("/v1/status"), node.get("/v1/stats")) };
@@ -127,52 +161,72 @@ async fn ask(node: Node, documents: bool) -> Said {
     said
 }
 
-async fn within<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+pub(crate) async fn within<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let answered = tokio::time::timeout(PATIENCE, asked).await;
     answered.unwrap_or_else(|_| Err("it does not answer in time".to_owned()))
 }
 
 impl Node {
-    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+    /// What it answers, whatever that is.
+    pub(crate) async fn ask(&self, path: &str) -> Result<Response<Incoming>, String> {
+        let question = Request::get(path).body(Full::default());
+        self.send(question.map_err(|error| error.to_string())?).await
+    }
+
+    /// The same of any question, to which it adds who is asked and what opens that.
+    pub(crate) async fn send(
+        &self,
+        question: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, String> {
         let said = |error: std::io::Error| client::plain(&error);
         match &self.place {
             Place::Socket(socket) => {
                 let stream = UnixStream::connect(socket).await.map_err(said)?;
-                exchange(stream, path, "farblock", None).await
+                exchange(stream, question, "farblock", None).await
             }
             Place::Address(address, token) => {
                 let stream = TcpStream::connect(address).await.map_err(said)?;
                 // A dashboard answers to addresses only, not to names.
                 let host = stream.peer_addr().map_err(said)?.to_string();
-                exchange(stream, path, &host, Some(token.bearer())).await
+                exchange(stream, question, &host, Some(token.bearer())).await
             }
             Place::Https(address, token, trust) => {
                 let stream = Secure::new(address, trust)?.connect().await?;
-                exchange(stream, path, address, Some(token.bearer())).await
+                exchange(stream, question, address, Some(token.bearer())).await
             }
         }
     }
+
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        let answer = self.ask(path).await?;
+        if answer.status() != StatusCode::OK {
+            return Err(refusal(answer.status()));
+        }
+        let body = client::whole(answer, MAX_BYTES).await?;
+        serde_json::from_slice(&body).map_err(|_| "its answer makes no sense".to_owned())
+    }
 }
 
-async fn exchange<T: DeserializeOwned>(
+/// Why it says nothing, by how it answers.
+pub(crate) fn refusal(status: StatusCode) -> String {
+    match status {
+        StatusCode::UNAUTHORIZED => "it has another token".to_owned(),
+        other => format!("it answers with {}", other.as_u16()),
+    }
+}
+
+async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    path: &str,
+    mut question: Request<Full<Bytes>>,
     host: &str,
     bearer: Option<String>,
-) -> Result<T, String> {
-    let mut request = Request::get(path).header(header::HOST, host);
+) -> Result<Response<Incoming>, String> {
+    let value = |text: &str| HeaderValue::from_str(text).map_err(|error| error.to_string());
+    question.headers_mut().insert(header::HOST, value(host)?);
     if let Some(bearer) = bearer {
-        request = request.header(header::AUTHORIZATION, bearer);
+        question.headers_mut().insert(header::AUTHORIZATION, value(&bearer)?);
     }
-    let request = request.body(Full::default()).map_err(|error| error.to_string())?;
-    let answer = client::send(stream, request).await.map_err(|error| error.to_string())?;
-    match answer.status() {
-        StatusCode::OK => {}
-        StatusCode::UNAUTHORIZED => return Err("it has another token".to_owned()),
-        other => return Err(format!("it answers with {}", other.as_u16())),
-    }
-    let body = client::whole(answer, MAX_BYTES).await?;
-    serde_json::from_slice(&body).map_err(|_| "its answer makes no sense".to_owned())
+    client::send(stream, question).await.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -3,15 +3,20 @@
 //! Events wait in one ring for all readers. A reader that is slower than they come is told how many
 //! it has lost; one that takes nothing for a while loses its stream. Nothing grows.
 
+use crate::status::Status;
+use crate::steering::Steering;
 use farblock_target::{Event, Visitor};
 use http_body_util::channel::{Channel, Sender};
 use hyper::body::Bytes;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::broadcast::{self, Receiver, error::RecvError};
+use tokio::sync::broadcast::{
+    self, Receiver,
+    error::{RecvError, TryRecvError},
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 /// Events that wait for the slowest reader, at most.
 const WAITING: usize = 256;
@@ -20,15 +25,21 @@ pub(crate) const READERS: usize = 8;
 /// Pieces of a stream that wait for its connection, at most.
 const PIECES: usize = 4;
 /// A reader that takes nothing for so long loses its stream.
-const SLOWEST: Duration = Duration::from_secs(30);
-/// How often counters are told.
-const STATS_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const SLOWEST: Duration = Duration::from_secs(30);
+/// How often counters are told, and what else there is is looked at.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+/// How soon after an event that is done, too: many come at once.
+const TOLD_SOON: Duration = Duration::from_millis(200);
+/// Bytes of a status from which on it is told no more often than counters.
+const LARGE: usize = 256 << 10;
 
 /// Something that happened, as `/v1/events` tells it. The event's name says what:
 /// `host_connected`, `host_ended`, `host_refused`, `namespace_added`, `namespace_removed`,
 /// `namespace_changed`, `subsystem_added`, `subsystem_removed`, `listener_added`,
-/// `listener_removed` or `storage_failed`. Two have other data: `stats` has a `Stats`, once a
-/// second, and `lost` has the number of events that this reader was too slow for.
+/// `listener_removed` or `storage_failed`. Some have other data: `stats` has a `Stats`, once a
+/// second, and `lost` has the number of events that this reader was too slow for. With
+/// `?status=true`, `status` has a `Status` and `document` the `version` of `/v1/state` (its ETag):
+/// both at once, and again when there is another one; counters alone make no other status.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(default)]
 pub struct Happening {
@@ -131,8 +142,8 @@ impl Happening {
 }
 
 /// One event as it is sent. JSON has no line's end in it.
-fn written(name: &str, data: &str) -> Bytes {
-    format!("event: {name}\ndata: {data}\n\n").into()
+pub(crate) fn written(name: &str, data: &str) -> String {
+    format!("event: {name}\ndata: {data}\n\n")
 }
 
 /// See the module's text.
@@ -157,52 +168,143 @@ impl Events {
     pub(crate) fn tell(&self, event: &Event) {
         if self.sender.receiver_count() > 0 {
             let (name, happening) = Happening::of(event);
-            let data = serde_json::to_string(&happening).expect("our own types are JSON");
             // The last reader may have gone meanwhile.
-            let _ = self.sender.send(written(name, &data));
+            let _ = self.sender.send(written(name, &json(&happening)).into());
         }
     }
 
-    /// A stream of what happens from now on, and of what `stats` says; none if there are too many.
-    pub(crate) fn stream(
-        &self,
-        stats: Option<impl Fn() -> String + Send + 'static>,
-    ) -> Option<Channel<Bytes>> {
+    /// A stream of what happens from now on, and of what `besides` says; none if there are too
+    /// many.
+    pub(crate) fn stream(&self, besides: impl Besides) -> Option<Channel<Bytes>> {
         let place = Arc::clone(&self.readers).try_acquire_owned().ok()?;
         let (sender, body) = Channel::new(PIECES);
-        tokio::spawn(feed(self.sender.subscribe(), stats, sender, place));
+        tokio::spawn(feed(self.sender.subscribe(), besides, sender, place));
         Some(body)
     }
+}
+
+/// What a reader is told besides events.
+pub(crate) trait Besides: Send + 'static {
+    /// What there is to be said once a second, or a moment after events.
+    fn told(&mut self, is_second: bool) -> Told;
+}
+
+/// Some of it.
+pub(crate) struct Told {
+    pub(crate) text: String,
+    /// There was much to say: that is not to be done soon again.
+    pub(crate) is_large: bool,
+}
+
+/// Of a running target.
+pub(crate) struct OfTarget {
+    steering: Arc<Steering>,
+    stats: bool,
+    status: bool,
+    last_status: Option<Status>,
+    last_version: String,
+}
+
+impl OfTarget {
+    /// Its counters, and its status and document, as far as they are wanted.
+    pub(crate) fn new(steering: Arc<Steering>, stats: bool, status: bool) -> Self {
+        Self { steering, stats, status, last_status: None, last_version: String::new() }
+    }
+}
+
+impl Besides for OfTarget {
+    fn told(&mut self, is_second: bool) -> Told {
+        let (mut text, mut is_large) = (String::new(), false);
+        if self.status {
+            let now = self.steering.status();
+            let still = now.without_counters();
+            if self.last_status.as_ref() != Some(&still) {
+                text += &written("status", &json(&now));
+                self.last_status = Some(still);
+            }
+            is_large = text.len() > LARGE;
+            let version = self.steering.version();
+            if self.last_version != version {
+                let data = json(&serde_json::json!({ "version": version }));
+                text += &written("document", &data);
+                self.last_version = version;
+            }
+        }
+        if self.stats && is_second {
+            text += &written("stats", &json(&self.steering.stats()));
+        }
+        Told { text, is_large }
+    }
+}
+
+pub(crate) fn json(data: &impl Serialize) -> String {
+    serde_json::to_string(data).expect("our own types are JSON")
 }
 
 /// Feeds one stream, until its reader has gone or does not read any more.
 async fn feed(
     mut events: Receiver<Bytes>,
-    stats: Option<impl Fn() -> String>,
+    mut besides: impl Besides,
     mut stream: Sender<Bytes>,
     _place: OwnedSemaphorePermit,
 ) {
-    let mut every = interval(STATS_EVERY);
+    let mut every = interval(TOLD_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut soon: Option<Instant> = None;
+    let mut not_before = Instant::now();
     loop {
+        let at = soon.unwrap_or_else(Instant::now);
         let piece = tokio::select! {
-            // What happened first: it does not come again.
+            // They come seldom: however many events there are, both are told.
             biased;
-            event = events.recv() => match event {
-                Ok(event) => event,
-                Err(RecvError::Lagged(count)) => written("lost", &format!("{{\"count\":{count}}}")),
-                Err(RecvError::Closed) => return,
-            },
-            _ = every.tick() => match &stats {
-                Some(stats) => written("stats", &stats()),
+            _ = every.tick() => match besides.told(true) {
                 // A comment: whether the reader is still there shows when something is sent.
-                None => Bytes::from_static(b":\n\n"),
+                Told { text, .. } if text.is_empty() => Bytes::from_static(b":\n\n"),
+                told => Bytes::from(told.text),
             },
+            () = sleep_until(at), if soon.is_some() => {
+                soon = None;
+                let told = besides.told(false);
+                not_before = Instant::now() + if told.is_large { TOLD_EVERY } else { TOLD_SOON };
+                Bytes::from(told.text)
+            }
+            event = events.recv() => {
+                let Some(piece) = gathered(event, &mut events) else { return };
+                soon = soon.or(Some(not_before.max(Instant::now() + TOLD_SOON)));
+                piece
+            }
         };
+        if piece.is_empty() {
+            continue;
+        }
         if !matches!(timeout(SLOWEST, stream.send_data(piece)).await, Ok(Ok(()))) {
             return;
         }
     }
+}
+
+/// This event and those that wait behind it, as one piece; none if nobody tells any more.
+fn gathered(first: Result<Bytes, RecvError>, events: &mut Receiver<Bytes>) -> Option<Bytes> {
+    let mut piece = Vec::new();
+    let mut next = first;
+    for left in (0..WAITING).rev() {
+        match next {
+            Ok(event) => piece.extend_from_slice(&event),
+            Err(RecvError::Lagged(count)) => {
+                piece.extend(written("lost", &format!("{{\"count\":{count}}}")).into_bytes());
+            }
+            Err(RecvError::Closed) => return None,
+        }
+        if left == 0 {
+            break;
+        }
+        next = match events.try_recv() {
+            Ok(event) => Ok(event),
+            Err(TryRecvError::Lagged(count)) => Err(RecvError::Lagged(count)),
+            Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+        };
+    }
+    Some(piece.into())
 }
 
 #[cfg(test)]
@@ -210,9 +312,24 @@ mod tests {
     use super::*;
     use http_body_util::BodyExt;
 
-    async fn next(body: &mut Channel<Bytes>) -> String {
+    /// Says this.
+    struct Says(&'static str);
+
+    impl Besides for Says {
+        fn told(&mut self, is_second: bool) -> Told {
+            Told {
+                text: if is_second { self.0.to_owned() } else { String::new() },
+                is_large: false,
+            }
+        }
+    }
+
+    /// The events of the next piece, or the comment that it is.
+    async fn next(body: &mut Channel<Bytes>) -> Vec<String> {
         let frame = body.frame().await.expect("it goes on").expect("no errors");
-        String::from_utf8(frame.into_data().expect("data").to_vec()).expect("text")
+        let text = String::from_utf8(frame.into_data().expect("data").to_vec()).expect("text");
+        assert!(text.ends_with("\n\n"), "{text}");
+        text.split_terminator("\n\n").map(str::to_owned).collect()
     }
 
     fn number(text: &str) -> u64 {
@@ -223,9 +340,9 @@ mod tests {
     #[tokio::test]
     async fn a_slow_reader_is_told_what_it_has_lost_and_the_rest_comes() {
         let events = Events::new();
-        let mut body = events.stream(None::<fn() -> String>).expect("the first");
+        let mut body = events.stream(Says("")).expect("the first");
         // A comment comes first.
-        while next(&mut body).await != ":\n\n" {}
+        while next(&mut body).await != [":"] {}
         let total = 10 * WAITING as u64;
         for number in 0..total {
             events.tell(&Event::NamespaceAdded("nqn.2026-11.org.farblock:one".into(), 1));
@@ -236,11 +353,12 @@ mod tests {
         }
         let (mut told, mut lost) = (0, 0);
         while told + lost < 2 * total {
-            let text = next(&mut body).await;
-            match text.lines().next().expect("a line") {
-                "event: lost" => lost += number(&text),
-                "event: namespace_added" | "event: subsystem_added" => told += 1,
-                _ => assert_eq!(text, ":\n\n"),
+            for text in next(&mut body).await {
+                match text.lines().next().expect("a line") {
+                    "event: lost" => lost += number(&text),
+                    "event: namespace_added" | "event: subsystem_added" => told += 1,
+                    _ => assert_eq!(text, ":"),
+                }
             }
         }
         assert!(lost > 0 && told >= WAITING as u64, "{told} told, {lost} lost");
@@ -250,14 +368,51 @@ mod tests {
     #[tokio::test]
     async fn there_are_a_few_readers_and_one_that_leaves_makes_room() {
         let events = Events::new();
-        let stream = || events.stream(Some(|| "{}".to_owned()));
+        let stream = || events.stream(Says("event: stats\ndata: {}\n\n"));
         let mut all: Vec<_> = (0..READERS).map(|_| stream().expect("there is room")).collect();
         assert!(stream().is_none());
-        assert_eq!(next(&mut all[0]).await, "event: stats\ndata: {}\n\n");
+        assert_eq!(next(&mut all[0]).await, ["event: stats\ndata: {}"]);
         all.pop();
         while stream().is_none() {
             events.tell(&Event::SubsystemRemoved("gone".into()));
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Tells a second from an event.
+    struct Counts(u32, u32);
+
+    impl Besides for Counts {
+        fn told(&mut self, is_second: bool) -> Told {
+            if is_second {
+                self.0 += 1
+            } else {
+                self.1 += 1
+            }
+            Told { text: written("told", &format!("[{}, {}]", self.0, self.1)), is_large: false }
+        }
+    }
+
+    #[tokio::test]
+    async fn however_much_happens_the_rest_is_told_and_not_with_each_event() {
+        let events = Events::new();
+        let mut body = events.stream(Counts(0, 0)).expect("the first");
+        let teller = events.clone();
+        tokio::spawn(async move {
+            loop {
+                teller.tell(&Event::SubsystemAdded("one".into()));
+                tokio::task::yield_now().await;
+            }
+        });
+        let (mut told, mut counts) = (0, [0, 0]);
+        while counts[0] < 3 || counts[1] < 3 {
+            for text in next(&mut body).await {
+                match text.strip_prefix("event: told\ndata: ") {
+                    Some(text) => counts = serde_json::from_str(text).expect("two counts"),
+                    None => told += 1,
+                }
+            }
+        }
+        assert!(told > 100 * counts[1], "{told} events, {counts:?}");
     }
 }

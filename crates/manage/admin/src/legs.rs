@@ -7,14 +7,15 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Part of a mirror.
+/// Part of a disk.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LegStatus {
     /// A file, or the URL of a remote disk.
     pub name: String,
-    /// `in_sync`, `catching_up` (what it lacks is being copied) or `out` (not used).
+    /// In a mirror `in_sync`, `catching_up` (what it lacks is being copied) or `out` (not used);
+    /// elsewhere `ready` or `away`.
     pub state: String,
-    /// Why it is out.
+    /// Why it is out, or away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -62,16 +63,16 @@ pub struct MirrorOrder {
     pub copy_bytes_per_second: Option<u64>,
 }
 
-/// A mirror that is shared.
+/// A mirror that is shared, or another disk with remote parts.
 pub trait Mirrored: Send + Sync {
-    /// What it is at the moment; none once it is closed.
-    fn status(&self) -> Option<(Vec<LegStatus>, MirrorStatus)>;
+    /// What it is at the moment, and what it does if it is a mirror; none once it is closed.
+    fn status(&self) -> Option<(Vec<LegStatus>, Option<MirrorStatus>)>;
 
-    /// Does what is asked.
+    /// Does what is asked, if it is a mirror.
     fn order(&self, order: &MirrorOrder);
 }
 
-/// The mirror that one namespace is.
+/// What one namespace is made of.
 pub type Legs = Arc<dyn Mirrored>;
 
 /// Those of all namespaces that have some.
@@ -92,7 +93,11 @@ impl AllLegs {
         self.lock().get(&(nqn.to_owned(), nsid)).cloned()
     }
 
-    pub(crate) fn of(&self, nqn: &str, nsid: u32) -> Option<(Vec<LegStatus>, MirrorStatus)> {
+    pub(crate) fn of(
+        &self,
+        nqn: &str,
+        nsid: u32,
+    ) -> Option<(Vec<LegStatus>, Option<MirrorStatus>)> {
         self.find(nqn, nsid).and_then(|mirror| mirror.status())
     }
 

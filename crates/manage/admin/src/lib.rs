@@ -44,6 +44,12 @@ mod door;
 #[cfg(unix)]
 mod events;
 #[cfg(unix)]
+mod fleet;
+#[cfg(unix)]
+mod forward;
+#[cfg(unix)]
+mod gather;
+#[cfg(unix)]
 mod remote;
 #[cfg(unix)]
 mod server;
@@ -60,6 +66,7 @@ pub use confinement::Confinement;
 pub use legs::{Difference, LegStatus, Legs, MirrorOrder, MirrorStatus, Mirrored};
 pub use live::{Disks, Keys, Open, Opened, access, rates, sharing, tls_policy};
 pub use metrics::{as_plain_text, render as render_metrics};
+pub use patience::{Aside, Patience};
 pub use stats::{
     ConnectionStats, CoreStats, ErrorStats, HostStats, IoStats, Latency, NamespaceStats, Stats,
     SubsystemStats,
@@ -79,6 +86,8 @@ pub use client::{Answer, Client, ClientError};
 pub use cluster::{MAX_NODES, Node, Place};
 #[cfg(unix)]
 pub use events::Happening;
+#[cfg(unix)]
+pub use fleet::{FleetHost, FleetStatus, ReadFleet, serve_fleet};
 #[cfg(unix)]
 pub use remote::{Remote, Role, Tokens};
 #[cfg(unix)]

@@ -1,15 +1,16 @@
 //! The running target, as what takes steps.
 
 use crate::legs::{AllLegs, Legs};
-use crate::patience::Patience;
+use crate::patience::{Aside, Patience, Wanted};
+use farblock_backends::OpenError;
 use farblock_backends::file::FileDisk;
 use farblock_block::Namespace as Store;
 use farblock_proto::controller::{AddressFamily, AnaState, PortAccess, Referral};
 use farblock_proto::ids::NamespaceId;
 use farblock_state::{Ana, Document, Host, Limits, Listener, Namespace, Running, Step, Tls};
 use farblock_target::{
-    Control, DEFAULT_BURST, Export, HostKeys, Rate, Rates, Removal, ReservationStore, Sharing,
-    Subsystem, TlsPolicy,
+    Control, DEFAULT_BURST, DEFAULT_WEIGHT, Export, HostKeys, Rate, Rates, Removal,
+    ReservationStore, Sharing, Subsystem, TlsPolicy,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -30,7 +31,7 @@ pub struct Opened {
     pub file: Option<Arc<FileDisk>>,
     /// What tells it from all other disks.
     pub identity: String,
-    /// What its legs are, if it is a mirror.
+    /// What its legs are, if it is a mirror or has remote parts.
     pub legs: Option<Legs>,
     /// Where its reservations are kept, if they can be.
     pub reservations: Option<Arc<dyn ReservationStore>>,
@@ -86,6 +87,11 @@ impl Undo {
     fn by(step: Step) -> Undo {
         Undo::Step(Box::new(step))
     }
+
+    /// Whether what stored a namespace is in it.
+    fn has_disk(&self) -> bool {
+        matches!(self, Self::Removed(..) | Self::Changed(_, _, _, Some(_)))
+    }
 }
 
 impl Live {
@@ -105,7 +111,8 @@ impl Live {
             return Ok(None);
         }
         let (opener, entry) = (Arc::clone(&self.opener), entry.clone());
-        self.patience.with(&format!("the key of {host}"), move || opener.keys(&entry))
+        let what = format!("the key of {host}");
+        self.patience.with(Aside::Key, &what, move || opener.keys(&entry))
     }
 
     /// The hosts among those that `concerns` means whose key files hold something else than what
@@ -175,9 +182,48 @@ impl Live {
         Ok((self.keys.remove(&(nqn.to_owned(), host.to_owned())), limits))
     }
 
-    /// A change is over: what it took away is given up.
-    pub(crate) fn settle(&mut self) {
-        self.parked.clear();
+    /// A change is over: what it took away is given up, and what it would take to take it back.
+    /// The last end of a file may hang as anything else that is done with it.
+    pub(crate) fn settle(&mut self, done: Vec<Undo>) {
+        let parked = std::mem::take(&mut self.parked);
+        if parked.is_empty() && !done.iter().any(Undo::has_disk) {
+            return;
+        }
+        let closed = self.patience.with(Aside::File, "what was removed", move || {
+            drop((parked, done));
+            Ok(())
+        });
+        if let Err(problem) = closed {
+            tracing::warn!("it is closed later: {problem}");
+        }
+    }
+
+    /// Does something with an open file, which may hang.
+    fn with_file(
+        &self,
+        file: &Arc<FileDisk>,
+        work: impl FnOnce(&FileDisk, &Wanted) -> Result<(), OpenError> + Send + 'static,
+    ) -> Result<(), String> {
+        let (aside, what) = (Arc::clone(file), file.path().display().to_string());
+        self.patience.while_wanted(Aside::File, &what, move |wanted| {
+            let done = work(&aside, wanted).map_err(|error| error.to_string());
+            // Whoever hears of the end may be the last who has it.
+            drop(aside);
+            done
+        })
+    }
+
+    /// Looks how long a file is, and makes it so long if it is to be, unless nobody waits any more.
+    fn measure(&self, file: &Arc<FileDisk>, size: Option<u64>) -> Result<(), String> {
+        self.with_file(file, move |file, wanted| match size {
+            Some(size) => file.lengthen_while(size, || wanted.is()),
+            None => file.measure(),
+        })
+    }
+
+    /// Takes the lock of a file again.
+    fn lock(&self, file: &Arc<FileDisk>) -> Result<(), String> {
+        self.with_file(file, |file, _| file.lock())
     }
 
     /// Opens what stores a namespace. A file may be in the way of its own new place.
@@ -188,20 +234,18 @@ impl Live {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let name = namespace.path.strip_prefix("file:").unwrap_or(&namespace.path);
         let wanted = absolute(Path::new(name));
-        let is_it = |file: &&Arc<FileDisk>| absolute(file.path()) == wanted;
-        let unlocked: Vec<_> = in_the_way.iter().filter(is_it).collect();
-        unlocked.iter().for_each(|file| file.unlock());
+        let is_it = |file: &Arc<FileDisk>| absolute(file.path()) == wanted;
+        let unlocked: Vec<_> = in_the_way.into_iter().filter(is_it).collect();
         let instead_of = instead.map(|opened| &opened.namespace);
-        let (opener, named) = (Arc::clone(&self.opener), namespace.clone());
-        let opened = self.patience.with(&namespace.path, move || opener.open(&named));
-        let opened = opened.and_then(|mut opened| {
+        let opened = self.open_aside(namespace, &unlocked)?;
+        let checked = Ok(opened).and_then(|mut opened| {
             let is_one = |other: &&Arc<dyn Store>| Arc::ptr_eq(other, &opened.namespace);
             let mut others = self.disks.values().map(|other| &other.namespace);
             if others.any(|other| is_one(&other)) && !instead_of.is_some_and(|it| is_one(&it)) {
                 return Err(format!("{} is shared already", namespace.path));
             }
             if let (Some(file), Some(size)) = (&opened.file, namespace.size) {
-                file.lengthen(size).map_err(|error| error.to_string())?;
+                self.measure(file, Some(size))?;
             }
             if let Some(uuid) = namespace.uuid {
                 opened.identity = uuid.to_string();
@@ -211,17 +255,41 @@ impl Live {
             if !instead && self.disks.values().any(is_shared) {
                 // To a host, those of two subsystems are two disks.
                 opened.identity.push_str(" once more");
+                // There is one place for the reservations of one disk.
+                opened.reservations = None;
             }
             Ok(opened)
         });
-        if opened.is_err() {
+        if checked.is_err() {
+            let locked = unlocked.iter().map(|file| self.lock(file));
+            locked.filter_map(Result::err).for_each(|problem| taken_away(&problem));
+        }
+        checked
+    }
+
+    /// Opens what stores a namespace, for which these are unlocked if that can be done, and only
+    /// then: also when nobody waits for it any more.
+    fn open_aside(
+        &self,
+        namespace: &Namespace,
+        unlocked: &[Arc<FileDisk>],
+    ) -> Result<Opened, String> {
+        let (opener, named) = (Arc::clone(&self.opener), namespace.clone());
+        let unlocked = unlocked.to_vec();
+        self.patience.while_wanted(Aside::Disk, &namespace.path, move |wanted| {
+            unlocked.iter().for_each(|file| file.unlock());
+            let opened = opener.open(&named);
+            if opened.is_ok() && wanted.claim() {
+                return opened;
+            }
+            let problem = opened.err().unwrap_or_else(|| "it was opened too late".to_owned());
             for file in unlocked {
                 if let Err(error) = file.lock() {
-                    tracing::warn!("a file was taken by another program meanwhile: {error}");
+                    taken_away(&error.to_string());
                 }
             }
-        }
-        opened
+            Err(problem)
+        })
     }
 
     fn add(
@@ -289,15 +357,18 @@ impl Live {
 
     /// Gives a namespace the size, the protection and all else that it is to have.
     pub(crate) fn shape(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
-        let id = NamespaceId(nsid);
         let opened = &self.disks[&(nqn.to_owned(), nsid)];
         if let Some(file) = &opened.file {
-            let measured = match to.size {
-                Some(size) => file.lengthen(size),
-                None => file.measure(),
-            };
-            measured.map_err(|error| error.to_string())?;
+            self.measure(file, to.size)?;
         }
+        self.share_as(nqn, nsid, to)
+    }
+
+    /// The same for one that is as long as it has to be. Taking back does no more: it is not to
+    /// wait for a file that hangs.
+    fn share_as(&self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
+        let id = NamespaceId(nsid);
+        let opened = &self.disks[&(nqn.to_owned(), nsid)];
         let has = opened.namespace.geometry().blocks;
         if let Some(wanted) = blocks(to).filter(|blocks| *blocks > has) {
             return Err(too_small(opened, wanted, has));
@@ -412,7 +483,7 @@ impl Running for Live {
             }
             Undo::Removed(nqn, nsid, namespace, opened) => {
                 if let Some(file) = &opened.file {
-                    file.lock().map_err(|error| error.to_string())?;
+                    self.lock(file)?;
                 }
                 self.add(&nqn, nsid, &namespace, opened)
             }
@@ -422,13 +493,17 @@ impl Running for Live {
                     // The new one is dropped with the removal, and its lock with it.
                     drop(self.replace(&nqn, nsid, (old, &namespace))?);
                     if let Some(file) = relock {
-                        file.lock().map_err(|error| error.to_string())?;
+                        self.lock(&file)?;
                     }
                 }
-                self.shape(&nqn, nsid, &namespace)
+                self.share_as(&nqn, nsid, &namespace)
             }
         }
     }
+}
+
+fn taken_away(problem: &str) {
+    tracing::warn!("a file was taken by another program meanwhile: {problem}");
 }
 
 fn blocks(namespace: &Namespace) -> Option<u64> {
@@ -468,6 +543,7 @@ pub fn sharing(namespace: &Namespace) -> Sharing {
     Sharing {
         ana_group: namespace.ana_group,
         visible_to: namespace.visible_to.clone(),
+        nguid: namespace.nguid.map(uuid::Uuid::into_bytes),
         blocks: blocks(namespace),
         read_only: namespace.read_only,
         rates: rates(&namespace.limits),
@@ -487,6 +563,7 @@ pub fn rates(limits: &Limits) -> Rates {
         commands: rate(limits.iops, limits.read_iops, limits.write_iops),
         bytes: rate(limits.bytes, limits.read_bytes, limits.write_bytes),
         burst: burst.unwrap_or(DEFAULT_BURST),
+        weight: limits.weight.unwrap_or(DEFAULT_WEIGHT),
     }
 }
 

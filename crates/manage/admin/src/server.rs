@@ -65,8 +65,14 @@ impl Server {
         self.api
     }
 
+    /// One that has a socket at `path`, which goes with it.
+    pub(crate) fn at(path: &Path) -> Server {
+        let path = Some(path.to_owned());
+        Server { stop: None, thread: None, path, metrics: None, ui: None, api: None }
+    }
+
     /// Begins the thread that does this work until the server is dropped.
-    fn begin<Work: Future<Output = ()>>(
+    pub(crate) fn begin<Work: Future<Output = ()>>(
         mut self,
         name: &str,
         work: impl FnOnce() -> Work + Send + 'static,
@@ -112,7 +118,7 @@ pub struct OnTcp {
     pub ui: Option<Ui>,
     /// The interface.
     pub api: Option<Remote>,
-    /// What has the dashboard and the interface be HTTPS.
+    /// What has all of them be HTTPS.
     pub certificate: Option<Certificate>,
 }
 
@@ -142,12 +148,13 @@ pub fn serve(
         let events = Events::new();
         let observer = events.clone();
         steering.observe(Some(Arc::new(move |event| observer.tell(event))));
-        let (tls, elsewhere) = (certificate.as_ref(), events.elsewhere());
+        let tls = certificate.as_ref();
+        let (shown, offered) = (events.elsewhere(), events.elsewhere());
         tokio::select! {
             () = answer(socket, Arc::clone(&steering), events) => {}
-            () = count(counters, Arc::clone(&steering)) => {}
-            () = show(page.zip(ui), tls, Arc::clone(&steering)) => {}
-            () = offer(remote.zip(api), tls, Arc::clone(&steering), elsewhere) => {}
+            () = count(counters, tls, Arc::clone(&steering)) => {}
+            () = show(page.zip(ui), tls, Arc::clone(&steering), shown) => {}
+            () = offer(remote.zip(api), tls, Arc::clone(&steering), offered) => {}
             () = renew(tls) => {}
             () = rest(steering) => {}
         }
@@ -155,20 +162,30 @@ pub fn serve(
     server.begin("control", work)
 }
 
-/// Offers the dashboard of several targets.
+/// Offers the dashboard of several targets, and of the fleets that have their sockets in `fleets`;
+/// by HTTPS if there is a certificate.
 ///
 /// # Errors
 /// What could not be bound, and why.
-pub fn serve_cluster(ui: Ui, nodes: Vec<Node>) -> Result<Server, (String, io::Error)> {
+pub fn serve_cluster(
+    ui: Ui,
+    nodes: Vec<Node>,
+    fleets: Option<PathBuf>,
+    certificate: Option<Certificate>,
+) -> Result<Server, (String, io::Error)> {
     let page = listen(ui.address)?;
     let address = Some(page.1);
     let server =
         Server { stop: None, thread: None, path: None, metrics: None, ui: address, api: None };
     let work = move || async move {
-        let router = cluster::router(ui, nodes);
+        let tls = certificate.as_ref();
+        let router = cluster::router(ui, nodes, fleets, tls.is_some());
         let router = router.into_make_service_with_connect_info::<Visitor>();
-        let listener = tcp(Some(page), None, UI_CONNECTIONS, UI_IDLE).await;
-        ended(axum::serve(listener, router).await);
+        let listener = tcp(Some(page), tls, UI_CONNECTIONS, UI_IDLE).await;
+        tokio::select! {
+            result = axum::serve(listener, router) => ended(result),
+            () = renew(tls) => {}
+        }
     };
     server.begin("dashboard", work)
 }
@@ -237,15 +254,24 @@ async fn rest(steering: Arc<Steering>) {
     }
 }
 
-async fn count(listening: Option<Listening>, steering: Arc<Steering>) {
+async fn count(
+    listening: Option<Listening>,
+    certificate: Option<&Certificate>,
+    steering: Arc<Steering>,
+) {
     let router = Router::new().route("/metrics", get(api::metrics)).with_state(steering);
     // What only this machine reaches, a page in its browser is not to reach by a name of its own
-    // (DNS rebinding). What others reach they may call what they like.
+    // (DNS rebinding). What others reach they may call what they like, and where there is a
+    // certificate, that says what the name is.
     let is_here = listening.as_ref().is_some_and(|(_, address)| address.ip().is_loopback());
-    let router = if is_here { router.layer(from_fn(ui::by_address)) } else { router };
+    let router = if is_here && certificate.is_none() {
+        router.layer(from_fn(ui::by_address))
+    } else {
+        router
+    };
     let router = router.layer(from_fn(busy::<Visitor>));
     let router = router.into_make_service_with_connect_info::<Visitor>();
-    let listener = tcp(listening, None, METRICS_CONNECTIONS, METRICS_IDLE).await;
+    let listener = tcp(listening, certificate, METRICS_CONNECTIONS, METRICS_IDLE).await;
     ended(axum::serve(listener, router).await);
 }
 
@@ -253,9 +279,10 @@ async fn show(
     page: Option<(Listening, Ui)>,
     certificate: Option<&Certificate>,
     steering: Arc<Steering>,
+    events: Events,
 ) {
     let Some((listening, ui)) = page else { return std::future::pending().await };
-    let router = ui::router(steering, ui, certificate.is_some());
+    let router = ui::router(steering, ui, events, certificate.is_some());
     let router = router.into_make_service_with_connect_info::<Visitor>();
     let listener = tcp(Some(listening), certificate, UI_CONNECTIONS, UI_IDLE).await;
     ended(axum::serve(listener, router).await);
@@ -292,7 +319,7 @@ async fn tcp(
     std::future::pending().await
 }
 
-fn ended(result: io::Result<()>) {
+pub(crate) fn ended(result: io::Result<()>) {
     if let Err(error) = result {
         tracing::error!("nobody can steer this target any more: {error}");
     }

@@ -77,7 +77,7 @@ pub struct NamespaceStatus {
     pub read_only: bool,
     /// What tells it from other disks.
     pub uuid: String,
-    /// What it is a mirror of.
+    /// What it is a mirror of, or which of its parts are remote.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub legs: Vec<LegStatus>,
     /// What it does as a mirror.
@@ -121,6 +121,17 @@ impl Status {
             subsystems: report.subsystems.iter().map(|one| subsystem(one, legs)).collect(),
             controllers: report.controllers.iter().map(controller).collect(),
         }
+    }
+
+    /// The same without what grows by itself: time and I/O.
+    #[cfg(unix)]
+    pub(crate) fn without_counters(&self) -> Self {
+        let mut still = Self { uptime_seconds: 0, connections: 0, ..self.clone() };
+        for subsystem in &mut still.subsystems {
+            (subsystem.reads, subsystem.writes) = (0, 0);
+            (subsystem.read_bytes, subsystem.written_bytes) = (0, 0);
+        }
+        still
     }
 }
 
@@ -183,16 +194,16 @@ fn subsystem(report: &SubsystemReport, legs: &AllLegs) -> SubsystemStatus {
 
 fn namespace(
     report: &NamespaceReport,
-    mirror: Option<(Vec<LegStatus>, MirrorStatus)>,
+    parts: Option<(Vec<LegStatus>, Option<MirrorStatus>)>,
 ) -> NamespaceStatus {
-    let (legs, mirror) = mirror.unzip();
+    let (legs, mirror) = parts.unwrap_or_default();
     NamespaceStatus {
         nsid: report.nsid,
         bytes: report.blocks * u64::from(report.block_size),
         block_size: report.block_size,
         read_only: report.read_only,
         uuid: Uuid::from_bytes(report.uuid).to_string(),
-        legs: legs.unwrap_or_default(),
+        legs,
         mirror,
     }
 }

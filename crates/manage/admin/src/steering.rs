@@ -5,6 +5,7 @@ use crate::legs::AllLegs;
 #[cfg(unix)]
 use crate::legs::{MirrorOrder, MirrorStatus};
 use crate::live::{Disks, Keys, Live, Open};
+use crate::patience::Aside;
 use crate::stats::Stats;
 use crate::status::Status;
 use farblock_state::{Document, Failed, Kept, Problem, Step, Store, StoreError};
@@ -12,7 +13,7 @@ use farblock_state::{doors_kept, merge, reconcile, steps, take_all_back};
 use farblock_target::{Control, Observer, Report};
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -40,6 +41,8 @@ pub enum Refused {
     Problem(Problem),
     /// There is no such thing.
     Missing(String),
+    /// There is such a thing, and only a new one was to be made.
+    There(String),
     /// The target could not do it.
     Failed(Failed),
     /// It could be done, but not kept.
@@ -58,6 +61,7 @@ impl fmt::Display for Refused {
             ),
             Self::Problem(problem) => problem.fmt(f),
             Self::Missing(what) => write!(f, "there is no {what}"),
+            Self::There(what) => write!(f, "there is a {what} already"),
             Self::Failed(failed) => failed.fmt(f),
             Self::Store(error, left) => {
                 write!(f, "what was changed could not be kept, and is as it was: {error}")?;
@@ -102,6 +106,8 @@ pub struct Steering {
     asked: AtomicBool,
     /// Where it listened first: what a configuration means by port 0.
     started: Vec<SocketAddr>,
+    /// Changes of the document since this began.
+    revision: Arc<AtomicU64>,
     /// When this began: the same number of another run is another version.
     epoch: u64,
 }
@@ -113,7 +119,8 @@ struct Inner {
     /// What is shared.
     shared: Document,
     store: Option<Store>,
-    revision: u64,
+    /// Counted while this is held; whoever has only the counter need not wait for that.
+    revision: Arc<AtomicU64>,
 }
 
 impl Steering {
@@ -124,9 +131,17 @@ impl Steering {
         let legs = live.legs.clone();
         let configured = shared.clone();
         let started = shared.listeners.keys().copied().collect();
+        let revision = Arc::new(AtomicU64::new(1));
         Self {
             started,
-            inner: Mutex::new(Inner { live, configured, shared, store: None, revision: 1 }),
+            inner: Mutex::new(Inner {
+                live,
+                configured,
+                shared,
+                store: None,
+                revision: Arc::clone(&revision),
+            }),
+            revision,
             control,
             legs,
             configured: None,
@@ -197,10 +212,11 @@ impl Steering {
     /// What is shared, and the version of that.
     pub fn document(&self) -> (Document, String) {
         let inner = self.lock();
-        (inner.shared.clone(), self.etag(&inner))
+        (inner.shared.clone(), self.version())
     }
 
-    /// Makes it as `edit` says. With `expected`, only if that is the version still.
+    /// Makes it as `edit` says. With `expected`, only if that is the version still: one of several
+    /// with commas between them, or any (`*`).
     ///
     /// # Errors
     /// Why it stays as it was.
@@ -211,8 +227,11 @@ impl Steering {
         edit: impl FnOnce(&Document) -> Result<Document, Refused>,
     ) -> Result<Changed, Refused> {
         let mut inner = self.lock();
-        let etag = self.etag(&inner);
-        if expected.is_some_and(|expected| expected != "*" && expected != etag) {
+        let etag = self.version();
+        let is_it = |expected: &str| {
+            expected.split(',').map(str::trim).any(|one| one == "*" || one == etag)
+        };
+        if expected.is_some_and(|expected| !is_it(expected)) {
             return Err(Refused::Stale(etag));
         }
         let wanted = edit(&inner.shared)?;
@@ -221,7 +240,7 @@ impl Steering {
         let configured = inner.configured.clone();
         let steps = inner.steps(&wanted, reread)?;
         let steps = inner.make(wanted, configured, &steps)?;
-        Ok(Changed { steps, etag: self.etag(&inner) })
+        Ok(Changed { steps, etag: self.version() })
     }
 
     /// Reads the configuration again and makes what changed in it so; what was changed at run time
@@ -237,7 +256,8 @@ impl Steering {
         };
         let mut inner = self.lock();
         // Aside: it may be on a share whose server is gone, and others wait to change something.
-        let configured = inner.live.patience.with("the configuration", move || again());
+        let configured =
+            inner.live.patience.with(Aside::Configuration, "the configuration", move || again());
         let configured = configured.map_err(Refused::Configuration)?;
         let (old, new) = (self.with_ports(&inner.configured), self.with_ports(&configured));
         let wanted = merge(&old, &new, &inner.shared);
@@ -247,7 +267,7 @@ impl Steering {
             true => steps.iter().map(ToString::to_string).collect(),
             false => inner.make(wanted, configured, &steps)?,
         };
-        Ok(Changed { steps: done, etag: self.etag(&inner) })
+        Ok(Changed { steps: done, etag: self.version() })
     }
 
     /// What the target does at the moment.
@@ -267,7 +287,7 @@ impl Steering {
     pub(crate) fn order(&self, nqn: &str, nsid: u32, order: &MirrorOrder) -> Option<MirrorStatus> {
         let mirror = self.legs.find(nqn, nsid)?;
         mirror.order(order);
-        mirror.status().map(|(_, status)| status)
+        mirror.status().and_then(|(_, status)| status)
     }
 
     /// What it has counted. It measures how long commands take from now on, until nobody has asked
@@ -307,8 +327,10 @@ impl Steering {
         Document { listeners: listeners.collect(), ..configured.clone() }
     }
 
-    fn etag(&self, inner: &Inner) -> String {
-        format!("\"{:x}-{}\"", self.epoch, inner.revision)
+    /// The document's version. Unlike [`Self::document`] it does not wait for a change that is
+    /// being made.
+    pub fn version(&self) -> String {
+        format!("\"{:x}-{}\"", self.epoch, self.revision.load(Ordering::Relaxed))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -338,7 +360,7 @@ impl Inner {
     ) -> Result<Vec<String>, Refused> {
         let said: Vec<_> = steps.iter().map(ToString::to_string).collect();
         let done = reconcile(&mut self.live, steps).map_err(|failed| {
-            self.live.settle();
+            self.live.settle(Vec::new());
             Refused::Failed(failed)
         })?;
         let is_new = wanted != self.shared || configured != self.configured;
@@ -347,18 +369,15 @@ impl Inner {
             && let Err(error) = store.save(&kept)
         {
             let left = take_all_back(&mut self.live, done);
-            self.live.settle();
+            self.live.settle(Vec::new());
             return Err(Refused::Store(error, left));
         }
-        drop(done);
-        self.live.settle();
+        self.live.settle(done);
         if kept.shared != self.shared {
-            self.revision += 1;
+            self.revision.fetch_add(1, Ordering::Relaxed);
         }
         (self.shared, self.configured) = (kept.shared, kept.configured);
-        for sentence in &said {
-            tracing::info!("changed: {sentence}");
-        }
+        // Whoever asked for it logs it, and who they are.
         Ok(said)
     }
 }

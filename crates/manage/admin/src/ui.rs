@@ -8,6 +8,7 @@
 use crate::api;
 use crate::bounded::{Active, Activity, Bounded, busy};
 use crate::door::Door;
+use crate::events::Events;
 use crate::steering::Steering;
 use axum::body::Body;
 use axum::extract::connect_info::Connected;
@@ -135,10 +136,11 @@ struct About {
     may_steer: bool,
 }
 
-pub(crate) fn router(steering: Arc<Steering>, ui: Ui, is_secure: bool) -> Router {
+pub(crate) fn router(steering: Arc<Steering>, ui: Ui, events: Events, is_secure: bool) -> Router {
     let about = About { version: env!("CARGO_PKG_VERSION"), may_steer: ui.may_steer };
     let about = serde_json::to_value(about).expect("our own types are JSON");
-    guarded(api::router(steering), about, ui, is_secure)
+    let inside = api::router(Arc::clone(&steering)).merge(api::told(steering, events));
+    guarded(inside, about, ui, is_secure)
 }
 
 /// The page, which is everybody's, and what only the token opens: `inside` and what the page is
@@ -169,8 +171,8 @@ async fn guard(State(ui): State<Arc<Ui>>, request: Request, next: Next) -> Respo
         return refusal;
     }
     if !ui.may_steer && !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let detail = "this page may only look: start farblock serve with --ui-steer to change \
-                      things here, or use farblock ctl";
+        let detail = "this page may only look: start farblock serve with --ui-steer, or farblock \
+                      ui with --steer, to change things here, or use farblock ctl";
         return api::trouble(StatusCode::FORBIDDEN, "not allowed here", detail);
     }
     next.run(request).await

@@ -1,6 +1,7 @@
 //! What can be wrong with a document by itself.
 
 use crate::document::{Demand, Document, Host, Limits, Namespace, Subsystem, VERSION};
+use crate::json::parse as parse_json;
 use farblock_proto::controller::{SubsystemConfig, limits};
 use farblock_wire::nqn;
 use serde_json::Value;
@@ -16,6 +17,9 @@ const CREDENTIAL: &str = "credential:";
 const LISTS: [&str; 3] = ["dhchap_hashes", "dhchap_dhgroups", "visible_to"];
 /// Hash functions or groups that a list may have: more than there are.
 const MAX_ALGORITHMS: usize = 16;
+
+/// The largest weight of a host.
+const MAX_WEIGHT: u32 = 1000;
 
 /// Longest burst of limits, in milliseconds.
 const MAX_BURST_MS: u32 = 60_000;
@@ -61,7 +65,7 @@ impl Document {
                 Problem::new(if field == "." { String::new() } else { field }, sentence)
             })?;
         deserializer.end().map_err(|error| Problem::new("", error))?;
-        let said = serde_json::from_str(json).map_err(|error| Problem::new("", error))?;
+        let said = parse_json(json.as_bytes())?;
         if let Some(field) = misplaced_list(&said, "", "") {
             return Err(Problem::new(
                 field,
@@ -145,7 +149,8 @@ fn check_subsystem(name: &str, subsystem: &Subsystem) -> Result<(), Problem> {
         config.check().map_err(|error| Problem::new(at(".model"), error))?;
     }
     if subsystem.allow_any_host && !subsystem.hosts.is_empty() {
-        let sentence = "the listed hosts would mean nothing then: empty hosts, or set it to false";
+        let sentence = "every host may connect, so that a list of hosts would mean nothing: set \
+             it to false (farblock ctl allow-any-host NQN off), or list none";
         return Err(Problem::new(at(".allow_any_host"), sentence));
     }
     if subsystem.hosts.len() > limits::MAX_ALLOWED_HOSTS {
@@ -274,7 +279,25 @@ impl Limits {
                 let sentence = format!("use 1 to {MAX_BURST_MS} milliseconds");
                 Err(Problem::new("burst_ms", sentence))
             }
-            _ => Ok(()),
+            _ => match self.weight {
+                Some(weight) if !(1..=MAX_WEIGHT).contains(&weight) => {
+                    let sentence = format!("use 1 to {MAX_WEIGHT}; 100 is what others have");
+                    Err(Problem::new("weight", sentence))
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Whether the limits can be a namespace's.
+    ///
+    /// # Errors
+    /// The first one that cannot.
+    pub fn check_of_namespace(&self) -> Result<(), Problem> {
+        self.check()?;
+        match self.weight {
+            Some(_) => Err(Problem::new("weight", "hosts have weights, and namespaces have none")),
+            None => Ok(()),
         }
     }
 }
@@ -299,8 +322,12 @@ fn check_namespace(field: &str, namespace: &Namespace) -> Result<(), Problem> {
         let sentence = format!("{} is no size for a block: use 512 or 4096", namespace.block_size);
         return Err(Problem::new(at("block_size"), sentence));
     }
+    if namespace.nguid.is_some_and(|nguid| nguid.is_nil()) {
+        let sentence = "zeroes are no NGUID: leave it out for one that is made";
+        return Err(Problem::new(at("nguid"), sentence));
+    }
     check_group(&at("ana_group"), namespace.ana_group)?;
-    namespace.limits.check().map_err(|problem| {
+    namespace.limits.check_of_namespace().map_err(|problem| {
         Problem::new(format!("{}.{}", at("limits"), problem.field), problem.sentence)
     })?;
     match namespace.size {

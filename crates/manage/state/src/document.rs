@@ -289,6 +289,11 @@ pub struct Namespace {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = "uuid"))]
     pub uuid: Option<Uuid>,
+    /// By which hosts know it as well (NGUID); made from what tells it from other disks if it is
+    /// left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = "uuid"))]
+    pub nguid: Option<Uuid>,
     /// Its ANA group: 1 to 128; 1 if it is left out.
     #[serde(default = "usual_group", skip_serializing_if = "is_usual_group")]
     pub ana_group: u32,
@@ -330,6 +335,10 @@ pub struct Limits {
     /// if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_ms: Option<u32>,
+    /// Of a host: how much it gets of a core that is full, beside other hosts; 100 if it is left
+    /// out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
 }
 
 impl Limits {
@@ -362,6 +371,7 @@ impl Namespace {
             read_only: false,
             size: None,
             uuid: None,
+            nguid: None,
             ana_group: USUAL_ANA_GROUP,
             visible_to: None,
             limits: Limits::default(),
@@ -370,7 +380,8 @@ impl Namespace {
 
     /// Whether hosts see the same disk in both, changed or not.
     pub(crate) fn is_same_disk(&self, other: &Self) -> bool {
-        self.path == other.path && self.block_size == other.block_size && self.uuid == other.uuid
+        let is_named_so = self.uuid == other.uuid && self.nguid == other.nguid;
+        self.path == other.path && self.block_size == other.block_size && is_named_so
     }
 }
 

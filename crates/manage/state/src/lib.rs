@@ -11,14 +11,14 @@
 //! [`reconcile`] the target is as the new document says, or as it was. After a crash the store
 //! holds the old document or the new one.
 //!
-//! **Not implemented.** Visibility of a namespace for some hosts only. What is in a key's file: a
-//! document says where it is.
+//! **Not implemented.** What is in a key's file: a document says where it is.
 
 #![forbid(unsafe_code)]
 
 mod check;
 mod document;
 mod edit;
+mod json;
 mod merge;
 mod reconcile;
 mod steps;
@@ -28,7 +28,8 @@ pub use check::Problem;
 pub use document::{Ana, Document, Host, Limits, Listener, Namespace};
 pub use document::{Demand, Referral, Subsystem, Tls, VERSION};
 pub use edit::{doors_kept, keys_kept, patch, pointer, tls_inherited};
+pub use json::parse as parse_json;
 pub use merge::merge;
 pub use reconcile::{Failed, Running, reconcile, take_all_back};
 pub use steps::{Step, steps};
-pub use store::{Kept, Stage, Store, StoreError};
+pub use store::{Kept, Stage, Store, StoreError, remove_file, replace_file};

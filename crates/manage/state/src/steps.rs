@@ -226,7 +226,11 @@ fn write_limits(f: &mut fmt::Formatter<'_>, from: &Limits, to: &Limits) -> fmt::
             write!(f, " {name} {rate}")?;
         }
     }
-    to.burst_ms.map_or(Ok(()), |burst_ms| write!(f, " burst_ms {burst_ms}"))
+    let others = [("burst_ms", to.burst_ms), ("weight", to.weight)];
+    for (name, value) in others.into_iter().filter_map(|(name, it)| Some((name, it?))) {
+        write!(f, " {name} {value}")?;
+    }
+    Ok(())
 }
 
 /// What a host has to prove, where that changes.

@@ -52,7 +52,10 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(path, error) => {
-                write!(f, "the state {} cannot be read or written: {error}", path.display())
+                // Without the number that the standard library adds.
+                let text = error.to_string();
+                let words = text.split(" (os error ").next().unwrap_or_default();
+                write!(f, "the state {} cannot be read or written: {words}", path.display())
             }
             Self::Damaged(path, problem) => write!(
                 f,
@@ -88,19 +91,33 @@ impl Store {
     /// # Errors
     /// When it cannot be read, or is none.
     pub fn load(&self) -> Result<Option<Kept>, StoreError> {
-        let io = |error| StoreError::Io(self.path.clone(), error);
-        let file = match File::open(&self.path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(io(error)),
-        };
-        let mut text = String::new();
-        file.take(MAX_BYTES).read_to_string(&mut text).map_err(io)?;
+        let Some(text) = self.text()? else { return Ok(None) };
         let damaged = |problem| StoreError::Damaged(self.path.clone(), problem);
         let kept: Kept =
             serde_json::from_str(&text).map_err(|error| damaged(Problem::new("", error)))?;
         kept.shared.check().map_err(damaged)?;
         Ok(Some(kept))
+    }
+
+    /// What is kept, as it was written; `None` if nothing is.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn text(&self) -> Result<Option<String>, StoreError> {
+        let io = |error| StoreError::Io(self.path.clone(), error);
+        let found = match fs::metadata(&self.path) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io(error)),
+        };
+        // A pipe would be waited for, and replaced by the first change that is kept.
+        if !found.is_file() {
+            return Err(io(io::Error::other("it is not a regular file, so name another one")));
+        }
+        let mut text = String::new();
+        let file = File::open(&self.path).map_err(io)?;
+        file.take(MAX_BYTES).read_to_string(&mut text).map_err(io)?;
+        Ok(Some(text))
     }
 
     /// Keeps it; when this returns, a restart finds it.
@@ -114,46 +131,84 @@ impl Store {
 
     /// The same, for as long as `goes_on`: a crash after each stage, for tests.
     #[doc(hidden)]
-    pub fn save_until(
-        &self,
-        kept: &Kept,
-        mut goes_on: impl FnMut(Stage) -> bool,
-    ) -> io::Result<()> {
-        let mut name = self.path.file_name().unwrap_or_default().to_owned();
-        name.push(".new");
-        let new = self.path.with_file_name(name);
+    pub fn save_until(&self, kept: &Kept, goes_on: impl FnMut(Stage) -> bool) -> io::Result<()> {
         let mut text = serde_json::to_string_pretty(kept).expect("our own types are JSON");
         text.push('\n');
-        // What a crash left is in nobody's way; a link that somebody put there is not followed.
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let mut file = options.open(&new)?;
-        if !goes_on(Stage::Created) {
-            return Ok(());
-        }
-        file.write_all(text.as_bytes())?;
-        if !goes_on(Stage::Written) {
-            return Ok(());
-        }
-        file.sync_all()?;
-        drop(file);
-        if !goes_on(Stage::Synced) {
-            return Ok(());
-        }
-        fs::rename(&new, &self.path)?;
-        if !goes_on(Stage::Renamed) {
-            return Ok(());
-        }
-        sync_folder(&self.path)?;
-        goes_on(Stage::Durable);
-        Ok(())
+        replace_file(&self.path, text.as_bytes(), goes_on)
     }
+}
+
+/// Puts a file with `bytes` in the place of what is at `path`, for as long as `goes_on`: a crash at
+/// any moment leaves the one or the other, whole. Only who runs this can read it.
+///
+/// # Errors
+/// When it cannot be written; what was there before is as it was, unless the error came after the
+/// new one took its place.
+pub fn replace_file(
+    path: &Path,
+    bytes: &[u8],
+    mut goes_on: impl FnMut(Stage) -> bool,
+) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    // What a crash left is in nobody's way; a link that somebody put there is not followed.
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let done = put(&new, path, bytes, &mut goes_on);
+    if done.is_err() {
+        // A full disk is not to be fuller. After the rename there is none.
+        let _ = fs::remove_file(&new);
+    }
+    done
+}
+
+/// Writes the new file and gives it the old one's name.
+fn put(
+    new: &Path,
+    path: &Path,
+    bytes: &[u8],
+    goes_on: &mut impl FnMut(Stage) -> bool,
+) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(new)?;
+    if !goes_on(Stage::Created) {
+        return Ok(());
+    }
+    file.write_all(bytes)?;
+    if !goes_on(Stage::Written) {
+        return Ok(());
+    }
+    file.sync_all()?;
+    drop(file);
+    if !goes_on(Stage::Synced) {
+        return Ok(());
+    }
+    fs::rename(new, path)?;
+    if !goes_on(Stage::Renamed) {
+        return Ok(());
+    }
+    sync_folder(path)?;
+    goes_on(Stage::Durable);
+    Ok(())
+}
+
+/// Takes a file away for good.
+///
+/// # Errors
+/// When that cannot be done; it is no error that there is none.
+pub fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        done => done?,
+    }
+    // Also when there was none: the crash may have come between this and the last time.
+    sync_folder(path)
 }
 
 /// Makes a folder's names durable.

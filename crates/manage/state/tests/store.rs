@@ -39,6 +39,20 @@ fn what_is_no_state_is_not_used_and_not_replaced() {
     assert!(Store::new(&path).load().unwrap_err().to_string().contains("version 1 only"));
 }
 
+/// A folder's place cannot be taken; the new one is not left beside it.
+#[test]
+fn what_could_not_be_kept_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::new(folder.path().join("state.json"));
+    std::fs::create_dir_all(store.path().join("folder")).unwrap();
+    let said = store.save(&kept(1)).unwrap_err().to_string();
+    assert!(said.contains("state.json") && !said.contains("os error"), "{said}");
+    let left = std::fs::read_dir(folder.path()).unwrap().map(|one| one.unwrap().file_name());
+    assert_eq!(left.collect::<Vec<_>>(), ["state.json"]);
+    let said = store.load().unwrap_err().to_string();
+    assert!(said.contains("not a regular file"), "{said}");
+}
+
 #[cfg(unix)]
 #[test]
 fn a_state_is_its_owners() {

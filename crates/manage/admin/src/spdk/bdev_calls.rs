@@ -5,6 +5,7 @@ use super::message::{Answer, Errno, INTERNAL_ERROR, PARSE_ERROR, Params, RpcErro
 use super::view::View;
 use super::{Method, SpdkRpc, Table, method, qos_calls, refused};
 use crate::live::Opened;
+use crate::patience::{Aside, Patience};
 use farblock_backends::stripe::Stripe;
 use farblock_block::Namespace as _;
 use farblock_state::Namespace;
@@ -20,13 +21,13 @@ use uuid::Uuid;
 
 pub(super) const METHODS: &[Method] = &[
     method("bdev_malloc_create", malloc_create),
-    method("bdev_malloc_delete", |rpc, _, params| delete(rpc, Kind::Malloc, params)),
+    method("bdev_malloc_delete", |rpc, table, params| delete(rpc, table, Kind::Malloc, params)),
     method("bdev_null_create", null_create),
-    method("bdev_null_delete", |rpc, _, params| delete(rpc, Kind::Null, params)),
+    method("bdev_null_delete", |rpc, table, params| delete(rpc, table, Kind::Null, params)),
     method("bdev_aio_create", aio_create),
-    method("bdev_aio_delete", |rpc, _, params| delete(rpc, Kind::Aio, params)),
+    method("bdev_aio_delete", |rpc, table, params| delete(rpc, table, Kind::Aio, params)),
     method("bdev_uring_create", uring_create),
-    method("bdev_uring_delete", |rpc, _, params| delete(rpc, Kind::Uring, params)),
+    method("bdev_uring_delete", |rpc, table, params| delete(rpc, table, Kind::Uring, params)),
     method("bdev_raid_create", raid_create),
     method("bdev_raid_delete", raid_delete),
     method("bdev_get_bdevs", get_bdevs),
@@ -156,7 +157,8 @@ struct AioCreate {
 
 fn aio_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: AioCreate = parse(params)?;
-    let namespace = file(&asked.filename, asked.block_size, asked.readonly)?;
+    let patience = &table.patience;
+    let namespace = file(patience, &asked.filename, asked.block_size, asked.readonly)?;
     create(rpc, table, Kind::Aio, asked.name, namespace, asked.uuid)
 }
 
@@ -171,19 +173,28 @@ struct UringCreate {
 
 fn uring_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: UringCreate = parse(params)?;
-    let namespace = file(&asked.filename, asked.block_size, false)?;
+    let namespace = file(&table.patience, &asked.filename, asked.block_size, false)?;
     create(rpc, table, Kind::Uring, asked.name, namespace, asked.uuid)
 }
 
 /// A namespace in a file or on a block device that can be opened.
-fn file(name: &str, block_size: Option<u32>, read_only: bool) -> Result<Namespace, RpcError> {
+fn file(
+    patience: &Patience,
+    name: &str,
+    block_size: Option<u32>,
+    read_only: bool,
+) -> Result<Namespace, RpcError> {
     let path = std::path::absolute(Path::new(name)).map_err(invalid)?;
+    let aside = path.clone();
     // What opening would wait for, or set going, is no disk.
-    let open = |found: Metadata| match found.is_file() || found.file_type().is_block_device() {
-        true => OpenOptions::new().read(true).write(!read_only).open(&path)?.metadata(),
+    let open = move |found: Metadata| match found.is_file() || found.file_type().is_block_device() {
+        true => OpenOptions::new().read(true).write(!read_only).open(&aside)?.metadata(),
         false => Err(io::Error::other("it is neither a file nor a block device")),
     };
-    let found = std::fs::metadata(&path).and_then(open).map_err(|error| {
+    let at = path.clone();
+    let found = patience.with(Aside::Disk, name, move || Ok(std::fs::metadata(at).and_then(open)));
+    let found = found.map_err(|sentence| RpcError::from(Errno::Busy).because(sentence))?;
+    let found = found.map_err(|error| {
         let errno = match error.kind() {
             io::ErrorKind::NotFound => Errno::NotFound,
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
@@ -224,7 +235,7 @@ fn create(
         Kind::Null | Kind::Raid => Errno::Invalid,
     };
     let (opener, named) = (Arc::clone(&table.opener), namespace.clone());
-    let opened = table.patience.with(&namespace.path, move || opener.open(&named));
+    let opened = table.patience.with(Aside::Disk, &namespace.path, move || opener.open(&named));
     let opened = opened.map_err(|sentence| RpcError::from(errno).because(sentence))?;
     let uuid = uuid.unwrap_or_else(|| identity(&opened.identity, &name));
     namespace.uuid = Some(uuid);
@@ -254,7 +265,7 @@ struct RaidCreate {
     superblock: bool,
 }
 
-fn raid_create(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
+fn raid_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: RaidCreate = parse_raid(params)?;
     rpc.bdevs.check_name(&asked.name)?;
     let failed = |errno: Errno, sentence: &str| {
@@ -284,10 +295,11 @@ fn raid_create(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
             return failed(Errno::Invalid, &sentence);
         }
         // A namespace that others put in its place has its lock now.
-        if let Some(file) = base.opened.as_ref().and_then(|opened| opened.file.as_ref())
-            && let Err(error) = file.lock()
-        {
-            return failed(Errno::Busy, &error.to_string());
+        if let Some(file) = base.opened.as_ref().and_then(|opened| opened.file.clone()) {
+            let lock = move || file.lock().map_err(|error| error.to_string());
+            if let Err(sentence) = table.patience.with(Aside::File, name, lock) {
+                return failed(Errno::Busy, &sentence);
+            }
         }
         if bases.iter().any(|other: &Bdev| other.name == base.name) {
             return failed(Errno::Invalid, &format!("{name} is listed twice"));
@@ -341,11 +353,11 @@ struct Delete {
     name: String,
 }
 
-fn delete(rpc: &SpdkRpc, kind: Kind, params: Params) -> Answer {
+fn delete(rpc: &SpdkRpc, table: &Table, kind: Kind, params: Params) -> Answer {
     let asked: Delete = parse(params)?;
     let view = rpc.view();
-    match view.bdev(&asked.name).filter(|bdev| bdev.kind == kind) {
-        Some(bdev) => remove(rpc, &view, bdev),
+    match view.bdev(&asked.name).filter(|bdev| bdev.kind == kind).cloned() {
+        Some(bdev) => remove(rpc, table, view, bdev),
         None => Err(Errno::NoDevice.into()),
     }
 }
@@ -358,17 +370,17 @@ struct RaidDelete {
     clear_sb: Option<IgnoredAny>,
 }
 
-fn raid_delete(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
+fn raid_delete(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: RaidDelete = parse_raid(params)?;
     let view = rpc.view();
-    match view.bdev(&asked.name).filter(|bdev| bdev.kind == Kind::Raid) {
-        Some(bdev) => remove(rpc, &view, bdev),
+    match view.bdev(&asked.name).filter(|bdev| bdev.kind == Kind::Raid).cloned() {
+        Some(bdev) => remove(rpc, table, view, bdev),
         None => Err(RpcError::new(-19, format!("raid bdev {} not found", asked.name))),
     }
 }
 
 /// Takes a bdev away, and before it the namespaces and the RAID bdev that it is under.
-fn remove(rpc: &SpdkRpc, view: &View, bdev: &Bdev) -> Answer {
+fn remove(rpc: &SpdkRpc, table: &Table, view: View, bdev: Bdev) -> Answer {
     let mut names = vec![bdev.name.clone()];
     names.extend(view.raid_over(&bdev.name).map(|raid| raid.name.clone()));
     let uses: Vec<_> = names.iter().flat_map(|name| view.uses_of(name)).collect();
@@ -382,7 +394,14 @@ fn remove(rpc: &SpdkRpc, view: &View, bdev: &Bdev) -> Answer {
         };
         rpc.change(edit).map_err(refused(Errno::Busy.into()))?;
     }
-    rpc.bdevs.remove(&names);
+    let (removed, name) = (rpc.bdevs.remove(&names), bdev.name.clone());
+    let closed = table.patience.with(Aside::File, &name, move || {
+        drop((removed, view, bdev));
+        Ok(())
+    });
+    if let Err(problem) = closed {
+        tracing::warn!("it is closed later: {problem}");
+    }
     Ok(json!(true))
 }
 

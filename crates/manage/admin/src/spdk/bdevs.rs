@@ -112,14 +112,10 @@ impl Bdevs {
         Ok(())
     }
 
-    /// Gives up what stores these.
-    pub(super) fn remove(&self, names: &[String]) {
-        let removed: Vec<_> = {
-            let mut made = self.lock();
-            made.extract_if(.., |bdev| names.contains(&bdev.name)).collect()
-        };
-        // It may take its time, and nobody has to wait for it.
-        drop(removed);
+    /// Gives what stores these to whoever gives it up, which may take its time.
+    pub(super) fn remove(&self, names: &[String]) -> Vec<Bdev> {
+        let mut made = self.lock();
+        made.extract_if(.., |bdev| names.contains(&bdev.name)).collect()
     }
 
     /// What a namespace would be in a document that is stored here.

@@ -211,6 +211,9 @@ fn namespace_config(view: &View, nqn: &str, nsid: u32, shared: &Namespace) -> Ve
         "uuid": uuid.unwrap_or(bdev.uuid).to_string(),
         "anagrpid": shared.ana_group,
     });
+    if let Some(nguid) = shared.nguid {
+        namespace["nguid"] = json!(nvmf_calls::digits(nguid));
+    }
     if shared.visible_to.is_some() {
         namespace["no_auto_visible"] = json!(true);
     }

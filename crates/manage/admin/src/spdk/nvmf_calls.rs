@@ -261,14 +261,15 @@ fn shown(table: &Table, view: &View, nqn: &str, subsystem: &Subsystem) -> Value 
     let offered = offered(nqn, subsystem);
     let listening = table.listeners(nqn, &view.document);
     let namespaces = subsystem.namespaces.iter().map(|(&nsid, namespace)| {
-        let uuid = view.reported(nqn, nsid).map(|seen| Uuid::from_bytes(seen.uuid));
-        let uuid = uuid.unwrap_or_default();
+        let seen = view.reported(nqn, nsid);
+        let [uuid, nguid] =
+            seen.map_or([Uuid::nil(); 2], |seen| [seen.uuid, seen.nguid].map(Uuid::from_bytes));
         let bdev = view.bdev_at(nqn, nsid);
         let mut shown = json!({
             "nsid": nsid,
             "bdev_name": bdev,
             "name": bdev,
-            "nguid": uuid.simple().to_string().to_uppercase(),
+            "nguid": digits(nguid),
             "uuid": uuid.to_string(),
             "anagrpid": namespace.ana_group,
         });
@@ -292,6 +293,11 @@ fn shown(table: &Table, view: &View, nqn: &str, subsystem: &Subsystem) -> Value 
         "max_cntlid": CONTROLLER_IDS.1,
         "namespaces": namespaces.collect::<Value>(),
     })
+}
+
+/// An NGUID as SPDK writes it.
+pub(super) fn digits(nguid: Uuid) -> String {
+    nguid.simple().to_string().to_uppercase()
 }
 
 /// The subsystem as hosts see it.
@@ -333,7 +339,7 @@ struct AddNs {
 struct AskedNamespace {
     bdev_name: String,
     nsid: Option<u32>,
-    nguid: Option<String>,
+    nguid: Option<Uuid>,
     eui64: Option<String>,
     uuid: Option<Uuid>,
     ptpl_file: Option<String>,
@@ -357,7 +363,7 @@ fn add_ns(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
         return Err(invalid(format!("{name} is in use: a bdev stores one namespace")));
     }
     let uuid = wanted.uuid.unwrap_or(bdev.uuid);
-    check_namespace(&wanted, uuid)?;
+    check_namespace(&wanted)?;
     let most = max_namespaces(table, &asked.nqn);
     let free = || (1..=most).find(|nsid| !subsystem.namespaces.contains_key(nsid));
     let nsid = wanted.nsid.filter(|&nsid| nsid > 0).or_else(free);
@@ -368,16 +374,13 @@ fn add_ns(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     }
     let ana_group = wanted.anagrpid.unwrap_or(USUAL_ANA_GROUP);
     let visible_to = wanted.no_auto_visible.then(BTreeSet::new);
-    let uuid = Some(uuid);
-    let namespace = Namespace { uuid, ana_group, visible_to, ..bdev.namespace.clone() };
+    let (uuid, nguid) = (Some(uuid), wanted.nguid);
+    let namespace = Namespace { uuid, nguid, ana_group, visible_to, ..bdev.namespace.clone() };
     share(rpc, bdev, &asked.nqn, nsid, &namespace)?;
     Ok(json!(nsid))
 }
 
-fn check_namespace(wanted: &AskedNamespace, uuid: Uuid) -> Result<(), RpcError> {
-    let is_uuid = |nguid: &str| Uuid::try_parse(nguid).is_ok_and(|nguid| nguid == uuid);
-    let other = wanted.nguid.as_deref().is_some_and(|nguid| !is_uuid(nguid));
-    unsupported(other, "nguid: it is the UUID here, give that")?;
+fn check_namespace(wanted: &AskedNamespace) -> Result<(), RpcError> {
     unsupported(wanted.eui64.is_some(), "eui64: farblock has none, leave it out")?;
     unsupported(wanted.ptpl_file.is_some(), "ptpl_file: farblock keeps that with the data")?;
     unsupported(wanted.hide_metadata, "hide_metadata: farblock has none, leave it out")

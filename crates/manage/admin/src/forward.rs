@@ -1,0 +1,178 @@
+//! Changes that are made on the page of several targets: each goes to its target, which decides by
+//! the token or the user that this program comes with, and notes who asked.
+//!
+//! Only the document and its subsystems are reached this way. What a target answers is passed on,
+//! but that it knows another token: to the page that would mean its own.
+
+use crate::api;
+use crate::audit::AUDIT;
+use crate::client;
+use crate::cluster::{MAX_BYTES, Node};
+use crate::ui::Visitor;
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::connect_info::ConnectInfo;
+use axum::extract::{Path, State};
+use axum::http::header::{self, HeaderMap, HeaderName};
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::Response;
+use axum::routing::get;
+use http_body_util::Full;
+use hyper::Request;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest that a target may take: less than the page waits (40 s), and more than a target
+/// waits for a disk.
+const PATIENCE: Duration = Duration::from_secs(35);
+
+/// What is passed on of a question, and of an answer.
+const ASKED: [HeaderName; 2] = [header::IF_MATCH, header::CONTENT_TYPE];
+const ANSWERED: [HeaderName; 2] = [header::ETAG, header::CONTENT_TYPE];
+
+type Names = Path<HashMap<String, String>>;
+
+/// The way to each of these targets.
+pub(crate) fn router(nodes: Arc<[Node]>) -> Router {
+    let all = get(pass).put(pass).patch(pass).delete(pass);
+    Router::new()
+        .route("/v1/nodes/{node}/state", get(pass))
+        .route("/v1/nodes/{node}/subsystems/{*rest}", all)
+        .with_state(nodes)
+}
+
+async fn pass(
+    State(nodes): State<Arc<[Node]>>,
+    ConnectInfo(visitor): ConnectInfo<Visitor>,
+    Path(names): Names,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let name = names.get("node").map_or("", String::as_str);
+    let Some(node) = nodes.iter().find(|node| node.name == name) else {
+        let detail = format!("there is no target {name:?} on this page");
+        return api::trouble(StatusCode::NOT_FOUND, "not found", &detail);
+    };
+    // As it came, with its escapes: names have all kinds of characters.
+    let way = uri.path().splitn(5, '/').nth(4).unwrap_or_default();
+    let asked = format!("{method} /v1/{way}");
+    let only_looks = method == Method::GET;
+    let answer = match question(&method, way, &headers, body, visitor.from) {
+        Ok(question) => exchange(node, question).await,
+        Err(error) => Err(error),
+    };
+    let answer = answer.unwrap_or_else(|why| {
+        let detail = format!("{name}: {why}");
+        api::trouble(StatusCode::BAD_GATEWAY, "no answer of the target", &detail)
+    });
+    if !only_looks {
+        let status = answer.status().as_u16();
+        tracing::info!(target: AUDIT, who = %visitor, node = %name, request = %asked, status,
+            "passed on");
+    }
+    answer
+}
+
+fn question(
+    method: &Method,
+    way: &str,
+    headers: &HeaderMap,
+    body: Bytes,
+    from: SocketAddr,
+) -> Result<Request<Full<Bytes>>, String> {
+    let mut question = Request::builder().method(method).uri(format!("/v1/{way}"));
+    for name in ASKED {
+        if let Some(value) = headers.get(&name) {
+            question = question.header(name, value);
+        }
+    }
+    let question = question.header(header::FORWARDED, format!("for=\"{from}\""));
+    question.body(Full::new(body)).map_err(|error| error.to_string())
+}
+
+async fn exchange(node: &Node, question: Request<Full<Bytes>>) -> Result<Response, String> {
+    let exchange = async {
+        let answer = node.send(question).await?;
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        if status == StatusCode::UNAUTHORIZED {
+            return Err("it has another token".to_owned());
+        }
+        let mut response = Response::new(Body::from(client::whole(answer, MAX_BYTES).await?));
+        *response.status_mut() = status;
+        for name in ANSWERED {
+            if let Some(value) = headers.get(&name) {
+                response.headers_mut().insert(name, value.clone());
+            }
+        }
+        Ok(response)
+    };
+    let answered = tokio::time::timeout(PATIENCE, exchange).await;
+    answered.unwrap_or_else(|_| Err("it does not answer in time".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Place;
+    use crate::ui::Token;
+    use axum::extract::Request as Asked;
+    use axum::response::IntoResponse;
+
+    /// A target that answers with what it was asked, or not at all.
+    async fn target(status: StatusCode) -> Node {
+        let echo = async move |asked: Asked| {
+            let said = |name: &str| {
+                let value = asked.headers().get(name).map(|value| value.to_str().unwrap());
+                value.unwrap_or("-").to_owned()
+            };
+            let head = ["authorization", "if-match", "forwarded", "cookie"].map(said).join(" ");
+            let text = format!("{} {} {head}", asked.method(), asked.uri());
+            (status, [("etag", "\"7\""), ("x-other", "no")], text).into_response()
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let router = Router::new().fallback(echo);
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let token = Token::new("0123456789-0123456789").unwrap();
+        Node { name: "left".to_owned(), place: Place::Address(address, token) }
+    }
+
+    async fn asked(node: &Node, way: &str) -> Result<(Response, String), String> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [("if-match", "\"6\""), ("cookie", "a"), ("forwarded", "for=\"x\"")] {
+            headers.insert(name, value.parse().unwrap());
+        }
+        let from = "127.0.0.1:9".parse().unwrap();
+        let question = question(&Method::PATCH, way, &headers, Bytes::new(), from)?;
+        let (head, body) = exchange(node, question).await?.into_parts();
+        let body = axum::body::to_bytes(body, 4096).await.unwrap();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        Ok((Response::from_parts(head, Body::empty()), text))
+    }
+
+    #[tokio::test]
+    async fn a_change_comes_as_it_was_asked_and_for_whom() {
+        let node = target(StatusCode::PRECONDITION_FAILED).await;
+        let (answer, text) = asked(&node, "subsystems/nqn.a%2Fb/hosts/%2e%2e").await.unwrap();
+        let way = "PATCH /v1/subsystems/nqn.a%2Fb/hosts/%2e%2e";
+        let rest = "Bearer 0123456789-0123456789 \"6\" for=\"127.0.0.1:9\" -";
+        assert_eq!(text, format!("{way} {rest}"));
+        assert_eq!(answer.status(), StatusCode::PRECONDITION_FAILED);
+        assert_eq!(answer.headers()["etag"], "\"7\"");
+        assert!(!answer.headers().contains_key("x-other"));
+    }
+
+    /// The page would take it for its own token, and log out.
+    #[tokio::test]
+    async fn that_a_target_has_another_token_is_no_matter_of_the_pages_own() {
+        let refused = asked(&target(StatusCode::UNAUTHORIZED).await, "subsystems/a").await;
+        assert_eq!(refused.unwrap_err(), "it has another token");
+        let place = Place::Socket("/nonexistent/socket".into());
+        let gone = asked(&Node { name: "gone".to_owned(), place }, "state").await;
+        assert_eq!(gone.unwrap_err(), "No such file or directory");
+    }
+}

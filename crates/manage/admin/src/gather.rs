@@ -1,0 +1,384 @@
+//! What several targets tell, as one stream.
+//!
+//! Events are those of each target, with the node's name: `{"node": "left", "data": …}`. `document`
+//! has the whole document, and `gone` says that a node tells nothing, and why.
+//!
+//! Each node has a task of its own, so that none waits for another. One whose program is older and
+//! tells no status, or has no place for a reader more, is asked each second instead.
+
+use crate::cluster::{self, MAX_BYTES, MAX_NODES, Node, Place};
+use crate::events::{Happening, SLOWEST, json, written};
+use crate::fleet::FleetStatus;
+use crate::stats::Stats;
+use crate::status::Status;
+use farblock_state::Document;
+use http_body_util::BodyExt;
+use http_body_util::channel::{Channel, Sender as Stream};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Response, StatusCode};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{interval, sleep, timeout};
+
+/// A target that says nothing for so long does not answer: it tells its counters every second.
+const SILENCE: Duration = Duration::from_millis(1500);
+/// Between two tries to reach one that is gone.
+const AGAIN: Duration = Duration::from_millis(400);
+/// Between two tries to have a document that somebody changes.
+const LATER: Duration = Duration::from_secs(2);
+/// How often it is seen whether the page is still there.
+const EVERY: Duration = Duration::from_secs(1);
+/// How often a target is asked, in seconds, before it is tried again to have it tell.
+const ASKED: usize = 30;
+/// Counters that come without a status: it is an older program.
+const WITHOUT_STATUS: u32 = 2;
+/// Pieces that wait for the page, at most.
+const PIECES: usize = 16;
+/// Characters of an event's name.
+const NAME_MAX: usize = 32;
+
+/// What these nodes tell from now on; none if there are as many readers as may be.
+pub(crate) fn stream(
+    nodes: &[Node],
+    fleets: Option<PathBuf>,
+    places: &Arc<Semaphore>,
+) -> Option<Channel<Bytes>> {
+    let place = Arc::clone(places).try_acquire_owned().ok()?;
+    let (stream, body) = Channel::new(PIECES);
+    let nodes = nodes.to_vec();
+    tokio::spawn(async move {
+        let _place = place;
+        let (told, heard) = channel(PIECES);
+        // They end with this.
+        let mut all = JoinSet::new();
+        for node in nodes {
+            all.spawn(follow(node, told.clone()));
+        }
+        if let Some(folder) = fleets {
+            all.spawn(watch_for_fleets(folder, told.clone()));
+        }
+        drop(told);
+        pass_on(heard, stream).await;
+    });
+    Some(body)
+}
+
+/// Follows each fleet that begins while the page is there.
+async fn watch_for_fleets(folder: PathBuf, told: Sender<Bytes>) {
+    let (mut all, mut followed) = (JoinSet::new(), BTreeSet::new());
+    let mut every = interval(LATER);
+    loop {
+        tokio::select! {
+            _ = every.tick() => {
+                for path in sockets(&folder).into_iter().take(MAX_NODES) {
+                    if followed.insert(path.clone()) {
+                        all.spawn(follow_fleet(path, told.clone()));
+                    }
+                }
+            }
+            Some(gone) = all.join_next() => drop(gone.map(|path| followed.remove(&path))),
+        }
+    }
+}
+
+fn sockets(folder: &Path) -> Vec<PathBuf> {
+    let found = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    found.map(|entry| entry.path()).collect()
+}
+
+/// What it tells until it is over; its socket.
+async fn follow_fleet(path: PathBuf, told: Sender<Bytes>) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let teller = Teller { node: Node { name, place: Place::Socket(path.clone()) }, told };
+    let answer = cluster::within(teller.node.ask("/v1/events")).await;
+    // A socket that nobody has any more is as if there was none.
+    if let Ok(answer) = answer
+        && answer.status() == StatusCode::OK
+    {
+        let _ = teller.listen(answer, &Notify::new()).await;
+        teller.tell("fleet_gone", "null").await;
+    }
+    path
+}
+
+/// Passes on what they tell until the page has gone, or reads no more.
+async fn pass_on(mut heard: Receiver<Bytes>, mut stream: Stream<Bytes>) {
+    let mut every = interval(EVERY);
+    loop {
+        let piece = tokio::select! {
+            piece = heard.recv() => match piece {
+                Some(piece) => piece,
+                None => return,
+            },
+            // Whether it is there shows when something is sent.
+            _ = every.tick() => Bytes::from_static(b":\n\n"),
+        };
+        if !matches!(timeout(SLOWEST, stream.send_data(piece)).await, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+/// What one node tells, and that it does not.
+struct Teller {
+    node: Node,
+    told: Sender<Bytes>,
+}
+
+async fn follow(node: Node, told: Sender<Bytes>) {
+    let teller = Teller { node, told };
+    loop {
+        if let Err(why) = teller.try_once().await {
+            teller.tell("gone", &json(&why)).await;
+            sleep(AGAIN).await;
+        }
+    }
+}
+
+impl Teller {
+    async fn tell(&self, name: &str, data: &str) {
+        let data = format!("{{\"node\":{},\"data\":{data}}}", json(&self.node.name));
+        // Who does not read any more ends this task.
+        let _ = self.told.send(written(name, &data).into()).await;
+    }
+
+    /// Until there is nothing more to hear. An error is why the node is gone.
+    async fn try_once(&self) -> Result<(), String> {
+        let answer = cluster::within(self.node.ask("/v1/events?status=true")).await?;
+        match answer.status() {
+            StatusCode::OK => {
+                let wanted = Notify::new();
+                let is_old = tokio::select! {
+                    is_old = self.listen(answer, &wanted) => is_old?,
+                    () = self.documents(&wanted) => false,
+                };
+                if is_old { self.ask().await } else { Ok(()) }
+            }
+            // An older one has none there, and one with many readers has no place.
+            StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE => self.ask().await,
+            other => Err(cluster::refusal(other)),
+        }
+    }
+
+    /// Whether it tells counters only.
+    async fn listen(&self, answer: Response<Incoming>, wanted: &Notify) -> Result<bool, String> {
+        let (mut body, mut events) = (answer.into_body(), Parts::default());
+        let mut without_status = Some(0);
+        loop {
+            let frame = timeout(SILENCE, body.frame()).await;
+            let frame = frame.map_err(|_| "it says nothing any more".to_owned())?;
+            let frame = frame.ok_or("it has ended")?.map_err(|_| "it has ended".to_owned())?;
+            events.take(frame.data_ref().map_or(&[][..], |data| data))?;
+            while let Some((name, data)) = events.next() {
+                match name.as_str() {
+                    "document" => wanted.notify_one(),
+                    "status" => without_status = None,
+                    "stats" => without_status = without_status.map(|count| count + 1),
+                    _ => {}
+                }
+                if is_understood(&name, &data)? {
+                    self.tell(&name, &data).await;
+                }
+            }
+            if without_status >= Some(WITHOUT_STATUS) {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Reads the document whenever there is another one. A change that waits for a slow disk keeps
+    /// it until then.
+    async fn documents(&self, wanted: &Notify) {
+        loop {
+            wanted.notified().await;
+            match cluster::within(self.node.get::<Document>("/v1/state")).await {
+                Ok(document) => self.tell("document", &json(&document)).await,
+                Err(_) => {
+                    sleep(LATER).await;
+                    wanted.notify_one();
+                }
+            }
+        }
+    }
+
+    /// Asks for a while.
+    async fn ask(&self) -> Result<(), String> {
+        let mut every = interval(EVERY);
+        for round in 0..ASKED {
+            every.tick().await;
+            let said = cluster::ask(self.node.clone(), round % 10 == 0).await;
+            let (Some(status), Some(stats)) = (said.status, said.stats) else {
+                return Err(said.error.unwrap_or_default());
+            };
+            self.tell("status", &json(&status)).await;
+            if let Some(document) = said.document {
+                self.tell("document", &json(&document)).await;
+            }
+            self.tell("stats", &json(&stats)).await;
+        }
+        Ok(())
+    }
+}
+
+/// Whether an event is passed on. The page would stop at what is not what it seems to be.
+fn is_understood(name: &str, data: &str) -> Result<bool, String> {
+    fn is<'a, T: Deserialize<'a>>(data: &'a str) -> bool {
+        serde_json::from_str::<T>(data).is_ok()
+    }
+    #[derive(Deserialize)]
+    struct Lost {
+        #[allow(dead_code, reason = "it is only to be there")]
+        count: u64,
+    }
+    let is_word = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    match name {
+        "stats" if !is::<Stats>(data) => Err("its answer makes no sense".to_owned()),
+        "status" if !is::<Status>(data) => Err("its answer makes no sense".to_owned()),
+        "stats" | "status" => Ok(true),
+        "fleet" => Ok(is::<FleetStatus>(data)),
+        "document" | "gone" | "fleet_gone" => Ok(false),
+        "lost" => Ok(is::<Lost>(data)),
+        other => {
+            let is_name = other.len() <= NAME_MAX && other.bytes().all(is_word);
+            Ok(is_name && is::<Happening>(data))
+        }
+    }
+}
+
+/// A stream of bytes as events.
+#[derive(Default)]
+struct Parts {
+    text: Vec<u8>,
+    /// Up to here there is no end of an event.
+    seen: usize,
+}
+
+impl Parts {
+    fn take(&mut self, more: &[u8]) -> Result<(), String> {
+        self.text.extend_from_slice(more);
+        match self.text.len() > MAX_BYTES {
+            true => Err("its answer makes no sense".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    /// The next event's name and data; comments are left out.
+    fn next(&mut self) -> Option<(String, String)> {
+        loop {
+            let end = self.text[self.seen..].windows(2).position(|two| two == b"\n\n");
+            let Some(end) = end.map(|end| end + self.seen) else {
+                self.seen = self.text.len().saturating_sub(1);
+                return None;
+            };
+            let rest = self.text.split_off(end + 2);
+            let event = std::mem::replace(&mut self.text, rest);
+            self.seen = 0;
+            let event = String::from_utf8_lossy(&event).into_owned();
+            let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
+            if let (Some(name), Some(data)) = (field("event: "), field("data: ")) {
+                return Some((name.to_owned(), data.to_owned()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ui::Token;
+    use axum::routing::{any, get};
+    use axum::{Json, Router};
+    use serde_json::{Value, json as object};
+
+    fn status() -> Value {
+        object!({
+            "listening": [], "pid": 7, "uptime_seconds": 1, "connections": 0, "subsystems": [],
+            "controllers": [],
+        })
+    }
+
+    fn stats() -> Value {
+        let io = serde_json::to_value(crate::stats::IoStats::default()).unwrap();
+        object!({
+            "uptime_ms": 1, "time_ms": 1, "latency_bounds_us": [], "cores": [], "subsystems": [],
+            "connections": {
+                "open": 0, "accepted": 0, "refused": {}, "faults": {}, "authenticated": 0,
+                "not_authenticated": {},
+            },
+            "hosts": [], "total": io, "other_hosts": io,
+        })
+    }
+
+    /// The first events of a target that answers like this.
+    async fn told(router: Router, count: usize) -> Vec<(String, Value)> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let token = Token::new("0123456789-0123456789").unwrap();
+        let node = Node { name: "a \"b\"".to_owned(), place: Place::Address(address, token) };
+        let places = Arc::new(Semaphore::new(1));
+        let mut body = stream(&[node], None, &places).expect("there is a place");
+        assert!(stream(&[], None, &places).is_none(), "there was one only");
+        let (mut parts, mut all) = (Parts::default(), Vec::new());
+        while all.len() < count {
+            let frame = body.frame().await.expect("it goes on").expect("no errors");
+            parts.take(frame.data_ref().expect("data")).unwrap();
+            while let Some((name, data)) = parts.next() {
+                let data: Value = serde_json::from_str(&data).unwrap();
+                assert_eq!(data["node"], "a \"b\"");
+                all.push((name, data["data"].clone()));
+            }
+        }
+        all
+    }
+
+    fn names(all: &[(String, Value)]) -> Vec<&str> {
+        all.iter().map(|(name, _)| name.as_str()).collect()
+    }
+
+    #[tokio::test]
+    async fn what_a_target_tells_is_told_as_far_as_it_makes_sense() {
+        let events = [
+            written("status", &status().to_string()),
+            ":\n\n".to_owned(),
+            written("host_connected", "7"),
+            written("gone", "\"I say so\""),
+            written("host_ended", r#"{"sentence": "it left"}"#),
+            written("stats", &stats().to_string()),
+            written("stats", "{}"),
+        ];
+        let router = Router::new().route("/v1/events", get(async move || events.concat()));
+        let all = told(router, 4).await;
+        assert_eq!(names(&all), ["status", "host_ended", "stats", "gone"]);
+        assert_eq!((&all[0].1["pid"], &all[3].1), (&7.into(), &"its answer makes no sense".into()));
+    }
+
+    #[tokio::test]
+    async fn an_older_one_is_asked() {
+        let says = |value: Value| get(move || std::future::ready(Json(value.clone())));
+        let old =
+            Router::new().route("/v1/status", says(status())).route("/v1/stats", says(stats()));
+        assert_eq!(names(&told(old.clone(), 4).await), ["status", "stats", "status", "stats"]);
+        // One that tells counters and no status.
+        let counted = written("stats", &stats().to_string()).repeat(2);
+        let older = old.route("/v1/events", get(async move || counted));
+        let all = told(older, 4).await;
+        assert_eq!(names(&all), ["stats", "stats", "status", "stats"]);
+    }
+
+    #[tokio::test]
+    async fn silence_and_another_token_are_why_it_is_gone() {
+        let never = any(async || std::future::pending::<()>().await);
+        let all = told(Router::new().fallback_service(never), 1).await;
+        assert_eq!(all[0], ("gone".to_owned(), "it does not answer in time".into()));
+        let refuses = any(async || StatusCode::UNAUTHORIZED);
+        let all = told(Router::new().fallback_service(refuses), 1).await;
+        assert_eq!(all[0], ("gone".to_owned(), "it has another token".into()));
+    }
+}
