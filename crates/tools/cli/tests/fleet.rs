@@ -64,6 +64,135 @@ fn a_target_that_is_killed_comes_back_and_nothing_is_lost() {
     assert_eq!(report["verified"]["lost"], 0);
 }
 
+/// The processes that a process has started, the oldest first.
+#[cfg(target_os = "linux")]
+fn children(of: u32) -> Vec<u32> {
+    let list = format!("/proc/{of}/task/{of}/children");
+    let list = std::fs::read_to_string(list).unwrap_or_default();
+    list.split_whitespace().map(|word| word.parse().unwrap()).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_agent_that_is_killed_ends_the_run_and_is_named() {
+    use std::process::Stdio;
+    for (place, name) in ["target on node 1", "hosts on node 2"].into_iter().enumerate() {
+        let scratch = Scratch::new();
+        // Longer than anybody waits: only its death ends this.
+        let plan = small(&scratch, &SMALL.replace("_seconds = 0.5", "_seconds = 3600"));
+        let mut command = scratch.command(["-q", "fleet", "run", &plan, "--loopback"]);
+        let run = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        support::until("both agents run", || children(run.id()).len() == 2);
+        let agents = children(run.id());
+        let agent = rustix::process::Pid::from_raw(agents[place] as i32).unwrap();
+        rustix::process::kill_process(agent, rustix::process::Signal::KILL).unwrap();
+        let output = run.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(&format!("error: {name}: the agent has ended")), "{said}");
+    }
+}
+
+/// Processes whose environment has this, and what they are called, but for this one.
+#[cfg(target_os = "linux")]
+fn with(variable: &str) -> Vec<(u32, String)> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let ids = processes.filter_map(|it| it.file_name().to_string_lossy().parse().ok());
+    let found = ids.filter_map(|id: u32| {
+        let of = |what: &str| std::fs::read(format!("/proc/{id}/{what}")).ok();
+        let has_it = of("environ")?.split(|&byte| byte == 0).any(|it| it == variable.as_bytes());
+        let stat = String::from_utf8_lossy(&of("stat")?).into_owned();
+        let is_dead = stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z"));
+        let words = String::from_utf8_lossy(&of("cmdline")?).replace('\0', " ");
+        (has_it && !is_dead && id != std::process::id()).then_some((id, words))
+    });
+    let mut found: Vec<_> = found.collect();
+    found.sort();
+    found
+}
+
+/// As `kill -STOP` does: it holds its connections, and says nothing.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_agent_that_is_stopped_ends_the_run_is_named_and_is_gone() {
+    use farblock_fleet::{Board, Launcher, Patience, Plan, Setting};
+    use std::time::Duration;
+    for (place, name) in ["target on node 1", "hosts on node 2"].into_iter().enumerate() {
+        let scratch = Scratch::new();
+        let folder = std::path::PathBuf::from(scratch.text("fleet"));
+        std::fs::create_dir(&folder).unwrap();
+        let plan = SMALL.replace("_seconds = 0.5", "_seconds = 3600");
+        let plan = Plan::parse("small", &plan).unwrap();
+        let ours = format!("TMPDIR={}", folder.display());
+        let second = Duration::from_secs(1);
+        let mut stopped = false;
+        let setting = Setting {
+            launcher: Launcher {
+                program: env!("CARGO_BIN_EXE_farblock").into(),
+                args: ["-q", "fleet", "agent", "--stdio"].map(Into::into).to_vec(),
+            },
+            has_network: false,
+            folder,
+            guests: None,
+            secrets: std::collections::BTreeMap::new(),
+            patience: Patience {
+                word: 4 * second,
+                silence: 4 * second,
+                end: second,
+                ..Patience::default()
+            },
+            cancel: farblock_bench::Cancel::new(),
+            board: Board::default(),
+            progress: &mut |_, iops| {
+                if iops > 0.0 && !stopped {
+                    support::signal(with(&ours)[place].0, "STOP");
+                    stopped = true;
+                }
+            },
+        };
+        let why = farblock_fleet::run(&plan, setting).expect_err("one stands still").to_string();
+        assert!(why.starts_with(&format!("{name}: it has not answered for 4 s")), "{why}");
+        assert_eq!(with(&ours), [], "nothing is left");
+    }
+}
+
+/// Stopped, and then killed: its agents see the end of it, and their nodes go as well.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_controller_that_is_stopped_and_killed_leaves_nothing() {
+    use std::process::Stdio;
+    for network in [&["--loopback"][..], &[]] {
+        let scratch = Scratch::new();
+        let plan = small(&scratch, &SMALL.replace("_seconds = 0.5", "_seconds = 3600"));
+        let mut command = scratch.command([&["-q", "fleet", "run", &plan], network].concat());
+        let mark = format!("FLEET_TEST={}", scratch.text("mark"));
+        command.env("FLEET_TEST", scratch.text("mark"));
+        let mut run = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let agents = || with(&mark).iter().filter(|it| it.1.contains("agent --stdio")).count();
+        support::until("both agents run", || agents() == 2);
+        support::signal(run.id(), "STOP");
+        support::signal(run.id(), "KILL");
+        run.wait().unwrap();
+        support::until("agents and nodes are gone", || with(&mark).is_empty());
+    }
+}
+
+#[test]
+fn clients_with_two_paths_go_on_by_the_other() {
+    let scratch = Scratch::new();
+    let text = "storage_nodes = 2\npaths = 2\nclients_per_node = 2\ndrive = \"temporary:8MiB\"\n\
+                faults = [\"kill\"]\n";
+    let plan = small(&scratch, text);
+    let report = scratch.run(["fleet", "run", &plan, "--loopback", "--json", "-"]).ok().json();
+    let faults = report["faults"].as_array().unwrap();
+    assert_eq!(faults.len(), 2, "of the targets, and not of the node with the drives: {report}");
+    assert!(faults.iter().all(|fault| fault["failed"] == 0 && fault["lost"] == 0), "{report}");
+    assert!(report["verified"]["writes"].as_u64().unwrap() > 0, "{report}");
+    let nodes: Vec<_> = report["nodes"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
+    let names = ["drives on node 4", "target on node 1", "target on node 2", "hosts on node 3"];
+    assert_eq!(nodes, names);
+}
+
 #[test]
 fn what_a_killed_run_left_behind_is_removed_and_nothing_else() {
     let scratch = Scratch::new();
@@ -126,11 +255,79 @@ fn agents_want_a_token_and_stay_at_home() {
     assert_eq!(server.stop().code, Some(0));
 }
 
+/// A stand-in for QEMU, which has no processor for its guest either, but knows what one says. Real
+/// ones are interop/linux/fleet.sh.
+#[cfg(target_os = "linux")]
+const QEMU: &str = r#"#!/bin/sh
+case "$*" in *"accel kvm"*) echo "no KVM here" >&2; exit 1 ;; esac
+[ ! -e "$0.fails" ] || { echo "no such machine" >&2; exit 1; }
+echo "a word of the firmware's"
+echo "READY 8388608 6.12-of-nobody"
+io='"total_ios":50,"iops":25.0,"runtime":2000,"clat_ns":{"bins":{"1000":50}}'
+while read -r order rest; do
+    case $order in run) word=MEASURED ;; *) word=VERIFIED ;; esac
+    echo "$word {\"jobs\":[{\"error\":0,\"read\":{$io},\"write\":{$io}}]}"
+done
+"#;
+
+#[cfg(target_os = "linux")]
+#[test]
+fn guests_are_rows_of_their_own_and_what_they_need_is_said() {
+    let scratch = Scratch::new();
+    let vms = SMALL.replace("_seconds = 0.5", "_seconds = 0.3") + "vm = true\n";
+    let (plan, tools) = (small(&scratch, &vms), scratch.path("tools"));
+    let fleet = |more: &[&str]| {
+        let run = ["fleet", "run", &plan, "--loopback", "--guests", "2"];
+        let mut run = scratch.command([&run, more].concat());
+        run.env("PATH", format!("{}:/usr/bin:/bin", tools.display()));
+        run.env("FARBLOCK_VM_DIR", scratch.text("none"));
+        support::finish(run, b"")
+    };
+    if !std::path::Path::new("/usr/bin/qemu-system-x86_64").exists() {
+        fleet(&[]).fails_in_a_line(2, &["qemu-system-x86", "leave --guests out"]);
+    }
+    std::fs::create_dir(&tools).unwrap();
+    let qemu = tools.join("qemu-system-x86_64");
+    std::fs::write(&qemu, QEMU).unwrap();
+    std::fs::set_permissions(&qemu, std::fs::Permissions::from_mode(0o755)).unwrap();
+    fleet(&[]).fails_in_a_line(2, &["interop/linux/setup.sh", "--guest-kernel"]);
+    let [kernel, image] = ["kernel", "image"].map(|name| scratch.file(name, b"x"));
+    fleet(&["--guest-kernel", &kernel, "--guest-image", "/nosuch"])
+        .fails_in_a_line(2, &["needs /nosuch"]);
+    let files = ["--guest-kernel", &kernel, "--guest-image", &image];
+    let report = fleet(&[&files[..], &["--json", "-"]].concat()).ok().json();
+    let rows = report["actions"].as_array().unwrap().iter();
+    let rows: Vec<_> = rows.map(|it| (&it["pattern"]["name"], &it["clients"])).collect();
+    let (vm, guest) = ("VM 4k random read".into(), "guest 4k random read".into());
+    assert_eq!(rows, [(&vm, &2.into()), (&guest, &2.into())]);
+    let total = &report["actions"][1]["total"];
+    assert_eq!((&total["iops"], &total["reads"]), (&100.0.into(), &100.into()), "{total}");
+    assert_eq!(report["guests"]["run_as"], "emulated");
+    assert_eq!(
+        (&report["guests"]["compared"], &report["guests"]["count"]),
+        (&100.into(), &2.into())
+    );
+    let table = fleet(&files).ok().out();
+    assert!(table.contains("guest 4k random read") && table.contains("6.12-of-nobody"), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+
+    std::fs::write(tools.join("qemu-system-x86_64.fails"), "").unwrap();
+    // Both end at once, and either may be the one that is seen first.
+    fleet(&files).fails(1, &["error: guest ", ": it has ended: no such machine"]);
+    let run = |plan: &str, count: &str| scratch.run(["fleet", "run", plan, "--guests", count]);
+    run(&small(&scratch, SMALL), "1").fails_in_a_line(2, &["vm = true"]);
+    run(&plan, "65").fails(2, &["64"]);
+}
+
 #[test]
 fn what_makes_no_sense_is_said() {
     let scratch = Scratch::new();
     let run = |text: &str| scratch.run(["fleet", "run", &small(&scratch, text)]);
     run("hosts = 3").fails_in_a_line(2, &["unknown field"]);
+    let more = |line: &str| format!("{line}\n{SMALL}");
+    run(&more("mixes = [101]")).fails_in_a_line(2, &["from 0 to 100"]);
+    let endless = SMALL.replace("mem:8MiB", "temporary:8EiB");
+    run(&endless).fails(2, &["temporary:8EiB is no size"]);
     run("").fails_in_a_line(2, &["does nothing"]);
     run("{}").fails_in_a_line(2, &["no report"]);
     let write = "drive = \"disk.img\"\n[[actions]]\nload = \"write\"";
@@ -144,6 +341,47 @@ fn what_makes_no_sense_is_said() {
     run(missing).fails(1, &["error: target on node 1: ", "missing.img"]);
 }
 
+#[test]
+fn a_simulated_fleet_is_a_table_a_picture_and_the_same_json_again() {
+    let scratch = Scratch::new();
+    let (fleet, svg) = ("hosts=6,targets=3,disks=2,seed=5", scratch.text("scale.svg"));
+    let outcome = scratch.run(["fleet", "--simulate", fleet, "--svg", &svg]).ok();
+    assert!(!outcome.stderr.contains("the path is lost"), "as if it were: {}", outcome.stderr);
+    let table = outcome.out();
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    for row in ["all hosts start", "1 target dies", "a switch is away", "all targets die"] {
+        assert_eq!(table.matches(row).count(), 2, "{row} in {table}");
+    }
+    let picture = String::from_utf8(read(&svg)).unwrap();
+    assert!(picture.contains("xmlns") && picture.contains("all targets die"), "{picture}");
+
+    let run = || scratch.run(["fleet", "--simulate", fleet, "--json"]).ok().json();
+    let (first, again) = (run(), run());
+    let (first, again) = (&first["fleets"][0], &again["fleets"][0]);
+    // One host is behind the switch: it connects its two disks again, and nobody else does.
+    assert_eq!(first["scenes"][2]["connections"]["accepted"], 4, "{first}");
+    assert_eq!((&first["trace"], &first["settings"]), (&again["trace"], &again["settings"]));
+    for (one, other) in first["scenes"].as_array().unwrap().iter().zip(0..) {
+        let other = &again["scenes"][other];
+        for figure in ["name", "hosts", "seconds", "connections", "failed_operations"] {
+            assert_eq!(one[figure], other[figure]);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_simulated_is_said() {
+    let scratch = Scratch::new();
+    let run = |text: &str| scratch.run(["fleet", "--simulate", text]);
+    run("hosts=0,targets=1").fails(2, &["hosts=0", "from 1 to"]);
+    run("hosts=1e9,targets=1").fails(2, &["hosts=1e9", "from 1 to"]);
+    run("hosts=10").fails(2, &["targets=NUMBER is missing"]);
+    run("hosts=10,targets=2,disks=3").fails(2, &["each on another target"]);
+    run("hosts=10,target=2").fails(2, &["\"target\"", "targets"]);
+    scratch.run(["fleet", "--json"]).fails(2, &["--simulate"]);
+    scratch.run(["fleet", "--simulate", "hosts=1,targets=1", "plans"]).fails(2, &["plans"]);
+}
+
 #[cfg(target_os = "linux")]
 const AGAINST_ISCSI: &str = "\
 drive = \"temporary:8MiB\"
@@ -155,17 +393,20 @@ runs = 2
 load = \"randread,bs=4k,iodepth=8,numjobs=2\"
 ";
 
-/// `interop/packages.sh` installs tgt and libiscsi's programs.
+/// `interop/packages.sh` installs tgt.
 #[cfg(target_os = "linux")]
 #[test]
 fn one_file_by_nvme_and_by_iscsi_in_turns() {
     let scratch = Scratch::new();
-    let plan = small(&scratch, AGAINST_ISCSI);
-    let json = scratch.text("report.json");
-    let table = scratch.run(["fleet", "run", &plan, "--json", &json]).ok().out();
+    let mixed = AGAINST_ISCSI.replace("[[actions]]", "mixes = [50]\n[[actions]]");
+    let plan = small(&scratch, &mixed.replace("randread", "randrw"));
+    let [json, html] = ["report.json", "report.html"].map(|name| scratch.text(name));
+    let table = scratch.run(["fleet", "run", &plan, "--json", &json, "--html", &html]).ok().out();
+    let page = String::from_utf8(read(&html)).unwrap();
+    assert!(page.contains("<li><i class=\"target\"></i>iSCSI, tgt</li>"), "no bars of tgt's");
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
-    for row in ["4k random read, NVMe/TCP", "iSCSI, farblock's target", "iSCSI, tgt", "NVMe ÷ it"]
+    for row in ["4k random mixed, NVMe/TCP", "iSCSI, farblock's target", "iSCSI, tgt", "NVMe ÷ it"]
     {
         assert!(words.contains(row), "no {row} in {table}");
     }
@@ -176,12 +417,16 @@ fn one_file_by_nvme_and_by_iscsi_in_turns() {
     assert_eq!((&targets[0]["target"], &targets[1]["target"]), (&"farblock".into(), &"tgt".into()));
     for target in targets {
         assert_eq!(target["runs"].as_array().unwrap().len(), 2);
-        for figure in ["iops", "mib_per_second", "mean_latency_us", "cpu_us_per_io"] {
+        for figure in
+            ["iops", "mib_per_second", "mean_latency_us", "p99_latency_us", "cpu_us_per_io"]
+        {
             assert!(target["total"][figure].as_f64().unwrap() > 0.0, "{figure}: {target}");
         }
         assert!(target["nvme_ratio"].as_f64().unwrap() > 0.0, "{target}");
     }
 
+    let compared = scratch.run(["bench", "compare", &json, &json]).ok().out();
+    assert!(compared.contains("iSCSI, tgt"), "the rows are judged: {compared}");
     let report =
         scratch.run(["fleet", "run", &json, "--without", "tgt", "--json", "-"]).ok().json();
     let targets = report["actions"][0]["iscsi"].as_array().unwrap();
@@ -200,8 +445,8 @@ fn what_cannot_be_compared_with_iscsi_is_said() {
     run(AGAINST_ISCSI, &both).fails_in_a_line(2, &["nothing is left"]);
     run(SMALL, &["--without", "tgt"]).fails_in_a_line(2, &["compares nothing with tgt"]);
     run(AGAINST_ISCSI, &["--without", "nvme"]).fails(2, &["farblock", "tgt"]);
-    let writes = AGAINST_ISCSI.replace("randread", "randwrite");
-    run(&writes, &[]).fails_in_a_line(2, &["compares reads"]);
+    let vms = format!("{AGAINST_ISCSI}vm = true\n");
+    run(&vms, &[]).fails_in_a_line(2, &["without virtual machines"]);
     let memory = AGAINST_ISCSI.replace("temporary:8MiB", "mem:8MiB");
     run(&memory, &[]).fails_in_a_line(2, &["one file"]);
 }

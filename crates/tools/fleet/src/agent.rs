@@ -9,22 +9,28 @@
 //! One thread reads; this one carries out, so that a load can be called off while it runs.
 
 use crate::clock::Clock;
-use crate::limits::{FIRST_LINE_BYTES, LINE_BYTES, WRONG_TOKEN_TIME};
+use crate::descriptors;
+use crate::limits::{
+    CONTROLLER_SILENCE_TIME, FIRST_LINE_BYTES, GUESTS, LINE_BYTES, WRONG_TOKEN_TIME,
+};
 use crate::lines::{self, Reader};
 use crate::load::{self, Clients};
+use crate::memory::{self, Memory};
 use crate::message::{self, Ask, Say, VERSION};
 use crate::peer::Secret;
 use crate::storage::{Allowed, Storage};
-use crate::verify::Verify;
+use crate::verify::{self, Verify};
+use crate::vm::Offered;
 use farblock_bench::cpu::{CpuSource, ThisProcess};
 use farblock_bench::{Cancel, Machine};
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Serves one controller until it is gone. With a `secret` it has to know that. It may have those
-/// drives shared that are `allowed`.
+/// drives shared that are `allowed`, and as much `memory` held.
 ///
 /// `greeted` is called when it is let in, to give it the time that a stranger has not.
 ///
@@ -35,6 +41,7 @@ pub fn serve<R: Read + Send>(
     mut output: impl Write,
     secret: Option<&Secret>,
     allowed: Allowed,
+    memory: Memory,
     greeted: impl FnOnce(),
 ) -> io::Result<()> {
     let mut reader = Reader::new(input, FIRST_LINE_BYTES);
@@ -45,6 +52,7 @@ pub fn serve<R: Read + Send>(
         return lines::write(&mut output, &Say::Refused { why });
     }
     greeted();
+    descriptors::raise();
     reader.trust(LINE_BYTES);
     lines::write(&mut output, &Say::Hello { version: VERSION, machine: Machine::this() })?;
     let (sender, asks) = channel();
@@ -58,7 +66,7 @@ pub fn serve<R: Read + Send>(
                 }
             }
         });
-        Agent::new(asks, output, allowed).run()
+        Agent::new(asks, output, allowed, memory).run()
     })
 }
 
@@ -74,7 +82,12 @@ fn refusal(first: &Ask, secret: Option<&Secret>) -> Option<String> {
         return Some("the token is wrong".to_owned());
     }
     let same = *version == VERSION;
-    (!same).then(|| format!("it speaks version {VERSION}, and the controller {version}"))
+    (!same).then(|| {
+        format!(
+            "it speaks version {VERSION}, and the controller {version}: take the same farblock for \
+             both"
+        )
+    })
 }
 
 struct Agent<W> {
@@ -82,24 +95,59 @@ struct Agent<W> {
     asks: Receiver<io::Result<Option<Ask>>>,
     output: W,
     storage: Storage,
+    memory: Memory,
     clients: Clients,
+    /// Disks that are up for virtual machines.
+    offered: Vec<Offered>,
     verify: Option<Verify>,
+    /// What a controller that stood still is told of its verifying.
+    ended: Option<String>,
+    /// How long one may stand still.
+    silence: Duration,
 }
 
 impl<W: Write> Agent<W> {
-    fn new(asks: Receiver<io::Result<Option<Ask>>>, output: W, allowed: Allowed) -> Self {
+    fn new(
+        asks: Receiver<io::Result<Option<Ask>>>,
+        output: W,
+        allowed: Allowed,
+        memory: Memory,
+    ) -> Self {
         let (clock, clients) = (Clock::new(), Clients::default());
-        let storage = Storage::new(allowed);
-        Agent { clock, asks, output, storage, clients, verify: None }
+        let storage = Storage::new(allowed, memory.clone());
+        let offered = Vec::new();
+        let (verify, ended, silence) = (None, None, CONTROLLER_SILENCE_TIME);
+        Agent { clock, asks, output, storage, memory, clients, offered, verify, ended, silence }
     }
 
     fn run(mut self) -> io::Result<()> {
         loop {
-            let Ok(next) = self.asks.recv() else { return Ok(()) };
-            let Some(ask) = next? else { return Ok(()) };
+            let Some(ask) = self.next()? else { return Ok(()) };
             let say = self.answer(ask).unwrap_or_else(|why| Say::Failed { why });
             lines::write(&mut self.output, &say)?;
         }
+    }
+
+    /// The next question. While it verifies, it waits for that so long, and then verifies no more.
+    fn next(&mut self) -> io::Result<Option<Ask>> {
+        if self.verify.is_some() {
+            match self.asks.recv_timeout(self.silence) {
+                Ok(next) => return next,
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.verify = None;
+                    self.ended = Some(format!(
+                        "the controller said nothing for {} s, so it ended what it verified",
+                        self.silence.as_secs_f64()
+                    ));
+                }
+            }
+        }
+        self.asks.recv().unwrap_or(Ok(None))
+    }
+
+    fn verifies(&self) -> String {
+        self.ended.clone().unwrap_or_else(|| "it verifies nothing".to_owned())
     }
 
     fn answer(&mut self, ask: Ask) -> Result<Say, String> {
@@ -110,11 +158,17 @@ impl<W: Write> Agent<W> {
             Ask::Unshare => self.storage.unshare().map(|()| Say::Done),
             Ask::Alone { drive, load } => {
                 let drive = self.storage.drive(drive)?;
+                let _held = self.memory.take(memory::of_load(&load, 1), LOAD)?;
                 self.load(&load, |load, cancel, tick| load::on_one(&drive, load, cancel, tick))
             }
-            Ask::Meter { start_ns, end_ns } => self.meter(start_ns, end_ns),
-            Ask::Connect { clients } => self.clients.connect(&clients).map(|()| Say::Done),
+            Ask::Meter { start_ns, end_ns, process } => self.meter(start_ns, end_ns, process),
+            Ask::Connect { clients } => {
+                self.clients.connect(&clients, &self.memory).map(|()| Say::Done)
+            }
+            Ask::Offer { clients } => self.offer(&clients),
             Ask::Load(wanted) => {
+                let bytes = memory::of_load(&wanted, self.clients.count());
+                let _held = self.memory.take(bytes, LOAD)?;
                 let clients = std::mem::take(&mut self.clients);
                 let clock = self.clock;
                 let said = self.load(&wanted, |load, cancel, tick| {
@@ -129,14 +183,27 @@ impl<W: Write> Agent<W> {
                 Ok(Say::Done)
             }
             Ask::Look => {
-                let verify = self.verify.as_ref().ok_or("it verifies nothing")?;
+                let verify = self.verify.as_ref().ok_or_else(|| self.verifies())?;
                 Ok(Say::Looked(verify.look()))
             }
             Ask::EndVerify => {
-                let verify = self.verify.take().ok_or("it verifies nothing")?;
+                let verify = self.verify.take().ok_or_else(|| self.verifies())?;
                 verify.end().map(Say::Looked)
             }
         }
+    }
+
+    fn offer(&mut self, clients: &[message::Client]) -> Result<Say, String> {
+        self.offered.clear();
+        if clients.len() > GUESTS as usize {
+            return Err(format!("an agent has disks for {GUESTS} virtual machines at most"));
+        }
+        let offered = clients.iter().map(|client| {
+            let disk = verify::connect(client).map_err(|why| format!("{}: {why}", client.url))?;
+            Offered::new(Arc::new(disk), client.queues)
+        });
+        self.offered = offered.collect::<Result<_, _>>()?;
+        Ok(Say::Offered { sockets: self.offered.iter().map(Offered::socket).collect() })
     }
 
     /// Runs a load on a thread of its own, tells how fast it is, and heeds what calls it off.
@@ -168,26 +235,48 @@ impl<W: Write> Agent<W> {
         })
     }
 
-    /// Unless the controller says something, or is gone.
-    fn sleep(&self, until: Instant) -> Result<(), String> {
-        let left = until.saturating_duration_since(Instant::now());
-        match self.asks.recv_timeout(left) {
-            Err(RecvTimeoutError::Timeout) => Ok(()),
-            _ => Err("it was called off".to_owned()),
+    /// Says now and then that it is there, unless the controller says something, or is gone.
+    fn sleep(&mut self, until: Instant) -> Result<(), String> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.asks.recv_timeout(left.min(TELL_EVERY)) {
+                Err(RecvTimeoutError::Timeout) if left <= TELL_EVERY => return Ok(()),
+                Err(RecvTimeoutError::Timeout) => {}
+                _ => return Err("it was called off".to_owned()),
+            }
+            let word = lines::write(&mut self.output, &Say::Progress { iops: 0.0 });
+            word.map_err(|error| error.to_string())?;
         }
     }
 
-    fn meter(&self, start_ns: u64, end_ns: u64) -> Result<Say, String> {
+    fn meter(&mut self, start_ns: u64, end_ns: u64, process: Option<u32>) -> Result<Say, String> {
+        let meter: Box<dyn CpuSource> = match process {
+            None => Box::new(ThisProcess),
+            Some(process) => other(process)
+                .map_err(|error| format!("processor time of process {process}: {error}"))?,
+        };
         let at = |ns| self.clock.instant(ns).ok_or("a time that never comes".to_owned());
         let (start, end) = (at(start_ns)?, at(end_ns)?);
         self.sleep(start)?;
-        let before = ThisProcess.cpu_time();
+        let before = meter.cpu_time();
         self.sleep(end)?;
-        let used = ThisProcess.cpu_time().saturating_sub(before);
+        let used = meter.cpu_time().saturating_sub(before);
         Ok(Say::Used { ns: u64::try_from(used.as_nanos()).unwrap_or(u64::MAX) })
     }
 }
 
+#[cfg(any(target_os = "linux", windows))]
+fn other(process: u32) -> io::Result<Box<dyn CpuSource>> {
+    Ok(Box::new(farblock_bench::cpu::OtherProcess::new(process)?))
+}
+
+#[cfg(not(any(target_os = "linux", windows)))]
+fn other(_: u32) -> io::Result<Box<dyn CpuSource>> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// What buffers are for.
+const LOAD: &str = "the load's buffers";
 /// Between two words on how fast a load is.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
@@ -199,7 +288,8 @@ mod tests {
         let mut input = Vec::new();
         asks.iter().for_each(|ask| lines::write(&mut input, ask).unwrap());
         let mut output = Vec::new();
-        serve(input.as_slice(), &mut output, secret, Allowed::All, || {}).unwrap();
+        let memory = Memory::limited(1 << 20);
+        serve(input.as_slice(), &mut output, secret, Allowed::All, memory, || {}).unwrap();
         let mut reader = Reader::new(output.as_slice(), LINE_BYTES);
         std::iter::from_fn(|| reader.next().unwrap()).collect()
     }
@@ -232,6 +322,7 @@ mod tests {
             drives: vec!["mem:nothing".to_owned()],
             sets: 0,
             block_size: 512,
+            controller_ids: None,
             iscsi: false,
         };
         let asks =
@@ -240,5 +331,51 @@ mod tests {
         let failed = said.iter().filter(|say| matches!(say, Say::Failed { .. })).count();
         assert_eq!((failed, said.len()), (4, 6), "{said:?}");
         assert!(matches!(said[5], Say::Clock { .. }));
+    }
+
+    /// A target in memory, and a client of it.
+    fn verifying(agent: &mut Agent<Vec<u8>>) -> Ask {
+        let share = message::Share {
+            nqn: "nqn.2026-11.org.farblock:fleet".to_owned(),
+            address: ([127, 0, 0, 1], 0).into(),
+            drives: vec!["mem:1MiB".to_owned()],
+            sets: 0,
+            block_size: 512,
+            controller_ids: None,
+            iscsi: false,
+        };
+        let address = agent.storage.share(&share).unwrap();
+        let client = message::Client {
+            hostnqn: "nqn.2026-11.org.farblock:host".to_owned(),
+            url: format!("nvme+tcp://{address}/{}?ns=1", share.nqn),
+            queues: 1,
+            depth: 2,
+            part: [0, 1],
+            vm: None,
+            others: Vec::new(),
+        };
+        Ask::Verify { clients: vec![client], writers: 1 }
+    }
+
+    #[test]
+    fn a_controller_that_stands_still_has_no_disk_written_for_ever() {
+        let (sender, asks) = channel();
+        let mut agent = Agent::new(asks, Vec::new(), Allowed::All, Memory::limited(1 << 20));
+        agent.silence = Duration::from_millis(200);
+        let ask = verifying(&mut agent);
+        assert_eq!(agent.answer(ask), Ok(Say::Done));
+        sender.send(Ok(Some(Ask::Look))).unwrap();
+        let look = agent.next().unwrap().unwrap();
+        assert!(matches!(agent.answer(look), Ok(Say::Looked(_))));
+        let goes_on = thread::spawn(move || {
+            thread::sleep(Duration::from_secs(1));
+            sender.send(Ok(Some(Ask::Look))).unwrap();
+        });
+        let look = agent.next().unwrap().unwrap();
+        let why = agent.answer(look).unwrap_err();
+        assert!(why.contains("the controller said nothing for 0.2 s"), "{why}");
+        assert!(agent.verify.is_none());
+        goes_on.join().unwrap();
+        assert_eq!(agent.next().unwrap(), None, "and its end is the agent's");
     }
 }

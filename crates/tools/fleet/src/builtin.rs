@@ -13,7 +13,12 @@ pub(crate) fn all() -> Vec<Plan> {
 }
 
 fn action(load: &str, documents: Option<Documents>) -> Action {
-    Action { load: load.to_owned(), documents }
+    Action { load: load.to_owned(), vm: false, documents }
+}
+
+/// By clients that are virtual machines.
+fn vm(load: &str, documents: Documents) -> Action {
+    Action { load: load.to_owned(), vm: true, documents: Some(documents) }
 }
 
 /// 12 nodes, each with two targets of two drives, and 48 clients.
@@ -38,6 +43,26 @@ fn hci() -> Plan {
         action(
             "write,bs=2M,iodepth=2,numjobs=1,name=raw 2M sequential write",
             Some(Documents::gb(101.93, None)),
+        ),
+        vm(
+            "randread,bs=4k,iodepth=16,numjobs=1,name=VM 4k random read",
+            Documents::iops(20_187_670.0, Some(76.0)),
+        ),
+        vm(
+            "randrw,bs=4k,iodepth=16,numjobs=1,rwmixread=90,name=VM 4k random 90/10",
+            Documents::iops(19_882_005.0, None),
+        ),
+        vm(
+            "randrw,bs=4k,iodepth=16,numjobs=1,rwmixread=70,name=VM 4k random 70/30",
+            Documents::iops(19_229_996.0, None),
+        ),
+        vm(
+            "read,bs=2M,iodepth=2,numjobs=1,name=VM 2M sequential read",
+            Documents::gb(118.7, Some(105.5)),
+        ),
+        vm(
+            "write,bs=2M,iodepth=2,numjobs=1,name=VM 2M sequential write",
+            Documents::gb(102.25, None),
         ),
     ];
     Plan {
@@ -90,12 +115,13 @@ fn six_patterns() -> Plan {
     }
 }
 
-/// LINBIT's fio line by NVMe/TCP, and by iSCSI on the same file. Its writes are left out, as
-/// libiscsi's program only reads.
+/// LINBIT's fio lines by NVMe/TCP, and by iSCSI on the same file.
 fn nvme_vs_iscsi() -> Plan {
     let actions = vec![
         action("randread,bs=4k,iodepth=32,numjobs=16", Some(Documents::over_iscsi(550.0))),
+        action("randwrite,bs=4k,iodepth=32,numjobs=16", Some(Documents::over_iscsi(550.0))),
         action("read,bs=4k,iodepth=32,numjobs=16", None),
+        action("write,bs=4k,iodepth=32,numjobs=16", None),
     ];
     Plan {
         name: "nvme-vs-iscsi".to_owned(),
@@ -110,12 +136,15 @@ fn nvme_vs_iscsi() -> Plan {
     }
 }
 
-/// Two targets with drives that outlive them; each is killed, cut off and slowed in turn.
+/// Two targets with the same drives, which outlive them; each is killed, cut off and slowed in
+/// turn, for longer than a lost write waits before it is sent the other way.
 fn failover() -> Plan {
     Plan {
         name: "failover".to_owned(),
-        about: "two targets, harmed in turn under hosts that write, read and compare".to_owned(),
+        about: "two ways to each drive, harmed in turn under hosts that write, read and compare"
+            .to_owned(),
         storage_nodes: 2,
+        paths: 2,
         host_nodes: 2,
         drives_per_target: 2,
         drive: "temporary:64MiB".to_owned(),
@@ -123,7 +152,7 @@ fn failover() -> Plan {
         writers: 2,
         verify_seconds: 2.0,
         faults: vec![Fault::Kill, Fault::Cut, Fault::Slow],
-        fault_seconds: 3.0,
+        fault_seconds: 6.0,
         ..Plan::default()
     }
 }

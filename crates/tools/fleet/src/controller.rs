@@ -2,27 +2,32 @@
 
 use crate::clock::Clock;
 use crate::error::FleetError;
+use crate::guests::{self, GuestFiles};
 use crate::iscsi::{self, Programs};
-use crate::limits::{LOAD_GRACE, OPEN_TIME, START_IN};
-use crate::message::{Ask, Client, Load, Measured, Say, Share};
+use crate::limits::{Patience, START_IN, VM_REQUEST_BYTES, VM_RING};
+use crate::live::{Board, LiveHost};
+use crate::message::{Ask, Client, Load, Measured, Say, Share, Vm};
 use crate::network::Network;
 use crate::node::{Launcher, Node};
-use crate::peer::{Peer, Secret};
-use crate::plan::Plan;
+use crate::peer::{Peer, Secret, Terms};
+use crate::plan::{Plan, Wanted};
 use crate::report::{ActionReport, NodeReport, Report, SCHEMA, Total, Verified};
+use crate::waited::Waited;
 use farblock_bench::{Cancel, Latencies, Pattern, RecordedLatencies};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 /// Names of the subsystems, each with the number of its target.
-const NQN: &str = "nqn.2026-11.org.farblock:fleet";
+pub(crate) const NQN: &str = "nqn.2026-11.org.farblock:fleet";
+/// Identifiers of controllers that a target has, where several have the same subsystem.
+const CONTROLLERS_OF_ONE: u16 = 4096;
 /// Between two looks at who has said something.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Bytes in a MiB.
-pub(crate) const MIB: f64 = (1 << 20) as f64;
+const MIB: f64 = (1 << 20) as f64;
 /// Where random addresses begin.
 const SEED: u64 = 0x666c_6565_7421;
 
@@ -34,10 +39,16 @@ pub struct Setting<'a> {
     pub has_network: bool,
     /// An empty folder for drives that are files.
     pub folder: PathBuf,
+    /// What real guests are made of, for a plan that has some.
+    pub guests: Option<GuestFiles>,
     /// The tokens of agents that listen, by the names of their files.
     pub secrets: BTreeMap<String, Secret>,
+    /// How long agents are waited for.
+    pub patience: Patience,
     /// Calls it off.
     pub cancel: Cancel,
+    /// Where it is written down what is done, for whoever watches.
+    pub board: Board,
     /// Told now and then what is done, and how fast: I/Os per second, 0 when none are counted.
     pub progress: &'a mut dyn FnMut(&str, f64),
 }
@@ -47,14 +58,24 @@ pub struct Setting<'a> {
 /// # Errors
 /// What went wrong first, and with whom.
 pub fn run<'a>(plan: &'a Plan, setting: Setting<'a>) -> Result<Report, FleetError> {
+    let board = setting.board.clone();
+    board.begin(&plan.name);
+    let carried_out = carry_out(plan, setting);
+    board.end(carried_out.as_ref().map(drop).map_err(ToString::to_string));
+    carried_out
+}
+
+fn carry_out<'a>(plan: &'a Plan, setting: Setting<'a>) -> Result<Report, FleetError> {
     plan.check()?;
+    guests::check(plan, setting.guests.as_ref())?;
     let date = farblock_bench::utc(SystemTime::now());
     let mut fleet = Fleet::start(plan, setting)?;
     let mut actions = Vec::new();
-    for (pattern, documents) in plan.loads()? {
-        let action = fleet.action(&pattern)?;
-        actions.push(ActionReport { documents, ..action });
+    for wanted in plan.loads()? {
+        actions.push(fleet.action(&wanted)?);
     }
+    let (by_guests, guests) = guests::run(&mut fleet)?;
+    actions.extend(by_guests);
     let (verified, faults) = fleet.verify()?;
     Ok(Report {
         fleet_schema: SCHEMA,
@@ -65,6 +86,7 @@ pub fn run<'a>(plan: &'a Plan, setting: Setting<'a>) -> Result<Report, FleetErro
         network: fleet.network_words().to_owned(),
         nodes: fleet.peers().map(node_report).collect(),
         actions,
+        guests,
         verified,
         faults,
     })
@@ -82,22 +104,43 @@ pub(crate) struct TargetPeer {
     pub(crate) share: Share,
 }
 
+impl TargetPeer {
+    /// Has it share its drives, at the same port as before if it had one.
+    fn share(&mut self) -> Result<(), FleetError> {
+        match self.peer.ask(&Ask::Share(self.share.clone()))? {
+            Say::Sharing { address } => self.share.address = address,
+            other => return Err(self.peer.surprise(&other)),
+        }
+        Ok(())
+    }
+
+    fn shared(mut self) -> Result<TargetPeer, FleetError> {
+        self.share()?;
+        Ok(self)
+    }
+}
+
 /// Everything that runs. Agents go before the nodes that they run in.
 pub(crate) struct Fleet<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) setting: Setting<'a>,
     pub(crate) hosts: Vec<Peer>,
     pub(crate) targets: Vec<TargetPeer>,
+    /// The drives that several targets share.
+    pub(crate) drives: Option<TargetPeer>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) programs: Programs,
-    clock: Clock,
+    terms: Terms,
 }
 
 impl<'a> Fleet<'a> {
     fn start(plan: &'a Plan, setting: Setting<'a>) -> Result<Fleet<'a>, FleetError> {
-        let (clock, programs) = (Clock::new(), Programs::of(plan)?);
+        let Setting { patience, ref cancel, .. } = setting;
+        let terms = Terms { clock: Clock::new(), patience, cancel: cancel.clone() };
+        let programs = Programs::of(plan)?;
         let (hosts, targets, nodes) = (Vec::new(), Vec::new(), Vec::new());
-        let mut fleet = Fleet { plan, setting, hosts, targets, nodes, programs, clock };
+        let drives = None;
+        let mut fleet = Fleet { plan, setting, hosts, targets, drives, nodes, programs, terms };
         if plan.agents.is_empty() {
             fleet.start_here()?
         } else {
@@ -111,8 +154,11 @@ impl<'a> Fleet<'a> {
 
     fn start_here(&mut self) -> Result<(), FleetError> {
         let plan = self.plan;
-        let network = self.setting.has_network.then(Network::new).transpose()?;
-        for number in 1..=plan.nodes() {
+        let network = self.setting.has_network.then(|| Network::new(plan.paths > 1)).transpose()?;
+        if plan.paths > 1 {
+            self.start_drives(network.as_ref())?;
+        }
+        for number in 1..=plan.nodes() - u32::from(plan.paths > 1) {
             self.note(&format!("starting node {number} of {}", plan.nodes()))?;
             let node = Node::new(number, network.as_ref())?;
             let index = self.nodes.len();
@@ -136,9 +182,35 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
+    /// The node with the drives that several targets share.
+    fn start_drives(&mut self, network: Option<&Network>) -> Result<(), FleetError> {
+        let plan = self.plan;
+        let node = Node::new(plan.nodes(), network)?;
+        let address = SocketAddr::new(node.storage_address(), 0);
+        self.nodes.push(node);
+        let peer = self.agent(self.nodes.len() - 1, &format!("drives on node {}", plan.nodes()))?;
+        let each = 0..plan.drives_per_target;
+        let of = |set: u32| each.clone().map(move |drive| (set as usize, drive));
+        let sets = plan.storage_nodes / plan.paths * plan.targets_per_node;
+        let drives = (0..sets).flat_map(of).map(|(set, drive)| self.drive(set, drive));
+        let share = Share {
+            nqn: format!("{NQN}-drives"),
+            address,
+            drives: drives.collect::<Result<_, _>>()?,
+            sets: 0,
+            block_size: plan.block_size,
+            controller_ids: None,
+            iscsi: false,
+        };
+        let node = Some(self.nodes.len() - 1);
+        self.drives = Some(TargetPeer { peer, node, share }.shared()?);
+        Ok(())
+    }
+
     /// Starts an agent in a node.
     pub(crate) fn agent(&self, node: usize, name: &str) -> Result<Peer, FleetError> {
-        self.nodes[node].agent(name, &self.setting.launcher, self.clock)
+        let Setting { launcher, folder, .. } = &self.setting;
+        self.nodes[node].agent(name, launcher, folder, &self.terms)
     }
 
     fn meet(&mut self) -> Result<(), FleetError> {
@@ -146,7 +218,7 @@ impl<'a> Fleet<'a> {
             let secret = self.setting.secrets.get(&place.token_file).ok_or_else(|| {
                 FleetError::agent(&place.name, format!("no token in {}", place.token_file))
             })?;
-            let peer = Peer::meet(&place.name, &place.address, secret, self.clock)?;
+            let peer = Peer::meet(&place.name, &place.address, secret, &self.terms)?;
             match place.serves_at {
                 None => self.hosts.push(peer),
                 Some(address) => {
@@ -164,13 +236,24 @@ impl<'a> Fleet<'a> {
     /// What the target with this index is to share.
     fn wanted(&self, index: usize, address: SocketAddr) -> Result<Share, FleetError> {
         let plan = self.plan;
-        let drives = (0..plan.drives_per_target).map(|drive| self.drive(index, drive));
+        let (set, way) = plan.set_and_way(index);
+        let drive = |drive: u32| match &self.drives {
+            None => self.drive(index, drive),
+            Some(drives) => {
+                let Share { address, nqn, .. } = &drives.share;
+                let ns = set * plan.drives_per_target as usize + drive as usize + 1;
+                Ok(format!("nvme+tcp://{address}/{nqn}?ns={ns}"))
+            }
+        };
+        // Those of one subsystem do not meet.
+        let first = way as u16 * CONTROLLERS_OF_ONE + 1;
         Ok(Share {
-            nqn: format!("{NQN}-{}", index + 1),
+            nqn: format!("{NQN}-{}", set + 1),
             address,
-            drives: drives.collect::<Result<_, _>>()?,
+            drives: (0..plan.drives_per_target).map(drive).collect::<Result<_, _>>()?,
             sets: plan.sets_per_target as usize,
             block_size: plan.block_size,
+            controller_ids: (plan.paths > 1).then_some([first, first + CONTROLLERS_OF_ONE - 1]),
             iscsi: false,
         })
     }
@@ -182,6 +265,9 @@ impl<'a> Fleet<'a> {
         };
         let wrong = |why: String| FleetError::plan(&self.plan.name, why);
         let bytes = farblock_block::size::parse(size).map_err(|error| wrong(error.to_string()))?;
+        if bytes == 0 || i64::try_from(bytes).is_err() {
+            return Err(wrong(format!("temporary:{size} is no size that a drive can have")));
+        }
         let path = self.setting.folder.join(format!("drive-{target}-{drive}.img"));
         File::create(&path)
             .and_then(|file| file.set_len(bytes))
@@ -192,19 +278,14 @@ impl<'a> Fleet<'a> {
 
     /// Has a target share its drives, at the same port as before if it had one.
     pub(crate) fn share(&mut self, index: usize) -> Result<(), FleetError> {
-        let target = &mut self.targets[index];
-        match target.peer.ask(&Ask::Share(target.share.clone()))? {
-            Say::Sharing { address } => target.share.address = address,
-            other => return Err(target.peer.surprise(&other)),
-        }
-        Ok(())
+        self.targets[index].share()
     }
 
-    /// Every namespace's URL: the first of each target, then the second of each, so that few
-    /// clients still use many targets.
-    fn namespaces(&self) -> Vec<String> {
+    /// Every namespace's URLs, one for each path: the first namespace of each target, then the
+    /// second of each, so that few clients still use many targets.
+    fn namespaces(&self) -> Vec<Vec<String>> {
         if !self.plan.targets.is_empty() {
-            return self.plan.targets.clone();
+            return self.plan.targets.iter().map(|url| vec![url.clone()]).collect();
         }
         let of_one = match self.plan.sets_per_target {
             0 => self.plan.drives_per_target,
@@ -214,7 +295,17 @@ impl<'a> Fleet<'a> {
             let Share { address, nqn, .. } = &target.share;
             format!("nvme+tcp://{address}/{nqn}?ns={ns}")
         };
-        (1..=of_one).flat_map(|ns| self.targets.iter().map(move |it| url(it, ns))).collect()
+        let mut same: Vec<Vec<&TargetPeer>> = Vec::new();
+        for (index, target) in self.targets.iter().enumerate() {
+            let (set, _) = self.plan.set_and_way(index);
+            same.resize_with(same.len().max(set + 1), Vec::new);
+            same[set].push(target);
+        }
+        let ways = |ns: u32| {
+            let ways = |same: &Vec<&TargetPeer>| same.iter().map(|it| url(it, ns)).collect();
+            same.iter().map(ways).collect::<Vec<Vec<String>>>()
+        };
+        (1..=of_one).flat_map(ways).collect()
     }
 
     /// The clients of a host, dealt over the namespaces.
@@ -223,26 +314,49 @@ impl<'a> Fleet<'a> {
         let narrow = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
         let each = self.plan.clients_per_node as usize;
         let parts = (each * self.hosts.len()).div_ceil(namespaces.len());
-        (host * each..(host + 1) * each)
-            .map(|client| Client {
+        let client = |client: usize| {
+            let mut ways = namespaces[client % namespaces.len()].clone();
+            // The first is the one that is used for as long as it is there.
+            let first = client % each % ways.len();
+            ways.rotate_left(first);
+            Client {
                 hostnqn: format!("{NQN}-host-{}-{}", host + 1, client % each + 1),
-                url: namespaces[client % namespaces.len()].clone(),
+                url: ways.remove(0),
                 queues: narrow(jobs),
                 depth: narrow(depth.max(2)),
                 part: [(client / namespaces.len()) as u32, parts as u32],
-            })
-            .collect()
+                vm: None,
+                others: ways,
+            }
+        };
+        (host * each..(host + 1) * each).map(client).collect()
     }
 
-    fn action(&mut self, pattern: &Pattern) -> Result<ActionReport, FleetError> {
+    /// A guest's disk; guests are dealt over the namespaces as well.
+    pub(crate) fn guest(&self, guest: usize) -> Client {
+        let namespaces = self.namespaces();
+        let parts = (self.plan.guests as usize).div_ceil(namespaces.len());
+        Client {
+            hostnqn: format!("{NQN}-guest-{}", guest + 1),
+            url: namespaces[guest % namespaces.len()][0].clone(),
+            queues: 1,
+            depth: VM_RING,
+            part: [(guest / namespaces.len()) as u32, parts as u32],
+            vm: None,
+            others: Vec::new(),
+        }
+    }
+
+    fn action(&mut self, wanted: &Wanted) -> Result<ActionReport, FleetError> {
+        let pattern = &wanted.pattern;
         let alone_iops = self.alone(pattern)?;
         let (mut sum, mut others) = (Sum::default(), Vec::new());
         for run in 0..self.plan.runs {
             let in_turns = !self.plan.iscsi.is_empty();
             if run == 0 || in_turns {
-                self.connect(pattern)?;
+                self.connect(pattern, wanted.vm)?;
             }
-            self.one_run(pattern, run, &mut sum)?;
+            self.one_run(pattern, run, None, &mut sum)?;
             if in_turns {
                 iscsi::turn(self, pattern, run, &mut others)?;
             }
@@ -250,17 +364,36 @@ impl<'a> Fleet<'a> {
         let clients = self.plan.clients_per_node * self.hosts.len() as u32;
         let report = sum.report(pattern, clients, alone_iops);
         iscsi::finish(&mut others, report.total.iops);
-        Ok(ActionReport { iscsi: others, ..report })
+        let documents = wanted.documents.clone();
+        Ok(ActionReport { iscsi: others, vm: wanted.vm, documents, ..report })
     }
 
-    fn connect(&mut self, pattern: &Pattern) -> Result<(), FleetError> {
+    fn connect(&mut self, pattern: &Pattern, is_vm: bool) -> Result<(), FleetError> {
+        let vm = is_vm.then(|| vm(pattern));
+        self.connect_as(pattern, |client| client.vm = vm)
+    }
+
+    /// Has all clients use this.
+    pub(crate) fn connect_to(&mut self, pattern: &Pattern, url: &str) -> Result<(), FleetError> {
+        self.connect_as(pattern, |client| url.clone_into(&mut client.url))
+    }
+
+    fn connect_as(
+        &mut self,
+        pattern: &Pattern,
+        change: impl Fn(&mut Client),
+    ) -> Result<(), FleetError> {
         self.note(&format!("{}: connecting", pattern.name))?;
         for host in 0..self.hosts.len() {
-            let clients = self.clients(host, pattern.numjobs, pattern.iodepth);
+            let mut clients = self.clients(host, pattern.numjobs, pattern.iodepth);
+            clients.iter_mut().for_each(&change);
             self.hosts[host].tell(&Ask::Connect { clients })?;
         }
         for host in 0..self.hosts.len() {
-            match self.hosts[host].answer(OPEN_TIME).map_err(|error| self.cause(error))? {
+            match self.hosts[host]
+                .answer(self.setting.patience.open)
+                .map_err(|error| self.cause(error))?
+            {
                 Say::Done => {}
                 other => return Err(self.hosts[host].surprise(&other)),
             }
@@ -281,9 +414,10 @@ impl<'a> Fleet<'a> {
             for drive in 0..self.plan.drives_per_target as usize {
                 let name = &self.targets[target].peer.name;
                 self.note(&format!("{}: {name}, drive {} alone", pattern.name, drive + 1))?;
+                let patience = Duration::from_millis(runtime_ms) + self.setting.patience.grace;
                 let peer = &mut self.targets[target].peer;
                 peer.tell(&Ask::Alone { drive, load: load.clone() })?;
-                match peer.answer(Duration::from_millis(runtime_ms) + LOAD_GRACE)? {
+                match peer.answer(patience)? {
                     Say::Measured(measured) => sum += measured.iops,
                     other => return Err(peer.surprise(&other)),
                 }
@@ -292,12 +426,20 @@ impl<'a> Fleet<'a> {
         Ok(Some(sum))
     }
 
-    fn one_run(&mut self, pattern: &Pattern, run: u32, sum: &mut Sum) -> Result<(), FleetError> {
+    /// One run on all hosts. The targets' processor time is that of `process`, if there is one.
+    pub(crate) fn one_run(
+        &mut self,
+        pattern: &Pattern,
+        run: u32,
+        process: Option<u32>,
+        sum: &mut Sum,
+    ) -> Result<(), FleetError> {
         let plan = self.plan;
         let warm_up = if run == 0 { plan.warm_up_seconds } else { 0.0 };
         let ms = |seconds: f64| (seconds * 1000.0) as u64;
         let (ramp_ms, runtime_ms) = (ms(plan.ramp_seconds + warm_up), ms(plan.runtime_seconds));
-        let start = self.clock.now_ns() + START_IN.as_nanos() as u64;
+        self.agree_on_time()?;
+        let start = self.terms.clock.now_ns() + START_IN.as_nanos() as u64;
         let measured = start + ramp_ms * 1_000_000;
         for (index, host) in self.hosts.iter_mut().enumerate() {
             let seed = SEED ^ ((u64::from(run) << 32) + ((index as u64) << 16));
@@ -308,14 +450,18 @@ impl<'a> Fleet<'a> {
         for target in &mut self.targets {
             let start_ns = target.peer.theirs(measured);
             let end_ns = target.peer.theirs(measured + runtime_ms * 1_000_000);
-            target.peer.tell(&Ask::Meter { start_ns, end_ns })?;
+            target.peer.tell(&Ask::Meter { start_ns, end_ns, process })?;
         }
-        let patience = START_IN + Duration::from_millis(ramp_ms + runtime_ms) + LOAD_GRACE;
+        let patience =
+            START_IN + Duration::from_millis(ramp_ms + runtime_ms) + self.setting.patience.grace;
         let what = match plan.runs {
             1 => pattern.name.clone(),
             runs => format!("{}, run {} of {runs}", pattern.name, run + 1),
         };
-        let (results, used) = self.collect(&what, patience)?;
+        // A load that is held back has less than that in flight.
+        let in_flight = (pattern.rate_iops.is_none())
+            .then(|| plan.clients_per_node * pattern.numjobs * pattern.iodepth);
+        let (results, used) = self.collect(&what, in_flight.map(f64::from), patience)?;
         let targets = self.targets.iter().map(|target| target.peer.name.clone());
         let mut cpu: Vec<(String, u64)> = targets.zip(used).collect();
         let names = self.hosts.iter().map(|host| host.name.clone());
@@ -328,19 +474,23 @@ impl<'a> Fleet<'a> {
     fn collect(
         &mut self,
         what: &str,
+        in_flight: Option<f64>,
         patience: Duration,
     ) -> Result<(Vec<Measured>, Vec<u64>), FleetError> {
-        let until = Instant::now() + patience;
+        let mut waited = Waited::new();
         let mut measured: Vec<Option<Measured>> = vec![None; self.hosts.len()];
         let mut used: Vec<Option<u64>> = vec![None; self.targets.len()];
         let mut iops = vec![0.0; self.hosts.len()];
         while measured.iter().any(Option::is_none) || used.iter().any(Option::is_none) {
             self.check()?;
+            let is_late = waited.so_far() > patience;
             for (target, used) in self.targets.iter_mut().zip(&mut used) {
                 match target.peer.heard(Duration::ZERO)? {
                     Some(Say::Used { ns }) => *used = Some(ns),
+                    Some(Say::Progress { .. }) => {}
                     Some(other) => return Err(target.peer.surprise(&other)),
-                    None if Instant::now() < until => {}
+                    None if used.is_some() => {}
+                    None if !is_late => target.peer.check_silence()?,
                     None => return Err(target.peer.error("it does not say what it used")),
                 }
             }
@@ -350,20 +500,44 @@ impl<'a> Fleet<'a> {
                     Some(Say::Progress { iops: now }) => iops[host] = now,
                     Some(Say::Measured(result)) => measured[host] = Some(result),
                     Some(other) => return Err(self.hosts[host].surprise(&other)),
-                    None if Instant::now() < until => {}
+                    None if measured[host].is_some() => {}
+                    None if !is_late => self.check_silence(host)?,
                     None => return Err(self.hosts[host].error("its load does not end")),
                 }
             }
             (self.setting.progress)(what, iops.iter().sum());
+            let host = |(host, measured): (usize, &Option<Measured>)| LiveHost {
+                name: self.hosts[host].name.clone(),
+                iops: if measured.is_some() { 0.0 } else { iops[host] },
+                latency_us: in_flight.filter(|_| iops[host] > 0.0).map(|it| it / iops[host] * 1e6),
+                is_done: measured.is_some(),
+                ..LiveHost::default()
+            };
+            self.setting.board.hosts(what, measured.iter().enumerate().map(host).collect());
         }
         let measured = measured.into_iter().flatten().collect();
         Ok((measured, used.into_iter().flatten().collect()))
     }
 
+    /// A host that says nothing may stand still itself, or wait for a target that does.
+    fn check_silence(&mut self, host: usize) -> Result<(), FleetError> {
+        self.hosts[host].check_silence().map_err(|error| self.cause(error))
+    }
+
+    /// Measures all clocks again: they drift, and a machine may have slept.
+    fn agree_on_time(&mut self) -> Result<(), FleetError> {
+        let targets = self.targets.iter_mut().map(|target| &mut target.peer);
+        for peer in targets.chain(&mut self.hosts) {
+            peer.agree_on_time()?;
+        }
+        Ok(())
+    }
+
     /// A host's failure may be that of a target that is gone, or stands still. Nothing is measured
     /// any more after this.
     pub(crate) fn cause(&mut self, error: FleetError) -> FleetError {
-        let silent = self.targets.iter_mut().find_map(|target| target.peer.is_there().err());
+        let targets = self.drives.iter_mut().chain(&mut self.targets);
+        let silent = { targets }.find_map(|target| target.peer.is_there().err());
         match silent {
             Some(FleetError::Agent { agent, why }) => {
                 FleetError::agent(&agent, format!("{why} (so, at {error})"))
@@ -375,11 +549,34 @@ impl<'a> Fleet<'a> {
     /// Says what is done, unless it was called off.
     pub(crate) fn note(&mut self, what: &str) -> Result<(), FleetError> {
         (self.setting.progress)(what, 0.0);
+        self.setting.board.phase(what);
         self.check()
     }
 
     pub(crate) fn check(&self) -> Result<(), FleetError> {
         if self.setting.cancel.is_cancelled() { Err(FleetError::Cancelled) } else { Ok(()) }
+    }
+
+    /// Those that nobody has harmed are there, and have nothing to say.
+    pub(crate) fn check_targets(&mut self) -> Result<(), FleetError> {
+        for target in self.drives.iter_mut().chain(&mut self.targets) {
+            if let Some(say) = target.peer.heard(Duration::ZERO)? {
+                return Err(target.peer.surprise(&say));
+            }
+        }
+        Ok(())
+    }
+
+    /// The same of hosts as well.
+    pub(crate) fn check_all(&mut self) -> Result<(), FleetError> {
+        self.check_targets()?;
+        for host in 0..self.hosts.len() {
+            let heard = self.hosts[host].heard(Duration::ZERO);
+            if let Some(say) = heard.map_err(|error| self.cause(error))? {
+                return Err(self.hosts[host].surprise(&say));
+            }
+        }
+        Ok(())
     }
 
     fn verify(
@@ -392,8 +589,9 @@ impl<'a> Fleet<'a> {
         Ok((Some(verified), faults))
     }
 
-    fn peers(&self) -> impl Iterator<Item = &Peer> {
-        self.targets.iter().map(|target| &target.peer).chain(&self.hosts)
+    pub(crate) fn peers(&self) -> impl Iterator<Item = &Peer> {
+        let targets = self.drives.iter().chain(&self.targets);
+        targets.map(|target| &target.peer).chain(&self.hosts)
     }
 
     fn network_words(&self) -> &'static str {
@@ -405,17 +603,25 @@ impl<'a> Fleet<'a> {
     }
 }
 
+/// What the load's requests need of a virtual machine's disk.
+fn vm(pattern: &Pattern) -> Vm {
+    let bytes = pattern.block_size_bytes;
+    let requests = pattern.iodepth.saturating_mul(bytes.div_ceil(VM_REQUEST_BYTES));
+    let depth = u16::try_from(requests).unwrap_or(u16::MAX).min(VM_RING);
+    Vm { depth, request_bytes: bytes.min(VM_REQUEST_BYTES) }
+}
+
 /// The runs of an action.
 #[derive(Default)]
-struct Sum {
-    runs: Vec<Total>,
+pub(crate) struct Sum {
+    pub(crate) runs: Vec<Total>,
     latencies: Latencies,
     /// By agent: the sum of the runs' per cents.
     cpu: BTreeMap<String, f64>,
 }
 
 impl Sum {
-    fn add(
+    pub(crate) fn add(
         &mut self,
         pattern: &Pattern,
         results: &[Measured],
@@ -444,7 +650,12 @@ impl Sum {
         Ok(())
     }
 
-    fn report(self, pattern: &Pattern, clients: u32, alone_iops: Option<f64>) -> ActionReport {
+    pub(crate) fn report(
+        self,
+        pattern: &Pattern,
+        clients: u32,
+        alone_iops: Option<f64>,
+    ) -> ActionReport {
         let count = self.runs.len().max(1) as f64;
         let mean = |of: fn(&Total) -> f64| self.runs.iter().map(of).sum::<f64>() / count;
         let total = Total {
@@ -459,6 +670,8 @@ impl Sum {
         ActionReport {
             pattern: pattern.clone(),
             clients,
+            vm: false,
+            guests: false,
             alone_iops,
             percent_of_theoretical: of_alone.map(|alone| total.iops / alone * 100.0),
             total,

@@ -2,10 +2,12 @@
 
 use crate::controller::Fleet;
 use crate::error::FleetError;
-use crate::limits::{OPEN_TIME, RECOVERY_TIME};
+use crate::limits::RECOVERY_TIME;
+use crate::live::LiveHost;
 use crate::message::{Ask, Looked, Say};
 use crate::plan::Fault;
 use crate::report::{FaultReport, Verified};
+use crate::waited::Waited;
 use std::time::{Duration, Instant};
 
 /// Between two looks at the hosts.
@@ -23,7 +25,8 @@ pub(crate) fn run(fleet: &mut Fleet<'_>) -> Result<(Verified, Vec<FaultReport>),
         fleet.hosts[host].tell(&Ask::Verify { clients, writers })?;
     }
     for host in 0..fleet.hosts.len() {
-        let said = fleet.hosts[host].answer(OPEN_TIME).map_err(|error| fleet.cause(error))?;
+        let patience = fleet.setting.patience.open;
+        let said = fleet.hosts[host].answer(patience).map_err(|error| fleet.cause(error))?;
         if said != Say::Done {
             return Err(fleet.hosts[host].surprise(&said));
         }
@@ -46,8 +49,10 @@ pub(crate) fn run(fleet: &mut Fleet<'_>) -> Result<(Verified, Vec<FaultReport>),
     for host in &mut fleet.hosts {
         host.tell(&Ask::EndVerify)?;
     }
-    for host in &mut fleet.hosts {
-        let looked = match host.answer(RECOVERY_TIME)? {
+    for host in 0..fleet.hosts.len() {
+        let said = fleet.hosts[host].answer(RECOVERY_TIME).map_err(|error| fleet.cause(error))?;
+        let host = &fleet.hosts[host];
+        let looked = match said {
             Say::Looked(looked) => looked,
             other => return Err(host.surprise(&other)),
         };
@@ -127,11 +132,12 @@ struct Watch {
 impl Watch {
     fn look(&mut self, fleet: &mut Fleet<'_>, what: &str) -> Result<Vec<Looked>, FleetError> {
         fleet.check()?;
+        fleet.check_targets()?;
         let mut looks = Vec::new();
-        for host in &mut fleet.hosts {
-            match host.ask(&Ask::Look)? {
+        for host in 0..fleet.hosts.len() {
+            match fleet.hosts[host].ask(&Ask::Look).map_err(|error| fleet.cause(error))? {
                 Say::Looked(looked) => looks.push(looked),
-                other => return Err(host.surprise(&other)),
+                other => return Err(fleet.hosts[host].surprise(&other)),
             }
         }
         let longest = looks.iter().map(|looked| looked.longest_us).max().unwrap_or(0);
@@ -143,6 +149,19 @@ impl Watch {
         let rate = done(&looks).saturating_sub(done(&self.last)) as f64 / LOOK_EVERY.as_secs_f64();
         let rate = if self.last.is_empty() { 0.0 } else { rate };
         (fleet.setting.progress)(what, rate);
+        let host = |(index, now): (usize, &Looked)| LiveHost {
+            name: fleet.hosts[index].name.clone(),
+            iops: self.last.get(index).map_or(0.0, |before| {
+                let done = (now.reads + now.writes).saturating_sub(before.reads + before.writes);
+                done as f64 / LOOK_EVERY.as_secs_f64()
+            }),
+            latency_us: Some(now.longest_us as f64),
+            is_done: false,
+            failed: now.failed,
+            lost: now.lost,
+            paths: Some([now.live, now.paths]),
+        };
+        fleet.setting.board.hosts(what, looks.iter().enumerate().map(host).collect());
         Ok(std::mem::replace(&mut self.last, looks))
     }
 
@@ -166,13 +185,13 @@ impl Watch {
         let is_whole = |(before, now): (&Looked, &Looked)| {
             now.waiting == 0 && now.writes > before.writes && now.live == now.paths
         };
-        let until = Instant::now() + RECOVERY_TIME;
+        let mut waited = Waited::new();
         loop {
             let before = self.look(fleet, what)?;
             if before.len() == self.last.len() && before.iter().zip(&self.last).all(is_whole) {
                 return Ok(());
             }
-            if Instant::now() > until {
+            if waited.so_far() > RECOVERY_TIME {
                 let seconds = RECOVERY_TIME.as_secs();
                 let why = format!("I/O does not flow again within {seconds} s");
                 return Err(FleetError::agent(what, why));

@@ -1,6 +1,7 @@
 //! A report as one page that needs nothing else, with the bench's charts and colours.
 
-use crate::report::{ActionReport, Report};
+use crate::plan::IscsiTarget;
+use crate::report::{ActionReport, IscsiReport, IscsiTotal, Report};
 use crate::text::{self, Table};
 use farblock_bench::html::chart::{Bar, Chart, Group};
 use farblock_bench::html::{Escaped, STYLE, tick};
@@ -20,9 +21,19 @@ pub fn render(report: &Report) -> String {
     );
     alert(&mut page, report);
     if !report.actions.is_empty() {
-        let legend = [("remote", "the fleet"), ("local", "all drives, each alone, added up")];
+        let by_iscsi = against(report);
+        let mut legend =
+            vec![("remote", if by_iscsi.is_empty() { "the fleet" } else { "NVMe/TCP" })];
+        if report.actions.iter().any(|action| action.alone_iops.is_some()) {
+            legend.push(("local", "all drives, each alone, added up"));
+        }
+        legend.extend(&by_iscsi);
         section(&mut page, "I/Os per second", &legend, &chart(report, "iops", rate));
-        let legend = [("remote", "mean"), ("floor", "99th percentile")];
+        let mut legend = vec![("remote", "mean"), ("floor", "99th percentile")];
+        if !by_iscsi.is_empty() {
+            legend = vec![("remote", "NVMe/TCP, mean")];
+            legend.extend(&by_iscsi);
+        }
         section(&mut page, "Latency in µs", &legend, &chart(report, "latency", latency));
     }
     if !report.faults.is_empty() {
@@ -48,6 +59,31 @@ fn alert(page: &mut String, report: &Report) {
     }
 }
 
+/// The colours of what NVMe is compared with.
+fn against(report: &Report) -> Vec<(&'static str, &'static str)> {
+    let targets = report.actions.iter().flat_map(|action| &action.iscsi).map(|it| it.target);
+    let mut colours: Vec<_> = targets.map(colour).collect();
+    colours.sort_unstable();
+    colours.dedup();
+    colours
+}
+
+fn colour(target: IscsiTarget) -> (&'static str, &'static str) {
+    match target {
+        IscsiTarget::Farblock => ("floor", "iSCSI, farblock's target"),
+        IscsiTarget::Tgt => ("target", "iSCSI, tgt"),
+    }
+}
+
+/// The same by iSCSI.
+fn iscsi(action: &ActionReport, value: fn(&IscsiTotal) -> (f64, String)) -> Vec<Bar> {
+    let bar = |report: &IscsiReport| {
+        let ((class, name), (value, words)) = (colour(report.target), value(&report.total));
+        bar(name, class, value, words)
+    };
+    action.iscsi.iter().map(bar).collect()
+}
+
 type Bars = fn(&ActionReport) -> Vec<Bar>;
 
 fn bar(name: &'static str, class: &'static str, value: f64, words: String) -> Bar {
@@ -60,12 +96,18 @@ fn rate(action: &ActionReport) -> Vec<Bar> {
     let percent = percent.map(|percent| format!(" · {} %", tenths(percent))).unwrap_or_default();
     let mut bars = vec![bar("fleet", "remote", now, format!("{}{percent}", iops(now)))];
     bars.extend(action.alone_iops.map(|alone| bar("drives alone", "local", alone, iops(alone))));
+    bars.extend(self::iscsi(action, |total| (total.iops, iops(total.iops))));
     bars
 }
 
 fn latency(action: &ActionReport) -> Vec<Bar> {
     let latency = &action.total.latency;
     let (mean, p99) = (latency.mean_ns / 1e3, latency.p99_ns as f64 / 1e3);
+    if !action.iscsi.is_empty() {
+        let mut bars = vec![bar("NVMe/TCP", "remote", mean, tenths(mean))];
+        bars.extend(iscsi(action, |it| (it.mean_latency_us, tenths(it.mean_latency_us))));
+        return bars;
+    }
     vec![
         bar("mean", "remote", mean, tenths(mean)),
         bar("99th percentile", "floor", p99, tenths(p99)),
@@ -83,7 +125,9 @@ fn chart(report: &Report, id: &str, bars: Bars) -> Vec<(String, String)> {
             report.actions.iter().filter(|action| action.pattern.block_size_bytes == size);
         let groups = of_size.map(|action| {
             let load = farblock_bench::jobs_and_depth(&action.pattern);
-            let label = format!("{}, {} clients of {load}", action.name(), action.clients);
+            let client = if action.guests { "guest" } else { "client" };
+            let s = if action.clients == 1 { "" } else { "s" };
+            let label = format!("{}, {} {client}{s} of {load}", action.name(), action.clients);
             Group { label, bars: bars(action) }
         });
         let title = format!("blocks of {} KiB", f64::from(size) / 1024.0);

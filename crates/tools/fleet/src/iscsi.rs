@@ -1,18 +1,18 @@
-//! The same file by iSCSI, in turns with NVMe: shared by farblock or by tgt, and read by libiscsi.
+//! The same file by iSCSI, in turns with NVMe: shared by farblock or by tgt.
 //!
 //! A turn: the NVMe target lets go of the file, each iSCSI target has it for one run, and then the
 //! NVMe target again. All of it is on the loopback, as farblock's iSCSI target serves nobody else.
-//! libiscsi's `iscsi-perf` only reads and tells no latencies, but always has as many commands in
-//! flight as it may, so that their mean latency is that number by the rate (Little's law).
+//! Both sides have the same load: one generator, with farblock's host below it or farblock's
+//! initiator, which has a session for each job.
 
-use crate::controller::{Fleet, MIB};
+use crate::controller::{Fleet, Sum};
 use crate::error::FleetError;
-use crate::limits::{LOAD_GRACE, TGT_TIME};
+use crate::limits::TGT_TIME;
 use crate::message::{Ask, Say};
-use crate::plan::{IscsiTarget, Plan};
+use crate::plan::{IscsiTarget, Plan, Wanted};
 use crate::report::{IscsiReport, IscsiTotal};
-use farblock_bench::cpu::CpuSource;
 use farblock_bench::{Pattern, jobs_and_depth};
+use farblock_random::Random;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -32,7 +32,6 @@ const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 /// The programs that it takes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Programs {
-    perf: PathBuf,
     tgtd: PathBuf,
     tgtadm: PathBuf,
 }
@@ -47,25 +46,20 @@ impl Programs {
 
     fn find(plan: &Plan, folders: &[PathBuf]) -> Result<Programs, FleetError> {
         let mut programs = Programs::default();
-        if plan.iscsi.is_empty() {
+        if !plan.iscsi.contains(&IscsiTarget::Tgt) {
             return Ok(programs);
         }
-        let find = |program: &str, package: &str, else_: &str| {
+        let find = |program: &str| {
             let found = folders.iter().map(|folder| folder.join(program)).find(|it| it.is_file());
             found.ok_or_else(|| {
                 let why = format!(
                     "needs {program}, which is not installed: install it (Debian: apt install \
-                     {package}){else_}"
+                     tgt), or leave these rows out with --without tgt"
                 );
                 FleetError::plan(&plan.name, why)
             })
         };
-        programs.perf = find("iscsi-perf", "libiscsi-bin", "")?;
-        if plan.iscsi.contains(&IscsiTarget::Tgt) {
-            let leave_out = ", or leave these rows out with --without tgt";
-            programs.tgtd = find("tgtd", "tgt", leave_out)?;
-            programs.tgtadm = find("tgtadm", "tgt", leave_out)?;
-        }
+        (programs.tgtd, programs.tgtadm) = (find("tgtd")?, find("tgtadm")?);
         Ok(programs)
     }
 }
@@ -80,13 +74,11 @@ pub(crate) fn turn(
     done(fleet, true, &Ask::Connect { clients: Vec::new() })?;
     done(fleet, false, &Ask::Unshare)?;
     for (index, &target) in fleet.plan.iscsi.iter().enumerate() {
-        let runs = fleet.plan.runs;
-        let what =
-            format!("{} by iSCSI, {}, run {} of {runs}", pattern.name, target.words(), run + 1);
-        fleet.note(&what)?;
+        let mut pattern = pattern.clone();
+        pattern.name = format!("{} by iSCSI, {}", pattern.name, target.words());
         let total = match target {
-            IscsiTarget::Farblock => by_farblock(fleet, pattern, &what)?,
-            IscsiTarget::Tgt => by_tgt(fleet, pattern, &what)?,
+            IscsiTarget::Farblock => by_farblock(fleet, &pattern, run)?,
+            IscsiTarget::Tgt => by_tgt(fleet, &pattern, run)?,
         };
         if reports.len() <= index {
             reports.push(IscsiReport { target, total, runs: Vec::new(), nvme_ratio: 0.0 });
@@ -107,7 +99,7 @@ fn done(fleet: &mut Fleet<'_>, is_host: bool, ask: &Ask) -> Result<(), FleetErro
 fn by_farblock(
     fleet: &mut Fleet<'_>,
     pattern: &Pattern,
-    what: &str,
+    run: u32,
 ) -> Result<IscsiTotal, FleetError> {
     let mut share = fleet.targets[0].share.clone();
     share.iscsi = true;
@@ -117,80 +109,49 @@ fn by_farblock(
         Say::Sharing { address } => address,
         other => return Err(peer.surprise(&other)),
     };
-    let process = peer.process().ok_or_else(|| peer.error("it was not started here"))?;
-    let total = read(fleet, pattern, what, &format!("iscsi://{address}/{NAME}/0"), process)?;
+    let total = one_run(fleet, pattern, run, &format!("iscsi://{address}/{NAME}/0"), None)?;
     done(fleet, false, &Ask::Unshare)?;
     Ok(total)
 }
 
-fn by_tgt(fleet: &mut Fleet<'_>, pattern: &Pattern, what: &str) -> Result<IscsiTotal, FleetError> {
+fn by_tgt(fleet: &mut Fleet<'_>, pattern: &Pattern, run: u32) -> Result<IscsiTotal, FleetError> {
     let drive = fleet.targets[0].share.drives[0].clone();
     let file = drive.strip_prefix("file:").unwrap_or(&drive);
-    let tgt = Tgt::start(&fleet.programs, &fleet.setting.folder, file).map_err(failed)?;
+    let mut tgt = Tgt::start(&fleet.programs, &fleet.setting.folder, file).map_err(failed)?;
     let uri = format!("iscsi://{}/{NAME}/1", tgt.address);
-    read(fleet, pattern, what, &uri, tgt.process.child.id())
+    let process = tgt.process.child.id();
+    let total = one_run(fleet, pattern, run, &uri, Some(process));
+    // Whatever was measured without it is nothing.
+    match tgt.process.is_running().map_err(failed)? {
+        true => total,
+        false => Err(failed(tgt.process.complaint("ended"))),
+    }
+}
+
+/// The load on that, and what it came to.
+fn one_run(
+    fleet: &mut Fleet<'_>,
+    pattern: &Pattern,
+    run: u32,
+    url: &str,
+    process: Option<u32>,
+) -> Result<IscsiTotal, FleetError> {
+    fleet.connect_to(pattern, url)?;
+    let mut sum = Sum::default();
+    fleet.one_run(pattern, run, process, &mut sum)?;
+    done(fleet, true, &Ask::Connect { clients: Vec::new() })?;
+    let run = sum.runs.first().ok_or_else(|| failed("nothing was measured".to_owned()))?;
+    Ok(IscsiTotal {
+        iops: run.iops,
+        mib_per_second: run.mib_per_second,
+        mean_latency_us: run.latency.mean_ns / 1e3,
+        p99_latency_us: Some(run.latency.p99_ns as f64 / 1e3),
+        cpu_us_per_io: run.cpu_us_per_io,
+    })
 }
 
 fn failed(why: String) -> FleetError {
     FleetError::agent("iSCSI", why)
-}
-
-/// Reads by libiscsi: a process, and so a session, for each job.
-fn read(
-    fleet: &mut Fleet<'_>,
-    pattern: &Pattern,
-    what: &str,
-    uri: &str,
-    target: u32,
-) -> Result<IscsiTotal, FleetError> {
-    let plan = fleet.plan;
-    let (ramp, runtime) = (plan.ramp_seconds, plan.runtime_seconds);
-    let mut command = Command::new(&fleet.programs.perf);
-    if pattern.rw.is_random() {
-        command.arg("-r");
-    }
-    // A second more, so that they all run until the end of the measured time.
-    command
-        .args(["-m", &pattern.iodepth.to_string()])
-        .args(["-b", &(pattern.block_size_bytes / BLOCK_BYTES).to_string()])
-        .args(["-t", &((ramp + runtime).ceil() + 1.0).to_string()])
-        .arg(uri);
-    let start = |job| Process::start(&command, &fleet.setting.folder, &format!("iscsi-perf-{job}"));
-    let mut readers: Vec<Process> =
-        (0..pattern.numjobs).map(start).collect::<Result<_, _>>().map_err(failed)?;
-    let processes = readers.iter().map(|it| it.child.id()).chain([target]);
-    let meters = processes
-        .map(meter)
-        .collect::<io::Result<Vec<_>>>()
-        .map_err(|error| failed(format!("processor time cannot be read: {error}")))?;
-    let used = || meters.iter().map(|meter| meter.cpu_time()).sum::<Duration>();
-    wait(fleet, what, Duration::from_secs_f64(ramp))?;
-    let (before, begin) = (used(), Instant::now());
-    wait(fleet, what, Duration::from_secs_f64(runtime))?;
-    let (used, elapsed) = (used().saturating_sub(before), begin.elapsed());
-    let until = Instant::now() + LOAD_GRACE;
-    let mut iops = 0.0;
-    for reader in &mut readers {
-        while reader.is_running().map_err(failed)? {
-            wait(fleet, what, LOOK_EVERY)?;
-            if Instant::now() > until {
-                return Err(failed("iscsi-perf does not end".to_owned()));
-            }
-        }
-        iops += average(&reader.said()).ok_or_else(|| failed(reader.complaint("failed")))?;
-    }
-    Ok(total(pattern, iops, used.as_secs_f64() / elapsed.as_secs_f64()))
-}
-
-fn total(pattern: &Pattern, iops: f64, cores: f64) -> IscsiTotal {
-    let in_flight = f64::from(pattern.numjobs) * f64::from(pattern.iodepth);
-    let each_us = 1e6 / iops.max(f64::MIN_POSITIVE);
-    IscsiTotal {
-        iops,
-        mib_per_second: iops * f64::from(pattern.block_size_bytes) / MIB,
-        mean_latency_us: in_flight * each_us,
-        cpu_us_per_io: cores * each_us,
-    }
 }
 
 /// Fills in what follows of all runs.
@@ -202,51 +163,21 @@ pub(crate) fn finish(reports: &mut [IscsiReport], nvme_iops: f64) {
             iops: mean(|run| run.iops),
             mib_per_second: mean(|run| run.mib_per_second),
             mean_latency_us: mean(|run| run.mean_latency_us),
+            p99_latency_us: report.runs.iter().map(|run| run.p99_latency_us).sum::<Option<f64>>(),
             cpu_us_per_io: mean(|run| run.cpu_us_per_io),
         };
+        report.total.p99_latency_us = report.total.p99_latency_us.map(|sum| sum / count);
         report.nvme_ratio = nvme_iops / report.total.iops.max(f64::MIN_POSITIVE);
     }
-}
-
-#[cfg(any(target_os = "linux", windows))]
-fn meter(process: u32) -> io::Result<Box<dyn CpuSource>> {
-    Ok(Box::new(farblock_bench::cpu::OtherProcess::new(process)?))
-}
-
-#[cfg(not(any(target_os = "linux", windows)))]
-fn meter(_: u32) -> io::Result<Box<dyn CpuSource>> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
-fn wait(fleet: &mut Fleet<'_>, what: &str, time: Duration) -> Result<(), FleetError> {
-    let until = Instant::now() + time;
-    loop {
-        fleet.note(what)?;
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(());
-        }
-        thread::sleep(left.min(LOOK_EVERY));
-    }
-}
-
-/// The last average: `iops average 23456 (96 MB/s)`.
-fn average(said: &str) -> Option<f64> {
-    let (_, last) = said.rsplit_once("iops average ")?;
-    let iops: f64 = last.split_whitespace().next()?.parse().ok()?;
-    (iops > 0.0).then_some(iops)
 }
 
 /// A plan's file with something in it everywhere: file systems answer for holes by themselves.
 pub(crate) fn fill(path: &Path) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(path)?;
     let mut left = file.metadata()?.len();
-    let (mut state, mut chunk) = (1_u64, vec![0; 1 << 20]);
+    let (mut random, mut chunk) = (Random::new(1), vec![0; 1 << 20]);
     while left > 0 {
-        for word in chunk.chunks_exact_mut(8) {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            word.copy_from_slice(&(state ^ (state >> 29)).to_le_bytes());
-        }
+        random.fill(&mut chunk);
         let part = left.min(chunk.len() as u64);
         file.write_all(&chunk[..part as usize])?;
         left -= part;
@@ -267,13 +198,8 @@ impl Process {
         let cannot = |error: io::Error| format!("{name} cannot be started: {error}");
         let file = File::create(&log).map_err(cannot)?;
         let again = file.try_clone().map_err(cannot)?;
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]).arg(program.get_program());
-        command.args(program.get_args()).stdin(Stdio::null()).stdout(file).stderr(again);
-        command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        // Ctrl-C is for the controller, which ends them.
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut command = crate::process::bound(program);
+        command.stdin(Stdio::null()).stdout(file).stderr(again);
         let child = command.spawn();
         let child = child.map_err(|error| format!("setpriv, for {name}: {error}"))?;
         Ok(Process { name: name.to_owned(), child, log })
@@ -365,11 +291,8 @@ pub(crate) fn remarks(plan: &Plan) -> Vec<String> {
         return Vec::new();
     }
     vec![
-        "iSCSI and NVMe/TCP had the same file in turns, on the loopback: NVMe by farblock's host \
-         and target, iSCSI by libiscsi's iscsi-perf, a session for each job"
-            .to_owned(),
-        "iscsi-perf only reads, so there are no writes; its mean latency is commands in flight by \
-         rate, and its I/Os per second include the ramp"
+        "iSCSI and NVMe/TCP had the same file in turns, on the loopback, under the same load \
+         generator: NVMe by farblock's host, iSCSI by farblock's initiator, a session for each job"
             .to_owned(),
         "the documents' figure is about 550 % better random I/O over NVMe-oF than over iSCSI, \
          which reads as 5.5 or 6.5 times; theirs was RDMA for both (RoCE, iSER), from machine to \
@@ -379,13 +302,12 @@ pub(crate) fn remarks(plan: &Plan) -> Vec<String> {
 }
 
 /// What a load has to be.
-pub(crate) fn check(plan: &Plan, pattern: &Pattern) -> Result<(), FleetError> {
-    let is_fit = !pattern.rw.writes()
-        && pattern.rate_iops.is_none()
-        && pattern.block_size_bytes.is_multiple_of(BLOCK_BYTES);
+pub(crate) fn check(plan: &Plan, wanted: &Wanted) -> Result<(), FleetError> {
+    let pattern = &wanted.pattern;
+    let is_fit = !wanted.vm && pattern.block_size_bytes.is_multiple_of(BLOCK_BYTES);
     let why = format!(
-        "compares reads with iSCSI, of blocks of {BLOCK_BYTES} bytes, without a rate; {} ({}) is \
-         something else",
+        "compares with iSCSI in blocks of {BLOCK_BYTES} bytes, without virtual machines; {} ({}) \
+         is something else",
         pattern.name,
         jobs_and_depth(pattern)
     );
@@ -395,29 +317,27 @@ pub(crate) fn check(plan: &Plan, pattern: &Pattern) -> Result<(), FleetError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farblock_bench::Rw;
 
     #[test]
-    fn what_iscsi_perf_prints() {
-        let said = "lba 5, iops current 9000 (35 MB/s), iops average 8000 (31 MB/s), in_flight \
-                    32\r\riops average 22334 (87 MB/s)   \n\nfinished.";
-        assert_eq!(average(said), Some(22_334.0));
-        assert_eq!(average("iops average 0 (0 MB/s)"), None);
-        assert_eq!(average("Login Failed."), None);
-    }
-
-    #[test]
-    fn what_follows_of_a_rate() {
-        let pattern = Pattern::new(Rw::RandRead, 4096, 2, 32);
-        let one = total(&pattern, 64_000.0, 1.6);
-        assert_eq!((one.mib_per_second, one.mean_latency_us), (250.0, 1000.0));
-        assert!((one.cpu_us_per_io - 25.0).abs() < 1e-9);
-        let runs = vec![one, total(&pattern, 32_000.0, 1.6)];
-        let target = IscsiTarget::Tgt;
-        let mut reports = [IscsiReport { target, total: one, runs, nvme_ratio: 0.0 }];
-        finish(&mut reports, 96_000.0);
-        assert_eq!((reports[0].total.iops, reports[0].nvme_ratio), (48_000.0, 2.0));
-        assert_eq!(reports[0].total.mean_latency_us, 1500.0);
+    fn runs_have_a_mean() {
+        let one = |iops, p99_latency_us| IscsiTotal {
+            iops,
+            mib_per_second: iops / 256.0,
+            mean_latency_us: 1000.0,
+            p99_latency_us,
+            cpu_us_per_io: 25.0,
+        };
+        let of = |runs: [IscsiTotal; 2]| {
+            let (target, total, runs) = (IscsiTarget::Tgt, runs[0], runs.to_vec());
+            let mut reports = [IscsiReport { target, total, runs, nvme_ratio: 0.0 }];
+            finish(&mut reports, 96_000.0);
+            (reports[0].total, reports[0].nvme_ratio)
+        };
+        let (total, ratio) = of([one(64_000.0, Some(10.0)), one(32_000.0, Some(20.0))]);
+        assert_eq!((total.iops, ratio, total.p99_latency_us), (48_000.0, 2.0, Some(15.0)));
+        assert_eq!((total.mib_per_second, total.cpu_us_per_io), (187.5, 25.0));
+        let (total, _) = of([one(64_000.0, Some(10.0)), one(32_000.0, None)]);
+        assert_eq!(total.p99_latency_us, None, "a report of before had none");
     }
 
     #[test]
@@ -430,8 +350,6 @@ mod tests {
         };
         assert_eq!(why(&plan), "", "it needs nothing");
         plan.iscsi = vec![IscsiTarget::Tgt];
-        assert!(why(&plan).contains("libiscsi-bin"), "{}", why(&plan));
-        fs::write(folder.path().join("iscsi-perf"), "").unwrap();
         let missing = why(&plan);
         assert!(missing.contains("tgtd") && missing.contains("--without tgt"), "{missing}");
         plan.iscsi = vec![IscsiTarget::Farblock];

@@ -27,7 +27,7 @@
 //! # What it does not do
 //!
 //! Encrypt what controller and agents say (an agent listens on the loopback unless told otherwise),
-//! drive virtual machines, move agents' files, or know of disks that agents were not told of.
+//! move agents' files, or know of disks that agents were not told of.
 
 #![forbid(unsafe_code)]
 
@@ -35,34 +35,48 @@ pub mod agent;
 mod builtin;
 mod clock;
 mod controller;
+mod descriptors;
 mod documents;
 mod error;
 mod faults;
+mod guests;
 pub mod html;
 mod iscsi;
 pub mod limits;
 mod lines;
 pub mod listen;
+mod live;
 mod load;
+mod memory;
 pub mod message;
 pub mod network;
 mod node;
 mod peer;
 mod plan;
+mod process;
 mod report;
+#[cfg(feature = "simulate")]
+pub mod simulate;
 mod storage;
 pub mod text;
 mod verify;
 pub mod versioned;
+mod vm;
+mod waited;
 
 pub use controller::{Setting, run};
 pub use documents::Documents;
 pub use error::FleetError;
+pub use guests::GuestFiles;
+pub use limits::Patience;
 pub use listen::Listener;
+pub use live::{Board, Live, LiveHost};
+pub use memory::Memory;
 pub use node::Launcher;
 pub use peer::Secret;
-pub use plan::{Action, Fault, IscsiTarget, Place, Plan};
+pub use plan::{Action, Fault, IscsiTarget, Place, Plan, Wanted};
 pub use report::{
-    ActionReport, FaultReport, IscsiReport, IscsiTotal, NodeReport, Report, SCHEMA, Total, Verified,
+    ActionReport, FaultReport, GuestsReport, IscsiReport, IscsiTotal, NodeReport, Report, SCHEMA,
+    Total, Verified,
 };
 pub use storage::Allowed;

@@ -12,6 +12,8 @@ pub const HELLO_TIME: Duration = Duration::from_secs(10);
 pub const WRONG_TOKEN_TIME: Duration = Duration::from_secs(1);
 /// Controllers that an agent talks with at once, strangers included.
 pub const CONTROLLERS: usize = 16;
+/// How long one too many is listened to, before it is told so.
+pub const REFUSAL_TIME: Duration = Duration::from_millis(100);
 /// Characters that a token has at least.
 pub const TOKEN_LEAST: usize = 16;
 
@@ -21,15 +23,47 @@ pub const CLIENTS: usize = 4096;
 pub const DRIVES: usize = 256;
 /// Nodes of a plan: as many as have an address in a node's network.
 pub const NODES: u32 = 200;
+/// Ways from a client to its disk.
+pub const PATHS: u32 = 8;
 /// Processes that a plan starts.
 pub const AGENTS: u32 = 1000;
 /// Threads of one client's verify.
 pub const WRITERS: usize = 64;
 
+/// Requests in the ring of a virtual machine's disk, as QEMU has it.
+pub const VM_RING: u16 = 128;
+/// Data of one of them at most, in bytes: about what Linux asks for at once.
+pub const VM_REQUEST_BYTES: u32 = 1 << 20;
+/// Rings of such a disk.
+pub const VM_RINGS: u32 = 64;
+
+/// Guests of QEMU's that a plan may have.
+pub const GUESTS: u32 = 64;
+/// Memory of each: a kernel, and an initial file system of 90 MiB that is unpacked.
+pub const GUEST_MEMORY_MIB: u64 = 512;
+/// How long all of them may take to boot, or to answer after a load: an emulated one takes 10 s of
+/// a processor.
+pub const GUEST_BOOT_TIME: Duration = Duration::from_secs(600);
+/// Time that fio takes to begin in an emulated guest, added to the plan's ramp.
+pub const GUEST_RAMP: Duration = Duration::from_secs(2);
+/// What each writes and compares at most.
+pub const GUEST_VERIFY_BYTES: u64 = 8 << 20;
+/// The longest line of a guest: what fio says, with its histograms.
+pub const GUEST_LINE_BYTES: u64 = 1 << 20;
+
 /// How long an agent may take for an answer that takes no time.
 pub const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// How long an agent may say nothing when somebody else has failed, before it is to blame.
 pub const WORD_TIME: Duration = Duration::from_secs(5);
+/// How long an agent under load may say nothing: it is to say how fast it is five times a second.
+pub const SILENCE_TIME: Duration = Duration::from_secs(30);
+/// How long a controller may say nothing while its agent verifies: it looks ten times a second. One
+/// that stands still is not to have disks written for ever.
+pub const CONTROLLER_SILENCE_TIME: Duration = Duration::from_secs(60);
+/// How long the other end of a connection may be idle before the system asks whether it is there.
+pub const IDLE_TIME: Duration = Duration::from_secs(15);
+/// Between two such questions, of which the system asks a few.
+pub const IDLE_ASK_TIME: Duration = Duration::from_secs(5);
 /// How long connecting all clients of an agent may take.
 pub const OPEN_TIME: Duration = Duration::from_secs(120);
 /// How much longer than its time a load may take to say what it measured.
@@ -42,8 +76,97 @@ pub const CLOCK_ROUNDS: u32 = 16;
 /// How long an agent that is asked to end may take.
 pub const END_TIME: Duration = Duration::from_secs(10);
 
+/// After so long without a word a client with several paths knows that one is lost for good. A
+/// write that was lost with it waits two or three times as long before it is sent another way.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(1);
+
 /// How long tgtd may take to take orders.
 pub const TGT_TIME: Duration = Duration::from_secs(60);
 
 /// How long I/O may pause after a fault before that is given up on.
 pub const RECOVERY_TIME: Duration = Duration::from_secs(120);
+
+/// Hosts of a simulated fleet: each has a stack and a loop.
+pub const SIMULATED_HOSTS: u32 = 20_000;
+
+/// Targets of a simulated fleet.
+pub const SIMULATED_TARGETS: u32 = 4_000;
+
+/// Disks of each of its hosts.
+pub const SIMULATED_DISKS_PER_HOST: u32 = 16;
+
+/// Disks of each of its hosts, unless it is said.
+pub const SIMULATED_DISKS: u32 = 4;
+
+/// Disks of all its hosts: each takes some tens of KiB.
+pub const SIMULATED_DISKS_ALL: u32 = 100_000;
+
+/// Commands of each I/O queue of theirs.
+pub const SIMULATED_DEPTH: u16 = 8;
+
+/// Its hosts that come up side by side.
+pub const SIMULATED_STARTS: u32 = 64;
+
+/// Its hosts that end side by side, and how long each such group has, in virtual time.
+pub const SIMULATED_ENDS: usize = 64;
+/// See [`SIMULATED_ENDS`].
+pub const SIMULATED_END: Duration = Duration::from_millis(100);
+
+/// Targets that die at once, one number after the other.
+pub const SIMULATED_RESTARTS: [u32; 3] = [1, 10, 100];
+
+/// One part in so many of the hosts are behind a switch that fails.
+pub const SIMULATED_SWITCHES: u32 = 10;
+
+/// How long targets or a switch are away, unless it is said, in seconds: longer than a keep alive
+/// timeout, so that everybody notices.
+pub const SIMULATED_AWAY_SECONDS: u32 = 15;
+
+/// How long they may be away, in seconds: less than after which a host gives a path up.
+pub const SIMULATED_AWAY_SECONDS_MAX: u32 = 300;
+
+/// Time in which all simulated hosts have to do I/O again.
+pub const SIMULATED_PATIENCE: Duration = Duration::from_secs(600);
+
+/// Simulated time between two things that happen.
+pub const SIMULATED_REST: Duration = Duration::from_secs(20);
+
+/// Connections that wait to be accepted by a simulated target: what farblock asks Linux for.
+pub const SIMULATED_BACKLOG: usize = 1024;
+
+/// A simulated target's processor time for a connection that is made, in microseconds: an
+/// assumption, not a measurement.
+pub const SIMULATED_ACCEPT_US: u32 = 100;
+
+/// And for each piece of a stream that arrives, in microseconds: another assumption.
+pub const SIMULATED_MESSAGE_US: u32 = 10;
+
+/// How long a controller waits for its agents.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For an answer that takes no time: [`ANSWER_TIME`].
+    pub answer: Duration,
+    /// For a word, when somebody else has failed: [`WORD_TIME`].
+    pub word: Duration,
+    /// For the next word of one under load: [`SILENCE_TIME`].
+    pub silence: Duration,
+    /// For all clients to be connected: [`OPEN_TIME`].
+    pub open: Duration,
+    /// For what a load measured, after its time: [`LOAD_GRACE`].
+    pub grace: Duration,
+    /// For its end, when it is asked to end: [`END_TIME`].
+    pub end: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience {
+            answer: ANSWER_TIME,
+            word: WORD_TIME,
+            silence: SILENCE_TIME,
+            open: OPEN_TIME,
+            grace: LOAD_GRACE,
+            end: END_TIME,
+        }
+    }
+}

@@ -28,8 +28,10 @@ impl<R: Read> Reader<R> {
             return Ok(None);
         }
         if line.last() != Some(&b'\n') {
-            let why = if read as u64 == self.limit { "too long" } else { "cut off" };
-            return Err(invalid(format!("a message that is {why}")));
+            return Err(match read as u64 == self.limit {
+                true => invalid("a message that is too long".to_owned()),
+                false => io::ErrorKind::UnexpectedEof.into(), // in the middle of a word
+            });
         }
         serde_json::from_slice(&line)
             .map(Some)
@@ -39,10 +41,15 @@ impl<R: Read> Reader<R> {
 
 /// Writes a message and sends it off.
 pub(crate) fn write(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    stream.write_all(&line(message))?;
+    stream.flush()
+}
+
+/// A message as it is sent.
+pub(crate) fn line(message: &impl Serialize) -> Vec<u8> {
     let mut line = serde_json::to_vec(message).expect("our own types are JSON");
     line.push(b'\n');
-    stream.write_all(&line)?;
-    stream.flush()
+    line
 }
 
 fn invalid(why: String) -> io::Error {

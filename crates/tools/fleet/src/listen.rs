@@ -6,8 +6,11 @@
 //! it can, and read and write all of these.
 
 use crate::agent;
-use crate::limits::{CONTROLLERS, HELLO_TIME};
-use crate::peer::Secret;
+use crate::limits::{CONTROLLERS, FIRST_LINE_BYTES, HELLO_TIME, REFUSAL_TIME};
+use crate::lines;
+use crate::memory::Memory;
+use crate::message::Say;
+use crate::peer::{Secret, notice_its_end};
 use crate::storage::Allowed;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,11 +26,17 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens there; port 0 takes a free one. Who has the secret may have these drives shared.
+    /// Listens there; port 0 takes a free one. Who has the secret may have these drives shared, and
+    /// all of them together so much memory held.
     ///
     /// # Errors
     /// If that is not possible.
-    pub fn start(address: SocketAddr, secret: Secret, allowed: Allowed) -> io::Result<Listener> {
+    pub fn start(
+        address: SocketAddr,
+        secret: Secret,
+        allowed: Allowed,
+        memory: Memory,
+    ) -> io::Result<Listener> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         let (secret, present) = (Arc::new(secret), Arc::new(AtomicUsize::new(0)));
@@ -37,14 +46,15 @@ impl Listener {
                 let Ok(stream) = stream else { continue };
                 if present.fetch_add(1, Ordering::AcqRel) >= CONTROLLERS {
                     present.fetch_sub(1, Ordering::AcqRel);
-                    continue; // that closes it
+                    refuse(&stream);
+                    continue;
                 }
                 let (secret, presence) = (Arc::clone(&secret), Presence(Arc::clone(&present)));
-                let allowed = allowed.clone();
+                let (allowed, memory) = (allowed.clone(), memory.clone());
                 let body = move || {
                     let _presence = presence;
                     // Whoever it was is gone, and has been told why if that was possible.
-                    let _ = meet(&stream, &secret, allowed);
+                    let _ = meet(&stream, &secret, allowed, memory);
                 };
                 let _ = thread::Builder::new().name("fb-fleet-agent".to_owned()).spawn(body);
             }
@@ -69,12 +79,23 @@ impl Drop for Presence {
     }
 }
 
-fn meet(stream: &TcpStream, secret: &Secret, allowed: Allowed) -> io::Result<()> {
+/// Says why to one too many, who has said something by then or does not get to know.
+fn refuse(mut stream: &TcpStream) {
+    let why = format!("it talks with {CONTROLLERS} controllers already");
+    let _ = stream.set_read_timeout(Some(REFUSAL_TIME));
+    let _ = stream.read(&mut [0; FIRST_LINE_BYTES as usize]);
+    let _ = lines::write(&mut stream, &Say::Refused { why });
+}
+
+fn meet(stream: &TcpStream, secret: &Secret, allowed: Allowed, memory: Memory) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    // A controller's machine that is gone says nothing, and would keep its place and its memory.
+    notice_its_end(stream)?;
     stream.set_write_timeout(Some(HELLO_TIME))?;
     let greeted = AtomicBool::new(false);
     let hurried = Hurried { stream, until: Instant::now() + HELLO_TIME, greeted: &greeted };
-    agent::serve(hurried, stream, Some(secret), allowed, || greeted.store(true, Ordering::Release))
+    let greeted = || greeted.store(true, Ordering::Release);
+    agent::serve(hurried, stream, Some(secret), allowed, memory, greeted)
 }
 
 /// Reads until the time is over, or for ever once somebody has been let in: a stranger that sends a

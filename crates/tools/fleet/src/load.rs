@@ -1,13 +1,16 @@
 //! The load of an agent: all of its clients at once.
 
 use crate::clock::Clock;
+use crate::descriptors;
 use crate::limits::CLIENTS;
+use crate::memory::{self, Held, Memory};
 use crate::message::{Client, Load, Measured};
 use farblock_bench::cpu::{CpuSource, ThisProcess};
 use farblock_bench::load::{LoadSpec, run};
 use farblock_bench::{Cancel, Latencies, RecordedLatencies, RunError};
 use farblock_block::Namespace;
 use farblock_host::{Controller, Options, Url};
+use farblock_iscsi::initiator::{self, Initiator};
 use farblock_reactor::Config;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,25 +22,50 @@ const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Clients that are connected.
 #[derive(Default)]
-pub(crate) struct Clients(Vec<(String, Arc<dyn Namespace>)>);
+pub(crate) struct Clients(Vec<(String, Arc<dyn Namespace>)>, Option<Held>);
 
 impl Clients {
-    pub(crate) fn connect(&mut self, clients: &[Client]) -> Result<(), String> {
+    pub(crate) fn connect(&mut self, clients: &[Client], memory: &Memory) -> Result<(), String> {
         self.0.clear();
+        self.1 = None;
         if clients.len() > CLIENTS {
             return Err(format!("an agent has {CLIENTS} clients at most"));
         }
+        descriptors::check(clients)?;
+        self.1 = Some(memory.take(memory::of_clients(clients), "the clients' rings")?);
         for client in clients {
             let url = &client.url;
-            let namespace = connect(client, url)
-                .map_err(|why| format!("{}, to {url}: {why}", client.hostnqn))?;
+            let namespace = connect(client, url).and_then(|namespace| match client.vm {
+                Some(vm) => crate::vm::disk(namespace, vm, client.queues),
+                None => Ok(namespace),
+            });
+            let namespace =
+                namespace.map_err(|why| format!("{}, to {url}: {why}", client.hostnqn))?;
             self.0.push((client.hostnqn.clone(), namespace));
         }
         Ok(())
     }
 }
 
+/// By iSCSI: `ADDRESS:PORT/NAME/LUN`.
+fn log_in(client: &Client, unit: &str) -> Result<Arc<dyn Namespace>, String> {
+    let parts: Option<[&str; 3]> = unit.split('/').collect::<Vec<_>>().try_into().ok();
+    let wrong = || "an iSCSI disk is iscsi://ADDRESS:PORT/NAME/LUN".to_owned();
+    let [address, target, lun] = parts.ok_or_else(wrong)?;
+    let config = initiator::Config {
+        address: address.parse().map_err(|_| wrong())?,
+        target: target.to_owned(),
+        lun: lun.parse().map_err(|_| wrong())?,
+        sessions: client.queues.into(),
+        depth: client.depth,
+    };
+    Ok(Arc::new(Initiator::connect(&config).map_err(|error| error.to_string())?))
+}
+
 fn connect(client: &Client, url: &str) -> Result<Arc<dyn Namespace>, String> {
+    if let Some(unit) = url.strip_prefix("iscsi://") {
+        return log_in(client, unit);
+    }
     let url: Url = url.parse().map_err(|error: farblock_host::url::UrlError| error.to_string())?;
     let options = Options {
         hostnqn: Some(client.hostnqn.clone()),
@@ -48,6 +76,12 @@ fn connect(client: &Client, url: &str) -> Result<Arc<dyn Namespace>, String> {
     let controller = Controller::connect_url(&url, &options).map_err(|error| error.to_string())?;
     let namespace = controller.namespace(url.namespace.unwrap_or(1));
     Ok(Arc::new(namespace.map_err(|error| error.to_string())?))
+}
+
+impl Clients {
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
 }
 
 /// How fast it is, summed over clients.

@@ -1,15 +1,17 @@
 //! What controller and agent say to each other: a line of JSON each.
 //!
-//! The controller asks, and every question has one last answer. While a load runs, the agent says
-//! how fast it is, and the controller may [call it off](Ask::Cancel). When the controller is gone,
-//! the agent ends what it does for it.
+//! The controller asks, and every question has one last answer. While a load runs or is metered,
+//! the agent says five times a second how fast it is, so one that stands still is noticed, and the
+//! controller may [call it off](Ask::Cancel). When the controller is gone, the agent ends what it
+//! does for it.
 
 use farblock_bench::{Machine, Pattern, RecordedLatencies};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// Version of these messages: both ends have to have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 4;
 
 /// What a controller asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,10 +44,18 @@ pub enum Ask {
         start_ns: u64,
         /// To.
         end_ns: u64,
+        /// Not you: this process of your machine.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        process: Option<u32>,
     },
     /// Connect these clients, in place of those that are connected.
     Connect {
         /// Each is a host of its own.
+        clients: Vec<Client>,
+    },
+    /// Put up the disks of these clients on sockets (vhost-user), in place of those that are up.
+    Offer {
+        /// Each is a virtual machine, and a host of its own.
         clients: Vec<Client>,
     },
     /// Drive load with the clients that are connected.
@@ -72,13 +82,16 @@ pub struct Share {
     pub nqn: String,
     /// Where it listens; port 0 takes a free one.
     pub address: SocketAddr,
-    /// Drives, as `farblock serve` names them.
+    /// Drives, as `farblock serve` names them, or of another target: `nvme+tcp://`.
     pub drives: Vec<String>,
     /// What stripe sets they form, one after the other: each is a namespace. 0: no sets, each
     /// drive is one.
     pub sets: usize,
     /// Bytes in a block.
     pub block_size: u32,
+    /// Identifiers of its controllers, from and to, if other targets have the same subsystem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller_ids: Option<[u16; 2]>,
     /// By iSCSI instead of NVMe, the one drive there is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub iscsi: bool,
@@ -89,7 +102,7 @@ pub struct Share {
 pub struct Client {
     /// Its name.
     pub hostnqn: String,
-    /// Its disk.
+    /// Its disk: `nvme+tcp://`, or `iscsi://ADDRESS:PORT/NAME/LUN`.
     pub url: String,
     /// I/O queues that it needs.
     pub queues: u16,
@@ -97,6 +110,22 @@ pub struct Client {
     pub depth: u16,
     /// What of its disk is its own when it verifies: this part, from 0, of so many equal ones.
     pub part: [u32; 2],
+    /// It uses its disk through this; without, as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<Vm>,
+    /// The same disk by other ways.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<String>,
+}
+
+/// A vhost-user disk, driven through rings in memory as the driver of a virtual machine's guest
+/// does it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vm {
+    /// Requests that are in a ring at once.
+    pub depth: u16,
+    /// Data of one at most.
+    pub request_bytes: u32,
 }
 
 /// A load, and when.
@@ -139,6 +168,11 @@ pub enum Say {
     Sharing {
         /// Address and port.
         address: SocketAddr,
+    },
+    /// Where the disks are, in their clients' order.
+    Offered {
+        /// Unix sockets, in folders that only this user can open.
+        sockets: Vec<PathBuf>,
     },
     /// Processor time.
     Used {

@@ -8,6 +8,8 @@
 //! ```text
 //!   farblock0 (bridge) 10.77.255.254/16
 //!     |  n1 == eth0 10.77.0.1     |  n2 == eth0 10.77.0.2   ...
+//!     |  s1 == eth1 10.78.0.1     |  s2 == eth1 10.78.0.2   ...
+//!   farblock1 (bridge)            if targets have their drives on another node
 //! ```
 
 use crate::error::FleetError;
@@ -17,6 +19,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const BRIDGE: &str = "farblock0";
+/// The second one, where targets have their drives.
+const STORAGE_BRIDGE: &str = "farblock1";
 /// How long a process may take to be in its namespace.
 const UNSHARE_TIME: Duration = Duration::from_secs(20);
 
@@ -36,16 +40,23 @@ pub fn inside() -> Option<Command> {
 
 /// The bridge between the nodes.
 #[derive(Debug)]
-pub(crate) struct Network;
+pub(crate) struct Network {
+    has_storage: bool,
+}
 
 impl Network {
-    /// Makes it, in a network namespace that is this process's own.
-    pub(crate) fn new() -> Result<Network, FleetError> {
+    /// Makes it, in a network namespace that is this process's own; and one for storage, on which
+    /// nobody else is.
+    pub(crate) fn new(has_storage: bool) -> Result<Network, FleetError> {
         ip(&["link", "set", "lo", "up"])?;
         ip(&["link", "add", BRIDGE, "type", "bridge"])?;
         ip(&["address", "add", "10.77.255.254/16", "dev", BRIDGE])?;
         ip(&["link", "set", BRIDGE, "up"])?;
-        Ok(Network)
+        if has_storage {
+            ip(&["link", "add", STORAGE_BRIDGE, "type", "bridge"])?;
+            ip(&["link", "set", STORAGE_BRIDGE, "up"])?;
+        }
+        Ok(Network { has_storage })
     }
 }
 
@@ -59,7 +70,7 @@ pub(crate) struct Namespace {
 
 impl Namespace {
     /// The node with this number, from 1.
-    pub(crate) fn new(_network: &Network, number: u32) -> Result<Namespace, FleetError> {
+    pub(crate) fn new(network: &Network, number: u32) -> Result<Namespace, FleetError> {
         let mut command = Command::new("unshare");
         // It ends with its input.
         command.args(["--net", "--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null());
@@ -68,13 +79,36 @@ impl Namespace {
         let (link, address) = (format!("n{number}"), Ipv4Addr::new(10, 77, high, low));
         let namespace = Namespace { holder, link, address };
         namespace.wait_until_apart()?;
-        let (pid, link) = (namespace.holder.id().to_string(), namespace.link.as_str());
-        ip(&["link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", &pid])?;
-        ip(&["link", "set", link, "master", BRIDGE, "up"])?;
         namespace.ip(&["link", "set", "lo", "up"])?;
-        namespace.ip(&["address", "add", &format!("{address}/16"), "dev", "eth0"])?;
-        namespace.ip(&["link", "set", "eth0", "up"])?;
+        namespace.plug(&namespace.link, BRIDGE, "eth0", address)?;
+        if network.has_storage {
+            namespace.plug(&format!("s{number}"), STORAGE_BRIDGE, "eth1", namespace.storage())?;
+        }
         Ok(namespace)
+    }
+
+    /// A cable from a bridge to a device of the node's.
+    fn plug(
+        &self,
+        link: &str,
+        bridge: &str,
+        device: &str,
+        address: Ipv4Addr,
+    ) -> Result<(), FleetError> {
+        let pid = self.holder.id().to_string();
+        ip(&["link", "add", link, "type", "veth", "peer", "name", device, "netns", &pid])?;
+        ip(&["link", "set", link, "master", bridge, "up"])?;
+        self.ip(&["address", "add", &format!("{address}/16"), "dev", device])?;
+        self.ip(&["link", "set", device, "up"])
+    }
+
+    fn storage(&self) -> Ipv4Addr {
+        let [first, _, high, low] = self.address.octets();
+        Ipv4Addr::new(first, 78, high, low)
+    }
+
+    pub(crate) fn storage_address(&self) -> IpAddr {
+        IpAddr::V4(self.storage())
     }
 
     pub(crate) fn address(&self) -> IpAddr {

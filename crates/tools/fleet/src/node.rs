@@ -1,12 +1,11 @@
 //! Nodes: where agents run, and how they are started there.
 
-use crate::clock::Clock;
 use crate::error::FleetError;
 use crate::network::{Namespace, Network};
-use crate::peer::Peer;
+use crate::peer::{Peer, Terms};
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The program that is an agent over its standard streams.
@@ -35,11 +34,18 @@ impl Node {
         self.namespace.as_ref().map_or(loopback, Namespace::address)
     }
 
+    /// Where only storage is reached, which is neither cut nor slowed with the node.
+    pub(crate) fn storage_address(&self) -> IpAddr {
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        self.namespace.as_ref().map_or(loopback, Namespace::storage_address)
+    }
+
     pub(crate) fn agent(
         &self,
         name: &str,
         launcher: &Launcher,
-        clock: Clock,
+        folder: &Path,
+        terms: &Terms,
     ) -> Result<Peer, FleetError> {
         let mut command = match &self.namespace {
             Some(namespace) => {
@@ -49,8 +55,9 @@ impl Node {
             }
             None => Command::new(&launcher.program),
         };
-        command.args(&launcher.args);
-        Peer::start(name, &mut command, clock)
+        // What it leaves behind when it is killed goes with the folder.
+        command.args(&launcher.args).env("TMPDIR", folder);
+        Peer::start(name, &mut command, terms)
     }
 
     /// Its network, if that can be harmed.

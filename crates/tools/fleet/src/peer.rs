@@ -2,19 +2,32 @@
 
 use crate::clock::{Clock, Offset};
 use crate::error::FleetError;
-use crate::limits::{ANSWER_TIME, CLOCK_ROUNDS, END_TIME, LINE_BYTES, TOKEN_LEAST, WORD_TIME};
+use crate::limits::{CLOCK_ROUNDS, IDLE_ASK_TIME, IDLE_TIME, LINE_BYTES, Patience, TOKEN_LEAST};
 use crate::lines::{self, Reader};
 use crate::message::{Ask, Say, VERSION};
-use farblock_bench::Machine;
+use crate::waited::Waited;
+use farblock_bench::{Cancel, Machine};
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use subtle::ConstantTimeEq;
+
+/// Between two looks at whether it was called off.
+const CANCEL_EVERY: Duration = Duration::from_millis(100);
+
+/// What all agents of a run are held to.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) clock: Clock,
+    pub(crate) patience: Patience,
+    /// Calls the run off.
+    pub(crate) cancel: Cancel,
+}
 
 /// A token that controller and agent have.
 #[derive(Clone)]
@@ -53,7 +66,11 @@ pub(crate) struct Peer {
     pub(crate) name: String,
     pub(crate) machine: Machine,
     pub(crate) offset: Offset,
-    output: Box<dyn Write + Send>,
+    /// What the thread that writes is to tell it. None: nothing more.
+    asks: Option<Sender<Vec<u8>>>,
+    terms: Terms,
+    /// Since it last said something, or was asked.
+    silent: Waited,
     said: Receiver<io::Result<Option<Say>>>,
     process: Option<Process>,
     /// To be closed in the end: the thread that reads has it, too.
@@ -71,7 +88,7 @@ impl Peer {
     pub(crate) fn start(
         name: &str,
         command: &mut Command,
-        clock: Clock,
+        terms: &Terms,
     ) -> Result<Peer, FleetError> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Ctrl-C is for the controller, which ends them.
@@ -91,7 +108,9 @@ impl Peer {
         });
         let (input, output) = (input.expect("it is piped"), output.expect("it is piped"));
         let process = Some(Process { child, last });
-        Peer::greet(name, input, Box::new(output), process, None, clock)
+        let mut peer = Peer::new(name, input, output, terms);
+        peer.process = process;
+        peer.greet(None)
     }
 
     /// Connects to an agent that listens.
@@ -99,28 +118,27 @@ impl Peer {
         name: &str,
         address: &str,
         secret: &Secret,
-        clock: Clock,
+        terms: &Terms,
     ) -> Result<Peer, FleetError> {
         let failed = |error: io::Error| {
             FleetError::agent(name, format!("cannot be reached at {address}: {error}"))
         };
-        let stream = TcpStream::connect(address).map_err(failed)?;
+        let stream = connect(address, terms.patience.answer).map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
+        notice_its_end(&stream).map_err(failed)?;
         let (input, kept) = (stream.try_clone(), stream.try_clone());
         let (input, kept) = (input.map_err(failed)?, kept.map_err(failed)?);
-        let mut peer = Peer::greet(name, input, Box::new(stream), None, Some(secret), clock)?;
+        let mut peer = Peer::new(name, input, stream, terms);
         peer.stream = Some(kept);
-        Ok(peer)
+        peer.greet(Some(secret))
     }
 
-    fn greet(
+    fn new(
         name: &str,
         input: impl Read + Send + 'static,
-        output: Box<dyn Write + Send>,
-        process: Option<Process>,
-        secret: Option<&Secret>,
-        clock: Clock,
-    ) -> Result<Peer, FleetError> {
+        mut output: impl Write + Send + 'static,
+        terms: &Terms,
+    ) -> Peer {
         let (sender, said) = channel();
         thread::spawn(move || {
             let mut reader = Reader::new(input, LINE_BYTES);
@@ -132,75 +150,130 @@ impl Peer {
                 }
             }
         });
-        let machine = Machine::this(); // until it says what it has
-        let offset = Offset::by(0, 0, u64::MAX);
-        let (name, stream) = (name.to_owned(), None);
-        let mut peer = Peer { name, machine, offset, output, said, process, stream };
-        let token = secret.map(|secret| secret.0.clone());
-        match peer.ask(&Ask::Hello { version: VERSION, token })? {
-            Say::Hello { version: VERSION, machine } => peer.machine = machine,
-            Say::Hello { version, .. } => {
-                return Err(peer.error(format!("it speaks version {version}, and not {VERSION}")));
+        // One that stands still does not read: whoever writes to it does nothing else.
+        let (asks, lines) = channel::<Vec<u8>>();
+        thread::spawn(move || {
+            for line in lines {
+                if output.write_all(&line).and_then(|()| output.flush()).is_err() {
+                    return;
+                }
             }
-            other => return Err(peer.surprise(&other)),
+        });
+        Peer {
+            name: name.to_owned(),
+            machine: Machine::this(), // until it says what it has
+            offset: Offset::by(0, 0, u64::MAX),
+            asks: Some(asks),
+            terms: terms.clone(),
+            silent: Waited::new(),
+            said,
+            process: None,
+            stream: None,
         }
+    }
+
+    fn greet(mut self, secret: Option<&Secret>) -> Result<Peer, FleetError> {
+        let token = secret.map(|secret| secret.0.clone());
+        match self.ask(&Ask::Hello { version: VERSION, token })? {
+            Say::Hello { version: VERSION, machine } => self.machine = machine,
+            Say::Hello { version, .. } => {
+                return Err(self.error(format!(
+                    "it speaks version {version}, and not {VERSION}: take the same farblock for \
+                     both"
+                )));
+            }
+            other => return Err(self.surprise(&other)),
+        }
+        self.agree_on_time()?;
+        Ok(self)
+    }
+
+    /// Measures its clock.
+    pub(crate) fn agree_on_time(&mut self) -> Result<(), FleetError> {
+        let mut best = Offset::by(0, 0, u64::MAX);
         for _ in 0..CLOCK_ROUNDS {
-            let asked = clock.now_ns();
-            let Say::Clock { ns } = peer.ask(&Ask::Clock)? else {
-                return Err(peer.error("it does not know what time it is"));
+            let asked = self.terms.clock.now_ns();
+            let Say::Clock { ns } = self.ask(&Ask::Clock)? else {
+                return Err(self.error("it does not know what time it is"));
             };
-            peer.offset = peer.offset.better(Offset::by(asked, ns, clock.now_ns()));
+            best = best.better(Offset::by(asked, ns, self.terms.clock.now_ns()));
         }
-        Ok(peer)
+        self.offset = best;
+        Ok(())
     }
 
     /// Asks, and waits for the answer.
     pub(crate) fn ask(&mut self, ask: &Ask) -> Result<Say, FleetError> {
         self.tell(ask)?;
-        self.answer(ANSWER_TIME)
+        self.answer(self.terms.patience.answer)
     }
 
     /// Only asks.
     pub(crate) fn tell(&mut self, ask: &Ask) -> Result<(), FleetError> {
-        lines::write(&mut self.output, ask).map_err(|_| self.gone())
+        self.silent = Waited::new();
+        let sent = self.asks.as_ref().map(|asks| asks.send(lines::line(ask)));
+        if sent.is_some_and(|sent| sent.is_ok()) { Ok(()) } else { Err(self.gone()) }
     }
 
     /// The last answer to what was asked; progress is passed over.
     pub(crate) fn answer(&mut self, patience: Duration) -> Result<Say, FleetError> {
-        let until = Instant::now() + patience;
+        let mut waited = Waited::new();
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            match self.heard(left)? {
+            let left = patience.saturating_sub(waited.so_far());
+            match self.heard(left.min(CANCEL_EVERY))? {
                 Some(Say::Progress { .. }) => {}
                 Some(say) => return Ok(say),
-                None => {
-                    let patience = patience.as_secs();
-                    return Err(self.error(format!("it has not answered for {patience} s")));
-                }
+                None if self.terms.cancel.is_cancelled() => return Err(FleetError::Cancelled),
+                None if left > CANCEL_EVERY => {}
+                None => return Err(self.silent(patience)),
             }
         }
     }
 
     /// The next word, if there is one in time. A failure is an error.
     pub(crate) fn heard(&mut self, patience: Duration) -> Result<Option<Say>, FleetError> {
-        match self.said.recv_timeout(patience) {
+        let said = self.said.recv_timeout(patience);
+        if said.is_ok() {
+            self.silent = Waited::new();
+        }
+        match said {
             Ok(Ok(Some(Say::Failed { why } | Say::Refused { why }))) => Err(self.error(why)),
             Ok(Ok(Some(say))) => Ok(Some(say)),
             Ok(Ok(None)) | Err(RecvTimeoutError::Disconnected) => Err(self.gone()),
-            Ok(Err(error)) => Err(self.error(format!("it said what is no answer: {error}"))),
+            Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => {
+                Err(self.error(format!("it said what is no answer: {error}")))
+            }
+            Ok(Err(_)) => Err(self.gone()),
             Err(RecvTimeoutError::Timeout) => Ok(None),
         }
     }
 
+    /// One that is to say something now and then has not for long.
+    pub(crate) fn check_silence(&mut self) -> Result<(), FleetError> {
+        match self.silent.so_far() > self.terms.patience.silence {
+            true => Err(self.silent(self.terms.patience.silence)),
+            false => Ok(()),
+        }
+    }
+
+    fn silent(&self, time: Duration) -> FleetError {
+        let seconds = time.as_secs_f64();
+        self.error(format!("it has not answered for {seconds} s: it stands still, or is cut off"))
+    }
+
     /// Whether it says anything at all, whatever it was about to do.
     pub(crate) fn is_there(&mut self) -> Result<(), FleetError> {
+        // What it said before it stood still says nothing.
+        while self.said.try_recv().is_ok() {}
         self.tell(&Ask::Cancel)?;
-        match self.said.recv_timeout(WORD_TIME) {
-            Ok(Ok(Some(_))) => Ok(()),
-            Err(RecvTimeoutError::Timeout) => {
-                Err(self.error(format!("it has not answered for {} s", WORD_TIME.as_secs())))
+        let mut waited = Waited::new();
+        loop {
+            match self.said.recv_timeout(CANCEL_EVERY) {
+                Ok(Ok(Some(_))) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) if waited.so_far() < self.terms.patience.word => {}
+                Err(RecvTimeoutError::Timeout) => return Err(self.silent(self.terms.patience.word)),
+                _ => return Err(self.gone()),
             }
-            _ => Err(self.gone()),
         }
     }
 
@@ -218,7 +291,7 @@ impl Peer {
         self.offset.theirs(ours_ns)
     }
 
-    /// The number of the process that was started for it.
+    /// The process that was started for it.
     pub(crate) fn process(&self) -> Option<u32> {
         self.process.as_ref().map(|process| process.child.id())
     }
@@ -251,13 +324,31 @@ impl Drop for Peer {
         }
         let Some(process) = &mut self.process else { return };
         // The end of its input is its end.
-        self.output = Box::new(io::sink());
-        let until = Instant::now() + END_TIME;
+        self.asks = None;
+        let until = Instant::now() + self.terms.patience.end;
         while matches!(process.child.try_wait(), Ok(None)) && Instant::now() < until {
             thread::sleep(Duration::from_millis(10));
         }
         self.kill();
     }
+}
+
+/// To the first of its addresses that answers in time.
+fn connect(address: &str, patience: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(ErrorKind::AddrNotAvailable);
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, patience) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Has a connection fail when the other machine is gone, which says nothing.
+pub(crate) fn notice_its_end(stream: &TcpStream) -> io::Result<()> {
+    let asks = socket2::TcpKeepalive::new().with_time(IDLE_TIME).with_interval(IDLE_ASK_TIME);
+    socket2::SockRef::from(stream).set_tcp_keepalive(&asks)
 }
 
 #[cfg(test)]

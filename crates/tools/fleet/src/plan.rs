@@ -19,7 +19,7 @@
 
 use crate::documents::Documents;
 use crate::error::FleetError;
-use crate::limits::{AGENTS, CLIENTS, DRIVES, NODES};
+use crate::limits::{AGENTS, CLIENTS, DRIVES, GUESTS, NODES, PATHS, VM_RINGS};
 use crate::{builtin, iscsi, report};
 use farblock_bench::Pattern;
 use serde::{Deserialize, Serialize};
@@ -44,6 +44,9 @@ pub struct Plan {
     pub targets_per_node: u32,
     /// Drives of each target.
     pub drives_per_target: u32,
+    /// Ways from a client to its disk: so many storage nodes, one after the other, share the same
+    /// drives, which are on a node of their own. 1: each has its own.
+    pub paths: u32,
     /// Stripe sets that they form; 0: none, each drive is a namespace.
     pub sets_per_target: u32,
     /// A drive.
@@ -72,6 +75,9 @@ pub struct Plan {
     pub mixes: Vec<u8>,
     /// After the actions the hosts write, read and compare for so long.
     pub verify_seconds: f64,
+    /// Virtual machines of QEMU's that carry out the actions of virtual machines as well.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub guests: u32,
     /// Threads of each client for that.
     pub writers: u32,
     /// Under that, these happen to each target in turn.
@@ -89,14 +95,33 @@ pub struct Plan {
     pub scaled: Vec<String>,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 /// One load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Action {
     /// What each client does, in fio's words; `name=` names it.
     pub load: String,
+    /// The clients' disks are vhost-user disks, driven as a virtual machine does it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub vm: bool,
     /// What the documents measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub documents: Option<Documents>,
+}
+
+/// What an action comes to, with one depth, number of jobs and mix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// What each client does.
+    pub pattern: Pattern,
+    /// As [`Action::vm`].
+    pub vm: bool,
+    /// What the documents measured.
     pub documents: Option<Documents>,
 }
 
@@ -177,6 +202,7 @@ impl Default for Plan {
             together: false,
             targets_per_node: 1,
             drives_per_target: 1,
+            paths: 1,
             sets_per_target: 0,
             drive: "mem:64MiB".to_owned(),
             block_size: 512,
@@ -191,6 +217,7 @@ impl Default for Plan {
             jobs: Vec::new(),
             mixes: Vec::new(),
             verify_seconds: 0.0,
+            guests: 0,
             writers: 1,
             faults: Vec::new(),
             fault_seconds: 3.0,
@@ -239,13 +266,16 @@ impl Plan {
     ///
     /// # Errors
     /// If one is no load.
-    pub fn loads(&self) -> Result<Vec<(Pattern, Option<Documents>)>, FleetError> {
+    pub fn loads(&self) -> Result<Vec<Wanted>, FleetError> {
         let mut loads = Vec::new();
         for action in &self.actions {
-            let pattern: Pattern =
+            let mut pattern: Pattern =
                 action.load.parse().map_err(|error: farblock_bench::BenchError| {
                     FleetError::plan(&self.name, error.to_string())
                 })?;
+            if action.vm && !pattern.name.starts_with("VM ") {
+                pattern.name.insert_str(0, "VM ");
+            }
             let is_mixed = pattern.rw.reads() && pattern.rw.writes();
             let depths = or_own(&self.depths, pattern.iodepth);
             let mixes = if is_mixed {
@@ -261,7 +291,8 @@ impl Plan {
                             FleetError::plan(&self.name, error.to_string())
                         };
                         one.validate().map_err(why)?;
-                        loads.push((one, action.documents.clone()));
+                        let (vm, documents) = (action.vm, action.documents.clone());
+                        loads.push(Wanted { pattern: one, vm, documents });
                     }
                 }
             }
@@ -299,7 +330,15 @@ impl Plan {
         if self.runs == 0 || self.runs > farblock_bench::limits::MAX_RUNS {
             return wrong("the number of runs is between 1 and 1000");
         }
+        if self.mixes.iter().any(|mix| *mix > 100) {
+            return wrong("mixes are percentages of reads, from 0 to 100");
+        }
         self.check_times()?;
+        self.check_paths()?;
+        let has_rings = |load: &Wanted| !load.vm || (1..=VM_RINGS).contains(&load.pattern.numjobs);
+        if !self.loads()?.iter().all(has_rings) {
+            return wrong(&format!("the disk of a VM has a ring for each job, {VM_RINGS} at most"));
+        }
         if self.actions.is_empty() && self.verify_seconds == 0.0 && self.faults.is_empty() {
             return wrong("does nothing: it has no actions, no verify_seconds and no faults");
         }
@@ -312,7 +351,42 @@ impl Plan {
                 "makes temporary: drives on this machine only: name drives of the agents'",
             );
         }
+        self.check_guests()?;
         self.check_iscsi()
+    }
+
+    fn check_guests(&self) -> Result<(), FleetError> {
+        let wrong = |why: &str| Err(FleetError::plan(&self.name, why));
+        if self.guests > GUESTS {
+            return wrong(&format!("has {GUESTS} guests at most"));
+        }
+        if self.guests > 0 && !self.agents.is_empty() {
+            return wrong("starts guests only beside agents that it started: leave the guests out");
+        }
+        if self.guests > 0 && !self.actions.iter().any(|action| action.vm) {
+            return wrong("has guests, which carry out actions with vm = true, and none of these");
+        }
+        Ok(())
+    }
+
+    fn check_paths(&self) -> Result<(), FleetError> {
+        let is_away = !self.agents.is_empty() || !self.targets.is_empty();
+        let is_fit = (1..=PATHS).contains(&self.paths)
+            && self.storage_nodes.is_multiple_of(self.paths)
+            && !is_away
+            && self.sets_per_target == 0
+            && self.actions.is_empty();
+        if self.paths == 1 || is_fit {
+            return Ok(());
+        }
+        Err(FleetError::plan(
+            &self.name,
+            format!(
+                "has clients with {} paths, which takes storage_nodes that are a multiple of that, \
+                 {PATHS} paths at most, and no actions, sets, agents or targets",
+                self.paths
+            ),
+        ))
     }
 
     fn check_iscsi(&self) -> Result<(), FleetError> {
@@ -337,7 +411,7 @@ impl Plan {
                  drive that is temporary:, blocks of 512 bytes, no agents and no targets",
             ));
         }
-        loads.iter().try_for_each(|(pattern, _)| iscsi::check(self, pattern))
+        loads.iter().try_for_each(|load| iscsi::check(self, load))
     }
 
     /// A disk that this writes to and did not make, if there is one.
@@ -346,8 +420,8 @@ impl Plan {
     /// If an action is no load.
     pub fn writes_to(&self) -> Result<Option<String>, FleetError> {
         let loads = self.loads()?;
-        let verifies = self.verify_seconds > 0.0 || !self.faults.is_empty();
-        if !verifies && !loads.iter().any(|(pattern, _)| pattern.rw.writes()) {
+        let verifies = self.verify_seconds > 0.0 || !self.faults.is_empty() || self.guests > 0;
+        if !verifies && !loads.iter().any(|load| load.pattern.rw.writes()) {
             return Ok(None);
         }
         if let Some(url) = self.targets.first() {
@@ -381,7 +455,15 @@ impl Plan {
     #[must_use]
     pub fn nodes(&self) -> u32 {
         let hosts = if self.together { 0 } else { self.host_nodes };
-        self.storage_nodes.saturating_add(hosts)
+        let drives = u32::from(self.paths > 1);
+        self.storage_nodes.saturating_add(hosts).saturating_add(drives)
+    }
+
+    /// The subsystem that a target has, and which of its paths it is.
+    pub(crate) fn set_and_way(&self, target: usize) -> (usize, usize) {
+        let (each, paths) = (self.targets_per_node.max(1) as usize, self.paths.max(1) as usize);
+        let (node, place) = (target / each, target % each);
+        (node / paths * each + place, node % paths)
     }
 
     /// About how long it takes.
@@ -397,7 +479,13 @@ impl Plan {
         let targets = f64::from(self.storage_nodes * self.targets_per_node);
         let run = run * (1 + self.iscsi.len()) as f64;
         let actions = loads * (run * f64::from(self.runs) + self.warm_up_seconds + alone);
-        let all = actions + self.verify_seconds + faults * targets;
+        let is_vm = |action: &&Action| action.vm;
+        let vms = self.actions.iter().filter(is_vm).count() as f64 * f64::from(self.runs);
+        let guests = match self.guests {
+            0 => 0.0,
+            count => 30.0 + 10.0 * f64::from(count) + vms * (run + 2.0),
+        };
+        let all = actions + guests + self.verify_seconds + faults * targets;
         Ok(Duration::try_from_secs_f64(all).unwrap_or(Duration::MAX))
     }
 }
@@ -438,7 +526,8 @@ mod tests {
         let plan = Plan::parse("sweep", text).unwrap();
         let loads = plan.loads().unwrap();
         assert_eq!(loads.len(), 8 + 4);
-        assert_eq!((loads[0].0.numjobs, loads[0].0.iodepth, loads[0].0.rwmixread), (1, 1, 70));
+        let first = &loads[0].pattern;
+        assert_eq!((first.numjobs, first.iodepth, first.rwmixread), (1, 1, 70));
         assert_eq!(plan.name, "sweep");
     }
 
@@ -446,7 +535,7 @@ mod tests {
     fn only_what_a_plan_made_is_written_unasked() {
         let of = |drive: &str, load: &str| {
             let drive = drive.to_owned();
-            let actions = vec![Action { load: load.to_owned(), documents: None }];
+            let actions = vec![Action { load: load.to_owned(), vm: false, documents: None }];
             Plan { drive, actions, ..Plan::default() }.writes_to().unwrap()
         };
         assert_eq!(of("limit:10/s,mem:8MiB", "write"), None);
@@ -476,6 +565,13 @@ mod tests {
         assert!(why(&format!("runtime_seconds = nan\n{read}")).contains("runtime_seconds"));
         assert!(why(&format!("sets_per_target = 2\n{read}")).contains("multiple"));
         assert!(why("[[actions]]\nload = \"burn\"").contains("randread"));
+        let rings = "[[actions]]\nload = \"read,numjobs=65\"\nvm = true";
+        assert!(why(rings).contains("64 at most"), "{}", why(rings));
+        for bad in ["storage_nodes = 3", "storage_nodes = 2\n[[actions]]\nload = \"read\""] {
+            let text = format!("paths = 2\nverify_seconds = 1\n{bad}");
+            assert!(why(&text).contains("2 paths"), "{}", why(&text));
+        }
+        assert!(why("paths = 0\nverify_seconds = 1").contains("0 paths"));
         assert!(why("{").contains("no report"));
         let away = "[[agents]]\nname = \"a\"\naddress = \"a:1\"\ntoken_file = \"t\"";
         assert!(why(&format!("drive = \"temporary:8MiB\"\n{away}\n{read}")).contains("temporary"));

@@ -29,6 +29,9 @@ pub struct Report {
     pub nodes: Vec<NodeReport>,
     /// What each action came to.
     pub actions: Vec<ActionReport>,
+    /// What real guests were, and what they compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guests: Option<GuestsReport>,
     /// What writing, reading and comparing found.
     pub verified: Option<Verified>,
     /// What each fault did.
@@ -53,6 +56,12 @@ pub struct ActionReport {
     pub pattern: Pattern,
     /// How many did it at once.
     pub clients: u32,
+    /// Each had a vhost-user disk, driven as a virtual machine does it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub vm: bool,
+    /// Each client was a guest of QEMU's, whose disk was a vhost-user disk.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub guests: bool,
     /// I/Os per second of all drives, each measured alone, added up.
     pub alone_iops: Option<f64>,
     /// The mean of the runs; percentiles are of all I/Os.
@@ -70,6 +79,23 @@ pub struct ActionReport {
     /// What the same file gave by iSCSI, in turns with this.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub iscsi: Vec<IscsiReport>,
+}
+
+/// Virtual machines of QEMU's, each with a Linux in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestsReport {
+    /// How many.
+    pub count: u32,
+    /// What carried out their instructions: "emulated", or "run by the processor (KVM)".
+    pub run_as: String,
+    /// Their kernel's release.
+    pub kernel: String,
+    /// Memory of each.
+    pub memory_mib: u64,
+    /// Blocks that they wrote to be compared.
+    pub written: u64,
+    /// Blocks that they read back, each found as it was written.
+    pub compared: u64,
 }
 
 /// An action by iSCSI.
@@ -92,8 +118,11 @@ pub struct IscsiTotal {
     pub iops: f64,
     /// Throughput.
     pub mib_per_second: f64,
-    /// Commands in flight by I/Os per second.
+    /// Mean latency.
     pub mean_latency_us: f64,
+    /// The 99th percentile; the mean of that of the runs, in the sum of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_latency_us: Option<f64>,
     /// Processor time of target and initiators per I/O.
     pub cpu_us_per_io: f64,
 }
@@ -185,7 +214,7 @@ impl Report {
         Subject {
             title: format!("{}, plan {plan}, {}", self.tool, self.date),
             conditions: vec![machine, format!("{agents} agents over {network}")],
-            loads: self.actions.iter().map(ActionReport::load).collect(),
+            loads: self.actions.iter().flat_map(ActionReport::loads).collect(),
         }
     }
 }
@@ -197,6 +226,32 @@ impl ActionReport {
         &self.pattern.name
     }
 
+    /// Itself, and the same by iSCSI.
+    fn loads(&self) -> Vec<Load> {
+        let iscsi = self.iscsi.iter().map(|iscsi| self.by_iscsi(iscsi));
+        std::iter::once(self.load()).chain(iscsi).collect()
+    }
+
+    fn by_iscsi(&self, iscsi: &IscsiReport) -> Load {
+        let of = |metric, value: fn(&IscsiTotal) -> Option<f64>| {
+            let runs: Option<Vec<f64>> = iscsi.runs.iter().map(value).collect();
+            runs.map(|runs| Series { metric, runs })
+        };
+        let Load { name, setup, .. } = self.load();
+        let series = [
+            of(Metric::Iops, |run| Some(run.iops)),
+            of(Metric::MeanLatencyUs, |run| Some(run.mean_latency_us)),
+            of(Metric::P99LatencyUs, |run| run.p99_latency_us),
+            of(Metric::CpuUsPerIo, |run| Some(run.cpu_us_per_io)),
+        ];
+        Load {
+            name: format!("{name}, iSCSI, {}", iscsi.target.words()),
+            setup,
+            series: series.into_iter().flatten().collect(),
+            failure: None,
+        }
+    }
+
     fn load(&self) -> Load {
         let pattern = &self.pattern;
         let of = |metric, value: fn(&Total) -> f64| Series {
@@ -204,9 +259,20 @@ impl ActionReport {
             runs: self.runs.iter().map(value).collect(),
         };
         let (bytes, load) = (pattern.block_size_bytes, jobs_and_depth(pattern));
+        let mix = if pattern.rw.reads() && pattern.rw.writes() {
+            format!(", {} % reads", pattern.rwmixread)
+        } else {
+            String::new()
+        };
+        let client = match (self.guests, self.vm) {
+            (true, _) => "guest",
+            (false, true) => "virtual machine",
+            (false, false) => "client",
+        };
+        let s = if self.clients == 1 { "" } else { "s" };
         Load {
-            name: format!("{}, {load}, {} % reads", pattern.name, pattern.rwmixread),
-            setup: format!("{} of {bytes} bytes, {} clients", pattern.rw, self.clients),
+            name: format!("{}, {load}{mix}", pattern.name),
+            setup: format!("{} of {bytes} bytes, {} {client}{s}", pattern.rw, self.clients),
             series: vec![
                 of(Metric::Iops, |run| run.iops),
                 of(Metric::MeanLatencyUs, |run| run.latency.mean_ns / 1000.0),

@@ -1,10 +1,14 @@
 //! What an agent shares: drives, stripe sets of them, and the target.
 
 use crate::limits::DRIVES;
+use crate::memory::{self, Held, Memory};
 use crate::message::Share;
 use farblock_backends::Spec;
 use farblock_backends::stripe::{DEFAULT_CHUNK_BYTES, Stripe};
 use farblock_block::Namespace;
+use farblock_host::disk::DiskOptions;
+use farblock_host::url::UrlError;
+use farblock_host::{Disk, Options, Url};
 use farblock_proto::ids::NamespaceId;
 use farblock_target::{Export, Subsystem, Target, TargetConfig};
 use std::net::SocketAddr;
@@ -26,10 +30,12 @@ impl Allowed {
         match spec {
             Spec::Mem { .. } | Spec::Null { .. } => Ok(()),
             Spec::File(path) if paths.contains(path) => Ok(()),
-            Spec::Stripe { children, .. } => children.iter().try_for_each(|it| self.check(it)),
-            Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
-                self.check(inner)
-            }
+            Spec::Stripe { .. }
+            | Spec::Concat { .. }
+            | Spec::Range { .. }
+            | Spec::Delay { .. }
+            | Spec::Limit { .. }
+            | Spec::Fault { .. } => spec.parts().iter().try_for_each(|it| self.check(it)),
             _ => Err(format!(
                 "this agent may not share {spec}: who starts it has to say --drive, with that name"
             )),
@@ -55,13 +61,15 @@ impl Served {
 /// Nothing at first.
 pub(crate) struct Storage {
     allowed: Allowed,
+    memory: Memory,
+    held: Option<Held>,
     served: Option<Served>,
     drives: Vec<Arc<dyn Namespace>>,
 }
 
 impl Storage {
-    pub(crate) fn new(allowed: Allowed) -> Storage {
-        Storage { allowed, served: None, drives: Vec::new() }
+    pub(crate) fn new(allowed: Allowed, memory: Memory) -> Storage {
+        Storage { allowed, memory, held: None, served: None, drives: Vec::new() }
     }
 
     /// Opens the drives and shares them.
@@ -73,11 +81,15 @@ impl Storage {
         let open = |name: &String| -> Result<Arc<dyn Namespace>, String> {
             let spec = Spec::parse(name).map_err(|error| error.to_string())?;
             self.allowed.check(&spec)?;
+            if name.starts_with("nvme+tcp://") {
+                return remote(name, &share.nqn);
+            }
             spec.open(share.block_size, false).map_err(|error| error.to_string())
         };
+        let held = self.memory.take(memory::of_share(share), "these drives")?;
         let drives = share.drives.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let (served, address) = serve(share, &drives)?;
-        (self.served, self.drives) = (Some(served), drives);
+        (self.served, self.drives, self.held) = (Some(served), drives, Some(held));
         Ok(address)
     }
 
@@ -85,6 +97,7 @@ impl Storage {
     pub(crate) fn unshare(&mut self) -> Result<(), String> {
         self.drives.clear();
         let stopped = self.served.take().map_or(Ok(()), Served::stop);
+        self.held = None;
         stopped.map_err(|error| format!("the target failed: {error}"))
     }
 
@@ -92,6 +105,20 @@ impl Storage {
     pub(crate) fn drive(&self, index: usize) -> Result<Arc<dyn Namespace>, String> {
         self.drives.get(index).cloned().ok_or_else(|| format!("it has no drive {index}"))
     }
+}
+
+/// A drive that another target has. Whoever shares the same is the same host to that one, so that
+/// what one of them leaves behind is over before what another one brings for the same blocks.
+fn remote(url: &str, nqn: &str) -> Result<Arc<dyn Namespace>, String> {
+    let cannot = |error: &dyn std::fmt::Display| format!("{url}: {error}");
+    let parsed: Url = url.parse().map_err(|error: UrlError| cannot(&error))?;
+    let hostnqn = Some(format!("{nqn}-gateway"));
+    let options = DiskOptions {
+        connection: Options { hostnqn, ..Options::default() },
+        ..DiskOptions::default()
+    };
+    let disk = Disk::connect(&[parsed], &options).map_err(|error| cannot(&error))?;
+    Ok(Arc::new(disk))
 }
 
 fn serve(share: &Share, drives: &[Arc<dyn Namespace>]) -> Result<(Served, SocketAddr), String> {
@@ -117,11 +144,15 @@ fn config(share: &Share, drives: &[Arc<dyn Namespace>]) -> Result<TargetConfig, 
         let nsid = NamespaceId(u32::try_from(index + 1).map_err(|error| error.to_string())?);
         subsystem.exports.insert(nsid, Export { namespace, identity });
     }
-    Ok(TargetConfig {
+    let mut config = TargetConfig {
         subsystems: vec![subsystem],
         listeners: vec![share.address],
         ..TargetConfig::default()
-    })
+    };
+    if let Some([first, last]) = share.controller_ids {
+        config.controller_ids = first..=last;
+    }
+    Ok(config)
 }
 
 fn namespaces(

@@ -1,7 +1,7 @@
 //! A report as text for a terminal, and as Markdown.
 
 use crate::documents::Documents;
-use crate::report::{ActionReport, Report};
+use crate::report::{ActionReport, GuestsReport, Report};
 use farblock_bench::table::wrap;
 use farblock_bench::{iops, jobs_and_depth, tenths, us};
 use std::fmt::Write;
@@ -97,7 +97,12 @@ pub(crate) fn head(report: &Report) -> Vec<(&'static str, String)> {
             format!("{}, {} each", counted(agents, "agent"), counted(clients, "client"))
         }
     };
-    head.push(("fleet", format!("{agents}, over {}", report.network)));
+    let paths = if plan.paths > 1 {
+        format!(", {} paths to each drive", plan.paths)
+    } else {
+        String::new()
+    };
+    head.push(("fleet", format!("{agents}{paths}, over {}", report.network)));
     let error = report.nodes.iter().map(|node| node.clock_error_us).fold(0.0, f64::max);
     head.push(("clocks", format!("agree within {} µs", tenths(error))));
     if !report.actions.is_empty() {
@@ -276,6 +281,14 @@ pub(crate) fn remarks(report: &Report) -> Vec<String> {
                 .to_owned(),
         );
     }
+    if report.actions.iter().any(|action| action.vm) {
+        let guests = if report.guests.is_none() { "; no guest runs" } else { "" };
+        remarks.push(format!(
+            "VM: each client's disk is a vhost-user disk, driven through virtio rings as a guest's \
+             driver does it{guests}"
+        ));
+    }
+    remarks.extend(report.guests.as_ref().map(guests));
     if let Some(verified) = &report.verified {
         let group = |count: u64| farblock_bench::group(&count.to_string());
         remarks.push(format!(
@@ -288,6 +301,15 @@ pub(crate) fn remarks(report: &Report) -> Vec<String> {
         ));
         remarks.extend(verified.wrong.clone());
     }
+    if report.plan.paths > 1 {
+        remarks.push(format!(
+            "{} targets share each drive, which is on a node of its own and a network that is \
+             neither cut nor slowed; a write that was lost with a path goes another way when the \
+             lost target must have let go of it, two or three times {} s later, or has come back",
+            report.plan.paths,
+            crate::limits::KEEP_ALIVE.as_secs()
+        ));
+    }
     let left_out = !report.plan.faults.is_empty() && report.network.contains("loopback");
     if left_out && report.plan.faults.iter().any(|fault| fault.name() != "kill") {
         remarks.push(
@@ -295,6 +317,19 @@ pub(crate) fn remarks(report: &Report) -> Vec<String> {
         );
     }
     remarks
+}
+
+fn guests(guests: &GuestsReport) -> String {
+    let GuestsReport { count, run_as, kernel, memory_mib, written, compared } = guests;
+    let group = |count: &u64| farblock_bench::group(&count.to_string());
+    format!(
+        "guest: {} of QEMU's with Linux {kernel}, one processor, {run_as}, and {memory_mib} MiB, \
+         and fio on such a disk; {} blocks that they wrote were read back and compared, of {} \
+         written",
+        counted(*count, "virtual machine"),
+        group(compared),
+        group(written)
+    )
 }
 
 fn percent(value: Option<f64>) -> String {
@@ -316,7 +351,7 @@ impl Table {
         widths.iter().sum::<usize>() + widths.len().saturating_sub(1) * GAP.len()
     }
 
-    fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         let widths = self.widths();
         let line = |cells: &mut dyn Iterator<Item = &str>| {
             let aligned = cells.zip(&widths).enumerate().map(|(column, (cell, &width))| {

@@ -1,7 +1,7 @@
 //! Clients that know what they wrote: each block holds its address and a version, is read back now
 //! and then, and once more at the end. Their disks outlive their connections.
 
-use crate::limits::{CLIENTS, WRITERS};
+use crate::limits::{CLIENTS, KEEP_ALIVE, PATHS, WRITERS};
 use crate::message::{Client, Looked};
 use crate::versioned::{Tally, Versioned};
 use farblock_host::disk::{DiskOptions, PathState};
@@ -43,6 +43,9 @@ impl Verify {
     pub(crate) fn start(clients: &[Client], writers: usize) -> Result<Verify, String> {
         if clients.iter().any(|client| client.part[0] >= client.part[1]) {
             return Err("a part of a disk that it does not have".to_owned());
+        }
+        if clients.iter().any(|client| client.others.len() >= PATHS as usize) {
+            return Err(format!("a client has {PATHS} paths at most"));
         }
         if clients.is_empty() || clients.len() > CLIENTS || !(1..=WRITERS).contains(&writers) {
             return Err(format!("1 to {CLIENTS} clients with 1 to {WRITERS} writers verify"));
@@ -130,16 +133,22 @@ impl Found {
     }
 }
 
-fn connect(client: &Client) -> Result<Disk, String> {
-    let url: Url = client.url.parse().map_err(|error: UrlError| error.to_string())?;
-    let connection = Options { hostnqn: Some(client.hostnqn.clone()), ..Options::default() };
+/// The client's disk, which outlives its connections.
+pub(crate) fn connect(client: &Client) -> Result<Disk, String> {
+    let urls = std::iter::once(&client.url).chain(&client.others).map(|url| url.parse());
+    let urls: Vec<Url> =
+        urls.collect::<Result<_, _>>().map_err(|error: UrlError| error.to_string())?;
+    let mut connection = Options { hostnqn: Some(client.hostnqn.clone()), ..Options::default() };
+    if urls.len() > 1 {
+        connection.keep_alive = KEEP_ALIVE;
+    }
     let options = DiskOptions {
         connection,
         reconnect_delay: RECONNECT_DELAY,
         ctrl_loss_timeout: Some(GIVEN_UP),
         ..DiskOptions::default()
     };
-    Disk::connect(&[url], &options).map_err(|error| error.to_string())
+    Disk::connect(&urls, &options).map_err(|error| error.to_string())
 }
 
 /// One thread's work, on its own part of so many equal ones of its client's disk.

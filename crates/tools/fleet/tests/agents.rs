@@ -1,68 +1,11 @@
 //! Small plans with real agents that listen, and what is said when one is wrong, dead or dies.
 
-use farblock_bench::Cancel;
-use farblock_fleet::{
-    Allowed, FleetError, Launcher, Listener, Place, Plan, Report, Secret, Setting, run,
-};
-use std::collections::BTreeMap;
+mod support;
+
+use farblock_fleet::{Allowed, Listener, Memory, Plan, Report, message};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-
-const TOKEN: &str = "0123456789abcdef";
-
-fn secret(text: &str) -> Secret {
-    Secret::new(text).expect("a token")
-}
-
-fn listener() -> SocketAddr {
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let allowed = Allowed::Only(Vec::new());
-    Listener::start(any, secret(TOKEN), allowed).expect("a port").address()
-}
-
-fn place(name: &str, address: SocketAddr, serves: bool) -> Place {
-    Place {
-        name: name.to_owned(),
-        address: address.to_string(),
-        token_file: "token".to_owned(),
-        serves_at: serves.then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
-    }
-}
-
-/// Two hosts and a target of two drives.
-fn plan(target: SocketAddr) -> Plan {
-    let text = "drives_per_target = 2\ndrive = \"mem:8MiB\"\nclients_per_node = 2\nramp_seconds = \
-                0.1\nruntime_seconds = 0.4\nruns = 2\nalone_seconds = 0.1\n[[actions]]\nload = \
-                \"randrw,bs=4k,iodepth=4,numjobs=1,rwmixread=70\"";
-    let mut plan = Plan::parse("two", text).expect("a plan");
-    plan.agents = vec![
-        place("storage", target, true),
-        place("left", listener(), false),
-        place("right", listener(), false),
-    ];
-    plan
-}
-
-fn carry_out(plan: &Plan, token: &str) -> Result<Report, FleetError> {
-    carry_out_while(plan, token, &mut |_, _| {})
-}
-
-fn carry_out_while(
-    plan: &Plan,
-    token: &str,
-    progress: &mut dyn FnMut(&str, f64),
-) -> Result<Report, FleetError> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let setting = Setting {
-        launcher: Launcher { program: "false".into(), args: Vec::new() },
-        has_network: false,
-        folder: folder.path().to_path_buf(),
-        secrets: BTreeMap::from([("token".to_owned(), secret(token))]),
-        cancel: Cancel::new(),
-        progress,
-    };
-    run(plan, setting)
-}
+use support::{TOKEN, carry_out, listener, plan, secret};
 
 #[test]
 fn many_hosts_are_one_report() {
@@ -93,6 +36,39 @@ fn many_hosts_are_one_report() {
     assert!(farblock_fleet::text::markdown(&report).contains("| 4k random mixed | 4 |"));
 }
 
+/// The same load, by rings in memory; and nothing is left of its sockets.
+#[cfg(target_os = "linux")]
+#[test]
+fn virtual_machines_disks_are_driven_beside_raw_ones() {
+    let mut plan = plan(listener());
+    // Long enough for a busy machine to do one request of 2 MiB.
+    (plan.runs, plan.runtime_seconds) = (1, 2.0);
+    let raw = plan.actions[0].clone();
+    let large = "write,bs=2M,iodepth=2,numjobs=1".to_owned();
+    let vm = |load: String| farblock_fleet::Action { load, vm: true, documents: None };
+    plan.actions = vec![raw.clone(), vm(raw.load), vm(large)];
+    let report = carry_out(&plan, TOKEN).expect("it works");
+    let named: Vec<_> = report.actions.iter().map(|action| (action.name(), action.vm)).collect();
+    assert_eq!(
+        named,
+        [
+            ("4k random mixed", false),
+            ("VM 4k random mixed", true),
+            ("VM 2M sequential write", true)
+        ]
+    );
+    for action in &report.actions {
+        assert!(action.total.iops > 0.0 && action.percent_of_theoretical > Some(0.0));
+    }
+    assert_ne!(report.subject().loads[0].setup, report.subject().loads[1].setup);
+    let text = farblock_fleet::text::render_within(&report, 80);
+    assert!(text.contains("vhost-user disk"), "{text}");
+    let ours = format!("farblock-vm-{}-", std::process::id());
+    let left = std::fs::read_dir(std::env::temp_dir()).expect("a folder").flatten();
+    let left = left.filter(|it| it.file_name().to_string_lossy().starts_with(&ours));
+    assert_eq!(left.count(), 0, "sockets go as soon as somebody is connected");
+}
+
 #[test]
 fn a_wrong_token_is_said_with_the_agent() {
     let why = carry_out(&plan(listener()), "fedcba9876543210").expect_err("refused").to_string();
@@ -112,7 +88,8 @@ fn a_file_that_its_owner_did_not_allow_is_left_alone() {
     assert!(std::fs::read(&file).expect("it is there") == precious);
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let allowed = Allowed::Only(vec![file.clone()]);
-    let agent = Listener::start(any, secret(TOKEN), allowed).expect("a port");
+    let memory = Memory::unlimited();
+    let agent = Listener::start(any, secret(TOKEN), allowed, memory).expect("a port");
     plan.agents[0].address = agent.address().to_string();
     (plan.drive, plan.drives_per_target) = (file.display().to_string(), 1);
     carry_out(&plan, TOKEN).expect("its owner has allowed it");
@@ -120,62 +97,29 @@ fn a_file_that_its_owner_did_not_allow_is_left_alone() {
 }
 
 #[test]
+fn an_agent_holds_as_much_memory_as_its_owner_gives() {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let memory = Memory::limited(16 << 20);
+    let agent = Listener::start(any, secret(TOKEN), Allowed::Only(Vec::new()), memory);
+    let address = agent.expect("a port").address();
+    let mut plan = plan(address);
+    plan.drive = "limit:9999/s,mem:9MiB".to_owned();
+    let why = carry_out(&plan, TOKEN).expect_err("two of them are too much").to_string();
+    assert!(why.starts_with("storage: these drives would take 18 MiB"), "{why}");
+    assert!(why.contains("--memory"), "{why}");
+    // Buffers count as well, and all of it comes back: the next plan has all of it.
+    plan.drive = "mem:8MiB".to_owned();
+    let why = carry_out(&plan, TOKEN).expect_err("no room for a load").to_string();
+    assert!(why.starts_with("storage: the load's buffers would take"), "{why}");
+    plan.alone_seconds = 0.0;
+    carry_out(&plan, TOKEN).expect("the drives fit");
+}
+
+#[test]
 fn a_dead_agent_is_said() {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("one");
     let why = carry_out(&plan(free), TOKEN).expect_err("nobody there").to_string();
     assert!(why.starts_with(&format!("storage: cannot be reached at {free}")), "{why}");
-}
-
-/// A cable to an agent that is cut when the load has begun.
-fn cable(to: SocketAddr) -> (SocketAddr, std::sync::mpsc::Sender<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("one");
-    let (cut, wait) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let (here, _) = listener.accept().expect("the controller");
-        let there = TcpStream::connect(to).expect("the agent");
-        for (from, into) in [(&here, &there), (&there, &here)] {
-            let (mut from, mut into) = (from.try_clone().unwrap(), into.try_clone().unwrap());
-            std::thread::spawn(move || std::io::copy(&mut from, &mut into));
-        }
-        let _ = wait.recv();
-        let _ = here.shutdown(std::net::Shutdown::Both);
-        let _ = there.shutdown(std::net::Shutdown::Both);
-    });
-    (address, cut)
-}
-
-#[test]
-fn a_target_that_dies_under_load_is_named_and_not_its_hosts() {
-    let (address, cut) = cable(listener());
-    let mut plan = plan(address);
-    // Longer than anybody waits: only an end that was noticed ends this.
-    plan.runtime_seconds = 3600.0;
-    plan.alone_seconds = 0.0;
-    let mut cut = Some(cut);
-    let why = carry_out_while(&plan, TOKEN, &mut |_, iops| {
-        if iops > 0.0 {
-            drop(cut.take());
-        }
-    });
-    let why = why.expect_err("the target is gone").to_string();
-    assert!(why.starts_with("storage: the agent closed the connection, or is gone"), "{why}");
-}
-
-#[test]
-fn a_host_that_dies_under_load_is_named() {
-    let (address, cut) = cable(listener());
-    let mut plan = plan(listener());
-    (plan.runtime_seconds, plan.alone_seconds) = (3600.0, 0.0);
-    plan.agents[2].address = address.to_string();
-    let mut cut = Some(cut);
-    let why = carry_out_while(&plan, TOKEN, &mut |_, iops| {
-        if iops > 0.0 {
-            drop(cut.take());
-        }
-    });
-    let why = why.expect_err("a host is gone").to_string();
-    assert!(why.starts_with("right: the agent closed the connection"), "{why}");
 }
 
 #[test]
@@ -196,7 +140,8 @@ fn strangers_get_nothing_out_of_an_agent() {
     assert!(said(b"{\"ask\":\"clock\"}\n").contains("refused"));
     // And it serves who may.
     let mut stream = TcpStream::connect(address).expect("it listens");
-    let hello = format!("{{\"ask\":\"hello\",\"version\":1,\"token\":\"{TOKEN}\"}}\n");
+    let version = message::VERSION;
+    let hello = format!("{{\"ask\":\"hello\",\"version\":{version},\"token\":\"{TOKEN}\"}}\n");
     stream.write_all(hello.as_bytes()).expect("it reads");
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).expect("an answer");

@@ -9,11 +9,55 @@ use std::time::Duration;
 /// Drive many hosts against many targets at once
 ///
 /// One controller and an agent for each group of hosts and each target: in network namespaces of
-/// this machine, without root where it lets users have them, or on other machines.
+/// this machine, without root where it lets users have them, or on other machines. With --simulate
+/// there is no other machine: a fleet of thousands runs in this process, in virtual time.
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
+#[command(after_help = "\
+Examples:
+  farblock fleet run six-patterns --html report.html
+  farblock fleet --simulate hosts=100,targets=10
+  farblock fleet --simulate hosts=100,targets=10,seed=2 --json > after.json")]
 pub(crate) struct FleetArgs {
     #[command(subcommand)]
-    pub(crate) command: FleetCommand,
+    pub(crate) command: Option<FleetCommand>,
+
+    /// Simulate a fleet: how long until all I/O flows again when targets die, or a switch
+    ///
+    /// hosts=N and targets=N are needed. disks=N: of each host, on as many targets [default: 4].
+    /// away=SECONDS: how long targets or the switch are away [default: 15]. reconnect=SECONDS: the
+    /// longest pause of a host between two attempts to connect [default: 10]. seed=N: what decides
+    /// all that is left to chance; the same seed gives the same figures. accept-us=N and
+    /// message-us=N: a target's processor time, in microseconds, for a connection and for a
+    /// message [default: 100 and 10, which are assumptions and were not measured]. Several times:
+    /// one fleet after the other.
+    #[arg(long, value_name = "hosts=N,targets=N[,NAME=N]...", value_hint = ValueHint::Other)]
+    #[arg(value_parser = simulated)]
+    pub(crate) simulate: Vec<Simulated>,
+
+    /// Print what was simulated as JSON
+    #[arg(id = "simulated_json", long = "json", requires = "simulate")]
+    pub(crate) json: bool,
+
+    /// Draw how long it took as SVG
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "simulate")]
+    pub(crate) svg: Option<PathBuf>,
+}
+
+/// A fleet to be simulated, where this program can.
+#[cfg(feature = "simulate")]
+pub(crate) type Simulated = farblock_fleet::simulate::Settings;
+#[cfg(not(feature = "simulate"))]
+pub(crate) type Simulated = String;
+
+fn simulated(text: &str) -> Result<Simulated, String> {
+    #[cfg(feature = "simulate")]
+    return text.parse().map_err(|error| match error {
+        farblock_fleet::FleetError::Simulated { why, .. } => why,
+        other => other.to_string(),
+    });
+    #[cfg(not(feature = "simulate"))]
+    Ok(text.to_owned())
 }
 
 #[derive(Subcommand, Debug)]
@@ -35,6 +79,7 @@ Examples:
   farblock fleet run nvme-vs-iscsi --without tgt
   farblock fleet run failover                   kill, cut and slow targets under hosts that verify
   farblock fleet run hci-12 --runtime 2 --json before.json
+  farblock fleet run hci-12 --guests 4          with four real virtual machines
   farblock fleet run before.json --json after.json
   farblock bench compare before.json after.json --fail-if-slower 5%")]
 pub(crate) struct RunArgs {
@@ -59,6 +104,19 @@ pub(crate) struct RunArgs {
     /// Let hosts write, read and compare for so many seconds after the actions
     #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Plan")]
     pub(crate) verify: Option<Duration>,
+
+    /// Real virtual machines of QEMU's, which carry out the plan's VM actions as well
+    #[arg(long, value_name = "N", value_parser = values::within::<u32>(0..=64))]
+    #[arg(help_heading = "Plan")]
+    pub(crate) guests: Option<u32>,
+
+    /// Kernel of the guests [default: that of interop/linux/setup.sh]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Plan")]
+    pub(crate) guest_kernel: Option<PathBuf>,
+
+    /// Initial file system of the guests, with fio [default: that of interop/linux/setup.sh]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Plan")]
+    pub(crate) guest_image: Option<PathBuf>,
 
     /// Leave this iSCSI target out of the comparison: farblock or tgt
     #[arg(long, value_name = "TARGET", value_parser = ["farblock", "tgt"])]
@@ -116,11 +174,16 @@ pub(crate) struct AgentArgs {
     #[arg(long = "drive", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) drives: Vec<PathBuf>,
 
+    /// Memory that controllers may have it hold, all of them together: disks of memory, buffers and
+    /// rings; half of the machine's without
+    #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
+    pub(crate) memory: Option<u64>,
+
     /// Listen where other machines reach it, though the token and all orders are sent in the clear
     #[arg(long)]
     pub(crate) unencrypted: bool,
 
     /// Speak with the controller over the standard streams
-    #[arg(long, hide = true, conflicts_with_all = ["listen", "token_file", "drives"])]
+    #[arg(long, hide = true, conflicts_with_all = ["listen", "token_file", "drives", "memory"])]
     pub(crate) stdio: bool,
 }

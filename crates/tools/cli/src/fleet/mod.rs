@@ -2,36 +2,47 @@
 
 pub(crate) mod args;
 mod folder;
+mod simulate;
 
 use crate::args::Global;
 use crate::bench::report::Destination;
 use crate::error::{Failure, Result, os};
 use crate::output;
 use crate::signals::Stop;
+use crate::steer;
 use args::{AgentArgs, FleetArgs, FleetCommand, RunArgs};
+use farblock_admin::{FleetHost, FleetStatus, Server, serve_fleet};
 use farblock_bench::{Cancel, cores};
-use farblock_fleet::{Allowed, FleetError, Launcher, Listener, Plan, Report, Secret, Setting};
+use farblock_fleet::{
+    Allowed, Board, FleetError, GuestFiles, Launcher, Listener, Live, LiveHost, Memory, Patience,
+    Plan, Report, Secret, Setting,
+};
 use farblock_fleet::{agent, html, network, run as carry_out, text};
 use farblock_host::key_file;
+use farblock_host::readable::Readable;
 use folder::Folder;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{IsTerminal, Read};
+use std::io::{self, IsTerminal, Read, Stdin};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
-/// Says that this process has a network of its own already.
+/// Says that this process has a network of its own already, and where it is to have its socket.
 const INSIDE: &str = "FARBLOCK_FLEET_INSIDE";
+/// How long an agent may take to end by itself when its controller is gone.
+const END_TIME: Duration = Duration::from_secs(2);
 /// The largest plan, or report with a plan.
 const MAX_PLAN_BYTES: u64 = 64 << 20;
 
 /// Runs the command.
 pub(crate) fn run(args: &FleetArgs, json: bool, global: &Global) -> Result<()> {
     match &args.command {
-        FleetCommand::Run(args) => run_plan(args, json, global),
-        FleetCommand::Agent(args) => be_agent(args),
-        FleetCommand::Plans => {
+        None => simulate::run(args, json, global),
+        Some(FleetCommand::Run(args)) => run_plan(args, json, global),
+        Some(FleetCommand::Agent(args)) => be_agent(args),
+        Some(FleetCommand::Plans) => {
             let line = |plan: &Plan| format!("{:<14}{}\n", plan.name, plan.about);
             output::print(&Plan::built_in().iter().map(line).collect::<String>())
         }
@@ -41,7 +52,9 @@ pub(crate) fn run(args: &FleetArgs, json: bool, global: &Global) -> Result<()> {
 fn be_agent(args: &AgentArgs) -> Result<()> {
     if args.stdio {
         // Whoever started it is at the other end, and reads what goes wrong.
-        let served = agent::serve(std::io::stdin(), std::io::stdout(), None, Allowed::All, || {});
+        let (input, output) = (Parent(std::io::stdin()), std::io::stdout());
+        let memory = Memory::unlimited();
+        let served = agent::serve(input, output, None, Allowed::All, memory, || {});
         return served.map_err(|error| Failure::run(os(&error)));
     }
     let (Some(address), Some(file)) = (args.listen, &args.token_file) else {
@@ -58,12 +71,30 @@ fn be_agent(args: &AgentArgs) -> Result<()> {
     let stop = Stop::install()?;
     let secret = secret(file)?;
     let allowed = Allowed::Only(args.drives.clone());
-    let listener = Listener::start(address, secret, allowed).map_err(|error| {
+    let memory = args.memory.map_or_else(Memory::by_default, Memory::limited);
+    let listener = Listener::start(address, secret, allowed, memory).map_err(|error| {
         Failure::run(format_args!("cannot listen on {address}: {}", os(&error)))
     })?;
     output::print(&format!("listening on {}\n", listener.address()))?;
     stop.wait();
     Ok(())
+}
+
+/// What the controller says. When it is gone, the agent ends, also one that waits for a disk or a
+/// target that is gone as well: that could take minutes.
+struct Parent(Stdin);
+
+impl Read for Parent {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(buffer);
+        if matches!(read, Ok(0) | Err(_)) {
+            std::thread::spawn(|| {
+                std::thread::sleep(END_TIME);
+                std::process::exit(1);
+            });
+        }
+        read
+    }
 }
 
 fn secret(file: &Path) -> Result<Secret> {
@@ -82,6 +113,7 @@ fn run_plan(args: &RunArgs, json: bool, global: &Global) -> Result<()> {
             plan.name
         )));
     }
+    let guests = guests(&plan, args)?;
     let has_network = has_network(&plan, args)?;
     let stop = Stop::install_with_hangup()?;
     let files = Files::open(args, json)?;
@@ -99,15 +131,21 @@ fn run_plan(args: &RunArgs, json: bool, global: &Global) -> Result<()> {
     })?;
     let words = ["--quiet", "fleet", "agent", "--stdio"];
     let mut show = |what: &str, iops: f64| progress.show(what, iops);
+    let board = Board::default();
+    let shown = watched(&board);
     let setting = Setting {
         launcher: Launcher { program, args: words.map(Into::into).to_vec() },
         has_network,
         folder: folder.path().to_path_buf(),
+        guests,
         secrets: secrets(&plan)?,
+        patience: Patience::default(),
         cancel,
+        board,
         progress: &mut show,
     };
     let report = carry_out(&plan, setting);
+    drop(shown);
     progress.finish();
     let report = report.map_err(explain)?;
     drop(folder);
@@ -129,8 +167,24 @@ fn plan(args: &RunArgs) -> Result<Plan> {
     plan.verify_seconds = args.verify.map_or(plan.verify_seconds, |time| time.as_secs_f64());
     plan.runs = args.runs.unwrap_or(plan.runs);
     plan.clients_per_node = args.clients.unwrap_or(plan.clients_per_node);
+    plan.guests = args.guests.unwrap_or(plan.guests);
     leave_out(&mut plan, &args.without)?;
     Ok(plan)
+}
+
+/// What the plan's guests are made of, if it has some.
+fn guests(plan: &Plan, args: &RunArgs) -> Result<Option<GuestFiles>> {
+    if plan.guests == 0 {
+        return Ok(None);
+    }
+    let folder = std::env::var_os("FARBLOCK_VM_DIR").map(PathBuf::from).or_else(|| {
+        let home = std::env::var_os("HOME").map(PathBuf::from)?;
+        Some(home.join(".cache/farblock-vm"))
+    });
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let (kernel, image) = (args.guest_kernel.as_deref(), args.guest_image.as_deref());
+    let files = GuestFiles::find(&path, folder.as_deref(), kernel, image);
+    files.map(Some).map_err(|why| Failure::usage(format_args!("the plan {} {why}", plan.name)))
 }
 
 fn leave_out(plan: &mut Plan, names: &[String]) -> Result<()> {
@@ -164,7 +218,7 @@ fn from_file(path: &Path) -> Result<Plan> {
             os(&error)
         ))
     };
-    let file = fs::File::open(path).map_err(cannot)?;
+    let file = Readable::open(path).map_err(cannot)?;
     let mut text = String::new();
     file.take(MAX_PLAN_BYTES).read_to_string(&mut text).map_err(cannot)?;
     Plan::parse(&shown.to_string(), &text).map_err(explain)
@@ -172,7 +226,7 @@ fn from_file(path: &Path) -> Result<Plan> {
 
 fn explain(error: FleetError) -> Failure {
     match error {
-        FleetError::Plan { .. } => Failure::usage(error),
+        FleetError::Plan { .. } | FleetError::Simulated { .. } => Failure::usage(error),
         FleetError::Cancelled => Failure::Interrupted(error.to_string()),
         _ => Failure::run(error),
     }
@@ -199,8 +253,42 @@ fn has_network(plan: &Plan, args: &RunArgs) -> Result<bool> {
     };
     let program = std::env::current_exe();
     let program = program.map_err(|error| Failure::run(os(&error)))?;
-    command.arg(program).args(std::env::args_os().skip(1)).env(INSIDE, "1");
+    let place = steer::fleet_sockets().unwrap_or_default();
+    command.arg(program).args(std::env::args_os().skip(1)).env(INSIDE, place);
     Err(Failure::run(format_args!("cannot run unshare: {}", os(&command.exec()))))
+}
+
+/// Lets `farblock ui` and `farblock top` see the fleet. Where that cannot be, it runs all the same.
+fn watched(board: &Board) -> Option<Server> {
+    // In a user namespace everybody is root, and who it was before says where sockets are.
+    let place = std::env::var_os(INSIDE).map(PathBuf::from).or_else(steer::fleet_sockets);
+    let place = place.filter(|place| place.is_absolute())?;
+    steer::remove_left_behind(&place);
+    let board = board.clone();
+    let read = Arc::new(move || status(board.read()));
+    let served = serve_fleet(&place.join(std::process::id().to_string()), read);
+    let cannot = |(what, error): &(String, std::io::Error)| {
+        output::note(&format!("note: nobody can watch this fleet at {what}: {}", os(error)));
+    };
+    served.inspect_err(cannot).ok()
+}
+
+fn status(live: Live) -> FleetStatus {
+    let host = |host: LiveHost| FleetHost {
+        name: host.name,
+        iops: host.iops.round(),
+        latency_us: host.latency_us,
+        is_done: host.is_done,
+        failed: host.failed,
+        lost: host.lost,
+        paths: host.paths,
+    };
+    FleetStatus {
+        plan: live.plan,
+        phase: live.phase,
+        hosts: live.hosts.into_iter().map(host).collect(),
+        failed: live.ended.and_then(Result::err),
+    }
 }
 
 fn secrets(plan: &Plan) -> Result<BTreeMap<String, Secret>> {
@@ -240,6 +328,20 @@ impl Progress {
         if self.last != what {
             what.clone_into(&mut self.last);
         }
+    }
+
+    /// A step, and how far it is, which only a terminal shows.
+    #[cfg(feature = "simulate")]
+    fn show_detail(&mut self, what: &str, detail: &str) {
+        match &self.bar {
+            Some(bar) => {
+                bar.set_message(format!("{what}: {detail}"));
+                bar.tick();
+            }
+            None if self.quiet || self.last == what => {}
+            None => output::note(what),
+        }
+        what.clone_into(&mut self.last);
     }
 
     fn finish(&self) {

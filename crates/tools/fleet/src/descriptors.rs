@@ -1,0 +1,66 @@
+//! Open files: every client takes some, and systems give a process few unless it asks.
+
+use crate::message::Client;
+
+/// Those that an agent has besides its clients'.
+const OWN: u64 = 64;
+
+/// Those of a client: its admin queue; and for each I/O queue its connection and an event loop's.
+/// A virtual machine's disk has a loop for each ring as well, and what rings are kicked by.
+fn of_client(client: &Client) -> u64 {
+    let queues = u64::from(client.queues);
+    let disk = if client.vm.is_some() { 4 * queues + 8 } else { 0 };
+    1 + 3 * queues + disk
+}
+
+/// Whether there are enough for these.
+pub(crate) fn check(clients: &[Client]) -> Result<(), String> {
+    let needed = clients.iter().map(of_client).sum::<u64>() + OWN;
+    enough(clients.len(), needed, limit())
+}
+
+fn enough(clients: usize, needed: u64, limit: u64) -> Result<(), String> {
+    if needed <= limit {
+        return Ok(());
+    }
+    Err(format!(
+        "{clients} clients need about {needed} open files, and this agent may have {limit}: raise \
+         its limit (ulimit -n {needed}), or take fewer clients"
+    ))
+}
+
+/// Asks for as many as the process may have.
+#[cfg(unix)]
+pub(crate) fn raise() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Some systems take no such number: then it stays as it is, and is checked.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+#[cfg(unix)]
+fn limit() -> u64 {
+    use rustix::process::{Resource, getrlimit};
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+#[cfg(not(unix))]
+pub(crate) fn raise() {}
+
+#[cfg(not(unix))]
+fn limit() -> u64 {
+    u64::MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_enough_is_said_with_numbers() {
+        assert_eq!(enough(3, 76, 76), Ok(()));
+        let why = enough(576, 2368, 1024).unwrap_err();
+        assert!(why.contains("576 clients") && why.contains("ulimit -n 2368"), "{why}");
+    }
+}

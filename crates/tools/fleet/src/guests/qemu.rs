@@ -1,0 +1,206 @@
+//! One guest: a process of QEMU's, and lines through the guest's second serial port.
+//!
+//! The guest has one processor, no network and one disk, a `vhost-user-blk-pci`, whose memory it
+//! shares with the agent that has the namespace. It boots a kernel and an initial file system as
+//! `interop/linux/setup.sh` makes them: their `/init` runs the job that QEMU's configuration of the
+//! firmware has as `opt/farblock/job`.
+
+use super::GuestFiles;
+use crate::limits::{GUEST_LINE_BYTES, GUEST_MEMORY_MIB};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread;
+
+/// As for the guests of `interop/linux`: emulated time is dear.
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off audit=0 \
+                                apparmor=0 cryptomgr.notests=1 random.trust_cpu=on no_timer_check \
+                                tsc=reliable rcupdate.rcu_expedited=1 lpj=4000000";
+/// An initial file system runs this.
+const JOB: &str = include_str!("job.sh");
+
+/// What carries out the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Accelerator {
+    /// The processor itself.
+    Kvm,
+    /// A program: right for behaviour, useless for speed.
+    Tcg,
+}
+
+impl Accelerator {
+    /// What this machine may have.
+    pub(super) fn possible() -> Accelerator {
+        let kvm = File::options().read(true).write(true).open("/dev/kvm");
+        if kvm.is_ok() { Accelerator::Kvm } else { Accelerator::Tcg }
+    }
+
+    fn argument(self) -> &'static str {
+        match self {
+            Accelerator::Kvm => "kvm",
+            Accelerator::Tcg => "tcg,thread=single",
+        }
+    }
+
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Accelerator::Kvm => "run by the processor (KVM)",
+            Accelerator::Tcg => "emulated",
+        }
+    }
+}
+
+/// A guest that boots, or is there. It is killed when this is dropped, or when this process ends.
+pub(super) struct Guest {
+    pub(super) name: String,
+    child: Child,
+    input: ChildStdin,
+    said: Receiver<String>,
+    /// QEMU's complaints, and the guest's kernel's.
+    logs: [PathBuf; 2],
+}
+
+impl Guest {
+    /// Has it boot, with the disk behind the socket.
+    pub(super) fn start(
+        name: &str,
+        files: &GuestFiles,
+        accelerator: Accelerator,
+        socket: &Path,
+        folder: &Path,
+    ) -> Result<Guest, String> {
+        let cannot = |error: io::Error| format!("QEMU cannot be started: {error}");
+        let of = |what: &str| folder.join(format!("{}-{what}", name.replace(' ', "-")));
+        let (job, errors, console) = (of("job"), of("qemu.log"), of("console.log"));
+        fs::write(&job, JOB).map_err(cannot)?;
+        let complaints = File::create(&errors).map_err(cannot)?;
+        let mut program = Command::new(&files.qemu);
+        arguments(&mut program, files, accelerator, [socket, &job, &console]);
+        let mut command = crate::process::bound(&program);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(complaints);
+        let mut child = command.spawn().map_err(cannot)?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let (sender, said) = channel();
+        let output = output.expect("it is piped");
+        let name = name.to_owned();
+        let (input, logs) = (input.expect("it is piped"), [errors, console]);
+        let guest = Guest { name, child, input, said, logs };
+        let read = move || {
+            let mut reader = BufReader::new(output);
+            while let Some(line) = line(&mut reader) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("fb-fleet-guest".to_owned());
+        thread.spawn(read).map_err(cannot)?;
+        Ok(guest)
+    }
+
+    /// Tells it a line.
+    pub(super) fn tell(&mut self, line: &str) -> Result<(), String> {
+        let told = self.input.write_all(format!("{line}\n").as_bytes());
+        told.and_then(|()| self.input.flush()).map_err(|_| self.gone())
+    }
+
+    /// The next word and what belongs to it, if it has said something.
+    pub(super) fn heard(&mut self) -> Result<Option<(String, String)>, String> {
+        loop {
+            let line = match self.said.try_recv() {
+                Ok(line) => line,
+                Err(TryRecvError::Empty) => return Ok(None),
+                Err(TryRecvError::Disconnected) => return Err(self.gone()),
+            };
+            let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+            match word {
+                "FAILED" => return Err(rest.to_owned()),
+                "READY" | "MEASURED" | "VERIFIED" => {
+                    return Ok(Some((word.to_owned(), rest.to_owned())));
+                }
+                _ => {} // what a program in it has to say
+            }
+        }
+    }
+
+    /// QEMU's.
+    pub(super) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn gone(&mut self) -> String {
+        let _ = self.child.wait();
+        let last = self.logs.iter().find_map(|log| {
+            let text = fs::read(log).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text).into_owned();
+            text.lines().rfind(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
+        });
+        match last {
+            Some(last) => format!("it has ended: {last}"),
+            None => "it has ended without a word".to_owned(),
+        }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn arguments(
+    command: &mut Command,
+    files: &GuestFiles,
+    accelerator: Accelerator,
+    [socket, job, console]: [&Path; 3],
+) {
+    let memory = format!("memory-backend-memfd,id=mem,size={GUEST_MEMORY_MIB}M,share=on");
+    command.args(["-accel", accelerator.argument(), "-cpu", "max"]);
+    command.args(["-machine", "q35,usb=off,vmport=off,memory-backend=mem", "-object", &memory]);
+    command.args(["-m", &GUEST_MEMORY_MIB.to_string(), "-smp", "1", "-nodefaults"]);
+    command.args(["-no-user-config", "-display", "none", "-no-reboot", "-nic", "none"]);
+    command.arg("-kernel").arg(&files.kernel).arg("-initrd").arg(&files.image);
+    command.args(["-append", KERNEL_ARGUMENTS, "-device", "virtio-rng-pci"]);
+    command.arg("-chardev").arg(format!("file,id=console,path={}", quoted(console)));
+    command.args(["-serial", "chardev:console", "-chardev", "stdio,id=words,signal=off"]);
+    command.args(["-serial", "chardev:words", "-serial", "null"]);
+    command.arg("-fw_cfg").arg(format!("name=opt/farblock/job,file={}", quoted(job)));
+    command.arg("-chardev").arg(format!("socket,id=disk,path={}", quoted(socket)));
+    command.args(["-device", "vhost-user-blk-pci,chardev=disk,num-queues=1"]);
+}
+
+/// A comma ends a value of QEMU's, and two are one.
+fn quoted(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+/// A line, or what there is of one that does not end.
+fn line(reader: &mut impl BufRead) -> Option<String> {
+    let mut line = Vec::new();
+    match reader.take(GUEST_LINE_BYTES).read_until(b'\n', &mut line) {
+        Ok(0) | Err(_) => None,
+        Ok(_) => Some(String::from_utf8_lossy(&line).trim().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_without_an_end_is_cut() {
+        let endless = vec![b'x'; GUEST_LINE_BYTES as usize + 1];
+        let mut reader = endless.as_slice();
+        assert_eq!(line(&mut reader).map(|line| line.len() as u64), Some(GUEST_LINE_BYTES));
+        assert_eq!(line(&mut &b"READY 1 x\r\n"[..]).as_deref(), Some("READY 1 x"));
+        assert_eq!(line(&mut &b""[..]), None);
+    }
+
+    #[test]
+    fn a_folder_with_a_comma_is_one_folder() {
+        assert_eq!(quoted(Path::new("/tmp/a,b/disk")), "/tmp/a,,b/disk");
+    }
+}

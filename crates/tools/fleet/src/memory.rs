@@ -1,0 +1,134 @@
+//! What controllers may have an agent hold: disks of memory, the rings of virtual machines' disks,
+//! and the buffers of loads.
+
+use crate::message::{Client, Load, Share};
+use farblock_backends::Spec;
+use farblock_block::size::Size;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A budget that all controllers of an agent share.
+#[derive(Clone, Debug)]
+pub struct Memory(Arc<Budget>);
+
+#[derive(Debug)]
+struct Budget {
+    bytes: u64,
+    held: AtomicU64,
+}
+
+impl Memory {
+    /// So many bytes.
+    #[must_use]
+    pub fn limited(bytes: u64) -> Memory {
+        Memory(Arc::new(Budget { bytes, held: AtomicU64::new(0) }))
+    }
+
+    /// As much as there is: for a controller that has started the agent.
+    #[must_use]
+    pub fn unlimited() -> Memory {
+        Memory::limited(u64::MAX)
+    }
+
+    /// What a listening agent gives if nobody says otherwise: half of the machine's.
+    #[must_use]
+    pub fn by_default() -> Memory {
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let total = of_machine(&text, "MemTotal:");
+        Memory::limited(total.map_or(UNKNOWN_BYTES, |total| total / 2))
+    }
+
+    /// Takes some of it for as long as what is returned lives.
+    pub(crate) fn take(&self, bytes: u64, what: &str) -> Result<Held, String> {
+        let Budget { bytes: most, held } = &*self.0;
+        let more = |held: u64| held.checked_add(bytes).filter(|sum| sum <= most);
+        match held.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
+            Ok(_) => Ok(Held { budget: Arc::clone(&self.0), bytes }),
+            Err(held) => Err(format!(
+                "{what} would take {} of this agent's memory, which gives {} to controllers, of \
+                 which {} are taken: who starts it can give more with --memory",
+                Size(bytes),
+                Size(*most),
+                Size(held)
+            )),
+        }
+    }
+}
+
+/// For a machine that does not say what it has.
+const UNKNOWN_BYTES: u64 = 4 << 30;
+
+/// `MemTotal:       24689012 kB`
+pub(crate) fn of_machine(meminfo: &str, what: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(what))?;
+    let number: u64 = line.split_whitespace().next()?.parse().ok()?;
+    number.checked_mul(1024)
+}
+
+/// A part of it that is taken.
+#[derive(Debug)]
+pub(crate) struct Held {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.budget.held.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// Of a share's drives.
+pub(crate) fn of_share(share: &Share) -> u64 {
+    let of = |name: &String| Spec::parse(name).map_or(0, |spec| of_drive(&spec));
+    share.drives.iter().map(of).fold(0, u64::saturating_add)
+}
+
+fn of_drive(spec: &Spec) -> u64 {
+    match spec {
+        Spec::Mem { bytes } => *bytes,
+        spec => spec.parts().iter().map(of_drive).fold(0, u64::saturating_add),
+    }
+}
+
+/// Of the rings of clients that are virtual machines, and what is in flight in all queues.
+pub(crate) fn of_clients(clients: &[Client]) -> u64 {
+    clients.iter().map(crate::vm::memory_bytes).fold(0, u64::saturating_add)
+}
+
+/// Of the buffers of so many clients' load.
+pub(crate) fn of_load(load: &Load, clients: usize) -> u64 {
+    let pattern = &load.pattern;
+    let kinds = u64::from(pattern.rw.reads()) + u64::from(pattern.rw.writes());
+    let factors = [pattern.iodepth, pattern.numjobs, pattern.block_size_bytes].map(u64::from);
+    factors.into_iter().chain([clients as u64]).fold(kinds, u64::saturating_mul)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_comes_back() {
+        let memory = Memory::limited(100);
+        let first = memory.take(60, "a disk").unwrap();
+        let why = memory.clone().take(41, "another").unwrap_err();
+        assert!(why.contains("another") && why.contains("--memory"), "{why}");
+        assert!(memory.take(u64::MAX, "all").is_err());
+        let second = memory.take(40, "a disk").unwrap();
+        drop((first, second));
+        drop(memory.take(100, "all").unwrap());
+        assert_eq!(memory.0.held.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn disks_of_memory_are_found_in_everything() {
+        let of = |name: &str| of_drive(&Spec::parse(name).unwrap());
+        assert_eq!(of("mem:1MiB"), 1 << 20);
+        assert_eq!(of("limit:9/s,delay:1ms,fault:3,mem:1MiB"), 1 << 20);
+        assert_eq!(of("stripe:64KiB,mem:1MiB,mem:2MiB,null:1TiB,some.img"), 3 << 20);
+        let total = |text: &str| of_machine(text, "MemTotal:");
+        assert_eq!(total("MemFree: 1 kB\nMemTotal:       24689012 kB\n"), Some(24_689_012 << 10));
+        assert_eq!(total("MemTotal: lots"), None);
+    }
+}

@@ -1,0 +1,28 @@
+//! Programs of others that the controller starts: they go when it goes.
+
+use farblock_bench::cpu::CpuSource;
+use std::process::Command;
+
+/// The same program, killed when this process ends, and out of Ctrl-C's reach: that is for the
+/// controller, which ends it.
+pub(crate) fn bound(program: &Command) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program.get_program());
+    command.args(program.get_args());
+    command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    command
+}
+
+/// What reads a process's processor time, where that can be had.
+#[cfg(any(target_os = "linux", windows))]
+pub(crate) fn meter(process: u32) -> Option<Box<dyn CpuSource>> {
+    let meter = farblock_bench::cpu::OtherProcess::new(process).ok()?;
+    Some(Box::new(meter))
+}
+
+#[cfg(not(any(target_os = "linux", windows)))]
+pub(crate) fn meter(_: u32) -> Option<Box<dyn CpuSource>> {
+    None
+}

@@ -1,0 +1,141 @@
+//! A fleet of any size in a simulation: the control plane of all its hosts and targets, in virtual
+//! time and one thread.
+//!
+//! What runs is the product: each target is a [`Target`](farblock_target::Target), each host has a
+//! control loop and [`Disk`](farblock_host::Disk)s of its own, connects, keeps alive, backs off and
+//! connects again, and is let in or turned away. The world around them (`farblock_reactor::sim`) is
+//! made of one seed, so a run can be repeated.
+//!
+//! # What is scaled down
+//!
+//! Namespaces hold nothing, hosts have one I/O queue for each disk, and of eight commands; targets
+//! have one core. All else is as users have it by default.
+//!
+//! # What is assumed
+//!
+//! Processors take no time but for what [`Settings`] say of targets: so long for each connection,
+//! and for each piece of a stream, one after the other. Their defaults were not measured. The
+//! network takes up to 100 µs, loses nothing, and is as wide as it needs to be.
+
+mod picture;
+mod report;
+mod scene;
+mod settings;
+mod stage;
+
+pub use report::{
+    Connections, FleetReport, SIMULATION_SCHEMA, SceneReport, SimulationReport, Times,
+};
+pub use settings::Settings;
+
+use crate::error::FleetError;
+use crate::limits;
+use farblock_bench::Cancel;
+use scene::Scene;
+use stage::Stage;
+
+/// Simulates one fleet after the other. `show` is told now and then what happens, and how far it
+/// is.
+///
+/// # Errors
+/// When it is called off, or something that cannot fail has failed.
+pub fn simulate(
+    fleets: &[Settings],
+    cancel: &Cancel,
+    show: &mut dyn FnMut(&str, &str),
+) -> Result<SimulationReport, FleetError> {
+    let fleets = fleets.iter().map(|settings| simulate_one(*settings, cancel, show));
+    Ok(SimulationReport {
+        schema: SIMULATION_SCHEMA.to_owned(),
+        tool: concat!("farblock ", env!("CARGO_PKG_VERSION")).to_owned(),
+        fleets: fleets.collect::<Result<_, _>>()?,
+    })
+}
+
+fn simulate_one(
+    settings: Settings,
+    cancel: &Cancel,
+    show: &mut dyn FnMut(&str, &str),
+) -> Result<FleetReport, FleetError> {
+    let mut stage = Stage::new(settings)?;
+    let mut scenes = Vec::new();
+    for scene in Scene::all(&settings) {
+        match scene::play(&mut stage, settings, scene, cancel, show) {
+            Ok(report) => scenes.push(report),
+            Err(error) => {
+                stage.abandon();
+                return Err(error);
+            }
+        }
+        let until = stage.now() + limits::SIMULATED_REST;
+        while stage.now() < until {
+            stage.turn(until)?;
+        }
+    }
+    let trace = format!("{:016x}", stage.trace());
+    stage.finish()?;
+    Ok(FleetReport { settings, scenes, trace })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(text: &str) -> FleetReport {
+        let fleets = [text.parse().expect("it is right")];
+        let report =
+            simulate(&fleets, &Cancel::new(), &mut |_, _| {}).expect("it can be simulated");
+        assert!(!report.has_errors(), "{report:?}");
+        report.fleets.into_iter().next().expect("one fleet")
+    }
+
+    /// What does not depend on the machine that simulates.
+    fn virtually(mut report: FleetReport) -> FleetReport {
+        for scene in &mut report.scenes {
+            (scene.cpu_seconds, scene.real_seconds, scene.memory_bytes) = Default::default();
+        }
+        report
+    }
+
+    #[test]
+    fn a_seed_is_a_run() {
+        let (first, again) = (run("hosts=6,targets=3,seed=7"), run("hosts=6,targets=3,seed=7"));
+        assert_eq!(virtually(first.clone()), virtually(again));
+        assert_ne!(first.trace, run("hosts=6,targets=3,seed=8").trace);
+    }
+
+    #[test]
+    fn what_dies_is_missed_by_its_hosts_until_it_is_back() {
+        let report = run("hosts=20,targets=4,disks=2,away=12");
+        let names: Vec<&str> = report.scenes.iter().map(|scene| scene.name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["all hosts start", "1 target dies", "a switch is away", "all targets die"]
+        );
+        let hosts: Vec<u64> = report.scenes.iter().map(|scene| scene.hosts).collect();
+        assert_eq!(hosts, [20, 10, 2, 20], "two of four targets have a host's disks");
+        for scene in &report.scenes[1..] {
+            let times = &scene.seconds;
+            assert!(times.first >= 12.0 && times.last >= times.first, "{scene:?}");
+        }
+        // An admin queue and one for I/O of each disk that was lost, and no more.
+        assert_eq!(report.scenes[1].connections.accepted, 20);
+        assert_eq!(report.scenes[3].connections.accepted, 80);
+        // Those behind the switch, and nobody who has to do with the same targets.
+        assert_eq!(report.scenes[2].connections.accepted, 8);
+        assert_eq!(report.scenes[3].connections.refused.values().sum::<u64>(), 0);
+    }
+
+    #[test]
+    fn it_can_be_called_off() {
+        let cancel = Cancel::new();
+        let mut show = |what: &str, _: &str| {
+            if what.contains("target dies") {
+                cancel.cancel();
+            }
+        };
+        let fleets = ["hosts=4,targets=2".parse().expect("it is right")];
+        let result = simulate(&fleets, &cancel, &mut show);
+        assert!(matches!(result, Err(FleetError::Cancelled)), "{result:?}");
+    }
+}

@@ -1,0 +1,230 @@
+//! What came of it.
+
+use super::settings::Settings;
+use crate::text::Table;
+use farblock_bench::table::wrap;
+use farblock_bench::{group, tenths};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Names what a report of a simulation is written as.
+pub const SIMULATION_SCHEMA: &str = "farblock-fleet-simulation-1";
+
+/// What was simulated, and what came of it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SimulationReport {
+    /// [`SIMULATION_SCHEMA`].
+    pub schema: String,
+    /// The program and its version.
+    pub tool: String,
+    /// Each fleet.
+    pub fleets: Vec<FleetReport>,
+}
+
+/// One fleet.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct FleetReport {
+    /// What it was.
+    pub settings: Settings,
+    /// What happened to it, in that order.
+    pub scenes: Vec<SceneReport>,
+    /// A digest of all that happened: the same for the same settings and the same program.
+    pub trace: String,
+}
+
+/// One thing that happened to a fleet.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SceneReport {
+    /// In words.
+    pub name: String,
+    /// Hosts that lost something by it.
+    pub hosts: u64,
+    /// Those of them that did no I/O when it was given up.
+    pub never: u64,
+    /// From its beginning until hosts did I/O with all their disks again.
+    pub seconds: Times,
+    /// At all targets.
+    pub connections: Connections,
+    /// Reads and writes that failed.
+    pub failed_operations: u64,
+    /// Real processor time that it took to simulate.
+    pub cpu_seconds: f64,
+    /// And real time.
+    pub real_seconds: f64,
+    /// Memory of the simulation at its end.
+    pub memory_bytes: Option<u64>,
+}
+
+/// Virtual seconds.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
+pub struct Times {
+    /// Of the first host.
+    pub first: f64,
+    /// Half of the hosts needed less.
+    pub median: f64,
+    /// All but one in a hundred did.
+    pub p99: f64,
+    /// Of the last host.
+    pub last: f64,
+}
+
+impl Times {
+    pub(super) fn new(mut all: Vec<Duration>) -> Times {
+        all.sort_unstable();
+        let at = |part: f64| {
+            let place = (all.len() as f64 * part).ceil() as usize;
+            all.get(place.max(1) - 1).map_or(0.0, Duration::as_secs_f64)
+        };
+        Times { first: at(0.0), median: at(0.5), p99: at(0.99), last: at(1.0) }
+    }
+}
+
+/// Connections at targets.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Connections {
+    /// That were accepted.
+    pub accepted: u64,
+    /// The most in one second.
+    pub busiest_second: u64,
+    /// The most in one second at one target.
+    pub busiest_second_of_a_target: u64,
+    /// That were refused, by the reason. `backlog`: the request was not answered, and made again.
+    pub refused: BTreeMap<String, u64>,
+}
+
+impl SimulationReport {
+    /// As JSON.
+    ///
+    /// # Panics
+    /// Never: it is plain data.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("plain data")
+    }
+
+    /// How long it took until the last host did I/O again, as a picture.
+    #[must_use]
+    pub fn to_svg(&self) -> String {
+        super::picture::render(self)
+    }
+
+    /// Whether some host never did I/O again, or an operation failed.
+    #[must_use]
+    pub fn has_errors(&self) -> bool {
+        let scenes = self.fleets.iter().flat_map(|fleet| &fleet.scenes);
+        scenes.into_iter().any(|scene| scene.never > 0 || scene.failed_operations > 0)
+    }
+
+    /// As text for so many columns.
+    #[must_use]
+    pub fn render_within(&self, columns: usize) -> String {
+        let mut text = String::new();
+        for (at, fleet) in self.fleets.iter().enumerate() {
+            let gap = if at == 0 { "" } else { "\n" };
+            let _ = writeln!(text, "{gap}{}", wrap(&fleet.words(), 2, columns));
+            for (title, table) in fleet.tables() {
+                let _ = writeln!(text, "\n{}\n", wrap(title, 0, columns));
+                for line in table.lines() {
+                    let _ = writeln!(text, "{}", line.trim_end());
+                }
+            }
+            for remark in fleet.remarks() {
+                let _ = writeln!(text, "\n{}", wrap(&remark, 2, columns));
+            }
+        }
+        text
+    }
+}
+
+impl FleetReport {
+    fn words(&self) -> String {
+        let Settings { hosts, targets, disks, away, reconnect, seed, accept_us, message_us } =
+            self.settings;
+        let number = |count: u32| group(&count.to_string());
+        format!(
+            "{} hosts of {disks} disks, {} targets of one core; what dies is away for {away} s; \
+             hosts pause for {reconnect} s at most; a target takes {accept_us} µs for a connection \
+             and {message_us} µs for a message; seed {seed}",
+            number(hosts),
+            number(targets),
+        )
+    }
+
+    fn tables(&self) -> [(&'static str, Table); 2] {
+        let times = Table {
+            header: vec!["seconds until", "hosts", "first", "median", "p99", "last"],
+            rows: self.scenes.iter().map(SceneReport::times).collect(),
+        };
+        let header = vec!["connections", "all", "in 1 s", "of one", "refused", "CPU s", "MiB"];
+        let rows = self.scenes.iter().map(SceneReport::costs).collect();
+        [
+            ("virtual time until hosts do I/O with all their disks again", times),
+            (
+                "connections, most in a second, most at one target; and what it took to simulate",
+                Table { header, rows },
+            ),
+        ]
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        for scene in &self.scenes {
+            let reasons = scene.connections.refused.iter();
+            let reasons: Vec<String> = reasons
+                .map(|(why, count)| format!("{} {why}", group(&count.to_string())))
+                .collect();
+            if !reasons.is_empty() {
+                remarks.push(format!("refused when {}: {}", scene.name, reasons.join(", ")));
+            }
+            if scene.never > 0 {
+                let never = group(&scene.never.to_string());
+                remarks.push(format!("when {}: {never} hosts did no I/O any more", scene.name));
+            }
+            if scene.failed_operations > 0 {
+                let failed = group(&scene.failed_operations.to_string());
+                remarks.push(format!("when {}: {failed} operations failed", scene.name));
+            }
+        }
+        remarks
+    }
+}
+
+impl SceneReport {
+    fn times(&self) -> Vec<String> {
+        let Times { first, median, p99, last } = self.seconds;
+        let seconds = [first, median, p99, last].map(|time| format!("{time:.2}"));
+        let mut row = vec![self.name.clone(), group(&self.hosts.to_string())];
+        row.extend(seconds);
+        row
+    }
+
+    fn costs(&self) -> Vec<String> {
+        let Connections { accepted, busiest_second, busiest_second_of_a_target, ref refused } =
+            self.connections;
+        let numbers =
+            [accepted, busiest_second, busiest_second_of_a_target, refused.values().sum()];
+        let mut row = vec![self.name.clone()];
+        row.extend(numbers.map(|number| group(&number.to_string())));
+        row.push(tenths(self.cpu_seconds));
+        let mib = self.memory_bytes.map(|bytes| group(&(bytes >> 20).to_string()));
+        row.push(mib.unwrap_or_else(|| "–".to_owned()));
+        row
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_those_of_hosts() {
+        let all = (1..=200).rev().map(Duration::from_secs).collect();
+        let times = Times { first: 1.0, median: 100.0, p99: 198.0, last: 200.0 };
+        assert_eq!(Times::new(all), times);
+        assert_eq!(Times::new(Vec::new()), Times::default());
+        let one = Times { first: 3.0, median: 3.0, p99: 3.0, last: 3.0 };
+        assert_eq!(Times::new(vec![Duration::from_secs(3)]), one);
+    }
+}

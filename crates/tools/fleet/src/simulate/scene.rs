@@ -1,0 +1,228 @@
+//! What happens to the fleet, and how long it takes until all is well again.
+
+use super::report::{Connections, SceneReport, Times};
+use super::settings::Settings;
+use super::stage::{Counts, Stage};
+use crate::error::FleetError;
+use crate::limits;
+use farblock_bench::cpu::{CpuSource, ThisProcess, resident_memory_bytes};
+use farblock_bench::{Cancel, group};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// How often somebody who looks on is told, in real time.
+const SHOW_PERIOD: Duration = Duration::from_millis(200);
+/// What connections are counted by.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Scene {
+    /// All hosts come up.
+    Start,
+    /// So many targets die at once, and are started again.
+    Restart(u32),
+    /// A tenth of the hosts lose everything.
+    Switch,
+}
+
+impl Scene {
+    /// All that is tried with a fleet.
+    pub(super) fn all(settings: &Settings) -> Vec<Scene> {
+        let some = limits::SIMULATED_RESTARTS.into_iter();
+        let some = some.filter(|count| *count < settings.targets).map(Scene::Restart);
+        let all = [Scene::Switch, Scene::Restart(settings.targets)];
+        [Scene::Start].into_iter().chain(some).chain(all).collect()
+    }
+
+    fn name(self, settings: &Settings) -> String {
+        match self {
+            Scene::Start => "all hosts start".to_owned(),
+            Scene::Restart(1) => "1 target dies".to_owned(),
+            Scene::Restart(count) if count == settings.targets => "all targets die".to_owned(),
+            Scene::Restart(count) => format!("{count} targets die"),
+            Scene::Switch => "a switch is away".to_owned(),
+        }
+    }
+}
+
+/// Who is told what happens, and how far it is.
+pub(super) type Show<'a> = &'a mut dyn FnMut(&str, &str);
+
+/// One scene as it is played.
+struct Play<'a> {
+    stage: &'a mut Stage,
+    settings: Settings,
+    name: String,
+    begin: Duration,
+    /// Targets that are started again, and when.
+    restart: Option<(u32, Duration)>,
+    hit: u64,
+    /// Hosts that were hit and do no I/O yet.
+    waiting: BTreeSet<u32>,
+    /// Since the beginning, for each host that does I/O again.
+    flowing: Vec<Duration>,
+    before: Vec<Counts>,
+    seconds: Seconds,
+}
+
+/// Connections that were accepted in each second.
+#[derive(Default)]
+struct Seconds {
+    next: Duration,
+    last: Vec<u64>,
+    busiest: u64,
+    busiest_target: u64,
+}
+
+impl Seconds {
+    fn count(&mut self, counts: &[Counts]) {
+        let of_each = counts.iter().zip(&self.last).map(|(now, last)| now.accepted - last);
+        let of_each: Vec<u64> = of_each.collect();
+        self.busiest = self.busiest.max(of_each.iter().sum());
+        self.busiest_target = self.busiest_target.max(of_each.into_iter().max().unwrap_or(0));
+        self.last = counts.iter().map(|counts| counts.accepted).collect();
+    }
+}
+
+/// Plays a scene.
+pub(super) fn play(
+    stage: &mut Stage,
+    settings: Settings,
+    scene: Scene,
+    cancel: &Cancel,
+    show: Show<'_>,
+) -> Result<SceneReport, FleetError> {
+    let (real, cpu) = (Instant::now(), ThisProcess.cpu_time());
+    let failed = stage.failed;
+    let before = stage.counts();
+    let begin = stage.now();
+    let last = before.iter().map(|counts| counts.accepted).collect();
+    let mut play = Play {
+        stage,
+        settings,
+        name: scene.name(&settings),
+        begin,
+        restart: None,
+        hit: 0,
+        waiting: BTreeSet::new(),
+        flowing: Vec::new(),
+        before,
+        seconds: Seconds { next: begin + SECOND, last, ..Seconds::default() },
+    };
+    play.begin(scene);
+    play.follow(cancel, show)?;
+    let mut report = play.report();
+    report.failed_operations = stage.failed - failed;
+    report.cpu_seconds = ThisProcess.cpu_time().saturating_sub(cpu).as_secs_f64();
+    report.real_seconds = real.elapsed().as_secs_f64();
+    report.memory_bytes = resident_memory_bytes(std::process::id());
+    Ok(report)
+}
+
+impl Play<'_> {
+    fn begin(&mut self, scene: Scene) {
+        let away = self.settings.away_time();
+        match scene {
+            Scene::Start => {
+                self.stage.bring_hosts_up();
+                self.waiting = (0..self.settings.hosts).collect();
+            }
+            Scene::Restart(count) => {
+                let hosts = 0..self.settings.hosts;
+                let hit = hosts.filter(|&host| self.stage.probe(host, |it| it < count));
+                self.waiting = hit.collect();
+                (0..count).for_each(|target| self.stage.kill_target(target));
+                self.restart = Some((count, self.begin + away));
+            }
+            Scene::Switch => {
+                let count = self.settings.hosts.div_ceil(limits::SIMULATED_SWITCHES);
+                self.stage.cut_hosts(count, away);
+                self.waiting = (0..count).collect();
+                for host in 0..count {
+                    self.stage.probe(host, |_| true);
+                }
+            }
+        }
+        self.hit = self.waiting.len() as u64;
+        // What ended at once.
+        for host in self.waiting.clone() {
+            self.look_at(host);
+        }
+    }
+
+    /// Whether the host does I/O again, which is noted once.
+    fn look_at(&mut self, host: u32) {
+        if !self.stage.waits(host) && self.waiting.remove(&host) {
+            self.flowing.push(self.stage.now() - self.begin);
+        }
+    }
+
+    /// Until every host that was hit does I/O again.
+    fn follow(&mut self, cancel: &Cancel, show: Show<'_>) -> Result<(), FleetError> {
+        let end = self.begin + limits::SIMULATED_PATIENCE;
+        let mut shown: Option<Instant> = None;
+        while (!self.waiting.is_empty() || self.restart.is_some()) && self.stage.now() < end {
+            if cancel.is_cancelled() {
+                return Err(FleetError::Cancelled);
+            }
+            if shown.is_none_or(|at| at.elapsed() >= SHOW_PERIOD) {
+                shown = Some(Instant::now());
+                self.tell(show);
+            }
+            if let Some((count, _)) = self.restart.take_if(|(_, at)| *at <= self.stage.now()) {
+                (0..count).try_for_each(|target| self.stage.start_target(target))?;
+            }
+            if self.seconds.next <= self.stage.now() {
+                self.seconds.next += SECOND;
+                self.seconds.count(&self.stage.counts());
+            }
+            let restart = self.restart.map(|(_, at)| at);
+            let until = [Some(self.seconds.next), restart].into_iter().flatten().min();
+            for host in self.stage.turn(until.unwrap_or(end))? {
+                self.look_at(host);
+            }
+        }
+        self.seconds.count(&self.stage.counts());
+        Ok(())
+    }
+
+    fn tell(&self, show: Show<'_>) {
+        let number = |count: u64| group(&count.to_string());
+        let seconds = (self.stage.now() - self.begin).as_secs_f64();
+        let Settings { hosts, targets, .. } = self.settings;
+        let (hosts, targets) = (number(hosts.into()), number(targets.into()));
+        let (flowing, hit) = (number(self.flowing.len() as u64), number(self.hit));
+        show(
+            &format!("{hosts} hosts, {targets} targets: {}", self.name),
+            &format!("{flowing} of {hit} hosts do I/O after {seconds:.1} s"),
+        );
+    }
+
+    fn report(self) -> SceneReport {
+        let (mut accepted, mut refused) = (0, BTreeMap::new());
+        for (now, before) in self.stage.counts().iter().zip(&self.before) {
+            let counts = now.since(before);
+            accepted += counts.accepted;
+            for (reason, count) in counts.refused {
+                *refused.entry(reason).or_insert(0) += count;
+            }
+        }
+        SceneReport {
+            name: self.name,
+            hosts: self.hit,
+            never: self.waiting.len() as u64,
+            seconds: Times::new(self.flowing),
+            connections: Connections {
+                accepted,
+                busiest_second: self.seconds.busiest,
+                busiest_second_of_a_target: self.seconds.busiest_target,
+                refused,
+            },
+            failed_operations: 0,
+            cpu_seconds: 0.0,
+            real_seconds: 0.0,
+            memory_bytes: None,
+        }
+    }
+}

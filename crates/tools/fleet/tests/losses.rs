@@ -1,0 +1,142 @@
+//! Agents that die, stand still or are cut off, at every stage of a run: it ends, and says who it
+//! was.
+
+mod support;
+
+use farblock_fleet::{Patience, Plan};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+use support::{TOKEN, carry_out_with, listener, plan};
+
+/// What becomes of an agent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Loss {
+    /// It is gone, in the middle of a line.
+    Dies,
+    /// It says and hears nothing any more, and its connection stays.
+    Hangs,
+}
+
+/// Carries lines to an agent and back, until one has `last` in it.
+fn relay(agent: SocketAddr, last: &'static str, loss: Loss) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("one");
+    thread::spawn(move || {
+        let (here, _) = listener.accept().expect("the controller");
+        let there = TcpStream::connect(agent).expect("the agent");
+        let (is_lost, (ended, end)) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
+        for (from, to) in [(&here, &there), (&there, &here)] {
+            let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+            let (is_lost, ended) = (Arc::clone(&is_lost), ended.clone());
+            thread::spawn(move || {
+                carry(&from, &to, last, loss, &is_lost);
+                let _ = ended.send(());
+            });
+        }
+        drop(ended);
+        let _ = end.recv();
+        if loss == Loss::Hangs && is_lost.load(Ordering::Acquire) {
+            return thread::park(); // with both connections
+        }
+        let _ = here.shutdown(Shutdown::Both);
+        let _ = there.shutdown(Shutdown::Both);
+    });
+    address
+}
+
+fn carry(from: &TcpStream, mut to: &TcpStream, last: &str, loss: Loss, is_lost: &AtomicBool) {
+    for line in BufReader::new(from).lines().map_while(Result::ok) {
+        if is_lost.load(Ordering::Acquire) {
+            return;
+        }
+        if line.contains(last) {
+            is_lost.store(true, Ordering::Release);
+            if loss == Loss::Dies {
+                let _ = to.write_all(&line.as_bytes()[..line.len() / 2]);
+            }
+            return;
+        }
+        if to.write_all(format!("{line}\n").as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+fn patience(loss: Loss) -> Patience {
+    match loss {
+        // The end of its connection says it, and no time.
+        Loss::Dies => Patience::default(),
+        Loss::Hangs => {
+            let time = Duration::from_secs(4);
+            let end = Duration::from_secs(1);
+            Patience {
+                answer: time,
+                word: time,
+                silence: time,
+                open: time,
+                end,
+                ..Patience::default()
+            }
+        }
+    }
+}
+
+/// When an agent is lost: what is said last, and the plan in which it is.
+fn stages(is_target: bool) -> [(&'static str, &'static str, Plan); 4] {
+    let with = |ramp: f64, runtime: f64| {
+        let mut plan = plan(listener());
+        (plan.ramp_seconds, plan.runtime_seconds, plan.alone_seconds) = (ramp, runtime, 0.0);
+        plan
+    };
+    // Longer than anybody waits: only a loss that is noticed ends these.
+    let ever = 3600.0;
+    match is_target {
+        true => [
+            ("before the start", "\"ask\":\"share\"", with(0.1, ever)),
+            ("warm-up", "\"ask\":\"meter\"", with(ever, 1.0)),
+            ("measuring", "\"say\":\"progress\"", with(0.1, ever)),
+            ("results", "\"say\":\"used\"", with(0.1, 0.3)),
+        ],
+        false => [
+            ("before the start", "\"ask\":\"connect\"", with(0.1, ever)),
+            ("warm-up", "\"say\":\"progress\",\"iops\":0", with(ever, 1.0)),
+            // Whatever it is, it does some.
+            ("measuring", "\"say\":\"progress\",\"iops\":", with(0.0, ever)),
+            ("results", "\"say\":\"measured\"", with(0.1, 0.3)),
+        ],
+    }
+}
+
+fn lose(agent: usize, name: &str, loss: Loss, word: &str) {
+    for (stage, last, mut plan) in stages(agent == 0) {
+        let address = plan.agents[agent].address.parse().expect("an address");
+        plan.agents[agent].address = relay(address, last, loss).to_string();
+        let why = carry_out_with(&plan, TOKEN, patience(loss)).expect_err(stage).to_string();
+        assert!(why.starts_with(&format!("{name}: ")), "{stage}: {why}");
+        assert!(why.contains(word), "{stage}: {why}");
+    }
+}
+
+#[test]
+fn a_host_that_dies_is_named() {
+    lose(2, "right", Loss::Dies, "the agent closed the connection, or is gone");
+}
+
+#[test]
+fn a_target_that_dies_is_named_and_not_its_hosts() {
+    lose(0, "storage", Loss::Dies, "the agent closed the connection, or is gone");
+}
+
+#[test]
+fn a_host_that_stands_still_is_named() {
+    lose(2, "right", Loss::Hangs, "it has not answered for 4 s: it stands still");
+}
+
+#[test]
+fn a_target_that_stands_still_is_named() {
+    lose(0, "storage", Loss::Hangs, "it has not answered for 4 s: it stands still");
+}
