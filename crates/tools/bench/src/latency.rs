@@ -37,6 +37,17 @@ impl Latencies {
         self.max_ns = self.max_ns.max(ns);
     }
 
+    /// Adds the same latency so many times.
+    pub fn record_many(&mut self, latency: Duration, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        self.histogram.saturating_record_n(ns, count);
+        self.sum_ns += u128::from(ns) * u128::from(count);
+        self.max_ns = self.max_ns.max(ns);
+    }
+
     /// Adds everything that `other` has recorded.
     pub fn merge(&mut self, other: &Latencies) {
         self.histogram.add(&other.histogram).expect("histograms of the same bounds");

@@ -75,7 +75,7 @@ pub use error::{BenchError, RunError};
 pub use format::{group, iops, jobs_and_depth, seconds, tenths, us, whole};
 pub use generator::THREAD_NAME_PREFIX;
 pub use latency::{Latencies, LatencySummary, RecordedLatencies};
-pub use machine::{Machine, command_line, cores, utc};
+pub use machine::{Machine, available_bytes, command_line, cores, utc};
 pub use pattern::{Pattern, Rw};
 pub use plan::{Plan, Side};
 pub use progress::{Cancel, Phase, Progress, SideName, Silent, Snapshot};

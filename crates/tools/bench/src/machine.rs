@@ -1,6 +1,7 @@
 //! What a report says about the machine and the moment.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -52,6 +53,20 @@ impl Machine {
             kernel,
             architecture: std::env::consts::ARCH.to_owned(),
         }
+    }
+}
+
+/// What this user may still store in a folder.
+///
+/// # Errors
+/// What the system says, as when there is no such folder.
+pub fn available_bytes(folder: &Path) -> io::Result<u64> {
+    #[cfg(windows)]
+    return crate::windows::available_bytes(folder);
+    #[cfg(not(windows))]
+    {
+        let found = rustix::fs::statvfs(folder)?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 }
 

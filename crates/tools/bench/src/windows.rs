@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::windows::ffi::OsStrExt;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{FILETIME, HANDLE, INVALID_HANDLE_VALUE, LocalFree};
+use windows_sys::Win32::Storage::FileSystem::GetDiskFreeSpaceExW;
 use windows_sys::Win32::System::Diagnostics::ToolHelp::{
     CreateToolhelp32Snapshot, TH32CS_SNAPTHREAD, THREADENTRY32, Thread32First, Thread32Next,
 };
@@ -93,6 +96,16 @@ pub fn resident_memory_bytes(process: u32) -> Option<u64> {
     // SAFETY: the handle is open, and `found` is that large.
     let done = unsafe { K32GetProcessMemoryInfo(handle.as_raw_handle(), &mut found, size) };
     (done != 0).then_some(found.WorkingSetSize as u64)
+}
+
+/// What this user may still store in a folder.
+pub(crate) fn available_bytes(folder: &Path) -> io::Result<u64> {
+    let path: Vec<u16> = folder.as_os_str().encode_wide().chain([0]).collect();
+    let mut found = 0;
+    let nowhere = std::ptr::null_mut();
+    // SAFETY: the path ends with a zero, and `found` is ours.
+    let done = unsafe { GetDiskFreeSpaceExW(path.as_ptr(), &mut found, nowhere, nowhere) };
+    if done == 0 { Err(io::Error::last_os_error()) } else { Ok(found) }
 }
 
 /// Main memory of this machine.

@@ -556,14 +556,21 @@ fn a_program_may_end_calls_that_wait() {
         let options = fb_options { engine, waiting, waiting_user, ..options() };
         let (address, url) = (target.addresses()[0], url(&target, 1));
         let disk = connect_to(&url, &options);
-        let mut data = vec![7_u8; BLOCK];
+        let mut data = vec![0_u8; BLOCK];
         let again = |asked: &AtomicUsize| assert!(asked.swap(0, Ordering::Relaxed) >= 4);
         // SAFETY: all pointers are valid.
         unsafe {
             good(fb_read(disk, data.as_mut_ptr().cast(), 0, 4096));
             drop(target);
             wait_for(disk, fb_disk_state::Waiting);
+            // Its own queue may not have noticed yet; a write that was sent would be waited for.
+            fails(
+                fb_read(disk, data.as_mut_ptr().cast(), 0, 4096),
+                fb_status::Aborted,
+                "ended the call",
+            );
             asked.store(0, Ordering::Relaxed);
+            data.fill(7);
             let status = fb_write(disk, data.as_ptr().cast(), 0, 4096, 0);
             fails(status, fb_status::Aborted, "ended the call");
             again(&asked);

@@ -146,10 +146,12 @@ What PATH can be:
   mem:1GiB                      a RAM disk (hosts that stop reading can double its memory)
   null:1GiB                     a device that forgets, to measure everything around it
   stripe:64KiB,a.img,b.img      RAID 0
+  concat:a.img,b.img            one behind the other · range:1GiB+64MiB,PATH a part
   mirror:a.img,URL              the same blocks on each; ?create at the end makes one
   rbd:POOL/IMAGE                an image of a Ceph cluster; @SNAPSHOT, ?conf=FILE&id=USER behind
   delay:500us,PATH              slower · limit:1000/s,PATH or limit:64MiB/s,PATH with a budget
   fault:100,PATH                every 100th read and write fails
+Within stripe:, concat:, mirror: and the like a disk may be remote: nvme+tcp://HOST/NQN?ns=1
 
 Examples:
   truncate -s 10G disk.img && farblock serve disk.img
@@ -228,12 +230,18 @@ pub(crate) struct ServeArgs {
 
     /// Only say whether a configuration is in order; nothing is opened
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    #[arg(conflicts_with_all = ["paths", "config", "listen", "nqn", "persist"])]
+    #[arg(conflicts_with_all = ["paths", "config", "listen", "nqn", "persist", "state_dir"])]
     pub(crate) check: Option<PathBuf>,
 
     /// Keep what is changed while it runs in this file, and begin with what it holds
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) persist: Option<PathBuf>,
+
+    /// Keep reservations of disks that carry none themselves (block devices, stripe sets, mirrors,
+    /// Ceph's images) in this folder, so that they persist through a power loss [default:
+    /// $STATE_DIRECTORY, which systemd sets]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) state_dir: Option<PathBuf>,
 
     /// Socket for farblock status, ctl and reload [default: one for each target in
     /// /run/farblock-serve, or $XDG_RUNTIME_DIR/farblock-serve]
@@ -249,6 +257,7 @@ pub(crate) struct ServeArgs {
     pub(crate) spdk_rpc: Option<PathBuf>,
 
     /// Offer counters in Prometheus' format at http://ADDR:PORT/metrics, to whoever can reach it
+    /// (with --https-cert at https://)
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
 
@@ -274,7 +283,8 @@ pub(crate) struct ServeArgs {
 /// The dashboard.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct UiArgs {
-    /// Offer a dashboard at this address; the URL that opens it is printed
+    /// Offer a dashboard at this address (without --https-cert on loopback only); the URL that
+    /// opens it is printed
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) ui: Option<SocketAddr>,
 
@@ -300,8 +310,8 @@ pub(crate) struct ApiArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "api")]
     pub(crate) api_tokens: Option<PathBuf>,
 
-    /// Have --api and --ui be HTTPS with the certificate in this file (PEM, those that lead to a
-    /// known one behind it); it is read again when it is renewed
+    /// Have --api, --ui and --metrics be HTTPS with the certificate in this file (PEM, those that
+    /// lead to a known one behind it); it is read again when it is renewed
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "https_key")]
     pub(crate) https_cert: Option<PathBuf>,
 
@@ -344,6 +354,10 @@ pub(crate) struct DiscoverArgs {
     /// Where to ask
     #[arg(value_name = "ADDR[:PORT]", value_parser = values::discovery_address)]
     pub(crate) address: DiscoveryAddress,
+
+    /// File with this host's key for TLS 1.3, where that is required; keyring: as for `id`
+    #[arg(long, alias = "tls_key", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) tls_key: Option<PathBuf>,
 
     /// Print JSON instead of a table
     #[arg(long)]

@@ -6,31 +6,23 @@ use farblock_rbd::{Image, Name, Rbd};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Opens a disk that may have images in it.
+/// Opens an image, by what follows `rbd:`.
 pub(crate) fn open(
-    spec: &Spec,
+    text: &str,
     block_size: u32,
     read_only: bool,
 ) -> Result<Arc<dyn Namespace>, OpenError> {
-    spec.open_with(block_size, read_only, &|text| {
-        let name: Name = text.parse().map_err(|error| OpenError::Rbd(format!("{error}")))?;
-        let image = Image::open(&name);
-        let opened = image.and_then(|image| Rbd::new(image, block_size, read_only));
-        Ok(Arc::new(opened.map_err(|error| OpenError::Rbd(error.to_string()))?))
-    })
+    let name: Name = text.parse().map_err(|error| OpenError::Rbd(format!("{error}")))?;
+    let image = Image::open(&name);
+    let opened = image.and_then(|image| Rbd::new(image, block_size, read_only));
+    Ok(Arc::new(opened.map_err(|error| OpenError::Rbd(error.to_string()))?))
 }
 
 /// Refuses names that no image can have, before anything is opened.
 pub(crate) fn check(spec: &Spec) -> Result<(), String> {
     match spec {
         Spec::Rbd(text) => text.parse::<Name>().map(drop).map_err(|error| error.to_string()),
-        Spec::File(_) | Spec::Mem { .. } | Spec::Null { .. } | Spec::Remote(_) => Ok(()),
-        Spec::Mirror { legs: children, .. } | Spec::Stripe { children, .. } => {
-            children.iter().try_for_each(check)
-        }
-        Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
-            check(inner)
-        }
+        spec => spec.parts().iter().try_for_each(check),
     }
 }
 

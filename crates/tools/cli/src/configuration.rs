@@ -1,8 +1,9 @@
 //! The text of a file that says what to do.
 
 use crate::error::{Failure, Result, os};
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use farblock_admin::{Aside, Patience};
+use farblock_host::readable::Readable;
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 /// The most bytes: far more than anybody writes.
@@ -25,7 +26,7 @@ pub(crate) fn rereadable(path: &Path) -> Result<()> {
 
 /// Reads it. What a file's size says is not asked: a device has none, and no end either.
 pub(crate) fn read(path: &Path) -> Result<String> {
-    let cannot = |error: &std::io::Error| {
+    let cannot = |error: &io::Error| {
         let hint = match error.kind() {
             ErrorKind::NotFound => ": name a file that exists",
             _ => "",
@@ -33,9 +34,7 @@ pub(crate) fn read(path: &Path) -> Result<String> {
         let (path, error) = (path.display(), os(error));
         Failure::run(format_args!("cannot read the configuration {path}: {error}{hint}"))
     };
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(|error| cannot(&error))?;
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| cannot(&error))?;
+    let bytes = bytes(path).map_err(Failure::Run)?.map_err(|error| cannot(&error))?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(Failure::run(format_args!(
             "the configuration {} has more than {MAX_BYTES} bytes, the most that one may have: \
@@ -48,6 +47,27 @@ pub(crate) fn read(path: &Path) -> Result<String> {
         let line = error.as_bytes()[..good].iter().filter(|&&byte| byte == b'\n').count() + 1;
         Failure::usage(format_args!("{}:{line}: this is not text (UTF-8)", path.display()))
     })
+}
+
+/// As much of it as it may have, and a byte. A share may not answer for ever; a pipe has somebody
+/// who writes to it, a person that is asked for a password perhaps, and is waited for.
+fn bytes(path: &Path) -> Result<io::Result<Vec<u8>>, String> {
+    let all = |file: Readable| {
+        let mut bytes = Vec::new();
+        file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map(|_| bytes)
+    };
+    let (patience, what, path) = (Patience::default(), path.display().to_string(), path.to_owned());
+    let opened = patience.with(Aside::Configuration, &what, move || Ok(Readable::open(&path)))?;
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) => return Ok(Err(error)),
+    };
+    match file.metadata() {
+        Ok(found) if found.is_file() => {
+            patience.with(Aside::Configuration, &what, move || Ok(all(file)))
+        }
+        _ => Ok(all(file)),
+    }
 }
 
 /// What the TOML and serde crates say is wrong, in words of the file and without names of Rust's

@@ -11,6 +11,7 @@ use farblock_host::{Error, Options, entry_url};
 use farblock_proto::host::{ConnectError, DiscoveryEntry};
 use farblock_wire::log::{SubsystemType, TransportType};
 use serde::Serialize;
+use std::path::Path;
 
 #[derive(Serialize)]
 struct Discovered<'a> {
@@ -26,13 +27,17 @@ struct Entry<'a> {
     service: &'a str,
     port_id: u16,
     nqn: &'a str,
+    /// Whether nothing is said there without TLS; none if the target does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls_required: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     url: Option<String>,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &DiscoverArgs, global: &Global) -> Result<()> {
-    let options = remote::options(global, &ConnectionArgs::default());
+    let connection = ConnectionArgs { tls_key: args.tls_key.clone(), ..ConnectionArgs::default() };
+    let options = remote::options(global, &connection);
     let (address, entries) = ask(&args.address, &options)?;
     if args.json {
         return output::print_json(&Discovered {
@@ -40,7 +45,7 @@ pub(crate) fn run(args: &DiscoverArgs, global: &Global) -> Result<()> {
             entries: entries.iter().map(described).collect(),
         });
     }
-    output::print(&listing(&address, &entries))
+    output::print(&listing(&address, &entries, args.tls_key.as_deref()))
 }
 
 /// Asks at each port in turn; what the last one says counts.
@@ -81,30 +86,46 @@ pub(crate) fn ask(
     }
 }
 
-fn listing(address: &str, entries: &[DiscoveryEntry]) -> String {
-    let mut table = Table::new(&[
+fn listing(address: &str, entries: &[DiscoveryEntry], tls_key: Option<&Path>) -> String {
+    let mut columns = vec![
         ("KIND", Align::Left),
         ("TRANSPORT", Align::Left),
         ("ADDRESS", Align::Left),
         ("NQN", Align::Left),
-    ]);
+    ];
+    let requires_tls = |entry: &DiscoveryEntry| tls_required(entry) == Some(true);
+    let shows_tls = entries.iter().any(requires_tls);
+    if shows_tls {
+        columns.push(("TLS", Align::Left));
+    }
+    let mut table = Table::new(&columns);
     for entry in entries {
         let described = described(entry);
-        table.row(vec![
+        let mut row = vec![
             described.kind,
             described.transport.to_owned(),
             farblock_host::entry_address(entry),
             entry.subnqn.clone(),
-        ]);
+        ];
+        if shows_tls {
+            row.push(if requires_tls(entry) { "required" } else { "" }.to_owned());
+        }
+        table.row(row);
     }
-    let urls: Vec<String> = entries.iter().filter_map(|entry| described(entry).url).collect();
+    let key = tls_key.unwrap_or(Path::new("tls.key"));
+    let key = format!(" --tls-key {}", quoted(&key.display().to_string()));
+    let look = |entry: &DiscoveryEntry| {
+        let option = if requires_tls(entry) { &key } else { "" };
+        Some(format!("{}{option}", quoted(&described(entry).url?)))
+    };
+    let urls: Vec<String> = entries.iter().filter_map(look).collect();
     let mut text = format!("{address} knows of {} entries\n\n", entries.len());
     if !entries.is_empty() {
         text.push_str(&table.render(2));
     }
     if !urls.is_empty() {
         text.push_str("\nLook closer with:\n");
-        urls.iter().for_each(|url| text.push_str(&format!("  farblock id {}\n", quoted(url))));
+        urls.iter().for_each(|url| text.push_str(&format!("  farblock id {url}\n")));
     }
     text
 }
@@ -130,7 +151,17 @@ fn described(entry: &DiscoveryEntry) -> Entry<'_> {
         service: &entry.service,
         port_id: entry.port_id,
         nqn: &entry.subnqn,
+        tls_required: tls_required(entry),
         url: entry_url(entry).map(|url| url.to_string()),
+    }
+}
+
+/// Whether a secure channel is required (TREQ, bits 1:0), if that is said.
+fn tls_required(entry: &DiscoveryEntry) -> Option<bool> {
+    match entry.requirements & 0b11 {
+        0b01 => Some(true),
+        0b10 => Some(false),
+        _ => None,
     }
 }
 
@@ -180,15 +211,29 @@ mod tests {
         ] {
             let entry = entry(address, service, nqn);
             assert_eq!(entry_url(&entry), None, "{address} {service}");
-            let listing = listing("192.0.2.7:8009", &[entry]);
+            let listing = listing("192.0.2.7:8009", &[entry], None);
             assert!(!listing.contains("farblock id"), "{listing}");
             assert!(!listing.contains('\x1b') && !listing.contains('\u{202e}'), "{listing}");
             // It is shown, so that somebody can see what is wrong.
             assert!(listing.contains(service), "{listing}");
         }
-        let sly = listing("a", &[entry("192.0.2.7", "4420", "nqn.2026-11.org.example:'$(x)'")]);
+        let sly = entry("192.0.2.7", "4420", "nqn.2026-11.org.example:'$(x)'");
+        let sly = listing("a", &[sly], None);
         let command = sly.lines().last().unwrap().trim().strip_prefix("farblock id ").unwrap();
         let inner = command.strip_prefix('\'').unwrap().strip_suffix('\'').unwrap();
         assert!(!inner.replace(r"'\''", "").contains('\''), "{command}");
+    }
+
+    #[test]
+    fn what_requires_tls_is_shown_with_the_key() {
+        let nqn = "nqn.2026-11.org.example:a";
+        let required = DiscoveryEntry { requirements: 0b01, ..entry("192.0.2.7", "4420", nqn) };
+        let open = DiscoveryEntry { requirements: 0b10, ..entry("192.0.2.7", "4421", nqn) };
+        let both = listing("a", &[required, open.clone()], Some(Path::new("/etc/host key")));
+        assert!(both.contains("required"), "{both}");
+        let with_key: Vec<&str> =
+            both.lines().filter(|line| line.ends_with(" --tls-key '/etc/host key'")).collect();
+        assert!(with_key.len() == 1 && with_key[0].contains(":4420/"), "{both}");
+        assert!(!listing("a", &[open], None).contains("TLS"));
     }
 }

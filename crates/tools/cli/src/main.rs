@@ -11,6 +11,8 @@
 mod args;
 mod attach;
 mod bench;
+#[cfg(target_os = "linux")]
+mod broker;
 mod ceph;
 #[cfg(unix)]
 mod cluster;
@@ -20,13 +22,16 @@ mod configuration;
 mod demo;
 mod discover;
 mod doctor;
+mod elsewhere;
 mod error;
 #[cfg(unix)]
 mod fleet;
 mod identify;
 #[cfg(unix)]
 mod import;
+mod journal;
 mod keys;
+mod lives;
 mod logging;
 mod machine;
 #[cfg(target_os = "linux")]
@@ -38,6 +43,7 @@ mod replace;
 mod sandbox;
 mod serve;
 mod signals;
+mod slow;
 #[cfg(unix)]
 mod steer;
 mod table;
@@ -57,6 +63,9 @@ fn main() -> ExitCode {
     };
     let runs_for_long = match &cli.command {
         Command::Serve(_) | Command::Attachment(_) => true,
+        // Who changed what is said then.
+        #[cfg(unix)]
+        Command::Ui(args) => args.steer,
         Command::Attach(args) => args.foreground,
         _ => false,
     };
@@ -74,13 +83,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a demonstration does to its own paths is no news.
+/// What a demonstration or a simulation does to its own paths is no news.
 fn is_quiet(cli: &Cli) -> bool {
     #[cfg(unix)]
-    let is_demo = matches!(cli.command, Command::Demo(_)) && cli.global.verbose == 0;
+    let breaks_its_own = match &cli.command {
+        Command::Demo(_) => true,
+        Command::Fleet(args) => !args.simulate.is_empty(),
+        _ => false,
+    };
     #[cfg(not(unix))]
-    let is_demo = false;
-    cli.global.quiet || is_demo
+    let breaks_its_own = false;
+    cli.global.quiet || (breaks_its_own && cli.global.verbose == 0)
 }
 
 /// Prints help, the version, or what is wrong with the command line.

@@ -44,10 +44,19 @@ pub(crate) fn open(url: &Url, options: &Options) -> Result<RemoteNamespace> {
 
 /// Connects to the namespace that the URL names as a disk that reconnects.
 pub(crate) fn open_disk(url: &Url, options: &DiskOptions) -> Result<(Disk, NamespaceInfo)> {
+    open_disk_by(url, options, Disk::connect)
+}
+
+/// The same; the disk is connected by `connect`.
+pub(crate) fn open_disk_by(
+    url: &Url,
+    options: &DiskOptions,
+    connect: impl FnOnce(&[Url], &DiskOptions) -> std::result::Result<Disk, Error>,
+) -> Result<(Disk, NamespaceInfo)> {
     // With a controller of its own, which can tell what is there if the name leads nowhere.
     let info = open(url, &options.connection)?.info().clone();
     let url = Url { namespace: Some(info.nsid), ..url.clone() };
-    let disk = Disk::connect(std::slice::from_ref(&url), options);
+    let disk = connect(std::slice::from_ref(&url), options);
     Ok((disk.map_err(|error| explain(&error, &url, &options.connection))?, info))
 }
 
@@ -98,8 +107,12 @@ pub(crate) fn explain(error: &Error, url: &Url, options: &Options) -> Failure {
             format!("; `farblock discover {}` lists what there is", url.address())
         }
         Error::Connect { reason: ConnectError::HostNotAllowed, .. } => format!(
-            " (it is {}); let it in with --allow-host or allowed_hosts there",
-            options.with_url(url).identity().nqn
+            " (it is {}); let it in with --allow-host or allowed_hosts there{}",
+            options.with_url(url).identity().nqn,
+            match options.with_url(url).tls_key {
+                None if cfg!(unix) => ", or give --tls-key if it has a key for TLS there",
+                _ => "",
+            }
         ),
         Error::Connect { reason: ConnectError::Refused, .. } => {
             "; is the target running, and is the port right?".to_owned()

@@ -104,6 +104,16 @@ pub(crate) fn nqn(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// What is to be said of a name that can be used, and is no NQN.
+pub(crate) fn doubt(name: &str) -> Option<String> {
+    (!name.starts_with("nqn.")).then(|| {
+        format!(
+            "{name} is no NVMe qualified name: Linux takes it, others may not; one looks like \
+             nqn.2026-11.org.example:disks"
+        )
+    })
+}
+
 /// A host and the file with its secret: `NQN=FILE`.
 pub(crate) fn host_key(text: &str) -> Result<(String, PathBuf), String> {
     let (name, file) = text

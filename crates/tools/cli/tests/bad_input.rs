@@ -179,39 +179,12 @@ fn files_that_cannot_be_copied() {
 #[test]
 fn files_that_may_not_be_touched() {
     use std::os::unix::fs::PermissionsExt;
-    use support::{cannot_check, has, is_root};
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);
     let mode = |mode| {
         std::fs::set_permissions(&disk, std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    let binary = if is_root() {
-        if !has("setpriv") {
-            cannot_check("root may do everything, and there is no setpriv");
-        }
-        std::fs::set_permissions(scratch.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
-        // The build directory may be out of nobody's reach. Another process copies: a file that
-        // this one has open for writing, when another test forks, cannot be executed ("text busy").
-        let copy = scratch.text("farblock");
-        let copied =
-            std::process::Command::new("cp").args([env!("CARGO_BIN_EXE_farblock"), &copy]).status();
-        assert!(copied.unwrap().success(), "cp");
-        copy
-    } else {
-        env!("CARGO_BIN_EXE_farblock").to_owned()
-    };
-    let run = |args: &[&str]| {
-        let mut command = if is_root() {
-            let mut command = std::process::Command::new("setpriv");
-            command.args(["--reuid=65534", "--regid=65534", "--clear-groups", &binary]);
-            command
-        } else {
-            std::process::Command::new(&binary)
-        };
-        command.args(args);
-        scratch.prepare(&mut command);
-        finish(command, b"")
-    };
+    let run = |args: &[&str]| finish(scratch.command_of_nobody(args), b"");
     mode(0o000);
     run(&["serve", "--listen", "127.0.0.1:0", &disk])
         .fails_in_a_line(1, &["may not be read by this user"]);

@@ -1,5 +1,5 @@
-//! The interface and the dashboard by HTTPS: who is believed, what is said of whom is not, and what
-//! curl and OpenSSL see.
+//! The interface, the dashboards and the counters by HTTPS: who is believed, what is said of whom
+//! is not, and what curl and OpenSSL see.
 #![cfg(unix)]
 
 mod support;
@@ -195,8 +195,11 @@ fn a_target_does_not_start_with_half_a_certificate() {
     serve("cert.pem", &another).fails_in_a_line(1, &["not that of the certificate"]);
     std::fs::set_permissions(&another, PermissionsExt::from_mode(0o644)).unwrap();
     serve("cert.pem", &another).fails_in_a_line(1, &["chmod 600"]);
+    let pipe = scratch.text("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("it runs").success());
+    serve(&pipe, "key.pem").fails_in_a_line(1, &["pipe", "name a regular file"]);
     let neither = ["serve", "mem:1MiB", "--https-cert", "cert.pem", "--https-key", "key.pem"];
-    scratch.run(neither).fails_in_a_line(2, &["--api and --ui"]);
+    scratch.run(neither).fails_in_a_line(2, &["--api, --ui and --metrics"]);
 }
 
 #[test]
@@ -337,4 +340,102 @@ fn the_dashboard_is_https_too() {
     assert!(curl(&[], "/v1/status").contains("needs the token"));
     let header = format!("Authorization: Bearer {WATCH}");
     assert!(curl(&["-H", &header], "/v1/status").contains(NQN));
+}
+
+#[test]
+fn the_counters_are_https_too() {
+    let scratch = Scratch::new();
+    let (old, new) = (authority(&scratch, "old"), authority(&scratch, "new"));
+    certify(&scratch, &params(&["localhost"]), &old);
+    let with = ["--https-cert", "cert.pem", "--https-key", "key.pem"];
+    let args = ["--nqn", NQN, "mem:1MiB", "--metrics", "127.0.0.1:0"];
+    let server = scratch.serve(args.iter().chain(&with));
+    let url = said(&server, "counters at ").replace("127.0.0.1", "localhost");
+    assert!(url.starts_with("https://localhost:") && url.ends_with("/metrics"), "{url}");
+    let curl = |ca: &str, url: &str| {
+        let args = ["-sS", "--fail-with-body", "--noproxy", "*", "--cacert", ca, url];
+        other(&scratch, "curl", &args)
+    };
+    assert!(curl("old.pem", &url).ok().out().contains("farblock_uptime_seconds"));
+    assert_eq!(curl("new.pem", &url).code, Some(60), "it is not the new authority's");
+    let plain = curl("old.pem", &url.replace("https", "http"));
+    assert!(plain.out().contains("this address is HTTPS"), "{}", plain.out());
+    certify(&scratch, &params(&["localhost"]), &new);
+    until("the new certificate", || curl("new.pem", &url).code == Some(0));
+    server.stop();
+}
+
+/// The page of several targets with this certificate, its address and what ends it.
+fn page(scratch: &Scratch, node: &str, listen: &str) -> (Ended, String) {
+    let token = secret(scratch, "page", &"p".repeat(32));
+    let with = ["--https-cert", "cert.pem", "--https-key", "key.pem", "--token", &token];
+    let args = ["ui", "--node", node, "--listen", listen, "--json"];
+    let mut page = scratch.command(args.iter().chain(&with)).spawn().expect("the page starts");
+    let mut line = String::new();
+    let stdout = page.stdout.take().expect("a pipe");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+    let page = Ended(page);
+    let said: serde_json::Value = serde_json::from_str(&line).expect("a line of JSON");
+    (page, said["dashboard"].as_str().unwrap().to_owned())
+}
+
+/// A program that does not outlive a test.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_page_of_several_targets_is_https_too() {
+    let scratch = Scratch::new();
+    let (old, new) = (authority(&scratch, "old"), authority(&scratch, "new"));
+    certify(&scratch, &params(&["localhost"]), &old);
+    let socket = scratch.path("control").display().to_string();
+    let _server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--control", &socket]);
+    let node = format!("one={socket}");
+    // What is encrypted may be at any address.
+    let (_page, at) = page(&scratch, &node, "0.0.0.0:0");
+    let port = at.trim_end_matches('/').rsplit_once(':').unwrap().1;
+    assert!(at.starts_with("https://"), "{at}");
+    let header = format!("Authorization: Bearer {}", "p".repeat(32));
+    let curl = |ca: &str, more: &[&str], path: &str| {
+        let url = format!("https://localhost:{port}{path}");
+        let args = ["-sS", "--noproxy", "*", "--cacert", ca, &url];
+        other(&scratch, "curl", &[&args[..], more].concat())
+    };
+    assert!(curl("old.pem", &[], "/").ok().out().contains("<html"));
+    assert!(curl("old.pem", &[], "/v1/nodes").ok().out().contains("needs the token"));
+    assert!(curl("old.pem", &["-H", &header], "/v1/nodes").ok().out().contains(NQN));
+    assert_eq!(curl("new.pem", &[], "/").code, Some(60), "it is not the new authority's");
+    certify(&scratch, &params(&["localhost"]), &new);
+    until("the new certificate", || curl("new.pem", &[], "/").code == Some(0));
+}
+
+#[test]
+fn no_token_goes_to_other_machines_unencrypted() {
+    let scratch = Scratch::new();
+    let token = secret(&scratch, "token", WATCH);
+    let ours = authority(&scratch, "ours");
+    certify(&scratch, &params(&["localhost"]), &ours);
+    let serve = ["serve", "mem:1MiB", "--ui", "0.0.0.0:0"];
+    let with = ["--https-cert", "cert.pem", "--https-key", "key.pem"];
+    scratch
+        .run(serve.iter().chain(&["--ui-token", &token]))
+        .fails_in_a_line(2, &["other machines", "unencrypted", "--https-cert", "ssh -L"]);
+    scratch.run(serve.iter().chain(&with)).fails_in_a_line(2, &["is of no use", "--ui-token"]);
+    let page = ["ui", "--node", "a=/nowhere", "--listen", "0.0.0.0:0", "--token", &token];
+    scratch.run(page).fails_in_a_line(2, &["other machines", "--https-cert", "ssh -L"]);
+    scratch.run(page.iter().chain(&with[..2])).fails(2, &["--https-key"]);
+    // Counters hold no secret: it is said, and that is all.
+    let told = |args: &[&str]| {
+        let args = [&["--nqn", NQN, "mem:1MiB", "--metrics"], args].concat();
+        scratch.serve(args).stop().stderr.contains("can read the counters")
+    };
+    assert!(told(&["0.0.0.0:0"]));
+    assert!(!told(&[&["0.0.0.0:0"][..], &with].concat()));
+    assert!(!told(&["127.0.0.1:0"]));
 }

@@ -4,7 +4,7 @@
 mod support;
 
 use std::net::TcpListener;
-use support::Scratch;
+use support::{Scratch, Server};
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-0000-4000-8000-000000000001";
 const LOCKED: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-0000-4000-8000-000000000002";
@@ -45,6 +45,7 @@ fn what_nvmetcli_saves() {
     let namespace = &namespaces["5"];
     assert_eq!((namespaces.len(), &namespace["block_size"]), (1, &4096.into()));
     assert_eq!(namespace["uuid"], "22222222-0000-4000-8000-000000000001");
+    assert_eq!(namespace["nguid"], namespace["uuid"]);
     assert_eq!(namespace["ana_group"], 2);
     let listener = document["listeners"].as_object().unwrap().values().next().unwrap();
     assert_eq!(listener["ana_groups"]["2"], "non-optimized");
@@ -94,6 +95,54 @@ fn what_spdk_saves() {
     let expected = ["bdev_nvme_attach_controller (Nvme0)", "bdev Nvme0n1", LOCKED, "has a key"];
     expected.iter().for_each(|word| assert!(said.contains(word), "{word}: {said}"));
     assert_eq!(said.lines().count(), 3, "{said}");
+}
+
+/// `save_config` of SPDK 26.05's own target, as its client printed it: only the folder of the files
+/// is another.
+#[test]
+fn what_the_real_spdk_saved() {
+    let scratch = Scratch::new();
+    let _ = scratch.keys(["host.key", "ctrlr.key"], &[]);
+    let _ = scratch.keys(["tls.key"], &["--tls"]);
+    ["disk.img", "ro.img", "uring.img"].iter().for_each(|name| drop(scratch.disk(name, 8 << 20)));
+    // All at once, so that they are different ones.
+    let free = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let ports = free.map(|one| one.local_addr().unwrap().port().to_string());
+    let saved = include_str!("imports/spdk-26.05.json").replace("FOLDER/", &scratch.text(""));
+    let saved = ["15420", "15421", "15422"].iter().zip(&ports).fold(saved, |saved, (old, new)| {
+        saved.replace(&format!("\"{old}\""), &format!("\"{new}\""))
+    });
+    scratch.file("saved.json", saved.as_bytes());
+    let made = scratch.run(["config", "import", "saved.json"]).ok();
+    scratch.file("farblock.toml", &made.stdout);
+    scratch.run(["serve", "--check", "farblock.toml"]).ok();
+    let said = &made.stderr;
+    let expected = ["Raid1", "spdk:empty has no namespace", "an EUI-64", "does not offer", "TLS"];
+    expected.iter().for_each(|word| assert!(said.contains(word), "{word}: {said}"));
+    assert!(!said.contains("keyring_file_add_key") && !said.contains("has a key"), "{said}");
+    let config = scratch.text("farblock.toml");
+    let server = Server::start(scratch.command(["serve", "--config", &config]));
+    let document = scratch.run(["config", "show"]).ok().json();
+    let one = &document["subsystems"]["nqn.2016-06.io.spdk:cnode1"]["namespaces"];
+    assert_eq!(one["1"]["limits"], serde_json::json!({ "iops": 20_000, "bytes": 104_857_600 }));
+    let halves = serde_json::json!({ "read_bytes": 52_428_800, "write_bytes": 26_214_400 });
+    assert_eq!((&one["5"]["limits"], &one["5"]["ana_group"]), (&halves, &2.into()), "{document}");
+    assert_eq!(one["3"]["path"], "stripe:64KiB,mem:4MiB,mem:4MiB");
+    let id = |subsystem: &str, port: &str, host: u32, more: &[&str]| {
+        let host = format!("nqn.2014-08.org.nvmexpress:uuid:11111111-0000-4000-8000-{host:012}");
+        let (path, rest) = ("nqn.2016-06.io.spdk", format!("?hostnqn={host}"));
+        let url = format!("nvme+tcp://127.0.0.1:{port}/{path}:{subsystem}{rest}");
+        scratch.run(["id", &url].iter().chain(more))
+    };
+    id("cnode1", &ports[1], 9, &[]).ok();
+    id("cnode2", &ports[0], 1, &[]).ok();
+    id("cnode2", &ports[0], 9, &[]).fails(1, &["does not allow this host"]);
+    id("cnode2", &ports[0], 2, &[]).fails(1, &["secret"]);
+    let keys = ["--dhchap-secret", "host.key", "--dhchap-ctrl-secret", "ctrlr.key"];
+    id("cnode2", &ports[0], 2, &keys).ok();
+    id("cnode3", &ports[0], 2, &keys[..2]).ok();
+    id("cnode2", &ports[2], 3, &["--tls-key", "tls.key"]).ok();
+    server.stop();
 }
 
 #[test]

@@ -117,6 +117,33 @@ fn neither_pages_nor_who_guesses_get_anything() {
     assert!(ask(&url, "GET /v1/status", &good).starts_with("HTTP/1.1 200"));
 }
 
+/// What a client says of when a change is to be made is heard, however it says it.
+#[test]
+fn conditions_hold() {
+    let scratch = Scratch::new();
+    let (_server, url) = start(&scratch);
+    let place = format!("/v1/subsystems/{NQN}/namespaces/1");
+    let asked = |method: &str, conditions: &str, status: &str| {
+        let headers = format!("{}{conditions}", bearer(ADMIN));
+        let answer = ask(&url, &format!("{method} {place}"), &headers);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{conditions:?}: {answer}");
+        answer
+    };
+    let etag = |answer: &str| {
+        let found = answer.lines().find_map(|line| line.strip_prefix("etag: "));
+        found.unwrap_or_else(|| panic!("{answer}")).to_owned()
+    };
+    let now = etag(&asked("GET", "", "200"));
+    for others in ["\u{e9}", "\"1\"", "W/\"1\"", "\"1\", \"2\"", "\"1\"\r\nIf-Match: \"2\""] {
+        asked("DELETE", &format!("If-Match: {others}\r\n"), "412");
+    }
+    // It is there, and only a new one was asked for: it is not looked at what is said of it.
+    let refused = asked("PUT", "If-None-Match: *\r\n", "412");
+    assert!(refused.contains("there is a namespace 1 of subsystem"), "{refused}");
+    asked("PUT", "If-None-Match: \"1\"\r\n", "422");
+    asked("DELETE", &format!("If-Match: \"1\"\r\nIf-Match: {now}\r\n"), "200");
+}
+
 #[test]
 fn it_is_offered_to_nobody_by_mistake() {
     let scratch = Scratch::new();

@@ -41,6 +41,35 @@ fn a_flood_of_strangers_is_some_lines_and_a_number() {
     assert!(stderr.contains("more protocol errors in"), "{stderr}");
 }
 
+/// Who comes again and again, and leaves, is some lines and a number as well.
+#[test]
+fn a_host_that_cannot_stay_is_some_lines_and_a_number() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["-v", "mem:1MiB"]);
+    let url: farblock_host::Url = server.url(1).parse().expect("a URL");
+    for _ in 0..40 {
+        farblock_host::Controller::connect_url(&url, &Default::default()).expect("it is let in");
+    }
+    let stderr = server.stop().stderr;
+    assert!(stderr.lines().count() < 40 && stderr.contains(" connected to "), "{stderr}");
+    assert!(stderr.contains("more times that a host came or went in"), "{stderr}");
+}
+
+/// One line says what was changed, and who wanted it.
+#[cfg(unix)]
+#[test]
+fn a_change_is_a_line() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["-v", "mem:1MiB"]);
+    scratch.ctl(&["add-namespace", &server.nqn, "mem:2MiB"]).ok();
+    scratch.ctl(&["remove-namespace", &server.nqn, "2"]).ok();
+    server.signal("HUP");
+    let stderr = server.stop().stderr;
+    for (what, times) in [("namespace 2 added", 1), ("namespace 2 removed", 1), ("shared", 0)] {
+        assert_eq!(stderr.matches(what).count(), times, "{what}: {stderr}");
+    }
+}
+
 #[test]
 fn the_environment_says_what_is_logged() {
     let scratch = Scratch::new();

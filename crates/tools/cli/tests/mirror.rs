@@ -47,6 +47,59 @@ fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
     }
 }
 
+const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
+
+/// Legs ask for different keys, and each URL names its own. One that is refused says so for that
+/// leg, when the mirror starts and while it is used.
+#[test]
+fn legs_have_keys_of_their_own() {
+    let scratch = Scratch::new();
+    let images = ["one.img", "two.img"].map(|name| scratch.disk(name, LEG_BYTES as u64));
+    let key = |name: &str, more: &[&str]| {
+        let path = scratch.text(name);
+        scratch.run([&["keys", "new", "--output", &path], more].concat()).ok();
+        path
+    };
+    let (secret, other_secret) = (key("host.key", &[]), key("other.key", &[]));
+    let (tls, other_tls) = (key("tls.key", &["--tls"]), key("other-tls.key", &["--tls"]));
+    let start = |leg: usize, address: &str, option: &str, key: &str| {
+        let given = format!("{HOST}={key}");
+        let image = images[leg].as_str();
+        Server::start(scratch.command(["serve", "--listen", address, image, option, &given]))
+    };
+    let one = start(0, "127.0.0.1:0", "--host-key", &secret);
+    let two = start(1, "127.0.0.1:0", "--tls-key", &tls);
+    let leg = |server: &Server, name: &str, key: &str| {
+        format!("{}&hostnqn={HOST}&{name}={key}", server.url(1))
+    };
+    let create = |secret: &str, tls: &str| {
+        let (one, two) = (leg(&one, "dhchap-secret", secret), leg(&two, "tls-key", tls));
+        format!("mirror:{one},{two}?create")
+    };
+    let refused = |mirror: &str, parts: &[&str]| {
+        scratch.run(["serve", "--listen", "127.0.0.1:0", mirror]).fails(1, parts);
+    };
+    refused(&create(&other_secret, &tls), &[&one.address, "refuses this host's proof"]);
+    refused(&create(&secret, &other_tls), &[&two.address, "refuses TLS"]);
+    refused(&create("nowhere.key", &tls), &[&one.address, "cannot read the key file"]);
+
+    let control = scratch.text("control");
+    let server = scratch.serve([create(&secret, &tls).as_str(), "--control", control.as_str()]);
+    until("the second leg is filled", || standings(&images[0]) == [1, 1]);
+    let status = || scratch.run(["status", "--control", &control]).ok().out();
+    let address = two.address.clone();
+    two.signal("KILL");
+    let _ = two.wait();
+    let two = start(1, &address, "--tls-key", &other_tls);
+    until("its key is refused", || status().contains("refuses TLS"));
+    two.signal("KILL");
+    let _ = two.wait();
+    let two = start(1, &address, "--tls-key", &tls);
+    until("it is in sync again", || standings(&images[0]) == [1, 1]);
+    server.stop().ok();
+    drop((one, two));
+}
+
 /// Compares the legs while they are written; then one has another block, which nobody writes.
 fn compares(scratch: &Scratch, nqn: &str, image: &str, more: impl Fn()) {
     let control = scratch.text("control");

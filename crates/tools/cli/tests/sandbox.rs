@@ -4,7 +4,7 @@
 mod support;
 
 use support::confinement::{filter_of_the_tests, is_confined, threads};
-use support::{Scratch, Server};
+use support::{Scratch, Server, keyring};
 
 const NQN: &str = "nqn.2026-11.org.farblock:confined";
 const HOST: &str = "nqn.2026-11.org.farblock:host";
@@ -31,6 +31,20 @@ fn every_thread_has_given_up_the_same() {
     is_confined(process, &seen["confinement"]);
     let text = scratch.run(["status"]).ok().out();
     assert!(text.contains("sandbox: no new privileges, system calls filtered"), "{text}");
+}
+
+#[test]
+fn who_is_not_root_has_no_capability() {
+    let scratch = Scratch::new();
+    let args = ["serve", "mem:1MiB", "--listen", "127.0.0.1:0", "--nqn", NQN, "--no-control"];
+    let server = Server::start(scratch.command_of_nobody(args));
+    is_used(&scratch, &server, 1);
+    for name in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+        let masks = threads(server.id.into(), name);
+        let is_none = |mask: &String| mask == "0000000000000000";
+        assert!(masks.len() > 1 && masks.iter().all(is_none), "{name}: {masks:?}");
+    }
+    assert!(threads(server.id.into(), "Seccomp").iter().all(|mode| mode == "2"));
 }
 
 #[test]
@@ -91,4 +105,31 @@ fn a_disk_is_added_where_that_is_allowed() {
     scratch.run(["serve", &outside, "--allow-path", &allowed]).fails(1, &parts[..3]);
     let missing = ["serve", &first, "--allow-path", "/nowhere/at/all"];
     scratch.run(missing).fails_in_a_line(2, &["--allow-path /nowhere", "No such file"]);
+}
+
+#[test]
+fn a_leg_has_its_key_in_the_keyring() {
+    let scratch = Scratch::new();
+    let [key] = scratch.keys(["tls.key"], &["--tls"]);
+    let nqn = "nqn.2026-11.org.farblock:leg";
+    let given = format!("{HOST}={key}");
+    let far = scratch.serve(["mem:4MiB", "--nqn", nqn, "--no-control", "--tls-key", &given]);
+    let _kept = keyring::put(&key, HOST, nqn);
+    let leg = format!("{}&hostnqn={HOST}&tls-key=keyring:", far.url(1));
+    let near = scratch.disk("near.img", 4 << 20);
+    let mirror = format!("mirror:{leg},{near}?create");
+    let server = scratch.serve(["--nqn", NQN, &mirror]);
+    is_used(&scratch, &server, 1);
+    let seen = status(&scratch);
+    is_confined(seen["pid"].as_u64().expect("a process"), &seen["confinement"]);
+    let legs = || scratch.run(["status"]).ok().out();
+    support::until("both legs are in sync", || legs().matches("in sync").count() >= 2);
+    server.stop();
+    // A target that had none when it started cannot ask any more, and says so.
+    let _server = scratch.serve(["--nqn", NQN, "mem:1MiB"]);
+    let other = scratch.disk("other.img", 4 << 20);
+    let mirror = format!("mirror:{leg},{other}?create");
+    scratch
+        .ctl(&["add-namespace", NQN, &mirror])
+        .fails(1, &["gives up asking the kernel's keyring"]);
 }

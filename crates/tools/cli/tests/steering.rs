@@ -113,13 +113,21 @@ fn what_cannot_be_done_changes_nothing_and_is_said() {
     scratch.ctl(&wrong).fails(1, &["namespaces.2000", "use 1 to 1024"]);
     scratch.ctl(&["resize", NQN, "1", "2MiB"]).fails(1, &["cannot have 4096"]);
     scratch.ctl(&["resize", NQN, "1", "100"]).fails(1, &["whole number of blocks"]);
-    scratch.ctl(&["remove-namespace", NQN, "5"]).fails(1, &["there is no", "namespaces.5"]);
+    scratch
+        .ctl(&["remove-namespace", NQN, "5"])
+        .fails(1, &["there is no namespace 5 of subsystem"]);
     scratch.ctl(&["allow-host", NQN, HOST]).fails(1, &["allow_any_host", "mean nothing"]);
     scratch.ctl(&["add-listener", &server.address]).ok();
     let address = server.address.clone();
     scratch.ctl(&["remove-listener", &address]).fails(1, &["listeners", "name one"]);
     scratch.run(["reload"]).fails(1, &["started without --config"]);
+    let used = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let used = used.local_addr().expect("it is bound").to_string();
+    scratch.ctl(&["add-listener", &used]).fails(1, &[&used, "in use by another program"]);
     assert_eq!(scratch.run(["config", "show"]).ok().out(), before);
+    // It can be used, and is called what it is.
+    let added = scratch.ctl(&["add-subsystem", "disks"]).ok();
+    assert!(added.stderr.contains("looks like nqn."), "{}", added.stderr);
     server.stop();
     scratch.run(["status"]).fails(1, &["no target", "farblock serve"]);
     let nowhere = scratch.text("nowhere");
@@ -234,6 +242,39 @@ fn reservations_that_were_kept_are_not_forgotten_by_sharing_their_file_meanwhile
         rustix::fs::removexattr(&disk, "user.farblock.reservations").unwrap();
         scratch.ctl(&add).ok();
     }
+    server.stop();
+}
+
+/// A disk that hosts know by names of elsewhere goes by these.
+#[test]
+fn names_of_elsewhere_are_kept() {
+    const UUID: &str = "11111111-2222-4333-8444-555555555555";
+    let scratch = Scratch::new();
+    let config = |nguid: &str| {
+        let text = format!(
+            "listeners = [\"127.0.0.1:0\"]\n[[subsystems]]\nnqn = \"{NQN}\"\n\
+             allow_any_host = true\n[[subsystems.namespaces]]\npath = \"mem:1MiB\"\n\
+             uuid = \"{UUID}\"\nnguid = \"{nguid}\"\n"
+        );
+        scratch.file("farblock.toml", text.as_bytes())
+    };
+    let path = config(&"0".repeat(32));
+    scratch.run(["serve", "--check", &path]).fails(2, &["namespaces[0].nguid", "leave it out"]);
+    config("0123456789ABCDEF0123456789abcdef");
+    let server = Server::start(scratch.command(["serve", "--config", &path]));
+    let url = format!("nvme+tcp://{}/{NQN}", server.address);
+    let known = || {
+        let namespace = scratch.run(["id", &url, "--json"]).ok().json()["namespaces"][0].clone();
+        (namespace["uuid"].clone(), namespace["nguid"].clone())
+    };
+    let first = known();
+    assert_eq!(first, (UUID.into(), "0123456789abcdef0123456789abcdef".into()));
+    scratch.ctl(&["read-only", NQN, "1", "on"]).ok();
+    assert_eq!(known(), first, "what is changed of it leaves its names alone");
+    config("fedcba98-7654-3210-fedc-ba9876543210");
+    let said = scratch.run(["reload"]).ok().out();
+    assert!(said.contains("namespace 1 removed") && said.contains("namespace 1 added"), "{said}");
+    assert_eq!(known().1, "fedcba9876543210fedcba9876543210");
     server.stop();
 }
 
@@ -463,7 +504,9 @@ fn access_states_of_listeners_and_groups() {
     scratch.ctl(&["set-ana", &address, "good"]).fails(2, &["optimized, non-optimized"]);
     let beyond = ["set-ana", &address, "change", "--group", "129"];
     scratch.ctl(&beyond).fails(1, &["129 is no ANA group: use 1 to 128"]);
-    scratch.ctl(&["set-ana", "127.0.0.1:1", "change"]).fails(1, &["listeners.127.0.0.1:1"]);
+    scratch
+        .ctl(&["set-ana", "127.0.0.1:1", "change"])
+        .fails(1, &["there is no listener 127.0.0.1:1"]);
     server.stop();
     let server = serve();
     assert_eq!(server.address, address);
@@ -522,8 +565,14 @@ fn a_host_is_limited_and_no_other_is_let_in_by_that() {
     let shown = || scratch.run(["config", "show"]).ok().json()["subsystems"][NQN]["hosts"].clone();
     assert_eq!(shown()[HOST]["limits"]["write_iops"], 5);
     limit(&["--iops", "0"]).fails(1, &["limits.iops", "leave it out for no limit"]);
+    limit(&["--weight", "1001"]).fails(1, &["limits.weight", "use 1 to 1000"]);
+    let of_namespace = scratch.ctl(&["limit", NQN, "1", "--weight", "50"]);
+    of_namespace.fails(1, &["limits.weight", "namespaces have none"]);
+    let said = limit(&["--weight", "50", "--mib", "200"]).ok().out();
+    assert!(said.contains("is limited to bytes 209715200 weight 50"), "{said}");
     server.stop();
     let server = serve();
+    assert_eq!(shown()[HOST]["limits"]["weight"], 50);
     assert_eq!(shown()[HOST]["limits"]["bytes"], 200 << 20);
     let said = limit(&["--none"]).ok().out();
     assert!(said.contains(&format!("host {HOST} is without limits")), "{said}");
@@ -599,7 +648,9 @@ fn a_namespace_is_seen_by_whom_it_is_said_to_be() {
     }
     assert_eq!(seen(&server, HOST), [1, 2, 3]);
     scratch.ctl(&["visible-to", NQN, "1"]).fails(2, &["--all"]);
-    scratch.ctl(&["visible-to", NQN, "9", "--all"]).fails(1, &["namespaces.9"]);
+    scratch
+        .ctl(&["visible-to", NQN, "9", "--all"])
+        .fails(1, &["there is no namespace 9 of subsystem"]);
     // The file is read again, with a mistake and without.
     let broken = config.replace(HOST, "nqn.bad");
     std::fs::write(scratch.path("farblock.toml"), broken).unwrap();
@@ -610,45 +661,76 @@ fn a_namespace_is_seen_by_whom_it_is_said_to_be() {
     server.stop();
 }
 
-/// In a terminal, which `script` makes and records.
+/// `farblock top` in a terminal of this size, which `script` makes and records.
+#[cfg(target_os = "linux")]
+struct Screen {
+    script: std::process::Child,
+    text: String,
+}
+
+#[cfg(target_os = "linux")]
+impl Screen {
+    fn of(scratch: &Scratch, rows: u32, columns: u32) -> Screen {
+        use std::process::Stdio;
+        let top = format!(
+            "stty rows {rows} cols {columns}; exec {} top --control c.sock",
+            env!("CARGO_BIN_EXE_farblock")
+        );
+        let mut command = std::process::Command::new("script");
+        command.args(["--quiet", "--flush", "--return", "--command", &top, "/dev/null"]);
+        scratch.prepare(&mut command);
+        command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let script = command.spawn().expect("script is there: it is part of util-linux");
+        Screen { script, text: String::new() }
+    }
+
+    fn shows(&mut self, what: &str) {
+        use std::io::Read;
+        let screen = self.script.stdout.as_mut().unwrap();
+        let mut piece = [0; 4096];
+        while !self.text.contains(what) {
+            let count = screen.read(&mut piece).unwrap();
+            assert!(count > 0, "it ends without {what}: {}", self.text);
+            self.text.push_str(&String::from_utf8_lossy(&piece[..count]));
+        }
+    }
+
+    fn press(&mut self, key: &[u8]) {
+        use std::io::Write;
+        self.script.stdin.as_mut().unwrap().write_all(key).unwrap();
+    }
+
+    /// The other screen is left, and it ends well.
+    fn quits(mut self) {
+        self.press(b"q");
+        self.shows("\u{1b}[?1049l");
+        let ended = support::wait(self.script);
+        assert!(ended.status.success(), "{}", self.text);
+    }
+}
+
 #[test]
 #[cfg(target_os = "linux")]
 fn top_shows_what_is_done_and_leaves_the_terminal_as_it_was() {
-    use std::io::{Read, Write};
-    use std::process::Stdio;
     let scratch = Scratch::new();
     let server = scratch.serve(["--nqn", NQN, "--control", "c.sock", "mem:1MiB"]);
     scratch.run(["top", "--control", "c.sock"]).fails(2, &["terminal", "status --watch"]);
-    let top = format!(
-        "stty rows 12 cols 150; exec {} top --control c.sock",
-        env!("CARGO_BIN_EXE_farblock")
-    );
-    let mut command = std::process::Command::new("script");
-    command.args(["--quiet", "--flush", "--return", "--command", &top, "/dev/null"]);
-    scratch.prepare(&mut command);
-    command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut script = command.spawn().expect("script is there: it is part of util-linux");
-    let mut screen = script.stdout.take().unwrap();
-    let (mut keys, mut text) = (script.stdin.take().unwrap(), String::new());
-    let mut shows = |what: &str| {
-        let mut piece = [0; 4096];
-        while !text.contains(what) {
-            let count = screen.read(&mut piece).unwrap();
-            assert!(count > 0, "it ends without {what}: {text}");
-            text.push_str(&String::from_utf8_lossy(&piece[..count]));
-        }
-    };
-    shows("NAMESPACE");
-    shows(NQN);
-    keys.write_all(b"c").unwrap();
+    let mut screen = Screen::of(&scratch, 12, 150);
+    screen.shows("NAMESPACE");
+    screen.shows(NQN);
+    screen.press(b"c");
     // Only what differs is drawn.
-    shows("core ");
-    keys.write_all(b"q").unwrap();
-    // The other screen is left.
-    shows("\u{1b}[?1049l");
-    drop(keys);
-    assert!(script.wait().unwrap().success());
-    server.stop();
+    screen.shows("core ");
+    screen.quits();
+    for (rows, columns) in [(1, 1), (2, 5), (300, 2)] {
+        let mut screen = Screen::of(&scratch, rows, columns);
+        screen.shows("\u{1b}[?1049h");
+        screen.quits();
+    }
+    let mut screen = Screen::of(&scratch, 12, 150);
+    screen.shows("NAMESPACE");
+    server.signal("KILL");
+    screen.shows("no target answers");
 }
 
 #[test]

@@ -61,6 +61,24 @@ fn a_target_with_tls_is_steered() {
     server.stop();
 }
 
+/// What is printed at start is what works.
+#[test]
+fn what_requires_tls_is_discovered_with_the_key() {
+    let scratch = Scratch::new();
+    let [key] = scratch.keys(["tls.key"], &["--tls"]);
+    let host = scratch.run(["whoami", "--json"]).ok().json()["host_nqn"].clone();
+    let given = format!("{}={key}", host.as_str().expect("a name"));
+    let server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--tls-key", &given]);
+    let status = scratch.run(["status", "--json"]).ok().json();
+    let address = status["listening"][0].as_str().expect("an address");
+    scratch.run(["discover", address]).fails(1, &["--tls-key"]);
+    let found = scratch.run(["discover", address, "--tls-key", &key]).ok().out();
+    assert!(found.contains("required") && found.contains(" --tls-key '"), "{found}");
+    let json = scratch.run(["discover", address, "--tls-key", &key, "--json"]).ok().json();
+    assert_eq!(json["entries"][0]["tls_required"], true, "{json}");
+    server.stop();
+}
+
 #[test]
 fn a_configuration_says_who_uses_tls_where() {
     let scratch = Scratch::new();

@@ -27,7 +27,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("state", &["proto", "wire"]),
     ("admin", &["backends", "block", "proto", "state", "target"]),
     ("bench", &["block", "random", "reactor"]),
-    ("fleet", &["backends", "bench", "block", "host", "iscsi", "proto", "reactor", "target"]),
+    (
+        "fleet",
+        &[
+            "attach", "backends", "bench", "block", "host", "iscsi", "proto", "random", "reactor",
+            "target",
+        ],
+    ),
     ("capi", &["block", "host", "reactor"]),
     // The whole product in one thread.
     (
@@ -84,6 +90,11 @@ const MAY_BE_UNSAFE_FILES: &[&str] = &[
 const MAX_FILE_LINES: usize = 800;
 const MAX_COLUMNS: usize = 100;
 const MAX_FUNCTION_LINES: usize = 70;
+const MAX_FIELDS: usize = 25;
+
+/// Structs with more fields: what somebody else's format or a command line has.
+const MAY_HAVE_MANY_FIELDS: &[&str] =
+    &["BenchArgs", "ControllerInfo", "CreateTransport", "Plan", "ServeArgs", "Settings"];
 
 /// The workspace's folder of crates: `crates/ROOM/CRATE`.
 fn rooms() -> PathBuf {
@@ -256,6 +267,65 @@ fn functions_are_short() {
     for (path, text) in everywhere() {
         if let Some((line, count)) = long_function(&text) {
             panic!("{}:{line} begins a function of {count} lines", path.display());
+        }
+    }
+}
+
+/// The name of the first struct with too many fields and how many it has, in text as rustfmt leaves
+/// it.
+fn large_struct(text: &str) -> Option<(&str, usize)> {
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let bare = line.trim_start();
+        let indent = line.len() - bare.len();
+        let Some(rest) = strip_words(bare, &["pub", "pub(crate)", "pub(super)"])
+            .strip_prefix("struct ")
+            .filter(|rest| !rest.contains(';'))
+        else {
+            continue;
+        };
+        let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or(rest);
+        let end = format!("{}}}", &line[..indent]);
+        let inside = lines.by_ref().take_while(|line| *line != end);
+        let count = inside.filter(|line| is_field(line, indent + 4)).count();
+        if count > MAX_FIELDS && !MAY_HAVE_MANY_FIELDS.contains(&name) {
+            return Some((name, count));
+        }
+    }
+    None
+}
+
+/// A word and a colon, at the depth of a field.
+fn is_field(line: &str, indent: usize) -> bool {
+    let bare = line.trim_start();
+    let field = strip_words(bare, &["pub", "pub(crate)", "pub(super)"]);
+    // Types of a `where` begin with a capital.
+    let is_word = |name: &str| name.chars().all(|c| c.is_lowercase() || c.is_numeric() || c == '_');
+    line.len() - bare.len() == indent
+        && field.split_once(": ").is_some_and(|(name, _)| is_word(name))
+}
+
+fn strip_words<'a>(text: &'a str, words: &[&str]) -> &'a str {
+    match text.split_once(' ') {
+        Some((first, rest)) if words.contains(&first) || first.starts_with("pub(in") => rest,
+        _ => text,
+    }
+}
+
+#[test]
+fn structs_have_few_fields() {
+    let fields: String =
+        (0..MAX_FIELDS).map(|at| format!("    /// It.\n    pub a{at}: u8,\n")).collect();
+    let fits = format!("pub struct A<T>\nwhere\n    T: B,\n{{\n{fields}}}\n");
+    assert_eq!(large_struct(&fits), None);
+    let more = fits.replacen("{\n", "{\n    more: u8,\n", 1);
+    assert_eq!(large_struct(&more), Some(("A", MAX_FIELDS + 1)), "one too many is found");
+    for (path, text) in everywhere() {
+        if let Some((name, count)) = large_struct(&text) {
+            panic!(
+                "{}: {name} has {count} fields: put what belongs together into one",
+                path.display()
+            );
         }
     }
 }

@@ -328,4 +328,8 @@ pub(crate) enum Part {
     Serve { folder: PathBuf },
     /// Makes, changes or ends a loop device
     Loop { task: String },
+    /// Mounts, unmounts and the like for a process that gave that up
+    Device { folder: PathBuf },
+    /// Reads keys of the kernel's keyring for a process that gave that up
+    Keys { subsystems: Vec<String> },
 }

@@ -147,6 +147,12 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
     let patience = if force { FORCED_PATIENCE } else { DETACH_PATIENCE };
     match control::ask(folder, &ControlRequest::Detach { force }, Some(patience)) {
         Ok(Answer::Detached) => {}
+        // Who serves it cannot: this process can what its user may, once that one is gone.
+        Ok(Answer::Refused(StopError::Failed(sentence))) if force => {
+            output::note(&format!("{sentence}: it is ended from here"));
+            end_processes(folder)?;
+            return clear(folder, force);
+        }
         Ok(Answer::Refused(error)) => return Err(refused(&name, error)),
         Ok(Answer::Status(_)) => {
             return Err(Failure::run(format_args!("{name} is served by another version: end it")));

@@ -1,7 +1,9 @@
-//! An attachment for `farblock doctor`: looked at, and left as it is.
+//! An attachment for `farblock doctor` and `status`: looked at, and left as it is.
 
 use super::control::{self, Answer, ControlRequest};
 use super::folder::{Folder, Role, runtime};
+#[cfg(target_os = "linux")]
+use super::server::Saved;
 use super::settings::Settings;
 use super::status::{State, Status};
 use crate::error::Result;
@@ -12,6 +14,9 @@ use std::time::Duration;
 
 /// How long a server may take to say how it is.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// The same where it is told beside something else.
+#[cfg(target_os = "linux")]
+const BRIEF_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What can be said of it.
 pub(crate) struct Examined {
@@ -47,15 +52,49 @@ pub(crate) fn examined(given: Option<&Path>, name: &str) -> Result<Option<Examin
     Ok(found.map(examine))
 }
 
-fn serves(folder: &Folder, path: &str) -> bool {
-    ask(folder).is_some_and(|it| it.offer.used.path == path)
+/// An attachment in a few words.
+#[cfg(target_os = "linux")]
+pub(crate) struct Brief {
+    pub(crate) name: String,
+    /// What is used of it, if that is known.
+    pub(crate) used: Option<String>,
+    /// As `farblock list` shows it.
+    pub(crate) state: &'static str,
 }
 
-fn ask(folder: &Folder) -> Option<Status> {
+/// All attachments of this user, in a few words; none that cannot be seen.
+#[cfg(target_os = "linux")]
+pub(crate) fn brief() -> Vec<Brief> {
+    let runtime = runtime(None).unwrap_or_default();
+    let brief = |folder: &Folder| {
+        let status = ask(folder, BRIEF_PATIENCE);
+        let (state, said) = (state(folder, status.as_ref()).name(), status.map(|it| it.offer));
+        let offer = said.or_else(|| Some(folder.read_json::<Saved>("state.json")?.offer));
+        Brief { name: folder.name(), used: offer.map(|offer| offer.used.path), state }
+    };
+    Folder::attached(&runtime).iter().map(brief).collect()
+}
+
+fn serves(folder: &Folder, path: &str) -> bool {
+    ask(folder, PATIENCE).is_some_and(|it| it.offer.used.path == path)
+}
+
+/// How it is; as its server is said to be gone if it is.
+fn state(folder: &Folder, status: Option<&Status>) -> State {
+    match status {
+        Some(status) => status.state,
+        None if folder.is_held(Role::Supervisor) || folder.is_held(Role::Server) => {
+            State::Restarting
+        }
+        None => State::Stale,
+    }
+}
+
+fn ask(folder: &Folder, patience: Duration) -> Option<Status> {
     if !folder.is_held(Role::Server) {
         return None;
     }
-    match control::ask(folder, &ControlRequest::Status, Some(PATIENCE)).ok()? {
+    match control::ask(folder, &ControlRequest::Status, Some(patience)).ok()? {
         Answer::Status(status) => Some(*status),
         _ => None,
     }
@@ -63,14 +102,8 @@ fn ask(folder: &Folder) -> Option<Status> {
 
 fn examine(folder: &Folder) -> Examined {
     let settings = folder.read_json::<Settings>("settings.json").unwrap_or_default();
-    let status = ask(folder);
-    let state = match &status {
-        Some(status) => status.state,
-        None if folder.is_held(Role::Supervisor) || folder.is_held(Role::Server) => {
-            State::Restarting
-        }
-        None => State::Stale,
-    };
+    let status = ask(folder, PATIENCE);
+    let state = state(folder, status.as_ref());
     let said = status.as_ref().map(|status| status.paths.as_slice()).unwrap_or_default();
     Examined {
         name: folder.name(),

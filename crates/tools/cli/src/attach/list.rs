@@ -8,12 +8,15 @@ use super::metrics;
 use super::server::Saved;
 use super::settings::Settings;
 use super::status::{Offer, State, Status};
+use super::supervisor::GIVEN_UP;
 use super::system;
 use super::ways::{self, StopError};
 use crate::error::Result;
 use crate::output;
 use crate::table::{Align, Table, printable};
+use farblock_admin::Confinement;
 use farblock_block::size::Size;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,7 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(crate) fn run(args: &ListArgs) -> Result<()> {
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
     leftover::sweep(&runtime);
-    let look = if args.metrics { measured } else { status };
+    // Measured as of the first time that somebody asks for it.
+    let asked = if args.metrics { ControlRequest::Measure } else { ControlRequest::Status };
+    let look = |folder: &Folder| status_by(folder, &asked);
     let all: Vec<Status> = Folder::all(&runtime).iter().filter_map(look).collect();
     if args.json {
         return output::print_json(&all);
@@ -47,11 +52,14 @@ pub(crate) fn names(folder: Option<&Path>) -> Result<Vec<String>> {
 /// How an attachment is; `None` if it is none, or not yet. What a daemon left that is gone is
 /// cleaned up, if nobody uses it.
 pub(super) fn status(folder: &Folder) -> Option<Status> {
+    status_by(folder, &ControlRequest::Status)
+}
+
+/// The same, asked so.
+fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
     if folder.is_held(Role::Server) {
-        if let Ok(Answer::Status(status)) =
-            control::ask(folder, &ControlRequest::Status, Some(PATIENCE))
-        {
-            return Some(*status);
+        if let Some(status) = said(folder, request) {
+            return Some(status);
         }
         let trouble = "the process that serves it does not answer".to_owned();
         return gone(folder, State::Restarting, Some(trouble), Vec::new());
@@ -63,7 +71,7 @@ pub(super) fn status(folder: &Folder) -> Option<Status> {
         let trouble = trouble.or_else(|| system::is_full(&folder.0).then(full));
         return gone(folder, State::Restarting, trouble, Vec::new());
     }
-    let why = folder.read("trouble").unwrap_or_else(|| "its daemon is gone".to_owned());
+    let why = why_gone(folder.read("trouble"));
     let name = folder.name();
     // Nobody attaches a disk of this name meanwhile.
     let lock = folder.lock(Role::Supervisor)?;
@@ -87,15 +95,48 @@ pub(super) fn status(folder: &Folder) -> Option<Status> {
     }
 }
 
-/// The same, with how long operations take, which is measured as of the first time.
-fn measured(folder: &Folder) -> Option<Status> {
-    let status = status(folder)?;
-    // One of before that request answers nothing to it, and one that died has a successor soon.
-    match status.server_pid.map(|_| control::ask(folder, &ControlRequest::Measure, Some(PATIENCE)))
-    {
-        Some(Ok(Answer::Status(measured))) => Some(*measured),
-        _ => Some(status),
+/// Why a daemon is gone that said this last. Only what it gave up for is the reason; all else it
+/// was about to overcome.
+fn why_gone(last: Option<String>) -> String {
+    match last {
+        Some(last) if last.starts_with(GIVEN_UP) => last,
+        Some(last) => format!("its daemon is gone, which said before: {last}"),
+        None => "its daemon is gone".to_owned(),
     }
+}
+
+/// What the server says. One of before [`ControlRequest::Measure`] hangs up at that, and is asked
+/// for the rest; one that does not answer in time would not answer that either.
+fn said(folder: &Folder, request: &ControlRequest) -> Option<Status> {
+    match control::ask(folder, request, Some(PATIENCE)) {
+        Ok(Answer::Status(status)) => {
+            let cpu_ms = status.server_pid.and_then(cpu_ms);
+            Some(Status { cpu_ms, ..*status })
+        }
+        Err(error) if matches!(request, ControlRequest::Measure) && is_hung_up_on(&error) => {
+            said(folder, &ControlRequest::Status)
+        }
+        _ => None,
+    }
+}
+
+/// What a process has used of processors.
+#[cfg(any(target_os = "linux", windows))]
+fn cpu_ms(pid: u32) -> Option<u64> {
+    use farblock_bench::cpu::{CpuSource, OtherProcess};
+    u64::try_from(OtherProcess::new(pid).ok()?.cpu_time().as_millis()).ok()
+}
+
+/// Nobody is served there.
+#[cfg(not(any(target_os = "linux", windows)))]
+fn cpu_ms(_: u32) -> Option<u64> {
+    None
+}
+
+/// Whether the other end has closed instead of answering: then there is no line.
+fn is_hung_up_on(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | InvalidData | UnexpectedEof)
 }
 
 /// Whether a server answers.
@@ -136,6 +177,7 @@ fn gone(
         paths,
         pid,
         server_pid: None,
+        cpu_ms: None,
         users,
         confinement: None,
         latency: None,
@@ -150,12 +192,15 @@ fn table(all: &[Status]) -> String {
         ("USE", Left),
         ("SIZE", Right),
         ("STATE", Left),
+        ("SANDBOX", Left),
+        ("CPU", Right),
         ("PID", Right),
     ];
     let mut table = Table::new(&columns);
     let mut notes = String::new();
     for status in all {
         let Status { offer, state, since_seconds, trouble, paths, pid, users, .. } = status;
+        let (sandbox, lacks) = sandbox(status.confinement.as_ref());
         let since = match state {
             State::Degraded | State::Reconnecting | State::Failed => {
                 format!(" for {since_seconds} s")
@@ -168,10 +213,12 @@ fn table(all: &[Status]) -> String {
             offer.used.path.clone(),
             Size(offer.size_bytes).to_string(),
             format!("{}{since}", state.name()),
+            sandbox.to_owned(),
+            status.cpu_ms.map_or("-".to_owned(), |ms| format!("{:.1} s", ms as f64 / 1e3)),
             pid.map_or("-".to_owned(), |pid| pid.to_string()),
         ]);
         let mut note = |text: String| notes.push_str(&format!("  {}\n", printable(&text)));
-        let heading = paths.len() + users.len() + usize::from(trouble.is_some()) > 0;
+        let heading = paths.len() + users.len() + lacks.len() + usize::from(trouble.is_some()) > 0;
         if heading {
             note(format!("{}:", offer.name));
         }
@@ -188,7 +235,62 @@ fn table(all: &[Status]) -> String {
             note(format!("  path {}: {}{since}{access}{why}", path.url, path.state));
         }
         users.iter().for_each(|user| note(format!("  used: {user}")));
+        lacks.iter().for_each(|lack| note(format!("  sandbox: {lack}")));
     }
     let between = if notes.is_empty() { "" } else { "\n" };
     format!("{}{between}{notes}", table.render(0))
+}
+
+/// Whether the process that serves it has given up what it does not need, and what it could not.
+/// Why it gives nothing up where that is so for a way is in `--json`.
+fn sandbox(confinement: Option<&Confinement>) -> (&'static str, &[String]) {
+    match confinement {
+        None => ("-", &[]),
+        Some(it) if !it.sandboxed => ("no", &[]),
+        Some(it) if it.lacks.is_empty() => ("yes", &[]),
+        Some(it) => ("partly", &it.lacks),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_given_up_is_told() {
+        let lacks = vec!["no Landlock".to_owned()];
+        let of = |sandboxed: bool, lacks: &[String]| Confinement {
+            sandboxed,
+            lacks: lacks.to_vec(),
+            ..Confinement::default()
+        };
+        assert_eq!(sandbox(None).0, "-");
+        assert_eq!(sandbox(Some(&of(false, &lacks))), ("no", &[][..]));
+        assert_eq!(sandbox(Some(&of(true, &[]))), ("yes", &[][..]));
+        assert_eq!(sandbox(Some(&of(true, &lacks))), ("partly", &lacks[..]));
+    }
+
+    #[test]
+    fn what_a_daemon_would_have_overcome_is_not_why_it_is_gone() {
+        let said = |last: &str| why_gone(Some(last.to_owned()));
+        assert_eq!(said("given up: nothing listens"), "given up: nothing listens");
+        assert!(said("nothing listens").starts_with("its daemon is gone, which said before: "));
+        assert_eq!(why_gone(None), "its daemon is gone");
+    }
+
+    #[test]
+    fn only_who_hangs_up_is_asked_again() {
+        for (kind, is_asked) in [
+            (io::ErrorKind::UnexpectedEof, true),
+            (io::ErrorKind::ConnectionReset, true),
+            (io::ErrorKind::WouldBlock, false),
+            (io::ErrorKind::TimedOut, false),
+            (io::ErrorKind::NotFound, false),
+        ] {
+            assert_eq!(is_hung_up_on(&io::Error::from(kind)), is_asked, "{kind}");
+        }
+        // Nothing at all, which is what a server that ends gives.
+        let nothing = serde_json::from_slice::<Answer>(b"").unwrap_err();
+        assert!(is_hung_up_on(&io::Error::from(nothing)));
+    }
 }

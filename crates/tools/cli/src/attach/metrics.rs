@@ -55,6 +55,9 @@ fn disks(text: &mut String, all: &[Status]) {
     family(text, "disk_state", "gauge", help, &states.collect::<Vec<_>>());
     let help = "Size of an attached disk";
     family(text, "disk_capacity_bytes", "gauge", help, &per_disk(|disk| disk.offer.size_bytes));
+    let used = all.iter().filter_map(|disk| Some((disk_labels(disk), disk.cpu_ms?)));
+    let help = "Processor time that the process has used that serves an attached disk";
+    seconds(text, "disk_cpu_seconds_total", help, used);
     let help = "Who uses an attached disk, as far as that can be seen";
     family(text, "disk_users", "gauge", help, &per_disk(|disk| disk.users.len() as u64));
 }
@@ -163,6 +166,22 @@ fn family(text: &mut String, name: &str, kind: &str, help: &str, rows: &[Row<'_>
     }
 }
 
+/// As [`family`], of a counter of milliseconds as seconds.
+fn seconds<'a>(
+    text: &mut String,
+    name: &str,
+    help: &str,
+    rows: impl Iterator<Item = (Labels<'a>, u64)>,
+) {
+    for (index, (labels, ms)) in rows.enumerate() {
+        if index == 0 {
+            let _ = writeln!(text, "# HELP {PREFIX}_{name} {help}");
+            let _ = writeln!(text, "# TYPE {PREFIX}_{name} counter");
+        }
+        line(text, name, &labels, &(ms as f64 / 1e3).to_string());
+    }
+}
+
 /// A sample.
 fn line(text: &mut String, name: &str, labels: &Labels<'_>, value: &str) {
     let labels: Vec<_> =
@@ -209,6 +228,7 @@ mod tests {
             paths: vec![path],
             pid: None,
             server_pid: None,
+            cpu_ms: Some(1250),
             users: Vec::new(),
             confinement: None,
             latency: None,
@@ -222,6 +242,7 @@ mod tests {
             r#"farblock_host_disk_state{name="data",way="ublk",state="reconnecting"} 1"#,
             r#"farblock_host_disk_state{name="data",way="ublk",state="live"} 0"#,
             r#"farblock_host_disk_capacity_bytes{name="data",way="ublk"} 4096"#,
+            r#"farblock_host_disk_cpu_seconds_total{name="data",way="ublk"} 1.25"#,
         ] {
             assert!(text.lines().any(|it| it == line), "{line} is missing in {text}");
         }

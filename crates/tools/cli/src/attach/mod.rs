@@ -38,6 +38,8 @@ mod messages;
 mod metrics;
 #[cfg(any(target_os = "linux", windows))]
 mod record;
+#[cfg(target_os = "linux")]
+mod rights;
 #[cfg(any(target_os = "linux", windows))]
 mod server;
 pub(crate) mod service;
@@ -63,6 +65,9 @@ pub(crate) use {
     start::part,
     start::run as attach,
 };
+
+#[cfg(target_os = "linux")]
+pub(crate) use examined::{Brief, brief};
 
 #[cfg(any(target_os = "linux", windows))]
 use connect::connect;

@@ -9,9 +9,8 @@ use super::folder::Folder;
 use super::leftover;
 use super::settings::Settings;
 use crate::error::os;
-use farblock_host::disk::{
-    ControllerLife, ControllerOrigin, CrossControllerReset, KnownNamespace, Predecessor, Record,
-};
+use crate::lives::{Life, VERSION, bytes, hex};
+use farblock_host::disk::{ControllerLife, KnownNamespace, Predecessor, Record};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::io;
@@ -22,9 +21,6 @@ use uuid::Uuid;
 
 const NAMESPACE: &str = "identity.json";
 pub(super) const CONTROLLERS: &str = "controllers.json";
-/// What this program writes.
-const VERSION: u64 = 1;
-
 /// A [`KnownNamespace`] in its file.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Identity {
@@ -63,63 +59,9 @@ impl Identity {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// None are fine, malformed ones are not.
 fn maybe<const N: usize>(text: Option<&str>) -> Option<Option<[u8; N]>> {
     text.map_or(Some(None), |text| bytes(text).map(Some))
-}
-
-/// `None` if these are not so many.
-fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let mut bytes = [0; N];
-    let digits: Option<Vec<u32>> = text.chars().map(|digit| digit.to_digit(16)).collect();
-    let digits = digits.filter(|digits| digits.len() == 2 * N)?;
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
-        *byte = (pair[0] * 16 + pair[1]) as u8;
-    }
-    Some(bytes)
-}
-
-/// A [`ControllerLife`] in its file, which is a list of them: so an older farblock finds what it
-/// knows of each.
-#[derive(Serialize, Deserialize)]
-struct Life {
-    /// The first ones had none.
-    #[serde(default)]
-    version: u64,
-    url: String,
-    /// Identifier, uniquifier and random number (CNTLID, CIU, CIRN).
-    name: Option<(u16, u8, u64)>,
-    quiesce_ms: u64,
-    /// Where it is: place and boot.
-    #[serde(default)]
-    origin: Option<(String, String)>,
-}
-
-impl Life {
-    fn new(life: &ControllerLife) -> Life {
-        Life {
-            version: VERSION,
-            url: life.url.to_string(),
-            name: life.name.map(|name| (name.icid, name.ciu, name.cirn)),
-            quiesce_ms: life.quiesce_time.as_millis().try_into().unwrap_or(u64::MAX),
-            origin: life.origin.map(|origin| (hex(&origin.place), hex(&origin.boot))),
-        }
-    }
-
-    /// `None` if it is none of ours.
-    fn life(&self) -> Option<ControllerLife> {
-        let name = self.name.map(|(icid, ciu, cirn)| CrossControllerReset { icid, ciu, cirn });
-        let quiesce_time = Duration::from_millis(self.quiesce_ms);
-        let origin = self.origin.as_ref().map(|(place, boot)| {
-            Some(ControllerOrigin { place: bytes(place)?, boot: bytes(boot)? })
-        });
-        let origin = origin.map_or(Some(None), |origin| origin.map(Some))?;
-        Some(ControllerLife { url: self.url.parse().ok()?, name, quiesce_time, origin })
-    }
 }
 
 /// Writes down what a disk tells.
@@ -294,6 +236,7 @@ pub(super) fn assumed_time(settings: &Settings) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farblock_host::disk::{ControllerOrigin, CrossControllerReset};
 
     fn settings() -> Settings {
         let urls = vec!["nvme+tcp://127.0.0.1/nqn.2024-01.example:a".parse().expect("a URL")];

@@ -19,6 +19,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::Duration;
+#[cfg(target_os = "linux")]
+use {super::args::As, crate::broker::Broker};
 
 /// How often it is looked whether the last user is gone, when it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -40,6 +42,9 @@ enum Event {
     Signal,
     /// Nobody is there any more to start the next one.
     SupervisorGone,
+    /// Who does what takes rights is gone.
+    #[cfg(target_os = "linux")]
+    BrokerGone,
     Changed(Change),
     /// The disk is detached.
     End,
@@ -60,6 +65,8 @@ pub(super) struct DaemonShared {
     saved: Mutex<Saved>,
     /// Why that is not in its file, if it is not.
     unsaved: Mutex<Option<String>>,
+    /// What cannot be done any more, if who does it is gone.
+    unbrokered: Mutex<Option<String>>,
 }
 
 const STATE: &str = "state.json";
@@ -71,9 +78,10 @@ pub(super) fn run(folder: Folder) -> Result<()> {
         return Err(Failure::run(format_args!("{} has a server already", folder.name())));
     };
     #[cfg(target_os = "linux")]
-    if let Some(settings) = folder.read_json("settings.json") {
-        super::confined::confine(&settings);
-    }
+    let brokers = folder
+        .read_json("settings.json")
+        .map(|settings| super::confined::confine(&folder, &settings))
+        .unwrap_or_default();
     if let Err(error) = folder.write_process(Role::Server) {
         tracing::warn!("{}: {}", Role::Server.record(), os(&error));
     }
@@ -81,11 +89,20 @@ pub(super) fn run(folder: Folder) -> Result<()> {
     let signalled = events.clone();
     let watched = signals::on_each(move || drop(signalled.send(Event::Signal)));
     watched.map_err(|error| Failure::run(os(&error)))?;
+    #[cfg(target_os = "linux")]
+    brokers.all().try_for_each(|broker| watch_broker(broker, &events))?;
     let (order, kept) = channel
         .receive::<Order>()
         .map_err(not_ours)?
         .ok_or_else(|| Failure::run("the supervisor ended before it said anything"))?;
-    match offer(folder, &order, kept, events.clone()) {
+    let offered = Offered {
+        folder,
+        order: &order,
+        kept,
+        #[cfg(target_os = "linux")]
+        broker: brokers.device,
+    };
+    match offer(offered, events.clone()) {
         Ok(shared) => {
             let shared = Arc::new(shared);
             if let Err(failure) = serve(&shared, channel, &receiver, &events) {
@@ -111,13 +128,18 @@ fn not_ours(_: std::io::Error) -> Failure {
     Failure::usage("this is for `farblock attach` to run, not for people")
 }
 
-/// Connects and offers the disk.
-fn offer(
+/// What it takes to offer a disk.
+struct Offered<'a> {
     folder: Folder,
-    order: &Order,
+    order: &'a Order,
     kept: Option<Descriptor>,
-    events: Sender<Event>,
-) -> Result<DaemonShared, String> {
+    #[cfg(target_os = "linux")]
+    broker: Option<Arc<Broker>>,
+}
+
+/// Connects and offers the disk.
+fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, String> {
+    let Offered { folder, order, kept, .. } = offered;
     let settings: Settings =
         folder.read_json("settings.json").ok_or("there are no settings to be read")?;
     let saved = folder.read_json::<Saved>(STATE).filter(|_| order.resume);
@@ -130,15 +152,27 @@ fn offer(
         resume: order.resume,
         predecessor,
         disk: OnceCell::new(),
+        #[cfg(target_os = "linux")]
+        broker: offered.broker,
     };
     let attached = ways::start(&start)?;
     let disk = start.disk.into_inner();
     let offer = described(&name, &settings, attached.as_ref(), disk.as_ref());
     let saved = Mutex::new(Saved { offer, state: attached.state() });
     let (attached, events) = (Mutex::new(Some(attached)), Mutex::new(events));
-    let (resumed, unsaved) = (order.resume, Mutex::default());
-    let shared =
-        DaemonShared { name, settings, folder, disk, attached, events, resumed, saved, unsaved };
+    let (resumed, unsaved, unbrokered) = (order.resume, Mutex::default(), Mutex::default());
+    let shared = DaemonShared {
+        name,
+        settings,
+        folder,
+        disk,
+        attached,
+        events,
+        resumed,
+        saved,
+        unsaved,
+        unbrokered,
+    };
     match shared.save() {
         // Nobody uses it yet.
         Err(sentence) if !resumed => Err(sentence),
@@ -200,6 +234,8 @@ fn serve(
                     "the supervisor is gone: if this process dies, nobody starts another"
                 );
             }
+            #[cfg(target_os = "linux")]
+            Ok(Event::BrokerGone) => shared.broker_gone(),
             Ok(Event::Signal) => {
                 ending.get_or_insert_default();
             }
@@ -224,6 +260,18 @@ fn watch_disk(disk: &Disk, events: &Sender<Event>) -> Watch {
     })
 }
 
+/// Tells when a broker is gone.
+#[cfg(target_os = "linux")]
+fn watch_broker(broker: &Arc<Broker>, events: &Sender<Event>) -> Result<()> {
+    let (broker, events) = (Arc::clone(broker), events.clone());
+    let watch = move || {
+        broker.wait_for_end();
+        let _ = events.send(Event::BrokerGone);
+    };
+    let begun = thread::Builder::new().name("broker".to_owned()).spawn(watch);
+    begun.map(drop).map_err(|error| Failure::run(os(&error)))
+}
+
 fn watch_supervisor(channel: &Arc<Channel>, events: &Sender<Event>) -> std::io::Result<()> {
     let (channel, events) = (Arc::clone(channel), events.clone());
     thread::Builder::new().name("supervisor".to_owned()).spawn(move || {
@@ -242,6 +290,26 @@ impl DaemonShared {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Has the supervisor start a server anew, with what this one has lost.
+    #[cfg(target_os = "linux")]
+    fn broker_gone(&self) {
+        let why = "the process with the rights that serving takes is gone";
+        // A mount that nobody keeps would break.
+        let is_kept = || self.lock().as_ref().is_some_and(|attached| attached.keep().is_some());
+        let goes_on = self.settings.way != As::Fuse || is_kept();
+        if goes_on && self.folder.is_held(Role::Supervisor) {
+            tracing::error!("{why}: this one ends, to have both started anew");
+            // As if it had been killed: who uses the disk waits for the successor.
+            std::process::exit(1);
+        }
+        tracing::error!("{why}: this one serves on as long as it can");
+        *self.unbrokered.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!(
+            "{why}, and nobody starts another: detach it with --force, or end process {} (kill) \
+             and attach the disk again",
+            std::process::id()
+        ));
+    }
+
     /// What is offered, as of now.
     fn offer(&self) -> Offer {
         match self.attached.try_lock().as_deref() {
@@ -258,6 +326,10 @@ impl DaemonShared {
 
     fn unsaved(&self) -> Option<String> {
         self.unsaved.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn unbrokered(&self) -> Option<String> {
+        self.unbrokered.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Writes down what a successor needs.
@@ -310,10 +382,16 @@ impl DaemonShared {
             offer: self.offer(),
             state,
             since_seconds,
-            trouble: trouble.or((!supervised).then_some(unsupervised)).or(self.unsaved()),
+            trouble: self
+                .unbrokered()
+                .or(trouble)
+                .or((!supervised).then_some(unsupervised))
+                .or(self.unsaved()),
             paths: paths.into_iter().map(Into::into).collect(),
             pid: self.folder.pid().filter(|_| supervised),
             server_pid: Some(std::process::id()),
+            // Whoever asks can see that for himself.
+            cpu_ms: None,
             users,
             #[cfg(target_os = "linux")]
             confinement: super::confined::seen(),
@@ -328,6 +406,12 @@ impl DaemonShared {
     pub(super) fn detach(&self, force: bool) -> Result<(), StopError> {
         let mut slot = self.lock();
         let Some(attached) = slot.as_mut() else { return Ok(()) };
+        #[cfg(target_os = "linux")]
+        if let Some(why) = self.unbrokered()
+            && (!force || ways::takes_rights(&self.settings))
+        {
+            return Err(StopError::Failed(why));
+        }
         let users = attached.users();
         let is_used = !users.is_empty();
         StopError::if_used(users, force)?;
@@ -431,10 +515,21 @@ impl DaemonShared {
 }
 
 fn flush(disk: &Disk, patience: Duration) -> Result<(), String> {
-    if matches!(disk.state(), DiskState::Waiting | DiskState::Dead) {
-        return Err("the target cannot be reached, so it is not known that everything that was \
-                    written is safe there: wait until it is back, or detach with --force"
-            .to_owned());
+    let unknown = "it is not known that everything that was written is safe";
+    match disk.state() {
+        DiskState::Waiting => {
+            return Err(format!(
+                "the disk cannot be reached (farblock list says why), so {unknown}: wait until \
+                 it can, or detach with --force"
+            ));
+        }
+        DiskState::Dead => {
+            return Err(format!(
+                "all paths were given up, so {unknown}, and waiting does not help: detach with \
+                 --force, and attach it again"
+            ));
+        }
+        _ => {}
     }
     let (sender, result) = mpsc::channel();
     let disk = disk.clone();

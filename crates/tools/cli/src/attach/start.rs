@@ -165,8 +165,14 @@ pub(crate) fn part(args: PartArgs, global: &Global) -> Result<()> {
         Part::Supervise { folder } => supervise(Folder(folder), global),
         #[cfg(target_os = "linux")]
         Part::Loop { task } => ways::run_loop(&task),
+        #[cfg(target_os = "linux")]
+        Part::Device { folder } => super::rights::run(Folder(folder)),
+        #[cfg(target_os = "linux")]
+        Part::Keys { subsystems } => crate::broker::keys::run(&subsystems),
         #[cfg(not(target_os = "linux"))]
-        Part::Loop { .. } => Err(Failure::usage("there are no loop devices on this system")),
+        Part::Loop { .. } | Part::Device { .. } | Part::Keys { .. } => {
+            Err(Failure::usage("this system has none of that"))
+        }
     }
 }
 

@@ -87,6 +87,9 @@ pub(super) struct Status {
     /// The supervisor's process, if it lives.
     pub(super) pid: Option<u32>,
     pub(super) server_pid: Option<u32>,
+    /// Processor time that the server's process has used, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) cpu_ms: Option<u64>,
     pub(super) users: Vec<String>,
     /// What the server's process cannot do (Linux).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -211,14 +214,25 @@ pub(super) fn of_disk(disk: &Disk) -> (State, u64, Option<String>) {
     let paths = disk.paths();
     // Since the last of them changed: before that, it was another one.
     let since = paths.iter().map(|path| path.since).min().unwrap_or_default();
-    let lost = paths.iter().filter(|path| path.state != PathState::Live);
-    let trouble = lost.filter_map(|path| path.error.clone()).next();
+    let trouble = trouble(&paths);
     match disk.state() {
         DiskState::Live => (State::Live, since.as_secs(), None),
         DiskState::Degraded => (State::Degraded, since.as_secs(), trouble),
         DiskState::Waiting => (State::Reconnecting, since.as_secs(), trouble),
-        DiskState::Dead => (State::Failed, since.as_secs(), trouble),
+        DiskState::Dead => (State::Failed, since.as_secs(), Some(given_up(trouble))),
     }
+}
+
+/// Why a disk fails that is not tried any more: what was the reason may be over.
+fn given_up(last: Option<String>) -> String {
+    let last = last.map_or(String::new(), |last| format!("; before that: {last}"));
+    format!("it was given up, and is not tried any more: detach it, and attach it again{last}")
+}
+
+/// Why a disk is not well: for what it lost last. What was lost before did not make it what it is.
+fn trouble(paths: &[PathStatus]) -> Option<String> {
+    let lost = paths.iter().filter(|path| path.state != PathState::Live && path.error.is_some());
+    lost.min_by_key(|path| path.since)?.error.clone()
 }
 
 /// How long a disk's operations took, if that is measured.
@@ -237,4 +251,33 @@ pub(super) fn latency(disk: &Disk) -> Option<Latency> {
 pub(super) fn geometry(disk: &Disk, read_only: bool) -> Geometry {
     let geometry = disk.geometry();
     Geometry { read_only: geometry.read_only || read_only, ..geometry }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_was_lost_last_is_the_reason() {
+        let path = |state, seconds, error: &str| PathStatus {
+            url: "nvme+tcp://127.0.0.1/nqn.2026-11.org.example:disk?ns=1".parse().expect("a URL"),
+            state,
+            since: Duration::from_secs(seconds),
+            controller: None,
+            queues: 0,
+            queue_depth: 0,
+            access: None,
+            reconnects: 0,
+            access_changes: 0,
+            failures: BTreeMap::new(),
+            error: Some(error.to_owned()),
+        };
+        let [first, last] =
+            [path(PathState::Dead, 900, "long ago"), path(PathState::Dead, 5, "just now")];
+        assert_eq!(trouble(&[first.clone(), last.clone()]).as_deref(), Some("just now"));
+        assert_eq!(trouble(&[last, first]).as_deref(), Some("just now"));
+        // It has overcome that.
+        assert_eq!(trouble(&[path(PathState::Live, 1, "a pause")]), None);
+    }
 }

@@ -87,6 +87,9 @@ enum End {
 }
 
 /// What there was to hear of.
+/// How the reason begins for which a supervisor ends by itself.
+pub(super) const GIVEN_UP: &str = "given up: ";
+
 enum Event {
     Signal,
     /// Nobody waits any more for the disk.
@@ -155,7 +158,7 @@ impl<'a> Supervisor<'a> {
             }
             let since = *dead_since.get_or_insert_with(Instant::now);
             if self.patience.is_some_and(|patience| since.elapsed() > patience) {
-                let sentence = format!("given up: {why}");
+                let sentence = format!("{GIVEN_UP}{why}");
                 self.trouble(&sentence);
                 return Err(Failure::Run(sentence));
             }

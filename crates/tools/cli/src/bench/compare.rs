@@ -6,8 +6,8 @@ use crate::error::{Failure, Result, os};
 use crate::output;
 use farblock_bench::Report;
 use farblock_bench::verdict::{Comparison, Subject, render_within};
+use farblock_host::readable::Readable;
 use serde_json::json;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -46,7 +46,7 @@ fn subject(path: &Path) -> Result<Subject> {
     let no_report = |why: &dyn std::fmt::Display| {
         Failure::usage(format_args!("{place} is no report of `farblock bench --json`: {why}"))
     };
-    let file = File::open(path)
+    let file = Readable::open(path)
         .map_err(|error| Failure::usage(format_args!("cannot read {place}: {}", os(&error))))?;
     let mut text = String::new();
     let read = file.take(MAX_REPORT_BYTES + 1).read_to_string(&mut text);

@@ -160,7 +160,7 @@ fn disk_in(directory: &Path, args: &BenchArgs) -> Result<Made, String> {
 
 /// As much as is wanted, but no more than half of what is free.
 fn size(directory: &Path, args: &BenchArgs) -> Result<u64, String> {
-    let free = fs4::available_space(directory)
+    let free = farblock_bench::available_bytes(directory)
         .map_err(|error| format!("{}: {}", directory.display(), os(&error)))?;
     let wanted = args.size.unwrap_or(SIZE_BYTES);
     if args.size.is_some() {

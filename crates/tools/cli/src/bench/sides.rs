@@ -107,10 +107,7 @@ fn is_made_here(spec: &Spec) -> bool {
     match spec {
         Spec::Mem { .. } | Spec::Null { .. } => true,
         Spec::File(_) | Spec::Mirror { .. } | Spec::Remote(_) | Spec::Rbd(_) => false,
-        Spec::Stripe { children, .. } => children.iter().all(is_made_here),
-        Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
-            is_made_here(inner)
-        }
+        spec => spec.parts().iter().all(is_made_here),
     }
 }
 
@@ -119,9 +116,8 @@ fn wants_data(spec: &Spec) -> bool {
     match spec {
         Spec::Mem { .. } => true,
         Spec::Null { .. } | Spec::File(_) | Spec::Fault { .. } => false,
-        Spec::Mirror { .. } | Spec::Remote(_) | Spec::Rbd(_) => false,
-        Spec::Stripe { children, .. } => children.iter().any(wants_data),
-        Spec::Delay { inner, .. } | Spec::Limit { inner, .. } => wants_data(inner),
+        Spec::Mirror { .. } => false,
+        spec => spec.parts().iter().any(wants_data),
     }
 }
 
@@ -137,7 +133,8 @@ impl Opener<'_> {
             Disk::Local(spec) => {
                 let made_here = is_made_here(spec);
                 let read_only = !made_here && !self.plan.allow_writes;
-                let side = Side::new(crate::ceph::open(spec, self.args.block_size, read_only)?);
+                let side =
+                    Side::new(crate::elsewhere::open(spec, self.args.block_size, read_only)?);
                 let side = if made_here { side.scratch() } else { side };
                 Ok(if made_here && wants_data(spec) { side.fill() } else { side })
             }

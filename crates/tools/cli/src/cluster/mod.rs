@@ -11,6 +11,7 @@ use crate::{steer, values};
 use args::ClusterArgs;
 use farblock_admin::{MAX_NODES, Node, Place, Token, Trust, serve_cluster};
 use serde_json::json;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// A target on the command line: what people call it, and where it is.
@@ -63,17 +64,25 @@ pub(crate) fn node(text: &str) -> Result<Named, String> {
 /// Runs the command.
 pub(crate) fn run(args: &ClusterArgs, json: bool) -> Result<()> {
     let stop = Stop::install()?;
+    if args.steer {
+        args.node.iter().try_for_each(is_steered_in_secret)?;
+    }
     let nodes = nodes(args)?;
-    let options = ["--listen", "--token"];
-    let wanted = dashboard::offered(options, args.listen, args.token.as_deref(), false)?;
+    let certificate = tokens::certified(args.https_cert.as_deref(), args.https_key.as_deref())?;
+    let is_secure = certificate.is_some();
+    let place =
+        dashboard::Place { options: ["--listen", "--token"], address: args.listen, is_secure };
+    let wanted = dashboard::offered(&place, args.token.as_deref(), args.steer)?;
     let (ui, fragment) = Wanted::split(wanted);
     let names: Vec<_> = nodes.iter().map(|node| node.name.clone()).collect();
-    let server = serve_cluster(ui, nodes).map_err(|(what, error)| {
+    let fleets = steer::fleet_sockets();
+    let server = serve_cluster(ui, nodes, fleets, certificate).map_err(|(what, error)| {
         Failure::run(format_args!("cannot listen on {what}: {}", os(&error)))
     })?;
-    let url = Wanted::url(&fragment, server.ui().unwrap_or(args.listen), false);
+    let url = Wanted::url(&fragment, server.ui().unwrap_or(args.listen), is_secure);
     match args.json || json {
         true => output::print_json_line(&json!({ "dashboard": url, "nodes": names }))?,
+        false if names.is_empty() => output::print(&format!("dashboard of fleets at {url}\n"))?,
         false => output::print(&format!("dashboard of {} at {url}\n", names.join(", ")))?,
     }
     stop.wait();
@@ -108,6 +117,20 @@ fn nodes(args: &ClusterArgs) -> Result<Vec<Node>> {
     }
 }
 
+/// What may change a target is not to go over a network unencrypted.
+fn is_steered_in_secret(named: &Named) -> Result<()> {
+    let Where::Address(address) = &named.place else { return Ok(()) };
+    let (host, _) = values::host_and_port(address).map_err(Failure::Usage)?;
+    let is_here = host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
+    match is_here || host.eq_ignore_ascii_case("localhost") {
+        true => Ok(()),
+        false => Err(Failure::usage(format_args!(
+            "--steer would send the token to {address} unencrypted: use https:// (serve \
+             --https-cert), or make a tunnel (ssh -L) and name its end here"
+        ))),
+    }
+}
+
 /// Every target of this user that runs here.
 fn here() -> Result<Vec<Node>> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -115,10 +138,10 @@ fn here() -> Result<Vec<Node>> {
     let nodes =
         sockets.into_iter().map(|path| Node { name: name(&path), place: Place::Socket(path) });
     let nodes: Vec<_> = nodes.collect();
-    match nodes.is_empty() {
+    match nodes.is_empty() && steer::fleets().is_empty() {
         true => Err(Failure::run(
-            "no target of this user runs here: start one with farblock serve, or name some with \
-             --node",
+            "no target or fleet of this user runs here: start one with farblock serve or \
+             farblock fleet run, or name targets with --node",
         )),
         false => Ok(nodes),
     }
@@ -150,6 +173,17 @@ fn meant(named: &Named, token: Option<&Token>, trust: Option<&Trust>) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_that_may_change_something_goes_nowhere_in_plain() {
+        let secret = |text: &str| is_steered_in_secret(&node(text).unwrap()).is_ok();
+        for here in ["127.0.0.1:80", "localhost:80", "[::1]:80", "a=./b", "https://b.example:1"] {
+            assert!(secret(here), "{here}");
+        }
+        for there in ["192.0.2.1:80", "a=storage.example:80", "localhost.example:80"] {
+            assert!(!secret(there), "{there}");
+        }
+    }
 
     #[test]
     fn nodes_are_paths_or_addresses() {

@@ -43,7 +43,8 @@ pub(crate) fn run(path: &Path) -> Result<()> {
         serde_json::from_str(&json).map_err(|error| wrong(&format!("this is no JSON: {error}")))?;
     let imported = read(&json).map_err(|what| wrong(&what))?;
     imported.document.check().map_err(|problem| wrong(&problem))?;
-    imported.notes.iter().for_each(|note| output::note(&format!("not taken over: {note}")));
+    let notes = text::notes(&imported);
+    notes.iter().for_each(|note| output::note(&format!("not taken over: {note}")));
     output::print(&text::of(&imported))
 }
 

@@ -98,12 +98,7 @@ fn namespace(imported: &mut Imported, nqn: &str, nsid: u32, it: &Value) -> Optio
         id.filter(|id| !id.is_nil())
     };
     taken.uuid = id("uuid").or_else(|| id("nguid"));
-    if let Some(nguid) = id("nguid").filter(|nguid| Some(*nguid) != taken.uuid) {
-        imported.note(format!(
-            "{what} has the NGUID {nguid}: here it is the UUID, and hosts that know the disk by \
-             the NGUID see another one"
-        ));
-    }
+    taken.nguid = id("nguid");
     let group = [&it["ana_grpid"], &it["ana"]["grpid"]].into_iter().find_map(number);
     taken.ana_group = group.and_then(|group| group.try_into().ok()).unwrap_or(taken.ana_group);
     Some(taken)

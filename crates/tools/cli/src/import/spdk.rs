@@ -1,6 +1,7 @@
 //! SPDK's `save_config`: the calls that make its target again.
 
 use super::{Imported, KEYS, is_on, number, said};
+use farblock_secure::{Group, Hash};
 use farblock_state::{Ana, Host, Limits, Listener, Namespace, Referral, Subsystem, Tls};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +19,6 @@ const TUNING: &[&str] = &[
     "framework_wait_init",
     "iobuf_set_options",
     "nvmf_create_transport",
-    "nvmf_set_config",
     "nvmf_set_crdt",
     "nvmf_set_max_subsystems",
     "sock_set_default_impl",
@@ -32,6 +32,11 @@ struct Reader {
     imported: Imported,
     /// What bdevs are stored in, by name.
     bdevs: BTreeMap<String, Namespace>,
+    /// The files of keys, by name.
+    keys: BTreeMap<String, String>,
+    /// What authentications may use, where it is not everything.
+    hashes: Vec<String>,
+    groups: Vec<String>,
     /// Which subsystems are offered at which address.
     offered: BTreeSet<(SocketAddr, String)>,
 }
@@ -44,6 +49,7 @@ pub(super) fn read(subsystems: &[Value]) -> Imported {
             reader.call(method, &call["params"]);
         }
     }
+    reader.note_keys_for_tls();
     reader.note_what_is_not_offered();
     reader.imported
 }
@@ -54,6 +60,8 @@ impl Reader {
             "bdev_malloc_create" | "bdev_null_create" | "bdev_aio_create" | "bdev_uring_create"
             | "bdev_raid_create" => self.bdev(method, params),
             "bdev_set_qos_limit" => self.limits(params),
+            "keyring_file_add_key" => self.key(params),
+            "nvmf_set_config" => self.authentication(params),
             "nvmf_create_subsystem" => self.subsystem(params),
             "nvmf_subsystem_add_host" => self.host(params),
             "nvmf_subsystem_add_ns" => self.namespace(params),
@@ -68,6 +76,22 @@ impl Reader {
                 self.imported.note(format!("{other}{name}: farblock has nothing like it"));
             }
         }
+    }
+
+    fn key(&mut self, params: &Value) {
+        if let (Some(name), Some(path)) = (said(&params["name"]), said(&params["path"])) {
+            self.keys.insert(name.to_owned(), path.to_owned());
+        }
+    }
+
+    fn authentication(&mut self, params: &Value) {
+        let fewer = |key: &str, all: usize| {
+            let names = params[key].as_array().into_iter().flatten();
+            let names: Vec<_> = names.filter_map(said).map(ToOwned::to_owned).collect();
+            if names.len() < all { names } else { Vec::new() }
+        };
+        self.hashes = fewer("dhchap_digests", Hash::ALL.len());
+        self.groups = fewer("dhchap_dhgroups", Group::ALL.len());
     }
 
     fn bdev(&mut self, method: &str, params: &Value) {
@@ -149,19 +173,43 @@ impl Reader {
 
     fn host(&mut self, params: &Value) {
         let Some(host) = said(&params["host"]) else { return };
-        let locked = ["psk", "dhchap_key"].iter().any(|key| said(&params[*key]).is_some());
+        let entry = self.entry(params);
         let Some((nqn, subsystem)) = self.named(params) else { return };
-        if locked {
-            self.imported.note(format!(
-                "host {host} of {nqn} has a key, and is left out, since it would be let in by its \
-                 name alone: put its secret into a file, and name that as dhchap_key, or start \
-                 farblock serve with --tls-key"
-            ));
-        } else if subsystem.allow_any_host {
-            self.imported.note(format!("host {host} of {nqn} is listed where any may connect"));
+        if subsystem.allow_any_host {
+            let keys = match entry {
+                Some(entry) if !entry.has_key() => "",
+                _ => ", and its key is not asked for",
+            };
+            let note = format!("host {host} of {nqn} is listed where any may connect{keys}");
+            self.imported.note(note);
+        } else if let Some(entry) = entry {
+            subsystem.hosts.insert(host.to_owned(), entry);
         } else {
-            subsystem.hosts.insert(host.to_owned(), Host::default());
+            self.imported.note(format!(
+                "host {host} of {nqn} has a key that is in no file, and is left out, since it \
+                 would be let in by its name alone: put its secret into a file, and name that as \
+                 dhchap_key, or its key for TLS, as tls_key"
+            ));
         }
+    }
+
+    /// A host with the files of its keys; `None` if one of them is in none.
+    fn entry(&self, params: &Value) -> Option<Host> {
+        let file = |key: &str| match said(&params[key]) {
+            Some(name) => self.keys.get(name).cloned().map(Some),
+            None => Some(None),
+        };
+        let mut host = Host {
+            dhchap_key: file("dhchap_key")?,
+            dhchap_ctrl_key: file("dhchap_ctrlr_key")?,
+            tls_key: file("psk")?,
+            ..Host::default()
+        };
+        if host.dhchap_key.is_some() {
+            host.dhchap_hashes.clone_from(&self.hashes);
+            host.dhchap_dhgroups.clone_from(&self.groups);
+        }
+        Some(host)
     }
 
     fn namespace(&mut self, params: &Value) {
@@ -181,13 +229,9 @@ impl Reader {
         let group = number(&asked["anagrpid"]).and_then(|group| group.try_into().ok());
         namespace.ana_group = group.unwrap_or(namespace.ana_group);
         namespace.visible_to = is_on(&asked["no_auto_visible"]).then(Default::default);
-        let uuid = namespace.uuid;
+        namespace.nguid = id("nguid").filter(|nguid| !nguid.is_nil());
         subsystem.namespaces.insert(nsid, namespace);
         let what = format!("namespace {nsid} of {nqn}");
-        if id("nguid").is_some_and(|nguid| Some(nguid) != uuid) {
-            let rest = "an NGUID other than its UUID: hosts that know it by that see another disk";
-            self.imported.note(format!("{what} has {rest}"));
-        }
         if said(&asked["eui64"]).is_some() {
             self.imported.note(format!("{what} has an EUI-64, and here it has none"));
         }
@@ -213,11 +257,23 @@ impl Reader {
                 listener.ana = state(&params["ana_state"]).unwrap_or(listener.ana);
                 if is_on(&params["secure_channel"]) {
                     listener.tls = Tls::Required;
-                    self.imported.note(format!("the keys of {at}, which has TLS: {KEYS}"));
                 }
                 self.offered.extend(said(&params["nqn"]).map(|nqn| (at, nqn.to_owned())));
             }
             None => self.imported.note(format!("a listener at {}", params["listen_address"])),
+        }
+    }
+
+    /// Who has no key gets in nowhere that TLS is required.
+    fn note_keys_for_tls(&mut self) {
+        let Imported { document, notes } = &mut self.imported;
+        let lacks = |it: &Subsystem| {
+            it.allow_any_host || it.hosts.values().any(|host| host.tls_key.is_none())
+        };
+        if document.subsystems.values().any(lacks) {
+            let strict = document.listeners.iter().filter(|(_, one)| one.tls == Tls::Required);
+            let note = |(at, _)| format!("some keys of {at}, which has TLS: {KEYS}");
+            notes.extend(strict.map(note));
         }
     }
 

@@ -1,7 +1,7 @@
 //! A document as a configuration file.
 
 use super::Imported;
-use farblock_state::{Listener, Namespace, Subsystem, Tls};
+use farblock_state::{Host, Listener, Namespace, Subsystem, Tls};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::net::SocketAddr;
@@ -16,10 +16,30 @@ fn array<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     format!("[{}]", all.join(", "))
 }
 
+/// Why a configuration cannot have it as it is.
+fn lacks(it: &Subsystem) -> Option<&'static str> {
+    match it {
+        _ if it.namespaces.is_empty() => Some("has no namespace: add one"),
+        _ if !it.allow_any_host && it.hosts.is_empty() => {
+            Some("lets nobody in: list the hosts that may connect")
+        }
+        _ => None,
+    }
+}
+
+/// What could not be taken over, a sentence each.
+pub(super) fn notes(imported: &Imported) -> Vec<String> {
+    let subsystems = imported.document.subsystems.iter();
+    let left_out = subsystems.filter_map(|(nqn, it)| {
+        Some(format!("{nqn} {}, and take away the # before its lines", lacks(it)?))
+    });
+    imported.notes.iter().cloned().chain(left_out).collect()
+}
+
 pub(super) fn of(imported: &Imported) -> String {
     let document = &imported.document;
     let mut text = String::new();
-    let mut notes = imported.notes.clone();
+    let mut notes = notes(imported);
     // Who has to use TLS is said of each.
     let ana = |one: &Listener| Listener { tls: Tls::default(), ..one.clone() };
     let all: Vec<_> = document.listeners.iter().map(|(at, one)| address(at, one.tls)).collect();
@@ -42,7 +62,13 @@ pub(super) fn of(imported: &Imported) -> String {
         let _ = writeln!(text, "referrals = {}", array(document.referrals.keys()));
     }
     for (nqn, it) in &document.subsystems {
-        subsystem(&mut text, nqn, it);
+        let mut whole = String::new();
+        subsystem(&mut whole, nqn, it);
+        if lacks(it).is_some() {
+            // What a configuration refuses is there to be completed.
+            whole = whole.replace('\n', "\n# ").trim_end_matches("# ").replace("# \n", "\n");
+        }
+        text.push_str(&whole);
     }
     text
 }
@@ -77,11 +103,35 @@ fn subsystem(text: &mut String, nqn: &str, it: &Subsystem) {
     match it.allow_any_host {
         true => text.push_str("allow_any_host = true\n"),
         false => {
-            let _ = writeln!(text, "allowed_hosts = {}", array(it.hosts.keys()));
+            let plain = it.hosts.iter().filter(|(_, host)| !host.has_key()).map(|(nqn, _)| nqn);
+            let _ = writeln!(text, "allowed_hosts = {}", array(plain));
         }
+    }
+    for (nqn, it) in it.hosts.iter().filter(|(_, host)| host.has_key()) {
+        host(text, nqn, it);
     }
     for (nsid, it) in &it.namespaces {
         namespace(text, *nsid, it);
+    }
+}
+
+/// A host that has to prove who it is.
+fn host(text: &mut String, nqn: &str, it: &Host) {
+    let _ = writeln!(text, "\n[[subsystems.hosts]]\nnqn = {}", quoted(nqn));
+    let keys = [
+        ("dhchap_key", &it.dhchap_key),
+        ("dhchap_ctrl_key", &it.dhchap_ctrl_key),
+        ("tls_key", &it.tls_key),
+    ];
+    for (key, file) in keys.into_iter().filter_map(|(key, file)| Some((key, file.as_ref()?))) {
+        let _ = writeln!(text, "{key} = {}", quoted(file));
+    }
+    for (key, names) in
+        [("dhchap_hashes", &it.dhchap_hashes), ("dhchap_dhgroups", &it.dhchap_dhgroups)]
+    {
+        if !names.is_empty() {
+            let _ = writeln!(text, "{key} = {}", array(names));
+        }
     }
 }
 
@@ -90,6 +140,9 @@ fn namespace(text: &mut String, nsid: u32, it: &Namespace) {
     let _ = writeln!(text, "path = {}\nblock_size = {}", quoted(&it.path), it.block_size);
     if let Some(uuid) = it.uuid {
         let _ = writeln!(text, "uuid = {}", quoted(uuid));
+    }
+    if let Some(nguid) = it.nguid {
+        let _ = writeln!(text, "nguid = {}", quoted(nguid));
     }
     if it.read_only {
         text.push_str("read_only = true\n");

@@ -4,7 +4,7 @@ use crate::error::{Failure, Result};
 use crate::output;
 use crate::table::{Align, Table};
 use farblock_block::size::Size;
-use farblock_target::{Subsystem, Target, TargetConfig};
+use farblock_target::{Subsystem, Target, TargetConfig, TlsPolicy};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -22,6 +22,8 @@ struct Listening<'a> {
     dashboard: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     interface: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metrics: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -56,6 +58,7 @@ struct Connect {
 pub(super) struct OnTcp<'a> {
     pub(super) dashboard: Option<&'a str>,
     pub(super) interface: Option<SocketAddr>,
+    pub(super) counters: Option<SocketAddr>,
     pub(super) is_secure: bool,
 }
 
@@ -71,6 +74,7 @@ pub(super) fn announce(
     let dashboard = on_tcp.dashboard;
     let scheme = if on_tcp.is_secure { "https" } else { "http" };
     let interface = on_tcp.interface.map(|address| format!("{scheme}://{address}"));
+    let metrics = on_tcp.counters.map(|address| format!("{scheme}://{address}/metrics"));
     let addresses = target.addresses();
     let reachable = reachable(addresses[0]);
     let printed = if json {
@@ -82,6 +86,7 @@ pub(super) fn announce(
             connect: connect(config, reachable),
             dashboard,
             interface,
+            metrics,
         })
     } else {
         let mut text = String::new();
@@ -93,6 +98,9 @@ pub(super) fn announce(
         }
         if let Some(url) = interface {
             let _ = writeln!(text, "interface at {url}");
+        }
+        if let Some(url) = metrics {
+            let _ = writeln!(text, "counters at {url}");
         }
         for address in addresses {
             let _ = writeln!(text, "listening on {address}");
@@ -195,9 +203,16 @@ fn url(address: SocketAddr, nqn: &str, namespace: Option<u32>) -> String {
 
 fn connect(config: &TargetConfig, address: SocketAddr) -> Connect {
     let (host, port) = (address.ip(), address.port());
-    let mut farblock = vec![format!("farblock discover {address}")];
+    // What the first listener says, which the address is of.
+    let policy = config.tls_listeners.get(&0).copied().or(config.tls);
+    let (key, tls) = match policy {
+        Some(TlsPolicy::Required) => (" --tls-key tls.key", " --tls"),
+        None if !config.tls_keys.is_empty() => (" --tls-key tls.key", " --tls"),
+        _ => ("", ""),
+    };
+    let mut farblock = vec![format!("farblock discover {address}{key}")];
     let mut nvme_cli =
-        vec![format!("nvme discover --transport=tcp --traddr={host} --trsvcid={port}")];
+        vec![format!("nvme discover --transport=tcp --traddr={host} --trsvcid={port}{tls}")];
     for subsystem in &config.subsystems {
         let nqn = &subsystem.config.nqn;
         let has_tls = subsystem.keys.values().any(|keys| !keys.tls.is_empty());

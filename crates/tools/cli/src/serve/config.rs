@@ -116,6 +116,7 @@ struct NamespaceConfig {
     visible_to: Option<Spanned<Vec<Spanned<String>>>>,
     limits: Option<Spanned<Limits>>,
     uuid: Option<Uuid>,
+    nguid: Option<Spanned<Uuid>>,
 }
 
 /// A namespace that is about to be opened.
@@ -129,10 +130,9 @@ struct Disk {
     key: String,
 }
 
-/// Reads a configuration and opens what it names.
-pub(super) fn load(path: &Path, note: &mut dyn FnMut(String)) -> Result<Shares> {
-    let text = configuration::read(path)?;
-    let source = Source { path, text: &text };
+/// Opens what a configuration names that was read already.
+pub(super) fn load(path: &Path, text: &str, note: &mut dyn FnMut(String)) -> Result<Shares> {
+    let source = Source { path, text };
     let parsed = parse(&source).map_err(Failure::Usage)?;
     let (config, disks, hosts) = checked(&source, path, &parsed).map_err(Failure::Usage)?;
     let specs: Vec<&Spec> = disks.iter().flat_map(|all| all.values()).map(|it| &it.spec).collect();
@@ -143,7 +143,7 @@ pub(super) fn load(path: &Path, note: &mut dyn FnMut(String)) -> Result<Shares> 
     let mut shares = Shares { document, config, ..Shares::default() };
     for (index, disks) in disks.into_iter().enumerate() {
         for (nsid, disk) in disks {
-            let opened = disks::open(&disk.spec, disk.block_size, disk.read_only);
+            let opened = disks::open(&disk.spec, disk.terms.uuid, disk.block_size, disk.read_only);
             let opened = opened.map_err(|error| {
                 let what = disks::refused(&error, "read_only = true");
                 Failure::Run(source.error(disk.span.clone(), &disk.key, what))
@@ -196,8 +196,8 @@ fn described(config: &TargetConfig, disks: &[Disks], hosts: Vec<keys::Hosts>) ->
         place.hosts.extend(hosts);
         for (nsid, disk) in disks {
             let namespace = document::namespace(&disk.spec, disk.block_size, disk.read_only);
-            let Namespace { ana_group, visible_to, limits, uuid, .. } = disk.terms.clone();
-            let namespace = Namespace { ana_group, visible_to, limits, uuid, ..namespace };
+            let Namespace { ana_group, visible_to, limits, uuid, nguid, .. } = disk.terms.clone();
+            let namespace = Namespace { ana_group, visible_to, limits, uuid, nguid, ..namespace };
             place.namespaces.insert(nsid.0, namespace);
         }
     }
@@ -453,11 +453,15 @@ fn terms(source: &Source<'_>, key: &str, config: &NamespaceConfig) -> Result<Nam
         listed.as_ref().iter().enumerate().map(check).collect::<Result<BTreeSet<_>, _>>()
     };
     let visible_to = config.visible_to.as_ref().map(names).transpose()?;
-    let uuid = config.uuid;
-    let mut terms = Namespace { ana_group, visible_to, uuid, ..Namespace::new("") };
+    let (uuid, nguid) = (config.uuid, config.nguid.as_ref().map(|nguid| *nguid.as_ref()));
+    if let Some(nguid) = config.nguid.as_ref().filter(|nguid| nguid.as_ref().is_nil()) {
+        let what = "zeroes are no NGUID: leave it out for one that is made";
+        return Err(source.error(nguid.span(), &format!("{key}.nguid"), what));
+    }
+    let mut terms = Namespace { ana_group, visible_to, uuid, nguid, ..Namespace::new("") };
     if let Some(limits) = &config.limits {
         terms.limits = *limits.as_ref();
-        terms.limits.check().map_err(|problem| {
+        terms.limits.check_of_namespace().map_err(|problem| {
             let key = format!("{key}.limits.{}", problem.field);
             source.error(limits.span(), &key, problem.sentence)
         })?;

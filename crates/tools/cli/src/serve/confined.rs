@@ -1,16 +1,27 @@
 //! What a target gives up when it starts, and what it may open.
 
+use super::{disks, mirrored, reserved};
 use crate::args::ServeArgs;
+use crate::broker::{Broker, keys};
 use crate::error::{Failure, Result, os};
 use crate::sandbox::{self, Paths};
 use crate::steer;
+use farblock_host::key_file::KEYRING;
+use farblock_state::Store;
 use farblock_target::TargetConfig;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-/// Gives up what the command line does not keep. It is the first thing that a target does.
-pub(super) fn confine(args: &ServeArgs) -> Result<()> {
+/// What is said of a leg's key that is named later.
+const NO_KEYRING: &str = "a target gives up asking the kernel's keyring when it starts, unless a \
+                          disk that it starts with has its key there: have it start with this \
+                          disk, or name a file";
+
+/// Gives up what the command line and the configuration do not keep. It is the first thing that a
+/// target does once it has read them.
+pub(super) fn confine(args: &ServeArgs, written: Option<&str>) -> Result<()> {
     if args.sandbox.no_sandbox {
         return Ok(());
     }
@@ -18,11 +29,34 @@ pub(super) fn confine(args: &ServeArgs) -> Result<()> {
         [] => None,
         given => Some(paths(args, given)?),
     };
+    let broker = wants_keyring(args, written).then(|| Broker::start([keys::PART])).transpose();
+    let broker = broker.map_err(Failure::Run)?;
     sandbox::enter(paths.as_ref()).map_err(Failure::Run)?;
+    match broker {
+        Some(broker) => keys::ask_by(Arc::new(broker)),
+        None => keys::refuse(NO_KEYRING),
+    }
     for sentence in sandbox::lacks() {
         tracing::debug!("sandbox: {sentence}");
     }
     Ok(())
+}
+
+/// Whether a disk that it starts with has a key in the kernel's keyring: one on the command line,
+/// in the configuration or in what was kept.
+fn wants_keyring(args: &ServeArgs, written: Option<&str>) -> bool {
+    // What is wrong with what was kept is said when it is used.
+    let kept = args.persist.as_ref().and_then(|path| Store::new(path).text().ok()?);
+    let mut disks = args.paths.iter().map(|path| path.to_string_lossy());
+    let mut files = written.into_iter().chain(kept.as_deref());
+    files.any(names_keyring) || disks.any(|disk| names_keyring(&disk))
+}
+
+/// Whether there is the name of a key in it, as a URL has it.
+fn names_keyring(text: &str) -> bool {
+    let parameters = text.split("tls-key=").skip(1);
+    let unescaped = |value: &str| value.replace("%3A", ":").replace("%3a", ":");
+    parameters.map(unescaped).any(|value| value.starts_with(KEYRING))
 }
 
 /// Has the memory of a target with keys in no core dump.
@@ -47,7 +81,12 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     }
     let own = [&args.control, &args.persist, &args.spdk_rpc].map(Option::as_ref);
-    let own = own.into_iter().flatten().map(|path| folder(path)).chain(default);
+    let state = reserved::wanted(args.state_dir.as_deref());
+    if let Some(folder) = &state {
+        // The same.
+        let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    }
+    let own = own.into_iter().flatten().map(|path| folder(path)).chain(default).chain(state);
     let keys = args.host_key.iter().chain(&args.tls_key).map(|(_, path)| path);
     let read = keys
         .chain(&args.controller_key)
@@ -58,7 +97,9 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
         .chain(&args.config);
     let program = std::env::current_exe().ok();
     let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
-    let read = read.chain(&program).map(|path| folder(path)).chain(credentials);
+    let specs = args.paths.iter().filter_map(|path| disks::parse_os(path).ok());
+    let legs: Vec<PathBuf> = specs.flat_map(|spec| mirrored::key_files(&spec)).collect();
+    let read = read.chain(&program).chain(&legs).map(|path| folder(path)).chain(credentials);
     Ok(Paths { shared, own: own.collect(), read: read.collect() })
 }
 
@@ -67,5 +108,24 @@ fn folder(path: &Path) -> PathBuf {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder.to_owned(),
         _ => PathBuf::from("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_in_keyrings_are_seen_in_urls() {
+        for text in [
+            "mirror:a.img,nvme+tcp://h/n?ns=1&tls-key=keyring:",
+            r#"path = "mirror:a.img,nvme+tcp://h/n?tls-key=keyring%3A12""#,
+            "tls-key=/a tls-key=keyring%3a",
+        ] {
+            assert!(names_keyring(text), "{text}");
+        }
+        for text in ["", "keyring:", "nvme+tcp://h/n?tls-key=/keyring:/x"] {
+            assert!(!names_keyring(text), "{text}");
+        }
     }
 }

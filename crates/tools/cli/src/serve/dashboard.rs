@@ -3,8 +3,8 @@
 use crate::args::UiArgs;
 use crate::error::{Failure, Result, os};
 use farblock_admin::{Token, Ui};
+use farblock_host::readable::Readable;
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
@@ -35,30 +35,42 @@ impl Wanted {
 }
 
 /// What the options ask for.
-pub(super) fn wanted(args: &UiArgs) -> Result<Option<Wanted>> {
+pub(super) fn wanted(args: &UiArgs, is_secure: bool) -> Result<Option<Wanted>> {
     let Some(address) = args.ui else { return Ok(None) };
-    let options = ["--ui", "--ui-token"];
-    offered(options, address, args.ui_token.as_deref(), args.ui_steer).map(Some)
+    let place = Place { options: ["--ui", "--ui-token"], address, is_secure };
+    offered(&place, args.ui_token.as_deref(), args.ui_steer).map(Some)
 }
 
-/// A dashboard at an address, with the token in a file or a new one; `options` are those that say
-/// so.
-pub(crate) fn offered(
-    options: [&str; 2],
-    address: SocketAddr,
-    token: Option<&Path>,
-    may_steer: bool,
-) -> Result<Wanted> {
-    let [listen, named] = options;
+/// Where a dashboard is to be.
+pub(crate) struct Place {
+    /// The options that say where, and which file has its token.
+    pub(crate) options: [&'static str; 2],
+    pub(crate) address: SocketAddr,
+    /// Whether it has a certificate.
+    pub(crate) is_secure: bool,
+}
+
+/// A dashboard there, with the token in a file or a new one.
+pub(crate) fn offered(place: &Place, token: Option<&Path>, may_steer: bool) -> Result<Wanted> {
+    let Place { options: [listen, named], address, is_secure } = *place;
+    let is_here = address.ip().to_canonical().is_loopback();
+    if !is_here && !is_secure {
+        return Err(Failure::usage(format_args!(
+            "{listen} {address} can be reached from other machines, from where the token would \
+             come unencrypted: give it a certificate (--https-cert, --https-key, and {named} \
+             FILE), or take {listen} 127.0.0.1:{} and a tunnel (ssh -L)",
+            address.port()
+        )));
+    }
     let (token, fragment) = match token {
         // Whoever has the file knows it: it is not printed.
         Some(path) => (from_file(path)?, String::new()),
-        None if address.ip().is_loopback() => made()?,
+        None if is_here => made()?,
         None => {
             return Err(Failure::usage(format_args!(
                 "{listen} {address} can be reached from other machines, where a token that is \
-                 printed here is of no use, and is sent unencrypted: keep one in a file and name \
-                 that by {named} FILE, or take {listen} 127.0.0.1:{}",
+                 printed here is of no use: keep one in a file and name that by {named} FILE, or \
+                 take {listen} 127.0.0.1:{}",
                 address.port()
             )));
         }
@@ -85,7 +97,7 @@ pub(crate) fn from_file(path: &Path) -> Result<Token> {
     let cannot = |error: std::io::Error| {
         Failure::run(format_args!("cannot read the token in {shown}: {}", os(&error)))
     };
-    let file = File::open(path).map_err(cannot)?;
+    let file = Readable::open(path).map_err(cannot)?;
     let is_open = file.metadata().map_err(cannot)?.mode() & 0o077 != 0;
     if is_open {
         return Err(Failure::run(format_args!(

@@ -1,10 +1,10 @@
 //! What is shared: from a name on the command line to a namespace with an identity.
 
 use super::{identity, mirrored, reserved};
-use crate::ceph;
+use crate::{ceph, elsewhere, slow};
 use farblock_admin::Opened;
 use farblock_backends::file::{FileDisk, FileOptions};
-use farblock_backends::{FileProblem, OpenError, Spec, standby};
+use farblock_backends::{FileProblem, OpenError, REMOTE_SCHEME, Spec, standby};
 use farblock_block::Namespace;
 use farblock_block::size::Size;
 use farblock_target::{ReservationStore, Subsystem};
@@ -18,13 +18,13 @@ use uuid::Uuid;
 
 /// Takes a disk's name apart.
 pub(crate) fn parse(text: &str) -> Result<Spec, String> {
-    if text.starts_with("nvme+tcp://") {
+    if text.starts_with(REMOTE_SCHEME) {
         return Err(format!(
-            "{text} is remote already: only a mirror has remote legs (mirror:disk.img,{text})"
+            "{text} is remote already, and hosts can connect to it themselves: concat:{text} \
+             shares it from here once more, mirror:disk.img,{text} a copy of it"
         ));
     }
     if let Some((scheme, _)) = text.split_once("://")
-        && !text.starts_with("mirror:")
         && !scheme.is_empty()
         && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
     {
@@ -43,14 +43,28 @@ pub(crate) fn parse_os(text: &OsStr) -> Result<Spec, String> {
     text.to_str().map_or_else(|| Ok(Spec::File(text.into())), parse)
 }
 
-/// Opens a disk, which has no identity yet.
-pub(super) fn open(spec: &Spec, block_size: u32, read_only: bool) -> Result<Opened, OpenError> {
+/// Opens a disk, which has no identity yet but the one that it may be `given`.
+pub(super) fn open(
+    spec: &Spec,
+    given: Option<Uuid>,
+    block_size: u32,
+    read_only: bool,
+) -> Result<Opened, OpenError> {
+    slow::named(&name(spec), || open_now(spec, given, block_size, read_only))
+}
+
+fn open_now(
+    spec: &Spec,
+    given: Option<Uuid>,
+    block_size: u32,
+    read_only: bool,
+) -> Result<Opened, OpenError> {
     let whole = |namespace: Arc<dyn Namespace>| Opened {
         namespace,
         file: None,
         identity: String::new(),
         legs: None,
-        reservations: reservations(spec),
+        reservations: reservations(spec, given),
     };
     if let Spec::Mirror { legs, create, degraded } = spec {
         let taking = if *create { Taking::Empty } else { Taking::Members };
@@ -60,7 +74,8 @@ pub(super) fn open(spec: &Spec, block_size: u32, read_only: bool) -> Result<Open
         return Ok(Opened { legs, ..whole(mirror) });
     }
     let Spec::File(path) = spec else {
-        return Ok(whole(ceph::open(spec, block_size, read_only)?));
+        let (namespace, legs) = elsewhere::open_with_legs(spec, block_size, read_only)?;
+        return Ok(Opened { legs: mirrored::pieces(legs), ..whole(namespace) });
     };
     let options = FileOptions { read_only, ..FileOptions::new(block_size) };
     match FileDisk::open(path, &options) {
@@ -118,13 +133,7 @@ pub(crate) fn memory_doubt(specs: &[&Spec]) -> Option<String> {
 fn memory_bytes(spec: &Spec) -> u64 {
     match spec {
         Spec::Mem { bytes } => *bytes,
-        Spec::File(_) | Spec::Null { .. } | Spec::Remote(_) | Spec::Rbd(_) => 0,
-        Spec::Mirror { legs: children, .. } | Spec::Stripe { children, .. } => {
-            children.iter().map(memory_bytes).sum()
-        }
-        Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
-            memory_bytes(inner)
-        }
+        spec => spec.parts().iter().map(memory_bytes).sum(),
     }
 }
 
@@ -133,6 +142,10 @@ fn memory_bytes(spec: &Spec) -> u64 {
 /// identity does not either: a host that comes back must not take the empty disk for the one that
 /// it knew. `note` is told what a person should know.
 pub(crate) fn identity(spec: &Spec, note: &mut dyn FnMut(String)) -> String {
+    slow::named(&name(spec), || identity_now(spec, note))
+}
+
+fn identity_now(spec: &Spec, note: &mut dyn FnMut(String)) -> String {
     if let Some(uuid) = kept(spec, note) {
         return uuid.to_string();
     }
@@ -144,15 +157,28 @@ pub(crate) fn identity(spec: &Spec, note: &mut dyn FnMut(String)) -> String {
     text
 }
 
-/// Where reservations of the disk are kept, if they can persist through a power loss.
-pub(crate) fn reservations(spec: &Spec) -> Option<Arc<dyn ReservationStore>> {
-    match spec {
-        Spec::File(path) => reserved::of(path),
-        Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
-            reservations(inner)
+/// Where reservations of the disk are kept, if they can persist through a power loss. What forgets
+/// its data has none, and what has no identity of its own could be another disk after the restart.
+fn reservations(spec: &Spec, given: Option<Uuid>) -> Option<Arc<dyn ReservationStore>> {
+    let lasting = || match forgets(spec) {
+        true => None,
+        // Any other identity is no UUID.
+        false => {
+            given.or_else(|| identity_now(spec, &mut |text| tracing::info!("{text}")).parse().ok())
         }
-        Spec::Stripe { .. } | Spec::Mem { .. } | Spec::Null { .. } => None,
-        Spec::Mirror { .. } | Spec::Remote(_) | Spec::Rbd(_) => None,
+    };
+    reserved::of(file(spec), lasting)
+}
+
+/// The one file or device that a disk is.
+fn file(spec: &Spec) -> Option<&Path> {
+    match spec {
+        Spec::File(path) => Some(path),
+        Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
+            file(inner)
+        }
+        // Several parts of a file are several disks.
+        _ => None,
     }
 }
 
@@ -175,9 +201,21 @@ fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
             }
             Some(Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()))
         }
+        Spec::Concat { children } => {
+            let mut text = "concat".to_owned();
+            for child in children {
+                text.push_str(&format!("\n{}", kept(child, note)?));
+            }
+            Some(Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()))
+        }
+        Spec::Range { offset_bytes, bytes, inner } => {
+            let text = format!("range {offset_bytes} {bytes}\n{}", kept(inner, note)?);
+            Some(Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()))
+        }
         Spec::Mirror { legs, .. } => mirrored::identity(legs),
         Spec::Rbd(name) => ceph::identity(name),
-        Spec::Mem { .. } | Spec::Null { .. } | Spec::Remote(_) => None,
+        Spec::Remote(url) => Some(mirrored::remote_identity(url)),
+        Spec::Mem { .. } | Spec::Null { .. } => None,
     }
 }
 
@@ -211,10 +249,10 @@ fn is_empty(path: &Path) -> bool {
 /// be what gives the disk its identity, and who asks for that next finds it there.
 pub(crate) fn default_nqn(specs: &[Spec], note: &mut dyn FnMut(String)) -> String {
     let first = &specs[0];
-    let name = match kept(first, note) {
+    let name = slow::named(&name(first), || match kept(first, note) {
         Some(uuid) => format!("farblock\n{uuid}"),
         None => format!("farblock\n{}\n{}", crate::machine::id(), absolute(first)),
-    };
+    });
     format!("{UUID_NQN_PREFIX}{}", Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()))
 }
 
@@ -239,48 +277,40 @@ pub(crate) fn seen_from(spec: &Spec, directory: &Path) -> Spec {
     map_paths(spec, &|path| directory.join(path))
 }
 
+/// What names the disk, by which keys it is reached left out.
 fn absolute(spec: &Spec) -> Spec {
-    map_paths(spec, &|path| {
+    let canonical = |path: &Path| {
         // One that does not exist will not be opened either; its name is as good as any.
         std::fs::canonicalize(path)
             .or_else(|_| std::path::absolute(path))
             .unwrap_or_else(|_| path.to_owned())
+    };
+    mapped(spec.clone(), &|leaf| match leaf {
+        Spec::File(path) => *path = canonical(path),
+        Spec::Remote(url) => *url = mirrored::without_keys(url),
+        _ => {}
     })
 }
 
 fn map_paths(spec: &Spec, map: &dyn Fn(&Path) -> std::path::PathBuf) -> Spec {
-    let boxed = |inner: &Spec| Box::new(map_paths(inner, map));
-    match spec {
-        Spec::File(path) => Spec::File(map(path)),
-        Spec::Stripe { chunk_bytes, children } => Spec::Stripe {
-            chunk_bytes: *chunk_bytes,
-            children: children.iter().map(|child| map_paths(child, map)).collect(),
-        },
-        Spec::Delay { fixed, jitter, inner } => {
-            Spec::Delay { fixed: *fixed, jitter: *jitter, inner: boxed(inner) }
-        }
-        Spec::Limit { rate, inner } => Spec::Limit { rate: *rate, inner: boxed(inner) },
-        Spec::Fault { every, inner } => Spec::Fault { every: *every, inner: boxed(inner) },
-        Spec::Mirror { legs, create, degraded } => Spec::Mirror {
-            legs: legs.iter().map(|leg| map_paths(leg, map)).collect(),
-            create: *create,
-            degraded: *degraded,
-        },
-        Spec::Mem { .. } | Spec::Null { .. } | Spec::Remote(_) | Spec::Rbd(_) => spec.clone(),
+    mapped(spec.clone(), &|leaf| match leaf {
+        Spec::File(path) => *path = map(path),
+        Spec::Remote(url) => *url = mirrored::with_keys_at(url, map),
+        _ => {}
+    })
+}
+
+/// The same with all that it is made of changed.
+fn mapped(mut spec: Spec, change: &dyn Fn(&mut Spec)) -> Spec {
+    change(&mut spec);
+    for part in spec.parts_mut() {
+        *part = mapped(part.clone(), change);
     }
+    spec
 }
 
 fn forgets(spec: &Spec) -> bool {
-    match spec {
-        Spec::Mem { .. } => true,
-        Spec::File(_) | Spec::Null { .. } | Spec::Remote(_) | Spec::Rbd(_) => false,
-        Spec::Mirror { legs: children, .. } | Spec::Stripe { children, .. } => {
-            children.iter().any(forgets)
-        }
-        Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
-            forgets(inner)
-        }
-    }
+    matches!(spec, Spec::Mem { .. }) || spec.parts().iter().any(forgets)
 }
 
 #[cfg(test)]

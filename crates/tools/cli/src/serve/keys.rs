@@ -4,6 +4,7 @@ use super::located::Source;
 use crate::args::ServeArgs;
 use crate::error::{Failure, Result};
 use crate::values;
+use farblock_admin::{Aside, Patience};
 use farblock_host::key_file;
 use farblock_secure::{Group, Hash, Secret};
 use farblock_state::{Demand, Host, Limits};
@@ -41,19 +42,25 @@ pub(super) type Hosts = BTreeMap<String, Host>;
 const HASHES: &str = "use sha256, sha384 or sha512";
 const GROUPS: &str = "use null, ffdhe2048, 3072, 4096, 6144 or 8192";
 
+/// Reads a key file, which may be on a share that does not answer.
+fn read<T: Send + 'static>(path: &Path, by: fn(&Path) -> Result<T, String>) -> Result<T, String> {
+    let (what, path) = (format!("the key file {}", path.display()), path.to_owned());
+    Patience::default().with(Aside::Key, &what, move || by(&path))
+}
+
 /// Reads the keys that a document's entry names, if it names some.
 pub(super) fn of(host: &Host) -> Result<Option<HostKeys>, String> {
     if !host.has_key() {
         return Ok(None);
     }
-    let read = |reference: &String| key_file::read(Path::new(reference));
-    let read_tls = |reference: &String| key_file::read_tls(Path::new(reference));
+    let read_secret = |reference: &String| read(Path::new(reference), key_file::read);
+    let read_tls = |reference: &String| read(Path::new(reference), key_file::read_tls);
     let hashes = host.dhchap_hashes.iter().map(|name| Hash::from_name(name).ok_or(HASHES));
     let groups = host.dhchap_dhgroups.iter().map(|name| Group::from_name(name).ok_or(GROUPS));
     Ok(Some(HostKeys {
-        host: host.dhchap_key.as_ref().map(read).transpose()?.unwrap_or_default(),
+        host: host.dhchap_key.as_ref().map(read_secret).transpose()?.unwrap_or_default(),
         tls: host.tls_key.as_ref().map(read_tls).transpose()?.unwrap_or_default(),
-        controller: host.dhchap_ctrl_key.as_ref().map(read).transpose()?.map(first),
+        controller: host.dhchap_ctrl_key.as_ref().map(read_secret).transpose()?.map(first),
         hashes: or_all(hashes.collect::<Result<_, _>>()?, &Hash::ALL),
         groups: or_all(groups.collect::<Result<_, _>>()?, &Group::ALL),
         id: host.host_id.map(Uuid::into_bytes),
@@ -157,8 +164,8 @@ fn keys(
     key: &str,
     host: &HostConfig,
 ) -> Result<HostKeys, String> {
-    let read = |file: &Spanned<String>, name: &str| {
-        let read = key_file::read(&seen_from(directory, file.as_ref()));
+    let read_secrets = |file: &Spanned<String>, name: &str| {
+        let read = read(&seen_from(directory, file.as_ref()), key_file::read);
         read.map_err(|error| source.error(file.span(), &format!("{key}.{name}"), error))
     };
     let hashes = named(source, &format!("{key}.dhchap_hashes"), &host.dhchap_hashes, |name| {
@@ -168,15 +175,16 @@ fn keys(
         Group::from_name(name).ok_or(GROUPS)
     })?;
     let read_tls = |file: &Spanned<String>| {
-        let read = key_file::read_tls(&seen_from(directory, file.as_ref()));
+        let read = read(&seen_from(directory, file.as_ref()), key_file::read_tls);
         read.map_err(|error| source.error(file.span(), &format!("{key}.tls_key"), error))
     };
     let own = host.dhchap_ctrl_key.as_ref();
-    let secrets = host.dhchap_key.as_ref().map(|file| read(file, "dhchap_key")).transpose()?;
+    let secrets =
+        host.dhchap_key.as_ref().map(|file| read_secrets(file, "dhchap_key")).transpose()?;
     Ok(HostKeys {
         host: secrets.unwrap_or_default(),
         tls: host.tls_key.as_ref().map(read_tls).transpose()?.unwrap_or_default(),
-        controller: own.map(|file| read(file, "dhchap_ctrl_key")).transpose()?.map(first),
+        controller: own.map(|file| read_secrets(file, "dhchap_ctrl_key")).transpose()?.map(first),
         hashes: or_all(hashes, &Hash::ALL),
         groups: or_all(groups, &Group::ALL),
         id: host.host_id.as_ref().map(|id| id.as_ref().into_bytes()),
@@ -233,7 +241,7 @@ pub(super) fn add_tls(args: &ServeArgs, config: &mut TargetConfig) -> Result<()>
     };
     let unlisted: Vec<_> = args.tls_key.iter().filter(|(nqn, _)| !is_listed(nqn)).collect();
     for (nqn, path) in unlisted {
-        let of_host = key_file::read_tls(path).map_err(Failure::Run)?;
+        let of_host = read(path, key_file::read_tls).map_err(Failure::Run)?;
         if config.tls_keys.insert(nqn.clone(), of_host).is_some() {
             return Err(twice(nqn));
         }

@@ -1,22 +1,19 @@
 //! Mirrors on the command line: legs that are files, devices or remote disks.
 
-use crate::ceph;
-use crate::error::Failure;
+use crate::elsewhere::{self, Leg};
 use crate::remote;
 use farblock_admin::{LegStatus, Legs, MirrorOrder, Mirrored};
 use farblock_backends::{FileProblem, OpenError, Spec};
-use farblock_block::Namespace;
+use farblock_block::{Availability, Namespace};
 use farblock_host::disk::DiskOptions;
+use farblock_host::key_file;
 use farblock_host::url::Url;
 use farblock_volumes::{LegSource, LegState, Mirror, MirrorOptions, MirrorStatus, limits};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 use uuid::Uuid;
-
-/// The longest pause between two attempts to reach a remote leg.
-const RECONNECT_DELAY: Duration = Duration::from_secs(2);
 
 type Opening = Result<Arc<dyn Namespace>, String>;
 
@@ -33,7 +30,7 @@ impl Local {
     /// and starting without the leg would make two of it.
     fn new(spec: &Spec, block_size: u32) -> Result<Local, OpenError> {
         use FileProblem::{Busy, Locked};
-        let first = match ceph::open(spec, block_size, false) {
+        let first = match elsewhere::open(spec, block_size, false) {
             Ok(namespace) => Ok(namespace),
             Err(in_use @ OpenError::File { problem: Busy | Locked { .. }, .. }) => {
                 return Err(in_use);
@@ -52,7 +49,7 @@ impl LegSource for Local {
     fn open(&self) -> Opening {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
         first.unwrap_or_else(|| {
-            ceph::open(&self.spec, self.block_size, false).map_err(|error| error.to_string())
+            elsewhere::open(&self.spec, self.block_size, false).map_err(|error| error.to_string())
         })
     }
 }
@@ -70,10 +67,7 @@ impl LegSource for Remote {
 
     fn open(&self) -> Opening {
         let opened = remote::open_disk(&self.url, &self.options);
-        opened.map(|(disk, _)| Arc::new(disk) as _).map_err(|failure| match failure {
-            Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
-            _ => "it ended".to_owned(),
-        })
+        opened.map(|(disk, _)| Arc::new(disk) as _).map_err(elsewhere::said)
     }
 }
 
@@ -95,13 +89,8 @@ pub(super) fn open(
         let Spec::Remote(url) = leg else {
             return Ok(Arc::new(Local::new(leg, block_size)?));
         };
-        let url: Url = url.parse().map_err(|error| OpenError::Mirror(format!("{error}")))?;
-        let options = DiskOptions {
-            ctrl_loss_timeout: None,
-            reconnect_delay: RECONNECT_DELAY,
-            ..DiskOptions::default()
-        };
-        Ok(Arc::new(Remote { url, options }))
+        let url = elsewhere::leg_url(url).map_err(OpenError::Mirror)?;
+        Ok(Arc::new(Remote { url, options: elsewhere::leg_options() }))
     };
     let sources = legs.iter().map(source).collect::<Result<Vec<_>, _>>()?;
     let mirror = Mirror::open(sources, options);
@@ -112,10 +101,10 @@ pub(super) fn open(
 struct Watched(Weak<Mirror>);
 
 impl Mirrored for Watched {
-    fn status(&self) -> Option<(Vec<LegStatus>, farblock_admin::MirrorStatus)> {
+    fn status(&self) -> Option<(Vec<LegStatus>, Option<farblock_admin::MirrorStatus>)> {
         let status = self.0.upgrade()?.status();
         let doing = doing(&status);
-        Some((named(status), doing))
+        Some((named(status), Some(doing)))
     }
 
     fn order(&self, order: &MirrorOrder) {
@@ -132,6 +121,29 @@ impl Mirrored for Watched {
 /// What says what its legs are.
 pub(super) fn legs(mirror: &Arc<Mirror>) -> Legs {
     Arc::new(Watched(Arc::downgrade(mirror)))
+}
+
+/// Remote disks that make up another one without a copy of each, for whoever steers the target.
+struct Pieces(Vec<Leg>);
+
+impl Mirrored for Pieces {
+    fn status(&self) -> Option<(Vec<LegStatus>, Option<farblock_admin::MirrorStatus>)> {
+        let status = |leg: &Leg| {
+            let namespace = leg.namespace.upgrade()?;
+            let is_ready = namespace.availability() == Availability::Ready;
+            let state = if is_ready { "ready" } else { "away" }.to_owned();
+            let reason = namespace.trouble();
+            Some(LegStatus { name: leg.name.clone(), state, reason })
+        };
+        Some((self.0.iter().map(status).collect::<Option<_>>()?, None))
+    }
+
+    fn order(&self, _: &MirrorOrder) {}
+}
+
+/// What says what these are.
+pub(super) fn pieces(legs: Vec<Leg>) -> Option<Legs> {
+    (!legs.is_empty()).then(|| Arc::new(Pieces(legs)) as Legs)
 }
 
 fn doing(status: &MirrorStatus) -> farblock_admin::MirrorStatus {
@@ -163,11 +175,16 @@ fn named(status: MirrorStatus) -> Vec<LegStatus> {
     status.legs.into_iter().map(named).collect()
 }
 
+/// What names a disk of another machine.
+pub(super) fn remote_identity(url: &str) -> Uuid {
+    Uuid::new_v5(&Uuid::NAMESPACE_OID, without_keys(url).as_bytes())
+}
+
 /// What names the mirror wherever it is used: as the first leg of this machine has it, or the URLs
 /// of legs that are all remote.
 pub(super) fn identity(legs: &[Spec]) -> Option<Uuid> {
     if legs.iter().all(|leg| matches!(leg, Spec::Remote(_))) {
-        let urls: Vec<String> = legs.iter().map(Spec::to_string).collect();
+        let urls: Vec<String> = legs.iter().map(|leg| without_keys(&leg.to_string())).collect();
         return Some(Uuid::new_v5(&Uuid::NAMESPACE_OID, urls.join("\n").as_bytes()));
     }
     legs.iter().find_map(|leg| {
@@ -181,10 +198,66 @@ pub(super) fn identity(legs: &[Spec]) -> Option<Uuid> {
     })
 }
 
+/// A leg's URL without keys. They may change, and then it is the same leg; a URL that has none is
+/// taken as it was written.
+pub(super) fn without_keys(url: &str) -> String {
+    match url.parse::<Url>() {
+        Ok(url) if url != url.without_keys() => url.without_keys().to_string(),
+        _ => url.to_owned(),
+    }
+}
+
+/// A leg's URL with its key files where `map` has them.
+pub(super) fn with_keys_at(url: &str, map: &dyn Fn(&Path) -> PathBuf) -> String {
+    let Ok(mut parsed) = url.parse::<Url>() else { return url.to_owned() };
+    let files: Vec<&mut PathBuf> = parsed.keys().filter(|path| key_file::is_file(path)).collect();
+    if files.is_empty() {
+        return url.to_owned();
+    }
+    files.into_iter().for_each(|path| *path = map(path));
+    parsed.to_string()
+}
+
+/// The key files that a spec's legs name.
+#[cfg(any(test, target_os = "linux"))]
+pub(super) fn key_files(spec: &Spec) -> Vec<PathBuf> {
+    let leaves = spec.leaves();
+    let urls = leaves.iter().filter_map(|leg| match leg {
+        Spec::Remote(url) => url.parse::<Url>().ok(),
+        _ => None,
+    });
+    let keys = urls.flat_map(|mut url| url.keys().map(std::mem::take).collect::<Vec<_>>());
+    keys.filter(|path| key_file::is_file(path)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use farblock_volumes::Taking;
+
+    #[test]
+    fn a_leg_is_the_same_with_another_key() {
+        let leg = |more: &str| Spec::Remote(format!("nvme+tcp://10.0.0.1:4421/n?ns=1{more}"));
+        let named = |more: &str| identity(&[leg(more), leg("&data-digest=1")]);
+        assert_eq!(named(""), named("&tls-key=/etc/a.key"));
+        assert_eq!(named("&concat=1&dhchap-secret=a"), named("&tls-key=credential:b"));
+        assert_ne!(named(""), named("&hostnqn=nqn.2026-11.org.example:another"));
+    }
+
+    #[test]
+    fn keys_of_legs_are_files_that_are_found() {
+        let text = "mirror:a.img,nvme+tcp://a/n?dhchap-secret=h.key&tls-key=credential:t?create";
+        let spec = Spec::parse(text).unwrap();
+        assert_eq!(key_files(&spec), [PathBuf::from("h.key")]);
+        let Spec::Mirror { legs, create: true, .. } = &spec else { panic!("{spec:?}") };
+        let url = with_keys_at(&legs[1].to_string(), &|path| Path::new("/etc").join(path));
+        let separator = std::path::MAIN_SEPARATOR;
+        let wanted =
+            format!("nvme+tcp://a/n?dhchap-secret=/etc{separator}h.key&tls-key=credential:t");
+        assert_eq!(url, wanted);
+        let plain = "nvme+tcp://a/n?tls-key=keyring:";
+        assert_eq!(with_keys_at(plain, &|_| PathBuf::from("b")), plain);
+    }
 
     fn refused(legs: &[&std::path::Path], options: &MirrorOptions) -> String {
         let legs: Vec<Spec> = legs.iter().map(|leg| Spec::File(leg.into())).collect();

@@ -12,6 +12,8 @@ mod identity;
 mod keys;
 mod located;
 mod mirrored;
+#[cfg(target_os = "linux")]
+mod nodes;
 mod reserved;
 #[cfg(target_os = "linux")]
 mod sockets;
@@ -26,14 +28,18 @@ pub(crate) use disks::{name as disk_name, parse_os as parse_disk};
 pub(crate) use keys::reference as key_reference;
 
 use crate::args::{Global, ServeArgs};
+use crate::configuration;
 use crate::error::{Failure, Result};
 #[cfg(target_os = "linux")]
 use crate::notify::Notifier;
 use crate::output;
 use crate::signals::{self, Stop};
+use crate::values;
 use document::Shares;
 use farblock_admin::Opened;
 use farblock_proto::ids::NamespaceId;
+#[cfg(target_os = "linux")]
+use farblock_state::Document;
 use farblock_state::Tls;
 use farblock_target::{StartError, Subsystem, Target, TargetConfig};
 use farblock_wire::tcp::PORT_IO;
@@ -48,9 +54,12 @@ pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     if let Some(path) = &args.check {
         return check(path);
     }
-    // Before there is a second thread.
+    // Once: what a pipe has said it does not say again.
+    let written = args.config.as_deref().map(configuration::read).transpose()?;
+    let written = written.as_deref();
+    // Before there is a second thread that stays.
     #[cfg(target_os = "linux")]
-    confined::confine(args)?;
+    confined::confine(args, written)?;
     // First, so that a signal while disks are being opened ends it cleanly as well.
     let stop = stopped_by(args)?;
     let hangup = signals::outlive_others().map_err(|error| {
@@ -61,18 +70,23 @@ pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
             output::note(&text);
         }
     };
-    let shares = asked_for(args, global, &mut note)?;
+    if let Some(folder) = reserved::wanted(args.state_dir.as_deref()) {
+        reserved::keep_in(&folder)?;
+    }
+    let shares = asked_for(args, written, global, &mut note)?;
     let configured = shares.document.clone();
     #[cfg(unix)]
     let shares = steered::resumed(args, shares, &mut note)?;
     let Shares { config, disks, document } = shares.distinguished().agreed();
+    #[cfg(target_os = "linux")]
+    let config = confined_to_node(config, &document);
     #[cfg(target_os = "linux")]
     confined::guard_keys(&config);
     let target = Target::start_with(&config, sockets).map_err(|error| explain(&error, args))?;
     #[cfg(unix)]
     let steering = {
         let begun = steered::Begun { disks, document, configured, keys: steered::keys(&config) };
-        steered::begin(args, global, &target, begun, hangup)?
+        steered::begin(args, &target, begun, hangup)?
     };
     #[cfg(not(unix))]
     let steering = without_steering(args, (disks, document, configured, hangup))?;
@@ -102,6 +116,21 @@ pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     })
 }
 
+/// With the cores that are near, if nobody has said which.
+#[cfg(target_os = "linux")]
+fn confined_to_node(mut config: TargetConfig, document: &Document) -> TargetConfig {
+    let namespaces = document.subsystems.values().flat_map(|one| one.namespaces.values());
+    let paths = namespaces.map(|namespace| namespace.path.as_str());
+    if config.cores.is_empty()
+        && let Some(nodes::Near { node, cores }) =
+            nodes::Machine::here().near(paths, &config.listeners)
+    {
+        tracing::info!("disks and network are at node {node}, and so are the cores: {cores:?}");
+        config.cores = cores;
+    }
+    config
+}
+
 /// What ends it.
 fn stopped_by(args: &ServeArgs) -> Result<Stop> {
     let stop = Stop::install()?;
@@ -112,9 +141,14 @@ fn stopped_by(args: &ServeArgs) -> Result<Stop> {
 }
 
 /// What the command line and the configuration ask for.
-fn asked_for(args: &ServeArgs, global: &Global, note: &mut dyn FnMut(String)) -> Result<Shares> {
-    let mut shares = match &args.config {
-        Some(path) => config::load(path, note)?,
+fn asked_for(
+    args: &ServeArgs,
+    written: Option<&str>,
+    global: &Global,
+    note: &mut dyn FnMut(String),
+) -> Result<Shares> {
+    let mut shares = match args.config.as_deref().zip(written) {
+        Some((path, text)) => config::load(path, text, note)?,
         None => from_paths(args, note)?,
     };
     if !args.listen.is_empty() {
@@ -228,6 +262,7 @@ fn from_paths(args: &ServeArgs, note: &mut dyn FnMut(String)) -> Result<Shares> 
     let specs = specs.map_err(Failure::Usage)?;
     disks::memory_doubt(&specs.iter().collect::<Vec<_>>()).map(&mut *note);
     let nqn = args.nqn.clone().unwrap_or_else(|| disks::default_nqn(&specs, note));
+    values::doubt(&nqn).map(&mut *note);
     let mut subsystem = Subsystem::new(&nqn);
     let only_with_tls = document::tls(args) == Some(Tls::Required);
     if only_with_tls && args.tls_key.is_empty() {
@@ -249,7 +284,7 @@ fn from_paths(args: &ServeArgs, note: &mut dyn FnMut(String)) -> Result<Shares> 
     let mut shares = Shares { document: document::of(&config), config, ..Shares::default() };
     shares.document.subsystems.entry(nqn.clone()).or_default().hosts.extend(hosts);
     for (index, spec) in specs.iter().enumerate() {
-        let opened = disks::open(spec, args.block_size, args.read_only);
+        let opened = disks::open(spec, None, args.block_size, args.read_only);
         let opened = opened.map_err(|error| Failure::Run(disks::refused(&error, "--read-only")))?;
         let nsid = NamespaceId(index as u32 + 1);
         let identity = disks::identity(spec, note);

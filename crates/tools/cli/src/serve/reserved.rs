@@ -1,16 +1,33 @@
-//! Reservations of a file, kept in an extended attribute beside its identity, so that they go where
-//! the data go: whoever was fenced stays so, also where the disk is served next.
+//! Where reservations are kept, so that they persist through a power loss: with a file, in an
+//! extended attribute beside its identity, so that they go where the data go and whoever was fenced
+//! stays so, also where the disk is served next; what carries no attribute has them in the target's
+//! own folder, if it has one.
 //!
 //! The attribute names the file's inode: a copy that takes it along is another disk, which nobody
 //! has reserved. One attribute is changed at once, as the file's metadata are.
 
+mod folder;
+
+pub(super) use folder::{keep_in, wanted};
+
 use farblock_target::ReservationStore;
 use std::path::Path;
 use std::sync::Arc;
+use uuid::Uuid;
+
+/// Where the reservations of a disk are kept, if they can be: with the file at `file`, if it is
+/// one, or in the target's folder, if the disk has an identity that outlasts restarts.
+pub(super) fn of(
+    file: Option<&Path>,
+    identity: impl FnOnce() -> Option<Uuid>,
+) -> Option<Arc<dyn ReservationStore>> {
+    let in_folder = || folder::is_there().then(identity)?.and_then(folder::of);
+    file.and_then(with).or_else(in_folder)
+}
 
 /// Where the reservations of the file at `path` are kept, if they can be.
 #[cfg(target_os = "linux")]
-pub(super) fn of(path: &Path) -> Option<Arc<dyn ReservationStore>> {
+fn with(path: &Path) -> Option<Arc<dyn ReservationStore>> {
     use std::os::unix::fs::MetadataExt;
     let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let attribute = attribute::Attribute::new(std::fs::File::open(path).ok()?, metadata.ino());
@@ -19,7 +36,7 @@ pub(super) fn of(path: &Path) -> Option<Arc<dyn ReservationStore>> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn of(_: &Path) -> Option<Arc<dyn ReservationStore>> {
+fn with(_: &Path) -> Option<Arc<dyn ReservationStore>> {
     None
 }
 
@@ -113,16 +130,16 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("a"), "a").unwrap();
         // The file system keeps no attributes.
-        let Some(store) = of(&path("a")) else { return };
+        let Some(store) = with(&path("a")) else { return };
         assert_eq!(store.load().unwrap(), "");
         store.save("something\n").unwrap();
         std::fs::rename(path("a"), path("b")).unwrap();
-        let load = |name: &str| of(&path(name)).unwrap().load().unwrap();
+        let load = |name: &str| with(&path(name)).unwrap().load().unwrap();
         assert_eq!(load("b"), "something\n");
         let copy = std::process::Command::new("cp").arg("-a").args([path("b"), path("c")]).status();
         assert!(copy.unwrap().success());
         assert_eq!((load("c").as_str(), load("b").as_str()), ("", "something\n"));
-        of(&path("b")).unwrap().save("").unwrap();
+        with(&path("b")).unwrap().save("").unwrap();
         assert_eq!(load("b"), "");
         // As much as there can be.
         store.save(&"x".repeat(3700)).unwrap();
@@ -140,7 +157,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         std::fs::write(&path, "a").unwrap();
-        let load = || of(&path).expect("there is something").load();
+        let load = || with(&path).expect("there is something").load();
         for damaged in [&b"12x\nhosts\n"[..], b"hosts", b"\n", &[0xff; 9], &[b'1'; 4000]] {
             if !put(&path, damaged) {
                 return;

@@ -4,10 +4,9 @@ use super::dashboard::{self, Wanted};
 use super::document::{self, Shares};
 use super::keys as key_files;
 use super::{announce, check_listeners, config, disks, tokens};
-use crate::args::{Global, ServeArgs};
+use crate::args::ServeArgs;
 use crate::configuration;
 use crate::error::{Failure, Result, os};
-use crate::output;
 use crate::signals::Hangup;
 use crate::steer;
 use farblock_admin::{
@@ -30,11 +29,23 @@ pub(super) struct Steered {
 }
 
 impl Steered {
-    /// The address that opens the dashboard, and the interface's, if there are some.
+    /// The address that opens the dashboard, and those of the others, if there are some.
     pub(super) fn on_tcp(&self) -> announce::OnTcp<'_> {
         let dashboard = self.dashboard.as_deref();
-        let (interface, is_secure) = (self.server.api(), self.is_secure);
-        announce::OnTcp { dashboard, interface, is_secure }
+        let (interface, counters) = (self.server.api(), self.server.metrics());
+        announce::OnTcp { dashboard, interface, counters, is_secure: self.is_secure }
+    }
+
+    /// What can be read on the way, in a sentence.
+    fn warn(&self) {
+        let is_reached = |address: &SocketAddr| !address.ip().to_canonical().is_loopback();
+        if let Some(address) = self.server.metrics().filter(is_reached).filter(|_| !self.is_secure)
+        {
+            tracing::warn!(
+                "whoever reaches {address} can read the counters, names of hosts and addresses \
+                 among them, and nothing is encrypted (--https-cert, --https-key)"
+            );
+        }
     }
 }
 
@@ -44,7 +55,7 @@ struct Opener;
 impl Open for Opener {
     fn open(&self, namespace: &Namespace) -> Result<Opened, String> {
         let spec = disks::parse(&namespace.path)?;
-        let opened = disks::open(&spec, namespace.block_size, namespace.read_only);
+        let opened = disks::open(&spec, namespace.uuid, namespace.block_size, namespace.read_only);
         let opened = opened.map_err(|error| disks::refused(&error, "read_only = true"))?;
         let identity = disks::identity(&spec, &mut |text| tracing::info!("{text}"));
         Ok(Opened { identity, ..opened })
@@ -155,7 +166,6 @@ pub(super) struct Sockets {
 /// Lets a running target be changed.
 pub(super) fn begin(
     args: &ServeArgs,
-    global: &Global,
     target: &Target,
     begun: Begun,
     hangup: Hangup,
@@ -186,10 +196,9 @@ pub(super) fn begin(
     let steering = Arc::new(steering);
     // That thread outlasts the target, and must not keep its disks open.
     let heard = Arc::downgrade(&steering);
-    let quiet = global.quiet;
     let listens = hangup.on_each(move || {
         if let Some(steering) = heard.upgrade() {
-            answer(&steering, quiet);
+            answer(&steering);
         }
     });
     listens.map_err(|error| Failure::run(format_args!("cannot handle SIGHUP: {}", os(&error))))?;
@@ -204,10 +213,10 @@ pub(super) fn begin(
 fn offer(args: &ServeArgs, target: &Target, steering: &Arc<Steering>) -> Result<Option<Steered>> {
     let default = steer::default_socket(&target.addresses()[0]);
     let control = args.control.clone().or(default).filter(|_| !args.no_control);
-    let (ui, fragment) = dashboard::wanted(&args.ui)?.map(Wanted::split).unzip();
-    let api = tokens::wanted(&args.api)?;
-    let certificate = tokens::certificate(&args.api, ui.is_some())?;
+    let certificate = tokens::certificate(args)?;
     let is_secure = certificate.is_some();
+    let (ui, fragment) = dashboard::wanted(&args.ui, is_secure)?.map(Wanted::split).unzip();
+    let api = tokens::wanted(&args.api)?;
     let is_asked_for = args.control.is_some() || args.metrics.is_some() || ui.is_some();
     let is_asked_for = is_asked_for || api.is_some();
     let on_tcp = OnTcp { metrics: args.metrics, ui, api, certificate };
@@ -215,7 +224,9 @@ fn offer(args: &ServeArgs, target: &Target, steering: &Arc<Steering>) -> Result<
         Ok(server) => {
             let dashboard = server.ui().zip(fragment);
             let dashboard = dashboard.map(|(address, rest)| Wanted::url(&rest, address, is_secure));
-            Ok(Some(Steered { server, dashboard, is_secure }))
+            let steered = Steered { server, dashboard, is_secure };
+            steered.warn();
+            Ok(Some(steered))
         }
         Err((what, error)) if is_asked_for => {
             Err(Failure::run(format_args!("cannot listen on {what}: {}", os(&error))))
@@ -266,24 +277,15 @@ fn reader(path: PathBuf, given: Given) -> Configured {
 }
 
 /// SIGHUP: what changed in the configuration is changed, and what is done is said.
-fn answer(steering: &Steering, quiet: bool) {
-    let done = steering.reload(false);
-    if let Ok(changed) = &done {
-        let steps = match &changed.steps[..] {
-            [] => "nothing was to be changed".to_owned(),
-            steps => format!("changed: {}", steps.join("; ")),
-        };
-        tracing::info!(target: farblock_admin::AUDIT, who = "SIGHUP", "{steps}");
-    }
-    match done {
-        Ok(changed) if !quiet && changed.steps.is_empty() => {
-            output::note("read the configuration again: nothing has changed in it");
+fn answer(steering: &Steering) {
+    match steering.reload(false) {
+        Ok(changed) => {
+            let steps = match &changed.steps[..] {
+                [] => "nothing was to be changed".to_owned(),
+                steps => format!("changed: {}", steps.join("; ")),
+            };
+            tracing::info!(target: farblock_admin::AUDIT, who = "SIGHUP", "{steps}");
         }
-        Ok(changed) if !quiet => {
-            output::note("read the configuration again:");
-            changed.steps.iter().for_each(|step| output::note(&format!("  {step}")));
-        }
-        Ok(_) => {}
         Err(refused) => {
             let said = format!("SIGHUP: everything stays as it is: {refused}");
             tracing::warn!(target: farblock_admin::AUDIT, "{said}");

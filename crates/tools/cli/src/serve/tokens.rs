@@ -1,9 +1,11 @@
-//! `farblock serve --api`: who may use the interface on TCP, and by which certificate it is known.
+//! `farblock serve --api`: who may use the interface on TCP, and by which certificate what is
+//! offered there is known.
 
-use crate::args::ApiArgs;
+use crate::args::{ApiArgs, ServeArgs};
 use crate::error::{Failure, Result, os};
 use farblock_admin::{Certificate, Pem, Remote, Tokens, Trust};
 use farblock_host::key_file;
+use farblock_host::readable::Readable;
 use std::io::Read;
 use std::path::Path;
 
@@ -28,18 +30,29 @@ pub(super) fn wanted(args: &ApiArgs) -> Result<Option<Remote>> {
     Ok(Some(Remote { address, tokens }))
 }
 
-/// The certificate of what is on TCP.
-pub(super) fn certificate(args: &ApiArgs, has_ui: bool) -> Result<Option<Certificate>> {
-    let (Some(file), Some(key)) = (&args.https_cert, &args.https_key) else { return Ok(None) };
-    if args.api.is_none() && !has_ui {
+/// The certificate of what a target offers on TCP.
+pub(super) fn certificate(args: &ServeArgs) -> Result<Option<Certificate>> {
+    let api = &args.api;
+    let is_used = api.api.is_some() || args.ui.ui.is_some() || args.metrics.is_some();
+    if api.https_cert.is_some() && !is_used {
         return Err(Failure::usage(
-            "--https-cert is for --api and --ui, and neither is asked for: name one, or leave it \
-             out",
+            "--https-cert is for --api, --ui and --metrics, and none of them is asked for: name \
+             one, or leave it out",
         ));
     }
-    let (file, key) = (file.clone(), key.clone());
+    certified(api.https_cert.as_deref(), api.https_key.as_deref())
+}
+
+/// A certificate with its key, if they are named, and what they are renewed by.
+pub(crate) fn certified(file: Option<&Path>, key: Option<&Path>) -> Result<Option<Certificate>> {
+    let (Some(file), Some(key)) = (file, key) else { return Ok(None) };
+    let (file, key) = (file.to_owned(), key.to_owned());
     let shown = format!("{} with {}", file.display(), key.display());
     let read = move || {
+        // What says a thing once, and has whoever opens it wait, is of no use for that.
+        if file.metadata().is_ok_and(|found| !found.is_file()) {
+            return Err("it is read again when it is renewed, so name a regular file".to_owned());
+        }
         let certificates = read(&file)?;
         let key = key_file::text(&key)?.as_bytes().to_vec();
         Ok(Pem { certificates, key })
@@ -55,7 +68,7 @@ const CERTIFICATES_BYTES_MAX: u64 = 1 << 20;
 /// A file with certificates.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path);
+    let file = Readable::open(path);
     let read = file.and_then(|it| it.take(CERTIFICATES_BYTES_MAX).read_to_end(&mut bytes));
     read.map_err(|error| format!("cannot read {}: {}", path.display(), os(&error)))?;
     Ok(bytes)

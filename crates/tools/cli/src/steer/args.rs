@@ -39,7 +39,8 @@ pub(crate) struct RemoteArgs {
 
 /// What a running target shares, and who uses it
 ///
-/// What is attached to this machine is shown by `farblock list`.
+/// Without --control and --api it also names what is attached to this machine, of which `farblock
+/// list` has more. With --json it says what the target says.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -62,11 +63,16 @@ pub(crate) struct StatusArgs {
 /// What a running target does, live: by namespace, host and core
 ///
 /// n, h and c choose what is shown, the arrows what it is sorted by, and q ends it. Latencies are
-/// averages at the target, without the network.
+/// averages at the target, without the network. With --fleet, and where no target runs, it is the
+/// fleet that runs here: what each of its agents does.
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
     #[command(flatten)]
     pub(crate) which: ControlArgs,
+
+    /// Show the fleet that runs here (farblock fleet run) instead of a target
+    #[arg(long, conflicts_with_all = ["control", "api"])]
+    pub(crate) fleet: bool,
 }
 
 /// Have a running target read its configuration file again
@@ -191,9 +197,12 @@ pub(crate) struct LimitArgs {
     /// After a pause, as much at once as the limits allow in so many milliseconds [default: 20]
     #[arg(long, value_name = "MS")]
     pub(crate) burst_ms: Option<u32>,
+    /// Of a host: how much it gets of a core that is full, beside others [default: 100]
+    #[arg(long, value_name = "N")]
+    pub(crate) weight: Option<u32>,
     /// No limit any more
     #[arg(long, conflicts_with_all = ["iops", "read_iops", "write_iops"])]
-    #[arg(conflicts_with_all = ["mib", "read_mib", "write_mib", "burst_ms"])]
+    #[arg(conflicts_with_all = ["mib", "read_mib", "write_mib", "burst_ms", "weight"])]
     pub(crate) none: bool,
 }
 

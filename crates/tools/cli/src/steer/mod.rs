@@ -6,10 +6,12 @@ mod mirrors;
 mod rates;
 mod shown;
 pub(crate) mod top;
+mod top_fleet;
 
 use crate::error::{Failure, Result};
 use crate::output;
 use crate::serve::{disk_name, key_reference, parse_disk, tokens};
+use crate::values;
 use args::{
     AllowHostArgs, Change, ConfigArgs, ConfigCommand, ControlArgs, CtlArgs, LimitArgs, ReloadArgs,
     RemoteArgs, StatusArgs, Switch,
@@ -17,9 +19,10 @@ use args::{
 use farblock_admin::{Answer, Client, ClientError, Stats, Status};
 use farblock_state::Tls;
 use serde_json::{Value, json};
+use socket2::{Domain, SockAddr, Socket, Type};
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,16 +30,25 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// Where control sockets are when nobody says so, if there is such a place.
 pub(crate) fn sockets() -> Option<PathBuf> {
+    place("serve")
+}
+
+/// Where the sockets of fleets are that run, if there is such a place.
+pub(crate) fn fleet_sockets() -> Option<PathBuf> {
+    place("fleet")
+}
+
+fn place(of: &str) -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|it| it.is_absolute());
     if let Some(given) = variable("FARBLOCK_RUNTIME_DIR") {
         let mut name = given.file_name()?.to_owned();
-        name.push("-serve");
+        name.push(format!("-{of}"));
         return Some(given.with_file_name(name));
     }
     if rustix::process::geteuid().is_root() {
-        return Some("/run/farblock-serve".into());
+        return Some(format!("/run/farblock-{of}").into());
     }
-    variable("XDG_RUNTIME_DIR").map(|folder| folder.join("farblock-serve"))
+    variable("XDG_RUNTIME_DIR").map(|folder| folder.join(format!("farblock-{of}")))
 }
 
 /// The control socket of a target that listens on this address.
@@ -46,13 +58,44 @@ pub(crate) fn default_socket(address: &SocketAddr) -> Option<PathBuf> {
 
 /// The control sockets of all targets of this user that run here.
 pub(crate) fn living() -> Option<Vec<PathBuf>> {
-    let found = std::fs::read_dir(sockets()?).ok()?;
+    living_in(&sockets()?)
+}
+
+/// The sockets of all fleets of this user that run here.
+pub(crate) fn fleets() -> Vec<PathBuf> {
+    fleet_sockets().and_then(|folder| living_in(&folder)).unwrap_or_default()
+}
+
+/// Removes the sockets of those that were killed.
+pub(crate) fn remove_left_behind(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let connected = connect(&entry.path());
+        if connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn living_in(folder: &Path) -> Option<Vec<PathBuf>> {
+    let found = std::fs::read_dir(folder).ok()?;
     let mut living: Vec<_> = found
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| UnixStream::connect(path).is_ok())
+        .filter(|path| is_living(path))
         .collect();
     living.sort();
     Some(living)
+}
+
+/// Whether somebody has it, even if he does not answer.
+fn is_living(path: &Path) -> bool {
+    connect(path).map_or_else(|error| error.kind() == ErrorKind::WouldBlock, |()| true)
+}
+
+/// Connects without waiting for one that is stopped, where many wait already.
+fn connect(path: &Path) -> std::io::Result<()> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(&SockAddr::unix(path)?)
 }
 
 /// The target that is meant.
@@ -161,6 +204,15 @@ fn ask_stats(client: &Client) -> Result<Stats> {
 
 /// `farblock status`.
 pub(crate) fn status(args: &StatusArgs) -> Result<()> {
+    // One that is named may be of another machine, and JSON is what the target says.
+    let is_here = args.which.control.is_none() && args.which.remote.api.is_none() && !args.json;
+    let attached = || if is_here { attached() } else { String::new() };
+    if !args.watch && is_here && living().is_none_or(|targets| targets.is_empty()) {
+        let attached = attached();
+        if !attached.is_empty() {
+            return output::print(&format!("no target of this user runs here\n{attached}"));
+        }
+    }
     let client = chosen(&args.which)?;
     let mut before: Option<Stats> = None;
     loop {
@@ -174,7 +226,8 @@ pub(crate) fn status(args: &StatusArgs) -> Result<()> {
             output::print_json(&status)?;
         } else {
             let stats = ask_stats(&client)?;
-            output::print(&shown::status(&status, &stats, before.as_ref()))?;
+            let text = shown::status(&status, &stats, before.as_ref());
+            output::print(&format!("{text}{}", attached()))?;
             before = Some(stats);
         }
         if !args.watch {
@@ -182,6 +235,18 @@ pub(crate) fn status(args: &StatusArgs) -> Result<()> {
         }
         std::thread::sleep(WATCH_EVERY);
     }
+}
+
+/// What is attached to this machine.
+#[cfg(target_os = "linux")]
+fn attached() -> String {
+    shown::attached(&crate::attach::brief())
+}
+
+/// There are no attachments here.
+#[cfg(not(target_os = "linux"))]
+fn attached() -> String {
+    String::new()
 }
 
 /// `farblock reload`.
@@ -248,11 +313,7 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<()> {
             send("PATCH", &subsystem_at(nqn), Some(&json!({ "allow_any_host": false })))
         }
         Change::AddSubsystem { nqn, allow_any_host } => {
-            let uri = subsystem_at(nqn);
-            if client.ask("GET", &uri, None, None).map_err(Failure::run)?.is_success() {
-                return Err(Failure::run(format_args!("{nqn} is there already")));
-            }
-            send("PUT", &uri, Some(&json!({ "allow_any_host": allow_any_host })))
+            add_subsystem(&client, nqn, *allow_any_host)
         }
         Change::RemoveSubsystem { nqn } => send("DELETE", &subsystem_at(nqn), None),
         Change::SetTls { address, tls } => {
@@ -285,6 +346,18 @@ fn seen_by(hosts: &[String], all: bool, none: bool) -> Result<Option<&[String]>>
         return Err(Failure::usage("name the hosts that see it, or say --all or --none"));
     }
     Ok(Some(hosts).filter(|_| !all))
+}
+
+/// Offers one more subsystem.
+fn add_subsystem(client: &Client, nqn: &str, allow_any_host: bool) -> Result<()> {
+    let uri = subsystem_at(nqn);
+    if client.ask("GET", &uri, None, None).map_err(Failure::run)?.is_success() {
+        return Err(Failure::run(format_args!("{nqn} is there already")));
+    }
+    let subsystem = json!({ "allow_any_host": allow_any_host });
+    say(&ask(client, "PUT", &uri, None, Some(&subsystem))?, "it is like that already\n")?;
+    values::doubt(nqn).iter().for_each(|doubt| output::note(doubt));
+    Ok(())
 }
 
 /// Listens on one more address. What was said of one that is there stays; of a new one, what the
@@ -407,7 +480,7 @@ fn of(limits: &LimitArgs) -> Value {
     json!({
         "iops": limits.iops, "read_iops": limits.read_iops, "write_iops": limits.write_iops,
         "bytes": limits.mib, "read_bytes": limits.read_mib, "write_bytes": limits.write_mib,
-        "burst_ms": limits.burst_ms,
+        "burst_ms": limits.burst_ms, "weight": limits.weight,
     })
 }
 

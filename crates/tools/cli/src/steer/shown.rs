@@ -195,3 +195,18 @@ fn hosts(status: &Status) -> String {
     }
     table.render(0)
 }
+
+/// What is attached to this machine, behind what it shares; nothing if nothing is.
+#[cfg(target_os = "linux")]
+pub(super) fn attached(all: &[crate::attach::Brief]) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let columns = ["NAME", "USE", "STATE"].map(|name| (name, Align::Left));
+    let mut table = Table::new(&columns);
+    for one in all {
+        let used = one.used.clone().unwrap_or_else(|| "-".to_owned());
+        table.row(vec![one.name.clone(), used, one.state.to_owned()]);
+    }
+    format!("\nAttached to this machine (more: farblock list)\n{}", table.render(2))
+}

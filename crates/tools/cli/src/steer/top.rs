@@ -114,7 +114,13 @@ impl Shown {
 
 /// `farblock top`.
 pub(crate) fn run(args: &TopArgs) -> Result<()> {
-    let client = chosen(&args.which)?;
+    let which = &args.which;
+    let is_named = which.control.is_some() || which.remote.api.is_some();
+    let fleets = if is_named { Vec::new() } else { super::fleets() };
+    if args.fleet || (!fleets.is_empty() && super::living().is_none_or(|it| it.is_empty())) {
+        return super::top_fleet::run(&fleets);
+    }
+    let client = chosen(which)?;
     let mut shown = Shown::new(ask_stats(&client)?);
     if !std::io::stdout().is_terminal() {
         return Err(Failure::usage(

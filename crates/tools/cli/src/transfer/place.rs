@@ -292,7 +292,7 @@ impl Opener<'_> {
                 Ok(namespace_input(format!("{url}"), namespace, identity))
             }
             Place::Local(spec) => {
-                let namespace = crate::ceph::open(spec, LOCAL_BLOCK_BYTES, true)?;
+                let namespace = crate::elsewhere::open(spec, LOCAL_BLOCK_BYTES, true)?;
                 Ok(namespace_input(spec.to_string(), namespace, Identity::Unknown))
             }
             Place::File(path) => file_input(path),
@@ -312,7 +312,7 @@ impl Opener<'_> {
                 namespace_output(format!("{url}"), namespace, identity)
             }
             Place::Local(spec) => {
-                let namespace = crate::ceph::open(spec, LOCAL_BLOCK_BYTES, false)?;
+                let namespace = crate::elsewhere::open(spec, LOCAL_BLOCK_BYTES, false)?;
                 namespace_output(spec.to_string(), namespace, Identity::Unknown)
             }
             Place::File(path) => file_output(path, self.options),

@@ -2,16 +2,17 @@
 //! the same.
 
 use crate::attached::{Attachments, Target, run};
-use crate::support::confinement::is_confined;
-use crate::support::{noise, until};
+use crate::support::confinement::{children, is_confined, runs};
+use crate::support::{noise, signal, until};
 use serde_json::Value;
-use std::fs;
+use std::fs::{self, File};
+use std::process::Command;
 
 const DISK_BYTES: u64 = 16 << 20;
 
 /// The process that serves it.
 #[track_caller]
-fn confined_server(status: &Value) -> u64 {
+pub(crate) fn confined_server(status: &Value) -> u64 {
     let process = status["server_pid"].as_u64().expect("it is served");
     is_confined(process, &status["confinement"]);
     process
@@ -67,22 +68,79 @@ fn a_confined_server_does_all_that_it_is_for() {
 }
 
 #[test]
-fn what_is_not_confined_says_so() {
+fn it_can_be_switched_off() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
-    let said = |args: &[&str]| {
-        attachments.attach(&[&[&target.url(), "--as"], args].concat());
-        let status = attachments.status("fb0");
-        let log = attachments.log("fb0");
-        attachments.detach("fb0");
-        let confinement = status["confinement"].clone();
+    for way in ["nbd", "fuse"] {
+        attachments.attach(&[&target.url(), "--as", way, "--no-device", "--no-sandbox"]);
+        let confinement = attachments.status("fb0")["confinement"].clone();
         assert_eq!(confinement["sandboxed"], false, "{confinement}");
-        (confinement["lacks"].to_string(), log)
-    };
-    let (lacks, log) = said(&["fuse", "--no-device"]);
-    assert!(lacks.contains("nothing is given up: the mount"), "{lacks}");
-    assert!(log.contains("sandbox: nothing is given up: the mount"), "{log}");
-    let (lacks, _) = said(&["nbd", "--no-device", "--no-sandbox"]);
-    assert_eq!(lacks, "[]");
+        assert_eq!(confinement["lacks"].to_string(), "[]");
+        attachments.detach("fb0");
+    }
+    target.server.stop();
+}
+
+/// A mount, and a loop device on it, are made and ended by another process.
+#[test]
+fn servers_of_mounts_are_confined_whatever_dies() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    for device in [true, false] {
+        let option = ["--no-device"];
+        let option = if device { &[][..] } else { &option[..] };
+        let used = attachments.attach(&[&[&target.url(), "--as", "fuse"], option].concat());
+        run("dd", &["if=/dev/urandom", &format!("of={used}"), "bs=64k", "count=16", "conv=fsync"]);
+        let sum = run("sha256sum", &[&used]);
+        for victims in ["server", "broker", "both"] {
+            let server = confined_server(&attachments.status("fb0"));
+            let brokers = children(server);
+            let [broker] = brokers[..] else { panic!("brokers: {brokers:?}") };
+            let killed: &[u64] = match victims {
+                "server" => &[server],
+                "broker" => &[broker],
+                _ => &[broker, server],
+            };
+            // At once: the server would end by itself without its broker.
+            let killed: Vec<String> = killed.iter().map(u64::to_string).collect();
+            let kill = Command::new("kill").arg("-KILL").args(&killed).status();
+            assert!(victims == "both" || kill.expect("kill").success(), "{victims}");
+            attachments.wait_for_successor("fb0", server);
+            until("the broker is gone", || !runs(broker));
+            assert_eq!(run("sha256sum", &[&used]), sum, "after the end of the {victims}");
+        }
+        let busy = File::open(&used).expect("it is there");
+        let refused = attachments.run(["detach", "fb0"]);
+        refused.fails(1, &["is in use", "has", "open"]);
+        drop(busy);
+        // Without a supervisor it can be detached as well.
+        let supervisor = attachments.status("fb0")["pid"].as_u64().expect("a supervisor");
+        signal(u32::try_from(supervisor).expect("a pid"), "KILL");
+        until("the supervisor is gone", || attachments.status("fb0")["pid"].is_null());
+        confined_server(&attachments.status("fb0"));
+        attachments.detach("fb0");
+    }
+    target.server.stop();
+}
+
+/// Whoever detaches by force does what the dead broker would have done.
+#[test]
+fn force_ends_a_disk_that_nobody_is_left_to_unmount() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let used = attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
+    let server = confined_server(&attachments.status("fb0"));
+    let [broker] = children(server)[..] else { panic!("it has one broker") };
+    let supervisor = attachments.status("fb0")["pid"].as_u64().expect("a supervisor");
+    for process in [supervisor, broker] {
+        signal(u32::try_from(process).expect("a pid"), "KILL");
+        until("it is gone", || !runs(process));
+    }
+    let advice = "detach it with --force";
+    until("it says what to do", || attachments.run(["list"]).ok().out().contains(advice));
+    attachments.run(["detach", "fb0"]).fails(1, &[advice]);
+    attachments.run(["detach", "fb0", "--force"]).ok();
+    assert!(!fs::exists(&used).expect("it is no mount any more"), "{used}");
+    until("the server is gone", || !runs(server));
     target.server.stop();
 }

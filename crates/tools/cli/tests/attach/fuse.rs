@@ -1,6 +1,7 @@
 //! FUSE with a loop device: a real file system on a real block device.
 
 use crate::attached::{Attachments, Load, Mounted, Target, run, wait_for_progress};
+use crate::support::confinement::runs;
 use crate::support::{noise, signal, until};
 use serde_json::Value;
 use std::fs;
@@ -243,16 +244,21 @@ fn a_signal_asks_it_to_end() {
     run("fsck.ext4", &["-fn", &attachments.scratch.text("disk.img")]);
 }
 
-/// The process that makes a loop device of this mount, and who started it.
-fn maker(mount: &str) -> Option<(u32, u32)> {
+/// The processes that make a loop device of this mount: the one in the call, the broker that
+/// started it, and the server that started that.
+fn makers(mount: &str) -> Option<[u32; 3]> {
+    let parent = |pid: u32| -> Option<u32> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+        parent.trim().parse().ok()
+    };
     let entries = fs::read_dir("/proc").expect("processes").flatten();
     let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.find_map(|pid| {
         let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let is_it = line.contains("attachment\0loop\0") && line.contains(mount);
-        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-        is_it.then_some((pid, parent.trim().parse().ok()?))
+        let broker = parent(pid).filter(|_| is_it)?;
+        Some([pid, broker, parent(broker)?])
     })
 }
 
@@ -269,23 +275,27 @@ fn killed_while_the_loop_device_is_made() {
     let attachments = Attachments::new();
     // The driver looks for partitions.
     let server = attachments.scratch.serve(["delay:2s,mem:16MiB"]);
-    let mut command = attachments.command(["attach", &server.url(1), "--as", "fuse"]);
-    let attach = command.spawn().expect("it runs");
-    let mount = attachments.folder("fb0").join("mount").display().to_string();
-    let mut found = None;
-    until("the device is being made", || {
-        found = maker(&mount);
-        found.is_some()
-    });
-    let (maker, server_pid) = found.expect("seen above");
-    signal(server_pid, "KILL");
-    let output = crate::support::wait(attach);
-    assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("died (signal: 9"), "{said}");
-    until("its process is gone", || !Path::new(&format!("/proc/{maker}")).exists());
-    assert_eq!(loop_devices_below(&mount), 0, "a device is left");
-    assert!(!attachments.folder("fb0").exists(), "something is left");
+    for (victim, why) in [("server", "died (signal: 9"), ("broker", "with the rights for it")] {
+        let mut command = attachments.command(["attach", &server.url(1), "--as", "fuse"]);
+        let attach = command.spawn().expect("it runs");
+        let mount = attachments.folder("fb0").join("mount").display().to_string();
+        let mut found = None;
+        until("the device is being made", || {
+            found = makers(&mount);
+            found.is_some()
+        });
+        let [maker, broker, server_pid] = found.expect("seen above");
+        signal(if victim == "server" { server_pid } else { broker }, "KILL");
+        let output = crate::support::wait(attach);
+        assert_eq!(output.status.code(), Some(1), "{victim}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(why), "{victim}: {said}");
+        for pid in [maker, broker] {
+            until("its processes are gone", || !runs(pid.into()));
+        }
+        until("no device is left", || loop_devices_below(&mount) == 0);
+        assert!(!attachments.folder("fb0").exists(), "{victim}: something is left");
+    }
 }
 
 /// What is forced is over at once, whoever uses it.

@@ -115,3 +115,27 @@ fn no_block_device_is_said() {
     assert!(told.contains("no block device: ") && told.contains("nbd+unix"), "{told}");
     attachments.detach("fb0");
 }
+
+#[test]
+fn status_names_what_is_attached() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    assert!(!attachments.run(["status"]).ok().out().contains("ttached"), "nothing is attached");
+    let used = attachments.attach(&[&target.url(), "--as", "nbd", "--no-device"]);
+    let control = attachments.scratch.path("run-serve").join(&target.server.address);
+    let control = control.to_str().expect("UTF-8");
+    let line = |said: &str| said.lines().find(|line| line.contains(&used)).map(str::to_owned);
+    let row = line(&attachments.run(["status"]).ok().out()).expect("a row");
+    assert!(row.contains("fb0") && row.contains("live"), "{row}");
+    // What is asked for by name says what it is, and nothing of this machine.
+    let named = attachments.run(["status", "--control", control]).ok().out();
+    assert!(named.contains(target.nqn()) && line(&named).is_none(), "{named}");
+    let table = attachments.run(["list"]).ok().out();
+    assert!(table.contains("SANDBOX") && line(&table).expect("a row").contains(" yes "), "{table}");
+    target.server.stop();
+    attachments.wait_for_state("fb0", "reconnecting");
+    let alone = attachments.run(["status"]).ok().out();
+    assert!(alone.starts_with("no target of this user runs here\n"), "{alone}");
+    assert!(line(&alone).expect("a row").contains("reconnecting"), "{alone}");
+    attachments.run(["status", "--json"]).fails(1, &["no target of this user runs here"]);
+}

@@ -14,6 +14,21 @@ pub fn threads(process: u64, name: &str) -> Vec<String> {
     tasks.filter_map(|task| value(task.expect("an entry"))).collect()
 }
 
+/// The processes that this one has started and that run.
+pub fn children(process: u64) -> Vec<u64> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let numbers = |list: String| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    lists.flat_map(numbers).map(|number| number.parse().expect("a number")).collect()
+}
+
+/// Whether a process runs: one that nobody has waited for does not.
+pub fn runs(process: u64) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    state.is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
+}
+
 /// Whether the tests' own system calls are filtered, and those of what they start.
 pub fn filter_of_the_tests() -> String {
     threads(std::process::id().into(), "Seccomp").swap_remove(0)

@@ -6,6 +6,8 @@
 pub mod confinement;
 #[cfg(windows)]
 mod console;
+#[cfg(target_os = "linux")]
+pub mod keyring;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -83,6 +85,32 @@ impl Scratch {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+    }
+
+    /// The binary for somebody who is not root, in a directory that is everybody's: if the tests
+    /// are root's, a copy, since the build directory may be out of nobody's reach.
+    #[cfg(unix)]
+    pub fn command_of_nobody<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        use std::os::unix::fs::PermissionsExt;
+        if !is_root() {
+            return self.command(args);
+        }
+        if !has("setpriv") {
+            cannot_check("root may do everything, and there is no setpriv");
+        }
+        let open = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(self.path(""), open).expect("it is ours");
+        let copy = self.text("farblock");
+        if !self.path("farblock").exists() {
+            // Another process copies: a file that this one has open for writing, when another test
+            // forks, cannot be executed ("text busy").
+            let copied = Command::new("cp").args([env!("CARGO_BIN_EXE_farblock"), &copy]).status();
+            assert!(copied.expect("cp").success(), "cp");
+        }
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", &copy]).args(args);
+        self.prepare(&mut command);
+        command
     }
 
     /// Runs the binary to its end.

@@ -5,21 +5,26 @@
 //! a loop device does not notice, and I/O waits. Elsewhere the mount breaks with the server, a loop
 //! device on it fails everything, and the successor makes both anew.
 
+mod root;
+
 use super::super::folder::Folder;
 use super::super::settings::Settings;
 use super::super::status::{Kind, LOOP_ON, Use};
 use super::{Attached, Start, StopError, is_root, loops, sentence, users_of};
 use farblock_attach::fuse::{self, Config, Server, StopError as FuseError, loop_device};
+use root::Mounts;
+pub(super) use root::Root;
 use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 const CONTROL: &str = "/dev/loop-control";
 
 struct Fuse {
     server: Server,
+    mounts: Arc<Mounts>,
     device: Option<PathBuf>,
     /// The mountpoint, if we made it.
     made: Option<PathBuf>,
@@ -50,21 +55,21 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     config.read_only = settings.read_only;
     config.allow_other = settings.allow_other;
     config.kept = true;
+    let mounts = Arc::new(Mounts::new(start));
     if let Some(predecessor) = &start.predecessor
         && let Some(connection) = &predecessor.kept
     {
-        return resume(start, config, &predecessor.state, connection);
+        return resume(start, config, &predecessor.state, connection, mounts);
     }
-    fuse::clean_up(&mountpoint).map_err(sentence)?;
-    let made = make(&mountpoint, settings)?;
+    let made = mounts.make()?.then_some(mountpoint);
     let namespace = start.namespace()?;
     let geometry = namespace.geometry();
-    let server = Server::start(&config, namespace).map_err(sentence)?;
+    let server = Server::start_with(&config, namespace, Arc::clone(&mounts) as _);
     // From here on, dropping it unmounts.
-    let mut fuse = Fuse { server, device: None, made };
+    let mut fuse = Fuse { server: server.map_err(sentence)?, mounts, device: None, made };
     if !settings.no_device && is_root() {
         let read_only = geometry.read_only || settings.read_only;
-        let device = loops::attach(fuse.server.path(), geometry.block_size, read_only);
+        let device = fuse.mounts.attach(geometry.block_size, read_only);
         let hint = "; --no-device does without it";
         fuse.device = Some(device.map_err(|problem| format!("{}{hint}", String::from(problem)))?);
     }
@@ -77,12 +82,14 @@ fn resume(
     mut config: Config,
     state: &Value,
     connection: &OwnedFd,
+    mounts: Arc<Mounts>,
 ) -> Result<Box<dyn Attached>, String> {
     if let Some(path) = state["mountpoint"].as_str() {
         config.mountpoint = path.into();
     }
     let file = config.mountpoint.join(&config.name);
-    let server = Server::resume(&config, start.namespace()?, connection);
+    let mounter = Arc::clone(&mounts) as _;
+    let server = Server::resume_with(&config, start.namespace()?, connection, mounter);
     let server = server.map_err(sentence)?;
     let device = state["device"].as_str().map(PathBuf::from);
     let device = device.filter(|device| {
@@ -93,20 +100,7 @@ fn resume(
         is_ours
     });
     let made = state["made"].as_str().map(PathBuf::from);
-    Ok(Box::new(Fuse { server, device, made }))
-}
-
-/// Makes our own mountpoint, and tells which that is; who names one has made it.
-fn make(mountpoint: &Path, settings: &Settings) -> Result<Option<PathBuf>, String> {
-    if settings.mountpoint.is_some() {
-        return Ok(None);
-    }
-    match fs::create_dir(mountpoint) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            Err(format!("cannot make {}: {}", mountpoint.display(), crate::error::os(&error)))
-        }
-        _ => Ok(Some(mountpoint.to_path_buf())),
-    }
+    Ok(Box::new(Fuse { server, mounts, device, made }))
 }
 
 impl Attached for Fuse {
@@ -145,7 +139,7 @@ impl Attached for Fuse {
 
     fn resized(&mut self, _: u64) -> Result<(), String> {
         self.server.resized().map_err(|error| crate::error::os(&error))?;
-        loops::resize(self.server.path(), self.device.as_deref()).map_err(String::from)
+        self.mounts.resize(self.device.as_deref()).map_err(String::from)
     }
 
     fn stop(&mut self, force: bool) -> Result<(), StopError> {
@@ -154,7 +148,7 @@ impl Attached for Fuse {
             // Somebody may have detached it, and another one have it.
             let file = loop_device::backing_file(device);
             if file.as_deref() == Some(self.server.path()) {
-                match loops::detach(device, force) {
+                match self.mounts.detach(device, force) {
                     Ok(()) => {}
                     Err(loops::Problem::InUse) => return Err(StopError::InUse(self.users())),
                     Err(loops::Problem::Failed(sentence)) => {

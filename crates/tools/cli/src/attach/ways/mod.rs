@@ -20,9 +20,15 @@ mod winspd;
 
 use super::args::As;
 use super::folder::Folder;
+#[cfg(target_os = "linux")]
+use super::rights;
 use super::settings::Settings;
 use super::status::{State, Use};
 use super::system::Descriptor;
+#[cfg(target_os = "linux")]
+use crate::broker::Broker;
+#[cfg(target_os = "linux")]
+use crate::error::{Failure, Result};
 use farblock_block::Geometry;
 use farblock_host::disk::Disk;
 use serde::{Deserialize, Serialize};
@@ -53,6 +59,9 @@ pub(super) struct Start<'a> {
     /// What a server that died has left, if one did.
     pub(super) predecessor: Option<Predecessor>,
     pub(super) disk: OnceCell<Disk>,
+    /// Who does what takes rights, if this process has none.
+    #[cfg(target_os = "linux")]
+    pub(super) broker: Option<Arc<Broker>>,
 }
 
 /// A server that died.
@@ -191,16 +200,35 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
 #[cfg(target_os = "linux")]
 pub(super) fn keeps_rights(settings: &Settings) -> Option<&'static str> {
     match settings.way {
-        As::Fuse if !is_root() => {
-            Some("fusermount3, which has root's rights, is run to end the mount")
-        }
-        As::Fuse => Some("the mount, and a loop device on it, are changed and ended as root"),
         As::Ublk => Some("the device is made, changed and ended as root"),
-        As::Nbd if nbd::wants_device(settings) && nbd::device_available().is_ok() => {
-            Some("the device is made, changed and ended as root")
-        }
         As::Nvme => Some("the connection is the kernel's, and ended as root"),
-        As::Auto | As::Nbd | As::VhostUser | As::Iscsi | As::Winspd => None,
+        As::Auto | As::Fuse | As::Nbd | As::VhostUser | As::Iscsi | As::Winspd => None,
+    }
+}
+
+/// Whether the kernel writes its memory back through the process that serves the disk this way.
+#[cfg(target_os = "linux")]
+pub(super) fn flushes_for_the_kernel(settings: &Settings) -> bool {
+    takes_rights(settings)
+}
+
+/// Whether this way takes rights, of which the process that serves the disk keeps none.
+#[cfg(target_os = "linux")]
+pub(super) fn takes_rights(settings: &Settings) -> bool {
+    match settings.way {
+        As::Fuse => true,
+        As::Nbd => nbd::takes_device_rights(settings),
+        _ => false,
+    }
+}
+
+/// Does for the process that serves the disk what takes rights, until that is gone.
+#[cfg(target_os = "linux")]
+pub(super) fn with_rights(folder: &Folder, settings: &Settings) -> Result<()> {
+    match settings.way {
+        As::Fuse => rights::answer(fuse::Root::new(folder, settings)),
+        As::Nbd => rights::answer(nbd::root(folder)),
+        way => Err(Failure::run(format_args!("{} takes no rights", way.name()))),
     }
 }
 

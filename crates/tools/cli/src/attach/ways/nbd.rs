@@ -9,13 +9,17 @@ mod device;
 #[cfg(not(target_os = "linux"))]
 #[path = "nbd/no_device.rs"]
 mod device;
+#[cfg(target_os = "linux")]
+mod root;
 
 use super::super::settings::Settings;
 use super::super::status::{Kind, Use};
 use super::{Attached, Start, StopError, until_free};
 use device::Device;
 #[cfg(target_os = "linux")]
-pub(super) use device::{available as device_available, clean_up};
+pub(super) use device::{
+    available as device_available, clean_up, root, takes_rights as takes_device_rights,
+};
 use farblock_attach::nbd::{Address, Config, ListenError, Server, StartError};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -40,7 +44,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let settings = start.settings;
     let wants_device = wants_device(settings);
     let before =
-        start.predecessor.as_ref().and_then(|predecessor| Device::found(&predecessor.state));
+        start.predecessor.as_ref().and_then(|predecessor| device::found(&predecessor.state));
     // A successor of a server without a device has none either, whatever was loaded meanwhile.
     let had_none = start.predecessor.as_ref().is_some_and(|it| it.state["index"].is_null());
     let available = device::available();

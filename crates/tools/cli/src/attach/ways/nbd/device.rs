@@ -1,18 +1,20 @@
 //! A block device of the kernel's NBD client.
 
 use super::super::super::folder::Folder;
-use super::super::{Start, StopError, is_root, sentence, system, users_of};
-use farblock_attach::nbd::kernel::{self, Options};
+use super::super::super::rights::Rights;
+use super::super::super::settings::Settings;
+use super::super::{Start, StopError, is_root, sentence, system};
+use super::root::{Answer, Request, Root};
+use farblock_attach::nbd::kernel::{self, Connections};
 use farblock_attach::nbd::{Address, Server};
+use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
 use std::path::Path;
-use std::time::Duration;
 
-/// How long I/O waits for a successor of a dead server.
-const WAIT: Duration = Duration::from_secs(24 * 3600);
 /// Connections of a device that is not told how many.
 const MAX_DEFAULT_CONNECTIONS: usize = 4;
-const IDENTIFIER: &str = "farblock-";
+/// Of one that is: as many as a message to a broker carries.
+const MAX_CONNECTIONS: usize = 64;
 
 /// Whether the kernel makes devices for us, or why not.
 pub(in super::super) fn available() -> Result<(), String> {
@@ -30,66 +32,98 @@ pub(super) fn usual_address(folder: &Folder) -> Address {
     Address::Unix(folder.path("nbd.sock"))
 }
 
-pub(super) struct Device(kernel::Device);
+/// The device that a state is about, if it is still there and no other's.
+pub(super) fn found(state: &Value) -> Option<kernel::Device> {
+    let device = kernel::Device { index: u32::try_from(state["index"].as_u64()?).ok()? };
+    let backend = state["backend"].as_str()?;
+    let is_ours = system(&device.path(), "backend").as_deref() == Some(backend);
+    (is_ours && system(&device.path(), "pid").is_some()).then_some(device)
+}
+
+pub(super) struct Device {
+    device: kernel::Device,
+    rights: Rights<Root>,
+}
 
 impl Device {
-    /// The device that a state is about, if it is still there and no other's.
-    pub(super) fn found(state: &Value) -> Option<Device> {
-        let device = kernel::Device { index: u32::try_from(state["index"].as_u64()?).ok()? };
-        let backend = state["backend"].as_str()?;
-        let is_ours = system(&device.path(), "backend").as_deref() == Some(backend);
-        (is_ours && system(&device.path(), "pid").is_some()).then_some(Device(device))
-    }
-
     /// Makes a device, or gives the one that there is new connections.
     pub(super) fn connect(
         server: &Server,
         start: &Start<'_>,
-        before: Option<Device>,
+        before: Option<kernel::Device>,
     ) -> Result<Device, String> {
-        let connections = match start.settings.threads() {
+        let count = match start.settings.threads() {
             0 => std::thread::available_parallelism()
                 .map_or(1, usize::from)
                 .min(MAX_DEFAULT_CONNECTIONS),
-            threads => threads,
+            threads => threads.min(MAX_CONNECTIONS),
         };
-        let options = Options {
-            connections,
-            dead_connection_timeout: WAIT,
-            identifier: Some(format!("{IDENTIFIER}{}", start.name)),
-            ..Options::default()
+        let made = Connections::new(server, count).map_err(sentence)?;
+        let rights = Rights::new(start.broker.as_ref(), Root::new(start.folder));
+        let Connections { sockets, bytes, block_size, flags } = made;
+        let request = match before {
+            Some(device) => Request::Reconnect { index: device.index },
+            None => Request::Connect { bytes, block_size, flags },
         };
-        let device = match before {
-            Some(Device(device)) => kernel::reconnect(server, device, &options).map(|()| device),
-            None => kernel::connect(server, &options),
+        let device = match (ask(&rights, request, sockets)?, before) {
+            (Answer::Connected(index), _) => kernel::Device { index },
+            (_, Some(device)) => device,
+            _ => return Err("there is no device after all".to_owned()),
         };
-        device.map(Device).map_err(sentence)
+        Ok(Device { device, rights })
     }
 
     pub(super) fn path(&self) -> String {
-        self.0.path().display().to_string()
+        self.device.path().display().to_string()
     }
 
     pub(super) fn state(&self) -> Value {
-        json!({ "index": self.0.index, "backend": system(&self.0.path(), "backend") })
+        json!({ "index": self.device.index, "backend": system(&self.device.path(), "backend") })
     }
 
     pub(super) fn users(&self) -> Vec<String> {
-        users_of(&self.0.path())
+        match self.ask(Request::Users { index: self.device.index }) {
+            Ok(Answer::Users(users)) => users,
+            Ok(_) => Vec::new(),
+            // Nobody can say that there are none.
+            Err(sentence) => vec![sentence],
+        }
     }
 
     pub(super) fn resize(&self, bytes: u64) -> Result<(), String> {
-        kernel::resize(self.0, bytes).map_err(sentence)
+        self.ask(Request::Resize { index: self.device.index, bytes }).map(drop)
     }
 
     pub(super) fn disconnect(&self) -> Result<(), StopError> {
-        kernel::disconnect(self.0).map_err(|error| StopError::Failed(sentence(error)))
+        let ended = self.ask(Request::Disconnect { index: self.device.index });
+        ended.map(drop).map_err(StopError::Failed)
     }
+
+    fn ask(&self, request: Request) -> Result<Answer, String> {
+        ask(&self.rights, request, Vec::new())
+    }
+}
+
+fn ask(rights: &Rights<Root>, request: Request, sockets: Vec<OwnedFd>) -> Result<Answer, String> {
+    match rights.ask(request, sockets)?.0 {
+        Answer::Refused(sentence) => Err(sentence),
+        answer => Ok(answer),
+    }
+}
+
+/// Who has the rights, for the process that serves a device.
+pub(in super::super) fn root(folder: &Folder) -> Root {
+    Root::new(folder)
+}
+
+/// Whether there is to be a device, which takes rights.
+pub(in super::super) fn takes_rights(settings: &Settings) -> bool {
+    super::wants_device(settings) && available().is_ok()
 }
 
 /// Ends a device that nobody serves any more.
 pub(in super::super) fn clean_up(state: &Value, force: bool) -> Result<(), StopError> {
-    let Some(device) = Device::found(state) else { return Ok(()) };
-    StopError::if_used(device.users(), force)?;
-    device.disconnect()
+    let Some(device) = found(state) else { return Ok(()) };
+    StopError::if_used(super::super::users_of(&device.path()), force)?;
+    kernel::disconnect(device).map_err(|error| StopError::Failed(sentence(error)))
 }

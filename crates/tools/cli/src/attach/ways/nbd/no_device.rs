@@ -18,11 +18,11 @@ pub(super) fn usual_address(_: &Folder) -> Address {
 
 pub(super) enum Device {}
 
-impl Device {
-    pub(super) fn found(_: &Value) -> Option<Device> {
-        None
-    }
+pub(super) fn found(_: &Value) -> Option<Device> {
+    None
+}
 
+impl Device {
     pub(super) fn connect(_: &Server, _: &Start<'_>, _: Option<Device>) -> Result<Device, String> {
         available().and(Err("there is none".to_owned()))
     }

@@ -1,0 +1,133 @@
+//! What takes rights about a device of the kernel's NBD client: root's.
+
+use super::super::super::folder::Folder;
+use super::super::super::rights::Privileged;
+use super::super::{sentence, system, users_of};
+use farblock_attach::nbd::kernel::{self, Connections, Device, Options};
+use rustix::fd::OwnedFd;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// How long I/O waits for a successor of a dead server.
+const WAIT: Duration = Duration::from_secs(24 * 3600);
+const IDENTIFIER: &str = "farblock-";
+
+/// What is asked for; the kernel's ends of connections come with it. Whose device it is, is not
+/// for who asks to say.
+#[derive(Serialize, Deserialize)]
+pub(in super::super) enum Request {
+    Connect { bytes: u64, block_size: u32, flags: u16 },
+    Reconnect { index: u32 },
+    Resize { index: u32, bytes: u64 },
+    Disconnect { index: u32 },
+    Users { index: u32 },
+}
+
+#[derive(Serialize, Deserialize)]
+pub(in super::super) enum Answer {
+    /// The device's number.
+    Connected(u32),
+    /// In words.
+    Users(Vec<String>),
+    Done,
+    Refused(String),
+}
+
+/// Who has the rights.
+pub(in super::super) struct Root {
+    identifier: String,
+    /// The device that was made, or found to be this disk's, and whether the kernel (since 5.14)
+    /// shows whose it is.
+    ours: Option<(u32, bool)>,
+}
+
+impl Root {
+    pub(super) fn new(folder: &Folder) -> Root {
+        Root { identifier: format!("{IDENTIFIER}{}", folder.name()), ours: None }
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            dead_connection_timeout: WAIT,
+            identifier: Some(self.identifier.clone()),
+            ..Options::default()
+        }
+    }
+
+    /// The device, if it is this disk's.
+    fn own(&mut self, index: u32) -> Result<Device, String> {
+        let device = Device { index };
+        let is_ours = match self.ours {
+            Some((ours, false)) => ours == index,
+            // Each time: the number may be another disk's meanwhile.
+            _ => system(&device.path(), "backend").as_ref() == Some(&self.identifier),
+        };
+        if !is_ours {
+            return Err(format!("{} is not this disk", device.path().display()));
+        }
+        self.ours.get_or_insert((index, true));
+        Ok(device)
+    }
+
+    fn change(&mut self, request: Request, sockets: Vec<OwnedFd>) -> Result<Answer, String> {
+        let options = self.options();
+        let done = match request {
+            Request::Connect { .. } if self.ours.is_some() => {
+                return Err("this disk has a device already".to_owned());
+            }
+            Request::Connect { bytes, block_size, flags } => {
+                let connections = Connections { sockets, bytes, block_size, flags };
+                let device = kernel::connect_to(&connections, &options).map_err(sentence)?;
+                let is_shown = system(&device.path(), "backend").is_some();
+                self.ours = Some((device.index, is_shown));
+                return Ok(Answer::Connected(device.index));
+            }
+            Request::Users { index } => {
+                return Ok(Answer::Users(users_of(&self.own(index)?.path())));
+            }
+            Request::Reconnect { index } => {
+                kernel::reconnect_to(&sockets, self.own(index)?, &options)
+            }
+            Request::Resize { index, bytes } => {
+                kernel::resize(self.own(index)?, bytes, Some(&self.identifier))
+            }
+            Request::Disconnect { index } => {
+                let device = self.own(index)?;
+                self.ours = None;
+                kernel::disconnect(device)
+            }
+        };
+        done.map(|()| Answer::Done).map_err(sentence)
+    }
+}
+
+impl Privileged for Root {
+    type Request = Request;
+    type Answer = Answer;
+
+    fn carry_out(&mut self, request: Request, sockets: Vec<OwnedFd>) -> (Answer, Option<OwnedFd>) {
+        (self.change(request, sockets).unwrap_or_else(Answer::Refused), None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_of_other_disks_are_not_touched() {
+        let folder = Folder(std::path::PathBuf::from("/run/farblock/none-that-is-there"));
+        let mut root = Root::new(&folder);
+        for request in [
+            Request::Reconnect { index: 9999 },
+            Request::Resize { index: 9999, bytes: 1 },
+            Request::Disconnect { index: 9999 },
+            Request::Users { index: 9999 },
+        ] {
+            let (Answer::Refused(sentence), None) = root.carry_out(request, Vec::new()) else {
+                panic!("it is done")
+            };
+            assert!(sentence.contains("is not this disk"), "{sentence}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Disks on the command line that may have images of Ceph clusters in them, or remote disks.
+
+use crate::ceph;
+use crate::error::Failure;
+use crate::{journal, remote};
+use farblock_backends::{OpenError, Spec};
+use farblock_block::Namespace;
+use farblock_host::disk::{Disk, DiskOptions};
+use farblock_host::url::Url;
+use farblock_proto::host::NamespaceInfo;
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+/// The longest pause between two attempts to reach a remote disk.
+const RECONNECT_DELAY: Duration = Duration::from_secs(2);
+
+/// How long operations wait for a remote disk that is part of a set, before they fail as those of a
+/// lost path do: hosts that have another way take that, the others ask again. It is less than what
+/// hosts give a command.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A remote disk that another one is made of.
+pub(crate) struct Leg {
+    /// Its URL, without keys.
+    pub(crate) name: String,
+    pub(crate) namespace: Weak<dyn Namespace>,
+}
+
+/// How a remote disk is kept that is never given up.
+pub(crate) fn leg_options() -> DiskOptions {
+    DiskOptions {
+        ctrl_loss_timeout: None,
+        reconnect_delay: RECONNECT_DELAY,
+        ..DiskOptions::default()
+    }
+}
+
+/// A leg's URL; whoever has read one has keys in memory, perhaps.
+pub(crate) fn leg_url(text: &str) -> Result<Url, String> {
+    let url: Url = text.parse().map_err(|error| format!("leg {text}: {error}"))?;
+    #[cfg(target_os = "linux")]
+    if url != url.without_keys() {
+        crate::sandbox::holds_keys();
+    }
+    Ok(url)
+}
+
+/// What a failure to connect says.
+pub(crate) fn said(failure: Failure) -> String {
+    match failure {
+        Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
+        _ => "it ended".to_owned(),
+    }
+}
+
+/// Opens a disk.
+pub(crate) fn open(
+    spec: &Spec,
+    block_size: u32,
+    read_only: bool,
+) -> Result<Arc<dyn Namespace>, OpenError> {
+    open_with_legs(spec, block_size, read_only).map(|(namespace, _)| namespace)
+}
+
+/// Opens a disk, and says which remote ones it is made of.
+pub(crate) fn open_with_legs(
+    spec: &Spec,
+    block_size: u32,
+    read_only: bool,
+) -> Result<(Arc<dyn Namespace>, Vec<Leg>), OpenError> {
+    let legs = RefCell::new(Legs::default());
+    let namespace = spec.open_with(block_size, read_only, &|spec| match spec {
+        Spec::Rbd(name) => ceph::open(name, block_size, read_only),
+        Spec::Remote(url) => legs.borrow_mut().open(url).map_err(OpenError::Remote),
+        other => unreachable!("{other} is neither"),
+    })?;
+    Ok((namespace, legs.into_inner().legs))
+}
+
+#[derive(Default)]
+struct Legs {
+    legs: Vec<Leg>,
+}
+
+/// A remote disk that this process has open, and what tells it from others.
+struct Open {
+    name: String,
+    subsystem: Option<String>,
+    info: NamespaceInfo,
+    disk: Weak<dyn Namespace>,
+}
+
+/// Two that write to one disk, each believing that it is its own, overwrite each other's data.
+static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
+
+impl Legs {
+    fn open(&mut self, url: &str) -> Result<Arc<dyn Namespace>, String> {
+        let url = leg_url(url)?;
+        let name = url.without_keys().to_string();
+        let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|one| one.disk.strong_count() > 0);
+        // Before it is opened: whoever succeeds to a disk ends what the one before has there.
+        refuse_again(&name, all.iter().find(|one| one.name == name))?;
+        let options = DiskOptions { fast_io_fail_timeout: Some(PATIENCE), ..leg_options() };
+        let opened = match journal::of(&url)? {
+            None => remote::open_disk(&url, &options),
+            Some((predecessor, journal)) => {
+                remote::open_disk_by(&url, &options, |urls, options| {
+                    Disk::succeed(urls, options, predecessor, journal)
+                })
+            }
+        };
+        let (disk, info) = opened.map_err(said)?;
+        let is_it = |one: &&Open| {
+            one.subsystem == url.subsystem && one.info.nsid == info.nsid
+                || same_disk(&one.info, &info)
+        };
+        refuse_again(&name, all.iter().find(is_it))?;
+        let disk: Arc<dyn Namespace> = Arc::new(disk);
+        let weak = Arc::downgrade(&disk);
+        let subsystem = url.subsystem.clone();
+        all.push(Open { name: name.clone(), subsystem, info, disk: weak.clone() });
+        self.legs.push(Leg { name, namespace: weak });
+        Ok(disk)
+    }
+}
+
+fn refuse_again(name: &str, open: Option<&Open>) -> Result<(), String> {
+    let Some(Open { name: other, .. }) = open else { return Ok(()) };
+    Err(format!(
+        "{name} is the same disk as {other}, which is part of a disk that is shared here: name \
+         each disk once"
+    ))
+}
+
+fn same_disk(one: &NamespaceInfo, other: &NamespaceInfo) -> bool {
+    one.uuid.is_some() && one.uuid == other.uuid
+        || one.nguid.is_some() && one.nguid == other.nguid
+        || one.eui64.is_some() && one.eui64 == other.eui64
+}

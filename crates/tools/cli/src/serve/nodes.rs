@@ -1,0 +1,247 @@
+//! Which cores are near: on a machine with several nodes (NUMA), those of the node that has all the
+//! disks, and the network cards towards hosts and remote disks.
+//!
+//! A target that uses two nodes crosses between them with every byte. So where `--cores` says
+//! nothing and everything that can be found is at one node, its processors are used, each with a
+//! thread of its own. Where disks and cards are at several nodes, or nothing is known, all
+//! processors are, as on a machine with one node: whoever has a set of disks at each node starts a
+//! target for each.
+//!
+//! The kernel tells (Documentation/ABI/stable/sysfs-devices-node, testing/sysfs-bus-pci
+//! `numa_node`), and which card leads to an address is in its routes (`/proc/net/route`,
+//! `/proc/net/ipv6_route`).
+
+use super::disks;
+use crate::values;
+use farblock_backends::Spec;
+use farblock_host::url::Url;
+use rustix::thread::{CpuSet, sched_getaffinity};
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Where the kernel tells.
+pub(super) struct Machine {
+    root: PathBuf,
+    /// Processors that this process may use.
+    allowed: BTreeSet<usize>,
+}
+
+/// A node, and processors of it.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Near {
+    pub(super) node: usize,
+    pub(super) cores: Vec<usize>,
+}
+
+impl Machine {
+    pub(super) fn here() -> Machine {
+        let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+        let allowed = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();
+        Machine { root: PathBuf::from("/"), allowed }
+    }
+
+    /// The one node of all that is used, if the machine has several.
+    pub(super) fn near<'a>(
+        &self,
+        paths: impl Iterator<Item = &'a str>,
+        listeners: &[SocketAddr],
+    ) -> Option<Near> {
+        if self.list("sys/devices/system/node/online")?.len() < 2 {
+            return None;
+        }
+        let specs: Vec<Spec> = paths.filter_map(|path| disks::parse(path).ok()).collect();
+        let mut nodes = BTreeSet::new();
+        for leaf in specs.iter().flat_map(Spec::leaves) {
+            match leaf {
+                Spec::File(path) => nodes.extend(self.node_of_disk(path)),
+                Spec::Remote(url) => nodes.extend(self.node_towards(url)),
+                _ => {}
+            }
+        }
+        nodes.extend(listeners.iter().filter_map(|address| self.node_of_address(address.ip())));
+        let mut nodes = nodes.into_iter();
+        let (Some(node), None) = (nodes.next(), nodes.next()) else { return None };
+        let cores = self.list(&format!("sys/devices/system/node/node{node}/cpulist"))?;
+        let cores: Vec<usize> =
+            cores.into_iter().filter(|cpu| self.allowed.contains(cpu)).collect();
+        (!cores.is_empty()).then_some(Near { node, cores })
+    }
+
+    fn text(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.root.join(path)).ok()
+    }
+
+    /// Numbers such as `0-3,8`.
+    fn list(&self, path: &str) -> Option<Vec<usize>> {
+        values::cores(self.text(path)?.trim()).ok()
+    }
+
+    /// The node of a device, or of the one that has it: a namespace's is that of its controller's.
+    fn node_of_device(&self, device: &Path) -> Option<usize> {
+        let device = fs::canonicalize(device).ok()?;
+        let mut parts = device.ancestors().take_while(|part| *part != self.root);
+        let said = parts.find_map(|part| {
+            let file = [part.join("numa_node"), part.join("device/numa_node")];
+            file.iter().find_map(|file| fs::read_to_string(file).ok())
+        })?;
+        // It is -1 where nobody knows.
+        said.trim().parse().ok()
+    }
+
+    fn node_of_disk(&self, path: &Path) -> Option<usize> {
+        let metadata = fs::metadata(path).ok()?;
+        let is_device = metadata.file_type().is_block_device();
+        let number = if is_device { metadata.rdev() } else { metadata.dev() };
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        self.node_of_device(&self.root.join(format!("sys/dev/block/{major}:{minor}")))
+    }
+
+    fn node_towards(&self, url: &str) -> Option<usize> {
+        let url: Url = url.parse().ok()?;
+        let mut addresses = url.address().to_socket_addrs().ok()?;
+        self.node_of_address(addresses.next()?.ip())
+    }
+
+    /// The node of the card that leads to an address, or has it.
+    fn node_of_address(&self, address: IpAddr) -> Option<usize> {
+        if address.is_unspecified() || address.is_loopback() {
+            return None;
+        }
+        let card = match address {
+            IpAddr::V4(address) => self.card4(u32::from(address)),
+            IpAddr::V6(address) => self.card6(address),
+        }?;
+        self.node_of_device(&self.root.join("sys/class/net").join(card))
+    }
+
+    fn card4(&self, address: u32) -> Option<String> {
+        let routes = self.text("proc/net/route")?;
+        let fits = routes.lines().skip(1).filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            // As a little-endian machine reads what is big-endian.
+            let number = |at: usize| u32::from_str_radix(fields.get(at)?, 16).ok().map(u32::to_be);
+            let (network, mask) = (number(1)?, number(7)?);
+            (address & mask == network).then(|| (mask, fields[0].to_owned()))
+        });
+        fits.max_by_key(|(mask, _)| *mask).map(|(_, card)| card)
+    }
+
+    fn card6(&self, address: Ipv6Addr) -> Option<String> {
+        let routes = self.text("proc/net/ipv6_route")?;
+        let fits = routes.lines().filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let network = u128::from_str_radix(fields.first()?, 16).ok()?;
+            let length = u32::from_str_radix(fields.get(1)?, 16).ok().filter(|it| *it <= 128)?;
+            let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
+            let card = *fields.last().filter(|card| **card != "lo")?;
+            (u128::from(address) & mask == network).then(|| (length, card.to_owned()))
+        });
+        fits.max_by_key(|(length, _)| *length).map(|(_, card)| card)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two nodes with a disk and a card each; the disk that has the file is at the second one.
+    struct Made(tempfile::TempDir);
+
+    impl Made {
+        fn new(online: &str) -> Made {
+            let made = Made(tempfile::tempdir().unwrap());
+            made.write("sys/devices/system/node/online", online);
+            made.write("sys/devices/system/node/node0/cpulist", "0-1,4-5\n");
+            made.write("sys/devices/system/node/node1/cpulist", "2-3,6-7\n");
+            for (card, node) in [("eth0", 0), ("eth1", 1)] {
+                made.write(&format!("sys/class/net/{card}/device/numa_node"), &format!("{node}\n"));
+            }
+            made.write("sys/class/net/dummy0/address", "");
+            made.write(
+                "proc/net/route",
+                "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
+                 eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+                 eth0\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
+                 eth1\t0001000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
+                 dummy0\t0002000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n",
+            );
+            made.write(
+                "proc/net/ipv6_route",
+                "fd010000000000000000000000000000 40 00000000000000000000000000000000 00 \
+                 00000000000000000000000000000000 00000100 00000001 00000000 00000001 eth1\n",
+            );
+            made
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.0.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        /// A file whose disk is at this node, or at none.
+        fn file(&self, node: &str) -> String {
+            let path = self.0.path().join("disk.img");
+            fs::write(&path, "").unwrap();
+            let number = fs::metadata(&path).unwrap().dev();
+            let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+            self.write("sys/devices/pci0/nvme/numa_node", node);
+            self.write("sys/devices/pci0/nvme/nvme0/nvme0n1/size", "1");
+            let link = self.0.path().join(format!("sys/dev/block/{major}:{minor}"));
+            fs::create_dir_all(link.parent().unwrap()).unwrap();
+            let disk = self.0.path().join("sys/devices/pci0/nvme/nvme0/nvme0n1");
+            let _ = fs::remove_file(&link);
+            std::os::unix::fs::symlink(disk, link).unwrap();
+            path.display().to_string()
+        }
+
+        fn near(&self, path: &str, listeners: &[&str]) -> Option<Near> {
+            let root = fs::canonicalize(self.0.path()).unwrap();
+            let machine = Machine { root, allowed: (0..7).collect() };
+            let listeners: Vec<SocketAddr> =
+                listeners.iter().map(|it| it.parse().unwrap()).collect();
+            machine.near([path].into_iter(), &listeners)
+        }
+    }
+
+    fn node(node: usize) -> Option<Near> {
+        let cores = [vec![0, 1, 4, 5], vec![2, 3, 6]];
+        Some(Near { node, cores: cores[node].clone() })
+    }
+
+    #[test]
+    fn what_is_used_is_at_one_node_or_nothing_is_chosen() {
+        let made = Made::new("0-1\n");
+        let at = |path: &str, listeners: &[&str]| made.near(path, listeners);
+        assert_eq!(at("mem:1MiB", &["10.0.1.7:4420"]), node(1));
+        assert_eq!(at("mem:1MiB", &["10.0.0.7:4420"]), node(0));
+        assert_eq!(at("mem:1MiB", &["192.0.2.7:4420"]), node(0), "by the usual way");
+        assert_eq!(at("mem:1MiB", &["[fd01::7]:4420"]), node(1));
+        assert_eq!(at("mem:1MiB", &["10.0.0.7:4420", "10.0.1.7:4420"]), None);
+        for unknown in ["127.0.0.1:4420", "0.0.0.0:4420", "10.0.2.7:4420", "[fd02::7]:4420"] {
+            assert_eq!(at("mem:1MiB", &[unknown]), None, "{unknown}");
+        }
+        let remote = "stripe:nvme+tcp://10.0.1.1/n?ns=1,nvme+tcp://10.0.1.2/n?ns=1";
+        assert_eq!(at(remote, &["127.0.0.1:4420"]), node(1));
+        assert_eq!(at(remote, &["10.0.0.7:4420"]), None);
+        assert_eq!(at("concat:nvme+tcp://10.0.1.1/n,nvme+tcp://10.0.0.2/n", &[]), None);
+        let file = made.file("1\n");
+        assert_eq!(at(&file, &[]), node(1));
+        assert_eq!(at(&format!("stripe:{file},mem:1GiB"), &["10.0.1.7:4420"]), node(1));
+        assert_eq!(at(&file, &["10.0.0.7:4420"]), None);
+        let file = made.file("-1\n");
+        assert_eq!(at(&file, &["10.0.0.7:4420"]), node(0), "of the disk nothing is known");
+    }
+
+    #[test]
+    fn a_machine_with_one_node_has_nothing_to_choose() {
+        let made = Made::new("0\n");
+        assert_eq!(made.near("mem:1MiB", &["10.0.1.7:4420"]), None);
+        assert_eq!(made.near(&made.file("0\n"), &[]), None);
+        let empty = Machine { root: made.0.path().join("nothing"), allowed: BTreeSet::new() };
+        assert_eq!(empty.near(["mem:1MiB"].into_iter(), &[]), None);
+    }
+}

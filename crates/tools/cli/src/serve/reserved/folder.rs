@@ -1,0 +1,210 @@
+//! Reservations of what carries no attribute (block devices, stripe sets, mirrors, Ceph's images),
+//! kept in the target's own folder, one file for each disk, by the disk's identity.
+//!
+//! A file names the disk as well: one that was copied or renamed is damaged, and not another's.
+
+use crate::error::{Failure, Result, os};
+use farblock_state::{Stage, remove_file, replace_file};
+use farblock_target::ReservationStore;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+/// More than any state needs, in bytes.
+const MOST_BYTES: u64 = 16 << 10;
+/// A target that was killed is gone a moment before its files are.
+const LOCK_TIME: Duration = Duration::from_secs(3);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// The folder of this process, and the lock on it.
+static FOLDER: OnceLock<(PathBuf, File)> = OnceLock::new();
+
+/// Where this target keeps things: what was asked for, or what systemd has for its service.
+pub(in crate::serve) fn wanted(asked_for: Option<&Path>) -> Option<PathBuf> {
+    asked_for.map(Path::to_owned).or_else(|| {
+        // Of several folders, the first; one that is not absolute is not systemd's.
+        let all = std::env::var_os("STATE_DIRECTORY")?;
+        std::env::split_paths(&all).next().filter(|path| path.is_absolute())
+    })
+}
+
+/// From now on reservations are kept in this folder, which nobody else uses.
+pub(in crate::serve) fn keep_in(folder: &Path) -> Result<()> {
+    let refused = |error: io::Error| {
+        Failure::run(format_args!(
+            "reservations cannot be kept in {}: {}; name another folder with --state-dir",
+            folder.display(),
+            os(&error)
+        ))
+    };
+    let own = folder.join("reservations");
+    std::fs::create_dir_all(&own).map_err(refused)?;
+    let mut options = OpenOptions::new();
+    let lock = options.create(true).append(true).open(own.join("lock")).map_err(refused)?;
+    let until = Instant::now() + LOCK_TIME;
+    while let Err(error) = lock.try_lock() {
+        match error {
+            TryLockError::Error(error) => return Err(refused(error)),
+            TryLockError::WouldBlock if Instant::now() < until => std::thread::sleep(LOCK_PAUSE),
+            TryLockError::WouldBlock => {
+                return Err(Failure::run(format_args!(
+                    "another target keeps its reservations in {}: give this one a folder of its \
+                     own with --state-dir",
+                    folder.display()
+                )));
+            }
+        }
+    }
+    crate::journal::keep_in(folder).map_err(refused)?;
+    FOLDER.set((own, lock)).expect("a process has one target");
+    Ok(())
+}
+
+/// Whether there is such a folder.
+pub(super) fn is_there() -> bool {
+    FOLDER.get().is_some()
+}
+
+/// Where the reservations of the disk with this identity are kept, if there is a folder.
+pub(super) fn of(identity: Uuid) -> Option<Arc<dyn ReservationStore>> {
+    FOLDER.get().map(|(folder, _)| Arc::new(Kept::new(folder, identity)) as Arc<_>)
+}
+
+/// What is kept of one disk.
+struct Kept {
+    path: PathBuf,
+    identity: Uuid,
+}
+
+impl Kept {
+    fn new(folder: &Path, identity: Uuid) -> Self {
+        Self { path: folder.join(identity.to_string()), identity }
+    }
+
+    /// Keeps `text`, for as long as `goes_on`.
+    fn save_until(&self, text: &str, goes_on: impl FnMut(Stage) -> bool) -> io::Result<()> {
+        match text {
+            "" => remove_file(&self.path),
+            text => {
+                let text = format!("{}\n{text}", self.identity);
+                replace_file(&self.path, text.as_bytes(), goes_on)
+            }
+        }
+    }
+
+    fn damaged(&self) -> io::Error {
+        io::Error::other(format!(
+            "{} is damaged: remove it if nobody who was fenced can come back",
+            self.path.display()
+        ))
+    }
+}
+
+impl ReservationStore for Kept {
+    fn load(&self) -> io::Result<String> {
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
+            Err(error) => return Err(error),
+        };
+        let mut bytes = Vec::new();
+        file.take(MOST_BYTES).read_to_end(&mut bytes)?;
+        let text = String::from_utf8(bytes).map_err(|_| self.damaged())?;
+        let whose = |text: &str| text.parse::<Uuid>().is_ok_and(|uuid| uuid == self.identity);
+        // It is removed when there is nothing to keep, so an empty one was not written by us.
+        match text.split_once('\n') {
+            Some((identity, text)) if whose(identity) && !text.is_empty() => Ok(text.to_owned()),
+            _ => Err(self.damaged()),
+        }
+    }
+
+    fn save(&self, text: &str) -> io::Result<()> {
+        self.save_until(text, |_| true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DISK: Uuid = Uuid::from_u128(0x1234_5678_9abc_4def_8123_4567_89ab_cdef);
+
+    #[test]
+    fn disks_have_reservations_of_their_own_and_none_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, other) = (Kept::new(folder.path(), DISK), Kept::new(folder.path(), Uuid::nil()));
+        assert_eq!(one.load().unwrap(), "");
+        one.save("something\n").unwrap();
+        assert_eq!(
+            (one.load().unwrap().as_str(), other.load().unwrap().as_str()),
+            ("something\n", "")
+        );
+        one.save(&"x".repeat(8000)).unwrap();
+        assert_eq!(one.load().unwrap().len(), 8000);
+        one.save("").unwrap();
+        one.save("").unwrap();
+        assert_eq!(one.load().unwrap(), "");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_is_damaged_or_anothers_is_not_taken_for_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = Kept::new(folder.path(), DISK);
+        let anothers = format!("{}\nhosts\n", Uuid::nil());
+        let cut = format!("{DISK}\n");
+        for damaged in [&b""[..], b"\n", &[0; 64], &[0xff; 9], anothers.as_bytes(), cut.as_bytes()]
+        {
+            std::fs::write(&kept.path, damaged).unwrap();
+            let said = kept.load().expect_err("it is damaged").to_string();
+            assert!(said.contains("is damaged") && said.contains(&DISK.to_string()), "{said}");
+        }
+    }
+
+    /// What the child of the next test does: dies while it keeps something, after the stage of this
+    /// number.
+    #[cfg(unix)]
+    #[test]
+    fn dies_while_it_keeps() {
+        let Some(folder) = std::env::var_os("RESERVED_FOLDER") else { return };
+        let after: usize = std::env::var("RESERVED_STAGE").unwrap().parse().unwrap();
+        let mut stages = 0;
+        let kept = Kept::new(Path::new(&folder), DISK);
+        let saved = kept.save_until("new\n", |_| {
+            if stages == after {
+                let own = rustix::process::getpid();
+                rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
+            }
+            stages += 1;
+            true
+        });
+        unreachable!("it was killed, and not {saved:?}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_process_that_is_killed_leaves_the_old_or_the_new_ones() {
+        use std::os::unix::process::ExitStatusExt;
+        for stage in 0..5 {
+            let folder = tempfile::tempdir().unwrap();
+            let kept = Kept::new(folder.path(), DISK);
+            kept.save("old\n").unwrap();
+            let ended = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "serve::reserved::folder::tests::dies_while_it_keeps"])
+                .env("RESERVED_FOLDER", folder.path())
+                .env("RESERVED_STAGE", stage.to_string())
+                .output()
+                .unwrap();
+            assert_eq!(ended.status.signal(), Some(9), "{stage}: {ended:?}");
+            let expected = if stage < 3 { "old\n" } else { "new\n" };
+            assert_eq!(kept.load().unwrap(), expected, "{stage}");
+            // What it left is in nobody's way.
+            kept.save("next\n").unwrap();
+            assert_eq!(kept.load().unwrap(), "next\n");
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! A target whose disk is a file on a file system that does not answer any more: here, that of an
+//! attachment whose process is stopped.
+
+use crate::attached::{Attachments, Target};
+use crate::support::{Scratch, signal, until};
+use std::fs;
+
+const DISK_BYTES: u64 = 16 << 20;
+const NQN: &str = "nqn.2026-11.org.farblock:hung";
+
+/// Has a process go on, whatever becomes of the test: nothing else ends what waits for it.
+struct Stopped(u32);
+
+impl Stopped {
+    fn new(pid: u32) -> Stopped {
+        signal(pid, "STOP");
+        Stopped(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal(self.0, "CONT");
+    }
+}
+
+fn bytes(scratch: &Scratch, nsid: u64) -> Option<u64> {
+    let status = scratch.run(["status", "--json"]).ok().json();
+    let namespaces = status["subsystems"][0]["namespaces"].as_array()?.clone();
+    namespaces.iter().find(|it| it["nsid"] == nsid)?["bytes"].as_u64()
+}
+
+#[test]
+fn a_file_system_that_hangs_keeps_other_changes_for_a_while_only() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, DISK_BYTES);
+    let place = attachments.scratch.text("mounted");
+    fs::create_dir(&place).expect("a folder");
+    let place = ["--mountpoint", &place, "--no-device"];
+    let file = attachments.attach(&[&[&*target.url(), "--as", "fuse"][..], &place].concat());
+    let server_pid = attachments.status("fb0")["server_pid"].as_u64().expect("it is served");
+    let scratch = Scratch::new();
+    let other = scratch.disk("other.img", 1 << 20);
+    let hung = scratch.serve(["--nqn", NQN, &file, &other]);
+
+    let stopped = Stopped::new(u32::try_from(server_pid).expect("a pid"));
+    // It is made longer on its file system, which does not do that.
+    let longer = (2 * DISK_BYTES).to_string();
+    scratch.ctl(&["resize", NQN, "1", &longer]).fails_in_a_line(1, &[&file, "does not answer"]);
+    assert_eq!(bytes(&scratch, 1), Some(DISK_BYTES), "it stays as it was");
+    scratch.ctl(&["add-namespace", NQN, "mem:1MiB"]).ok();
+    // Whoever looks whether files have grown looks at others.
+    fs::File::options().write(true).open(&other).unwrap().set_len(2 << 20).unwrap();
+    until("the other file has grown", || bytes(&scratch, 2) == Some(2 << 20));
+    // It goes although its file does not close, and others come and go.
+    scratch.ctl(&["remove-namespace", NQN, "1"]).ok();
+    assert_eq!(bytes(&scratch, 1), None);
+    scratch.ctl(&["remove-namespace", NQN, "3"]).ok();
+
+    drop(stopped);
+    until("it is there again", || scratch.ctl(&["add-namespace", NQN, &file]).code == Some(0));
+    assert_eq!(bytes(&scratch, 1), Some(DISK_BYTES));
+    hung.stop();
+    attachments.detach("fb0");
+}

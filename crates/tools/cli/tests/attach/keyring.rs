@@ -1,0 +1,95 @@
+//! Disks whose key is in the kernel's keyring: the process that serves them asks another one.
+
+use crate::attached::{Attachments, run};
+use crate::confined::confined_server;
+use crate::support::confinement::{children, runs};
+use crate::support::{Server, keyring, noise, signal, until};
+use std::fs;
+
+const HOST: &str = "nqn.2026-11.org.farblock:keyring-host";
+const NQN: &str = "nqn.2026-11.org.farblock:keyring-disk";
+const DISK_BYTES: u64 = 8 << 20;
+
+/// A target that lets in who has the key in this file.
+fn serve(attachments: &Attachments, key: &str, address: &str) -> Server {
+    let disk = attachments.scratch.disk("disk.img", DISK_BYTES);
+    let key = format!("{HOST}={key}");
+    let args = ["serve", &disk, "--listen", address, "--nqn", NQN, "--tls-key", &key];
+    Server::start(attachments.scratch.command(args))
+}
+
+#[test]
+fn a_confined_server_has_keys_of_the_keyring() {
+    let attachments = Attachments::new();
+    let [first, second] = attachments.scratch.keys(["first.key", "second.key"], &["--tls"]);
+    let target = serve(&attachments, &first, "127.0.0.1:0");
+    let address = target.address.clone();
+    let url = format!("{}&hostnqn={HOST}", target.url(1));
+    let wanted = [&url, "--as", "nbd", "--no-device", "--tls-key", "keyring:"];
+    let refused = attachments.run([&["attach"], &wanted[..]].concat());
+    refused.fails(1, &["no key of nqn.2026-11.org.farblock:keyring-host"]);
+    let kept = keyring::put(&first, HOST, NQN);
+    let exported = attachments.attach(&wanted);
+    let server = confined_server(&attachments.status("fb0"));
+    // It has another key when it connects again, which is asked for by then.
+    drop(target);
+    attachments.wait_for_state("fb0", "reconnecting");
+    drop(kept);
+    let _kept = keyring::put(&second, HOST, NQN);
+    let _target = serve(&attachments, &second, &address);
+    attachments.wait_for_state("fb0", "live");
+    assert_eq!(confined_server(&attachments.status("fb0")), server, "one process did it all");
+    let input = attachments.scratch.file("input", &noise(3, DISK_BYTES as usize));
+    run("nbdcopy", &["--flush", "--", &input, &exported]);
+    // Without its broker it is of no use, and somebody else takes its place; so does one that is
+    // killed, whose broker goes as well.
+    for kill_broker in [true, false] {
+        let server = confined_server(&attachments.status("fb0"));
+        let brokers = children(server);
+        let [broker] = brokers[..] else { panic!("brokers: {brokers:?}") };
+        let killed = if kill_broker { broker } else { server };
+        signal(u32::try_from(killed).expect("a pid"), "KILL");
+        attachments.wait_for_successor("fb0", server);
+        until("the broker is gone", || !runs(broker));
+        attachments.wait_for_state("fb0", "live");
+    }
+    let output = attachments.scratch.text("output");
+    run("nbdcopy", &["--", &exported, &output]);
+    assert!(fs::read(&output).expect("a file") == noise(3, DISK_BYTES as usize), "other data");
+    let brokers = children(confined_server(&attachments.status("fb0")));
+    attachments.detach("fb0");
+    for broker in brokers {
+        until("the broker is gone", || !runs(broker));
+    }
+}
+
+/// Nobody is there to start another one: it serves on, and says what is wrong.
+#[test]
+fn a_server_without_broker_and_supervisor_serves_on() {
+    let attachments = Attachments::new();
+    let [key] = attachments.scratch.keys(["tls.key"], &["--tls"]);
+    let host = "nqn.2026-11.org.farblock:lonely-host";
+    let disk = attachments.scratch.disk("disk.img", DISK_BYTES);
+    let nqn = "nqn.2026-11.org.farblock:lonely-disk";
+    let target =
+        attachments.scratch.serve([&disk, "--nqn", nqn, "--tls-key", &format!("{host}={key}")]);
+    let _kept = keyring::put(&key, host, nqn);
+    let url = format!("{}&hostnqn={host}&tls-key=keyring:", target.url(1));
+    let exported = attachments.attach(&[&url, "--as", "nbd", "--no-device"]);
+    let status = attachments.status("fb0");
+    let server = confined_server(&status);
+    let supervisor = u32::try_from(status["pid"].as_u64().expect("a supervisor")).expect("a pid");
+    signal(supervisor, "KILL");
+    let gone = || attachments.status("fb0")["pid"].is_null();
+    until("the supervisor is gone", gone);
+    for broker in children(server) {
+        signal(u32::try_from(broker).expect("a pid"), "KILL");
+    }
+    let trouble = || attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned();
+    until("it says what is wrong", || trouble().contains("rights"));
+    assert_eq!(attachments.status("fb0")["server_pid"], server);
+    run("nbdcopy", &["--", &exported, &attachments.scratch.text("output")]);
+    // A flush may take a new connection, for which it has no key.
+    attachments.run(["detach", "fb0"]).fails(1, &["fb0 stays: the process with the rights"]);
+    attachments.run(["detach", "fb0", "--force"]).ok();
+}

@@ -1,0 +1,228 @@
+//! A target that keeps what is changed, killed at every step of a change: a restart finds what was
+//! before it or what it asked for, whole, and goes on from there.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use farblock_admin::Client;
+use farblock_state::{Document, Kept};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+use support::{PATIENCE, Scratch, Server};
+
+const NQN: &str = "nqn.2026-11.org.farblock:killed";
+const OTHER: &str = "nqn.2026-11.org.farblock:other";
+const HOST: &str = "nqn.2026-11.org.farblock:host";
+
+/// When it is killed.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    /// As soon as this has happened to a file beside the state, or to the state.
+    Seen(ReadFlags),
+    /// After it could be written down only in part: files can be no longer.
+    Half,
+    /// So long after the change was asked for.
+    After(Duration),
+    /// As soon as it says that the change was made.
+    Answered,
+}
+
+const MOMENTS: [Moment; 9] = [
+    Moment::Seen(ReadFlags::CREATE),
+    Moment::Seen(ReadFlags::MODIFY),
+    Moment::Half,
+    Moment::Seen(ReadFlags::CLOSE_WRITE),
+    Moment::Seen(ReadFlags::MOVED_TO),
+    Moment::Answered,
+    Moment::After(Duration::ZERO),
+    Moment::After(Duration::from_micros(500)),
+    Moment::After(Duration::from_millis(3)),
+];
+
+/// Each moment meets each kind of change in so many rounds.
+const ROUNDS: usize = 3;
+
+/// Bytes that are less than any state has, and more than none.
+const HALF: u64 = 700;
+
+/// The states that follow each other: one step, several, and a disk that moves.
+fn states(begun: &Value) -> Vec<Document> {
+    let disk = |size: u64| json!({ "path": "disk.img", "size": size });
+    let host = json!({ HOST: { "limits": { "iops": 100_000 } } });
+    let ours = |namespaces: Value, hosts: Value| {
+        let mut state = begun.clone();
+        let memory = state["subsystems"][NQN]["namespaces"]["1"].clone();
+        state["subsystems"][NQN]["allow_any_host"] = json!(hosts.as_object().unwrap().is_empty());
+        state["subsystems"][NQN]["hosts"] = hosts;
+        state["subsystems"][NQN]["namespaces"] = namespaces;
+        state["subsystems"][NQN]["namespaces"]["1"] = memory;
+        state
+    };
+    let mut two = ours(json!({}), host.clone());
+    two["subsystems"][OTHER] = json!({ "namespaces": { "1": disk(1 << 20) } });
+    [
+        begun.clone(),
+        ours(json!({ "2": disk(1 << 20) }), json!({})),
+        ours(json!({ "2": disk(512 << 10) }), json!({})),
+        ours(json!({ "3": disk(1 << 20), "4": { "path": "mem:1MiB" } }), host),
+        two,
+    ]
+    .map(|state| Document::parse(&state.to_string()).expect("it is one"))
+    .into()
+}
+
+/// What happens in the folder of the state.
+struct Watch(OwnedFd);
+
+impl Watch {
+    fn new(scratch: &Scratch) -> Watch {
+        let watch = inotify::init(CreateFlags::NONBLOCK).expect("the system tells of files");
+        let events = WatchFlags::CREATE
+            | WatchFlags::MODIFY
+            | WatchFlags::CLOSE_WRITE
+            | WatchFlags::MOVED_TO;
+        inotify::add_watch(&watch, scratch.path("kept"), events).expect("a folder");
+        Watch(watch)
+    }
+
+    /// Waits for this.
+    fn wait_for(&self, wanted: ReadFlags) {
+        let begin = Instant::now();
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(&self.0, &mut buffer);
+        loop {
+            match events.next() {
+                Ok(event) if event.events().intersects(wanted) => return,
+                Ok(_) | Err(Errno::AGAIN | Errno::INTR) => std::hint::spin_loop(),
+                Err(error) => panic!("{error}"),
+            }
+            assert!(begin.elapsed() < PATIENCE, "{wanted:?} does not happen");
+        }
+    }
+}
+
+fn client(scratch: &Scratch) -> Client {
+    Client::new(scratch.path("c.sock"))
+}
+
+fn start(scratch: &Scratch) -> Server {
+    scratch.serve(["--nqn", NQN, "--control", "c.sock", "--persist", "kept/state.json", "mem:1MiB"])
+}
+
+/// Asks for a state; HTTP's status, of which there is none from who is killed meanwhile.
+fn ask(client: &Client, state: &Document) -> Option<u16> {
+    let state = serde_json::from_str(&state.to_json()).expect("JSON");
+    let answer = client.ask("PUT", "/v1/state", None, Some(&state)).ok()?;
+    assert!(matches!(answer.status, 200 | 507), "{}", answer.body);
+    Some(answer.status)
+}
+
+/// What is shared, by what the target says of its state and of its namespaces.
+fn shared(client: &Client) -> Document {
+    let said = client.ask("GET", "/v1/state", None, None).expect("it answers").body;
+    let document = Document::parse(&said).expect("a state");
+    let status = client.ask("GET", "/v1/status", None, None).expect("it answers").json();
+    let mut found = BTreeSet::new();
+    for subsystem in status["subsystems"].as_array().expect("some") {
+        let nqn = subsystem["nqn"].as_str().expect("a name");
+        for namespace in subsystem["namespaces"].as_array().expect("some") {
+            let bytes = namespace["bytes"].as_u64();
+            found.insert((nqn.to_owned(), namespace["nsid"].as_u64().expect("a number"), bytes));
+        }
+    }
+    let mut said = BTreeSet::new();
+    for (nqn, subsystem) in &document.subsystems {
+        for (nsid, namespace) in &subsystem.namespaces {
+            // The others are RAM disks of this size.
+            said.insert((nqn.clone(), u64::from(*nsid), namespace.size.or(Some(1 << 20))));
+        }
+    }
+    assert_eq!(found, said);
+    document
+}
+
+/// Has a target killed at this moment of a change; whether the change has to be there afterwards.
+fn kill_at(moment: Moment, scratch: &Scratch, server: Server, new: &Document) -> bool {
+    let pid = Pid::from_raw(server.id.cast_signed()).expect("a process");
+    let kill = || kill_process(pid, Signal::KILL).expect("it runs");
+    let watch = Watch::new(scratch);
+    let client = client(scratch);
+    let answered = std::thread::scope(|scope| {
+        if let Moment::Half = moment {
+            let limit = Rlimit { current: Some(HALF), maximum: Some(HALF) };
+            prlimit(Some(pid), Resource::Fsize, limit).expect("a child of ours");
+        }
+        let asked = scope.spawn(|| ask(&client, new));
+        match moment {
+            Moment::Seen(event) => watch.wait_for(event),
+            Moment::After(time) => std::thread::sleep(time),
+            Moment::Half | Moment::Answered => {
+                let answered = asked.join().expect("no panic");
+                kill();
+                return answered;
+            }
+        }
+        kill();
+        asked.join().expect("no panic")
+    });
+    match moment {
+        Moment::Half => assert_eq!(answered, Some(507), "there was no room for it"),
+        Moment::Answered => assert_eq!(answered, Some(200)),
+        _ => {}
+    }
+    let ended = server.wait();
+    assert_eq!(ended.code, None, "it is killed: {}", ended.stderr);
+    answered == Some(200) || matches!(moment, Moment::Seen(ReadFlags::MOVED_TO))
+}
+
+/// What is in the file, which is whole.
+fn kept(scratch: &Scratch) -> Document {
+    let text = std::fs::read_to_string(scratch.path("kept/state.json")).expect("a state");
+    let kept: Kept = serde_json::from_str(&text).unwrap_or_else(|e| panic!("torn: {e}: {text}"));
+    kept.shared
+}
+
+#[test]
+fn killed_at_any_moment_of_a_change_it_has_the_old_state_or_the_new_one() {
+    let scratch = Scratch::new();
+    scratch.disk("disk.img", 1 << 20);
+    std::fs::create_dir(scratch.path("kept")).expect("a folder");
+    let mut server = start(&scratch);
+    let begun = client(&scratch).ask("GET", "/v1/state", None, None).expect("it answers").json();
+    let states = states(&begun);
+    let (mut at, mut old, mut new) = (0, 0, 0);
+    for round in 0..ROUNDS * MOMENTS.len() {
+        // There is an old state, and other moments meet other changes in each round.
+        for _ in 0..1 + round / MOMENTS.len() {
+            at = (at + 1) % states.len();
+            assert_eq!(ask(&client(&scratch), &states[at]), Some(200));
+        }
+        let (before, after) = (&states[at], &states[(at + 1) % states.len()]);
+        let moment = MOMENTS[round % MOMENTS.len()];
+        let is_made = kill_at(moment, &scratch, server, after);
+        let found = kept(&scratch);
+        server = start(&scratch);
+        assert_eq!(shared(&client(&scratch)), found, "{moment:?}");
+        if found == *after {
+            at = (at + 1) % states.len();
+            new += 1;
+        } else {
+            assert_eq!(found, *before, "{moment:?} of round {round}");
+            assert!(!is_made, "what was made is gone: {moment:?} of round {round}");
+            old += 1;
+        }
+    }
+    println!("{old} times the old state, {new} times the new one");
+    assert!(old > 0 && new > 0);
+    // What the last one left is in nobody's way, and goes.
+    assert_eq!(ask(&client(&scratch), &states[(at + 1) % states.len()]), Some(200));
+    let left = std::fs::read_dir(scratch.path("kept")).expect("a folder");
+    let left: Vec<_> = left.map(|one| one.expect("an entry").file_name()).collect();
+    assert_eq!(left, ["state.json"]);
+    server.stop();
+}

@@ -1,0 +1,252 @@
+//! Disks of other machines as parts of one: each of the targets behind it is killed in turn, under
+//! load, and nothing fails or is lost.
+#![cfg(unix)]
+
+mod support;
+
+use farblock_block::blocking::Blocking;
+use farblock_host::disk::DiskOptions;
+use farblock_host::{Disk, Url};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use support::{Scratch, Server, until};
+
+const PART_BYTES: u64 = 8 << 20;
+/// Of all parts together.
+const PLACES: u64 = 64;
+
+/// Writes versions over its blocks and reads them back until it is told to stop.
+fn load(disk: &Disk, step: u64, stop: &AtomicBool, count: &AtomicU64) {
+    let mut blocks = Blocking::new(disk).expect("a queue");
+    // Two blocks, some of them in two parts.
+    let size = 2 * blocks.geometry().block_size as usize;
+    let (mut data, mut versions) = (vec![0; size], [0_u8; PLACES as usize]);
+    let mut turn: u64 = 0;
+    while !stop.load(Ordering::Relaxed) {
+        turn += 1;
+        let at = turn * 7 % PLACES;
+        let (lba, version) = (at * step, &mut versions[at as usize]);
+        blocks.read(lba, &mut data).expect("read");
+        assert!(data.iter().all(|byte| byte == version), "block {lba} went back");
+        *version = turn as u8;
+        data.fill(*version);
+        blocks.write(lba, &data).expect("written");
+        if turn.is_multiple_of(16) {
+            blocks.flush().expect("flushed");
+        }
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Kills each part in turn while the whole is written and read; `step` blocks lie between places.
+fn each_is_killed_in_turn(kind: &str, step: u64, order: [usize; 2]) {
+    let scratch = Scratch::new();
+    let images = ["one.img", "two.img"].map(|name| scratch.disk(name, PART_BYTES));
+    let start = |part: usize, address: &str| {
+        Server::start(scratch.command(["serve", "--listen", address, images[part].as_str()]))
+    };
+    let mut parts = [0, 1].map(|part| Some(start(part, "127.0.0.1:0")));
+    let servers = parts.each_ref().map(|part| part.as_ref().expect("it runs"));
+    let addresses = servers.map(|part| part.address.clone());
+    let [one, two] = servers.map(|part| part.url(1));
+    let control = scratch.text("control");
+    let local = scratch.disk("local.img", PART_BYTES);
+    let whole = format!("{kind}{one},{local},{two}");
+    let server = scratch.serve([whole.as_str(), "--control", control.as_str()]);
+    let status = || scratch.run(["status", "--control", &control]).ok().out();
+    let url: Url = server.url(1).parse().expect("a URL");
+    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
+    let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
+    let more = |what: &str| {
+        let before = count.load(Ordering::Relaxed);
+        until(what, || count.load(Ordering::Relaxed) > before + 100);
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| load(&disk, step, &stop, &count));
+        for part in order {
+            more("writes are done");
+            assert!(!status().contains(", away"), "{}", status());
+            let killed = parts[part].take().expect("it runs");
+            killed.signal("KILL");
+            let _ = killed.wait();
+            until("it is said that it is away", || status().contains(", away"));
+            parts[part] = Some(start(part, &addresses[part]));
+            more("writes go on");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    drop(disk);
+    server.stop().ok();
+    // All parts have been written.
+    for image in images.iter().chain([&local]) {
+        assert!(support::read(image).iter().any(|byte| *byte != 0), "{image} is empty");
+    }
+}
+
+#[test]
+fn a_stripe_set_goes_on_when_its_first_part_is_back() {
+    each_is_killed_in_turn("stripe:4KiB,", 127, [0, 1]);
+}
+
+#[test]
+fn a_concatenation_goes_on_when_its_last_part_is_back() {
+    // Places 21 and 42 are at the ends of parts.
+    each_is_killed_in_turn("concat:", (PART_BYTES / 512 - 1) / 21, [1, 0]);
+}
+
+/// Faults in pairs: two parts at once, and a part with the machine that has the whole. The disk at
+/// the end asks again until it is answered, and what it has written is there.
+#[test]
+fn two_are_killed_at_once() {
+    let scratch = Scratch::new();
+    let images = ["one.img", "two.img"].map(|name| scratch.disk(name, PART_BYTES));
+    let serve = |what: &str, address: &str, nqn: &str| {
+        Server::start(scratch.command(["serve", "--listen", address, "--nqn", nqn, what]))
+    };
+    let names = ["one", "two", "whole"].map(|name| format!("nqn.2026-11.org.example:{name}"));
+    let any = "127.0.0.1:0";
+    let [one, two] = [0, 1].map(|part| serve(&images[part], any, &names[part]));
+    let whole = format!("stripe:4KiB,{},{}", one.url(1), two.url(1));
+    let front = serve(&whole, any, &names[2]);
+    let url: Url = front.url(1).parse().expect("a URL");
+    let all = [&images[0], &images[1], &whole];
+    let addresses = [&one, &two, &front].map(|server| server.address.clone());
+    let mut servers = [one, two, front].map(Some);
+    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
+    let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
+    let more = |what: &str| {
+        let before = count.load(Ordering::Relaxed);
+        until(what, || count.load(Ordering::Relaxed) > before + 100);
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| load(&disk, 127, &stop, &count));
+        for pair in [[0, 1], [0, 2], [2, 1], [1, 0]] {
+            more("writes are done");
+            for index in pair {
+                servers[index].as_ref().expect("it runs").signal("KILL");
+            }
+            for index in pair {
+                let _ = servers[index].take().expect("it runs").wait();
+            }
+            let mut back = pair;
+            // The whole is not opened before its parts are there.
+            back.sort_unstable();
+            for index in back {
+                servers[index] = Some(serve(all[index], &addresses[index], &names[index]));
+            }
+            more("writes go on");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    drop(disk);
+    servers.into_iter().rev().flatten().for_each(|server| drop(server.stop()));
+}
+
+/// A target that is killed has left word of its controllers, and the next one has them ended before
+/// it writes: nothing is left of them then. A file that is damaged is not taken for nothing.
+#[test]
+fn the_next_target_ends_what_a_dead_one_has_begun() {
+    let scratch = Scratch::new();
+    let part = scratch.serve([scratch.disk("one.img", PART_BYTES)]);
+    let whole = format!("concat:{}", part.url(1));
+    let start = || scratch.serve(["--state-dir", "kept", &whole]);
+    let written = |server: &Server| {
+        let url: Url = server.url(1).parse().expect("a URL");
+        let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
+        Blocking::new(&disk).expect("a queue").write(0, &[1; 512]).expect("written");
+    };
+    let file = || {
+        let mut files = std::fs::read_dir(scratch.path("kept/controllers")).expect("a folder");
+        files.next().expect("a file").expect("it is one").path()
+    };
+    let lives = || {
+        let lives: serde_json::Value =
+            serde_json::from_slice(&support::read(file())).expect("JSON");
+        lives.as_array().expect("a list").clone()
+    };
+    let mut names = Vec::new();
+    for _ in 0..3 {
+        let server = start();
+        written(&server);
+        // The one before is over once something is written.
+        until("it is the only one", || lives().len() == 1);
+        names.push(lives()[0]["name"].to_string());
+        server.signal("KILL");
+        let _ = server.wait();
+        assert_eq!(lives().len(), 1);
+    }
+    names.dedup();
+    assert_eq!(names.len(), 3, "{names:?}");
+    std::fs::write(file(), "[{").expect("written");
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--state-dir", "kept", &whole];
+    scratch.run(serve).fails(1, &["cannot be used", "remove it"]);
+}
+
+#[test]
+fn parts_are_what_they_are_called() {
+    let scratch = Scratch::new();
+    let key = scratch.keys(["tls.key"], &["--tls"]).concat();
+    let host = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
+    let image = scratch.disk("one.img", PART_BYTES);
+    let given = format!("{host}={key}");
+    let locked = scratch.serve([image.as_str(), "--tls-key", given.as_str()]);
+    let open = scratch.serve([scratch.disk("two.img", PART_BYTES)]);
+    let (locked_url, open_url) = (locked.url(1), open.url(1));
+    let refused = |spec: &str, parts: &[&str]| {
+        scratch.run(["serve", "--listen", "127.0.0.1:0", spec]).fails(1, parts);
+    };
+    refused(&format!("concat:{locked_url},{open_url}"), &["TLS"]);
+    // Another way to the same disk.
+    let again = open_url.replace("127.0.0.1", "localhost");
+    refused(&format!("stripe:{open_url},{again}"), &["same disk", "once"]);
+    let gone = scratch.serve([scratch.disk("three.img", PART_BYTES)]);
+    let gone_url = gone.url(1);
+    gone.stop().ok();
+    refused(&format!("stripe:{open_url},{gone_url}"), &["is the target running"]);
+
+    let with_key = format!("{locked_url}&hostnqn={host}&tls-key={key}");
+    let control = scratch.text("control");
+    let parts = [
+        format!("stripe:{with_key},{open_url}"),
+        format!("range:1MiB+2MiB,{image}.more"),
+        format!("range:3MiB+1MiB,{image}.more"),
+    ];
+    scratch.disk("one.img.more", PART_BYTES);
+    let whole = scratch.serve([&parts[0], &parts[1], &parts[2], "--control", &control]);
+    let status = scratch.run(["status", "--control", &control]).ok().out();
+    assert!(!status.contains("tls.key") && status.contains("ready"), "{status}");
+    assert_eq!(status.matches("leg of 1").count(), 2, "{status}");
+    let nqn = whole.nqn.clone();
+    scratch.run(["ctl", "--control", &control, "verify", &nqn, "1"]).fails(1, &["is no mirror"]);
+    whole.stop().ok();
+    // The same disk for hosts, with another key or read-only.
+    let whole = scratch.serve([&parts[0], "--read-only", "--control", &control]);
+    let url: Url = whole.url(1).parse().expect("a URL");
+    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
+    let mut blocks = Blocking::new(&disk).expect("a queue");
+    blocks.write(0, &[1; 512]).expect_err("it is read-only");
+    drop((blocks, disk));
+    whole.stop().ok();
+}
+
+/// Two sets that each believe a remote disk to be their own would overwrite each other's data.
+#[test]
+fn a_remote_disk_is_part_of_one_thing() {
+    let scratch = Scratch::new();
+    let part = scratch.serve([scratch.disk("one.img", PART_BYTES)]);
+    let url = part.url(1);
+    let again = url.replace("127.0.0.1", "localhost");
+    let refused = |specs: [String; 2], words: &str| {
+        let [one, other] = &specs;
+        let serve = ["serve", "--listen", "127.0.0.1:0", one.as_str(), other.as_str()];
+        scratch.run(serve).fails(1, &[words]);
+    };
+    refused([format!("concat:{url}"), format!("concat:{url}")], "same disk");
+    refused([format!("concat:{url}"), format!("stripe:4KiB,{again}")], "same disk");
+    refused([format!("concat:{url}"), format!("range:0+1MiB,{url}")], "same disk");
+    let ranges =
+        |offset: &str| [format!("range:0+1MiB,{url}"), format!("range:{offset}+1MiB,{url}")];
+    refused(ranges("512KiB"), "overlaps");
+    scratch.serve(ranges("1MiB")).stop().ok();
+    let nested = format!("concat:stripe:{url},{again}");
+    scratch.run(["serve", nested.as_str()]).fails(2, &["cannot have", "by itself"]);
+}

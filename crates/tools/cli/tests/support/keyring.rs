@@ -1,0 +1,23 @@
+//! Keys for TLS in the kernel's keyring, as `nvme check-tls-key --insert` puts them there.
+
+use farblock_secure::{Derivation, IdentityForm, TlsKey};
+use linux_keyutils::{Key, KeyRing, KeyRingIdentifier};
+
+/// A key that the tests' processes have; gone with this.
+pub struct Kept(Key);
+
+/// Puts what is in a file into the keyring of the session, for a host and a subsystem.
+pub fn put(file: &str, host: &str, subsystem: &str) -> Kept {
+    let text = std::fs::read_to_string(file).expect("a key");
+    let key = TlsKey::parse(text.trim()).expect("a key for TLS");
+    let psk = key.psk(host, subsystem, IdentityForm::Digest, Derivation::Specified);
+    let psk = psk.expect("names that fit");
+    let session = KeyRing::from_special_id(KeyRingIdentifier::Session, false).expect("a session");
+    Kept(session.add_key(&psk.identity, &psk.key[..]).expect("room for a key"))
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = self.0.invalidate();
+    }
+}

@@ -1,0 +1,133 @@
+//! What a command is told to read may say nothing, and what a target is to share may not answer:
+//! nobody waits for that without being told, or without a way out.
+#![cfg(unix)]
+
+mod support;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::process::Command;
+use support::{Scratch, Server, signal, until};
+
+const HOST: &str = "nqn.2026-11.org.example:host";
+const CONFIG: &str = r#"listeners = ["127.0.0.1:0"]
+
+[[subsystems]]
+nqn = "nqn.2026-11.org.example:disks"
+allow_any_host = true
+
+[[subsystems.namespaces]]
+path = "mem:1MiB"
+"#;
+
+fn pipe(scratch: &Scratch) -> String {
+    let path = scratch.text("pipe");
+    assert!(Command::new("mkfifo").arg(&path).status().expect("it runs").success());
+    path
+}
+
+#[test]
+fn a_pipe_that_nobody_writes_to_is_refused() {
+    let scratch = Scratch::new();
+    let pipe = pipe(&scratch);
+    let keyed = CONFIG.replace("allow_any_host = true", "[[subsystems.hosts]]\nnqn = \"HOST\"");
+    let keyed = keyed.replace("\"HOST\"", &format!("\"{HOST}\"\ndhchap_key = \"pipe\""));
+    let keyed = scratch.file("keyed.toml", keyed.as_bytes());
+    let key = format!("{HOST}={pipe}");
+    let listen = ["--listen", "127.0.0.1:0"];
+    let serve = |args: &[&str]| scratch.run([&["serve"], args].concat());
+    std::thread::scope(|all| {
+        for args in [
+            &["--config", &pipe][..],
+            &["--check", &pipe],
+            &["--check", &keyed],
+            &["--config", &keyed],
+            &[&listen[..], &["mem:1MiB", "--host-key", &key]].concat(),
+            &[&listen[..], &["mem:1MiB", "--tls-key", &key]].concat(),
+        ] {
+            let args = args.to_vec();
+            all.spawn(move || serve(&args).fails(code(&args), &["pipe", "nobody writes to it"]));
+        }
+        for args in [["config", "import", &pipe], ["keys", "check", &pipe]] {
+            let scratch = &scratch;
+            all.spawn(move || scratch.run(args).fails(1, &["pipe", "nobody writes to it"]));
+        }
+    });
+    let persist = [&listen[..], &["mem:1MiB", "--persist", &pipe]].concat();
+    serve(&persist).fails(1, &["not a regular file"]);
+}
+
+/// A key is a part of a configuration that makes no sense then.
+fn code(args: &[&str]) -> i32 {
+    if args[1].ends_with("keyed.toml") { 2 } else { 1 }
+}
+
+/// A pipe says it once: to all that want to know what is in the configuration.
+#[test]
+fn a_configuration_can_be_a_pipe() {
+    let scratch = Scratch::new();
+    let pipe = pipe(&scratch);
+    let writer = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || {
+            let mut pipe = File::options().write(true).open(pipe).expect("it opens");
+            pipe.write_all(CONFIG.as_bytes()).expect("somebody reads");
+        }
+    });
+    let server = Server::start(scratch.command(["serve", "--config", &pipe]));
+    writer.join().expect("it is read");
+    scratch.run(["id", &server.subsystem_url()]).ok();
+    scratch.run(["reload"]).fails(1, &["is not a regular file"]);
+    server.stop();
+}
+
+#[test]
+fn a_configuration_without_an_end_is_refused() {
+    let scratch = Scratch::new();
+    scratch.run(["serve", "--config", "/dev/zero"]).fails(1, &["name another file"]);
+}
+
+/// A leg of a mirror does not answer: that it is waited for, and which one it is.
+#[test]
+fn what_a_target_waits_for_at_the_start_is_said() {
+    let scratch = Scratch::new();
+    let disk = scratch.disk("disk.img", 1 << 20);
+    let silent = TcpListener::bind("127.0.0.1:0").expect("it listens");
+    let leg = format!("{}/nqn.2026-11.org.example:leg", silent.local_addr().expect("an address"));
+    let mirror = format!("mirror:{disk},nvme+tcp://{leg}?create");
+    let args = ["serve", "--listen", "127.0.0.1:0", &mirror];
+    let mut child = scratch.command(args).spawn().expect("it starts");
+    let mut log = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    while !(line.contains(&leg) && line.contains("has not answered for")) {
+        line.clear();
+        assert!(log.read_line(&mut line).expect("it is text") > 0, "it says nothing");
+    }
+    child.kill().expect("a child of ours");
+    child.wait().expect("a child of ours");
+}
+
+/// The second signal ends a target that still opens its disks: a leg of a mirror does not answer.
+#[test]
+fn a_target_that_opens_disks_can_be_ended() {
+    for second in ["TERM", "INT"] {
+        let scratch = Scratch::new();
+        let disk = scratch.disk("disk.img", 1 << 20);
+        let silent = TcpListener::bind("127.0.0.1:0").expect("it listens");
+        let at = silent.local_addr().expect("an address");
+        let mirror = format!("mirror:{disk},nvme+tcp://{at}/nqn.2026-11.org.example:leg?create");
+        let args = ["serve", "--listen", "127.0.0.1:0", &mirror];
+        let mut child = scratch.command(args).spawn().expect("it starts");
+        let _opening = silent.accept().expect("it opens the leg");
+        signal(child.id(), "TERM");
+        // One that comes before the first was taken is the same one.
+        let mut ended = None;
+        until("it ends", || {
+            signal(child.id(), second);
+            ended = child.try_wait().expect("a child of ours");
+            ended.is_some()
+        });
+        assert_eq!(ended.and_then(|status| status.code()), Some(130), "{second}");
+    }
+}
