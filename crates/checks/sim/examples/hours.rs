@@ -1,7 +1,7 @@
 //! Runs seeds for as long as it is told to: `cargo xtask sim --hours 8`. It says which ones fail,
 //! and with how few operations.
 
-use farblock_sim::product;
+use farblock_sim::product::{self, fenced};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -28,6 +28,13 @@ fn main() -> ExitCode {
                 let operations = product::shrink(seed);
                 let _ = std::panic::take_hook();
                 println!("FAILED: SIM_SEED={seed} SIM_OPERATIONS={operations}");
+            }
+        }
+        match std::panic::catch_unwind(|| fenced::run(seed)) {
+            Ok(outcome) => faults += outcome.faults,
+            Err(_) => {
+                failures += 1;
+                println!("FAILED: SIM_SEED={seed}, of nodes that fence each other");
             }
         }
         seed = seed.wrapping_add(1);

@@ -1,29 +1,63 @@
 //! Mistakes that somebody made by hand: each is found within some seeds, so that the simulation is
 //! known to look. `SIM_MISTAKE="host: …"` tries one, and says what it looked like.
 
+use farblock_sim::product::fenced;
 use farblock_sim::product::{self, Variant};
-use std::panic::catch_unwind;
+use std::panic::{RefUnwindSafe, catch_unwind};
 
 /// What the product asks `os::has_mistake` for.
-const MISTAKES: [&str; 11] = [
+const MISTAKES: [&str; 15] = [
     "file: a flush does nothing",
     "file: what fails counts as done",
     "file: zeroes are not written",
     "target: FUA is forgotten",
+    "target: a proof is not looked at",
+    "target: a secret that was taken away stays good",
+    "target: a key for TLS that was taken away stays good",
     "target: a controller is gone before its operations",
     "target: a connection is never forgotten",
     "host: a flush does not tell of a lost cache",
+    "host: the controller need not prove who it is",
     "host: a lost controller counts as finished",
     "host: an operation is forgotten with its path",
     "host: lost writes are sent again at once",
     "host: what a lost path had counts as done",
 ];
 
+/// And what only shows where hosts fence each other.
+const FENCING: [&str; 5] = [
+    "target: a fence does not wait for what is under way",
+    "target: a fence forgets closed queues",
+    "target: a new queue is not fenced",
+    "target: reservations are not kept",
+    "target: what waited for its data is not fenced",
+];
+
 /// Seeds in which a mistake has to show.
 const SEEDS: u64 = 400;
 
+/// Those in which the host has a key for TLS, or all.
+fn seeds(mistake: &str) -> impl Iterator<Item = u64> {
+    let (first, step) = if mistake.contains("TLS") { (5, 16) } else { (0, 1) };
+    (first..SEEDS).step_by(step)
+}
+
 #[test]
 fn each_is_found() {
+    find(&MISTAKES, |seed, mistake| {
+        let variant = Variant { mistake: Some(mistake), ..Variant::default() };
+        let _ = product::run_as(seed, &variant);
+    });
+}
+
+#[test]
+fn each_of_a_fence_is_found() {
+    find(&FENCING, |seed, mistake| {
+        let _ = fenced::run_as(seed, fenced::OPERATIONS, Some(mistake));
+    });
+}
+
+fn find(mistakes: &[&'static str], run: impl Fn(u64, &'static str) + RefUnwindSafe) {
     let only = std::env::var("SIM_MISTAKE").ok();
     if only.is_none() {
         // What goes wrong here is what is wanted.
@@ -31,10 +65,9 @@ fn each_is_found() {
     }
     let wanted = |mistake: &&&str| only.as_ref().is_none_or(|only| only == **mistake);
     let mut missed = Vec::new();
-    for mistake in MISTAKES.iter().filter(wanted) {
-        let variant = Variant { mistake: Some(mistake), ..Variant::default() };
-        let finds = |seed: &u64| catch_unwind(|| product::run_as(*seed, &variant)).is_err();
-        match (0..SEEDS).find(finds) {
+    for mistake in mistakes.iter().filter(wanted) {
+        let finds = |seed: &u64| catch_unwind(|| run(*seed, mistake)).is_err();
+        match seeds(mistake).find(finds) {
             Some(seed) => println!("{mistake}: found with seed {seed}"),
             None => missed.push(mistake),
         }

@@ -2,6 +2,7 @@
 //! --test product` repeats it; `SIM_SEEDS=1000` runs more.
 
 use farblock_sim::product;
+use farblock_sim::product::fenced;
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -25,7 +26,31 @@ fn seeds() {
 
 #[test]
 fn a_seed_is_a_run() {
-    for seed in 0..8 {
+    for seed in 0..16 {
         assert_eq!(product::run(seed), product::run(seed), "seed {seed} is not one run");
+    }
+}
+
+#[test]
+fn fenced_nodes() {
+    if let Some(seed) = number("SIM_SEED") {
+        let operations = number("SIM_OPERATIONS").unwrap_or(fenced::OPERATIONS);
+        println!("{:?}", fenced::run_as(seed, operations, None));
+        return;
+    }
+    let (mut faults, mut nodes) = (0, 0);
+    for seed in 0..number("SIM_SEEDS").unwrap_or(40) {
+        let outcome = fenced::run(seed);
+        faults += outcome.faults;
+        nodes += outcome.fenced;
+    }
+    println!("{nodes} nodes were fenced, {faults} faults");
+    assert!(faults > 0 && nodes > 0, "nothing went wrong");
+}
+
+#[test]
+fn a_seed_is_a_cluster() {
+    for seed in 0..4 {
+        assert_eq!(fenced::run(seed), fenced::run(seed), "seed {seed} is not one run");
     }
 }

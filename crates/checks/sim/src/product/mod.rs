@@ -8,10 +8,14 @@
 //!
 //! - a read gives what the [model] says;
 //! - every operation completes, once, and fails only if the disk may fail;
-//! - where hosts have to authenticate (in a quarter of the seeds), whoever has another key gets no
-//!   queue, whatever went wrong before;
+//! - where hosts have to prove who they are, by authentication, TLS or both in turn (in seven of
+//!   sixteen seeds), whoever has another key gets no queue, nor with the one that was good before,
+//!   whatever went wrong;
 //! - at the end no thread, connection or memory of the target's is left.
+//!
+//! [`fenced`] has clusters whose nodes fence each other.
 
+pub mod fenced;
 mod keys;
 mod model;
 mod server;
@@ -20,9 +24,9 @@ use farblock_block::{BlockError, Command, Completion, Namespace, Op, Queue};
 use farblock_host::disk::{DiskOptions, Policy};
 use farblock_host::{Disk, HostId, Options};
 use farblock_random::Random;
-use farblock_reactor::sim::{Break, Connection, DiskFaults, NetFaults, Side, World};
+use farblock_reactor::sim::{Break, DiskFaults, EarlyFaults, NetFaults, Side, World};
 use farblock_reactor::{Config, EngineKind, Reactor, TaskId, os};
-use keys::{Keys, Proof};
+use keys::{Change, Keys, Proof};
 use model::{BLOCK_BYTES, BLOCKS, Model, Wish};
 use server::Server;
 use std::time::Duration;
@@ -84,7 +88,11 @@ impl Plan {
             cores: 1 + random.below(2) as usize,
             is_memory,
             fault_one_in: [0, 15, 30, 60][random.below(4) as usize],
-            net: NetFaults { delay: micros(random, 3_000), split_one_in: random.below(6) },
+            net: NetFaults {
+                delay: micros(random, 3_000),
+                split_one_in: random.below(6),
+                early: EarlyFaults::default(),
+            },
             disk: DiskFaults {
                 delay: micros(random, 5_000),
                 late_one_in: random.below(30),
@@ -106,7 +114,7 @@ impl Plan {
 /// When something is wrong; with the seed in the text.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
-    let _named = Named(seed);
+    let _named = Named { seed, test: "seeds" };
     run_as(seed, &Variant::default())
 }
 
@@ -131,6 +139,8 @@ impl Default for Variant {
 /// When something is wrong.
 #[must_use]
 pub fn run_as(seed: u64, variant: &Variant) -> Outcome {
+    let proof = Proof::of(seed);
+    proof.iter().for_each(|proof| proof.prepare());
     let world = World::enter(seed);
     if let Some(mistake) = variant.mistake {
         world.make_mistake(mistake);
@@ -138,8 +148,8 @@ pub fn run_as(seed: u64, variant: &Variant) -> Outcome {
     let mut random = Random::new(!seed);
     let plan = Plan::new(&mut random);
     world.set_net_faults(plan.net);
-    let keys = Proof::of(seed).map(|proof| Keys::new(seed, proof));
-    let server = Server::start(&world, &plan, keys.as_ref().map(Keys::of_target));
+    let keys = proof.map(|proof| Keys::new(seed, proof));
+    let server = Server::start(&world, &plan, keys.as_ref().map(Keys::of_target), None);
     let outcome = {
         let mut client = Client::new(&world, plan, random, server, keys);
         client.run(variant.operations);
@@ -166,14 +176,17 @@ pub fn shrink(seed: u64) -> u64 {
 }
 
 /// Says how to repeat a run that panics.
-struct Named(u64);
+struct Named {
+    seed: u64,
+    test: &'static str,
+}
 
 impl Drop for Named {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            let Named { seed, test } = self;
             eprintln!(
-                "repeat it with SIM_SEED={} cargo test -p farblock-sim --test product",
-                self.0
+                "repeat it with SIM_SEED={seed} cargo test -p farblock-sim --test product {test}"
             );
         }
     }
@@ -222,10 +235,6 @@ struct Client<'a> {
     succeeded: u64,
     failed: u64,
     faults: u64,
-    /// The connection that was made last.
-    newest: Option<Connection>,
-    /// When it breaks.
-    cut: Option<Duration>,
 }
 
 impl<'a> Client<'a> {
@@ -259,13 +268,12 @@ impl<'a> Client<'a> {
             succeeded: 0,
             failed: 0,
             faults: 0,
-            newest: None,
-            cut: None,
         }
     }
 
     fn run(&mut self, operations: u64) {
         let mut steps = 0;
+        self.spoil_beginnings();
         // Where everything goes wrong all the time, nothing may end before it is mended.
         while self.submitted < operations && steps < MOST_STEPS {
             steps += 1;
@@ -274,9 +282,11 @@ impl<'a> Client<'a> {
             }
             if self.random.one_in(self.plan.fault_one_in) {
                 self.faults += 1;
-                self.go_wrong();
+                if go_wrong(self.world, &self.plan, &mut self.random, &mut self.server) {
+                    self.model.power_cut();
+                }
             }
-            self.cut_authentication();
+            self.change_keys(operations);
             self.server.tend(self.world);
             let wait = match self.random.below(8) {
                 0 => Duration::from_millis(self.random.below(400)),
@@ -290,6 +300,8 @@ impl<'a> Client<'a> {
     /// Mends everything and sees everything end.
     fn finish(mut self) -> Outcome {
         self.server.mend(self.world);
+        self.world.set_net_faults(self.plan.net);
+        self.faults += self.world.early_faults();
         self.settle();
         let flush = Wish { command: Command::Flush, lba: 0, blocks: 0, is_durable: false };
         self.start(&flush);
@@ -320,25 +332,27 @@ impl<'a> Client<'a> {
         Outcome { trace, elapsed, succeeded, failed, faults }
     }
 
-    /// Where hosts authenticate, a connection often breaks again while it is new: at any of the
-    /// messages that it begins with.
-    fn cut_authentication(&mut self) {
-        if self.keys.is_none() || self.plan.fault_one_in == 0 {
-            return;
+    /// Where hosts prove who they are, a connection often breaks again while it is new: within any
+    /// of the messages that it begins with, or between them. In TLS bytes are damaged as well.
+    fn spoil_beginnings(&self) {
+        let Some(keys) = &self.keys else { return };
+        if self.plan.fault_one_in != 0 {
+            let damage_one_in = if keys.proof().is_sealed() { 3 } else { 0 };
+            let early = EarlyFaults { cut_one_in: 3, damage_one_in, bytes: 4_000 };
+            self.world.set_net_faults(NetFaults { early, ..self.plan.net });
         }
-        let newest = self.world.connections().pop();
-        let is_new = newest.is_some() && newest != self.newest;
-        self.newest = newest;
-        if is_new && self.random.one_in(2) {
-            let messages = self.random.below(20) as u32;
-            self.cut = Some(self.world.elapsed() + self.plan.net.delay * messages / 2);
-        }
-        if let (Some(connection), Some(_)) =
-            (newest, self.cut.take_if(|at| *at <= self.world.elapsed()))
-        {
-            self.faults += 1;
-            let how = if self.random.one_in(2) { Break::Reset } else { Break::Silence };
-            self.world.break_connection(connection, how);
+    }
+
+    /// The host's key becomes another one, at the target and then at the host, and the old one is
+    /// not good any more later.
+    fn change_keys(&mut self, operations: u64) {
+        let Some(keys) = &mut self.keys else { return };
+        let thirds = 3 * self.submitted / operations.max(1);
+        if thirds >= 1 && keys.go_on(Change::UnderWay) {
+            self.server.take(keys.of_target());
+            keys.renew();
+        } else if thirds >= 2 && keys.go_on(Change::Over) {
+            self.server.take(keys.of_target());
         }
     }
 
@@ -425,42 +439,44 @@ impl<'a> Client<'a> {
             self.turn(Duration::from_millis(50));
         }
     }
+}
 
-    fn go_wrong(&mut self) {
-        let longest = Duration::from_millis(self.random.below(4_000) + 1);
-        match self.random.below(12) {
-            0 => {
-                let at = self.random.below(self.plan.paths as u64) as usize;
-                self.server.hide(self.world, at, longest);
-            }
-            1 => self.server.die(self.world, longest, false),
-            2 if !self.plan.is_memory => {
-                self.server.die(self.world, longest, true);
-                self.model.power_cut();
-            }
-            _ => self.break_something(longest),
+/// Something goes wrong: true if it is that the power fails.
+fn go_wrong(world: &World, plan: &Plan, random: &mut Random, server: &mut Server) -> bool {
+    let longest = Duration::from_millis(random.below(4_000) + 1);
+    match random.below(12) {
+        0 => {
+            let at = random.below(plan.paths as u64) as usize;
+            server.hide(world, at, longest);
         }
+        1 => server.die(world, longest, false),
+        2 if !plan.is_memory => {
+            server.die(world, longest, true);
+            return true;
+        }
+        _ => break_something(world, random, longest),
     }
+    false
+}
 
-    fn break_something(&mut self, longest: Duration) {
-        let connections = self.world.connections();
-        if connections.is_empty() {
-            return;
-        }
-        let side = if self.random.one_in(2) { Side::Client } else { Side::Server };
-        let how = match self.random.below(8) {
-            0 => Break::Reset,
-            1 => Break::HalfOpen(side),
-            2 => Break::Silence,
-            3 => Break::Stall(side, longest),
-            _ => Break::Stray(longest),
-        };
-        let first = self.random.below(connections.len() as u64) as usize;
-        // One connection, or all of them.
-        let count = if self.random.one_in(3) { connections.len() } else { 1 };
-        for connection in connections.into_iter().cycle().skip(first).take(count) {
-            self.world.break_connection(connection, how);
-        }
+fn break_something(world: &World, random: &mut Random, longest: Duration) {
+    let connections = world.connections();
+    if connections.is_empty() {
+        return;
+    }
+    let side = if random.one_in(2) { Side::Client } else { Side::Server };
+    let how = match random.below(8) {
+        0 => Break::Reset,
+        1 => Break::HalfOpen(side),
+        2 => Break::Silence,
+        3 => Break::Stall(side, longest),
+        _ => Break::Stray(longest),
+    };
+    let first = random.below(connections.len() as u64) as usize;
+    // One connection, or all of them.
+    let count = if random.one_in(3) { connections.len() } else { 1 };
+    for connection in connections.into_iter().cycle().skip(first).take(count) {
+        world.break_connection(connection, how);
     }
 }
 

@@ -241,7 +241,7 @@ impl Model {
 }
 
 /// The bytes of a block that the write of this number left; zeroes with 0.
-fn bytes_of(content: u64, lba: u64) -> impl Iterator<Item = u8> {
+pub(super) fn bytes_of(content: u64, lba: u64) -> impl Iterator<Item = u8> {
     let words = (0..BLOCK_BYTES as u64 / 16).flat_map(move |word| match content {
         0 => [0, 0],
         content => [content, content.rotate_left(32) ^ lba << 8 ^ word],

@@ -1,5 +1,7 @@
 //! The target's machine: its process, its disk and its addresses.
 
+use super::fenced::Kept;
+use super::keys::Terms;
 use super::model::{BLOCK_BYTES, BLOCKS};
 use super::{HOST_NQN, Plan};
 use farblock_backends::file::FileDisk;
@@ -9,12 +11,12 @@ use farblock_host::Url;
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::sim::{DiskFaults, Medium, World};
 use farblock_reactor::{EngineKind, os};
-use farblock_target::{Export, HostKeys, Subsystem, Target, TargetConfig};
+use farblock_target::{Export, Subsystem, Target, TargetConfig};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-const NQN: &str = "nqn.2026-11.org.farblock:simulated";
+pub(super) const NQN: &str = "nqn.2026-11.org.farblock:simulated";
 
 enum Store {
     Disk(Medium),
@@ -27,7 +29,9 @@ pub(super) struct Server {
     cores: usize,
     store: Store,
     /// What the host has to prove, and nobody else gets in; anybody does without it.
-    keys: Option<HostKeys>,
+    terms: Option<Terms>,
+    /// Where reservations persist.
+    kept: Option<Kept>,
     /// None while its process is dead.
     target: Option<Target>,
     /// When the process is started again.
@@ -37,7 +41,12 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(world: &World, plan: &Plan, keys: Option<HostKeys>) -> Server {
+    pub(super) fn start(
+        world: &World,
+        plan: &Plan,
+        terms: Option<Terms>,
+        kept: Option<Kept>,
+    ) -> Server {
         let addresses =
             (1..=plan.paths).map(|path| SocketAddr::from(([10, 0, 0, path as u8], 4420)));
         let bytes = BLOCKS as usize * BLOCK_BYTES;
@@ -51,7 +60,8 @@ impl Server {
             addresses: addresses.collect(),
             cores: plan.cores,
             store,
-            keys,
+            terms,
+            kept,
             target: None,
             restart: None,
             hidden: vec![None; plan.paths],
@@ -63,6 +73,18 @@ impl Server {
     pub(super) fn urls(&self) -> Vec<Url> {
         let url = |address| format!("nvme+tcp://{address}/{NQN}?ns=1").parse().expect("a URL");
         self.addresses.iter().map(url).collect()
+    }
+
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.addresses.clone()
+    }
+
+    /// The disk, of a server that has one.
+    pub(super) fn medium(&self) -> Medium {
+        match self.store {
+            Store::Disk(medium) => medium,
+            Store::Memory(_) => panic!("it keeps its blocks in memory"),
+        }
     }
 
     pub(super) fn set_faults(&self, world: &World, faults: DiskFaults) {
@@ -79,18 +101,32 @@ impl Server {
             Store::Memory(memory) => Arc::clone(memory) as _,
         };
         let mut subsystem = Subsystem::new(NQN);
-        subsystem.config.allow_any_host = self.keys.is_none();
-        subsystem.keys.extend(self.keys.clone().map(|keys| (HOST_NQN.to_owned(), keys)));
+        subsystem.config.allow_any_host = self.terms.is_none();
+        let keys = self.terms.as_ref().map(|terms| (HOST_NQN.to_owned(), terms.keys.clone()));
+        subsystem.keys.extend(keys);
         let export = Export { namespace, identity: "simulated".to_owned() };
         subsystem.exports.insert(NamespaceId(1), export);
+        if let Some(kept) = &self.kept {
+            subsystem.reservations.insert(NamespaceId(1), kept.store());
+        }
         let config = TargetConfig {
             subsystems: vec![subsystem],
             listeners: self.addresses.clone(),
             cores: (0..self.cores).collect(),
+            tls: self.terms.as_ref().and_then(|terms| terms.tls),
             engine: EngineKind::Sim,
             ..TargetConfig::default()
         };
         self.target = Some(Target::start(&config).expect("the addresses are free"));
+    }
+
+    /// The host has to prove itself like this from now on.
+    pub(super) fn take(&mut self, terms: Terms) {
+        if let Some(target) = &self.target {
+            let told = target.control().set_host_keys(NQN, HOST_NQN, Some(&terms.keys));
+            told.expect("the subsystem is there");
+        }
+        self.terms = Some(terms);
     }
 
     /// The process dies, or the machine loses its power, and is back after a while.
@@ -103,6 +139,7 @@ impl Server {
         for &address in &self.addresses {
             world.kill(address);
         }
+        self.kept.iter().for_each(Kept::orphan);
         // Nothing that it still does reaches anybody.
         os::spawn("dying".to_owned(), move || drop(target)).expect("a thread");
         self.restart = Some(world.elapsed() + time);

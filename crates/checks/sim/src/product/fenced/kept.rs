@@ -1,0 +1,92 @@
+//! Where reservations are kept while the target does not run.
+
+use farblock_reactor::os;
+use farblock_target::ReservationStore;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The longest time that keeping takes.
+const LONGEST: Duration = Duration::from_millis(20);
+/// It fails once in so many.
+const FAILS_ONE_IN: u8 = 8;
+
+/// The place, whoever uses it.
+#[derive(Clone, Default)]
+pub(in crate::product) struct Kept(Arc<Mutex<Place>>);
+
+#[derive(Default)]
+struct Place {
+    text: String,
+    /// What is being kept.
+    next: Option<String>,
+    /// Processes that have used it.
+    generation: u32,
+    /// Whether it may fail.
+    fails: bool,
+}
+
+impl Kept {
+    fn lock(&self) -> MutexGuard<'_, Place> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For a process that starts.
+    pub(in crate::product) fn store(&self) -> Arc<dyn ReservationStore> {
+        Arc::new(Store { kept: self.clone(), generation: self.lock().generation })
+    }
+
+    /// The process is gone. What it was about to keep is there, or what was before.
+    pub(in crate::product) fn orphan(&self) {
+        let mut place = self.lock();
+        place.generation += 1;
+        if let Some(next) = place.next.take()
+            && random().is_multiple_of(2)
+        {
+            place.text = next;
+        }
+    }
+
+    pub(super) fn set_fails(&self, fails: bool) {
+        self.lock().fails = fails;
+    }
+}
+
+struct Store {
+    kept: Kept,
+    generation: u32,
+}
+
+impl ReservationStore for Store {
+    fn load(&self) -> io::Result<String> {
+        Ok(self.kept.lock().text.clone())
+    }
+
+    fn save(&self, text: &str) -> io::Result<()> {
+        let gone = || io::Error::other("the process is gone");
+        let mut place = self.kept.lock();
+        if place.generation != self.generation {
+            return Err(gone());
+        }
+        place.next = Some(text.to_owned());
+        drop(place);
+        os::sleep(LONGEST * u32::from(random()) / 255);
+        let mut place = self.kept.lock();
+        if place.generation != self.generation {
+            return Err(gone());
+        }
+        let next = place.next.take().expect("it is kept by one thread");
+        let fails = place.fails && random().is_multiple_of(FAILS_ONE_IN);
+        if !fails || random().is_multiple_of(2) {
+            place.text = next;
+        }
+        if fails { Err(io::Error::other("it cannot be kept")) } else { Ok(()) }
+    }
+}
+
+/// Of the world's numbers.
+fn random() -> u8 {
+    let mut byte = [0];
+    assert!(os::fill_simulated(&mut byte), "it is used in a simulated world");
+    byte[0]
+}
