@@ -50,4 +50,5 @@ DASHBOARD_OUT=$built/ui quietly node_modules/.bin/vite build
 diff --brief --recursive "$built/ui" ../crates/manage/admin/ui >&2 ||
     die "crates/manage/admin/ui is not what dashboard/ gives: cd dashboard && npm run build"
 echo "ok   the page in the tree is what they give"
+node test/told.mjs screenshots
 node test/page.mjs "$binary" screenshots

@@ -1,6 +1,7 @@
 // The charts: one stretch of time, seen from several sides.
 
 import uPlot from "uplot";
+import { now as present } from "./clock";
 import "uplot/dist/uPlot.min.css";
 import { el, say } from "./dom";
 import * as format from "./format";
@@ -68,6 +69,14 @@ const CHARTS: Shown[] = [
 
 const HEIGHT = 168;
 
+/** A stretch of time that is marked, by a colour of the page's. */
+export interface Mark {
+  name: string;
+  colour: string;
+  from: number;
+  to: number;
+}
+
 /** What is looked at: the last so many seconds, or a stretch that stands still. */
 export type View = { last: number } | { from: number; to: number };
 
@@ -77,12 +86,14 @@ class Chart {
   private readonly box = el("div", { class: "plot", role: "img" });
   private readonly values: HTMLElement[];
   private plot: uPlot | null = null;
-  private data: number[][] = [];
+  private data: (number | null)[][] = [];
   private readonly onZoom: (from: number, to: number) => void;
+  private readonly marks: () => Mark[];
 
-  constructor(shown: Shown, onZoom: (from: number, to: number) => void) {
+  constructor(shown: Shown, onZoom: (from: number, to: number) => void, marks: () => Mark[]) {
     this.shown = shown;
     this.onZoom = onZoom;
+    this.marks = marks;
     this.values = shown.lines.map(() => el("b", {}, "–"));
     const keys = shown.lines.map((line, index) =>
       el("span", { class: `key ${line.colour.slice(2)}` }, `${line.name} `, this.values[index]!),
@@ -100,7 +111,10 @@ class Chart {
 
   show(past: Past, from: number, to: number): void {
     const all = past.slice(from, to);
-    const pick = this.shown.lines.map((line) => all[SERIES.indexOf(line.series) + 1]!);
+    // A value that is no number would leave uPlot without a scale; none at all is a gap.
+    const pick = this.shown.lines.map((line) =>
+      all[SERIES.indexOf(line.series) + 1]!.map((value) => (Number.isNaN(value) ? null : value)),
+    );
     this.data = [all[0]!, ...pick];
     // What is not counted has no chart; what has no figure in this stretch of time has an empty one.
     this.figure.hidden = !this.shown.lines.some((line) => past.has(SERIES.indexOf(line.series)));
@@ -144,7 +158,7 @@ class Chart {
       cursor: { sync: { key: "time" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       scales: {
         x: { time: true, auto: false },
-        y: { range: (_, __, max) => [0, Math.max(this.shown.least, max * 1.08)] },
+        y: { range: (_, __, max) => [0, Math.max(this.shown.least, (max || 0) * 1.08)] },
       },
       axes: [
         {
@@ -174,6 +188,7 @@ class Chart {
         })),
       ],
       hooks: {
+        drawClear: [(plot: uPlot) => mark(plot, this.marks())],
         setCursor: [(plot: uPlot) => this.tell(plot.cursor.idx ?? null)],
         setSelect: [(plot: uPlot) => this.select(plot)],
       },
@@ -187,6 +202,25 @@ class Chart {
     plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
     if (to - from >= 3) this.onZoom(from, to);
   }
+}
+
+/** Marks stretches behind the lines, with their names, within what is shown. */
+function mark(plot: uPlot, marks: Mark[]): void {
+  const { ctx, bbox } = plot;
+  const style = getComputedStyle(document.documentElement);
+  const inside = (x: number): number => Math.min(Math.max(x, bbox.left), bbox.left + bbox.width);
+  ctx.save();
+  ctx.font = `bold ${12 * devicePixelRatio}px system-ui, sans-serif`;
+  for (const { name, colour, from, to } of marks) {
+    const [left, right] = [from, to].map((at) => inside(plot.valToPos(at, "x", true)));
+    if (right! - left! < 1) continue;
+    ctx.fillStyle = style.getPropertyValue(colour).trim();
+    ctx.globalAlpha = 0.14;
+    ctx.fillRect(left!, bbox.top, right! - left!, bbox.height);
+    ctx.globalAlpha = 1;
+    ctx.fillText(name, left! + 4 * devicePixelRatio, bbox.top + 13 * devicePixelRatio);
+  }
+  ctx.restore();
 }
 
 function axisTime(at: number, ticks: number[]): string {
@@ -203,12 +237,19 @@ export class Charts {
   private readonly charts: Chart[];
   private past: Past | null = null;
 
-  constructor(onZoom: () => void) {
+  /** `onPick` has what is dragged over, unless that is to be looked at closely. */
+  constructor(onZoom: () => void, onPick: (from: number, to: number) => boolean, marks: () => Mark[]) {
+    let isDone = false;
     const zoom = (from: number, to: number): void => {
+      // All charts have the same stretch selected, and each says so.
+      if (isDone) return;
+      isDone = true;
+      queueMicrotask(() => (isDone = false));
+      if (onPick(from, to)) return;
       this.view = { from, to };
       onZoom();
     };
-    this.charts = CHARTS.map((shown) => new Chart(shown, zoom));
+    this.charts = CHARTS.map((shown) => new Chart(shown, zoom, marks));
     this.node = el("div", { class: "charts" }, ...this.charts.map((chart) => chart.figure));
     this.node.addEventListener("dblclick", () => {
       this.view = { last: 300 };
@@ -220,14 +261,17 @@ export class Charts {
     });
   }
 
+  /** From when to when. */
+  range(past: Past): [number, number] {
+    if ("from" in this.view) return [this.view.from, this.view.to];
+    const now = Math.floor(present() / 1000);
+    return [Math.max(now - this.view.last, Math.min(past.start, now - 60)), now];
+  }
+
   show(past: Past | null): void {
     this.past = past;
     if (!past || past.start < 0) return;
-    const now = Math.floor(Date.now() / 1000);
-    const [from, to] =
-      "from" in this.view
-        ? [this.view.from, this.view.to]
-        : [Math.max(now - this.view.last, Math.min(past.start, now - 60)), now];
+    const [from, to] = this.range(past);
     for (const chart of this.charts) chart.show(past, from, to);
   }
 }

@@ -1,11 +1,18 @@
-// Several targets: asked together each second, each kept as if it were alone, and all of them summed.
+// Several targets: each kept as if it were alone, and all of them summed.
 
 import { ask } from "./api";
+import { now as present } from "./clock";
 import { clock, duration } from "./format";
-import { type Counters, Model, partKey, read, type Reading, type Sample, TARGET } from "./model";
+import type { FleetStatus } from "./fleet";
+import { type Counters, Model, partKey, type Sample, TARGET } from "./model";
 import type { Happening } from "./story";
+import { type Ear, listen, type Listener } from "./stream";
 import type { StateDocument, Stats, Status } from "./types";
-import { DOCUMENT_EVERY_MS, keepLooking, type Listener, MOST_HAPPENINGS, Watch } from "./watch";
+import { MOST_HAPPENINGS, Watch } from "./watch";
+
+/** How often their rates are added up. */
+const SUM_EVERY_MS = 1000;
+const DOCUMENTS_EVERY_MS = 10_000;
 
 /** What one of them said, or why nothing. */
 interface Said {
@@ -14,6 +21,12 @@ interface Said {
   stats?: Stats;
   document?: StateDocument;
   error?: string;
+}
+
+/** What one of them tells by itself. */
+interface Told {
+  node: string;
+  data: unknown;
 }
 
 export interface Node {
@@ -27,22 +40,78 @@ export class Cluster {
   readonly model = new Model();
   readonly nodes: Node[];
   readonly happenings: Happening[] = [];
+  /** Those that run, by their sockets' names. */
+  readonly fleets = new Map<string, FleetStatus>();
   /** Since when the page's own server does not answer. */
   goneSince: number | null = null;
+  /** Why that is asked each second; null while it tells by itself. */
+  polled: string | null = null;
+  private readonly byName: Map<string, Node>;
   private readonly sums = new Sums();
   private readonly began = performance.now();
   private documentsAt = 0;
 
   constructor(names: string[]) {
     this.nodes = names.map((name) => {
-      const watch = new Watch();
+      const watch = new Watch(`/v1/nodes/${encodeURIComponent(name)}`);
       watch.heard = (more) => this.tell(name, more);
-      return { name, watch, error: "" };
+      return { name, watch, error: "it has not answered yet" };
     });
+    this.byName = new Map(this.nodes.map((node) => [node.name, node]));
   }
 
   start(listener: Listener): void {
-    keepLooking(this, listener, () => this.look(), () => this.lost());
+    const ear: Ear = {
+      hear: (name, told) => this.hear(name, told as Told),
+      look: () => this.look(),
+      lost: () => this.lost(),
+      polls: (why) => this.polls(why),
+    };
+    void listen(ear, listener);
+    setInterval(() => {
+      this.sum();
+      listener.changed();
+    }, SUM_EVERY_MS);
+  }
+
+  private polls(why: string | null): void {
+    this.polled = why;
+    this.goneSince = null;
+    // Only who tells says of fleets.
+    this.fleets.clear();
+    for (const { watch } of this.nodes) watch.polls(why);
+  }
+
+  private hear(name: string, { node: named, data }: Told): void {
+    if (name.startsWith("fleet")) return this.hearFleet(named, data as FleetStatus | null);
+    const node = this.byName.get(named);
+    if (!node) return;
+    if (name === "gone") this.gone(node, String(data));
+    else if (name === "document") node.watch.document = data as StateDocument;
+    else node.watch.hear(name, data);
+  }
+
+  /** What a fleet does; null when it has ended. */
+  private hearFleet(name: string, now: FleetStatus | null): void {
+    const was = this.fleets.get(name);
+    const tell = (text: string, weight: Happening["weight"] = "plain"): void => {
+      this.happenings.unshift({ at: present(), weight, text });
+      this.happenings.splice(MOST_HAPPENINGS);
+    };
+    if (now === null) {
+      this.fleets.delete(name);
+      if (was && !was.failed) tell(`Fleet ${was.plan} has ended.`, "good");
+      return;
+    }
+    this.fleets.set(name, now);
+    if (!was) tell(`Fleet ${now.plan} runs.`, "good");
+    if (now.failed && !was?.failed) tell(`Fleet ${now.plan} has failed: ${now.failed}`, "bad");
+    else if (now.phase && now.phase !== was?.phase) tell(`Fleet ${now.plan}: ${now.phase}.`);
+  }
+
+  private gone(node: Node, why: string): void {
+    node.error = why;
+    node.watch.lost();
   }
 
   /** What is wrong, a sentence each. */
@@ -59,44 +128,44 @@ export class Cluster {
   }
 
   private lost(): void {
-    this.goneSince ??= Date.now();
-    this.model.lose();
-    for (const { name } of this.nodes) this.sums.lose(name);
+    this.goneSince ??= present();
   }
 
   private async look(): Promise<void> {
-    const wants = Date.now() - this.documentsAt > DOCUMENT_EVERY_MS;
+    const wants = present() - this.documentsAt > DOCUMENTS_EVERY_MS;
     const said = await ask<Said[]>(`/v1/nodes?documents=${wants}`);
-    const now = Date.now();
+    const now = present();
     if (wants) this.documentsAt = now;
     this.goneSince = null;
-    let bounds: number[] = [];
     for (const node of this.nodes) {
       const one = said.find((one) => one.name === node.name);
       if (!one?.status || !one.stats) {
-        node.error = one?.error ?? "nothing is known of it";
-        node.watch.lost();
-        this.sums.lose(node.name);
+        this.gone(node, one?.error ?? "nothing is known of it");
         continue;
       }
-      const back = node.watch.goneSince !== null;
-      node.watch.take(one.status, one.stats, one.document ?? null, now);
-      if (back) this.documentsAt = 0;
-      const reading = read(one.stats);
-      bounds = reading.bounds;
-      this.sums.add(node.name, reading, this.nodes.length);
+      if (node.watch.goneSince !== null) this.documentsAt = 0;
+      if (one.document) node.watch.document = one.document;
+      node.watch.takeStatus(one.status, now);
+      node.watch.takeStats(one.stats, now);
     }
-    if (bounds.length > 0) this.model.take(this.reading(bounds), now);
-    else this.model.lose();
   }
 
-  private reading(bounds: number[]): Reading {
-    const nodes = this.nodes.map(({ name }): Sample => {
-      const counters = this.sums.of(name);
-      return { kind: "node", key: partKey("node", name), label: name, counters };
+  /** Their rates are of different moments of the last second or so: they are added up as they are. */
+  private sum(): void {
+    const live = this.nodes.filter(({ watch }) => watch.goneSince === null && watch.model.pace);
+    if (this.goneSince !== null || live.length === 0) {
+      this.model.lose();
+      this.sums.pause();
+      return;
+    }
+    this.sums.add(live, this.nodes.length);
+    const nodes = live.map(({ name }): Sample => {
+      return { kind: "node", key: partKey("node", name), label: name, counters: this.sums.of(name) };
     });
     const total: Sample = { kind: "target", key: TARGET, label: "cluster", counters: this.sums.of(TARGET) };
-    return { at: performance.now() - this.began, bounds, samples: [total, ...nodes] };
+    const bounds = live[0]!.watch.stats!.latency_bounds_us;
+    const reading = { at: performance.now() - this.began, began: 0, bounds, samples: [total, ...nodes] };
+    this.model.take(reading, present());
   }
 
   private tell(name: string, more: Happening[]): void {
@@ -109,40 +178,42 @@ const NONE: Counters = { reads: 0, writes: 0, readBytes: 0, writtenBytes: 0, bus
 
 /** Counters that only grow, whichever targets come, go and begin anew. */
 class Sums {
-  private readonly before = new Map<string, { at: number; counters: Counters }>();
   private readonly sums = new Map<string, Counters>();
+  private at = NaN;
 
   of(name: string): Counters {
     return this.sums.get(name) ?? NONE;
   }
 
-  add(name: string, reading: Reading, nodes: number): void {
-    const counters = reading.samples.find((one) => one.key === TARGET)!.counters;
-    const was = this.before.get(name);
-    this.before.set(name, { at: reading.at, counters });
-    if (!was || reading.at < was.at) return;
-    this.sums.set(name, plus(this.of(name), was.counters, counters, 1));
-    this.sums.set(TARGET, plus(this.of(TARGET), was.counters, counters, nodes));
+  /** Adds what these do for as long as it is since the last time; `all` share how busy they are. */
+  add(live: Node[], all: number): void {
+    const now = performance.now();
+    const seconds = Number.isNaN(this.at) ? 0 : (now - this.at) / 1000;
+    this.at = now;
+    for (const { name, watch } of live) {
+      const pace = watch.model.pace!;
+      this.sums.set(name, plus(this.of(name), pace, seconds, 1));
+      this.sums.set(TARGET, plus(this.of(TARGET), pace, seconds, all));
+    }
   }
 
-  lose(name: string): void {
-    this.before.delete(name);
+  pause(): void {
+    this.at = NaN;
   }
 }
 
-/** `sum` and what came since; how busy they are is shared by `nodes`. */
-function plus(sum: Counters, was: Counters, is: Counters, nodes: number): Counters {
-  const more = (a: number, b: number): number => (b > a ? b - a : 0);
-  const steps = Math.max(sum.latency.length, is.latency.length);
+/** `sum` and what was done in so many seconds; how busy they are is shared by `nodes`. */
+function plus(sum: Counters, pace: Counters, seconds: number, nodes: number): Counters {
+  const steps = Math.max(sum.latency.length, pace.latency.length);
   return {
-    reads: sum.reads + more(was.reads, is.reads),
-    writes: sum.writes + more(was.writes, is.writes),
-    readBytes: sum.readBytes + more(was.readBytes, is.readBytes),
-    writtenBytes: sum.writtenBytes + more(was.writtenBytes, is.writtenBytes),
-    busy: sum.busy + more(was.busy, is.busy) / nodes,
+    reads: sum.reads + pace.reads * seconds,
+    writes: sum.writes + pace.writes * seconds,
+    readBytes: sum.readBytes + pace.readBytes * seconds,
+    writtenBytes: sum.writtenBytes + pace.writtenBytes * seconds,
+    busy: sum.busy + (pace.busy * seconds) / nodes,
     latency: Array.from(
       { length: steps },
-      (_, step) => (sum.latency[step] ?? 0) + more(was.latency[step] ?? 0, is.latency[step] ?? 0),
+      (_, step) => (sum.latency[step] ?? 0) + (pace.latency[step] ?? 0) * seconds,
     ),
   };
 }

@@ -5,13 +5,26 @@ type Attributes = Record<string, string | number | boolean | ((event: Event) => 
 
 const SVG = "http://www.w3.org/2000/svg";
 
+/**
+ * What would not be seen, or would turn around what comes after it, is seen: no name is to look like
+ * another one. Besides what Unicode calls control and format, what is as blank as that.
+ */
+const UNSEEN =
+  /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}\u00a0\u034f\u115f\u1160\u17b4\u17b5\u2000-\u200a\u202f\u205f\u2800\u3000\u3164\ufe00-\ufe0f\uffa0]/gu;
+/** Marks upon marks would be drawn over the lines around them. */
+const HEAPED = /(\p{M}{2})\p{M}+/gu;
+
+export function clean(text: string): string {
+  return text.replace(UNSEEN, "\ufffd").replace(HEAPED, "$1\ufffd");
+}
+
 function fill(node: Element, attributes: Attributes, children: Child[]): void {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") node.addEventListener(name, value);
     else if (value === true) node.setAttribute(name, "");
-    else if (value !== false) node.setAttribute(name, String(value));
+    else if (value !== false) node.setAttribute(name, clean(String(value)));
   }
-  for (const child of children) if (child !== null) node.append(child);
+  for (const child of children) if (child !== null) node.append(typeof child === "string" ? clean(child) : child);
 }
 
 export function el<K extends keyof HTMLElementTagNameMap>(
@@ -36,5 +49,6 @@ export function svg<K extends keyof SVGElementTagNameMap>(
 
 /** Changes text only where it differs: what stays is not laid out anew. */
 export function say(node: Element, text: string): void {
-  if (node.textContent !== text) node.textContent = text;
+  const shown = clean(text);
+  if (node.textContent !== shown) node.textContent = shown;
 }

@@ -5,7 +5,7 @@ const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 /** At most five characters: 12,345 is 12.3k. */
 export function short(value: number): string {
   if (!Number.isFinite(value)) return "–";
-  if (value < 9.95) return value === 0 ? "0" : value.toFixed(1);
+  if (value < 9.95) return Number.isInteger(value) ? String(value) : value.toFixed(1);
   if (value < 9_999.5) return whole.format(value);
   for (const [unit, size] of [["k", 1e3], ["M", 1e6], ["G", 1e9]] as const) {
     const scaled = value / size;

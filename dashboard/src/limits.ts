@@ -18,7 +18,7 @@ const MEASURED: Record<Limit, (rates: Rates) => number> = {
   write_bytes: (rates) => rates.writtenBytes,
 };
 
-const NAMES: Record<Limit, (value: number) => string> = {
+export const NAMES: Record<Limit, (value: number) => string> = {
   iops: (value) => `${short(value)} IOPS`,
   read_iops: (value) => `${short(value)} reads/s`,
   write_iops: (value) => `${short(value)} writes/s`,

@@ -1,4 +1,4 @@
-// The page: asks the target each second, and shows what it says.
+// The page: hears of the target, and shows what it says.
 
 import "./style.css";
 import { ask, keepToken, Locked, takeToken } from "./api";
@@ -14,6 +14,8 @@ const root = document.getElementById("page")!;
 /** Asks for the token, and says what was wrong with the last one. */
 function login(wrong: boolean): void {
   document.title = "farblock";
+  // One that is open would be before the form.
+  for (const box of document.querySelectorAll("dialog")) box.close();
   const token = el("input", { type: "password", autocomplete: "off", size: 36, required: true });
   const said = wrong ? "This is not the token of this target. Without --ui-token it has a new one after each start." : "";
   const form = el(
@@ -36,6 +38,24 @@ function login(wrong: boolean): void {
   token.focus();
 }
 
+/** However often something changes, it is shown so often. */
+const SHOWN_EVERY_MS = 200;
+
+function seldom(show: () => void): () => void {
+  let waits = false;
+  let last = -SHOWN_EVERY_MS;
+  const now = (): void => {
+    waits = false;
+    last = performance.now();
+    show();
+  };
+  return () => {
+    if (waits) return;
+    waits = true;
+    setTimeout(now, Math.max(0, last + SHOWN_EVERY_MS - performance.now()));
+  };
+}
+
 async function begin(): Promise<void> {
   const given = takeToken();
   if (given === null) return login(false);
@@ -56,7 +76,7 @@ async function begin(): Promise<void> {
   const page = cluster ? new Overview(about, cluster) : new Page(about, watch as Watch);
   root.replaceChildren(page.node);
   watch.start({
-    changed: () => page.show(),
+    changed: seldom(() => page.show()),
     locked: () => {
       keepToken(null);
       login(true);

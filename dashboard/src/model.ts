@@ -40,6 +40,8 @@ export interface Sample {
 export interface Reading {
   /** Milliseconds since the target started. */
   at: number;
+  /** When that was, by its own clock. */
+  began: number;
   /** Microseconds. */
   bounds: number[];
   samples: Sample[];
@@ -61,6 +63,9 @@ const MOST_PARTS = 4_096;
 /** Seconds between two readings that are drawn as if each had been read. */
 const MOST_MISSED = 120;
 
+/** A clock that is set moves the moment when a target began; another target began at another one. */
+const ANOTHER_MS = 2_000;
+
 export const TARGET = "target";
 
 export function partKey(kind: Kind, ...names: (string | number)[]): string {
@@ -69,7 +74,9 @@ export function partKey(kind: Kind, ...names: (string | number)[]): string {
 
 export class Model {
   readonly parts = new Map<string, Part>();
-  private before: { at: number; second: number; counters: Map<string, Counters> } | null = null;
+  /** What the target's own counters grow by in a second. */
+  pace: Counters | null = null;
+  private before: { at: number; began: number; second: number; counters: Map<string, Counters> } | null = null;
 
   get target(): Part | undefined {
     return this.parts.get(TARGET);
@@ -78,27 +85,34 @@ export class Model {
   take(reading: Reading, now: number): void {
     const second = Math.floor(now / 1000);
     const counters = new Map(reading.samples.map((sample) => [sample.key, sample.counters]));
-    // A target that was started anew counts anew.
-    const known = this.before && this.before.at < reading.at ? this.before : null;
+    // A target that was started anew counts anew, and so does another one in its place.
+    const { before } = this;
+    const isIt = before && before.at < reading.at && Math.abs(before.began - reading.began) < ANOTHER_MS;
+    const known = isIt ? before : null;
     const seconds = known ? (reading.at - known.at) / 1000 : 0;
+    this.pace = null;
     for (const key of this.parts.keys()) if (!counters.has(key)) this.parts.delete(key);
     for (const sample of reading.samples) {
       const part = this.part(sample);
       if (!part) continue;
       const was = known?.counters.get(sample.key);
-      part.rates = was ? rates(was, sample.counters, seconds, reading.bounds) : { ...NOTHING };
+      part.rates = { ...NOTHING };
       if (!was || !known) continue;
+      const pace = paceOf(was, sample.counters, seconds);
+      if (sample.key === TARGET) this.pace = pace;
+      part.rates = rates(pace, reading.bounds);
       const values = SERIES.map((series) => part.rates[series]);
       // A page in the background asks seldom: what it reads then is of all that time.
       const first = Math.max(known.second + 1, second - MOST_MISSED);
       for (let at = Math.min(first, second); at <= second; at += 1) part.past.push(at, values);
     }
-    this.before = { at: reading.at, second, counters };
+    this.before = { at: reading.at, began: reading.began, second, counters };
   }
 
   /** Nothing is known of now. */
   lose(): void {
     this.before = null;
+    this.pace = null;
     for (const part of this.parts.values()) part.rates = { ...NOTHING };
   }
 
@@ -115,18 +129,22 @@ export class Model {
   }
 }
 
-function rates(was: Counters, is: Counters, seconds: number, bounds: number[]): Rates {
-  const came = is.latency.map((count, step) => Math.max(0, count - (was.latency[step] ?? 0)));
+/** What counters grow by in a second. */
+function paceOf(was: Counters, is: Counters, seconds: number): Counters {
   const rate = (a: number, b: number): number => Math.max(0, b - a) / seconds;
   return {
     reads: rate(was.reads, is.reads),
     writes: rate(was.writes, is.writes),
     readBytes: rate(was.readBytes, is.readBytes),
     writtenBytes: rate(was.writtenBytes, is.writtenBytes),
-    p50: quantile(came, bounds, 0.5),
-    p99: quantile(came, bounds, 0.99),
-    busy: Math.min(100, rate(was.busy, is.busy) / 1e7),
+    busy: rate(was.busy, is.busy),
+    latency: is.latency.map((count, step) => rate(was.latency[step] ?? 0, count)),
   };
+}
+
+function rates({ latency, busy, ...pace }: Counters, bounds: number[]): Rates {
+  const [p50, p99] = [quantile(latency, bounds, 0.5), quantile(latency, bounds, 0.99)];
+  return { ...pace, p50, p99, busy: Math.min(100, busy / 1e7) };
 }
 
 /** Microseconds that a share of them took at most: within a step, evenly. */
@@ -177,5 +195,6 @@ export function read(stats: Stats): Reading {
   for (const { nqn, controllers, io } of stats.hosts) {
     if (controllers > 0) add("host", partKey("host", nqn), nqn, io);
   }
-  return { at: stats.uptime_ms, bounds: stats.latency_bounds_us, samples };
+  const began = stats.time_ms - stats.uptime_ms;
+  return { at: stats.uptime_ms, began, bounds: stats.latency_bounds_us, samples };
 }

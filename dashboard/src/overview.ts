@@ -1,10 +1,12 @@
 // The page of several targets: all of them, each of them, and the way to one's own page.
 
 import { el, say } from "./dom";
+import { now as present } from "./clock";
 import * as format from "./format";
 import type { Cluster, Node } from "./cluster";
 import { type Part, partKey, type Rates, TARGET } from "./model";
-import { Page } from "./page";
+import { Fleets } from "./fleet";
+import { hostCount, Page } from "./page";
 import { Stretch } from "./stretch";
 import { Table } from "./table";
 import { Tiles } from "./tiles";
@@ -30,6 +32,7 @@ export class Overview {
   private readonly facts = el("span", { class: "quiet facts" });
   private readonly alarms = new Alarms();
   private readonly tiles = new Tiles();
+  private readonly fleets = new Fleets();
   private readonly log = new Log();
   private readonly table: Table<Row>;
   private readonly stretch: Stretch;
@@ -49,9 +52,9 @@ export class Overview {
       heldChanged: () => this.show(),
     });
     this.table = this.nodes();
-    const badge = el("span", { class: "quiet badge" }, "read-only");
+    const badge = el("span", { class: "quiet badge" }, about.may_steer ? "changes allowed" : "read-only");
     const top = el("header", { class: "top" }, el("h1", {}, "farblock"), this.state, this.facts, badge);
-    const main = el("main", {}, this.alarms.node, this.tiles.node, this.stretch.node, this.table.node, this.log.node);
+    const main = el("main", {}, this.alarms.node, this.tiles.node, this.fleets.node, this.stretch.node, this.table.node, this.log.node);
     this.all = el("div", { class: "page" }, top, main);
     this.node.append(this.all);
     document.addEventListener("visibilitychange", () => this.show());
@@ -59,13 +62,15 @@ export class Overview {
 
   show(): void {
     if (this.opened) return this.opened.show();
-    const { nodes, goneSince, model } = this.cluster;
+    const { nodes, goneSince, model, polled } = this.cluster;
+    const fresh = polled === null ? "live" : "asking each second";
     const live = nodes.filter((node) => node.watch.goneSince === null && node.watch.status !== null);
-    const gone = goneSince !== null || live.length === 0;
+    const gone = goneSince !== null || (live.length === 0 && nodes.length > 0);
     document.body.classList.toggle("gone", gone);
-    this.alarms.show(this.cluster.troubles(Date.now()));
+    this.alarms.show(this.cluster.troubles(present()));
     const good = live.length === nodes.length;
-    say(this.state, gone ? "not answering" : this.stretch.held ? "paused" : good ? "live" : `${live.length} of ${nodes.length} live`);
+    say(this.state, gone ? "not answering" : this.stretch.held ? "paused" : good ? fresh : `${live.length} of ${nodes.length} live`);
+    this.state.title = polled === null ? "" : `There is no stream of events: ${polled}`;
     this.state.className = `state ${gone || !good ? "bad" : this.stretch.held ? "held" : "good"}`;
     const rates = model.target?.rates;
     document.title = gone ? "farblock: not answering" : `farblock: ${format.short(iops(rates))} IOPS`;
@@ -75,6 +80,8 @@ export class Overview {
     say(this.facts, format.plural(nodes.length, "node"));
     this.tiles.show(this.part()?.rates, this.counts(live));
     this.stretch.show();
+    this.fleets.show(this.cluster.fleets);
+    this.table.node.hidden = nodes.length === 0;
     this.rows();
   }
 
@@ -111,7 +118,7 @@ export class Overview {
         this.node.replaceChildren(this.all);
         this.show();
       };
-      page = new Page({ version: this.about.version, may_steer: false }, node.watch, { name: node.name, back });
+      page = new Page({ version: this.about.version, may_steer: this.about.may_steer }, node.watch, { name: node.name, back });
       this.pages.set(node.name, page);
     }
     this.opened = page;
@@ -124,12 +131,12 @@ export class Overview {
     const status = (row: Row) => (row.rates ? row.node.watch.status : null);
     const count = (value: number | undefined): string => (value === undefined ? "–" : String(value));
     const hosts = (row: Row): number | undefined => {
-      const used = status(row)?.controllers.filter((one) => one.subsystem);
-      return used && new Set(used.map((one) => one.host_nqn)).size;
+      const now = status(row);
+      return now ? hostCount(now) : undefined;
     };
     const namespaces = (row: Row): number | undefined =>
       status(row)?.subsystems.reduce((sum, one) => sum + one.namespaces.length, 0);
-    const up = (row: Row): number => status(row)?.uptime_seconds ?? NaN;
+    const up = (row: Row): number => (status(row) ? row.node.watch.uptimeSeconds : NaN);
     return new Table<Row>({
       title: "Nodes",
       key: (row) => row.key,

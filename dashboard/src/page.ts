@@ -1,10 +1,11 @@
 // The page itself: what stands where, and what shows what.
 
 import { el, say } from "./dom";
+import { now as present } from "./clock";
 import * as format from "./format";
 import { busiest, limited } from "./limits";
 import { Model, type Part, partKey, type Rates, TARGET } from "./model";
-import { steerNamespace, steerSubsystem } from "./steer";
+import { addSubsystem, desk, type Desk, steerHost, steerNamespace, steerSubsystem } from "./steer";
 import { Stretch } from "./stretch";
 import { type Column, Table } from "./table";
 import { type Facts, Tiles } from "./tiles";
@@ -19,8 +20,8 @@ interface NamespaceRow {
   namespace: NamespaceStatus;
   stored: string;
   /** What it may do at most, and whether that is what holds it back. */
-  limit: string;
-  rates: Rates | undefined;
+  readonly limit: string;
+  readonly rates: Rates | undefined;
 }
 
 interface HostRow {
@@ -31,13 +32,22 @@ interface HostRow {
   controllers: number;
   queues: number;
   errors: number;
-  rates: Rates | undefined;
+  readonly rates: Rates | undefined;
 }
 
 interface SubsystemRow {
   key: string;
   subsystem: SubsystemStatus;
-  rates: Rates | undefined;
+  readonly rates: Rates | undefined;
+}
+
+/** Rows as they are as long as the status is the same: their figures are looked up when they are shown. */
+interface Rows {
+  of: Status;
+  with: Watch["document"];
+  namespaces: NamespaceRow[];
+  hosts: HostRow[];
+  subsystems: SubsystemRow[];
 }
 
 interface CoreRow {
@@ -85,6 +95,7 @@ export class Page {
   private readonly hosts: Table<HostRow>;
   private readonly subsystems: Table<SubsystemRow>;
   private readonly cores: Table<CoreRow>;
+  private rows: Rows | null = null;
   private chosen: string | null = null;
 
   constructor(about: About, watch: Watch, place?: Place) {
@@ -98,9 +109,10 @@ export class Page {
       heldChanged: () => this.show(),
     });
     const changed = (): void => void watch.refresh().then(() => this.show(), () => undefined);
-    this.namespaces = namespaceTable((key) => this.choose(key), about.may_steer ? changed : null);
-    this.hosts = hostTable((key) => this.choose(key));
-    this.subsystems = subsystemTable((key) => this.choose(key), about.may_steer ? changed : null);
+    const steered = about.may_steer ? desk(watch.base, changed) : null;
+    this.namespaces = namespaceTable((key) => this.choose(key), steered);
+    this.hosts = hostTable((key) => this.choose(key), steered, () => watch.status);
+    this.subsystems = subsystemTable((key) => this.choose(key), steered, () => watch.status);
     this.cores = coreTable((key) => this.choose(key));
     this.node = this.layout(about, place);
     document.addEventListener("visibilitychange", () => this.show());
@@ -140,16 +152,18 @@ export class Page {
     const { status, model, goneSince } = this.watch;
     const gone = goneSince !== null;
     document.body.classList.toggle("gone", gone);
-    this.alarms.show(this.watch.troubles(Date.now()));
-    say(this.state, gone ? "not answering" : this.stretch.held ? "paused" : "live");
+    this.alarms.show(this.watch.troubles(present()));
+    const live = this.watch.polled === null ? "live" : "asking each second";
+    say(this.state, gone ? "not answering" : this.stretch.held ? "paused" : live);
+    this.state.title = this.watch.polled === null ? "" : `There is no stream of events: ${this.watch.polled}`;
     this.state.className = `state ${gone ? "bad" : this.stretch.held ? "held" : "good"}`;
     document.title = gone ? "farblock: not answering" : `farblock: ${format.short(iops(model.target?.rates))} IOPS`;
     if (!status || document.hidden) return;
     this.log.show(this.watch.happenings);
     if (this.stretch.held) return;
-    const up = format.duration(status.uptime_seconds);
+    const up = format.duration(this.watch.uptimeSeconds);
     say(this.facts, `${status.listening.join(", ")} · process ${status.pid} · up ${up}`);
-    this.tiles.show(this.part()?.rates, facts(status, gone));
+    this.tiles.show(this.part()?.rates, facts(status, this.watch));
     this.stretch.show();
     this.topology.show(status, model, this.watch.document);
     this.tables(status);
@@ -157,9 +171,14 @@ export class Page {
 
   private tables(status: Status): void {
     const { model, document: stored } = this.watch;
-    this.namespaces.show(namespaceRows(status, model, stored), this.chosen);
-    this.hosts.show(hostRows(status, model), this.chosen);
-    this.subsystems.show(subsystemRows(status, model), this.chosen);
+    if (this.rows?.of !== status || this.rows.with !== stored) {
+      const namespaces = namespaceRows(status, model, stored);
+      const [hosts, subsystems] = [hostRows(status, model), subsystemRows(status, model)];
+      this.rows = { of: status, with: stored, namespaces, hosts, subsystems };
+    }
+    this.namespaces.show(this.rows.namespaces, this.chosen);
+    this.hosts.show(this.rows.hosts, this.chosen);
+    this.subsystems.show(this.rows.subsystems, this.chosen);
     const cores = [...model.parts.values()].filter((part) => part.kind === "core");
     this.cores.node.hidden = cores.length === 0;
     this.cores.show(cores.map((part) => ({ key: part.key, part })), this.chosen);
@@ -174,20 +193,32 @@ export class Page {
   private choose(key: string | null): void {
     const known = key !== null && this.watch.model.parts.has(key);
     this.chosen = known && key !== this.chosen ? key : null;
-    const { status, goneSince } = this.watch;
+    const { status } = this.watch;
     if (status) this.tables(status);
-    if (status) this.tiles.show(this.part()?.rates, facts(status, goneSince !== null));
+    if (status) this.tiles.show(this.part()?.rates, facts(status, this.watch));
     this.stretch.show();
   }
 }
 
-function facts(status: Status, gone: boolean): Facts {
-  const hosts = new Set(status.controllers.filter((one) => one.subsystem).map((one) => one.host_nqn));
-  const count = (number: number): string => (gone ? "–" : String(number));
-  return { Hosts: count(hosts.size), Connections: count(status.connections) };
+const hostsOf = new WeakMap<Status, number>();
+
+/** How many hosts have a controller, counted once. */
+export function hostCount(status: Status): number {
+  let count = hostsOf.get(status);
+  if (count === undefined) {
+    count = new Set(status.controllers.filter((one) => one.subsystem).map((one) => one.host_nqn)).size;
+    hostsOf.set(status, count);
+  }
+  return count;
 }
 
-function namespaceTable(choose: (key: string) => void, changed: (() => void) | null): Table<NamespaceRow> {
+function facts(status: Status, watch: Watch): Facts {
+  const count = (number: number): string => (watch.goneSince === null ? String(number) : "–");
+  const connections = watch.stats?.connections.open ?? status.connections;
+  return { Hosts: count(hostCount(status)), Connections: count(connections) };
+}
+
+function namespaceTable(choose: (key: string) => void, steered: Desk | null): Table<NamespaceRow> {
   return new Table<NamespaceRow>({
     title: "Namespaces",
     key: (row) => row.key,
@@ -208,13 +239,17 @@ function namespaceTable(choose: (key: string) => void, changed: (() => void) | n
       { title: "Limited by", text: (row) => row.limit },
       { title: "Stored in", text: (row) => format.tail(row.stored, 40) },
     ],
-    action: changed
-      ? { title: "Change…", does: (row) => steerNamespace(row.nqn, row.namespace, changed) }
+    action: steered
+      ? { title: "Change…", does: (row) => void steerNamespace(steered, row.nqn, row.namespace) }
       : undefined,
   });
 }
 
-function hostTable(choose: (key: string) => void): Table<HostRow> {
+function hostTable(
+  choose: (key: string) => void,
+  steered: Desk | null,
+  status: () => Status | null,
+): Table<HostRow> {
   return new Table<HostRow>({
     title: "Hosts",
     key: (row) => row.key,
@@ -228,10 +263,15 @@ function hostTable(choose: (key: string) => void): Table<HostRow> {
       { title: "Queues", text: (row) => String(row.queues), number: (row) => row.queues },
       { title: "Refused", text: (row) => format.short(row.errors), number: (row) => row.errors },
     ],
+    action: steered ? { title: "Change…", does: (row) => void steerHost(steered, row.nqn, status()) } : undefined,
   });
 }
 
-function subsystemTable(choose: (key: string) => void, changed: (() => void) | null): Table<SubsystemRow> {
+function subsystemTable(
+  choose: (key: string) => void,
+  steered: Desk | null,
+  status: () => Status | null,
+): Table<SubsystemRow> {
   return new Table<SubsystemRow>({
     title: "Subsystems",
     key: (row) => row.key,
@@ -255,7 +295,10 @@ function subsystemTable(choose: (key: string) => void, changed: (() => void) | n
         number: (row) => row.subsystem.media_errors,
       },
     ],
-    action: changed ? { title: "Hosts…", does: (row) => steerSubsystem(row.subsystem, changed) } : undefined,
+    action: steered
+      ? { title: "Change…", does: (row) => void steerSubsystem(steered, row.subsystem.nqn, status()) }
+      : undefined,
+    more: steered ? { title: "Add…", does: () => void addSubsystem(steered) } : undefined,
   });
 }
 
@@ -276,13 +319,22 @@ function coreTable(choose: (key: string) => void): Table<CoreRow> {
 }
 
 function namespaceRows(status: Status, model: Model, stored: Watch["document"]): NamespaceRow[] {
-  const busy = busiest(model);
   return status.subsystems.flatMap(({ nqn, namespaces }) =>
-    namespaces.map((namespace) => {
+    namespaces.map((namespace): NamespaceRow => {
       const key = partKey("namespace", nqn, namespace.nsid);
       const document = stored?.subsystems[nqn]?.namespaces[namespace.nsid];
-      const rates = model.parts.get(key)?.rates;
-      return { key, nqn, namespace, stored: document?.path ?? "", limit: limited(document, rates, busy), rates };
+      return {
+        key,
+        nqn,
+        namespace,
+        stored: document?.path ?? "",
+        get limit() {
+          return limited(document, this.rates, busiest(model));
+        },
+        get rates() {
+          return model.parts.get(key)?.rates;
+        },
+      };
     }),
   );
 }
@@ -291,14 +343,23 @@ function hostRows(status: Status, model: Model): HostRow[] {
   const rows = new Map<string, HostRow & { of: Set<string> }>();
   for (const one of status.controllers) {
     if (one.subsystem === null) continue;
-    const key = partKey("host", one.host_nqn);
-    let row = rows.get(key);
+    let row = rows.get(one.host_nqn);
     if (!row) {
-      const address = (one.address ?? "").replace(/:\d+$/, "");
-      const rates = model.parts.get(key)?.rates;
-      const counts = { subsystems: 0, controllers: 0, queues: 0, errors: 0 };
-      row = { key, nqn: one.host_nqn, address, rates, of: new Set(), ...counts };
-      rows.set(key, row);
+      const key = partKey("host", one.host_nqn);
+      row = {
+        key,
+        nqn: one.host_nqn,
+        address: (one.address ?? "").replace(/:\d+$/, ""),
+        get rates() {
+          return model.parts.get(key)?.rates;
+        },
+        of: new Set(),
+        subsystems: 0,
+        controllers: 0,
+        queues: 0,
+        errors: 0,
+      };
+      rows.set(one.host_nqn, row);
     }
     row.of.add(one.subsystem);
     row.subsystems = row.of.size;
@@ -312,6 +373,12 @@ function hostRows(status: Status, model: Model): HostRow[] {
 function subsystemRows(status: Status, model: Model): SubsystemRow[] {
   return status.subsystems.map((subsystem) => {
     const key = partKey("subsystem", subsystem.nqn);
-    return { key, subsystem, rates: model.parts.get(key)?.rates };
+    return {
+      key,
+      subsystem,
+      get rates() {
+        return model.parts.get(key)?.rates;
+      },
+    };
   });
 }

@@ -1,148 +1,294 @@
-// Changes, each confirmed in a dialog that says what will happen.
+// What can be changed, in dialogs: each change is confirmed in one that says what will happen.
 
-import { ask, change, Refused } from "./api";
-import { el } from "./dom";
+import { type Names, Shared, walk } from "./alter";
+import { type Back, confirm, dialog, reason, type Step } from "./confirm";
+import { clean, el } from "./dom";
 import { bytes, tail } from "./format";
-import type { NamespaceStatus, SubsystemStatus } from "./types";
-
-interface Request {
-  method: string;
-  path: string;
-  body?: unknown;
-}
-
-interface Step extends Request {
-  /** What will happen, as a question. */
-  question: string;
-  /** What the button says. */
-  verb: string;
-  /** What makes it as it was, where that can be done. */
-  undo?: Request;
-}
+import { limitFields } from "./limit-fields";
+import type { HostDocument, NamespaceDocument, NamespaceStatus, StateDocument, Status, SubsystemDocument } from "./types";
 
 const GIB = 1 << 30;
+/** What a namespace's number can be at most. */
+const MOST_NSID = 1024;
 
-function path(nqn: string, ...rest: (string | number)[]): string {
-  return ["/v1/subsystems", nqn, ...rest].map((part, at) => (at ? encodeURIComponent(part) : part)).join("/");
+/** Where changes go, and who is told of them. */
+export interface Desk {
+  shared: Shared;
+  done: () => void;
 }
 
-/** A dialog that goes when it is closed. */
-function dialog(title: string, ...content: Node[]): HTMLDialogElement {
-  const close = el("button", { type: "button", click: () => box.close() }, "Close");
-  const box: HTMLDialogElement = el(
-    "dialog",
-    { "aria-labelledby": "dialog-title", close: () => box.remove() },
-    el("h2", { id: "dialog-title" }, title),
-    ...content,
-    el("p", { class: "buttons" }, close),
-  );
-  document.body.append(box);
-  box.showModal();
-  return box;
+export function desk(base: string, done: () => void): Desk {
+  return { shared: new Shared(base), done };
 }
 
-/** Asks, does it, and says what came of it. */
-function confirm(step: Step, done: () => void): void {
-  const said = el("p", { role: "status" });
-  const act = el("button", { type: "button", class: "main" }, step.verb);
-  let next: Request | undefined = step;
-  act.addEventListener("click", async () => {
-    if (!next) return;
-    act.disabled = true;
-    try {
-      const steps = await change(next.method, next.path, next.body);
-      said.textContent = steps.length > 0 ? `Done: ${steps.join("; ")}.` : "It was so already.";
-      next = next === step && steps.length > 0 ? step.undo : undefined;
-      act.textContent = "Undo";
-      act.hidden = !next;
-      act.disabled = false;
-      done();
-    } catch (error) {
-      const why = error instanceof Refused ? error.message : "the target did not answer";
-      said.textContent = `Nothing was changed: ${why}.`;
-      act.disabled = false;
-    }
-  });
-  dialog("Are you sure?", el("p", {}, step.question), el("p", {}, act), said);
+type Ask = (step: Step) => void;
+
+/** Opens a dialog on what is there now. `fill` says nothing if it is not there any more. */
+async function open(
+  { shared, done }: Desk,
+  title: string,
+  of: string,
+  fill: (document: StateDocument, ask: Ask) => (Node | null)[] | null,
+): Promise<void> {
+  let content: (Node | null)[] | null;
+  // A question takes the place of what it came from.
+  const ask = (step: Step): void => {
+    box.close();
+    confirm(shared, step, done);
+  };
+  try {
+    content = fill(await shared.document(), ask) ?? [el("p", {}, "It is not there any more.")];
+  } catch (error) {
+    content = [el("p", { role: "alert" }, reason(error))];
+  }
+  const box = dialog(title, el("p", { class: "quiet" }, of), ...content);
+}
+
+const button = (text: string, click: () => void, label = text): HTMLButtonElement =>
+  el("button", { type: "button", "aria-label": label, click }, text);
+
+/** A part that is folded away until it is wanted. */
+const folded = (title: string, ...content: (Node | null)[]): HTMLElement =>
+  el("details", {}, el("summary", {}, title), ...content);
+
+/** One name a line. */
+function lines(text: string): string[] {
+  return [...new Set(text.split("\n").map((line) => line.trim()))].filter((line) => line !== "");
+}
+
+/** Whether what stores it is gone with it. */
+function isFleeting(path: string): boolean {
+  return /(^|,|:)mem:/.test(path);
 }
 
 /** What can be done with a namespace. */
-export function steerNamespace(nqn: string, namespace: NamespaceStatus, done: () => void): void {
-  const which = `namespace ${namespace.nsid} of ${tail(nqn, 60)}`;
-  const place = path(nqn, "namespaces", namespace.nsid);
-  const size = el("input", {
-    type: "number",
-    min: namespace.bytes / GIB,
-    step: "any",
-    value: namespace.bytes / GIB,
+export function steerNamespace(desk: Desk, nqn: string, shown: NamespaceStatus): Promise<void> {
+  const { nsid } = shown;
+  const names = ["subsystems", nqn, "namespaces", nsid];
+  const which = `namespace ${nsid} of ${tail(nqn, 60)}`;
+  return open(desk, `Namespace ${nsid}`, nqn, (document, ask) => {
+    const was = walk(document, names) as NamespaceDocument | undefined;
+    if (!was) return null;
+    const part = { names, was };
+    const patch = (question: string, verb: string, body: unknown): void =>
+      ask({ ...part, question, verb, change: { method: "PATCH", body } });
+    const protect = (): void => {
+      const question = was.read_only
+        ? `Take writes to ${which} again?`
+        : `Refuse writes to ${which}? Programs that are writing to it will see errors.`;
+      patch(question, was.read_only ? "Make it writable" : "Make it read-only", { read_only: !was.read_only });
+    };
+    const limits = limitFields(was.limits ?? {}, false);
+    const limit = (): void => {
+      if (!limits.valid()) return;
+      patch(`Limit ${which} to ${limits.words()}? What is over a limit waits.`, "Limit", { limits: limits.patch() });
+    };
+    const remove = (): void => {
+      const question = `Stop sharing ${which}? Hosts lose the disk at once; what was given to it already is finished.`;
+      const step: Step = { ...part, question, verb: "Remove", change: { method: "DELETE" } };
+      if (!isFleeting(was.path)) return ask(step);
+      const none = "There is no undo: what it held was in memory.";
+      ask({ ...step, question: `${question} What it holds is in memory, and lost: there is no undo.`, back: { none } });
+    };
+    return [
+      resize(shown, part, which, ask),
+      el("p", {}, button(was.read_only ? "Make it writable…" : "Make it read-only…", protect), " ", button("Remove…", remove)),
+      folded("Limits", limits.node, el("p", {}, button("Limit…", limit))),
+      folded("Who sees it", ...visibility(was, which, patch)),
+    ];
   });
-  const resize = (): void => {
-    const wanted = Math.round((size.valueAsNumber * GIB) / namespace.block_size) * namespace.block_size;
-    if (!(wanted > 0) || wanted === namespace.bytes) return size.focus();
-    box.close();
-    const from = `from ${bytes(namespace.bytes)} to ${bytes(wanted)}`;
-    const loses = wanted < namespace.bytes ? " Hosts lose what is beyond the new end." : "";
+}
+
+type Part = Pick<Step, "names" | "was">;
+
+function resize(shown: NamespaceStatus, part: Part, which: string, ask: Ask): HTMLElement {
+  const was = part.was as NamespaceDocument;
+  const has = was.size ?? shown.bytes;
+  const size = el("input", { type: "number", min: shown.block_size / GIB, step: "any", value: has / GIB });
+  const act = (): void => {
+    const wanted = Math.round((size.valueAsNumber * GIB) / shown.block_size) * shown.block_size;
+    if (!(wanted > 0) || wanted === has) return size.focus();
+    const from = `from ${bytes(has)} to ${bytes(wanted)}`;
+    const loses = wanted < has ? " Hosts get errors beyond the new end; what stores it keeps what is there, and Undo brings it back." : "";
     const question = `Resize ${which} ${from}?${loses} Hosts are told at once.`;
-    confirm({ question, verb: "Resize", method: "PATCH", path: place, body: { size: wanted } }, done);
+    // As large as what stores it would be as large as it was made.
+    const back: Back = {
+      question: `Make it ${bytes(has)} again? Hosts get errors beyond that, also for what they have written there since. What stores it is not made shorter.`,
+      change: { method: "PUT", body: { ...was, size: has } },
+    };
+    const step: Step = { ...part, question, verb: "Resize", change: { method: "PATCH", body: { size: wanted } } };
+    ask(wanted > has ? { ...step, back } : step);
   };
-  const protect = (): void => {
-    box.close();
-    const read_only = !namespace.read_only;
-    const question = read_only
-      ? `Refuse writes to ${which}? Programs that are writing to it will see errors.`
-      : `Take writes to ${which} again?`;
-    const verb = read_only ? "Make it read-only" : "Make it writable";
-    const undo = { method: "PATCH", path: place, body: { read_only: !read_only } };
-    confirm({ question, verb, method: "PATCH", path: place, body: { read_only }, undo }, done);
+  return el("p", {}, el("label", {}, "Size in GiB ", size), " ", button("Resize…", act));
+}
+
+function visibility(
+  was: NamespaceDocument,
+  which: string,
+  patch: (question: string, verb: string, body: unknown) => void,
+): Node[] {
+  const all = el("input", { type: "checkbox" });
+  all.checked = was.visible_to === undefined;
+  const only = el("textarea", { rows: 3, cols: 52, spellcheck: "false" });
+  only.value = (was.visible_to ?? []).map(clean).join("\n");
+  only.addEventListener("input", () => (all.checked = false));
+  const act = (): void => {
+    const hosts = all.checked ? null : lines(only.value);
+    const who = hosts === null ? "all hosts that may connect" : hosts.length === 0 ? "no host" : hosts.join(", ");
+    const question = `Have ${which} be seen by ${who}? For others the disk is gone at once.`;
+    patch(question, "Change who sees it", { visible_to: hosts });
   };
-  const box = dialog(
-    `Namespace ${namespace.nsid}`,
-    el("p", { class: "quiet" }, nqn),
-    el("p", {}, el("label", {}, "Size in GiB ", size), " ", el("button", { type: "button", click: resize }, "Resize…")),
-    el(
-      "p",
-      {},
-      el("button", { type: "button", click: protect }, namespace.read_only ? "Make it writable…" : "Make it read-only…"),
-    ),
-  );
+  return [
+    el("p", {}, el("label", {}, all, " All hosts that may connect")),
+    el("p", {}, el("label", {}, "Or only these, an NQN a line (none: nobody) ", only)),
+    el("p", {}, button("Change who sees it…", act)),
+  ];
+}
+
+/** Namespaces that come, who may use a subsystem, and its end. */
+export function steerSubsystem(desk: Desk, nqn: string, status: Status | null): Promise<void> {
+  const names = ["subsystems", nqn];
+  const which = `subsystem ${tail(nqn, 60)}`;
+  return open(desk, "Subsystem", nqn, (document, ask) => {
+    const was = walk(document, names) as SubsystemDocument | undefined;
+    if (!was) return null;
+    const remove = (): void => {
+      const lost = Object.values(was.namespaces).some(({ path }) => isFleeting(path));
+      const none = "There is no undo: some of it was in memory.";
+      const more = lost ? " What is in memory is lost: there is no undo." : "";
+      const question = `Remove ${which}? Its namespaces go, and all hosts that use it are disconnected.${more}`;
+      const step: Step = { names, was, question, verb: "Remove", change: { method: "DELETE" } };
+      ask(lost ? { ...step, back: { none } } : step);
+    };
+    return [
+      folded("Add a namespace", ...addition(nqn, was, ask)),
+      ...(was.allow_any_host ? anyHost(nqn, was, connected(status, nqn), ask) : hosts(nqn, was, ask)),
+      el("p", {}, button("Remove the subsystem…", remove)),
+    ];
+  });
+}
+
+function addition(nqn: string, was: SubsystemDocument, ask: Ask): Node[] {
+  let free = 1;
+  while (Object.hasOwn(was.namespaces, free) && free < MOST_NSID) free += 1;
+  const path = el("input", { type: "text", size: 40, placeholder: "/srv/disk.img, /dev/sdb, mem:1GiB" });
+  const number = el("input", { type: "number", min: 1, max: MOST_NSID, value: free });
+  const only = el("input", { type: "checkbox" });
+  const act = (): void => {
+    const wanted = path.value.trim();
+    const nsid = number.valueAsNumber;
+    if (wanted === "") return path.focus();
+    if (!Number.isInteger(nsid) || Object.hasOwn(was.namespaces, nsid)) return number.focus();
+    const how = only.checked ? ", read-only" : "";
+    ask({
+      question: `Share ${wanted} as namespace ${nsid} of ${tail(nqn, 60)}${how}? Hosts that use the subsystem have the disk at once.`,
+      verb: "Add",
+      names: ["subsystems", nqn, "namespaces", nsid],
+      was: undefined,
+      change: { method: "PUT", body: { path: wanted, read_only: only.checked } },
+    });
+  };
+  return [
+    el("p", {}, el("label", {}, "Stored in ", path)),
+    el("p", {}, el("label", {}, "Number ", number), " ", el("label", {}, only, " read-only"), " ", button("Add…", act)),
+  ];
 }
 
 /** Who may use a subsystem. */
-export function steerSubsystem(subsystem: SubsystemStatus, done: () => void): void {
-  const { nqn } = subsystem;
+function hosts(nqn: string, was: SubsystemDocument, ask: Ask): Node[] {
   const which = `subsystem ${tail(nqn, 60)}`;
   const list = el("ul", { class: "hosts" });
-  for (const host of subsystem.hosts) {
-    const question = `Stop ${host} from using ${which}? Its connections end at once.`;
-    const place = path(nqn, "hosts", host);
-    const step = { question, verb: "Disallow", method: "DELETE", path: place };
-    const disallow = async (): Promise<void> => {
-      box.close();
-      // As it is listed now: a host that has to prove who it is has to after an undo as well.
-      const body = await ask<unknown>(place).catch(() => null);
-      confirm(body === null ? step : { ...step, undo: { method: "PUT", path: place, body } }, done);
-    };
-    const label = `Disallow ${host}`;
-    list.append(
-      el("li", {}, host, " ", el("button", { type: "button", "aria-label": label, click: disallow }, "Disallow…")),
-    );
+  for (const [host, entry] of Object.entries(was.hosts)) {
+    list.append(el("li", {}, host, " ", ...hostActions(nqn, host, entry, which, ask)));
   }
   const name = el("input", { type: "text", size: 40, placeholder: "nqn.2014-08.org.nvmexpress:uuid:…" });
   const allow = (): void => {
     const host = name.value.trim();
-    if (host === "") return name.focus();
-    box.close();
-    const question = `Let ${host} use ${which}?`;
-    const place = path(nqn, "hosts", host);
-    const undo = { method: "DELETE", path: place };
-    confirm({ question, verb: "Allow", method: "PUT", path: place, body: {}, undo }, done);
+    if (host === "" || Object.hasOwn(was.hosts, host)) return name.focus();
+    const names = ["subsystems", nqn, "hosts", host];
+    ask({ names, was: undefined, question: `Let ${host} use ${which}?`, verb: "Allow", change: { method: "PUT", body: {} } });
   };
-  const who = subsystem.allow_any_host ? "Any host may connect." : "These hosts may connect:";
-  const box = dialog(
-    "Hosts that may connect",
-    el("p", { class: "quiet" }, nqn),
-    el("p", {}, who),
+  const any = (): void => {
+    const question = `Let any host use ${which}, whatever its name? The list goes, with its keys and limits.`;
+    const body = { allow_any_host: true, hosts: null };
+    const names: Names = ["subsystems", nqn];
+    ask({ names, was, question, verb: "Let any host connect", change: { method: "PATCH", body } });
+  };
+  return [
+    el("p", {}, "These hosts may connect:"),
     list,
-    el("p", {}, el("label", {}, "Host’s NQN ", name), " ", el("button", { type: "button", click: allow }, "Allow…")),
+    el("p", {}, el("label", {}, "Host’s NQN ", name), " ", button("Allow…", allow)),
+    el("p", {}, button("Let any host connect…", any)),
+  ];
+}
+
+/** The hosts that use a subsystem. */
+function connected(status: Status | null, nqn: string): string[] {
+  const those = (status?.controllers ?? []).filter((one) => one.subsystem === nqn);
+  return [...new Set(those.map((one) => one.host_nqn))];
+}
+
+/** The way from any host to listed ones: those that are there stay. */
+function anyHost(nqn: string, was: SubsystemDocument, there: string[], ask: Ask): Node[] {
+  const close = (): void => {
+    const who = there.length === 0 ? "no host: none is connected" : `only ${there.join(", ")}`;
+    const question = `Let ${who} use subsystem ${tail(nqn, 60)} from now on? They can be limited, and disallowed, then.`;
+    const body = { allow_any_host: false, hosts: Object.fromEntries(there.map((host) => [host, {}])) };
+    ask({ names: ["subsystems", nqn], was, question, verb: "Let only these connect", change: { method: "PATCH", body } });
+  };
+  return [
+    el("p", {}, "Any host may connect: one that is ended would be back, and none can be limited."),
+    el("p", {}, button("Let only those connect that are connected now…", close)),
+  ];
+}
+
+function hostActions(nqn: string, host: string, was: HostDocument, which: string, ask: Ask): (Node | string)[] {
+  const part = { names: ["subsystems", nqn, "hosts", host], was };
+  const disallow = (): void => {
+    const question = `Stop ${host} from using ${which}? Its connections end at once.`;
+    ask({ ...part, question, verb: "Disallow", change: { method: "DELETE" } });
+  };
+  const fields = limitFields(was.limits ?? {}, true);
+  const limit = (): void => {
+    if (!fields.valid()) return;
+    const question = `Limit ${host} with ${which} to ${fields.words()}? What is over a limit waits.`;
+    ask({ ...part, question, verb: "Limit", change: { method: "PATCH", body: { limits: fields.patch() } } });
+  };
+  const limits = folded(`Limits of ${tail(host, 40)}`, fields.node, el("p", {}, button("Limit…", limit, `Limit ${host}`)));
+  return [button("Disallow…", disallow, `Disallow ${host}`), limits];
+}
+
+/** A host that is connected, by the subsystems that it uses. */
+export function steerHost(desk: Desk, host: string, status: Status | null): Promise<void> {
+  const nqns = [...new Set((status?.controllers ?? []).filter((one) => one.host_nqn === host).map((one) => one.subsystem))];
+  return open(desk, "Host", host, (document, ask) =>
+    nqns.flatMap((nqn): Node[] => {
+      const subsystem = nqn === null ? undefined : (walk(document, ["subsystems", nqn]) as SubsystemDocument | undefined);
+      if (nqn === null || !subsystem) return [];
+      const title = el("h3", {}, nqn);
+      if (subsystem.allow_any_host) return [title, ...anyHost(nqn, subsystem, connected(status, nqn), ask)];
+      const listed = walk(subsystem.hosts, [host]) as HostDocument | undefined;
+      if (!listed) return [];
+      return [title, el("div", {}, ...hostActions(nqn, host, listed, `subsystem ${tail(nqn, 60)}`, ask))];
+    }),
   );
+}
+
+/** A subsystem that is not there yet. */
+export function addSubsystem(desk: Desk): Promise<void> {
+  return open(desk, "Add a subsystem", "It is shared at every address that the target listens on.", (document, ask) => {
+    const name = el("input", { type: "text", size: 40, placeholder: "nqn.2026-11.org.example:disks" });
+    const any = el("input", { type: "checkbox" });
+    const act = (): void => {
+      const nqn = name.value.trim();
+      if (nqn === "" || walk(document, ["subsystems", nqn]) !== undefined) return name.focus();
+      const who = any.checked ? "any host may use" : "no host may use yet";
+      const body = { allow_any_host: any.checked };
+      ask({ names: ["subsystems", nqn], was: undefined, question: `Add the subsystem ${nqn}, which ${who}?`, verb: "Add", change: { method: "PUT", body } });
+    };
+    return [
+      el("p", {}, el("label", {}, "Its NQN ", name)),
+      el("p", {}, el("label", {}, any, " Any host may connect"), " ", button("Add…", act)),
+    ];
+  });
 }

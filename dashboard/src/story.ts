@@ -1,7 +1,7 @@
 // What happened, in words: the difference between what was and what is.
 
 import { bytes, plural, tail } from "./format";
-import type { ControllerStatus, LegStatus, NamespaceStatus, Stats, Status, SubsystemStatus } from "./types";
+import type { ControllerStatus, LegStatus, NamespaceStatus, Stats, Status, SubsystemStatus, Told } from "./types";
 
 /** How much somebody should care. */
 export type Weight = "plain" | "good" | "bad";
@@ -38,15 +38,103 @@ function compare<T>(
   }
 }
 
+/** So many controllers that came and went are told of one by one. */
+const MOST_VISITS = 3;
+/** Reasons that wait for a status; more than any target tells in a moment. */
+const MOST_REASONS = 20_000;
+
+/**
+ * What only events tell: why a host has left, who was refused, who came and went in between. The rest
+ * is the difference of two statuses, which is the same however many events were lost.
+ */
+export class News {
+  /** Of controllers that have ended. */
+  private readonly reasons = new Map<string, string>();
+  private readonly came = new Set<string>();
+  private readonly visits: Told[] = [];
+  private visited = 0;
+  private lost = 0;
+  private refused: Told | null = null;
+  private failed: Told | null = null;
+
+  hear(name: string, told: Told): void {
+    const key = `${told.subsystem} ${told.controller}`;
+    if (name === "host_connected" && this.came.size < MOST_REASONS) this.came.add(key);
+    else if (name === "host_ended") this.ended(key, told);
+    else if (name === "host_refused") this.refused = told;
+    else if (name === "storage_failed") this.failed = told;
+    else if (name === "lost") this.lost += told.count ?? 0;
+  }
+
+  private ended(key: string, told: Told): void {
+    if (this.reasons.size < MOST_REASONS) this.reasons.set(key, told.reason ?? "");
+    if (!this.came.delete(key)) return;
+    this.visited += 1;
+    if (this.visits.length < MOST_VISITS) this.visits.push(told);
+  }
+
+  /** Why a controller is not there any more, in brackets. */
+  why(one: ControllerStatus): string {
+    const reason = this.reasons.get(`${one.subsystem} ${one.id}`);
+    return reason ? `: ${reason}` : "";
+  }
+
+  /** Who was refused last, in brackets. */
+  who(): string {
+    const { host, address } = this.refused ?? {};
+    this.refused = null;
+    return host ? ` (${[tail(host, NAME), address].filter(Boolean).join(", ")})` : "";
+  }
+
+  /** What has failed last. */
+  failure(): string {
+    const { reason, host } = this.failed ?? {};
+    this.failed = null;
+    return reason ? `: ${reason}, for ${tail(host ?? "", NAME)}` : "";
+  }
+
+  /** What no status shows. Who came before a status and is in it has stayed. */
+  since(at: number, isStatus: boolean): Happening[] {
+    const told: Happening[] = [];
+    if (this.lost > 0) {
+      const text = `More happened than could be told: ${plural(this.lost, "event")} left out.`;
+      told.push({ at, weight: "plain", text });
+    }
+    this.lost = 0;
+    for (const { host, subsystem, reason } of this.visits) {
+      const text = `Host ${tail(host ?? "", NAME)} came to ${tail(subsystem ?? "", NAME)} and left: ${reason}.`;
+      told.push({ at, weight: "plain", text });
+    }
+    const more = this.visited - this.visits.length;
+    if (more > 0) told.push({ at, weight: "plain", text: `${plural(more, "more visit")} of hosts.` });
+    this.visits.length = 0;
+    this.visited = 0;
+    if (isStatus) this.forget();
+    return told;
+  }
+
+  forget(): void {
+    this.reasons.clear();
+    this.came.clear();
+  }
+}
+
 /** Who was not let in, by reason. */
-export function refusals(was: Stats, is: Stats, at: number): Happening[] {
+export function refusals(was: Stats, is: Stats, at: number, news: News): Happening[] {
   if (is.uptime_ms < was.uptime_ms) return [];
-  return Object.entries(is.connections.refused).flatMap(([reason, count]): Happening[] => {
-    const more = count - (was.connections.refused[reason] ?? 0);
-    if (more <= 0) return [];
-    const why = REFUSALS[reason] ?? reason.replaceAll("_", " ");
-    return [{ at, weight: "bad", text: `${plural(more, "connection")} refused: ${why}.` }];
-  });
+  const told: Happening[] = [];
+  const compare = (before: Record<string, number>, after: Record<string, number>, what: string): void => {
+    for (const [reason, count] of Object.entries(after)) {
+      const more = count - (before[reason] ?? 0);
+      if (more <= 0) continue;
+      const why = REFUSALS[reason] ?? reason.replaceAll("_", " ");
+      told.push({ at, weight: "bad", text: `${plural(more, "connection")} refused: ${what}${why}${news.who()}.` });
+    }
+  };
+  compare(was.connections.refused, is.connections.refused, "");
+  const proofs = [was, is].map(({ connections }) => connections.not_authenticated ?? {});
+  compare(proofs[0]!, proofs[1]!, "authentication, ");
+  return told;
 }
 
 const REFUSALS: Record<string, string> = {
@@ -55,19 +143,19 @@ const REFUSALS: Record<string, string> = {
   full: "the target has as many as it can take",
 };
 
-export function differences(was: Status, is: Status, at: number): Happening[] {
+export function differences(was: Status, is: Status, at: number, news: News): Happening[] {
   const told: Happening[] = [];
   const tell: Tell = (text, weight = "plain", lasts = false) => told.push({ at, weight, text, lasts });
   if (was.pid !== is.pid || is.uptime_seconds < was.uptime_seconds) {
     tell(`The target was started anew (process ${is.pid}).`);
   }
-  hosts(was, is, tell);
+  hosts(was, is, tell, news);
   compare(
     byName(was.subsystems, (one) => one.nqn),
     byName(is.subsystems, (one) => one.nqn),
     (one) => tell(`Subsystem ${tail(one.nqn, NAME)} was added.`),
     (one) => tell(`Subsystem ${tail(one.nqn, NAME)} was removed.`),
-    (before, after) => subsystem(before, after, tell),
+    (before, after) => subsystem(before, after, tell, news),
   );
   compare(
     byName(was.listening, String),
@@ -80,7 +168,7 @@ export function differences(was: Status, is: Status, at: number): Happening[] {
 }
 
 /** A host has many controllers: what counts is whether it has any on a subsystem. */
-function hosts(was: Status, is: Status, tell: Tell): void {
+function hosts(was: Status, is: Status, tell: Tell, news: News): void {
   const key = (one: ControllerStatus): string => `${one.host_nqn} ${one.subsystem ?? ""}`;
   const of = (status: Status): Map<string, ControllerStatus> =>
     byName(status.controllers.filter((one) => one.subsystem !== null), key);
@@ -91,14 +179,14 @@ function hosts(was: Status, is: Status, tell: Tell): void {
     of(was),
     of(is),
     (one) => tell(`${who(one)} connected to ${where(one)}.`, "good"),
-    (one) => tell(`${who(one)} left ${where(one)}.`),
+    (one) => tell(`${who(one)} left ${where(one)}${news.why(one)}.`),
     () => undefined,
   );
-  paths(was, is, tell);
+  paths(was, is, tell, news);
 }
 
 /** A host that has several paths to a subsystem may lose one and go on. */
-function paths(was: Status, is: Status, tell: Tell): void {
+function paths(was: Status, is: Status, tell: Tell, news: News): void {
   const host = (one: ControllerStatus): string => `${one.host_nqn} ${one.subsystem ?? ""}`;
   const used = (status: Status): ControllerStatus[] =>
     status.controllers.filter((one) => one.subsystem !== null);
@@ -113,16 +201,16 @@ function paths(was: Status, is: Status, tell: Tell): void {
     of(was),
     of(is),
     (one) => wasThere.has(host(one)) && tell(`${who(one)} has one more path to ${where(one)}.`, "good"),
-    (one) => isThere.has(host(one)) && tell(`${who(one)} lost its path to ${where(one)}, and goes on.`, "bad"),
+    (one) => isThere.has(host(one)) && tell(`${who(one)} lost its path to ${where(one)}, and goes on${news.why(one)}.`, "bad"),
     () => undefined,
   );
 }
 
-function subsystem(was: SubsystemStatus, is: SubsystemStatus, tell: Tell): void {
+function subsystem(was: SubsystemStatus, is: SubsystemStatus, tell: Tell, news: News): void {
   const where = tail(is.nqn, NAME);
   const failed = is.media_errors - was.media_errors;
   if (failed > 0) {
-    tell(`${plural(failed, "read or write")} failed in what stores ${where}.`, "bad");
+    tell(`${plural(failed, "read or write")} failed in what stores ${where}${news.failure()}.`, "bad");
   }
   if (was.allow_any_host !== is.allow_any_host) {
     const who = is.allow_any_host ? "Any host" : "No host but those listed";
@@ -165,5 +253,7 @@ function leg(was: LegStatus, is: LegStatus, which: string, tell: Tell): void {
   const why = is.reason ? ` (${is.reason})` : "";
   if (is.state === "out") tell(`${which} goes on without one of its legs. ${name} is out${why}.`, "bad", true);
   else if (is.state === "catching_up") tell(`${name} is back; what it missed is being copied.`);
+  else if (is.state === "away") tell(`${which} waits for a part of it: ${tail(is.name, NAME)} is away${why}.`, "bad", true);
+  else if (is.state === "ready") tell(`${which} has all of its parts: ${tail(is.name, NAME)} is back.`, "good");
   else tell(`${name} is in sync again.`, "good");
 }

@@ -2,6 +2,8 @@
 // still.
 
 import { Charts } from "./charts";
+import { now as present } from "./clock";
+import { Comparison } from "./compare";
 import { el, say } from "./dom";
 import type { Part } from "./model";
 
@@ -27,7 +29,21 @@ interface Options {
 export class Stretch {
   readonly node: HTMLElement;
   held = false;
-  private readonly charts = new Charts(() => this.show());
+  private readonly charts = new Charts(
+    () => this.show(),
+    (from, to) => this.picked(from, to),
+    () => this.comparison.periods.map(([name, period]) => ({ name, colour: `--${name.toLowerCase()}`, ...period })),
+  );
+  private readonly comparison = new Comparison({
+    past: () => this.options.part()?.past ?? null,
+    shown: () => this.shown(),
+    changed: () => this.show(),
+  });
+  private readonly compare = el(
+    "button",
+    { type: "button", "aria-expanded": "false", click: () => this.comparison.toggle() },
+    "Compare",
+  );
   private readonly scope = el("h2", { class: "scope" });
   private readonly whole: HTMLButtonElement;
   private readonly pause = el("button", { type: "button", "aria-pressed": "false", click: () => this.hold() }, "Pause");
@@ -41,13 +57,13 @@ export class Stretch {
       el("button", { type: "button", click: () => this.range(last) }, title),
     );
     const group = el("div", { class: "group", role: "group", "aria-label": "How far back" }, ...this.ranges);
-    const bar = el("div", { class: "bar" }, this.scope, this.whole, el("span", { class: "space" }), group, this.pause);
+    const bar = el("div", { class: "bar" }, this.scope, this.whole, el("span", { class: "space" }), group, this.compare, this.pause);
     const hint = el(
       "p",
       { class: "quiet hint" },
-      "Drag over a chart to look closer, double-click to come back. Keys: space pauses, 1 to 5 choose how far back.",
+      "Drag over a chart to look closer, double-click to come back. Keys: space pauses, 1 to 5 choose how far back, c compares two periods, which a and b pick.",
     );
-    this.node = el("section", { "aria-label": "Charts" }, bar, this.charts.node, hint);
+    this.node = el("section", { "aria-label": "Charts" }, bar, this.charts.node, hint, this.comparison.node);
     addEventListener("keydown", (event) => this.key(event));
     addEventListener("resize", () => this.show());
     this.show();
@@ -64,7 +80,23 @@ export class Stretch {
       const on = "last" in view && view.last === RANGES[index]![1];
       button.setAttribute("aria-pressed", String(on));
     });
+    this.compare.setAttribute("aria-expanded", String(this.comparison.isOpen));
     this.charts.show(part?.past ?? null);
+    this.comparison.show();
+  }
+
+  /** From when to when the charts are. */
+  private shown(): { from: number; to: number } {
+    const past = this.options.part()?.past;
+    const now = Math.floor(present() / 1000);
+    const [from, to] = past ? this.charts.range(past) : [now - 60, now];
+    return { from, to };
+  }
+
+  private picked(from: number, to: number): boolean {
+    if (!this.comparison.isOpen) return false;
+    this.comparison.pick({ from, to });
+    return true;
   }
 
   private range(last: number): void {
@@ -83,7 +115,9 @@ export class Stretch {
     if (!this.node.isConnected || this.node.closest("[hidden]")) return;
     if (target.closest("input, button, dialog, select") || event.ctrlKey || event.altKey || event.metaKey) return;
     const range = RANGES[Number(event.key) - 1];
-    if (event.key === " ") this.hold();
+    if (event.key === "c") this.comparison.toggle();
+    else if (event.key === "a" || event.key === "b") this.comparison.pick(this.shown(), event.key === "a" ? "A" : "B");
+    else if (event.key === " ") this.hold();
     else if (range) this.range(range[1]);
     else return;
     event.preventDefault();

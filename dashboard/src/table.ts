@@ -1,6 +1,6 @@
 // A table that is sorted, filtered, and no longer than a screen can take: the rest is on pages.
 
-import { el, say } from "./dom";
+import { clean, el, say } from "./dom";
 
 export interface Column<Row> {
   title: string;
@@ -25,6 +25,8 @@ interface Options<Row> {
   sorted?: number;
   choose?: (row: Row) => void;
   action?: Action<Row> | undefined;
+  /** What can be done with none of them. */
+  more?: { title: string; does: () => void } | undefined;
 }
 
 const PAGE_ROWS = 25;
@@ -33,6 +35,15 @@ interface Line<Row> {
   node: HTMLTableRowElement;
   cells: Element[];
   row: Row;
+}
+
+const collator = new Intl.Collator("en", { numeric: true });
+
+/** The largest first; what has no number is last. */
+function byNumber<Row>(rows: Row[], number: (row: Row) => number): Row[] {
+  const valued = rows.map((row) => ({ row, value: number(row) || 0 }));
+  valued.sort((a, b) => b.value - a.value);
+  return valued.map(({ row }) => row);
 }
 
 let tables = 0;
@@ -51,6 +62,7 @@ export class Table<Row> {
   private turned = false;
   private page = 0;
   private chosen: string | null = null;
+  private inOrder: { of: Row[]; by: number; rows: Row[] } | null = null;
 
   constructor(options: Options<Row>) {
     this.options = options;
@@ -65,7 +77,9 @@ export class Table<Row> {
       { class: "scroll", tabindex: 0, role: "region", "aria-labelledby": id },
       el("table", {}, el("thead", {}, el("tr", {}, ...this.heads, ...last)), this.body),
     );
-    const top = el("header", {}, el("h2", { id }, options.title), this.count, this.filter);
+    const { more } = options;
+    const does = more ? el("button", { type: "button", class: "more", click: more.does }, more.title) : null;
+    const top = el("header", {}, el("h2", { id }, options.title), this.count, this.filter, does);
     this.node = el("section", { class: "panel" }, top, scroll, this.pager);
     this.mark();
   }
@@ -107,13 +121,20 @@ export class Table<Row> {
     const has = (row: Row): boolean =>
       this.options.columns.some((one) => one.text(row).toLowerCase().includes(words)) ||
       this.options.key(row).toLowerCase().includes(words);
-    const rows = words ? this.rows.filter(has) : [...this.rows];
-    const value = column.number;
-    const order = value
-      ? (a: Row, b: Row) => (value(b) || 0) - (value(a) || 0)
-      : (a: Row, b: Row) => column.text(a).localeCompare(column.text(b), "en", { numeric: true });
-    rows.sort(order);
-    return this.turned ? rows.reverse() : rows;
+    const rows = words ? this.rows.filter(has) : this.rows;
+    const sorted = column.number ? byNumber(rows, column.number) : this.byText(rows, column.text);
+    return this.turned ? sorted.toReversed() : sorted;
+  }
+
+  /** Names stay what they are: the same rows are sorted once. */
+  private byText(rows: Row[], text: (row: Row) => string): Row[] {
+    const { inOrder } = this;
+    if (inOrder && inOrder.of === rows && inOrder.by === this.sorted) return inOrder.rows;
+    const named = rows.map((row) => ({ row, name: text(row) }));
+    named.sort((a, b) => collator.compare(a.name, b.name));
+    const sorted = named.map(({ row }) => row);
+    this.inOrder = { of: rows, by: this.sorted, rows: sorted };
+    return sorted;
   }
 
   private render(): void {
@@ -137,7 +158,7 @@ export class Table<Row> {
     this.options.columns.forEach((column, place) => {
       const text = column.text(row);
       say(line.cells[place]!, text);
-      if (column.chooses) line.cells[place]!.setAttribute("title", this.options.key(row));
+      if (column.chooses) line.cells[place]!.setAttribute("title", clean(this.options.key(row)));
     });
     const chosen = this.chosen === this.options.key(row);
     line.node.classList.toggle("chosen", chosen);

@@ -8,12 +8,29 @@ import type { LegStatus, StateDocument, Status } from "./types";
 interface Box {
   key: string;
   title: string;
-  /** A second line, which changes. */
-  note: string;
+  /** A second line, which changes with operations a second. */
+  note: (flow: number) => string;
   full: string;
-  /** Operations a second. */
-  flow: number;
+  /** What its operations are counted by; those of nothing are none. */
+  part: string;
   bad?: boolean;
+}
+
+/** A way that I/O takes, one of many between two boxes perhaps. */
+interface Way {
+  from: string;
+  to: string;
+  /** What flows there is counted by the first of these that is counted at all. */
+  parts: string[];
+  active: boolean;
+}
+
+/** What is drawn of a status: names are made once, and only what flows is looked up again. */
+interface Scene {
+  of: Status;
+  with: StateDocument | null;
+  columns: Box[][];
+  ways: Way[][];
 }
 
 interface Link {
@@ -27,6 +44,8 @@ const LEG_STATES: Record<LegStatus["state"], string> = {
   in_sync: "in sync",
   catching_up: "catching up",
   out: "out",
+  ready: "ready",
+  away: "away",
 };
 /** Boxes in a column; the rest is one that says how many. */
 const MOST = 8;
@@ -39,6 +58,7 @@ export class Topology {
   private readonly picture = svg("svg", { role: "img", "aria-label": "Who uses what" });
   private readonly summary = el("p", { class: "unseen" });
   private drawn = "";
+  private scene: Scene | null = null;
   private notes = new Map<string, Element>();
   private wires: { link: Link; path: SVGPathElement }[] = [];
 
@@ -58,9 +78,13 @@ export class Topology {
   }
 
   show(status: Status, model: Model, document: StateDocument | null): void {
-    const columns = boxes(status, model, document).map(shortened);
+    if (this.scene?.of !== status || this.scene.with !== document) {
+      this.scene = { of: status, with: document, columns: boxes(status, document), ways: ways(status) };
+      this.describe(status);
+    }
+    const columns = this.scene.columns.map((column, index) => shortened(column, index, model));
     const shown = new Set(columns.flat().map((box) => box.key));
-    const links = wires(status, model, shown);
+    const links = wires(this.scene.ways, model, shown);
     const shape = JSON.stringify([
       columns.map((column) => column.map((box) => [box.key, box.title, box.bad])),
       links.map((link) => [link.from, link.to]),
@@ -71,10 +95,9 @@ export class Topology {
     }
     for (const box of columns.flat()) {
       const note = this.notes.get(box.key);
-      if (note) say(note, box.note);
+      if (note) say(note, box.note(operations(model, box.part)));
     }
     links.forEach((link, index) => flow(this.wires[index]!.path, link.flow));
-    this.describe(status);
   }
 
   private describe(status: Status): void {
@@ -118,7 +141,7 @@ export class Topology {
 
   private box(box: Box, place: { x: number; y: number; width: number }): SVGElement {
     const { x, y, width } = place;
-    const note = svg("text", { x: x + 10, y: y + 32, class: "note" }, box.note);
+    const note = svg("text", { x: x + 10, y: y + 32, class: "note" });
     this.notes.set(box.key, note);
     const rest = box.key.startsWith(REST) ? " rest" : "";
     return svg(
@@ -161,43 +184,44 @@ function access(document: StateDocument | null, address: string): string {
   return states.size === 1 ? [...states].join("") : "optimized";
 }
 
-function boxes(status: Status, model: Model, document: StateDocument | null): Box[][] {
+function boxes(status: Status, document: StateDocument | null): Box[][] {
   const hosts = new Map<string, Box>();
   const controllers: Box[] = [];
-  for (const one of status.controllers.filter((one) => one.subsystem !== null)) {
+  for (const one of status.controllers) {
+    if (one.subsystem === null) continue;
     const nqn = one.host_nqn;
-    const flow = operations(model, partKey("host", nqn));
-    const note = rate(flow) || (one.address ?? "").replace(/:\d+$/, "");
-    const title = format.tail(nqn, 24);
+    const address = (one.address ?? "").replace(/:\d+$/, "");
     const ana = access(document, one.local_address);
-    hosts.set(nqn, { key: `host ${nqn}`, title, note, full: nqn, flow });
+    if (!hosts.has(nqn)) {
+      const note = (flow: number): string => rate(flow) || address;
+      hosts.set(nqn, { key: `host ${nqn}`, title: format.tail(nqn, 24), note, full: nqn, part: partKey("host", nqn) });
+    }
+    const words = [
+      one.ready ? format.plural(one.io_queues, "I/O queue") : "not enabled",
+      ...(ana === "optimized" ? [] : [ana]),
+    ].join(" · ");
     controllers.push({
       key: `controller ${one.subsystem} ${one.id}`,
       title: `controller ${one.id}`,
-      note: [
-        one.ready ? format.plural(one.io_queues, "I/O queue") : "not enabled",
-        ...(ana === "optimized" ? [] : [ana]),
-      ].join(" · "),
+      note: () => words,
       full: `Controller ${one.id} of ${nqn}, on ${one.local_address}, ${ana}`,
-      flow: operations(model, partKey("subsystem", one.subsystem!)),
+      part: partKey("host", nqn),
       bad: !one.ready || ana === "inaccessible" || ana === "persistent-loss",
     });
   }
-  const subsystems = status.subsystems.map((one) => {
-    const flow = operations(model, partKey("subsystem", one.nqn));
-    const title = format.tail(one.nqn, 24);
-    return { key: `subsystem ${one.nqn}`, title, note: rate(flow), full: one.nqn, flow };
+  const subsystems = status.subsystems.map((one): Box => {
+    const [title, part] = [format.tail(one.nqn, 24), partKey("subsystem", one.nqn)];
+    return { key: `subsystem ${one.nqn}`, title, note: rate, full: one.nqn, part };
   });
   const namespaces = status.subsystems.flatMap((one) =>
-    one.namespaces.map((namespace) => {
-      const flow = operations(model, partKey("namespace", one.nqn, namespace.nsid));
+    one.namespaces.map((namespace): Box => {
       const size = format.bytes(namespace.bytes) + (namespace.read_only ? ", read only" : "");
       return {
         key: `namespace ${one.nqn} ${namespace.nsid}`,
         title: `namespace ${namespace.nsid}`,
-        note: [size, rate(flow)].filter((text) => text !== "").join(" · "),
+        note: (flow) => [size, rate(flow)].filter((text) => text !== "").join(" · "),
         full: `Namespace ${namespace.nsid} of ${one.nqn}`,
-        flow,
+        part: partKey("namespace", one.nqn, namespace.nsid),
       };
     }),
   );
@@ -213,58 +237,73 @@ function legBox(nqn: string, nsid: number, leg: LegStatus): Box {
   return {
     key: `leg ${nqn} ${nsid} ${leg.name}`,
     title: format.tail(leg.name.replace(/\?ns=1$/, ""), 22),
-    note: LEG_STATES[leg.state],
+    note: () => LEG_STATES[leg.state],
     full: `${leg.name}, a leg of namespace ${nsid} of ${nqn}, ${LEG_STATES[leg.state]}${why}`,
-    flow: 0,
-    bad: leg.state === "out",
+    part: "",
+    bad: leg.state === "out" || leg.state === "away",
   };
 }
 
 /** The busiest, in the order in which they are, and how many more. */
-function shortened(column: Box[], index: number): Box[] {
+function shortened(column: Box[], index: number, model: Model): Box[] {
   if (column.length <= MOST) return column;
-  const busiest = [...column].sort((a, b) => (b.flow || 0) - (a.flow || 0)).slice(0, MOST - 1);
-  const kept = new Set(busiest);
-  const more = column.length - kept.size;
+  const flowing = column.map((box, at) => ({ at, flow: operations(model, box.part) || 0 }));
+  flowing.sort((a, b) => b.flow - a.flow || a.at - b.at);
+  const kept = flowing.slice(0, MOST - 1).map(({ at }) => at).sort((a, b) => a - b);
+  const more = column.length - kept.length;
   const rest: Box = {
     key: `${REST} ${index}`,
     title: `${more} more`,
-    note: "in the tables below",
+    note: () => "in the tables below",
     full: `${more} more ${COLUMNS[index]!.toLowerCase()}`,
-    flow: 0,
+    part: "",
   };
-  return [...column.filter((box) => kept.has(box)), rest];
+  return [...kept.map((at) => column[at]!), rest];
 }
 
-function wires(status: Status, model: Model, shown: Set<string>): Link[] {
-  const links = new Map<string, Link>();
-  const place = (key: string, column: number): string => (shown.has(key) ? key : `${REST} ${column}`);
-  const add = (from: string, to: string, flow: number): void => {
-    const key = `${from}\n${to}`;
-    const there = links.get(key);
-    if (there) there.flow += flow || 0;
-    else links.set(key, { from, to, flow: flow || 0 });
-  };
+/** By the column that they begin in. */
+function ways(status: Status): Way[][] {
+  const all: Way[][] = [[], [], [], []];
   for (const one of status.controllers) {
     if (one.subsystem === null) continue;
-    const controller = place(`controller ${one.subsystem} ${one.id}`, 1);
+    const controller = `controller ${one.subsystem} ${one.id}`;
     const active = one.ready && one.io_queues > 0;
-    const known = operations(model, partKey("host", one.host_nqn));
-    const flow = Number.isNaN(known) ? operations(model, partKey("subsystem", one.subsystem)) : known;
-    add(place(`host ${one.host_nqn}`, 0), controller, active ? flow : 0);
-    add(controller, place(`subsystem ${one.subsystem}`, 2), active ? flow : 0);
+    const parts = [partKey("host", one.host_nqn), partKey("subsystem", one.subsystem)];
+    all[0]!.push({ from: `host ${one.host_nqn}`, to: controller, parts, active });
+    all[1]!.push({ from: controller, to: `subsystem ${one.subsystem}`, parts, active });
   }
-  for (const subsystem of status.subsystems) {
-    for (const namespace of subsystem.namespaces) {
-      const known = operations(model, partKey("namespace", subsystem.nqn, namespace.nsid));
-      const flow = Number.isNaN(known) ? operations(model, partKey("subsystem", subsystem.nqn)) : known;
-      const to = place(`namespace ${subsystem.nqn} ${namespace.nsid}`, 3);
-      add(place(`subsystem ${subsystem.nqn}`, 2), to, flow);
-      for (const leg of namespace.legs ?? []) {
-        const used = leg.state === "out" ? 0 : flow;
-        add(to, place(`leg ${subsystem.nqn} ${namespace.nsid} ${leg.name}`, 4), used);
+  for (const { nqn, namespaces } of status.subsystems) {
+    for (const { nsid, legs } of namespaces) {
+      const to = `namespace ${nqn} ${nsid}`;
+      const parts = [partKey("namespace", nqn, nsid), partKey("subsystem", nqn)];
+      all[2]!.push({ from: `subsystem ${nqn}`, to, parts, active: true });
+      for (const leg of legs ?? []) {
+        all[3]!.push({ from: to, to: `leg ${nqn} ${nsid} ${leg.name}`, parts, active: leg.state !== "out" && leg.state !== "away" });
       }
     }
   }
-  return [...links.values()];
+  return all;
+}
+
+function wires(ways: Way[][], model: Model, shown: Set<string>): Link[] {
+  const all: Link[] = [];
+  ways.forEach((column, index) => {
+    const links = new Map<string, Map<string, Link>>();
+    const [rest, next] = [`${REST} ${index}`, `${REST} ${index + 1}`];
+    for (const way of column) {
+      const from = shown.has(way.from) ? way.from : rest;
+      const to = shown.has(way.to) ? way.to : next;
+      let flow = NaN;
+      for (const part of way.active ? way.parts : []) {
+        if (Number.isNaN(flow)) flow = operations(model, part);
+      }
+      let those = links.get(from);
+      if (!those) links.set(from, (those = new Map()));
+      const there = those.get(to);
+      if (there) there.flow += flow || 0;
+      else those.set(to, { from, to, flow: flow || 0 });
+    }
+    for (const those of links.values()) all.push(...those.values());
+  });
+  return all;
 }

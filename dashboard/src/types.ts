@@ -2,7 +2,8 @@
 
 export interface LegStatus {
   name: string;
-  state: "in_sync" | "catching_up" | "out";
+  /** The last two are those of disks that are no mirrors. */
+  state: "in_sync" | "catching_up" | "out" | "ready" | "away";
   reason?: string;
 }
 
@@ -50,9 +51,24 @@ export interface Status {
 
 export interface NamespaceDocument {
   path: string;
+  read_only?: boolean;
   size?: number;
   ana_group?: number;
-  limits?: Partial<Record<Limit, number>>;
+  /** The hosts that see it; all of them where nothing is said. */
+  visible_to?: string[];
+  limits?: Limits;
+}
+
+export type Limits = Partial<Record<Limit | "weight", number>>;
+
+export interface HostDocument {
+  limits?: Limits;
+}
+
+export interface SubsystemDocument {
+  allow_any_host: boolean;
+  hosts: Record<string, HostDocument>;
+  namespaces: Record<string, NamespaceDocument>;
 }
 
 /** What may be done in a second. */
@@ -64,7 +80,7 @@ export interface ListenerDocument {
 
 export interface StateDocument {
   listeners: Record<string, ListenerDocument>;
-  subsystems: Record<string, { namespaces: Record<string, NamespaceDocument> }>;
+  subsystems: Record<string, SubsystemDocument>;
 }
 
 export interface About {
@@ -72,6 +88,18 @@ export interface About {
   may_steer: boolean;
   /** The targets, where there are several. */
   nodes?: string[];
+}
+
+/** Something that happened, as it is told. */
+export interface Told {
+  sentence?: string;
+  subsystem?: string;
+  host?: string;
+  address?: string;
+  controller?: number;
+  reason?: string;
+  /** Of `lost`: how many were not told. */
+  count?: number;
 }
 
 /** Counters since the target started. */
@@ -86,8 +114,14 @@ export interface IoStats {
 
 export interface Stats {
   uptime_ms: number;
+  /** Since 1970, by its clock. */
+  time_ms: number;
   latency_bounds_us: number[];
-  connections: { refused: Record<string, number> };
+  connections: {
+    open: number;
+    refused: Record<string, number>;
+    not_authenticated: Record<string, number>;
+  };
   total: IoStats;
   cores: { core: number; busy_ns: number | null; io: IoStats }[];
   subsystems: { nqn: string; io: IoStats; namespaces: { nsid: number; io: IoStats }[] }[];

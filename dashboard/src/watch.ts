@@ -1,69 +1,80 @@
-// What is known of the target: asked for each second, and kept.
+// What is known of the target: what it tells, and what it is asked for.
 
 import { ask, Locked } from "./api";
 import { clock, duration, tail } from "./format";
 import { Model, read } from "./model";
-import { differences, type Happening, refusals } from "./story";
-import type { StateDocument, Stats, Status } from "./types";
+import { Clock, now as present } from "./clock";
+import { differences, type Happening, News, refusals } from "./story";
+import { type Ear, listen, type Listener } from "./stream";
+import type { StateDocument, Stats, Status, Told } from "./types";
 
-const EVERY_MS = 1000;
-/** While nothing answers. */
-const RETRY_MS = 400;
-/** What the document has changes seldom. */
-export const DOCUMENT_EVERY_MS = 10_000;
+/** What the document has changes seldom. Only where nothing is told it is asked for so often. */
+const DOCUMENT_EVERY_MS = 10_000;
 export const MOST_HAPPENINGS = 200;
 /** How long a failure in what stores a subsystem is worth a line at the top. */
 const FRESH_MS = 60_000;
 
-export interface Listener {
-  changed: () => void;
-  locked: () => void;
-}
-
-/** Looks each second, and sooner while nothing answers, until the token is no good any more. */
-export function keepLooking(
-  watched: { readonly goneSince: number | null },
-  listener: Listener,
-  look: () => Promise<void>,
-  lost: () => void,
-): void {
-  const again = async (): Promise<void> => {
-    const began = performance.now();
-    try {
-      await look();
-    } catch (error) {
-      if (error instanceof Locked) return listener.locked();
-      lost();
-    }
-    listener.changed();
-    const every = watched.goneSince === null ? EVERY_MS : RETRY_MS;
-    setTimeout(() => void again(), Math.max(50, every - (performance.now() - began)));
-  };
-  void again();
-}
-
 export class Watch {
   readonly model = new Model();
   readonly happenings: Happening[] = [];
+  /** Where its document is. */
+  readonly base: string;
   status: Status | null = null;
   document: StateDocument | null = null;
   /** Since when nothing answers. */
   goneSince: number | null = null;
   /** When it answered again: what was before is over. */
   private backAt = 0;
+  /** Why it is asked each second; null while it tells by itself. */
+  polled: string | null = null;
+  stats: Stats | null = null;
   private documentAt = 0;
-  private stats: Stats | null = null;
+  private readonly clock = new Clock();
+  private readonly news = new News();
   /** Who else is told what happened. */
   heard: ((more: Happening[]) => void) | null = null;
 
+  constructor(base = "/v1") {
+    this.base = base;
+  }
+
   start(listener: Listener): void {
-    keepLooking(this, listener, () => this.look(), () => this.lost());
+    const ear: Ear = {
+      hear: (name, data) => this.hear(name, data),
+      look: () => this.look(),
+      lost: () => this.lost(),
+      polls: (why) => this.polls(why),
+    };
+    void listen(ear, listener);
   }
 
   /** Something was changed here: it is to be seen at once. */
   async refresh(): Promise<void> {
     this.documentAt = 0;
-    await this.look();
+    // Answers may pass what is told already on their way: a status older than the one before. Nor
+    // is one of several targets asked by itself.
+    const isTold = this.polled === null || this.base !== "/v1";
+    await (isTold ? this.takeDocument(present()) : this.look());
+  }
+
+  get uptimeSeconds(): number {
+    return Math.floor((this.stats?.uptime_ms ?? 0) / 1000);
+  }
+
+  polls(why: string | null): void {
+    this.polled = why;
+    this.clock.begin();
+  }
+
+  /** What the target tells by itself. */
+  hear(name: string, data: unknown): void {
+    const now = present();
+    if (name === "stats") this.takeStats(data as Stats, now);
+    else if (name === "status") this.takeStatus(data as Status, now);
+    else if (name === "document") void this.takeDocument(now).catch(() => undefined);
+    else this.news.hear(name, data as Told);
+    // Its status comes a moment after what happened, and says more.
+    if (name === "stats" || name === "status") this.tell(this.news.since(now, name === "status"));
   }
 
   /** What is wrong, a sentence each. */
@@ -83,14 +94,15 @@ export class Watch {
     }
     for (const { nqn, namespaces } of this.status?.subsystems ?? []) {
       for (const { nsid, legs } of namespaces) {
-        for (const leg of (legs ?? []).filter((leg) => leg.state === "out")) {
+        for (const leg of (legs ?? []).filter((leg) => leg.state === "out" || leg.state === "away")) {
           const which = `Namespace ${nsid} of ${tail(nqn, 48)}`;
-          said.push(`${which} goes on without its leg ${tail(leg.name, 48)}, which is out.`);
+          const name = tail(leg.name, 48);
+          said.push(leg.state === "out" ? `${which} goes on without its leg ${name}, which is out.` : `${which} waits for its part ${name}.`);
         }
       }
     }
     const waiting = this.status?.controllers.filter((one) => one.subsystem && !one.ready) ?? [];
-    if (waiting.length > 0 && (this.status?.uptime_seconds ?? 0) > 5) {
+    if (waiting.length > 0 && this.uptimeSeconds > 5) {
       const hosts = [...new Set(waiting.map((one) => one.host_nqn))].slice(0, 3).join(", ");
       said.push(`Connected, and not enabled by their hosts: ${waiting.length} controllers (${hosts}).`);
     }
@@ -99,47 +111,57 @@ export class Watch {
 
   private async look(): Promise<void> {
     const [status, stats] = await Promise.all([ask<Status>("/v1/status"), ask<Stats>("/v1/stats")]);
-    const now = Date.now();
-    let document: StateDocument | null = null;
-    if (now - this.documentAt > DOCUMENT_EVERY_MS) {
-      try {
-        document = await ask<StateDocument>("/v1/state");
-      } catch (error) {
-        if (error instanceof Locked) throw error;
-        // A change that waits for a slow disk keeps it until then: the target is there all the same.
-      }
-      this.documentAt = now;
-    }
-    this.take(status, stats, document, now);
+    const now = present();
+    this.takeStatus(status, now);
+    this.takeStats(stats, now);
+    if (now - this.documentAt > DOCUMENT_EVERY_MS) await this.takeDocument(now);
   }
 
-  /** What the target said. */
-  take(status: Status, stats: Stats, document: StateDocument | null, now: number): void {
-    if (document) this.document = document;
-    if (this.goneSince !== null) {
-      const seconds = duration((now - this.goneSince) / 1000);
-      this.tell([{ at: now, weight: "good", text: `The target answers again, after ${seconds}.` }]);
-      this.goneSince = null;
-      this.backAt = now;
+  private async takeDocument(now: number): Promise<void> {
+    this.documentAt = now;
+    try {
+      this.document = await ask<StateDocument>(`${this.base}/state`);
+    } catch (error) {
+      if (error instanceof Locked) throw error;
+      // A change that waits for a slow disk keeps it until then: the target is there all the same.
+      this.documentAt = 0;
     }
-    if (this.stats) this.tell(refusals(this.stats, stats, now));
+  }
+
+  private answers(now: number): void {
+    if (this.goneSince === null) return;
+    const seconds = duration((now - this.goneSince) / 1000);
+    this.tell([{ at: now, weight: "good", text: `The target answers again, after ${seconds}.` }]);
+    this.goneSince = null;
+    this.backAt = now;
+  }
+
+  takeStats(stats: Stats, now: number): void {
+    this.answers(now);
+    if (this.stats) this.tell(refusals(this.stats, stats, now, this.news));
     this.stats = stats;
-    if (this.status) this.tell(differences(this.status, status, now));
+    this.model.take(read(stats), this.clock.time(stats.uptime_ms, now));
+  }
+
+  takeStatus(status: Status, now: number): void {
+    this.answers(now);
+    if (this.status) this.tell(differences(this.status, status, now, this.news));
     else this.tell([{ at: now, weight: "plain", text: "This page began to watch." }]);
     this.status = status;
-    this.model.take(read(stats), now);
   }
 
   /** It said nothing. */
   lost(): void {
     if (this.goneSince !== null) return;
-    this.goneSince = Date.now();
+    this.goneSince = present();
     this.model.lose();
+    this.news.forget();
     this.documentAt = 0;
-    this.tell([{ at: this.goneSince, weight: "bad", text: "The target does not answer any more." }]);
+    this.tell([{ at: this.goneSince, weight: "bad", text: `The target does not answer${this.status ? " any more" : ""}.` }]);
   }
 
   private tell(more: Happening[]): void {
+    if (more.length === 0) return;
     this.heard?.([...more].reverse());
     this.happenings.unshift(...more.reverse());
     this.happenings.splice(MOST_HAPPENINGS);

@@ -1,0 +1,135 @@
+// A question before a change, what came of it, and the way back.
+
+import { backTo, Meanwhile, type Names, type Shared } from "./alter";
+import { type Change, Locked, Refused } from "./api";
+import { el } from "./dom";
+
+export interface Step {
+  /** What will happen, as a question. */
+  question: string;
+  /** What the button says. */
+  verb: string;
+  /** What is changed, and what it was when that was seen: nothing where it was not there. */
+  names: Names;
+  was: unknown;
+  change: Change;
+  /** The way back, where that is not to what it was. */
+  back?: Back;
+}
+
+/** What is done to come back, with a question before it; or why nobody can. */
+export type Back = { question: string; change: Change } | { none: string };
+
+/** An answer of a program between here and the target. */
+const BAD_GATEWAY = 502;
+
+/** A dialog that goes when it is closed. */
+export function dialog(title: string, ...content: (Node | null)[]): HTMLDialogElement {
+  const close = el("button", { type: "button", click: () => box.close() }, "Close");
+  const box: HTMLDialogElement = el(
+    "dialog",
+    { "aria-labelledby": "dialog-title", close: () => box.remove() },
+    el("h2", { id: "dialog-title" }, title),
+    ...content,
+    el("p", { class: "buttons" }, close),
+  );
+  document.body.append(box);
+  box.showModal();
+  return box;
+}
+
+/** Why it did not work, and what that means. */
+export function reason(error: unknown): string {
+  if (error instanceof Meanwhile) {
+    return "Nothing was changed: somebody else has changed this meanwhile. Close this and look again.";
+  }
+  if (error instanceof Locked) return "Nothing was changed: the token is no good any more.";
+  if (error instanceof Refused && error.status < BAD_GATEWAY) {
+    return `Nothing was changed: ${error.message.replace(/\.$/, "")}.`;
+  }
+  const why = error instanceof Refused ? ` (${error.message})` : "";
+  return `There was no answer${why}: close this, and see whether it was changed when there is one.`;
+}
+
+/** Asks, does it, and says what came of it. */
+export function confirm(shared: Shared, step: Step, done: () => void): void {
+  new Question(shared, step, done).open();
+}
+
+class Question {
+  private readonly question: HTMLElement;
+  private readonly act: HTMLButtonElement;
+  private readonly said = el("p", { role: "status" });
+  /** What the button does; nothing when all is done. */
+  private next: (() => Promise<void>) | null;
+
+  constructor(
+    private readonly shared: Shared,
+    private readonly step: Step,
+    private readonly done: () => void,
+  ) {
+    this.question = el("p", {}, step.question);
+    this.act = el("button", { type: "button", class: "main", click: () => void this.press() }, step.verb);
+    this.next = () => this.make();
+  }
+
+  open(): void {
+    dialog("Are you sure?", this.question, el("p", {}, this.act), this.said);
+    this.act.focus();
+  }
+
+  private async press(): Promise<void> {
+    if (!this.next) return;
+    this.act.disabled = true;
+    try {
+      await this.next();
+    } catch (error) {
+      this.tell(reason(error));
+      // What was seen is no more, or nobody knows.
+      if (error instanceof Refused && error.status < BAD_GATEWAY) this.act.disabled = false;
+      else this.offer(null);
+      this.done();
+    }
+  }
+
+  private tell(text: string): void {
+    this.said.replaceChildren(el("span", {}, text));
+  }
+
+  private offer(next: (() => Promise<void>) | null, verb = ""): void {
+    this.next = next;
+    this.act.hidden = next === null;
+    this.act.disabled = false;
+    if (next) this.act.textContent = verb;
+  }
+
+  private async make(): Promise<void> {
+    const { names, change, was, back } = this.step;
+    const { steps, version } = await this.shared.make(names, change, was);
+    this.done();
+    this.offer(null);
+    if (steps.length === 0) return this.tell("It was so already.");
+    const told = `Done: ${steps.join("; ")}.`;
+    if (back && "none" in back) return this.tell(`${told} ${back.none}`);
+    this.tell(told);
+    const now = await this.shared.see(names).catch(() => null);
+    if (now?.version !== version) {
+      return this.tell(`${told} There is no undo: somebody else changed something at the same moment.`);
+    }
+    const undo = (): Promise<void> => this.undo(back?.change ?? backTo(was), now.part);
+    if (!back) return this.offer(undo, "Undo");
+    this.offer(async () => {
+      this.question.replaceChildren(back.question);
+      this.tell("");
+      this.offer(undo, "Undo now");
+    }, "Undo…");
+  }
+
+  /** Only what is still as this left it is taken back. */
+  private async undo(back: Change, left: unknown): Promise<void> {
+    const { steps } = await this.shared.make(this.step.names, back, left);
+    this.offer(null);
+    this.tell(`Undone: ${steps.join("; ")}.`);
+    this.done();
+  }
+}

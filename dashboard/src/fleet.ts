@@ -1,0 +1,91 @@
+// Fleets that run beside the targets: each host's figures, and what is done.
+
+import { el, say } from "./dom";
+import * as format from "./format";
+import { Table } from "./table";
+
+export interface FleetHost {
+  name: string;
+  iops: number;
+  latency_us?: number;
+  is_done: boolean;
+  failed: number;
+  lost: number;
+  /** Connected, and wanted. */
+  paths?: [number, number];
+}
+
+export interface FleetStatus {
+  plan: string;
+  phase: string;
+  hosts: FleetHost[];
+  failed?: string;
+}
+
+interface Row {
+  key: string;
+  host: FleetHost;
+}
+
+function state(host: FleetHost): string {
+  if (host.lost > 0) return "has lost data";
+  if (host.is_done) return "done";
+  return host.iops > 0 ? "runs" : "waits";
+}
+
+class Panel {
+  readonly node: HTMLElement;
+  private readonly phase = el("p", { class: "phase", role: "status" });
+  private readonly table: Table<Row>;
+
+  constructor(plan: string) {
+    this.table = new Table<Row>({
+      title: `Fleet ${format.tail(plan, 60)}`,
+      key: (row) => row.key,
+      nothing: "No host drives a load at the moment.",
+      columns: [
+        { title: "Hosts", text: ({ host }) => format.tail(host.name, 48) },
+        { title: "State", text: ({ host }) => state(host) },
+        { title: "IOPS", text: ({ host }) => format.short(host.iops), number: ({ host }) => host.iops },
+        {
+          title: "Latency",
+          text: ({ host }) => format.latency(host.latency_us ?? NaN),
+          number: ({ host }) => host.latency_us ?? NaN,
+        },
+        { title: "Failed", text: ({ host }) => format.short(host.failed), number: ({ host }) => host.failed },
+        { title: "Lost", text: ({ host }) => format.short(host.lost), number: ({ host }) => host.lost },
+        { title: "Paths", text: ({ host: { paths } }) => (paths ? `${paths[0]} of ${paths[1]}` : "–") },
+      ],
+    });
+    this.table.node.querySelector("header")!.after(this.phase);
+    this.node = this.table.node;
+  }
+
+  show(status: FleetStatus): void {
+    const iops = status.hosts.reduce((sum, host) => sum + host.iops, 0);
+    say(this.phase, `${status.phase} · ${format.short(iops)} IOPS${status.failed ? ` · failed: ${status.failed}` : ""}`);
+    this.table.show(status.hosts.map((host) => ({ key: host.name, host })), null);
+  }
+}
+
+export class Fleets {
+  readonly node = el("div", { class: "fleets" });
+  private readonly panels = new Map<string, Panel>();
+
+  show(fleets: Map<string, FleetStatus>): void {
+    for (const [name, panel] of this.panels) {
+      if (fleets.has(name)) continue;
+      panel.node.remove();
+      this.panels.delete(name);
+    }
+    for (const [name, status] of fleets) {
+      let panel = this.panels.get(name);
+      if (!panel) {
+        panel = new Panel(status.plan);
+        this.panels.set(name, panel);
+        this.node.append(panel.node);
+      }
+      panel.show(status);
+    }
+  }
+}

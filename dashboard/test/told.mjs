@@ -1,0 +1,423 @@
+// told.mjs SCREENSHOTS: the page and what a target tells, from a target that is none: silence, hostile
+// names, far more than anybody can read, a token that is no good any more, a page that slept.
+import { mkdirSync, readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { accessible, hold, launch, open, PATIENCE_MS, rises, tile } from "./browser.mjs";
+import { fake, stats, status } from "./fake.mjs";
+
+const [screenshots] = process.argv.slice(2);
+if (!screenshots) {
+  console.error("usage: told.mjs SCREENSHOTS");
+  process.exit(2);
+}
+mkdirSync(screenshots, { recursive: true });
+const NQN = "nqn.2026-11.org.farblock:told";
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+const hosts = (count) => Array.from({ length: count }, (_, at) => `nqn.2014-08.org.example:host-${at}`);
+const small = () => ({ status: status(NQN, 2, hosts(3)), hosts: hosts(3) });
+
+async function watched(browser, target, wrongs) {
+  const page = await open(browser, target.base, wrongs);
+  await page.goto(`${target.base}#token=${target.token}`);
+  return page;
+}
+
+const says = (page, state) => page.locator(".state", { hasText: state }).waitFor();
+const alarm = (page, words) => page.getByRole("alert").getByText(words);
+
+async function streams(browser, wrongs) {
+  const target = await fake(small());
+  const page = await watched(browser, target, wrongs);
+  await says(page, /^live$/);
+  await rises(page, "Reads per second");
+  const asked = target.asked;
+  await pause(3000);
+  hold(target.asked === asked, "what is told is not asked for", target.asked - asked);
+
+  target.beats = false;
+  const began = performance.now();
+  await alarm(page, "The target does not answer").waitFor();
+  console.log(`     that was ${Math.round(performance.now() - began)} ms after the last word`);
+  target.beats = true;
+  await says(page, /^live$/);
+  await page.locator(".log").getByText("The target answers again").first().waitFor();
+  hold(true, "silence is told of, and that it is over");
+
+  const told = (await page.locator(".log li").count()) + 0;
+  target.cut();
+  await says(page, /^live$/);
+  await rises(page, "Reads per second");
+  hold((await page.locator(".log li").count()) === told, "a stream that ends is there again, without a word");
+
+  target.stream = "none";
+  target.cut();
+  await says(page, "asking each second");
+  await rises(page, "Reads per second");
+  await accessible(page, "where nothing is told");
+  hold(true, "where there is no stream it asks, and says so");
+  await page.reload();
+  await says(page, "asking each second");
+  target.stream = "held";
+  await page.reload();
+  await says(page, "asking each second");
+  await rises(page, "Reads per second");
+  hold(true, "it asks as well where a stream is held up on its way");
+  target.stream = "told";
+  await says(page, /^live$/);
+  hold(true, "and hears again when there is one");
+
+  target.token = "another";
+  target.cut();
+  await page.getByText("This is not the token of this target").waitFor();
+  hold(true, "a token that is no good any more ends it, and asks for another");
+  await page.close();
+  target.stop();
+}
+
+/** Names are text, and look like what they are. */
+async function hostile(browser, wrongs) {
+  const names = [
+    "nqn.2014-08.org.example:<img src=x onerror=alert(1)>",
+    "nqn.2014-08.org.example:\u0000\u001b[31m\u0007",
+    "nqn.2014-08.org.example:\u202egnorw",
+    `nqn.2014-08.org.example:${"x".repeat(200)}`,
+    "nqn.2014-08.org.example:\u05d0\u05d1\u05d2-123",
+    `nqn.2014-08.org.example:heap${"\u0301".repeat(60)}`,
+    "nqn.2014-08.org.example:tag\u{e0041}\u3164\u00a0",
+    "__proto__",
+    "<script>document.title = 'broken'</script>",
+  ];
+  const target = await fake({ status: status(`${NQN}</title><b>`, 2, names), hosts: names });
+  const page = await watched(browser, target, wrongs);
+  await rises(page, "Reads per second");
+  for (const host of names) {
+    target.tell("host_refused", { sentence: host, host, subsystem: host, address: host, reason: host });
+    target.tell(host.replace(/\n/g, ""), { sentence: host });
+  }
+  target.tell("host_connected", { host: names[0], subsystem: NQN, controller: 9 });
+  target.tell("host_ended", { host: names[0], subsystem: NQN, controller: 9, reason: names[1] });
+  await page.locator(".log").getByText(/came to .* and left/).waitFor();
+  for (const name of names.filter((name) => !name.includes("heap"))) await page.getByRole("button", { name: name.slice(-8).replace(/[\u0000-\u001f\u202e\u00a0\u3164]|\u{e0041}/gu, "\ufffd") }).first().click();
+  const found = await page.evaluate(() => ({
+    elements: document.querySelectorAll("#page img, #page script, #page b[onerror], #page title[x]").length,
+    heaped: /\p{M}{3}/u.test(document.body.textContent),
+    unseen: /[\u0000-\u0008\u000b-\u001f\u202e\u3164]|\u{e0041}/u.test(document.body.textContent),
+    title: document.title,
+  }));
+  const order = await page.evaluate(() => {
+    const cell = [...document.querySelectorAll("button.name")].find((one) => one.textContent.includes("\u05d0")).firstChild;
+    const left = (at) => {
+      const range = document.createRange();
+      range.setStart(cell, at);
+      range.setEnd(cell, at + 1);
+      return range.getBoundingClientRect().left;
+    };
+    const at = cell.data.indexOf("\u05d0");
+    return [0, 1, 2, 3, 4].every((more) => left(at + more) < left(at + more + 1));
+  });
+  hold(order, "letters that are written from the right keep their places");
+  hold(found.elements === 0 && !found.unseen && !found.heaped && found.title.startsWith("farblock"), "hostile names are text, and seen", found);
+  await accessible(page, "hostile names");
+  await page.screenshot({ path: join(screenshots, "hostile.png") });
+  await page.close();
+  target.stop();
+}
+
+/** What the page's process has to itself, in MiB: of all processes that draw pages the largest. */
+function memory() {
+  let most = 0;
+  for (const pid of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
+    try {
+      if (!readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("--type=renderer")) continue;
+      const own = readFileSync(`/proc/${pid}/smaps_rollup`, "utf8").match(/Private_Dirty: +(\d+)/);
+      most = Math.max(most, Number(own?.[1] ?? 0) / 1024);
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+  return Math.round(most);
+}
+
+/** Milliseconds that scripts, styles and layout took. */
+async function scripted(session) {
+  const { metrics } = await session.send("Performance.getMetrics");
+  const of = (name) => metrics.find((one) => one.name === name).value;
+  return 1000 * (of("ScriptDuration") + of("LayoutDuration") + of("RecalcStyleDuration"));
+}
+
+/** What a person sees in so many milliseconds, and what that takes. */
+async function watching(page, ms) {
+  const seen = await page.evaluate(async (ms) => {
+    let [frames, long, longest, changes] = [0, 0, 0, 0];
+    const watcher = new MutationObserver((all) => (changes += all.length));
+    watcher.observe(document.body, { subtree: true, childList: true, characterData: true, attributes: true });
+    new PerformanceObserver((list) => {
+      for (const { duration } of list.getEntries()) [long, longest] = [long + 1, Math.max(longest, duration)];
+    }).observe({ type: "longtask" });
+    const until = performance.now() + ms;
+    const frame = () => {
+      frames += 1;
+      if (performance.now() < until) requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+    await new Promise((done) => setTimeout(done, ms));
+    watcher.disconnect();
+    return { changes, frames: Math.round(frames / (ms / 1000)), long, longest: Math.round(longest), nodes: document.querySelectorAll("*").length };
+  }, ms);
+  const session = await page.context().newCDPSession(page);
+  await session.send("Performance.enable");
+  const before = await scripted(session);
+  await pause(3000);
+  const script = Math.round(((await scripted(session)) - before) / 3);
+  await session.send("HeapProfiler.enable");
+  await session.send("HeapProfiler.collectGarbage");
+  const { usedSize } = await session.send("Runtime.getHeapUsage");
+  await session.detach();
+  return { ...seen, script, heap: Math.round(usedSize / 2 ** 20), process: memory() };
+}
+
+async function crowd(browser, wrongs) {
+  const all = hosts(10_000);
+  const target = await fake({ status: status(NQN, 1000, all), hosts: all });
+  const page = await watched(browser, target, wrongs);
+  await rises(page, "Reads per second");
+  await page.getByText("1 of 400").waitFor();
+  await pause(3000);
+  const seen = await watching(page, 5000);
+  console.log(`     ${JSON.stringify(seen)}`);
+  hold(seen.nodes < 2000, "10,000 connections and 1,000 namespaces are few elements", seen);
+  hold(seen.changes < 5 * 600, "few of which change in a second", seen);
+  hold(seen.heap < 150 && seen.process < 150, "and less than 150 MiB", seen);
+  await page.close();
+  target.stop();
+}
+
+/** Two periods, picked in each way that there is. */
+async function compares(browser, wrongs) {
+  const target = await fake(small());
+  const page = await watched(browser, target, wrongs);
+  await rises(page, "Reads per second");
+  await pause(9000);
+  target.speed = 3;
+  await pause(9000);
+  const panel = page.getByRole("region", { name: "Two periods compared", exact: true });
+  await page.locator("h1").click();
+  await page.keyboard.press("c");
+  await panel.getByText(/In B: .*(times the|more) reads/).waitFor();
+  const row = panel.locator("tr", { hasText: "Reads per second" });
+  hold(/times the reads|% more reads/.test(await row.locator("td").last().textContent()), "two periods are compared, in words");
+  const [was, is] = await row.locator("td").allTextContents();
+  hold(was === "10.0k" && is === "30.0k", "with their medians", [was, is]);
+  await accessible(page, "two periods");
+  await page.screenshot({ path: join(screenshots, "compare.png"), fullPage: true });
+  await panel.getByRole("slider").last().focus();
+  for (let press = 0; press < 9; press += 1) await page.keyboard.press("ArrowLeft");
+  await panel.getByText("B is as A was").waitFor();
+  hold(true, "a period is moved by keys, and what is no change is none");
+  await page.locator(".chart .plot").first().scrollIntoViewIfNeeded();
+  const plot = await page.locator(".chart .plot").first().boundingBox();
+  const drag = async (from, to) => {
+    await page.mouse.move(plot.x + plot.width * from, plot.y + 60);
+    await page.mouse.down();
+    await page.mouse.move(plot.x + plot.width * to, plot.y + 60, { steps: 4 });
+    await page.mouse.up();
+  };
+  await drag(0.5, 0.75);
+  await panel.getByText("to pick B").waitFor();
+  await drag(0.8, 0.99);
+  await panel.getByText("to pick A").waitFor();
+  await page.locator("h1").click();
+  await page.keyboard.press("b");
+  await panel.getByText("to pick A").waitFor();
+  hold(true, "periods are picked by dragging, and by the keys a and b");
+  await page.setViewportSize({ width: 390, height: 844 });
+  await accessible(page, "two periods on a phone");
+  await page.setViewportSize({ width: 1440, height: 1500 });
+  await page.emulateMedia({ colorScheme: "dark" });
+  await accessible(page, "two periods in the dark");
+  await page.locator("h1").click();
+  await page.keyboard.press("c");
+  await panel.waitFor({ state: "hidden" });
+  await page.close();
+  target.stop();
+}
+
+/** Three thousand events a second. */
+async function storm(browser, wrongs) {
+  const target = await fake(small());
+  const page = await watched(browser, target, wrongs);
+  await rises(page, "Reads per second");
+  let controller = 10;
+  const blow = setInterval(() => {
+    for (let at = 0; at < 150; at += 1) {
+      const event = { host: hosts(1)[0], subsystem: NQN, controller: (controller += 1), reason: "it left" };
+      target.tell("host_connected", event);
+      target.tell("host_ended", event);
+    }
+    target.tell("lost", { count: 7 });
+    target.tell("status", { ...target.status, controllers: target.status.controllers.slice(0, controller % 3) });
+  }, 100);
+  const seen = await watching(page, 5000);
+  console.log(`     ${JSON.stringify(seen)}`);
+  hold((await page.locator(".state").textContent()) === "live", "in a storm of events it lives");
+  hold((await page.locator(".log li").count()) <= 200 && seen.heap < 60, "and remembers some of them", seen);
+  await page.locator(".log").getByText(/more visits of hosts/).first().waitFor();
+  await page.locator(".log").getByText(/7 events left out/).first().waitFor();
+  clearInterval(blow);
+  await page.close();
+  target.stop();
+}
+
+/** The page's heap after a collection, in MiB. */
+async function heap(page) {
+  const session = await page.context().newCDPSession(page);
+  await session.send("HeapProfiler.enable");
+  await session.send("HeapProfiler.collectGarbage");
+  // What is kept of the past is in arrays, which are beside the heap.
+  const { usedSize, backingStorageSize } = await session.send("Runtime.getHeapUsage");
+  await session.detach();
+  return (usedSize + backingStorageSize) / 2 ** 20;
+}
+
+/** A target that is started again and again, each time with other namespaces and other hosts. */
+async function restarts(browser, wrongs) {
+  const target = await fake(small());
+  const page = await watched(browser, target, wrongs);
+  await rises(page, "Reads per second");
+  let run = 0;
+  const again = async (times) => {
+    for (let left = times; left > 0; left -= 1) {
+      run += 1;
+      target.hosts = hosts(50).map((host) => `${host}-of-${run}`);
+      target.status = { ...status(`${NQN}-${run}`, 50, target.hosts), pid: 1 + run };
+      [target.began, target.work] = [Date.now(), 0];
+      target.cut();
+      await page.locator(".facts", { hasText: `process ${1 + run} ` }).waitFor();
+      // What it has of each begins with a second word.
+      target.tell("stats", target.counted());
+    }
+    await rises(page, "Reads per second");
+    return heap(page);
+  };
+  const times = Number(process.env["RESTARTS"] ?? 30);
+  const few = await again(10);
+  const many = await again(times - 10);
+  const left = await page.evaluate(() => [document.querySelectorAll("*").length, document.querySelectorAll(".log li").length]);
+  console.log(`     ${few.toFixed(1)} MiB after 10 times, ${many.toFixed(1)} MiB after ${times}; elements, entries: ${left}`);
+  hold(many - few < 5, "a target that was started often left no more than one that was 10 times", [few, many]);
+  hold(left[0] < 2000 && left[1] <= 200, "and few elements", left);
+  await says(page, /^live$/);
+  await page.close();
+  target.stop();
+}
+
+/** A page that was out of sight or on a machine that slept goes on as if nothing was. */
+async function slept(browser, wrongs) {
+  const target = await fake(small());
+  const page = await watched(browser, target, wrongs);
+  await rises(page, "Reads per second");
+  const session = await page.context().newCDPSession(page);
+  await session.send("Page.setWebLifecycleState", { state: "frozen" });
+  await pause(6000);
+  await session.send("Page.setWebLifecycleState", { state: "active" });
+  await pause(2500);
+  await says(page, /^live$/);
+  await rises(page, "Reads per second");
+  hold((await alarm(page, /./).count()) === 0, "a page that slept has no alarm of it");
+  await page.close();
+  target.stop();
+}
+
+/** What the chart of operations says. */
+const operations = (page, words) => page.locator(`[aria-label^="Operations per second: ${words}"]`).waitFor({ state: "attached" });
+
+/** A clock that is set back, and a target that is another one from one second to the next. */
+async function changes(browser, wrongs) {
+  const target = await fake(small());
+  const page = await watched(browser, target, wrongs);
+  await operations(page, "reads 10.0k");
+  await page.evaluate(() => {
+    const { now } = Date;
+    Date.now = () => now() - 3_600_000;
+  });
+  target.speed = 3;
+  await operations(page, "reads 30.0k");
+  hold(true, "charts go on when the clock is set back");
+
+  await page.evaluate(() => {
+    const read = document.querySelector(".tile dd");
+    globalThis.shown = [];
+    new MutationObserver(() => globalThis.shown.push(read.textContent)).observe(read, { childList: true, characterData: true, subtree: true });
+  });
+  // It has run for long, and done much.
+  target.began -= 1e9;
+  target.work += 1e12;
+  target.speed = 2;
+  target.status = { ...status(`${NQN}-another`, 3, hosts(2)), pid: 2 };
+  target.hosts = hosts(2);
+  target.cut();
+  await page.getByRole("button", { name: /told-another$/ }).waitFor();
+  await operations(page, "reads 20.0k");
+  const shown = await page.evaluate(() => globalThis.shown);
+  hold(shown.every((text) => !text.endsWith("M")), "another target in its place is no burst of what that has ever done", shown);
+  hold((await page.getByRole("button", { name: NQN, exact: true }).count()) === 0, "and nothing of the first is left");
+  await page.close();
+  target.stop();
+}
+
+/** One node is gone from the beginning, one comes to be, one makes no sense. */
+async function nodes(browser, wrongs) {
+  const one = small();
+  const target = await fake({ nodes: ["left", "dead", "slow"], hosts: [] });
+  const page = await watched(browser, target, wrongs);
+  let ms = 1000;
+  const beat = setInterval(() => {
+    const counted = stats(one.status.subsystems, one.hosts, (ms += 250));
+    // The page may be late to listen.
+    target.tell("status", { node: "left", data: one.status });
+    target.tell("stats", { node: "left", data: counted });
+    target.tell("gone", { node: "dead", data: "Connection refused" });
+  }, 250);
+  await alarm(page, /^dead does not answer.*Connection refused/).waitFor();
+  await page.locator(".state", { hasText: "1 of 3 live" }).waitFor();
+  await rises(page, "Reads per second");
+  hold(true, "a node that is dead from the beginning is told of, and the others go on");
+  await page.getByText("it has not answered yet").waitFor();
+  target.tell("status", { node: "nobody", data: one.status });
+  target.tell("status", { node: "slow", data: one.status });
+  target.tell("stats", { node: "slow", data: stats(one.status.subsystems, one.hosts, 5000) });
+  await page.locator(".state", { hasText: "2 of 3 live" }).waitFor();
+  hold(true, "a slow one is there when it is there");
+  await accessible(page, "a cluster with a dead node");
+  const host = (name, more) => ({ name, iops: 5000, latency_us: 900, is_done: false, failed: 0, lost: 0, ...more });
+  const fleet = { plan: "hci-12", phase: "4k random read", hosts: [host("hosts on node 1"), host("hosts on <b>", { failed: 3, paths: [1, 2] })] };
+  target.tell("fleet", { node: "17", data: fleet });
+  await page.getByText("4k random read · 10.0k IOPS").waitFor();
+  await page.locator("tr", { hasText: "hosts on <b>" }).getByText("1 of 2").waitFor();
+  await accessible(page, "a fleet that runs");
+  await page.screenshot({ path: join(screenshots, "fleet.png"), fullPage: true });
+  target.tell("fleet", { node: "17", data: { ...fleet, failed: "hosts on node 1: it is gone" } });
+  await page.locator(".log").getByText("Fleet hci-12 has failed: hosts on node 1: it is gone").waitFor();
+  target.tell("fleet_gone", { node: "17", data: null });
+  await page.getByText("4k random read ·").waitFor({ state: "detached" });
+  hold(true, "a fleet is shown while it runs");
+  clearInterval(beat);
+  await page.close();
+  target.stop();
+}
+
+const browser = await launch();
+const wrongs = [];
+try {
+  const only = process.env["ONLY"];
+  for (const test of [streams, hostile, compares, storm, restarts, slept, changes, nodes, crowd]) {
+    if (!only || only.split(",").includes(test.name)) await test(browser, wrongs);
+  }
+  hold(wrongs.length === 0, "the page breaks no rule of its own", wrongs);
+} catch (error) {
+  console.error("what the page complained of: ", wrongs);
+  throw error;
+} finally {
+  await browser.close();
+}
+process.exit(0);
