@@ -264,7 +264,9 @@ typedef struct fb_options {
   // Called ten times a second by a blocking call that waits, in the thread of the call: what it
   // gives is 0 to wait on, or anything else to end the call with FB_STATUS_ABORTED, so that a
   // program hears of signals (null: calls wait). An operation that a silent target has ends when
-  // its connection is given up (`keep_alive_ms`). It may be called until `fb_disconnect`.
+  // its connection is given up (`keep_alive_ms`); a write that was lost with its connection ends
+  // when the target is back or given up (`ctrl_loss_timeout_ms`). It may be called until
+  // `fb_disconnect`.
   int32_t (*waiting)(void *user);
   // What `waiting` gets.
   void *waiting_user;

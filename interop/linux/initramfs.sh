@@ -28,7 +28,7 @@ modules=(
 # in every kernel.
 old_modules=(crc32c_generic crc32c-intel gcm ctr ghash-generic aesni-intel)
 tools=(
-    bash nvme fio mkfs.ext4 e2fsck jq cmp ip kmod nbd-client iscsid iscsiadm dmsetup
+    bash nvme fio mkfs.ext4 e2fsck jq cmp ip kmod nbd-client iscsid iscsiadm sg_compare_and_write dmsetup
     blockdev blkdiscard lsblk losetup mount umount timeout flock setpriv tlshd
     drbdadm drbdsetup drbdmeta
 )

@@ -1,8 +1,9 @@
 #!/bin/bash
 # tls.sh FARBLOCK: TLS with pre-shared keys against the Linux kernel, both ways: its host with
 # 'farblock serve', and farblock's host with its target (jobs/tls.sh), with both versions of
-# identities and the derivation of the guest's nvme-cli, and with wrong keys and none. FARBLOCK is
-# the binary. Run setup.sh once before. Exit code: 0 all holds, 1 something does not, 2 misuse.
+# identities and the derivation of the guest's nvme-cli, and with wrong keys and none; and farblock's
+# host, in the guest, takes what nvme-cli has put into the kernel's keyring. FARBLOCK is the binary.
+# Run setup.sh once before. Exit code: 0 all holds, 1 something does not, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 . "$(dirname "$0")/stand.sh"
@@ -21,16 +22,27 @@ cd "$logs"
 # --- farblock serve
 
 port=$(free_port)
-serve serve.log mem:4MiB --nqn "$nqn" --listen "127.0.0.1:$port" --tls-key "$host=short.key"
+serve serve.log mem:4MiB --nqn "$nqn" --listen "127.0.0.1:$port" --tls-key "$host=short.key" \
+    --control "$logs/control"
+
+# What the guest asks for by name: a host has the key that nvme-cli has made.
+take_made_key() {
+    (umask 077 && cp share/made.key keyring.key)
+    "$farblock" ctl --control "$logs/control" allow-host "$nqn" "$1" --tls-key "$logs/keyring.key"
+}
 
 # --- The guest: first its host, then its target
 
 target=$(free_port)
 control=$(free_port)
 echo "$port $host $nqn $kernel" >names.txt
-FWD="$target:4420 $control:4499" TIMEOUT=300 "$linux_dir/guest.sh" "$linux_dir/jobs/tls.sh" \
-    names.txt short.key wrong.key >guest.log 2>&1 &
+mkdir share
+strip -o share/farblock "$farblock"
+SHARE=$logs/share FWD="$target:4420 $control:4499" TIMEOUT=400 "$linux_dir/guest.sh" \
+    "$linux_dir/jobs/tls.sh" names.txt short.key wrong.key "$linux_dir/jobs/outside.sh" \
+    >guest.log 2>&1 &
 guest=$!
+answer_requests &
 guest_is_ready
 made_key_is_taken "a key"
 

@@ -14,6 +14,7 @@ import parameters
 FARBLOCK, CLIENT, FOLDER = sys.argv[1:]
 NQN = "nqn.2016-06.io.spdk:cnode1"
 OTHER = "nqn.2016-06.io.spdk:cnode2"
+NGUID = "6F61C8A42C0F4D0E9D5B0D3B8F6A1C11"
 HOST = "nqn.2014-08.org.nvmexpress:uuid:0f3a8b2c-0000-4000-8000-000000000001"
 # How long what should happen at once may take on a busy machine.
 PATIENCE = 60
@@ -213,13 +214,15 @@ def everything_is_made_used_and_saved():
         rpc("nvmf_create_subsystem", OTHER, "-a", "--ana-reporting")
         add = "nvmf_subsystem_add_ns"
         rpc(add, NQN, "M0")
-        rpc(add, NQN, "A0", "-n", "5")
+        rpc(add, NQN, "A0", "-n", "5", "--nguid", NGUID)
         rpc(add, NQN, "Raid")
         rpc(add, OTHER, "Malloc0", "--anagrpid", "3")
         shared = {one["nqn"]: one.get("namespaces") for one in rpc("nvmf_get_subsystems")}
         ids = [(one["nsid"], one["bdev_name"]) for one in shared[NQN]]
         assert ids == [(1, "M0"), (2, "Raid"), (5, "A0")], ids
         assert shared[OTHER][0]["anagrpid"] == 3
+        nguids = [one["nguid"] for one in shared[NQN]]
+        assert nguids[2] == NGUID and len(set(nguids)) == 3, nguids
         seen_by_some(target)
         for nqn in (NQN, OTHER):
             rpc("nvmf_subsystem_add_listener", nqn, "-t", "tcp", "-a", "127.0.0.1", "-s", str(port))

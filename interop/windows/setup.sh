@@ -4,6 +4,7 @@
 #
 #   setup.sh            half a minute the first time, then well under a second
 #   . "$(setup.sh --env)"   afterwards: the environment that cargo and Wine need
+#   setup.sh --toolchain   only a copy of the toolchain with the standard library's source; where it is
 #
 # Everything of its own lands in FARBLOCK_WINDOWS_DIR (default: windows-tools in cargo's target
 # directory); remove that folder to start over. Root is needed only when this machine lacks a
@@ -171,6 +172,11 @@ main() {
     dir=$(cd "$dir" && pwd)
     exec 9>"$dir/lock"
     flock 9 # a second setup.sh waits here for the first one
+    if [ "${1:-}" = --toolchain ]; then
+        copy_toolchain
+        echo "$dir/toolchain"
+        return 0
+    fi
     install_packages
     has_library || copy_toolchain
     write_environment

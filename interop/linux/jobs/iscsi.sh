@@ -36,6 +36,28 @@ find_disk() {
     return 1
 }
 
+# compare_and_write BLOCK DISK: COMPARE AND WRITE by sg3-utils: blocks are replaced if they are as
+# expected, and nothing is if they are not.
+compare_and_write() {
+    local block=$1 disk=$2 blocks=2 lba=$((16777216 / $1)) name code command there
+    for name in A B; do
+        head -c $((blocks * block)) /dev/zero | tr '\0' $name >"$block.$name"
+    done
+    # What is compared, and what is written.
+    cat "$block.A" "$block.B" >"$block.both"
+    dd if="$block.A" of="$disk" bs="$block" seek=$lba oflag=direct 2>/dev/null
+    command=(sg_compare_and_write "--lba=$lba" "--num=$blocks" "--in=$block.both"
+        "--xferlen=$((2 * blocks * block))" --quiet)
+    check "$block: COMPARE AND WRITE" "${command[@]}" "$disk"
+    for name in "" --fua; do
+        code=0
+        "${command[@]}" $name "$disk" 2>/dev/null || code=$?
+        equal "$block: a second one $name is a miscompare" 14 $code
+        there=$(dd if="$disk" bs="$block" skip=$lba count=$blocks iflag=direct 2>/dev/null | sha256sum)
+        equal "$block: what the first wrote is there" "$(sha256sum <"$block.B")" "$there"
+    done
+}
+
 declare -A disks
 while read -r block port name; do
     say "blocks of $block bytes"
@@ -60,6 +82,7 @@ while read -r block port name; do
     check "$block: blkdiscard -z" blkdiscard -z -o 8388608 -l 4194304 "$disk"
     equal "$block: zeroes" "$(head -c 4194304 /dev/zero | sha256sum | cut -d ' ' -f 1)" \
         "$(sum_of "$disk" 8388608 4194304)"
+    compare_and_write "$block" "$disk"
     file_system "$block" "$disk"
 done <targets
 

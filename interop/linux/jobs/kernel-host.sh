@@ -259,7 +259,7 @@ check_commands() {
 
 # Copy, after what check_commands has written to namespace NSID and with its functions.
 check_copy() {
-    local enabled=$scratch/enabled
+    local enabled=$scratch/enabled said
     # copy TO STARTS COUNTS OPTIONS...: the counts are 0's-based
     copy() { nvme copy "$device" --sdlba="$1" --slbs="$2" --blocks="$3" "${@:4}"; }
     check "$text: copy" copy $((2 * many)) 0 $((many - 1))
@@ -275,8 +275,17 @@ check_copy() {
     # Host Behavior Support: CDFE is bytes 5:4.
     head -c 512 /dev/zero >"$enabled"
     printf '\004' | dd of="$enabled" bs=1 seek=4 conv=notrunc status=none
-    check "$text: enable copies of other namespaces" nvme set-feature "/dev/$controller" \
-        --feature-id=0x16 --data-len=512 --data="$enabled"
+    if ! said=$(nvme set-feature "/dev/$controller" --feature-id=0x16 --data-len=512 \
+        --data="$enabled" 2>&1); then
+        # Kernels since 6.12.117 keep features that their driver manages from nvme-cli: no host of
+        # theirs can enable it, and the target's tests have a host of their own for it.
+        [[ $said = *'Permission denied' ]] ||
+            fail "$text: copies of other namespaces are not enabled: $said"
+        refused "$text: copy of another namespace, which this kernel does not let be enabled" \
+            'Invalid Field' copy $((2 * many)) 0 0 --format=2 --snsids="$1"
+        return 0
+    fi
+    ok "$text: enable copies of other namespaces"
     [ "$nsids" -ge 2 ] || return 0
     nvme copy "${namespace[2]}" --sdlba=0 --slbs=0 --blocks=$((many - 1)) --format=2 \
         --snsids="$1" >/dev/null || fail "$text: it is not copied to namespace 2"

@@ -100,6 +100,8 @@ url="nvme+tcp://127.0.0.1:4420/$nqn?ns=1"
 # says KEY: what farblock list says of the one disk that is attached.
 says() { ./farblock list --json | sed -n "s/^ *\"$1\": \"\?\([^\",]*\).*/\1/p" | head -n 1; }
 is_served_anew() { local pid; pid=$(says server_pid) && [ -n "$pid" ] && [ "$pid" != null ] && [ "$pid" != "$server" ]; }
+# The process that has the rights for it: a child of the server.
+broker() { grep -l "^PPid:[[:space:]]$(says server_pid)\$" /proc/[0-9]*/status | cut -d / -f 3; }
 is_live() { [ "$(says state)" = live ]; }
 is_lost() { [ "$(says state)" = reconnecting ]; }
 start_target() {
@@ -119,19 +121,26 @@ case $device in /dev/nbd*) ;; *) fail "it is no NBD device: $device" ;; esac
 equal "its size" 67108864 "$(blockdev --getsize64 "$device")"
 equal "its block size" 4096 "$(queue "$device" logical_block_size)"
 equal "a file has a cache" "write back" "$(queue "$device" write_cache)"
+equal "its server is confined" true "$(says sandboxed)"
+if [[ $(./farblock list --json) == *sys_admin* ]]; then fail "its server has rights over the system"; fi
 equal "whose it is" farblock-disk "$(cat "/sys/block/${device#/dev/}/backend")"
 verify "$device" 4k-16k >fio.out 2>&1 &
 load=$!
 fio --name=load --filename="$device" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite \
-    --bs=4k --offset=32m --size=16m --verify=crc32c --verify_fatal=1 --time_based --runtime=25 \
+    --bs=4k --offset=32m --size=16m --verify=crc32c --verify_fatal=1 --time_based --runtime=45 \
     --minimal >fio2.out 2>&1 &
 load2=$!
-for round in 1 2 3; do
+for round in server broker both; do
     sleep 1
-    kill -0 $load2 || fail "the load ended before kill $round"
+    kill -0 $load2 || fail "the load ended before the $round was killed: $(cat fio2.out)"
     server=$(says server_pid)
-    kill -9 "$server"
-    eventually "round $round: the next server serves" is_served_anew
+    case $round in
+        server) kill -9 "$server" ;;
+        broker) kill -9 "$(broker)" ;;
+        both) kill -9 "$(broker)" "$server" ;;
+    esac
+    eventually "killed, $round: the next server serves" is_served_anew
+    equal "killed, $round: it is confined" true "$(says sandboxed)"
 done
 kill -9 $target
 wait $target 2>/dev/null || true
@@ -168,7 +177,23 @@ check "attach goes on" ./farblock attach "$url" --as nbd --name disk
 wait $writer || fail "the writer: $(cat dd.out)"
 check "umount" umount /mnt
 check "e2fsck" e2fsck -fn "$device"
+truncate -s 80M /run/disk
+check "the target's disk grows" ./farblock ctl resize "$nqn" 1 83886080
+is_larger() { [ "$(blockdev --getsize64 "$device")" = 83886080 ]; }
+eventually "the device is larger" is_larger
 check "detach" ./farblock detach disk
+
+say "who has the rights is gone, and nobody starts another"
+check "attach" ./farblock attach "$url" --as nbd --name disk
+device=$(says path)
+kill -9 "$(says pid)"
+kill -9 "$(broker)"
+tells() { [[ $(./farblock list) == *'detach it with --force'* ]]; }
+eventually "it says what to do" tells
+refused "detach" "detach it with --force" ./farblock detach disk
+check "detach --force" ./farblock detach disk --force
+eventually "the device is gone" is_gone
+equal "nothing is attached" "nothing is attached" "$(./farblock list)"
 kill $target
 wait $target || fail "the target: $(cat target.out)"
 

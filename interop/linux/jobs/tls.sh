@@ -1,11 +1,14 @@
-# Guest job of tls.sh: the kernel's host uses TLS with 'farblock serve' outside; then the kernel's
-# target has farblock's host use it. names.txt has the port of farblock's target and the names of
+# Guest job of tls.sh: the kernel's host uses TLS with 'farblock serve' outside, and so does farblock's
+# own host in the guest, with a key of the kernel's keyring; then the kernel's target has farblock's
+# host outside use it. /host has the program. names.txt has the port of farblock's target and the names of
 # the host and of both subsystems. Prints READY when its target serves, and ends when somebody
 # connects to port 4499.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
 
+# shellcheck source=outside.sh
+. ./outside.sh
 read -r port host nqn kernel <names.txt
 modprobe -a nvme-tcp nvmet-tcp tls
 id=${host##*:}
@@ -51,6 +54,31 @@ done
 refused "no TLS" "." connects
 insert wrong.key 0 "$nqn"
 refused "a wrong key" "." connects --tls --tls_key="$serial"
+
+# --- farblock's host in here, with the key that nvme-cli makes and puts into the kernel's keyring
+
+other=nqn.2014-08.org.nvmexpress:uuid:7c3f4a56-6e5a-4b7e-9f5b-0d2f3a1b4c5d
+said=$(nvme gen-tls-key --insert --hmac=1 --identity=1 --hostnqn="$other" --subsysnqn="$nqn" 2>&1)
+[[ $said =~ (NVMeTLSkey-1:[^[:space:]]+) ]] || fail "nvme-cli makes no key: $said"
+echo "${BASH_REMATCH[1]}" >/host/made.key
+outside take_made_key $other
+url="nvme+tcp://10.0.2.2:$port/$nqn?ns=1&hostnqn=$other"
+[ -n "$(grep -F ' psk ' /proc/keys)" ] || fail "the key is no 'psk': $(cat /proc/keys)"
+cp /host/farblock .
+check "a key in the keyring" \
+    ./farblock --quiet read "$url" --tls-key keyring: --length 1MiB --output /dev/null
+number=$((16#$(sed -n "s/^\([0-9a-f]*\) .* psk *NVMe1R01 $other $nqn .*/\1/p" /proc/keys)))
+check "by its number" \
+    ./farblock --quiet read "$url" --tls-key keyring:$number --length 1MiB --output /dev/null
+refused "another host's" "keyring" \
+    ./farblock --quiet read "${url%=*}=nqn.2026-11.org.farblock:nobody" --tls-key keyring: \
+    --length 1MiB --output /dev/null
+modprobe ublk_drv
+check "farblock attach with it" ./farblock attach "$url" --name keyed --as ublk --tls-key keyring:
+device=$(./farblock list --json | jq -r '.[0].use.path')
+check "the disk is written" dd if=/dev/urandom of="$device" bs=64k count=16 oflag=direct
+check "the disk is read" dd if="$device" of=/dev/null bs=1M count=2 iflag=direct
+check "farblock detach" ./farblock detach keyed
 
 # --- The kernel's target, which has each key under the identities that nvme-cli makes
 

@@ -1,0 +1,81 @@
+# Guest job of concat.sh: the kernel's host has TLS come of its authentication with 'farblock serve'
+# outside; then farblock's host has it with the kernel's target. names.txt has the port of farblock's
+# target, the names of the host, of farblock's subsystems (without the hash function behind it) and
+# of the kernel's, and the hash functions. Prints READY when its target serves, and ends when
+# somebody connects to port 4499.
+# shellcheck shell=bash
+# shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
+. /lib.sh
+
+read -r port host nqn kernel hashes <names.txt
+uname -sr
+modprobe -a nvme-tcp nvmet-tcp tls
+id=${host##*:}
+cat >/etc/tlshd.conf <<T
+[debug]
+loglevel=1
+tls=0
+nl=0
+[authenticate]
+keyrings=.nvme
+[authenticate.client]
+[authenticate.server]
+T
+tlshd --stderr --config /etc/tlshd.conf >/root/tlshd.log 2>&1 &
+
+# connects NQN OPTION...: as the kernel's host.
+connects() {
+    nvme connect -t tcp -a 10.0.2.2 -s "$port" -n "$1" -q "$host" -I "$id" -i 2 "${@:2}"
+}
+
+secret=$(cat host.key)
+for hash in $hashes; do
+    # With tlshd of Debian 13 the handshake fails with a key for SHA-384 (GnuTLS before 3.8.11).
+    if [ "$hash" != sha256 ]; then
+        refused "$hash" "." connects "$nqn-$hash" --concat -S "$secret"
+        continue
+    fi
+    for way in one both; do
+        options=(-S "$secret")
+        [ $way = one ] || options+=(-C "$(cat ctrl.key)")
+        check "$hash, $way" connects "$nqn-$hash" --concat "${options[@]}"
+        find_controller "$nqn-$hash"
+        first_line "/sys/class/nvme/$found/tls_mode"
+        equal "$hash, $way: what the kernel says of TLS" concat "$line"
+        eventually "$hash, $way: the disk is there" find_namespace "$nqn-$hash" 1
+        find_namespace "$nqn-$hash" 1
+        check "$hash, $way: it is written" \
+            dd if=/dev/urandom of="$found" bs=64k count=16 oflag=direct
+        check "$hash, $way: it is read" dd if="$found" of=/dev/null bs=1M count=2 iflag=direct
+        check "$hash, $way: disconnect" nvme disconnect -n "$nqn-$hash"
+    done
+    refused "in plain" "." connects "$nqn-$hash" -S "$secret"
+    refused "a wrong secret" "." connects "$nqn-$hash" --concat -S "$(cat wrong.key)"
+    # Linux 7.3 asks for no proof of the controller's with --concat, also with its secret (-C): the
+    # sequence number of its challenge is 0. So a wrong one is no obstacle to it.
+done
+
+# --- The kernel's target
+
+memory_disk disk1 32 512
+target_subsystem "$kernel" /dev/disk1
+echo 0 >"$configfs/nvmet/subsystems/$kernel/attr_allow_any_host"
+folder=$configfs/nvmet/hosts/$host
+mkdir "$folder"
+cat host.key >"$folder/dhchap_key"
+cat ctrl.key >"$folder/dhchap_ctrl_key"
+echo "hmac(sha256)" >"$folder/dhchap_hash"
+echo ffdhe2048 >"$folder/dhchap_dhgroup"
+ln -s "$folder" "$configfs/nvmet/subsystems/$kernel/allowed_hosts/$host"
+folder=$configfs/nvmet/ports/4420
+mkdir "$folder"
+echo tcp >"$folder/addr_trtype"
+echo ipv4 >"$folder/addr_adrfam"
+echo 0.0.0.0 >"$folder/addr_traddr"
+echo 4420 >"$folder/addr_trsvcid"
+echo tls1.3 >"$folder/addr_tsas"
+echo "not required" >"$folder/addr_treq"
+ln -s "$configfs/nvmet/subsystems/$kernel" "$folder/subsystems/$kernel"
+echo READY
+nc -l -p 4499 >/dev/null </dev/null || true
+say "done"

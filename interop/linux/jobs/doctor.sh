@@ -1,0 +1,106 @@
+# Guest job of doctor.sh: what 'farblock doctor' says of block devices that the kernel has in use.
+# shellcheck shell=bash
+# shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
+. /lib.sh
+
+cp /host/farblock .
+memory_disk nullb0 64 4096
+disk=/dev/nullb0
+
+# has TEXT DISK PATTERN: doctor finds a problem, and says this.
+has() { refused "$1" "$3" ./farblock doctor "$2"; }
+# free TEXT DISK: it finds none.
+free() {
+    local said
+    said=$(./farblock doctor "$2") || fail "$1: $said"
+    [[ $said =~ nobody\ else\ uses\ $2 ]] || fail "$1: $said"
+    ok "$1: ${BASH_REMATCH[0]}"
+}
+
+say "a disk of the kernel"
+free "a disk that nobody uses" $disk
+
+say "mounted"
+check "mkfs.ext4" mkfs.ext4 -q -F $disk
+check "mount" mount $disk /mnt
+has "a mounted disk" $disk "PROBLEM  users .*in use by the system: $disk is mounted at /mnt"
+refused "serve says no, too" "in use" ./farblock serve $disk --listen 127.0.0.1:0
+mkdir -p "/run/a place"
+check "mount --bind" mount --bind /mnt "/run/a place"
+check "umount" umount /mnt
+has "another mount of it" $disk "is mounted at /run/a place"
+check "umount" umount "/run/a place"
+free "it is unmounted" $disk
+
+say "in a mount namespace of another process"
+mkfifo /run/hold
+unshare -m sh -c "mount $disk /mnt && echo mounted >/run/mounted && read -r _ </run/hold" &
+apart=$!
+eventually "it is mounted there" test -s /run/mounted
+has "a disk that another namespace has mounted" $disk "\(process [0-9]+\) has it mounted at /mnt in a"
+echo >/run/hold
+wait $apart
+eventually "it is free again" ./farblock doctor $disk
+
+say "swap"
+check "mkswap" mkswap $disk
+check "swapon" swapon $disk
+has "a disk that is swapped to" $disk "in use by the system: $disk is swapped to"
+check "swapoff" swapoff $disk
+free "no swap" $disk
+
+say "a file"
+truncate -s 16M /run/file
+free "a file that nobody uses" /run/file
+modprobe loop
+loop=$(losetup -f --show /run/file) || fail "no loop device"
+has "the file of a loop device" /run/file "in use by the system: $loop is made of /run/file"
+free "the loop device itself" $loop
+check "mkfs.ext4" mkfs.ext4 -q -F $loop
+check "mount" mount $loop /mnt
+has "a mounted loop device" $loop "$loop is mounted at /mnt"
+check "umount" umount /mnt
+check "losetup -d" losetup -d $loop
+free "no loop device" /run/file
+
+say "a partition"
+loop=$(losetup -P -f --show /run/file) || fail "no loop device with partitions"
+printf 'n\np\n1\n\n\nw\n' | fdisk $loop >/run/fdisk.out 2>&1 || true
+eventually "it has a partition" test -b ${loop}p1
+check "mkfs.ext4" mkfs.ext4 -q -F ${loop}p1
+check "mount" mount ${loop}p1 /mnt
+has "the disk of a mounted partition" $loop "${loop}p1 is mounted at /mnt"
+has "the partition" ${loop}p1 "${loop}p1 is mounted at /mnt"
+check "umount" umount /mnt
+check "losetup -d" losetup -d $loop
+
+say "the device mapper"
+modprobe dm-mod
+check "dmsetup" dmsetup create whole --table "0 65536 linear $disk 0"
+has "a disk under a mapped one" $disk "in use by the system: $disk is a part of /dev/dm-[0-9]"
+# As udev does it, which is not here.
+mkdir -p /dev/mapper
+ln -sf ../dm-0 /dev/mapper/whole
+check "mkfs.ext4" mkfs.ext4 -q -F /dev/mapper/whole
+check "mount" mount /dev/mapper/whole /mnt
+has "a mapped disk by its name" /dev/mapper/whole "is mounted at /mnt"
+check "umount" umount /mnt
+check "dmsetup remove" dmsetup remove whole
+
+say "programs"
+sh -c "exec 3<>$disk; echo ready >/run/ready; read -r _ </run/hold" &
+program=$!
+eventually "a program has it open" test -s /run/ready
+said=$(./farblock doctor $disk) || fail "a hint is no problem: $said"
+[[ $said =~ hint.*"process $program) has $disk open" ]] || fail "a program that has it open: $said"
+ok "a program that has it open: ${BASH_REMATCH[0]}"
+echo >/run/hold
+wait $program
+./farblock serve $disk --listen 127.0.0.1:0 >/run/serve.out 2>&1 &
+target=$!
+eventually "farblock shares it" grep -q '^listening' /run/serve.out
+has "a disk that farblock shares" $disk "farblock \(process $target\) has $disk open"
+kill $target
+wait $target
+free "at last" $disk
+say "done"
