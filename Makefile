@@ -4,7 +4,7 @@
 CARGO ?= cargo
 BINARY = target/release/farblock
 
-.PHONY: demo test packages build lint unit sanitize fuzz-replay interop ceph spdk-rpc schemathesis package test-windows bench-peers bench-fio bench-attach bench-network engines dashboard library released install uninstall header dist deb image
+.PHONY: demo test packages build lint unit sanitize fuzz-replay interop ceph spdk-rpc schemathesis package test-windows built-for-guests built-for-guests-and-windows bench-peers bench-fio bench-attach bench-counters bench-cost bench-network engines dashboard library released install uninstall header dist deb image
 
 PREFIX ?= /usr/local
 
@@ -14,8 +14,8 @@ demo: build
 
 ## Everything: installs what the tests need, then lints, tests, and meets the real peers.
 test:
-	contrib/stages.sh $(MAKE) packages lint unit sanitize build engines dashboard spdk-rpc \
-		schemathesis package interop ceph test-windows
+	contrib/stages.sh $(MAKE) packages +released lint unit sanitize build engines \
+		+built-for-guests-and-windows dashboard spdk-rpc schemathesis package interop ceph test-windows
 	@echo "make test: all passed"
 
 ## Debian packages that the tests need (the guest's own are got by interop/linux/setup.sh).
@@ -30,7 +30,7 @@ lint:
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/ceph/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh \
 		interop/windows/*.sh contrib/*.sh contrib/tests/*.sh contrib/deb/scripts/* contrib/drbd/* contrib/pacemaker/* \
-		engines/*.sh engines/fio/*.sh dashboard/*.sh
+		engines/*.sh engines/fio/*.sh dashboard/*.sh crates/tools/fleet/src/guests/*.sh
 
 ## Every crate's tests; the programs side by side, since most of them wait most of the time. The
 ## benches run once each, built like the tests: an optimized build of their own takes as long as all
@@ -45,7 +45,8 @@ unit:
 		--with "documentation=$(CARGO) test $(EVERYTHING) --doc --no-fail-fast"
 
 ## Memory, loops and storage under AddressSanitizer, whose run-time Rust's toolchain has: what is freed
-## and used, beyond its end, or never freed.
+## and used, beyond its end, or never freed. Memory and loops under ThreadSanitizer: what two threads
+## use at once.
 sanitize:
 	contrib/sanitize.sh $(CARGO)
 
@@ -88,12 +89,14 @@ dashboard: build
 ## The Linux kernel's host and target in guests, against this build. A guest keeps one processor
 ## busy, so two run at a time; each one's output comes when it has ended.
 GUEST_EXAMPLES = nbd_kernel nbd_serve nvme_attach paths ublk_serve vhost_serve
-GUESTS = run iscsi ublk vhost nbd ana reservations auth tls steering target-ana ceph-multipath drbd fence
-interop: build
-	$(CARGO) build --release --locked -p farblock -p farblock-attach -p farblock-host \
-		$(GUEST_EXAMPLES:%=--example %)
+GUESTS = run iscsi ublk vhost nbd ana reservations auth tls concat steering target-ana ceph-multipath drbd fence doctor fleet
+interop: build built-for-guests
 	interop/linux/setup.sh
 	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target $(GUESTS:%=guest-%)
+
+built-for-guests:
+	$(CARGO) build --release --locked -p farblock -p farblock-attach -p farblock-host \
+		$(GUEST_EXAMPLES:%=--example %)
 
 EXAMPLES = $(dir $(BINARY))examples
 guest-nbd guest-vhost guest-ublk: guest-%:
@@ -118,6 +121,9 @@ schemathesis: build
 ## farblock.exe, built here and run by Wine: the portable tests, and against this build, both ways.
 test-windows: build
 	interop/windows/test.sh $(BINARY)
+
+built-for-guests-and-windows: built-for-guests
+	FARBLOCK_WINDOWS_ONLY=build interop/windows/test.sh $(BINARY)
 
 ## What people download, for Linux and Windows, with SHA256SUMS: the same bytes of the same commit.
 dist:
@@ -148,6 +154,16 @@ bench-attach: build
 	$(CARGO) build --release --locked -p xtask
 	$(CARGO) build --release --locked -p farblock-attach --examples
 	target/release/xtask bench-attach --markdown docs/performance.md $(OPTIONS)
+
+## What counters and histograms cost, asked for and not.
+bench-counters: build
+	$(CARGO) build --release --locked -p xtask
+	target/release/xtask bench-counters --markdown docs/performance.md $(OPTIONS)
+
+## What limits, ANA, reservations and sets of disks cost, used and not.
+bench-cost: build
+	$(CARGO) build --release --locked -p xtask
+	target/release/xtask bench-cost --markdown docs/performance.md $(OPTIONS)
 
 ## A disk file locally, over loopback and across a veth pair, with time added on the way (root).
 bench-network: build

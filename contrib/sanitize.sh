@@ -1,24 +1,38 @@
 #!/usr/bin/env bash
-# Runs tests under AddressSanitizer: sanitize.sh [CARGO]. First it has a program read what it has
-# freed, to see that the sanitizer does work here.
+# Runs tests under AddressSanitizer and ThreadSanitizer: sanitize.sh [CARGO]. First it has each of
+# them find what it is for, to see that it does work here.
 #
-# ThreadSanitizer would need a standard library built for it; threads are loom's (`tests/wakes.rs` of
-# the reactor).
+# ThreadSanitizer needs a standard library that was built for it: every Arc is a race otherwise. It
+# does not see system calls that are made without libc, so rustix makes them with it: memory that is
+# unmapped and mapped again would be a race, too.
 set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cargo=${1:-cargo}
 target=$(rustc -vV | sed -n 's/^host: //p')
 runtime=$(rustc --print sysroot)/lib/rustlib/$target/lib
-if ! compgen -G "$runtime/librustc-*_rt.asan.a" >/dev/null; then
-    echo "sanitize.sh: this toolchain has no AddressSanitizer for $target: install one by rustup" >&2
-    exit 1
-fi
+for kind in asan:Address tsan:Thread; do
+    if ! compgen -G "$runtime/librustc-*_rt.${kind%:*}.a" >/dev/null; then
+        echo "sanitize.sh: this toolchain has no ${kind#*:}Sanitizer for $target: install one by rustup" >&2
+        exit 1
+    fi
+done
 # Sanitizers are flags that only a nightly compiler takes, or one that is told that it is one.
-export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-1}
-export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/sanitize
+export RUSTC_BOOTSTRAP=1 CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-1}
+built=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
 
 self_check=$(mktemp -d)
 trap 'rm -rf "$self_check"' EXIT
+
+# finds WHAT PROGRAM: the program must fail, and the sanitizer say WHAT of it.
+finds() {
+    if "$2" 2>"$self_check/log" || ! grep -q "$1" "$self_check/log"; then
+        echo "sanitize.sh: no $1 is found where there is one" >&2
+        exit 1
+    fi
+}
+
+# --- Memory
+export RUSTFLAGS=-Zsanitizer=address
 cat >"$self_check/freed.rs" <<'RUST'
 fn main() {
     let freed = Box::into_raw(Box::new(1_u8));
@@ -27,13 +41,40 @@ fn main() {
 }
 RUST
 rustc --target "$target" $RUSTFLAGS -o "$self_check/freed" "$self_check/freed.rs"
-if "$self_check/freed" 2>"$self_check/log" || ! grep -q 'heap-use-after-free' "$self_check/log"; then
-    echo "sanitize.sh: AddressSanitizer does not find what it has to" >&2
-    exit 1
-fi
-
+finds heap-use-after-free "$self_check/freed"
 # Not the long runs of chaos, loom and the conformance suite, nor documentation: rustdoc links without the sanitizer.
-"$cargo" test --locked --target "$target" -p farblock-mem -p farblock-block -p farblock-backends --lib
-"$cargo" test --locked --target "$target" -p farblock-reactor --lib \
+CARGO_TARGET_DIR=$built/sanitize "$cargo" test --locked --target "$target" \
+    -p farblock-mem -p farblock-block -p farblock-backends --lib
+CARGO_TARGET_DIR=$built/sanitize "$cargo" test --locked --target "$target" -p farblock-reactor --lib \
     --test tasks --test streams --test files
+
+# --- Threads
+toolchain=$(interop/windows/setup.sh --toolchain)
+export PATH=$toolchain/bin:$PATH RUSTC=$toolchain/bin/rustc
+export RUSTFLAGS="-Zsanitizer=thread --cfg rustix_use_libc" CARGO_TARGET_DIR=$built/sanitize-threads
+threads=('-Zbuild-std=std,panic_unwind,test' --target "$target" --locked)
+mkdir -p "$self_check/raced/src"
+cat >"$self_check/raced/Cargo.toml" <<'TOML'
+[package]
+name = "raced"
+edition = "2024"
+[workspace]
+TOML
+cat >"$self_check/raced/src/main.rs" <<'RUST'
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+static mut SHARED: u8 = 0;
+static STARTED: AtomicU8 = AtomicU8::new(0);
+fn main() {
+    let write = || {
+        STARTED.fetch_add(1, Relaxed);
+        while STARTED.load(Relaxed) < 2 {}
+        unsafe { (&raw mut SHARED).write_volatile(1) }
+    };
+    std::thread::scope(|scope| (scope.spawn(write), scope.spawn(write)).1.join().unwrap());
+}
+RUST
+(cd "$self_check/raced" && "$cargo" generate-lockfile --offline && "$cargo" build "${threads[@]}")
+finds 'data race' "$CARGO_TARGET_DIR/$target/debug/raced"
+"$cargo" test "${threads[@]}" -p farblock-mem -p farblock-reactor --lib --test tasks --test streams \
+    --test files
 echo "sanitize.sh: all passed"

@@ -40,6 +40,9 @@ ALONE = {
 # Seconds that a program has to end after it was asked to.
 GRACE = 10
 
+# Seconds that it has to end by itself after it has said its result.
+TIME_TO_END = 60
+
 
 class Suite:
     """A test program, or any command that is run beside them."""
@@ -97,12 +100,7 @@ class Runner:
                 process = self.start(suite, log)
             except OSError as error:
                 return Outcome(suite, "", f"it cannot be started: {error}", 0)
-            try:
-                code = process.wait(self.options.timeout)
-                problem = what_went_wrong(code)
-            except subprocess.TimeoutExpired:
-                end(process)
-                problem = f"it hung: killed after {self.options.timeout} s"
+            problem = self.wait(process, log)
             with self.lock:
                 self.running.discard(process)
             log.seek(0)
@@ -110,6 +108,24 @@ class Runner:
         if not problem and suite.is_harness and not re.search(r"^test result: ok", text, re.M):
             problem = "no result"
         return Outcome(suite, text, problem, time.monotonic() - begun)
+
+    def wait(self, process, log):
+        """What went wrong, if something did."""
+        deadline = time.monotonic() + self.options.timeout
+        said_at = None
+        while True:
+            try:
+                return what_went_wrong(process.wait(GRACE))
+            except subprocess.TimeoutExpired:
+                now = time.monotonic()
+            if said_at is None and has_said_result(log):
+                said_at = now
+            if said_at is not None and now > said_at + TIME_TO_END:
+                end(process)
+                return "it did not end after its result: killed"
+            if now > deadline:
+                end(process)
+                return f"it hung: killed after {self.options.timeout} s"
 
     def run(self, suite):
         outcome = self.attempt(suite)
@@ -136,6 +152,12 @@ class Runner:
             self.is_stopped = True
             for process in self.running:
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+def has_said_result(log):
+    size = os.fstat(log.fileno()).st_size
+    last = os.pread(log.fileno(), 1000, max(0, size - 1000))
+    return re.search(rb"^test result: .*\n\s*\Z", last, re.M) is not None
 
 
 def what_went_wrong(code):

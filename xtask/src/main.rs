@@ -41,6 +41,14 @@ fn main() -> ExitCode {
         ///
         /// The six patterns, and 4k random reads at four depths. Needs root. Less with --only.
         BenchNetwork(bench_peers::Options),
+        /// Measure what counters and histograms cost, asked for and not
+        ///
+        /// 4k random reads, one and 32 in flight, of targets and attached disks (FUSE, fio).
+        BenchCounters(bench_peers::Options),
+        /// Measure what features cost that are used, and that are not
+        ///
+        /// Limits, ANA, reservations, sets of disks, a thousand namespaces: 4k I/Os of targets.
+        BenchCost(bench_peers::Options),
         FloorServe(floor::ServeOptions),
         FloorDrive(floor::DriveOptions),
         Hold(hold::HoldOptions),
@@ -55,6 +63,8 @@ fn main() -> ExitCode {
         Command::BenchFio(options) => bench_peers::through_fio::run(&options),
         Command::BenchAttach(options) => bench_peers::attach::run(&options),
         Command::BenchNetwork(options) => bench_peers::across::compare(&options),
+        Command::BenchCounters(options) => bench_peers::counters::run(&options),
+        Command::BenchCost(options) => bench_peers::cost::run(&options),
         Command::FloorServe(options) => floor::serve(&options),
         Command::FloorDrive(options) => floor::drive(&options),
         Command::Hold(options) => hold::hold(&options),

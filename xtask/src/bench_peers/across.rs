@@ -158,7 +158,7 @@ fn entrant<'a>(
     beyond: Option<&'a Beyond>,
 ) -> Entrant<'a> {
     let client = move |row: &Row, times: Times| {
-        let client = farblock::remote(means, &endpoint, false, &row.load, times);
+        let client = farblock::remote(means, &endpoint, (false, false), &row.load, times);
         match beyond {
             Some(beyond) => Client { command: beyond.within(client.command), ..client },
             None => client,

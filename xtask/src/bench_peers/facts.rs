@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::process::Process;
-use super::sides::{Endpoint, Means, Server, Target};
+use super::sides::{ADAPTIVE_TARGET, Endpoint, Means, Server};
 use super::work::Backend;
 use crate::hold::Held;
 
@@ -100,7 +100,7 @@ pub(crate) fn names() -> impl Iterator<Item = String> {
 
 fn answer(means: &Means, question: &Question) -> Fact {
     let result = means
-        .serve(Target::Farblock { poll: false }, Backend::Null)
+        .serve(ADAPTIVE_TARGET, Backend::Null)
         .and_then(|server| (question.measure)(means, &server.expect("farblock has a server")));
     match &result {
         Ok(value) => eprintln!("fact {}: {value:.2} {}", question.name, question.unit),

@@ -88,6 +88,15 @@ const AGAINST_LOCAL: [&str; 6] = [
     "file-1M-write-qd8-c1",
 ];
 
+const WITH_TLS: [&str; 6] = [
+    "mem-4k-randread-qd32-c1",
+    "mem-4k-randwrite-qd32-c1",
+    "mem-64k-randread-qd32-c1",
+    "mem-64k-randwrite-qd32-c1",
+    "mem-1M-randread-qd8-c1",
+    "mem-1M-randwrite-qd8-c1",
+];
+
 /// All goals that compare sides of one row.
 fn within_rows() -> Vec<Goal> {
     let goal = |row, what, side, of, against, better, bound| Goal {
@@ -137,6 +146,10 @@ fn within_rows() -> Vec<Goal> {
         let p50 =
             goal(row, "farblock to local, p50", sides::FARBLOCK, P50, local, Better::Less, 1.05);
         goals.push(p50);
+    }
+    for row in WITH_TLS {
+        let plain = &[sides::FARBLOCK];
+        goals.push(more(row, "farblock with TLS to without, IOPS", sides::TLS, plain, 0.5));
     }
     let iscsi = &[sides::ISCSI];
     for row in [QD1[0], AGAINST_SPDK[0].0, AGAINST_SPDK[2].0] {

@@ -16,6 +16,8 @@
 pub(crate) mod across;
 pub(crate) mod attach;
 mod contest;
+pub(crate) mod cost;
+pub(crate) mod counters;
 mod delay;
 mod facts;
 mod goals;
@@ -217,6 +219,7 @@ impl DiskFile {
 impl Drop for DiskFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_file(sides::key_of(&self.0));
         for copy in sides::FILE_COPIES {
             let _ = fs::remove_file(sides::copy_of(&self.0, copy));
             let _ = fs::remove_file(sides::memory_copy_of(&self.0, copy));

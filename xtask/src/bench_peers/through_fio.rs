@@ -46,7 +46,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
          threads, on 512 MiB of memory."
             .to_owned(),
     ];
-    let ours = means.serve(Target::Farblock { poll: false }, Backend::Mem)?.expect("a process");
+    let ours = means.serve(sides::ADAPTIVE_TARGET, Backend::Mem)?.expect("a process");
     let (theirs, plugin) = match spdk_plugin(&means) {
         Ok(plugin) => (means.serve(Target::Spdk { zero_copy: false }, Backend::Mem)?, plugin),
         Err(sentence) => {

@@ -9,17 +9,50 @@ use super::{Client, Endpoint, Means, Measured, Server, Times};
 use crate::bench_peers::process::Process;
 use crate::bench_peers::work::{Backend, Load, MIX_READ};
 
-pub(super) fn serve(means: &Means, backend: Backend, poll: bool) -> Result<Server, String> {
+/// Who has the key for TLS.
+const TLS_HOST: &str = "nqn.2026-11.org.farblock:bench";
+
+pub(super) fn serve(
+    means: &Means,
+    backend: Backend,
+    poll: bool,
+    tls: bool,
+) -> Result<Server, String> {
     let mut command = serving(means, backend, &["127.0.0.1:0".to_owned()])?;
     if poll {
         command.arg("--poll");
     }
+    if tls {
+        command.args(["--tls-key", &format!("{TLS_HOST}={}", new_key(means)?)]);
+    }
     let mut process = Process::start(command, means.target_cpu)?;
     let endpoint = process.wait_for(parse_listening)?.remove(0);
     if backend == Backend::Mem {
-        fill(means, &endpoint)?;
+        fill_at(means, &url_of(means, &endpoint, tls))?;
     }
     Ok(Server { process, endpoint })
+}
+
+/// Makes a key for TLS; gives its file.
+fn new_key(means: &Means) -> Result<String, String> {
+    let path = super::key_of(&means.file);
+    let _ = std::fs::remove_file(&path);
+    let mut command = Command::new(&means.farblock);
+    command.args(["keys", "new", "--tls", "--output"]).arg(&path);
+    let limit = std::time::Duration::from_secs(60);
+    Process::start(command, means.host_cpu)?.finish(limit)?;
+    Ok(path.display().to_string())
+}
+
+fn url_of(means: &Means, endpoint: &Endpoint, tls: bool) -> String {
+    let url = url(endpoint);
+    match tls {
+        true => {
+            let key = super::key_of(&means.file);
+            format!("{url}&hostnqn={TLS_HOST}&tls-key={}", key.display())
+        }
+        false => url,
+    }
 }
 
 /// A target that listens at several addresses, in their order. Its disk is not filled.
@@ -33,7 +66,12 @@ pub(in crate::bench_peers) fn serve_at(
     Ok((process, endpoints))
 }
 
-fn serving(means: &Means, backend: Backend, listen: &[String]) -> Result<Command, String> {
+/// The command that shares such a disk.
+pub(in crate::bench_peers) fn serving(
+    means: &Means,
+    backend: Backend,
+    listen: &[String],
+) -> Result<Command, String> {
     let disk = match backend {
         // farblock lets no two programs write to one file.
         Backend::File => format!("file:{}", means.file_for("farblock")?.display()),
@@ -50,8 +88,12 @@ fn serving(means: &Means, backend: Backend, listen: &[String]) -> Result<Command
 
 /// Writes data to a memory disk of any NVMe/TCP target: what was never written is read faster.
 pub(super) fn fill(means: &Means, endpoint: &Endpoint) -> Result<(), String> {
+    fill_at(means, &url(endpoint))
+}
+
+pub(in crate::bench_peers) fn fill_at(means: &Means, url: &str) -> Result<(), String> {
     let mut command = Command::new(&means.farblock);
-    command.args(["--quiet", "copy"]).arg(&means.file).arg(url(endpoint));
+    command.args(["--quiet", "copy"]).arg(&means.file).arg(url);
     let limit = std::time::Duration::from_secs(60);
     Process::start(command, means.host_cpu)?.finish(limit).map(drop)
 }
@@ -64,7 +106,7 @@ fn disk(means: &Means, backend: Backend) -> String {
     }
 }
 
-fn url(endpoint: &Endpoint) -> String {
+pub(in crate::bench_peers) fn url(endpoint: &Endpoint) -> String {
     format!("nvme+tcp://{}/{}?ns=1", endpoint.address, endpoint.name)
 }
 
@@ -80,11 +122,11 @@ pub(in crate::bench_peers) fn local(
 pub(in crate::bench_peers) fn remote(
     means: &Means,
     endpoint: &Endpoint,
-    poll: bool,
+    (poll, tls): (bool, bool),
     load: &Load,
     times: Times,
 ) -> Client {
-    let mut client = bench(means, &url(endpoint), load, times);
+    let mut client = bench(means, &url_of(means, endpoint, tls), load, times);
     if load.digests {
         client.command.args(["--header-digest", "--data-digest"]);
     }
@@ -112,7 +154,7 @@ fn bench(means: &Means, disk: &str, load: &Load, times: Times) -> Client {
 }
 
 /// The line that `farblock serve --json` prints.
-fn parse_listening(line: &str) -> Option<Vec<Endpoint>> {
+pub(in crate::bench_peers) fn parse_listening(line: &str) -> Option<Vec<Endpoint>> {
     let value: Value = serde_json::from_str(line).ok()?;
     let name = value["subsystems"][0]["nqn"].as_str()?;
     let endpoint = |address: &Value| {

@@ -22,6 +22,8 @@ pub(crate) enum Target {
     Floor,
     Farblock {
         poll: bool,
+        /// TLS is required.
+        tls: bool,
     },
     Spdk {
         zero_copy: bool,
@@ -36,7 +38,7 @@ pub(crate) enum Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Host {
     Floor,
-    Farblock { poll: bool },
+    Farblock { poll: bool, tls: bool },
     SpdkPerf,
     IscsiPerf,
     Fio,
@@ -54,14 +56,23 @@ const fn side(name: &'static str, target: Target, host: Host) -> Side {
     Side { name, target, host }
 }
 
-const ADAPTIVE_TARGET: Target = Target::Farblock { poll: false };
-const ADAPTIVE_HOST: Host = Host::Farblock { poll: false };
+pub(crate) const ADAPTIVE_TARGET: Target = Target::Farblock { poll: false, tls: false };
+const ADAPTIVE_HOST: Host = Host::Farblock { poll: false, tls: false };
 const SPDK_TARGET: Target = Target::Spdk { zero_copy: false };
 
 pub(crate) const FARBLOCK: Side = side("farblock", ADAPTIVE_TARGET, ADAPTIVE_HOST);
 /// Both ends never sleep, as SPDK's do.
-pub(crate) const POLLING: Side =
-    side("farblock polling", Target::Farblock { poll: true }, Host::Farblock { poll: true });
+pub(crate) const POLLING: Side = side(
+    "farblock polling",
+    Target::Farblock { poll: true, tls: false },
+    Host::Farblock { poll: true, tls: false },
+);
+/// With TLS 1.3, AES-128-GCM.
+pub(crate) const TLS: Side = side(
+    "farblock TLS",
+    Target::Farblock { poll: false, tls: true },
+    Host::Farblock { poll: false, tls: true },
+);
 pub(crate) const FLOOR: Side = side("floor", Target::Floor, Host::Floor);
 pub(crate) const LOCAL: Side = side("local", Target::None, ADAPTIVE_HOST);
 pub(crate) const SPDK: Side = side("SPDK", SPDK_TARGET, Host::SpdkPerf);
@@ -76,9 +87,10 @@ pub(crate) const ISCSI: Side = side("iSCSI", Target::Tgt, Host::IscsiPerf);
 pub(crate) const NBD: Side = side("NBD", Target::Nbdkit, Host::Fio);
 
 /// All, in the order of the tables.
-pub(crate) const ALL: [Side; 10] = [
+pub(crate) const ALL: [Side; 11] = [
     FARBLOCK,
     POLLING,
+    TLS,
     FLOOR,
     LOCAL,
     SPDK,
@@ -99,6 +111,7 @@ impl Side {
             FLOOR => plain && backend != Backend::File,
             // What polling saves is the wake-up of an I/O that is alone.
             POLLING => plain && load.depth == 1 && backend == Backend::Mem,
+            TLS => plain && load.depth > 1 && backend == Backend::Mem,
             ISCSI => plain && backend == Backend::Mem && !load.rw.writes(),
             NBD => plain && backend == Backend::Mem,
             SPDK_ZERO_COPY => plain && backend == Backend::Mem,
@@ -176,6 +189,11 @@ pub(crate) fn memory_copy_of(file: &Path, whose: &str) -> PathBuf {
     Path::new("/dev/shm").join(copy_of(file, whose).file_name().unwrap_or_default())
 }
 
+/// The file with the key for TLS, beside the disk file.
+pub(crate) fn key_of(file: &Path) -> PathBuf {
+    file.with_extension("key")
+}
+
 impl Means {
     /// A copy of the disk file for a target of its own.
     fn file_for(&self, whose: &str) -> Result<PathBuf, String> {
@@ -215,7 +233,7 @@ impl Means {
         match target {
             Target::None => return Ok(None),
             Target::Floor => floor::serve(self),
-            Target::Farblock { poll } => farblock::serve(self, backend, poll),
+            Target::Farblock { poll, tls } => farblock::serve(self, backend, poll, tls),
             Target::Spdk { zero_copy } => spdk::serve(self, backend, zero_copy),
             Target::Tgt => iscsi::serve(self),
             Target::Nbdkit => nbd::serve(self),
@@ -243,7 +261,9 @@ impl Means {
     ) -> Client {
         let Some(endpoint) = endpoint else { return farblock::local(self, backend, load, times) };
         match host {
-            Host::Farblock { poll } => farblock::remote(self, endpoint, poll, load, times),
+            Host::Farblock { poll, tls } => {
+                farblock::remote(self, endpoint, (poll, tls), load, times)
+            }
             Host::Floor => floor::client(self, endpoint, load, times),
             Host::SpdkPerf => spdk::client(self, endpoint, load, times),
             Host::IscsiPerf => iscsi::client(endpoint, load, times),

@@ -1,0 +1,253 @@
+//! What features cost where they are used, and where they are not: the same load on targets of
+//! which each uses another one, in turns.
+//!
+//! With other work on the machine, processor time of an I/O is what can be compared.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use farblock_bench::Rw;
+use rustix::fs::{XattrFlags, setxattr};
+
+use super::contest::{self, Entrant, Row};
+use super::process::Process;
+use super::sides::{Endpoint, Means, Times, farblock};
+use super::work::Load;
+use super::{DiskFile, Options};
+
+const NQN: &str = "nqn.2026-11.org.farblock:cost";
+/// More than there is, so that what it costs is to look.
+const LIMITS: &str = "{ iops = 1000000000, read_bytes = 1000000000000, write_iops = 1000000000 }";
+/// Namespaces of the targets with many.
+const MANY: u32 = 1000;
+/// How long targets with many namespaces are left alone.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// What a target is like.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A memory disk, and nothing else.
+    Plain,
+    /// With limits of the namespace that are never reached.
+    Limited,
+    /// The same with limits and a weight of the host.
+    LimitedHost,
+    /// Another ANA state than the usual one.
+    Ana,
+    /// A stripe set, a concatenation, a mirror of two memory disks.
+    Stripe,
+    Concat,
+    Mirror,
+    /// A file in memory.
+    File,
+    /// The same; the host that asks and another one are registered, and this one holds a
+    /// reservation that keeps strangers out.
+    Reserved,
+    /// Many namespaces, one of which is used.
+    Many,
+    /// The same, each with limits.
+    ManyLimited,
+}
+
+const KINDS: [(&str, Kind); 11] = [
+    ("nothing", Kind::Plain),
+    ("limits of the namespace", Kind::Limited),
+    ("limits and weight of the host", Kind::LimitedHost),
+    ("ANA non-optimized", Kind::Ana),
+    ("stripe of two", Kind::Stripe),
+    ("concat of two", Kind::Concat),
+    ("mirror of two", Kind::Mirror),
+    ("file in memory", Kind::File),
+    ("file in memory, reserved", Kind::Reserved),
+    ("1,000 namespaces", Kind::Many),
+    ("1,000 namespaces with limits", Kind::ManyLimited),
+];
+
+/// Runs the comparison.
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    if options.list {
+        KINDS.iter().for_each(|(name, _)| println!("{name}"));
+        return Ok(());
+    }
+    let loads = [(Rw::RandRead, 1), (Rw::RandRead, 32), (Rw::RandWrite, 32)];
+    let rows = loads.map(|(rw, depth)| {
+        let load = Load::new(rw, 4096, depth, 1);
+        Row { name: load.words(), load }
+    });
+    let file = DiskFile::create(&options.directory, options.disk_mib)?;
+    let means = super::means(options, &file)?;
+    let folder = Folder::new()?;
+    let wanted = |name: &str| options.only.iter().all(|words| name.contains(words.as_str()));
+    let mut targets = Vec::new();
+    for (name, kind) in KINDS.into_iter().filter(|(name, _)| wanted(name)) {
+        match Served::start(&means, &folder, name, kind) {
+            Ok(target) => targets.push(target),
+            // An older farblock lacks some.
+            Err(sentence) => eprintln!("not measured: {name}: {sentence}"),
+        }
+    }
+    let mut remarks = vec![
+        "A feature that is not used is in \"nothing\"; of files, in \"file in memory\".".to_owned(),
+    ];
+    remarks.extend(targets.iter().filter_map(Served::idle));
+    let entrants: Vec<Entrant<'_>> = targets.iter().map(|target| target.entrant(&means)).collect();
+    contest::hold("bench-cost", options, &rows, &entrants, contest::times(options)?, &remarks)
+}
+
+/// Where configurations and disks are: in memory.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Folder, String> {
+        let path = PathBuf::from(format!("/dev/shm/farblock-bench-cost-{}", std::process::id()));
+        fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Served {
+    name: &'static str,
+    kind: Kind,
+    process: Process,
+    endpoint: Endpoint,
+}
+
+impl Served {
+    fn start(
+        means: &Means,
+        folder: &Folder,
+        name: &'static str,
+        kind: Kind,
+    ) -> Result<Served, String> {
+        let path = folder.0.join(format!("{}.toml", name.replace(' ', "-")));
+        let host = Host::this(means)?;
+        let text = configuration(means, folder, kind, &host)?;
+        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut command = Command::new(&means.farblock);
+        command.args(["serve", "--json", "--no-control", "--listen", "127.0.0.1:0", "--config"]);
+        command.arg(&path);
+        let mut process = Process::start(command, means.target_cpu)?;
+        let endpoint = process.wait_for(farblock::parse_listening)?.remove(0);
+        farblock::fill_at(means, &farblock::url(&endpoint))?;
+        Ok(Served { name, kind, process, endpoint })
+    }
+
+    fn entrant<'a>(&'a self, means: &'a Means) -> Entrant<'a> {
+        let client = |row: &Row, times: Times| {
+            farblock::remote(means, &self.endpoint, (false, false), &row.load, times)
+        };
+        let server = Some(&self.process);
+        Entrant { name: self.name, server, polls: false, client: Box::new(client) }
+    }
+
+    /// What a target with many namespaces has and does when nobody asks anything of it.
+    fn idle(&self) -> Option<String> {
+        if !matches!(self.kind, Kind::Plain | Kind::Many | Kind::ManyLimited) {
+            return None;
+        }
+        let (before, began) = (self.process.cpu_time(), Instant::now());
+        std::thread::sleep(IDLE);
+        let used = self.process.cpu_time().saturating_sub(before).as_secs_f64();
+        let percent = used / began.elapsed().as_secs_f64() * 100.0;
+        let mib = self.process.memory_bytes()? as f64 / f64::from(1 << 20);
+        let name = self.name;
+        Some(format!(
+            "Idle, with its disk: {name:?} has {mib:.1} MiB and uses {percent:.2} % of a processor."
+        ))
+    }
+}
+
+/// Who asks.
+struct Host {
+    nqn: String,
+    /// Its identifier in hexadecimal digits.
+    id: String,
+}
+
+impl Host {
+    fn this(means: &Means) -> Result<Host, String> {
+        let mut command = Command::new(&means.farblock);
+        command.arg("whoami");
+        let said = Process::start(command, means.host_cpu)?.finish(Duration::from_secs(60))?;
+        let after = |words: &str| {
+            let line = said.lines().find_map(|line| line.strip_prefix(words));
+            line.map(|rest| rest.trim().to_owned()).ok_or(format!("whoami says {said}"))
+        };
+        Ok(Host { nqn: after("host NQN")?, id: after("host ID")?.replace('-', "") })
+    }
+}
+
+fn configuration(
+    means: &Means,
+    folder: &Folder,
+    kind: Kind,
+    host: &Host,
+) -> Result<String, String> {
+    // The mirror has a MiB of each leg for itself.
+    let (bytes, half) = (means.disk_bytes, means.disk_bytes / 2);
+    let path = match kind {
+        Kind::Stripe => format!("stripe:64KiB,mem:{half},mem:{half}"),
+        Kind::Concat => format!("concat:mem:{half},mem:{half}"),
+        Kind::Mirror => {
+            let leg = bytes + (1 << 20);
+            format!("mirror:mem:{leg},mem:{leg}?create")
+        }
+        Kind::File | Kind::Reserved => disk(means, folder, kind, host)?.display().to_string(),
+        _ => format!("mem:{bytes}"),
+    };
+    let mut text = String::new();
+    if kind == Kind::Ana {
+        text += "ana = \"non-optimized\"\n";
+    }
+    let _ = write!(text, "[[subsystems]]\nnqn = \"{NQN}\"\n");
+    if kind != Kind::LimitedHost {
+        text += "allow_any_host = true\n";
+    } else {
+        let limits = LIMITS.replace(" }", ", weight = 300 }");
+        let _ = write!(text, "[[subsystems.hosts]]\nnqn = \"{}\"\nlimits = {limits}\n", host.nqn);
+    }
+    let count = if matches!(kind, Kind::Many | Kind::ManyLimited) { MANY } else { 1 };
+    for nsid in 1..=count {
+        let path = if nsid == 1 { path.as_str() } else { "null:1GiB" };
+        let _ = write!(text, "[[subsystems.namespaces]]\npath = \"{path}\"\n");
+        if matches!(kind, Kind::Limited | Kind::LimitedHost | Kind::ManyLimited) {
+            let _ = writeln!(text, "limits = {LIMITS}");
+        }
+    }
+    Ok(text)
+}
+
+/// A file, with a reservation if it is to have one.
+fn disk(means: &Means, folder: &Folder, kind: Kind, host: &Host) -> Result<PathBuf, String> {
+    let path = folder.0.join(if kind == Kind::Reserved { "reserved.img" } else { "file.img" });
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let mut file = File::create(&path).map_err(failed)?;
+    file.set_len(means.disk_bytes).map_err(failed)?;
+    file.flush().map_err(failed)?;
+    if kind == Kind::Reserved {
+        let other = "f".repeat(32);
+        let inode = file.metadata().map_err(failed)?.ino();
+        // Type 4: Exclusive Access, Registrants Only.
+        let state = format!(
+            "farblock reservations 1\ngeneration 3\nreservation 4 {other}\nhost {} 1\n\
+             host {other} 2\n",
+            host.id
+        );
+        let value = format!("{inode}\n{state}");
+        let flags = XattrFlags::empty();
+        setxattr(&path, "user.farblock.reservations", value.as_bytes(), flags)
+            .map_err(|error| failed(error.into()))?;
+    }
+    Ok(path)
+}
