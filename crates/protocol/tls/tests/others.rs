@@ -125,7 +125,7 @@ fn serve(key: TlsKey, per_key: u64) -> (u16, JoinHandle<Result<usize, TlsError>>
 fn others_follow_a_server_that_asks_for_new_keys() {
     // Neither takes a pre-shared key with SHA-384: GnuTLS not before 3.8.11.
     // GnuTLS follows eight updates in a second and no more.
-    for (client, per_key) in [(openssl as fn(u16, &TlsPsk) -> Command, 3), (gnutls, 40)] {
+    for (client, per_key) in [(openssl as fn(u16, &TlsPsk) -> Command, 3), (gnutls, 100)] {
         let key = TlsKey::generate(Hash::Sha256, &mut |out: &mut [u8]| out.fill(3)).unwrap();
         let psk = key.psk(HOST, SUBSYSTEM, IdentityForm::Digest, Derivation::Specified).unwrap();
         let (port, server) = serve(key, per_key);

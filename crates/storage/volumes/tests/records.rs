@@ -47,13 +47,14 @@ fn wired(legs: &[Arc<Mem>; 2], power: &Arc<Power>) -> [Wired; 2] {
 }
 
 /// A mirror whose legs are in sync, each with a power of its own, and that has a write to flush.
-fn written() -> (Mirror, [Arc<Power>; 2]) {
+fn written() -> (Mirror, [Arc<Power>; 2], [Arc<Mem>; 2]) {
     let powers = [(); 2].map(|()| Power::lasting(i64::MAX));
-    let wired = |name: &str, power| Wired::new(name, &memory(), power);
-    let mirror = open([wired("one", &powers[0]), wired("two", &powers[1])]);
+    let legs = [memory(), memory()];
+    let wired = |name: &str, leg: usize| Wired::new(name, &legs[leg], &powers[leg]);
+    let mirror = open([wired("one", 0), wired("two", 1)]);
     support::wait_until(|| support::is_whole(&mirror));
     Blocking::new(&mirror).unwrap().write(0, &[0x5a; 512]).unwrap();
-    (mirror, powers)
+    (mirror, powers, legs)
 }
 
 #[test]
@@ -282,7 +283,7 @@ fn a_leg_that_lost_its_cache_is_not_read() {
 /// mirror's user hears of it all the same, once.
 #[test]
 fn a_flush_that_the_keeper_saw_fail_fails() {
-    let (mirror, powers) = written();
+    let (mirror, powers, _) = written();
     let mut disk = Blocking::new(&mirror).unwrap();
     powers.iter().for_each(|power| power.fail_flush());
     support::wait_until(|| powers.iter().all(|power| !power.owes_flush()));
@@ -310,7 +311,7 @@ fn completes(reactor: &Reactor, queue: &mut dyn Queue, rounds: usize) -> Option<
 #[test]
 fn a_flush_beside_one_of_the_keeper_that_fails_fails() {
     for unwanted in [false, true] {
-        let (mirror, powers) = written();
+        let (mirror, powers, _) = written();
         let mut disk = Blocking::new(&mirror).unwrap();
         powers.iter().for_each(|power| power.keeps_failure(true));
         powers.iter().for_each(|power| power.fail_flush());
@@ -337,7 +338,7 @@ fn a_flush_beside_one_of_the_keeper_that_fails_fails() {
 #[test]
 fn a_leg_that_fails_a_flush_is_put_out_before_the_others_have_answered() {
     for is_users in [false, true] {
-        let (mirror, powers) = written();
+        let (mirror, powers, legs) = written();
         let mut disk = Blocking::new(&mirror).unwrap();
         let reactor = Reactor::new(&Config::default()).unwrap();
         let mut queue = mirror.open(&reactor, reactor.add_task()).unwrap();
