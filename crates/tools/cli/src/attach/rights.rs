@@ -1,5 +1,5 @@
 //! What takes rights about what the kernel has of an attachment: carried out by the process that
-//! serves the disk or, where that has given its rights up, by a broker (docs/decisions/0057).
+//! serves the disk or, where that has given its rights up, by a broker (docs/decisions/0055).
 
 use super::folder::Folder;
 use super::settings::Settings;

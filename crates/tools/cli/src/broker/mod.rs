@@ -1,5 +1,5 @@
 //! A process beside one that gives up its rights: it keeps them, has no peer but that process, and
-//! does the few things for it that take rights (docs/decisions/0057).
+//! does the few things for it that take rights (docs/decisions/0055).
 //!
 //! It is started before anything is given up, has one end of a pair of sockets as its standard
 //! input, answers one request after the other, and ends when the other end is closed: with the
