@@ -1,17 +1,15 @@
 //! The command line, as clap reads it.
 
 use crate::attach::args::{AttachArgs, DetachArgs, ListArgs, PartArgs, ServiceArgs, Timeout};
-use crate::logging::LogFormat;
 use crate::values::{self, DiscoveryAddress};
-use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
+use clap::{Args, Parser, Subcommand, ValueHint};
+pub(crate) use farblock_command::args::{ConnectionArgs, Global};
 use farblock_host::url::Url;
-use farblock_reactor::{Config, EngineKind, Polling};
 use farblock_state::Ana;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 /// Share disks over NVMe/TCP and use them from anywhere, entirely in user space.
 ///
@@ -42,59 +40,6 @@ pub(crate) struct Cli {
 
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// Options that every command has.
-#[derive(Args, Debug, Clone)]
-pub(crate) struct Global {
-    /// Event loop: auto, uring (Linux io_uring) or portable
-    #[arg(
-        long,
-        global = true,
-        value_name = "ENGINE",
-        default_value = "auto",
-        hide_default_value = true,
-        hide_possible_values = true,
-        value_parser = values::one_of(&["auto", "uring", "portable"], EngineKind::from_str)
-    )]
-    #[arg(help_heading = "Global options")]
-    pub(crate) engine: EngineKind,
-
-    /// Never sleep: the lowest latency, for a processor that is busy all the time
-    #[arg(long, global = true)]
-    #[arg(help_heading = "Global options")]
-    pub(crate) poll: bool,
-
-    /// Say more on the standard error; twice for still more
-    ///
-    /// Without -v and -q the environment's RUST_LOG says what is logged: a level, or levels by
-    /// crate, such as farblock_target=debug,warn.
-    #[arg(short, long, global = true, action = ArgAction::Count)]
-    #[arg(help_heading = "Global options")]
-    pub(crate) verbose: u8,
-
-    /// Say nothing but results and errors: no progress, no notes
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
-    #[arg(help_heading = "Global options")]
-    pub(crate) quiet: bool,
-
-    /// How the log is written: auto, text, json (an object a line) or journald (with priorities)
-    #[arg(long, global = true, value_name = "FORMAT")]
-    #[arg(default_value = "auto", hide_default_value = true, hide_possible_values = true)]
-    #[arg(help_heading = "Global options")]
-    pub(crate) log_format: LogFormat,
-}
-
-impl Global {
-    /// What an event loop does before it sleeps.
-    pub(crate) fn polling(&self) -> Polling {
-        if self.poll { Polling::Always } else { Polling::default() }
-    }
-
-    /// How event loops are made.
-    pub(crate) fn reactor(&self) -> Config {
-        Config { engine: self.engine, polling: self.polling(), ..Config::default() }
-    }
 }
 
 #[derive(Subcommand, Debug)]
@@ -380,37 +325,6 @@ pub(crate) struct IdArgs {
     /// Print JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// Checksums and secrets of connections.
-#[derive(Args, Debug, Clone, Default)]
-pub(crate) struct ConnectionArgs {
-    /// Protect headers with a CRC (as ?header-digest=1 in the URL)
-    #[arg(long, aliases = ["hdr-digest", "hdr_digest"])]
-    pub(crate) header_digest: bool,
-
-    /// Protect data with a CRC (as ?data-digest=1 in the URL)
-    #[arg(long, alias = "data_digest")]
-    pub(crate) data_digest: bool,
-
-    /// File with this host's secret, for targets that ask for it (as ?dhchap-secret= in the URL)
-    #[arg(long, alias = "dhchap_secret", value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) dhchap_secret: Option<PathBuf>,
-
-    /// File with the target's secret: it has to prove who it is as well
-    #[arg(long, alias = "dhchap_ctrl_secret", value_name = "FILE")]
-    #[arg(value_hint = ValueHint::FilePath, requires = "dhchap_secret")]
-    pub(crate) dhchap_ctrl_secret: Option<PathBuf>,
-
-    /// File with this host's key for TLS 1.3: nothing is said without TLS (as ?tls-key= in the
-    /// URL); keyring: takes the one that nvme-cli has put into the kernel's keyring
-    /// (keyring:IDENTITY or keyring:NUMBER another one)
-    #[arg(long, alias = "tls_key", value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) tls_key: Option<PathBuf>,
-    /// TLS 1.3 with a key that comes of the authentication, instead of one of its own (secure
-    /// channel concatenation; as ?concat=1 in the URL)
-    #[arg(long, requires = "dhchap_secret", conflicts_with = "tls_key")]
-    pub(crate) concat: bool,
 }
 
 /// How bytes are moved.

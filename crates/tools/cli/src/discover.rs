@@ -1,14 +1,13 @@
 //! `farblock discover`: what a machine shares.
 
 use crate::args::{ConnectionArgs, DiscoverArgs, Global};
-use crate::error::{Failure, Result};
+use crate::error::Result;
 use crate::output;
 use crate::remote;
 use crate::table::{Align, Table};
-use crate::values::DiscoveryAddress;
-use farblock_host::url::Url;
-use farblock_host::{Error, Options, entry_url};
-use farblock_proto::host::{ConnectError, DiscoveryEntry};
+use farblock_command::discovery;
+use farblock_host::entry_url;
+use farblock_proto::host::DiscoveryEntry;
 use farblock_wire::log::{SubsystemType, TransportType};
 use serde::Serialize;
 use std::path::Path;
@@ -38,7 +37,7 @@ struct Entry<'a> {
 pub(crate) fn run(args: &DiscoverArgs, global: &Global) -> Result<()> {
     let connection = ConnectionArgs { tls_key: args.tls_key.clone(), ..ConnectionArgs::default() };
     let options = remote::options(global, &connection);
-    let (address, entries) = ask(&args.address, &options)?;
+    let (address, entries) = discovery::ask(&args.address, &options)?;
     if args.json {
         return output::print_json(&Discovered {
             address,
@@ -46,44 +45,6 @@ pub(crate) fn run(args: &DiscoverArgs, global: &Global) -> Result<()> {
         });
     }
     output::print(&listing(&address, &entries, args.tls_key.as_deref()))
-}
-
-/// Asks at each port in turn; what the last one says counts.
-pub(crate) fn ask(
-    wanted: &DiscoveryAddress,
-    options: &Options,
-) -> Result<(String, Vec<DiscoveryEntry>)> {
-    let mut failures = Vec::new();
-    for &port in &wanted.ports {
-        let url = Url { host: wanted.host.clone(), port: Some(port), ..Url::default() };
-        let address = url.address();
-        match farblock_host::discover(&address, options) {
-            Ok(entries) => return Ok((address, entries)),
-            Err(error) => {
-                let elsewhere = matches!(
-                    &error,
-                    Error::Connect {
-                        reason: ConnectError::Refused
-                            | ConnectError::TimedOut { .. }
-                            | ConnectError::NotNvmeTcp { .. },
-                        ..
-                    }
-                );
-                failures.push((port, remote::explain(&error, &url, options)));
-                if !elsewhere {
-                    break;
-                }
-            }
-        }
-    }
-    let tried: Vec<String> = failures.iter().map(|(port, _)| port.to_string()).collect();
-    match failures.pop() {
-        Some((_, Failure::Run(reason))) if tried.len() > 1 => {
-            Err(Failure::Run(format!("{reason} (ports {} were tried)", tried.join(" and "))))
-        }
-        Some((_, failure)) => Err(failure),
-        None => Err(Failure::usage("there is no port to ask at")),
-    }
 }
 
 fn listing(address: &str, entries: &[DiscoveryEntry], tls_key: Option<&Path>) -> String {
@@ -163,12 +124,6 @@ fn tls_required(entry: &DiscoveryEntry) -> Option<bool> {
         0b10 => Some(false),
         _ => None,
     }
-}
-
-/// The URLs of all subsystems that can be connected to.
-#[cfg(any(target_os = "linux", windows))]
-pub(crate) fn urls(entries: &[DiscoveryEntry]) -> Vec<Url> {
-    entries.iter().filter_map(entry_url).collect()
 }
 
 /// One word for a shell, whatever is in it.

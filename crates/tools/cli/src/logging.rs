@@ -5,6 +5,7 @@
 mod lines;
 
 use crate::args::Global;
+use farblock_command::args::LogFormat;
 use farblock_wire::text::Plain;
 use std::fmt;
 use std::fs::File;
@@ -19,33 +20,6 @@ use tracing_subscriber::prelude::*;
 
 /// Which lines are wanted in the environment's words: a level, or levels by crate.
 const VARIABLE: &str = "RUST_LOG";
-
-/// How lines are written.
-#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum LogFormat {
-    /// Text or, where the standard error is systemd's journal, lines for that
-    #[default]
-    Auto,
-    /// For people
-    Text,
-    /// An object a line
-    Json,
-    /// For systemd's journal, with priorities
-    Journald,
-}
-
-impl LogFormat {
-    /// As the command line has it.
-    #[cfg(any(target_os = "linux", windows))]
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            LogFormat::Auto => "auto",
-            LogFormat::Text => "text",
-            LogFormat::Json => "json",
-            LogFormat::Journald => "journald",
-        }
-    }
-}
 
 /// Starts logging for the process; with the time for one that runs for long, and with what it does
 /// for one that has only its log to say so. True if a program reads the log, which is then to have

@@ -9,21 +9,16 @@
 //! - A closed pipe is an ordinary end; no peer, file or option causes a panic.
 
 mod args;
-mod attach;
 mod bench;
-#[cfg(target_os = "linux")]
-mod broker;
 mod ceph;
 #[cfg(unix)]
 mod cluster;
 mod completions;
-mod configuration;
 #[cfg(unix)]
 mod demo;
 mod discover;
 mod doctor;
 mod elsewhere;
-mod error;
 #[cfg(unix)]
 mod fleet;
 mod identify;
@@ -31,29 +26,24 @@ mod identify;
 mod import;
 mod journal;
 mod keys;
-mod lives;
 mod logging;
 mod machine;
-#[cfg(target_os = "linux")]
-mod notify;
-mod output;
-mod remote;
-mod replace;
-#[cfg(target_os = "linux")]
-mod sandbox;
 mod serve;
-mod signals;
 mod slow;
 #[cfg(unix)]
 mod steer;
-mod table;
 mod transfer;
-mod values;
 mod whoami;
 
 use args::{Cli, Command, Global};
 use clap::Parser;
 use error::{Failure, Result};
+#[cfg(target_os = "linux")]
+use farblock_command::{broker, notify, sandbox};
+use farblock_command::{
+    configuration, error, lives, output, remote, replace, signals, table, values,
+};
+use farblock_daemon as attach;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

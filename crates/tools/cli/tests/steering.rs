@@ -336,7 +336,7 @@ fn rules_and_dashboard_ask_for_what_is_counted() {
     promtool(&["test", "rules", &format!("{contrib}/alerts-test.yml")], "");
     let source = concat!(
         include_str!("../../../manage/admin/src/metrics.rs"),
-        include_str!("../src/attach/metrics.rs")
+        include_str!("../../daemon/src/metrics.rs")
     );
     let dashboard = std::fs::read_to_string(format!("{contrib}/grafana.json")).unwrap();
     let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();

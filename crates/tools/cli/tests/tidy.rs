@@ -45,10 +45,21 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("testkit", &[]),
     (
+        "command",
+        &["admin", "backends", "block", "host", "proto", "reactor", "secure", "state", "wire"],
+    ),
+    (
+        "daemon",
+        &[
+            "admin", "attach", "bench", "block", "command", "frontend", "host", "iscsi", "reactor",
+            "winspd", "wire",
+        ],
+    ),
+    (
         "cli",
         &[
-            "admin", "attach", "backends", "bench", "block", "fleet", "frontend", "host", "iscsi",
-            "proto", "rbd", "reactor", "secure", "state", "target", "volumes", "tls", "winspd",
+            "admin", "attach", "backends", "bench", "block", "command", "daemon", "fleet",
+            "frontend", "host", "proto", "rbd", "reactor", "secure", "state", "target", "volumes",
             "wire",
         ],
     ),
@@ -84,7 +95,7 @@ const MAY_BE_UNSAFE_FILES: &[&str] = &[
     "attach/src/vhost_user/lent.rs",
     "winspd/src/library.rs",
     "bench/src/windows.rs",
-    "cli/src/attach/system/windows/calls.rs",
+    "daemon/src/system/windows/calls.rs",
 ];
 
 const MAX_FILE_LINES: usize = 800;

@@ -1,0 +1,162 @@
+//! Keys for TLS out of the kernel's keyrings, for a process that cannot ask the kernel any more.
+
+use super::{Broker, Message};
+use crate::error::Result;
+use farblock_host::keyring;
+use farblock_proto::host::Identity;
+use farblock_secure::TlsPsk;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// What the part of the command line is called; behind it come the subsystems whose keys are given
+/// out, if not those of all.
+pub const PART: &str = "keys";
+
+/// In an answer: keys, or a sentence.
+const KEYS: u8 = 0;
+const REFUSED: u8 = 1;
+
+/// Which keys.
+#[derive(Serialize, Deserialize)]
+struct Wanted {
+    name: String,
+    hostnqn: String,
+    subnqn: String,
+}
+
+/// Has this broker read all keys of keyrings from now on.
+pub fn ask_by(broker: Arc<Broker>) {
+    keyring::read_by(Box::new(move |name, identity| ask(&broker, name, identity)));
+}
+
+/// Has nobody read any, for a reason in a sentence.
+pub fn refuse(why: &'static str) {
+    keyring::read_by(Box::new(move |_, _| Err(why.to_owned())));
+}
+
+fn ask(broker: &Broker, name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
+    let wanted = Wanted {
+        name: name.to_owned(),
+        hostnqn: identity.hostnqn.to_owned(),
+        subnqn: identity.subnqn.to_owned(),
+    };
+    let wanted = serde_json::to_vec(&wanted).expect("our own types are JSON");
+    let gone = |_| {
+        "the process that reads keys of the kernel's keyring for this one is gone: start this anew"
+            .to_owned()
+    };
+    let answer = broker.ask(&wanted, &[]).map_err(gone)?;
+    parse(&answer.bytes).unwrap_or_else(|| Err("the keyring's keys came in pieces".to_owned()))
+}
+
+/// The broker's process: gives out keys of these subsystems, or of all.
+pub fn run(subsystems: &[String]) -> Result<()> {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::debug!("keys may be in core dumps: {error}");
+    }
+    super::run(|request| {
+        let read = match serde_json::from_slice::<Wanted>(&request.bytes) {
+            Ok(wanted) => read(&wanted, subsystems),
+            Err(_) => Err("that is no question for a key".to_owned()),
+        };
+        Message { bytes: emit(&read), ..Message::default() }
+    })
+}
+
+fn read(wanted: &Wanted, subsystems: &[String]) -> Result<Vec<TlsPsk>, String> {
+    let Wanted { name, hostnqn, subnqn } = wanted;
+    if !subsystems.is_empty() && !subsystems.contains(subnqn) {
+        return Err(format!("keys for {subnqn} are not given to who serves another disk"));
+    }
+    // A key is told by the two names alone.
+    keyring::read(name, &Identity { hostnqn, subnqn, hostid: [0; 16] })
+}
+
+/// A byte that tells which, then the sentence, or for each key the bytes of its identity and its
+/// own (two each), and both. Nothing in between has a copy of a key.
+fn emit(read: &Result<Vec<TlsPsk>, String>) -> Zeroizing<Vec<u8>> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(super::MESSAGE_BYTES_MAX));
+    match read {
+        Err(sentence) => {
+            bytes.push(REFUSED);
+            bytes.extend(sentence.bytes().take(super::MESSAGE_BYTES_MAX - 1));
+        }
+        Ok(keys) => {
+            bytes.push(KEYS);
+            for key in keys {
+                let parts = [key.identity.as_bytes(), &key.key[..]];
+                let needed = parts.iter().map(|part| 2 + part.len()).sum::<usize>();
+                // Nobody has that many.
+                if bytes.len() + needed > super::MESSAGE_BYTES_MAX {
+                    break;
+                }
+                for part in parts {
+                    bytes.extend((part.len() as u16).to_le_bytes());
+                }
+                parts.iter().for_each(|part| bytes.extend_from_slice(part));
+            }
+        }
+    }
+    bytes
+}
+
+/// What [`emit`] has made; `None` if it is something else.
+fn parse(bytes: &[u8]) -> Option<Result<Vec<TlsPsk>, String>> {
+    let (kind, mut rest) = bytes.split_first()?;
+    if *kind != KEYS {
+        return Some(Err(String::from_utf8_lossy(rest).into_owned()));
+    }
+    let mut take = |count: usize| {
+        let (part, after) = rest.split_at_checked(count)?;
+        rest = after;
+        Some(part)
+    };
+    let mut keys = Vec::new();
+    while let Some(lengths) = take(4) {
+        let length = |at: usize| usize::from(u16::from_le_bytes([lengths[at], lengths[at + 1]]));
+        let identity = std::str::from_utf8(take(length(0))?).ok()?;
+        keys.push(TlsPsk::given(identity, take(length(2))?)?);
+    }
+    rest.is_empty().then_some(Ok(keys))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_come_over_as_they_were() {
+        let psk = |identity: &str, bytes| TlsPsk::given(identity, &vec![7; bytes]).expect("a key");
+        for keys in [
+            vec![],
+            vec![psk("NVMe0R01 h s", 32)],
+            vec![psk("NVMe1R02 h s d", 48), psk("NVMe0R01 h s", 32)],
+        ] {
+            let bytes = emit(&Ok(keys.clone()));
+            assert_eq!(parse(&bytes), Some(Ok(keys.clone())));
+            for cut in 0..bytes.len() {
+                let cut = parse(&bytes[..cut]);
+                assert!(cut.is_none_or(|it| it.is_ok_and(|it| it.len() < keys.len())));
+            }
+        }
+        assert_eq!(parse(&emit(&Err("no".to_owned()))), Some(Err("no".to_owned())));
+    }
+
+    #[test]
+    fn keys_of_other_subsystems_are_not_given_out() {
+        let wanted = |subnqn: &str| Wanted {
+            name: String::new(),
+            hostnqn: "nqn.2026-11.h:broker".to_owned(),
+            subnqn: subnqn.to_owned(),
+        };
+        let only = ["nqn.2026-11.s:one".to_owned()];
+        let refused = read(&wanted("nqn.2026-11.s:two"), &only).unwrap_err();
+        assert!(refused.contains("another disk"), "{refused}");
+        for (subsystem, given) in [("nqn.2026-11.s:one", &only[..]), ("nqn.2026-11.s:two", &[])] {
+            let missing = read(&wanted(subsystem), given).unwrap_err();
+            assert!(missing.contains("no key of nqn.2026-11.h:broker"), "{missing}");
+        }
+    }
+}

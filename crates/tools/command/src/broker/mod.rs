@@ -1,0 +1,200 @@
+//! A process beside one that gives up its rights: it keeps them, has no peer but that process, and
+//! does the few things for it that take rights (docs/decisions/0055).
+//!
+//! It is started before anything is given up, has one end of a pair of sockets as its standard
+//! input, answers one request after the other, and ends when the other end is closed: with the
+//! process that it is for, whatever that dies of. What is asked for may be a stranger's will by
+//! then, so that each kind of broker does only what is about its own disk.
+
+pub mod keys;
+
+use crate::error::{Failure, Result, os};
+use crate::signals;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use std::ffi::OsStr;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use zeroize::Zeroizing;
+
+/// More than any message has.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Descriptors of a message, at most: a device has no more connections.
+const DESCRIPTORS_MAX: usize = 64;
+
+/// What goes over the pair.
+#[derive(Default)]
+pub struct Message {
+    /// Cleared when it is dropped: it may be a key.
+    pub bytes: Zeroizing<Vec<u8>>,
+    /// What the other end is to have as well.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+impl Message {
+    /// One without descriptors.
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Message {
+        Message { bytes: Zeroizing::new(bytes.into()), descriptors: Vec::new() }
+    }
+}
+
+/// The way to a broker. It ends when this is dropped, or the process is gone.
+pub struct Broker {
+    socket: OwnedFd,
+    /// One question at a time.
+    turn: Mutex<()>,
+}
+
+impl Broker {
+    /// Starts one: a part of `farblock attachment`, and what that is told.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn start<S: AsRef<OsStr>>(part: impl IntoIterator<Item = S>) -> Result<Broker, String> {
+        let failed = |error: io::Error| {
+            format!("the process that keeps the rights does not start: {}", os(&error))
+        };
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let pair = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None);
+        let (ours, theirs) = pair.map_err(|error| failed(error.into()))?;
+        let program = std::env::current_exe().map_err(failed)?;
+        // Its file may have been removed.
+        let program = if program.exists() { &program } else { Path::new("/proc/self/exe") };
+        let mut command = Command::new(program);
+        command.arg("attachment").args(part);
+        command.stdin(theirs).stdout(Stdio::null()).current_dir("/");
+        command.spawn().map_err(failed)?;
+        Ok(Broker { socket: ours, turn: Mutex::default() })
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// If the broker is gone.
+    pub fn ask(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<Message> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        send(self.socket.as_fd(), request, descriptors)?;
+        receive(self.socket.as_fd())?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// Returns when the broker is gone.
+    pub fn wait_for_end(&self) {
+        // The end is told without being asked for.
+        let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
+        while !matches!(rustix::event::poll(&mut polled, None), Ok(ready) if ready > 0) {}
+    }
+}
+
+fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    if bytes.is_empty() || bytes.len() > MESSAGE_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let send =
+        || rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
+    rustix::io::retry_on_intr(send)?;
+    Ok(())
+}
+
+/// The next message; `None` when the other end is closed.
+fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Message>> {
+    let mut bytes = Zeroizing::new(vec![0; MESSAGE_BYTES_MAX]);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+    });
+    let received = match received {
+        Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+        received => received?.bytes,
+    };
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(some) = message {
+            descriptors.extend(some);
+        }
+    }
+    bytes.truncate(received);
+    Ok((received > 0).then_some(Message { bytes, descriptors }))
+}
+
+/// The broker's own life: answers until nobody can ask any more. Signals are for the process that
+/// it is for, which decides when both end.
+pub fn run(mut answer: impl FnMut(Message) -> Message) -> Result<()> {
+    let input = io::stdin();
+    let is_pair = rustix::net::sockopt::socket_type(&input) == Ok(SocketType::SEQPACKET);
+    if !is_pair {
+        return Err(Failure::usage("this is for farblock to run, not for people"));
+    }
+    signals::on_each(|| {}).map_err(|error| Failure::run(os(&error)))?;
+    let failed =
+        |error: io::Error| Failure::run(format_args!("the pair of sockets: {}", os(&error)));
+    while let Some(request) = receive(input.as_fd()).map_err(failed)? {
+        let Message { bytes, descriptors } = answer(request);
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        match send(input.as_fd(), &bytes, &descriptors) {
+            // Nobody waits for it any more.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+            sent => sent.map_err(failed)?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC;
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .expect("a pair")
+    }
+
+    #[test]
+    fn messages_carry_several_descriptors() {
+        let (ours, theirs) = pair();
+        let files = [(); DESCRIPTORS_MAX].map(|()| tempfile::tempfile().expect("a file"));
+        let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        send(ours.as_fd(), b"some", &borrowed).expect("it is sent");
+        let received = receive(theirs.as_fd()).expect("a message").expect("one");
+        assert_eq!((&received.bytes[..], received.descriptors.len()), (&b"some"[..], 64));
+        drop(ours);
+        assert!(receive(theirs.as_fd()).expect("an end").is_none());
+    }
+
+    #[test]
+    fn what_is_too_much_is_refused() {
+        let (ours, _theirs) = pair();
+        for bytes in [&[][..], &vec![0; MESSAGE_BYTES_MAX + 1]] {
+            let refused = send(ours.as_fd(), bytes, &[]).expect_err("it is refused");
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        }
+        let many = vec![ours.as_fd(); DESCRIPTORS_MAX + 1];
+        assert!(send(ours.as_fd(), b"x", &many).is_err());
+    }
+
+    #[test]
+    fn the_end_of_a_broker_is_noticed() {
+        let (ours, theirs) = pair();
+        let broker = Broker { socket: ours, turn: Mutex::default() };
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| broker.wait_for_end());
+            drop(theirs);
+            waits.join().expect("it returns");
+        });
+        assert!(broker.ask(b"x", &[]).is_err());
+    }
+}

@@ -1,0 +1,188 @@
+//! The text of a file that says what to do.
+
+use crate::error::{Failure, Result, os};
+use farblock_admin::{Aside, Patience};
+use farblock_host::readable::Readable;
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+/// The most bytes: far more than anybody writes.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Whether it can be read again while a target runs: a pipe says a thing once, and whoever reads it
+/// again may wait for ever.
+#[cfg(unix)]
+pub fn rereadable(path: &Path) -> Result<()> {
+    match path.metadata() {
+        Ok(metadata) if !metadata.is_file() => Err(Failure::run(format_args!(
+            "the configuration {} is not a regular file, which alone can be read again: start the \
+             target with one",
+            path.display()
+        ))),
+        // What else is wrong with it is said by who reads it.
+        _ => Ok(()),
+    }
+}
+
+/// Reads it. What a file's size says is not asked: a device has none, and no end either.
+pub fn read(path: &Path) -> Result<String> {
+    let cannot = |error: &io::Error| {
+        let hint = match error.kind() {
+            ErrorKind::NotFound => ": name a file that exists",
+            _ => "",
+        };
+        let (path, error) = (path.display(), os(error));
+        Failure::run(format_args!("cannot read the configuration {path}: {error}{hint}"))
+    };
+    let bytes = bytes(path).map_err(Failure::Run)?.map_err(|error| cannot(&error))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(Failure::run(format_args!(
+            "the configuration {} has more than {MAX_BYTES} bytes, the most that one may have: \
+             name another file",
+            path.display()
+        )));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let good = error.utf8_error().valid_up_to();
+        let line = error.as_bytes()[..good].iter().filter(|&&byte| byte == b'\n').count() + 1;
+        Failure::usage(format_args!("{}:{line}: this is not text (UTF-8)", path.display()))
+    })
+}
+
+/// As much of it as it may have, and a byte. A share may not answer for ever; a pipe has somebody
+/// who writes to it, a person that is asked for a password perhaps, and is waited for.
+fn bytes(path: &Path) -> Result<io::Result<Vec<u8>>, String> {
+    let all = |file: Readable| {
+        let mut bytes = Vec::new();
+        file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map(|_| bytes)
+    };
+    let (patience, what, path) = (Patience::default(), path.display().to_string(), path.to_owned());
+    let opened = patience.with(Aside::Configuration, &what, move || Ok(Readable::open(&path)))?;
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) => return Ok(Err(error)),
+    };
+    match file.metadata() {
+        Ok(found) if found.is_file() => {
+            patience.with(Aside::Configuration, &what, move || Ok(all(file)))
+        }
+        _ => Ok(all(file)),
+    }
+}
+
+/// What the TOML and serde crates say is wrong, in words of the file and without names of Rust's
+/// types. `allowed` says what the value may be where that is known better than by its type.
+pub fn in_words(message: &str, allowed: Option<&str>) -> String {
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let rest = |start: &str| line.strip_prefix(start);
+    if let Some((found, wanted)) = rest("invalid type: ")
+        .or_else(|| rest("invalid value: "))
+        .and_then(|rest| rest.rsplit_once(", expected "))
+    {
+        let wanted = allowed.unwrap_or_else(|| wanted_in_words(wanted));
+        return format!("this is {}: write {wanted}", found_in_words(found));
+    }
+    let others = |rest: &str| rest.replacen(", expected ", ": use ", 1);
+    if let Some(rest) = rest("unknown field ") {
+        return format!("there is no key {}", others(rest));
+    }
+    if let Some(rest) = rest("unknown variant ") {
+        return format!("there is no {}", others(rest));
+    }
+    if let Some(key) = rest("missing field ") {
+        return format!("the key {key} is missing");
+    }
+    line
+}
+
+/// Serde's words for a value: `integer `7``, `string "x"`, `sequence`.
+fn found_in_words(found: &str) -> String {
+    let plain = |value: &str| {
+        let value = value.trim_end_matches(" as i128").trim_end_matches(" as u128");
+        value.trim_matches('`').to_owned()
+    };
+    match found.split_once(' ') {
+        Some(("string", text)) => format!("the text {text}"),
+        Some(("boolean", value)) => plain(value),
+        Some(("integer", value)) => format!("the number {}", plain(value)),
+        Some(("floating", value)) => format!("the number {}", plain(&value["point ".len()..])),
+        None if found == "sequence" => "a list".to_owned(),
+        None if found == "map" => "a table".to_owned(),
+        _ => found.to_owned(),
+    }
+}
+
+fn wanted_in_words(wanted: &str) -> &str {
+    match wanted {
+        "a boolean" => "true or false",
+        "a string" => "a text in quotes",
+        "a sequence" => "a list in brackets",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "a map" => "a table",
+        structure if structure.starts_with("struct ") => "a table",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_in_words_of_the_file() {
+        for (said, words) in [
+            (
+                "invalid type: string \"yes\", expected a boolean",
+                "this is the text \"yes\": write true or false",
+            ),
+            (
+                "invalid type: integer `7`, expected a string",
+                "this is the number 7: write a text in quotes",
+            ),
+            (
+                "invalid type: boolean `true`, expected a string",
+                "this is true: write a text in quotes",
+            ),
+            (
+                "invalid type: floating point `1.5`, expected u32",
+                "this is the number 1.5: write a whole number from 0 to 4294967295",
+            ),
+            (
+                "invalid value: integer `-1`, expected u32",
+                "this is the number -1: write a whole number from 0 to 4294967295",
+            ),
+            (
+                "invalid type: integer `9223372036854775808` as i128, expected u16",
+                "this is the number 9223372036854775808: write a whole number from 0 to 65535",
+            ),
+            ("invalid type: sequence, expected a string", "this is a list: write a text in quotes"),
+            ("invalid type: map, expected a sequence", "this is a table: write a list in brackets"),
+            (
+                "unknown field `x`, expected one of `a`, `b`",
+                "there is no key `x`: use one of `a`, `b`",
+            ),
+            ("unknown variant `x`, expected `a` or `b`", "there is no `x`: use `a` or `b`"),
+            ("missing field `nqn`", "the key `nqn` is missing"),
+            ("expected `=`", "expected `=`"),
+        ] {
+            assert_eq!(in_words(said, None), words);
+        }
+        let said = "invalid type: integer `7`, expected a string";
+        assert_eq!(in_words(said, Some("512 or 4096")), "this is the number 7: write 512 or 4096");
+    }
+
+    #[test]
+    fn what_is_no_text_of_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.toml");
+        std::fs::write(&path, b"a = 1\n\xff").unwrap();
+        let Err(Failure::Usage(said)) = read(&path) else { panic!("it is none") };
+        assert!(said.contains("a.toml:2: this is not text"), "{said}");
+        #[cfg(unix)]
+        {
+            let Err(Failure::Run(said)) = read(Path::new("/dev/zero")) else { panic!("no end") };
+            assert!(said.contains("name another file"), "{said}");
+        }
+    }
+}

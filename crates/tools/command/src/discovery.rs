@@ -1,0 +1,48 @@
+//! Asking a machine what it shares.
+
+use crate::error::{Failure, Result};
+use crate::remote;
+use crate::values::DiscoveryAddress;
+use farblock_host::url::Url;
+use farblock_host::{Error, Options, entry_url};
+use farblock_proto::host::{ConnectError, DiscoveryEntry};
+
+/// Asks at each port in turn; what the last one says counts.
+pub fn ask(wanted: &DiscoveryAddress, options: &Options) -> Result<(String, Vec<DiscoveryEntry>)> {
+    let mut failures = Vec::new();
+    for &port in &wanted.ports {
+        let url = Url { host: wanted.host.clone(), port: Some(port), ..Url::default() };
+        let address = url.address();
+        match farblock_host::discover(&address, options) {
+            Ok(entries) => return Ok((address, entries)),
+            Err(error) => {
+                let elsewhere = matches!(
+                    &error,
+                    Error::Connect {
+                        reason: ConnectError::Refused
+                            | ConnectError::TimedOut { .. }
+                            | ConnectError::NotNvmeTcp { .. },
+                        ..
+                    }
+                );
+                failures.push((port, remote::explain(&error, &url, options)));
+                if !elsewhere {
+                    break;
+                }
+            }
+        }
+    }
+    let tried: Vec<String> = failures.iter().map(|(port, _)| port.to_string()).collect();
+    match failures.pop() {
+        Some((_, Failure::Run(reason))) if tried.len() > 1 => {
+            Err(Failure::Run(format!("{reason} (ports {} were tried)", tried.join(" and "))))
+        }
+        Some((_, failure)) => Err(failure),
+        None => Err(Failure::usage("there is no port to ask at")),
+    }
+}
+
+/// The URLs of all subsystems that can be connected to.
+pub fn urls(entries: &[DiscoveryEntry]) -> Vec<Url> {
+    entries.iter().filter_map(entry_url).collect()
+}

@@ -1,0 +1,145 @@
+//! What a person reads when something does not work: one sentence, and an exit code.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+/// Why a command ends without having done what it was asked for.
+#[derive(Debug)]
+pub enum Failure {
+    /// What was asked for makes no sense (exit code 2, as for a bad command line).
+    Usage(String),
+    /// It made sense and did not work (exit code 1).
+    Run(String),
+    /// A signal ended it (exit code 130, as the shell has it for Ctrl-C).
+    Interrupted(String),
+    /// Whoever read our output has had enough: nobody is there to be told (exit code 0).
+    OutputClosed,
+    /// It did not work, and whoever waits for it knows why already (exit code 1).
+    Reported,
+}
+
+/// What a command has done, or why not.
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+impl Failure {
+    /// It made sense and did not work.
+    pub fn run(sentence: impl fmt::Display) -> Failure {
+        Failure::Run(sentence.to_string())
+    }
+
+    /// What was asked for makes no sense.
+    pub fn usage(sentence: impl fmt::Display) -> Failure {
+        Failure::Usage(sentence.to_string())
+    }
+
+    /// The sentence, for who is to be told another way.
+    pub fn sentence(&self) -> &str {
+        match self {
+            Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
+            Failure::OutputClosed | Failure::Reported => "it ended",
+        }
+    }
+
+    /// Text that could not be written to the standard output.
+    pub fn output(error: &io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::OutputClosed,
+            _ => Failure::Run(format!("cannot write to the standard output: {}", os(error))),
+        }
+    }
+
+    /// Tells the person, and gives what the process exits with.
+    pub fn report(&self) -> ExitCode {
+        let Some((code, sentence)) = self.last_word() else { return self.silent_code() };
+        let red = crate::output::stderr_has_colour();
+        let (start, end) = if red { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
+        // If nobody reads the standard error either, there is the exit code.
+        let _ = crate::output::write_stderr(&format!("{start}error:{end} {sentence}\n"));
+        ExitCode::from(code)
+    }
+
+    /// The same for a program, which reads the log.
+    pub fn report_in_log(&self) -> ExitCode {
+        let Some((code, sentence)) = self.last_word() else { return self.silent_code() };
+        tracing::error!("{sentence}");
+        ExitCode::from(code)
+    }
+
+    /// The exit code, and what is to be said.
+    fn last_word(&self) -> Option<(u8, &str)> {
+        match self {
+            Failure::Usage(sentence) => Some((2, sentence)),
+            Failure::Run(sentence) => Some((1, sentence)),
+            Failure::Interrupted(sentence) => Some((130, sentence)),
+            Failure::OutputClosed | Failure::Reported => None,
+        }
+    }
+
+    /// The exit code, where there is nothing to be said.
+    fn silent_code(&self) -> ExitCode {
+        if matches!(self, Failure::Reported) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    }
+}
+
+impl From<farblock_host::Error> for Failure {
+    fn from(error: farblock_host::Error) -> Failure {
+        Failure::run(error)
+    }
+}
+
+impl From<farblock_backends::OpenError> for Failure {
+    fn from(error: farblock_backends::OpenError) -> Failure {
+        Failure::run(error)
+    }
+}
+
+/// An operating system's error in its own words, without Rust's `(os error 28)`.
+pub fn os(error: &io::Error) -> String {
+    if cfg!(windows)
+        && let Some(words) = words_for_windows(error.kind())
+    {
+        return words.to_owned();
+    }
+    let text = error.to_string();
+    match text.find(" (os error ") {
+        Some(at) => text[..at].to_owned(),
+        None => text,
+    }
+}
+
+/// What goes wrong most, in the words that Unix has for it: those of Windows are in the user's
+/// language in the middle of ours, long for sockets ("Only one usage of each socket address
+/// (protocol/network address/port) is normally permitted.") and have a full stop.
+fn words_for_windows(kind: io::ErrorKind) -> Option<&'static str> {
+    use io::ErrorKind;
+    Some(match kind {
+        ErrorKind::AddrInUse => "Address already in use",
+        ErrorKind::AddrNotAvailable => "Cannot assign requested address",
+        ErrorKind::BrokenPipe => "Broken pipe",
+        ErrorKind::ConnectionAborted => "Connection aborted",
+        ErrorKind::ConnectionRefused => "Connection refused",
+        ErrorKind::ConnectionReset => "Connection reset by peer",
+        ErrorKind::HostUnreachable => "No route to host",
+        ErrorKind::IsADirectory => "Is a directory",
+        ErrorKind::NetworkUnreachable => "Network is unreachable",
+        ErrorKind::NotADirectory => "Not a directory",
+        ErrorKind::NotFound => "No such file or directory",
+        ErrorKind::PermissionDenied => "Permission denied",
+        ErrorKind::StorageFull => "No space left on device",
+        ErrorKind::TimedOut => "Connection timed out",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn system_errors_are_words_only() {
+        let error = io::Error::from_raw_os_error(2);
+        assert!(!os(&error).contains("os error"), "{}", os(&error));
+        assert_eq!(os(&io::Error::other("odd")), "odd");
+    }
+}

@@ -1,0 +1,65 @@
+//! Controllers that may carry out something for a process that has died, in files of its
+//! successor's.
+
+use farblock_host::disk::{ControllerLife, ControllerOrigin, CrossControllerReset};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What this program writes.
+pub const VERSION: u64 = 1;
+
+/// Two digits a byte.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `None` if these are not so many.
+pub fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    let digits: Option<Vec<u32>> = text.chars().map(|digit| digit.to_digit(16)).collect();
+    let digits = digits.filter(|digits| digits.len() == 2 * N)?;
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+        *byte = (pair[0] * 16 + pair[1]) as u8;
+    }
+    Some(bytes)
+}
+
+/// A [`ControllerLife`] in its file, which is a list of them: so an older farblock finds what it
+/// knows of each.
+#[derive(Serialize, Deserialize)]
+pub struct Life {
+    /// The first ones had none.
+    #[serde(default)]
+    pub version: u64,
+    url: String,
+    /// Identifier, uniquifier and random number (CNTLID, CIU, CIRN).
+    name: Option<(u16, u8, u64)>,
+    quiesce_ms: u64,
+    /// Where it is: place and boot.
+    #[serde(default)]
+    origin: Option<(String, String)>,
+}
+
+impl Life {
+    /// As it goes into the file.
+    pub fn new(life: &ControllerLife) -> Life {
+        Life {
+            version: VERSION,
+            url: life.url.to_string(),
+            name: life.name.map(|name| (name.icid, name.ciu, name.cirn)),
+            quiesce_ms: life.quiesce_time.as_millis().try_into().unwrap_or(u64::MAX),
+            origin: life.origin.map(|origin| (hex(&origin.place), hex(&origin.boot))),
+        }
+    }
+
+    /// `None` if it is none of ours.
+    pub fn life(&self) -> Option<ControllerLife> {
+        let name = self.name.map(|(icid, ciu, cirn)| CrossControllerReset { icid, ciu, cirn });
+        let quiesce_time = Duration::from_millis(self.quiesce_ms);
+        let origin = self.origin.as_ref().map(|(place, boot)| {
+            Some(ControllerOrigin { place: bytes(place)?, boot: bytes(boot)? })
+        });
+        let origin = origin.map_or(Some(None), |origin| origin.map(Some))?;
+        Some(ControllerLife { url: self.url.parse().ok()?, name, quiesce_time, origin })
+    }
+}

@@ -1,0 +1,142 @@
+//! Connecting to what a URL names, with errors that say what to do next.
+
+use crate::args::{ConnectionArgs, Global};
+use crate::error::{Failure, Result};
+use farblock_host::disk::{Disk, DiskOptions};
+use farblock_host::url::Url;
+use farblock_host::{Controller, Error, Options, RemoteNamespace};
+use farblock_proto::host::{ConnectError, InfoError, NamespaceInfo};
+
+/// How to connect, by the command line; the URL adds to it.
+pub fn options(global: &Global, args: &ConnectionArgs) -> Options {
+    Options {
+        engine: global.engine,
+        header_digest: args.header_digest,
+        data_digest: args.data_digest,
+        dhchap_secret: args.dhchap_secret.clone(),
+        dhchap_ctrl_secret: args.dhchap_ctrl_secret.clone(),
+        tls_key: args.tls_key.clone(),
+        concatenate: args.concat,
+        ..Options::default()
+    }
+}
+
+/// Connects to the subsystem that the URL names.
+pub fn connect(url: &Url, options: &Options) -> Result<Controller> {
+    if url.subsystem.is_none() {
+        return Err(Failure::usage(format_args!(
+            "{url} names no subsystem: write {url}/NQN; `farblock discover {}` lists what there is",
+            url.address()
+        )));
+    }
+    Controller::connect_url(url, options).map_err(|error| explain(&error, url, options))
+}
+
+/// Connects to the namespace that the URL names; it need not if there is only one.
+pub fn open(url: &Url, options: &Options) -> Result<RemoteNamespace> {
+    let controller = connect(url, options)?;
+    let nsid = match url.namespace {
+        Some(nsid) => nsid,
+        None => only_namespace(&controller, url)?,
+    };
+    namespace(&controller, url, options, nsid)
+}
+
+/// Connects to the namespace that the URL names as a disk that reconnects.
+pub fn open_disk(url: &Url, options: &DiskOptions) -> Result<(Disk, NamespaceInfo)> {
+    open_disk_by(url, options, Disk::connect)
+}
+
+/// The same; the disk is connected by `connect`.
+pub fn open_disk_by(
+    url: &Url,
+    options: &DiskOptions,
+    connect: impl FnOnce(&[Url], &DiskOptions) -> std::result::Result<Disk, Error>,
+) -> Result<(Disk, NamespaceInfo)> {
+    // With a controller of its own, which can tell what is there if the name leads nowhere.
+    let info = open(url, &options.connection)?.info().clone();
+    let url = Url { namespace: Some(info.nsid), ..url.clone() };
+    let disk = connect(std::slice::from_ref(&url), options);
+    Ok((disk.map_err(|error| explain(&error, &url, &options.connection))?, info))
+}
+
+/// The namespace that is meant by a URL that names none: the only one.
+pub fn resolve(url: &Url, options: &Options) -> Result<u32> {
+    only_namespace(&connect(url, options)?, url)
+}
+
+fn only_namespace(controller: &Controller, url: &Url) -> Result<u32> {
+    let ids = controller.namespace_ids()?;
+    match ids.as_slice() {
+        [only] => Ok(*only),
+        [] => Err(Failure::run(format_args!("the subsystem of {url} has no namespaces"))),
+        several => Err(Failure::usage(format_args!(
+            "{url} has several namespaces ({}): choose one, as in '{url}?ns={}'",
+            list(several),
+            several[0]
+        ))),
+    }
+}
+
+/// A namespace of a connected subsystem.
+pub fn namespace(
+    controller: &Controller,
+    url: &Url,
+    options: &Options,
+    nsid: u32,
+) -> Result<RemoteNamespace> {
+    controller.namespace(nsid).map_err(|error| match &error {
+        Error::Answer { reason: InfoError::NoSuchNamespace, .. } | Error::Command { .. } => {
+            match controller.namespace_ids() {
+                Ok(ids) if !ids.contains(&nsid) => Failure::run(format_args!(
+                    "there is no namespace {nsid} in {}: it has {}",
+                    controller.subsystem(),
+                    if ids.is_empty() { "none".to_owned() } else { list(&ids) }
+                )),
+                _ => explain(&error, url, options),
+            }
+        }
+        _ => explain(&error, url, options),
+    })
+}
+
+/// An error of the host with what a person can do about it.
+pub fn explain(error: &Error, url: &Url, options: &Options) -> Failure {
+    let hint = match error {
+        Error::Connect { reason: ConnectError::NoSuchSubsystem, .. } => {
+            format!("; `farblock discover {}` lists what there is", url.address())
+        }
+        Error::Connect { reason: ConnectError::HostNotAllowed, .. } => format!(
+            " (it is {}); let it in with --allow-host or allowed_hosts there{}",
+            options.with_url(url).identity().nqn,
+            match options.with_url(url).tls_key {
+                None if cfg!(unix) => ", or give --tls-key if it has a key for TLS there",
+                _ => "",
+            }
+        ),
+        Error::Connect { reason: ConnectError::Refused, .. } => {
+            "; is the target running, and is the port right?".to_owned()
+        }
+        _ => String::new(),
+    };
+    Failure::run(format_args!("{error}{hint}"))
+}
+
+/// Numbers as people list them, not too many of them.
+fn list(ids: &[u32]) -> String {
+    const SHOWN: usize = 10;
+    let shown: Vec<String> = ids.iter().take(SHOWN).map(u32::to_string).collect();
+    let more = if ids.len() > SHOWN { ", …" } else { "" };
+    format!("{}{more}", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_stay_short() {
+        assert_eq!(list(&[1, 2]), "1, 2");
+        assert!(list(&(1..100).collect::<Vec<_>>()).ends_with("10, …"));
+    }
+}

@@ -1,0 +1,71 @@
+//! Events of a Windows console: Ctrl-C, Ctrl-Break, and the end of the window or the session. After
+//! the last two Windows gives a process no time: what has been answered is done, the rest is not.
+
+use super::EXIT_CODE;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Whether the process was asked to end.
+#[derive(Clone)]
+pub struct Stop {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    requested: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Shared {
+    /// A poisoned lock is taken anyway: nothing panics with it.
+    fn requested(&self) -> MutexGuard<'_, bool> {
+        self.requested.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Stop {
+    pub(super) fn try_install() -> io::Result<Stop> {
+        let shared = Arc::new(Shared::default());
+        let stop = Stop { shared: Arc::clone(&shared) };
+        let handler = move || {
+            let again = std::mem::replace(&mut *shared.requested(), true);
+            if again {
+                std::process::exit(EXIT_CODE);
+            }
+            shared.changed.notify_all();
+        };
+        ctrlc::set_handler(handler).map_err(io::Error::other)?;
+        Ok(stop)
+    }
+
+    /// The end of the window is one of the events.
+    pub(super) fn try_install_with_hangup() -> io::Result<Stop> {
+        Stop::try_install()
+    }
+
+    /// Whether an event has come.
+    pub fn requested(&self) -> bool {
+        *self.shared.requested()
+    }
+
+    /// Sleeps until an event comes.
+    pub fn wait(&self) {
+        let requested = self.shared.requested();
+        let waited = self.shared.changed.wait_while(requested, |requested| !*requested);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Calls this for each event, from a thread of its own.
+pub fn on_each(heard: impl FnMut() + Send + 'static) -> io::Result<()> {
+    ctrlc::set_handler(heard).map_err(io::Error::other)
+}
+
+/// There are no others.
+pub fn outlive_others() -> io::Result<()> {
+    Ok(())
+}
+
+/// There is no such limit.
+pub fn survive_file_size_limit() {}

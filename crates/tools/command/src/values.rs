@@ -1,0 +1,471 @@
+//! Values on the command line and in the configuration: text to meaning, and why not in a sentence.
+
+use clap::builder::{PossibleValue, TypedValueParser};
+use farblock_secure::Hash;
+use farblock_state::Ana;
+use farblock_state::Tls;
+use farblock_wire::fabrics::CNTLID_MAX;
+use farblock_wire::nqn;
+use farblock_wire::tcp::{PORT_DISCOVERY, PORT_IO};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The highest processor number that is accepted: more than any machine has.
+const MAX_CORE: usize = 4095;
+
+/// Reads a value that is one of a few. The parser's errors say which; completions offer them.
+#[derive(Clone)]
+pub struct OneOf<P> {
+    names: &'static [&'static str],
+    parser: P,
+}
+
+/// See [`OneOf`].
+pub fn one_of<P: TypedValueParser>(names: &'static [&'static str], parser: P) -> OneOf<P> {
+    OneOf { names, parser }
+}
+
+impl<P: TypedValueParser> TypedValueParser for OneOf<P> {
+    type Value = P::Value;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<P::Value, clap::Error> {
+        self.parser.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.names.iter().map(PossibleValue::new)))
+    }
+}
+
+/// The block sizes.
+pub const BLOCK_SIZES: &[&str] = &["512", "4096"];
+
+/// What [`ana`] knows.
+pub const ANA_STATES: &[&str] =
+    &["optimized", "non-optimized", "inaccessible", "persistent-loss", "change"];
+
+/// A number of bytes, with a unit if need be: `4096`, `64KiB`, `1G`.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    farblock_block::size::parse(text).map_err(|error| error.to_string())
+}
+
+/// What reads a whole number of this range.
+pub fn within<T: TryFrom<u32>>(
+    range: RangeInclusive<u32>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
+            format!("write a whole number from {} to {}", range.start(), range.end())
+        })
+    }
+}
+
+/// A percentage from 0 on: `5%`, `5`, `2.5 %`.
+pub fn percent(text: &str) -> Result<f64, String> {
+    let digits = text.strip_suffix('%').unwrap_or(text).trim();
+    let number: Option<f64> = digits.parse().ok();
+    let usable = number.filter(|number| number.is_finite() && *number >= 0.0);
+    usable.ok_or_else(|| "write a percentage from 0 on, as in 5%".to_owned())
+}
+
+/// A UUID.
+pub fn uuid(text: &str) -> Result<uuid::Uuid, String> {
+    text.parse().map_err(|_| {
+        "this is not a UUID: `farblock id` shows them, as in 2d6f12ca-6c90-538f-a383-5ab39f554825"
+            .to_owned()
+    })
+}
+
+/// A block size: 512 or 4096.
+pub fn block_size(text: &str) -> Result<u32, String> {
+    match bytes(text)? {
+        512 => Ok(512),
+        4096 => Ok(4096),
+        _ => Err("use 512 or 4096".to_owned()),
+    }
+}
+
+/// A name of a host or subsystem.
+pub fn nqn(text: &str) -> Result<String, String> {
+    nqn::validate_name(text).map_err(|error| {
+        format!("{error}; a valid name is for example nqn.2026-11.org.example:disks")
+    })?;
+    Ok(text.to_owned())
+}
+
+/// What is to be said of a name that can be used, and is no NQN.
+pub fn doubt(name: &str) -> Option<String> {
+    (!name.starts_with("nqn.")).then(|| {
+        format!(
+            "{name} is no NVMe qualified name: Linux takes it, others may not; one looks like \
+             nqn.2026-11.org.example:disks"
+        )
+    })
+}
+
+/// A host and the file with its secret: `NQN=FILE`.
+pub fn host_key(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, file) = text
+        .split_once('=')
+        .filter(|(_, file)| !file.is_empty())
+        .ok_or("write the host's NQN, =, and the file with its secret")?;
+    Ok((nqn(name)?, file.into()))
+}
+
+/// Who has to use TLS.
+pub const TLS_POLICIES: &[&str] = &["required", "allowed", "plain"];
+
+/// One of [`TLS_POLICIES`].
+pub fn tls_policy(text: &str) -> Result<Tls, String> {
+    Tls::from_name(text).ok_or_else(|| "use required, allowed or plain".to_owned())
+}
+
+/// A hash function by its name, or by nvme-cli's number; 0 is none, which is not to be said.
+pub fn hash(text: &str) -> Result<Hash, String> {
+    let number = text.parse().ok().and_then(Hash::from_id);
+    number.or_else(|| Hash::from_name(text)).ok_or("use sha256, sha384 or sha512".to_owned())
+}
+
+/// A list of processors: `0-3,6`.
+pub fn cores(text: &str) -> Result<Vec<usize>, String> {
+    let mut cores = BTreeSet::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| match text.trim().parse::<usize>() {
+            Ok(core) if core <= MAX_CORE => Ok(core),
+            Ok(core) => Err(format!("there is no processor {core}: the highest is {MAX_CORE}")),
+            Err(_) => Err(format!("{part:?} is not a processor: write a list such as 0-3,6")),
+        };
+        let (first, last) = (number(first)?, number(last)?);
+        if first > last {
+            return Err(format!("{part:?} is backwards: write {last}-{first}"));
+        }
+        for core in first..=last {
+            if !cores.insert(core) {
+                return Err(format!("processor {core} is listed twice"));
+            }
+        }
+    }
+    Ok(cores.into_iter().collect())
+}
+
+/// Identifiers that controllers may get: `1-999`.
+pub fn controller_ids(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let ends = text.split_once('-').and_then(|(first, last)| {
+        Some((first.trim().parse::<u16>().ok()?, last.trim().parse::<u16>().ok()?))
+    });
+    match ends {
+        Some((first, last)) if (1..=last).contains(&first) && last <= CNTLID_MAX => {
+            Ok(first..=last)
+        }
+        _ => Err(format!("{text:?} is no range of 1-{CNTLID_MAX}: write for example 1-999")),
+    }
+}
+
+/// How namespaces can be reached (ANA).
+pub fn ana(text: &str) -> Result<Ana, String> {
+    Ana::ALL.into_iter().find(|state| state.name() == text).ok_or_else(|| {
+        let known: Vec<_> = Ana::ALL.iter().map(|state| state.name()).collect();
+        format!("there is no such state: use {}", known.join(", "))
+    })
+}
+
+/// An address to listen on. The port may be left out, and be 0 for a free one.
+pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    Ok(text.parse::<Listen>()?.with_port(PORT_IO))
+}
+
+/// An address to listen on, and the port, if it is not the usual one of what listens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listen {
+    ip: IpAddr,
+    port: Option<u16>,
+}
+
+impl Listen {
+    /// With this port, if none was given.
+    pub fn with_port(self, usual: u16) -> SocketAddr {
+        SocketAddr::new(self.ip, self.port.unwrap_or(usual))
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        let (host, port) = host_and_port(text)?;
+        let found = (host.as_str(), 0).to_socket_addrs();
+        let found = found.ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
+            format!("{host:?} is not an address of a machine: write for example 0.0.0.0:{PORT_IO}")
+        })?;
+        Ok(Listen { ip: found.ip(), port })
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => SocketAddr::new(self.ip, port).fmt(f),
+            None => self.ip.fmt(f),
+        }
+    }
+}
+
+/// `ADDR[:PORT]`, an IPv6 address in brackets, or alone without a port.
+pub fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
+    if text.parse::<std::net::Ipv6Addr>().is_ok() {
+        return Ok((text.to_owned(), None));
+    }
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, after) =
+                rest.split_once(']').ok_or("the IPv6 address has no closing bracket")?;
+            let port = match after.strip_prefix(':') {
+                None if !after.is_empty() => return Err("only :PORT may follow ]".to_owned()),
+                port => port,
+            };
+            (host, port)
+        }
+        None => match text.rsplit_once(':') {
+            Some((host, _)) if host.contains(':') => {
+                return Err(format!("put the IPv6 address in brackets, as in [::1]:{PORT_IO}"));
+            }
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == '/') {
+        return Err(format!("write ADDR:PORT, as in 127.0.0.1:{PORT_IO}"));
+    }
+    // The resolver takes a number for an address: 4421 for 0.0.17.69.
+    if host.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("{host:?} is a number, not an address: write 127.0.0.1:{host}"));
+    }
+    let port = match port {
+        None => None,
+        Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Some(port.parse().map_err(|_| format!("{port:?} is not a port: use 0 to 65535"))?)
+        }
+        Some(port) => return Err(format!("{port:?} is not a port: use 0 to 65535")),
+    };
+    Ok((host.to_owned(), port))
+}
+
+/// Where the other end of the floor is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FloorPlace {
+    /// In this process.
+    Here,
+    /// In a `farblock bench --floor-serve`.
+    There(SocketAddr),
+}
+
+/// What `--floor` without an address stands for.
+pub const FLOOR_HERE: &str = "here";
+
+/// Where the floor's other end is: `ADDR:PORT`.
+pub fn floor_driven(text: &str) -> Result<FloorPlace, String> {
+    if text == FLOOR_HERE {
+        return Ok(FloorPlace::Here);
+    }
+    let hint = "after --floor comes the ADDR:PORT of a `farblock bench --floor-serve`, or nothing \
+                if it is the last option";
+    let address = floor_address(text).map_err(|error| format!("{error}; {hint}"))?;
+    match address.port() {
+        0 => Err("\"0\" is not a port to connect to: use 1 to 65535".to_owned()),
+        _ => Ok(FloorPlace::There(address)),
+    }
+}
+
+/// Where to be the floor's other end: `ADDR:PORT`, the port 0 for a free one.
+pub fn floor_served(text: &str) -> Result<SocketAddr, String> {
+    floor_address(text).map_err(|error| format!("{error}; write for example 0.0.0.0:4421"))
+}
+
+fn floor_address(text: &str) -> Result<SocketAddr, String> {
+    let (host, port) = host_and_port(text)?;
+    let port = port.ok_or_else(|| format!("{text:?} has no port"))?;
+    let found = (host.as_str(), port).to_socket_addrs();
+    let first = found.ok().and_then(|mut addresses| addresses.next());
+    first.ok_or_else(|| format!("{host:?} is not an address of a machine"))
+}
+
+/// Where a discovery service may be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiscoveryAddress {
+    /// A name or an address.
+    pub host: String,
+    /// The ports to try, the likeliest first.
+    pub ports: Vec<u16>,
+}
+
+/// `ADDR[:PORT]` of a discovery service; of a URL, the part that says where.
+pub fn discovery_address(text: &str) -> Result<DiscoveryAddress, String> {
+    let place = text
+        .strip_prefix(farblock_host::url::SCHEME)
+        .map_or(text, |rest| rest.split(['/', '?', '#']).next().unwrap_or(rest));
+    match host_and_port(place)? {
+        (_, Some(0)) => Err("\"0\" is not a port to connect to: use 1 to 65535".to_owned()),
+        (host, Some(port)) => Ok(DiscoveryAddress { host, ports: vec![port] }),
+        (host, None) => Ok(DiscoveryAddress { host, ports: vec![PORT_DISCOVERY, PORT_IO] }),
+    }
+}
+
+/// A time as fio has it: `30` or `30s`, `500ms`, `2m`, `1h`.
+pub fn seconds(text: &str) -> Result<std::time::Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit {
+        "" | "s" => 1.0,
+        "ms" => 1e-3,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(no_time(text)),
+    };
+    let number: f64 = number.parse().map_err(|_| no_time(text))?;
+    std::time::Duration::try_from_secs_f64(number * factor)
+        .ok()
+        .filter(|time| time.as_secs() <= 7 * 24 * 3600)
+        .ok_or_else(|| format!("{text:?} is too long: a week is the most"))
+}
+
+fn no_time(text: &str) -> String {
+    format!("{text:?} is not a time: write seconds, as in 30, or 500ms, 2m, 1h")
+}
+
+/// A size as fio has it: `4k`, `1M`, `1g`; everything is binary.
+pub fn fio_size(text: &str) -> Result<u64, String> {
+    farblock_block::size::parse(text)
+        .ok()
+        .filter(|&bytes| bytes > 0)
+        .ok_or_else(|| format!("{text:?} is not a size: write for example 4k or 1M"))
+}
+
+/// The same for one I/O.
+pub fn fio_block_size(text: &str) -> Result<u32, String> {
+    u32::try_from(fio_size(text)?).map_err(|_| format!("{text:?} is too large for one I/O"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_with_and_without_their_sign() {
+        assert_eq!((percent("5%"), percent("2.5 %"), percent("0")), (Ok(5.0), Ok(2.5), Ok(0.0)));
+        for bad in ["", "%", "-1", "five", "nan", "inf"] {
+            assert!(percent(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn places_of_the_floor() {
+        let there = FloorPlace::There(SocketAddr::from(([192, 0, 2, 7], 4421)));
+        assert_eq!(floor_driven("192.0.2.7:4421"), Ok(there));
+        assert_eq!(floor_driven(FLOOR_HERE), Ok(FloorPlace::Here));
+        for text in ["disk.img", "mem:64MiB", "192.0.2.7"] {
+            let error = floor_driven(text).unwrap_err();
+            assert!(error.contains("--floor-serve"), "{error}");
+        }
+        assert!(floor_driven("192.0.2.7:0").unwrap_err().contains("not a port to connect to"));
+        assert_eq!(floor_served("[::]:0"), Ok("[::]:0".parse().unwrap()));
+        assert!(floor_served("0.0.0.0").unwrap_err().contains("0.0.0.0:4421"));
+    }
+
+    #[test]
+    fn core_lists() {
+        assert_eq!(cores("0-3,6"), Ok(vec![0, 1, 2, 3, 6]));
+        assert_eq!(cores("2,1"), Ok(vec![1, 2]));
+        for (text, reason) in [
+            ("", "is not a processor"),
+            ("a", "is not a processor"),
+            ("1-", "is not a processor"),
+            ("3-1", "backwards"),
+            ("1,1", "twice"),
+            ("0-99999999999", "highest is 4095"),
+            ("-1", "is not a processor"),
+        ] {
+            let error = cores(text).unwrap_err();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn listen_addresses() {
+        let parsed = |text| listen_address(text).unwrap().to_string();
+        assert_eq!(parsed("127.0.0.1:0"), "127.0.0.1:0");
+        assert_eq!(parsed("0.0.0.0"), "0.0.0.0:4420");
+        assert_eq!(parsed("[::1]:9"), "[::1]:9");
+        assert_eq!(parsed("::1"), "[::1]:4420");
+        for text in ["", ":1", "1.2.3.4:", "1.2.3.4:65536", "1.2.3.4:+1", "[::1", "::1:x", "a b:1"]
+        {
+            assert!(listen_address(text).is_err(), "{text}");
+        }
+        assert!(listen_address("4421").unwrap_err().contains("write 127.0.0.1:4421"));
+    }
+
+    #[test]
+    fn each_listener_has_its_usual_port() {
+        for (text, address) in [
+            ("127.0.0.1", "127.0.0.1:10809"),
+            ("127.0.0.1:0", "127.0.0.1:0"),
+            ("::1", "[::1]:10809"),
+            ("[::1]:3260", "[::1]:3260"),
+        ] {
+            let listen: Listen = text.parse().unwrap();
+            assert_eq!(listen.with_port(10809).to_string(), address);
+            assert_eq!(listen.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn numbers_of_a_range() {
+        let percent = within::<u8>(0..=100);
+        assert_eq!((percent("0"), percent("100")), (Ok(0), Ok(100)));
+        for text in ["", "x", "-1", "101", "1.5", "99999999999"] {
+            assert_eq!(percent(text).unwrap_err(), "write a whole number from 0 to 100", "{text}");
+        }
+        assert!(uuid("foo").unwrap_err().contains("farblock id"));
+    }
+
+    #[test]
+    fn discovery_addresses() {
+        let of = |text| discovery_address(text).unwrap();
+        assert_eq!(of("10.0.0.1").ports, [8009, 4420]);
+        assert_eq!(of("nvme+tcp://10.0.0.1:4421/").ports, [4421]);
+        let url = of("nvme+tcp://[::1]:4421/nqn.2026-11.org.example:disks?ns=1");
+        assert_eq!((url.host.as_str(), &url.ports[..]), ("::1", &[4421][..]));
+        assert!(discovery_address("10.0.0.1:0").is_err());
+    }
+
+    #[test]
+    fn times_and_sizes_as_fio_has_them() {
+        assert_eq!(seconds("30").unwrap().as_secs(), 30);
+        assert_eq!(seconds("0.5s").unwrap().as_millis(), 500);
+        assert_eq!(seconds("250ms").unwrap().as_millis(), 250);
+        assert_eq!(seconds("2m").unwrap().as_secs(), 120);
+        for text in ["", "s", "-1", "1d", "1.2.3", "1e9", "99999h", "inf", "NaN"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+        assert_eq!(fio_size("4k"), Ok(4096));
+        assert!(fio_size("0").is_err() && fio_size("4x").is_err());
+        assert!(fio_block_size("8g").is_err());
+    }
+
+    #[test]
+    fn names_that_are_none_say_how_one_looks() {
+        assert!(nqn("nqn.2026-11.org.example:a").is_ok());
+        assert!(nqn("nqn.disk").unwrap_err().contains("nqn.2026-11.org.example:disks"));
+    }
+}

@@ -1,0 +1,101 @@
+//! `farblock attach --all ADDR`: every namespace of every subsystem that a machine knows of.
+
+use super::args::AttachArgs;
+use super::settings::Settings;
+use farblock_command::args::Global;
+use farblock_command::discovery;
+use farblock_command::error::{Failure, Result};
+use farblock_command::output;
+use farblock_command::remote;
+use farblock_command::values::DiscoveryAddress;
+use farblock_host::Options;
+use farblock_host::url::Url;
+
+/// Attaches each of them, if it can be: one that cannot does not keep the others.
+pub(super) fn run(
+    address: &DiscoveryAddress,
+    args: &AttachArgs,
+    global: &Global,
+    attach: impl Fn(&AttachArgs) -> Result<()>,
+) -> Result<()> {
+    let mut args = AttachArgs { all: None, ..args.clone() };
+    let options = remote::options(global, &args.digests);
+    let (address, entries) = discovery::ask(address, &options)?;
+    let subsystems = by_name(discovery::urls(&entries));
+    if subsystems.is_empty() {
+        return Err(Failure::run(format_args!("{address} knows of no subsystem")));
+    }
+    let (mut attached, mut failed) = (0, 0);
+    for urls in &subsystems {
+        args.urls.clone_from(urls);
+        // As a disk would connect, with all that the options say.
+        let namespaces = Settings::new(&args, global)
+            .and_then(|settings| namespaces(urls, &settings.disk_options().connection));
+        let disks = match namespaces {
+            Ok(ids) => ids.iter().map(|&nsid| named(urls, nsid)).collect(),
+            Err(failure) => {
+                failure.report();
+                failed += 1;
+                Vec::new()
+            }
+        };
+        for urls in disks {
+            args.urls = urls;
+            match attach(&args) {
+                Ok(()) => attached += 1,
+                Err(failure) => {
+                    failure.report();
+                    failed += 1;
+                }
+            }
+        }
+    }
+    match (attached, failed) {
+        (_, 1..) => Err(Failure::Reported),
+        (0, 0) => {
+            output::note(&format!("the subsystems that {address} knows of have no namespaces"));
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The URLs of each subsystem: those of one are paths to it.
+fn by_name(urls: Vec<Url>) -> Vec<Vec<Url>> {
+    let mut found: Vec<Vec<Url>> = Vec::new();
+    for url in urls {
+        match found.iter_mut().find(|others| others[0].subsystem == url.subsystem) {
+            Some(others) if others.contains(&url) => {}
+            Some(others) => others.push(url),
+            None => found.push(vec![url]),
+        }
+    }
+    found
+}
+
+/// What the first path says that is there.
+fn namespaces(urls: &[Url], options: &Options) -> Result<Vec<u32>> {
+    let ask = |url| Ok(remote::connect(url, options)?.namespace_ids()?);
+    let mut asked = urls.iter().map(ask);
+    let first = asked.next().expect("a subsystem has a URL");
+    first.or_else(|failure| asked.find_map(Result::ok).ok_or(failure))
+}
+
+fn named(urls: &[Url], nsid: u32) -> Vec<Url> {
+    urls.iter().map(|url| Url { namespace: Some(nsid), ..url.clone() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_a_subsystem_are_together() {
+        let urls = ["nvme+tcp://a/n", "nvme+tcp://a/m", "nvme+tcp://b/n", "nvme+tcp://a/n"];
+        let found = by_name(urls.iter().map(|text| text.parse().expect("a URL")).collect());
+        let texts = |urls: &[Url]| urls.iter().map(Url::to_string).collect::<Vec<_>>();
+        assert_eq!(found.len(), 2);
+        assert_eq!(texts(&found[0]), ["nvme+tcp://a/n", "nvme+tcp://b/n"]);
+        assert_eq!(texts(&named(&found[1], 7)), ["nvme+tcp://a/m?ns=7"]);
+    }
+}

@@ -1,0 +1,128 @@
+//! What the process that serves a disk gives up before it connects (docs/decisions/0052). Its
+//! supervisor, which has no connection, gives nothing up: it starts the next one.
+
+use super::folder::Folder;
+use super::settings::Settings;
+use super::{rights, ways};
+use farblock_admin::Confinement;
+use farblock_command::broker::{Broker, keys};
+use farblock_command::error::Result;
+use farblock_command::{output, sandbox};
+use farblock_host::key_file::KEYRING;
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Who does what takes rights. The process is of no use without them.
+#[derive(Default)]
+pub(super) struct Brokers {
+    keys: Option<Arc<Broker>>,
+    pub(super) device: Option<Arc<Broker>>,
+}
+
+impl Brokers {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Broker>> {
+        [&self.keys, &self.device].into_iter().flatten()
+    }
+}
+
+/// Gives up what the way does not take, before there is a second thread. What cannot be given up is
+/// said in the log.
+pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
+    if settings.no_sandbox {
+        return Brokers::default();
+    }
+    let begun = match ways::keeps_rights(settings) {
+        Some(why) => Err(why.to_owned()),
+        None => brokers(folder, settings),
+    };
+    let brokers = match begun {
+        Ok(brokers) => {
+            if ways::flushes_for_the_kernel(settings) {
+                flush_for_the_kernel();
+            }
+            if let Err(problem) = sandbox::enter(None) {
+                sandbox::stay(&problem);
+            }
+            brokers
+        }
+        Err(why) => {
+            sandbox::stay(&format!("nothing is given up: {why}"));
+            Brokers::default()
+        }
+    };
+    for sentence in sandbox::lacks() {
+        tracing::info!(target: output::NOTES, "sandbox: {sentence}");
+    }
+    brokers
+}
+
+/// This thread, and so those that it starts, work for the kernel when that writes its memory back,
+/// and must not wait for that in turn. It takes a right that is about to be given up.
+fn flush_for_the_kernel() {
+    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+        tracing::debug!("the kernel is not told that it depends on this process: {error}");
+    }
+}
+
+/// Starts those that the settings take.
+fn brokers(folder: &Folder, settings: &Settings) -> Result<Brokers, String> {
+    let mut brokers = Brokers::default();
+    if has_key_in_keyring(settings) {
+        let broker = Arc::new(Broker::start(keys_part(settings))?);
+        keys::ask_by(Arc::clone(&broker));
+        brokers.keys = Some(broker);
+    }
+    if ways::takes_rights(settings) {
+        let part = [OsStr::new(rights::PART), folder.0.as_os_str()];
+        brokers.device = Some(Arc::new(Broker::start(part)?));
+    }
+    Ok(brokers)
+}
+
+fn has_key_in_keyring(settings: &Settings) -> bool {
+    let keys = settings.urls.iter().map(|url| &url.tls_key).chain([&settings.tls_key]);
+    let in_keyring = |key: &PathBuf| key.to_str().is_some_and(|text| text.starts_with(KEYRING));
+    keys.flatten().any(in_keyring)
+}
+
+/// The broker that gives out keys for this disk; for any, if it is not known where that is.
+fn keys_part(settings: &Settings) -> Vec<&str> {
+    let subsystems = settings.urls.iter().map(|url| url.subsystem.as_deref());
+    let subsystems = subsystems.collect::<Option<Vec<_>>>().unwrap_or_default();
+    [keys::PART, "--"].into_iter().chain(subsystems).collect()
+}
+
+/// What holds, for who asks.
+pub(super) fn seen() -> Option<Confinement> {
+    Some(sandbox::seen())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::As;
+    use super::*;
+
+    #[test]
+    fn servers_of_programs_keep_nothing() {
+        let url = "nvme+tcp://a/n?ns=1".parse().expect("a URL");
+        let socket = Some(PathBuf::from("/s"));
+        for way in [As::Nbd, As::VhostUser, As::Iscsi] {
+            let urls = vec![Clone::clone(&url)];
+            let plain = Settings { way, urls, socket: socket.clone(), ..Settings::default() };
+            assert_eq!(ways::keeps_rights(&plain), None);
+            assert!(!has_key_in_keyring(&plain));
+            let tls_key = Some(PathBuf::from("keyring:"));
+            let secured = Settings { tls_key, ..plain };
+            assert!(has_key_in_keyring(&secured));
+            assert_eq!(keys_part(&secured), ["keys", "--", "n"]);
+        }
+        let of = |way| Settings { way, ..Settings::default() };
+        assert!(ways::keeps_rights(&of(As::Fuse)).is_none() && ways::takes_rights(&of(As::Fuse)));
+        // With a device, where there is one to be had.
+        assert!(ways::keeps_rights(&of(As::Nbd)).is_none());
+        for way in [As::Ublk, As::Nvme] {
+            assert!(ways::keeps_rights(&of(way)).is_some());
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! `farblock detach`.
+
+use super::args::DetachArgs;
+use super::control::{self, Answer, ControlRequest};
+use super::folder::{Folder, Found, Role, runtime};
+use super::leftover;
+use super::list;
+use super::status::Use;
+use super::ways::StopError;
+use farblock_command::error::{Failure, Result, os};
+use farblock_command::output;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long a server may take to show that it listens.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long it may take to detach the disk: to flush, and to see the last user go.
+const DETACH_PATIENCE: Duration = Duration::from_secs(120);
+
+/// The same by force, which flushes no longer than it must.
+const FORCED_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long the processes of an attachment may take to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The same when it is not known that they do.
+const END_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Runs the command.
+pub fn run(args: &DetachArgs) -> Result<()> {
+    let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
+    leftover::sweep(&runtime);
+    let mut folders: Vec<Folder> = Vec::new();
+    if args.all {
+        folders = Folder::attached(&runtime);
+        if folders.is_empty() {
+            output::note("nothing is attached");
+        }
+    }
+    // All of them, before anything is done to one.
+    for name in &args.names {
+        let folder = find(&runtime, name)?;
+        if !folders.contains(&folder) {
+            folders.push(folder);
+        }
+    }
+    match folders.as_slice() {
+        [folder] => detach(folder, args.force),
+        several => {
+            let mut result = Ok(());
+            for folder in several {
+                if let Err(failure) = detach(folder, args.force) {
+                    failure.report();
+                    result = Err(Failure::Reported);
+                }
+            }
+            result
+        }
+    }
+}
+
+fn detach(folder: &Folder, force: bool) -> Result<()> {
+    let name = folder.name();
+    if folder.is_held(Role::Server) {
+        match control::ask(folder, &ControlRequest::Status, Some(ANSWER_PATIENCE)) {
+            Ok(_) => return ask(folder, force),
+            Err(_) if force => end_processes(folder)?,
+            Err(error) if is_silence(&error) => return Err(silent(&name)),
+            Err(_) => return Err(starting(folder)),
+        }
+    } else if folder.is_held(Role::Supervisor) {
+        if !force {
+            return Err(starting(folder));
+        }
+        end_processes(folder)?;
+    }
+    clear(folder, force)
+}
+
+/// Clears away what processes that are gone have left.
+fn clear(folder: &Folder, force: bool) -> Result<()> {
+    let name = folder.name();
+    let Some(lock) = folder.lock(Role::Supervisor) else {
+        return Err(Failure::run(format_args!("{name} is being attached: wait")));
+    };
+    list::clean_up(folder, force).map_err(|error| refused(&name, error))?;
+    folder.remove_unfinished(lock);
+    Ok(())
+}
+
+fn starting(folder: &Folder) -> Failure {
+    let why = folder.read("trouble").unwrap_or_else(|| "it is starting".to_owned());
+    Failure::run(format_args!(
+        "{} is being started again ({why}), and nobody can say who uses it: wait, or detach it \
+         with --force",
+        folder.name()
+    ))
+}
+
+fn silent(name: &str) -> Failure {
+    Failure::run(format_args!(
+        "the process that serves {name} does not answer, as if it were stopped, and nobody can say \
+         who uses it: have it go on, or detach it with --force"
+    ))
+}
+
+fn is_silence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// The attachment with this name, or that is used at this path.
+fn find(runtime: &Path, name: &str) -> Result<Folder> {
+    let all = Folder::all(runtime);
+    if let Some(folder) = all.iter().find(|folder| folder.name() == name) {
+        return Ok(folder.clone());
+    }
+    let path = Path::new(name);
+    let by_path = all.iter().find(|folder| {
+        let is_alive = folder.is_held(Role::Server) || folder.is_held(Role::Supervisor);
+        is_alive && list::status(folder).is_some_and(|status| is_at(&status.offer.used, path))
+    });
+    by_path.cloned().ok_or_else(|| {
+        let names: Vec<String> = all.iter().map(Folder::name).collect();
+        let known = match names.as_slice() {
+            [] => "nothing is attached".to_owned(),
+            names => format!("attached are {}", names.join(", ")),
+        };
+        Failure::usage(format_args!("{name:?} is not attached: {known}"))
+    })
+}
+
+/// Whether a path, from the current directory or by way of links, leads to the device or file that
+/// a disk is used as, or to the directory that the file is mounted in.
+fn is_at(used: &Use, path: &Path) -> bool {
+    let place = Path::new(&used.path);
+    let full = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
+    let Some(path) = full(path) else { return false };
+    let is = |place: &Path| full(place).is_some_and(|place| place == path);
+    path == place || is(place) || used.directory().is_some_and(is)
+}
+
+/// Has the server detach the disk.
+fn ask(folder: &Folder, force: bool) -> Result<()> {
+    let name = folder.name();
+    let patience = if force { FORCED_PATIENCE } else { DETACH_PATIENCE };
+    match control::ask(folder, &ControlRequest::Detach { force }, Some(patience)) {
+        Ok(Answer::Detached) => {}
+        // Who serves it cannot: this process can what its user may, once that one is gone.
+        Ok(Answer::Refused(StopError::Failed(sentence))) if force => {
+            output::note(&format!("{sentence}: it is ended from here"));
+            end_processes(folder)?;
+            return clear(folder, force);
+        }
+        Ok(Answer::Refused(error)) => return Err(refused(&name, error)),
+        Ok(Answer::Status(_)) => {
+            return Err(Failure::run(format_args!("{name} is served by another version: end it")));
+        }
+        // It ended: because somebody else detached it, or it was killed.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return match folder.wait_for_end(END_PATIENCE) {
+                true => {
+                    folder.remove_rest();
+                    Ok(())
+                }
+                false => Err(Failure::run(format_args!(
+                    "the process that served {name} died before it had detached it: try again"
+                ))),
+            };
+        }
+        Err(error) if is_silence(&error) && force => {
+            end_processes(folder)?;
+            return clear(folder, force);
+        }
+        Err(error) if is_silence(&error) => return Err(silent(&name)),
+        Err(error) => {
+            return Err(Failure::run(format_args!(
+                "the process that serves {name} does not answer: {}",
+                os(&error)
+            )));
+        }
+    }
+    if folder.wait_for_end(PATIENCE) {
+        folder.remove_rest();
+        return Ok(());
+    }
+    Err(Failure::run(format_args!("{name} is detached, but its processes do not end")))
+}
+
+fn refused(name: &str, error: StopError) -> Failure {
+    match error {
+        StopError::InUse(users) => {
+            let users = match users.as_slice() {
+                [] => "somebody who cannot be seen from here uses it".to_owned(),
+                users => users.join("; "),
+            };
+            Failure::run(format_args!(
+                "{name} is in use: {users}; end that first, or detach with --force, which loses \
+                 what was not written"
+            ))
+        }
+        StopError::Failed(sentence) => Failure::run(format_args!("{name} stays: {sentence}")),
+    }
+}
+
+/// Ends the processes of an attachment whose server cannot be asked.
+fn end_processes(folder: &Folder) -> Result<()> {
+    // The supervisor first: it would start another server.
+    let found = [Role::Supervisor, Role::Server].map(|role| folder.kill(role));
+    if !found.contains(&Found::Unknown) {
+        if folder.wait_for_end(PATIENCE) {
+            return Ok(());
+        }
+        return Err(Failure::run(format_args!("the daemon of {} does not end", folder.name())));
+    }
+    // It may have ended by itself meanwhile.
+    if folder.wait_for_end(END_PATIENCE) {
+        return Ok(());
+    }
+    Err(Failure::run(format_args!(
+        "nobody can tell for certain which process serves {}, so none is ended: end the one that \
+         has {} open, and detach again",
+        folder.name(),
+        folder.0.display()
+    )))
+}

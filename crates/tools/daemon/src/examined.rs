@@ -1,0 +1,147 @@
+//! An attachment for `farblock doctor` and `status`: looked at, and left as it is.
+
+use super::control::{self, Answer, ControlRequest};
+use super::folder::{Folder, Role, runtime};
+#[cfg(target_os = "linux")]
+use super::server::Saved;
+use super::settings::Settings;
+use super::status::{State, Status};
+use farblock_command::error::Result;
+use farblock_host::Options;
+use farblock_host::url::Url;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a server may take to say how it is.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// The same where it is told beside something else.
+#[cfg(target_os = "linux")]
+const BRIEF_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What can be said of it.
+pub struct Examined {
+    /// What it is called.
+    pub name: String,
+    /// As `farblock list` shows it: `live`, `degraded`…
+    pub state: &'static str,
+    /// What is wrong with it, if anything is.
+    pub trouble: Option<String>,
+    /// What is used of it, if its server says so.
+    pub used: Option<String>,
+    /// Who uses it, as sentences.
+    pub users: Vec<String>,
+    /// The ways to its disk.
+    pub paths: Vec<Way>,
+    /// How it connects.
+    pub options: Options,
+    /// Where its daemon writes what happens.
+    pub log: PathBuf,
+}
+
+/// One way to its disk.
+pub struct Way {
+    /// Where it leads.
+    pub url: Url,
+    /// `live`, `connecting`, `reconnecting` or `failed`; none if nobody says.
+    pub state: Option<String>,
+    /// For how long it has been in this state.
+    pub since_seconds: u64,
+    /// How the target tells hosts to use it (ANA).
+    pub access: Option<String>,
+    /// How often it has come back.
+    pub reconnects: u64,
+    /// Why it is not live, in a sentence.
+    pub error: Option<String>,
+}
+
+/// The attachment of that name, or at that path; none if there is none.
+pub fn examined(given: Option<&Path>, name: &str) -> Result<Option<Examined>> {
+    let runtime = runtime(given)?;
+    let all = Folder::attached(&runtime);
+    let found = all.iter().find(|folder| folder.name() == name || serves(folder, name));
+    Ok(found.map(examine))
+}
+
+/// An attachment in a few words.
+#[cfg(target_os = "linux")]
+pub struct Brief {
+    /// What it is called.
+    pub name: String,
+    /// What is used of it, if that is known.
+    pub used: Option<String>,
+    /// As `farblock list` shows it.
+    pub state: &'static str,
+}
+
+/// All attachments of this user, in a few words; none that cannot be seen.
+#[cfg(target_os = "linux")]
+pub fn brief() -> Vec<Brief> {
+    let runtime = runtime(None).unwrap_or_default();
+    let brief = |folder: &Folder| {
+        let status = ask(folder, BRIEF_PATIENCE);
+        let (state, said) = (state(folder, status.as_ref()).name(), status.map(|it| it.offer));
+        let offer = said.or_else(|| Some(folder.read_json::<Saved>("state.json")?.offer));
+        Brief { name: folder.name(), used: offer.map(|offer| offer.used.path), state }
+    };
+    Folder::attached(&runtime).iter().map(brief).collect()
+}
+
+fn serves(folder: &Folder, path: &str) -> bool {
+    ask(folder, PATIENCE).is_some_and(|it| it.offer.used.path == path)
+}
+
+/// How it is; as its server is said to be gone if it is.
+fn state(folder: &Folder, status: Option<&Status>) -> State {
+    match status {
+        Some(status) => status.state,
+        None if folder.is_held(Role::Supervisor) || folder.is_held(Role::Server) => {
+            State::Restarting
+        }
+        None => State::Stale,
+    }
+}
+
+fn ask(folder: &Folder, patience: Duration) -> Option<Status> {
+    if !folder.is_held(Role::Server) {
+        return None;
+    }
+    match control::ask(folder, &ControlRequest::Status, Some(patience)).ok()? {
+        Answer::Status(status) => Some(*status),
+        _ => None,
+    }
+}
+
+fn examine(folder: &Folder) -> Examined {
+    let settings = folder.read_json::<Settings>("settings.json").unwrap_or_default();
+    let status = ask(folder, PATIENCE);
+    let state = state(folder, status.as_ref());
+    let said = status.as_ref().map(|status| status.paths.as_slice()).unwrap_or_default();
+    Examined {
+        name: folder.name(),
+        state: state.name(),
+        trouble: match &status {
+            Some(status) => status.trouble.clone(),
+            None => folder.read("trouble"),
+        },
+        used: status.as_ref().map(|status| status.offer.used.path.clone()),
+        users: status.as_ref().map(|status| status.users.clone()).unwrap_or_default(),
+        paths: settings.urls.iter().enumerate().map(|(at, url)| way(url, said, at)).collect(),
+        options: settings.disk_options().connection,
+        log: folder.path("log"),
+    }
+}
+
+/// What is known of the path that this address is.
+fn way(url: &Url, said: &[super::status::Path], at: usize) -> Way {
+    let text = url.to_string();
+    // They are in one order, and a URL without a namespace has got one meanwhile.
+    let known = said.iter().find(|path| path.url == text).or(said.get(at)).cloned();
+    Way {
+        url: url.clone(),
+        state: known.as_ref().map(|path| path.state.clone()),
+        since_seconds: known.as_ref().map_or(0, |path| path.since_seconds),
+        access: known.as_ref().and_then(|path| path.access.clone()),
+        reconnects: known.as_ref().map_or(0, |path| path.reconnects),
+        error: known.and_then(|path| path.error),
+    }
+}

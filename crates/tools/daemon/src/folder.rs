@@ -1,0 +1,440 @@
+//! Where attachments are kept: a directory with one folder for each.
+//!
+//! ```text
+//! /run/farblock/fb0/
+//!   settings.json   what was asked for
+//!   supervisor      locked while the supervisor lives
+//!   server          locked while the server lives
+//!   pid             the supervisor's process
+//!   server-pid      the server's
+//!   state.json      what the server serves, for its successor and for who cleans up
+//!   identity.json   the namespace that it is made of, for its successor
+//!   controllers.json  those that may be carrying out what the server asked for, for its successor
+//!   trouble         why there is no server at the moment, if there is none
+//!   control         the server's socket
+//!   log, log.old    what both have to say
+//! ```
+//! Locks and not process numbers tell who lives, and who is to be ended: a number may be another
+//! process's by now.
+
+use super::leftover;
+use super::system::{self, Descriptor};
+use farblock_command::error::{Failure, Result, os};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Bytes in a name.
+const MAX_NAME_BYTES: usize = 32;
+/// The first part of names that nobody chose.
+const DERIVED: &str = "fb";
+/// Attachments with derived names.
+const MAX_DERIVED: u32 = 1024;
+/// A log that is longer becomes `log.old`.
+const MAX_LOG_BYTES: u64 = 4 << 20;
+/// Between looks whether something is over.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How long a process takes to end that has nothing to do any more.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A name that is a file's, a unit's and a serial number's as well.
+pub(super) fn check_name(name: &str) -> Result<(), String> {
+    let fits = (1..=MAX_NAME_BYTES).contains(&name.len());
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if fits && name.bytes().all(plain) && !name.starts_with(['.', '-']) {
+        return Ok(());
+    }
+    Err(format!(
+        "{name:?} is not a name for an attachment: take 1 to {MAX_NAME_BYTES} letters, digits, \
+         '.', '-' and '_', the first a letter or digit"
+    ))
+}
+
+/// The directory with all attachments: ours alone, or not there yet.
+pub(super) fn runtime(given: Option<&Path>) -> Result<PathBuf> {
+    let variable = std::env::var_os("FARBLOCK_RUNTIME_DIR").map(PathBuf::from);
+    let path = match (given, variable.filter(|path| path.is_absolute())) {
+        (Some(path), _) => std::path::absolute(path)
+            .map_err(|error| Failure::run(format_args!("{}: {}", path.display(), os(&error))))?,
+        (None, Some(path)) => path,
+        (None, None) => system::runtime()?,
+    };
+    match fs::symlink_metadata(&path) {
+        Ok(found) if found.is_file() => {
+            return Err(Failure::run(format_args!(
+                "{} is a file, and attachments are kept in a directory: choose another \
+                 --runtime-dir",
+                path.display()
+            )));
+        }
+        Ok(_) => check_private(&path, false)?,
+        // Where it cannot be made, the command that makes it says so.
+        Err(_) => {}
+    }
+    Ok(path)
+}
+
+/// What is kept here decides which devices root makes, ends and serves: nobody else may have a hand
+/// in it, nor look into an attachment's folder (`closed`).
+fn check_private(folder: &Path, closed: bool) -> Result<()> {
+    system::check_private(folder, closed).map_err(|problem| {
+        Failure::run(format_args!(
+            "{}: {problem}, or choose another --runtime-dir",
+            folder.display()
+        ))
+    })
+}
+
+/// Everything of one attachment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Folder(pub(super) PathBuf);
+
+/// Held for as long as a process of an attachment lives.
+#[derive(Debug)]
+pub(super) struct Lock(Descriptor);
+
+impl Lock {
+    /// A lock that another process had and hands over.
+    pub(super) fn inherited(descriptor: Descriptor) -> Lock {
+        Lock(descriptor)
+    }
+
+    /// To be handed over.
+    pub(super) fn descriptor(&self) -> &Descriptor {
+        &self.0
+    }
+}
+
+/// A process of an attachment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Role {
+    Supervisor,
+    Server,
+}
+
+impl Role {
+    fn file(self) -> &'static str {
+        match self {
+            Role::Supervisor => "supervisor",
+            Role::Server => "server",
+        }
+    }
+
+    /// The file that says which process it is: on Linux to people, who may send it signals.
+    pub(super) fn record(self) -> &'static str {
+        match self {
+            Role::Supervisor => "pid",
+            Role::Server => "server-pid",
+        }
+    }
+}
+
+/// Whether a process that is to be ended was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Found {
+    /// There is none.
+    Nobody,
+    /// It is ended.
+    Ended,
+    /// There is one, and nobody can tell which it is.
+    Unknown,
+}
+
+impl Folder {
+    pub(super) fn name(&self) -> String {
+        self.0.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    pub(super) fn path(&self, file: &str) -> PathBuf {
+        self.0.join(file)
+    }
+
+    /// The folder of an attachment that has this name, or of a new one with a name of ours, with
+    /// the right to start its supervisor.
+    pub(super) fn claim(runtime: &Path, name: Option<&str>) -> Result<(Folder, Lock)> {
+        let derived = (0..MAX_DERIVED).map(|number| format!("{DERIVED}{number}"));
+        let names: Vec<String> = match name {
+            Some(name) => vec![name.to_owned()],
+            None => derived.collect(),
+        };
+        for candidate in names {
+            let folder = Folder(runtime.join(&candidate));
+            // What somebody else's left is theirs to pick up, by its name.
+            if name.is_none() && folder.0.exists() {
+                continue;
+            }
+            folder.make()?;
+            match folder.lock(Role::Supervisor) {
+                Some(_) if folder.is_held(Role::Server) => {}
+                Some(lock) => return Ok((folder, lock)),
+                None => {}
+            }
+        }
+        Err(match name {
+            Some(name) => Failure::usage(format_args!(
+                "{name} is attached already: choose another --name, or `farblock detach {name}`"
+            )),
+            None => Failure::run(format_args!("{MAX_DERIVED} disks are attached already")),
+        })
+    }
+
+    fn make(&self) -> Result<()> {
+        let cannot = |error| {
+            let error: &io::Error = &error;
+            let (path, error) = (self.0.display(), os(error));
+            Failure::run(format_args!("cannot make {path}: {error}; choose another --runtime-dir"))
+        };
+        if let Some(runtime) = self.0.parent() {
+            system::make_private(runtime).map_err(cannot)?;
+            check_private(runtime, false)?;
+        }
+        system::make_private(&self.0).map_err(cannot)?;
+        check_private(&self.0, true)
+    }
+
+    /// Every folder there is, by name.
+    pub(super) fn all(runtime: &Path) -> Vec<Folder> {
+        let entries = fs::read_dir(runtime).into_iter().flatten().flatten();
+        let mut all: Vec<Folder> = entries
+            .filter(|entry| entry.file_name().to_str().is_some_and(|it| check_name(it).is_ok()))
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .map(|entry| Folder(entry.path()))
+            .filter(|folder| system::check_private(&folder.0, true).is_ok())
+            .collect();
+        all.sort_by_key(Folder::name);
+        all
+    }
+
+    /// Those of attachments, and no other folders that somebody has put there.
+    pub(super) fn attached(runtime: &Path) -> Vec<Folder> {
+        let mut all = Folder::all(runtime);
+        all.retain(|folder| folder.path("settings.json").exists());
+        all
+    }
+
+    /// Becomes the only process of this kind; `None` if there is one.
+    pub(super) fn lock(&self, role: Role) -> Option<Lock> {
+        system::lock(&self.path(role.file())).map(Lock)
+    }
+
+    /// Whether there is a process of this kind.
+    pub(super) fn is_held(&self, role: Role) -> bool {
+        system::is_locked(&self.path(role.file()))
+    }
+
+    /// Ends the process of this kind at once, and no other.
+    pub(super) fn kill(&self, role: Role) -> Found {
+        let record = self.read(role.record()).unwrap_or_default();
+        let is_ended = system::kill_holder(&self.path(role.file()), &record);
+        match self.is_held(role) {
+            _ if is_ended => Found::Ended,
+            true => Found::Unknown,
+            false => Found::Nobody,
+        }
+    }
+
+    /// Says which process this is.
+    pub(super) fn write_process(&self, role: Role) -> io::Result<()> {
+        self.write(role.record(), &system::own_process())
+    }
+
+    /// Waits until none of its processes lives, but not for ever.
+    pub(super) fn wait_for_end(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        loop {
+            if !self.is_held(Role::Supervisor) && !self.is_held(Role::Server) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Writes a file as a whole: nobody sees half of it.
+    pub(super) fn write(&self, file: &str, text: &str) -> io::Result<()> {
+        let (new, path) = (self.path(&format!("{file}.new")), self.path(file));
+        fs::write(&new, text)?;
+        farblock_command::replace::put_over(&new, &path)
+    }
+
+    pub(super) fn write_json(&self, file: &str, value: &impl Serialize) -> io::Result<()> {
+        self.write(file, &serde_json::to_string_pretty(value).expect("our own types are JSON"))
+    }
+
+    pub(super) fn read(&self, file: &str) -> Option<String> {
+        fs::read_to_string(self.path(file)).ok()
+    }
+
+    pub(super) fn read_json<T: DeserializeOwned>(&self, file: &str) -> Option<T> {
+        serde_json::from_str(&self.read(file)?).ok()
+    }
+
+    /// The supervisor's process.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.read(Role::Supervisor.record())?.split_whitespace().next()?.parse().ok()
+    }
+
+    /// The log, for a process to append to.
+    pub(super) fn log(&self) -> io::Result<File> {
+        system::append(&self.path("log"))
+    }
+
+    /// Begins the log anew when it is long. Its writers have it open and go on at its end.
+    pub(super) fn bound_log(&self) {
+        let path = self.path("log");
+        if fs::metadata(&path).is_ok_and(|log| log.len() > MAX_LOG_BYTES) {
+            let kept = fs::copy(&path, self.path("log.old"));
+            let begun = File::options().write(true).truncate(true).open(&path);
+            if let Err(error) = kept.and(begun.map(drop)) {
+                tracing::warn!("the log grows: {}", os(&error));
+            }
+        }
+    }
+
+    /// Forgets the attachment, whose lock the caller has. A mount in it that is not gone keeps its
+    /// directory.
+    pub(super) fn remove(&self, lock: Lock) {
+        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        // The lock files last: a folder without them is nobody's.
+        let (mut locks, mut first) = (Vec::new(), Vec::new());
+        for entry in entries {
+            let name = entry.file_name();
+            let is_lock = [Role::Supervisor, Role::Server].iter().any(|role| name == role.file());
+            if is_lock { &mut locks } else { &mut first }.push(entry.path());
+        }
+        let mut lock = Some(lock);
+        for path in first.iter().chain(&locks) {
+            // What is locked cannot be removed there: neither by us, nor what is somebody else's
+            // by then.
+            if cfg!(windows) && locks.contains(path) {
+                drop(lock.take());
+            }
+            // Never into a mount: a directory is removed only if it is empty.
+            let removed = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+            if let Err(error) = removed {
+                tracing::debug!("{} stays: {error}", path.display());
+            }
+        }
+        let _ = fs::remove_dir(&self.0);
+    }
+
+    /// As [`Folder::remove`], where nobody has seen the end of what was sent to the target.
+    pub(super) fn remove_unfinished(&self, lock: Lock) {
+        leftover::keep(self);
+        self.remove(lock);
+    }
+
+    /// Removes what the attachment's processes could not since they had it open, where that is so:
+    /// their log, which they have until they end.
+    pub(super) fn remove_rest(&self) {
+        // Its locks are gone a moment before the folder: who says that it is detached is right.
+        let _ = fs::remove_dir(&self.0);
+        let deadline = Instant::now() + END_PATIENCE;
+        while cfg!(windows) && self.0.exists() && Instant::now() < deadline {
+            match self.lock(Role::Supervisor) {
+                Some(lock) if !self.is_held(Role::Server) => self.remove(lock),
+                // Somebody else's by now, or gone.
+                _ => return,
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for name in ["fb0", "data-1", "a.b_c", "0"] {
+            assert_eq!(check_name(name), Ok(()));
+        }
+        for name in ["", ".", "..", "a/b", "-x", ".x", "a b", "ä", &"x".repeat(33), "a\n"] {
+            assert!(check_name(name).expect_err(name).contains("is not a name"), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_long_log_is_begun_anew() {
+        use std::io::Write;
+        let runtime = tempfile::tempdir().expect("a folder");
+        let (folder, _lock) = Folder::claim(runtime.path(), None).expect("nobody has it");
+        let mut log = folder.log().expect("a log");
+        log.write_all(b"kept").expect("it is written");
+        folder.bound_log();
+        assert_eq!(folder.read("log").as_deref(), Some("kept"));
+        log.set_len(MAX_LOG_BYTES + 1).expect("a length");
+        folder.bound_log();
+        log.write_all(b"new").expect("it is written");
+        assert_eq!(folder.read("log").as_deref(), Some("new"));
+        assert!(folder.read("log.old").is_some_and(|old| old.starts_with("kept")));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_folder_that_is_not_ours_alone_is_refused() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let place = tempfile::tempdir().expect("a folder");
+        let refused = |path: &Path, part: &str| {
+            let sentence = |failure: Failure| failure.sentence().to_owned();
+            let asked = runtime(Some(path)).map(drop).expect_err("it is not private");
+            let claimed = Folder::claim(path, Some("x")).map(drop).expect_err("it is not private");
+            for sentence in [sentence(asked), sentence(claimed)] {
+                assert!(sentence.contains(part), "{sentence}");
+            }
+        };
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+        };
+        let open = place.path().join("open");
+        fs::create_dir(&open).expect("a folder");
+        for wrong in [0o777, 0o775, 0o702] {
+            mode(&open, wrong);
+            refused(&open, "chmod 700");
+        }
+        mode(&open, 0o700);
+        let link = place.path().join("link");
+        symlink(&open, &link).expect("a link");
+        refused(&link, "symbolic link");
+        assert!(runtime(Some(&open)).is_ok());
+        // The attachment's own folder as well.
+        symlink(place.path(), open.join("x")).expect("a link");
+        assert!(Folder::claim(&open, Some("x")).is_err());
+        fs::create_dir(open.join("y")).expect("a folder");
+        mode(&open.join("y"), 0o770);
+        assert!(Folder::claim(&open, Some("y")).is_err());
+        assert_eq!(Folder::all(&open), []);
+        assert!(Folder::claim(&open, Some("z")).is_ok());
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&open, Some(65534), None).expect("root may");
+            refused(&open, "belongs to another user");
+        }
+    }
+
+    #[test]
+    fn names_are_claimed_once() {
+        let runtime = tempfile::tempdir().expect("a folder");
+        let path = runtime.path();
+        let (first, lock) = Folder::claim(path, None).expect("nobody has it");
+        assert_eq!(first.name(), "fb0");
+        let (second, _lock) = Folder::claim(path, None).expect("nobody has it");
+        assert_eq!(second.name(), "fb1");
+        assert!(first.is_held(Role::Supervisor) && !first.is_held(Role::Server));
+        let Err(Failure::Usage(error)) = Folder::claim(path, Some("fb0")) else {
+            panic!("it is taken");
+        };
+        assert!(error.contains("attached already"), "{error}");
+        drop(lock);
+        assert!(first.wait_for_end(Duration::ZERO));
+        let (_, lock) = Folder::claim(path, Some("fb0")).expect("it is free again");
+        assert_eq!(Folder::all(path), [first.clone(), second]);
+        first.remove(lock);
+        assert!(!first.0.exists());
+    }
+}

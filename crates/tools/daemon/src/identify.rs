@@ -1,0 +1,46 @@
+//! An attachment whose servers refuse to go on, since nothing says which namespace it was made of:
+//! `farblock attach --name NAME --uuid UUID` says it, and its supervisor's next server goes on.
+
+use super::folder::{Folder, Role};
+use super::list;
+use super::record;
+use super::settings::Settings;
+use super::status::Offer;
+use farblock_command::error::{Failure, Result, os};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+/// How long the next server may take: the supervisor's longest pause, and to connect.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// The attachment that these settings are of, if it has a supervisor, and its servers are in vain.
+pub(super) fn in_vain(runtime: &Path, settings: &Settings) -> Option<Folder> {
+    let folder = Folder(runtime.join(settings.name.as_ref()?));
+    settings.uuid?;
+    let before = folder.read_json::<Settings>("settings.json")?;
+    let is_its = before.urls == settings.urls && before.way == settings.way;
+    let is_in_vain = folder.is_held(Role::Supervisor) && record::known(&folder).is_err();
+    (is_its && is_in_vain && !list::is_served(&folder)).then_some(folder)
+}
+
+/// Says which namespace it is, and waits until a server goes on with it.
+pub(super) fn go_on(folder: &Folder, uuid: Option<Uuid>) -> Result<Offer> {
+    let name = folder.name();
+    let Some(before) = folder.read_json::<Settings>("settings.json") else {
+        return Err(Failure::run(format_args!("{name} has no settings to be read: detach it")));
+    };
+    folder.write_json("settings.json", &Settings { uuid, ..before }).map_err(|error| {
+        Failure::run(format_args!("cannot write to {}: {}", folder.0.display(), os(&error)))
+    })?;
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if let Some(status) = list::status(folder).filter(|_| list::is_served(folder)) {
+            return Ok(status.offer);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    let why = folder.read("trouble").unwrap_or_else(|| "its processes are gone".to_owned());
+    Err(Failure::run(format_args!("{name} does not go on: {why}")))
+}

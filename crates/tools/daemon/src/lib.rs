@@ -1,0 +1,117 @@
+//! `farblock attach`, `list` and `detach`: remote disks as disks of this machine.
+//!
+//! Three processes have a part in an attachment. The command itself says what is wanted, starts the
+//! second one, and waits until the disk can be used. The [`supervisor`] has a server run, and the
+//! next one if that dies. The [`server`] connects and offers the disk one of the [`ways`]. What
+//! they know of each other is in a [`folder`] of the attachment's own.
+//!
+//! It takes Linux or Windows. Elsewhere the commands say so. What differs between the two is in
+//! [`system`], and which ways there are.
+
+pub mod args;
+
+#[cfg(any(target_os = "linux", windows))]
+mod all;
+#[cfg(any(target_os = "linux", windows))]
+mod claim;
+#[cfg(target_os = "linux")]
+mod confined;
+#[cfg(any(target_os = "linux", windows))]
+mod connect;
+#[cfg(any(target_os = "linux", windows))]
+mod control;
+#[cfg(any(target_os = "linux", windows))]
+mod detach;
+#[cfg(any(target_os = "linux", windows))]
+mod examined;
+#[cfg(any(target_os = "linux", windows))]
+mod folder;
+#[cfg(any(target_os = "linux", windows))]
+mod identify;
+#[cfg(any(target_os = "linux", windows))]
+mod leftover;
+#[cfg(any(target_os = "linux", windows))]
+mod list;
+#[cfg(any(target_os = "linux", windows))]
+mod messages;
+#[cfg(any(target_os = "linux", windows))]
+mod metrics;
+#[cfg(any(target_os = "linux", windows))]
+mod record;
+#[cfg(target_os = "linux")]
+mod rights;
+#[cfg(any(target_os = "linux", windows))]
+mod server;
+pub mod service;
+#[cfg(any(target_os = "linux", windows))]
+mod settings;
+#[cfg(any(target_os = "linux", windows))]
+mod start;
+#[cfg(any(target_os = "linux", windows))]
+mod status;
+#[cfg(any(target_os = "linux", windows))]
+mod supervisor;
+#[cfg(any(target_os = "linux", windows))]
+mod system;
+#[cfg(any(target_os = "linux", windows))]
+mod ways;
+
+#[cfg(any(target_os = "linux", windows))]
+pub use {
+    detach::run as detach,
+    examined::{Examined, Way, examined},
+    list::names,
+    list::run as list,
+    start::part,
+    start::run as attach,
+};
+
+#[cfg(target_os = "linux")]
+pub use examined::{Brief, brief};
+
+#[cfg(any(target_os = "linux", windows))]
+use connect::connect;
+
+/// What `--as auto` would choose here, and why.
+#[cfg(target_os = "linux")]
+pub fn choice() -> String {
+    let (_, why) = ways::choose(&settings::Settings::default());
+    format!("attach would choose{}", why.trim_start_matches("chose"))
+}
+
+#[cfg(not(any(target_os = "linux", windows)))]
+pub use elsewhere::{attach, detach, list, names, part};
+
+#[cfg(not(any(target_os = "linux", windows)))]
+mod elsewhere {
+    use super::args::{AttachArgs, DetachArgs, ListArgs, PartArgs};
+    use farblock_command::args::Global;
+    use farblock_command::error::{Failure, Result};
+
+    fn not_here() -> Result<()> {
+        Err(Failure::usage(
+            "disks are attached on Linux and Windows only: `farblock read`, `write` and `copy` \
+             work here",
+        ))
+    }
+
+    pub fn attach(_: &AttachArgs, _: &Global) -> Result<()> {
+        not_here()
+    }
+
+    pub fn list(_: &ListArgs) -> Result<()> {
+        not_here()
+    }
+
+    pub fn names(_: Option<&std::path::Path>) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    pub fn detach(_: &DetachArgs) -> Result<()> {
+        not_here()
+    }
+
+    pub fn part(_: PartArgs, _: &Global) -> Result<()> {
+        not_here()
+    }
+}

@@ -1,0 +1,296 @@
+//! `farblock list`: what is attached, and how it is.
+
+use super::args::ListArgs;
+use super::control::{self, Answer, ControlRequest};
+use super::folder::{Folder, Role, runtime};
+use super::leftover;
+use super::metrics;
+use super::server::Saved;
+use super::settings::Settings;
+use super::status::{Offer, State, Status};
+use super::supervisor::GIVEN_UP;
+use super::system;
+use super::ways::{self, StopError};
+use farblock_admin::Confinement;
+use farblock_block::size::Size;
+use farblock_command::error::Result;
+use farblock_command::output;
+use farblock_command::table::{Align, Table, printable};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long a server may take to say how it is.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Runs the command.
+pub fn run(args: &ListArgs) -> Result<()> {
+    let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
+    leftover::sweep(&runtime);
+    // Measured as of the first time that somebody asks for it.
+    let asked = if args.metrics { ControlRequest::Measure } else { ControlRequest::Status };
+    let look = |folder: &Folder| status_by(folder, &asked);
+    let all: Vec<Status> = Folder::all(&runtime).iter().filter_map(look).collect();
+    if args.json {
+        return output::print_json(&all);
+    }
+    if args.metrics {
+        return output::print(&metrics::render(&all));
+    }
+    if all.is_empty() {
+        return output::print("nothing is attached\n");
+    }
+    output::print(&table(&all))
+}
+
+/// What the attachments are called, without asking how they are.
+pub fn names(folder: Option<&Path>) -> Result<Vec<String>> {
+    let runtime = runtime(folder)?;
+    Ok(Folder::attached(&runtime).iter().map(Folder::name).collect())
+}
+
+/// How an attachment is; `None` if it is none, or not yet. What a daemon left that is gone is
+/// cleaned up, if nobody uses it.
+pub(super) fn status(folder: &Folder) -> Option<Status> {
+    status_by(folder, &ControlRequest::Status)
+}
+
+/// The same, asked so.
+fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
+    if folder.is_held(Role::Server) {
+        if let Some(status) = said(folder, request) {
+            return Some(status);
+        }
+        let trouble = "the process that serves it does not answer".to_owned();
+        return gone(folder, State::Restarting, Some(trouble), Vec::new());
+    }
+    if folder.is_held(Role::Supervisor) {
+        // The reason cannot be written down either if that is the reason.
+        let full = || format!("there is no room in {}: make some", folder.0.display());
+        let trouble = folder.read("trouble");
+        let trouble = trouble.or_else(|| system::is_full(&folder.0).then(full));
+        return gone(folder, State::Restarting, trouble, Vec::new());
+    }
+    let why = why_gone(folder.read("trouble"));
+    let name = folder.name();
+    // Nobody attaches a disk of this name meanwhile.
+    let lock = folder.lock(Role::Supervisor)?;
+    match clean_up(folder, false) {
+        Ok(()) => {
+            let trouble = format!("{why}; it was cleaned up");
+            let status = gone(folder, State::Stale, Some(trouble), Vec::new());
+            folder.remove_unfinished(lock);
+            status
+        }
+        Err(StopError::InUse(users)) => {
+            let trouble = format!(
+                "{why}, and it is in use: attach it as {name} again, or `farblock detach {name} \
+                 --force`"
+            );
+            gone(folder, State::Stale, Some(trouble), users)
+        }
+        Err(StopError::Failed(error)) => {
+            gone(folder, State::Stale, Some(format!("{why}; {error}")), Vec::new())
+        }
+    }
+}
+
+/// Why a daemon is gone that said this last. Only what it gave up for is the reason; all else it
+/// was about to overcome.
+fn why_gone(last: Option<String>) -> String {
+    match last {
+        Some(last) if last.starts_with(GIVEN_UP) => last,
+        Some(last) => format!("its daemon is gone, which said before: {last}"),
+        None => "its daemon is gone".to_owned(),
+    }
+}
+
+/// What the server says. One of before [`ControlRequest::Measure`] hangs up at that, and is asked
+/// for the rest; one that does not answer in time would not answer that either.
+fn said(folder: &Folder, request: &ControlRequest) -> Option<Status> {
+    match control::ask(folder, request, Some(PATIENCE)) {
+        Ok(Answer::Status(status)) => {
+            let cpu_ms = status.server_pid.and_then(cpu_ms);
+            Some(Status { cpu_ms, ..*status })
+        }
+        Err(error) if matches!(request, ControlRequest::Measure) && is_hung_up_on(&error) => {
+            said(folder, &ControlRequest::Status)
+        }
+        _ => None,
+    }
+}
+
+/// What a process has used of processors.
+#[cfg(any(target_os = "linux", windows))]
+fn cpu_ms(pid: u32) -> Option<u64> {
+    use farblock_bench::cpu::{CpuSource, OtherProcess};
+    u64::try_from(OtherProcess::new(pid).ok()?.cpu_time().as_millis()).ok()
+}
+
+/// Nobody is served there.
+#[cfg(not(any(target_os = "linux", windows)))]
+fn cpu_ms(_: u32) -> Option<u64> {
+    None
+}
+
+/// Whether the other end has closed instead of answering: then there is no line.
+fn is_hung_up_on(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | InvalidData | UnexpectedEof)
+}
+
+/// Whether a server answers.
+pub(super) fn is_served(folder: &Folder) -> bool {
+    folder.is_held(Role::Server)
+        && control::ask(folder, &ControlRequest::Status, Some(PATIENCE)).is_ok()
+}
+
+/// Clears away what processes that are gone have left.
+pub(super) fn clean_up(folder: &Folder, force: bool) -> Result<(), StopError> {
+    let saved = folder.read_json::<Saved>("state.json");
+    let settings = folder.read_json::<Settings>("settings.json");
+    match (saved, settings) {
+        (Some(saved), Some(settings)) => ways::clean_up(folder, &settings, &saved.state, force),
+        // One that died before it said what it has made.
+        (None, Some(settings)) if force => {
+            ways::clean_up(folder, &settings, &serde_json::Value::Null, force)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// An attachment that has no server to say how it is.
+fn gone(
+    folder: &Folder,
+    state: State,
+    trouble: Option<String>,
+    users: Vec<String>,
+) -> Option<Status> {
+    let offer: Offer = folder.read_json::<Saved>("state.json")?.offer;
+    let pid = folder.pid().filter(|_| state != State::Stale);
+    let paths = Vec::new();
+    Some(Status {
+        offer,
+        state,
+        since_seconds: 0,
+        trouble,
+        paths,
+        pid,
+        server_pid: None,
+        cpu_ms: None,
+        users,
+        confinement: None,
+        latency: None,
+    })
+}
+
+fn table(all: &[Status]) -> String {
+    use Align::{Left, Right};
+    let columns = [
+        ("NAME", Left),
+        ("WAY", Left),
+        ("USE", Left),
+        ("SIZE", Right),
+        ("STATE", Left),
+        ("SANDBOX", Left),
+        ("CPU", Right),
+        ("PID", Right),
+    ];
+    let mut table = Table::new(&columns);
+    let mut notes = String::new();
+    for status in all {
+        let Status { offer, state, since_seconds, trouble, paths, pid, users, .. } = status;
+        let (sandbox, lacks) = sandbox(status.confinement.as_ref());
+        let since = match state {
+            State::Degraded | State::Reconnecting | State::Failed => {
+                format!(" for {since_seconds} s")
+            }
+            _ => String::new(),
+        };
+        table.row(vec![
+            offer.name.clone(),
+            offer.way.clone(),
+            offer.used.path.clone(),
+            Size(offer.size_bytes).to_string(),
+            format!("{}{since}", state.name()),
+            sandbox.to_owned(),
+            status.cpu_ms.map_or("-".to_owned(), |ms| format!("{:.1} s", ms as f64 / 1e3)),
+            pid.map_or("-".to_owned(), |pid| pid.to_string()),
+        ]);
+        let mut note = |text: String| notes.push_str(&format!("  {}\n", printable(&text)));
+        let heading = paths.len() + users.len() + lacks.len() + usize::from(trouble.is_some()) > 0;
+        if heading {
+            note(format!("{}:", offer.name));
+        }
+        trouble.iter().for_each(|trouble| note(format!("  {trouble}")));
+        for path in paths {
+            let access = path.access.as_ref().map_or(String::new(), |it| format!(", {it}"));
+            let since = match path.state.as_str() {
+                "live" => String::new(),
+                _ => format!(" for {} s", path.since_seconds),
+            };
+            // One path's is the disk's.
+            let why = path.error.as_ref().filter(|_| path.state != "live" && paths.len() > 1);
+            let why = why.map_or(String::new(), |why| format!(": {why}"));
+            note(format!("  path {}: {}{since}{access}{why}", path.url, path.state));
+        }
+        users.iter().for_each(|user| note(format!("  used: {user}")));
+        lacks.iter().for_each(|lack| note(format!("  sandbox: {lack}")));
+    }
+    let between = if notes.is_empty() { "" } else { "\n" };
+    format!("{}{between}{notes}", table.render(0))
+}
+
+/// Whether the process that serves it has given up what it does not need, and what it could not.
+/// Why it gives nothing up where that is so for a way is in `--json`.
+fn sandbox(confinement: Option<&Confinement>) -> (&'static str, &[String]) {
+    match confinement {
+        None => ("-", &[]),
+        Some(it) if !it.sandboxed => ("no", &[]),
+        Some(it) if it.lacks.is_empty() => ("yes", &[]),
+        Some(it) => ("partly", &it.lacks),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_given_up_is_told() {
+        let lacks = vec!["no Landlock".to_owned()];
+        let of = |sandboxed: bool, lacks: &[String]| Confinement {
+            sandboxed,
+            lacks: lacks.to_vec(),
+            ..Confinement::default()
+        };
+        assert_eq!(sandbox(None).0, "-");
+        assert_eq!(sandbox(Some(&of(false, &lacks))), ("no", &[][..]));
+        assert_eq!(sandbox(Some(&of(true, &[]))), ("yes", &[][..]));
+        assert_eq!(sandbox(Some(&of(true, &lacks))), ("partly", &lacks[..]));
+    }
+
+    #[test]
+    fn what_a_daemon_would_have_overcome_is_not_why_it_is_gone() {
+        let said = |last: &str| why_gone(Some(last.to_owned()));
+        assert_eq!(said("given up: nothing listens"), "given up: nothing listens");
+        assert!(said("nothing listens").starts_with("its daemon is gone, which said before: "));
+        assert_eq!(why_gone(None), "its daemon is gone");
+    }
+
+    #[test]
+    fn only_who_hangs_up_is_asked_again() {
+        for (kind, is_asked) in [
+            (io::ErrorKind::UnexpectedEof, true),
+            (io::ErrorKind::ConnectionReset, true),
+            (io::ErrorKind::WouldBlock, false),
+            (io::ErrorKind::TimedOut, false),
+            (io::ErrorKind::NotFound, false),
+        ] {
+            assert_eq!(is_hung_up_on(&io::Error::from(kind)), is_asked, "{kind}");
+        }
+        // Nothing at all, which is what a server that ends gives.
+        let nothing = serde_json::from_slice::<Answer>(b"").unwrap_err();
+        assert!(is_hung_up_on(&io::Error::from(nothing)));
+    }
+}

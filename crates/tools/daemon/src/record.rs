@@ -1,0 +1,343 @@
+//! What a server writes down for its successor, before it uses what it is about: the namespace that
+//! the attachment's users know, and the controllers that may carry out something.
+//!
+//! Files of an older farblock are read, and keys that are not known are left alone; a file whose
+//! version is newer is refused, since what it says would be understood only in part.
+
+use super::claim::claim;
+use super::folder::Folder;
+use super::leftover;
+use super::settings::Settings;
+use farblock_command::error::os;
+use farblock_command::lives::{Life, VERSION, bytes, hex};
+use farblock_host::disk::{ControllerLife, KnownNamespace, Predecessor, Record};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use uuid::Uuid;
+
+const NAMESPACE: &str = "identity.json";
+pub(super) const CONTROLLERS: &str = "controllers.json";
+/// A [`KnownNamespace`] in its file.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub(super) struct Identity {
+    version: u64,
+    uuid: Option<Uuid>,
+    nguid: Option<String>,
+    eui64: Option<String>,
+    serial: String,
+    block_size: u32,
+    volatile_cache: bool,
+}
+
+impl Identity {
+    fn new(known: &KnownNamespace) -> Identity {
+        Identity {
+            version: VERSION,
+            uuid: known.uuid.map(Uuid::from_bytes),
+            nguid: known.nguid.map(|id| hex(&id)),
+            eui64: known.eui64.map(|id| hex(&id)),
+            serial: known.serial.clone(),
+            block_size: known.block_size,
+            volatile_cache: known.volatile_cache,
+        }
+    }
+
+    /// `None` if it is none of ours.
+    fn known(&self) -> Option<KnownNamespace> {
+        Some(KnownNamespace {
+            uuid: self.uuid.map(Uuid::into_bytes),
+            nguid: maybe(self.nguid.as_deref())?,
+            eui64: maybe(self.eui64.as_deref())?,
+            serial: self.serial.clone(),
+            block_size: self.block_size,
+            volatile_cache: self.volatile_cache,
+        })
+    }
+}
+
+/// None are fine, malformed ones are not.
+fn maybe<const N: usize>(text: Option<&str>) -> Option<Option<[u8; N]>> {
+    text.map_or(Some(None), |text| bytes(text).map(Some))
+}
+
+/// Writes down what a disk tells.
+pub(super) struct Recorder {
+    folder: Folder,
+    settings: Settings,
+    /// The namespace is this attachment's already.
+    claimed: AtomicBool,
+}
+
+impl Recorder {
+    /// `resume`: in place of a server that had the namespace.
+    pub(super) fn new(folder: &Folder, settings: &Settings, resume: bool) -> Recorder {
+        let (folder, settings) = (folder.clone(), settings.clone());
+        Recorder { folder, settings, claimed: AtomicBool::new(resume) }
+    }
+
+    fn write(&self, file: &str, value: &impl Serialize) -> Result<(), String> {
+        self.folder.write_json(file, value).map_err(|error| {
+            let (path, error) = (self.folder.path(file), os(&error));
+            format!(
+                "cannot write {}, without which no other process could go on safely: {error}",
+                path.display()
+            )
+        })
+    }
+}
+
+impl Record for Recorder {
+    fn namespace(&self, known: &KnownNamespace) -> Result<(), String> {
+        let write = || self.write(NAMESPACE, &Identity::new(known));
+        if self.claimed.load(Ordering::Acquire) {
+            return write();
+        }
+        claim(&self.folder, &self.settings, known, write)?;
+        self.claimed.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn controllers(&self, lives: &[ControllerLife]) -> Result<(), String> {
+        self.write(CONTROLLERS, &lives.iter().map(Life::new).collect::<Vec<_>>())
+    }
+}
+
+/// Why a file says nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    Missing,
+    /// It is torn, or not ours.
+    Broken(String),
+    Newer(u64),
+}
+
+/// Reads a file whose version is not newer than ours.
+fn read(path: &Path) -> Result<Value, Unread> {
+    let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Unread::Missing,
+        _ => Unread::Broken(os(&error)),
+    })?;
+    let value: Value =
+        serde_json::from_str(&text).map_err(|error| Unread::Broken(error.to_string()))?;
+    let entries = value.as_array().map_or(std::slice::from_ref(&value), Vec::as_slice);
+    let newest = entries.iter().filter_map(|entry| entry["version"].as_u64()).max();
+    match newest {
+        Some(version) if version > VERSION => Err(Unread::Newer(version)),
+        _ => Ok(value),
+    }
+}
+
+/// The namespace that an attachment was made of, if that can be read.
+pub(super) fn known(folder: &Folder) -> Result<KnownNamespace, Unread> {
+    let value = read(&folder.path(NAMESPACE))?;
+    let identity: Identity =
+        serde_json::from_value(value).map_err(|error| Unread::Broken(error.to_string()))?;
+    identity.known().ok_or_else(|| Unread::Broken("an identifier is malformed".to_owned()))
+}
+
+/// What a server before us has left. `resume`: somebody uses the disk already, who must not be
+/// given another one.
+pub(super) fn predecessor(
+    folder: &Folder,
+    settings: &Settings,
+    resume: bool,
+) -> Result<Predecessor, String> {
+    let namespace = match resume.then(|| known(folder)).transpose() {
+        Ok(namespace) => namespace,
+        // It is said otherwise which one it is.
+        Err(Unread::Missing | Unread::Broken(_)) if settings.uuid.is_some() => None,
+        Err(unread) => return Err(unknown(folder, &unread)),
+    };
+    let mut controllers = controllers(folder, settings, resume)?;
+    controllers.extend(leftover::of_others(folder, settings));
+    Ok(Predecessor { namespace, controllers })
+}
+
+fn unknown(folder: &Folder, unread: &Unread) -> String {
+    let path = folder.path(NAMESPACE);
+    let (path, name) = (path.display(), folder.name());
+    let why = match unread {
+        Unread::Newer(version) => return newer(NAMESPACE, *version),
+        Unread::Missing => format!("{path} is missing (an older farblock wrote none)"),
+        Unread::Broken(error) => format!("{path} cannot be read ({error})"),
+    };
+    format!(
+        "{why}, so nobody can tell whether the namespace there is still the one that was attached: \
+         end this attachment with `farblock detach {name} --force`, or attach it again as {name} \
+         with --uuid"
+    )
+}
+
+fn newer(file: &str, version: u64) -> String {
+    format!(
+        "a newer farblock wrote {file} (version {version}, this one knows {VERSION}): attach the \
+         disk with that one"
+    )
+}
+
+/// The controllers that may carry out something.
+fn controllers(
+    folder: &Folder,
+    settings: &Settings,
+    resume: bool,
+) -> Result<Vec<ControllerLife>, String> {
+    let path = folder.path(CONTROLLERS);
+    if !resume && !path.exists() {
+        return Ok(Vec::new());
+    }
+    lives(&path, settings)
+}
+
+/// The controllers in a file. Where that says nothing, those that are asked for may do something
+/// for as long as any does that hears nothing more.
+pub(super) fn lives(path: &Path, settings: &Settings) -> Result<Vec<ControllerLife>, String> {
+    match lives_in(path) {
+        Ok(lives) => Ok(lives),
+        Err(Unread::Newer(version)) => Err(newer(CONTROLLERS, version)),
+        Err(unread) => {
+            tracing::warn!("{CONTROLLERS}: {unread:?}; what was sent is given time to be over");
+            Ok(assumed(settings))
+        }
+    }
+}
+
+/// The controllers in a file.
+pub(super) fn lives_in(path: &Path) -> Result<Vec<ControllerLife>, Unread> {
+    let lives: Vec<Life> =
+        serde_json::from_value(read(path)?).map_err(|error| Unread::Broken(error.to_string()))?;
+    let lives: Option<Vec<_>> = lives.iter().map(Life::life).collect();
+    lives.ok_or_else(|| Unread::Broken("a value is malformed".to_owned()))
+}
+
+/// What may be there of controllers that nobody knows.
+pub(super) fn assumed(settings: &Settings) -> Vec<ControllerLife> {
+    let quiesce_time = assumed_time(settings);
+    let life = |url: &farblock_host::Url| ControllerLife {
+        url: url.clone(),
+        name: None,
+        quiesce_time,
+        origin: None,
+    };
+    settings.urls.iter().map(life).collect()
+}
+
+/// How long those may carry out something.
+pub(super) fn assumed_time(settings: &Settings) -> Duration {
+    let options = settings.disk_options();
+    let usual = farblock_host::Options::default().keep_alive;
+    let keep_alive = options.connection.keep_alive.max(usual);
+    options.quiesce.unwrap_or(keep_alive * 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farblock_host::disk::{ControllerOrigin, CrossControllerReset};
+
+    fn settings() -> Settings {
+        let urls = vec!["nvme+tcp://127.0.0.1/nqn.2024-01.example:a".parse().expect("a URL")];
+        Settings { urls, ..Settings::default() }
+    }
+
+    fn recorder() -> (tempfile::TempDir, Recorder) {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = Folder(place.path().to_path_buf());
+        (place, Recorder::new(&folder, &settings(), true))
+    }
+
+    fn namespace() -> KnownNamespace {
+        KnownNamespace {
+            uuid: Some([0xa5; 16]),
+            nguid: Some([0x66; 16]),
+            eui64: Some([7; 8]),
+            serial: "S".to_owned(),
+            block_size: 4096,
+            volatile_cache: true,
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let (_place, recorder) = recorder();
+        let url: farblock_host::Url =
+            "nvme+tcp://[::1]:4420/nqn.2024-01.example:a?ns=2".parse().expect("a URL");
+        let name = CrossControllerReset { icid: 7, ciu: 3, cirn: u64::MAX };
+        let life = |name: Option<CrossControllerReset>| {
+            let quiesce_time = Duration::from_millis(1500);
+            let origin = name.map(|_| ControllerOrigin { place: [1; 16], boot: [0xfe; 16] });
+            ControllerLife { url: url.clone(), name, quiesce_time, origin }
+        };
+        let lives = vec![life(Some(name)), life(None)];
+        recorder.controllers(&lives).expect("it is written");
+        for namespace in [namespace(), KnownNamespace { uuid: None, nguid: None, ..namespace() }] {
+            recorder.namespace(&namespace).expect("it is written");
+            let read = predecessor(&recorder.folder, &settings(), true).expect("our own");
+            let namespace = Some(namespace);
+            assert_eq!(read, Predecessor { namespace, controllers: lives.clone() });
+        }
+        // Who begins anew may begin with another one, but not before those are over.
+        let read = predecessor(&recorder.folder, &settings(), false).expect("our own");
+        assert_eq!(read, Predecessor { namespace: None, controllers: lives });
+    }
+
+    #[test]
+    fn a_namespace_that_is_not_known_is_not_taken() {
+        let (_place, recorder) = recorder();
+        let folder = &recorder.folder;
+        let whole = serde_json::to_string(&Identity::new(&namespace())).expect("JSON");
+        let newer = whole.replace("\"version\":1", "\"version\":2");
+        for (text, said) in [
+            (None, "is missing"),
+            (Some(""), "cannot be read"),
+            (Some(&whole[..whole.len() / 2]), "cannot be read"),
+            (Some(whole.replace("6666", "6").as_str()), "malformed"),
+            (Some(newer.as_str()), "a newer farblock"),
+        ] {
+            text.into_iter().for_each(|text| folder.write(NAMESPACE, text).expect("it is written"));
+            let error = predecessor(folder, &settings(), true).expect_err(said);
+            assert!(error.contains(said), "{error}");
+            let asked = Settings { uuid: Some(Uuid::from_bytes([1; 16])), ..settings() };
+            assert_eq!(predecessor(folder, &asked, true).is_ok(), !said.contains("newer"));
+        }
+        let more = whole.replace("\"version\":1", "\"version\":1,\"colour\":\"red\"");
+        folder.write(NAMESPACE, &more).expect("it is written");
+        let read = predecessor(folder, &settings(), true).expect("what is more does no harm");
+        assert_eq!(read.namespace, Some(namespace()));
+    }
+
+    #[test]
+    fn controllers_that_are_not_known_get_time() {
+        let (_place, recorder) = recorder();
+        let folder = &recorder.folder;
+        recorder.namespace(&namespace()).expect("it is written");
+        assert_eq!(controllers(folder, &settings(), false), Ok(Vec::new()));
+        for text in [None, Some("[{]"), Some("{\"version\":1}")] {
+            text.into_iter()
+                .for_each(|text| folder.write(CONTROLLERS, text).expect("it is written"));
+            let lives = controllers(folder, &settings(), true).expect("some");
+            assert!(matches!(&lives[..], [life] if life.name.is_none()), "{lives:?}");
+            assert!(!lives[0].quiesce_time.is_zero());
+        }
+        // As it was written before there were versions.
+        let url = settings().urls[0].to_string();
+        let old = format!("[{{\"url\":\"{url}\",\"name\":[1,2,3],\"quiesce_ms\":4}}]");
+        folder.write(CONTROLLERS, &old).expect("it is written");
+        let lives = controllers(folder, &settings(), true).expect("one");
+        assert!(lives[0].name.is_some_and(|name| name.cirn == 3));
+        folder.write(CONTROLLERS, "[{\"version\":9}]").expect("it is written");
+        let error = controllers(folder, &settings(), true).expect_err("newer");
+        assert!(error.contains("version 9"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_said() {
+        let recorder = Recorder::new(&Folder("/none/at/all".into()), &settings(), true);
+        let error = recorder.namespace(&namespace()).expect_err("nowhere");
+        assert!(error.contains("cannot write") && error.contains("identity.json"), "{error}");
+        assert!(recorder.controllers(&[]).is_err());
+    }
+}

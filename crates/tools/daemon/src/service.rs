@@ -1,0 +1,54 @@
+//! `farblock service`: attaching at boot where the system has no unit files for that.
+
+#[cfg(windows)]
+mod registration;
+#[cfg(windows)]
+mod restorer;
+#[cfg(windows)]
+mod run;
+
+use super::args::{ServiceArgs, ServiceCommand};
+use farblock_command::args::Global;
+#[cfg(not(windows))]
+use farblock_command::error::Failure;
+use farblock_command::error::Result;
+
+/// The service's name, and what it is started and stopped by.
+#[cfg(windows)]
+const NAME: &str = "farblock";
+
+/// Runs the command.
+#[cfg(windows)]
+pub fn run(args: &ServiceArgs, global: &Global) -> Result<()> {
+    match args.command {
+        ServiceCommand::Install => registration::install(),
+        ServiceCommand::Remove => registration::remove(),
+        ServiceCommand::Run => run::run(global),
+    }
+}
+
+/// Where the service's log goes, which has nobody's standard error.
+#[cfg(windows)]
+pub fn log(args: &ServiceArgs) -> Option<std::fs::File> {
+    match args.command {
+        ServiceCommand::Run => run::log(),
+        ServiceCommand::Install | ServiceCommand::Remove => None,
+    }
+}
+
+/// Says that there is none here.
+#[cfg(not(windows))]
+pub fn run(args: &ServiceArgs, _: &Global) -> Result<()> {
+    let (ServiceCommand::Install | ServiceCommand::Remove | ServiceCommand::Run) = args.command;
+    Err(Failure::usage(
+        "services are Windows's: with systemd, `systemctl enable --now farblock-attach@NAME` \
+         attaches at boot what /etc/farblock/attach.d/NAME.toml says, once \
+         contrib/systemd/farblock-attach@.service is in /etc/systemd/system",
+    ))
+}
+
+/// None here.
+#[cfg(not(windows))]
+pub fn log(_: &ServiceArgs) -> Option<std::fs::File> {
+    None
+}

@@ -1,0 +1,129 @@
+//! Which attachments the service is to see to, and what it does for each.
+
+use super::super::args::DetachArgs;
+use super::super::folder::{Folder, Role, check_name};
+use super::super::supervisor::again;
+use super::super::{detach, settings, system};
+use crate::args::RuntimeArgs;
+use farblock_command::args::Global;
+use farblock_command::error::{Result, os};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+/// An attachment that a file describes.
+struct Wanted {
+    folder: Folder,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// It is to be attached, and tried until it is.
+    Missing,
+    /// It was attached. Who detaches it by hand wants it so.
+    Attached,
+    /// The file makes no sense, or the service stops.
+    Over,
+}
+
+pub(super) struct Restorer<'a> {
+    global: &'a Global,
+    program: PathBuf,
+    runtime: PathBuf,
+    all: Vec<Wanted>,
+}
+
+impl<'a> Restorer<'a> {
+    /// By the files that there are now.
+    pub(super) fn new(global: &'a Global) -> Result<Restorer<'a>> {
+        let runtime = super::super::folder::runtime(None)?;
+        let files = settings::restored()?;
+        let all: Vec<Wanted> = names(&files)
+            .into_iter()
+            .map(|name| Wanted { folder: Folder(runtime.join(name)), state: State::Missing })
+            .collect();
+        tracing::info!("{} disks are described in {}", all.len(), files.display());
+        let program = std::env::current_exe().unwrap_or_else(|_| "farblock".into());
+        Ok(Restorer { global, program, runtime, all })
+    }
+
+    /// Attaches what is missing, `until` it is told that there is something else to do.
+    pub(super) fn attach(&mut self, until: impl Fn() -> bool) {
+        for wanted in &mut self.all {
+            let folder = &wanted.folder;
+            let lives = || folder.is_held(Role::Server) || folder.is_held(Role::Supervisor);
+            wanted.state = match wanted.state {
+                State::Missing | State::Attached if lives() => State::Attached,
+                // Its processes died: nobody who detaches leaves the folder.
+                State::Attached if folder.0.exists() => State::Missing,
+                state => state,
+            };
+            if wanted.state == State::Missing && !until() {
+                wanted.state = attach(&self.program, self.global, &folder.name());
+            }
+        }
+    }
+
+    /// Detaches what nobody uses. Says how many are still there.
+    pub(super) fn detach(&mut self) -> usize {
+        for wanted in &mut self.all {
+            if wanted.state != State::Attached || !wanted.folder.0.exists() {
+                wanted.state = State::Over;
+                continue;
+            }
+            let args = DetachArgs {
+                names: vec![wanted.folder.name()],
+                all: false,
+                force: false,
+                runtime: RuntimeArgs { runtime_dir: Some(self.runtime.clone()) },
+            };
+            match detach::run(&args) {
+                Ok(()) => wanted.state = State::Over,
+                Err(failure) => tracing::warn!("{}", failure.sentence()),
+            }
+        }
+        self.all.iter().filter(|wanted| wanted.state != State::Over).count()
+    }
+}
+
+/// The files' names, in order.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".toml")?.to_owned()))
+        .filter(|name| match check_name(name) {
+            Ok(()) => true,
+            Err(sentence) => {
+                tracing::warn!("{}: {sentence}", folder.display());
+                false
+            }
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+/// Has a daemon attach one.
+fn attach(program: &Path, global: &Global, name: &str) -> State {
+    /// Exit code of a file that makes no sense, which does not change by itself.
+    const USAGE: i32 = 2;
+    let mut command = again(program, global);
+    command.args(["attach", "--restore", name, "--json"]).stdin(Stdio::null());
+    system::make_server(&mut command);
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) => {
+            tracing::error!("{name}: cannot start a process: {}", os(&error));
+            return State::Missing;
+        }
+    };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().replace('\n', " ");
+    if output.status.success() {
+        tracing::info!("{name} is attached: {}", text(&output.stdout));
+        return State::Attached;
+    }
+    let sentence = text(&output.stderr);
+    tracing::error!("{name}: {}", sentence.strip_prefix("error: ").unwrap_or(&sentence));
+    if output.status.code() == Some(USAGE) { State::Over } else { State::Missing }
+}

@@ -1,0 +1,146 @@
+//! The service's process. It attaches what files describe, again until that works, and detaches it
+//! when it is stopped. The disks have daemons of their own: a service that dies takes none along,
+//! and one that is started again finds them.
+
+use super::super::system;
+use super::NAME;
+use super::restorer::Restorer;
+use farblock_command::args::Global;
+use farblock_command::error::{Failure, Result};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use windows_service::service::{
+    ServiceControl, ServiceControlAccept, ServiceExitCode, ServiceState, ServiceStatus, ServiceType,
+};
+use windows_service::service_control_handler::{
+    self, ServiceControlHandlerResult, ServiceStatusHandle,
+};
+use windows_service::{define_windows_service, service_dispatcher};
+
+/// Between attempts to attach, and to detach.
+const ATTACH_EVERY: Duration = Duration::from_secs(5);
+const DETACH_EVERY: Duration = Duration::from_millis(500);
+/// How long stopping waits for the last users. Those that remain keep their disks.
+const DETACH_PATIENCE: Duration = Duration::from_secs(30);
+/// In how long Windows is to hear of us again while we stop: more than one attempt takes.
+const STOP_HINT: Duration = Duration::from_secs(60);
+
+define_windows_service!(service_main, serve);
+
+/// How it was started, for the thread that Windows has run it.
+static GLOBAL: OnceLock<Global> = OnceLock::new();
+
+/// `farblock service run`, which Windows runs.
+pub(super) fn run(global: &Global) -> Result<()> {
+    let _ = GLOBAL.set(global.clone());
+    service_dispatcher::start(NAME, service_main).map_err(|_| {
+        Failure::usage(format_args!(
+            "this is for Windows to run, not for people: `net start {NAME}` starts the service"
+        ))
+    })
+}
+
+/// A log that is longer is begun anew.
+const MAX_LOG_BYTES: u64 = 1 << 20;
+
+/// The log.
+pub(super) fn log() -> Option<File> {
+    let base = system::base().ok()?;
+    system::make_private(&base).ok()?;
+    let path = base.join("service.log");
+    if fs::metadata(&path).is_ok_and(|log| log.len() > MAX_LOG_BYTES) {
+        let _ = fs::rename(&path, base.join("service.log.old"));
+    }
+    system::append(&path).ok()
+}
+
+fn serve(_: Vec<OsString>) {
+    let Some(global) = GLOBAL.get() else { return };
+    if let Err(sentence) = serve_until_stopped(global) {
+        tracing::error!("{sentence}");
+    }
+}
+
+fn serve_until_stopped(global: &Global) -> Result<(), String> {
+    let (sender, stop) = mpsc::channel();
+    let stopping = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stopping);
+    let handler = move |control| match control {
+        ServiceControl::Stop | ServiceControl::Shutdown => {
+            stopped.store(true, Ordering::Relaxed);
+            let _ = sender.send(());
+            ServiceControlHandlerResult::NoError
+        }
+        ServiceControl::Interrogate => ServiceControlHandlerResult::NoError,
+        _ => ServiceControlHandlerResult::NotImplemented,
+    };
+    let registered = service_control_handler::register(NAME, handler);
+    let status = Status(registered.map_err(|error| error.to_string())?);
+    status.tell(ServiceState::Running, 0, 0);
+    let ended = restore(global, &stop, &stopping, &status);
+    // 1: what went wrong is in the log.
+    status.tell(ServiceState::Stopped, 0, u32::from(ended.is_err()));
+    ended.map_err(|failure| failure.sentence().to_owned())
+}
+
+fn restore(
+    global: &Global,
+    stop: &Receiver<()>,
+    stopping: &AtomicBool,
+    status: &Status,
+) -> Result<()> {
+    let mut restorer = Restorer::new(global)?;
+    loop {
+        restorer.attach(|| stopping.load(Ordering::Relaxed));
+        match stop.recv_timeout(ATTACH_EVERY) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    let deadline = Instant::now() + DETACH_PATIENCE;
+    for checkpoint in 1.. {
+        status.tell(ServiceState::StopPending, checkpoint, 0);
+        let left = restorer.detach();
+        if left == 0 {
+            break;
+        }
+        if Instant::now() >= deadline {
+            tracing::warn!("{left} disks stay attached, since they are in use");
+            break;
+        }
+        std::thread::sleep(DETACH_EVERY);
+    }
+    Ok(())
+}
+
+/// What Windows is told.
+struct Status(ServiceStatusHandle);
+
+impl Status {
+    fn tell(&self, state: ServiceState, checkpoint: u32, code: u32) {
+        let controls_accepted = match state {
+            ServiceState::Running => ServiceControlAccept::STOP | ServiceControlAccept::SHUTDOWN,
+            _ => ServiceControlAccept::empty(),
+        };
+        let wait_hint = if state == ServiceState::StopPending { STOP_HINT } else { Duration::ZERO };
+        let told = self.0.set_service_status(ServiceStatus {
+            service_type: ServiceType::OWN_PROCESS,
+            current_state: state,
+            controls_accepted,
+            exit_code: match code {
+                0 => ServiceExitCode::NO_ERROR,
+                code => ServiceExitCode::ServiceSpecific(code),
+            },
+            checkpoint,
+            wait_hint,
+            process_id: None,
+        });
+        if let Err(error) = told {
+            tracing::warn!("Windows is not told how it is: {error}");
+        }
+    }
+}

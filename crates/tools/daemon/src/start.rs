@@ -1,0 +1,233 @@
+//! `farblock attach`, and the processes that it starts.
+
+use super::all;
+use super::args::{As, AttachArgs, Part, PartArgs};
+use super::claim::claim_again;
+use super::folder::{Folder, Lock, Role, runtime};
+use super::identify;
+use super::leftover;
+use super::messages::Report;
+use super::server::{self, Saved};
+use super::settings::Settings;
+use super::status::Offer;
+use super::supervisor::{Audience, Supervisor, again};
+use super::system::{self, Channel};
+use super::ways::{self, StopError};
+use farblock_command::args::Global;
+use farblock_command::error::{Failure, Result, os};
+use farblock_command::output;
+use farblock_command::remote;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a supervisor may take to end that said why there is no disk.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a supervisor is told when it starts, together with its lock.
+#[derive(Serialize, Deserialize)]
+struct Begin {
+    resume: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &AttachArgs, global: &Global) -> Result<()> {
+    system::keep_own_files();
+    match &args.all {
+        Some(address) => all::run(address, args, global, |args| attach(args, global)),
+        None => attach(args, global),
+    }
+}
+
+fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
+    let mut settings = Settings::new(args, global)?;
+    let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
+    check_mountpoint(&settings, &runtime)?;
+    let mut note = None;
+    if settings.way == As::Auto {
+        let (way, why) = ways::choose(&settings);
+        settings.way = way;
+        note = (!global.quiet).then_some(why);
+    }
+    choose_namespace(&mut settings)?;
+    leftover::sweep(&runtime);
+    if let Some(folder) = identify::in_vain(&runtime, &settings) {
+        let offer = identify::go_on(&folder, settings.uuid)?;
+        return Terminal { json: args.json, note }.ready(&offer);
+    }
+    let (folder, lock) = Folder::claim(&runtime, settings.name.as_deref())?;
+    let resume = clear(&folder, &settings)?;
+    if resume {
+        claim_again(&folder, &settings).map_err(Failure::Run)?;
+    }
+    let written = folder.write_json("settings.json", &settings);
+    written.map_err(|error| {
+        Failure::run(format_args!("cannot write to {}: {}", folder.0.display(), os(&error)))
+    })?;
+    if args.foreground {
+        let mut terminal = Terminal { json: args.json, note };
+        return Supervisor::new(folder, lock, global)?.run(resume, &mut terminal);
+    }
+    let offer = in_background(&folder, lock, resume, global)?;
+    Terminal { json: args.json, note }.ready(&offer)
+}
+
+/// A mount over the attachments' own folders would hide them from who looks for them.
+fn check_mountpoint(settings: &Settings, runtime: &Path) -> Result<()> {
+    let full = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    match &settings.mountpoint {
+        Some(path) if full(path).starts_with(full(runtime)) => Err(Failure::usage(format_args!(
+            "{} is where attachments are kept, so nothing can be mounted there: choose another \
+             --mountpoint, or none",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// URLs that name no namespace mean the one that another names, or the only one that there is.
+fn choose_namespace(settings: &mut Settings) -> Result<()> {
+    if settings.urls.iter().all(|url| url.namespace.is_some()) {
+        return Ok(());
+    }
+    let options = settings.disk_options().connection;
+    let mut chosen = settings.urls.iter().find_map(|url| url.namespace).map(Ok);
+    for url in &settings.urls {
+        // One path that is there is enough.
+        if !matches!(chosen, Some(Ok(_) | Err(Failure::Usage(_)))) {
+            chosen = Some(remote::resolve(url, &options));
+        }
+    }
+    let nsid = chosen.expect("there is a URL")?;
+    settings.urls.iter_mut().for_each(|url| url.namespace = url.namespace.or(Some(nsid)));
+    Ok(())
+}
+
+/// What processes that are gone have left under this name is the same disk's, and gone on with, or
+/// cleared away. True if there is something to go on with.
+fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
+    let Some(saved) = folder.read_json::<Saved>("state.json") else { return Ok(false) };
+    let Some(before) = folder.read_json::<Settings>("settings.json") else { return Ok(false) };
+    if before.urls == settings.urls && before.way == settings.way {
+        return Ok(true);
+    }
+    let name = folder.name();
+    ways::clean_up(folder, &before, &saved.state, false).map_err(|error| match error {
+        StopError::InUse(users) => Failure::run(format_args!(
+            "another disk was attached as {name}, whose daemon is gone, and it is in use: {}; end \
+             that first, or choose another --name",
+            users.join("; ")
+        )),
+        StopError::Failed(sentence) => Failure::Run(sentence),
+    })?;
+    let _ = std::fs::remove_file(folder.path("state.json"));
+    let _ = std::fs::remove_file(folder.path("identity.json"));
+    Ok(false)
+}
+
+/// Starts a supervisor that outlives us, and waits until the disk can be used.
+fn in_background(folder: &Folder, lock: Lock, resume: bool, global: &Global) -> Result<Offer> {
+    let failed =
+        |error: io::Error| Failure::run(format_args!("cannot start the daemon: {}", os(&error)));
+    let _ = std::fs::remove_file(folder.path("log"));
+    let log = folder.log().map_err(failed)?;
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut command = again(&program, global);
+    command.args(["attachment".as_ref(), "supervise".as_ref(), folder.0.as_os_str()]);
+    command.stderr(log);
+    system::make_daemon(&mut command);
+    // Not waited for: it is to outlive us.
+    let (channel, _) = Channel::start(command).map_err(failed)?;
+    channel.send(&Begin { resume }, Some(lock.descriptor())).map_err(failed)?;
+    drop(lock);
+    match channel.receive::<Report>() {
+        Ok(Some((Report::Ready(offer), _))) => Ok(offer),
+        Ok(Some((Report::Failed(sentence), _))) => {
+            if !resume && folder.wait_for_end(END_PATIENCE) {
+                folder.remove_rest();
+            }
+            Err(Failure::Run(sentence))
+        }
+        _ => {
+            let log = folder.path("log");
+            Err(Failure::run(format_args!("the daemon died at once; see {}", log.display())))
+        }
+    }
+}
+
+/// Runs one of the processes of an attachment.
+pub fn part(args: PartArgs, global: &Global) -> Result<()> {
+    system::keep_own_files();
+    match args.part {
+        Part::Serve { folder } => server::run(Folder(folder)),
+        Part::Supervise { folder } => supervise(Folder(folder), global),
+        #[cfg(target_os = "linux")]
+        Part::Loop { task } => ways::run_loop(&task),
+        #[cfg(target_os = "linux")]
+        Part::Device { folder } => super::rights::run(Folder(folder)),
+        #[cfg(target_os = "linux")]
+        Part::Keys { subsystems } => farblock_command::broker::keys::run(&subsystems),
+        #[cfg(not(target_os = "linux"))]
+        Part::Loop { .. } | Part::Device { .. } | Part::Keys { .. } => {
+            Err(Failure::usage("this system has none of that"))
+        }
+    }
+}
+
+fn supervise(folder: Folder, global: &Global) -> Result<()> {
+    let not_ours = || Failure::usage("this is for `farblock attach` to run, not for people");
+    let channel = Channel::inherited().map_err(|_| not_ours())?;
+    let begin = channel.receive::<Begin>().map_err(|_| not_ours())?;
+    let Some((begin, Some(lock))) = begin else { return Err(not_ours()) };
+    let lock = Lock::inherited(lock);
+    assert!(folder.is_held(Role::Supervisor), "what was handed over is the lock");
+    system::begin_daemon().map_err(|error| Failure::run(os(&error)))?;
+    let mut client = Client(Some(Arc::new(channel)));
+    let supervisor = Supervisor::new(folder, lock, global)?;
+    let result = supervisor.run(begin.resume, &mut client);
+    if let (Err(failure), Some(channel)) = (&result, &client.0) {
+        let _ = channel.send(&Report::Failed(failure.sentence().to_owned()), None);
+    }
+    result
+}
+
+/// The `farblock attach` that waits.
+struct Client(Option<Arc<Channel>>);
+
+impl Audience for Client {
+    fn ready(&mut self, offer: &Offer) -> Result<()> {
+        // If it does not wait any more, the disk is there all the same.
+        if let Some(channel) = self.0.take() {
+            let _ = channel.send(&Report::Ready(offer.clone()), None);
+        }
+        Ok(())
+    }
+
+    fn channel(&self) -> Option<Arc<Channel>> {
+        self.0.clone()
+    }
+}
+
+/// Who reads what the command prints.
+struct Terminal {
+    json: bool,
+    /// Which way was chosen, and why.
+    note: Option<String>,
+}
+
+impl Audience for Terminal {
+    fn ready(&mut self, offer: &Offer) -> Result<()> {
+        self.note.take().iter().for_each(|note| output::note(note));
+        let printed = match self.json {
+            true => output::print_json_line(offer),
+            false => output::print(&format!("{}\n", offer.sentence())),
+        };
+        match printed {
+            // Nobody wants to know, and the disk is there all the same.
+            Err(Failure::OutputClosed) => Ok(()),
+            printed => printed,
+        }
+    }
+}

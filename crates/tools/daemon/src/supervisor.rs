@@ -1,0 +1,334 @@
+//! The process that has a server run, and runs the next one if it dies.
+//!
+//! ```text
+//! Starting -- ready --> Serving -- died --> Waiting -- pause over --> Restarting -- ready --+
+//!    | failed           |     ^               ^ |                         | failed          |
+//!    v                  |     |               +-|-------------------------+                 |
+//!   end (error)         |     +-----------------|-------------------------------------------+
+//!                       v                       v
+//!                      end (detached)         end (error: for longer than ctrl-loss-timeout)
+//! ```
+//! It does nothing but wait, and keeps what a successor needs (docs/decisions/0008). It is not in
+//! the way of the data and has no connection, so there is little that could end it. One thread does
+//! it all; the others wait for one thing each, and tell that one.
+
+use super::folder::{Folder, Lock, Role};
+use super::messages::{Order, Report};
+use super::settings::Settings;
+use super::status::Offer;
+use super::system::{self, Channel, Descriptor, Notifier};
+use super::ways;
+use farblock_command::args::Global;
+use farblock_command::error::{Failure, Result, os};
+use farblock_command::signals;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The pause before a server is started again that served for a while: none.
+const FIRST_PAUSE: Duration = Duration::ZERO;
+/// The next one, which doubles from there on.
+const SECOND_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// How often the log's size is looked at.
+const LOG_LOOK_EVERY: Duration = Duration::from_secs(600);
+/// How long a server may take to end that has closed everything.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+/// How long one may take to be ready that is to end at once: it may be making a device.
+const START_PATIENCE: Duration = Duration::from_secs(1);
+/// Between looks whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// A server that ran for so long was well.
+const WELL_AFTER: Duration = Duration::from_secs(10);
+
+/// Who is told of the first server's fate.
+pub(super) trait Audience {
+    fn ready(&mut self, offer: &Offer) -> Result<()>;
+
+    /// Where it can be seen that nobody waits any more.
+    fn channel(&self) -> Option<Arc<Channel>> {
+        None
+    }
+}
+
+/// See the module's text.
+pub(super) struct Supervisor<'a> {
+    folder: Folder,
+    lock: Lock,
+    global: &'a Global,
+    notifier: Notifier,
+    events: Receiver<Event>,
+    /// For who waits for one of them.
+    sender: Sender<Event>,
+    /// What servers are to be given up after, when none of them serves any more.
+    patience: Option<Duration>,
+    /// What is kept for the next server.
+    kept: Option<Descriptor>,
+    /// Was asked to end.
+    ending: bool,
+    /// Some server was ready.
+    was_ready: bool,
+    program: PathBuf,
+}
+
+/// How a server ended.
+enum End {
+    /// The disk is detached.
+    Detached,
+    Died {
+        why: String,
+        /// Since when it had served, if it had.
+        ready: Option<Instant>,
+    },
+}
+
+/// What there was to hear of.
+/// How the reason begins for which a supervisor ends by itself.
+pub(super) const GIVEN_UP: &str = "given up: ";
+
+enum Event {
+    Signal,
+    /// Nobody waits any more for the disk.
+    AudienceGone,
+    /// The server says something, with what is to be kept.
+    Report(Report, Option<Descriptor>),
+    /// It says nothing any more.
+    ServerGone,
+}
+
+impl<'a> Supervisor<'a> {
+    pub(super) fn new(folder: Folder, lock: Lock, global: &'a Global) -> Result<Supervisor<'a>> {
+        let failed = |error: io::Error| Failure::run(os(&error));
+        let settings: Option<Settings> = folder.read_json("settings.json");
+        let Some(settings) = settings else {
+            return Err(Failure::run("there are no settings to be read"));
+        };
+        let (sender, events) = mpsc::channel();
+        let signalled = sender.clone();
+        signals::on_each(move || drop(signalled.send(Event::Signal))).map_err(failed)?;
+        folder.write_process(Role::Supervisor).map_err(failed)?;
+        Ok(Supervisor {
+            folder,
+            lock,
+            global,
+            notifier: Notifier::from_environment(),
+            events,
+            sender,
+            patience: settings.disk_options().ctrl_loss_timeout,
+            kept: None,
+            ending: false,
+            was_ready: false,
+            program: std::env::current_exe().map_err(failed)?,
+        })
+    }
+
+    /// Supervises until the disk is detached. `resume`: what a dead server left is to be gone on
+    /// with.
+    pub(super) fn run(mut self, mut resume: bool, audience: &mut dyn Audience) -> Result<()> {
+        let mut pause = FIRST_PAUSE;
+        let mut dead_since = None;
+        if let Some(channel) = audience.channel() {
+            self.watch_audience(channel).map_err(|error| Failure::run(os(&error)))?;
+        }
+        loop {
+            let end = self.run_server(resume, audience)?;
+            let End::Died { why, ready } = end else {
+                self.notifier.stopping("the disk is detached");
+                self.folder.remove(self.lock);
+                return Ok(());
+            };
+            if !self.was_ready {
+                let given_up = self.ending && !resume;
+                if !resume {
+                    self.clear_away();
+                    self.folder.remove(self.lock);
+                }
+                return Err(match given_up {
+                    true => Failure::Interrupted("interrupted: nothing is attached".to_owned()),
+                    false => Failure::Run(why),
+                });
+            }
+            resume = true;
+            if ready.is_some() {
+                dead_since = None;
+            }
+            let since = *dead_since.get_or_insert_with(Instant::now);
+            if self.patience.is_some_and(|patience| since.elapsed() > patience) {
+                let sentence = format!("{GIVEN_UP}{why}");
+                self.trouble(&sentence);
+                return Err(Failure::Run(sentence));
+            }
+            if ready.is_some_and(|ready| ready.elapsed() > WELL_AFTER) {
+                pause = FIRST_PAUSE;
+            }
+            self.trouble(&why);
+            self.rest(pause);
+            pause = (pause * 2).clamp(SECOND_PAUSE, MAX_PAUSE);
+        }
+    }
+
+    /// Clears away what a server has made that died before it could say so.
+    fn clear_away(&self) {
+        let settings = self.folder.read_json::<Settings>("settings.json");
+        let Some(settings) = settings.filter(|_| !self.folder.is_held(Role::Server)) else {
+            return;
+        };
+        let cleared = ways::clean_up(&self.folder, &settings, &serde_json::Value::Null, true);
+        if let Err(error) = cleared {
+            tracing::warn!("something is left: {error:?}");
+        }
+    }
+
+    /// Notes why there is no server.
+    fn trouble(&self, why: &str) {
+        tracing::error!("{why}");
+        self.notifier.status(&format!("restarting: {why}"));
+        if let Err(error) = self.folder.write("trouble", why) {
+            tracing::warn!("trouble: {}", os(&error));
+        }
+    }
+
+    /// Runs one server from its start to its end.
+    fn run_server(&mut self, resume: bool, audience: &mut dyn Audience) -> Result<End> {
+        let failed = |error: io::Error| {
+            Failure::run(format_args!("cannot start a process to serve: {}", os(&error)))
+        };
+        let (channel, mut child) = self.spawn().map_err(failed)?;
+        // If it died already, that is seen below.
+        let _ = channel.send(&Order::serve(resume), self.kept.as_ref());
+        self.watch_server(&channel).map_err(failed)?;
+        let (mut why, mut ready) = (None, None);
+        loop {
+            // Nobody uses what was never there, and who waits for a target hears of nothing.
+            let give_up = self.ending && !self.was_ready && !resume;
+            let look = if give_up { START_PATIENCE } else { LOG_LOOK_EVERY };
+            let event = self.events.recv_timeout(look);
+            self.folder.bound_log();
+            match event {
+                Err(RecvTimeoutError::Timeout) if give_up => {
+                    // If it is dead, that is seen.
+                    let _ = child.kill();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::AudienceGone) if self.was_ready => {}
+                Ok(Event::Signal | Event::AudienceGone) => self.end(&channel),
+                Ok(Event::Report(Report::Ready(offer), kept)) => {
+                    ready = Some(Instant::now());
+                    self.take_ready(&offer, kept, audience)?;
+                    if self.ending {
+                        self.end(&channel);
+                    }
+                }
+                Ok(Event::Report(Report::Failed(sentence), _)) => why = Some(sentence),
+                Ok(Event::Report(Report::Status(line), _)) => self.notifier.status(&line),
+                Ok(Event::Report(Report::Ending(line), _)) => self.notifier.stopping(&line),
+                Ok(Event::ServerGone) | Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let died = match wait_for(&mut child).map_err(failed)? {
+            Some(status) if status.success() => return Ok(End::Detached),
+            Some(status) => format!("the process that served it died ({status})"),
+            None => format!("process {}, which served it, does not end", child.id()),
+        };
+        let why = why.unwrap_or(died);
+        Ok(End::Died { why, ready })
+    }
+
+    fn take_ready(
+        &mut self,
+        offer: &Offer,
+        kept: Option<Descriptor>,
+        audience: &mut dyn Audience,
+    ) -> Result<()> {
+        // The same connection again, if a server went on with it: it is kept once.
+        self.kept = kept;
+        let _ = std::fs::remove_file(self.folder.path("trouble"));
+        if !self.was_ready {
+            self.was_ready = true;
+            self.notifier.ready(&offer.sentence());
+            audience.ready(offer)?;
+        } else {
+            tracing::warn!("the disk is served again");
+            self.notifier.status("live");
+        }
+        Ok(())
+    }
+
+    /// A server, and the way to talk to it.
+    fn spawn(&self) -> io::Result<(Arc<Channel>, Child)> {
+        let mut command = again(&self.program, self.global);
+        command.args(["attachment".as_ref(), "serve".as_ref(), self.folder.0.as_os_str()]);
+        system::make_server(&mut command);
+        let (channel, child) = Channel::start(command)?;
+        Ok((Arc::new(channel), child))
+    }
+
+    /// Asks a server to end when nobody uses the disk, now or when it is there.
+    fn end(&mut self, server: &Channel) {
+        self.ending = true;
+        // If it is dead, that is seen.
+        let _ = server.send(&Order::end(), None);
+    }
+
+    fn watch_server(&self, channel: &Arc<Channel>) -> io::Result<()> {
+        let (channel, sender) = (Arc::clone(channel), self.sender.clone());
+        let watch = move || {
+            while let Ok(Some((report, kept))) = channel.receive() {
+                let _ = sender.send(Event::Report(report, kept));
+            }
+            let _ = sender.send(Event::ServerGone);
+        };
+        thread::Builder::new().name("server".to_owned()).spawn(watch).map(drop)
+    }
+
+    /// Who waits for the disk says nothing more, so there is only its end to hear of.
+    fn watch_audience(&self, channel: Arc<Channel>) -> io::Result<()> {
+        let sender = self.sender.clone();
+        let watch = move || {
+            while let Ok(Some(_)) = channel.receive::<serde::de::IgnoredAny>() {}
+            let _ = sender.send(Event::AudienceGone);
+        };
+        thread::Builder::new().name("audience".to_owned()).spawn(watch).map(drop)
+    }
+
+    /// Waits before the next server, for a signal too.
+    fn rest(&mut self, pause: Duration) {
+        let until = Instant::now() + pause;
+        loop {
+            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                // The next server is told, which alone can say whether somebody uses the disk.
+                Ok(Event::Signal) => self.ending = true,
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Waits for a server that says nothing any more, but not for ever: what is kept here may be what
+/// the kernel holds it up for.
+fn wait_for(server: &mut Child) -> io::Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + END_PATIENCE;
+    loop {
+        let ended = server.try_wait()?;
+        if ended.is_some() || Instant::now() >= deadline {
+            return Ok(ended);
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// This program once more, with the same options that all commands have.
+pub(super) fn again(program: &Path, global: &Global) -> Command {
+    let mut command = Command::new(system::program(program));
+    command.args((0..global.verbose).map(|_| "--verbose"));
+    if global.quiet {
+        command.arg("--quiet");
+    }
+    command.args(["--log-format", global.log_format.name()]);
+    command
+}

@@ -1,0 +1,269 @@
+//! Linux: packets between a pair of sockets, `flock`, and a Unix socket.
+
+mod holder;
+
+use farblock_command::error::{Failure, Result, os};
+pub(in super::super) use farblock_command::notify::Notifier;
+pub(in super::super) use holder::kill_holder;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::FlockOperation;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// What processes hand over to each other.
+pub(in super::super) type Descriptor = OwnedFd;
+/// A connection to a [`Listener`].
+pub(in super::super) type Stream = UnixStream;
+
+/// More than any message has.
+const MAX_BYTES: usize = 64 << 10;
+
+/// One end of a pair, the other of which is another process's standard input. A packet may carry a
+/// descriptor.
+#[derive(Debug)]
+pub(in super::super) struct Channel(OwnedFd);
+
+impl Channel {
+    fn pair() -> io::Result<(Channel, OwnedFd)> {
+        let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (ours, theirs) = rustix::net::socketpair(kind.0, kind.1, kind.2, None)?;
+        Ok((Channel(ours), theirs))
+    }
+
+    /// Starts a process that has the other end.
+    pub(in super::super) fn start(mut command: Command) -> io::Result<(Channel, Child)> {
+        let (ours, theirs) = Channel::pair()?;
+        command.stdin(theirs).stdout(Stdio::null()).current_dir("/");
+        Ok((ours, command.spawn()?))
+    }
+
+    /// The end that this process was started with.
+    pub(in super::super) fn inherited() -> io::Result<Channel> {
+        let input = io::stdin().as_fd().try_clone_to_owned()?;
+        // Anything else is not what a process of ours starts us with.
+        rustix::net::sockopt::socket_type(&input)?;
+        Ok(Channel(input))
+    }
+
+    pub(in super::super) fn send(
+        &self,
+        message: &impl Serialize,
+        descriptor: Option<&Descriptor>,
+    ) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message).expect("our own types are JSON");
+        if bytes.len() > MAX_BYTES {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = descriptor.map(|descriptor| [descriptor.as_fd()]);
+        if let Some(descriptors) = &descriptors {
+            control.push(SendAncillaryMessage::ScmRights(descriptors));
+        }
+        rustix::net::sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// The next message; `None` when the other process has ended.
+    pub(in super::super) fn receive<T: DeserializeOwned>(
+        &self,
+    ) -> io::Result<Option<(T, Option<Descriptor>)>> {
+        let mut bytes = vec![0; MAX_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = rustix::net::recvmsg(
+            &self.0,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        );
+        let received = match received {
+            Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+            received => received?,
+        };
+        if received.bytes == 0 {
+            return Ok(None);
+        }
+        let descriptor = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        let message = serde_json::from_slice(&bytes[..received.bytes])?;
+        Ok(Some((message, descriptor)))
+    }
+}
+
+/// Locks a file, which is made; `None` if somebody else has it locked.
+pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
+    let mut options = File::options();
+    let file = options.create(true).truncate(false).write(true).mode(0o600).open(path).ok()?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    // Somebody may have removed the folder meanwhile, this file with it.
+    path.exists().then(|| file.into())
+}
+
+/// Locks a folder, which shows nothing of it; `None` if somebody else has it locked.
+pub(in super::super) fn lock_folder(folder: &Path) -> Option<Descriptor> {
+    let folder = File::open(folder).ok()?;
+    rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).ok()?;
+    Some(folder.into())
+}
+
+/// Whether somebody has a file locked.
+pub(in super::super) fn is_locked(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err()
+}
+
+/// Makes a folder, and those above it, which nobody else can look into.
+pub(in super::super) fn make_private(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Whether nobody else can change what is in a folder, or with `closed` look into it; else what is
+/// wrong, and what to do about it.
+pub(in super::super) fn check_private(folder: &Path, closed: bool) -> Result<(), String> {
+    // Not of what a link leads to, which somebody else may exchange.
+    let found = fs::symlink_metadata(folder).map_err(|error| os(&error))?;
+    let (ours, mode) = (rustix::process::geteuid().as_raw(), found.mode() & 0o777);
+    if found.is_symlink() {
+        return Err("this is a symbolic link: name the folder itself".to_owned());
+    }
+    if !found.is_dir() {
+        return Err("this is not a folder: name one".to_owned());
+    }
+    if found.uid() != ours {
+        let owner = found.uid();
+        return Err(format!("this belongs to another user ({owner}, not {ours}): remove it"));
+    }
+    if mode & if closed { 0o077 } else { 0o022 } != 0 {
+        return Err(format!("others can use this (mode {mode:04o}): chmod 700 it"));
+    }
+    Ok(())
+}
+
+/// Whether nothing can be written any more where a folder is.
+pub(in super::super) fn is_full(folder: &Path) -> bool {
+    let room = rustix::fs::statvfs(folder);
+    // File systems that do not count their files say that there are none.
+    room.is_ok_and(|room| room.f_bavail == 0 || room.f_files > 0 && room.f_favail == 0)
+}
+
+/// Makes a file for its owner only, to append to.
+pub(in super::super) fn append(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).mode(0o600).open(path)
+}
+
+/// Where attachments are kept when nobody says so.
+pub(in super::super) fn runtime() -> Result<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Ok("/run/farblock".into());
+    }
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let own = own.filter(|path| path.is_absolute());
+    own.map(|path| path.join("farblock")).ok_or_else(|| {
+        Failure::usage("there is no $XDG_RUNTIME_DIR to keep attachments in: give --runtime-dir")
+    })
+}
+
+/// Where `--restore` looks.
+pub(in super::super) fn configurations() -> Result<PathBuf> {
+    Ok("/etc/farblock/attach.d".into())
+}
+
+/// The server's end of its socket.
+pub(in super::super) struct Listener(UnixListener);
+
+impl Listener {
+    pub(in super::super) fn bind(path: &Path) -> io::Result<Listener> {
+        // A predecessor's, which is dead: this process has its lock.
+        let _ = fs::remove_file(path);
+        let listener = UnixListener::bind(path)?;
+        fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        Ok(Listener(listener))
+    }
+
+    pub(in super::super) fn accept(&self) -> io::Result<Stream> {
+        Ok(self.0.accept()?.0)
+    }
+
+    /// Who could open the socket is who may use it.
+    pub(in super::super) fn admit(&self, _: &Stream) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Connects to a [`Listener`] that was bound to this path.
+pub(in super::super) fn connect(path: &Path) -> io::Result<Stream> {
+    UnixStream::connect(path)
+}
+
+/// Makes a command outlive this process and its terminal: see [`begin_daemon`].
+pub(in super::super) fn make_daemon(_: &mut Command) {}
+
+/// The first that a process does which is to outlive who started it.
+pub(in super::super) fn begin_daemon() -> io::Result<()> {
+    // No terminal of anybody's, and no signal of one.
+    rustix::process::setsid()?;
+    Ok(())
+}
+
+/// Makes a command share nothing with the terminal of this process but what it is given.
+pub(in super::super) fn make_server(command: &mut Command) {
+    Notifier::hide_from(command);
+}
+
+/// What this process was given is not for processes that it starts, if they are not given it.
+/// Nothing is, here.
+pub(in super::super) fn keep_own_files() {}
+
+/// This process, for people.
+pub(in super::super) fn own_process() -> String {
+    format!("{}\n", std::process::id())
+}
+
+/// This program, also if its file is not there any more.
+pub(in super::super) fn program(path: &Path) -> &Path {
+    // It may have been replaced by a newer one, which is fine, or removed.
+    if path.exists() { path } else { Path::new("/proc/self/exe") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::messages::Order;
+    use super::*;
+    use std::io::{Read, Seek, Write};
+
+    #[test]
+    fn messages_carry_descriptors() {
+        let (ours, theirs) = Channel::pair().expect("a pair");
+        let theirs = Channel(theirs);
+        ours.send(&Order::serve(false), None).expect("it is sent");
+        let mut file = tempfile::tempfile().expect("a file");
+        let copy = OwnedFd::from(file.try_clone().expect("a copy"));
+        ours.send(&Order::serve(true), Some(&copy)).expect("it is sent");
+        let (order, descriptor) = theirs.receive::<Order>().expect("a message").expect("one");
+        assert!(!order.resume && descriptor.is_none());
+        let (order, descriptor) = theirs.receive::<Order>().expect("a message").expect("one");
+        assert!(order.resume);
+        let mut other = File::from(descriptor.expect("a descriptor"));
+        file.write_all(b"the same").expect("it is written");
+        other.rewind().expect("it rewinds");
+        let mut text = String::new();
+        other.read_to_string(&mut text).expect("it is read");
+        assert_eq!(text, "the same");
+        drop(ours);
+        assert!(theirs.receive::<Order>().expect("an end").is_none());
+    }
+}

@@ -1,0 +1,355 @@
+//! Windows: pipes, files that nobody else can open, and a port of 127.0.0.1 with a secret.
+//!
+//! **The control socket is a TCP port of 127.0.0.1**, whose number is in a file together with 32
+//! random bytes that who connects has to send first; only who may open the folder can read it. A
+//! named pipe would need a security descriptor of its own and a second kind of reading and writing
+//! with timeouts; Unix sockets are not in Windows before 1803, nor in the standard library.
+
+mod calls;
+
+pub(in super::super) use calls::{keep_own_files, kill_holder, own_process};
+use farblock_command::error::{Failure, Result, os};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::windows::fs::OpenOptionsExt;
+use std::os::windows::io::{AsHandle, OwnedHandle};
+use std::os::windows::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use windows_sys::Win32::Foundation::ERROR_SHARING_VIOLATION;
+use windows_sys::Win32::System::Threading::{
+    CREATE_NEW_PROCESS_GROUP, CREATE_NO_WINDOW, DETACHED_PROCESS,
+};
+
+/// What processes hand over to each other.
+pub(in super::super) type Descriptor = OwnedHandle;
+/// A connection to a [`Listener`].
+pub(in super::super) type Stream = TcpStream;
+
+/// More than any message has.
+const MAX_BYTES: u64 = 64 << 10;
+/// Bytes of the secret that who connects has to know.
+const SECRET_BYTES: usize = 32;
+/// Of `CreateFile`.
+const GENERIC_WRITE: u32 = 0x4000_0000;
+const DELETE: u32 = 0x0001_0000;
+const FILE_FLAG_DELETE_ON_CLOSE: u32 = 0x0400_0000;
+/// How often a file is tried that somebody looks at just now, and the pause between.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
+/// Two pipes to another process: its standard input and output. A message is a line of JSON, and
+/// may carry a handle to a process that we started.
+pub(in super::super) struct Channel {
+    from: Mutex<BufReader<Box<dyn Read + Send>>>,
+    to: Mutex<Box<dyn Write + Send>>,
+    /// Whom handles are made for.
+    peer: Option<OwnedHandle>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Packet<T> {
+    message: T,
+    handle: Option<calls::Given>,
+}
+
+impl Channel {
+    fn new(from: impl Read + Send + 'static, to: impl Write + Send + 'static) -> Channel {
+        let from: Box<dyn Read + Send> = Box::new(from);
+        Channel { from: Mutex::new(BufReader::new(from)), to: Mutex::new(Box::new(to)), peer: None }
+    }
+
+    /// Starts a process that has the other end.
+    pub(in super::super) fn start(mut command: Command) -> io::Result<(Channel, Child)> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // One that nobody wants to remove: it cannot be, as long as a process is in it.
+        if let Some(root) = std::env::var_os("SystemRoot") {
+            command.current_dir(root);
+        }
+        let mut child = command.spawn()?;
+        let (from, to) = (child.stdout.take(), child.stdin.take());
+        let mut channel = Channel::new(from.expect("a pipe"), to.expect("a pipe"));
+        channel.peer = Some(child.as_handle().try_clone_to_owned()?);
+        Ok((channel, child))
+    }
+
+    /// The end that this process was started with.
+    pub(in super::super) fn inherited() -> io::Result<Channel> {
+        if io::stdin().is_terminal() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let from = File::from(io::stdin().as_handle().try_clone_to_owned()?);
+        let to = File::from(io::stdout().as_handle().try_clone_to_owned()?);
+        Ok(Channel::new(from, to))
+    }
+
+    pub(in super::super) fn send(
+        &self,
+        message: &impl Serialize,
+        descriptor: Option<&Descriptor>,
+    ) -> io::Result<()> {
+        let handle = match (&self.peer, descriptor) {
+            (Some(peer), Some(descriptor)) => Some(calls::give(descriptor, peer)?),
+            (None, Some(_)) => return Err(io::ErrorKind::Unsupported.into()),
+            (_, None) => None,
+        };
+        let packet = Packet { message, handle };
+        let mut line = serde_json::to_vec(&packet).expect("our own types are JSON");
+        line.push(b'\n');
+        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        to.write_all(&line)?;
+        to.flush()
+    }
+
+    /// The next message; `None` when the other process has ended.
+    pub(in super::super) fn receive<T: DeserializeOwned>(
+        &self,
+    ) -> io::Result<Option<(T, Option<Descriptor>)>> {
+        let mut line = Vec::new();
+        let mut from = self.from.lock().unwrap_or_else(PoisonError::into_inner);
+        (&mut *from).take(MAX_BYTES).read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Ok(None);
+        }
+        let packet: Packet<T> = serde_json::from_slice(&line)?;
+        // Only who started a process makes handles in it: no number of ours comes the other way.
+        if packet.handle.is_some() && self.peer.is_some() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(Some((packet.message, packet.handle.map(calls::take).transpose()?)))
+    }
+}
+
+/// Locks a folder, by a file in it that goes with the lock; `None` if somebody else has it locked.
+pub(in super::super) fn lock_folder(folder: &Path) -> Option<Descriptor> {
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true).share_mode(0);
+    options.access_mode(GENERIC_WRITE | DELETE).custom_flags(FILE_FLAG_DELETE_ON_CLOSE);
+    options.open(folder.join(".lock")).ok().map(OwnedHandle::from)
+}
+
+/// Locks a file, which is made; `None` if somebody else has it locked.
+pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
+    for attempt in 0..LOCK_TRIES {
+        let mut options = File::options();
+        match options.create(true).truncate(false).write(true).share_mode(0).open(path) {
+            Ok(file) => return Some(file.into()),
+            // Who only looks at it, as is_locked() does and scanners for viruses do, is soon done.
+            Err(error) if is_sharing(&error) && attempt + 1 < LOCK_TRIES => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            Err(_) => break,
+        }
+    }
+    None
+}
+
+/// Whether somebody has a file locked.
+pub(in super::super) fn is_locked(path: &Path) -> bool {
+    File::open(path).is_err_and(|error| is_sharing(&error))
+}
+
+fn is_sharing(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(ERROR_SHARING_VIOLATION.cast_signed())
+}
+
+/// Makes a folder, and those above it, which nobody else can look into but administrators.
+pub(in super::super) fn make_private(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = folder.parent() {
+        make_private(parent)?;
+    }
+    match calls::make_private(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
+        made => made,
+    }
+}
+
+/// Whether nobody else can change what is in a folder. That what we keep by ourselves is in such a
+/// one, [`base`] sees to; who names a folder says that it is.
+pub(in super::super) fn check_private(_: &Path, _: bool) -> Result<(), String> {
+    Ok(())
+}
+
+/// Whether nothing can be written any more where a folder is: not asked here.
+pub(in super::super) fn is_full(_: &Path) -> bool {
+    false
+}
+
+/// Makes a file to append to. The folder says who may read it.
+pub(in super::super) fn append(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).open(path)
+}
+
+/// Everything that is kept: an administrator's is the machine's.
+pub(in super::super) fn base() -> Result<PathBuf> {
+    let elevated = calls::is_elevated();
+    let place = calls::data_folder(elevated).map_err(|error| {
+        Failure::run(format_args!(
+            "Windows does not say where to keep attachments: {}; give --runtime-dir",
+            os(&error)
+        ))
+    })?;
+    let base = place.join("farblock");
+    // Everybody may make folders in %ProgramData%, and who made one may do what he likes in it.
+    if elevated && base.exists() {
+        let trusted = calls::is_trusted(&base).map_err(|error| {
+            Failure::run(format_args!("cannot see whose {} is: {}", base.display(), os(&error)))
+        })?;
+        if !trusted {
+            return Err(Failure::run(format_args!(
+                "{} is neither yours nor an administrator's: remove it",
+                base.display()
+            )));
+        }
+    }
+    Ok(base)
+}
+
+/// Where attachments are kept when nobody says so.
+pub(in super::super) fn runtime() -> Result<PathBuf> {
+    Ok(base()?.join("run"))
+}
+
+/// Where `--restore` looks.
+pub(in super::super) fn configurations() -> Result<PathBuf> {
+    Ok(base()?.join("attach.d"))
+}
+
+/// The server's end of its socket.
+pub(in super::super) struct Listener {
+    listener: TcpListener,
+    secret: String,
+}
+
+impl Listener {
+    pub(in super::super) fn bind(path: &Path) -> io::Result<Listener> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let mut secret = [0; SECRET_BYTES];
+        getrandom::fill(&mut secret).map_err(io::Error::other)?;
+        let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        let port = listener.local_addr()?.port();
+        let new = path.with_extension("new");
+        fs::write(&new, format!("{port} {secret}"))?;
+        farblock_command::replace::put_over(&new, path)?;
+        Ok(Listener { listener, secret })
+    }
+
+    pub(in super::super) fn accept(&self) -> io::Result<Stream> {
+        Ok(self.listener.accept()?.0)
+    }
+
+    /// Who does not know the secret is nobody we know.
+    pub(in super::super) fn admit(&self, mut stream: &Stream) -> io::Result<()> {
+        let mut said = vec![0; self.secret.len()];
+        stream.read_exact(&mut said)?;
+        // All of it, however much is right: the time tells nothing.
+        let pairs = said.iter().zip(self.secret.as_bytes());
+        match pairs.fold(0, |differs, (said, right)| differs | (said ^ right)) {
+            0 => Ok(()),
+            _ => Err(io::ErrorKind::PermissionDenied.into()),
+        }
+    }
+}
+
+/// Connects to a [`Listener`] that was bound to this path.
+pub(in super::super) fn connect(path: &Path) -> io::Result<Stream> {
+    let text = fs::read_to_string(path)?;
+    let (port, secret) = text.split_once(' ').ok_or(io::ErrorKind::InvalidData)?;
+    let port: u16 = port.parse().map_err(|_| io::ErrorKind::InvalidData)?;
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.write_all(secret.as_bytes())?;
+    Ok(stream)
+}
+
+/// Makes a command outlive this process and its console.
+pub(in super::super) fn make_daemon(command: &mut Command) {
+    command.creation_flags(DETACHED_PROCESS | CREATE_NEW_PROCESS_GROUP);
+}
+
+/// The first that a process does which is to outlive who started it.
+pub(in super::super) fn begin_daemon() -> io::Result<()> {
+    Ok(())
+}
+
+/// Makes a command share nothing with the console of this process but what it is given: Ctrl-C is
+/// for the supervisor, which then asks the server to end.
+pub(in super::super) fn make_server(command: &mut Command) {
+    command.creation_flags(CREATE_NO_WINDOW);
+}
+
+/// This program, which cannot be removed while it runs.
+pub(in super::super) fn program(path: &Path) -> &Path {
+    path
+}
+
+/// systemd, which is not here.
+pub(in super::super) struct Notifier;
+
+impl Notifier {
+    pub(in super::super) fn from_environment() -> Notifier {
+        Notifier
+    }
+
+    pub(in super::super) fn ready(&self, _: &str) {}
+
+    pub(in super::super) fn status(&self, _: &str) {}
+
+    pub(in super::super) fn stopping(&self, _: &str) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_nobody_elses_and_can_be_handed_over() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lock");
+        assert!(!is_locked(&path));
+        let held = lock(&path).expect("nobody has it");
+        assert!(is_locked(&path));
+        assert!(lock(&path).is_none());
+        let other = held.try_clone().expect("a copy");
+        drop(held);
+        assert!(is_locked(&path), "a copy holds it as well");
+        drop(other);
+        assert!(!is_locked(&path));
+    }
+
+    #[test]
+    fn a_private_folder_is_ours() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a").join("b");
+        make_private(&path).expect("it is made");
+        make_private(&path).expect("it is there");
+        assert!(calls::is_trusted(&path).expect("it has an owner"));
+        append(&path.join("log")).expect("it is ours to write to");
+        assert!(calls::data_folder(true).expect("Windows has one").is_dir());
+        assert!(calls::data_folder(false).expect("and one for us").is_dir());
+    }
+
+    #[test]
+    fn who_does_not_know_the_secret_is_not_admitted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("control");
+        let listener = Listener::bind(&path).expect("a port");
+        let _client = connect(&path).expect("it is there");
+        listener.admit(&listener.accept().expect("a client")).expect("it knows the secret");
+        let (port, secret) =
+            (listener.listener.local_addr().expect("one").port(), &listener.secret);
+        let last = if secret.ends_with('0') { '1' } else { '0' };
+        let wrong = format!("{}{last}", &secret[..secret.len() - 1]);
+        let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("a port");
+        client.write_all(wrong.as_bytes()).expect("it is sent");
+        let error = listener.admit(&listener.accept().expect("a client")).expect_err("it guessed");
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    }
+}

@@ -1,0 +1,190 @@
+//! A file in a FUSE mount and, for root, a loop device on it.
+//!
+//! The mount outlives its server where the kernel can hand out again what was not answered (Linux
+//! 6.9): the supervisor keeps the connection to the kernel, and the successor goes on with it. Then
+//! a loop device does not notice, and I/O waits. Elsewhere the mount breaks with the server, a loop
+//! device on it fails everything, and the successor makes both anew.
+
+mod root;
+
+use super::super::folder::Folder;
+use super::super::settings::Settings;
+use super::super::status::{Kind, LOOP_ON, Use};
+use super::{Attached, Start, StopError, is_root, loops, sentence, users_of};
+use farblock_attach::fuse::{self, Config, Server, StopError as FuseError, loop_device};
+use root::Mounts;
+pub(super) use root::Root;
+use rustix::fd::OwnedFd;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const CONTROL: &str = "/dev/loop-control";
+
+struct Fuse {
+    server: Server,
+    mounts: Arc<Mounts>,
+    device: Option<PathBuf>,
+    /// The mountpoint, if we made it.
+    made: Option<PathBuf>,
+}
+
+/// Whether there are loop devices for us, or why not.
+pub(super) fn device_available() -> Result<(), String> {
+    if !is_root() {
+        return Err("only root makes loop devices".to_owned());
+    }
+    match fs::File::options().read(true).write(true).open(CONTROL) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("{CONTROL}: {}", farblock_command::error::os(&error))),
+    }
+}
+
+fn mountpoint(folder: &Folder, settings: &Settings) -> PathBuf {
+    settings.mountpoint.clone().unwrap_or_else(|| folder.path("mount"))
+}
+
+pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
+    let settings = start.settings;
+    let mountpoint = mountpoint(start.folder, settings);
+    let mut config = Config::new(mountpoint.clone());
+    config.name.clone_from(&start.name);
+    config.engine = settings.engine();
+    config.threads = settings.threads();
+    config.read_only = settings.read_only;
+    config.allow_other = settings.allow_other;
+    config.kept = true;
+    let mounts = Arc::new(Mounts::new(start));
+    if let Some(predecessor) = &start.predecessor
+        && let Some(connection) = &predecessor.kept
+    {
+        return resume(start, config, &predecessor.state, connection, mounts);
+    }
+    let made = mounts.make()?.then_some(mountpoint);
+    let namespace = start.namespace()?;
+    let geometry = namespace.geometry();
+    let server = Server::start_with(&config, namespace, Arc::clone(&mounts) as _);
+    // From here on, dropping it unmounts.
+    let mut fuse = Fuse { server: server.map_err(sentence)?, mounts, device: None, made };
+    if !settings.no_device && is_root() {
+        let read_only = geometry.read_only || settings.read_only;
+        let device = fuse.mounts.attach(geometry.block_size, read_only);
+        let hint = "; --no-device does without it";
+        fuse.device = Some(device.map_err(|problem| format!("{}{hint}", String::from(problem)))?);
+    }
+    Ok(Box::new(fuse))
+}
+
+/// Goes on with the mount of a server that died.
+fn resume(
+    start: &Start<'_>,
+    mut config: Config,
+    state: &Value,
+    connection: &OwnedFd,
+    mounts: Arc<Mounts>,
+) -> Result<Box<dyn Attached>, String> {
+    if let Some(path) = state["mountpoint"].as_str() {
+        config.mountpoint = path.into();
+    }
+    let file = config.mountpoint.join(&config.name);
+    let mounter = Arc::clone(&mounts) as _;
+    let server = Server::resume_with(&config, start.namespace()?, connection, mounter);
+    let server = server.map_err(sentence)?;
+    let device = state["device"].as_str().map(PathBuf::from);
+    let device = device.filter(|device| {
+        let is_ours = loop_device::backing_file(device).is_some_and(|path| path == file);
+        if !is_ours {
+            tracing::warn!("{} is not on {} any more", device.display(), file.display());
+        }
+        is_ours
+    });
+    let made = state["made"].as_str().map(PathBuf::from);
+    Ok(Box::new(Fuse { server, mounts, device, made }))
+}
+
+impl Attached for Fuse {
+    fn used(&self) -> Use {
+        let file = self.server.path().display().to_string();
+        match &self.device {
+            Some(device) => Use {
+                kind: Kind::Device,
+                path: device.display().to_string(),
+                behind: Some(format!("{LOOP_ON}{file}")),
+            },
+            None => Use { kind: Kind::File, path: file, behind: None },
+        }
+    }
+
+    fn state(&self) -> Value {
+        json!({
+            "mountpoint": self.server.path().parent(),
+            "device": self.device,
+            "made": self.made,
+        })
+    }
+
+    fn keep(&self) -> Option<OwnedFd> {
+        self.server.connection()
+    }
+
+    fn users(&self) -> Vec<String> {
+        let own = self
+            .device
+            .as_ref()
+            .map(|device| format!("{} is on {}", device.display(), self.server.path().display()));
+        let users = self.server.users();
+        users.iter().map(ToString::to_string).filter(|user| Some(user) != own.as_ref()).collect()
+    }
+
+    fn resized(&mut self, _: u64) -> Result<(), String> {
+        self.server.resized().map_err(|error| farblock_command::error::os(&error))?;
+        self.mounts.resize(self.device.as_deref()).map_err(String::from)
+    }
+
+    fn stop(&mut self, force: bool) -> Result<(), StopError> {
+        StopError::if_used(self.users(), force)?;
+        if let Some(device) = &self.device {
+            // Somebody may have detached it, and another one have it.
+            let file = loop_device::backing_file(device);
+            if file.as_deref() == Some(self.server.path()) {
+                match self.mounts.detach(device, force) {
+                    Ok(()) => {}
+                    Err(loops::Problem::InUse) => return Err(StopError::InUse(self.users())),
+                    Err(loops::Problem::Failed(sentence)) => {
+                        return Err(StopError::Failed(sentence));
+                    }
+                }
+            }
+            self.device = None;
+        }
+        match self.server.stop(force) {
+            Ok(()) => {}
+            Err(FuseError::InUse(..)) => return Err(StopError::InUse(self.users())),
+            Err(FuseError::Failed(error)) => tracing::error!("an event loop had failed: {error}"),
+            Err(error) => return Err(StopError::Failed(sentence(error))),
+        }
+        if let Some(path) = &self.made {
+            let _ = fs::remove_dir(path);
+        }
+        Ok(())
+    }
+}
+
+/// Unmounts what nobody serves any more, and detaches the loop device on it. Nothing is lost by
+/// that which is not lost already: all of it fails.
+pub(super) fn clean_up(
+    folder: &Folder,
+    settings: &Settings,
+    state: &Value,
+    force: bool,
+) -> Result<(), StopError> {
+    let path = mountpoint(folder, settings);
+    let device = state["device"].as_str().map(PathBuf::from);
+    let is_ours = |device: &PathBuf| {
+        loop_device::backing_file(device).is_some_and(|file| file.starts_with(&path))
+    };
+    let users = device.filter(is_ours).map(|device| users_of(&device)).unwrap_or_default();
+    StopError::if_used(users, force)?;
+    fuse::clean_up(&path).map_err(|error| StopError::Failed(sentence(error)))
+}

@@ -1,0 +1,274 @@
+//! What takes rights about a mount and the loop device on it: root's, or those to run fusermount3.
+
+use super::super::super::folder::Folder;
+use super::super::super::rights::{Privileged, Rights};
+use super::super::super::settings::Settings;
+use super::super::{Start, loops, sentence};
+use super::{loop_device, mountpoint};
+use farblock_attach::fuse::{self, MountError, Mounter, Own, User, Way};
+use rustix::fd::OwnedFd;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What is asked for. Where the mount is, is not for who asks to say.
+#[derive(Serialize, Deserialize)]
+pub(in super::super) enum Request {
+    /// Clears what a dead server left, and makes the mountpoint if nobody named one.
+    Make,
+    Prepare,
+    Mount {
+        read_only: bool,
+    },
+    Unmount(How),
+    Users,
+    Elsewhere {
+        device: String,
+    },
+    DetachAll,
+    AttachLoop {
+        block_size: u32,
+        read_only: bool,
+    },
+    DetachLoop {
+        device: PathBuf,
+        force: bool,
+    },
+    Resize {
+        device: Option<PathBuf>,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+pub(in super::super) enum Answer {
+    /// Whether the mountpoint is ours.
+    Made(bool),
+    Prepared(PathBuf),
+    /// With the connection to the kernel.
+    Mounted,
+    /// Process, command, what it does.
+    Users(Vec<(Option<u32>, String, String)>),
+    Attached(PathBuf),
+    Done,
+    /// It is in use.
+    Busy(String),
+    Refused(String),
+}
+
+/// The library's [`Way`].
+#[derive(Serialize, Deserialize, Clone, Copy)]
+pub(in super::super) enum How {
+    IfUnused,
+    Lazy,
+    Abort,
+}
+
+/// Who has the rights.
+pub(in super::super) struct Root {
+    mountpoint: PathBuf,
+    /// Nobody named it.
+    is_ours: bool,
+    name: String,
+    own: Own,
+}
+
+impl Root {
+    pub(in super::super) fn new(folder: &Folder, settings: &Settings) -> Root {
+        let mountpoint = mountpoint(folder, settings);
+        let own = Own::new(mountpoint.clone(), settings.allow_other);
+        Root { mountpoint, is_ours: settings.mountpoint.is_none(), name: folder.name(), own }
+    }
+
+    fn make(&self) -> Result<Answer, String> {
+        fuse::clean_up(&self.mountpoint).map_err(sentence)?;
+        if !self.is_ours {
+            return Ok(Answer::Made(false));
+        }
+        match fs::create_dir(&self.mountpoint) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                let (path, error) =
+                    (self.mountpoint.display(), farblock_command::error::os(&error));
+                Err(format!("cannot make {path}: {error}"))
+            }
+            _ => Ok(Answer::Made(true)),
+        }
+    }
+
+    /// The file, whose mount is not asked.
+    fn file(&self) -> PathBuf {
+        self.own.path().join(&self.name)
+    }
+
+    /// Whether a loop device is on the file.
+    fn has(&self, device: &Path) -> bool {
+        loop_device::backing_file(device).is_some_and(|file| file == self.file())
+    }
+
+    fn change(&self, request: Request) -> Result<Answer, loops::Problem> {
+        let other = |device: &Path| {
+            loops::Problem::Failed(format!("{} is not on this disk", device.display()))
+        };
+        match request {
+            Request::AttachLoop { block_size, read_only } => {
+                loops::attach(&self.file(), block_size, read_only).map(Answer::Attached)
+            }
+            Request::DetachLoop { device, .. } if !self.has(&device) => Err(other(&device)),
+            Request::DetachLoop { device, force } => {
+                loops::detach(&device, force).map(|()| Answer::Done)
+            }
+            Request::Resize { device } => {
+                let device = device.filter(|device| self.has(device));
+                loops::resize(&self.file(), device.as_deref()).map(|()| Answer::Done)
+            }
+            _ => Ok(Answer::Done),
+        }
+    }
+}
+
+fn plain(users: Vec<User>) -> Answer {
+    Answer::Users(users.into_iter().map(|user| (user.pid, user.command, user.what)).collect())
+}
+
+impl Privileged for Root {
+    type Request = Request;
+    type Answer = Answer;
+
+    fn carry_out(&mut self, request: Request, _: Vec<OwnedFd>) -> (Answer, Option<OwnedFd>) {
+        let answer = match request {
+            Request::Make => self.make(),
+            Request::Prepare => self.own.prepare().map(Answer::Prepared).map_err(sentence),
+            Request::Mount { read_only } => match self.own.mount(read_only) {
+                Ok(connection) => return (Answer::Mounted, Some(connection)),
+                Err(error) => Err(sentence(error)),
+            },
+            Request::Unmount(how) => {
+                let way = match how {
+                    How::IfUnused => Way::IfUnused,
+                    How::Lazy => Way::Lazy,
+                    How::Abort => Way::Abort,
+                };
+                match self.own.unmount(way) {
+                    Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                        Ok(Answer::Busy(sentence(error)))
+                    }
+                    unmounted => unmounted.map(|()| Answer::Done).map_err(sentence),
+                }
+            }
+            Request::Users => Ok(plain(self.own.users())),
+            Request::Elsewhere { device } => Ok(plain(self.own.elsewhere(&device))),
+            Request::DetachAll => {
+                self.own.detach_loop_devices();
+                Ok(Answer::Done)
+            }
+            about_loop => match self.change(about_loop) {
+                Err(loops::Problem::InUse) => Ok(Answer::Busy("it is in use".to_owned())),
+                Err(loops::Problem::Failed(sentence)) => Err(sentence),
+                Ok(answer) => Ok(answer),
+            },
+        };
+        (answer.unwrap_or_else(Answer::Refused), None)
+    }
+}
+
+/// Who asks.
+pub(super) struct Mounts(Rights<Root>);
+
+impl Mounts {
+    pub(super) fn new(start: &Start<'_>) -> Mounts {
+        Mounts(Rights::new(start.broker.as_ref(), Root::new(start.folder, start.settings)))
+    }
+
+    fn ask(&self, request: Request) -> Result<(Answer, Option<OwnedFd>), String> {
+        match self.0.ask(request, Vec::new())? {
+            (Answer::Refused(sentence), _) => Err(sentence),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Clears what a dead server left; whether the mountpoint is ours, and is there.
+    pub(super) fn make(&self) -> Result<bool, String> {
+        Ok(matches!(self.ask(Request::Make)?.0, Answer::Made(true)))
+    }
+
+    /// Makes a loop device of the file.
+    pub(super) fn attach(
+        &self,
+        block_size: u32,
+        read_only: bool,
+    ) -> Result<PathBuf, loops::Problem> {
+        match self.loops(Request::AttachLoop { block_size, read_only })? {
+            Answer::Attached(device) => Ok(device),
+            _ => Err(loops::Problem::Failed("there is no loop device after all".to_owned())),
+        }
+    }
+
+    pub(super) fn detach(&self, device: &Path, force: bool) -> Result<(), loops::Problem> {
+        self.loops(Request::DetachLoop { device: device.to_path_buf(), force }).map(drop)
+    }
+
+    /// Has the file, and the loop device on it, show another size.
+    pub(super) fn resize(&self, device: Option<&Path>) -> Result<(), loops::Problem> {
+        self.loops(Request::Resize { device: device.map(Path::to_path_buf) }).map(drop)
+    }
+
+    fn loops(&self, request: Request) -> Result<Answer, loops::Problem> {
+        match self.ask(request).map_err(loops::Problem::Failed)?.0 {
+            Answer::Busy(_) => Err(loops::Problem::InUse),
+            answer => Ok(answer),
+        }
+    }
+
+    fn who(&self, request: Request) -> Vec<User> {
+        match self.ask(request) {
+            Ok((Answer::Users(users), _)) => {
+                let user = |(pid, command, what)| User { pid, command, what };
+                users.into_iter().map(user).collect()
+            }
+            Ok(_) => Vec::new(),
+            // Nobody can say that there are none.
+            Err(sentence) => vec![User::kernel(sentence)],
+        }
+    }
+}
+
+impl Mounter for Mounts {
+    fn prepare(&self) -> Result<PathBuf, MountError> {
+        match self.ask(Request::Prepare).map_err(MountError::Refused)?.0 {
+            Answer::Prepared(path) => Ok(path),
+            _ => Err(MountError::Refused("there is no mountpoint after all".to_owned())),
+        }
+    }
+
+    fn mount(&self, read_only: bool) -> Result<OwnedFd, MountError> {
+        let mounted = self.ask(Request::Mount { read_only }).map_err(MountError::Refused)?;
+        let none = || MountError::Refused("there is no mount after all".to_owned());
+        mounted.1.ok_or_else(none)
+    }
+
+    fn unmount(&self, way: Way) -> io::Result<()> {
+        let how = match way {
+            Way::IfUnused => How::IfUnused,
+            Way::Lazy => How::Lazy,
+            Way::Abort => How::Abort,
+        };
+        match self.ask(Request::Unmount(how)).map_err(io::Error::other)?.0 {
+            Answer::Busy(said) => Err(io::Error::new(io::ErrorKind::ResourceBusy, said)),
+            _ => Ok(()),
+        }
+    }
+
+    fn users(&self) -> Vec<User> {
+        self.who(Request::Users)
+    }
+
+    fn elsewhere(&self, device: &str) -> Vec<User> {
+        self.who(Request::Elsewhere { device: device.to_owned() })
+    }
+
+    fn detach_loop_devices(&self) {
+        if let Err(sentence) = self.ask(Request::DetachAll) {
+            tracing::warn!("{sentence}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Loop devices on a disk's file, made and changed by a small process of their own.
+//!
+//! The loop driver asks the file system that its file is on, in the call, and holds locks that all
+//! loop devices share. Here that file system is the very process that wants the device. If it were
+//! killed in such a call, it could not end before it was answered, would keep the connection on
+//! which the kernel waits for the answer, and nobody's loop devices could be made or taken away any
+//! more. A process that has no descriptor of the connection is in nobody's way: with the server
+//! the connection ends, and so does the call. (`stat` of the own file is the same, and is done
+//! there too.)
+
+use super::super::system;
+use super::sentence;
+use farblock_attach::fuse::loop_device::{self, Error};
+use farblock_command::error::{Failure, Result, os};
+use farblock_command::output;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What the process is to do.
+#[derive(Serialize, Deserialize)]
+enum Task {
+    /// Make a device of the file.
+    Attach {
+        file: PathBuf,
+        block_size: u32,
+        read_only: bool,
+    },
+    Detach {
+        device: PathBuf,
+        force: bool,
+    },
+    /// Have the kernel learn the file's size, and the device, if there is one.
+    Resize {
+        file: PathBuf,
+        device: Option<PathBuf>,
+    },
+}
+
+/// Why it could not.
+#[derive(Serialize, Deserialize)]
+pub(super) enum Problem {
+    /// Somebody uses the device.
+    InUse,
+    /// In a sentence.
+    Failed(String),
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Problem {
+        match error {
+            Error::InUse(..) => Problem::InUse,
+            error => Problem::Failed(sentence(error)),
+        }
+    }
+}
+
+impl From<Problem> for String {
+    fn from(problem: Problem) -> String {
+        match problem {
+            Problem::InUse => "the loop device is in use".to_owned(),
+            Problem::Failed(sentence) => sentence,
+        }
+    }
+}
+
+/// Makes a loop device of a file, and returns its path.
+pub(super) fn attach(file: &Path, block_size: u32, read_only: bool) -> Result<PathBuf, Problem> {
+    let made = ask(&Task::Attach { file: file.to_path_buf(), block_size, read_only })?;
+    made.ok_or_else(|| Problem::Failed("there is no loop device after all".to_owned()))
+}
+
+/// Detaches a loop device from its file.
+pub(super) fn detach(device: &Path, force: bool) -> Result<(), Problem> {
+    ask(&Task::Detach { device: device.to_path_buf(), force }).map(drop)
+}
+
+/// Has a file, and the loop device on it, show another size.
+pub(super) fn resize(file: &Path, device: Option<&Path>) -> Result<(), Problem> {
+    let device = device.map(Path::to_path_buf);
+    ask(&Task::Resize { file: file.to_path_buf(), device }).map(drop)
+}
+
+/// Has a process do it.
+fn ask(task: &Task) -> Result<Option<PathBuf>, Problem> {
+    use std::os::unix::process::CommandExt;
+    let failed = |error: io::Error| Problem::Failed(format!("a loop device: {}", os(&error)));
+    let program = std::env::current_exe().map_err(failed)?;
+    let task = serde_json::to_string(task).expect("our own types are JSON");
+    let mut command = Command::new(system::program(&program));
+    // A signal of the terminal's is for the processes that decide.
+    command.args(["attachment", "loop", &task]).process_group(0);
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().map_err(failed)?;
+    let died = |_| format!("the process for the loop device died ({})", output.status);
+    serde_json::from_slice(&output.stdout).map_err(|error| Problem::Failed(died(error)))?
+}
+
+/// The process.
+pub(in super::super) fn run(task: &str) -> Result<()> {
+    let Ok(task) = serde_json::from_str::<Task>(task) else {
+        return Err(Failure::usage("this is for `farblock attach` to run, not for people"));
+    };
+    let done: Result<Option<PathBuf>, Problem> = match task {
+        Task::Attach { file, block_size, read_only } => {
+            loop_device::attach(&file, block_size, read_only).map(Some).map_err(Problem::from)
+        }
+        Task::Detach { device, force } => {
+            loop_device::detach(&device, force).map(|()| None).map_err(Problem::from)
+        }
+        Task::Resize { file, device } => show_size(&file, device.as_deref()).map(|()| None),
+    };
+    output::print_json_line(&done)
+}
+
+fn show_size(file: &Path, device: Option<&Path>) -> Result<(), Problem> {
+    // The kernel forgot it; it learns the new one by being asked.
+    let found = std::fs::metadata(file);
+    found.map_err(|error| Problem::Failed(format!("{}: {}", file.display(), os(&error))))?;
+    device.map_or(Ok(()), loop_device::resize).map_err(Problem::from)
+}

@@ -1,0 +1,354 @@
+//! The ways to offer a disk, one file each, and the choice among them.
+//!
+//! A way is a function `start(&Start) -> Result<Box<dyn Attached>, String>` and, if something of it
+//! can outlive its process, `clean_up`; [`start`], [`clean_up`] and [`available`] name them all.
+
+#[cfg(target_os = "linux")]
+mod fuse;
+mod iscsi;
+#[cfg(target_os = "linux")]
+mod loops;
+mod nbd;
+#[cfg(target_os = "linux")]
+mod nvme;
+#[cfg(target_os = "linux")]
+mod ublk;
+#[cfg(target_os = "linux")]
+mod vhost_user;
+#[cfg(windows)]
+mod winspd;
+
+use super::args::As;
+use super::folder::Folder;
+#[cfg(target_os = "linux")]
+use super::rights;
+use super::settings::Settings;
+use super::status::{State, Use};
+use super::system::Descriptor;
+use farblock_block::Geometry;
+#[cfg(target_os = "linux")]
+use farblock_command::broker::Broker;
+#[cfg(target_os = "linux")]
+use farblock_command::error::{Failure, Result};
+use farblock_host::disk::Disk;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::cell::OnceCell;
+use std::fmt;
+use std::net::SocketAddr;
+#[cfg(target_os = "linux")]
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+#[cfg(target_os = "linux")]
+pub(super) use loops::run as run_loop;
+
+/// How long a port is tried that somebody else has, as by `farblock serve`.
+const LISTEN_TIME: Duration = Duration::from_secs(3);
+/// Between two tries.
+const LISTEN_PAUSE: Duration = Duration::from_millis(20);
+
+/// What a way is given.
+pub(super) struct Start<'a> {
+    pub(super) name: String,
+    pub(super) folder: &'a Folder,
+    pub(super) settings: &'a Settings,
+    /// Somebody may use the disk already.
+    pub(super) resume: bool,
+    /// What a server that died has left, if one did.
+    pub(super) predecessor: Option<Predecessor>,
+    pub(super) disk: OnceCell<Disk>,
+    /// Who does what takes rights, if this process has none.
+    #[cfg(target_os = "linux")]
+    pub(super) broker: Option<Arc<Broker>>,
+}
+
+/// A server that died.
+pub(super) struct Predecessor {
+    /// Its [`Attached::state`].
+    pub(super) state: Value,
+    /// What the supervisor kept of it: its [`Attached::keep`].
+    #[cfg_attr(windows, expect(dead_code, reason = "no way of Windows keeps anything"))]
+    pub(super) kept: Option<Descriptor>,
+}
+
+impl Start<'_> {
+    /// The disk, connected when it is asked for first. Who never asks, such as a way that leaves
+    /// connecting to the kernel, has no connections of ours.
+    pub(super) fn disk(&self) -> Result<&Disk, String> {
+        if self.disk.get().is_none() {
+            let disk = super::connect(self.settings, self.folder, self.resume)?;
+            let _ = self.disk.set(disk);
+        }
+        Ok(self.disk.get().expect("it was set"))
+    }
+
+    fn namespace(&self) -> Result<Arc<dyn farblock_block::Namespace>, String> {
+        Ok(Arc::new(self.disk()?.clone()))
+    }
+
+    /// Where a server of programs listens. A successor does where they know the disk to be, also if
+    /// it was the system that chose the port (0).
+    fn address(&self, wanted: SocketAddr) -> SocketAddr {
+        let state = self.predecessor.as_ref().map(|predecessor| &predecessor.state["address"]);
+        let before = state.and_then(|address| address.as_str()?.parse::<SocketAddr>().ok());
+        let before = before.filter(|before| wanted.port() == 0 && wanted.ip() == before.ip());
+        before.unwrap_or(wanted)
+    }
+}
+
+/// Starts a server, again for a while if somebody listens there: a process that was killed may have
+/// the port for a moment after it is gone.
+fn until_free<T, E: fmt::Display>(
+    mut start: impl FnMut() -> Result<T, E>,
+    is_busy: impl Fn(&E) -> bool,
+) -> Result<T, String> {
+    let until = Instant::now() + LISTEN_TIME;
+    loop {
+        match start() {
+            Err(error) if is_busy(&error) && Instant::now() < until => {
+                std::thread::sleep(LISTEN_PAUSE);
+            }
+            started => return started.map_err(sentence),
+        }
+    }
+}
+
+/// A disk that is offered. Dropping it without [`Attached::stop`] may leave anything.
+pub(super) trait Attached: Send {
+    /// What is used of it.
+    fn used(&self) -> Use;
+
+    /// How it is and why, and what it looks like, if the disk is not ours to ask.
+    fn condition(&self) -> Option<Condition> {
+        None
+    }
+
+    /// What a successor needs to go on, and [`clean_up`] to clean up. Asked for once, when it runs.
+    fn state(&self) -> Value;
+
+    /// What another process is to keep open so that a successor can go on.
+    fn keep(&self) -> Option<Descriptor> {
+        None
+    }
+
+    /// Who uses it, each as a part of a sentence: `fio (process 7) has /dev/loop0 open`.
+    fn users(&self) -> Vec<String>;
+
+    /// The disk has another size now.
+    fn resized(&mut self, bytes: u64) -> Result<(), String>;
+
+    /// Ends it, unless somebody uses it; `force`d, even then. After an error it goes on.
+    fn stop(&mut self, force: bool) -> Result<(), StopError>;
+}
+
+/// What a way says that has no connection of ours.
+pub(super) struct Condition {
+    pub(super) state: State,
+    pub(super) trouble: Option<String>,
+    pub(super) geometry: Geometry,
+}
+
+/// Why a disk is still offered.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum StopError {
+    /// By whom it is used.
+    InUse(Vec<String>),
+    /// In a sentence.
+    Failed(String),
+}
+
+impl StopError {
+    /// Refuses, if there are users and nothing is forced.
+    pub(super) fn if_used(users: Vec<String>, force: bool) -> Result<(), StopError> {
+        match users.is_empty() || force {
+            true => Ok(()),
+            false => Err(StopError::InUse(users)),
+        }
+    }
+}
+
+/// The ways that there are on this system, besides `auto`.
+#[cfg(target_os = "linux")]
+pub(super) const HERE: &[As] = &[As::Nvme, As::Ublk, As::Nbd, As::Fuse, As::VhostUser, As::Iscsi];
+#[cfg(windows)]
+pub(super) const HERE: &[As] = &[As::Winspd, As::Iscsi, As::Nbd];
+
+/// Offers the disk.
+pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
+    match start.settings.way {
+        As::Auto => Err("a way is to be chosen first".to_owned()),
+        As::Nbd => nbd::start(start),
+        As::Iscsi => iscsi::start(start),
+        #[cfg(target_os = "linux")]
+        As::Nvme => nvme::start(start),
+        #[cfg(target_os = "linux")]
+        As::Ublk => ublk::start(start),
+        #[cfg(target_os = "linux")]
+        As::Fuse => fuse::start(start),
+        #[cfg(target_os = "linux")]
+        As::VhostUser => vhost_user::start(start),
+        #[cfg(windows)]
+        As::Winspd => winspd::start(start),
+        way => Err(format!("{} is not a way of this system", way.name())),
+    }
+}
+
+/// Why the process that serves a disk this way keeps all its rights, if it does: what the kernel
+/// has of it is made and ended by that process.
+#[cfg(target_os = "linux")]
+pub(super) fn keeps_rights(settings: &Settings) -> Option<&'static str> {
+    match settings.way {
+        As::Ublk => Some("the device is made, changed and ended as root"),
+        As::Nvme => Some("the connection is the kernel's, and ended as root"),
+        As::Auto | As::Fuse | As::Nbd | As::VhostUser | As::Iscsi | As::Winspd => None,
+    }
+}
+
+/// Whether the kernel writes its memory back through the process that serves the disk this way.
+#[cfg(target_os = "linux")]
+pub(super) fn flushes_for_the_kernel(settings: &Settings) -> bool {
+    takes_rights(settings)
+}
+
+/// Whether this way takes rights, of which the process that serves the disk keeps none.
+#[cfg(target_os = "linux")]
+pub(super) fn takes_rights(settings: &Settings) -> bool {
+    match settings.way {
+        As::Fuse => true,
+        As::Nbd => nbd::takes_device_rights(settings),
+        _ => false,
+    }
+}
+
+/// Does for the process that serves the disk what takes rights, until that is gone.
+#[cfg(target_os = "linux")]
+pub(super) fn with_rights(folder: &Folder, settings: &Settings) -> Result<()> {
+    match settings.way {
+        As::Fuse => rights::answer(fuse::Root::new(folder, settings)),
+        As::Nbd => rights::answer(nbd::root(folder)),
+        way => Err(Failure::run(format_args!("{} takes no rights", way.name()))),
+    }
+}
+
+/// Nothing here outlives its process.
+#[cfg(windows)]
+pub(super) fn clean_up(_: &Folder, _: &Settings, _: &Value, _: bool) -> Result<(), StopError> {
+    Ok(())
+}
+
+/// The way for `--as auto`, and why, in a sentence.
+#[cfg(windows)]
+pub(super) fn choose(settings: &Settings) -> (As, String) {
+    if settings.no_device {
+        let why = "chose nbd: a server, since no disk of this machine is wanted";
+        return (As::Nbd, why.to_owned());
+    }
+    match winspd::available() {
+        Ok(()) => (As::Winspd, "chose winspd: its library is there".to_owned()),
+        Err(_) => {
+            let why = "chose iscsi: Windows has an initiator, and WinSpd is not installed";
+            (As::Iscsi, why.to_owned())
+        }
+    }
+}
+
+/// Clears away what a server left that is gone for good. `Err` says why it stays: in use, unless
+/// it is forced.
+#[cfg(target_os = "linux")]
+pub(super) fn clean_up(
+    folder: &Folder,
+    settings: &Settings,
+    state: &Value,
+    force: bool,
+) -> Result<(), StopError> {
+    match settings.way {
+        As::Nvme => nvme::clean_up(state, force),
+        As::Ublk => ublk::clean_up(state, force),
+        As::Nbd => nbd::clean_up(state, force),
+        As::Fuse => fuse::clean_up(folder, settings, state, force),
+        As::Auto | As::VhostUser | As::Iscsi | As::Winspd => Ok(()),
+    }
+}
+
+/// The way for `--as auto`, and why, in a sentence.
+#[cfg(target_os = "linux")]
+pub(super) fn choose(settings: &Settings) -> (As, String) {
+    let no_fuse = farblock_attach::fuse::available().err().map(sentence);
+    if settings.no_device {
+        return match no_fuse {
+            None => (As::Fuse, "chose fuse: a file, since no block device is wanted".to_owned()),
+            Some(why) => (As::Nbd, format!("chose nbd: a server for programs ({why})")),
+        };
+    }
+    let Err(no_ublk) = ublk::available() else {
+        let why = "chose ublk: the kernel's driver for block devices like this";
+        return (As::Ublk, why.to_owned());
+    };
+    if nbd::device_available().is_ok() {
+        return (As::Nbd, format!("chose nbd: the kernel has its client ({no_ublk})"));
+    }
+    if let Some(why) = no_fuse {
+        return (As::Nbd, format!("chose nbd: a server for programs ({no_ublk}; {why})"));
+    }
+    match fuse::device_available() {
+        Ok(()) => {
+            let why = format!("chose fuse with a loop device: {no_ublk}, and no NBD client");
+            (As::Fuse, why)
+        }
+        Err(reason) => (As::Fuse, format!("chose fuse: a file and no block device ({reason})")),
+    }
+}
+
+/// What the kernel says of a block device.
+#[cfg(target_os = "linux")]
+fn system(device: &Path, attribute: &str) -> Option<String> {
+    let folder = Path::new("/sys/block").join(device.file_name()?);
+    Some(std::fs::read_to_string(folder.join(attribute)).ok()?.trim_end().to_owned())
+}
+
+/// An error in words, without Rust's `(os error 28)`.
+fn sentence(error: impl fmt::Display) -> String {
+    const NUMBER: &str = " (os error ";
+    let mut text = error.to_string();
+    while let Some(start) = text.find(NUMBER) {
+        let end = text[start..].find(')').map_or(text.len(), |end| start + end + 1);
+        text.replace_range(start..end, "");
+    }
+    text
+}
+
+#[cfg(target_os = "linux")]
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Users of a block device, in words.
+#[cfg(target_os = "linux")]
+fn users_of(device: &Path) -> Vec<String> {
+    farblock_frontend::users::of_block_device(device).iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_have_no_numbers_of_errors() {
+        let text = sentence("/x is none (No such thing (os error 2)): create it (os error 2)");
+        assert_eq!(text, "/x is none (No such thing): create it");
+    }
+
+    #[test]
+    fn a_choice_says_why() {
+        let (_, why) = choose(&Settings::default());
+        assert!(why.starts_with("chose ") && why.lines().count() == 1, "{why}");
+        let settings = Settings { no_device: true, ..Settings::default() };
+        #[cfg(windows)]
+        let has_fuse = false;
+        #[cfg(target_os = "linux")]
+        let has_fuse = farblock_attach::fuse::available().is_ok();
+        assert_eq!(choose(&settings).0, if has_fuse { As::Fuse } else { As::Nbd });
+    }
+}
