@@ -64,7 +64,7 @@ fn a_disk_follows_the_states_of_its_paths() {
         set(&target, to, AnaState::NON_OPTIMIZED);
         let mut done = 0;
         while done < 16 {
-            let some = user.turn(Duration::from_secs(20));
+            let some = user.turn(Duration::from_secs(60));
             assert!(!some.is_empty(), "in vain");
             some.iter().for_each(|one| assert_eq!(one.result, Ok(()), "round {round}"));
             done += some.len();
@@ -100,7 +100,7 @@ fn a_change_takes_nothing_back() {
     set(&target, port, AnaState::OPTIMIZED);
     let mut done = Vec::new();
     while done.len() < 2 {
-        done.extend(user.turn(Duration::from_secs(20)));
+        done.extend(user.turn(Duration::from_secs(60)));
     }
     assert!(done.iter().all(|done| done.result.is_ok()), "{done:?}");
     assert_eq!((user.value(0), user.value(1)), (1, 2));

@@ -60,7 +60,7 @@ fn data_that_nobody_asked_for_wait_in_the_network() {
         gate.open_up();
         let mut done = 0;
         while done < WRITES as usize {
-            let completions = user.turn(Duration::from_secs(20));
+            let completions = user.turn(Duration::from_secs(60));
             assert!(!completions.is_empty(), "{done} of {WRITES} on {engine}");
             completions.iter().for_each(|completion| assert_eq!(completion.result, Ok(())));
             done += completions.len();

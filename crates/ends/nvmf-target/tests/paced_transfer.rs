@@ -151,7 +151,7 @@ fn what_waits_is_refused_when_its_namespace_goes() {
     assert_eq!(read(&mut queue, 0, 512).status, Status::SUCCESS);
     let removal = target.control().remove_namespace(NQN, NamespaceId(1)).expect("it is there");
     (0..3).for_each(|_| assert_eq!(status(&mut queue), Status::INVALID_NAMESPACE.with_dnr()));
-    removal.wait(Duration::from_secs(20)).expect("nothing is left of it");
+    removal.wait(Duration::from_secs(60)).expect("nothing is left of it");
 }
 
 #[test]

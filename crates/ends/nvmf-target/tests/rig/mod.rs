@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 
 pub const NQN: &str = "nqn.2026-11.org.farblock:disk";
 pub const BLOCK: usize = 512;
+/// Longer than anything here takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The engines that work here.
 pub fn engines() -> Vec<EngineKind> {
@@ -60,7 +62,7 @@ pub fn serve_as(
         ..TargetConfig::default()
     };
     // A port that was just given up may be busy for a moment.
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         match Target::start(&config) {
             Ok(target) => return target,
@@ -96,7 +98,7 @@ pub fn options(engine: EngineKind) -> DiskOptions {
 
 /// Waits until something is so.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < deadline, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(1));
@@ -150,7 +152,7 @@ impl User {
 
     /// The one completion there is to be.
     pub fn one(&mut self) -> Completion {
-        let mut done = self.turn(Duration::from_secs(20));
+        let mut done = self.turn(Duration::from_secs(60));
         assert_eq!(done.len(), 1, "completions");
         done.pop().expect("counted")
     }

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ struct State {
     stalled_before: AtomicU64,
     made: AtomicU64,
     delay_us: AtomicU64,
+    /// Bytes that came through, in either direction.
+    carried: AtomicUsize,
     stop: AtomicBool,
     /// Both sides of every connection.
     streams: Mutex<Vec<(TcpStream, TcpStream)>>,
@@ -96,6 +98,11 @@ impl Proxy {
         self.state.stalled.store(false, Ordering::SeqCst);
     }
 
+    /// Bytes that came through so far, in either direction.
+    pub fn carried(&self) -> usize {
+        self.state.carried.load(Ordering::SeqCst)
+    }
+
     /// Everything takes this much longer.
     pub fn delay(&self, delay: Duration) {
         self.state.delay_us.store(delay.as_micros() as u64, Ordering::SeqCst);
@@ -144,6 +151,7 @@ impl State {
                     if to.write_all(&buffer[..length]).is_err() {
                         break;
                     }
+                    state.carried.fetch_add(length, Ordering::SeqCst);
                 }
                 // The end arrives no sooner than what was sent before.
                 state.wait_while_stalled(number);

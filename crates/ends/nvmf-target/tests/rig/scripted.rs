@@ -16,7 +16,7 @@ use farblock_wire::{IntoBytes, SglDescriptor, Sqe, Status};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub const NQN: &str = "nqn.2026-11.org.farblock:test";
 pub const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555";
@@ -67,7 +67,7 @@ pub struct Answer {
 impl Queue {
     pub fn new(address: SocketAddr, digests: Digests) -> Self {
         let stream = TcpStream::connect(address).expect("it listens");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
         stream.set_nodelay(true).expect("no delay");
         let end = HostEnd::new(digests, 64);
         let mut out = Vec::new();
@@ -255,11 +255,10 @@ pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
 }
 
 pub fn wait_for_connections(target: &Target, count: usize) {
-    for _ in 0..1000 {
-        if target.connections() == count {
-            return;
-        }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while target.connections() != count {
+        let found = target.connections();
+        assert!(Instant::now() < deadline, "{found} connections, expected {count}");
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("{} connections, expected {count}", target.connections());
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub const NQN: &str = "nqn.2026-11.org.farblock:strangers";
 pub const MIB: usize = 1 << 20;
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Memory of this process that is there, in bytes.
 pub fn resident() -> usize {
