@@ -18,6 +18,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 const BLOCK_BYTES: usize = 512;
+/// Short enough to be waited for, and long enough for a busy machine to answer within it.
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
 
 /// A host with one queue on a target.
 struct Setup {
@@ -507,7 +509,7 @@ fn the_admin_connection_is_lost() {
                 }),
                 ..Script::default()
             };
-            let options = Options { keep_alive: Duration::from_secs(1), ..options() };
+            let options = Options { keep_alive: KEEP_ALIVE, ..options() };
             let mut setup = Setup::new(script, &options, engine);
             setup.submit_read(1, 1);
             assert_eq!(setup.result(), Err(BlockError::Disconnected), "{engine}");
@@ -533,7 +535,7 @@ fn the_keep_alive_goes_unanswered() {
             }),
             ..Script::default()
         };
-        let keep_alive = Duration::from_secs(1);
+        let keep_alive = KEEP_ALIVE;
         let options = Options { keep_alive, io_timeout: Duration::ZERO, ..options() };
         let mut setup = Setup::new(script, &options, engine);
         setup.submit_read(1, 1);
@@ -555,7 +557,7 @@ fn it_is_kept_alive() {
         }),
         ..Script::default()
     };
-    let options = Options { keep_alive: Duration::from_secs(1), ..options() };
+    let options = Options { keep_alive: KEEP_ALIVE, ..options() };
     let mut setup = Setup::new(script, &options, EngineKind::Portable);
     while seen.load(Ordering::SeqCst) < 4 {
         assert!(setup.controller.lost().is_none(), "{:?}", setup.controller.lost());
@@ -612,7 +614,7 @@ fn a_namespace_that_shrinks() {
         }),
         ..Script::default()
     };
-    let options = Options { keep_alive: Duration::from_secs(1), ..options() };
+    let options = Options { keep_alive: KEEP_ALIVE, ..options() };
     let mut setup = Setup::new(script, &options, EngineKind::Portable);
     setup.submit_read(8, 1);
     assert_eq!(setup.result(), Ok(()));
