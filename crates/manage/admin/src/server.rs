@@ -448,7 +448,11 @@ mod tests {
             stream.read_to_string(&mut answer).expect("an answer");
             match answer.starts_with("HTTP/1.1 200") {
                 true => break,
-                false => assert!(answer.contains("already"), "{answer}"),
+                // As long as the others hang, and while a busy machine is slow to begin.
+                false => assert!(
+                    answer.contains("already") || answer.contains("does not answer"),
+                    "{answer}"
+                ),
             }
         }
     }
