@@ -242,11 +242,11 @@ fn another_size_is_seen() {
     served.stop();
 }
 
-/// A hundred requests that take 50 ms each, from one program at once, take little more.
+/// A hundred requests that take 200 ms each, from one program at once, take little more.
 #[test]
 fn requests_are_not_served_one_at_a_time() {
     for engine in ENGINES {
-        let served = Served::new(engine, disk("delay:50ms,mem:1MiB", 512));
+        let served = Served::new(engine, disk("delay:200ms,mem:1MiB", 512));
         let filename = format!("--filename={}", served.path().display());
         for rw in ["--rw=randread", "--rw=randwrite"] {
             let start = Instant::now();
@@ -266,8 +266,8 @@ fn requests_are_not_served_one_at_a_time() {
                 ],
             );
             let took = start.elapsed();
-            // One at a time: ten seconds.
-            assert!(took < Duration::from_secs(4), "{engine} {rw}: {took:?}");
+            // One at a time: forty seconds.
+            assert!(took < Duration::from_secs(30), "{engine} {rw}: {took:?}");
         }
         served.stop();
     }

@@ -269,7 +269,7 @@ fn a_stop_in_the_middle_of_a_message() {
     eventually("it is served", || served.server.as_ref().expect("it runs").is_connected());
     let start = std::time::Instant::now();
     served.stop();
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < Duration::from_secs(60));
 }
 
 /// A monitor that truncates its memory ends neither the process nor what is on the disk.

@@ -193,12 +193,18 @@ fn a_ring_is_stopped_and_started() {
 #[test]
 fn a_stop_answers() {
     for engine in ENGINES {
-        let served = serve(engine, disk("delay:100ms,mem:1MiB", 512));
+        let (gate, state) = Gate::around(&disk("mem:1MiB", 512));
+        let served = serve(engine, gate);
         let mut vm = served.boot();
         vm.submit(0, OUT, 0, &[(DATA, 512)]);
         vm.submit(1, OUT, 1, &[(DATA, 512)]);
-        std::thread::sleep(Duration::from_millis(50));
+        eventually("they are taken", || state.submitted() == 2);
+        let opening = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            state.open();
+        });
         served.stop();
+        opening.join().expect("no panic");
         assert_eq!((vm.used_index(0), vm.used_index(1)), (1, 1));
     }
 }

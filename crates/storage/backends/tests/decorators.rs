@@ -28,7 +28,7 @@ fn outcomes(driver: &mut Driver, ops: impl Iterator<Item = Op>) -> Vec<Result<()
 
 on_both_engines! {
     a_delay_is_kept(engine) {
-        let delay: Arc<dyn Namespace> = Arc::new(Delay::new(mem(), Duration::from_millis(20)));
+        let delay: Arc<dyn Namespace> = Arc::new(Delay::new(mem(), Duration::from_millis(200)));
         let mut driver = Driver::with(&delay, engine);
         let begin = Instant::now();
         for token in 0..50 {
@@ -36,8 +36,9 @@ on_both_engines! {
         }
         let tokens: Vec<u64> = driver.wait(0, 50).iter().map(|done| done.token).collect();
         let took = begin.elapsed();
-        assert!(took >= Duration::from_millis(20), "too early: {took:?}");
-        assert!(took < Duration::from_millis(900), "one after the other? {took:?}");
+        assert!(took >= Duration::from_millis(200), "too early: {took:?}");
+        // That would be ten seconds.
+        assert!(took < Duration::from_secs(9), "one after the other? {took:?}");
         assert_eq!(tokens, (0..50).collect::<Vec<_>>(), "a fixed delay keeps the order");
     }
 
@@ -118,7 +119,7 @@ on_both_engines! {
         driver.wait(1, 100);
         let took = begin.elapsed();
         assert!(took >= Duration::from_millis(198), "too fast: {took:?}");
-        assert!(took < Duration::from_secs(2), "too slow: {took:?}");
+        assert!(took < Duration::from_secs(20), "too slow: {took:?}");
     }
 
     bytes_per_second(engine) {
@@ -135,7 +136,7 @@ on_both_engines! {
         let took = begin.elapsed();
         // The last one starts when the 31 before it are paid for, less the burst.
         assert!(took >= Duration::from_millis(185), "too fast: {took:?}");
-        assert!(took < Duration::from_secs(2), "too slow: {took:?}");
+        assert!(took < Duration::from_secs(20), "too slow: {took:?}");
     }
 
     a_queue_with_held_operations_can_go(engine) {

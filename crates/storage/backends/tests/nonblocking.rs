@@ -61,7 +61,7 @@ fn every_operation() {
 
 #[test]
 fn many_at_once_from_many_threads() {
-    let delayed = Arc::new(Delay::new(mem(), Duration::from_millis(50)));
+    let delayed = Arc::new(Delay::new(mem(), Duration::from_millis(200)));
     let disk = Arc::new(AsyncNamespace::new(delayed).expect("a thread"));
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -81,7 +81,8 @@ fn many_at_once_from_many_threads() {
             });
         }
     });
-    assert!(start.elapsed() < Duration::from_secs(2), "one after the other");
+    // That would be 25 seconds.
+    assert!(start.elapsed() < Duration::from_secs(20), "one after the other");
 }
 
 #[test]

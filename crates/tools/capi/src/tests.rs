@@ -134,7 +134,7 @@ fn wait_for(disk: *const fb_disk, state: fb_disk_state) -> fb_info {
         if info.state == state as u32 {
             return info;
         }
-        assert!(begin.elapsed() < Duration::from_secs(20), "{} and not {state:?}", info.state);
+        assert!(begin.elapsed() < Duration::from_secs(60), "{} and not {state:?}", info.state);
         thread::sleep(Duration::from_millis(5));
     }
 }

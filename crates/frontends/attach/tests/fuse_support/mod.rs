@@ -47,7 +47,7 @@ impl Served {
     /// Nobody uses it any more.
     pub fn stop(mut self) {
         // Another test's child has what this process has until it runs a program.
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while let Err(error) = self.server.stop(false) {
             assert!(Instant::now() < deadline, "it does not stop: {error}");
             std::thread::sleep(Duration::from_millis(5));

@@ -35,7 +35,7 @@ pub const ENOTSUP: u32 = 95;
 pub const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Portable];
 
 /// Longer than anything takes that comes at all.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A disk as people name it.
 pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
@@ -248,17 +248,18 @@ pub fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// A disk that counts its reads, and can be given another size.
+/// A disk that counts its reads and writes, and can be given another size.
 pub struct Spy {
     inner: Arc<dyn Namespace>,
     pub reads: Arc<AtomicUsize>,
+    pub writes: Arc<AtomicUsize>,
     pub blocks: AtomicU64,
 }
 
 impl Spy {
     pub fn new(inner: Arc<dyn Namespace>) -> Arc<Spy> {
         let blocks = AtomicU64::new(inner.geometry().blocks);
-        Arc::new(Spy { inner, reads: Arc::default(), blocks })
+        Arc::new(Spy { inner, reads: Arc::default(), writes: Arc::default(), blocks })
     }
 }
 
@@ -273,18 +274,21 @@ impl Namespace for Spy {
 
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
         let inner = self.inner.open(reactor, parent)?;
-        Ok(Box::new(SpyQueue { inner, reads: Arc::clone(&self.reads) }))
+        let (reads, writes) = (Arc::clone(&self.reads), Arc::clone(&self.writes));
+        Ok(Box::new(SpyQueue { inner, reads, writes }))
     }
 }
 
 struct SpyQueue {
     inner: Box<dyn Queue>,
     reads: Arc<AtomicUsize>,
+    writes: Arc<AtomicUsize>,
 }
 
 impl Queue for SpyQueue {
     fn submit(&mut self, op: Op) {
         self.reads.fetch_add(usize::from(op.command == Command::Read), Ordering::Relaxed);
+        self.writes.fetch_add(usize::from(op.command == Command::Write), Ordering::Relaxed);
         self.inner.submit(op);
     }
 

@@ -50,7 +50,7 @@ pub const F_INDIRECT: u64 = 1 << 28;
 pub const F_EVENT_IDX: u64 = 1 << 29;
 
 /// Longer than anything takes that comes at all.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 pub const MEMORY_BYTES: u64 = 64 << 20;
 /// Descriptors of a ring.
 pub const SIZE: u16 = 128;

@@ -90,7 +90,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 
 impl Client {
     pub fn connect(name: &str) -> Client {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let pipe = loop {
             match OpenOptions::new().read(true).write(true).open(name) {
                 Ok(pipe) => break pipe,

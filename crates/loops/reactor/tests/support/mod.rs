@@ -52,7 +52,7 @@ macro_rules! on_the_simulated_engine {
 pub const SIMULATED_SEEDS: u64 = 5;
 
 /// Long enough for a machine that is busy with something else.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Loop {
     pub reactor: Reactor,
