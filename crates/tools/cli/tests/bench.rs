@@ -125,10 +125,14 @@ fn the_floor_beside_one_disk_and_on_two_processes() {
 #[test]
 fn what_is_no_floor_is_said_before_anything_is_measured() {
     let scratch = Scratch::new();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let free = free.to_string();
-    bench(&scratch, &["mem:64MiB", "--floor", &free])
-        .fails_in_a_line(1, &[&free, "nothing listens there", "--floor-serve"]);
+    #[cfg(unix)]
+    let free = support::Reserved::at(std::net::Ipv4Addr::LOCALHOST);
+    #[cfg(unix)]
+    let free = &free.address.to_string();
+    #[cfg(windows)]
+    let free = "127.0.0.1:1";
+    bench(&scratch, &["mem:64MiB", "--floor", free])
+        .fails_in_a_line(1, &[free, "nothing listens there", "--floor-serve"]);
     let target = scratch.serve(["mem:1MiB"]);
     bench(&scratch, &["mem:64MiB", "--floor", &target.address])
         .fails_in_a_line(1, &[&target.address, "`farblock bench --floor-serve`"]);

@@ -40,12 +40,14 @@ fn nothing_is_left(scratch: &Scratch) {
 #[test]
 fn faults_are_told_and_nothing_is_lost() {
     let scratch = Scratch::new();
-    let child = start(&scratch, &["--for", "4"]);
+    let mut child = start(&scratch, &[]);
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut text = said(&mut out, "the mirror goes on with left");
+    signal(child.id(), "INT");
+    out.read_to_string(&mut text).expect("to its end");
     let output = support::wait(child);
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    let outcome = Outcome { code: output.status.code(), stdout: output.stdout, stderr }.ok();
-    assert_eq!(outcome.stderr, "");
-    let text = outcome.out();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert!(output.status.success(), "{text}");
     for part in [
         "dashboard at http://127.0.0.1:",
         "path 1 is cut",
@@ -60,6 +62,17 @@ fn faults_are_told_and_nothing_is_lost() {
     }
     let widest = text.lines().filter(|line| !line.contains("#token=")).map(|line| line.len()).max();
     assert!(widest <= Some(80), "it fits a terminal:\n{text}");
+    nothing_is_left(&scratch);
+}
+
+#[test]
+fn it_ends_by_itself_when_its_time_is_over() {
+    let scratch = Scratch::new();
+    let output = support::wait(start(&scratch, &["--for", "1"]));
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let outcome = Outcome { code: output.status.code(), stdout: output.stdout, stderr }.ok();
+    assert_eq!(outcome.stderr, "");
+    assert!(outcome.out().contains("nothing is lost"), "{}", outcome.out());
     nothing_is_left(&scratch);
 }
 

@@ -6,9 +6,10 @@ mod support;
 use farblock_block::blocking::Blocking;
 use farblock_host::disk::{DiskOptions, DiskState};
 use farblock_host::{Disk, HostId, Options, Url};
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use support::{Scratch, Server, until};
+use support::{Reserved, Scratch, Server, until};
 
 const THREADS: u64 = 4;
 const BLOCKS: u64 = 32;
@@ -44,8 +45,9 @@ fn killed_and_started_again() {
     let start = |address: &str| {
         Server::start(scratch.command(["serve", "--listen", address, image.as_str()]))
     };
-    let first = start("127.0.0.1:0");
-    let address = first.address.clone();
+    let reserved = Reserved::at(Ipv4Addr::LOCALHOST);
+    let address = reserved.address.to_string();
+    let first = start(&address);
     let url: Url = first.url(1).parse().expect("a URL");
     let mut server = Some(first);
     let connection = Options { hostid: Some(HostId(*b"farblock-testing")), ..Options::default() };

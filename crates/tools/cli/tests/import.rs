@@ -3,15 +3,16 @@
 
 mod support;
 
-use std::net::TcpListener;
-use support::{Scratch, Server};
+use std::net::Ipv4Addr;
+use support::{Reserved, Scratch, Server};
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-0000-4000-8000-000000000001";
 const LOCKED: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-0000-4000-8000-000000000002";
 
 /// Imports it; gives what is served then, and what was said.
 fn imported(scratch: &Scratch, json: &str) -> (serde_json::Value, String) {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let reserved = Reserved::at(Ipv4Addr::LOCALHOST);
+    let port = reserved.address.port();
     scratch.disk("disk.img", 1 << 20);
     let json = json.replace("PORT", &port.to_string()).replace("FOLDER", &scratch.text(""));
     std::fs::write(scratch.path("other.json"), json).unwrap();
@@ -105,9 +106,8 @@ fn what_the_real_spdk_saved() {
     let _ = scratch.keys(["host.key", "ctrlr.key"], &[]);
     let _ = scratch.keys(["tls.key"], &["--tls"]);
     ["disk.img", "ro.img", "uring.img"].iter().for_each(|name| drop(scratch.disk(name, 8 << 20)));
-    // All at once, so that they are different ones.
-    let free = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    let ports = free.map(|one| one.local_addr().unwrap().port().to_string());
+    let reserved = [(); 3].map(|()| Reserved::at(Ipv4Addr::LOCALHOST));
+    let ports = reserved.each_ref().map(|one| one.address.port().to_string());
     let saved = include_str!("imports/spdk-26.05.json").replace("FOLDER/", &scratch.text(""));
     let saved = ["15420", "15421", "15422"].iter().zip(&ports).fold(saved, |saved, (old, new)| {
         saved.replace(&format!("\"{old}\""), &format!("\"{new}\""))

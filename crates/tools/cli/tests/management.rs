@@ -7,7 +7,7 @@ mod support;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use support::{Scratch, Server};
+use support::{Reserved, Scratch, Server};
 
 const NQN: &str = "nqn.2026-11.org.farblock:managed";
 
@@ -91,10 +91,8 @@ fn a_free_port_is_the_same_one_when_the_configuration_comes_back_to_it() {
     let any = "\"127.0.0.1:0\"";
     let path = write(any);
     let server = Server::start(scratch.command(["serve", "--config", &path]));
-    let other = {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        format!("\"{}\"", free.local_addr().unwrap())
-    };
+    let reserved = Reserved::at(std::net::Ipv4Addr::LOCALHOST);
+    let other = format!("\"{}\"", reserved.address);
     let listening = || {
         let status = scratch.run(["status", "--json"]).ok().json();
         status["listening"].as_array().unwrap().len()

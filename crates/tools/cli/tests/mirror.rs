@@ -8,8 +8,9 @@ use farblock_block::blocking::Blocking;
 use farblock_host::disk::DiskOptions;
 use farblock_host::{Disk, Url};
 use std::io::{Seek, SeekFrom, Write};
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use support::{Scratch, Server, until};
+use support::{Reserved, Scratch, Server, until};
 
 const LEG_BYTES: usize = 9 << 20;
 const RESERVED_BYTES: usize = 1 << 20;
@@ -67,8 +68,9 @@ fn legs_have_keys_of_their_own() {
         let image = images[leg].as_str();
         Server::start(scratch.command(["serve", "--listen", address, image, option, &given]))
     };
+    let reserved = Reserved::at(Ipv4Addr::LOCALHOST);
     let one = start(0, "127.0.0.1:0", "--host-key", &secret);
-    let two = start(1, "127.0.0.1:0", "--tls-key", &tls);
+    let two = start(1, &reserved.address.to_string(), "--tls-key", &tls);
     let leg = |server: &Server, name: &str, key: &str| {
         format!("{}&hostnqn={HOST}&{name}={key}", server.url(1))
     };
@@ -130,9 +132,10 @@ fn each_leg_is_killed_in_turn_and_comes_back() {
     let start = |leg: usize, address: &str| {
         Server::start(scratch.command(["serve", "--listen", address, images[leg].as_str()]))
     };
-    let mut legs = [0, 1].map(|leg| Some(start(leg, "127.0.0.1:0")));
+    let reserved = [(); 2].map(|()| Reserved::at(Ipv4Addr::LOCALHOST));
+    let addresses = reserved.each_ref().map(|it| it.address.to_string());
+    let mut legs = [0, 1].map(|leg| Some(start(leg, &addresses[leg])));
     let servers = legs.each_ref().map(|leg| leg.as_ref().expect("it runs"));
-    let addresses = servers.map(|leg| leg.address.clone());
     let [one, two] = servers.map(|leg| leg.url(1));
     let refused = scratch.run(["serve", "--listen", "127.0.0.1:0", &format!("mirror:{one},{two}")]);
     refused.fails(1, &["is no leg of a mirror yet", "?create"]);

@@ -361,11 +361,10 @@ fn rules_and_dashboard_ask_for_what_is_counted() {
 fn counters_are_scraped() {
     use std::io::{Read, Write};
     let scratch = Scratch::new();
-    let port = {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        free.local_addr().unwrap()
-    };
-    let server = scratch.serve(["--nqn", NQN, "--metrics", &port.to_string(), "mem:1MiB"]);
+    let server = scratch.serve(["--nqn", NQN, "--metrics", "127.0.0.1:0", "mem:1MiB"]);
+    let told = |line: &str| line.strip_prefix("counters at http://").map(str::to_owned);
+    let place = server.said.lines().find_map(told).expect("it says where");
+    let port = place.trim_end_matches("/metrics");
     scratch.run(["read", &server.url(1), "-o", "out.bin"]).ok();
     let scrape = |headers: &str| {
         let mut stream = std::net::TcpStream::connect(port).unwrap();

@@ -3,7 +3,7 @@
 
 mod support;
 
-use support::{Outcome, Scratch, Server};
+use support::{Outcome, Reserved, Scratch, Server};
 
 const NQN: &str = "nqn.2026-11.org.farblock:sealed";
 const HOST: &str = "nqn.2026-11.org.farblock:host";
@@ -53,8 +53,8 @@ fn a_target_with_tls_is_steered() {
     scratch.connect(&server, HOST, None).fails(1, &["does not allow this host"]);
     // A new listener is as strict as any, if nothing is said.
     scratch.ctl(&["set-tls", address, "required"]).ok();
-    let free = std::net::TcpListener::bind("127.0.0.3:0").unwrap().local_addr().unwrap();
-    let said = scratch.ctl(&["add-listener", &free.to_string()]).ok().out();
+    let reserved = Reserved::at([127, 0, 0, 3]);
+    let said = scratch.ctl(&["add-listener", &reserved.address.to_string()]).ok().out();
     assert!(said.contains("everybody has to use TLS"), "{said}");
     scratch.ctl(&["set-tls", address, "plain"]).ok();
     scratch.connect(&server, HOST, Some(&key)).fails(1, &["TLS"]);

@@ -12,6 +12,8 @@ struct Target<'a> {
     what: String,
     server: Option<Server>,
     url: String,
+    #[cfg(unix)]
+    _reserved: support::Reserved,
 }
 
 #[cfg_attr(not(unix), allow(dead_code, reason = "what kills it is for Unix"))]
@@ -19,9 +21,22 @@ impl<'a> Target<'a> {
     /// Slow enough that there is a middle of a transfer.
     fn new(scratch: &'a Scratch, disk: &str) -> Target<'a> {
         let what = format!("limit:8MiB/s,{disk}");
-        let server = scratch.serve([&what]);
+        #[cfg(unix)]
+        let reserved = support::Reserved::at(std::net::Ipv4Addr::LOCALHOST);
+        #[cfg(unix)]
+        let address = reserved.address.to_string();
+        #[cfg(windows)]
+        let address = "127.0.0.1:0";
+        let server = Server::start(scratch.command(["serve", "--listen", address.as_ref(), &what]));
         let url = server.url(1);
-        Target { scratch, what, server: Some(server), url }
+        Target {
+            scratch,
+            what,
+            server: Some(server),
+            url,
+            #[cfg(unix)]
+            _reserved: reserved,
+        }
     }
 
     fn kill(&mut self) -> String {
@@ -325,9 +340,11 @@ fn a_second_signal_does_not_wait_for_a_silent_target() {
     wait_for_record(&scratch, "state/farblock", &mut child);
     let server = target.server.as_ref().unwrap();
     server.signal("STOP");
-    support::signal(child.id(), "INT");
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    support::signal(child.id(), "INT");
+    // One that comes before the first was taken is the same one.
+    support::until("it ends", || {
+        support::signal(child.id(), "INT");
+        child.try_wait().expect("it is ours").is_some()
+    });
     let output = support::wait(child);
     assert_eq!(output.status.code(), Some(130));
     // It had no time to say what it could not make durable.

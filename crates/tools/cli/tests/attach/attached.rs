@@ -1,8 +1,9 @@
 //! Attachments of a test's own, a target, and load.
 
-use crate::support::{Outcome, Scratch, Server, finish, signal, until};
+use crate::support::{Outcome, Reserved, Scratch, Server, finish, signal, until};
 use serde_json::Value;
 use std::ffi::OsStr;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -107,7 +108,7 @@ impl Drop for Attachments {
 /// A target with one disk in a file, which can be killed and started again at the same address.
 pub(crate) struct Target {
     pub(crate) server: Server,
-    address: String,
+    reserved: Reserved,
     nqn: String,
     disk: String,
 }
@@ -115,10 +116,12 @@ pub(crate) struct Target {
 impl Target {
     pub(crate) fn new(attachments: &Attachments, bytes: u64) -> Target {
         let disk = attachments.scratch.disk("disk.img", bytes);
-        let server = attachments.scratch.serve([&disk]);
-        let address = server.address.clone();
+        let reserved = Reserved::at(Ipv4Addr::LOCALHOST);
+        let address = reserved.address.to_string();
+        let command = attachments.scratch.command(["serve", "--listen", &address, &disk]);
+        let server = Server::start(command);
         let nqn = server.nqn.clone();
-        Target { server, address, nqn, disk }
+        Target { server, reserved, nqn, disk }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -140,7 +143,8 @@ impl Target {
 
     /// With another disk in the same place, under the same name.
     pub(crate) fn restart_with(&mut self, attachments: &Attachments, disk: &str) {
-        let args = ["serve", "--listen", &self.address, "--nqn", &self.nqn, disk];
+        let address = self.reserved.address.to_string();
+        let args = ["serve", "--listen", &address, "--nqn", &self.nqn, disk];
         self.server = Server::start(attachments.scratch.command(args));
     }
 }
@@ -192,7 +196,7 @@ pub(crate) fn run(program: &str, args: &[&str]) -> String {
 /// fio that writes all the time and checks what it reads, until it is told to end.
 pub(crate) struct Load(Option<Child>);
 
-const SECONDS: &str = "120";
+const SECONDS: &str = "600";
 
 fn catches_sigint(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");

@@ -124,7 +124,8 @@ fn a_killed_target_is_waited_for() {
         wait_for_progress(&device);
         assert!(load.is_running(), "the load ended");
     }
-    assert_eq!(attachments.status("fb0")["paths"][0]["reconnects"], 2);
+    // Once more each time that a busy machine kept it from its keep alives.
+    assert!(attachments.status("fb0")["paths"][0]["reconnects"].as_u64() >= Some(2));
     // Both at once.
     wait_for_progress(&device);
     target.kill();

@@ -11,6 +11,8 @@ pub mod keyring;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
+#[cfg(unix)]
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
@@ -256,6 +258,28 @@ pub fn signal(id: u32, name: &str) {
     // The shell's own, since a small system has no other.
     let status = Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).status();
     assert!(status.is_ok_and(|status| status.success()), "kill -{name} {id}");
+}
+
+/// An address that nobody else is given as a free one, and where somebody who asks for it may
+/// listen: it is bound, and not listened on.
+#[cfg(unix)]
+pub struct Reserved {
+    _socket: socket2::Socket,
+    pub address: SocketAddr,
+}
+
+#[cfg(unix)]
+impl Reserved {
+    /// Some port of this address.
+    pub fn at(ip: impl Into<IpAddr>) -> Reserved {
+        let any = SocketAddr::new(ip.into(), 0);
+        let domain = socket2::Domain::for_address(any);
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).expect("a socket");
+        socket.set_reuse_address(true).expect("it can be shared");
+        socket.bind(&any.into()).expect("a port");
+        let address = socket.local_addr().ok().and_then(|it| it.as_socket()).expect("it is bound");
+        Reserved { _socket: socket, address }
+    }
 }
 
 /// A target in a process of its own.
