@@ -183,7 +183,7 @@ class Chart {
           stroke: colour(line.colour),
           width: 1.75,
           ...(index === 0 ? { fill: `${colour(line.colour)}22` } : {}),
-          points: { show: false },
+          points: { show: false, filter: (_: uPlot, line: number) => alone(this.data[line]!), size: 4, fill: colour(line.colour) },
           spanGaps: false,
         })),
       ],
@@ -202,6 +202,12 @@ class Chart {
     plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
     if (to - from >= 3) this.onZoom(from, to);
   }
+}
+
+/** The values with gaps on both sides, which no line leads to. */
+function alone(values: (number | null)[]): number[] {
+  const has = (at: number): boolean => (values[at] ?? null) !== null;
+  return [...values.keys()].filter((at) => has(at) && !has(at - 1) && !has(at + 1));
 }
 
 /** Marks stretches behind the lines, with their names, within what is shown. */

@@ -18,6 +18,8 @@ export interface FleetHost {
 export interface FleetStatus {
   plan: string;
   phase: string;
+  /** Which part of it: how far it is. */
+  part?: string;
   hosts: FleetHost[];
   failed?: string;
 }
@@ -35,7 +37,9 @@ function state(host: FleetHost): string {
 
 class Panel {
   readonly node: HTMLElement;
-  private readonly phase = el("p", { class: "phase", role: "status" });
+  /** A screen reader is told what is done, and not how fast, each second. */
+  private readonly phase = el("span", { role: "status" });
+  private readonly pace = el("span");
   private readonly table: Table<Row>;
 
   constructor(plan: string) {
@@ -57,13 +61,15 @@ class Panel {
         { title: "Paths", text: ({ host: { paths } }) => (paths ? `${paths[0]} of ${paths[1]}` : "–") },
       ],
     });
-    this.table.node.querySelector("header")!.after(this.phase);
+    this.table.node.querySelector("header")!.after(el("p", { class: "phase" }, this.phase, this.pace));
     this.node = this.table.node;
   }
 
   show(status: FleetStatus): void {
     const iops = status.hosts.reduce((sum, host) => sum + host.iops, 0);
-    say(this.phase, `${status.phase} · ${format.short(iops)} IOPS${status.failed ? ` · failed: ${status.failed}` : ""}`);
+    const { phase, part, failed } = status;
+    say(this.phase, `${phase}${failed ? ` · failed: ${failed}` : ""}`);
+    say(this.pace, `${part ? ` · ${part}` : ""} · ${format.short(iops)} IOPS`);
     this.table.show(status.hosts.map((host) => ({ key: host.name, host })), null);
   }
 }

@@ -64,7 +64,7 @@ export class Overview {
     if (this.opened) return this.opened.show();
     const { nodes, goneSince, model, polled } = this.cluster;
     const fresh = polled === null ? "live" : "asking each second";
-    const live = nodes.filter((node) => node.watch.goneSince === null && node.watch.status !== null);
+    const live = nodes.filter((node) => node.watch.isLive);
     const gone = goneSince !== null || (live.length === 0 && nodes.length > 0);
     document.body.classList.toggle("gone", gone);
     this.alarms.show(this.cluster.troubles(present()));
@@ -104,8 +104,7 @@ export class Overview {
   private rows(): void {
     const rows = this.cluster.nodes.map((node): Row => {
       const key = partKey("node", node.name);
-      const live = node.watch.goneSince === null && node.watch.status !== null;
-      return { key, node, rates: live ? node.watch.model.target?.rates : undefined };
+      return { key, node, rates: node.watch.isLive ? node.watch.model.target?.rates : undefined };
     });
     this.table.show(rows, this.chosen);
   }
@@ -148,7 +147,7 @@ export class Overview {
         { title: "IOPS", text: (row) => format.short(iops(row.rates)), number: (row) => iops(row.rates) },
         { title: "Throughput", text: (row) => format.perSecond(through(row.rates)), number: (row) => through(row.rates) },
         { title: "Median", text: (row) => format.latency(row.rates?.p50 ?? NaN), number: (row) => row.rates?.p50 ?? NaN },
-        { title: "99 %", text: (row) => format.latency(row.rates?.p99 ?? NaN), number: (row) => row.rates?.p99 ?? NaN },
+        { title: "99th", text: (row) => format.latency(row.rates?.p99 ?? NaN), number: (row) => row.rates?.p99 ?? NaN },
         { title: "Busy", text: (row) => format.percent(row.rates?.busy ?? NaN), number: (row) => row.rates?.busy ?? NaN },
         { title: "Hosts", text: (row) => count(hosts(row)), number: (row) => hosts(row) ?? NaN },
         { title: "Namespaces", text: (row) => count(namespaces(row)), number: (row) => namespaces(row) ?? NaN },

@@ -57,6 +57,10 @@ export class Watch {
     await (isTold ? this.takeDocument(present()) : this.look());
   }
 
+  get isLive(): boolean {
+    return this.goneSince === null && this.status !== null && this.stats !== null;
+  }
+
   get uptimeSeconds(): number {
     return Math.floor((this.stats?.uptime_ms ?? 0) / 1000);
   }
@@ -143,8 +147,8 @@ export class Watch {
     this.model.take(read(stats), this.clock.time(stats.uptime_ms, now));
   }
 
+  /** Who tells this and no counters that make sense has not answered. */
   takeStatus(status: Status, now: number): void {
-    this.answers(now);
     if (this.status) this.tell(differences(this.status, status, now, this.news));
     else this.tell([{ at: now, weight: "plain", text: "This page began to watch." }]);
     this.status = status;

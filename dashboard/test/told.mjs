@@ -187,7 +187,16 @@ async function crowd(browser, wrongs) {
   console.log(`     ${JSON.stringify(seen)}`);
   hold(seen.nodes < 2000, "10,000 connections and 1,000 namespaces are few elements", seen);
   hold(seen.changes < 5 * 600, "few of which change in a second", seen);
-  hold(seen.heap < 150 && seen.process < 150, "and less than 150 MiB", seen);
+  hold(seen.heap < 150, "less than 150 MiB are in use", seen);
+  // What is collected goes back to the system when the browser finds time for it.
+  const until = Date.now() + PATIENCE_MS;
+  let held = seen.process;
+  while (held >= 150 && Date.now() < until) {
+    await pause(500);
+    await heap(page);
+    held = memory();
+  }
+  hold(held < 150, "and held", held);
   await page.close();
   target.stop();
 }
@@ -390,9 +399,12 @@ async function nodes(browser, wrongs) {
   hold(true, "a slow one is there when it is there");
   await accessible(page, "a cluster with a dead node");
   const host = (name, more) => ({ name, iops: 5000, latency_us: 900, is_done: false, failed: 0, lost: 0, ...more });
-  const fleet = { plan: "hci-12", phase: "4k random read", hosts: [host("hosts on node 1"), host("hosts on <b>", { failed: 3, paths: [1, 2] })] };
+  const fleet = { plan: "hci-12", phase: "4k random read", part: "run 1 of 3", hosts: [host("hosts on node 1"), host("hosts on <b>", { failed: 3, paths: [1, 2] })] };
   target.tell("fleet", { node: "17", data: fleet });
-  await page.getByText("4k random read · 10.0k IOPS").waitFor();
+  await page.getByText("4k random read · run 1 of 3 · 10.0k IOPS").waitFor();
+  target.tell("fleet", { node: "17", data: { ...fleet, part: "run 2 of 3" } });
+  await page.getByText("run 2 of 3").waitFor();
+  hold((await page.locator(".log").getByText("4k random read").count()) === 1, "each thing that it does is a line of what happened, and not each part");
   await page.locator("tr", { hasText: "hosts on <b>" }).getByText("1 of 2").waitFor();
   await accessible(page, "a fleet that runs");
   await page.screenshot({ path: join(screenshots, "fleet.png"), fullPage: true });

@@ -39,6 +39,8 @@ pub const MAX_NODES: usize = 64;
 const PATIENCE: Duration = Duration::from_millis(1000);
 /// The most bytes of one answer.
 pub(crate) const MAX_BYTES: usize = 16 << 20;
+/// Why one that answers with something else is as good as gone.
+pub(crate) const NONSENSE: &str = "its answer makes no sense";
 /// Pages that are told what happens at once.
 const READERS: usize = 8;
 
@@ -203,7 +205,7 @@ impl Node {
             return Err(refusal(answer.status()));
         }
         let body = client::whole(answer, MAX_BYTES).await?;
-        serde_json::from_slice(&body).map_err(|_| "its answer makes no sense".to_owned())
+        serde_json::from_slice(&body).map_err(|_| NONSENSE.to_owned())
     }
 }
 

@@ -6,7 +6,7 @@
 //! Each node has a task of its own, so that none waits for another. One whose program is older and
 //! tells no status, or has no place for a reader more, is asked each second instead.
 
-use crate::cluster::{self, MAX_BYTES, MAX_NODES, Node, Place};
+use crate::cluster::{self, MAX_BYTES, MAX_NODES, NONSENSE, Node, Place};
 use crate::events::{Happening, SLOWEST, json, written};
 use crate::fleet::FleetStatus;
 use crate::stats::Stats;
@@ -23,13 +23,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{Notify, Semaphore};
-use tokio::task::JoinSet;
-use tokio::time::{interval, sleep, timeout};
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, interval, sleep, timeout};
 
 /// A target that says nothing for so long does not answer: it tells its counters every second.
 const SILENCE: Duration = Duration::from_millis(1500);
+/// One whose counters have not come whole for so long is as good as gone, whatever else it sends.
+const TOO_SLOW: Duration = Duration::from_secs(10);
 /// Between two tries to reach one that is gone.
 const AGAIN: Duration = Duration::from_millis(400);
+/// The same of one that answers with something else: nobody mends a program so soon.
+const AGAIN_AFTER_NONSENSE: Duration = Duration::from_secs(5);
 /// Between two tries to have a document that somebody changes.
 const LATER: Duration = Duration::from_secs(2);
 /// How often it is seen whether the page is still there.
@@ -40,6 +44,8 @@ const ASKED: usize = 30;
 const WITHOUT_STATUS: u32 = 2;
 /// Pieces that wait for the page, at most.
 const PIECES: usize = 16;
+/// Events of one node that are looked at before others have their turn.
+const AT_ONCE: u32 = 64;
 /// Characters of an event's name.
 const NAME_MAX: usize = 32;
 
@@ -95,7 +101,8 @@ fn sockets(folder: &Path) -> Vec<PathBuf> {
 /// What it tells until it is over; its socket.
 async fn follow_fleet(path: PathBuf, told: Sender<Bytes>) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let teller = Teller { node: Node { name, place: Place::Socket(path.clone()) }, told };
+    let node = Node { name, place: Place::Socket(path.clone()) };
+    let teller = Teller { node, told, is_fleet: true };
     let answer = cluster::within(teller.node.ask("/v1/events")).await;
     // A socket that nobody has any more is as if there was none.
     if let Ok(answer) = answer
@@ -129,14 +136,15 @@ async fn pass_on(mut heard: Receiver<Bytes>, mut stream: Stream<Bytes>) {
 struct Teller {
     node: Node,
     told: Sender<Bytes>,
+    is_fleet: bool,
 }
 
 async fn follow(node: Node, told: Sender<Bytes>) {
-    let teller = Teller { node, told };
+    let teller = Teller { node, told, is_fleet: false };
     loop {
         if let Err(why) = teller.try_once().await {
             teller.tell("gone", &json(&why)).await;
-            sleep(AGAIN).await;
+            sleep(if why == NONSENSE { AGAIN_AFTER_NONSENSE } else { AGAIN }).await;
         }
     }
 }
@@ -169,26 +177,43 @@ impl Teller {
     /// Whether it tells counters only.
     async fn listen(&self, answer: Response<Incoming>, wanted: &Notify) -> Result<bool, String> {
         let (mut body, mut events) = (answer.into_body(), Parts::default());
-        let mut without_status = Some(0);
+        // How long counters have been waited for: a page that reads late is not the node's fault.
+        let (mut without_status, mut waited) = (Some(0), Duration::ZERO);
         loop {
+            let began = Instant::now();
             let frame = timeout(SILENCE, body.frame()).await;
+            waited += began.elapsed();
             let frame = frame.map_err(|_| "it says nothing any more".to_owned())?;
             let frame = frame.ok_or("it has ended")?.map_err(|_| "it has ended".to_owned())?;
             events.take(frame.data_ref().map_or(&[][..], |data| data))?;
+            let mut count = 0_u32;
             while let Some((name, data)) = events.next() {
+                // One that always has more to tell is not to keep the others from being heard.
+                count += 1;
+                if count.is_multiple_of(AT_ONCE) {
+                    yield_now().await;
+                }
                 match name.as_str() {
                     "document" => wanted.notify_one(),
                     "status" => without_status = None,
-                    "stats" => without_status = without_status.map(|count| count + 1),
+                    "stats" => {
+                        without_status = without_status.map(|count| count + 1);
+                        waited = Duration::ZERO;
+                    }
                     _ => {}
                 }
-                if is_understood(&name, &data)? {
+                if self.is_understood(&name, &data)? {
                     self.tell(&name, &data).await;
                 }
+            }
+            if !self.is_fleet && waited > TOO_SLOW {
+                let seconds = TOO_SLOW.as_secs();
+                return Err(format!("its counters have not come for {seconds} s"));
             }
             if without_status >= Some(WITHOUT_STATUS) {
                 return Ok(true);
             }
+            yield_now().await;
         }
     }
 
@@ -203,6 +228,32 @@ impl Teller {
                     sleep(LATER).await;
                     wanted.notify_one();
                 }
+            }
+        }
+    }
+
+    /// Whether an event is passed on. The page would stop at what is not what it seems to be.
+    fn is_understood(&self, name: &str, data: &str) -> Result<bool, String> {
+        fn is<'a, T: Deserialize<'a>>(data: &'a str) -> bool {
+            serde_json::from_str::<T>(data).is_ok()
+        }
+        #[derive(Deserialize)]
+        struct Lost {
+            #[allow(dead_code, reason = "it is only to be there")]
+            count: u64,
+        }
+        let is_word = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+        match name {
+            // Nobody is a fleet that is not where this user's fleets are, nor the other way round.
+            _ if self.is_fleet => Ok(name == "fleet" && is::<FleetStatus>(data)),
+            "stats" if !is::<Stats>(data) => Err(NONSENSE.to_owned()),
+            "status" if !is::<Status>(data) => Err(NONSENSE.to_owned()),
+            "stats" | "status" => Ok(true),
+            "document" | "gone" | "fleet" | "fleet_gone" => Ok(false),
+            "lost" => Ok(is::<Lost>(data)),
+            other => {
+                let is_name = other.len() <= NAME_MAX && other.bytes().all(is_word);
+                Ok(is_name && is::<Happening>(data))
             }
         }
     }
@@ -226,44 +277,24 @@ impl Teller {
     }
 }
 
-/// Whether an event is passed on. The page would stop at what is not what it seems to be.
-fn is_understood(name: &str, data: &str) -> Result<bool, String> {
-    fn is<'a, T: Deserialize<'a>>(data: &'a str) -> bool {
-        serde_json::from_str::<T>(data).is_ok()
-    }
-    #[derive(Deserialize)]
-    struct Lost {
-        #[allow(dead_code, reason = "it is only to be there")]
-        count: u64,
-    }
-    let is_word = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
-    match name {
-        "stats" if !is::<Stats>(data) => Err("its answer makes no sense".to_owned()),
-        "status" if !is::<Status>(data) => Err("its answer makes no sense".to_owned()),
-        "stats" | "status" => Ok(true),
-        "fleet" => Ok(is::<FleetStatus>(data)),
-        "document" | "gone" | "fleet_gone" => Ok(false),
-        "lost" => Ok(is::<Lost>(data)),
-        other => {
-            let is_name = other.len() <= NAME_MAX && other.bytes().all(is_word);
-            Ok(is_name && is::<Happening>(data))
-        }
-    }
-}
-
 /// A stream of bytes as events.
 #[derive(Default)]
 struct Parts {
     text: Vec<u8>,
-    /// Up to here there is no end of an event.
+    /// Where the next event begins.
+    begin: usize,
+    /// Up to here there is no end of it.
     seen: usize,
 }
 
 impl Parts {
     fn take(&mut self, more: &[u8]) -> Result<(), String> {
+        // What was read goes with each piece and not with each event, of which one may have many.
+        self.text.drain(..self.begin);
+        (self.seen, self.begin) = (self.seen - self.begin, 0);
         self.text.extend_from_slice(more);
         match self.text.len() > MAX_BYTES {
-            true => Err("its answer makes no sense".to_owned()),
+            true => Err(NONSENSE.to_owned()),
             false => Ok(()),
         }
     }
@@ -273,13 +304,11 @@ impl Parts {
         loop {
             let end = self.text[self.seen..].windows(2).position(|two| two == b"\n\n");
             let Some(end) = end.map(|end| end + self.seen) else {
-                self.seen = self.text.len().saturating_sub(1);
+                self.seen = self.text.len().saturating_sub(1).max(self.begin);
                 return None;
             };
-            let rest = self.text.split_off(end + 2);
-            let event = std::mem::replace(&mut self.text, rest);
-            self.seen = 0;
-            let event = String::from_utf8_lossy(&event).into_owned();
+            let event = String::from_utf8_lossy(&self.text[self.begin..end]);
+            (self.begin, self.seen) = (end + 2, end + 2);
             let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
             if let (Some(name), Some(data)) = (field("event: "), field("data: ")) {
                 return Some((name.to_owned(), data.to_owned()));
@@ -349,6 +378,7 @@ mod tests {
             ":\n\n".to_owned(),
             written("host_connected", "7"),
             written("gone", "\"I say so\""),
+            written("fleet", r#"{"plan": "of mine", "phase": "", "hosts": []}"#),
             written("host_ended", r#"{"sentence": "it left"}"#),
             written("stats", &stats().to_string()),
             written("stats", "{}"),
@@ -357,6 +387,37 @@ mod tests {
         let all = told(router, 4).await;
         assert_eq!(names(&all), ["status", "host_ended", "stats", "gone"]);
         assert_eq!((&all[0].1["pid"], &all[3].1), (&7.into(), &"its answer makes no sense".into()));
+    }
+
+    /// What it sends is never a whole event.
+    #[tokio::test]
+    async fn one_that_is_too_slow_is_gone() {
+        let drip = async || {
+            let (mut stream, body) = Channel::<Bytes>::new(1);
+            tokio::spawn(async move {
+                while stream.send_data(Bytes::from_static(b"d")).await.is_ok() {
+                    sleep(AGAIN).await;
+                }
+            });
+            axum::body::Body::new(body)
+        };
+        let all = told(Router::new().route("/v1/events", get(drip)), 1).await;
+        assert_eq!(all[0], ("gone".to_owned(), "its counters have not come for 10 s".into()));
+    }
+
+    #[test]
+    fn events_come_in_pieces_of_any_size() {
+        let text = "event: one\ndata: 1\n\n:\n\nevent: two\ndata: 2\n\n".repeat(50);
+        for size in [1, 2, 3, 7, 19, 64, 1000, text.len()] {
+            let (mut parts, mut names) = (Parts::default(), Vec::new());
+            for piece in text.as_bytes().chunks(size) {
+                parts.take(piece).unwrap();
+                names.extend(std::iter::from_fn(|| parts.next()).map(|(name, _)| name));
+            }
+            assert_eq!(names, ["one", "two"].repeat(50), "pieces of {size}");
+            parts.take(b"").unwrap();
+            assert!(parts.text.len() <= 1, "what was read is kept: {}", parts.text.len());
+        }
     }
 
     #[tokio::test]
