@@ -28,6 +28,9 @@ pub struct FleetStatus {
     pub plan: String,
     /// What is done, in words.
     pub phase: String,
+    /// Which part of it: how far it is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub part: String,
     /// Each agent with hosts.
     pub hosts: Vec<FleetHost>,
     /// Why it has failed.

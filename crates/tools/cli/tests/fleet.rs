@@ -35,15 +35,26 @@ fn a_small_plan_with_processes_is_a_report_that_repeats_it() {
     let [json, html, md, again] = &files;
     let run =
         ["fleet", "run", &plan, "--verify", "0.3", "--json", json, "--html", html, "--md", md];
-    let table = scratch.run(run).ok().out();
+    let told = scratch.run(run).ok();
+    let table = told.out();
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    let steps = ["starting 2 nodes", "4k random read (1 of 1)", "verifying", "reading everything"];
+    let said = &told.stderr;
+    let said: Vec<&str> = said.lines().skip_while(|line| !line.starts_with(steps[0])).collect();
+    assert_eq!(said.len(), steps.len(), "a line for each step: {said:#?}");
+    assert!(said.iter().zip(steps).all(|(line, step)| line.starts_with(step)), "{said:#?}");
     let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("plan small date") && words.contains("0 blocks lost"), "{table}");
     let report: Value = serde_json::from_slice(&read(json)).unwrap();
     assert!(report["actions"][0]["total"]["iops"].as_f64().unwrap() > 0.0, "{report}");
     assert_eq!(report["nodes"].as_array().unwrap().len(), 2);
-    assert!(String::from_utf8(read(html)).unwrap().contains("<svg"));
-    assert!(String::from_utf8(read(md)).unwrap().contains("| 4k random read | 2 |"));
+    let [html, md] = [html, md].map(|file| String::from_utf8(read(file)).unwrap());
+    assert!(html.contains("<svg") && md.contains("| 4k random read | 2 |"), "{md}");
+    let row = md.lines().find(|line| line.starts_with("| 4k random read")).unwrap();
+    for figure in row.split('|').map(str::trim).filter(|cell| !cell.is_empty()) {
+        assert!(html.contains(&format!(">{figure}</td>")), "{figure} is in both: {row}");
+    }
+    assert!(![&table, &html, &md].iter().any(|text| text.contains("NaN")));
 
     scratch.run(["fleet", "run", json, "--loopback", "--json", again]).ok();
     let repeated: Value = serde_json::from_slice(&read(again)).unwrap();
@@ -143,8 +154,8 @@ fn an_agent_that_is_stopped_ends_the_run_is_named_and_is_gone() {
             },
             cancel: farblock_bench::Cancel::new(),
             board: Board::default(),
-            progress: &mut |_, iops| {
-                if iops > 0.0 && !stopped {
+            progress: &mut |step| {
+                if step.iops > 0.0 && !stopped {
                     support::signal(with(&ours)[place].0, "STOP");
                     stopped = true;
                 }

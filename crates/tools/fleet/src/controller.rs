@@ -12,6 +12,7 @@ use crate::node::{Launcher, Node};
 use crate::peer::{Peer, Secret, Terms};
 use crate::plan::{Plan, Wanted};
 use crate::report::{ActionReport, NodeReport, Report, SCHEMA, Total, Verified};
+use crate::step::Step;
 use crate::waited::Waited;
 use farblock_bench::{Cancel, Latencies, Pattern, RecordedLatencies};
 use std::collections::BTreeMap;
@@ -49,8 +50,8 @@ pub struct Setting<'a> {
     pub cancel: Cancel,
     /// Where it is written down what is done, for whoever watches.
     pub board: Board,
-    /// Told now and then what is done, and how fast: I/Os per second, 0 when none are counted.
-    pub progress: &'a mut dyn FnMut(&str, f64),
+    /// Told now and then what is done, and how fast.
+    pub progress: &'a mut dyn FnMut(&Step<'_>),
 }
 
 /// Carries a plan out.
@@ -71,8 +72,10 @@ fn carry_out<'a>(plan: &'a Plan, setting: Setting<'a>) -> Result<Report, FleetEr
     let date = farblock_bench::utc(SystemTime::now());
     let mut fleet = Fleet::start(plan, setting)?;
     let mut actions = Vec::new();
-    for wanted in plan.loads()? {
-        actions.push(fleet.action(&wanted)?);
+    let all = plan.loads()?;
+    for (number, wanted) in (1..).zip(&all) {
+        fleet.doing = format!("{} ({number} of {})", wanted.pattern.name, all.len());
+        actions.push(fleet.action(wanted)?);
     }
     let (by_guests, guests) = guests::run(&mut fleet)?;
     actions.extend(by_guests);
@@ -130,6 +133,8 @@ pub(crate) struct Fleet<'a> {
     pub(crate) drives: Option<TargetPeer>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) programs: Programs,
+    /// Which of the few things that it does it is at.
+    doing: String,
     terms: Terms,
 }
 
@@ -139,8 +144,9 @@ impl<'a> Fleet<'a> {
         let terms = Terms { clock: Clock::new(), patience, cancel: cancel.clone() };
         let programs = Programs::of(plan)?;
         let (hosts, targets, nodes) = (Vec::new(), Vec::new(), Vec::new());
-        let drives = None;
-        let mut fleet = Fleet { plan, setting, hosts, targets, drives, nodes, programs, terms };
+        let (drives, doing) = (None, format!("starting {} nodes", plan.nodes()));
+        let mut fleet =
+            Fleet { plan, setting, hosts, targets, drives, nodes, programs, doing, terms };
         if plan.agents.is_empty() {
             fleet.start_here()?
         } else {
@@ -159,7 +165,7 @@ impl<'a> Fleet<'a> {
             self.start_drives(network.as_ref())?;
         }
         for number in 1..=plan.nodes() - u32::from(plan.paths > 1) {
-            self.note(&format!("starting node {number} of {}", plan.nodes()))?;
+            self.note(&format!("node {number}"))?;
             let node = Node::new(number, network.as_ref())?;
             let index = self.nodes.len();
             self.nodes.push(node);
@@ -356,7 +362,7 @@ impl<'a> Fleet<'a> {
             if run == 0 || in_turns {
                 self.connect(pattern, wanted.vm)?;
             }
-            self.one_run(pattern, run, None, &mut sum)?;
+            self.one_run(pattern, run, (None, ""), &mut sum)?;
             if in_turns {
                 iscsi::turn(self, pattern, run, &mut others)?;
             }
@@ -383,7 +389,7 @@ impl<'a> Fleet<'a> {
         pattern: &Pattern,
         change: impl Fn(&mut Client),
     ) -> Result<(), FleetError> {
-        self.note(&format!("{}: connecting", pattern.name))?;
+        self.note("connecting")?;
         for host in 0..self.hosts.len() {
             let mut clients = self.clients(host, pattern.numjobs, pattern.iodepth);
             clients.iter_mut().for_each(&change);
@@ -413,7 +419,7 @@ impl<'a> Fleet<'a> {
         for target in 0..self.targets.len() {
             for drive in 0..self.plan.drives_per_target as usize {
                 let name = &self.targets[target].peer.name;
-                self.note(&format!("{}: {name}, drive {} alone", pattern.name, drive + 1))?;
+                self.note(&format!("drive {} of {name}, alone", drive + 1))?;
                 let patience = Duration::from_millis(runtime_ms) + self.setting.patience.grace;
                 let peer = &mut self.targets[target].peer;
                 peer.tell(&Ask::Alone { drive, load: load.clone() })?;
@@ -426,12 +432,13 @@ impl<'a> Fleet<'a> {
         Ok(Some(sum))
     }
 
-    /// One run on all hosts. The targets' processor time is that of `process`, if there is one.
+    /// One run on all hosts. The targets' processor time is that of another process, if there is
+    /// one; and whose targets they are, if not ours.
     pub(crate) fn one_run(
         &mut self,
         pattern: &Pattern,
         run: u32,
-        process: Option<u32>,
+        (process, whose): (Option<u32>, &str),
         sum: &mut Sum,
     ) -> Result<(), FleetError> {
         let plan = self.plan;
@@ -454,14 +461,11 @@ impl<'a> Fleet<'a> {
         }
         let patience =
             START_IN + Duration::from_millis(ramp_ms + runtime_ms) + self.setting.patience.grace;
-        let what = match plan.runs {
-            1 => pattern.name.clone(),
-            runs => format!("{}, run {} of {runs}", pattern.name, run + 1),
-        };
+        let part = format!("run {} of {}{whose}", run + 1, plan.runs);
         // A load that is held back has less than that in flight.
         let in_flight = (pattern.rate_iops.is_none())
             .then(|| plan.clients_per_node * pattern.numjobs * pattern.iodepth);
-        let (results, used) = self.collect(&what, in_flight.map(f64::from), patience)?;
+        let (results, used) = self.collect(&part, in_flight.map(f64::from), patience)?;
         let targets = self.targets.iter().map(|target| target.peer.name.clone());
         let mut cpu: Vec<(String, u64)> = targets.zip(used).collect();
         let names = self.hosts.iter().map(|host| host.name.clone());
@@ -473,7 +477,7 @@ impl<'a> Fleet<'a> {
     /// first failure is everybody's end.
     fn collect(
         &mut self,
-        what: &str,
+        part: &str,
         in_flight: Option<f64>,
         patience: Duration,
     ) -> Result<(Vec<Measured>, Vec<u64>), FleetError> {
@@ -505,7 +509,6 @@ impl<'a> Fleet<'a> {
                     None => return Err(self.hosts[host].error("its load does not end")),
                 }
             }
-            (self.setting.progress)(what, iops.iter().sum());
             let host = |(host, measured): (usize, &Option<Measured>)| LiveHost {
                 name: self.hosts[host].name.clone(),
                 iops: if measured.is_some() { 0.0 } else { iops[host] },
@@ -513,7 +516,8 @@ impl<'a> Fleet<'a> {
                 is_done: measured.is_some(),
                 ..LiveHost::default()
             };
-            self.setting.board.hosts(what, measured.iter().enumerate().map(host).collect());
+            let hosts = measured.iter().enumerate().map(host).collect();
+            self.show(part, hosts);
         }
         let measured = measured.into_iter().flatten().collect();
         Ok((measured, used.into_iter().flatten().collect()))
@@ -546,11 +550,31 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Says what is done, unless it was called off.
-    pub(crate) fn note(&mut self, what: &str) -> Result<(), FleetError> {
-        (self.setting.progress)(what, 0.0);
-        self.setting.board.phase(what);
+    /// Says that something else is done now, unless it was called off.
+    pub(crate) fn begin(&mut self, what: &str) -> Result<(), FleetError> {
+        what.clone_into(&mut self.doing);
+        self.note("")
+    }
+
+    /// Says how far it is with that, unless it was called off.
+    pub(crate) fn note(&mut self, part: &str) -> Result<(), FleetError> {
+        let step = Step { what: &self.doing, part, iops: 0.0 };
+        (self.setting.progress)(&step);
+        self.setting.board.step(&step);
         self.check()
+    }
+
+    /// What it does now.
+    pub(crate) fn doing(&self) -> &str {
+        &self.doing
+    }
+
+    /// Says how the hosts do with that.
+    pub(crate) fn show(&mut self, part: &str, hosts: Vec<LiveHost>) {
+        let iops = hosts.iter().map(|host| host.iops).sum();
+        let step = Step { what: &self.doing, part, iops };
+        (self.setting.progress)(&step);
+        self.setting.board.hosts(&step, hosts);
     }
 
     pub(crate) fn check(&self) -> Result<(), FleetError> {

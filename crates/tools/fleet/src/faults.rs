@@ -17,7 +17,8 @@ const SLOW: &str = "8mbit";
 
 /// Verifies on all hosts, harms every target in turn, and has everything read once more.
 pub(crate) fn run(fleet: &mut Fleet<'_>) -> Result<(Verified, Vec<FaultReport>), FleetError> {
-    fleet.note("verifying: connecting")?;
+    fleet.begin("verifying")?;
+    fleet.note("connecting")?;
     let writers = fleet.plan.writers as usize;
     for host in 0..fleet.hosts.len() {
         // A queue for each writer, one after the other within.
@@ -32,7 +33,7 @@ pub(crate) fn run(fleet: &mut Fleet<'_>) -> Result<(Verified, Vec<FaultReport>),
         }
     }
     let mut watch = Watch::default();
-    watch.pass(fleet, "verifying", Duration::from_secs_f64(fleet.plan.verify_seconds))?;
+    watch.pass(fleet, Duration::from_secs_f64(fleet.plan.verify_seconds))?;
     let mut faults = Vec::new();
     for target in 0..fleet.targets.len() {
         for fault in fleet.plan.faults.clone() {
@@ -44,7 +45,7 @@ pub(crate) fn run(fleet: &mut Fleet<'_>) -> Result<(Verified, Vec<FaultReport>),
             }
         }
     }
-    fleet.note("reading everything once more")?;
+    fleet.begin("reading everything once more")?;
     let mut verified = Verified::default();
     for host in &mut fleet.hosts {
         host.tell(&Ask::EndVerify)?;
@@ -68,32 +69,32 @@ pub(crate) fn run(fleet: &mut Fleet<'_>) -> Result<(Verified, Vec<FaultReport>),
 
 fn harm(fleet: &mut Fleet<'_>, target: usize, fault: Fault) -> Result<FaultReport, FleetError> {
     let name = fleet.targets[target].peer.name.clone();
-    let what = format!("{} {name}", fault.name());
+    fleet.begin(&format!("{} {name}", fault.name()))?;
     let mut watch = Watch::default();
     // Nothing is broken before, and what was slow before is not this fault's.
-    watch.until_whole(fleet, &what)?;
+    watch.until_whole(fleet)?;
     let before = watch.sum();
     let mut watch = Watch::default();
     let began = Instant::now();
     let time = Duration::from_secs_f64(fleet.plan.fault_seconds);
     match fault {
         Fault::Kill => {
-            watch.look(fleet, &what)?;
+            watch.look(fleet)?;
             fleet.targets[target].peer.kill();
             restart(fleet, target, &name)?;
         }
         Fault::Cut => {
             cut(fleet, target, true)?;
-            watch.pass(fleet, &what, time)?;
+            watch.pass(fleet, time)?;
             cut(fleet, target, false)?;
         }
         Fault::Slow => {
             slow(fleet, target, Some(SLOW))?;
-            watch.pass(fleet, &what, time)?;
+            watch.pass(fleet, time)?;
             slow(fleet, target, None)?;
         }
     }
-    watch.until_whole(fleet, &what)?;
+    watch.until_whole(fleet)?;
     let after = watch.sum();
     Ok(FaultReport {
         target: name,
@@ -126,11 +127,12 @@ fn slow(fleet: &Fleet<'_>, target: usize, rate: Option<&str>) -> Result<(), Flee
 #[derive(Default)]
 struct Watch {
     last: Vec<Looked>,
+    at: Option<Instant>,
     longest: Duration,
 }
 
 impl Watch {
-    fn look(&mut self, fleet: &mut Fleet<'_>, what: &str) -> Result<Vec<Looked>, FleetError> {
+    fn look(&mut self, fleet: &mut Fleet<'_>) -> Result<Vec<Looked>, FleetError> {
         fleet.check()?;
         fleet.check_targets()?;
         let mut looks = Vec::new();
@@ -145,15 +147,14 @@ impl Watch {
         if !self.last.is_empty() {
             self.longest = self.longest.max(Duration::from_micros(longest));
         }
-        let done = |looks: &[Looked]| looks.iter().map(|it| it.reads + it.writes).sum::<u64>();
-        let rate = done(&looks).saturating_sub(done(&self.last)) as f64 / LOOK_EVERY.as_secs_f64();
-        let rate = if self.last.is_empty() { 0.0 } else { rate };
-        (fleet.setting.progress)(what, rate);
+        // Looking at many hosts takes a while as well.
+        let now = Instant::now();
+        let seconds = self.at.replace(now).map(|at| (now - at).as_secs_f64());
         let host = |(index, now): (usize, &Looked)| LiveHost {
             name: fleet.hosts[index].name.clone(),
-            iops: self.last.get(index).map_or(0.0, |before| {
+            iops: self.last.get(index).zip(seconds).map_or(0.0, |(before, seconds)| {
                 let done = (now.reads + now.writes).saturating_sub(before.reads + before.writes);
-                done as f64 / LOOK_EVERY.as_secs_f64()
+                done as f64 / seconds.max(LOOK_EVERY.as_secs_f64())
             }),
             latency_us: Some(now.longest_us as f64),
             is_done: false,
@@ -161,40 +162,36 @@ impl Watch {
             lost: now.lost,
             paths: Some([now.live, now.paths]),
         };
-        fleet.setting.board.hosts(what, looks.iter().enumerate().map(host).collect());
+        let hosts = looks.iter().enumerate().map(host).collect();
+        fleet.show("", hosts);
         Ok(std::mem::replace(&mut self.last, looks))
     }
 
     /// Lets time go by.
-    fn pass(
-        &mut self,
-        fleet: &mut Fleet<'_>,
-        what: &str,
-        time: Duration,
-    ) -> Result<(), FleetError> {
+    fn pass(&mut self, fleet: &mut Fleet<'_>, time: Duration) -> Result<(), FleetError> {
         let until = Instant::now() + time;
         while Instant::now() < until {
-            self.look(fleet, what)?;
+            self.look(fleet)?;
             std::thread::sleep(LOOK_EVERY);
         }
         Ok(())
     }
 
     /// Waits until every path is there, no writer waits, and every host writes.
-    fn until_whole(&mut self, fleet: &mut Fleet<'_>, what: &str) -> Result<(), FleetError> {
+    fn until_whole(&mut self, fleet: &mut Fleet<'_>) -> Result<(), FleetError> {
         let is_whole = |(before, now): (&Looked, &Looked)| {
             now.waiting == 0 && now.writes > before.writes && now.live == now.paths
         };
         let mut waited = Waited::new();
         loop {
-            let before = self.look(fleet, what)?;
+            let before = self.look(fleet)?;
             if before.len() == self.last.len() && before.iter().zip(&self.last).all(is_whole) {
                 return Ok(());
             }
             if waited.so_far() > RECOVERY_TIME {
                 let seconds = RECOVERY_TIME.as_secs();
                 let why = format!("I/O does not flow again within {seconds} s");
-                return Err(FleetError::agent(what, why));
+                return Err(FleetError::agent(fleet.doing(), why));
             }
             std::thread::sleep(LOOK_EVERY);
         }

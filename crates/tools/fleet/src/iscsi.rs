@@ -74,11 +74,9 @@ pub(crate) fn turn(
     done(fleet, true, &Ask::Connect { clients: Vec::new() })?;
     done(fleet, false, &Ask::Unshare)?;
     for (index, &target) in fleet.plan.iscsi.iter().enumerate() {
-        let mut pattern = pattern.clone();
-        pattern.name = format!("{} by iSCSI, {}", pattern.name, target.words());
         let total = match target {
-            IscsiTarget::Farblock => by_farblock(fleet, &pattern, run)?,
-            IscsiTarget::Tgt => by_tgt(fleet, &pattern, run)?,
+            IscsiTarget::Farblock => by_farblock(fleet, pattern, run)?,
+            IscsiTarget::Tgt => by_tgt(fleet, pattern, run)?,
         };
         if reports.len() <= index {
             reports.push(IscsiReport { target, total, runs: Vec::new(), nvme_ratio: 0.0 });
@@ -109,7 +107,8 @@ fn by_farblock(
         Say::Sharing { address } => address,
         other => return Err(peer.surprise(&other)),
     };
-    let total = one_run(fleet, pattern, run, &format!("iscsi://{address}/{NAME}/0"), None)?;
+    let url = format!("iscsi://{address}/{NAME}/0");
+    let total = one_run(fleet, pattern, run, &url, (None, IscsiTarget::Farblock))?;
     done(fleet, false, &Ask::Unshare)?;
     Ok(total)
 }
@@ -120,7 +119,7 @@ fn by_tgt(fleet: &mut Fleet<'_>, pattern: &Pattern, run: u32) -> Result<IscsiTot
     let mut tgt = Tgt::start(&fleet.programs, &fleet.setting.folder, file).map_err(failed)?;
     let uri = format!("iscsi://{}/{NAME}/1", tgt.address);
     let process = tgt.process.child.id();
-    let total = one_run(fleet, pattern, run, &uri, Some(process));
+    let total = one_run(fleet, pattern, run, &uri, (Some(process), IscsiTarget::Tgt));
     // Whatever was measured without it is nothing.
     match tgt.process.is_running().map_err(failed)? {
         true => total,
@@ -134,11 +133,12 @@ fn one_run(
     pattern: &Pattern,
     run: u32,
     url: &str,
-    process: Option<u32>,
+    (process, target): (Option<u32>, IscsiTarget),
 ) -> Result<IscsiTotal, FleetError> {
     fleet.connect_to(pattern, url)?;
     let mut sum = Sum::default();
-    fleet.one_run(pattern, run, process, &mut sum)?;
+    let whose = format!(", iSCSI, {}", target.words());
+    fleet.one_run(pattern, run, (process, &whose), &mut sum)?;
     done(fleet, true, &Ask::Connect { clients: Vec::new() })?;
     let run = sum.runs.first().ok_or_else(|| failed("nothing was measured".to_owned()))?;
     Ok(IscsiTotal {

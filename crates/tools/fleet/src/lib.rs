@@ -57,6 +57,7 @@ mod process;
 mod report;
 #[cfg(feature = "simulate")]
 pub mod simulate;
+mod step;
 mod storage;
 pub mod text;
 mod verify;
@@ -79,4 +80,5 @@ pub use report::{
     ActionReport, FaultReport, GuestsReport, IscsiReport, IscsiTotal, NodeReport, Report, SCHEMA,
     Total, Verified,
 };
+pub use step::Step;
 pub use storage::Allowed;

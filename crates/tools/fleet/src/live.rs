@@ -1,5 +1,6 @@
 //! What a fleet does at the moment, for whoever watches.
 
+use crate::step::Step;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// All of it.
@@ -9,6 +10,8 @@ pub struct Live {
     pub plan: String,
     /// What is done, in words.
     pub phase: String,
+    /// Which part of it; empty where it has none.
+    pub part: String,
     /// Each agent with hosts, in the plan's order.
     pub hosts: Vec<LiveHost>,
     /// It is over; why, if it has failed.
@@ -35,6 +38,13 @@ pub struct LiveHost {
     pub paths: Option<[u64; 2]>,
 }
 
+impl Live {
+    fn take(&mut self, step: &Step<'_>) {
+        step.what.clone_into(&mut self.phase);
+        step.part.clone_into(&mut self.part);
+    }
+}
+
 /// Where a controller writes it down.
 #[derive(Clone, Debug, Default)]
 pub struct Board(Arc<Mutex<Live>>);
@@ -51,18 +61,18 @@ impl Board {
     }
 
     /// What is done now; whoever has done something is idle until it is heard of again.
-    pub(crate) fn phase(&self, phase: &str) {
+    pub(crate) fn step(&self, step: &Step<'_>) {
         let mut live = self.lock();
-        phase.clone_into(&mut live.phase);
+        live.take(step);
         for host in &mut live.hosts {
             *host = LiveHost { name: std::mem::take(&mut host.name), ..LiveHost::default() };
         }
     }
 
     /// How the hosts do with this.
-    pub(crate) fn hosts(&self, phase: &str, hosts: Vec<LiveHost>) {
+    pub(crate) fn hosts(&self, step: &Step<'_>, hosts: Vec<LiveHost>) {
         let mut live = self.lock();
-        phase.clone_into(&mut live.phase);
+        live.take(step);
         live.hosts = hosts;
     }
 

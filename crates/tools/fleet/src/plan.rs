@@ -475,7 +475,12 @@ impl Plan {
         let drives = self.storage_nodes * self.targets_per_node * self.drives_per_target;
         let run = self.runtime_seconds + self.ramp_seconds + 2.0;
         let alone = f64::from(drives) * self.alone_seconds;
-        let faults = self.faults.len() as f64 * (self.fault_seconds + 5.0);
+        // A process starts within seconds; what is cut or slow is whole again soon after.
+        let fault = |fault: &Fault| match fault {
+            Fault::Kill => 4.0,
+            Fault::Cut | Fault::Slow => self.fault_seconds + 1.0,
+        };
+        let faults: f64 = self.faults.iter().map(fault).sum();
         let targets = f64::from(self.storage_nodes * self.targets_per_node);
         let run = run * (1 + self.iscsi.len()) as f64;
         let actions = loads * (run * f64::from(self.runs) + self.warm_up_seconds + alone);

@@ -94,7 +94,10 @@ pub(crate) fn head(report: &Report) -> Vec<(&'static str, String)> {
         ),
         false => {
             let agents = u32::try_from(plan.agents.len()).unwrap_or(u32::MAX);
-            format!("{}, {} each", counted(agents, "agent"), counted(clients, "client"))
+            let hosts = plan.agents.iter().filter(|place| place.serves_at.is_none()).count();
+            let hosts = u32::try_from(hosts).unwrap_or(u32::MAX);
+            let clients = counted(clients, "client");
+            format!("{}, {} of them with {clients} each", counted(agents, "agent"), hosts)
         }
     };
     let paths = if plan.paths > 1 {
@@ -121,8 +124,11 @@ pub(crate) fn tables(report: &Report, columns: usize) -> Vec<(&'static str, Tabl
     if !report.actions.is_empty() {
         let wide = actions(report, true);
         let fits = wide.width() <= columns;
-        let table = if fits { wide } else { actions(report, false) };
-        tables.push(("what all clients did together", table));
+        let (title, table) = match fits {
+            true => ("what all clients did together, latency in µs", wide),
+            false => ("what all clients did together", actions(report, false)),
+        };
+        tables.push((title, table));
         if !fits {
             tables.push(("latency in µs, and processor time of all agents", latencies(report)));
         }
@@ -132,7 +138,9 @@ pub(crate) fn tables(report: &Report, columns: usize) -> Vec<(&'static str, Tabl
         let is_beside =
             |action: &ActionReport| action.documents.as_ref().is_some_and(Documents::has_figure);
         if report.actions.iter().any(is_beside) {
-            tables.push(("beside the documents' figures, of far larger machines", beside(report)));
+            let title = "I/Os per second (or GB/s) beside the documents' figures, of far larger \
+                         machines";
+            tables.push((title, beside(report)));
         }
         if columns > 120 {
             tables.push(("processor use in per cent of one core", cpu(report)));

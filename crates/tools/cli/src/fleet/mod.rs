@@ -15,7 +15,7 @@ use farblock_admin::{FleetHost, FleetStatus, Server, serve_fleet};
 use farblock_bench::{Cancel, cores};
 use farblock_fleet::{
     Allowed, Board, FleetError, GuestFiles, Launcher, Listener, Live, LiveHost, Memory, Patience,
-    Plan, Report, Secret, Setting,
+    Plan, Report, Secret, Setting, Step,
 };
 use farblock_fleet::{agent, html, network, run as carry_out, text};
 use farblock_host::key_file;
@@ -130,7 +130,7 @@ fn run_plan(args: &RunArgs, json: bool, global: &Global) -> Result<()> {
         Failure::run(format_args!("this program is not to be found: {}", os(&error)))
     })?;
     let words = ["--quiet", "fleet", "agent", "--stdio"];
-    let mut show = |what: &str, iops: f64| progress.show(what, iops);
+    let mut show = |step: &Step<'_>| progress.show(step);
     let board = Board::default();
     let shown = watched(&board);
     let setting = Setting {
@@ -286,6 +286,7 @@ fn status(live: Live) -> FleetStatus {
     FleetStatus {
         plan: live.plan,
         phase: live.phase,
+        part: live.part,
         hosts: live.hosts.into_iter().map(host).collect(),
         failed: live.ended.and_then(Result::err),
     }
@@ -296,7 +297,7 @@ fn secrets(plan: &Plan) -> Result<BTreeMap<String, Secret>> {
     files.map(|file| Ok((file.clone(), secret(Path::new(file))?))).collect()
 }
 
-/// A line on a terminal, elsewhere one for each step.
+/// A line on a terminal with the part that each step is at, elsewhere a line for each step.
 struct Progress {
     bar: Option<ProgressBar>,
     quiet: bool,
@@ -314,34 +315,22 @@ impl Progress {
         Progress { bar, quiet, last: String::new() }
     }
 
-    fn show(&mut self, what: &str, iops: f64) {
-        let iops = farblock_bench::group(&format!("{iops:.0}"));
-        match &self.bar {
-            Some(bar) if iops == "0" => bar.set_message(what.to_owned()),
-            Some(bar) => bar.set_message(format!("{iops} IOPS  {what}")),
-            None if self.quiet || self.last == what => {}
-            None => output::note(what),
-        }
-        if let Some(bar) = &self.bar {
-            bar.tick();
-        }
-        if self.last != what {
-            what.clone_into(&mut self.last);
-        }
-    }
-
-    /// A step, and how far it is, which only a terminal shows.
-    #[cfg(feature = "simulate")]
-    fn show_detail(&mut self, what: &str, detail: &str) {
+    fn show(&mut self, step: &Step<'_>) {
+        let iops = farblock_bench::group(&format!("{:.0}", step.iops));
         match &self.bar {
             Some(bar) => {
-                bar.set_message(format!("{what}: {detail}"));
+                match iops.as_str() {
+                    "0" => bar.set_message(step.to_string()),
+                    iops => bar.set_message(format!("{iops} IOPS  {step}")),
+                }
                 bar.tick();
             }
-            None if self.quiet || self.last == what => {}
-            None => output::note(what),
+            None if self.quiet || self.last == step.what => {}
+            None => output::note(step.what),
         }
-        what.clone_into(&mut self.last);
+        if self.last != step.what {
+            step.what.clone_into(&mut self.last);
+        }
     }
 
     fn finish(&self) {

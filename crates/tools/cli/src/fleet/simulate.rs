@@ -30,7 +30,8 @@ pub(super) fn run(args: &FleetArgs, json: bool, global: &Global) -> Result<()> {
     let cancel = Cancel::new();
     crate::bench::watch(&stop, &cancel)?;
     let mut progress = super::Progress::new(global.quiet);
-    let mut show = |what: &str, detail: &str| progress.show_detail(what, detail);
+    let mut show =
+        |what: &str, part: &str| progress.show(&farblock_fleet::Step { what, part, iops: 0.0 });
     let report = simulate(&args.simulate, &cancel, &mut show);
     progress.finish();
     let report = report.map_err(super::explain)?;

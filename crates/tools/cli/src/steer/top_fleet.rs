@@ -80,7 +80,10 @@ fn draw(frame: &mut Frame<'_>, fleet: &FleetStatus) {
     let iops = farblock_bench::group(&format!("{sum:.0}"));
     let words = match &fleet.failed {
         Some(why) => format!("fleet {}: failed: {why}", fleet.plan),
-        None => format!("fleet {}: {iops} IOPS, {}", fleet.plan, fleet.phase),
+        None if fleet.part.is_empty() => {
+            format!("fleet {}: {iops} IOPS, {}", fleet.plan, fleet.phase)
+        }
+        None => format!("fleet {}: {iops} IOPS, {}: {}", fleet.plan, fleet.phase, fleet.part),
     };
     frame.render_widget(Line::from(words), head);
     let right = |text: &str| Cell::from(Line::from(text.to_owned()).right_aligned());
@@ -136,6 +139,7 @@ mod tests {
         let mut fleet = FleetStatus {
             plan: "hci-12".into(),
             phase: "4k random read".into(),
+            part: "run 1 of 3".into(),
             hosts: vec![one, other],
             failed: None,
         };
@@ -147,7 +151,10 @@ mod tests {
             (0..6).map(row).collect::<Vec<_>>()
         };
         let lines = screen(&fleet);
-        assert!(lines[0].starts_with("fleet hci-12: 12,346 IOPS, 4k random read"), "{lines:#?}");
+        assert!(
+            lines[0].starts_with("fleet hci-12: 12,346 IOPS, 4k random read: run 1"),
+            "{lines:#?}"
+        );
         assert!(lines[2].contains("runs") && lines[2].contains("81 µs"), "{lines:#?}");
         assert!(lines[3].contains("has lost data") && lines[3].contains("1/4"), "{lines:#?}");
         fleet.failed = Some("hosts on node 2: it is gone".into());

@@ -142,7 +142,8 @@ pub(crate) fn run(
 /// Has hosts put up the guests' disks, in place of what they are connected to. Their sockets, by
 /// guest.
 fn offer(fleet: &mut Fleet<'_>) -> Result<Vec<PathBuf>, FleetError> {
-    fleet.note("guests: connecting their disks")?;
+    fleet.begin("guests")?;
+    fleet.note("connecting their disks")?;
     let count = fleet.plan.guests as usize;
     let hosts = fleet.hosts.len();
     let mut sockets = vec![PathBuf::new(); count];
@@ -191,8 +192,8 @@ impl Guests {
             let guest = Guest::start(&name, &files, accelerator, socket, folder);
             guests.all.push(guest.map_err(|why| FleetError::agent(&name, why))?);
         }
-        let what = format!("guests: {count} boot, {}", accelerator.words());
-        for (guest, said) in guests.all_say(fleet, &what, "READY", GUEST_BOOT_TIME, None)? {
+        let part = format!("{count} boot, {}", accelerator.words());
+        for (guest, said) in guests.all_say(fleet, &part, "READY", GUEST_BOOT_TIME, None)? {
             let (bytes, kernel) = said.split_once(' ').unwrap_or((&said, "unknown"));
             let wrong = |_| guests.error(guest, format!("its disk has {bytes:?} bytes"));
             guests.disks[guest] = bytes.parse().map_err(wrong)?;
@@ -213,12 +214,12 @@ impl Guests {
     fn all_say(
         &mut self,
         fleet: &mut Fleet<'_>,
-        what: &str,
+        part: &str,
         word: &str,
         patience: Duration,
         mut used: Option<&mut Used>,
     ) -> Result<Vec<(usize, String)>, FleetError> {
-        fleet.note(what)?;
+        fleet.note(part)?;
         let until = Instant::now() + patience;
         let mut said: Vec<Option<String>> = vec![None; self.all.len()];
         while said.iter().any(Option::is_none) {
@@ -257,19 +258,17 @@ impl Guests {
         let runtime = Duration::from_secs_f64(fleet.plan.runtime_seconds);
         let ramp = Duration::from_secs_f64(fleet.plan.ramp_seconds) + GUEST_RAMP;
         let order = format!("run {}", fio::load(&pattern, ramp, runtime));
+        fleet.begin(&pattern.name)?;
         let (mut sum, runs) = (Sum::default(), fleet.plan.runs);
         for run in 1..=runs {
-            let what = match runs {
-                1 => pattern.name.clone(),
-                _ => format!("{}, run {run} of {runs}", pattern.name),
-            };
+            let part = format!("run {run} of {runs}");
             for guest in 0..self.all.len() {
                 self.tell(guest, &order)?;
             }
             let begin = Instant::now() + ramp;
             let mut used = Used::new(self.processes(fleet), [begin, begin + runtime]);
             let patience = ramp + runtime + GUEST_BOOT_TIME;
-            let said = self.all_say(fleet, &what, "MEASURED", patience, Some(&mut used))?;
+            let said = self.all_say(fleet, &part, "MEASURED", patience, Some(&mut used))?;
             let mut measured: Vec<Measured> = Vec::new();
             for (guest, text) in said {
                 measured.push(fio::parse(&text).map_err(|why| self.error(guest, why))?);
@@ -302,8 +301,8 @@ impl Guests {
             let order = fio::verify(own * part, part.min(GUEST_VERIFY_BYTES));
             self.tell(guest, &format!("verify {order}"))?;
         }
-        let what = "guests write, read and compare";
-        let said = self.all_say(fleet, what, "VERIFIED", GUEST_BOOT_TIME, None)?;
+        fleet.begin("guests write, read and compare")?;
+        let said = self.all_say(fleet, "", "VERIFIED", GUEST_BOOT_TIME, None)?;
         let mut report = GuestsReport {
             count: fleet.plan.guests,
             run_as: self.accelerator.words().to_owned(),
@@ -350,7 +349,10 @@ impl Used {
 
     fn between(self) -> Vec<(String, u64)> {
         let [Some(before), Some(after)] = self.read else { return Vec::new() };
-        let used = after.into_iter().zip(before).map(|(after, before)| after - before);
+        let used = after
+            .into_iter()
+            .zip(before)
+            .map(|(after, before): (u64, u64)| after.saturating_sub(before));
         self.meters.into_iter().map(|(name, _)| name).zip(used).collect()
     }
 }

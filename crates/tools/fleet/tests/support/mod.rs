@@ -62,7 +62,7 @@ pub fn carry_out_with(plan: &Plan, token: &str, patience: Patience) -> Result<Re
         secrets: BTreeMap::from([("token".to_owned(), secret(token))]),
         patience,
         cancel: Cancel::new(),
-        progress: &mut |_, _| {},
+        progress: &mut |_| {},
     };
     run(plan, setting)
 }
