@@ -141,7 +141,8 @@ export class Page {
         this.stretch.node,
         this.topology.node,
         this.namespaces.node,
-        el("div", { class: "pair wide" }, this.subsystems.node, this.hosts.node),
+        this.subsystems.node,
+        this.hosts.node,
         el("div", { class: "pair" }, this.cores.node, this.log.node),
       ),
     );

@@ -45,6 +45,8 @@ export async function accessible(page, label) {
   const wide = await page.evaluate(() => [...document.querySelectorAll(".scroll")]
     .filter((one) => innerWidth >= 1280 && one.scrollWidth > one.clientWidth)
     .map((one) => [one.closest("section").querySelector("h2").textContent, one.scrollWidth, one.clientWidth]));
+  const tight = await page.evaluate(() => [...document.querySelectorAll(".tile dd")].filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent));
+  wide.push(...tight);
   hold(wide.length === 0, `nothing is cut off: ${label}`, wide);
 }
 
