@@ -113,7 +113,7 @@ fn web_servers_hasty_and_patient() {
         let _ = stream.write_all(ANSWER);
         linger(stream);
     });
-    let found = problem(&scratch, &patient, &["--timeout", "500ms"]);
+    let found = problem(&scratch, &patient, &["--timeout", "3s"]);
     says(&found, "protocol", &["a web server (HTTP) listens"]);
 }
 
@@ -156,7 +156,7 @@ fn a_target_that_stops_in_the_middle() {
         let _ = stream.write_all(&answer);
         linger(stream);
     });
-    let found = problem(&Scratch::new(), &url, &["--timeout", "500ms"]);
+    let found = problem(&Scratch::new(), &url, &["--timeout", "3s"]);
     says(&found, "connect", &["timed out", "path MTU", "ping"]);
 }
 
@@ -180,8 +180,8 @@ fn hosts_and_subsystems_that_are_not_known() {
 fn a_disk_that_does_not_answer() {
     let scratch = Scratch::new();
     let server = scratch.serve(["delay:30s,mem:1MiB"]);
-    let found = problem(&scratch, &server.url(1), &["--timeout", "2s"]);
-    says(&found, "reading", &["not read within 2s", "the disk that it shares"]);
+    let found = problem(&scratch, &server.url(1), &["--timeout", "5s"]);
+    says(&found, "reading", &["not read within 5s", "the disk that it shares"]);
 }
 
 #[cfg(unix)]

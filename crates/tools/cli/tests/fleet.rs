@@ -16,7 +16,7 @@ drive = \"mem:8MiB\"
 clients_per_node = 2
 ramp_seconds = 0.1
 runtime_seconds = 0.5
-alone_seconds = 0.1
+alone_seconds = 0.4
 [[actions]]
 load = \"randread,bs=4k,iodepth=4,numjobs=1\"
 ";
@@ -285,7 +285,7 @@ done
 #[test]
 fn guests_are_rows_of_their_own_and_what_they_need_is_said() {
     let scratch = Scratch::new();
-    let vms = SMALL.replace("_seconds = 0.5", "_seconds = 0.3") + "vm = true\n";
+    let vms = format!("{SMALL}vm = true\n");
     let (plan, tools) = (small(&scratch, &vms), scratch.path("tools"));
     let fleet = |more: &[&str]| {
         let run = ["fleet", "run", &plan, "--loopback", "--guests", "2"];
@@ -398,7 +398,7 @@ const AGAINST_ISCSI: &str = "\
 drive = \"temporary:8MiB\"
 iscsi = [\"farblock\", \"tgt\"]
 ramp_seconds = 0.1
-runtime_seconds = 0.3
+runtime_seconds = 1.0
 runs = 2
 [[actions]]
 load = \"randread,bs=4k,iodepth=8,numjobs=2\"

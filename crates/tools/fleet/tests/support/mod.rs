@@ -36,7 +36,7 @@ pub fn place(name: &str, address: SocketAddr, serves: bool) -> Place {
 /// Two hosts and a target of two drives.
 pub fn plan(target: SocketAddr) -> Plan {
     let text = "drives_per_target = 2\ndrive = \"mem:8MiB\"\nclients_per_node = 2\nramp_seconds = \
-                0.1\nruntime_seconds = 0.4\nruns = 2\nalone_seconds = 0.1\n[[actions]]\nload = \
+                0.1\nruntime_seconds = 0.8\nruns = 2\nalone_seconds = 0.5\n[[actions]]\nload = \
                 \"randrw,bs=4k,iodepth=4,numjobs=1,rwmixread=70\"";
     let mut plan = Plan::parse("two", text).expect("a plan");
     plan.agents = vec![
