@@ -13,7 +13,7 @@ use farblock_reactor::EngineKind;
 use farblock_target::{Export, Sharing, Subsystem, Target, TargetConfig, TlsPolicy};
 use farblock_wire::log::AnaState;
 use rig::gate::Gate;
-use rig::{BLOCK, NQN, User, any, live_paths, options, serve, until, url};
+use rig::{BLOCK, NQN, PATIENCE, User, any, live_paths, options, serve, until, url};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +30,8 @@ fn connect(addresses: &[SocketAddr]) -> Disk {
     let urls: Vec<Url> = addresses.iter().map(|address| url(*address)).collect();
     let mut options = options(EngineKind::Auto);
     options.policy = Policy::RoundRobin;
+    // A path that a busy machine is slow to answer on is none that is lost.
+    options.connection.path_timeout = Some(PATIENCE);
     let disk = Disk::connect(&urls, &options).expect("connected");
     until("every path", || live_paths(&disk) == addresses.len());
     disk
