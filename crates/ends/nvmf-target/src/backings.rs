@@ -5,6 +5,7 @@
 //! holds an old list cannot reach a new store by its number, nor the other way round.
 
 use crate::by_namespace::ByNamespace;
+use crate::losses::Losses;
 use crate::pace::Pace;
 use crate::shares::DEFAULT_WEIGHT;
 use farblock_block::Namespace;
@@ -23,6 +24,8 @@ pub(crate) struct Backing {
     pub(crate) namespace: Arc<dyn Namespace>,
     /// What hosts may do with it in a second, if that is limited.
     pub(crate) pace: Option<Arc<Pace>>,
+    /// Flushes of it that failed.
+    pub(crate) losses: Arc<Losses>,
 }
 
 /// What stores a subsystem's namespaces at one moment: shared, never changed.

@@ -39,6 +39,7 @@ mod fence;
 mod identity;
 mod known;
 pub mod limits;
+mod losses;
 mod memory;
 mod meter;
 mod meters;

@@ -14,6 +14,9 @@ pub const KNOWN_ADDRESSES: usize = 4096;
 /// Hosts whose I/O is counted apart; what others do is counted together.
 pub const METERED_HOSTS: usize = 256;
 
+/// Hosts of one namespace that hear of a flush of another one that failed.
+pub const FLUSHING_HOSTS: usize = 1024;
+
 /// Connections of one address whose hosts have not connected yet: the oldest makes room.
 pub const HALF_OPEN_PER_ADDRESS: usize = 256;
 

@@ -3,9 +3,10 @@
 mod rig;
 
 use farblock_backends::concat::Concat;
+use farblock_backends::fault::{Fault, Rule};
 use farblock_backends::mem::Mem;
 use farblock_backends::stripe::Stripe;
-use farblock_block::{Availability, Namespace};
+use farblock_block::{Availability, BlockError, Command, Namespace};
 use farblock_host::Disk;
 use farblock_host::disk::DiskOptions;
 use farblock_proto::ids::NamespaceId;
@@ -66,6 +67,51 @@ fn a_lost_part_is_a_lost_path_until_it_is_back() {
         for lba in places {
             assert_eq!(read(&mut queue, lba, 2 * BLOCK as u32).data[BLOCK..], data[BLOCK..]);
         }
+    }
+}
+
+/// What stores a disk says once that something was lost, and it may have been any host's.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_flush_that_failed_is_heard_of_by_every_host() {
+    use rig::stranger::Peer;
+    for &engine in EngineKind::HERE {
+        let rules = vec![Rule::new(BlockError::WriteFailed).command(Command::Flush)];
+        let fault = Arc::new(Fault::new(mem(), rules, 1));
+        fault.set_enabled(false);
+        let disk = Arc::clone(&fault) as Arc<dyn Namespace>;
+        let target = rig::serve_as(disk, "disk", &[rig::any()], engine);
+        let connect = |name: &str| {
+            let (address, host) =
+                (target.addresses()[0], format!("nqn.2026-11.org.example:{name}"));
+            let (admin, controller) = Peer::admin(address, rig::NQN, &host);
+            let mut queue = Peer::new(address);
+            queue.connect(rig::NQN, &host, 1, controller);
+            (admin, queue)
+        };
+        let flush_of = |host: &mut (Peer, Peer), nsid: u32| {
+            assert!(host.1.send(Sqe::new(NvmOpcode::FLUSH.0, 0, nsid), Transfer::None, &[]));
+            host.1.status().expect("an answer").0
+        };
+        let flush = |host: &mut (Peer, Peer)| flush_of(host, 1);
+        let (ok, lost) = (Status::SUCCESS, Status::WRITE_FAULT);
+        let [mut one, mut other] = ["one", "other"].map(connect);
+        assert_eq!([flush(&mut one), flush(&mut other)], [ok, ok]);
+        let lose = |by: &mut (Peer, Peer), nsid: u32| {
+            fault.set_enabled(true);
+            assert_eq!(flush_of(by, nsid), lost);
+            fault.set_enabled(false);
+        };
+        lose(&mut one, 1);
+        assert_eq!([flush(&mut one), flush(&mut one)], [ok, ok]);
+        assert_eq!([flush(&mut other), flush(&mut other)], [lost, ok]);
+        // A flush of all namespaces, by whichever connection the next one comes; who came later
+        // has lost nothing.
+        lose(&mut one, u32::MAX);
+        drop(other);
+        let [mut other, mut later] = ["other", "later"].map(connect);
+        assert_eq!([flush(&mut later), flush(&mut one)], [ok, ok]);
+        assert_eq!([flush_of(&mut other, u32::MAX), flush(&mut other)], [lost, ok]);
     }
 }
 

@@ -3,7 +3,8 @@
 //! A [`Layout`] says where blocks are. Reads and writes are cut where it says so, their buffers
 //! too, without copying. What makes ranges zero or gives them back moves no data, and what a range
 //! has on one child lies side by side there, so that each child gets one such operation at most. An
-//! operation completes when all its parts have; the first error is its result.
+//! operation completes when all its parts have; the first error is its result, but for those that
+//! another try mends.
 //!
 //! A child that is away keeps what touches it waiting, or lets it fail, and nothing else.
 
@@ -66,6 +67,13 @@ impl<L: Layout> Shape<L> {
     fn geometry(&self) -> Geometry {
         let blocks = self.blocks.load(Ordering::Relaxed);
         Geometry { blocks, read_only: self.read_only.load(Ordering::Relaxed), ..self.made }
+    }
+
+    /// How many blocks there are, whether that was looked at since a child changed or not.
+    fn blocks_now(&self) -> u64 {
+        let children: Option<Vec<_>> = self.children.iter().map(Weak::upgrade).collect();
+        let mut blocks = children.iter().flatten().map(|child| child.geometry().blocks);
+        self.layout.blocks(&mut blocks)
     }
 
     /// A child has changed.
@@ -265,11 +273,25 @@ impl<L: Layout> SetQueue<L> {
         }
     }
 
+    /// What a child's error is of the whole. A child that has become shorter has no such blocks;
+    /// if the whole has them still, it cannot be read or written there.
+    fn error_of_child(&mut self, whole: u64, error: BlockError) -> BlockError {
+        let Op { command, lba, blocks, .. } = self.wholes.at(whole).op;
+        let end = lba.saturating_add(u64::from(blocks));
+        match error {
+            BlockError::OutOfRange if end > self.shape.blocks_now() => error,
+            BlockError::OutOfRange if command.reads() => BlockError::ReadFailed,
+            BlockError::OutOfRange => BlockError::WriteFailed,
+            error => error,
+        }
+    }
+
     fn arrive(&mut self, done: Completion) {
         let Part { whole, index } = self.parts.remove(done.token);
+        let error = done.result.err().map(|error| self.error_of_child(whole, error));
         let parent = self.wholes.at(whole);
         parent.left -= 1;
-        parent.error = parent.error.or(done.result.err());
+        parent.error = graver(parent.error, error);
         if done.buffer.is_some() {
             parent.buffers[index as usize] = done.buffer;
         }
@@ -280,6 +302,14 @@ impl<L: Layout> SetQueue<L> {
             self.done.push(op.complete(error.map_or(Ok(()), Err)));
         }
     }
+}
+
+/// Of two errors the one that another try, or another way, does not mend: a flush that has lost
+/// something says so once, and is not to be tried again because another part was away.
+fn graver(one: Option<BlockError>, other: Option<BlockError>) -> Option<BlockError> {
+    use BlockError::{Aborted, Disconnected, NoResources};
+    let lasts = |error: &BlockError| !matches!(error, Aborted | Disconnected | NoResources);
+    one.filter(lasts).or(other.filter(lasts)).or(one).or(other)
 }
 
 /// Puts the parts of a buffer together again.

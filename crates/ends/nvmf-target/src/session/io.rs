@@ -261,10 +261,17 @@ impl<T: Transport> Session<T> {
     fn flush(&mut self, cx: &mut Context, slot: SlotId, nsid: NamespaceId) -> Result<(), Status> {
         if nsid != NamespaceId::ALL {
             let volume = self.volume(cx, nsid)?;
+            let backing = match &self.queue {
+                Queue::Io(queue) => queue.backings.find(nsid),
+                _ => None,
+            };
+            let losses = backing.map(|backing| Arc::clone(&backing.losses));
+            self.request(slot).losses = losses;
             let op = Op::flush(self.token(slot));
             self.submit(cx, slot, volume, op);
             return Ok(());
         }
+        self.request(slot).losses = None;
         let table = match &self.queue {
             Queue::Io(queue) => Arc::clone(&queue.table),
             _ => return Err(Status::ABORTED_SQ_DELETION),
@@ -320,6 +327,9 @@ impl<T: Transport> Session<T> {
     ) {
         self.pending.operations -= 1;
         self.note_result(cx, slot, result);
+        if let Err(BlockError::WriteFailed | BlockError::NoSpace) = result {
+            self.note_loss(slot);
+        }
         let gone = !self.is_serving();
         let request = self.request(slot);
         request.operations -= 1;
@@ -348,6 +358,38 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
+    /// A flush that failed is the affair of every host of the namespace, and of its own as well if
+    /// that does not hear the answer.
+    #[cold]
+    fn note_loss(&mut self, slot: SlotId) {
+        let Work::Io(IoCommand::Flush { .. }) = self.request(slot).work else { return };
+        let losses = self.request(slot).losses.clone();
+        let queue = match &self.queue {
+            Queue::Io(queue) => Some(queue),
+            _ => None,
+        };
+        let told = queue.filter(|_| self.is_serving()).map(|queue| queue.host.as_str());
+        match (losses, queue) {
+            (Some(losses), _) => losses.add(told),
+            // Of all namespaces; which it was is not known here.
+            (None, Some(queue)) => queue.backings.iter().for_each(|(_, it)| it.losses.add(told)),
+            (None, None) => {}
+        }
+    }
+
+    /// Whether the host of a flush that has succeeded has to hear that another one failed.
+    fn hears_of_loss(&mut self, slot: SlotId) -> bool {
+        let losses = self.request(slot).losses.take();
+        let Queue::Io(queue) = &self.queue else { return false };
+        match losses {
+            Some(losses) => losses.take(&queue.host),
+            None => queue.backings.iter().fold(false, |any, (_, it)| {
+                // Each of them has been heard of then.
+                it.losses.take(&queue.host) || any
+            }),
+        }
+    }
+
     /// Every block operation of a command ended: answer it.
     fn finish(&mut self, cx: &mut Context, slot: SlotId) {
         let request = self.request(slot);
@@ -364,6 +406,11 @@ impl<T: Transport> Session<T> {
             Work::Io(IoCommand::Compare { .. }) => {
                 let equal = request.buffer.as_deref() == request.second.as_deref();
                 let status = if equal { status } else { Status::COMPARE_FAILURE.with_dnr() };
+                self.respond_and_release(cx, slot, status, 0);
+            }
+            Work::Io(IoCommand::Flush { .. }) => {
+                let lost = self.hears_of_loss(slot);
+                let status = if lost { status::of(BlockError::WriteFailed) } else { status };
                 self.respond_and_release(cx, slot, status, 0);
             }
             _ => self.respond_and_release(cx, slot, status, 0),

@@ -35,6 +35,7 @@ use crate::by_namespace::ByNamespace;
 use crate::core::Context;
 use crate::fence::Fence;
 use crate::limits;
+use crate::losses::Losses;
 use crate::memory::HolderId;
 use crate::meters::QueueMeters;
 use crate::notices::Kind;
@@ -168,6 +169,8 @@ struct Request {
     operations: u32,
     /// The first error, or success.
     status: Status,
+    /// What a flush of one namespace may lose.
+    losses: Option<Arc<Losses>>,
     /// It was asked whether it may begin now, if that is limited.
     has_passed: bool,
     /// How far it is, if it takes turns.
@@ -182,6 +185,7 @@ impl Request {
             began: None,
             buffer: None,
             second: None,
+            losses: None,
             pulled_bytes: 0,
             asked_for: false,
             awaited: false,

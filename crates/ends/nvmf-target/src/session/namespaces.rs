@@ -38,6 +38,7 @@ impl<T: Transport> Session<T> {
             tracing::error!(namespace = nsid.0, "cannot open {what}: {error}");
             status::of(error)
         })?;
+        backing.losses.meet(&queue.host);
         queue.volumes.set(nsid, volume);
         Ok(volume)
     }

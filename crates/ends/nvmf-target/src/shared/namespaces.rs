@@ -107,7 +107,8 @@ impl Exports {
     fn backing(&mut self, export: &Export) -> Backing {
         self.last_id += 1;
         let namespace = Arc::clone(&export.namespace);
-        Backing { id: BackingId(self.last_id), namespace, pace: None }
+        let id = BackingId(self.last_id);
+        Backing { id, namespace, pace: None, losses: Arc::default() }
     }
 
     fn of(&mut self, subsystem: SubsystemId) -> &mut BTreeMap<NamespaceId, Exported> {

@@ -1,0 +1,155 @@
+//! What the conformance suite cannot see of a concatenation: where its parts begin and end.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use farblock_backends::concat::Concat;
+use farblock_backends::fault::{Fault, Rule};
+use farblock_backends::mem::Mem;
+use farblock_backends::stripe::Stripe;
+use farblock_block::blocking::Blocking;
+use farblock_block::{
+    BlockError, Change, Changes, Command, Completion, Geometry, Namespace, Op, Queue,
+};
+use farblock_reactor::{EngineKind, Reactor, TaskId};
+use support::on_both_engines;
+
+const BLOCK: usize = 512;
+
+/// A disk that can be made shorter and longer.
+struct Elastic {
+    inner: Mem,
+    blocks: Arc<AtomicU64>,
+    changes: Changes,
+}
+
+impl Elastic {
+    /// Of 100 blocks at most.
+    fn new(blocks: u64) -> Arc<Elastic> {
+        let inner = Mem::new(BLOCK as u32, 100 * BLOCK as u64).unwrap();
+        let blocks = Arc::new(AtomicU64::new(blocks));
+        Arc::new(Elastic { inner, blocks, changes: Changes::new() })
+    }
+
+    fn set(&self, blocks: u64) {
+        self.blocks.store(blocks, Ordering::Relaxed);
+        self.changes.tell(Change::Geometry);
+    }
+}
+
+impl Namespace for Elastic {
+    fn geometry(&self) -> Geometry {
+        Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.inner.geometry() }
+    }
+
+    fn changes(&self) -> Option<&Changes> {
+        Some(&self.changes)
+    }
+
+    fn describe(&self) -> String {
+        "an elastic disk".to_owned()
+    }
+
+    fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
+        let (inner, blocks) = (self.inner.open(reactor, parent)?, Arc::clone(&self.blocks));
+        let geometry = self.inner.geometry();
+        Ok(Box::new(ElasticQueue { inner, geometry, blocks, refused: Vec::new() }))
+    }
+}
+
+struct ElasticQueue {
+    inner: Box<dyn Queue>,
+    geometry: Geometry,
+    blocks: Arc<AtomicU64>,
+    refused: Vec<Completion>,
+}
+
+impl Queue for ElasticQueue {
+    fn submit(&mut self, op: Op) {
+        let blocks = self.blocks.load(Ordering::Relaxed);
+        match op.check(&Geometry { blocks, ..self.geometry }) {
+            Ok(()) => self.inner.submit(op),
+            Err(error) => self.refused.push(op.complete(Err(error))),
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.refused);
+        self.inner.poll(done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight() + self.refused.len()
+    }
+}
+
+fn parts(disks: &[Arc<Elastic>]) -> Vec<Arc<dyn Namespace>> {
+    disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Namespace>).collect()
+}
+
+on_both_engines! {
+    what_a_part_loses_fails_and_nothing_else(engine) {
+        let disks = [Elastic::new(10), Elastic::new(10), Elastic::new(10)];
+        let concat = Concat::new(parts(&disks)).unwrap();
+        let mut whole = Blocking::with_engine(&concat, engine).unwrap();
+        for lba in 0..30 {
+            whole.write(lba, &[lba as u8 + 1; BLOCK]).unwrap();
+        }
+        disks[1].set(4);
+        // The whole is what it was, and the host has asked for nothing that it has not.
+        assert_eq!(concat.geometry().blocks, 30);
+        let mut two = [0; 2 * BLOCK];
+        assert_eq!(whole.read(13, &mut two), Err(BlockError::ReadFailed));
+        assert_eq!(whole.write(14, &[9; BLOCK]), Err(BlockError::WriteFailed));
+        assert_eq!(whole.write_zeroes(19, 2, false), Err(BlockError::WriteFailed));
+        assert_eq!(whole.read(12, &mut two), Ok(()));
+        assert_eq!((two[0], two[BLOCK]), (13, 14));
+        assert_eq!(whole.read(28, &mut two), Ok(()));
+        assert_eq!((two[0], two[BLOCK]), (29, 30));
+        assert_eq!(whole.flush(), Ok(()));
+        disks[1].set(50);
+        assert_eq!(concat.geometry().blocks, 30);
+        assert_eq!(whole.read(19, &mut two), Ok(()));
+        assert_eq!(two[0], 20, "what was there is there");
+        // Of the last one the whole loses its end.
+        disks[2].set(5);
+        assert_eq!(concat.geometry().blocks, 25);
+        assert_eq!(whole.read(24, &mut two), Err(BlockError::OutOfRange));
+        disks[2].set(12);
+        assert_eq!(concat.geometry().blocks, 32);
+        let mut whole = Blocking::with_engine(&concat, engine).unwrap();
+        assert_eq!(whole.write(30, &two), Ok(()));
+    }
+
+    what_one_part_has_lost_is_said_though_another_is_away(engine) {
+        let failing = |error| {
+            let rules = vec![Rule::new(error).command(Command::Flush)];
+            let inner: Arc<dyn Namespace> = Elastic::new(10);
+            Arc::new(Fault::new(inner, rules, 1)) as Arc<dyn Namespace>
+        };
+        for errors in [
+            [BlockError::Disconnected, BlockError::WriteFailed],
+            [BlockError::WriteFailed, BlockError::Disconnected],
+            [BlockError::Aborted, BlockError::NoSpace],
+        ] {
+            let concat = Concat::new(errors.map(failing).to_vec()).unwrap();
+            let mut whole = Blocking::with_engine(&concat, engine).unwrap();
+            let lasting = *errors.iter().find(|error| matches!(
+                error, BlockError::WriteFailed | BlockError::NoSpace
+            )).unwrap();
+            assert_eq!(whole.flush(), Err(lasting), "{errors:?}");
+        }
+    }
+
+    a_stripe_set_is_as_short_as_its_shortest(engine) {
+        let disks = [Elastic::new(8), Elastic::new(8)];
+        let stripe = Stripe::new(parts(&disks), 4 * BLOCK as u64).unwrap();
+        let mut whole = Blocking::with_engine(&stripe, engine).unwrap();
+        disks[0].set(7);
+        assert_eq!(stripe.geometry().blocks, 8);
+        assert_eq!(whole.write(0, &[1; 8 * BLOCK]), Ok(()));
+        assert_eq!(whole.write(8, &[1; BLOCK]), Err(BlockError::OutOfRange));
+    }
+}
