@@ -68,7 +68,7 @@ class Question {
     private readonly step: Step,
     private readonly done: () => void,
   ) {
-    this.question = el("p", {}, step.question);
+    this.question = el("p", { tabindex: -1 }, step.question);
     this.act = el("button", { type: "button", class: "main", click: () => void this.press() }, step.verb);
     this.next = () => this.make();
   }
@@ -80,6 +80,7 @@ class Question {
 
   private async press(): Promise<void> {
     if (!this.next) return;
+    const hadFocus = document.activeElement === this.act;
     this.act.disabled = true;
     try {
       await this.next();
@@ -90,6 +91,8 @@ class Question {
       else this.offer(null);
       this.done();
     }
+    // The next key is for what is offered now, and one that is held down for nothing.
+    if (hadFocus) this.question.focus();
   }
 
   private tell(text: string): void {

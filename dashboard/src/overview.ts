@@ -38,6 +38,8 @@ export class Overview {
   private readonly stretch: Stretch;
   private readonly pages = new Map<string, Page>();
   private opened: Page | null = null;
+  /** What had the keys when it was. */
+  private opener: HTMLElement | null = null;
   private chosen: string | null = null;
 
   constructor(about: About, cluster: Cluster) {
@@ -110,19 +112,23 @@ export class Overview {
   }
 
   private open(node: Node): void {
+    const { activeElement } = document;
     let page = this.pages.get(node.name);
     if (!page) {
       const back = (): void => {
         this.opened = null;
         this.node.replaceChildren(this.all);
         this.show();
+        this.opener?.focus();
       };
       page = new Page({ version: this.about.version, may_steer: this.about.may_steer }, node.watch, { name: node.name, back });
       this.pages.set(node.name, page);
     }
     this.opened = page;
     this.node.replaceChildren(page.node);
+    this.opener = activeElement instanceof HTMLElement ? activeElement : null;
     scrollTo(0, 0);
+    page.focus();
     page.show();
   }
 

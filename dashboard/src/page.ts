@@ -123,7 +123,7 @@ export class Page {
     const top = el(
       "header",
       { class: "top" },
-      el("h1", {}, place ? format.tail(place.name, 40) : "farblock"),
+      el("h1", { tabindex: -1 }, place ? format.tail(place.name, 40) : "farblock"),
       ...(place ? [el("button", { type: "button", click: place.back }, "Back to the cluster")] : []),
       this.state,
       this.facts,
@@ -146,6 +146,11 @@ export class Page {
         el("div", { class: "pair" }, this.cores.node, this.log.node),
       ),
     );
+  }
+
+  /** Keys are for this page now. */
+  focus(): void {
+    this.node.querySelector("h1")?.focus();
   }
 
   show(): void {

@@ -169,6 +169,28 @@ async function limits(page, base, address) {
   await ask(base, "PATCH", changes[0][0], json, { limits: null });
 }
 
+/** A change and its undo by keys alone: whoever has no mouse is never without a place. */
+async function byKeys(page, row) {
+  const at = (name) => page.waitForFunction((name) => document.activeElement?.textContent === name, name);
+  const next = async (name, key = "Tab") => {
+    await page.keyboard.press(key);
+    await at(name);
+  };
+  await row.getByRole("button", { name: "Change…" }).focus();
+  await page.keyboard.press("Enter");
+  await page.getByRole("button", { name: "Make it read-only…" }).focus();
+  await next("Make it read-only", "Enter");
+  await page.keyboard.press("Enter");
+  await page.getByRole("status").getByText(/^Done: /).waitFor();
+  await page.getByRole("button", { name: "Undo", exact: true }).waitFor();
+  await next("Undo");
+  await page.keyboard.press("Enter");
+  await page.getByRole("status").getByText(/^Undone: /).waitFor();
+  await next("Close");
+  await next("Change…", "Escape");
+  hold(true, "a change and its undo by keys alone");
+}
+
 /** The question before a change: answered, and what came of it. */
 async function answer(page, verb, outcome = /^Done: /) {
   await page.getByRole("button", { name: verb, exact: true }).click();
@@ -193,6 +215,7 @@ async function steers(page, base) {
     await change(row);
     await page.getByRole("button", { name: "Make it read-only…" }).click();
   };
+  await byKeys(page, row);
   await protect();
   await accessible(page, "a question before a change");
   await answer(page, "Make it read-only");
@@ -247,7 +270,7 @@ async function sizes(page, base, state) {
   await close(page);
   const { size: before } = (await state())[NQN].namespaces[2];
   await resize("0.015625");
-  hold((await bytes()) === 16 << 20, "it is made shorter");
+  hold((await bytes()) === 16 << 20, "it is made shorter", await bytes());
   await answer(page, "Undo", /^Undone: /);
   const { size } = (await state())[NQN].namespaces[2];
   hold((await bytes()) === 32 << 20 && size === before, "and longer again, as it was", [await bytes(), size, before]);
