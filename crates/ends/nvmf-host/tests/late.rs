@@ -203,6 +203,20 @@ fn options() -> DiskOptions {
     options
 }
 
+/// The process is killed: its successor begins with what it knew.
+fn succeed(
+    client: &mut Client,
+    disk: &mut Option<Disk>,
+    before: Predecessor,
+    begin: impl Fn(Predecessor) -> Disk,
+) {
+    client.forget();
+    drop(disk.take());
+    let successor = begin(before);
+    client.user = Some(User::new(&successor));
+    *disk = Some(successor);
+}
+
 #[test]
 fn what_is_late_undoes_nothing() {
     let time = std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.subsec_nanos().into());
@@ -254,15 +268,7 @@ fn what_is_late_undoes_nothing() {
                     client.forget();
                     client.user = Some(User::new(disk.as_ref().expect("it is there")));
                 }
-                1 => {
-                    // What a process knew that is killed now.
-                    let before = notes.read();
-                    client.forget();
-                    drop(disk.take());
-                    let successor = begin(before);
-                    client.user = Some(User::new(&successor));
-                    disk = Some(successor);
-                }
+                1 => succeed(&mut client, &mut disk, notes.read(), begin),
                 2 => peers.iter().for_each(Peer::cut),
                 _ => cut(&mut random),
             }

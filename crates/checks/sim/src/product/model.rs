@@ -190,8 +190,12 @@ impl Model {
         // Otherwise it may have been acknowledged before the power failed, and be lost with it.
         let is_certain = op.power_cuts == self.power_cuts || op.is_durable;
         for (_, block) in self.range(op.lba, op.blocks) {
+            // What was there before stays possible, and is as flushed as it was.
+            if op.command == Command::Deallocate {
+                continue;
+            }
             block.since = since;
-            if op.command == Command::Deallocate || !is_certain {
+            if !is_certain {
                 continue;
             }
             block.older.append(&mut std::mem::replace(&mut block.now, [op.content].into()));

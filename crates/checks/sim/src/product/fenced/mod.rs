@@ -323,9 +323,13 @@ impl<'a> Cluster<'a> {
             self.nodes[by].agent.order(Order::Fence { victim: victims, rtype, abort });
             self.contest.push(Fence { by, victim, rtype, outcome: None });
         }
-        // What is on its way may come before or after.
-        for node in self.nodes.iter_mut().filter(|node| node.standing == Standing::In) {
-            node.flights.values_mut().for_each(|flight| flight.must = Must::Either);
+        // What is on its way may come before or after. Who was fenced may read, if the new type of
+        // reservation lets everybody.
+        for node in &mut self.nodes {
+            let is_fenced = node.standing != Standing::In;
+            let hangs_on_it = |flight: &&mut Flight| !is_fenced || !flight.command.writes();
+            let flights = node.flights.values_mut().filter(hangs_on_it);
+            flights.for_each(|flight| flight.must = Must::Either);
         }
     }
 
