@@ -16,6 +16,11 @@ usage() {
     echo "install.sh: PREFIX has to begin with /, which $2 does not" >&2
     exit 2
 }
+# It gets into units and pkg-config files, where other signs mean something.
+[[ $2 =~ ^[A-Za-z0-9/._+~-]+$ ]] || {
+    echo "install.sh: PREFIX may have letters, digits and ._+~-/ in it, which is not all of $2" >&2
+    exit 2
+}
 prefix=$2 root=${DESTDIR:-}$2
 
 uninstall() {

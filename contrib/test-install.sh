@@ -26,6 +26,9 @@ export DESTDIR=$work/root HOME=$work/home XDG_RUNTIME_DIR=$work/runtime
 export FARBLOCK_RUNTIME_DIR=$work/runtime/farblock
 unset LISTEN_FDS LISTEN_PID NOTIFY_SOCKET
 mkdir -p "$HOME" "$XDG_RUNTIME_DIR" "$DESTDIR"
+for odd in relative '/opt/a&b' '/opt/a b' '/opt/a#b'; do
+    ! "$here/install.sh" "$release" "$odd" 2>/dev/null || die "PREFIX $odd was taken"
+done
 "$here/install.sh" "$release" /usr
 usr=$DESTDIR/usr
 

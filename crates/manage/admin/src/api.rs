@@ -182,7 +182,10 @@ pub(crate) fn router(steering: Arc<Steering>) -> Router {
 
 /// What tells of events.
 pub(crate) fn told(steering: Arc<Steering>, all: Events) -> Router {
-    Router::new().route("/v1/events", get(events)).with_state((steering, all))
+    Router::new()
+        .route("/v1/events", get(events))
+        .layer(axum::middleware::from_fn(audit::note))
+        .with_state((steering, all))
 }
 
 /// The whole document.

@@ -205,6 +205,24 @@ impl Client {
         if_match: Option<&str>,
         body: Option<&Value>,
     ) -> Result<Answer, ClientError> {
+        self.ask_if(method, uri, if_match.map(|etag| (header::IF_MATCH, etag)), body)
+    }
+
+    /// Asks for something to be made that is not there yet.
+    ///
+    /// # Errors
+    /// When there is no answer. That it is there by now is one (412).
+    pub fn make(&self, uri: &str, body: &Value) -> Result<Answer, ClientError> {
+        self.ask_if("PUT", uri, Some((header::IF_NONE_MATCH, "*")), Some(body))
+    }
+
+    fn ask_if(
+        &self,
+        method: &str,
+        uri: &str,
+        condition: Option<(header::HeaderName, &str)>,
+        body: Option<&Value>,
+    ) -> Result<Answer, ClientError> {
         let talk = |error: &dyn fmt::Display| self.talk(error);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| talk(&error))?;
@@ -219,8 +237,8 @@ impl Client {
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
-        if let Some(etag) = if_match {
-            request = request.header(header::IF_MATCH, etag);
+        if let Some((name, value)) = condition {
+            request = request.header(name, value);
         }
         let request = request.body(Full::new(Bytes::from(text))).map_err(|error| talk(&error))?;
         let answered = runtime
@@ -269,7 +287,16 @@ impl Client {
         request: Request<Full<Bytes>>,
     ) -> Result<Answer, ClientError> {
         let talk = |error: &dyn fmt::Display| self.talk(error);
-        let response = send(stream, request).await.map_err(|error| talk(&error))?;
+        let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
+        let response = send(stream, request).await.map_err(|error| match changes {
+            true => talk(&format_args!(
+                "the connection ended before the answer came ({error}): what was asked for may be \
+                 done or not, as farblock config show says when the target is there"
+            )),
+            false => talk(&format_args!(
+                "the connection ended before the answer came ({error}): ask again"
+            )),
+        })?;
         let status: StatusCode = response.status();
         let etag = response.headers().get(header::ETAG);
         let etag = etag.and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);

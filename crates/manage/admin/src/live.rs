@@ -236,6 +236,19 @@ impl Live {
         let wanted = absolute(Path::new(name));
         let is_it = |file: &Arc<FileDisk>| absolute(file.path()) == wanted;
         let unlocked: Vec<_> = in_the_way.into_iter().filter(is_it).collect();
+        let has_it = |opened: &Opened| {
+            let others = opened.file.iter().filter(|file| is_it(file));
+            let mut others = others.filter(|file| !unlocked.iter().any(|it| Arc::ptr_eq(it, file)));
+            others.any(|file| !namespace.read_only || !file.geometry().read_only)
+        };
+        // It would be found locked, and waited for while nobody can change anything.
+        if let Some(((nqn, nsid), _)) = self.disks.iter().find(|(_, opened)| has_it(opened)) {
+            return Err(format!(
+                "{} is shared already, as namespace {nsid} of {nqn}: remove that first (two \
+                 writers would destroy it)",
+                namespace.path
+            ));
+        }
         let instead_of = instead.map(|opened| &opened.namespace);
         let opened = self.open_aside(namespace, &unlocked)?;
         let checked = Ok(opened).and_then(|mut opened| {
@@ -252,7 +265,14 @@ impl Live {
             }
             let is_shared = |other: &Opened| other.identity == opened.identity;
             let instead = instead.is_some_and(is_shared);
-            if !instead && self.disks.values().any(is_shared) {
+            let is_twice = !instead && self.disks.values().any(is_shared);
+            if let Some(uuid) = namespace.uuid.filter(|_| is_twice) {
+                return Err(format!(
+                    "another disk that is shared here has the UUID {uuid}, and hosts would take \
+                     the two for one: give this one another"
+                ));
+            }
+            if is_twice {
                 // To a host, those of two subsystems are two disks.
                 opened.identity.push_str(" once more");
                 // There is one place for the reservations of one disk.

@@ -10,6 +10,7 @@ use crate::status::Status;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, NoLabelSet};
+use prometheus_client::encoding::{EncodeLabel, EncodeLabelSet, LabelSetEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,20 @@ const OTHERS: &str = "others";
 const BOUNDS_US: std::ops::RangeInclusive<u64> = 8..=1 << 20;
 
 type Labels = Vec<(&'static str, String)>;
+
+/// Labels with all signs in their values as themselves: hosts choose their names, and the crate
+/// writes values as they are, so that one quotation mark would end what can be read of the scrape.
+#[derive(Debug)]
+struct Escaped<'a>(&'a [(&'static str, String)]);
+
+impl EncodeLabelSet for Escaped<'_> {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(name, value)| {
+            let value = value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
+            (*name, value).encode(encoder.encode_label())
+        })
+    }
+}
 
 /// One of the counts.
 type Count = fn(&IoStats) -> u64;
@@ -77,7 +92,7 @@ impl Writer<'_> {
             let value = i64::try_from(value).unwrap_or(i64::MAX);
             match labels.is_empty() {
                 true => family.encode_gauge(&value),
-                false => family.encode_family(&labels)?.encode_gauge(&value),
+                false => family.encode_family(&Escaped(&labels))?.encode_gauge(&value),
             }
         })
     }
@@ -91,9 +106,9 @@ impl Writer<'_> {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         rows.into_iter().try_for_each(|(labels, value)| match labels.is_empty() {
             true => family.encode_counter::<NoLabelSet, V, u64>(&value, None),
-            false => {
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, V, u64>(&value, None)
-            }
+            false => family
+                .encode_family(&Escaped(&labels))?
+                .encode_counter::<NoLabelSet, V, u64>(&value, None),
         })
     }
 
@@ -154,7 +169,7 @@ impl Writer<'_> {
             let buckets = buckets(bounds_us, &latency.counts);
             let count = latency.counts.iter().sum();
             family
-                .encode_family(labels)?
+                .encode_family(&Escaped(labels))?
                 .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
         }
         Ok(())

@@ -5,7 +5,7 @@ use crate::json::parse as parse_json;
 use farblock_proto::controller::{SubsystemConfig, limits};
 use farblock_wire::nqn;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
@@ -19,10 +19,10 @@ const LISTS: [&str; 3] = ["dhchap_hashes", "dhchap_dhgroups", "visible_to"];
 const MAX_ALGORITHMS: usize = 16;
 
 /// The largest weight of a host.
-const MAX_WEIGHT: u32 = 1000;
+pub const MAX_WEIGHT: u32 = 1000;
 
 /// Longest burst of limits, in milliseconds.
-const MAX_BURST_MS: u32 = 60_000;
+pub const MAX_BURST_MS: u32 = 60_000;
 
 /// What is wrong, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -114,6 +114,27 @@ impl Document {
         }
         for (name, subsystem) in &self.subsystems {
             check_subsystem(name, subsystem)?;
+        }
+        self.check_identifiers()
+    }
+
+    /// Whether each disk is another one to hosts: those of one identifier they take for one disk,
+    /// or refuse.
+    fn check_identifiers(&self) -> Result<(), Problem> {
+        let mut seen = BTreeMap::new();
+        for (name, subsystem) in &self.subsystems {
+            for (nsid, namespace) in &subsystem.namespaces {
+                for (key, id) in [("uuid", namespace.uuid), ("nguid", namespace.nguid)] {
+                    let Some(id) = id else { continue };
+                    let Some((other, at)) = seen.insert((key, id), (name, nsid)) else { continue };
+                    let field = format!("subsystems.{name}.namespaces.{nsid}.{key}");
+                    let sentence = format!(
+                        "namespace {at} of {other} has it, and hosts take disks of one {key} for \
+                         one disk: leave it out at one of the two"
+                    );
+                    return Err(Problem::new(field, sentence));
+                }
+            }
         }
         Ok(())
     }
@@ -322,9 +343,11 @@ fn check_namespace(field: &str, namespace: &Namespace) -> Result<(), Problem> {
         let sentence = format!("{} is no size for a block: use 512 or 4096", namespace.block_size);
         return Err(Problem::new(at("block_size"), sentence));
     }
-    if namespace.nguid.is_some_and(|nguid| nguid.is_nil()) {
-        let sentence = "zeroes are no NGUID: leave it out for one that is made";
-        return Err(Problem::new(at("nguid"), sentence));
+    for (key, name, id) in [("uuid", "UUID", namespace.uuid), ("nguid", "NGUID", namespace.nguid)] {
+        if id.is_some_and(|id| id.is_nil()) {
+            let sentence = format!("zeroes are no {name}: leave it out for one that is made");
+            return Err(Problem::new(at(key), sentence));
+        }
     }
     check_group(&at("ana_group"), namespace.ana_group)?;
     namespace.limits.check_of_namespace().map_err(|problem| {

@@ -24,7 +24,7 @@ mod reconcile;
 mod steps;
 mod store;
 
-pub use check::Problem;
+pub use check::{MAX_BURST_MS, MAX_WEIGHT, Problem};
 pub use document::{Ana, Document, Host, Limits, Listener, Namespace};
 pub use document::{Demand, Referral, Subsystem, Tls, VERSION};
 pub use edit::{doors_kept, keys_kept, patch, pointer, tls_inherited};

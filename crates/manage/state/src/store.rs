@@ -7,12 +7,17 @@ use crate::check::Problem;
 use crate::document::Document;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The most bytes that a state may have: far more than the limits of a document allow.
 const MAX_BYTES: u64 = 64 << 20;
+
+/// How long another process may take to end that has the state still.
+const CLAIM_TIME: Duration = Duration::from_secs(3);
+const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 
 /// What is kept.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -46,6 +51,8 @@ pub enum StoreError {
     Io(PathBuf, io::Error),
     /// What is there is no state.
     Damaged(PathBuf, Problem),
+    /// Another process keeps its state there.
+    Claimed(PathBuf),
 }
 
 impl fmt::Display for StoreError {
@@ -59,8 +66,13 @@ impl fmt::Display for StoreError {
             }
             Self::Damaged(path, problem) => write!(
                 f,
-                "{} holds no state of farblock: {problem}; remove it to start from the \
-                 configuration",
+                "{} holds no state of farblock: {problem}; mend it, or remove it to start from \
+                 the configuration",
+                path.display()
+            ),
+            Self::Claimed(path) => write!(
+                f,
+                "another farblock keeps its state in {}: each needs a file of its own",
                 path.display()
             ),
         }
@@ -70,15 +82,50 @@ impl fmt::Display for StoreError {
 impl std::error::Error for StoreError {}
 
 /// Where a state is kept: one file, and another beside it for a moment.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Store {
     path: PathBuf,
+    /// Locked as long as this lives, if it was claimed.
+    claim: Option<File>,
 }
 
 impl Store {
-    /// A state in the file `path`.
+    /// A state in the file `path`; if that is a link, in the file that it leads to.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        let path = path.into();
+        Self { path: fs::canonicalize(&path).unwrap_or(path), claim: None }
+    }
+
+    /// Has no other process claim it as long as this lives. The state itself is another file after
+    /// each change: what is locked is one beside it, which stays.
+    ///
+    /// # Errors
+    /// When another process has it, or that cannot be found out.
+    pub fn claim(&mut self) -> Result<(), StoreError> {
+        if fs::metadata(&self.path).is_ok_and(|found| !found.is_file()) {
+            // Whoever reads it is told; nothing is put beside a device.
+            return Ok(());
+        }
+        let mut name = self.path.file_name().unwrap_or_default().to_owned();
+        name.push(".lock");
+        let path = self.path.with_file_name(name);
+        let file = claimed(&path).map_err(|error| StoreError::Io(path, error))?;
+        let until = Instant::now() + CLAIM_TIME;
+        loop {
+            match file.try_lock() {
+                Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                    std::thread::sleep(CLAIM_PAUSE);
+                }
+                Err(TryLockError::WouldBlock) => {
+                    return Err(StoreError::Claimed(self.path.clone()));
+                }
+                // Some file systems have no locks.
+                Err(TryLockError::Error(_)) => return Ok(()),
+                Ok(()) => break,
+            }
+        }
+        self.claim = Some(file);
+        Ok(())
     }
 
     /// The file.
@@ -136,6 +183,28 @@ impl Store {
         text.push('\n');
         replace_file(&self.path, text.as_bytes(), goes_on)
     }
+}
+
+/// Opens what is locked, new if it is not there. For reading: a file system can be made read-only
+/// as long as nobody writes to it.
+fn claimed(path: &Path) -> io::Result<File> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_file() => {}
+        Ok(_) => return Err(io::Error::other("it is not a regular file, so remove it")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let mut options = OpenOptions::new();
+            options.write(true).create_new(true);
+            #[cfg(unix)]
+            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+            match options.open(path) {
+                // Somebody else was here first, and has the lock or will.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => drop(made?),
+            }
+        }
+        Err(error) => return Err(error),
+    }
+    File::open(path)
 }
 
 /// Puts a file with `bytes` in the place of what is at `path`, for as long as `goes_on`: a crash at

@@ -440,6 +440,28 @@ fn nobody_gets_in_without_tls_because_something_was_left_out() {
 }
 
 #[test]
+fn disks_that_hosts_would_take_for_one_are_refused() {
+    const ID: &str = "2d6f12ca-6c90-538f-a383-5ab39f554825";
+    let two = |one: &str, other: &str| {
+        let text = format!(
+            r#"{{"version": 1, "listeners": {{"127.0.0.1:1": {{}}}}, "subsystems": {{
+                "nqn.2026-11.s:one": {{"namespaces": {{"1": {{"path": "a", {one}}}}}}},
+                "nqn.2026-11.s:two": {{"namespaces": {{"7": {{"path": "b", {other}}}}}}}}}}}"#
+        );
+        Document::parse(&text)
+    };
+    let named = |key: &str, id: &str| format!(r#""{key}": "{id}""#);
+    for key in ["uuid", "nguid"] {
+        let problem = two(&named(key, ID), &named(key, ID)).expect_err("they are the same");
+        assert_eq!(problem.field, format!("subsystems.nqn.2026-11.s:two.namespaces.7.{key}"));
+        assert!(problem.sentence.contains("namespace 1 of nqn.2026-11.s:one"), "{problem}");
+        let nil = two(&named(key, &"0".repeat(32)), r#""size": 512"#).expect_err("it is none");
+        assert!(nil.sentence.contains("zeroes"), "{nil}");
+    }
+    assert!(two(&named("uuid", ID), &named("nguid", ID)).is_ok(), "they are of two kinds");
+}
+
+#[test]
 fn a_group_that_there_is_not_is_refused() {
     let listeners = |groups: &str| {
         let text = format!(

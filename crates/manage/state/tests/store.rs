@@ -55,6 +55,33 @@ fn what_could_not_be_kept_leaves_nothing() {
 
 #[cfg(unix)]
 #[test]
+fn a_state_is_of_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.json");
+    let mut one = Store::new(&path);
+    one.claim().unwrap();
+    let refused = Store::new(&path).claim().unwrap_err().to_string();
+    assert!(refused.contains("another farblock"), "{refused}");
+    one.save(&kept(1)).unwrap();
+    Store::new(&path).claim().unwrap_err();
+    drop(one);
+    Store::new(&path).claim().unwrap();
+    assert!(Store::new(folder.path()).claim().is_ok(), "who reads it is told");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_to_a_state_stays_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (link, path) = (folder.path().join("link"), folder.path().join("state.json"));
+    Store::new(&path).save(&kept(1)).unwrap();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    Store::new(&link).save(&kept(2)).unwrap();
+    assert_eq!(Store::new(&path).load().unwrap(), Some(kept(2)));
+    assert!(link.is_symlink());
+}
+
+#[test]
 fn a_state_is_its_owners() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();

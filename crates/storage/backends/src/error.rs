@@ -86,6 +86,8 @@ pub enum FileProblem {
     Busy,
     /// It cannot be made as long as it is to be, in the operating system's words.
     Longer(io::Error),
+    /// It was opened to be read only, and so cannot be made longer.
+    OpenedToRead,
     /// Something else, in the operating system's words.
     Other(io::Error),
 }
@@ -179,11 +181,21 @@ impl fmt::Display for Sentence<'_> {
             ),
             FileProblem::Longer(error) => write!(
                 f,
-                "cannot be made longer: {error}: ask for less, or make room in its file system"
+                "cannot be made longer: {}: ask for less, or make room in its file system",
+                words(error)
             ),
-            FileProblem::Other(error) => write!(f, "cannot be opened: {error}"),
+            FileProblem::OpenedToRead => f.write_str(
+                "is opened to be read only, and cannot be made longer: let hosts write to it first",
+            ),
+            FileProblem::Other(error) => write!(f, "cannot be opened: {}", words(error)),
         }
     }
+}
+
+/// A system's error without the number that the standard library adds.
+fn words(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error ").next().unwrap_or_default().to_owned()
 }
 
 /// The command that gives a file a size.

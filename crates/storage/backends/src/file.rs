@@ -151,6 +151,11 @@ impl FileDisk {
         has_grown
     }
 
+    /// Whether it has lost its name, so that what is in it is lost when it is closed.
+    pub fn is_deleted(&self) -> bool {
+        self.shared.is_deleted()
+    }
+
     /// Makes a file at least this long; what is new reads as zeroes. A device is as long as it is.
     pub fn lengthen(&self, bytes: u64) -> Result<(), OpenError> {
         self.lengthen_while(bytes, || true)
@@ -165,12 +170,16 @@ impl FileDisk {
     ) -> Result<(), OpenError> {
         let lengthen = || match &self.shared.file {
             File::System(file) if self.kind == Kind::Regular => {
-                let is_shorter = file.metadata()?.len() < bytes;
-                if is_shorter && is_wanted() { file.set_len(bytes) } else { Ok(()) }
+                let is_shorter = file.metadata().map_err(FileProblem::Longer)?.len() < bytes;
+                if is_shorter && self.shared.geometry.read_only {
+                    return Err(FileProblem::OpenedToRead);
+                }
+                let wanted = is_shorter && is_wanted();
+                if wanted { file.set_len(bytes).map_err(FileProblem::Longer) } else { Ok(()) }
             }
             _ => Ok(()),
         };
-        lengthen().map_err(|error| self.error(FileProblem::Longer(error)))?;
+        lengthen().map_err(|problem| self.error(problem))?;
         self.measure()
     }
 
@@ -233,7 +242,7 @@ impl FileDisk {
             can_zero: AtomicBool::new(abilities.zero),
         };
         let (path, shared) = (path.to_owned(), Arc::new(shared));
-        let growth = growth::attend(&shared, kind);
+        let growth = growth::attend(&shared, kind, &path);
         Ok(FileDisk { path, kind, caching, shared, _growth: Some(growth) })
     }
 

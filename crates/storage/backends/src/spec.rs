@@ -124,6 +124,9 @@ pub enum Rate {
     Bytes(u64),
 }
 
+/// How many disks may be within one another.
+const MAX_DEPTH: usize = 16;
+
 /// The start of a remote disk's name.
 pub const REMOTE_SCHEME: &str = "nvme+tcp://";
 
@@ -151,6 +154,18 @@ impl From<SizeError> for SpecError {
 impl Spec {
     /// Takes a name apart. Opens nothing.
     pub fn parse(text: &str) -> Result<Spec, SpecError> {
+        Self::parse_within(text, 0)
+    }
+
+    /// The same for what is within `depth` others: each takes a part of the stack, here and
+    /// wherever it is looked at or opened.
+    fn parse_within(text: &str, depth: usize) -> Result<Spec, SpecError> {
+        if depth > MAX_DEPTH {
+            return Err(SpecError(format!(
+                "more than {MAX_DEPTH} disks are within one another here: leave some out"
+            )));
+        }
+        let within = depth + 1;
         if text.trim().is_empty() {
             return Err(SpecError(
                 "a disk is missing: name a file, or for example mem:1GiB".to_owned(),
@@ -167,23 +182,23 @@ impl Spec {
             "file" => Ok(Spec::File(rest.into())),
             "mem" => Ok(Spec::Mem { bytes: size::parse(rest)? }),
             "null" => Ok(Spec::Null { bytes: size::parse(rest)? }),
-            "stripe" => Self::parse_stripe(rest),
-            "concat" => Ok(Spec::Concat { children: Self::parse_children(kind, rest)? }),
-            "range" => Self::parse_range(text, rest),
-            "mirror" => Self::parse_mirror(rest),
+            "stripe" => Self::parse_stripe(rest, within),
+            "concat" => Ok(Spec::Concat { children: Self::parse_children(kind, rest, within)? }),
+            "range" => Self::parse_range(text, rest, within),
+            "mirror" => Self::parse_mirror(rest, within),
             "rbd" => Ok(Spec::Rbd(rest.to_owned())),
             "delay" => {
-                let (delay, inner) = decorated(text, rest)?;
+                let (delay, inner) = decorated(text, rest, within)?;
                 let (fixed, jitter) = delay.split_once('+').unwrap_or((delay, "0s"));
                 let (fixed, jitter) = (parse_duration(fixed)?, parse_duration(jitter)?);
                 Ok(Spec::Delay { fixed, jitter, inner })
             }
             "limit" => {
-                let (rate, inner) = decorated(text, rest)?;
+                let (rate, inner) = decorated(text, rest, within)?;
                 Ok(Spec::Limit { rate: parse_rate(rate)?, inner })
             }
             "fault" => {
-                let (every, inner) = decorated(text, rest)?;
+                let (every, inner) = decorated(text, rest, within)?;
                 let every = every.parse().ok().filter(|&every| every > 0).ok_or_else(|| {
                     SpecError(format!(
                         "{every:?} is not a count: fault:100,disk.img fails every 100th operation"
@@ -306,8 +321,8 @@ impl Spec {
         }
     }
 
-    fn parse_range(text: &str, rest: &str) -> Result<Spec, SpecError> {
-        let (place, inner) = decorated(text, rest)?;
+    fn parse_range(text: &str, rest: &str, within: usize) -> Result<Spec, SpecError> {
+        let (place, inner) = decorated(text, rest, within)?;
         let (offset, bytes) = place.split_once('+').ok_or_else(|| {
             SpecError(format!(
                 "{place:?} is not a range: range:1GiB+64MiB,disk.img is 64 MiB from 1 GiB on"
@@ -318,8 +333,9 @@ impl Spec {
     }
 
     /// The disks of a set, of which none may be remote and in it twice.
-    fn parse_children(kind: &str, list: &str) -> Result<Vec<Spec>, SpecError> {
-        let children: Vec<Spec> = list.split(',').map(Spec::parse).collect::<Result<_, _>>()?;
+    fn parse_children(kind: &str, list: &str, within: usize) -> Result<Vec<Spec>, SpecError> {
+        let child = |text| Spec::parse_within(text, within);
+        let children: Vec<Spec> = list.split(',').map(child).collect::<Result<_, _>>()?;
         for (at, child) in children.iter().enumerate() {
             if matches!(child, Spec::Stripe { .. } | Spec::Concat { .. }) {
                 return Err(SpecError(format!(
@@ -334,7 +350,7 @@ impl Spec {
         Ok(children)
     }
 
-    fn parse_mirror(rest: &str) -> Result<Spec, SpecError> {
+    fn parse_mirror(rest: &str, within: usize) -> Result<Spec, SpecError> {
         let (mut legs, mut create, mut degraded) = (rest, false, false);
         loop {
             if let Some(before) = legs.strip_suffix("?create") {
@@ -345,7 +361,8 @@ impl Spec {
                 break;
             }
         }
-        let legs: Vec<Spec> = legs.split(',').map(Spec::parse).collect::<Result<_, _>>()?;
+        let leg = |text| Spec::parse_within(text, within);
+        let legs: Vec<Spec> = legs.split(',').map(leg).collect::<Result<_, _>>()?;
         if legs.len() < 2 {
             return Err(SpecError(format!(
                 "mirror:{rest} lists one disk: write for example mirror:a.img,b.img"
@@ -354,7 +371,7 @@ impl Spec {
         Ok(Spec::Mirror { legs, create, degraded })
     }
 
-    fn parse_stripe(rest: &str) -> Result<Spec, SpecError> {
+    fn parse_stripe(rest: &str, within: usize) -> Result<Spec, SpecError> {
         let (first, others) = rest.split_once(',').unwrap_or((rest, ""));
         // What begins with a digit and has no letter that a unit lacks is meant as the chunk size.
         let is_size = first.starts_with(|c: char| c.is_ascii_digit()) && !first.contains('.');
@@ -367,7 +384,7 @@ impl Spec {
                 "stripe:{rest} lists no disks: write for example stripe:64KiB,a.img,b.img"
             )));
         }
-        let children = Self::parse_children("stripe", list)?;
+        let children = Self::parse_children("stripe", list, within)?;
         Ok(Spec::Stripe { chunk_bytes, children })
     }
 }
@@ -382,9 +399,13 @@ fn faults(every: u64) -> Vec<Rule> {
 }
 
 /// Takes the argument of a decorator off what it decorates.
-fn decorated<'a>(text: &str, rest: &'a str) -> Result<(&'a str, Box<Spec>), SpecError> {
+fn decorated<'a>(
+    text: &str,
+    rest: &'a str,
+    within: usize,
+) -> Result<(&'a str, Box<Spec>), SpecError> {
     match rest.split_once(',') {
-        Some((argument, inner)) => Ok((argument, Box::new(Spec::parse(inner)?))),
+        Some((argument, inner)) => Ok((argument, Box::new(Spec::parse_within(inner, within)?))),
         None => Err(SpecError(format!("{text} lacks what it applies to: add a comma and a disk"))),
     }
 }
@@ -486,6 +507,16 @@ impl fmt::Display for Exact {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_within_too_many_others_is_refused() {
+        assert!(Spec::parse(&("delay:1us,".repeat(MAX_DEPTH) + "a.img")).is_ok());
+        for part in ["delay:1us,", "range:0+512,", "limit:1/s,", "fault:1,", "stripe:", "concat:"] {
+            let error = Spec::parse(&(part.repeat(100_000) + "a.img")).expect_err("too many");
+            assert!(error.to_string().contains("within one another"), "{part}: {error}");
+        }
+        assert!(Spec::parse(&"mirror:".repeat(100_000)).is_err());
+    }
 
     #[test]
     fn names_are_taken_apart_and_put_together() {

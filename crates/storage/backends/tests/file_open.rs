@@ -202,6 +202,7 @@ fn a_file_that_becomes_longer_is_noticed_when_asked_for() {
     assert_eq!(file.metadata().unwrap().len(), 8192 + 100, "nobody waits for that any more");
     let refused = disk.lengthen(u64::MAX).unwrap_err().to_string();
     assert!(refused.contains("cannot be made longer"), "{refused}");
+    assert!(!refused.contains("os error"), "{refused}");
     disk.lengthen(1 << 20).unwrap();
     assert_eq!((file.metadata().unwrap().len(), disk.geometry().blocks), (1 << 20, 2048));
     file.set_len(512).unwrap();
@@ -209,6 +210,22 @@ fn a_file_that_becomes_longer_is_noticed_when_asked_for() {
     assert_eq!(disk.geometry().blocks, 2048);
     disk.measure().unwrap();
     assert_eq!(disk.geometry().blocks, 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_was_replaced_is_known_to_be_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, other] = ["disk", "other"].map(|name| folder.path().join(name));
+    for path in [&path, &other] {
+        std::fs::File::create(path).unwrap().set_len(4096).unwrap();
+    }
+    let disk = FileDisk::open(&path, &FileOptions::new(512)).unwrap();
+    std::fs::rename(&path, folder.path().join("moved")).unwrap();
+    assert!(!disk.is_deleted(), "it has another name");
+    std::fs::rename(folder.path().join("moved"), &path).unwrap();
+    std::fs::rename(&other, &path).unwrap();
+    assert!(disk.is_deleted());
 }
 
 #[cfg(unix)]

@@ -175,10 +175,15 @@ impl SpdkRpc {
 }
 
 impl Table {
-    /// Others may have taken a subsystem away, or a listener.
+    /// Others may have taken a subsystem away, or a listener, or listed its hosts.
     fn forget_what_is_gone(&mut self, document: &Document) {
         let stays = |nqn: &String| view::is_discovery(nqn) || document.subsystems.contains_key(nqn);
         self.subsystems.retain(|nqn, _| stays(nqn));
+        // Where others have said meanwhile who may connect, nobody waits to be listed.
+        let counts =
+            |nqn: &String| document.subsystems.get(nqn).is_some_and(|it| !it.allow_any_host);
+        let listed = self.subsystems.iter_mut().filter(|(nqn, _)| counts(nqn));
+        listed.for_each(|(_, extra)| extra.dormant_hosts.clear());
         self.opened.retain(|address| document.listeners.contains_key(address));
     }
 }

@@ -97,6 +97,42 @@ fn a_call_looks_again_when_others_have_changed_what_it_saw() {
 }
 
 #[test]
+fn hosts_that_others_list_are_listed_once() {
+    let fixture = Fixture::new();
+    let host = json!({ "nqn": NQN, "host": "nqn.2026-11.h:a" });
+    fixture.ask("nvmf_create_subsystem", &json!({ "nqn": NQN, "allow_any_host": true }));
+    fixture.ask("nvmf_subsystem_add_host", &host);
+    let list = |hosts: &[&str]| {
+        let edit = |document: &Document| {
+            let mut document = document.clone();
+            let subsystem = document.subsystems.get_mut(NQN).unwrap();
+            subsystem.allow_any_host = false;
+            let hosts = hosts.iter().map(|name| ((*name).to_owned(), Default::default()));
+            subsystem.hosts = hosts.collect();
+            Ok(document)
+        };
+        fixture.rpc.steering.change(None, &Reread::Nothing, edit).unwrap();
+        let seen = fixture.ask("nvmf_get_subsystems", &json!({ "nqn": NQN }));
+        seen[0]["hosts"].clone()
+    };
+    assert_eq!(list(&["nqn.2026-11.h:a"]), json!([{ "nqn": "nqn.2026-11.h:a" }]));
+    assert_eq!(list(&[]), json!([]));
+}
+
+#[test]
+fn two_disks_of_one_size_are_two() {
+    let fixture = Fixture::new();
+    fixture.subsystems();
+    for (nqn, nsid) in [(NQN, 1), (NQN, 2), (OTHER, 1)] {
+        fixture.add(nqn, nsid, Namespace::new("mem:1MiB")).unwrap();
+    }
+    let bdevs = fixture.ask("bdev_get_bdevs", &json!({}));
+    let names: Vec<_> = bdevs.as_array().unwrap().iter().map(|it| it["name"].clone()).collect();
+    let expected = [(NQN, 1), (NQN, 2), (OTHER, 1)].map(|(nqn, nsid)| format!("{nqn}/{nsid}"));
+    assert_eq!(names, expected);
+}
+
+#[test]
 fn a_bdev_is_shared_once_whoever_asks() {
     let folder = tempfile::tempdir().unwrap();
     let fixture = Fixture::new();
@@ -108,7 +144,7 @@ fn a_bdev_is_shared_once_whoever_asks() {
     fixture.ask("nvmf_subsystem_add_ns", &params);
     let shared = fixture.document().subsystems[NQN].namespaces[&1].clone();
     let refused = fixture.add(OTHER, 1, shared.clone()).unwrap_err();
-    assert!(refused.contains("is shared already"), "{refused}");
+    assert!(refused.contains(&format!("namespace 1 of {NQN} has it")), "{refused}");
     let parts = json!({
         "name": "raid", "raid_level": "raid0", "strip_size_kb": 4, "base_bdevs": ["b", "c"],
     });

@@ -35,12 +35,14 @@ impl SpdkRpc {
     pub(super) fn view(&self) -> View {
         let (document, _) = self.steering.document();
         let report = self.steering.report();
-        let mut bdevs = self.bdevs.all();
+        let made = self.bdevs.all();
+        let mut bdevs = made.clone();
         let mut uses = Vec::new();
         for (nqn, subsystem) in &document.subsystems {
             for (&nsid, namespace) in &subsystem.namespaces {
-                let made = bdevs.iter().find(|bdev| is_of(namespace, bdev));
-                let bdev = match made {
+                // Those of others are told apart by their places: two RAM disks of one size are
+                // two.
+                let bdev = match made.iter().find(|bdev| is_of(namespace, bdev)) {
                     Some(bdev) => bdev.name.clone(),
                     None => {
                         let seen = reported(&report, nqn, nsid);

@@ -1,4 +1,5 @@
-//! Files that grow while they are open.
+//! Files that grow while they are open, or are deleted: what is written to one of these is lost when
+//! it is closed, and whoever deleted it, or put another in its place, should know it in time.
 //!
 //! One thread for each file system looks at the sizes of its open files now and then, away from the
 //! event loops; it ends when there are none. One whose server is gone keeps the look at its files
@@ -9,7 +10,8 @@ use super::{FileShared, Kind, probe};
 use farblock_block::Change;
 use farblock_reactor::os::File;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -28,9 +30,12 @@ pub(super) struct Attention {
 
 struct Entry {
     kind: Kind,
+    path: PathBuf,
     state: Mutex<State>,
     /// A look has ended.
     looked: Condvar,
+    /// It has a name still, or nobody was told yet that it has none.
+    has_name: AtomicBool,
 }
 
 struct State {
@@ -49,9 +54,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Has a file looked at.
-pub(super) fn attend(shared: &Arc<FileShared>, kind: Kind) -> Attention {
+pub(super) fn attend(shared: &Arc<FileShared>, kind: Kind, path: &Path) -> Attention {
     let state = Mutex::new(State { file: Some(Arc::clone(shared)), is_looked_at: false });
-    let entry = Arc::new(Entry { kind, state, looked: Condvar::new() });
+    // One that never had a name is meant to go.
+    let has_name = AtomicBool::new(kind == Kind::Regular && !shared.is_deleted());
+    let (looked, path) = (Condvar::new(), path.to_owned());
+    let entry = Arc::new(Entry { kind, path, state, looked, has_name });
     let system = shared.system().map_or(0, number);
     let mut systems = lock(&SYSTEMS);
     let one = Arc::downgrade(&entry);
@@ -118,7 +126,15 @@ impl Entry {
         state.is_looked_at = true;
         drop(state);
         let changes = shared.has_grown(self.kind).then(|| shared.changes.clone());
+        let is_deleted = self.has_name.load(Ordering::Relaxed) && shared.is_deleted();
         drop(shared);
+        if is_deleted && self.has_name.swap(false, Ordering::Relaxed) {
+            tracing::warn!(
+                "{} was deleted, or replaced by another file, while it is in use: what is written \
+                 to it is lost when it is closed; copy the disk elsewhere before that",
+                self.path.display()
+            );
+        }
         lock(&self.state).is_looked_at = false;
         self.looked.notify_all();
         // Whoever is told may drop the file.
@@ -134,6 +150,20 @@ impl FileShared {
             #[allow(unreachable_patterns, reason = "there is another where it is simulated")]
             _ => None,
         }
+    }
+
+    /// Whether it has no name any more: nobody finds it again.
+    #[cfg(unix)]
+    pub(super) fn is_deleted(&self) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let found = self.system().and_then(|file| file.metadata().ok());
+        found.is_some_and(|found| found.nlink() == 0)
+    }
+
+    /// There a file that is open keeps its name.
+    #[cfg(not(unix))]
+    pub(super) fn is_deleted(&self) -> bool {
+        false
     }
 
     /// Whether there are more blocks than there were; nobody is told yet.
