@@ -203,7 +203,7 @@ pub(crate) struct ServeArgs {
 
     /// Offer counters in Prometheus' format at http://ADDR:PORT/metrics, to whoever can reach it
     /// (with --https-cert at https://)
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = values::service_address)]
     pub(crate) metrics: Option<SocketAddr>,
 
     #[command(flatten)]
@@ -230,7 +230,7 @@ pub(crate) struct ServeArgs {
 pub(crate) struct UiArgs {
     /// Offer a dashboard at this address (without --https-cert on loopback only); the URL that
     /// opens it is printed
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = values::service_address)]
     pub(crate) ui: Option<SocketAddr>,
 
     /// File with the dashboard's token, for its owner alone (mode 600) [default: made anew]
@@ -248,6 +248,7 @@ pub(crate) struct ApiArgs {
     /// Offer the control socket's interface on TCP as well, to whoever has a token (without
     /// --https-cert on loopback only)
     #[arg(long, value_name = "ADDR:PORT", requires = "api_tokens")]
+    #[arg(value_parser = values::service_address)]
     pub(crate) api: Option<SocketAddr>,
 
     /// File with the tokens, for its owner alone (mode 600), or credential:NAME: a line NAME
@@ -543,6 +544,7 @@ pub(crate) struct NewKeyArgs {
 
     /// Its length in bytes: 32, 48 or 64 [default: the hash function's, or 32]
     #[arg(long, visible_alias = "key-length", value_name = "BYTES")]
+    #[arg(value_parser = values::key_length)]
     pub(crate) length: Option<usize>,
 
     /// Transform it with sha256, sha384 or sha512 and its owner's name before use [default: not]
@@ -588,15 +590,4 @@ pub(crate) struct CompletionsArgs {
     #[arg(long, hide = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
     #[arg(conflicts_with = "shell")]
     pub(crate) manuals: Option<PathBuf>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
-    }
 }

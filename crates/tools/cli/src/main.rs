@@ -13,6 +13,7 @@ mod bench;
 mod ceph;
 #[cfg(unix)]
 mod cluster;
+mod command_line;
 mod completions;
 #[cfg(unix)]
 mod demo;
@@ -36,7 +37,6 @@ mod transfer;
 mod whoami;
 
 use args::{Cli, Command, Global};
-use clap::Parser;
 use error::{Failure, Result};
 #[cfg(target_os = "linux")]
 use farblock_command::{broker, notify, sandbox};
@@ -47,9 +47,9 @@ use farblock_daemon as attach;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match command_line::read() {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(code) => return code,
     };
     let runs_for_long = match &cli.command {
         Command::Serve(_) | Command::Attachment(_) => true,
@@ -84,13 +84,6 @@ fn is_quiet(cli: &Cli) -> bool {
     #[cfg(not(unix))]
     let breaks_its_own = false;
     cli.global.quiet || (breaks_its_own && cli.global.verbose == 0)
-}
-
-/// Prints help, the version, or what is wrong with the command line.
-fn usage(error: &clap::Error) -> ExitCode {
-    // If nobody reads it, there is the exit code.
-    let _ = error.print();
-    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
 /// Refuses `--json` where there is nothing to be said in it.

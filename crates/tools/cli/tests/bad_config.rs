@@ -48,6 +48,27 @@ const MISTAKES: &[Mistake] = &[
     ("\"mem:1MiB\"\n", "\"mem:1MiB\"\nnsid = -1\n", &[":9: subsystems[0].namespaces[0].nsid: "]),
     (
         "\"mem:1MiB\"\n",
+        "\"mem:1MiB\"\nlimits = { iops = -3 }\n",
+        &[":9: subsystems[0].namespaces[0].limits.iops: this is the number -3", "from 1 on"],
+    ),
+    (
+        "\"mem:1MiB\"\n",
+        "\"mem:1MiB\"\nana_group = -1\n",
+        &[":9: subsystems[0].namespaces[0].ana_group: ", "from 1 to 128"],
+    ),
+    (
+        "\"mem:1MiB\"\n",
+        "\"mem:1MiB\"\nuuid = \"x\"\n",
+        &[":9: subsystems[0].namespaces[0].uuid: this is not a UUID", "uuid = \""],
+    ),
+    (
+        "\"mem:1MiB\"\n",
+        "\"mem:1MiB\"\nuuid = \"00000000-0000-0000-0000-000000000000\"\n",
+        &[":9: subsystems[0].namespaces[0].uuid: zeroes are no UUID"],
+    ),
+    ("0\"]", "4420\", \"127.0.0.1\"]", &[":1: listeners[1]: it is listed twice"]),
+    (
+        "\"mem:1MiB\"\n",
         "\"mem:1MiB\"\nblock_size = 520\n",
         &[":9: subsystems[0].namespaces[0].block_size: 520", "512 or 4096"],
     ),

@@ -21,6 +21,8 @@ fn no_command_shows_help() {
     assert!(scratch.run(["completions", "bash"]).ok().out().contains("complete"));
 }
 
+const NQN: &str = "nqn.2026-11.org.example:a";
+
 #[test]
 fn options_that_make_no_sense() {
     let scratch = Scratch::new();
@@ -61,10 +63,29 @@ fn options_that_make_no_sense() {
         (&["copy", url, url], &["to itself"]),
         (&["copy", "mem:lots", "a"], &["must begin with a number"]),
         (&["frobnicate"], &["frobnicate"]),
+        (&["ctl", "resize", NQN, "x", "1GiB"], &["<NSID>", "write 1 to 1024"]),
+        (&["ctl", "remove-namespace", NQN, "-1"], &["<NSID>", "write 1 to 1024"]),
+        (&["ctl", "limit", NQN, "1", "--iops", "-3"], &["--iops", "from 1", "as in 5000"]),
+        (&["ctl", "limit", NQN, "1", "--mib", "99999999999999"], &["--mib", "17592186044415"]),
+        (&["ctl", "limit", NQN, "1", "--burst-ms", "0"], &["--burst-ms", "1 to 60000"]),
+        (&["ctl", "limit-host", NQN, NQN, "--weight", "x"], &["--weight", "1 to 1000"]),
+        (&["ctl", "ana-group", NQN, "1", "129"], &["<GROUP>", "1 to 128"]),
+        (&["ctl", "copy-speed", NQN, "1", "-1"], &["<MIB>", "from 0 to"]),
+        (&["ctl", "allow-host", NQN, NQN, "--host-id", "x"], &["--host-id", "not a UUID"]),
+        (&["ctl", "resize", NQN, "1", "-1GiB"], &["-1GiB is below zero"]),
+        (&["serve", "mem:1MiB", "--metrics", "9420"], &["write 127.0.0.1:9420"]),
+        (&["serve", "mem:1MiB", "--ui", "127.0.0.1"], &["has no port"]),
+        (&["bench", "--runtime", "-5s"], &["-5s is below zero"]),
+        (&["bench", "--iodepth", "-1"], &["--iodepth", "1 to 65535"]),
+        (&["keys", "new", "--length", "7"], &["32, 48 or 64"]),
+        (&["copy", "-1", "a"], &["./-1"]),
         (&["serve", "mem:1MiB", "-q", "-v"], &["cannot be used with"]),
     ] {
         let outcome = scratch.run(args);
         eprintln!("{args:?}: {}", outcome.stderr.lines().next().unwrap_or_default());
+        for jargon in ["invalid digit", "target type", "-- -", "socket address syntax"] {
+            assert!(!outcome.stderr.contains(jargon), "{args:?}: {}", outcome.stderr);
+        }
         outcome.fails(2, parts);
     }
 }

@@ -281,6 +281,10 @@ fn files_and_who_has_them() {
     scratch.file("empty", b"");
     let text = doctor(&scratch, "empty", &[]).out();
     assert!(text.contains("PROBLEM  disk") && text.contains("truncate -s"), "{text}");
+    scratch.disk("odd", 1000);
+    let text = doctor(&scratch, "odd", &[]).out();
+    assert!(text.contains("not a whole number of 512-byte"), "{text}");
+    assert!(text.contains("extend it with `truncate -s 1024"), "{text}");
 }
 
 /// What is no disk is said to be none, and is not waited for.

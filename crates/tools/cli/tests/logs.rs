@@ -26,6 +26,22 @@ fn a_failing_disk_is_one_line_on_each_side() {
     assert!(rest.len() <= 1, "{}", outcome.stderr);
 }
 
+/// As long as it can still be copied.
+#[cfg(unix)]
+#[test]
+fn a_disk_that_was_replaced_by_another_file_is_said() {
+    let scratch = Scratch::new();
+    let [disk, other] = ["disk.img", "other.img"].map(|name| scratch.disk(name, 1 << 20));
+    let log = scratch.path("log");
+    let mut command = scratch.command(["serve", "--listen", "127.0.0.1:0", &disk]);
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let server = support::Server::start(command);
+    std::fs::rename(other, &disk).unwrap();
+    let said = || String::from_utf8(support::read(&log)).unwrap();
+    support::until("it is said", || said().contains(&format!("{disk} was deleted, or replaced")));
+    server.stop();
+}
+
 #[test]
 fn a_flood_of_strangers_is_some_lines_and_a_number() {
     let scratch = Scratch::new();

@@ -110,7 +110,7 @@ fn what_cannot_be_done_changes_nothing_and_is_said() {
     scratch.ctl(&["add-namespace", NQN, "none.img"]).fails(1, &["none.img", "does not exist"]);
     scratch.ctl(&["add-namespace", NQN, "mem:1MiB", "--nsid", "1"]).fails(1, &["already"]);
     let wrong = ["add-namespace", NQN, "mem:1MiB", "--nsid", "2000"];
-    scratch.ctl(&wrong).fails(1, &["namespaces.2000", "use 1 to 1024"]);
+    scratch.ctl(&wrong).fails(2, &["--nsid", "write 1 to 1024"]);
     scratch.ctl(&["resize", NQN, "1", "2MiB"]).fails(1, &["cannot have 4096"]);
     scratch.ctl(&["resize", NQN, "1", "100"]).fails(1, &["whole number of blocks"]);
     scratch
@@ -311,6 +311,30 @@ fn what_is_kept_comes_back() {
     server.stop();
 }
 
+/// Neither by the configuration, which names it still, nor as a file.
+#[test]
+fn what_was_taken_away_while_it_ran_need_not_be_there_again() {
+    let scratch = Scratch::new();
+    let disks = ["one.img", "two.img"].map(|name| scratch.disk(name, 1 << 20));
+    let config = configuration(&scratch, &["one.img", "two.img"]);
+    for start in [&["--config", &config][..], &["--nqn", NQN, &disks[0], &disks[1]]] {
+        let state = scratch.text(&format!("kept-{}.json", start.len()));
+        let serve = || scratch.serve([start, &["--persist", &state]].concat());
+        let server = serve();
+        scratch.ctl(&["remove-namespace", NQN, "2"]).ok();
+        // Another process is not to keep its state there as well.
+        let other = ["serve", "mem:1MiB", "--listen", "127.0.0.1:0", "--persist", &state];
+        scratch.run(other).fails_in_a_line(1, &["another farblock", &state]);
+        server.stop();
+        std::fs::remove_file(&disks[1]).unwrap();
+        let server = serve();
+        let namespaces = scratch.status()["subsystems"][0]["namespaces"].clone();
+        assert_eq!(namespaces.as_array().unwrap().len(), 1, "{namespaces}");
+        server.stop();
+        scratch.disk("two.img", 1 << 20);
+    }
+}
+
 /// What Prometheus' own tool says is in order.
 fn promtool(args: &[&str], input: &str) {
     use std::io::Write;
@@ -365,7 +389,9 @@ fn counters_are_scraped() {
     let told = |line: &str| line.strip_prefix("counters at http://").map(str::to_owned);
     let place = server.said.lines().find_map(told).expect("it says where");
     let port = place.trim_end_matches("/metrics");
-    scratch.run(["read", &server.url(1), "-o", "out.bin"]).ok();
+    // Its name is no end of what can be read.
+    let odd = format!("{}&hostnqn=nqn.2026-11.h:%22a%5C", server.url(1));
+    scratch.run(["read", &odd, "-o", "out.bin"]).ok();
     let scrape = |headers: &str| {
         let mut stream = std::net::TcpStream::connect(port).unwrap();
         stream.write_all(format!("GET /metrics HTTP/1.0\r\n{headers}\r\n").as_bytes()).unwrap();
@@ -391,6 +417,7 @@ fn counters_are_scraped() {
     let line = format!("farblock_subsystem_read_bytes_total{{nqn=\"{NQN}\"}} 1048576");
     assert!(text.contains(&line), "{text}");
     assert!(text.contains("farblock_namespace_capacity_bytes"), "{text}");
+    assert!(text.contains(r#"{host_nqn="nqn.2026-11.h:\"a\\"}"#), "{text}");
     server.stop();
 }
 
@@ -502,7 +529,7 @@ fn access_states_of_listeners_and_groups() {
     assert_eq!(again, "it is like that already\n");
     scratch.ctl(&["set-ana", &address, "good"]).fails(2, &["optimized, non-optimized"]);
     let beyond = ["set-ana", &address, "change", "--group", "129"];
-    scratch.ctl(&beyond).fails(1, &["129 is no ANA group: use 1 to 128"]);
+    scratch.ctl(&beyond).fails(2, &["not an ANA group: write 1 to 128"]);
     scratch
         .ctl(&["set-ana", "127.0.0.1:1", "change"])
         .fails(1, &["there is no listener 127.0.0.1:1"]);
@@ -530,11 +557,11 @@ fn limits_come_and_go() {
     // What is not named goes.
     limit(&["--write-iops", "7"]).ok();
     assert_eq!(shown()["namespaces"]["1"]["limits"], serde_json::json!({ "write_iops": 7 }));
-    limit(&["--iops", "0"]).fails(1, &["limits.iops", "leave it out for no limit"]);
-    limit(&["--iops", "1", "--burst-ms", "60001"]).fails(1, &["burst_ms", "use 1 to 60000"]);
+    limit(&["--iops", "0"]).fails(2, &["--iops", "leave it out for no limit"]);
+    limit(&["--iops", "1", "--burst-ms", "60001"]).fails(2, &["--burst-ms", "1 to 60000"]);
     limit(&[]).fails(2, &["--iops"]);
     limit(&["--none", "--iops", "1"]).fails(2, &["--none"]);
-    limit(&["--mib", "99999999999999"]).fails(2, &["no whole number of MiB"]);
+    limit(&["--mib", "99999999999999"]).fails(2, &["write a whole number of MiB"]);
     let said = limit(&["--none"]).ok().out();
     assert!(said.contains("namespace 1 without limits"), "{said}");
     assert_eq!(shown()["namespaces"]["1"]["limits"], serde_json::Value::Null);
@@ -563,8 +590,8 @@ fn a_host_is_limited_and_no_other_is_let_in_by_that() {
     scratch.ctl(&["allow-host", NQN, HOST, "--no-key"]).ok();
     let shown = || scratch.run(["config", "show"]).ok().json()["subsystems"][NQN]["hosts"].clone();
     assert_eq!(shown()[HOST]["limits"]["write_iops"], 5);
-    limit(&["--iops", "0"]).fails(1, &["limits.iops", "leave it out for no limit"]);
-    limit(&["--weight", "1001"]).fails(1, &["limits.weight", "use 1 to 1000"]);
+    limit(&["--iops", "0"]).fails(2, &["--iops", "leave it out for no limit"]);
+    limit(&["--weight", "1001"]).fails(2, &["--weight", "1 to 1000"]);
     let of_namespace = scratch.ctl(&["limit", NQN, "1", "--weight", "50"]);
     of_namespace.fails(1, &["limits.weight", "namespaces have none"]);
     let said = limit(&["--weight", "50", "--mib", "200"]).ok().out();
@@ -726,6 +753,14 @@ fn top_shows_what_is_done_and_leaves_the_terminal_as_it_was() {
         screen.shows("\u{1b}[?1049h");
         screen.quits();
     }
+    let mut screen = Screen::of(&scratch, 12, 150);
+    screen.shows("NAMESPACE");
+    let script = screen.script.id();
+    let children = support::read(format!("/proc/{script}/task/{script}/children"));
+    let top = String::from_utf8(children).unwrap().trim().parse().expect("one child");
+    support::signal(top, "TERM");
+    screen.shows("\u{1b}[?1049l");
+    screen.shows("ended by a signal");
     let mut screen = Screen::of(&scratch, 12, 150);
     screen.shows("NAMESPACE");
     server.signal("KILL");

@@ -82,6 +82,9 @@ pub fn in_words(message: &str, allowed: Option<&str>) -> String {
         let wanted = allowed.unwrap_or_else(|| wanted_in_words(wanted));
         return format!("this is {}: write {wanted}", found_in_words(found));
     }
+    if rest("UUID parsing failed").is_some() {
+        return "this is not a UUID".to_owned();
+    }
     let others = |rest: &str| rest.replacen(", expected ", ": use ", 1);
     if let Some(rest) = rest("unknown field ") {
         return format!("there is no key {}", others(rest));
@@ -119,6 +122,7 @@ fn wanted_in_words(wanted: &str) -> &str {
         "a sequence" => "a list in brackets",
         "u16" => "a whole number from 0 to 65535",
         "u32" => "a whole number from 0 to 4294967295",
+        "u64" => "a whole number from 0 to 18446744073709551615",
         "a map" => "a table",
         structure if structure.starts_with("struct ") => "a table",
         other => other,
@@ -165,6 +169,11 @@ mod tests {
             ("unknown variant `x`, expected `a` or `b`", "there is no `x`: use `a` or `b`"),
             ("missing field `nqn`", "the key `nqn` is missing"),
             ("expected `=`", "expected `=`"),
+            ("UUID parsing failed: invalid character: found `x` at 0", "this is not a UUID"),
+            (
+                "invalid value: integer `-3`, expected u64",
+                "this is the number -3: write a whole number from 0 to 18446744073709551615",
+            ),
         ] {
             assert_eq!(in_words(said, None), words);
         }

@@ -1,6 +1,7 @@
 //! Values on the command line and in the configuration: text to meaning, and why not in a sentence.
 
 use clap::builder::{PossibleValue, TypedValueParser};
+use farblock_proto::controller::limits::{MAX_ANA_GROUPS, MAX_NAMESPACE_ID};
 use farblock_secure::Hash;
 use farblock_state::Ana;
 use farblock_state::Tls;
@@ -71,6 +72,46 @@ pub fn within<T: TryFrom<u32>>(
     }
 }
 
+/// The number of a namespace.
+pub fn nsid(text: &str) -> Result<u32, String> {
+    within(1..=MAX_NAMESPACE_ID)(text).map_err(|_| {
+        format!(
+            "this is not a namespace's number: write 1 to {MAX_NAMESPACE_ID}, as farblock status \
+             shows it"
+        )
+    })
+}
+
+/// The number of a group of namespaces (ANA).
+pub fn ana_group(text: &str) -> Result<u32, String> {
+    within(1..=MAX_ANA_GROUPS)(text)
+        .map_err(|_| format!("this is not an ANA group: write 1 to {MAX_ANA_GROUPS}"))
+}
+
+/// So many in a second.
+pub fn rate(text: &str) -> Result<u64, String> {
+    let rate = text.parse().ok().filter(|&rate| rate > 0);
+    let most = u64::MAX;
+    rate.ok_or_else(|| {
+        format!("write a whole number from 1 to {most}, as in 5000; leave it out for no limit")
+    })
+}
+
+/// So many MiB, in bytes.
+pub fn mib(text: &str) -> Result<u64, String> {
+    let count = text.parse().ok().filter(|&count: &u64| count > 0);
+    count.and_then(|count| count.checked_mul(1 << 20)).ok_or_else(|| {
+        let most = u64::MAX >> 20;
+        format!("write a whole number of MiB from 1 to {most}; leave it out for no limit")
+    })
+}
+
+/// The bytes of a secret's key.
+pub fn key_length(text: &str) -> Result<usize, String> {
+    let length = text.parse().ok().filter(|length| [32, 48, 64].contains(length));
+    length.ok_or_else(|| "use 32, 48 or 64".to_owned())
+}
+
 /// A percentage from 0 on: `5%`, `5`, `2.5 %`.
 pub fn percent(text: &str) -> Result<f64, String> {
     let digits = text.strip_suffix('%').unwrap_or(text).trim();
@@ -83,6 +124,15 @@ pub fn percent(text: &str) -> Result<f64, String> {
 pub fn uuid(text: &str) -> Result<uuid::Uuid, String> {
     text.parse().map_err(|_| {
         "this is not a UUID: `farblock id` shows them, as in 2d6f12ca-6c90-538f-a383-5ab39f554825"
+            .to_owned()
+    })
+}
+
+/// The identifier of a host, a UUID as well.
+pub fn host_id(text: &str) -> Result<uuid::Uuid, String> {
+    text.parse().map_err(|_| {
+        "this is not a UUID: `farblock whoami` shows it on the host, as in \
+         2d6f12ca-6c90-538f-a383-5ab39f554825"
             .to_owned()
     })
 }
@@ -184,6 +234,17 @@ pub fn ana(text: &str) -> Result<Ana, String> {
 /// An address to listen on. The port may be left out, and be 0 for a free one.
 pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
     Ok(text.parse::<Listen>()?.with_port(PORT_IO))
+}
+
+/// An address to offer something at that has no usual port.
+pub fn service_address(text: &str) -> Result<SocketAddr, String> {
+    let Listen { ip, port } = text.parse()?;
+    let port = port.ok_or_else(|| {
+        format!(
+            "{text:?} has no port: write ADDR:PORT, as in 127.0.0.1:8080, or port 0 for a free one"
+        )
+    })?;
+    Ok(SocketAddr::new(ip, port))
 }
 
 /// An address to listen on, and the port, if it is not the usual one of what listens.

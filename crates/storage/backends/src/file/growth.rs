@@ -1,5 +1,5 @@
-//! Files that grow while they are open, or are deleted: what is written to one of these is lost when
-//! it is closed, and whoever deleted it, or put another in its place, should know it in time.
+//! Files that grow while they are open, or are deleted: what is written to one of these is lost
+//! when it is closed, and whoever deleted it, or put another in its place, should know it in time.
 //!
 //! One thread for each file system looks at the sizes of its open files now and then, away from the
 //! event loops; it ends when there are none. One whose server is gone keeps the look at its files

@@ -4,7 +4,7 @@ use super::finding::{Finding, split};
 use farblock_backends::{FileProblem, OpenError};
 use farblock_block::size::Size;
 use farblock_frontend::users::{self, Listed, User};
-use rustix::fs::OFlags;
+use rustix::fs::{Access, OFlags};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -13,6 +13,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 const DISK: &str = "disk";
+/// The smallest blocks that a disk is shared in.
+const BLOCK_SIZE: u32 = 512;
 const USERS: &str = "users";
 
 /// All findings, unless there is nothing by this name.
@@ -41,6 +43,18 @@ fn look(path: &Path) -> Option<Vec<Finding>> {
     };
     let disk = match size {
         0 => refused(&path, FileProblem::Empty),
+        bytes if bytes % u64::from(BLOCK_SIZE) != 0 => {
+            refused(&path, FileProblem::PartialBlock { bytes, block_size: BLOCK_SIZE })
+        }
+        _ if !may_be_written(&path) => Finding::hint(
+            DISK,
+            format!(
+                "{} is a {kind} of {}, which this user may not write",
+                path.display(),
+                Size(size)
+            ),
+            "change its permissions or its owner, or share it read-only (serve --read-only)",
+        ),
         _ => Finding::ok(DISK, format!("{} is a {kind} of {}", path.display(), Size(size))),
     };
     let mut users = match kind {
@@ -105,6 +119,11 @@ fn is_claimed(device: &Path) -> bool {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlags::EXCL.bits() as i32);
     options.open(device).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
+}
+
+/// Asked without opening it: udev looks at a device after it was open for writing.
+fn may_be_written(path: &Path) -> bool {
+    rustix::fs::access(path, Access::WRITE_OK).is_ok()
 }
 
 fn problem(error: io::Error) -> FileProblem {

@@ -163,7 +163,7 @@ pub(crate) struct RunArgs {
 pub(crate) struct AgentArgs {
     /// Where it listens
     #[arg(long, value_name = "ADDR:PORT", required_unless_present = "stdio")]
-    #[arg(requires = "token_file", value_hint = ValueHint::Other)]
+    #[arg(requires = "token_file", value_parser = values::service_address)]
     pub(crate) listen: Option<SocketAddr>,
 
     /// File with the token, for its owner alone (mode 600): a line of 16 characters or more

@@ -5,7 +5,7 @@
 //! the directory of the file.
 
 use super::disks;
-use super::document::{self, Shares};
+use super::document::{self, Opening, Shares};
 use super::keys;
 use super::located::Source;
 use crate::configuration;
@@ -115,7 +115,7 @@ struct NamespaceConfig {
     #[serde(alias = "visible-to")]
     visible_to: Option<Spanned<Vec<Spanned<String>>>>,
     limits: Option<Spanned<Limits>>,
-    uuid: Option<Uuid>,
+    uuid: Option<Spanned<Uuid>>,
     nguid: Option<Spanned<Uuid>>,
 }
 
@@ -130,8 +130,12 @@ struct Disk {
     key: String,
 }
 
-/// Opens what a configuration names that was read already.
-pub(super) fn load(path: &Path, text: &str, note: &mut dyn FnMut(String)) -> Result<Shares> {
+/// What a configuration asks for that was read already, and what opens that.
+pub(super) fn load<'a>(
+    path: &'a Path,
+    text: &'a str,
+    note: &mut dyn FnMut(String),
+) -> Result<(Shares, Opening<'a>)> {
     let source = Source { path, text };
     let parsed = parse(&source).map_err(Failure::Usage)?;
     let (config, disks, hosts) = checked(&source, path, &parsed).map_err(Failure::Usage)?;
@@ -140,7 +144,18 @@ pub(super) fn load(path: &Path, text: &str, note: &mut dyn FnMut(String)) -> Res
     let mut document = described(&config, &disks, hosts);
     let listeners = listeners(&source, &parsed).map_err(Failure::Usage)?;
     document.listeners = listeners.into_iter().collect();
-    let mut shares = Shares { document, config, ..Shares::default() };
+    check_whole(path, &document).map_err(Failure::Usage)?;
+    let shares = Shares { document, config, ..Shares::default() };
+    let opening = move |shares, note: &mut dyn FnMut(String)| open(&source, shares, disks, note);
+    Ok((shares, Box::new(opening)))
+}
+
+fn open(
+    source: &Source<'_>,
+    mut shares: Shares,
+    disks: Vec<Disks>,
+    note: &mut dyn FnMut(String),
+) -> Result<Shares> {
     for (index, disks) in disks.into_iter().enumerate() {
         for (nsid, disk) in disks {
             let opened = disks::open(&disk.spec, disk.terms.uuid, disk.block_size, disk.read_only);
@@ -158,6 +173,18 @@ pub(super) fn load(path: &Path, text: &str, note: &mut dyn FnMut(String)) -> Res
     Ok(shares)
 }
 
+/// Checks what only shows when all is seen together.
+fn check_whole(path: &Path, document: &Document) -> Result<(), String> {
+    let mut whole = document.clone();
+    // One that is free will be taken.
+    let any = |(address, listener): (&SocketAddr, &Listener)| match address.port() {
+        0 => (SocketAddr::new(address.ip(), 1), listener.clone()),
+        _ => (*address, listener.clone()),
+    };
+    whole.listeners = document.listeners.iter().map(any).collect();
+    whole.check().map_err(|problem| format!("{}: {problem}", path.display()))
+}
+
 /// What a configuration says is to be shared; nothing is opened.
 pub(super) fn document(path: &Path) -> Result<Document> {
     let text = configuration::read(path)?;
@@ -167,6 +194,7 @@ pub(super) fn document(path: &Path) -> Result<Document> {
     let mut document = described(&config, &disks, hosts);
     let listeners = listeners(&source, &parsed).map_err(Failure::Usage)?;
     document.listeners = listeners.into_iter().collect();
+    check_whole(path, &document).map_err(Failure::Usage)?;
     Ok(document)
 }
 
@@ -300,13 +328,16 @@ fn listeners(
         let what = "the list is empty, so nobody could connect";
         return Err(source.error_with_example(listeners.span(), "listeners", what));
     }
-    let mut all = Vec::new();
+    let mut all: Vec<(SocketAddr, Listener)> = Vec::new();
     for (index, one) in listeners.as_ref().iter().enumerate() {
         let key = format!("listeners[{index}]");
         let wrong = |problem: String| source.error_with_example(one.span(), &key, problem);
         let ListenerConfig { address, tls } = one.as_ref();
         let address = values::listen_address(address).map_err(wrong)?;
         let tls = tls.as_deref().map(values::tls_policy).transpose().map_err(wrong)?;
+        if all.iter().any(|(other, _)| *other == address) {
+            return Err(source.error(one.span(), &key, "it is listed twice: leave one out"));
+        }
         let listener = Listener { tls: tls.unwrap_or(usual.tls), ..usual.clone() };
         all.push((address, listener));
     }
@@ -453,11 +484,15 @@ fn terms(source: &Source<'_>, key: &str, config: &NamespaceConfig) -> Result<Nam
         listed.as_ref().iter().enumerate().map(check).collect::<Result<BTreeSet<_>, _>>()
     };
     let visible_to = config.visible_to.as_ref().map(names).transpose()?;
-    let (uuid, nguid) = (config.uuid, config.nguid.as_ref().map(|nguid| *nguid.as_ref()));
-    if let Some(nguid) = config.nguid.as_ref().filter(|nguid| nguid.as_ref().is_nil()) {
-        let what = "zeroes are no NGUID: leave it out for one that is made";
-        return Err(source.error(nguid.span(), &format!("{key}.nguid"), what));
-    }
+    let identifier = |id: &Option<Spanned<Uuid>>, name: &str| match id {
+        Some(id) if id.as_ref().is_nil() => {
+            let what = format!("zeroes are no {name}: leave it out for one that is made");
+            Err(source.error(id.span(), &format!("{key}.{}", name.to_lowercase()), what))
+        }
+        id => Ok(id.as_ref().map(|id| *id.as_ref())),
+    };
+    let uuid = identifier(&config.uuid, "UUID")?;
+    let nguid = identifier(&config.nguid, "NGUID")?;
     let mut terms = Namespace { ana_group, visible_to, uuid, nguid, ..Namespace::new("") };
     if let Some(limits) = &config.limits {
         terms.limits = *limits.as_ref();

@@ -80,7 +80,10 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
         // What cannot be made is told by whoever needs it.
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     }
-    let own = [&args.control, &args.persist, &args.spdk_rpc].map(Option::as_ref);
+    // A state is where its name leads to, if that is a link.
+    let persist = args.persist.as_ref();
+    let persist = persist.map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
+    let own = [&args.control, &persist, &args.spdk_rpc].map(Option::as_ref);
     let state = reserved::wanted(args.state_dir.as_deref());
     if let Some(folder) = &state {
         // The same.

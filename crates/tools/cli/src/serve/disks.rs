@@ -7,6 +7,7 @@ use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_backends::{FileProblem, OpenError, REMOTE_SCHEME, Spec, standby};
 use farblock_block::Namespace;
 use farblock_block::size::Size;
+use farblock_proto::ids::NamespaceId;
 use farblock_target::{ReservationStore, Subsystem};
 use farblock_volumes::{MirrorOptions, Taking};
 use farblock_wire::nqn::UUID_NQN_PREFIX;
@@ -257,12 +258,18 @@ pub(crate) fn default_nqn(specs: &[Spec], note: &mut dyn FnMut(String)) -> Strin
 }
 
 /// The identity of a namespace that is shared several times is only of one of them: to a host,
-/// those of two subsystems are two disks.
-pub(crate) fn distinguish(subsystems: &mut [Subsystem]) {
+/// those of two subsystems are two disks. Where it was `given`, it is as it was.
+pub(crate) fn distinguish(subsystems: &mut [Subsystem], given: &dyn Fn(&str, NamespaceId) -> bool) {
     let mut seen = std::collections::BTreeSet::new();
+    for subsystem in &*subsystems {
+        let nqn = &subsystem.config.nqn;
+        let fixed = subsystem.exports.iter().filter(|(nsid, _)| given(nqn, **nsid));
+        seen.extend(fixed.map(|(_, export)| export.identity.clone()));
+    }
     for subsystem in subsystems {
+        let nqn = &subsystem.config.nqn;
         for (nsid, export) in &mut subsystem.exports {
-            if !seen.insert(export.identity.clone()) {
+            if !given(nqn, *nsid) && !seen.insert(export.identity.clone()) {
                 // No UUID any more: subsystem and number make the difference.
                 export.identity.push_str(" once more");
                 // There is one place for the reservations of one disk.

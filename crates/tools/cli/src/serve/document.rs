@@ -2,6 +2,7 @@
 
 use super::disks;
 use crate::args::ServeArgs;
+use crate::error::Result;
 use farblock_admin::{Disks, Opened, rates, sharing};
 use farblock_backends::Spec;
 use farblock_proto::controller::PortAccess;
@@ -18,6 +19,11 @@ pub(super) struct Shares {
     pub(super) document: Document,
     pub(super) disks: Disks,
 }
+
+/// Opens what was planned, unless something else is to be shared after all: what was taken away
+/// while it ran need not be there any more.
+pub(super) type Opening<'a> =
+    Box<dyn FnOnce(Shares, &mut dyn FnMut(String)) -> Result<Shares> + 'a>;
 
 impl Shares {
     /// Adds what was opened to the subsystem of this number.
@@ -65,7 +71,11 @@ impl Shares {
 
     /// With an identity of its own for each namespace.
     pub(super) fn distinguished(mut self) -> Self {
-        disks::distinguish(&mut self.config.subsystems);
+        let given = |nqn: &str, nsid: NamespaceId| {
+            let described = self.document.subsystems.get(nqn);
+            described.and_then(|it| it.namespaces.get(&nsid.0)).is_some_and(|it| it.uuid.is_some())
+        };
+        disks::distinguish(&mut self.config.subsystems, &given);
         for subsystem in &self.config.subsystems {
             for (nsid, export) in &subsystem.exports {
                 if let Some(opened) = self.disks.get_mut(&(subsystem.config.nqn.clone(), nsid.0)) {

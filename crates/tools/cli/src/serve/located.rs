@@ -2,12 +2,13 @@
 
 use crate::configuration::in_words;
 use farblock_proto::controller::limits;
+use farblock_state::{MAX_BURST_MS, MAX_WEIGHT};
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
 /// How a value of each key should look, by the key's name.
-const EXAMPLES: [(&str, &str); 20] = [
+const EXAMPLES: [(&str, &str); 21] = [
     ("engine", "engine = \"auto\""),
     ("poll", "poll = true"),
     ("cores", "cores = \"0-3,6\""),
@@ -25,6 +26,7 @@ const EXAMPLES: [(&str, &str); 20] = [
     ("nsid", "nsid = 1"),
     ("block_size", "block_size = 4096"),
     ("uuid", "uuid = \"01234567-89ab-cdef-0123-456789abcdef\""),
+    ("nguid", "nguid = \"0123456789abcdef0123456789abcdef\""),
     ("visible_to", "visible_to = [\"nqn.2014-08.org.nvmexpress:uuid:...\"]"),
     ("limits", "limits = { iops = 5000, bytes = 209715200 }"),
     ("ana_groups", "ana_groups = { 5 = \"inaccessible\" }"),
@@ -126,6 +128,14 @@ fn allowed(key: &str) -> Option<String> {
     match key.rsplit('.').next() {
         Some("nsid") => Some(format!("a whole number from 1 to {}", limits::MAX_NAMESPACE_ID)),
         Some("block_size" | "block-size") => Some("512 or 4096".to_owned()),
+        Some("ana_group" | "ana-group") => {
+            Some(format!("a whole number from 1 to {}", limits::MAX_ANA_GROUPS))
+        }
+        Some("burst_ms") => Some(format!("milliseconds from 1 to {MAX_BURST_MS}")),
+        Some("weight") => Some(format!("a whole number from 1 to {MAX_WEIGHT}")),
+        Some("iops" | "read_iops" | "write_iops" | "bytes" | "read_bytes" | "write_bytes") => {
+            Some("a whole number from 1 on".to_owned())
+        }
         _ => None,
     }
 }

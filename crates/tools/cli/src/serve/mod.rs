@@ -35,8 +35,9 @@ use crate::notify::Notifier;
 use crate::output;
 use crate::signals::{self, Stop};
 use crate::values;
-use document::Shares;
+use document::{Opening, Shares};
 use farblock_admin::Opened;
+use farblock_backends::Spec;
 use farblock_proto::ids::NamespaceId;
 #[cfg(target_os = "linux")]
 use farblock_state::Document;
@@ -73,10 +74,12 @@ pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     if let Some(folder) = reserved::wanted(args.state_dir.as_deref()) {
         reserved::keep_in(&folder)?;
     }
-    let shares = asked_for(args, written, global, &mut note)?;
+    let (shares, opening) = asked_for(args, written, global, &mut note)?;
     let configured = shares.document.clone();
     #[cfg(unix)]
-    let shares = steered::resumed(args, shares, &mut note)?;
+    let (shares, store) = steered::resumed(args, shares, opening, &mut note)?;
+    #[cfg(not(unix))]
+    let shares = opening(shares, &mut note)?;
     let Shares { config, disks, document } = shares.distinguished().agreed();
     #[cfg(target_os = "linux")]
     let config = confined_to_node(config, &document);
@@ -85,7 +88,8 @@ pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let target = Target::start_with(&config, sockets).map_err(|error| explain(&error, args))?;
     #[cfg(unix)]
     let steering = {
-        let begun = steered::Begun { disks, document, configured, keys: steered::keys(&config) };
+        let keys = steered::keys(&config);
+        let begun = steered::Begun { disks, document, configured, keys, store };
         steered::begin(args, &target, begun, hangup)?
     };
     #[cfg(not(unix))]
@@ -103,17 +107,22 @@ pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     manager.stopping("finishing what was accepted");
     #[cfg(unix)]
     drop(steering);
-    let connections = target.connections();
-    if !global.quiet && connections > 0 {
+    if !global.quiet {
+        say_what_is_finished(target.connections());
+    }
+    target.stop().map_err(|error| {
+        Failure::run(format_args!("an event loop had failed: {}", crate::error::os(&error)))
+    })
+}
+
+fn say_what_is_finished(connections: usize) {
+    if connections > 0 {
         let plural = if connections == 1 { "" } else { "s" };
         output::note(&format!(
             "stopping: finishing what {connections} connection{plural} had accepted \
              (again to stop at once)"
         ));
     }
-    target.stop().map_err(|error| {
-        Failure::run(format_args!("an event loop had failed: {}", crate::error::os(&error)))
-    })
 }
 
 /// With the cores that are near, if nobody has said which.
@@ -141,13 +150,13 @@ fn stopped_by(args: &ServeArgs) -> Result<Stop> {
 }
 
 /// What the command line and the configuration ask for.
-fn asked_for(
-    args: &ServeArgs,
-    written: Option<&str>,
+fn asked_for<'a>(
+    args: &'a ServeArgs,
+    written: Option<&'a str>,
     global: &Global,
     note: &mut dyn FnMut(String),
-) -> Result<Shares> {
-    let mut shares = match args.config.as_deref().zip(written) {
+) -> Result<(Shares, Opening<'a>)> {
+    let (mut shares, opening) = match args.config.as_deref().zip(written) {
         Some((path, text)) => config::load(path, text, note)?,
         None => from_paths(args, note)?,
     };
@@ -163,7 +172,7 @@ fn asked_for(
         shares.config.polling = global.polling();
     }
     keys::add_tls(args, &mut shares.config)?;
-    Ok(shares)
+    Ok((shares, opening))
 }
 
 /// What a service manager shows of it.
@@ -254,9 +263,12 @@ fn covers(all: &SocketAddr, address: &SocketAddr) -> bool {
 }
 
 /// One subsystem with a namespace for each path; none without a path.
-fn from_paths(args: &ServeArgs, note: &mut dyn FnMut(String)) -> Result<Shares> {
+fn from_paths<'a>(
+    args: &'a ServeArgs,
+    note: &mut dyn FnMut(String),
+) -> Result<(Shares, Opening<'a>)> {
     if args.paths.is_empty() {
-        return nothing_yet(args);
+        return Ok((nothing_yet(args)?, Box::new(|shares, _| Ok(shares))));
     }
     let specs = args.paths.iter().map(|path| disks::parse_os(path)).collect::<Result<Vec<_>, _>>();
     let specs = specs.map_err(Failure::Usage)?;
@@ -283,14 +295,24 @@ fn from_paths(args: &ServeArgs, note: &mut dyn FnMut(String)) -> Result<Shares> 
     };
     let mut shares = Shares { document: document::of(&config), config, ..Shares::default() };
     shares.document.subsystems.entry(nqn.clone()).or_default().hosts.extend(hosts);
-    for (index, spec) in specs.iter().enumerate() {
+    for (nsid, spec) in (1..).zip(&specs) {
+        let described = document::namespace(spec, args.block_size, args.read_only);
+        shares.describe(&nqn, NamespaceId(nsid), described);
+    }
+    Ok((shares, Box::new(move |shares, note| open_paths(args, &specs, shares, note))))
+}
+
+fn open_paths(
+    args: &ServeArgs,
+    specs: &[Spec],
+    mut shares: Shares,
+    note: &mut dyn FnMut(String),
+) -> Result<Shares> {
+    for (nsid, spec) in (1..).zip(specs) {
         let opened = disks::open(spec, None, args.block_size, args.read_only);
         let opened = opened.map_err(|error| Failure::Run(disks::refused(&error, "--read-only")))?;
-        let nsid = NamespaceId(index as u32 + 1);
         let identity = disks::identity(spec, note);
-        let described = document::namespace(spec, args.block_size, args.read_only);
-        shares.describe(&nqn, nsid, described);
-        shares.add(0, nsid, Opened { identity, ..opened });
+        shares.add(0, NamespaceId(nsid), Opened { identity, ..opened });
     }
     Ok(shares)
 }

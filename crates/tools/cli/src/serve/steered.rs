@@ -1,7 +1,7 @@
 //! A target that is changed while it runs: what it begins with, its control socket, and SIGHUP.
 
 use super::dashboard::{self, Wanted};
-use super::document::{self, Shares};
+use super::document::{self, Opening, Shares};
 use super::keys as key_files;
 use super::{announce, check_listeners, config, disks, tokens};
 use crate::args::ServeArgs;
@@ -15,10 +15,11 @@ use farblock_admin::{
 use farblock_admin::{serve, serve_spdk};
 use farblock_proto::controller::{AddressFamily, Referral};
 use farblock_proto::ids::NamespaceId;
-use farblock_state::{Ana, Document, Host, Namespace, Store, Tls, merge};
+use farblock_state::{Ana, Document, Host, Namespace, Store, StoreError, Tls, merge};
 use farblock_target::{HostKeys, Subsystem, Target, TargetConfig};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What answers whoever sees and changes the target.
@@ -76,24 +77,41 @@ impl Open for Opener {
 pub(super) fn resumed(
     args: &ServeArgs,
     shares: Shares,
+    opening: Opening<'_>,
     note: &mut dyn FnMut(String),
-) -> Result<Shares> {
-    let Some(path) = &args.persist else { return Ok(shares) };
-    let Some(kept) = Store::new(path).load().map_err(Failure::run)? else { return Ok(shares) };
-    let wanted = merge(&kept.configured, &shares.document, &kept.shared);
-    if wanted == shares.document {
-        return Ok(shares);
-    }
+) -> Result<(Shares, Option<Store>)> {
+    let Some(path) = &args.persist else { return Ok((opening(shares, note)?, None)) };
+    let store = store(path)?;
+    let kept = store.load().map_err(Failure::run)?;
+    let wanted = kept.map(|kept| merge(&kept.configured, &shares.document, &kept.shared));
+    let Some(wanted) = wanted.filter(|wanted| *wanted != shares.document) else {
+        return Ok((opening(shares, note)?, Some(store)));
+    };
     wanted.check().map_err(|problem| {
         let path = path.display();
         Failure::run(format_args!("{path} and the configuration do not go together: {problem}"))
     })?;
     note(format!("what was changed before goes on: {}", path.display()));
-    let Shares { mut config, disks, .. } = shares;
-    // Their files are to be opened again, and are locked.
+    let mut config = shares.config;
     config.subsystems.clear();
-    drop(disks);
-    from_document(config, wanted)
+    Ok((from_document(config, wanted)?, Some(store)))
+}
+
+/// Where changes are kept, by this process alone.
+fn store(path: &Path) -> Result<Store> {
+    let mut store = Store::new(path);
+    match store.claim() {
+        Ok(()) => Ok(store),
+        // It goes on with what was kept; what cannot be kept is refused when it is changed.
+        Err(StoreError::Io(path, error)) if error.kind() != ErrorKind::NotFound => {
+            let sentence = StoreError::Io(path, error);
+            tracing::warn!(
+                "changes may not be kept, and another farblock may keep its own there: {sentence}"
+            );
+            Ok(store)
+        }
+        Err(error) => Err(Failure::run(error)),
+    }
 }
 
 fn from_document(mut config: TargetConfig, document: Document) -> Result<Shares> {
@@ -145,6 +163,8 @@ pub(super) struct Begun {
     pub(super) keys: Keys,
     pub(super) document: Document,
     pub(super) configured: Document,
+    /// Where changes are kept, if they are.
+    pub(super) store: Option<Store>,
 }
 
 /// The secrets that a target is started with.
@@ -170,7 +190,7 @@ pub(super) fn begin(
     begun: Begun,
     hangup: Hangup,
 ) -> Result<Sockets> {
-    let Begun { disks, keys, mut document, configured } = begun;
+    let Begun { disks, keys, mut document, configured, store } = begun;
     // With the ports that were taken.
     document.listeners = document::bound(&document, target.addresses());
     let again = args.config.clone().map(|path| {
@@ -185,8 +205,8 @@ pub(super) fn begin(
     let mut steering = Steering::new(target.control(), opener, document, disks)
         .keyed(keys)
         .configured(configured, again);
-    if let Some(path) = &args.persist {
-        steering = steering.kept_in(Store::new(path));
+    if let Some(store) = store {
+        steering = steering.kept_in(store);
     }
     #[cfg(target_os = "linux")]
     {

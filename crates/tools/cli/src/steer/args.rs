@@ -2,7 +2,7 @@
 
 use crate::values;
 use clap::{Args, Subcommand, ValueHint};
-use farblock_state::{Ana, Tls};
+use farblock_state::{Ana, MAX_BURST_MS, MAX_WEIGHT, Tls};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -152,7 +152,7 @@ pub(crate) struct AllowHostArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "key")]
     pub(crate) controller_key: Option<PathBuf>,
     /// Have it give this identifier (HOSTID), and nobody else: reservations know hosts by it
-    #[arg(long, value_name = "UUID")]
+    #[arg(long, value_name = "UUID", value_parser = values::host_id)]
     pub(crate) host_id: Option<uuid::Uuid>,
     /// Have it use TLS 1.3 with the key in FILE (`farblock keys new --tls` makes one); the same
     /// again reads the file again
@@ -177,38 +177,33 @@ pub(crate) struct AllowHostArgs {
 #[group(required = true, multiple = true)]
 pub(crate) struct LimitArgs {
     /// Reads and writes in a second
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::rate)]
     pub(crate) iops: Option<u64>,
     /// Reads in a second
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::rate)]
     pub(crate) read_iops: Option<u64>,
     /// Writes in a second
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::rate)]
     pub(crate) write_iops: Option<u64>,
     /// MiB read and written in a second
-    #[arg(long, value_name = "N", value_parser = mib)]
+    #[arg(long, value_name = "N", value_parser = values::mib)]
     pub(crate) mib: Option<u64>,
     /// MiB read in a second
-    #[arg(long, value_name = "N", value_parser = mib)]
+    #[arg(long, value_name = "N", value_parser = values::mib)]
     pub(crate) read_mib: Option<u64>,
     /// MiB written in a second
-    #[arg(long, value_name = "N", value_parser = mib)]
+    #[arg(long, value_name = "N", value_parser = values::mib)]
     pub(crate) write_mib: Option<u64>,
     /// After a pause, as much at once as the limits allow in so many milliseconds [default: 20]
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = values::within::<u32>(1..=MAX_BURST_MS))]
     pub(crate) burst_ms: Option<u32>,
     /// Of a host: how much it gets of a core that is full, beside others [default: 100]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::within::<u32>(1..=MAX_WEIGHT))]
     pub(crate) weight: Option<u32>,
     /// No limit any more
     #[arg(long, conflicts_with_all = ["iops", "read_iops", "write_iops"])]
     #[arg(conflicts_with_all = ["mib", "read_mib", "write_mib", "burst_ms", "weight"])]
     pub(crate) none: bool,
-}
-
-fn mib(text: &str) -> Result<u64, String> {
-    let bytes = text.parse::<u64>().ok().and_then(|count| count.checked_mul(1 << 20));
-    bytes.ok_or_else(|| format!("{text:?} is no whole number of MiB: write for example 100"))
 }
 
 #[derive(Subcommand, Debug)]
@@ -221,7 +216,7 @@ pub(crate) enum Change {
         #[arg(value_hint = ValueHint::AnyPath)]
         path: OsString,
         /// Its number [default: the first that is free]
-        #[arg(long)]
+        #[arg(long, value_parser = values::nsid)]
         nsid: Option<u32>,
         /// Bytes in a block: 512 or 4096
         #[arg(long, value_name = "BYTES", default_value = "512", hide_possible_values = true)]
@@ -239,6 +234,7 @@ pub(crate) enum Change {
     VisibleTo {
         #[arg(value_parser = values::nqn)]
         nqn: String,
+        #[arg(value_parser = values::nsid)]
         nsid: u32,
         /// Only these, by their NQNs
         #[arg(value_parser = values::nqn)]
@@ -254,12 +250,14 @@ pub(crate) enum Change {
     RemoveNamespace {
         #[arg(value_parser = values::nqn)]
         nqn: String,
+        #[arg(value_parser = values::nsid)]
         nsid: u32,
     },
     /// Give a namespace another size: a file is made longer if need be, and never shorter
     Resize {
         #[arg(value_parser = values::nqn)]
         nqn: String,
+        #[arg(value_parser = values::nsid)]
         nsid: u32,
         /// Such as 20GiB
         #[arg(value_parser = values::bytes)]
@@ -269,6 +267,7 @@ pub(crate) enum Change {
     ReadOnly {
         #[arg(value_parser = values::nqn)]
         nqn: String,
+        #[arg(value_parser = values::nsid)]
         nsid: u32,
         switch: Switch,
     },
@@ -329,7 +328,7 @@ pub(crate) enum Change {
         #[arg(value_parser = values::one_of(values::ANA_STATES, values::ana))]
         state: Ana,
         /// Only namespaces of this ANA group [default: all of which nothing else was said]
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = values::ana_group)]
         group: Option<u32>,
     },
     /// Limit what hosts may do with a namespace in a second, all of them together
@@ -338,6 +337,7 @@ pub(crate) enum Change {
     Limit {
         #[arg(value_parser = values::nqn)]
         nqn: String,
+        #[arg(value_parser = values::nsid)]
         nsid: u32,
         #[command(flatten)]
         limits: LimitArgs,
@@ -357,13 +357,16 @@ pub(crate) enum Change {
     AnaGroup {
         #[arg(value_parser = values::nqn)]
         nqn: String,
+        #[arg(value_parser = values::nsid)]
         nsid: u32,
+        #[arg(value_parser = values::ana_group)]
         group: u32,
     },
     /// Compare all legs of a mirror while it is used, and say where they differ
     Verify {
         #[arg(value_parser = values::nqn)]
         nqn: String,
+        #[arg(value_parser = values::nsid)]
         nsid: u32,
         /// Return at once: `farblock status` says how far it is
         #[arg(long)]
@@ -373,8 +376,10 @@ pub(crate) enum Change {
     CopySpeed {
         #[arg(value_parser = values::nqn)]
         nqn: String,
+        #[arg(value_parser = values::nsid)]
         nsid: u32,
         /// MiB a second, all legs together; 0 for any
+        #[arg(value_parser = values::within::<u32>(0..=u32::MAX))]
         mib: u32,
     },
     /// Listen on an address no more; the connections that came in there end

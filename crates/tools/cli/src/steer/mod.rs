@@ -26,6 +26,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// What a target answers when somebody else has changed something meanwhile.
+const STALE: u16 = 412;
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// Where control sockets are when nobody says so, if there is such a place.
@@ -351,11 +353,12 @@ fn seen_by(hosts: &[String], all: bool, none: bool) -> Result<Option<&[String]>>
 /// Offers one more subsystem.
 fn add_subsystem(client: &Client, nqn: &str, allow_any_host: bool) -> Result<()> {
     let uri = subsystem_at(nqn);
-    if client.ask("GET", &uri, None, None).map_err(Failure::run)?.is_success() {
+    let subsystem = json!({ "allow_any_host": allow_any_host });
+    let answer = client.make(&uri, &subsystem).map_err(Failure::run)?;
+    if answer.status == STALE {
         return Err(Failure::run(format_args!("{nqn} is there already")));
     }
-    let subsystem = json!({ "allow_any_host": allow_any_host });
-    say(&ask(client, "PUT", &uri, None, Some(&subsystem))?, "it is like that already\n")?;
+    say(&done(answer)?, "it is like that already\n")?;
     values::doubt(nqn).iter().for_each(|doubt| output::note(doubt));
     Ok(())
 }
@@ -364,14 +367,13 @@ fn add_subsystem(client: &Client, nqn: &str, allow_any_host: bool) -> Result<()>
 /// strictest of the others asks for, if nothing is said.
 fn add_listener(client: &Client, address: &SocketAddr, tls: Option<Tls>) -> Result<()> {
     let uri = listener_at(address);
-    let is_there = client.ask("GET", &uri, None, None).map_err(Failure::run)?.is_success();
-    let (method, tls) = match is_there {
-        true => ("PATCH", tls),
-        false => ("PUT", Some(tls.map_or_else(|| strictest(client), Ok)?)),
-    };
-    let listener = tls.map_or(json!({}), |tls| json!({ "tls": tls }));
-    let answer = ask(client, method, &uri, None, Some(&listener))?;
-    say(&answer, "it is like that already\n")
+    changed(client, "PATCH", &uri, |found| {
+        let tls = match found.is_success() {
+            true => tls,
+            false => Some(tls.map_or_else(|| strictest(client), Ok)?),
+        };
+        Ok(tls.map_or(json!({}), |tls| json!({ "tls": tls })))
+    })
 }
 
 /// What the strictest listener asks for.
@@ -385,7 +387,11 @@ fn strictest(client: &Client) -> Result<Tls> {
 /// Lets a host connect. What is not said of the key of one that has one stays as it is.
 fn allow_host(client: &Client, args: &AllowHostArgs) -> Result<()> {
     let uri = host_at(&args.nqn, &args.host);
-    let found = client.ask("GET", &uri, None, None).map_err(Failure::run)?;
+    changed(client, "PUT", &uri, |found| Ok(allowed(args, found)))
+}
+
+/// The host as it is to be.
+fn allowed(args: &AllowHostArgs, found: &Answer) -> Value {
     let is_there = found.is_success();
     let mut host = if is_there { found.json() } else { json!({}) };
     if args.no_key {
@@ -420,9 +426,29 @@ fn allow_host(client: &Client, args: &AllowHostArgs) -> Result<()> {
     if host["dhchap_key"].is_null() && host["tls_key"].is_null() {
         host.as_object_mut().and_then(|it| it.remove("host_id"));
     }
-    let etag = found.etag.filter(|_| is_there);
-    let answer = ask(client, "PUT", &uri, etag.as_deref(), Some(&host))?;
-    say(&answer, "it is like that already\n")
+    host
+}
+
+/// Changes what is at `uri` by `method`, or makes it if it is not there. If somebody else changes
+/// something meanwhile, what is asked for is asked for again: whoever asks has seen no version.
+fn changed(
+    client: &Client,
+    method: &str,
+    uri: &str,
+    wanted: impl Fn(&Answer) -> Result<Value>,
+) -> Result<()> {
+    loop {
+        let found = client.ask("GET", uri, None, None).map_err(Failure::run)?;
+        let wanted = wanted(&found)?;
+        let answer = match found.is_success() {
+            true => client.ask(method, uri, found.etag.as_deref(), Some(&wanted)),
+            false => client.make(uri, &wanted),
+        };
+        let answer = answer.map_err(Failure::run)?;
+        if answer.status != STALE {
+            return say(&done(answer)?, "it is like that already\n");
+        }
+    }
 }
 
 /// A disk's name as the target understands it, wherever that runs.
@@ -432,7 +458,6 @@ fn stored_in(path: &OsStr) -> Result<String> {
 
 /// Adds it under a number that is free when it is added.
 fn add_namespace(client: &Client, nqn: &str, nsid: Option<u32>, namespace: &Value) -> Result<()> {
-    const STALE: u16 = 412;
     loop {
         let found = ask(client, "GET", &subsystem_at(nqn), None, None)?;
         let subsystem = found.json();
@@ -465,14 +490,13 @@ fn namespace_at(nqn: &str, nsid: u32) -> String {
 /// Limits a host that is listed: to say something of another would let it in.
 fn limit_host(client: &Client, nqn: &str, host: &str, limits: &LimitArgs) -> Result<()> {
     let uri = host_at(nqn, host);
-    let found = client.ask("GET", &uri, None, None).map_err(Failure::run)?;
-    if !found.is_success() {
-        let sentence = "is not listed there: farblock ctl allow-host";
-        return Err(Failure::run(format_args!("{host} {sentence} {nqn} {host}")));
-    }
-    let change = json!({ "limits": of(limits) });
-    let answer = ask(client, "PATCH", &uri, found.etag.as_deref(), Some(&change))?;
-    say(&answer, "it is like that already\n")
+    changed(client, "PATCH", &uri, |found| match found.is_success() {
+        true => Ok(json!({ "limits": of(limits) })),
+        false => {
+            let sentence = "is not listed there: farblock ctl allow-host";
+            Err(Failure::run(format_args!("{host} {sentence} {nqn} {host}")))
+        }
+    })
 }
 
 /// Limits as the target takes them; `null` takes one away.

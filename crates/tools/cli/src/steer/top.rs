@@ -4,6 +4,7 @@ use super::args::TopArgs;
 use super::rates::{COLUMNS, Row, View, rows};
 use super::{ask_stats, chosen};
 use crate::error::{Failure, Result};
+use crate::signals::Stop;
 use farblock_admin::Stats;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -127,10 +128,15 @@ pub(crate) fn run(args: &TopArgs) -> Result<()> {
             "top needs a terminal: use farblock status --watch, or /v1/stats, without one",
         ));
     }
+    // Whoever is ended by a signal leaves the terminal as it was, too.
+    let stop = Stop::install_with_hangup()?;
     let mut terminal = ratatui::try_init().map_err(Failure::run)?;
     let ended = (|| {
         let mut next = Instant::now() + EVERY;
         loop {
+            if stop.requested() {
+                return Err(Failure::Interrupted("top was ended by a signal".to_owned()));
+            }
             terminal.draw(|frame| shown.draw(frame)).map_err(Failure::run)?;
             let left = next.saturating_duration_since(Instant::now());
             if event::poll(left).map_err(Failure::run)? {

@@ -1,0 +1,80 @@
+//! Reads the command line, and says what the parser alone would not: that a number is below zero.
+
+use crate::args::Cli;
+use crate::error::Failure;
+use clap::builder::ValueParser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Command, CommandFactory, FromArgMatches};
+use std::any::TypeId;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What was asked for.
+///
+/// # Errors
+/// What to exit with: help or a sentence is printed already.
+pub(crate) fn read() -> Result<Cli, ExitCode> {
+    let mut command = with_numbers(Cli::command());
+    let read = command.try_get_matches_from_mut(std::env::args_os());
+    read.and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches))
+        .map_err(|error| said(&error.format(&mut command)))
+}
+
+/// Has `-3` be the value of what stands before it, which says what it takes; without that, it is an
+/// option that nobody knows. A file may have such a name: that one is written `./-3`.
+fn with_numbers(command: Command) -> Command {
+    let mend = |arg: Arg| match takes_text(&arg) {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    command.mut_args(mend).mut_subcommands(with_numbers)
+}
+
+fn takes_text(arg: &Arg) -> bool {
+    let is_name = |parser: &ValueParser| {
+        let of = parser.type_id();
+        of == TypeId::of::<OsString>() || of == TypeId::of::<PathBuf>()
+    };
+    let takes = arg.get_action().takes_values() && !arg.is_allow_hyphen_values_set();
+    takes && !is_name(arg.get_value_parser())
+}
+
+/// Prints help, the version, or what is wrong with the command line.
+fn said(error: &clap::Error) -> ExitCode {
+    if let Some(value) = below_zero(error) {
+        return Failure::usage(format_args!(
+            "{value} is below zero: numbers, sizes and times begin at 0 (a file of this name is \
+             ./{value})"
+        ))
+        .report();
+    }
+    // If nobody reads it, there is the exit code.
+    let _ = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// The value with a unit, such as `-1GiB`, that was taken for options.
+fn below_zero(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let is_digit = |digit: &str| digit.starts_with(|c: char| c.is_ascii_digit());
+    if error.kind() != ErrorKind::UnknownArgument
+        || !unknown.strip_prefix('-').is_some_and(is_digit)
+    {
+        return None;
+    }
+    let mut given = std::env::args_os().skip(1).filter_map(|arg| arg.into_string().ok());
+    given.find(|arg| arg.starts_with(unknown))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        with_numbers(Cli::command()).debug_assert();
+    }
+}
