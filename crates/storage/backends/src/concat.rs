@@ -1,7 +1,8 @@
 //! Several namespaces one behind the other.
 //!
 //! Where each begins stays as it was when they were put together: when the last one grows or
-//! shrinks, so does the whole; what another one gains is not used, and what it loses fails.
+//! shrinks, so does the whole; what another one gains is not used, and what it loses fails. Whoever
+//! puts them together again says how much of each is used, so that it stays so then, too.
 //!
 //! When a child fails, so does what touches it.
 
@@ -20,7 +21,16 @@ pub struct Concat(Set<Row>);
 impl Concat {
     /// Namespaces with the same block size, in this order.
     pub fn new(children: Vec<Arc<dyn Namespace>>) -> Result<Concat, OpenError> {
-        let geometries = set::geometries("a concatenation", &children)?;
+        Concat::of(children.into_iter().map(|child| (child, None)).collect())
+    }
+
+    /// The same; of some of them only so many bytes, from the start on.
+    pub fn of(parts: Vec<(Arc<dyn Namespace>, Option<u64>)>) -> Result<Concat, OpenError> {
+        let (children, fronts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        let mut geometries = set::geometries("a concatenation", &children)?;
+        for ((child, geometry), front) in children.iter().zip(&mut geometries).zip(&fronts) {
+            geometry.blocks = front_blocks(&**child, geometry, *front)?;
+        }
         let mut starts = Vec::with_capacity(children.len());
         let mut end = 0_u64;
         let reach = i64::MAX as u64 / u64::from(geometries[0].block_size);
@@ -33,9 +43,39 @@ impl Concat {
             })?;
         }
         let made = set::whole(&geometries, end);
+        // One of which only so much is used ends there, and the whole if it is the last.
+        let ends = fronts.last().is_some_and(Option::is_some);
+        let reach = if ends { end } else { reach };
         let row = Row { starts: starts.into(), max_blocks: set::max_blocks(&geometries), reach };
         Ok(Concat(Set::new(row, made, children)))
     }
+}
+
+/// How many blocks of a child are used.
+fn front_blocks(
+    child: &dyn Namespace,
+    geometry: &Geometry,
+    front: Option<u64>,
+) -> Result<u64, OpenError> {
+    let Some(bytes) = front else { return Ok(geometry.blocks) };
+    let block_size = u64::from(geometry.block_size);
+    if bytes == 0 || !bytes.is_multiple_of(block_size) {
+        return Err(OpenError::Set(format!(
+            "{} of {} are not made of {block_size}-byte blocks: choose a multiple",
+            Size(bytes),
+            child.describe()
+        )));
+    }
+    let blocks = bytes / block_size;
+    if blocks > geometry.blocks {
+        return Err(OpenError::Set(format!(
+            "{} is shorter than the {} of it that belong to the concatenation: it was cut short, \
+             or is another disk; make it as long as it was, with what it had",
+            child.describe(),
+            Size(bytes)
+        )));
+    }
+    Ok(blocks)
 }
 
 impl Namespace for Concat {

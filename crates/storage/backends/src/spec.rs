@@ -30,7 +30,7 @@ use farblock_block::size::{self, ExactSize, SizeError};
 /// | `mem:1GiB`                  | a RAM disk                                            |
 /// | `null:1GiB`                 | a device that forgets                                 |
 /// | `stripe:64KiB,a.img,mem:1G` | RAID 0; the chunk size may be left out                |
-/// | `concat:a.img,b.img`        | one behind the other                                  |
+/// | `concat:1GiB@a.img,b.img`   | one behind the other; 1 GiB of the first              |
 /// | `range:1GiB+64MiB,SPEC`     | 64 MiB from 1 GiB on                                  |
 /// | `mirror:a.img,nvme+tcp://…` | the same blocks on each; `?create`, `?degraded` at the end |
 /// | `nvme+tcp://…`              | a remote disk, within one of the others               |
@@ -67,6 +67,13 @@ pub enum Spec {
     Concat {
         /// The disks.
         children: Vec<Spec>,
+    },
+    /// So much of a disk, from its start on, in a concatenation.
+    Front {
+        /// How much.
+        bytes: u64,
+        /// Of what.
+        inner: Box<Spec>,
     },
     /// A part.
     Range {
@@ -183,7 +190,10 @@ impl Spec {
             "mem" => Ok(Spec::Mem { bytes: size::parse(rest)? }),
             "null" => Ok(Spec::Null { bytes: size::parse(rest)? }),
             "stripe" => Self::parse_stripe(rest, within),
-            "concat" => Ok(Spec::Concat { children: Self::parse_children(kind, rest, within)? }),
+            "concat" => {
+                let front = |text: &str| Spec::parse_front(text, within);
+                Ok(Spec::Concat { children: Self::parse_children(kind, rest, front)? })
+            }
             "range" => Self::parse_range(text, rest, within),
             "mirror" => Self::parse_mirror(rest, within),
             "rbd" => Ok(Spec::Rbd(rest.to_owned())),
@@ -246,9 +256,15 @@ impl Spec {
                 Arc::new(Stripe::new(children.collect::<Result<_, _>>()?, *chunk_bytes)?)
             }
             Spec::Concat { children } => {
-                let children = children.iter().map(open);
-                Arc::new(Concat::new(children.collect::<Result<_, _>>()?)?)
+                let parts = children.iter().map(|child| match child {
+                    Spec::Front { bytes, inner } => Ok((open(inner)?, Some(*bytes))),
+                    child => Ok((open(child)?, None)),
+                });
+                let parts: Vec<_> = parts.collect::<Result<_, OpenError>>()?;
+                Self::check_fronts(children, &parts)?;
+                Arc::new(Concat::of(parts)?)
             }
+            Spec::Front { bytes, inner } => Arc::new(Range::new(open(inner)?, 0, *bytes)?),
             Spec::Range { offset_bytes, bytes, inner } => {
                 let whole = shared::open(inner, block_size, read_only, &open)?;
                 Arc::new(Range::new(whole, *offset_bytes, *bytes)?)
@@ -286,6 +302,7 @@ impl Spec {
             Spec::Delay { inner, .. }
             | Spec::Limit { inner, .. }
             | Spec::Fault { inner, .. }
+            | Spec::Front { inner, .. }
             | Spec::Range { inner, .. } => std::slice::from_ref(&**inner),
             Spec::File(_)
             | Spec::Mem { .. }
@@ -304,6 +321,7 @@ impl Spec {
             Spec::Delay { inner, .. }
             | Spec::Limit { inner, .. }
             | Spec::Fault { inner, .. }
+            | Spec::Front { inner, .. }
             | Spec::Range { inner, .. } => std::slice::from_mut(&mut **inner),
             Spec::File(_)
             | Spec::Mem { .. }
@@ -332,22 +350,77 @@ impl Spec {
         Ok(Spec::Range { offset_bytes, bytes: size::parse(bytes)?, inner })
     }
 
-    /// The disks of a set, of which none may be remote and in it twice.
-    fn parse_children(kind: &str, list: &str, within: usize) -> Result<Vec<Spec>, SpecError> {
-        let child = |text| Spec::parse_within(text, within);
-        let children: Vec<Spec> = list.split(',').map(child).collect::<Result<_, _>>()?;
-        for (at, child) in children.iter().enumerate() {
-            if matches!(child, Spec::Stripe { .. } | Spec::Concat { .. }) {
-                return Err(SpecError(format!(
-                    "{kind}: cannot have {child} in it, since the commas would be of both: share \
-                     that by itself, and name it here by its address"
-                )));
+    /// A disk of a concatenation, of which only so much may be used.
+    fn parse_front(text: &str, within: usize) -> Result<Spec, SpecError> {
+        let front = text.split_once('@').filter(|_| text.starts_with(|c: char| c.is_ascii_digit()));
+        let Some((bytes, inner)) = front else { return Spec::parse_within(text, within) };
+        let (bytes, inner) = (size::parse(bytes)?, Box::new(Spec::parse_within(inner, within)?));
+        Ok(Spec::Front { bytes, inner })
+    }
+
+    /// What a disk of a concatenation is, however much of it is used.
+    pub fn without_front(&self) -> &Spec {
+        match self {
+            Spec::Front { inner, .. } => inner,
+            spec => spec,
+        }
+    }
+
+    /// The size of a disk of a concatenation says where the next one begins. One that can be
+    /// another size the next time has to be named with it.
+    fn check_fronts(
+        children: &[Spec],
+        parts: &[(Arc<dyn Namespace>, Option<u64>)],
+    ) -> Result<(), OpenError> {
+        let can_change = |spec: &Spec| !matches!(spec, Spec::Mem { .. } | Spec::Null { .. });
+        let mut others = children.iter().zip(parts).take(children.len() - 1);
+        let unknown = others.find(|(child, (_, bytes))| bytes.is_none() && can_change(child));
+        let Some((unknown, _)) = unknown else { return Ok(()) };
+        let last = children.len() - 1;
+        let all = children.iter().zip(parts).enumerate();
+        let with_sizes = all.map(|(at, (child, (namespace, bytes)))| {
+            if at == last || bytes.is_some() || !can_change(child) {
+                return child.clone();
             }
-            if matches!(child, Spec::Remote(_)) && children[..at].contains(child) {
+            let bytes = namespace.geometry().capacity_bytes();
+            Spec::Front { bytes, inner: Box::new(child.clone()) }
+        });
+        let children = with_sizes.collect();
+        Err(OpenError::Set(format!(
+            "how much of {unknown} belongs to the concatenation is written down nowhere, and if it \
+             were larger the next time, all behind it would be elsewhere: write the sizes, as in \
+             {} if none of them has changed since the concatenation was made",
+            Spec::Concat { children }
+        )))
+    }
+
+    /// The disks of a set, of which none may be remote and in it twice.
+    fn parse_children(
+        kind: &str,
+        list: &str,
+        parse: impl Fn(&str) -> Result<Spec, SpecError>,
+    ) -> Result<Vec<Spec>, SpecError> {
+        let children: Vec<Spec> = list.split(',').map(parse).collect::<Result<_, _>>()?;
+        for (at, whole) in children.iter().enumerate() {
+            let child = whole.without_front();
+            child.check_no_set(kind)?;
+            let mut before = children[..at].iter().map(Spec::without_front);
+            if matches!(child, Spec::Remote(_)) && before.any(|other| other == child) {
                 return Err(SpecError(format!("{kind}: has {child} twice: name each disk once")));
             }
         }
         Ok(children)
+    }
+
+    /// What is in a list has no list of its own.
+    fn check_no_set(&self, kind: &str) -> Result<(), SpecError> {
+        if !matches!(self, Spec::Stripe { .. } | Spec::Concat { .. } | Spec::Mirror { .. }) {
+            return Ok(());
+        }
+        Err(SpecError(format!(
+            "{kind}: cannot have {self} in it, since the commas would be of both: share that by \
+             itself, and name it here by its address"
+        )))
     }
 
     fn parse_mirror(rest: &str, within: usize) -> Result<Spec, SpecError> {
@@ -363,6 +436,7 @@ impl Spec {
         }
         let leg = |text| Spec::parse_within(text, within);
         let legs: Vec<Spec> = legs.split(',').map(leg).collect::<Result<_, _>>()?;
+        legs.iter().try_for_each(|leg| leg.check_no_set("mirror"))?;
         if legs.len() < 2 {
             return Err(SpecError(format!(
                 "mirror:{rest} lists one disk: write for example mirror:a.img,b.img"
@@ -384,7 +458,8 @@ impl Spec {
                 "stripe:{rest} lists no disks: write for example stripe:64KiB,a.img,b.img"
             )));
         }
-        let children = Self::parse_children("stripe", list, within)?;
+        let part = |text: &str| Spec::parse_within(text, within);
+        let children = Self::parse_children("stripe", list, part)?;
         Ok(Spec::Stripe { chunk_bytes, children })
     }
 }
@@ -458,9 +533,16 @@ impl fmt::Display for Spec {
                 children.iter().try_for_each(|child| write!(f, ",{child}"))
             }
             Spec::Concat { children } => {
-                let children: Vec<String> = children.iter().map(Spec::to_string).collect();
-                write!(f, "concat:{}", children.join(","))
+                for (at, child) in children.iter().enumerate() {
+                    let text = child.to_string();
+                    // A file may be called like a size and a disk.
+                    let plain = Spec::parse_front(&text, 0).as_ref() == Ok(child);
+                    let before = if at == 0 { "concat:" } else { "," };
+                    write!(f, "{before}{}{text}", if plain { "" } else { "file:" })?;
+                }
+                Ok(())
             }
+            Spec::Front { bytes, inner } => write!(f, "{}@{inner}", ExactSize(*bytes)),
             Spec::Range { offset_bytes, bytes, inner } => {
                 write!(f, "range:{}+{},{inner}", ExactSize(*offset_bytes), ExactSize(*bytes))
             }
@@ -589,7 +671,12 @@ mod tests {
         let range = Spec::Range { offset_bytes: 1 << 30, bytes: 4096, inner: Box::new(file) };
         let concat = Spec::Concat { children: vec![remote.clone(), other.clone()] };
         assert_eq!(concat.leaves(), [&remote, &other]);
+        let front = Spec::Front { bytes: 1 << 30, inner: Box::new(remote.clone()) };
+        let fronts = Spec::Concat { children: vec![front, other.clone()] };
+        assert_eq!(fronts.leaves(), [&remote, &other]);
         for (text, spec) in [
+            ("concat:1GiB@nvme+tcp://a/n?ns=1,b.img", fronts),
+            ("concat:file:1@a.img", Spec::Concat { children: vec![Spec::File("1@a.img".into())] }),
             ("concat:nvme+tcp://a/n?ns=1,b.img", concat),
             ("range:1GiB+4KiB,a.img", range),
             (
@@ -625,10 +712,16 @@ mod tests {
             ("stripe:64XB,a.img", "not known"),
             ("stripe:nvme+tcp://a/n,nvme+tcp://a/n", "twice"),
             ("concat:", "a disk is missing"),
+            ("concat:1GB@a.img,b.img", "write 1GiB"),
+            ("concat:1GiB@,b.img", "a disk is missing"),
+            ("concat:1MiB@nvme+tcp://a/n,nvme+tcp://a/n", "twice"),
+            ("concat:mirror:mem:1MiB,mem:1MiB", "lists one disk"),
             ("range:1GiB,a.img", "not a range"),
             ("range:0+1GB,a.img", "write 1GiB"),
             ("mirror:a.img", "lists one disk"),
             ("mirror:a.img,", "a disk is missing"),
+            ("mirror:stripe:a.img,b.img", "cannot have stripe:64KiB,a.img in it"),
+            ("concat:a.img,stripe:b.img,c.img", "cannot have stripe:64KiB,b.img in it"),
             ("delay:1ms", "add a comma and a disk"),
             ("delay:1,a.img", "not a time"),
             ("delay:1ms+x,a.img", "not a time"),
@@ -656,6 +749,10 @@ mod tests {
         assert!(message("range:1MiB+1MiB,mem:1MiB").contains("ends beyond memory"));
         assert!(message("range:0+100,mem:1MiB").contains("choose multiples"));
         assert!(message("concat:nvme+tcp://a/n").contains("cannot be used here"));
+        let concat = open("concat:512KiB@mem:1MiB,mem:1MiB").unwrap();
+        assert_eq!(concat.geometry().capacity_bytes(), 3 << 19);
+        assert!(message("concat:2MiB@mem:1MiB,mem:1MiB").contains("shorter than the 2 MiB"));
+        assert!(message("concat:100@mem:1MiB,mem:1MiB").contains("choose a multiple"));
         let stripe = open("stripe:64KiB,mem:1MiB,mem:2MiB").unwrap();
         assert_eq!(stripe.geometry().capacity_bytes(), 2 << 20);
         assert_eq!(

@@ -9,6 +9,7 @@ use farblock_backends::concat::Concat;
 use farblock_backends::fault::{Fault, Rule};
 use farblock_backends::mem::Mem;
 use farblock_backends::stripe::Stripe;
+use farblock_backends::{OpenError, Spec};
 use farblock_block::blocking::Blocking;
 use farblock_block::{
     BlockError, Change, Changes, Command, Completion, Geometry, Namespace, Op, Queue,
@@ -152,4 +153,50 @@ on_both_engines! {
         assert_eq!(whole.write(0, &[1; 8 * BLOCK]), Ok(()));
         assert_eq!(whole.write(8, &[1; BLOCK]), Err(BlockError::OutOfRange));
     }
+
+    only_so_much_is_used(engine) {
+        let disks = [Elastic::new(10), Elastic::new(10)];
+        let fronts = |sizes: [Option<u64>; 2]| {
+            let sizes = sizes.map(|blocks| blocks.map(|blocks| blocks * BLOCK as u64));
+            Concat::of(parts(&disks).into_iter().zip(sizes).collect())
+        };
+        let concat = fronts([Some(4), Some(6)]).unwrap();
+        let mut whole = Blocking::with_engine(&concat, engine).unwrap();
+        let data: Vec<u8> = (0..10 * BLOCK).map(|at| (at / BLOCK) as u8 + 1).collect();
+        whole.write(0, &data).unwrap();
+        assert_eq!(whole.write(10, &[1; BLOCK]), Err(BlockError::OutOfRange));
+        let first_of = |disk: usize, lba| {
+            let mut block = [0; BLOCK];
+            Blocking::with_engine(&*disks[disk], engine).unwrap().read(lba, &mut block).unwrap();
+            block[0]
+        };
+        assert_eq!([first_of(0, 3), first_of(0, 4), first_of(1, 0), first_of(1, 5)], [4, 0, 5, 10]);
+        assert_eq!([first_of(1, 6)], [0], "what is behind is not touched");
+        disks[1].set(20);
+        assert_eq!(concat.geometry().blocks, 10);
+        disks[1].set(3);
+        assert_eq!(concat.geometry().blocks, 7);
+        let short = fronts([Some(4), Some(6)]).err().expect("it is too short").to_string();
+        assert!(short.contains("shorter than the 3 KiB of it"), "{short}");
+        assert_eq!(fronts([Some(4), None]).unwrap().geometry().blocks, 7);
+        assert!(fronts([Some(0), None]).is_err());
+    }
+}
+
+/// What can be longer the next time is named with its size.
+#[test]
+fn sizes_that_can_change_are_written() {
+    let dir = support::Dir::new();
+    let [one, two] = [dir.noise(1 << 20), dir.noise(1 << 20)];
+    let [one, two] = [one.display(), two.display()];
+    let open = |text: String| text.parse::<Spec>().unwrap().open(512, false);
+    let said = match open(format!("concat:{one},{two}")) {
+        Err(OpenError::Set(said)) => said,
+        other => panic!("{:?}", other.err()),
+    };
+    let written = format!("concat:1MiB@{one},{two}");
+    assert!(said.contains("is written down nowhere") && said.contains(&written), "{said}");
+    assert_eq!(open(written).unwrap().geometry().capacity_bytes(), 2 << 20);
+    assert!(open(format!("concat:mem:1MiB,{two}")).is_ok(), "memory has a size");
+    assert!(open(format!("concat:{one}")).is_ok(), "nothing is behind it");
 }

@@ -91,7 +91,7 @@ What PATH can be:
   mem:1GiB                      a RAM disk (hosts that stop reading can double its memory)
   null:1GiB                     a device that forgets, to measure everything around it
   stripe:64KiB,a.img,b.img      RAID 0
-  concat:a.img,b.img            one behind the other · range:1GiB+64MiB,PATH a part
+  concat:1GiB@a.img,b.img       one behind the other · range:1GiB+64MiB,PATH a part
   mirror:a.img,URL              the same blocks on each; ?create at the end makes one
   rbd:POOL/IMAGE                an image of a Ceph cluster; @SNAPSHOT, ?conf=FILE&id=USER behind
   delay:500us,PATH              slower · limit:1000/s,PATH or limit:64MiB/s,PATH with a budget

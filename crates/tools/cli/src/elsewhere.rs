@@ -1,10 +1,13 @@
 //! Disks on the command line that may have images of Ceph clusters in them, or remote disks.
 
+mod layout;
+
 use crate::ceph;
 use crate::error::Failure;
 use crate::{journal, remote};
 use farblock_backends::{OpenError, Spec};
 use farblock_block::Namespace;
+use farblock_block::size::Size;
 use farblock_host::disk::{Disk, DiskOptions};
 use farblock_host::url::Url;
 use farblock_proto::host::NamespaceInfo;
@@ -25,6 +28,19 @@ pub(crate) struct Leg {
     /// Its URL, without keys.
     pub(crate) name: String,
     pub(crate) namespace: Weak<dyn Namespace>,
+    /// As it was when it became part of the other one.
+    capacity_bytes: u64,
+}
+
+impl Leg {
+    /// What it lacks, in words, if it has become shorter: that may be in use.
+    pub(crate) fn missing(&self, namespace: &dyn Namespace) -> Option<String> {
+        let now = namespace.geometry().capacity_bytes();
+        (now < self.capacity_bytes).then(|| {
+            let before = Size(self.capacity_bytes);
+            format!("it has {} where it had {before}: what is missing fails", Size(now))
+        })
+    }
 }
 
 /// How a remote disk is kept that is never given up.
@@ -63,8 +79,29 @@ pub(crate) fn open(
     open_with_legs(spec, block_size, read_only).map(|(namespace, _)| namespace)
 }
 
+/// Opens a disk to be measured: nothing is written down with its files.
+pub(crate) fn open_to_measure(
+    spec: &Spec,
+    block_size: u32,
+    read_only: bool,
+) -> Result<Arc<dyn Namespace>, OpenError> {
+    let settled = layout::settle(spec, block_size)?;
+    open_settled(&settled.spec, block_size, read_only).map(|(namespace, _)| namespace)
+}
+
 /// Opens a disk, and says which remote ones it is made of.
 pub(crate) fn open_with_legs(
+    spec: &Spec,
+    block_size: u32,
+    read_only: bool,
+) -> Result<(Arc<dyn Namespace>, Vec<Leg>), OpenError> {
+    let settled = layout::settle(spec, block_size)?;
+    let opened = open_settled(&settled.spec, block_size, read_only)?;
+    settled.keep()?;
+    Ok(opened)
+}
+
+fn open_settled(
     spec: &Spec,
     block_size: u32,
     read_only: bool,
@@ -121,7 +158,8 @@ impl Legs {
         let weak = Arc::downgrade(&disk);
         let subsystem = url.subsystem.clone();
         all.push(Open { name: name.clone(), subsystem, info, disk: weak.clone() });
-        self.legs.push(Leg { name, namespace: weak });
+        let capacity_bytes = disk.geometry().capacity_bytes();
+        self.legs.push(Leg { name, namespace: weak, capacity_bytes });
         Ok(disk)
     }
 }

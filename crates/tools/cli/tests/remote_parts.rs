@@ -52,7 +52,8 @@ fn each_is_killed_in_turn(kind: &str, step: u64, order: [usize; 2]) {
     let [one, two] = servers.map(|part| part.url(1));
     let control = scratch.text("control");
     let local = scratch.disk("local.img", PART_BYTES);
-    let whole = format!("{kind}{one},{local},{two}");
+    let size = if kind == "concat:" { "8MiB@" } else { "" };
+    let whole = format!("{kind}{size}{one},{size}{local},{two}");
     let server = scratch.serve([whole.as_str(), "--control", control.as_str()]);
     let status = || scratch.run(["status", "--control", &control]).ok().out();
     let url: Url = server.url(1).parse().expect("a URL");
@@ -230,6 +231,58 @@ fn parts_are_what_they_are_called() {
     blocks.write(0, &[1; 512]).expect_err("it is read-only");
     drop((blocks, disk));
     whole.stop().ok();
+}
+
+/// Nothing that lies behind a disk of a concatenation is elsewhere when that has grown, or shrunk.
+#[test]
+fn a_part_that_is_another_size_the_next_time_moves_nothing() {
+    let scratch = Scratch::new();
+    let images = ["one.img", "two.img"].map(|name| scratch.disk(name, PART_BYTES));
+    let control = scratch.text("behind");
+    let behind = scratch.serve([&images[0], &images[1], "--control", &control]);
+    let [one, two] = [1, 2].map(|nsid| behind.url(nsid));
+    let serve =
+        |spec: &str| scratch.run(["serve", "--listen", "127.0.0.1:0", "--control", "own", spec]);
+    let named = format!("concat:8MiB@{one},{two}");
+    serve(&format!("concat:{one},{two}")).fails(1, &["written down nowhere", &named]);
+    serve(&format!("stripe:8MiB@{one},{two}")).fails(1, &["does not exist"]);
+    let own = scratch.text("own");
+    let start = || scratch.serve([&named, "--control", &own]);
+    let status = || scratch.run(["status", "--control", &own]).ok().out();
+    let connected = |server: &Server| {
+        let url: Url = server.url(1).parse().expect("a URL");
+        Disk::connect(&[url], &DiskOptions::default()).expect("connected")
+    };
+    let behind_one = PART_BYTES / 512;
+    let resized = |bytes: u64| {
+        let bytes = bytes.to_string();
+        scratch.run(["ctl", "--control", &control, "resize", &behind.nqn, "1", &bytes]).ok();
+    };
+    let server = start();
+    let disk = connected(&server);
+    let mut blocks = Blocking::new(&disk).expect("a queue");
+    blocks.write(behind_one, &[7; 512]).expect("written");
+    blocks.flush().expect("flushed");
+    drop((blocks, disk));
+    server.stop().ok();
+    resized(2 * PART_BYTES);
+    let server = start();
+    let disk = connected(&server);
+    let mut blocks = Blocking::new(&disk).expect("a queue");
+    assert_eq!(blocks.geometry().capacity_bytes(), 2 * PART_BYTES);
+    let mut data = [0; 512];
+    blocks.read(behind_one, &mut data).expect("read");
+    assert_eq!(data, [7; 512]);
+    // Shorter while it is used: said, and what is missing fails.
+    resized(PART_BYTES / 2);
+    until("it is said that it is shorter", || status().contains("where it had 16 MiB"));
+    assert!(status().contains(", away"), "{}", status());
+    blocks.read(behind_one - 1, &mut data).expect_err("it is not there");
+    blocks.read(behind_one, &mut data).expect("read");
+    assert_eq!(data, [7; 512]);
+    drop((blocks, disk));
+    server.stop().ok();
+    serve(&named).fails(1, &["is shorter than the 8 MiB of it"]);
 }
 
 /// Two sets that each believe a remote disk to be their own would overwrite each other's data.

@@ -32,6 +32,7 @@ impl Allowed {
             Spec::File(path) if paths.contains(path) => Ok(()),
             Spec::Stripe { .. }
             | Spec::Concat { .. }
+            | Spec::Front { .. }
             | Spec::Range { .. }
             | Spec::Delay { .. }
             | Spec::Limit { .. }

@@ -133,8 +133,9 @@ impl Opener<'_> {
             Disk::Local(spec) => {
                 let made_here = is_made_here(spec);
                 let read_only = !made_here && !self.plan.allow_writes;
-                let side =
-                    Side::new(crate::elsewhere::open(spec, self.args.block_size, read_only)?);
+                let block_size = self.args.block_size;
+                let disk = crate::elsewhere::open_to_measure(spec, block_size, read_only)?;
+                let side = Side::new(disk);
                 let side = if made_here { side.scratch() } else { side };
                 Ok(if made_here && wants_data(spec) { side.fill() } else { side })
             }

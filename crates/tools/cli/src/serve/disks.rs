@@ -209,6 +209,8 @@ fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
             }
             Some(Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()))
         }
+        // A concatenation is the same whether its sizes are written or not.
+        Spec::Front { inner, .. } => kept(inner, note),
         Spec::Range { offset_bytes, bytes, inner } => {
             let text = format!("range {offset_bytes} {bytes}\n{}", kept(inner, note)?);
             Some(Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()))
@@ -292,7 +294,8 @@ fn absolute(spec: &Spec) -> Spec {
             .or_else(|_| std::path::absolute(path))
             .unwrap_or_else(|_| path.to_owned())
     };
-    mapped(spec.clone(), &|leaf| match leaf {
+    let whole = mapped(spec.clone(), &|part| *part = part.without_front().clone());
+    mapped(whole, &|leaf| match leaf {
         Spec::File(path) => *path = canonical(path),
         Spec::Remote(url) => *url = mirrored::without_keys(url),
         _ => {}
@@ -352,11 +355,16 @@ mod tests {
 
     #[test]
     fn only_what_lasts_keeps_its_identity() {
-        let identity = |text| identity(&spec(text), &mut |_| ());
+        let identity = |text: &str| identity(&spec(text), &mut |_| ());
         assert_eq!(identity("a.img"), identity("a.img"));
         assert_eq!(identity("null:1GiB"), identity("null:1GiB"));
         let stripe = "delay:1ms,stripe:64KiB,a.img,mem:1MiB";
         assert_ne!(identity(stripe), identity(stripe));
+        for (one, other) in [("a.img", "b.img"), ("nvme+tcp://a/n", "nvme+tcp://b/n")] {
+            let with_sizes = identity(&format!("concat:1MiB@{one},1MiB@{other}"));
+            assert_eq!(identity(&format!("concat:{one},{other}")), with_sizes);
+            assert_ne!(identity(&format!("concat:{other},{one}")), with_sizes);
+        }
     }
 
     #[test]

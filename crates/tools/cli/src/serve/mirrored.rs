@@ -130,9 +130,10 @@ impl Mirrored for Pieces {
     fn status(&self) -> Option<(Vec<LegStatus>, Option<farblock_admin::MirrorStatus>)> {
         let status = |leg: &Leg| {
             let namespace = leg.namespace.upgrade()?;
-            let is_ready = namespace.availability() == Availability::Ready;
+            let missing = leg.missing(&*namespace);
+            let is_ready = namespace.availability() == Availability::Ready && missing.is_none();
             let state = if is_ready { "ready" } else { "away" }.to_owned();
-            let reason = namespace.trouble();
+            let reason = namespace.trouble().or(missing);
             Some(LegStatus { name: leg.name.clone(), state, reason })
         };
         Some((self.0.iter().map(status).collect::<Option<_>>()?, None))

@@ -1,0 +1,416 @@
+//! Where the files of a set are in it: written down with each file, in an extended attribute, so
+//! that nothing in the set moves when a file is longer, or the files are named in another order,
+//! the next time.
+//!
+//! What carries no attribute (devices, remote disks, images) is named with its size in a
+//! concatenation. The attribute names no inode: it is as true of a copy.
+
+use farblock_backends::{OpenError, Spec};
+use farblock_block::size::Size;
+use std::fmt;
+use std::path::Path;
+
+/// What keeps it.
+const ATTRIBUTE: &str = "user.farblock.part";
+
+/// Where a disk is in a set of several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// In a concatenation: where it begins, and how much of it is used. All, of the last one.
+    Row { begin: u64, bytes: Option<u64> },
+    /// In a stripe set: which of so many, from 1 on.
+    Turn { chunk_bytes: u64, number: usize, count: usize },
+}
+
+impl Place {
+    fn text(&self) -> String {
+        match self {
+            Place::Row { begin, bytes: Some(bytes) } => format!("concat {begin} {bytes}"),
+            Place::Row { begin, bytes: None } => format!("concat {begin}"),
+            Place::Turn { chunk_bytes, number, count } => {
+                format!("stripe {chunk_bytes} {number} {count}")
+            }
+        }
+    }
+
+    fn parse(text: &str) -> Option<Place> {
+        let (kind, numbers) = text.split_once(' ')?;
+        let numbers: Vec<u64> =
+            numbers.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+        match (kind, &numbers[..]) {
+            ("concat", &[begin]) => Some(Place::Row { begin, bytes: None }),
+            ("concat", &[begin, bytes]) => Some(Place::Row { begin, bytes: Some(bytes) }),
+            ("stripe", &[chunk_bytes, number, count]) => Some(Place::Turn {
+                chunk_bytes,
+                number: number.try_into().ok()?,
+                count: count.try_into().ok()?,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Whether what was in the one place is where it was in the other: the last disk of a
+    /// concatenation may have got another one behind it.
+    fn becomes(&self, next: &Place) -> bool {
+        let same_begin =
+            |begin: &u64| matches!(next, Place::Row { begin: now, .. } if now == begin);
+        self == next || matches!(self, Place::Row { begin, bytes: None } if same_begin(begin))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Row { begin, bytes: Some(bytes) } => {
+                write!(f, "{} of a concatenation from {} on", Size(*bytes), Size(*begin))
+            }
+            Place::Row { begin, bytes: None } => {
+                write!(f, "the last disk of a concatenation, from {} on", Size(*begin))
+            }
+            Place::Turn { chunk_bytes, number, count } => {
+                let chunk = Size(*chunk_bytes);
+                write!(f, "disk {number} of {count} in a stripe set with chunks of {chunk}")
+            }
+        }
+    }
+}
+
+/// What is known of a set before it is opened.
+pub(super) struct Settled {
+    /// It, with the sizes of its files.
+    pub(super) spec: Spec,
+    parts: Vec<Part>,
+}
+
+/// A file that is to be in a set.
+struct Part {
+    path: std::path::PathBuf,
+    place: Place,
+    /// Nothing else says how much of it is used.
+    is_needed: bool,
+}
+
+/// Looks up how much of each file belongs to the concatenation that it is in.
+pub(super) fn settle(spec: &Spec, block_size: u32) -> Result<Settled, OpenError> {
+    let mut settled = Settled { spec: spec.clone(), parts: Vec::new() };
+    let Settled { spec, parts } = &mut settled;
+    settle_in(spec, block_size, parts)?;
+    Ok(settled)
+}
+
+fn settle_in(spec: &mut Spec, block_size: u32, parts: &mut Vec<Part>) -> Result<(), OpenError> {
+    match spec {
+        Spec::Stripe { chunk_bytes, children } if children.len() > 1 => {
+            let (chunk_bytes, count) = (*chunk_bytes, children.len());
+            for (at, child) in children.iter().enumerate() {
+                let Spec::File(path) = child else { continue };
+                let place = Place::Turn { chunk_bytes, number: at + 1, count };
+                known(path)?.map_or(Ok(()), |known| fits(path, &known, &place))?;
+                parts.push(Part { path: path.clone(), place, is_needed: false });
+            }
+            Ok(())
+        }
+        Spec::Concat { children } if children.len() > 1 => settle_row(children, block_size, parts),
+        spec => spec.parts_mut().iter_mut().try_for_each(|it| settle_in(it, block_size, parts)),
+    }
+}
+
+fn settle_row(
+    children: &mut [Spec],
+    block_size: u32,
+    parts: &mut Vec<Part>,
+) -> Result<(), OpenError> {
+    let last = children.len() - 1;
+    // As long as it is known.
+    let mut begin = Some(0_u64);
+    for (at, child) in children.iter_mut().enumerate() {
+        let given = match child {
+            Spec::Front { bytes, .. } | Spec::Mem { bytes } | Spec::Null { bytes } => Some(*bytes),
+            _ => None,
+        };
+        let mut bytes = given;
+        if let Spec::File(path) = child.without_front().clone()
+            && let Some(begin) = begin
+        {
+            let known = known(&path)?;
+            if given.is_none() && at < last {
+                let kept = known.and_then(|known| match known {
+                    Place::Row { bytes, .. } => bytes,
+                    Place::Turn { .. } => None,
+                });
+                bytes = kept.or_else(|| length(&path, block_size));
+                if let Some(bytes) = bytes {
+                    *child = Spec::Front { bytes, inner: Box::new(child.clone()) };
+                }
+            }
+            let place = Place::Row { begin, bytes };
+            if let Some(known) = known {
+                fits(&path, &known, &place)?;
+            }
+            tell_unused(&path, bytes, length(&path, block_size));
+            let is_needed = at < last && given.is_none();
+            parts.push(Part { path, place, is_needed });
+        }
+        begin = begin.zip(bytes).and_then(|(begin, bytes)| begin.checked_add(bytes));
+    }
+    Ok(())
+}
+
+/// How long a file is, in whole blocks, if it is one.
+fn length(path: &Path, block_size: u32) -> Option<u64> {
+    let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    let blocks = metadata.len().checked_div(u64::from(block_size))?;
+    Some(blocks * u64::from(block_size)).filter(|bytes| *bytes > 0)
+}
+
+fn tell_unused(path: &Path, used: Option<u64>, length: Option<u64>) {
+    if let Some((used, length)) = used.zip(length).filter(|(used, length)| used < length) {
+        tracing::info!(
+            "{} has {}, and {} of it belong to the concatenation: what is behind is not used",
+            path.display(),
+            Size(length),
+            Size(used)
+        );
+    }
+}
+
+fn fits(path: &Path, known: &Place, place: &Place) -> Result<(), OpenError> {
+    if known.becomes(place) {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(OpenError::Set(format!(
+        "{path} was {known}, and would be {place}: name the disks that were there, in that order \
+         and with those sizes; or, if nothing of the old set is wanted, `setfattr -x {ATTRIBUTE} \
+         {path}`"
+    )))
+}
+
+impl Settled {
+    /// Writes down where its files are, once they are open and nobody else's.
+    pub(super) fn keep(&self) -> Result<(), OpenError> {
+        self.parts.iter().try_for_each(Part::keep)
+    }
+}
+
+impl Part {
+    fn keep(&self) -> Result<(), OpenError> {
+        let Part { path, place, is_needed } = self;
+        match known(path)? {
+            Some(known) if known == *place => return Ok(()),
+            Some(known) => fits(path, &known, place)?,
+            None => {}
+        }
+        match attribute::write(path, &place.text()) {
+            Err(error) if *is_needed => {
+                let Place::Row { bytes: Some(bytes), .. } = place else { return Ok(()) };
+                let (path, bytes) = (path.display(), farblock_block::size::ExactSize(*bytes));
+                Err(OpenError::Set(format!(
+                    "{path} cannot keep how much of it belongs to the concatenation ({}), and if \
+                     it were larger the next time, all behind it would be elsewhere: name it with \
+                     its size, {bytes}@{path}, if that has not changed since the concatenation was \
+                     made",
+                    crate::error::os(&error)
+                )))
+            }
+            Err(error) => {
+                tracing::debug!(%error, "{} does not keep where in its set it is", path.display());
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+/// Where a file was.
+fn known(path: &Path) -> Result<Option<Place>, OpenError> {
+    let Some(text) = attribute::read(path) else { return Ok(None) };
+    Place::parse(&text).map(Some).ok_or_else(|| {
+        OpenError::Set(format!(
+            "{} keeps where in its set it is in words that this farblock does not know: use a \
+             newer one; or, if nothing of that set is wanted, `setfattr -x {ATTRIBUTE} {}`",
+            path.display(),
+            path.display()
+        ))
+    })
+}
+
+#[cfg(target_os = "linux")]
+mod attribute {
+    use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+    use std::fs::File;
+    use std::io;
+    use std::path::Path;
+
+    /// More than any place needs, in bytes.
+    const MOST_BYTES: usize = 256;
+
+    fn open(path: &Path) -> io::Result<File> {
+        // A device carries none, and to open one may do something.
+        match std::fs::metadata(path)?.is_file() {
+            true => File::open(path),
+            false => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// What is not text is some that nobody knows.
+    pub(super) fn read(path: &Path) -> Option<String> {
+        let file = open(path).ok()?;
+        let mut value = [0; MOST_BYTES];
+        match fgetxattr(&file, super::ATTRIBUTE, &mut value[..]) {
+            Ok(length) => Some(String::from_utf8_lossy(&value[..length]).into_owned()),
+            Err(rustix::io::Errno::RANGE) => Some(String::new()),
+            // None, or none that could be read: an open that needs it says so.
+            Err(_) => None,
+        }
+    }
+
+    pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
+        let file = open(path)?;
+        fsetxattr(&file, super::ATTRIBUTE, text.as_bytes(), XattrFlags::empty())?;
+        file.sync_all()
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod attribute {
+    use std::io;
+    use std::path::Path;
+
+    pub(super) fn read(_: &Path) -> Option<String> {
+        None
+    }
+
+    pub(super) fn write(_: &Path, _: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::fs::{File, OpenOptions};
+
+    const MIB: u64 = 1 << 20;
+
+    struct Disks(tempfile::TempDir);
+
+    impl Disks {
+        /// Three of 1, 2 and 1 MiB; none if the file system keeps no attributes.
+        fn new() -> Option<Disks> {
+            let disks = Disks(tempfile::tempdir().unwrap());
+            for (name, mib) in [("a", 1), ("b", 2), ("c", 1)] {
+                File::create(disks.path(name)).unwrap().set_len(mib * MIB).unwrap();
+            }
+            attribute::write(&disks.path("c"), "x").ok()?;
+            rustix::fs::removexattr(disks.path("c"), ATTRIBUTE).unwrap();
+            Some(disks)
+        }
+
+        fn path(&self, name: &str) -> std::path::PathBuf {
+            self.0.path().join(name)
+        }
+
+        fn lengthen(&self, name: &str, mib: u64) {
+            let file = OpenOptions::new().write(true).open(self.path(name)).unwrap();
+            file.set_len(mib * MIB).unwrap();
+        }
+
+        /// Opens it as often as asked for; says how many MiB it has.
+        fn open(&self, text: &str) -> Result<u64, String> {
+            let names = ["a", "b", "c"];
+            let named = text.split_inclusive([',', ':', '@']).map(|word| {
+                let name = word.trim_end_matches(',');
+                match names.contains(&name) {
+                    true => word.replace(name, self.path(name).to_str().unwrap()),
+                    false => word.to_owned(),
+                }
+            });
+            let spec = Spec::parse(&named.collect::<String>()).unwrap();
+            let opened =
+                super::super::open(&spec, 512, false).map_err(|error| error.to_string())?;
+            Ok(opened.geometry().capacity_bytes() / MIB)
+        }
+
+        fn refused(&self, text: &str, word: &str) {
+            let said = self.open(text).expect_err(text);
+            assert!(said.contains(word), "{text}: {said}");
+        }
+    }
+
+    #[test]
+    fn nothing_in_a_concatenation_moves() {
+        let Some(disks) = Disks::new() else { return };
+        assert_eq!(disks.open("concat:a,b"), Ok(3));
+        // Longer: as before. The last one may be.
+        disks.lengthen("a", 3);
+        assert_eq!(disks.open("limit:1000000/s,concat:a,b"), Ok(3));
+        disks.lengthen("b", 5);
+        assert_eq!(disks.open("concat:a,b"), Ok(6));
+        // One more behind it, and no way back.
+        assert_eq!(disks.open("concat:a,b,c"), Ok(7));
+        disks.lengthen("b", 8);
+        assert_eq!(disks.open("concat:a,b,c"), Ok(7));
+        disks.refused("concat:a,b", "was 5 MiB of a concatenation from 1 MiB on");
+        disks.refused("concat:b,a", "was 5 MiB of a concatenation from 1 MiB on, and would be");
+        disks.refused("concat:mem:2MiB,b,c", "would be 5 MiB of a concatenation from 2 MiB on");
+        disks.refused("concat:2MiB@a,b,c", "was 1 MiB of a concatenation from 0 bytes on");
+        disks.refused("stripe:a,b", "and would be disk 1 of 2 in a stripe set");
+        assert_eq!(disks.open("concat:1MiB@a,b,c"), Ok(7));
+        // Shorter: not as if nothing had been there.
+        disks.lengthen("b", 4);
+        disks.refused("concat:a,b,c", "shorter than the 5 MiB of it");
+        disks.lengthen("b", 5);
+        assert_eq!(disks.open("concat:a,b,c"), Ok(7));
+    }
+
+    #[test]
+    fn nothing_in_a_stripe_set_moves() {
+        let Some(disks) = Disks::new() else { return };
+        assert_eq!(disks.open("stripe:4KiB,a,b"), Ok(2));
+        disks.lengthen("a", 3);
+        assert_eq!(disks.open("stripe:4KiB,a,b"), Ok(4));
+        disks.refused("stripe:4KiB,b,a", "was disk 2 of 2");
+        disks.refused("stripe:8KiB,a,b", "chunks of 4 KiB, and would be");
+        disks.refused("stripe:4KiB,a,b,c", "and would be disk 1 of 3");
+        disks.refused("concat:a,b", "was disk 1 of 2");
+        // What is said helps.
+        for name in ["a", "b"] {
+            rustix::fs::removexattr(disks.path(name), ATTRIBUTE).unwrap();
+        }
+        assert_eq!(disks.open("concat:a,b"), Ok(5));
+    }
+
+    #[test]
+    fn a_set_that_is_not_opened_leaves_nothing() {
+        let Some(disks) = Disks::new() else { return };
+        disks.refused("concat:a,nothing", "does not exist");
+        disks.refused("stripe:4KiB,a,nothing", "does not exist");
+        assert_eq!(known(&disks.path("a")).unwrap(), None);
+        // A set of one is that disk.
+        assert_eq!(disks.open("concat:a"), Ok(1));
+        assert_eq!(known(&disks.path("a")).unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_not_taken_for_nothing() {
+        let Some(disks) = Disks::new() else { return };
+        for text in ["", "concat", "concat x", "concat 1 2 3", "stripe 1 2", "ring 1", "\u{fffd}"] {
+            attribute::write(&disks.path("a"), text).unwrap();
+            disks.refused("concat:a,b", "does not know");
+        }
+        attribute::write(&disks.path("a"), &"1".repeat(1000)).unwrap();
+        disks.refused("stripe:a,b", "does not know");
+    }
+
+    #[test]
+    fn what_is_written_down_is_read_again() {
+        for place in [
+            Place::Row { begin: 0, bytes: Some(5) },
+            Place::Row { begin: u64::MAX, bytes: None },
+            Place::Turn { chunk_bytes: 4096, number: 3, count: 7 },
+        ] {
+            assert_eq!(Place::parse(&place.text()), Some(place));
+        }
+    }
+}
