@@ -4,8 +4,9 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// What takes longer is named: before a connection that gets no answer is given up.
-const SOON: Duration = Duration::from_secs(2);
+/// What takes longer is named: longer than a file's lock is tried for, which has its own sentence,
+/// and before a connection that gets no answer is given up.
+const SOON: Duration = Duration::from_secs(4);
 
 /// Does something with what has this name, and says so if that takes long.
 pub(crate) fn named<T>(name: &dyn std::fmt::Display, work: impl FnOnce() -> T) -> T {

@@ -131,3 +131,19 @@ fn a_target_that_opens_disks_can_be_ended() {
         assert_eq!(ended.and_then(|status| status.code()), Some(130), "{second}");
     }
 }
+
+/// The first signal ends a reader whose reads are under way and are not answered.
+#[test]
+fn a_reader_that_waits_for_an_answer_can_be_ended() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["delay:3600s,mem:1MiB"]);
+    let (url, out) = (server.url(1), scratch.text("out.img"));
+    let here = || scratch.path("").read_dir().expect("a folder").count();
+    let before = here();
+    let mut child = scratch.command(["read", &url, "-o", &out]).spawn().expect("it starts");
+    // Signals are waited for before that is made.
+    until("there is the file that it writes", || here() > before);
+    signal(child.id(), "TERM");
+    until("it ends", || child.try_wait().expect("a child of ours").is_some());
+    assert_eq!(child.wait().expect("a child of ours").code(), Some(130));
+}

@@ -14,7 +14,9 @@ use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
+use std::sync::mpsc::{
+    self, Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, TrySendError,
+};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -161,8 +163,8 @@ impl Source {
 impl Drop for Source {
     fn drop(&mut self) {
         // The thread ends when it finds that nobody receives; one that waits for a pipe is left.
-        let (_, nobody) = mpsc::sync_channel(0);
-        self.chunks = nobody;
+        (_, self.chunks) = mpsc::sync_channel(0);
+        (self.used, _) = mpsc::channel();
         self.wake();
         if self.waker.is_some()
             && let Some(thread) = self.thread.take()
@@ -303,7 +305,9 @@ impl Reader {
         let mut done = Vec::new();
         let mut ready: Vec<TaskId> = Vec::new();
         loop {
-            self.used.try_iter().for_each(|buffer| self.reactor.buffers().give(buffer));
+            if !self.take_back() {
+                return;
+            }
             self.submit();
             self.queue.poll(&mut done);
             done.drain(..).for_each(|completion| self.complete(completion));
@@ -317,6 +321,18 @@ impl Reader {
                 return;
             }
             ready.clear();
+        }
+    }
+
+    /// Takes the memory of used chunks. False: nobody receives any more, and what is under way may
+    /// never be answered.
+    fn take_back(&self) -> bool {
+        loop {
+            match self.used.try_recv() {
+                Ok(buffer) => self.reactor.buffers().give(buffer),
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
         }
     }
 
