@@ -83,7 +83,7 @@ export type View = { last: number } | { from: number; to: number };
 class Chart {
   readonly figure: HTMLElement;
   private readonly shown: Shown;
-  private readonly box = el("div", { class: "plot", role: "img" });
+  private readonly box: HTMLElement;
   private readonly values: HTMLElement[];
   private plot: uPlot | null = null;
   private data: (number | null)[][] = [];
@@ -94,6 +94,8 @@ class Chart {
     this.shown = shown;
     this.onZoom = onZoom;
     this.marks = marks;
+    // It has a name before its first figures, for whoever hears the page.
+    this.box = el("div", { class: "plot", role: "img", "aria-label": shown.title });
     this.values = shown.lines.map(() => el("b", {}, "–"));
     const keys = shown.lines.map((line, index) =>
       el("span", { class: `key ${line.colour.slice(2)}` }, `${line.name} `, this.values[index]!),

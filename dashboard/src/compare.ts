@@ -148,7 +148,7 @@ export class Comparison {
   private readonly hint = el("p", { class: "quiet" });
   private readonly body = el("tbody");
   private readonly measure = el("select");
-  private readonly box = el("div", { class: "plot overlay", role: "img" });
+  private readonly box = el("div", { class: "plot overlay", role: "img", "aria-label": "Chart of both periods" });
   private plot: uPlot | null = null;
   private readonly options: Options;
 

@@ -81,6 +81,7 @@ fn a_link_to_a_state_stays_one() {
     assert!(link.is_symlink());
 }
 
+#[cfg(unix)]
 #[test]
 fn a_state_is_its_owners() {
     use std::os::unix::fs::PermissionsExt;
