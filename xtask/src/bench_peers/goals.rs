@@ -44,22 +44,35 @@ type Metric = fn(&Figures) -> Option<f64>;
 
 const IOPS: Metric = |figures| Some(figures.iops);
 const P50: Metric = |figures| figures.p50_us;
+const P99: Metric = |figures| figures.p99_us;
 const HOST_CPU: Metric = |figures| Some(figures.host_cpu_us);
 const TARGET_CPU: Metric = |figures| figures.target_cpu_us;
+/// Of both ends; the local disk has one.
+const CPU: Metric = |figures| Some(figures.host_cpu_us + figures.target_cpu_us.unwrap_or(0.0));
 
 /// SPDK's own pair, whichever way it is better.
 const SPDK: &[Side] = &[sides::SPDK, sides::SPDK_ZERO_COPY];
 
 /// Rows and what is expected of the pair in I/Os per second against SPDK's.
 const AGAINST_SPDK: [(&str, f64); 8] = [
-    ("mem-4k-randread-qd32-c1", 1.75),
-    ("mem-4k-randwrite-qd32-c1", 1.75),
-    ("mem-4k-randread-qd128-c1", 1.25),
-    ("mem-4k-randwrite-qd128-c1", 1.25),
-    ("mem-64k-randread-qd32-c1", 1.6),
-    ("mem-64k-randwrite-qd32-c1", 1.6),
-    ("mem-1M-randread-qd8-c1", 1.4),
-    ("mem-1M-randwrite-qd8-c1", 1.4),
+    ("mem-4k-randread-qd32-c1", 2.0),
+    ("mem-4k-randwrite-qd32-c1", 2.0),
+    ("mem-4k-randread-qd128-c1", 1.5),
+    ("mem-4k-randwrite-qd128-c1", 1.5),
+    ("mem-64k-randread-qd32-c1", 1.5),
+    ("mem-64k-randwrite-qd32-c1", 1.5),
+    ("mem-1M-randread-qd8-c1", 1.5),
+    ("mem-1M-randwrite-qd8-c1", 1.5),
+];
+
+/// The disk file, where SPDK polls for the disk's completions.
+const FILE_AGAINST_SPDK: [&str; 6] = [
+    "file-4k-randread-qd1-c1",
+    "file-4k-randwrite-qd1-c1",
+    "file-4k-randread-qd32-c1",
+    "file-4k-randwrite-qd32-c1",
+    "file-4k-randread-qd128-c1",
+    "file-4k-randwrite-qd128-c1",
 ];
 
 const AGAINST_FLOOR: [(&str, f64); 8] = [
@@ -78,14 +91,23 @@ const QD1: [&str; 2] = ["mem-4k-randread-qd1-c1", "mem-4k-randwrite-qd1-c1"];
 const FIXED_RATE: [&str; 2] =
     ["mem-4k-randread-qd32-c1-rate20000", "mem-4k-randwrite-qd32-c1-rate20000"];
 
-/// The disk file's patterns with the documents' jobs and depths.
-const AGAINST_LOCAL: [&str; 6] = [
-    "file-4k-randread-qd512-c16",
-    "file-4k-randwrite-qd32-c8",
-    "file-64k-randread-qd128-c4",
-    "file-64k-randwrite-qd4-c4",
-    "file-1M-read-qd16-c2",
-    "file-1M-write-qd8-c1",
+/// The disk file's patterns with the documents' jobs and depths, and the processor time of both
+/// ends that they may take, as a multiple of the local one.
+const SIX_PATTERNS: [(&str, f64); 6] = [
+    ("file-4k-randread-qd512-c16", 3.0),
+    ("file-4k-randwrite-qd32-c8", 3.0),
+    ("file-64k-randread-qd128-c4", 4.0),
+    ("file-64k-randwrite-qd4-c4", 4.0),
+    ("file-1M-read-qd16-c2", 4.0),
+    ("file-1M-write-qd8-c1", 4.0),
+];
+
+/// Total depth 32 spread over several connections.
+const MANY_CONNECTIONS: [&str; 4] = [
+    "mem-4k-randread-qd32-c4",
+    "mem-4k-randread-qd32-c16",
+    "mem-4k-randwrite-qd32-c4",
+    "mem-4k-randwrite-qd32-c16",
 ];
 
 const WITH_TLS: [&str; 6] = [
@@ -97,27 +119,72 @@ const WITH_TLS: [&str; 6] = [
     "mem-1M-randwrite-qd8-c1",
 ];
 
+const fn goal(
+    row: &'static str,
+    what: &'static str,
+    side: Side,
+    of: Metric,
+    against: &'static [Side],
+    (better, bound): (Better, f64),
+) -> Goal {
+    Goal { row, what, side, of, against, better, bound }
+}
+
+fn at_least(bound: f64) -> (Better, f64) {
+    (Better::More, bound)
+}
+
+fn at_most(bound: f64) -> (Better, f64) {
+    (Better::Less, bound)
+}
+
+fn more(
+    row: &'static str,
+    what: &'static str,
+    side: Side,
+    against: &'static [Side],
+    bound: f64,
+) -> Goal {
+    goal(row, what, side, IOPS, against, at_least(bound))
+}
+
 /// All goals that compare sides of one row.
 fn within_rows() -> Vec<Goal> {
-    let goal = |row, what, side, of, against, better, bound| Goal {
-        row,
-        what,
-        side,
-        of,
-        against,
-        better,
-        bound,
-    };
-    let more =
-        |row, what, side, against, bound| goal(row, what, side, IOPS, against, Better::More, bound);
-    let mut goals = Vec::new();
-    for (row, bound) in AGAINST_SPDK {
-        goals.push(more(row, "farblock to SPDK, IOPS", sides::FARBLOCK, SPDK, bound));
-    }
+    let mut goals = against_spdk();
+    goals.extend(AGAINST_FLOOR.map(|(row, bound)| {
+        more(row, "farblock to the floor, IOPS", sides::FARBLOCK, &[sides::FLOOR], bound)
+    }));
+    goals.extend(SIX_PATTERNS.into_iter().flat_map(|(row, most_cpu)| six_patterns(row, most_cpu)));
+    goals.extend(WITH_TLS.map(|row| {
+        more(row, "farblock with TLS to without, IOPS", sides::TLS, &[sides::FARBLOCK], 0.5)
+    }));
+    goals
+        .extend([QD1[0], AGAINST_SPDK[0].0, AGAINST_SPDK[2].0].map(|row| {
+            more(row, "farblock to iSCSI, IOPS", sides::FARBLOCK, &[sides::ISCSI], 5.5)
+        }));
+    goals
+}
+
+fn six_patterns(row: &'static str, most_cpu: f64) -> [Goal; 4] {
+    let local = &[sides::LOCAL];
+    let ours = |what, of, bound| goal(row, what, sides::FARBLOCK, of, local, bound);
+    [
+        ours("farblock to local, IOPS", IOPS, at_least(0.95)),
+        ours("farblock to local, p99", P99, at_most(1.3)),
+        ours("farblock to local, CPU per I/O of both ends", CPU, at_most(most_cpu)),
+        more(row, "farblock to SPDK, IOPS", sides::FARBLOCK, SPDK, 1.1),
+    ]
+}
+
+fn against_spdk() -> Vec<Goal> {
+    let ours = |row, bound| more(row, "farblock to SPDK, IOPS", sides::FARBLOCK, SPDK, bound);
+    let mut goals: Vec<Goal> = AGAINST_SPDK.map(|(row, bound)| ours(row, bound)).into();
+    goals.extend(FILE_AGAINST_SPDK.map(|row| ours(row, 1.0)));
+    goals.extend(MANY_CONNECTIONS.map(|row| ours(row, 1.3)));
     for row in QD1 {
-        let less = |what, side, bound| goal(row, what, side, P50, SPDK, Better::Less, bound);
-        goals.push(less("farblock polling to SPDK, p50", sides::POLLING, 0.85));
-        goals.push(less("farblock to SPDK, p50", sides::FARBLOCK, 1.1));
+        let less = |what, side, bound| goal(row, what, side, P50, SPDK, at_most(bound));
+        goals.push(less("farblock polling to SPDK, p50", sides::POLLING, 0.7));
+        goals.push(less("farblock to SPDK, p50", sides::FARBLOCK, 0.75));
     }
     for row in AGAINST_SPDK.map(|(row, _)| row).into_iter().chain(QD1) {
         let swapped = [
@@ -127,33 +194,9 @@ fn within_rows() -> Vec<Goal> {
         goals.extend(swapped.map(|(what, side)| more(row, what, side, SPDK, 1.0)));
     }
     for row in FIXED_RATE {
-        let less = |what, of| goal(row, what, sides::FARBLOCK, of, SPDK, Better::Less, 0.5);
+        let less = |what, of| goal(row, what, sides::FARBLOCK, of, SPDK, at_most(0.25));
         goals.push(less("farblock to SPDK at 20,000 IOPS, target CPU per I/O", TARGET_CPU));
         goals.push(less("farblock to SPDK at 20,000 IOPS, host CPU per I/O", HOST_CPU));
-    }
-    for (row, bound) in AGAINST_FLOOR {
-        goals.push(more(
-            row,
-            "farblock to the floor, IOPS",
-            sides::FARBLOCK,
-            &[sides::FLOOR],
-            bound,
-        ));
-    }
-    for row in AGAINST_LOCAL {
-        let local = &[sides::LOCAL];
-        goals.push(more(row, "farblock to local, IOPS", sides::FARBLOCK, local, 0.97));
-        let p50 =
-            goal(row, "farblock to local, p50", sides::FARBLOCK, P50, local, Better::Less, 1.05);
-        goals.push(p50);
-    }
-    for row in WITH_TLS {
-        let plain = &[sides::FARBLOCK];
-        goals.push(more(row, "farblock with TLS to without, IOPS", sides::TLS, plain, 0.5));
-    }
-    let iscsi = &[sides::ISCSI];
-    for row in [QD1[0], AGAINST_SPDK[0].0, AGAINST_SPDK[2].0] {
-        goals.push(more(row, "farblock to iSCSI, IOPS", sides::FARBLOCK, iscsi, 5.5));
     }
     goals
 }
@@ -176,14 +219,14 @@ fn between_rows() -> Vec<Pair> {
     let sixteen = "16 connections to 1, IOPS";
     let digests = "digests on to off, IOPS";
     vec![
-        keeps(four, "mem-4k-randread-qd32-c4", "mem-4k-randread-qd32-c1", 0.85),
-        keeps(sixteen, "mem-4k-randread-qd32-c16", "mem-4k-randread-qd32-c1", 0.85),
-        keeps(four, "mem-4k-randwrite-qd32-c4", "mem-4k-randwrite-qd32-c1", 0.85),
-        keeps(sixteen, "mem-4k-randwrite-qd32-c16", "mem-4k-randwrite-qd32-c1", 0.85),
-        keeps(four, "mem-4k-randread-qd128-c4", "mem-4k-randread-qd128-c1", 0.85),
-        keeps(sixteen, "mem-4k-randread-qd128-c16", "mem-4k-randread-qd128-c1", 0.85),
-        keeps(four, "mem-4k-randwrite-qd128-c4", "mem-4k-randwrite-qd128-c1", 0.85),
-        keeps(sixteen, "mem-4k-randwrite-qd128-c16", "mem-4k-randwrite-qd128-c1", 0.85),
+        keeps(four, "mem-4k-randread-qd32-c4", "mem-4k-randread-qd32-c1", 0.8),
+        keeps(sixteen, "mem-4k-randread-qd32-c16", "mem-4k-randread-qd32-c1", 0.5),
+        keeps(four, "mem-4k-randwrite-qd32-c4", "mem-4k-randwrite-qd32-c1", 0.8),
+        keeps(sixteen, "mem-4k-randwrite-qd32-c16", "mem-4k-randwrite-qd32-c1", 0.5),
+        keeps(four, "mem-4k-randread-qd128-c4", "mem-4k-randread-qd128-c1", 0.8),
+        keeps(sixteen, "mem-4k-randread-qd128-c16", "mem-4k-randread-qd128-c1", 0.5),
+        keeps(four, "mem-4k-randwrite-qd128-c4", "mem-4k-randwrite-qd128-c1", 0.8),
+        keeps(sixteen, "mem-4k-randwrite-qd128-c16", "mem-4k-randwrite-qd128-c1", 0.5),
         keeps(digests, "mem-4k-randread-qd32-c1-digests", "mem-4k-randread-qd32-c1", 0.9),
         keeps(digests, "mem-4k-randwrite-qd32-c1-digests", "mem-4k-randwrite-qd32-c1", 0.9),
     ]
