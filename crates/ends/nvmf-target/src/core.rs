@@ -23,7 +23,7 @@ use farblock_block::Completion;
 use farblock_proto::controller::AccessChange;
 use farblock_proto::ids::{CommandId, NamespaceId};
 use farblock_reactor::os::{self, ListenSocket, Socket};
-use farblock_reactor::{Buffer, Event, Reactor, SharedBuffer, TaskId};
+use farblock_reactor::{Buffer, Event, Reactor, SharedBuffer, TaskId, TaskMap};
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -117,7 +117,7 @@ pub(crate) struct Core {
     entrances: HashMap<u64, SocketAddr>,
     connections: Vec<Option<(u64, Box<Connection>)>>,
     free: Vec<ConnectionKey>,
-    by_task: HashMap<TaskId, ConnectionKey>,
+    by_task: TaskMap<ConnectionKey>,
     next_core: usize,
     stopping: bool,
     /// It has served its last connection.
@@ -163,7 +163,7 @@ impl Core {
             entrances: HashMap::new(),
             connections: Vec::new(),
             free: Vec::new(),
-            by_task: HashMap::new(),
+            by_task: TaskMap::default(),
             next_core: 0,
             stopping: false,
             resting: false,
@@ -235,7 +235,7 @@ impl Core {
             for task in ready.drain(..) {
                 if task == self.task {
                     self.control(&mut events);
-                } else if let Some(&key) = self.by_task.get(&task) {
+                } else if let Some(&key) = self.by_task.get(task) {
                     self.cx.reactor.take_events(task, &mut events);
                     self.deliver(key, &mut events);
                 } else {
@@ -364,7 +364,7 @@ impl Core {
         let Some((_, connection)) = entry else { return };
         connection.finish_tick(&mut self.cx);
         if connection.is_gone() {
-            self.by_task.remove(&connection.task());
+            self.by_task.remove(connection.task());
             self.cx.reactor.remove_task(connection.task());
             if let Some(instance) = connection.instance() {
                 self.cx.shared.queue_gone(instance, connection.route());

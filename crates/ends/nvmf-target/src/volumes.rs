@@ -5,7 +5,7 @@ use crate::backings::{Backing, BackingId};
 use crate::claims::Claim;
 use crate::control::Share;
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
-use farblock_reactor::{Buffer, Reactor, TaskId};
+use farblock_reactor::{Buffer, Reactor, TaskId, TaskMap};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub(crate) struct Volumes {
     volumes: Vec<Option<Volume>>,
     free: Vec<VolumeId>,
     index: HashMap<BackingId, VolumeId>,
-    tasks: HashMap<TaskId, VolumeId>,
+    tasks: TaskMap<VolumeId>,
     dirty: Vec<VolumeId>,
     /// What is to be closed when nothing of it is in flight, and who waits for that.
     retired: Vec<(VolumeId, Share)>,
@@ -154,7 +154,7 @@ impl Volumes {
 
     /// Notes that `task` is ready; false if it is none of ours.
     pub(crate) fn ready(&mut self, task: TaskId) -> bool {
-        let Some(&id) = self.tasks.get(&task) else { return false };
+        let Some(&id) = self.tasks.get(task) else { return false };
         self.mark(id);
         true
     }
@@ -202,7 +202,7 @@ impl Volumes {
         debug_assert_eq!(queue.in_flight(), 0);
         drop(queue);
         self.index.remove(&backing);
-        self.tasks.remove(&task);
+        self.tasks.remove(task);
         reactor.remove_task(task);
     }
 

@@ -1,7 +1,6 @@
 //! The table of a thread's connections.
 
-use farblock_reactor::TaskId;
-use std::collections::HashMap;
+use farblock_reactor::{TaskId, TaskMap};
 
 /// Names a connection in its thread's table; another may have the name after it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -11,12 +10,12 @@ pub struct ConnectionKey(pub u32);
 pub struct Connections<C> {
     entries: Vec<Option<Box<C>>>,
     free: Vec<ConnectionKey>,
-    by_task: HashMap<TaskId, ConnectionKey>,
+    by_task: TaskMap<ConnectionKey>,
 }
 
 impl<C> Default for Connections<C> {
     fn default() -> Connections<C> {
-        Connections { entries: Vec::new(), free: Vec::new(), by_task: HashMap::new() }
+        Connections { entries: Vec::new(), free: Vec::new(), by_task: TaskMap::default() }
     }
 }
 
@@ -34,7 +33,7 @@ impl<C> Connections<C> {
 
     /// Lets a connection go.
     pub fn remove(&mut self, key: ConnectionKey, task: TaskId) {
-        self.by_task.remove(&task);
+        self.by_task.remove(task);
         if self.entries[key.0 as usize].take().is_some() {
             self.free.push(key);
         }
@@ -43,7 +42,7 @@ impl<C> Connections<C> {
     /// Whose events a task has.
     #[must_use]
     pub fn of_task(&self, task: TaskId) -> Option<ConnectionKey> {
-        self.by_task.get(&task).copied()
+        self.by_task.get(task).copied()
     }
 
     /// A connection, unless it is gone.

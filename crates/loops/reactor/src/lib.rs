@@ -90,6 +90,7 @@ mod sync {
     pub(crate) use std::sync::{Arc, Mutex};
 }
 mod task;
+mod task_map;
 mod timers;
 #[cfg(target_os = "linux")]
 mod uring;
@@ -101,6 +102,7 @@ pub use config::CallBytes;
 pub use config::{Config, EngineKind, ParseEngineError, Polling};
 pub use event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId, WatchId};
 pub use reactor::Reactor;
+pub use task_map::TaskMap;
 pub use waker::Waker;
 
 // Whoever has a reactor has buffers.

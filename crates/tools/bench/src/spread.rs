@@ -1,15 +1,13 @@
 //! [`Spread`]: several queues into one namespace, used in turn by one thread.
 
-use std::collections::HashMap;
-
 use farblock_block::{BlockError, Completion, Namespace, Op, Queue};
-use farblock_reactor::{Reactor, TaskId};
+use farblock_reactor::{Reactor, TaskId, TaskMap};
 
 /// A job's queues. Only those that something happened to are polled, so that idle ones cost
 /// nothing.
 pub(crate) struct Spread {
     queues: Vec<Member>,
-    by_task: HashMap<TaskId, usize>,
+    by_task: TaskMap<usize>,
     /// Members to be polled, each once.
     dirty: Vec<usize>,
     /// Takes the next operation.
@@ -30,7 +28,7 @@ impl Spread {
     ) -> Result<Spread, BlockError> {
         let mut spread = Spread {
             queues: Vec::new(),
-            by_task: HashMap::new(),
+            by_task: TaskMap::default(),
             dirty: Vec::with_capacity(count as usize),
             next: 0,
         };
@@ -53,7 +51,7 @@ impl Spread {
 
     /// A task of the reactor is ready.
     pub(crate) fn ready(&mut self, task: TaskId) {
-        if let Some(&index) = self.by_task.get(&task) {
+        if let Some(&index) = self.by_task.get(task) {
             self.mark(index);
         }
     }
