@@ -31,9 +31,13 @@ pub struct MirrorStatus {
     pub copy_bytes_per_second: u64,
     /// The legs are being compared.
     pub verifying: bool,
-    /// Compared by the last or present verify.
+    /// Compared on all legs in sync by the last or present verify.
     pub verified_bytes: u64,
-    /// In how much of that the legs in sync differ.
+    /// Not compared by it: a leg in sync could not be read there, or there was one only.
+    pub uncompared_bytes: u64,
+    /// The legs that it could not read everywhere.
+    pub unread_legs: Vec<String>,
+    /// In how much the legs in sync differ.
     pub differing_bytes: u64,
     /// The first places where they do.
     pub differences: Vec<Difference>,

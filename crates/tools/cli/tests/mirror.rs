@@ -125,6 +125,32 @@ fn compares(scratch: &Scratch, nqn: &str, image: &str, more: impl Fn()) {
     file.write_all(&[0; 4096]).expect("the block as it was");
 }
 
+/// Half of one leg's data is lost beneath it: what it cannot give is not called the same.
+#[test]
+fn a_verify_names_the_leg_that_cannot_be_read() {
+    let scratch = Scratch::new();
+    let one = scratch.disk("one.img", LEG_BYTES as u64);
+    let data = scratch.disk("data.img", (LEG_BYTES - RESERVED_BYTES) as u64);
+    let records = scratch.disk("records.img", RESERVED_BYTES as u64);
+    let leg = scratch.serve([format!("concat:{data},{records}").as_str()]);
+    let control = scratch.text("control");
+    let mirror = format!("mirror:{one},{}?create", leg.url(1));
+    let server = scratch.serve([mirror.as_str(), "--control", control.as_str()]);
+    until("the second leg is filled", || standings(&one) == [1, 1]);
+    let nqn = server.subsystem_url().rsplit('/').next().expect("a name").to_owned();
+    let verify = || scratch.run(["ctl", "--control", &control, "verify", &nqn, "1"]);
+    verify().ok();
+    let file = std::fs::File::options().write(true).open(&data).expect("its data");
+    file.set_len(4 << 20).expect("shorter");
+    let parts = ["4 MiB compared and the same", "4 MiB could not be", "reads failed on"];
+    verify().fails(1, &parts);
+    let status = scratch.run(["status", "--control", &control]).ok().out();
+    let line = status.lines().find(|line| line.contains("mirror 1: ")).expect(&status);
+    assert!(line.contains("could not be compared (reads failed on nvme+tcp"), "{status}");
+    server.stop().ok();
+    leg.stop().ok();
+}
+
 #[test]
 fn each_leg_is_killed_in_turn_and_comes_back() {
     let scratch = Scratch::new();

@@ -12,6 +12,7 @@ use farblock_block::Op;
 use farblock_reactor::{Buffer, os};
 
 use super::keeper::Keeper;
+use super::panel::Ended;
 use super::regions::Regions;
 use super::shared::{Difference, LegState, bit, lock, members};
 use crate::limits::{CHUNK_BYTES, DIFFERENCES};
@@ -273,14 +274,22 @@ impl Keeper {
     fn compare(&mut self, chunk: Chunk) {
         let legs = members(self.shared.in_sync());
         let reads = legs.map(|leg| (leg, self.read_op(chunk))).collect();
-        let ended = self.panel.run(reads);
-        let whole = ended.iter().filter(|ended| ended.done.result.is_ok());
-        let mut found = whole.filter_map(|ended| ended.done.buffer.as_deref());
+        let mut ended = self.panel.run(reads);
+        // A leg that was put out meanwhile is not one of those that are compared.
+        let in_sync = self.shared.in_sync();
+        ended.retain(|ended| in_sync & bit(ended.leg) != 0);
+        let (read, unread): (Vec<_>, Vec<_>) =
+            ended.iter().partition(|ended| ended.done.result.is_ok());
+        let mut found = read.iter().filter_map(|ended| ended.done.buffer.as_deref());
         let first = found.next();
         let differ = found.any(|other| Some(other) != first);
         let bytes = self.shared.geometry.bytes(chunk.blocks) as u64;
+        unread.iter().for_each(|ended| self.could_not_read(ended, chunk));
         let mut progress = lock(&self.shared.progress);
-        progress.verified_bytes += bytes;
+        match unread.is_empty() && read.len() > 1 {
+            true => progress.verified_bytes += bytes,
+            false => progress.uncompared_bytes += bytes,
+        }
         if differ {
             progress.differing_bytes += bytes;
             if progress.differences.len() < DIFFERENCES {
@@ -288,6 +297,17 @@ impl Keeper {
             }
             tracing::error!(lba = chunk.lba, blocks = chunk.blocks, "legs in sync differ");
         }
+    }
+
+    /// Says so once a leg and verify: a dead disk fails every chunk.
+    fn could_not_read(&self, ended: &Ended, chunk: Chunk) {
+        let unread = &mut lock(&self.shared.progress).unread_legs;
+        let Err(error) = &ended.done.result else { return };
+        if *unread & bit(ended.leg) == 0 {
+            let leg = &self.shared.legs[ended.leg].name;
+            tracing::warn!(%leg, lba = chunk.lba, "cannot be compared: a read of it failed: {error}");
+        }
+        *unread |= bit(ended.leg);
     }
 }
 

@@ -188,6 +188,7 @@ impl Keeper {
             self.copying.verify = Some(0);
             let mut progress = lock(&self.shared.progress);
             (progress.verifying, progress.verified_bytes) = (true, 0);
+            (progress.uncompared_bytes, progress.unread_legs) = (0, 0);
             progress.differing_bytes = 0;
             progress.differences.clear();
         }

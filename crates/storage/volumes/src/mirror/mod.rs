@@ -27,7 +27,7 @@ use keeper::Keeper;
 use panel::Panel;
 use record::Record;
 pub use shared::{Difference, LegState};
-use shared::{Leg, LegSet, Shared, bit, lock};
+use shared::{Leg, LegSet, Shared, bit, lock, members};
 
 /// What opens a leg, also again after it was lost for good.
 pub trait LegSource: Send + Sync {
@@ -101,8 +101,12 @@ pub struct MirrorStatus {
     pub copied_bytes: u64,
     /// The whole of all legs is being compared.
     pub verifying: bool,
-    /// Compared by the last or present verify.
+    /// Compared on all legs in sync by the last or present verify.
     pub verified_bytes: u64,
+    /// Not compared by it: a leg in sync could not be read there, or there was one only.
+    pub uncompared_bytes: u64,
+    /// The legs that it could not read everywhere.
+    pub unread_legs: Vec<String>,
     /// Found different by it.
     pub differing_bytes: u64,
     /// Where: the first of them.
@@ -208,6 +212,7 @@ impl Mirror {
         let region_bytes = self.record.region_bytes();
         let suspects = (0..shared.regions.len()).filter(|&at| shared.regions.is_suspect(at));
         let progress = lock(&shared.progress).clone();
+        let name = |leg: usize| shared.legs[leg].name.clone();
         MirrorStatus {
             legs: legs.collect(),
             dirty_bytes: shared.regions.dirty_count() as u64 * region_bytes,
@@ -215,6 +220,8 @@ impl Mirror {
             copied_bytes: progress.copied_bytes,
             verifying: progress.verifying,
             verified_bytes: progress.verified_bytes,
+            uncompared_bytes: progress.uncompared_bytes,
+            unread_legs: members(progress.unread_legs).map(name).collect(),
             differing_bytes: progress.differing_bytes,
             differences: progress.differences,
             copy_bytes_per_second: match shared.copy_speed.load(Ordering::Relaxed) {

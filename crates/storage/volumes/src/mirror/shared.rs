@@ -152,6 +152,10 @@ pub(crate) struct Progress {
     pub(crate) verified_bytes: u64,
     pub(crate) verifying: bool,
     pub(crate) verifies: u64,
+    /// Chunks of which a leg could not be read, or that one leg alone has in sync.
+    pub(crate) uncompared_bytes: u64,
+    /// Legs that could not be read.
+    pub(crate) unread_legs: LegSet,
     /// Chunks whose legs differed, of the last verify.
     pub(crate) differing_bytes: u64,
     /// The first of them.

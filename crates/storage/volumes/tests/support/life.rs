@@ -398,7 +398,8 @@ impl Run {
         life.mirror.verify();
         self.pass(life, Duration::from_secs(10))?;
         let status = life.mirror.status();
-        if status.verifying || status.differing_bytes != 0 {
+        let unlike = status.differing_bytes + status.uncompared_bytes;
+        if status.verifying || unlike != 0 || status.verified_bytes != BLOCKS * 512 {
             return Err(format!("verify: {status:?}"));
         }
         let geometry = life.mirror.geometry();

@@ -158,6 +158,8 @@ fn doing(status: &MirrorStatus) -> farblock_admin::MirrorStatus {
         copy_bytes_per_second: status.copy_bytes_per_second.unwrap_or(0),
         verifying: status.verifying,
         verified_bytes: status.verified_bytes,
+        uncompared_bytes: status.uncompared_bytes,
+        unread_legs: status.unread_legs.clone(),
         differing_bytes: status.differing_bytes,
         differences: status.differences.iter().map(difference).collect(),
         verifies: status.verifies,

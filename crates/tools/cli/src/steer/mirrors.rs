@@ -54,16 +54,37 @@ fn look(client: &Client, nqn: &str, nsid: u32) -> Result<MirrorStatus> {
 }
 
 fn told(mirror: &MirrorStatus) -> Result<()> {
-    let whole = Size(mirror.verified_bytes);
+    let compared = Size(mirror.verified_bytes);
+    let uncompared = (mirror.uncompared_bytes > 0).then(|| uncompared(mirror));
     if mirror.differing_bytes == 0 {
-        return output::print(&format!("{whole} compared: all legs in sync are the same\n"));
+        return match uncompared {
+            Some(why) => Err(Failure::run(format_args!("{compared} compared and the same; {why}"))),
+            None => output::print(&format!("{compared} compared: all legs in sync are the same\n")),
+        };
     }
     let place = |it: &farblock_admin::Difference| format!("{} blocks at {}", it.blocks, it.lba);
     let places: Vec<String> = mirror.differences.iter().map(place).collect();
+    let also = uncompared.map(|why| format!("; {why}")).unwrap_or_default();
     Err(Failure::run(format_args!(
-        "{whole} compared: legs in sync differ within {} ({}); compare them with what users \
-         expect, and fill the wrong leg anew (docs/mirror.md)",
+        "{compared} compared: legs in sync differ within {} ({}); compare them with what users \
+         expect, and fill the wrong leg anew (docs/mirror.md){also}",
         Size(mirror.differing_bytes),
         places.join(", ")
     )))
+}
+
+/// Why a part was not compared, and what to do.
+fn uncompared(mirror: &MirrorStatus) -> String {
+    let bytes = Size(mirror.uncompared_bytes);
+    match &mirror.unread_legs[..] {
+        [] => format!(
+            "{bytes} could not be compared, as one leg alone was in sync: verify again once \
+             `farblock status` shows another one in sync"
+        ),
+        legs => format!(
+            "{bytes} could not be compared, as reads failed on {}: look at the disk under it, and \
+             fill that leg anew if it has lost data (docs/mirror.md)",
+            legs.join(" and ")
+        ),
+    }
 }

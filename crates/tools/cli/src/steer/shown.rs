@@ -158,17 +158,23 @@ fn legs(subsystem: &SubsystemStatus) -> String {
 /// What a mirror is at, or found when it was at it last.
 fn doing(namespace: &NamespaceStatus, mirror: &MirrorStatus) -> Option<String> {
     let verified = Size(mirror.verified_bytes);
-    let differing = match mirror.differing_bytes {
+    let mut faults = match mirror.differing_bytes {
         0 => String::new(),
         bytes => format!(", legs differ within {}", Size(bytes)),
     };
+    if mirror.uncompared_bytes > 0 {
+        let _ = write!(faults, ", {} could not be compared", Size(mirror.uncompared_bytes));
+    }
+    if !mirror.unread_legs.is_empty() {
+        let _ = write!(faults, " (reads failed on {})", mirror.unread_legs.join(" and "));
+    }
     let text = match (mirror.verifying, mirror.verifies) {
-        (true, _) => format!("{verified} of {} compared{differing}", Size(namespace.bytes)),
-        (false, 1..) if !differing.is_empty() => format!("{verified} compared{differing}"),
+        (true, _) => format!("{verified} of {} compared{faults}", Size(namespace.bytes)),
+        (false, 1..) if !faults.is_empty() => format!("{verified} compared{faults}"),
         _ if mirror.dirty_bytes > 0 => format!("{} may differ or lack", Size(mirror.dirty_bytes)),
         _ => return None,
     };
-    Some(format!("  mirror {}: {text}\n", namespace.nsid))
+    Some(format!("{}\n", printable(&format!("  mirror {}: {text}", namespace.nsid))))
 }
 
 fn hosts(status: &Status) -> String {
