@@ -79,15 +79,16 @@ impl<T: Transport> Session<T> {
 
     /// Whether a command may touch its namespace now. Without reservations it may.
     pub(super) fn check_access(&mut self, slot: SlotId, command: &IoCommand) -> Result<(), Status> {
+        let aborted = self.request(slot).status;
         let Some(limits) = &self.limits else { return Ok(()) };
+        // What a Preempt and Abort has ended says so, although it is a conflict by now as well.
+        if !aborted.is_success() {
+            return Err(aborted);
+        }
         limits.check(command, |namespace| match &self.queue {
             Queue::Io(queue) => queue.table.find(namespace).is_some(),
             _ => true,
-        })?;
-        match self.request(slot).status {
-            Status::SUCCESS => Ok(()),
-            aborted => Err(aborted),
-        }
+        })
     }
 
     /// From now on, the host may do what the change lets it. What it forbids or aborts is not begun

@@ -4,9 +4,11 @@ use super::gate::Gate;
 use super::peer::{IDENTITY, NQN, Peer};
 use crate::config::{Export, Subsystem, TargetConfig};
 use crate::control::Sharing;
+use crate::pace::{Rate, Rates};
 use crate::reservations::ReservationStore;
 use crate::target::Target;
 use farblock_backends::mem::Mem;
+use farblock_block::Command as Operation;
 use farblock_proto::host::command::{self, Command, Data, Identity, LogPage};
 use farblock_proto::ids::NamespaceId;
 use farblock_wire::features::FeatureId;
@@ -19,11 +21,16 @@ use farblock_wire::reservation::{
 use farblock_wire::{Sqe, Status};
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const BLOCK: u32 = 512;
 const OTHER: Identity<'_> = Identity { hostid: [9; 16], ..IDENTITY };
 const CONFLICT: Status = Status::RESERVATION_CONFLICT.with_dnr();
+const ABORTED: Status = Status::ABORTED_PREEMPT.with_dnr();
 const WRITE_EXCLUSIVE: ReservationType = ReservationType::WRITE_EXCLUSIVE;
+const REGISTRANTS_WRITE: ReservationType = ReservationType::WRITE_EXCLUSIVE_REGISTRANTS;
+/// Blocks that are verified in several steps.
+const VERIFIED: u32 = 8192;
 
 /// Keeps a text as long as the test lasts.
 #[derive(Default)]
@@ -49,6 +56,12 @@ impl ReservationStore for Kept {
 
 fn gated() -> Arc<Gate> {
     Arc::new(Gate::new(Arc::new(Mem::new(BLOCK, 1 << 20).expect("a size"))))
+}
+
+/// A disk that is verified in several steps, and may keep reads.
+fn gated_reads() -> Arc<Gate> {
+    let disk = Mem::new(BLOCK, u64::from(VERIFIED) * u64::from(BLOCK)).expect("a size");
+    Arc::new(Gate::of(Operation::Read, Arc::new(disk)))
 }
 
 fn target_of(gate: &Arc<Gate>, store: Option<Arc<Kept>>) -> Result<Target, crate::StartError> {
@@ -145,7 +158,10 @@ fn report(bytes: u32, extended: bool) -> Command {
 }
 
 fn two_hosts() -> (Target, Arc<Gate>, Host, Host) {
-    let gate = gated();
+    two_hosts_of(gated())
+}
+
+fn two_hosts_of(gate: Arc<Gate>) -> (Target, Arc<Gate>, Host, Host) {
     let target = target_of(&gate, None).expect("it starts");
     let (one, other) = (Host::new(&target, &IDENTITY), Host::new(&target, &OTHER));
     (target, gate, one, other)
@@ -207,6 +223,85 @@ fn a_preempt_is_over_when_nothing_of_the_fenced_host_can_come_any_more() {
         assert_eq!((other.write(0, 3), other.read(0)), (CONFLICT, Ok(2)));
         assert_eq!(one.report().3, [(7, true)]);
         assert_eq!(gate.seen().iter().filter(|lba| **lba == 0).count(), 2);
+    }
+}
+
+/// Both are registered, and the other may read whatever becomes of its registration.
+fn two_readers(gate: Arc<Gate>) -> (Target, Arc<Gate>, Host, Host) {
+    let (target, gate, mut one, mut other) = two_hosts_of(gate);
+    assert_eq!((one.register(), other.register()), (Status::SUCCESS, Status::SUCCESS));
+    assert_eq!(one.acquire(REGISTRANTS_WRITE), Status::SUCCESS);
+    (target, gate, one, other)
+}
+
+/// Reads, writes and copies that wait for a limit: each is as far as it gets, and none is with the
+/// namespace yet. What a plain Preempt leaves allowed is carried out.
+#[test]
+fn a_preempt_and_abort_ends_what_waits_for_a_limit_and_a_preempt_does_not() {
+    for (action, read, written) in [
+        (AcquireAction::PREEMPT, Status::SUCCESS, CONFLICT),
+        (AcquireAction::PREEMPT_ABORT, ABORTED, ABORTED),
+    ] {
+        let (target, gate, mut one, mut other) = two_readers(gated_reads());
+        let bytes = Rate { all: 1, ..Rate::default() };
+        let crawl = Rates { bytes, burst: Duration::from_nanos(1), ..Rates::default() };
+        let control = target.control();
+        control.set_rates(NQN, NamespaceId(1), &crawl).expect("it is there");
+        other.io.is_heard();
+        assert_eq!(other.read(0), Ok(0), "the first finds the budget untouched");
+        let reads = [1, 2].map(|lba| other.io.send(&command::read(1, lba, 1, BLOCK), &[], true));
+        other.io.is_heard();
+        let preempt = take(action, REGISTRANTS_WRITE, one.key, other.key);
+        assert_eq!(one.reserve(preempt), Status::SUCCESS);
+        control.set_rates(NQN, NamespaceId(1), &Rates::default()).expect("it is there");
+        for cid in reads {
+            assert_eq!(other.io.answer(cid).expect("an answer").status, read, "{action:?}");
+        }
+        let begun = gate.seen().len();
+        assert_eq!(begun, if read == Status::SUCCESS { 3 } else { 1 }, "{action:?}");
+        // The same of a write, from the beginning.
+        assert_eq!((other.register(), other.write(0, 1)), (Status::SUCCESS, Status::SUCCESS));
+        control.set_rates(NQN, NamespaceId(1), &crawl).expect("it is there");
+        other.io.is_heard();
+        assert_eq!(other.write(0, 1), Status::SUCCESS, "the first finds the budget untouched");
+        let late = other.io.send(&command::write(1, 0, 1, BLOCK, false), &[2; 512], true);
+        other.io.is_heard();
+        let preempt = take(action, REGISTRANTS_WRITE, one.key, other.key);
+        assert_eq!(one.reserve(preempt), Status::SUCCESS);
+        assert_eq!(other.io.answer(late).expect("an answer").status, written, "{action:?}");
+        control.set_rates(NQN, NamespaceId(1), &Rates::default()).expect("it is there");
+        assert_eq!(one.read(0), Ok(1), "{action:?}: it was never done");
+    }
+}
+
+/// A Verify that has steps left ends with the step that is under way, and the Preempt and Abort is
+/// over after it.
+#[test]
+fn a_preempt_and_abort_ends_a_command_of_several_steps_and_a_preempt_does_not() {
+    for action in [AcquireAction::PREEMPT, AcquireAction::PREEMPT_ABORT] {
+        let aborts = action == AcquireAction::PREEMPT_ABORT;
+        let (_target, gate, mut one, mut other) = two_readers(gated_reads());
+        gate.keep(1);
+        let zeroes = command::write_zeroes(1, 0, VERIFIED, false, false).sqe;
+        let sqe = Sqe { opcode: NvmOpcode::VERIFY.0, cdw12: (VERIFIED - 1).into(), ..zeroes };
+        let verify = other.io.send(&Command::new(sqe, Data::None), &[], true);
+        while gate.kept() == 0 {
+            std::thread::yield_now();
+        }
+        let preempt = take(action, REGISTRANTS_WRITE, one.key, other.key);
+        let pending = one.io.send(&preempt.0, &preempt.1, true);
+        // What it does to the other host's queue is done when that may not write any more.
+        while other.write(1, 1) != CONFLICT {
+            std::thread::yield_now();
+        }
+        if aborts {
+            assert!(one.io.wire.take_answers().is_empty(), "over before the step");
+        }
+        gate.open_up();
+        assert_eq!(one.io.answer(pending).expect("an answer").status, Status::SUCCESS);
+        let expected = if aborts { ABORTED } else { Status::SUCCESS };
+        assert_eq!(other.io.answer(verify).expect("an answer").status, expected, "{action:?}");
+        assert_eq!(gate.seen().len() > 1, !aborts, "{action:?}: {:?}", gate.seen());
     }
 }
 
