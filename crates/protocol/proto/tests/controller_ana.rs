@@ -5,11 +5,12 @@ mod controller_fixture;
 use controller_fixture::*;
 use farblock_proto::capsule::RemoteForm;
 use farblock_proto::controller::{
-    Action, AddressFamily, ConfigError, IoCommand, Listener, NamespaceTable, PortAccess, PortId,
-    Registry, SubsystemId, limits,
+    Action, AddressFamily, ConfigError, CopyPart, CopyPlan, CopyRanges, CopySource, IoCommand,
+    Listener, NamespaceTable, PortAccess, PortId, Registry, SubsystemId, limits,
 };
-use farblock_proto::ids::{CommandId, NamespaceId};
+use farblock_proto::ids::{BlockCount, CommandId, Lba, NamespaceId};
 use farblock_wire::log::AnaState;
+use farblock_wire::nvm::CopyRange;
 use farblock_wire::opcode::{AdminOpcode, NvmOpcode};
 use farblock_wire::sgl::SglDescriptor;
 use farblock_wire::sqe::Sqe;
@@ -82,6 +83,22 @@ fn parsed(table: &NamespaceTable, opcode: NvmOpcode, nsid: u32) -> Result<IoComm
     IoCommand::parse(&io(opcode, nsid), table, RemoteForm::Transport)
 }
 
+/// The I/O commands that there are, as the log page of commands and effects has them.
+fn supported(host: &Host, registry: &mut Registry) -> Vec<NvmOpcode> {
+    let page = host.fetch(registry, log_page(0x05, 0, 4096), 4096).unwrap();
+    let is_there = |opcode: &u8| page[1024 + 4 * usize::from(*opcode)] & 1 == 1;
+    let all: Vec<NvmOpcode> = (0..0x7f).filter(is_there).map(NvmOpcode).collect();
+    for opcode in [
+        NvmOpcode::COPY,
+        NvmOpcode::RESERVATION_REGISTER,
+        NvmOpcode::RESERVATION_ACQUIRE,
+        NvmOpcode::RESERVATION_RELEASE,
+    ] {
+        assert!(all.contains(&opcode), "{opcode:?}");
+    }
+    all
+}
+
 fn tables(registry: &mut Registry) -> Vec<Arc<NamespaceTable>> {
     let tables = drain(registry).into_iter().filter_map(|action| match action {
         Action::Namespaces { table, .. } => Some(table),
@@ -150,21 +167,19 @@ fn out_of_reach_is_a_status_of_its_own() {
         let table = tables(&mut registry).pop().expect("queues hear of it");
         let (near, far) = (table.seen_from(Some(NEAR)), table.seen_from(Some(FAR)));
         let elsewhere = table.seen_from(None);
-        for opcode in [
-            NvmOpcode::READ,
-            NvmOpcode::WRITE,
-            NvmOpcode::COMPARE,
-            NvmOpcode::VERIFY,
-            NvmOpcode::WRITE_ZEROES,
-            NvmOpcode::DATASET_MANAGEMENT,
-            NvmOpcode::FLUSH,
-            NvmOpcode::RESERVATION_REPORT,
-        ] {
+        for opcode in supported(&host, &mut registry) {
             assert_eq!(parsed(&far, opcode, 7), Err(status), "no DNR: another path may do");
             for table in [&near, &elsewhere] {
                 let free = parsed(table, opcode, 7);
                 assert_ne!(free, Err(status), "{opcode:?} by another port");
             }
+        }
+        // Both halves of a fused pair, so that it does not matter which one is looked at.
+        for (opcode, fuse) in [(NvmOpcode::COMPARE, 1), (NvmOpcode::WRITE, 2)] {
+            let sqe = Sqe { flags: fuse | io(opcode, 7).flags, ..io(opcode, 7) };
+            let by = |table| IoCommand::parse(&sqe, table, RemoteForm::Transport);
+            assert_eq!(by(&far), Err(status), "{opcode:?}, fused");
+            assert_ne!(by(&near), Err(status), "{opcode:?}, fused, by another port");
         }
         assert!(parsed(&far, NvmOpcode::FLUSH, 1).is_ok(), "another group");
         assert_eq!(parsed(&far, NvmOpcode::FLUSH, 0xffff_ffff), Err(status), "of all");
@@ -184,6 +199,46 @@ fn out_of_reach_is_a_status_of_its_own() {
     let table = tables(&mut registry).pop().unwrap();
     assert!(table.generation() > queue.namespaces.generation());
     assert!(parsed(&table.seen_from(Some(FAR)), NvmOpcode::FLUSH, 7).is_ok());
+}
+
+/// A Copy needs both: what it reads and what it writes. Between two steps either may go.
+#[test]
+fn a_copy_needs_its_sources_and_its_target() {
+    let (mut registry, subsystem) = registry_of_two_ports();
+    let info = registry.subsystem(subsystem).unwrap().namespaces[&NamespaceId(7)];
+    let other = farblock_proto::controller::NamespaceInfo { ana_group: 4, ..info };
+    registry.add_namespace(subsystem, NamespaceId(8), other).unwrap();
+    let source = |nsid: u32| {
+        let mut range = [0; CopyRange::LEN];
+        range[..4].copy_from_slice(&nsid.to_le_bytes());
+        range
+    };
+    let (from, into) = (NamespaceId(7), NamespaceId(8));
+    let plan = CopyPlan { namespace: into, lba: Lba(0), ranges: 1, across: true };
+    let blocks = BlockCount(1);
+    let from = CopySource { namespace: from, lba: Lba(0), blocks };
+    let part = CopyPart { from, namespace: into, to: Lba(0) };
+    for (state, status) in [
+        (AnaState::INACCESSIBLE, Status::ANA_INACCESSIBLE),
+        (AnaState::PERSISTENT_LOSS, Status::ANA_PERSISTENT_LOSS),
+        (AnaState::CHANGE, Status::ANA_TRANSITION),
+    ] {
+        for group in [3, 4] {
+            let access = states(AnaState::OPTIMIZED, &[(group, state)]);
+            registry.set_port_access(FAR, access).unwrap();
+            let table = tables(&mut registry).pop().expect("queues hear of it");
+            let (near, far) = (table.seen_from(Some(NEAR)), table.seen_from(Some(FAR)));
+            // The command's own namespace is looked at before its ranges are.
+            let refused = parsed(&far, NvmOpcode::COPY, 8) == Err(status);
+            assert_eq!(refused, group == 4, "group {group}");
+            assert_eq!(part.check(&far), Err(status), "group {group}");
+            assert_eq!(part.check(&near), Ok(()), "group {group}");
+            let ranges = |table| CopyRanges::parse(&source(7), &plan, table).map(drop);
+            let read = if group == 3 { Err(status) } else { Ok(()) };
+            assert_eq!(ranges(&far), read);
+            assert_eq!(ranges(&near), Ok(()));
+        }
+    }
 }
 
 #[test]
