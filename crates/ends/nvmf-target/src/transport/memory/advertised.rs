@@ -2,20 +2,25 @@
 //! set is something that works, each that is clear something that is refused as the specification
 //! has it, and each limit is tried at, and one beyond.
 
+use super::gate::Gate;
 use super::peer::{IDENTITY, Peer, place, target};
 use crate::target::Target;
+use farblock_backends::mem::Mem;
 use farblock_backends::null::Null;
-use farblock_block::Namespace;
-use farblock_proto::host::command::{self, Command, Data, LogPage};
+use farblock_block::{Command as Operation, Namespace};
+use farblock_proto::host::command::{self, Command, Data, Identity, LogPage};
 use farblock_wire::fabrics::DisconnectCommand;
 use farblock_wire::features::{FeatureGet, FeatureId, FeatureSelect, HostBehavior};
 use farblock_wire::identify::{
     Cns, IdentifyController, IdentifyControllerNvm, IdentifyNamespace, IdentifyParameters,
 };
 use farblock_wire::log::{CommandEffects, CommandEffectsLog, LogPageId, SupportedLogPages};
+use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::opcode::{AdminOpcode, DataDirection, NvmOpcode};
+use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::{IntoBytes, Sqe, Status};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const BLOCK: u32 = 512;
 /// More than DMRSL and MCL: nothing of it is stored.
@@ -177,9 +182,7 @@ fn the_effects_log_knows_each_opcode() {
     }
 }
 
-#[test]
-fn each_log_page_and_each_identify_page_is_there_or_refused() {
-    let mut stand = stand();
+fn walk_log_pages(stand: &mut Stand) {
     let page = SupportedLogPages::parse(&stand.log(LogPageId::SUPPORTED_LOG_PAGES, 1024));
     let page = page.expect("a page");
     for lid in 0..=u8::MAX {
@@ -188,6 +191,12 @@ fn each_log_page_and_each_identify_page_is_there_or_refused() {
         let expected = if known { Status::SUCCESS } else { Status::INVALID_LOG_PAGE };
         assert_eq!(status, expected, "log page {lid:#x}");
     }
+}
+
+#[test]
+fn each_log_page_and_each_identify_page_is_there_or_refused() {
+    let mut stand = stand();
+    walk_log_pages(&mut stand);
     let lpa = stand.controller().lpa;
     assert_eq!(
         lpa,
@@ -217,9 +226,7 @@ fn each_log_page_and_each_identify_page_is_there_or_refused() {
     }
 }
 
-#[test]
-fn each_feature_is_there_or_refused() {
-    let mut stand = stand();
+fn walk_features(stand: &mut Stand) {
     let page = stand.log(LogPageId::FEATURE_EFFECTS, 1024);
     for (entry, id) in page.chunks(4).zip(0..=u8::MAX) {
         let known = entry[0] & 1 == 1;
@@ -242,11 +249,10 @@ fn each_feature_is_there_or_refused() {
         let refused = if known { Status::FEATURE_NOT_SAVEABLE } else { Status::INVALID_FIELD };
         assert_eq!((able.result & 1, stand.admin(&save, &[])), (0, refused), "save {id:#x}");
     }
-    // The host identifier has 128 bits (CTRATT bit 0), and not 64.
-    assert_eq!(stand.controller().ctratt.get(), 1 | 1 << 6);
-    let short = get_feature(FeatureId::HOST_IDENTIFIER, FeatureSelect::CURRENT, 0, 8);
-    assert_eq!(stand.admin(&short, &[]), Status::INVALID_FIELD);
-    // Events: OAES says which notices can be enabled. The lower bits are warnings of SMART.
+}
+
+/// OAES says which notices can be enabled. The lower bits are warnings of SMART.
+fn walk_notices(stand: &mut Stand) {
     let oaes = stand.controller().oaes.get();
     for bit in 8..32 {
         let status = stand
@@ -254,6 +260,17 @@ fn each_feature_is_there_or_refused() {
         let expected = if oaes >> bit & 1 == 1 { Status::SUCCESS } else { Status::INVALID_FIELD };
         assert_eq!(status, expected, "OAES bit {bit}");
     }
+}
+
+#[test]
+fn each_feature_is_there_or_refused() {
+    let mut stand = stand();
+    walk_features(&mut stand);
+    // The host identifier has 128 bits (CTRATT bit 0), and not 64.
+    assert_eq!(stand.controller().ctratt.get(), 1 | 1 << 6);
+    let short = get_feature(FeatureId::HOST_IDENTIFIER, FeatureSelect::CURRENT, 0, 8);
+    assert_eq!(stand.admin(&short, &[]), Status::INVALID_FIELD);
+    walk_notices(&mut stand);
 }
 
 #[test]
@@ -418,8 +435,12 @@ fn there_may_be_as_many_as_is_said_and_no_more() {
     let log = stand.log(LogPageId::ERROR_INFORMATION, (entries + 1) * 64);
     let filled = log.chunks(64).filter(|entry| entry[..8] != [0; 8]).count();
     assert_eq!(filled, entries as usize);
-    // Event requests: AERL.
-    let held = u16::from(identify.aerl_z) + 1;
+    hold_events(&mut stand);
+}
+
+/// As many event requests as AERL says, and one more.
+fn hold_events(stand: &mut Stand) {
+    let held = u16::from(stand.controller().aerl_z) + 1;
     let event = |cid: u16| Sqe { cid: cid.into(), ..command::async_event_request().sqe };
     for cid in 900..900 + held {
         stand.admin.wire.send(event(cid), &[]);
@@ -430,4 +451,160 @@ fn there_may_be_as_many_as_is_said_and_no_more() {
         (beyond.cid.get(), code(beyond.status())),
         (999, Status::ASYNC_EVENT_LIMIT_EXCEEDED)
     );
+}
+
+/// What a capsule of an I/O queue may hold (IOCCSZ), and the answer (IORCSZ), in units of 16 bytes.
+/// A larger one ends its connection, as on TCP: nobody knows where the next one would begin.
+#[test]
+fn a_capsule_may_be_as_large_as_is_said_and_no_larger() {
+    let mut stand = stand();
+    let identify = stand.controller();
+    assert_eq!((identify.iorcsz.get(), identify.icdoff.get()), (1, 0));
+    let bytes = identify.ioccsz.get() * 16 - Sqe::LEN as u32;
+    assert_eq!(bytes % BLOCK, 0, "whole blocks, or the limit is not tried");
+    for (blocks, fits) in [(bytes / BLOCK, true), (bytes / BLOCK + 1, false)] {
+        let write = command::write(1, 0, blocks, blocks * BLOCK, false);
+        let cid = stand.io.send(&write, &vec![0; (blocks * BLOCK) as usize], true);
+        let status = stand.io.answer(cid).map(|answer| answer.status);
+        assert_eq!(status, fits.then_some(Status::SUCCESS), "{blocks} blocks in the capsule");
+    }
+}
+
+/// KAS: the timeout is a multiple of it, never less than was asked for.
+#[test]
+fn the_keep_alive_timeout_has_the_steps_that_are_said() {
+    let mut stand = stand();
+    let step = u32::from(stand.controller().kas.get()) * 100;
+    assert!(step > 0, "it is supported");
+    for (asked, told) in [(step, step), (step + 1, 2 * step), (7 * step - 1, 7 * step), (0, 0)] {
+        let set = command::set_features(FeatureId::KEEP_ALIVE_TIMER, asked);
+        assert_eq!(stand.admin(&set, &[]), Status::SUCCESS);
+        let get = get_feature(FeatureId::KEEP_ALIVE_TIMER, FeatureSelect::CURRENT, 0, 0);
+        let answer = stand.admin.run(&get, &[]);
+        assert_eq!((answer.status, answer.result), (Status::SUCCESS, told.into()), "{asked} ms");
+    }
+}
+
+/// CTRATT bit 6: commands of any queue keep a controller alive, without Keep Alive; and nothing but
+/// them does.
+#[test]
+fn traffic_keeps_a_controller_alive() {
+    let mut stand = stand();
+    assert_eq!(stand.controller().ctratt.get() >> 6 & 1, 1);
+    let timeout = Duration::from_millis(u64::from(stand.controller().kas.get()) * 100);
+    let set = command::set_features(FeatureId::KEEP_ALIVE_TIMER, timeout.as_millis() as u32);
+    assert_eq!(stand.admin(&set, &[]), Status::SUCCESS);
+    let (began, mut last) = (Instant::now(), Instant::now());
+    while began.elapsed() < timeout * 3 {
+        let sent = Instant::now();
+        let cid = stand.io.send(&command::read(1, 0, 1, BLOCK), &[], true);
+        let Some(answer) = stand.io.answer(cid) else {
+            // A busy machine may have been silent for too long; then it ends rightly.
+            assert!(last.elapsed() >= timeout / 2, "it ended under {timeout:?} of traffic");
+            return;
+        };
+        assert_eq!(answer.status, Status::SUCCESS);
+        last = sent;
+        std::thread::sleep(timeout / 50);
+    }
+    assert!(stand.io.wire.wait().is_none(), "silent, it ends");
+    assert!(last.elapsed() >= timeout, "it ended too early");
+}
+
+/// CCRL resets at once, each of which ends the controller that CIU and CIRN name.
+#[test]
+fn as_many_controllers_can_be_reset_at_once_as_is_said() {
+    let mut stand = stand();
+    let most = stand.controller().ccrl;
+    assert!(most > 0);
+    let lost: Vec<_> = (0..most).map(|_| Peer::admin(&stand.target)).collect();
+    let name = |(mut admin, icid): (Peer, u16)| {
+        let page = admin.run(&command::identify_controller(), &[]).data;
+        let page = IdentifyController::parse(&page).expect("a page");
+        (admin, CrossControllerReset { icid, ciu: page.ciu, cirn: page.cirn.get() })
+    };
+    let lost: Vec<_> = lost.into_iter().map(name).collect();
+    let send = |(_, name): &(Peer, CrossControllerReset)| {
+        stand.admin.send(&command::cross_controller_reset(*name), &[], true)
+    };
+    let asked: Vec<_> = lost.iter().map(send).collect();
+    for _ in &asked {
+        let cqe = stand.admin.wire.wait().expect("it is open");
+        assert!(asked.contains(&cqe.cid.get()) && cqe.status() == Status::SUCCESS, "{cqe:?}");
+    }
+    lost.iter().for_each(|(admin, _)| assert!(admin.wire.wait().is_none(), "it has ended"));
+}
+
+/// DLFEAT: what was deallocated reads as zeroes, and Write Zeroes may deallocate.
+#[test]
+fn deallocated_blocks_are_what_is_said() {
+    let disk = Arc::new(Mem::new(BLOCK, 1 << 20).expect("a size"));
+    let zeroing = Operation::WriteZeroes { deallocate: true };
+    let gate = Arc::new(Gate::of(zeroing, disk));
+    let target = target([Arc::clone(&gate) as Arc<dyn Namespace>]);
+    let (admin, controller) = Peer::admin(&target);
+    let io = Peer::io(&target, controller, 1, 32);
+    let mut stand = Stand { target, controller, admin, io };
+    let dlfeat = stand.namespace(1).dlfeat;
+    assert_eq!(dlfeat, IdentifyNamespace::DLFEAT_READ_ZEROES | 1 << 3);
+    let full = vec![0xaa; 8 * BLOCK as usize];
+    let write = command::write(1, 0, 8, 8 * BLOCK, false);
+    assert_eq!(stand.io(&write, &full), Status::SUCCESS);
+    let range = command::deallocate_range(2, 2).as_bytes().to_vec();
+    assert_eq!(stand.io(&command::deallocate(1, 1), &range), Status::SUCCESS);
+    assert_eq!(gate.seen(), [0; 0]);
+    assert_eq!(stand.io(&command::write_zeroes(1, 5, 1, true, false), &[]), Status::SUCCESS);
+    assert_eq!(gate.seen(), [5], "it is asked to deallocate");
+    assert_eq!(stand.io(&command::write_zeroes(1, 6, 1, false, false), &[]), Status::SUCCESS);
+    assert_eq!(gate.seen(), [5], "and else is not");
+    let data = stand.io.run(&command::read(1, 0, 8, 8 * BLOCK), &[]).data;
+    let blocks = data.chunks(BLOCK as usize).map(|block| {
+        assert!(block.iter().all(|byte| *byte == block[0]));
+        block[0]
+    });
+    let [x, o] = [0xaa, 0];
+    assert_eq!(blocks.collect::<Vec<_>>(), [x, x, o, o, x, o, o, x]);
+}
+
+/// A discovery controller has a page of its own, and less behind it.
+#[test]
+fn a_discovery_controller_is_what_it_says() {
+    let target = target([Arc::new(Null::new(BLOCK, 1 << 20).expect("a size")) as _]);
+    let identity = Identity { subnqn: DISCOVERY_NQN, ..IDENTITY };
+    let (admin, controller) = Peer::admin_of(&target, &identity);
+    let io = Peer::new(&target);
+    let mut stand = Stand { target, controller, admin, io };
+    let identify = stand.controller();
+    assert_eq!(identify.cntrltype, 2, "discovery");
+    assert_eq!((identify.nn.get(), identify.sqes, identify.cqes), (0, 0, 0));
+    // No optional command, and no I/O at all.
+    let optional = (identify.oacs.get(), identify.oncs.get(), identify.fuses.get(), identify.vwc);
+    assert_eq!((optional, identify.ccrl, identify.anacap), ((0, 0, 0, 0), 0, 0));
+    let mandatory = [0x02, 0x06, 0x09, 0x0a, 0x0c, 0x18, 0x7f];
+    for opcode in (0..=u8::MAX).filter(|opcode| !mandatory.contains(opcode)) {
+        let (command, data) = bare(opcode, 0);
+        assert_eq!(stand.admin(&command, &data), Status::INVALID_OPCODE, "opcode {opcode:#x}");
+    }
+    let data = command::connect_data(&identity, Some(controller));
+    let refused = stand.io.run(&command::connect(1, 31, 0), data.as_bytes()).status;
+    assert_eq!(code(refused), Status::CONNECT_INVALID_PARAMETERS);
+    for cns in 0..=u8::MAX {
+        let status = stand.admin(&command::identify(Cns(cns), 0), &[]);
+        let expected = if cns == 1 { Status::SUCCESS } else { Status::INVALID_FIELD };
+        assert_eq!(status, expected, "CNS {cns:#x}");
+    }
+    assert_eq!(identify.lpa, IdentifyController::LPA_EXTENDED_DATA);
+    walk_log_pages(&mut stand);
+    let from = LogPage { offset: 512, ..LogPage::new(LogPageId::DISCOVERY, 512) };
+    let rest = stand.admin.run(&command::log_page(from), &[]).data;
+    assert_eq!(rest, stand.log(LogPageId::DISCOVERY, 1024)[512..]);
+    walk_features(&mut stand);
+    walk_notices(&mut stand);
+    // As much of a log page as MDTS says, and no more.
+    let most = identify.max_transfer_bytes(4096).expect("a limit") as u32;
+    for (bytes, expected) in [(most, Status::SUCCESS), (most + 4, Status::INVALID_FIELD)] {
+        let page = command::log_page(LogPage::new(LogPageId::DISCOVERY, bytes));
+        assert_eq!(stand.admin(&page, &[]), expected, "MDTS, {bytes} bytes");
+    }
+    hold_events(&mut stand);
 }
