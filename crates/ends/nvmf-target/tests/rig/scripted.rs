@@ -12,7 +12,7 @@ use farblock_wire::fabrics::{
     ConnectCommand, ConnectData, PropertyGetCommand, PropertySetCommand, PropertySize,
 };
 use farblock_wire::property::offset;
-use farblock_wire::{IntoBytes, SglDescriptor, Sqe, Status};
+use farblock_wire::{Cqe, IntoBytes, SglDescriptor, Sqe, Status};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -55,6 +55,8 @@ pub struct Queue {
     pub stream: TcpStream,
     pub end: HostEnd,
     pub pending: Vec<u8>,
+    /// What came for commands of other slots than the one that is waited for.
+    pub told: Vec<Cqe>,
 }
 
 #[derive(Debug)]
@@ -72,7 +74,7 @@ impl Queue {
         let end = HostEnd::new(digests, 64);
         let mut out = Vec::new();
         end.start(&mut out);
-        let mut queue = Self { stream, end, pending: Vec::new() };
+        let mut queue = Self { stream, end, pending: Vec::new(), told: Vec::new() };
         queue.stream.write_all(&out).expect("sent");
         queue.wait_initialized();
         queue
@@ -104,13 +106,18 @@ impl Queue {
 
     /// Sends a command and waits for its answer.
     pub fn run(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> Answer {
+        self.try_run(sqe, transfer, data).expect("closed before the answer")
+    }
+
+    /// The same where the connection may end before the answer.
+    pub fn try_run(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> Option<Answer> {
         let mut out = Vec::new();
         self.end.submit(SlotId(0), &sqe, transfer, &mut out);
         if matches!(transfer, Transfer::InCapsule(_)) {
             out.extend_from_slice(data);
             out.extend(self.end.data_digest(data).into_iter().flatten());
         }
-        self.stream.write_all(&out).expect("sent");
+        self.stream.write_all(&out).ok()?;
         let expected = if let Transfer::FromController(length) = transfer { length } else { 0 };
         let mut read = vec![0; expected as usize];
         loop {
@@ -130,15 +137,19 @@ impl Queue {
                         }
                         self.stream.write_all(&out).expect("sent");
                     }
+                    Event::Completed { slot, cqe, .. } if slot != SlotId(0) => self.told.push(cqe),
                     Event::Completed { cqe, intact, .. } => {
                         assert!(intact);
+                        self.pending = input.to_vec();
                         let (status, result) = (cqe.status(), cqe.result());
-                        return Answer { status, result, data: read };
+                        return Some(Answer { status, result, data: read });
                     }
                     other => panic!("{other:?}"),
                 }
             }
-            assert!(self.receive(), "closed before the answer");
+            if !self.receive() {
+                return None;
+            }
         }
     }
 

@@ -1,0 +1,336 @@
+//! How SPDK's initiator follows the states of its paths: its bdev module in multipath mode, as a
+//! scripted host.
+//!
+//! Source: `module/bdev/nvme/bdev_nvme.c` of spdk/spdk (2022), by the functions that are named
+//! here. `nvme_ctrlr_create` reads the log page if CMIC says that there is one, of the size that
+//! `nvme_ctrlr_init_ana_log_page` calculates from NANAGRPID and MNAN; `aer_cb` reads it again upon
+//! an ANA event; `bdev_nvme_io_complete_nvme_status` does so for a command that ends with one of
+//! the three statuses, unless with Do Not Retry, which is final, and queues it again as long as
+//! `any_io_path_may_become_available`; `bdev_nvme_find_io_path` takes the first path whose
+//! namespace is optimized, or else the first that is not; `nvme_ctrlr_set_ana_states` takes the
+//! states; `bdev_nvme_check_multipath` lets a second controller in.
+//!
+//! What is ours: one command at a time, and a connection that ends is not made again. SPDK itself
+//! was not at hand.
+
+mod rig;
+
+use farblock_backends::mem::Mem;
+use farblock_block::Namespace;
+use farblock_proto::controller::PortAccess;
+use farblock_proto::ids::NamespaceId;
+use farblock_proto::tcp::host_end::{Event, Transfer};
+use farblock_proto::tcp::{Digests, SlotId};
+use farblock_target::{Export, Subsystem, Target, TargetConfig};
+use farblock_wire::identify::{IdentifyController, IdentifyNamespace};
+use farblock_wire::log::{AnaGroupDescriptor, AnaLogHeader, AnaState};
+use farblock_wire::opcode::AdminOpcode;
+use farblock_wire::{SglDescriptor, Sqe, Status};
+use rig::scripted::*;
+use rig::{any, until};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+const LOG: u32 = 0x0c;
+const EVENT: u64 = 0x000c_0302;
+/// Where the request for an event is, beside the command under way.
+const EVENT_SLOT: SlotId = SlotId(1);
+const ANA_ERRORS: [Status; 3] =
+    [Status::ANA_PERSISTENT_LOSS, Status::ANA_INACCESSIBLE, Status::ANA_TRANSITION];
+
+/// A controller, with its namespace 1.
+struct Path {
+    admin: Queue,
+    io: Queue,
+    identify: IdentifyController,
+    nguid: [u8; 16],
+    state: AnaState,
+    is_connected: bool,
+    /// Reads of the log that an event, and that a status was the reason for.
+    events: usize,
+    errors: usize,
+}
+
+fn page(queue: &mut Queue, sqe: Sqe, bytes: u32) -> Vec<u8> {
+    let sqe = Sqe { dptr: SglDescriptor::transport(bytes), ..sqe };
+    let answer = queue.run(sqe, Transfer::FromController(bytes), &[]);
+    assert_eq!(answer.status, Status::SUCCESS);
+    answer.data
+}
+
+impl Path {
+    /// What `nvme_ctrlr_create` and the library below it do.
+    fn new(address: SocketAddr) -> Path {
+        let (mut admin, controller) = admin(address, Digests::NONE);
+        let identify = |cns: u32, nsid| Sqe {
+            cdw10: cns.into(),
+            ..Sqe::new(AdminOpcode::IDENTIFY.0, 0, nsid)
+        };
+        let of_controller = page(&mut admin, identify(1, 0), 4096);
+        let of_namespace = page(&mut admin, identify(0, 1), 4096);
+        let namespace = IdentifyNamespace::parse(&of_namespace).expect("a page");
+        let io = io(address, Digests::NONE, controller, true);
+        let mut path = Path {
+            admin,
+            io,
+            identify: IdentifyController::parse(&of_controller).expect("a page"),
+            nguid: namespace.nguid,
+            state: AnaState::OPTIMIZED,
+            is_connected: true,
+            events: 0,
+            errors: 0,
+        };
+        // ANA event notices, which OAES has to offer.
+        assert_eq!(path.identify.oaes.get() >> 11 & 1, 1);
+        let feature = Sqe { cdw10: 0x0b.into(), cdw11: (1 << 11).into(), ..Sqe::new(0x09, 0, 0) };
+        assert_eq!(path.admin.run(feature, Transfer::None, &[]).status, Status::SUCCESS);
+        path.wait_for_event();
+        assert_eq!(path.identify.cmic & 0b1010, 0b1010, "several controllers, and ANA");
+        path.read_log();
+        path
+    }
+
+    fn wait_for_event(&mut self) {
+        let sqe = Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.0, EVENT_SLOT.0, 0);
+        let mut out = Vec::new();
+        self.admin.end.submit(EVENT_SLOT, &sqe, Transfer::None, &mut out);
+        self.admin.stream.write_all(&out).expect("sent");
+    }
+
+    /// `nvme_ctrlr_read_ana_log_page`: the whole of it at once, read without retaining the event.
+    fn read_log(&mut self) {
+        let groups = self.identify.nanagrpid.get() as usize;
+        let namespaces = self.identify.mnan.get() as usize;
+        let length = AnaLogHeader::LEN + groups * AnaGroupDescriptor::LEN + namespaces * 4;
+        let dwords_z = length as u32 / 4 - 1;
+        let sqe = Sqe {
+            cdw10: (LOG | dwords_z << 16).into(),
+            cdw11: (dwords_z >> 16).into(),
+            ..Sqe::new(AdminOpcode::GET_LOG_PAGE.0, 0, u32::MAX)
+        };
+        let page = page(&mut self.admin, sqe, length as u32);
+        let header = AnaLogHeader::parse(&page).expect("long enough");
+        let mut rest = &page[AnaLogHeader::LEN..];
+        for _ in 0..header.ngrps.get() {
+            let group = AnaGroupDescriptor::parse(rest).expect("long enough");
+            let count = group.nnsids.get() as usize;
+            rest = &rest[AnaGroupDescriptor::LEN..];
+            for nsid in rest[..count * 4].chunks(4) {
+                assert_eq!(nsid, 1_u32.to_le_bytes(), "no namespace that is not active");
+                self.state = AnaState(group.state & 0xf);
+            }
+            rest = &rest[count * 4..];
+        }
+    }
+
+    /// Looks whether an event has come, as pollers do, and does what `aer_cb` does.
+    fn poll_admin(&mut self) {
+        let stream = self.admin.stream.try_clone().expect("a handle");
+        stream.set_nonblocking(true).expect("it can be set");
+        let mut byte = [0];
+        let there = stream.peek(&mut byte).is_ok_and(|count| count > 0);
+        stream.set_nonblocking(false).expect("it can be set");
+        if there {
+            self.admin.receive();
+        }
+        let pending = std::mem::take(&mut self.admin.pending);
+        let mut input = &pending[..];
+        while let Some(event) = self.admin.end.next(&mut input).expect("well formed") {
+            let Event::Completed { cqe, .. } = event else { panic!("{event:?}") };
+            self.admin.told.push(cqe);
+        }
+        for cqe in std::mem::take(&mut self.admin.told) {
+            assert_eq!((cqe.status(), cqe.result()), (Status::SUCCESS, EVENT));
+            self.events += 1;
+            self.wait_for_event();
+            self.read_log();
+        }
+    }
+}
+
+/// `nvme_bdev`: paths in the order in which they were attached.
+struct Multipath(Vec<Path>);
+
+impl Multipath {
+    fn attach(addresses: &[SocketAddr]) -> Multipath {
+        let mut paths = Vec::<Path>::new();
+        for address in addresses {
+            let path = Path::new(*address);
+            for other in &paths {
+                let [one, two] = [&path, other].map(|path| path.identify.cntlid.get());
+                assert_ne!(one, two, "a second controller of this number is not let in");
+                assert_eq!(path.nguid, other.nguid, "it would be another disk");
+            }
+            paths.push(path);
+        }
+        Multipath(paths)
+    }
+
+    fn find(&self) -> Option<usize> {
+        let first = |state| self.0.iter().position(|path| path.is_connected && path.state == state);
+        first(AnaState::OPTIMIZED).or_else(|| first(AnaState::NON_OPTIMIZED))
+    }
+
+    /// Carries a command out however often it has to be queued again; gives the path that did it.
+    /// `heeds`: whether events are heard of in between.
+    fn submit(&mut self, heeds: bool, command: impl Fn(&mut Queue) -> Option<Status>) -> usize {
+        let mut done = None;
+        until("it is done", || {
+            if heeds {
+                self.poll();
+            }
+            let Some(at) = self.find() else {
+                assert!(self.0.iter().any(|path| path.is_connected), "it would have failed");
+                return false;
+            };
+            let path = &mut self.0[at];
+            match command(&mut path.io) {
+                Some(Status::SUCCESS) => done = Some(at),
+                Some(status) => {
+                    // Do Not Retry would be an error of the disk, as would be any other status.
+                    assert!(ANA_ERRORS.contains(&status), "{status:?}");
+                    path.errors += 1;
+                    path.read_log();
+                }
+                None => path.is_connected = false,
+            }
+            done.is_some()
+        });
+        done.expect("it is done")
+    }
+
+    fn poll(&mut self) {
+        self.0.iter_mut().filter(|path| path.is_connected).for_each(Path::poll_admin);
+    }
+
+    fn write(&mut self, heeds: bool, lba: u64, value: u8) -> usize {
+        let data = [value; BLOCK];
+        self.submit(heeds, |queue| {
+            let length = BLOCK as u32;
+            let sqe = blocks(1, lba, 1, SglDescriptor::in_capsule(0, length));
+            Some(queue.try_run(sqe, Transfer::InCapsule(length), &data)?.status)
+        })
+    }
+
+    fn read(&mut self, lba: u64) -> u8 {
+        let found = std::cell::Cell::new(0);
+        self.submit(true, |queue| {
+            let length = BLOCK as u32;
+            let sqe = blocks(2, lba, 1, SglDescriptor::transport(length));
+            let answer = queue.try_run(sqe, Transfer::FromController(length), &[])?;
+            found.set(answer.data[0]);
+            Some(answer.status)
+        });
+        found.get()
+    }
+
+    fn until(&mut self, path: usize, state: AnaState) {
+        until("it is told", || {
+            self.poll();
+            self.0[path].state == state
+        });
+    }
+}
+
+fn set(target: &Target, state: AnaState) {
+    set_at(target, target.addresses()[0], state);
+}
+
+fn set_at(target: &Target, address: SocketAddr, state: AnaState) {
+    target.control().set_access(address, &PortAccess::all(state)).expect("it listens there");
+}
+
+fn start(disk: &Arc<Mem>, ids: std::ops::RangeInclusive<u16>, listeners: usize) -> Target {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    let namespace = Arc::clone(disk) as Arc<dyn Namespace>;
+    let identity = "0191d6cc-0000-7000-8000-000000000002".to_owned();
+    subsystem.exports.insert(NamespaceId(1), Export { namespace, identity });
+    let config = TargetConfig {
+        subsystems: vec![subsystem],
+        listeners: vec![any(); listeners],
+        controller_ids: ids,
+        ..TargetConfig::default()
+    };
+    Target::start(&config).expect("it starts")
+}
+
+fn disk() -> Arc<Mem> {
+    Arc::new(Mem::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("a size"))
+}
+
+#[test]
+fn it_follows_events() {
+    let target = start(&disk(), 1..=999, 2);
+    let ports = target.addresses().to_vec();
+    set_at(&target, ports[1], AnaState::INACCESSIBLE);
+    let mut host = Multipath::attach(&ports);
+    assert_eq!(host.0[1].state, AnaState::INACCESSIBLE);
+    for round in 0..10_u8 {
+        let (from, to) = (usize::from(round % 2), usize::from(round % 2 == 0));
+        assert_eq!(host.write(true, u64::from(round), round + 1), from);
+        set_at(&target, ports[from], AnaState::NON_OPTIMIZED);
+        set_at(&target, ports[to], AnaState::OPTIMIZED);
+        host.until(to, AnaState::OPTIMIZED);
+        assert_eq!(host.write(true, 100, round), to, "the better one");
+        set_at(&target, ports[from], AnaState::INACCESSIBLE);
+        host.until(from, AnaState::INACCESSIBLE);
+    }
+    assert!((0..10).all(|round| host.read(u64::from(round)) == round + 1));
+    assert!(host.0.iter().all(|path| path.events > 0 && path.errors == 0));
+}
+
+/// The status of a command is there before the event is looked at.
+#[test]
+fn it_follows_the_statuses_of_commands() {
+    let loss = [AnaState::INACCESSIBLE, AnaState::CHANGE, AnaState::PERSISTENT_LOSS];
+    for (value, state) in (1..).zip(loss) {
+        let target = start(&disk(), 1..=999, 2);
+        let ports = target.addresses().to_vec();
+        let mut host = Multipath::attach(&ports);
+        assert_eq!(host.write(false, 0, 77), 0, "the first of two that are equal");
+        set_at(&target, ports[0], state);
+        // Its core may not have heard of it yet.
+        until("it goes by the other path", || host.write(false, 1, value) == 1);
+        assert_eq!((host.0[0].errors, host.0[0].events, host.0[0].state), (1, 0, state));
+        assert_eq!((host.read(0), host.read(1)), (77, value));
+        host.poll();
+        assert!(host.0.iter().all(|path| path.is_connected), "it stays connected");
+    }
+}
+
+/// No path is good; what is queued is done when one is, and neither fails nor is done twice.
+#[test]
+fn it_waits_while_there_is_no_way() {
+    let target = start(&disk(), 1..=999, 2);
+    let ports = target.addresses().to_vec();
+    let mut host = Multipath::attach(&ports);
+    for port in &ports {
+        set_at(&target, *port, AnaState::CHANGE);
+    }
+    (0..2).for_each(|path| host.until(path, AnaState::CHANGE));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            set_at(&target, ports[1], AnaState::OPTIMIZED);
+        });
+        assert_eq!(host.write(true, 3, 9), 1);
+    });
+    assert_eq!(host.read(3), 9);
+}
+
+/// Two targets of one disk, one of which dies.
+#[test]
+fn it_goes_by_the_other_target() {
+    let disk = disk();
+    let (here, there) = (start(&disk, 1..=999, 1), start(&disk, 1000..=1999, 1));
+    set(&there, AnaState::NON_OPTIMIZED);
+    let mut host = Multipath::attach(&[here.addresses()[0], there.addresses()[0]]);
+    assert_eq!(host.write(true, 5, 1), 0);
+    drop(here);
+    host.0[0].is_connected = host.0[0].io.try_run(Sqe::new(0, 0, 1), Transfer::None, &[]).is_some();
+    assert!(!host.0[0].is_connected, "it is gone");
+    assert_eq!((host.write(true, 6, 2), host.read(5), host.read(6)), (1, 1, 2));
+}
