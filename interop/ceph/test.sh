@@ -141,6 +141,6 @@ is_told "names no image" "$farblock" serve rbd:none
 guide
 echo "ceph: docs/ceph.md does what it says"
 # As make unit builds it: it is there already.
-(cd "$here/../.." && "$cargo" test --locked --quiet --workspace --all-features --test cluster -- \
-    --include-ignored --test-threads 4)
+(cd "$here/../.." && "$cargo" test --locked --quiet --workspace --all-features --test cluster \
+    --test older -- --include-ignored --test-threads 4)
 faults

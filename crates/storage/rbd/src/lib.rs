@@ -11,7 +11,8 @@
 //!
 //! **The library** is the system's librbd (`librbd.so.1`, of Ceph 14 or newer), loaded when an
 //! image is first opened and not before. What it lacks that is newer is done in another way:
-//! without `rbd_aio_write_zeroes`, zeroes are written.
+//! without `rbd_aio_write_zeroes`, a block of zeroes is written again and again, of which librbd
+//! gives back the space of whole objects, asked or not.
 //!
 //! **Contract.** That of [`farblock_block`]. An operation and its buffer belong to librbd from its
 //! submission to its completion, whatever happens to the queue, the namespace or the event loop
@@ -40,5 +41,7 @@ mod queue;
 
 pub use error::OpenError;
 pub use image::{Image, identity};
+#[doc(hidden)]
+pub use library::use_as_of_ceph_14;
 pub use name::{Name, NameError};
 pub use queue::Rbd;

@@ -3,6 +3,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::error::OpenError;
 
@@ -50,7 +52,8 @@ macro_rules! functions {
                 )*
                 $(
                     // SAFETY: as above.
-                    let $new = unsafe { library.get(stringify!($new)) }.ok().map(|found| *found);
+                    let found = unsafe { library.get(stringify!($new)) };
+                    let $new = found.ok().map(|found| *found).filter(|_| !IS_OLD.load(Relaxed));
                 )*
                 Ok(Self { $($name,)* $($new,)* })
             }
@@ -95,6 +98,16 @@ functions! {
     newer {
         rbd_aio_write_zeroes(ImageHandle, u64, usize, Completion, c_int, c_int) -> c_int;
     }
+}
+
+/// Newer functions are not looked for.
+static IS_OLD: AtomicBool = AtomicBool::new(false);
+
+/// Has the library, which must not be loaded yet, be used as if it were of Ceph 14, so that tests
+/// see what is done without newer functions.
+#[doc(hidden)]
+pub fn use_as_of_ceph_14() {
+    IS_OLD.store(true, Relaxed);
 }
 
 /// Loads the library when it is first asked for; it stays for the life of the process.

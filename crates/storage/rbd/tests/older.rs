@@ -1,0 +1,40 @@
+//! Images of a real cluster, by a librbd that lacks what is newer than Ceph 14. In a process of its
+//! own, which has one librbd. `interop/ceph/test.sh` runs it.
+
+#![cfg(target_os = "linux")]
+
+mod pool;
+
+use farblock_block::blocking::Blocking;
+use farblock_block::conformance::{MIN_BYTES, Suite};
+use farblock_reactor::EngineKind;
+use pool::{fresh, shared, used};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+#[ignore = "needs a cluster: interop/ceph/test.sh"]
+fn an_image_conforms() {
+    farblock_rbd::use_as_of_ceph_14();
+    let make = |block_size| shared(&fresh(MIN_BYTES, "layering"), block_size);
+    Suite::new(EngineKind::Auto).run(&make);
+}
+
+/// One block is written again and again. Of a whole object librbd makes a discard, also where it
+/// would keep the space if it had a command for zeroes (`cluster.rs`).
+#[test]
+#[ignore = "needs a cluster: interop/ceph/test.sh"]
+fn zeroes_are_a_block_written_again_and_again() {
+    farblock_rbd::use_as_of_ceph_14();
+    let image = fresh(MIN_BYTES, "layering");
+    let mut disk = Blocking::new(&*shared(&image, 512)).expect("a queue");
+    disk.write(0, &vec![7; (8 * MIB) as usize]).expect("a write");
+    let half = 4 * MIB / 512;
+    disk.write_zeroes(0, half as u32, false).expect("the first object");
+    disk.write_zeroes(half, 3, false).expect("a part of the second");
+    assert_eq!(used(&image), 1, "the newer command was used");
+    let mut data = vec![1; (8 * MIB) as usize];
+    disk.read(0, &mut data).expect("a read");
+    let (zeroes, rest) = data.split_at((4 * MIB + 3 * 512) as usize);
+    assert!(zeroes.iter().all(|byte| *byte == 0) && rest.iter().all(|byte| *byte == 7));
+}
