@@ -305,7 +305,7 @@ impl Keeper {
         let Err(error) = &ended.done.result else { return };
         if *unread & bit(ended.leg) == 0 {
             let leg = &self.shared.legs[ended.leg].name;
-            tracing::warn!(%leg, lba = chunk.lba, "cannot be compared: a read of it failed: {error}");
+            tracing::warn!(%leg, lba = chunk.lba, "is not compared, as a read failed: {error}");
         }
         *unread |= bit(ended.leg);
     }
