@@ -34,8 +34,10 @@ pub struct MirrorStatus {
     /// Compared on all legs in sync by the last or present verify.
     pub verified_bytes: u64,
     /// Not compared by it: a leg in sync could not be read there, or there was one only.
+    #[serde(default)]
     pub uncompared_bytes: u64,
     /// The legs that it could not read everywhere.
+    #[serde(default)]
     pub unread_legs: Vec<String>,
     /// In how much the legs in sync differ.
     pub differing_bytes: u64,
