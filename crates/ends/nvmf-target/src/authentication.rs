@@ -14,6 +14,7 @@ use crate::notices::origin;
 use crate::shared::{Message, Route, Shared};
 use backlog::{Backlog, Origin};
 use farblock_proto::capsule::SlotId;
+use farblock_proto::controller::HostChannel;
 use farblock_reactor::os;
 use farblock_secure::{
     Concatenation, Controller, ControllerTerms, Cost, Demand, Group, Hash, Secret, TlsKey,
@@ -66,9 +67,13 @@ impl HostKeys {
         !self.host.is_empty()
     }
 
-    /// Whether it has to have TLS come of its authentication.
-    pub(crate) fn concatenates(&self) -> bool {
-        self.authenticates() && self.demand == Demand::SecureChannel
+    /// How it has to come.
+    pub(crate) fn channel(&self) -> HostChannel {
+        match self.demand {
+            _ if !self.tls.is_empty() => HostChannel::Tls,
+            Demand::SecureChannel if self.authenticates() => HostChannel::Concatenated,
+            _ => HostChannel::Plain,
+        }
     }
 
     fn terms(&self, subsystem: &str, host: &str) -> ControllerTerms {
@@ -202,12 +207,6 @@ impl Authenticator {
             let is_more = keys.demand != Demand::Authentication && keys.demand != before.demand;
             !is_more && before.host_secrets.iter().any(|it| keys.host.contains(it))
         })
-    }
-
-    /// Whether some host has to have TLS come of its authentication.
-    pub(crate) fn some_concatenate(&self) -> bool {
-        let all = self.terms.lock().expect("no holder panics");
-        all.values().any(|terms| terms.demand == Demand::SecureChannel)
     }
 
     /// A subsystem is gone.

@@ -140,14 +140,6 @@ pub struct TargetConfig {
     pub max_connections: Option<usize>,
 }
 
-impl TargetConfig {
-    /// Whether some host has to have TLS come of its authentication.
-    pub(crate) fn some_concatenate(&self) -> bool {
-        let mut all = self.subsystems.iter().flat_map(|subsystem| subsystem.keys.values());
-        all.any(HostKeys::concatenates)
-    }
-}
-
 impl Default for TargetConfig {
     fn default() -> Self {
         Self {

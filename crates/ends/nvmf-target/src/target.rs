@@ -6,8 +6,8 @@ use crate::core::Core;
 use crate::limits;
 use crate::reservations::{self, Keeper, Stores};
 use crate::shared::{Exports, Mailbox, Shared, describe, entry};
-use crate::tls::TlsTerms;
-use farblock_proto::controller::{NamespaceInfo, PortId, Registry};
+use crate::tls::{TlsTerms, security};
+use farblock_proto::controller::{HostChannel, NamespaceInfo, PortId, Registry};
 use farblock_proto::ids::NamespaceId;
 use farblock_proto::limits::IN_CAPSULE_BYTES;
 use farblock_reactor::os::{self, JoinHandle, ListenSocket};
@@ -395,12 +395,16 @@ fn register(
                 None => Ok(()),
             });
         added.map_err(|error| StartError::Address(address.to_string(), error))?;
-        registry.set_security(port, tls.security(port, config.some_concatenate()));
+        registry.set_security(port, security(tls.policy(port)));
     }
     for referral in &config.referrals {
         registry
             .add_referral(referral.clone())
             .map_err(|error| StartError::Address(referral.address.clone(), error))?;
+    }
+    let keyed = config.tls_keys.iter().filter(|(_, keys)| !keys.is_empty());
+    for (host, _) in keyed {
+        registry.set_host_channel(None, host, HostChannel::Tls);
     }
     for subsystem in &config.subsystems {
         let mut offered = subsystem.offered();
@@ -418,6 +422,9 @@ fn register(
         let id = registry
             .add_subsystem(offered)
             .map_err(|error| StartError::Subsystem(nqn.clone(), error))?;
+        for (host, keys) in &subsystem.keys {
+            registry.set_host_channel(Some(id), host, keys.channel());
+        }
         for (&nsid, store) in &subsystem.reservations {
             reservations::load(&mut registry, (id, nsid), &**store)
                 .map_err(|error| StartError::Reservations(nqn.clone(), nsid, error))?;

@@ -144,19 +144,6 @@ impl TlsTerms {
         self.read().policy(Some(port))
     }
 
-    /// What the discovery log page says, where some hosts have TLS come of their authentication or
-    /// none does.
-    pub(crate) fn security(&self, port: PortId, some_concatenate: bool) -> ChannelSecurity {
-        let now = self.read();
-        match now.policy(Some(port)) {
-            TlsPolicy::Required => ChannelSecurity::Required,
-            TlsPolicy::Allowed if some_concatenate || now.keys.has_configured() => {
-                ChannelSecurity::Allowed
-            }
-            TlsPolicy::Allowed | TlsPolicy::Plain => ChannelSecurity::None,
-        }
-    }
-
     /// Whether a host that came in by this listener with this key, or without TLS, may be who it
     /// says. What is not certain is refused.
     ///
@@ -193,6 +180,15 @@ impl TlsTerms {
 
     fn read(&self) -> RwLockReadGuard<'_, Now> {
         self.now.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the discovery log page goes by at a listener of this policy.
+pub(crate) fn security(policy: TlsPolicy) -> ChannelSecurity {
+    match policy {
+        TlsPolicy::Plain => ChannelSecurity::None,
+        TlsPolicy::Allowed => ChannelSecurity::Allowed,
+        TlsPolicy::Required => ChannelSecurity::Required,
     }
 }
 
@@ -268,21 +264,6 @@ mod tests {
         nobody.set_policy(PortId(1), TlsPolicy::Required);
         assert!(nobody.check(PORT, None, HOST, DISK).is_err(), "required, and nobody has a key");
         assert!(nobody.begin(PORT).is_some());
-    }
-
-    #[test]
-    fn discovery_says_that_there_is_tls_where_a_host_has_it_come_of_its_authentication() {
-        let port = PortId(1);
-        for (policy, some, expected) in [
-            (TlsPolicy::Plain, true, ChannelSecurity::None),
-            (TlsPolicy::Allowed, false, ChannelSecurity::None),
-            (TlsPolicy::Allowed, true, ChannelSecurity::Allowed),
-            (TlsPolicy::Required, true, ChannelSecurity::Required),
-        ] {
-            let terms = TlsTerms::default();
-            terms.set_policy(port, policy);
-            assert_eq!(terms.security(port, some), expected, "{policy:?}");
-        }
     }
 
     #[test]

@@ -11,8 +11,8 @@ use farblock_proto::controller::PortAccess;
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::EngineKind;
 use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey};
-use farblock_target::{Export, HostKeys, Subsystem, Target, TargetConfig, TlsPolicy};
-use rig::keys::KeyFile;
+use farblock_target::{Demand, Export, HostKeys, Subsystem, Target, TargetConfig, TlsPolicy};
+use rig::keys::{KeyFile, secret};
 use rig::{NQN, any, engines};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -141,21 +141,68 @@ fn hosts_without_a_key_may_come_if_that_is_allowed() {
 
 #[test]
 fn discovery_says_what_is_required() {
-    const REQUIRED: u8 = 0b01;
-    const NOT_REQUIRED: u8 = 0b10;
     let good = key(Hash::Sha256, 1);
     let file = KeyFile::of_key(&good);
-    for (policy, requirement) in
-        [(TlsPolicy::Required, REQUIRED), (TlsPolicy::Allowed, NOT_REQUIRED)]
-    {
+    for policy in [TlsPolicy::Required, TlsPolicy::Allowed] {
         let target = serve(std::slice::from_ref(&good), policy, EngineKind::Auto);
         let address = target.addresses()[0].to_string();
         let entries = discover(&address, &options(HOST, Some(&file))).expect("with the key");
         let entry = entries.iter().find(|entry| entry.subnqn == NQN).expect("it is listed");
-        assert_eq!(entry.requirements & 0b11, requirement);
+        assert_eq!(entry.requirements & 0b11, 0b01, "it has a key, and has to use it");
         let plain = discover(&address, &options(OTHER, None));
         assert_eq!(plain.is_ok(), policy == TlsPolicy::Allowed);
     }
+}
+
+/// What a discovery service says of the disk at a listener: nothing, or whether TLS is required.
+fn listed(service: SocketAddr, options: &Options, at: SocketAddr) -> Option<bool> {
+    let entries = discover(&service.to_string(), options).expect("anybody may ask");
+    let port = at.port().to_string();
+    let its = entries.iter().find(|entry| entry.subnqn == NQN && entry.service == port)?;
+    Some(its.requirements & 0b11 == 0b01)
+}
+
+/// What is listed can be used as is said, and what can be used is listed: of hosts with a key,
+/// without, and with TLS that comes of their authentication, at listeners of every kind.
+#[test]
+fn discovery_shows_a_host_what_it_may_use() {
+    const CONCATENATES: &str = "nqn.2014-08.org.example:concatenates";
+    let target = steered();
+    let control = target.control();
+    let demand = Demand::SecureChannel;
+    let concatenates = HostKeys { demand, ..HostKeys::new(secret(1)) };
+    control.set_host_keys(NQN, CONCATENATES, Some(&concatenates)).unwrap();
+    let allowed = target.addresses()[0];
+    let [strict, plain] = [TlsPolicy::Required, TlsPolicy::Plain]
+        .map(|policy| control.listen(any(), &PortAccess::default(), policy).unwrap());
+    let (file, secret) = (KeyFile::of_key(&key(Hash::Sha256, 1)), KeyFile::of_secret(1));
+    let concat = Options {
+        dhchap_secret: Some(secret.0.clone()),
+        concatenate: true,
+        ..options(CONCATENATES, None)
+    };
+    for (host, without, with) in [
+        (HOST, options(HOST, None), options(HOST, Some(&file))),
+        (OTHER, options(OTHER, None), options(OTHER, Some(&file))),
+        (CONCATENATES, options(CONCATENATES, None), concat),
+    ] {
+        for at in [allowed, strict, plain] {
+            let [plain, tls] = [&without, &with]
+                .map(|options| Controller::connect(&at.to_string(), NQN, options).is_ok());
+            let said = listed(allowed, &options(host, None), at);
+            assert_eq!(said.is_some(), plain || tls, "{host} at {at}");
+            let begins_in_plain = plain || host == CONCATENATES;
+            assert_eq!(said == Some(true), tls && !begins_in_plain, "{host} at {at}");
+        }
+    }
+    // A key that comes and goes changes what is said.
+    let none = options(HOST, None);
+    let says = || [allowed, strict, plain].map(|at| listed(allowed, &none, at));
+    assert_eq!(says(), [Some(true), Some(true), None]);
+    control.set_host_keys(NQN, HOST, None).unwrap();
+    assert_eq!(says(), [Some(false), None, Some(false)]);
+    control.set_tls(plain, TlsPolicy::Required).unwrap();
+    assert_eq!(says(), [Some(false), None, None]);
 }
 
 /// A target that has been changed while it ran: `listen` is where TLS is required.
@@ -222,13 +269,6 @@ fn each_listener_has_its_policy() {
     at(open, &options(OTHER, None)).map(drop).expect("it has no key");
     at(open, &options(HOST, None)).map(drop).expect_err("it has a key");
     at(open, &options(HOST, Some(&file))).map(drop).expect_err("there is no TLS");
-    let entries = discover(&open.to_string(), &options(OTHER, None)).expect("it is open");
-    let requirement = |address: SocketAddr| {
-        let port = address.port().to_string();
-        let its = entries.iter().find(|it| it.subnqn == NQN && it.service == port);
-        its.expect("it is listed").requirements & 0b11
-    };
-    assert_eq!((requirement(strict), requirement(open)), (0b01, 0b10));
     // Who is there without TLS is not left there once it is required.
     let stays = at(open, &options(OTHER, None)).expect("it has no key");
     let keyed = at(strict, &options(HOST, Some(&file))).expect("with its key");

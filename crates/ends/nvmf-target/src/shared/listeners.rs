@@ -6,7 +6,7 @@ use crate::control::ChangeError;
 use crate::core::is_entrance;
 use crate::events::Event;
 use crate::limits;
-use crate::tls::TlsTerms;
+use crate::tls::{TlsTerms, security};
 use farblock_proto::controller::{AddressFamily, Listener, PortAccess, PortId};
 use farblock_reactor::os::{self, ListenSocket};
 use std::collections::BTreeMap;
@@ -144,7 +144,7 @@ impl Shared {
         let port = found.ok_or_else(|| refused(address, "the target does not listen there"))?.port;
         let mut management = self.lock_running()?;
         let before = self.tls.set_policy(port, policy);
-        self.publish_security(&mut management.registry);
+        management.registry.set_security(port, security(policy));
         self.act(&mut management);
         if policy == TlsPolicy::Required && before != Some(policy) {
             for mailbox in self.mailboxes() {
@@ -187,7 +187,7 @@ impl Shared {
             Ok(Ok(())) => {
                 let since_start = self.listening.is_from_start(address);
                 all.push(Listened { address, port, since_start });
-                self.publish_security(&mut management.registry);
+                management.registry.set_security(port, security(policy));
                 self.act(&mut management);
                 self.observed.log_change(&Event::ListenerAdded(address));
                 Ok(())

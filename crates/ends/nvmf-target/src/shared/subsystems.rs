@@ -5,8 +5,9 @@ use crate::authentication::HostKeys;
 use crate::config::Subsystem;
 use crate::control::{ChangeError, Removal};
 use crate::events::Event;
-use farblock_proto::controller::{ConfigError, ControllerSummary, Referral, Registry};
-use farblock_proto::controller::{SubsystemId, Teardown};
+use farblock_proto::controller::{
+    ConfigError, ControllerSummary, HostChannel, Referral, Registry, SubsystemId, Teardown,
+};
 use farblock_proto::limits::IN_CAPSULE_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,13 +29,15 @@ impl Shared {
         {
             let mut management = self.lock_running()?;
             let id = management.registry.add_subsystem(config).map_err(wrong)?;
+            for (host, keys) in &subsystem.keys {
+                management.registry.set_host_channel(Some(id), host, keys.channel());
+            }
             management.exports.limit_hosts(id, &subsystem.host_rates);
             // Before anybody can have connected.
             self.authenticator.require(subsystem);
             for (host, keys) in &subsystem.keys {
                 self.tls.set_keys(&nqn, host, &keys.tls);
             }
-            self.publish_security(&mut management.registry);
             self.act(&mut management);
             self.observed.log_change(&Event::SubsystemAdded(nqn.clone()));
         }
@@ -73,10 +76,6 @@ impl Shared {
         }
         self.authenticator.forget(nqn);
         self.tls.forget(nqn);
-        let mut management = self.lock();
-        self.publish_security(&mut management.registry);
-        self.act(&mut management);
-        drop(management);
         Ok(removals)
     }
 
@@ -101,7 +100,8 @@ impl Shared {
                 self.tls.forget_generated(host, nqn);
             }
             let stay = self.tls.set_keys(nqn, host, keys.map_or(&[], |keys| &keys.tls));
-            self.publish_security(registry);
+            let channel = keys.map_or(HostChannel::Plain, HostKeys::channel);
+            registry.set_host_channel(Some(id), host, channel);
             let is_its = |one: &ControllerSummary<'_>| {
                 if one.subsystem.is_none() {
                     return !stay.at_discovery && one.host_nqn == host;
@@ -134,15 +134,6 @@ impl Shared {
         gone.map_err(|error| ChangeError::Address(referral.address.clone(), error.to_string()))?;
         self.act(&mut management);
         Ok(())
-    }
-
-    /// Says in the discovery log page who has to use TLS where.
-    pub(super) fn publish_security(&self, registry: &mut Registry) {
-        let ports: Vec<_> = registry.listeners().iter().map(|listener| listener.port).collect();
-        for port in ports {
-            let some_concatenate = self.authenticator.some_concatenate();
-            registry.set_security(port, self.tls.security(port, some_concatenate));
-        }
     }
 
     pub(super) fn lock_running(

@@ -155,7 +155,8 @@ pub enum AddressFamily {
     V6,
 }
 
-/// Whether hosts have to use TLS, as the discovery log page says it (TREQ, and SECTYPE of TCP).
+/// Whether hosts use TLS where a listener is, or have to, as the discovery log page says it (TREQ,
+/// and SECTYPE of TCP).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum ChannelSecurity {
     /// There is none.

@@ -1,7 +1,7 @@
 //! The discovery log page (NVMe Base Specification 2.0, "Discovery Log Page").
 //!
-//! The page lists, for one host: every subsystem that it may use at every address, then the
-//! referrals, then the discovery service itself at every address. Only the records that the host
+//! The page lists, for one host: every subsystem that it may use at every address where it may, then
+//! the referrals, then the discovery service itself in the same way. Only the records that the host
 //! asks for are put together, since there may be thousands.
 
 use super::config::{AddressFamily, ChannelSecurity, PortId, SubsystemConfig};
@@ -39,12 +39,25 @@ enum Target<'a> {
     Itself,
 }
 
+/// A subsystem that the host may use.
+struct Listed<'a> {
+    /// Its records begin with this one.
+    first: usize,
+    config: &'a SubsystemConfig,
+    /// Which of the addresses, and what has to be done there, is the same for many.
+    places: usize,
+}
+
 /// The page as one host sees it, not yet in bytes.
 pub(super) struct DiscoveryPage<'a> {
     generation: u64,
-    addresses: Vec<Address<'a>>,
-    subsystems: Vec<&'a SubsystemConfig>,
+    subsystems: Vec<Listed<'a>>,
+    /// Records about subsystems.
+    listed: usize,
+    /// By [`Listed::places`].
+    places: Vec<Vec<Address<'a>>>,
     referrals: Vec<Address<'a>>,
+    itself: Vec<Address<'a>>,
 }
 
 impl<'a> DiscoveryPage<'a> {
@@ -56,17 +69,38 @@ impl<'a> DiscoveryPage<'a> {
             port: PortId(0),
             security: ChannelSecurity::None,
         });
-        let visible = registry.subsystems().map(|(_, config)| config);
-        Self {
+        let host = controller.host_nqn.as_str();
+        let addresses = addresses(registry, &controller.local_address);
+        let mut page = Self {
             generation: registry.discovery_generation,
-            addresses: addresses(registry, &controller.local_address),
-            subsystems: visible.filter(|config| config.allows(&controller.host_nqn)).collect(),
+            subsystems: Vec::new(),
+            listed: 0,
+            places: Vec::new(),
             referrals: referrals.collect(),
+            itself: places(&addresses, registry.channels.of_discovery(host)),
+        };
+        for (id, config) in registry.subsystems().filter(|(_, config)| config.allows(host)) {
+            page.list(config, places(&addresses, registry.channels.of_subsystem(host, id)));
         }
+        page
+    }
+
+    fn list(&mut self, config: &'a SubsystemConfig, places: Vec<Address<'a>>) {
+        let (first, records) = (self.listed, places.len());
+        if records == 0 {
+            return;
+        }
+        let known = self.places.iter().position(|known| *known == places);
+        let places = known.unwrap_or_else(|| {
+            self.places.push(places);
+            self.places.len() - 1
+        });
+        self.subsystems.push(Listed { first, config, places });
+        self.listed += records;
     }
 
     fn records(&self) -> usize {
-        self.addresses.len() * (self.subsystems.len() + 1) + self.referrals.len()
+        self.listed + self.referrals.len() + self.itself.len()
     }
 
     /// `bytes` of the page from `offset` on, with zeroes for what lies behind its end.
@@ -105,17 +139,15 @@ impl<'a> DiscoveryPage<'a> {
 
     /// What the record with this number, which is less than [`Self::records`], is about.
     fn target(&self, index: usize) -> (Address<'a>, Target<'a>) {
-        let listed = self.addresses.len() * self.subsystems.len();
-        if index < listed {
-            let subsystem = self.subsystems[index / self.addresses.len()];
-            let address = self.addresses[index % self.addresses.len()];
-            return (address, Target::Subsystem(subsystem));
+        if let Some(index) = index.checked_sub(self.listed) {
+            return match self.referrals.get(index) {
+                Some(&address) => (address, Target::Referral),
+                None => (self.itself[index - self.referrals.len()], Target::Itself),
+            };
         }
-        let index = index - listed;
-        match self.referrals.get(index) {
-            Some(&address) => (address, Target::Referral),
-            None => (self.addresses[index - self.referrals.len()], Target::Itself),
-        }
+        let behind = self.subsystems.partition_point(|listed| listed.first <= index);
+        let listed = &self.subsystems[behind - 1];
+        (self.places[listed.places][index - listed.first], Target::Subsystem(listed.config))
     }
 
     fn record(&self, index: usize) -> DiscoveryLogEntry {
@@ -168,7 +200,19 @@ fn channel(security: ChannelSecurity) -> (u8, [u8; 256]) {
     (requirement, tsas)
 }
 
-/// The addresses of the listeners, as a host can use them that reached us at `local_address`.
+/// Those of the addresses at which the host may come, with what it has to do there.
+fn places<'a>(
+    addresses: &[Address<'a>],
+    security: impl Fn(PortId) -> Option<ChannelSecurity>,
+) -> Vec<Address<'a>> {
+    let place = |address: &Address<'a>| {
+        security(address.port).map(|security| Address { security, ..*address })
+    };
+    addresses.iter().filter_map(place).collect()
+}
+
+/// The addresses of the listeners, as a host can use them that reached us at `local_address`; what
+/// has to be done there depends on the host.
 fn addresses<'a>(registry: &'a Registry, local_address: &'a str) -> Vec<Address<'a>> {
     let local_family = match local_address.contains(':') {
         true => AddressFamily::V6,
@@ -187,7 +231,7 @@ fn addresses<'a>(registry: &'a Registry, local_address: &'a str) -> Vec<Address<
             (known.family, known.address, known.service) == (family, address, service)
         });
         if !is_known {
-            let security = registry.security.get(&port).copied().unwrap_or_default();
+            let security = ChannelSecurity::None;
             addresses.push(Address { family, address, service, port, security });
         }
     }

@@ -25,6 +25,7 @@
 
 mod admin;
 mod ana;
+mod channels;
 mod cipher;
 mod config;
 mod connect;
@@ -46,6 +47,7 @@ mod visibility;
 
 pub use admin::AdminOutcome;
 pub use ana::{PortAccess, USUAL_ANA_GROUP};
+pub use channels::HostChannel;
 pub use config::{
     AddressFamily, ChannelSecurity, ConfigError, Listener, PortId, Referral, SubsystemConfig,
     SubsystemId,

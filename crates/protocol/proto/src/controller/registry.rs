@@ -1,9 +1,9 @@
 //! The registry: what a target offers, and the controllers that hosts have on it.
 
 use super::ana::PortAccess;
+use super::channels::Channels;
 use super::config::{
-    ChannelSecurity, ConfigError, Listener, PortId, Referral, SubsystemConfig, SubsystemId,
-    check_nqn,
+    ConfigError, Listener, PortId, Referral, SubsystemConfig, SubsystemId, check_nqn,
 };
 use super::events::Notice;
 use super::limits;
@@ -31,7 +31,7 @@ pub struct Registry {
     subsystems: BTreeMap<SubsystemId, Subsystem>,
     next_subsystem: u32,
     pub(super) listeners: Vec<Listener>,
-    pub(super) security: BTreeMap<PortId, ChannelSecurity>,
+    pub(super) channels: Channels,
     pub(super) referrals: Vec<Referral>,
     /// How namespaces can be reached through ports of which anything is said.
     pub(super) access: BTreeMap<PortId, PortAccess>,
@@ -219,7 +219,7 @@ impl Registry {
             subsystems: BTreeMap::new(),
             next_subsystem: 1,
             listeners: Vec::new(),
-            security: BTreeMap::new(),
+            channels: Channels::default(),
             referrals: Vec::new(),
             access: BTreeMap::new(),
             controllers: BTreeMap::new(),
@@ -283,6 +283,7 @@ impl Registry {
         // Tell those who saw it while it can still be said who they are.
         self.discovery_changed(|registry, host| registry.may_see(id, host));
         self.subsystems.remove(&id);
+        self.channels.forget_subsystem(id);
         Ok(ends)
     }
 
@@ -346,7 +347,7 @@ impl Registry {
         if self.listeners.len() >= limits::MAX_LISTENERS {
             return Err(ConfigError::TooMany("listeners"));
         }
-        self.security.remove(&listener.port);
+        self.channels.forget_port(listener.port);
         let before = self.access.remove(&listener.port);
         self.listeners.push(listener);
         if before.is_some() {
@@ -469,13 +470,6 @@ impl Registry {
     #[must_use]
     pub fn namespaces(&self, id: SubsystemId) -> Option<Arc<NamespaceTable>> {
         self.subsystems.get(&id).map(|subsystem| subsystem.table.clone())
-    }
-
-    /// Says in the discovery log page whether hosts have to use TLS where this listener is.
-    pub fn set_security(&mut self, port: PortId, security: ChannelSecurity) {
-        if self.security.insert(port, security).unwrap_or_default() != security {
-            self.discovery_changed(|_, _| true);
-        }
     }
 
     /// What the discovery log page lists as addresses.
@@ -724,7 +718,7 @@ impl Registry {
     }
 
     /// The discovery log page changed for the hosts that `concerns` names.
-    fn discovery_changed(&mut self, concerns: impl Fn(&Self, &str) -> bool) {
+    pub(super) fn discovery_changed(&mut self, concerns: impl Fn(&Self, &str) -> bool) {
         self.discovery_generation += 1;
         let concerned: Vec<_> = self
             .controllers
