@@ -186,6 +186,11 @@ impl Authenticator {
         }
     }
 
+    /// Whether it is said whose this identifier is.
+    pub(crate) fn is_said(&self, subsystem: &str, id: [u8; 16]) -> bool {
+        self.ids.lock().expect("no holder panics").contains_key(&(subsystem.to_owned(), id))
+    }
+
     /// Has a host authenticate like this from now on, or not at all. Gives whether one that is
     /// connected may stay: it has proved that it has a secret that is good still, and what is
     /// demanded of it now was demanded before; or it need not prove anything.

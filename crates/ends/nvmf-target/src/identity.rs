@@ -1,5 +1,6 @@
 //! Names that stay the same over restarts, derived from what is shared.
 
+use farblock_proto::controller::HostMark;
 use farblock_reactor::os;
 use farblock_wire::origin::ControllerOrigin;
 use std::net::SocketAddr;
@@ -32,6 +33,12 @@ pub(crate) fn namespace(subsystem: &str, id: u32, content: &str) -> NamespaceIde
 pub(crate) fn serial(subsystem: &str) -> String {
     let uuid = Uuid::new_v5(&Uuid::NAMESPACE_URL, subsystem.as_bytes());
     uuid.simple().to_string()[..20].to_owned()
+}
+
+/// What reservations keep of the name of a host that has proved it.
+pub(crate) fn mark(host: &str) -> HostMark {
+    let uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, host.as_bytes()).into_bytes();
+    HostMark(u64::from_be_bytes(uuid[8..].try_into().expect("eight of sixteen bytes")))
 }
 
 /// Where a target is that listens on `addresses`: a host that lost one of its controllers knows by

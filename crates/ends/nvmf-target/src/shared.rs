@@ -2,6 +2,7 @@
 //!
 //! The mutex here is taken for Connect, admin commands and teardown, never for I/O.
 
+mod identifiers;
 mod listeners;
 mod namespaces;
 mod report;
@@ -42,7 +43,7 @@ use farblock_reactor::Waker;
 use farblock_reactor::os::{self, ListenSocket, Socket};
 use farblock_secure::{Concatenation, Controller, ControllerTerms, Demand};
 use farblock_tls::Named;
-use farblock_wire::fabrics::{ConnectData, ConnectInvalidParameter, ConnectResult};
+use farblock_wire::fabrics::ConnectResult;
 use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::{Sqe, Status};
@@ -197,13 +198,22 @@ pub(crate) struct Admitted {
 pub(crate) struct Denied {
     /// What the host is told.
     pub(crate) refusal: Refusal,
-    /// What is wrong about TLS, if that is the reason.
-    pub(crate) tls: Option<String>,
+    pub(crate) why: Why,
+}
+
+/// What is said of it here.
+pub(crate) enum Why {
+    /// What the host is told says it.
+    Told,
+    /// What is wrong about TLS.
+    Tls(String),
+    /// What is wrong with the host's identifier.
+    Identifier(String),
 }
 
 impl From<Refusal> for Denied {
     fn from(refusal: Refusal) -> Self {
-        Self { refusal, tls: None }
+        Self { refusal, why: Why::Told }
     }
 }
 
@@ -335,14 +345,9 @@ impl Shared {
         {
             self.tear_down(&mut management, &teardown);
         }
-        let names = (request.data.subsystem_nqn(), request.data.host_nqn());
-        if let (Ok(subsystem), Ok(host)) = names
-            && !self.authenticator.may_be(subsystem, host, request.data.hostid)
-        {
-            return Err(not_its_identifier().into());
-        }
+        self.check_identifier(&management, request)?;
         // Under the same lock: whoever changes a host's keys finds its controllers.
-        let terms = match names {
+        let terms = match (request.data.subsystem_nqn(), request.data.host_nqn()) {
             (Ok(subsystem), Ok(host)) => self.authenticator.terms(subsystem, host),
             _ => None,
         };
@@ -360,11 +365,14 @@ impl Shared {
             management.discoveries.begun(connected.controller, peer);
         }
         let fence = management.queues.connected(host, controller, route, is_io);
+        let has_proved = shown.is_some_and(|named| named.psk.is_generated());
+        if !is_io && (has_proved || (shown.is_some() && terms.is_none())) {
+            self.takes_identifier(&mut management, connected.controller);
+        }
         self.act(&mut management);
         let subsystem = connected.subsystem.filter(|_| is_io);
         let backings = subsystem.map(|subsystem| management.exports.snapshot(subsystem));
         drop(management);
-        let has_proved = shown.is_some_and(|named| named.psk.is_generated());
         match terms.as_ref().filter(|_| !has_proved) {
             Some(terms) => {
                 connected.result = authentication_required(connected.controller, terms, offer);
@@ -706,15 +714,9 @@ impl Shared {
     }
 }
 
-/// The identifier is another host's, or not the one that this host is to give.
-fn not_its_identifier() -> Refusal {
-    let parameter = ConnectInvalidParameter::in_data(std::mem::offset_of!(ConnectData, hostid));
-    Refusal { status: Status::CONNECT_INVALID_HOST.with_dnr(), result: parameter.emit() }
-}
-
 fn not_by_tls(reason: &str) -> Denied {
     let refusal = Refusal { status: Status::CONNECT_INVALID_HOST.with_dnr(), result: 0 };
-    Denied { refusal, tls: Some(reason.to_owned()) }
+    Denied { refusal, why: Why::Tls(reason.to_owned()) }
 }
 
 /// The result of Connect for a host that has to authenticate.

@@ -127,6 +127,54 @@ fn an_identifier_is_its_hosts_alone() {
     drop((stays, goes));
 }
 
+/// Without a word in the configuration: reservations know hosts by it.
+#[test]
+fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
+    use farblock_host::HostId;
+    const OTHER: &str = "nqn.2014-08.org.example:other";
+    const OPEN: &str = "nqn.2014-08.org.example:open";
+    let key = KeyFile::of_secret(1);
+    let target = serve(HostKeys::new(secret(1)), engines()[0]);
+    let control = target.control();
+    control.set_host_keys(NQN, OTHER, Some(&HostKeys::new(secret(1)))).expect("it is there");
+    [OTHER, OPEN].iter().for_each(|host| control.allow_host(NQN, host).expect("a name"));
+    let connect = |host: &str, id: u8| {
+        let options = Options {
+            hostnqn: Some(host.to_owned()),
+            hostid: Some(HostId([id; 16])),
+            dhchap_secret: (host != OPEN).then(|| key.0.clone()),
+            ..Options::default()
+        };
+        match Controller::connect(&target.addresses()[0].to_string(), NQN, &options) {
+            Ok(controller) => Ok(controller),
+            Err(Error::Connect { reason, .. }) => Err(reason),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let refused = |host, id| connect(host, id).err() == Some(ConnectError::HostNotAllowed);
+    let live = || {
+        let all = control.report().controllers.into_iter();
+        all.map(|one| one.host_nqn).collect::<Vec<_>>()
+    };
+    // A host that need not prove anything has it until one comes that does.
+    let believed = connect(OPEN, 1).expect("nobody else has it");
+    let host = connect(HOST, 1).expect("it has the key");
+    assert_eq!(live(), [HOST], "it only said that it is its identifier");
+    drop(believed);
+    assert!(refused(OTHER, 1) && refused(OPEN, 1));
+    let others = [connect(OTHER, 2).expect("its own"), connect(OPEN, 3).expect("its own")];
+    let path = connect(HOST, 1).expect("another path");
+    let again = connect(HOST, 4).expect("it has another one as well");
+    assert!(refused(OPEN, 4));
+    // Who has the word of the configuration has it before all others.
+    let keys = HostKeys { id: Some([4; 16]), ..HostKeys::new(secret(1)) };
+    control.set_host_keys(NQN, OTHER, Some(&keys)).expect("it is there");
+    assert!(refused(HOST, 4) && connect(OTHER, 4).is_ok());
+    drop((host, path, again, others));
+    rig::until("they are gone", || live().is_empty());
+    connect(OPEN, 1).map(drop).expect("it is given back");
+}
+
 #[test]
 fn two_secrets_are_good_while_one_takes_the_others_place() {
     let mut keys = HostKeys::new(secret(5));

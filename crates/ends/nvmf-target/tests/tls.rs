@@ -6,7 +6,7 @@ mod rig;
 
 use farblock_backends::mem::Mem;
 use farblock_block::blocking::Blocking;
-use farblock_host::{ConnectError, Controller, Error, Options, discover};
+use farblock_host::{ConnectError, Controller, Error, HostId, Options, discover};
 use farblock_proto::controller::PortAccess;
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::EngineKind;
@@ -47,8 +47,11 @@ fn serve(keys: &[TlsKey], tls: TlsPolicy, engine: EngineKind) -> Target {
 }
 
 fn options(host: &str, key: Option<&KeyFile>) -> Options {
+    // One that has proved who it is does not share its identifier.
+    let id = host.bytes().fold(1, u8::wrapping_add);
     Options {
         hostnqn: Some(host.to_owned()),
+        hostid: Some(HostId([id; 16])),
         tls_key: key.map(|file| file.0.clone()),
         ..Options::default()
     }

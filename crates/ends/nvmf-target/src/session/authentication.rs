@@ -99,6 +99,12 @@ impl<T: Transport> Session<T> {
         let Queue::Locked(queue) = std::mem::replace(&mut self.queue, Queue::None) else {
             unreachable!("checked by the caller")
         };
+        if let Queue::Admin { controller } = *queue
+            && let Err(reason) = cx.shared.host_proved(controller)
+        {
+            self.queue = Queue::Locked(queue);
+            return self.is_not_its(cx, reason);
+        }
         self.queue = *queue;
         if let Some(authentication) = &mut self.authentication {
             // It goes on in plain: a key for TLS that came of authenticating anew would leave this
@@ -120,6 +126,15 @@ impl<T: Transport> Session<T> {
             cx.shared.host_is_in(controller);
         }
         tracing::info!(peer = %self.peer, %host, "authenticated");
+    }
+
+    /// The identifier of a host became another's while it authenticated.
+    fn is_not_its(&mut self, cx: &mut Context, reason: &str) {
+        cx.notice(Kind::Refused, self.peer.ip(), || {
+            let host = self.host_to_authenticate();
+            tracing::warn!(peer = %self.peer, %host, "closing: {reason}");
+        });
+        self.close_after_sending(cx);
     }
 
     pub(super) fn is_locked(&self) -> bool {

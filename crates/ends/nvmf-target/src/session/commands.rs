@@ -9,7 +9,7 @@ use crate::limits;
 use crate::meters::QueueMeters;
 use crate::notices::Kind;
 use crate::reservations::{Limits, Owner};
-use crate::shared::{Admitted, Denied};
+use crate::shared::{Admitted, Denied, Why};
 use crate::transport::Transport;
 use farblock_proto::capsule::{DataPointer, SlotId};
 use farblock_proto::controller::{
@@ -100,7 +100,7 @@ impl<T: Transport> Session<T> {
                 }
                 self.respond_and_release(cx, slot, Status::SUCCESS, connected.result);
             }
-            Err(Denied { refusal, tls: Some(reason) }) => {
+            Err(Denied { refusal, why: Why::Tls(reason) }) => {
                 let host = data.host_nqn().unwrap_or("(malformed)");
                 let wanted = data.subsystem_nqn().unwrap_or("(malformed)");
                 cx.notice(Kind::Refused, self.peer.ip(), || {
@@ -108,18 +108,21 @@ impl<T: Transport> Session<T> {
                 });
                 self.respond_and_release(cx, slot, refusal.status, refusal.result);
             }
-            Err(Denied { refusal, tls: None }) => {
+            Err(Denied { refusal, why }) => {
                 cx.shared.admissions.queue_refused(&refusal);
                 let host = data.host_nqn().unwrap_or("(malformed)");
                 let wanted = data.subsystem_nqn().unwrap_or("(malformed)");
                 cx.notice(Kind::Refused, self.peer.ip(), || {
-                    let reason = refused(refusal.status, refusal.result);
+                    let reason = match &why {
+                        Why::Identifier(reason) => reason.clone(),
+                        _ => refused(refusal.status, refusal.result).to_string(),
+                    };
                     tracing::warn!(peer = %self.peer, "refused host {host} at {wanted}: {reason}");
                     cx.shared.observed.tell(&Event::Refused {
                         host: host.to_owned(),
                         address: self.peer.ip(),
                         subsystem: wanted.to_owned(),
-                        reason: reason.to_string(),
+                        reason,
                     });
                 });
                 self.respond_and_release(cx, slot, refusal.status, refusal.result);

@@ -72,6 +72,9 @@ fn in_words(reason: TeardownReason) -> &'static str {
         }
         TeardownReason::SubsystemRemoved => "the subsystem was removed",
         TeardownReason::HostDisallowed => "it is not allowed any more",
+        TeardownReason::IdentifierProved => {
+            "another host gives the same identifier (HOSTID), and has proved who it is"
+        }
         TeardownReason::TargetStopped => "the target stops",
     }
 }

@@ -33,6 +33,7 @@ mod copy;
 mod discovery;
 mod events;
 mod features;
+mod identifiers;
 mod identify;
 mod io;
 pub mod limits;
@@ -55,6 +56,7 @@ pub use config::{
 pub use connect::{ConnectRequest, Connected, QueueKind, Refusal};
 pub use copy::{CopyPart, CopyPlan, CopyRanges, CopySource};
 pub use farblock_wire::log::AnaState;
+pub use identifiers::{HostMark, Identified, NotIts};
 pub use io::{DeallocateRanges, Fuse, IoCommand, data_pointer};
 pub use logs::{ErrorRecord, SmartCounters};
 pub use namespace::{NamespaceInfo, NamespaceTable};

@@ -161,6 +161,8 @@ pub enum TeardownReason {
     SubsystemRemoved,
     /// The host may not use the subsystem any more.
     HostDisallowed,
+    /// The host gave an identifier with which another one has proved who it is.
+    IdentifierProved,
     /// The target stops.
     TargetStopped,
 }
@@ -746,7 +748,7 @@ impl Registry {
         gone.into_iter().filter_map(|id| self.remove(id, TeardownReason::HostDisallowed)).collect()
     }
 
-    fn remove_where(
+    pub(super) fn remove_where(
         &mut self,
         reason: TeardownReason,
         predicate: impl Fn(&Controller) -> bool,

@@ -3,6 +3,7 @@
 use super::config::{PortId, SubsystemId};
 use super::events::Events;
 use super::features::FeatureValues;
+use super::identifiers::HostMark;
 use super::limits;
 use super::logs::{ChangedNamespaces, ErrorLog};
 use super::properties::{Circumstances, Lifecycle};
@@ -200,6 +201,8 @@ pub(crate) struct Controller {
     pub(crate) subsystem: Option<SubsystemId>,
     pub(crate) host_nqn: String,
     pub(crate) host_id: [u8; 16],
+    /// Its host has proved who it is.
+    pub(crate) proved: Option<HostMark>,
     /// The address that the host connected to, for the discovery log page.
     pub(crate) local_address: String,
     /// The listener by which its admin queue came in, if that is known.
@@ -251,6 +254,7 @@ impl Controller {
             subsystem: beginning.subsystem,
             host_nqn: beginning.host_nqn.into(),
             host_id: beginning.host_id,
+            proved: None,
             local_address: beginning.local_address.into(),
             port: beginning.port,
             remote: beginning.remote,

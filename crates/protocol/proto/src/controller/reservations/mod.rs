@@ -34,10 +34,11 @@ pub use state::{HostId, Reservations};
 
 use super::config::{ConfigError, SubsystemId};
 use super::events::Notice;
+use super::identifiers::HostMark;
 use super::limits;
 use super::registry::{Action, Registry};
 use crate::ids::{ControllerId, NamespaceId, QueueId};
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use farblock_wire::reservation::{NotificationType, ReservationNotificationLog};
@@ -110,10 +111,32 @@ pub(super) struct Reserved {
     mask: u32,
     /// The request under way.
     current: Option<Current>,
-    waiting: VecDeque<(HostId, ReservationRequest)>,
+    waiting: VecDeque<(Asker, ReservationRequest)>,
+}
+
+/// Who asks for something.
+#[derive(Clone, Copy, Debug)]
+struct Asker {
+    host: HostId,
+    /// Whose that identifier is, if it has proved who it is.
+    mark: Option<HostMark>,
 }
 
 impl Reserved {
+    /// The registrants that have proved who they are.
+    pub(super) fn marks(&self) -> impl Iterator<Item = (HostId, HostMark)> {
+        let all = self.state.registrants.iter();
+        all.filter_map(|registrant| Some((registrant.host, registrant.mark?)))
+    }
+
+    /// The host with this identifier has proved who it is. That is kept with the next change.
+    pub(super) fn mark(&mut self, host: &HostId, mark: HostMark) {
+        self.state.mark(host, mark);
+        if let Some(Current { step: Step::Saving { state, .. }, .. }) = &mut self.current {
+            state.mark(host, mark);
+        }
+    }
+
     /// Whether nothing needs to be remembered.
     fn is_blank(&self) -> bool {
         !self.can_persist
@@ -208,9 +231,10 @@ impl Registry {
         let controller = self.controllers.get(&request.controller);
         // The association may have ended while the command was on its way to us.
         let controller = controller.ok_or(Status::ABORTED_SQ_DELETION)?;
-        let (subsystem, host) = (controller.subsystem, controller.host_id);
+        let subsystem = controller.subsystem;
+        let asker = Asker { host: controller.host_id, mark: controller.proved };
         // A host without an identifier cannot be told from others.
-        if host == [0; 16] {
+        if asker.host == [0; 16] {
             return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
         }
         let id = subsystem.ok_or(Status::INVALID_OPCODE.with_dnr())?;
@@ -219,7 +243,7 @@ impl Registry {
             return Err(Status::INVALID_NAMESPACE.with_dnr());
         }
         let reserved = found.reserved.entry(request.namespace).or_default();
-        reserved.waiting.push_back((host, *request));
+        reserved.waiting.push_back((asker, *request));
         self.go_on(id, request.namespace);
         Ok(())
     }
@@ -296,7 +320,7 @@ impl Registry {
         while let Some(reserved) = self.reserved(id, namespace)
             && reserved.current.is_none()
         {
-            let Some((host, request)) = reserved.waiting.pop_front() else {
+            let Some((asker, request)) = reserved.waiting.pop_front() else {
                 if reserved.is_blank()
                     && let Ok(subsystem) = self.subsystem_mut(id)
                 {
@@ -304,7 +328,7 @@ impl Registry {
                 }
                 return;
             };
-            self.begin(id, namespace, host, &request);
+            self.begin(id, namespace, asker, &request);
         }
     }
 
@@ -312,7 +336,7 @@ impl Registry {
         &mut self,
         id: SubsystemId,
         namespace: NamespaceId,
-        host: HostId,
+        asker: Asker,
         asked: &ReservationRequest,
     ) {
         let Some(reserved) = self.reserved(id, namespace) else { return };
@@ -322,7 +346,11 @@ impl Registry {
             return self.answer(asked.ticket, Status::SUCCESS, Some(page));
         }
         let mut state = reserved.state.clone();
-        match state.change(host, &asked.request, reserved.can_persist) {
+        let changed = state.change(asker.host, &asked.request, reserved.can_persist);
+        if let (Ok(_), Some(mark)) = (&changed, asker.mark) {
+            state.mark(&asker.host, mark);
+        }
+        match changed {
             Err(status) => self.answer(asked.ticket, status, None),
             Ok(_) if state == reserved.state => self.answer(asked.ticket, Status::SUCCESS, None),
             Ok(effects) if reserved.state.persist || state.persist => {
@@ -415,6 +443,11 @@ impl Registry {
         all.filter_map(|(&namespace, reserved)| Some((namespace, rights(reserved)?)))
             .filter(|(_, rights)| *rights != Rights::All)
             .collect()
+    }
+
+    /// What has to do with reservations in a subsystem.
+    pub(super) fn reserved_of(&self, id: SubsystemId) -> Option<&BTreeMap<NamespaceId, Reserved>> {
+        Some(&self.subsystem_of(id)?.reserved)
     }
 
     /// What a queue has asked for and was not begun is dropped: nobody waits for it any more.

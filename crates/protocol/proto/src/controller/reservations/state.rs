@@ -5,6 +5,7 @@
 
 use super::access::Access;
 use super::command::Request;
+use crate::controller::identifiers::HostMark;
 use crate::controller::limits;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -25,6 +26,8 @@ const INVALID: Status = Status::INVALID_FIELD.with_dnr();
 pub(super) struct Registrant {
     pub(super) host: HostId,
     pub(super) key: u64,
+    /// Whose that identifier is, if it has proved who it is.
+    pub(super) mark: Option<HostMark>,
 }
 
 /// A reservation.
@@ -163,7 +166,7 @@ impl Reservations {
             // Another registrant may leave, so that another try can succeed.
             return Err(Status::INTERNAL_ERROR);
         }
-        self.registrants.push(Registrant { host, key });
+        self.registrants.push(Registrant { host, key, mark: None });
         Ok(())
     }
 
@@ -272,6 +275,12 @@ impl Reservations {
         self.held = None;
         self.generation = self.generation.wrapping_add(1);
         effects
+    }
+
+    /// The host with this identifier has proved who it is.
+    pub(super) fn mark(&mut self, host: &HostId, mark: HostMark) {
+        let its = self.registrants.iter_mut().filter(|registrant| registrant.host == *host);
+        its.for_each(|registrant| registrant.mark = Some(mark));
     }
 
     fn registrant(&self, host: &HostId) -> Option<&Registrant> {

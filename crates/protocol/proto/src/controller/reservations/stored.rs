@@ -7,17 +7,30 @@
 //! host 00112233445566778899aabbccddeeff 1f
 //! ```
 //!
-//! All numbers but the generation and the type are hexadecimal. A reader that does not know a line
-//! refuses all of it: half a state would let somebody write who must not.
+//! All numbers but the generation and the type are hexadecimal. Where a registrant has proved who
+//! it is, the head ends with a 2, which older readers refuse, and registrants are shorter, since
+//! some file systems have room for no more: identifier, key, and whose the identifier is if that
+//! was proved, to the base 36.
+//!
+//! ```text
+//! h 54v5h7phl5wc4e458l6ckxr v 25snvgpyuided
+//! ```
+//!
+//! A reader that does not know a line refuses all of it: half a state would let somebody write who
+//! must not.
 
 use super::HostId;
 use super::state::{Held, Registrant, Reservations};
+use crate::controller::identifiers::HostMark;
 use crate::controller::limits;
 use alloc::format;
 use alloc::string::String;
 use farblock_wire::reservation::ReservationType;
 
 const HEAD: &str = "farblock reservations 1";
+const HEAD_WITH_MARKS: &str = "farblock reservations 2";
+/// Of the numbers that are to be short.
+const BASE: u32 = 36;
 
 impl Reservations {
     /// What to keep: nothing if the state does not persist.
@@ -27,12 +40,23 @@ impl Reservations {
             return String::new();
         }
         let hex = |host: &HostId| format!("{:032x}", u128::from_be_bytes(*host));
-        let mut text = format!("{HEAD}\ngeneration {}\n", self.generation);
+        let has_marks = self.registrants.iter().any(|registrant| registrant.mark.is_some());
+        let head = if has_marks { HEAD_WITH_MARKS } else { HEAD };
+        let mut text = format!("{head}\ngeneration {}\n", self.generation);
         if let Some(held) = &self.held {
             text += &format!("reservation {} {}\n", held.rtype.0, hex(&held.holder));
         }
         for registrant in &self.registrants {
-            text += &format!("host {} {:x}\n", hex(&registrant.host), registrant.key);
+            let Registrant { host, key, mark } = registrant;
+            if !has_marks {
+                text += &format!("host {} {key:x}\n", hex(host));
+                continue;
+            }
+            text += &format!("h {} {}", short(u128::from_be_bytes(*host)), short((*key).into()));
+            if let Some(HostMark(mark)) = mark {
+                text += &format!(" {}", short((*mark).into()));
+            }
+            text += "\n";
         }
         text
     }
@@ -45,7 +69,9 @@ impl Reservations {
             return Some(state);
         }
         let mut lines = text.strip_suffix('\n')?.split('\n');
-        lines.next().filter(|head| *head == HEAD)?;
+        let head = lines.next()?;
+        let has_marks = head == HEAD_WITH_MARKS;
+        (has_marks || head == HEAD).then_some(())?;
         state.persist = true;
         state.generation = lines.next()?.strip_prefix("generation ")?.parse().ok()?;
         for line in lines {
@@ -57,9 +83,18 @@ impl Reservations {
                     rtype.name().filter(|_| rtype != ReservationType::NONE)?;
                     state.held = Some(Held { rtype, holder: host(two)? });
                 }
-                "host" => {
+                "host" if !has_marks => {
                     let key = u64::from_str_radix(two, 16).ok().filter(|key| *key != 0)?;
-                    state.registrants.push(Registrant { host: host(one)?, key });
+                    state.registrants.push(Registrant { host: host(one)?, key, mark: None });
+                }
+                "h" if has_marks => {
+                    let host = u128::from_str_radix(one, BASE).ok()?.to_be_bytes();
+                    let key = u64::from_str_radix(two, BASE).ok().filter(|key| *key != 0)?;
+                    let mark = match words.next() {
+                        Some(mark) => Some(HostMark(u64::from_str_radix(mark, BASE).ok()?)),
+                        None => None,
+                    };
+                    state.registrants.push(Registrant { host, key, mark });
                 }
                 _ => return None,
             }
@@ -80,6 +115,19 @@ impl Reservations {
             _ => hosts().any(|host| host == held.holder),
         });
         distinct && held && self.registrants.len() <= limits::MAX_REGISTRANTS
+    }
+}
+
+/// A number in as few characters as [`u128::from_str_radix`] reads.
+fn short(number: u128) -> String {
+    let digit = |digit| char::from_digit(digit, BASE).expect("it is less than the base");
+    let (mut rest, mut digits) = (number, String::new());
+    loop {
+        digits.insert(0, digit((rest % u128::from(BASE)) as u32));
+        rest /= u128::from(BASE);
+        if rest == 0 {
+            return digits;
+        }
     }
 }
 

@@ -3,7 +3,9 @@
 use super::access::{AccessKind, Rights};
 use super::command::Request;
 use super::state::{Effects, HostId, Reservations};
+use crate::controller::identifiers::HostMark;
 use crate::controller::limits;
+use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 use farblock_wire::Status;
@@ -298,14 +300,18 @@ fn registrants_have_a_limit() {
 
 #[test]
 fn what_persists_is_read_as_it_was_written() {
-    let host = |number: u128| (number << 64 | number).to_be_bytes();
-    for rtype in TYPES {
+    let host = |number: u128| (u128::MAX - number).to_be_bytes();
+    let cases = TYPES.into_iter().flat_map(|rtype| [false, true].map(|marked| (rtype, marked)));
+    for (rtype, marked) in cases {
         let mut state = Reservations::default();
         for number in 1..=limits::MAX_REGISTRANTS as u128 {
             let (action, new) = (RegisterAction::REGISTER, u64::MAX - number as u64);
             let persist = Some(true);
             let request = Request::Register { action, current: None, new, persist };
             state.change(host(number), &request, true).expect("there is room");
+            if marked && number != 7 {
+                state.mark(&host(number), HostMark(u64::MAX - number as u64));
+            }
         }
         let current = u64::MAX - 5;
         let request =
@@ -326,7 +332,10 @@ fn what_persists_is_read_as_it_was_written() {
     let lacking = "farblock reservations 1\ngeneration 3\n\
                    reservation 1 0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a\n";
     assert_eq!(Reservations::from_text(lacking), None, "a holder that is no registrant");
-    assert_eq!(Reservations::from_text("farblock reservations 2\ngeneration 3\n"), None);
+    let others = ["farblock reservations 3\n", "farblock reservations 2\nhost 1 2\n", "h 1 2\n"];
+    for text in others {
+        assert_eq!(Reservations::from_text(&format!("{text}generation 3\n")), None, "{text}");
+    }
 }
 
 #[test]

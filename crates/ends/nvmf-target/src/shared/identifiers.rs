@@ -1,0 +1,91 @@
+//! Whose the identifier is that a host gives: the configuration's word, else that of the host that
+//! has proved who it is.
+
+use super::{Denied, Management, Shared, Why};
+use crate::identity;
+use farblock_proto::controller::{ConnectRequest, Identified, NotIts, Refusal};
+use farblock_proto::ids::ControllerId;
+use farblock_wire::Status;
+use farblock_wire::fabrics::{ConnectData, ConnectInvalidParameter};
+
+impl Shared {
+    /// Whether a host may give this identifier. An I/O queue has to have its controller's.
+    pub(super) fn check_identifier(
+        &self,
+        management: &Management,
+        request: &ConnectRequest<'_>,
+    ) -> Result<(), Denied> {
+        let names = (request.data.subsystem_nqn(), request.data.host_nqn());
+        let (Ok(subsystem), Ok(host)) = names else { return Ok(()) };
+        if request.command.qid.get() != 0 {
+            return match self.authenticator.may_be(subsystem, host, request.data.hostid) {
+                true => Ok(()),
+                false => Err(not_its_identifier(SAID)),
+            };
+        }
+        self.judge(management, subsystem, host, request.data.hostid).map_err(not_its_identifier)
+    }
+
+    /// The host of a controller has proved who it is: its identifier is its own from now on.
+    ///
+    /// # Errors
+    /// One sentence why it is not. Another host has proved that it is its meanwhile.
+    pub(crate) fn host_proved(&self, controller: ControllerId) -> Result<(), &'static str> {
+        let mut management = self.lock();
+        let Some(found) = management.registry.controller(controller) else { return Ok(()) };
+        let config = found.subsystem.and_then(|id| management.registry.subsystem(id));
+        if let Some(config) = config {
+            self.judge(&management, &config.nqn, found.host_nqn, found.host_id)?;
+        }
+        self.takes_identifier(&mut management, controller);
+        Ok(())
+    }
+
+    /// The same where it was judged under this lock.
+    pub(super) fn takes_identifier(&self, management: &mut Management, controller: ControllerId) {
+        let Some(found) = management.registry.controller(controller) else { return };
+        let mark = identity::mark(found.host_nqn);
+        for teardown in management.registry.host_proved(controller, mark) {
+            self.tear_down(management, &teardown);
+        }
+        self.act(management);
+    }
+
+    fn judge(
+        &self,
+        management: &Management,
+        subsystem: &str,
+        host: &str,
+        id: [u8; 16],
+    ) -> Result<(), &'static str> {
+        if !self.authenticator.may_be(subsystem, host, id) {
+            return Err(SAID);
+        }
+        let Some(found) = management.registry.find_subsystem(subsystem) else { return Ok(()) };
+        if self.authenticator.is_said(subsystem, id) {
+            return Ok(());
+        }
+        let host = Identified { nqn: host, mark: identity::mark(host), id };
+        management.registry.check_identifier(found, &host).map_err(|reason| match reason {
+            NotIts::Anothers => {
+                "its identifier (HOSTID) is that of another host, which has proved who it is and is \
+                 connected, or is registered with a reservation: give each host its own \
+                 (/etc/nvme/hostid), or say here whose it is (host_id, or allow-host --host-id)"
+            }
+            NotIts::OneTooMany => {
+                "it has given as many identifiers (HOSTID) as a host may have at once: give this host \
+                 one (/etc/nvme/hostid)"
+            }
+        })
+    }
+}
+
+const SAID: &str = "its identifier (HOSTID) is another host's, or not the one that is said here to \
+                    be its own (host_id): compare /etc/nvme/hostid";
+
+fn not_its_identifier(reason: &str) -> Denied {
+    let parameter = ConnectInvalidParameter::in_data(std::mem::offset_of!(ConnectData, hostid));
+    let status = Status::CONNECT_INVALID_HOST.with_dnr();
+    let refusal = Refusal { status, result: parameter.emit() };
+    Denied { refusal, why: Why::Identifier(reason.to_owned()) }
+}
