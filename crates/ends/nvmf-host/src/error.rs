@@ -75,7 +75,7 @@ impl Error {
             E::Unresolved(_) | E::Unreachable(_) => "unreachable",
             E::TimedOut { .. } => "timeout",
             E::Closed { .. } => "closed",
-            E::HostNotAllowed => "host_not_allowed",
+            E::HostNotAllowed | E::IdentifierNotAllowed => "host_not_allowed",
             E::NoSuchSubsystem => "no_such_subsystem",
             E::ControllerBusy | E::NoQueueLeft { .. } => "busy",
             E::DigestsRefused | E::DigestMismatch => "digest",

@@ -67,7 +67,7 @@ const QUEUE_REASONS: [&str; 4] = [NO_SUBSYSTEM, HOST_NOT_ALLOWED, BUSY, INVALID]
 fn queue_reason(refusal: &QueueRefusal) -> &'static str {
     match refused(refusal.status, refusal.result) {
         ConnectError::NoSuchSubsystem => NO_SUBSYSTEM,
-        ConnectError::HostNotAllowed => HOST_NOT_ALLOWED,
+        ConnectError::HostNotAllowed | ConnectError::IdentifierNotAllowed => HOST_NOT_ALLOWED,
         ConnectError::ControllerBusy => BUSY,
         _ => INVALID,
     }

@@ -369,6 +369,26 @@ fn described(subsystem: &Subsystem, nsid: NamespaceId, export: &Export) -> Names
     subsystem.sharing(nsid).of(describe(&subsystem.config.nqn, nsid, export))
 }
 
+fn register_listeners(
+    registry: &mut Registry,
+    config: &TargetConfig,
+    addresses: &[SocketAddr],
+    tls: &TlsTerms,
+) -> Result<(), StartError> {
+    for (index, address) in addresses.iter().enumerate() {
+        let listener = entry(PortId(index as u16 + 1), *address);
+        let port = listener.port;
+        let added =
+            registry.add_listener(listener).and_then(|()| match config.access.get(&index) {
+                Some(access) => registry.set_port_access(port, access.clone()),
+                None => Ok(()),
+            });
+        added.map_err(|error| StartError::Address(address.to_string(), error))?;
+        registry.set_security(port, security(tls.policy(port)));
+    }
+    Ok(())
+}
+
 fn register(
     config: &TargetConfig,
     addresses: &[SocketAddr],
@@ -386,17 +406,7 @@ fn register(
     registry.set_origin(crate::identity::origin(addresses));
     let mut exports = Exports::default();
     let mut stores = Stores::new();
-    for (index, address) in addresses.iter().enumerate() {
-        let listener = entry(PortId(index as u16 + 1), *address);
-        let port = listener.port;
-        let added =
-            registry.add_listener(listener).and_then(|()| match config.access.get(&index) {
-                Some(access) => registry.set_port_access(port, access.clone()),
-                None => Ok(()),
-            });
-        added.map_err(|error| StartError::Address(address.to_string(), error))?;
-        registry.set_security(port, security(tls.policy(port)));
-    }
+    register_listeners(&mut registry, config, addresses, tls)?;
     for referral in &config.referrals {
         registry
             .add_referral(referral.clone())

@@ -112,7 +112,7 @@ fn an_identifier_is_its_hosts_alone() {
             Err(error) => panic!("{error}"),
         }
     };
-    let refused = |host, id| connect(host, id).err() == Some(ConnectError::HostNotAllowed);
+    let refused = |host, id| connect(host, id).err() == Some(ConnectError::IdentifierNotAllowed);
     assert!(connect(HOST, ours).is_ok() && connect(other, others).is_ok());
     assert!(refused(other, ours), "another host's identifier");
     assert!(refused(HOST, others), "another identifier than its own");
@@ -151,7 +151,7 @@ fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
             Err(error) => panic!("{error}"),
         }
     };
-    let refused = |host, id| connect(host, id).err() == Some(ConnectError::HostNotAllowed);
+    let refused = |host, id| connect(host, id).err() == Some(ConnectError::IdentifierNotAllowed);
     let live = || {
         let all = control.report().controllers.into_iter();
         all.map(|one| one.host_nqn).collect::<Vec<_>>()

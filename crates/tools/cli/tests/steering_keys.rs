@@ -18,7 +18,8 @@ const OTHER: &str = "nqn.2026-11.org.farblock:other";
 impl Scratch {
     /// Connects as a host, with the key in a file or none.
     fn connect(&self, server: &Server, host: &str, key: Option<&str>) -> Outcome {
-        let url = format!("{}&hostnqn={host}", server.url(1));
+        let id = if host == HOST { 1 } else { 2 };
+        let url = format!("{}&hostnqn={host}&hostid={id:032x}", server.url(1));
         let secret = key.map(|key| ["--dhchap-secret", key]);
         self.run(["id", &url].into_iter().chain(secret.into_iter().flatten()))
     }
@@ -33,7 +34,8 @@ impl Scratch {
 
 /// A disk of a host that stays connected.
 fn disk(server: &Server, key: &str) -> Disk {
-    let url: Url = format!("{}&hostnqn={HOST}", server.url(1)).parse().expect("a URL");
+    let url: Url =
+        format!("{}&hostnqn={HOST}&hostid={:032x}", server.url(1), 1).parse().expect("a URL");
     let connection = Options { dhchap_secret: Some(key.into()), ..Options::default() };
     let options = DiskOptions {
         connection,
@@ -67,6 +69,9 @@ fn a_target_with_keys_is_steered_and_a_new_host_needs_its_own() {
     scratch.ctl(&["add-namespace", NQN, "mem:2MiB"]).ok();
     let allowed = scratch.ctl(&["allow-host", NQN, OTHER, "--key", "other.key"]).ok();
     assert!(allowed.out().contains("may connect with its key"), "{}", allowed.out());
+    // With the identifier of the host that is there it is nobody, whatever its key is.
+    let url = format!("{}&hostnqn={OTHER}&hostid={:032x}", server.url(1), 1);
+    scratch.run(["id", &url, "--dhchap-secret", &other]).fails(1, &["HOSTID", "hostid="]);
     scratch.connect(&server, OTHER, Some(&other)).ok();
     scratch.connect(&server, OTHER, Some(&key)).fails(1, &["authenti"]);
     scratch.connect(&server, OTHER, None).fails(1, &["--dhchap-secret"]);
@@ -199,7 +204,7 @@ fn a_configuration_with_keys_is_read_again_and_kept() {
     scratch.run(["reload"]).fails(1, &["host_id", "each host has its own"]);
     configuration(&scratch, &(with_key(HOST, "host.key") + ours + &with_key(OTHER, "other.key")));
     scratch.run(["reload"]).ok();
-    scratch.connect(&server, HOST, Some(&key)).fails(1, &["does not allow this host"]);
+    scratch.connect(&server, HOST, Some(&key)).fails(1, &["HOSTID", "host_id"]);
     configuration(&scratch, &both);
     scratch.run(["reload"]).ok();
     // SIGHUP hears of what is in the files.

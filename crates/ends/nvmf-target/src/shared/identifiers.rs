@@ -67,21 +67,22 @@ impl Shared {
         }
         let host = Identified { nqn: host, mark: identity::mark(host), id };
         management.registry.check_identifier(found, &host).map_err(|reason| match reason {
-            NotIts::Anothers => {
-                "its identifier (HOSTID) is that of another host, which has proved who it is and is \
-                 connected, or is registered with a reservation: give each host its own \
-                 (/etc/nvme/hostid), or say here whose it is (host_id, or allow-host --host-id)"
-            }
-            NotIts::OneTooMany => {
-                "it has given as many identifiers (HOSTID) as a host may have at once: give this host \
-                 one (/etc/nvme/hostid)"
-            }
+            NotIts::Anothers => ANOTHERS,
+            NotIts::OneTooMany => ONE_TOO_MANY,
         })
     }
 }
 
 const SAID: &str = "its identifier (HOSTID) is another host's, or not the one that is said here to \
                     be its own (host_id): compare /etc/nvme/hostid";
+
+const ANOTHERS: &str = "its identifier (HOSTID) is that of another host, which has proved who it \
+                        is and is connected, or is registered with a reservation: give each host \
+                        its own (/etc/nvme/hostid), or say here whose it is (host_id, or \
+                        allow-host --host-id)";
+
+const ONE_TOO_MANY: &str = "it has given as many identifiers (HOSTID) as a host may have at once: \
+                            give this host one (/etc/nvme/hostid)";
 
 fn not_its_identifier(reason: &str) -> Denied {
     let parameter = ConnectInvalidParameter::in_data(std::mem::offset_of!(ConnectData, hostid));

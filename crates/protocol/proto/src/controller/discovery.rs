@@ -1,8 +1,8 @@
 //! The discovery log page (NVMe Base Specification 2.0, "Discovery Log Page").
 //!
-//! The page lists, for one host: every subsystem that it may use at every address where it may, then
-//! the referrals, then the discovery service itself in the same way. Only the records that the host
-//! asks for are put together, since there may be thousands.
+//! The page lists, for one host: every subsystem that it may use, at every address where it may,
+//! then the referrals, then the discovery service itself in the same way. Only the records that the
+//! host asks for are put together, since there may be thousands.
 
 use super::config::{AddressFamily, ChannelSecurity, PortId, SubsystemConfig};
 use super::limits;

@@ -120,8 +120,8 @@ pub const COPY_BYTES: u32 = 128 << 20;
 /// with Internal Error, and may try again.
 pub const MAX_REGISTRANTS: usize = 64;
 
-/// Identifiers (HOSTID) of a subsystem that are a host's that has proved its name, at once: one, but
-/// for a machine that was set up anew, or several systems of one name.
+/// Identifiers (HOSTID) of a subsystem that are a host's that has proved its name, at once: one,
+/// but for a machine that was set up anew, or several systems of one name.
 pub const MAX_IDENTIFIERS: usize = 8;
 
 /// Reservation notifications that a controller keeps for its host. The oldest goes first; the host

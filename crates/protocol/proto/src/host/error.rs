@@ -50,6 +50,8 @@ pub enum ConnectError {
     NoSuchSubsystem,
     /// The subsystem does not accept this host.
     HostNotAllowed,
+    /// The subsystem does not accept this host with this identifier.
+    IdentifierNotAllowed,
     /// The controller does not accept the queue size.
     QueueSizeInvalid,
     /// The controller rejects a parameter of the Connect command.
@@ -142,6 +144,7 @@ impl fmt::Display for ConnectError {
             Self::Protocol(reason) => write!(f, "the controller broke the protocol: {reason}"),
             Self::NoSuchSubsystem => f.write_str("the target has no such subsystem"),
             Self::HostNotAllowed => f.write_str("the subsystem does not allow this host"),
+            Self::IdentifierNotAllowed => f.write_str(IDENTIFIER),
             Self::QueueSizeInvalid => {
                 f.write_str("the controller does not accept the queue size: use a smaller depth")
             }
@@ -193,6 +196,8 @@ pub fn refused(status: Status, result: u64) -> ConnectError {
         ConnectInvalidParameter::in_data(core::mem::offset_of!(ConnectData, subnqn));
     const HOSTNQN: ConnectInvalidParameter =
         ConnectInvalidParameter::in_data(core::mem::offset_of!(ConnectData, hostnqn));
+    const HOSTID: ConnectInvalidParameter =
+        ConnectInvalidParameter::in_data(core::mem::offset_of!(ConnectData, hostid));
     match Status(status.code()) {
         Status::CONNECT_INCOMPATIBLE_FORMAT => ConnectError::IncompatibleFormat,
         Status::CONNECT_CONTROLLER_BUSY => ConnectError::ControllerBusy,
@@ -203,7 +208,10 @@ pub fn refused(status: Status, result: u64) -> ConnectError {
             other => ConnectError::InvalidParameter(other),
         },
         Status::CONNECT_RESTART_DISCOVERY => ConnectError::RestartDiscovery,
-        Status::CONNECT_INVALID_HOST => ConnectError::HostNotAllowed,
+        Status::CONNECT_INVALID_HOST => match ConnectInvalidParameter::parse(result) {
+            HOSTID => ConnectError::IdentifierNotAllowed,
+            _ => ConnectError::HostNotAllowed,
+        },
         Status::AUTHENTICATION_REQUIRED => ConnectError::AuthenticationRequired,
         _ => ConnectError::CommandFailed { what: "Connect", status },
     }
@@ -217,6 +225,12 @@ pub struct Accepted {
     /// Nothing else may be done before the host has authenticated.
     pub must_authenticate: bool,
 }
+
+/// What to do where a host's identifier is not its own.
+const IDENTIFIER: &str = "the target does not take this host's identifier (HOSTID): it is another \
+                          host's there, or not the one that is said to be this one's; give the \
+                          right one (/etc/nvme/hostid, or &hostid= in the URL), or set host_id \
+                          there";
 
 /// What to do where a controller wants a secure channel.
 const CONCATENATE: &str = "the controller wants TLS to come of the authentication: give --concat \
@@ -293,6 +307,8 @@ mod tests {
         assert_eq!(other.to_string(), "the controller rejects byte 300 of the Connect data");
         let simple = |status: Status| refused(status, 0);
         assert_eq!(simple(Status::CONNECT_INVALID_HOST), ConnectError::HostNotAllowed);
+        let identifier = refused(Status::CONNECT_INVALID_HOST.with_dnr(), data(0));
+        assert_eq!(identifier, ConnectError::IdentifierNotAllowed);
         assert_eq!(simple(Status::CONNECT_CONTROLLER_BUSY), ConnectError::ControllerBusy);
         assert_eq!(simple(Status::CONNECT_RESTART_DISCOVERY), ConnectError::RestartDiscovery);
         assert_eq!(simple(Status::AUTHENTICATION_REQUIRED), ConnectError::AuthenticationRequired);
