@@ -23,7 +23,12 @@ cd "$logs"
 # --- farblock serve: a subsystem for each hash function and group
 
 port=$(free_port)
-pairs="sha256:null sha384:ffdhe2048 sha512:ffdhe2048"
+pairs=
+for hash in sha256 sha384 sha512; do
+    for group in null ffdhe2048 ffdhe3072 ffdhe4096 ffdhe6144 ffdhe8192; do
+        pairs+=" $hash:$group"
+    done
+done
 echo "listeners = [\"127.0.0.1:$port\"]" >farblock.toml
 for pair in $pairs; do
     cat >>farblock.toml <<T
@@ -64,9 +69,9 @@ target=$(free_port)
 control=$(free_port)
 echo "$port $host $pairs" >pairs.txt
 mkdir share
-SHARE=$logs/share FWD="$target:4420 $control:4499" TIMEOUT=300 "$linux_dir/guest.sh" \
+SHARE=$logs/share FWD="$target:4420 $control:4499" TIMEOUT=500 "$linux_dir/guest.sh" \
     "$linux_dir/jobs/auth.sh" pairs.txt plain.key host.key ctrl.key wrong.key new.key \
-    "$linux_dir/jobs/outside.sh" >guest.log 2>&1 &
+    "$linux_dir/jobs/outside.sh" "$linux_dir/jobs/refusals.sh" >guest.log 2>&1 &
 guest=$!
 answer_requests &
 guest_is_ready
@@ -96,6 +101,7 @@ guest_ends "$control"
 kill -TERM $server
 wait $server || fail "farblock serve: $(tail -n 5 serve.log)"
 server=
+said serve.log "the host's proof does not fit the secret" "it does not accept our challenge"
 ! grep -q panicked serve.log || fail "farblock serve panicked: $(cat serve.log)"
 ! grep -rqF "$(cut -d : -f 3 host.key)" serve.log || fail "a secret is in the log"
 echo "auth.sh: all holds ($(grep -c '^ok: ' guest.log) checks in the guest)"

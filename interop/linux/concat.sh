@@ -51,7 +51,7 @@ target=$(free_port)
 control=$(free_port)
 echo "$port $host $nqn $kernel $hashes" >names.txt
 FWD="$target:4420 $control:4499" TIMEOUT=400 "$linux_dir/guest.sh" "$linux_dir/jobs/concat.sh" \
-    names.txt host.key ctrl.key wrong.key >guest.log 2>&1 &
+    names.txt host.key ctrl.key wrong.key "$linux_dir/jobs/refusals.sh" >guest.log 2>&1 &
 guest=$!
 guest_is_ready
 
@@ -73,6 +73,8 @@ refused "a wrong secret" "compare the secrets" --dhchap-secret wrong.key
 refused "a wrong secret of the controller's" "does not fit the secret" \
     --dhchap-secret host.key --dhchap-ctrl-secret wrong.key
 guest_ends "$control"
+said serve.log "the host's proof does not fit the secret" \
+    "TLS failed: bad extension; GnuTLS before 3.8.11"
 ! grep -q panicked serve.log || fail "farblock serve panicked: $(cat serve.log)"
 grep -m 1 '^Linux' guest.log
 echo "concat.sh: all holds ($(grep -c '^ok: ' guest.log) checks in the guest, and 4 outside)"

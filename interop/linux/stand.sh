@@ -50,6 +50,15 @@ serve() {
     fail "farblock serve does not listen: $(cat "$log")"
 }
 
+# said LOG TEXT...: a log of farblock's has each of these sentences.
+said() {
+    local log=$1 text
+    shift
+    for text in "$@"; do
+        grep -qF -- "$text" "$log" || fail "farblock does not say '$text': $(tail -n 20 "$log")"
+    done
+}
+
 # answer_guest SECONDS JOB FILE...: has a guest do this job, and what it asks for (jobs/outside.sh)
 # done here. Its output is shown; ctl.log has that of what was done.
 answer_guest() {

@@ -40,7 +40,7 @@ mkdir share
 strip -o share/farblock "$farblock"
 SHARE=$logs/share FWD="$target:4420 $control:4499" TIMEOUT=400 "$linux_dir/guest.sh" \
     "$linux_dir/jobs/tls.sh" names.txt short.key wrong.key "$linux_dir/jobs/outside.sh" \
-    >guest.log 2>&1 &
+    "$linux_dir/jobs/refusals.sh" >guest.log 2>&1 &
 guest=$!
 answer_requests &
 guest_is_ready
@@ -58,5 +58,7 @@ reads --tls-key short.key || fail "the kernel's target"
 refused "no key" "TLS"
 refused "a wrong key" "TLS" --tls-key wrong.key
 guest_ends "$control"
+said serve.log "it came without TLS, which is required here" \
+    "the other end has another key for the identity \"NVMe0R01 $host $nqn\""
 ! grep -q panicked serve.log || fail "farblock serve panicked: $(cat serve.log)"
 grep -c 'ok:' guest.log | sed 's/$/ checks in the guest, and 5 outside/'

@@ -8,6 +8,8 @@
 
 # shellcheck source=outside.sh
 . ./outside.sh
+# shellcheck source=refusals.sh
+. ./refusals.sh
 read -r port host pairs <pairs.txt
 modprobe -a nvme-tcp nvmet-tcp
 id=${host##*:}
@@ -42,9 +44,10 @@ for pair in $pairs; do
     done
 done
 nqn=nqn.2026-11.org.farblock:sha256-null
-refused "no secret" "." connects "$nqn"
-refused "a wrong secret" "." connects "$nqn" -S "$(cat wrong.key)"
-refused "a wrong secret of the controller's" "." connects "$nqn" -S "$secret" -C "$(cat wrong.key)"
+refused_for "no secret" "qid 0: no key" connects "$nqn"
+refused_for "a wrong secret" "qid 0: authentication failed" connects "$nqn" -S "$(cat wrong.key)"
+refused_for "a wrong secret of the controller's" "qid 0: controller authentication failed" \
+    connects "$nqn" -S "$secret" -C "$(cat wrong.key)"
 check "the right one is still let in" connects "$nqn" -S "$secret"
 check "and goes" nvme disconnect -n "$nqn"
 
@@ -73,7 +76,7 @@ stays "the new key is good as well"
 outside accept new.key
 stays "the old one is not good any more"
 check "disconnect" nvme disconnect -n $nqn
-refused "with the old key" "." connects $nqn -S "$secret"
+refused_for "with the old key" "qid 0: authentication failed" connects $nqn -S "$secret"
 check "with the new key" connects $nqn -S "$new"
 eventually "the disk is there again" find_namespace $nqn 1
 outside disallow

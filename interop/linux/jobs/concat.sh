@@ -7,6 +7,9 @@
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
 
+# shellcheck source=refusals.sh
+. ./refusals.sh
+
 read -r port host nqn kernel hashes <names.txt
 uname -sr
 modprobe -a nvme-tcp nvmet-tcp tls
@@ -32,7 +35,8 @@ secret=$(cat host.key)
 for hash in $hashes; do
     # With tlshd of Debian 13 the handshake fails with a key for SHA-384 (GnuTLS before 3.8.11).
     if [ "$hash" != sha256 ]; then
-        refused "$hash" "." connects "$nqn-$hash" --concat -S "$secret"
+        refused_for "$hash" "authenticated with hash hmac.$hash.*TLS handshake complete, error -13" \
+            connects "$nqn-$hash" --concat -S "$secret"
         continue
     fi
     for way in one both; do
@@ -49,8 +53,9 @@ for hash in $hashes; do
         check "$hash, $way: it is read" dd if="$found" of=/dev/null bs=1M count=2 iflag=direct
         check "$hash, $way: disconnect" nvme disconnect -n "$nqn-$hash"
     done
-    refused "in plain" "." connects "$nqn-$hash" -S "$secret"
-    refused "a wrong secret" "." connects "$nqn-$hash" --concat -S "$(cat wrong.key)"
+    refused_for "in plain" "secure concatenation is not supported" connects "$nqn-$hash" -S "$secret"
+    refused_for "a wrong secret" "qid 0: authentication failed" \
+        connects "$nqn-$hash" --concat -S "$(cat wrong.key)"
     # Linux 7.3 asks for no proof of the controller's with --concat, also with its secret (-C): the
     # sequence number of its challenge is 0. So a wrong one is no obstacle to it.
 done

@@ -9,6 +9,8 @@
 
 # shellcheck source=outside.sh
 . ./outside.sh
+# shellcheck source=refusals.sh
+. ./refusals.sh
 read -r port host nqn kernel <names.txt
 modprobe -a nvme-tcp nvmet-tcp tls
 id=${host##*:}
@@ -51,9 +53,9 @@ for version in 0 1; do
     check "version $version: it is read" dd if="$found" of=/dev/null bs=1M count=2 iflag=direct
     check "version $version: disconnect" nvme disconnect -n "$nqn"
 done
-refused "no TLS" "." connects
+refused_for "no TLS" "failed to receive icresp" connects
 insert wrong.key 0 "$nqn"
-refused "a wrong key" "." connects --tls --tls_key="$serial"
+refused_for "a wrong key" "TLS handshake complete, error -13" connects --tls --tls_key="$serial"
 
 # --- farblock's host in here, with the key that nvme-cli makes and puts into the kernel's keyring
 
