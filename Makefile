@@ -4,7 +4,7 @@
 CARGO ?= cargo
 BINARY = target/release/farblock
 
-.PHONY: demo test packages build lint unit sanitize fuzz-replay interop ceph spdk-rpc schemathesis package test-windows built-for-guests built-for-guests-and-windows bench-peers bench-fio bench-attach bench-counters bench-cost bench-network engines dashboard library released install uninstall header dist deb image
+.PHONY: demo test packages build lint unit sanitize interop ceph spdk-rpc schemathesis package test-windows built-for-guests built-for-guests-and-windows bench-peers bench-fio bench-attach bench-counters bench-cost bench-network engines dashboard library released install uninstall header dist deb image
 
 PREFIX ?= /usr/local
 
@@ -28,6 +28,7 @@ build:
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
+	RUSTFLAGS="-D warnings" $(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
 	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/ceph/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh \
 		interop/windows/*.sh contrib/*.sh contrib/tests/*.sh contrib/deb/scripts/* contrib/drbd/* contrib/pacemaker/* \
 		engines/*.sh engines/fio/*.sh dashboard/*.sh crates/tools/fleet/src/guests/*.sh

@@ -6,6 +6,10 @@ mod secrets;
 pub use concatenation::concatenation;
 pub use secrets::{authentication, keys};
 
+/// Records of TLS: what a peer says that has the keys, and somebody on the way changes.
+#[cfg(unix)]
+pub use farblock_tls::records_of as records;
+
 use crate::target::{NQN, Target};
 use farblock_proto::host::command::{self, Identity};
 use farblock_proto::tcp::Digests;

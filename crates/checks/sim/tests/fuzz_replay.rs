@@ -42,6 +42,22 @@ fn concatenation() {
 }
 
 #[test]
+#[cfg(unix)]
+fn records() {
+    // Nobody touches anything: data in one batch, brought at once, with every choice.
+    (0..=255).for_each(|choice| fuzz::records(&[choice, 0, 255, 255, 5, 255, 255]));
+    // Messages that a peer may send, and not: tickets, updates, and what is none.
+    for (kind, at) in (0..=255).flat_map(|kind| [2, 3, 4].map(|at| (kind, at))) {
+        for choice in [0, 2] {
+            let content = [kind, 0, 0, 1, 1, 0, 0, 0];
+            let said = [&[choice, 2, 8, at], &content[..], &[5, 255, 255]].concat();
+            fuzz::records(&said);
+        }
+    }
+    fuzz::replay(fuzz::records, 0x7ec0, 300);
+}
+
+#[test]
 fn keys() {
     fuzz::keys(b"DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:");
     fuzz::keys(b"NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:");

@@ -49,6 +49,9 @@ pub use openssl::{available, client, server};
 #[doc(hidden)]
 pub use openssl::{client_with, server_with};
 pub use portions::Portions;
+#[cfg(unix)]
+#[doc(hidden)]
+pub use records::fuzzed as records_of;
 
 use std::fmt;
 use std::sync::Arc;

@@ -14,6 +14,7 @@
 
 mod copy;
 mod direction;
+mod fuzzed;
 mod input;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use crate::{TlsError, limits};
 use copy::copy;
 use direction::Direction;
 use farblock_secure::Hash;
+pub use fuzzed::records as fuzzed;
 use input::Input;
 
 pub(crate) const HEADER_BYTES: usize = 5;
