@@ -5,8 +5,9 @@ use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey, TlsPsk};
 use farblock_tls::{ServerKeys, Tls, TlsError, server_with};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
 
 const HOST: &str = "nqn.2026-11.h:other";
@@ -133,6 +134,46 @@ fn others_follow_a_server_that_asks_for_new_keys() {
         let echoed = server.join().unwrap();
         talked.unwrap_or_else(|said| panic!("{echoed:?}: {said}"));
         assert!(echoed.as_ref().is_ok_and(|&bytes| bytes > LINES * 10), "{echoed:?}");
+    }
+}
+
+/// A client by wolfSSL, built once; it takes the names of suites as it has them.
+fn wolfssl(port: u16, psk: &TlsPsk, suite: &str) -> Command {
+    static CLIENT: LazyLock<PathBuf> = LazyLock::new(|| {
+        let client = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wolfssl");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/others/wolfssl.c");
+        let built = Command::new("cc").args([source, "-lwolfssl", "-o"]).arg(&client).status();
+        let is_built = built.is_ok_and(|status| status.success());
+        assert!(is_built, "libwolfssl-dev is needed: interop/packages.sh installs it");
+        client
+    });
+    let mut command = Command::new(&*CLIENT);
+    command.args([&port.to_string(), &psk.identity, &hex(psk), suite]);
+    command
+}
+
+/// Both suites with an implementation that shares nothing with ours, and new keys as each end asks.
+#[test]
+fn another_implementation_has_either_suite() {
+    const SHORT: &str = "TLS13-AES128-GCM-SHA256";
+    const LONG: &str = "TLS13-AES256-GCM-SHA384";
+    for (hash, suite, is_let_in) in [
+        (Hash::Sha256, SHORT, true),
+        (Hash::Sha384, LONG, true),
+        (Hash::Sha256, LONG, false),
+        (Hash::Sha384, SHORT, false),
+    ] {
+        for per_key in [u64::MAX, 5] {
+            let key = TlsKey::generate(hash, &mut |out: &mut [u8]| out.fill(3)).unwrap();
+            let psk = key.psk(HOST, SUBSYSTEM, IdentityForm::Digest, Derivation::Specified);
+            let psk = psk.unwrap();
+            let (port, server) = serve(key, per_key);
+            let talked = talk(wolfssl(port, &psk, suite));
+            let echoed = server.join().unwrap();
+            assert_eq!(talked.is_ok(), is_let_in, "{hash} {suite}: {echoed:?}, {talked:?}");
+            let echoes = echoed.as_ref().is_ok_and(|&bytes| bytes > LINES * 10);
+            assert_eq!(echoes, is_let_in, "{hash} {suite}: {echoed:?}");
+        }
     }
 }
 
