@@ -73,6 +73,16 @@ outside add
 eventually "a namespace that is added is seen" find_namespace $nqn 2
 outside accept new.key host.key
 stays "the new key is good as well"
+# The kernel's host authenticates anew on its live queues when it is given another secret; it says
+# so of the admin queue alone.
+has_again() { [[ $(dmesg) == *"re-authenticating controller"*"qid 0: authenticated"* ]]; }
+gives() {
+    dmesg -c >/dev/null
+    printf %s "$1" >"/sys/class/nvme/$controller/dhchap_secret"
+}
+gives "$new"
+eventually "it authenticates anew with the new key" has_again
+stays "authenticated anew"
 outside accept new.key
 stays "the old one is not good any more"
 check "disconnect" nvme disconnect -n $nqn

@@ -71,7 +71,15 @@ pub fn read(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> 
         let _ = own.and_then(|own| own.link_key(Key::from_id(KeySerialId(nvme.serial))));
     }
     let found = meant(&all, name, identity)?;
-    found.into_iter().map(|entry| key(entry, identity)).collect()
+    readable(found.into_iter().map(|entry| key(entry, identity)).collect())
+}
+
+/// The keys that can be read: what is wrong with others (one that has expired is listed for some
+/// minutes yet) is said if there is none.
+fn readable(all: Vec<Result<TlsPsk, String>>) -> Result<Vec<TlsPsk>, String> {
+    let (good, bad): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
+    let wrong = bad.into_iter().find_map(Result::err).filter(|_| good.is_empty());
+    wrong.map_or_else(|| Ok(good.into_iter().flatten().collect()), Err)
 }
 
 /// The keys that a name stands for, those first that say most.
@@ -120,7 +128,7 @@ fn key(entry: &Entry, identity: &Identity<'_>) -> Result<TlsPsk, String> {
     let length = length.map_err(|error| {
         let reason = match error {
             KeyError::AccessDenied => "it is root's, or another user's",
-            KeyError::KeyExpired => "it is expired",
+            KeyError::KeyExpired => "it has expired: put it there again, or another one",
             KeyError::KeyRevoked => "it was revoked",
             _ => "the kernel does not give it",
         };
@@ -161,6 +169,7 @@ fn entry(line: &str) -> Option<Entry> {
 mod tests {
     use super::*;
     use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey};
+    use std::time::{Duration, Instant};
 
     const HOST: &str = "nqn.2026-11.h:one";
     const DISK: &str = "nqn.2026-11.s:disk";
@@ -227,6 +236,28 @@ mod tests {
         own.add_key(description, payload).expect("room for a key").get_id().0
     }
 
+    /// An expired key is passed over while there is a good one, and said to be expired by its
+    /// number; the kernel lists it for a while, or not any more.
+    fn expire_one_after_the_other(host: &str, disk: &str, all: Vec<TlsPsk>) {
+        let identity = Identity { hostnqn: host, hostid: [1; 16], subnqn: disk };
+        let is_gone = |error: &str| error.contains("it has expired") || error.contains("no key");
+        let [expires, stays] = <[TlsPsk; 2]>::try_from(all).expect("there are two");
+        let serial = put(&expires.identity, &expires.key);
+        Key::from_id(KeySerialId(serial)).set_timeout(1).expect("it is ours");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while let Ok(found) = read(&serial.to_string(), &identity) {
+            assert!(found == [expires.clone()] && Instant::now() < deadline, "it stays");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let refused = read(&serial.to_string(), &identity).unwrap_err();
+        assert!(is_gone(&refused), "{refused}");
+        assert_eq!(read("", &identity), Ok(vec![stays.clone()]));
+        let last = Key::from_id(KeySerialId(put(&stays.identity, &stays.key)));
+        last.invalidate().expect("it is ours");
+        let refused = read("", &identity).unwrap_err();
+        assert!(is_gone(&refused), "{refused}");
+    }
+
     #[test]
     fn keys_are_read_as_they_were_put_there() {
         // Names that no other test has.
@@ -245,6 +276,7 @@ mod tests {
         }
         let all = read("", &identity).expect("there are two");
         assert!(all[0].identity.starts_with("NVMe1R02") && all.len() == 2, "{all:?}");
+        expire_one_after_the_other(host, disk, all);
         // Neither one that is too short nor too long for what it says it is.
         for length in [1, 31, 33, 48, 64, 65, 1000] {
             let serial = put(&format!("NVMe1R01 {host} {disk} {length}"), &vec![1; length]);

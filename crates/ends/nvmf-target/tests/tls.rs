@@ -359,6 +359,45 @@ fn another_client_with_the_key_is_let_in_and_without_is_not() {
     assert!(!text.contains("Reused, "), "{text}");
 }
 
+/// `gnutls-cli` as a stranger, with AES-128-GCM; whether there was a handshake, and what it says.
+fn gnutls_cli(target: &Target, identity: &str, secret: &str) -> (bool, String) {
+    const PRIORITY: &str = "NORMAL:-VERS-ALL:+VERS-TLS1.3:-KX-ALL:+ECDHE-PSK:-CIPHER-ALL:\
+                            +AES-128-GCM";
+    let output = Command::new("gnutls-cli")
+        .args(["--no-ca-verification", "--port", &target.addresses()[0].port().to_string()])
+        .args(["--priority", PRIORITY, "--pskusername", identity, "--pskkey", secret])
+        .arg("127.0.0.1")
+        .stdin(Stdio::null())
+        .output()
+        .expect("gnutls-cli is there: interop/packages.sh installs it");
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    (text.contains("Handshake was completed"), text)
+}
+
+#[test]
+fn a_stranger_by_another_library_needs_the_key_as_well() {
+    for hash in [Hash::Sha256, Hash::Sha384] {
+        let good = key(hash, 1);
+        let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
+        let psk = good.psk(HOST, NQN, IdentityForm::Digest, Derivation::Specified);
+        let psk = psk.expect("it fits");
+        let secret: String = psk.key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let (is_in, said) = gnutls_cli(&target, &psk.identity, &secret);
+        // It offers the suite of a key with SHA-256 alone.
+        assert_eq!(is_in, hash == Hash::Sha256, "{said}");
+        let wrong = "00".repeat(psk.key.len());
+        for (identity, secret) in
+            [(&psk.identity, &wrong), (&"NVMe0R01 somebody else".to_owned(), &secret)]
+        {
+            let (is_in, said) = gnutls_cli(&target, identity, secret);
+            assert!(!is_in, "{said}");
+        }
+        // Nobody is harmed by them.
+        let file = KeyFile::of_key(&good);
+        moves_data(&connect(&target, &options(HOST, Some(&file))).expect("it has the key"));
+    }
+}
+
 /// A client that takes new keys, and asks for them.
 #[test]
 fn keys_are_updated_as_another_client_asks() {
