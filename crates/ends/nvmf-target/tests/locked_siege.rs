@@ -1,6 +1,6 @@
-//! Strangers knock at a target whose hosts have keys, in every way in which somebody without it can:
-//! they stop after each message, send wrong proofs, begin TLS, come again and again. The hosts get
-//! in, and what they made the target hold is given back.
+//! Strangers knock at a target whose hosts have keys, in every way in which somebody without one
+//! can: they stop after each message, send wrong proofs, begin TLS, come again and again. The hosts
+//! get in, and what the strangers made the target hold is given back.
 //!
 //! Some hundreds do that in each run of the tests. All 20,000, for the figures in docs/security.md:
 //!
