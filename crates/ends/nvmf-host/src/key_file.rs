@@ -5,6 +5,7 @@ use farblock_secure::{Secret, TlsKey};
 use std::fmt::Display;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use zeroize::Zeroizing;
 
 /// Bytes of the longest file that is read: some lines of secrets and of comments.
@@ -27,6 +28,23 @@ pub const KEYRING: &str = "keyring:";
 pub fn is_file(path: &Path) -> bool {
     let name = path.to_string_lossy();
     !name.starts_with(CREDENTIAL) && !name.starts_with(KEYRING)
+}
+
+/// What a program does about its memory before there is a key in it.
+static GUARD: OnceLock<fn()> = OnceLock::new();
+
+/// Has `guard` called whenever a key is about to be read, from wherever; the first one that is
+/// named. Nothing is done for who names none: a process that only uses this library is not ours to
+/// change.
+pub fn guard_by(guard: fn()) {
+    let _ = GUARD.set(guard);
+}
+
+/// A key is about to be read.
+pub(crate) fn guard() {
+    if let Some(guard) = GUARD.get() {
+        guard();
+    }
 }
 
 /// Reads the secrets of a file, or of `credential:NAME`: one, or while one takes another's place
@@ -126,6 +144,7 @@ fn text_open(path: &Path, allowed: u32) -> Result<Zeroizing<String>, String> {
     };
     let file = Readable::open(path).map_err(|error| cannot(&error))?;
     check_readers(&file, path, allowed).map_err(|error| cannot(&error))??;
+    guard();
     let mut text = Zeroizing::new(String::new());
     let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
     read.map_err(|error| cannot(&error))?;

@@ -49,6 +49,7 @@ pub fn read_by(reader: Box<Reader>) {
 
 /// [`read`], by whoever is to do that.
 pub(crate) fn ask(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
+    crate::key_file::guard();
     READER.get().map_or_else(|| read(name, identity), |reader| reader(name, identity))
 }
 

@@ -78,6 +78,8 @@ fn generate_tls(hash: Hash) -> Result<TlsKey> {
 }
 
 fn random(bytes: usize) -> Result<Zeroizing<Vec<u8>>> {
+    #[cfg(target_os = "linux")]
+    crate::sandbox::holds_keys();
     let mut random = Zeroizing::new(vec![0; bytes]);
     getrandom::fill(&mut random).map_err(|error| {
         Failure::run(format_args!("the system gives no random numbers: {error}"))

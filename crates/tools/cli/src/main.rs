@@ -66,6 +66,8 @@ fn main() -> ExitCode {
     let global = Global { quiet: is_quiet(&cli), ..cli.global.clone() };
     let is_read = logging::start(&global, runs_for_long, file);
     signals::survive_file_size_limit();
+    #[cfg(target_os = "linux")]
+    farblock_host::key_file::guard_by(sandbox::holds_keys);
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) if is_read => failure.report_in_log(),

@@ -4,7 +4,10 @@
 mod support;
 
 use support::confinement::{filter_of_the_tests, is_confined, threads};
-use support::{Scratch, Server, keyring};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Stdio;
+use support::{Scratch, Server, finish, keyring};
 
 const NQN: &str = "nqn.2026-11.org.farblock:confined";
 const HOST: &str = "nqn.2026-11.org.farblock:host";
@@ -72,8 +75,42 @@ fn memory_with_keys_is_not_dumped() {
     scratch.run(["ctl", "allow-host", NQN, HOST, "--key", &key]).ok();
     assert_eq!(dumpable(&scratch), false);
     server.stop();
-    let _server = scratch.serve(["mem:1MiB", "--host-key", &format!("{HOST}={key}")]);
+    let given = format!("{HOST}={key}");
+    for options in [&[][..], &["--no-sandbox"]] {
+        let server = scratch.serve([&["mem:1MiB", "--host-key", &given], options].concat());
+        assert_eq!(dumpable(&scratch), false, "{options:?}");
+        server.stop();
+    }
+    // Those of the interface are secrets as well.
+    let tokens = scratch.file("tokens", b"ops admin 0123456789abcdef0123456789abcdef\n");
+    std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).expect("ours");
+    let _server = scratch.serve(["mem:1MiB", "--api", "127.0.0.1:0", "--api-tokens", &tokens]);
     assert_eq!(dumpable(&scratch), false);
+}
+
+/// What belongs to a process whose memory is not dumped is root's.
+#[test]
+fn memory_of_one_command_with_a_key_is_not_dumped() {
+    let scratch = Scratch::new();
+    let key = scratch.text("tls.key");
+    let made = ["keys", "new", "--tls", "--output", &key];
+    finish(scratch.command_of_nobody(made), b"").ok();
+    // A peer that says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("nvme+tcp://{}/{NQN}", silent.local_addr().expect("bound"));
+    for (options, root) in [(&[][..], false), (&["--tls-key", &key], true)] {
+        let args = [&["id", &url], options].concat();
+        let mut command = scratch.command_of_nobody(args);
+        let mut child = command.stderr(Stdio::null()).spawn().expect("it starts");
+        let (mut peer, _) = silent.accept().expect("it connects");
+        // It has read its key when it says its first word.
+        peer.read_exact(&mut [0]).expect("a byte");
+        let file = format!("/proc/{}/environ", child.id());
+        let owner = std::fs::metadata(file).expect("it runs").uid();
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+        assert_eq!(owner == 0, root, "{options:?}: {owner}");
+    }
 }
 
 #[test]

@@ -8,7 +8,6 @@ use crate::sandbox::{self, Paths};
 use crate::steer;
 use farblock_host::key_file::KEYRING;
 use farblock_state::Store;
-use farblock_target::TargetConfig;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -57,14 +56,6 @@ fn names_keyring(text: &str) -> bool {
     let parameters = text.split("tls-key=").skip(1);
     let unescaped = |value: &str| value.replace("%3A", ":").replace("%3a", ":");
     parameters.map(unescaped).any(|value| value.starts_with(KEYRING))
-}
-
-/// Has the memory of a target with keys in no core dump.
-pub(super) fn guard_keys(config: &TargetConfig) {
-    let with_keys = config.subsystems.iter().any(|subsystem| !subsystem.keys.is_empty());
-    if with_keys || !config.tls_keys.is_empty() {
-        sandbox::holds_keys();
-    }
 }
 
 /// What was allowed, and where the target's own files are.

@@ -83,8 +83,6 @@ pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let Shares { config, disks, document } = shares.distinguished().agreed();
     #[cfg(target_os = "linux")]
     let config = confined_to_node(config, &document);
-    #[cfg(target_os = "linux")]
-    confined::guard_keys(&config);
     let target = Target::start_with(&config, sockets).map_err(|error| explain(&error, args))?;
     #[cfg(unix)]
     let steering = {

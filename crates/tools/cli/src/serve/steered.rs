@@ -63,12 +63,7 @@ impl Open for Opener {
     }
 
     fn keys(&self, host: &Host) -> Result<Option<HostKeys>, String> {
-        let keys = key_files::of(host).map_err(disks::explained)?;
-        #[cfg(target_os = "linux")]
-        if keys.is_some() {
-            crate::sandbox::holds_keys();
-        }
-        Ok(keys)
+        key_files::of(host).map_err(disks::explained)
     }
 }
 

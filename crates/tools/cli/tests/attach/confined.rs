@@ -81,6 +81,30 @@ fn it_can_be_switched_off() {
     target.server.stop();
 }
 
+/// The process with the key is in no core dump, confined or not; one without is.
+#[test]
+fn memory_with_keys_is_not_dumped() {
+    let attachments = Attachments::new();
+    let [key] = attachments.scratch.keys(["tls.key"], &["--tls"]);
+    let host = "nqn.2026-11.org.farblock:dumped-host";
+    let given = format!("{host}={key}");
+    let secured = ["mem:1MiB", "--no-control", "--tls-key", &given];
+    let secured = attachments.scratch.serve(secured);
+    let secured = format!("{}&hostnqn={host}&tls-key={key}", secured.url(1));
+    let open = Target::new(&attachments, DISK_BYTES);
+    for (url, options, dumpable) in [
+        (&open.url(), &[][..], true),
+        (&secured, &[], false),
+        (&secured, &["--no-sandbox"], false),
+    ] {
+        let args = [&[url, "--as", "nbd", "--no-device"], options].concat();
+        attachments.attach(&args);
+        let confinement = attachments.status("fb0")["confinement"].clone();
+        assert_eq!(confinement["dumpable"], dumpable, "{options:?}: {confinement}");
+        attachments.detach("fb0");
+    }
+}
+
 /// A mount, and a loop device on it, are made and ended by another process.
 #[test]
 fn servers_of_mounts_are_confined_whatever_dies() {

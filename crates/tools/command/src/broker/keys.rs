@@ -2,10 +2,10 @@
 
 use super::{Broker, Message};
 use crate::error::Result;
+use crate::sandbox;
 use farblock_host::keyring;
 use farblock_proto::host::Identity;
 use farblock_secure::TlsPsk;
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -53,9 +53,7 @@ fn ask(broker: &Broker, name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPs
 
 /// The broker's process: gives out keys of these subsystems, or of all.
 pub fn run(subsystems: &[String]) -> Result<()> {
-    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        tracing::debug!("keys may be in core dumps: {error}");
-    }
+    sandbox::holds_keys();
     super::run(|request| {
         let read = match serde_json::from_slice::<Wanted>(&request.bytes) {
             Ok(wanted) => read(&wanted, subsystems),

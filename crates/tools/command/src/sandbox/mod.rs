@@ -88,11 +88,10 @@ pub fn lacks() -> &'static [String] {
     GIVEN_UP.get().map_or(&[], |given_up| &given_up.lacks)
 }
 
-/// From now on this process holds keys: its memory is not to be in a core dump, nor a debugger's.
+/// From now on this process holds keys: its memory is not to be in a core dump, nor a debugger's,
+/// whatever else it has given up.
 pub fn holds_keys() {
-    if GIVEN_UP.get().is_some_and(|given_up| given_up.sandboxed)
-        && let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable)
-    {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::debug!("keys may be in core dumps: {error}");
     }
 }
