@@ -71,21 +71,34 @@ fn check_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The same of each folder on the way there: whoever may exchange one leads our clients elsewhere,
-/// by a symbolic link as well.
+/// The same of each folder on the way there.
 fn check_way(folder: &Path) -> io::Result<()> {
+    match step_of_others(folder)? {
+        None => Ok(()),
+        Some(step) => Err(io::Error::other(format!(
+            "{} is another user's, or others can write to it, and can lead who looks for the \
+             socket to their own: choose another place with --control",
+            step.display()
+        ))),
+    }
+}
+
+/// The step on the way to a folder, itself among them, that others than we and root can exchange:
+/// they lead who follows it elsewhere, by a symbolic link as well. A link on the way has two ways,
+/// the one to it and the one behind it.
+///
+/// # Errors
+/// If a step cannot be looked at.
+pub fn step_of_others(folder: &Path) -> io::Result<Option<PathBuf>> {
     let us = rustix::process::geteuid().as_raw();
-    for step in std::path::absolute(folder)?.ancestors() {
+    let ways = [std::path::absolute(folder)?, fs::canonicalize(folder)?];
+    for step in ways.iter().flat_map(|way| way.ancestors()) {
         let found = fs::symlink_metadata(step)?;
         if is_others(found.uid(), found.mode(), us) {
-            return Err(io::Error::other(format!(
-                "{} is another user's, or others can write to it, and can lead who looks for the \
-                 socket to their own: choose another place with --control",
-                step.display()
-            )));
+            return Ok(Some(step.to_owned()));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Whether others than we and root can exchange what this is, or is in this folder. A link's mode
@@ -159,5 +172,17 @@ mod tests {
         assert!(refused.contains("/open is another user's") && refused.contains("--control"));
         fs::set_permissions(path("open"), fs::Permissions::from_mode(0o1777)).unwrap();
         bind(&path("open/ours/control")).unwrap();
+    }
+
+    #[test]
+    fn the_way_behind_a_link_is_one_as_well() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        fs::create_dir_all(path("open/ours")).unwrap();
+        fs::set_permissions(path("open"), fs::Permissions::from_mode(0o777)).unwrap();
+        symlink(path("open/ours"), path("link")).unwrap();
+        assert_eq!(step_of_others(&path("link")).unwrap(), Some(path("open")));
+        fs::set_permissions(path("open"), fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(step_of_others(&path("link")).unwrap(), None);
     }
 }

@@ -3,10 +3,10 @@
 
 mod support;
 
-use support::confinement::{filter_of_the_tests, is_confined, threads};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Stdio;
+use support::confinement::{filter_of_the_tests, is_confined, threads};
 use support::{Scratch, Server, finish, keyring};
 
 const NQN: &str = "nqn.2026-11.org.farblock:confined";

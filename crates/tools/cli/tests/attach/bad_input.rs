@@ -1,7 +1,9 @@
 //! What makes no sense gets one sentence, and leaves nothing behind.
 
 use crate::attached::{Attachments, Target};
-use std::fs;
+use crate::support::is_root;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 
 #[test]
 fn options_that_make_no_sense() {
@@ -91,6 +93,36 @@ fn places_that_are_of_no_use() {
     let both = ["attach", &url, &no_namespace, "--as", "fuse"];
     attachments.run(both).fails_in_a_line(1, &["different namespaces"]);
     attachments.detach("one");
+}
+
+/// Whoever can exchange a folder on the way has the devices.
+#[test]
+fn a_folder_that_others_can_exchange_is_none() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, 1 << 20);
+    let place = attachments.scratch.path("place");
+    let ours = place.join("ours").into_os_string().into_string().expect("text");
+    fs::create_dir_all(&ours).expect("made");
+    fs::set_permissions(&ours, Permissions::from_mode(0o700)).expect("ours");
+    let attach = ["attach", &target.url(), "--as", "nbd", "--no-device", "--runtime-dir", &ours];
+    let refused = || {
+        let parts = ["/place on the way there is another user's", "another --runtime-dir"];
+        attachments.run(attach).fails_in_a_line(1, &parts);
+        attachments.run(["list", "--runtime-dir", &ours]).fails_in_a_line(1, &parts);
+        let inner = format!("{ours}/new");
+        let attach = [&attach[..6], &[inner.as_str()]].concat();
+        attachments.run(attach).fails_in_a_line(1, &parts);
+    };
+    fs::set_permissions(&place, Permissions::from_mode(0o777)).expect("ours");
+    refused();
+    fs::set_permissions(&place, Permissions::from_mode(0o755)).expect("ours");
+    if is_root() {
+        std::os::unix::fs::chown(&place, Some(1001), None).expect("root may");
+        refused();
+        std::os::unix::fs::chown(&place, Some(0), None).expect("root may");
+    }
+    attachments.run(attach).ok();
+    attachments.run(["detach", "fb0", "--runtime-dir", &ours]).ok();
 }
 
 #[test]

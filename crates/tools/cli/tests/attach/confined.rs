@@ -92,11 +92,9 @@ fn memory_with_keys_is_not_dumped() {
     let secured = attachments.scratch.serve(secured);
     let secured = format!("{}&hostnqn={host}&tls-key={key}", secured.url(1));
     let open = Target::new(&attachments, DISK_BYTES);
-    for (url, options, dumpable) in [
-        (&open.url(), &[][..], true),
-        (&secured, &[], false),
-        (&secured, &["--no-sandbox"], false),
-    ] {
+    for (url, options, dumpable) in
+        [(&open.url(), &[][..], true), (&secured, &[], false), (&secured, &["--no-sandbox"], false)]
+    {
         let args = [&[url, "--as", "nbd", "--no-device"], options].concat();
         attachments.attach(&args);
         let confinement = attachments.status("fb0")["confinement"].clone();

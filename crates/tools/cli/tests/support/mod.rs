@@ -100,7 +100,7 @@ impl Scratch {
         if !has("setpriv") {
             cannot_check("root may do everything, and there is no setpriv");
         }
-        let open = std::fs::Permissions::from_mode(0o777);
+        let open = std::fs::Permissions::from_mode(0o1777);
         std::fs::set_permissions(self.path(""), open).expect("it is ours");
         let copy = self.text("farblock");
         if !self.path("farblock").exists() {

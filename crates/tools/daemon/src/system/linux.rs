@@ -150,7 +150,18 @@ pub(in super::super) fn check_private(folder: &Path, closed: bool) -> Result<(),
     if mode & if closed { 0o077 } else { 0o022 } != 0 {
         return Err(format!("others can use this (mode {mode:04o}): chmod 700 it"));
     }
-    Ok(())
+    if closed {
+        // The way to it is the one to the folder that it is in.
+        return Ok(());
+    }
+    match farblock_admin::step_of_others(folder).map_err(|error| os(&error))? {
+        None => Ok(()),
+        Some(step) => Err(format!(
+            "{} on the way there is another user's, or others can write to it, and can put another \
+             folder there: chown or chmod it",
+            step.display()
+        )),
+    }
 }
 
 /// Whether nothing can be written any more where a folder is.
