@@ -251,6 +251,61 @@ fn a_target_that_wants_tls() {
     says(&found, "TLS", &["leave --tls-key out"]);
 }
 
+/// Names that are let in are not what is wrong.
+#[test]
+#[cfg(unix)]
+fn a_host_whose_name_is_not_enough() {
+    let scratch = Scratch::new();
+    let key = scratch.text("tls.key");
+    scratch.run(["keys", "new", "--tls", "--output", &key]).ok();
+    let server = scratch.serve(["mem:1MiB", "--allow-host", "nqn.2026-11.org.example:other"]);
+    let allow = ["allow-host", &server.nqn, HOST, "--tls-key", &key];
+    scratch.ctl(&allow).ok();
+    let url = format!("{}&hostnqn={HOST}", server.url(1));
+    let found = problem(&scratch, &url, &[]);
+    says(&found, "host", &["does not allow", "the target knows", "--tls-key FILE", "host_id"]);
+    assert!(!found.1.contains("allow-host"), "{found:?}");
+    doctor(&scratch, &url, &["--tls-key", &key]).ok();
+    // With TLS it is the identifier.
+    let id = "01234567-89ab-cdef-0123-456789abcdef";
+    scratch.ctl(&[&allow[..], &["--host-id", id]].concat()).ok();
+    let found = problem(&scratch, &url, &["--tls-key", &key]);
+    says(&found, "host", &["the target knows", "another identifier than", "?hostid=UUID"]);
+    assert!(!found.1.contains("--tls-key FILE"), "{found:?}");
+    doctor(&scratch, &format!("{url}&hostid={id}"), &["--tls-key", &key]).ok();
+    scratch.run(["id", &url]).fails_in_a_line(1, &["farblock doctor 'nvme+tcp://"]);
+}
+
+#[test]
+#[cfg(unix)]
+fn a_target_that_wants_tls_of_the_authentication() {
+    let scratch = Scratch::new();
+    let key = scratch.text("host.key");
+    scratch.run(["keys", "new", "--output", &key]).ok();
+    let server = scratch.serve(["mem:1MiB", "--host-key", &format!("{HOST}={key}")]);
+    let demand = ["allow-host", &server.nqn, HOST, "--key", &key, "--demand", "concat"];
+    scratch.ctl(&demand).ok();
+    let url = format!("{}&hostnqn={HOST}", server.url(1));
+    let secret = ["--dhchap-secret", &key];
+    let found = problem(&scratch, &url, &secret);
+    says(&found, "authentication", &["give --concat beside --dhchap-secret"]);
+    let concat = [&secret[..], &["--concat"]].concat();
+    for text in [
+        doctor(&scratch, &url, &concat).ok().out(),
+        doctor(&scratch, &format!("{url}&concat=1"), &secret).ok().out(),
+    ] {
+        let part = "lets this host in over TLS, with a key that came of the authentication";
+        assert!(text.contains(part) && text.contains("an NVMe/TCP target answers"), "{text}");
+    }
+    // And where nobody may begin without.
+    scratch.ctl(&["set-tls", &server.address, "required"]).ok();
+    let found = problem(&scratch, &url, &concat);
+    says(&found, "protocol", &["--concat begins without", "set-tls"]);
+    scratch.ctl(&["set-tls", &server.address, "plain"]).ok();
+    let found = problem(&scratch, &url, &concat);
+    says(&found, "host", &["has no TLS for --concat", "set-tls", "host_id"]);
+}
+
 /// A file that a target shares, that a program has open, and that nobody uses.
 #[cfg(target_os = "linux")]
 #[test]

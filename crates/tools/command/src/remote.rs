@@ -107,12 +107,14 @@ pub fn explain(error: &Error, url: &Url, options: &Options) -> Failure {
             format!("; `farblock discover {}` lists what there is", url.address())
         }
         Error::Connect { reason: ConnectError::HostNotAllowed, .. } => format!(
-            " (it is {}); let it in with --allow-host or allowed_hosts there{}",
+            " (it is {}); let it in with --allow-host or allowed_hosts there{}; `farblock doctor \
+             '{url}'` finds out more",
             options.with_url(url).identity().nqn,
             match options.with_url(url).tls_key {
                 None if cfg!(unix) => ", or give --tls-key if it has a key for TLS there",
                 _ => "",
-            }
+            },
+            url = url.without_keys()
         ),
         Error::Connect { reason: ConnectError::Refused, .. } => {
             "; is the target running, and is the port right?".to_owned()

@@ -2,6 +2,7 @@
 
 use super::finding::Finding;
 use crate::remote;
+use farblock_host::identity::HostIdentity;
 use farblock_host::url::Url;
 use farblock_host::{Error, Options};
 use farblock_proto::host::ConnectError;
@@ -99,8 +100,8 @@ fn keys(reason: &ConnectError) -> Option<(&'static str, &'static str)> {
         ),
         E::SecureChannelRequired => (
             "authentication",
-            "have the target not ask for a secure channel, or use TLS with a key of your own: \
-             --tls-key FILE",
+            "give --concat beside --dhchap-secret FILE (or ?concat=1 in the URL), or use TLS with a \
+             key of its own that the target knows: --tls-key FILE",
         ),
         _ => return None,
     })
@@ -111,14 +112,18 @@ fn names(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, 
     let nqn = url.subsystem.as_deref().unwrap_or("NQN");
     let options = options.with_url(url);
     let host = options.identity().nqn;
+    let known = farblock_host::discover(&url.address(), &options).unwrap_or_default();
     if *reason == ConnectError::HostNotAllowed {
-        let advice = format!(
-            "this host is {host}: let it in there (`farblock ctl allow-host {nqn} {host}`, or \
-             --allow-host), or connect as another with ?hostnqn=NQN"
-        );
+        let listed = known.iter().any(|entry| entry.is_subsystem() && entry.subnqn == nqn);
+        let advice = match listed {
+            true => proof(&options),
+            false => format!(
+                "this host is {host}: let it in there (`farblock ctl allow-host {nqn} {host}`, or \
+                 --allow-host), or connect as another with ?hostnqn=NQN"
+            ),
+        };
         return ("host", advice);
     }
-    let known = farblock_host::discover(&url.address(), &options).unwrap_or_default();
     let mut known: Vec<_> =
         known.iter().filter(|entry| entry.is_subsystem()).map(|it| it.subnqn.as_str()).collect();
     known.dedup();
@@ -137,6 +142,29 @@ fn names(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, 
         }
     };
     ("subsystem", advice)
+}
+
+/// The target tells a host with this name of the subsystem, and does not let it in all the same:
+/// the name is not enough.
+fn proof(options: &Options) -> String {
+    let HostIdentity { nqn, id } = options.identity();
+    let identifier = format!(
+        "another identifier than {id} is written there for it (host_id): correct it there, or \
+         give this host that one (?hostid=UUID; `farblock whoami` says where its own is kept)"
+    );
+    let other = match (&options.tls_key, options.concatenate) {
+        // In TLS already, which takes the names as well.
+        (Some(_), _) => return format!("the target knows {nqn}, but {identifier}"),
+        (None, true) => {
+            "the address has no TLS for --concat to begin (`farblock ctl set-tls ADDR:PORT \
+             allowed`)"
+        }
+        (None, false) => {
+            "it has a key for TLS there, and is let in with TLS alone (give --tls-key FILE; or \
+             --concat with --dhchap-secret FILE)"
+        }
+    };
+    format!("the target knows {nqn}, so the name is not enough: either {other}, or {identifier}")
 }
 
 /// A namespace cannot be had.

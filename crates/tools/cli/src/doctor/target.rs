@@ -41,20 +41,21 @@ fn walk(url: &Url, options: &Options, found: &mut Vec<Finding>) -> Result<(), Fi
     let (stream, address, round_trip) = connect(&addresses, time, found)?;
     found.push(path(&stream));
     drop(stream);
-    let with_tls = options.with_url(url).tls_key.is_some();
-    if !with_tls {
-        found.push(protocol(first_answer::ask(address, time), address)?);
+    let settings = options.with_url(url);
+    if settings.tls_key.is_none() {
+        let answer = first_answer::ask(address, time);
+        found.push(protocol(answer, address, settings.concatenate)?);
     }
     let begin = Instant::now();
     let controller = Controller::connect_url(url, options)
         .map_err(|error| refusal::finding(&error, url, options))?;
-    found.push(connected(&controller, with_tls, begin.elapsed()));
+    found.push(connected(&controller, &settings, begin.elapsed()));
     let info = controller.info();
     found.push(Finding::ok(
         "controller",
         format!("it is a {} {} with serial number {}", info.model, info.firmware, info.serial),
     ));
-    found.extend(speed::of_controller(info, &options.with_url(url), address, round_trip));
+    found.extend(speed::of_controller(info, &settings, address, round_trip));
     if info.discovery {
         found.push(discovery(&controller, url)?);
         return Ok(());
@@ -184,7 +185,11 @@ fn segment_bytes(_: &TcpStream) -> Option<u32> {
 }
 
 /// Whether a target answers.
-fn protocol(answer: FirstAnswer, address: SocketAddr) -> Result<Finding, Finding> {
+fn protocol(
+    answer: FirstAnswer,
+    address: SocketAddr,
+    concatenate: bool,
+) -> Result<Finding, Finding> {
     const CHECK: &str = "protocol";
     let other = "correct the port: NVMe/TCP targets listen at 4420, their discovery at 8009";
     let (what, advice) = match answer {
@@ -192,6 +197,12 @@ fn protocol(answer: FirstAnswer, address: SocketAddr) -> Result<Finding, Finding
             let what = format!("an NVMe/TCP target answers, within {took:.1?}");
             return Ok(Finding::ok(CHECK, what));
         }
+        FirstAnswer::Tls if concatenate => (
+            format!("{address} takes nothing but TLS, and --concat begins without"),
+            "have the listener allow TLS and not require it (`farblock ctl set-tls ADDR:PORT \
+             allowed`), or give --tls-key FILE instead; if it is a web server (HTTPS), correct \
+             the port",
+        ),
         FirstAnswer::Tls => (
             format!("{address} takes nothing but TLS"),
             "if it is a target that requires TLS, give --tls-key FILE (or ?tls-key=FILE in the \
@@ -219,8 +230,14 @@ fn protocol(answer: FirstAnswer, address: SocketAddr) -> Result<Finding, Finding
     Err(Finding::problem(CHECK, what, advice))
 }
 
-fn connected(controller: &Controller, with_tls: bool, took: Duration) -> Finding {
-    let tls = if with_tls { " over TLS" } else { "" };
+fn connected(controller: &Controller, settings: &Options, took: Duration) -> Finding {
+    // Discovery is what does without (`Options::concatenate`).
+    let concatenates = settings.concatenate && !controller.info().discovery;
+    let tls = match (settings.tls_key.is_some(), concatenates) {
+        (true, _) => " over TLS",
+        (_, true) => " over TLS, with a key that came of the authentication",
+        _ => "",
+    };
     let what = format!("{} lets this host in{tls}, within {took:.1?}", controller.subsystem());
     Finding::ok("connect", what)
 }
