@@ -39,6 +39,11 @@ pub(crate) async fn concatenate(
     }
     let terms = terms(identity, options).await?;
     let terms = HostTerms { concatenation: Concatenation::NEW_TLS_PSK, ..terms };
+    if !terms.has_offer() {
+        let what = "no key for TLS comes of sha512, nor of the group null alone: name another one \
+                    beside it (--dhchap-hashes, --dhchap-dhgroups), or leave --concat out";
+        return Err(ConnectError::Tls(what.to_owned()));
+    }
     let made = Handshake::connect(local, addresses, identity, sqsize_z, options, &[]);
     let (mut handshake, _) = made.await?;
     let data = command::connect_data(identity, None);
@@ -131,10 +136,15 @@ async fn terms(identity: &Identity<'_>, options: &Options) -> Result<HostTerms, 
         subsystem_nqn: identity.subnqn.to_owned(),
         host_secret,
         controller_secrets: controller_secrets.unwrap_or_default(),
-        hashes: Hash::ALL.to_vec(),
-        groups: Group::ALL.to_vec(),
+        hashes: or_all(&options.dhchap_hashes, &Hash::ALL),
+        groups: or_all(&options.dhchap_dhgroups, &Group::ALL),
         concatenation: Concatenation::NONE,
     })
+}
+
+/// An empty list is no restriction.
+fn or_all<T: Clone>(listed: &[T], all: &[T]) -> Vec<T> {
+    if listed.is_empty() { all.to_vec() } else { listed.to_vec() }
 }
 
 /// Random bytes of the system, or of the simulation.

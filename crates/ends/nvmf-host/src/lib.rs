@@ -136,6 +136,9 @@ pub mod memory {
     pub use crate::transport::memory::{Dial, Region, Wire};
 }
 
+/// What an authentication may use: [`Options::dhchap_hashes`], [`Options::dhchap_dhgroups`].
+pub use farblock_secure::{Group, Hash};
+
 /// The commands that [`Controller::admin`] executes, and what controllers say.
 pub use farblock_proto::host::{
     Command, ConnectError, ControllerInfo, Data, DiscoveryEntry, InfoError, NamespaceInfo, command,

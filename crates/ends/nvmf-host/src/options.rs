@@ -5,6 +5,7 @@ use crate::limits;
 use crate::url::Url;
 use farblock_proto::tcp::Digests;
 use farblock_reactor::EngineKind;
+use farblock_secure::{Group, Hash};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +25,11 @@ pub struct Options {
     pub dhchap_secret: Option<PathBuf>,
     /// The file with the controller's secret, if it has to prove who it is as well.
     pub dhchap_ctrl_secret: Option<PathBuf>,
+    /// The hash functions that the authentication may use; empty for all. A controller that takes
+    /// none of them is not used.
+    pub dhchap_hashes: Vec<Hash>,
+    /// The Diffie-Hellman groups that it may use; empty for all.
+    pub dhchap_dhgroups: Vec<Group>,
     /// The file with this host's key for TLS: nothing is then said without TLS. It is read for each
     /// queue that is connected.
     pub tls_key: Option<PathBuf>,
@@ -59,6 +65,8 @@ impl Default for Options {
             hostid: None,
             dhchap_secret: None,
             dhchap_ctrl_secret: None,
+            dhchap_hashes: Vec::new(),
+            dhchap_dhgroups: Vec::new(),
             tls_key: None,
             concatenate: false,
             keep_alive: Duration::from_secs(5),
@@ -77,6 +85,9 @@ impl Options {
     /// These options with what a URL says about digests, identity and secrets.
     #[must_use]
     pub fn with_url(&self, url: &Url) -> Options {
+        fn first<T: Clone>(url: &[T], own: &[T]) -> Vec<T> {
+            if url.is_empty() { own.to_vec() } else { url.to_vec() }
+        }
         Options {
             header_digest: self.header_digest || url.header_digest,
             data_digest: self.data_digest || url.data_digest,
@@ -87,6 +98,8 @@ impl Options {
                 .dhchap_ctrl_secret
                 .clone()
                 .or_else(|| self.dhchap_ctrl_secret.clone()),
+            dhchap_hashes: first(&url.dhchap_hashes, &self.dhchap_hashes),
+            dhchap_dhgroups: first(&url.dhchap_dhgroups, &self.dhchap_dhgroups),
             tls_key: url.tls_key.clone().or_else(|| self.tls_key.clone()),
             concatenate: self.concatenate || url.concatenate,
             ..self.clone()

@@ -9,10 +9,12 @@
 //!
 //! Parameters: `ns` (namespace identifier), `header-digest` and `data-digest` (0 or 1), `hostnqn`
 //! and `hostid` (who the host says it is), `dhchap-secret`, `dhchap-ctrl-secret`
-//! and `tls-key` (files with the host's secret, the controller's, and the host's key for TLS), and
+//! and `tls-key` (files with the host's secret, the controller's, and the host's key for TLS),
+//! `dhchap-hashes` and `dhchap-dhgroups` (what the authentication may use, with commas between) and
 //! `concat` (0 or 1: TLS comes of the authentication).
 
 use crate::identity::HostId;
+use farblock_secure::{Group, Hash};
 use farblock_wire::nqn;
 use farblock_wire::tcp::PORT_IO;
 use farblock_wire::text::is_plain;
@@ -49,6 +51,10 @@ pub struct Url {
     pub dhchap_secret: Option<PathBuf>,
     /// File with the controller's secret (`dhchap-ctrl-secret`).
     pub dhchap_ctrl_secret: Option<PathBuf>,
+    /// Hash functions that the authentication may use (`dhchap-hashes`); empty for all.
+    pub dhchap_hashes: Vec<Hash>,
+    /// Groups that it may use (`dhchap-dhgroups`); empty for all.
+    pub dhchap_dhgroups: Vec<Group>,
     /// File with the host's key for TLS (`tls-key`).
     pub tls_key: Option<PathBuf>,
 }
@@ -78,6 +84,8 @@ impl Url {
         Url {
             dhchap_secret: None,
             dhchap_ctrl_secret: None,
+            dhchap_hashes: Vec::new(),
+            dhchap_dhgroups: Vec::new(),
             tls_key: None,
             concatenate: false,
             ..self.clone()
@@ -217,11 +225,14 @@ fn parse_parameter(url: &mut Url, text: &str) -> Result<(), UrlError> {
         },
         "dhchap-secret" => url.dhchap_secret = Some(parse_path(key, value)?),
         "dhchap-ctrl-secret" => url.dhchap_ctrl_secret = Some(parse_path(key, value)?),
+        "dhchap-hashes" => url.dhchap_hashes = parse_list(key, value)?,
+        "dhchap-dhgroups" => url.dhchap_dhgroups = parse_list(key, value)?,
         "tls-key" => url.tls_key = Some(parse_path(key, value)?),
         _ => {
             return error(format!(
                 "the parameter {key:?} is unknown: use ns, header-digest, data-digest, hostnqn, \
-                 hostid, dhchap-secret, dhchap-ctrl-secret, tls-key or concat"
+                 hostid, dhchap-secret, dhchap-ctrl-secret, dhchap-hashes, dhchap-dhgroups, \
+                 tls-key or concat"
             ));
         }
     }
@@ -238,6 +249,16 @@ fn parse_path(key: &str, value: &str) -> Result<PathBuf, UrlError> {
         return error(format!("{key}={value} is not the name of a file"));
     }
     Ok(path.into())
+}
+
+/// Names with commas between.
+fn parse_list<T: FromStr<Err = &'static str>>(key: &str, value: &str) -> Result<Vec<T>, UrlError> {
+    let names = decode(value, key)?;
+    let parse = |name: &str| {
+        let why = |what| UrlError(format!("{key}={value} is not usable: {what}"));
+        name.parse().map_err(why)
+    };
+    names.split(',').map(parse).collect()
 }
 
 fn parse_switch(key: &str, value: &str) -> Result<bool, UrlError> {
@@ -332,6 +353,16 @@ impl fmt::Display for Url {
         if let Some(hostid) = &self.hostid {
             parameter("hostid", hostid)?;
         }
+        // As one is given them: without a comma, which ends a leg of a mirror.
+        let list = |names: Vec<String>| names.join("%2c");
+        if !self.dhchap_hashes.is_empty() {
+            let names = self.dhchap_hashes.iter().map(|it| it.to_string()).collect();
+            parameter("dhchap-hashes", &list(names))?;
+        }
+        if !self.dhchap_dhgroups.is_empty() {
+            let names = self.dhchap_dhgroups.iter().map(|it| it.to_string()).collect();
+            parameter("dhchap-dhgroups", &list(names))?;
+        }
         for (key, path) in [
             ("dhchap-secret", &self.dhchap_secret),
             ("dhchap-ctrl-secret", &self.dhchap_ctrl_secret),
@@ -360,6 +391,13 @@ mod tests {
                     &data-digest=1&concat=1&hostnqn=nqn.2014-08.org.example:me\
                     &hostid=01234567-89ab-cdef-0123-456789abcdef\
                     &dhchap-secret=/etc/a%20key&dhchap-ctrl-secret=b.key&tls-key=t";
+        let limited = "nvme+tcp://a/n?dhchap-hashes=sha384%2cSHA-512&dhchap-dhgroups=ffdhe2048";
+        let limited = parse(limited);
+        assert_eq!(limited.dhchap_hashes, [Hash::Sha384, Hash::Sha512]);
+        assert_eq!(limited.dhchap_dhgroups, [Group::Ffdhe2048]);
+        assert_eq!(parse(&limited.to_string()), limited);
+        assert!(!limited.to_string().contains(','), "{limited}");
+        assert_eq!(limited.without_keys(), parse("nvme+tcp://a/n"));
         let url = parse(text);
         assert_eq!((url.host.as_str(), url.port), ("storage.example", Some(4421)));
         assert_eq!(url.subsystem.as_deref(), Some("nqn.2024-01.example:disk"));
@@ -416,6 +454,8 @@ mod tests {
             ("nvme+tcp://a/n?dhchap-secret=", "not the name of a file"),
             ("nvme+tcp://a/n?dhchap-secret=DHHC-1:00:x:", "not the secret"),
             ("nvme+tcp://a/n?tls-key=NVMeTLSkey-1:01:x:", "not the secret"),
+            ("nvme+tcp://a/n?dhchap-hashes=sha1", "use sha256, sha384 or sha512"),
+            ("nvme+tcp://a/n?dhchap-dhgroups=null,", "use null, ffdhe2048"),
             ("nvme+tcp://a/n?depth=1", "is unknown"),
         ] {
             let error = text.parse::<Url>().expect_err(text).to_string();

@@ -54,6 +54,37 @@ fn both_ways_with_every_hash_and_some_groups() {
     }
 }
 
+/// A target that takes weak ones alone is not used by a host that does not.
+#[test]
+fn a_host_uses_only_what_is_in_its_own_list() {
+    let file = KeyFile::of_secret(1);
+    let connect = |target: &Target, hash, group| {
+        let options = Options {
+            hostnqn: Some(HOST.to_owned()),
+            dhchap_secret: Some(file.0.clone()),
+            dhchap_hashes: vec![hash],
+            dhchap_dhgroups: vec![group],
+            ..Options::default()
+        };
+        match Controller::connect(&target.addresses()[0].to_string(), NQN, &options) {
+            Ok(_) => String::new(),
+            Err(error) => error.to_string(),
+        }
+    };
+    let target = serve(HostKeys::new(secret(1)), engines()[0]);
+    for hash in Hash::ALL {
+        assert_eq!(connect(&target, hash, Group::Ffdhe2048), "");
+    }
+    let mut weak = HostKeys::new(secret(1));
+    (weak.hashes, weak.groups) = (vec![Hash::Sha256], vec![Group::Null]);
+    let target = serve(weak, engines()[0]);
+    assert_eq!(connect(&target, Hash::Sha256, Group::Null), "");
+    let refused = connect(&target, Hash::Sha256, Group::Ffdhe2048);
+    assert!(refused.contains("groups that were offered: ffdhe2048"), "{refused}");
+    let refused = connect(&target, Hash::Sha512, Group::Null);
+    assert!(refused.contains("hash functions that were offered: SHA-512"), "{refused}");
+}
+
 #[test]
 fn whoever_cannot_prove_it_stays_outside() {
     let mut keys = HostKeys::new(secret(1));

@@ -6,6 +6,7 @@
 use crate::Entropy;
 use alloc::vec::Vec;
 use core::fmt;
+use core::str::FromStr;
 use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
 use crypto_bigint::{BoxedUint, Odd};
 use farblock_wire::auth::GroupId;
@@ -145,6 +146,16 @@ impl Group {
         let bytes = Zeroizing::new(power.to_be_bytes().into_vec());
         debug_assert_eq!(bytes.len(), self.bytes(), "padded to the group's length");
         bytes
+    }
+}
+
+impl FromStr for Group {
+    /// What to write instead.
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Group, &'static str> {
+        let names = "use null, ffdhe2048, ffdhe3072, ffdhe4096, ffdhe6144 or ffdhe8192";
+        Group::from_name(name).ok_or(names)
     }
 }
 

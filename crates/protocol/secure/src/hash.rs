@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 use core::fmt;
+use core::str::FromStr;
 use farblock_wire::auth::HashId;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256, Sha384, Sha512};
@@ -99,6 +100,15 @@ fn mac<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> Digested {
     let mut mac = <M as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length");
     parts.iter().for_each(|part| mac.update(part));
     Zeroizing::new(mac.finalize().into_bytes().to_vec())
+}
+
+impl FromStr for Hash {
+    /// What to write instead.
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Hash, &'static str> {
+        Hash::from_name(name).ok_or("use sha256, sha384 or sha512")
+    }
 }
 
 impl fmt::Display for Hash {

@@ -48,6 +48,13 @@ pub struct HostTerms {
 }
 
 impl HostTerms {
+    /// Whether there is something to offer. No key for TLS comes of every hash function and group.
+    #[must_use]
+    pub fn has_offer(&self) -> bool {
+        let (hashes, groups) = self.offer();
+        !hashes.is_empty() && !groups.is_empty()
+    }
+
     /// What is offered: what a key for TLS can come of, if one is to.
     fn offer(&self) -> (Vec<Hash>, Vec<Group>) {
         usable(&self.hashes, &self.groups, self.concatenation)

@@ -166,6 +166,51 @@ fn only_who_has_the_key_gets_in() {
         .fails_in_a_line(1, &["authenti"]);
 }
 
+/// By options, in a URL, and in the file of an attachment.
+#[test]
+fn a_host_insists_on_groups_and_hashes() {
+    let keys = Keys::new();
+    let config = format!(
+        "[[subsystems]]\nnqn = \"nqn.2026-11.org.farblock:lists\"\nnamespaces = [{{ path = \"mem:1MiB\" }}]\n\
+         [[subsystems.hosts]]\nnqn = \"{HOST}\"\ndhchap_key = \"{}\"\n\
+         dhchap_hashes = [\"sha256\", \"sha384\"]\ndhchap_dhgroups = [\"null\", \"ffdhe2048\"]\n",
+        keys.host
+    );
+    let config = keys.scratch.file("target.toml", config.as_bytes());
+    let server = keys.scratch.serve(["--config", &config]);
+    let url = url(&server);
+    let id = |url: &str, args: &[&str]| {
+        keys.scratch.run([&["id", url, "--dhchap-secret", &keys.host], args].concat())
+    };
+    id(&url, &[]).ok();
+    id(&url, &["--dhchap-hashes", "sha384,sha512", "--dhchap-dhgroups", "ffdhe2048"]).ok();
+    id(&format!("{url}&dhchap-hashes=sha384&dhchap-dhgroups=ffdhe2048,ffdhe8192"), &[]).ok();
+    let sentence = ["groups that were offered: ffdhe3072"];
+    id(&url, &["--dhchap-dhgroups", "ffdhe3072"]).fails_in_a_line(1, &sentence);
+    id(&format!("{url}&dhchap-dhgroups=ffdhe3072"), &[]).fails_in_a_line(1, &sentence);
+    let none = ["--dhchap-hashes", "sha512", "--concat"];
+    id(&url, &none).fails_in_a_line(1, &["no key for TLS comes of sha512", "--dhchap-hashes"]);
+    id(&url, &["--dhchap-hashes", "md5"]).fails(2, &["md5", "use sha256, sha384 or sha512"]);
+    #[cfg(target_os = "linux")]
+    {
+        let text = format!(
+            "urls = [\"{url}\"]\nas = \"nbd\"\nno-device = true\ndhchap-secret = \"{}\"\n\
+             dhchap-hashes = [\"sha384\"]\ndhchap-dhgroups = [\"ffdhe3072\"]\n",
+            keys.host
+        );
+        let file = keys.scratch.file("disk.toml", text.as_bytes());
+        let folder = keys.scratch.text("run");
+        let attach = ["attach", "--config", &file, "--runtime-dir", &folder];
+        keys.scratch.run(attach).fails_in_a_line(1, &sentence);
+        let other = [&attach[..], &["--dhchap-dhgroups", "ffdhe2048"]].concat();
+        keys.scratch.run(other).ok();
+        keys.scratch.run(["detach", "--all", "--runtime-dir", &folder]).ok();
+        let kernel = ["--as", "nvme", "--dhchap-hashes", "sha512", "--runtime-dir", &folder];
+        let kernel = [&["attach", &url], &kernel[..]].concat();
+        keys.scratch.run(kernel).fails(2, &["--as nvme has no dhchap-hashes"]);
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn a_transfer_outlives_its_target_and_authenticates_again() {

@@ -3,6 +3,7 @@
 use crate::values;
 use clap::{ArgAction, Args, ValueHint};
 use farblock_reactor::{Config, EngineKind, Polling};
+use farblock_secure::{Group, Hash};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -78,6 +79,14 @@ pub struct ConnectionArgs {
     #[arg(long, alias = "dhchap_ctrl_secret", value_name = "FILE")]
     #[arg(value_hint = ValueHint::FilePath, requires = "dhchap_secret")]
     pub dhchap_ctrl_secret: Option<PathBuf>,
+
+    /// Hash functions that the authentication may use: sha256, sha384, sha512 [default: all]
+    #[arg(long, alias = "dhchap_hashes", value_name = "HASH,...", value_delimiter = ',')]
+    pub dhchap_hashes: Vec<Hash>,
+
+    /// Groups that it may use: null, ffdhe2048, 3072, 4096, 6144, 8192 [default: all]
+    #[arg(long, alias = "dhchap_dhgroups", value_name = "GROUP,...", value_delimiter = ',')]
+    pub dhchap_dhgroups: Vec<Group>,
 
     /// File with this host's key for TLS 1.3: nothing is said without TLS (as ?tls-key= in the
     /// URL); keyring: takes the one that nvme-cli has put into the kernel's keyring

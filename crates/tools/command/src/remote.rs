@@ -15,6 +15,8 @@ pub fn options(global: &Global, args: &ConnectionArgs) -> Options {
         data_digest: args.data_digest,
         dhchap_secret: args.dhchap_secret.clone(),
         dhchap_ctrl_secret: args.dhchap_ctrl_secret.clone(),
+        dhchap_hashes: args.dhchap_hashes.clone(),
+        dhchap_dhgroups: args.dhchap_dhgroups.clone(),
         tls_key: args.tls_key.clone(),
         concatenate: args.concat,
         ..Options::default()

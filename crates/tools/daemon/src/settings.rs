@@ -9,7 +9,7 @@ use farblock_command::error::{Failure, Result, os};
 use farblock_command::values::{self, Listen};
 use farblock_host::disk::{DiskOptions, Policy};
 use farblock_host::key_file::is_file;
-use farblock_host::{Options, url::Url};
+use farblock_host::{Group, Hash, Options, url::Url};
 use farblock_reactor::EngineKind;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use std::fmt;
@@ -55,6 +55,10 @@ pub(crate) struct Settings {
     pub(crate) dhchap_secret: Option<PathBuf>,
     #[serde(alias = "dhchap_ctrl_secret")]
     pub(crate) dhchap_ctrl_secret: Option<PathBuf>,
+    #[serde(alias = "dhchap_hashes", deserialize_with = "texts", serialize_with = "as_texts")]
+    pub(crate) dhchap_hashes: Vec<Hash>,
+    #[serde(alias = "dhchap_dhgroups", deserialize_with = "texts", serialize_with = "as_texts")]
+    pub(crate) dhchap_dhgroups: Vec<Group>,
     #[serde(alias = "tls_key")]
     pub(crate) tls_key: Option<PathBuf>,
     pub(crate) concat: bool,
@@ -78,7 +82,10 @@ pub(crate) struct Settings {
     pub(crate) engine: Option<EngineKind>,
 }
 
-fn texts<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Url>, D::Error> {
+fn texts<'de, D: Deserializer<'de>, T: FromStr>(from: D) -> Result<Vec<T>, D::Error>
+where
+    T::Err: fmt::Display,
+{
     let texts = Vec::<String>::deserialize(from)?;
     let parsed = texts.iter().map(|text| {
         text.parse().map_err(|error| de::Error::custom(format_args!("{text:?}: {error}")))
@@ -86,8 +93,8 @@ fn texts<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Url>, D::Error> {
     parsed.collect()
 }
 
-fn as_texts<S: serde::Serializer>(urls: &[Url], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_seq(urls.iter().map(Url::to_string))
+fn as_texts<S: serde::Serializer, T: fmt::Display>(values: &[T], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(values.iter().map(T::to_string))
 }
 
 fn text<'de, D: Deserializer<'de>, T: FromStr>(from: D) -> Result<Option<T>, D::Error>
@@ -177,9 +184,12 @@ impl Settings {
                 place.clone_from(given);
             }
         }
-        if !args.urls.is_empty() {
-            self.urls.clone_from(&args.urls);
+        fn all_over<T: Clone>(place: &mut Vec<T>, given: &Vec<T>) {
+            if !given.is_empty() {
+                place.clone_from(given);
+            }
         }
+        all_over(&mut self.urls, &args.urls);
         self.way = args.way.unwrap_or(self.way);
         over(&mut self.name, &args.name);
         let (disk, offer) = (&args.disk, &args.offer);
@@ -195,6 +205,8 @@ impl Settings {
         self.data_digest |= args.digests.data_digest;
         over(&mut self.dhchap_secret, &args.digests.dhchap_secret);
         over(&mut self.dhchap_ctrl_secret, &args.digests.dhchap_ctrl_secret);
+        all_over(&mut self.dhchap_hashes, &args.digests.dhchap_hashes);
+        all_over(&mut self.dhchap_dhgroups, &args.digests.dhchap_dhgroups);
         over(&mut self.tls_key, &args.digests.tls_key);
         self.concat |= args.digests.concat;
         self.read_only |= offer.read_only;
@@ -262,6 +274,13 @@ impl Settings {
                         (`--concat` without one)"
                 .into());
         }
+        let limits = |url: &Url| !url.dhchap_hashes.is_empty() || !url.dhchap_dhgroups.is_empty();
+        let limited = !self.dhchap_hashes.is_empty() || !self.dhchap_dhgroups.is_empty();
+        if way == As::Nvme && (limited || self.urls.iter().any(limits)) {
+            return Err("--as nvme has no dhchap-hashes and no dhchap-dhgroups, since the kernel \
+                        takes what the target chooses: leave them out, or take another way"
+                .into());
+        }
         for (option, given, ways) in [
             ("socket", self.socket.is_some(), &[Nbd, VhostUser][..]),
             ("listen", self.listen.is_some(), &[Nbd, Iscsi]),
@@ -310,6 +329,8 @@ impl Settings {
             data_digest: self.data_digest,
             dhchap_secret: self.dhchap_secret.clone(),
             dhchap_ctrl_secret: self.dhchap_ctrl_secret.clone(),
+            dhchap_hashes: self.dhchap_hashes.clone(),
+            dhchap_dhgroups: self.dhchap_dhgroups.clone(),
             tls_key: self.tls_key.clone(),
             concatenate: self.concat,
             keep_alive: self.keep_alive.unwrap_or(usual.connection.keep_alive),

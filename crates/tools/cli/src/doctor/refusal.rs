@@ -96,12 +96,13 @@ fn keys(reason: &ConnectError) -> Option<(&'static str, &'static str)> {
         E::AuthenticationFailed(_) => (
             "authentication",
             "compare the secrets at both ends: `farblock keys show FILE` has the same fingerprint \
-             if they are the same; the target's log says what it expected",
+             if they are the same; the target's log says what it expected, also where the ends \
+             have no hash function or group in common (--dhchap-hashes, --dhchap-dhgroups)",
         ),
         E::SecureChannelRequired => (
             "authentication",
-            "give --concat beside --dhchap-secret FILE (or ?concat=1 in the URL), or use TLS with a \
-             key of its own that the target knows: --tls-key FILE",
+            "give --concat beside --dhchap-secret FILE (or ?concat=1 in the URL), or use TLS with \
+             a key of its own that the target knows: --tls-key FILE",
         ),
         _ => return None,
     })

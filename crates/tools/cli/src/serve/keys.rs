@@ -12,6 +12,7 @@ use farblock_target::{HostKeys, Subsystem, TargetConfig};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use toml::Spanned;
 use uuid::Uuid;
 
@@ -39,9 +40,6 @@ pub(super) struct HostConfig {
 /// Hosts with keys or limits, as a document has them.
 pub(super) type Hosts = BTreeMap<String, Host>;
 
-const HASHES: &str = "use sha256, sha384 or sha512";
-const GROUPS: &str = "use null, ffdhe2048, 3072, 4096, 6144 or 8192";
-
 /// Reads a key file, which may be on a share that does not answer.
 fn read<T: Send + 'static>(path: &Path, by: fn(&Path) -> Result<T, String>) -> Result<T, String> {
     let (what, path) = (format!("the key file {}", path.display()), path.to_owned());
@@ -55,8 +53,8 @@ pub(super) fn of(host: &Host) -> Result<Option<HostKeys>, String> {
     }
     let read_secret = |reference: &String| read(Path::new(reference), key_file::read);
     let read_tls = |reference: &String| read(Path::new(reference), key_file::read_tls);
-    let hashes = host.dhchap_hashes.iter().map(|name| Hash::from_name(name).ok_or(HASHES));
-    let groups = host.dhchap_dhgroups.iter().map(|name| Group::from_name(name).ok_or(GROUPS));
+    let hashes = host.dhchap_hashes.iter().map(|name| name.parse());
+    let groups = host.dhchap_dhgroups.iter().map(|name| name.parse());
     Ok(Some(HostKeys {
         host: host.dhchap_key.as_ref().map(read_secret).transpose()?.unwrap_or_default(),
         tls: host.tls_key.as_ref().map(read_tls).transpose()?.unwrap_or_default(),
@@ -168,12 +166,8 @@ fn keys(
         let read = read(&seen_from(directory, file.as_ref()), key_file::read);
         read.map_err(|error| source.error(file.span(), &format!("{key}.{name}"), error))
     };
-    let hashes = named(source, &format!("{key}.dhchap_hashes"), &host.dhchap_hashes, |name| {
-        Hash::from_name(name).ok_or(HASHES)
-    })?;
-    let groups = named(source, &format!("{key}.dhchap_dhgroups"), &host.dhchap_dhgroups, |name| {
-        Group::from_name(name).ok_or(GROUPS)
-    })?;
+    let hashes = named(source, &format!("{key}.dhchap_hashes"), &host.dhchap_hashes)?;
+    let groups = named(source, &format!("{key}.dhchap_dhgroups"), &host.dhchap_dhgroups)?;
     let read_tls = |file: &Spanned<String>| {
         let read = read(&seen_from(directory, file.as_ref()), key_file::read_tls);
         read.map_err(|error| source.error(file.span(), &format!("{key}.tls_key"), error))
@@ -192,15 +186,14 @@ fn keys(
     })
 }
 
-fn named<T>(
+fn named<T: FromStr<Err = &'static str>>(
     source: &Source<'_>,
     key: &str,
     names: &[Spanned<String>],
-    parse: impl Fn(&str) -> Result<T, &'static str>,
 ) -> Result<Vec<T>, String> {
     let parse = |(index, name): (usize, &Spanned<String>)| {
         let place = |what| source.error(name.span(), &format!("{key}[{index}]"), what);
-        parse(name.as_ref()).map_err(place)
+        name.as_ref().parse().map_err(place)
     };
     names.iter().enumerate().map(parse).collect()
 }
