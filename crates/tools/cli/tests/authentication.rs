@@ -171,7 +171,8 @@ fn only_who_has_the_key_gets_in() {
 fn a_host_insists_on_groups_and_hashes() {
     let keys = Keys::new();
     let config = format!(
-        "[[subsystems]]\nnqn = \"nqn.2026-11.org.farblock:lists\"\nnamespaces = [{{ path = \"mem:1MiB\" }}]\n\
+        "[[subsystems]]\nnqn = \"nqn.2026-11.org.farblock:lists\"\n\
+         namespaces = [{{ path = \"mem:1MiB\" }}]\n\
          [[subsystems.hosts]]\nnqn = \"{HOST}\"\ndhchap_key = \"{}\"\n\
          dhchap_hashes = [\"sha256\", \"sha384\"]\ndhchap_dhgroups = [\"null\", \"ffdhe2048\"]\n",
         keys.host
