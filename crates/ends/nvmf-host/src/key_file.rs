@@ -1,7 +1,11 @@
 //! Keys in files: one `DHHC-1:…:` or `NVMeTLSkey-1:…:` a line, readable by their owner alone.
 
 use crate::readable::Readable;
+#[cfg(target_os = "linux")]
+use farblock_proto::host::Identity;
 use farblock_secure::{Secret, TlsKey};
+#[cfg(target_os = "linux")]
+use farblock_wire::nqn::DISCOVERY_NQN;
 use std::fmt::Display;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -19,15 +23,25 @@ const TLS_PREFIX: &str = "NVMeTLSkey-1:";
 /// What a name begins with that is one of a credential of systemd's (`LoadCredential=`).
 pub const CREDENTIAL: &str = "credential:";
 
-/// What a name begins with that is one of a key for TLS in the kernel's keyrings, on hosts: then
-/// comes nothing (the key of the names that are connected), an identity, or a key's number.
+/// What a name begins with that is one of a key for TLS in the kernel's keyrings: then comes
+/// nothing (the keys of the host and the subsystem), an identity, or a key's number.
 pub const KEYRING: &str = "keyring:";
+
+/// What is said where there are none.
+#[cfg(not(target_os = "linux"))]
+pub(crate) const NO_KEYRINGS: &str = "there are no keyrings on this system: name a file";
 
 /// Whether a name is that of a file, and no other place's.
 #[must_use]
 pub fn is_file(path: &Path) -> bool {
     let name = path.to_string_lossy();
     !name.starts_with(CREDENTIAL) && !name.starts_with(KEYRING)
+}
+
+/// Whether a name is one of a key in the kernel's keyrings.
+#[must_use]
+pub fn is_keyring(path: &Path) -> bool {
+    path.to_string_lossy().starts_with(KEYRING)
 }
 
 /// What a program does about its memory before there is a key in it.
@@ -62,6 +76,38 @@ pub fn read(path: &Path) -> Result<Vec<Secret>, String> {
 /// As [`read`].
 pub fn read_tls(path: &Path) -> Result<Vec<TlsKey>, String> {
     parse(path, "key for TLS", "farblock keys new --tls", TlsKey::parse)
+}
+
+/// Reads the keys for TLS that a host has for a subsystem: as [`read_tls`], or those that the
+/// kernel's keyrings have for both names, and for the host's discovery if there are some.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_tls_of(path: &Path, host: &str, subsystem: &str) -> Result<Vec<TlsKey>, String> {
+    match path.to_str().and_then(|text| text.strip_prefix(KEYRING)) {
+        Some(name) => in_keyring(name, host, subsystem),
+        None => read_tls(path),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn in_keyring(name: &str, host: &str, subsystem: &str) -> Result<Vec<TlsKey>, String> {
+    let of = |subnqn| {
+        // A key is told by the two names alone.
+        let identity = Identity { hostnqn: host, hostid: [0; 16], subnqn };
+        crate::keyring::ask(name, &identity)
+    };
+    let mut keys = of(subsystem)?;
+    // A key that is named is one for these names.
+    if name.is_empty() {
+        keys.extend(of(DISCOVERY_NQN).unwrap_or_default());
+    }
+    Ok(keys.into_iter().map(TlsKey::given).collect())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn in_keyring(_: &str, _: &str, _: &str) -> Result<Vec<TlsKey>, String> {
+    Err(NO_KEYRINGS.to_owned())
 }
 
 fn parse<K, E: Display>(
@@ -127,9 +173,7 @@ pub fn text(path: &Path) -> Result<Zeroizing<String>, String> {
     }
     if path.to_str().is_some_and(|text| text.starts_with(KEYRING)) {
         let shown = path.display();
-        return Err(format!(
-            "{shown}: a keyring has keys for TLS, and those that a host connects with: name a file"
-        ));
+        return Err(format!("{shown}: a keyring has keys for TLS alone: name a file"));
     }
     if let Some(name) = path.to_str().and_then(|text| text.strip_prefix(CREDENTIAL)) {
         return text_open(&credential(name)?, GROUP_AND_OWNER);

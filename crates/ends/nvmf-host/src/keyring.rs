@@ -72,15 +72,27 @@ pub fn read(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> 
         let _ = own.and_then(|own| own.link_key(Key::from_id(KeySerialId(nvme.serial))));
     }
     let found = meant(&all, name, identity)?;
-    readable(found.into_iter().map(|entry| key(entry, identity)).collect())
+    readable(found.into_iter().map(|entry| key(entry, identity)))
 }
 
-/// The keys that can be read: what is wrong with others (one that has expired is listed for some
-/// minutes yet) is said if there is none.
-fn readable(all: Vec<Result<TlsPsk, String>>) -> Result<Vec<TlsPsk>, String> {
-    let (good, bad): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
-    let wrong = bad.into_iter().find_map(Result::err).filter(|_| good.is_empty());
-    wrong.map_or_else(|| Ok(good.into_iter().flatten().collect()), Err)
+/// Those that can be read: one that has expired, or is about to go, is listed still, and does not
+/// keep the others away. If there are none, why not.
+fn readable(keys: impl Iterator<Item = Result<TlsPsk, String>>) -> Result<Vec<TlsPsk>, String> {
+    let (mut found, mut problem) = (Vec::new(), None);
+    for key in keys {
+        match key {
+            Ok(key) => found.push(key),
+            Err(reason) => problem = problem.or(Some(reason)),
+        }
+    }
+    match problem {
+        Some(problem) if found.is_empty() => Err(problem),
+        Some(problem) => {
+            tracing::debug!("{problem}");
+            Ok(found)
+        }
+        None => Ok(found),
+    }
 }
 
 /// The keys that a name stands for, those first that say most.
@@ -229,6 +241,36 @@ mod tests {
         assert!(refused.contains("no identity"), "{refused}");
         let refused = key(&all[4], &identity()).unwrap_err();
         assert!(refused.contains("something"), "{refused}");
+    }
+
+    #[test]
+    fn keys_that_cannot_be_read_keep_no_others_away() {
+        let psk = TlsPsk::given("NVMe0R01 h s", &[1; 32]).expect("a key");
+        let refused = |why: &str| Err(why.to_owned());
+        let mixed = [refused("expired"), Ok(psk.clone())];
+        assert_eq!(readable(mixed.into_iter()), Ok(vec![psk]));
+        let none = [refused("expired"), refused("another")];
+        assert_eq!(readable(none.into_iter()), Err("expired".to_owned()));
+    }
+
+    #[test]
+    fn a_key_that_has_expired_is_said_to_have() {
+        let (host, disk) = ("nqn.2026-11.h:expired", "nqn.2026-11.s:expired");
+        let identity = Identity { hostnqn: host, hostid: [1; 16], subnqn: disk };
+        let serial = put(&format!("NVMe0R01 {host} {disk}"), &[1; 32]);
+        assert_eq!(read("", &identity).expect("it is good").len(), 1);
+        Key::from_id(KeySerialId(serial)).set_timeout(1).expect("it is ours");
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let sentence = loop {
+            match read("", &identity) {
+                Err(sentence) => break sentence,
+                Ok(_) => assert!(std::time::Instant::now() < deadline, "it is good for ever"),
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        };
+        // The kernel forgets it some time later.
+        let is_said = ["is expired", "no key of"].iter().any(|part| sentence.contains(part));
+        assert!(is_said, "{sentence}");
     }
 
     /// A key in this process's keyring, gone with it.

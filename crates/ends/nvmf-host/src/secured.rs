@@ -67,7 +67,7 @@ fn in_kernel(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String>
 
 #[cfg(not(target_os = "linux"))]
 fn in_kernel(_: &str, _: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
-    Err("there are no keyrings on this system: name a file".to_owned())
+    Err(key_file::NO_KEYRINGS.to_owned())
 }
 
 impl<C: Carrier> Secured<C> {

@@ -45,11 +45,11 @@ pub trait Open: Send + Sync {
     /// One sentence.
     fn open(&self, namespace: &Namespace) -> Result<Opened, String>;
 
-    /// Reads the keys of a host, if it has to prove who it is.
+    /// Reads the keys that a host has for a subsystem, if it has to prove who it is.
     ///
     /// # Errors
     /// One sentence, without a part of a secret.
-    fn keys(&self, host: &Host) -> Result<Option<HostKeys>, String>;
+    fn keys(&self, subsystem: &str, name: &str, host: &Host) -> Result<Option<HostKeys>, String>;
 }
 
 /// What stores the namespaces, by subsystem and identifier.
@@ -106,13 +106,20 @@ impl Live {
     }
 
     /// Reads the keys of a host.
-    fn read_keys(&self, host: &str, entry: &Host) -> Result<Option<HostKeys>, String> {
+    fn read_keys(
+        &self,
+        subsystem: &str,
+        host: &str,
+        entry: &Host,
+    ) -> Result<Option<HostKeys>, String> {
         if !entry.has_key() {
             return Ok(None);
         }
         let (opener, entry) = (Arc::clone(&self.opener), entry.clone());
         let what = format!("the key of {host}");
-        self.patience.with(Aside::Key, &what, move || opener.keys(&entry))
+        let (subsystem, host) = (subsystem.to_owned(), host.to_owned());
+        let read = move || opener.keys(&subsystem, &host, &entry);
+        self.patience.with(Aside::Key, &what, read)
     }
 
     /// The hosts among those that `concerns` means whose key files hold something else than what
@@ -129,7 +136,7 @@ impl Live {
                     continue;
                 }
                 let names = (nqn.clone(), host.clone());
-                if self.read_keys(host, entry)?.as_ref() != self.keys.get(&names) {
+                if self.read_keys(nqn, host, entry)?.as_ref() != self.keys.get(&names) {
                     let (from, to) = (entry.clone(), entry.clone());
                     steps.push(Step::ChangeHost { nqn: names.0, host: names.1, from, to });
                 }
@@ -469,14 +476,14 @@ impl Running for Live {
             }
             Step::ChangeNamespace { nqn, nsid, from, to } => self.change(nqn, *nsid, from, to),
             Step::AllowHost { nqn, host, entry } => {
-                let keys = self.read_keys(host, entry)?;
+                let keys = self.read_keys(nqn, host, entry)?;
                 self.limit(nqn, host, &entry.limits)?;
                 self.allow(nqn, host, keys)?;
                 let (nqn, host) = (nqn.clone(), host.clone());
                 Ok(Undo::by(Step::DisallowHost { nqn, host }))
             }
             Step::ChangeHost { nqn, host, to, .. } => {
-                let keys = self.read_keys(host, to)?;
+                let keys = self.read_keys(nqn, host, to)?;
                 let before = self.keys.get(&(nqn.clone(), host.clone())).cloned();
                 self.allow(nqn, host, keys)?;
                 let limits = self.limit(nqn, host, &to.limits)?;

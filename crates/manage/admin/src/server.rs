@@ -351,8 +351,8 @@ mod tests {
             trial::Opener.open(namespace)
         }
 
-        fn keys(&self, host: &Host) -> Result<Option<HostKeys>, String> {
-            trial::Opener.keys(host)
+        fn keys(&self, nqn: &str, name: &str, host: &Host) -> Result<Option<HostKeys>, String> {
+            trial::Opener.keys(nqn, name, host)
         }
     }
 

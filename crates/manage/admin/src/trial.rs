@@ -35,7 +35,7 @@ impl Open for Opener {
         })
     }
 
-    fn keys(&self, _: &Host) -> Result<Option<HostKeys>, String> {
+    fn keys(&self, _: &str, _: &str, _: &Host) -> Result<Option<HostKeys>, String> {
         Ok(None)
     }
 }

@@ -13,6 +13,8 @@ use std::path::Path;
 const SECRETS: [&str; 2] = ["DHHC-1:", "NVMeTLSkey-1:"];
 /// What a reference to one of systemd's credentials begins with.
 const CREDENTIAL: &str = "credential:";
+/// The same of one of the kernel's keyrings.
+const KEYRING: &str = "keyring:";
 /// Fields that are lists.
 const LISTS: [&str; 3] = ["dhchap_hashes", "dhchap_dhgroups", "visible_to"];
 /// Hash functions or groups that a list may have: more than there are.
@@ -227,8 +229,16 @@ fn check_host(field: &str, host: &Host) -> Result<(), Problem> {
             let sentence = "this is a secret, and here belongs the file that it is in";
             return Err(Problem::new(at(name), sentence));
         }
-        if value.strip_prefix(CREDENTIAL).is_none() && !Path::new(value).has_root() {
-            let sentence = "name the file from the root, or write credential:NAME";
+        let in_keyring = name == "tls_key" && value.starts_with(KEYRING);
+        let is_elsewhere = value.starts_with(CREDENTIAL) || in_keyring;
+        if !is_elsewhere && !Path::new(value).has_root() {
+            let sentence = match name {
+                "tls_key" => {
+                    "name the file from the root, or write credential:NAME, or keyring: for the \
+                     kernel's"
+                }
+                _ => "name the file from the root, or write credential:NAME",
+            };
             return Err(Problem::new(at(name), sentence));
         }
     }

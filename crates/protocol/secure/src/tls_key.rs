@@ -30,6 +30,8 @@ const PSK_LABEL: &str = "tls13 nvme-tls-psk";
 pub struct TlsKey {
     key: Zeroizing<Vec<u8>>,
     hash: Option<Hash>,
+    /// The identity, if this is a pre-shared key already, for a host and a subsystem.
+    identity: Option<String>,
 }
 
 /// What an identity says besides the two names.
@@ -78,7 +80,7 @@ impl TlsKey {
         let mut key = Zeroizing::new(alloc::vec![0; hash.bytes()]);
         check(key.len(), Some(hash))?;
         entropy.fill(&mut key);
-        Ok(Self { key, hash: Some(hash) })
+        Ok(Self { key, hash: Some(hash), identity: None })
     }
 
     /// Reads the form.
@@ -87,10 +89,17 @@ impl TlsKey {
     /// What is wrong with it; never with a part of the key.
     pub fn parse(text: &str) -> Result<Self, TlsKeyError> {
         let (key, hash) = FORM.parse(text, check)?;
-        Ok(Self { key, hash })
+        Ok(Self { key, hash, identity: None })
     }
 
-    /// The form, to be given to a file or a person.
+    /// What stands for a pre-shared key that was made elsewhere, and is good for its names alone.
+    #[must_use]
+    pub fn given(psk: TlsPsk) -> Self {
+        Self { key: psk.key, hash: None, identity: Some(psk.identity) }
+    }
+
+    /// The form, to be given to a file or a person. A [given](Self::given) key has none: what this
+    /// says of it is no key for anybody.
     #[must_use]
     pub fn text(&self) -> Zeroizing<String> {
         FORM.text(&self.key, self.hash)
@@ -116,6 +125,14 @@ impl TlsKey {
     /// first that say most.
     #[must_use]
     pub fn psks(&self, host: &str, subsystem: &str) -> Vec<TlsPsk> {
+        if let Some(identity) = &self.identity {
+            let is_it = TlsPsk::is_for(identity, host, subsystem);
+            return is_it
+                .then(|| TlsPsk::given(identity, &self.key))
+                .flatten()
+                .into_iter()
+                .collect();
+        }
         let mut psks: Vec<TlsPsk> = Vec::new();
         for form in [IdentityForm::Digest, IdentityForm::Names] {
             for derivation in [Derivation::Specified, Derivation::Compatible] {
@@ -125,7 +142,8 @@ impl TlsKey {
         psks
     }
 
-    /// The pre-shared key for a host and a subsystem; none if the names are too long for it.
+    /// The pre-shared key for a host and a subsystem; none if the names are too long for it, or it
+    /// was [given](Self::given).
     #[must_use]
     pub fn psk(
         &self,
@@ -134,6 +152,9 @@ impl TlsKey {
         form: IdentityForm,
         derivation: Derivation,
     ) -> Option<TlsPsk> {
+        if self.identity.is_some() {
+            return None;
+        }
         let hash = self.suite();
         let retained = match self.hash {
             None => self.key.clone(),
@@ -274,7 +295,8 @@ impl fmt::Display for Derivation {
 
 impl PartialEq for TlsKey {
     fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash && self.key.as_slice().ct_eq(&other.key).into()
+        let is_as = self.hash == other.hash && self.identity == other.identity;
+        is_as && self.key.as_slice().ct_eq(&other.key).into()
     }
 }
 

@@ -322,6 +322,30 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_was_given_is_good_for_its_names_alone() {
+        let given = |subsystem: &str| {
+            let psk = named(&key(1), subsystem).psk;
+            TlsKey::given(TlsPsk::given(&psk.identity, &psk.key).expect("a key"))
+        };
+        let mut keys = ServerKeys::default();
+        keys.set(HOST, DISK, &[given(DISK)]);
+        let (shown, listed) = (named(&key(1), DISK), named(&key(1), DISCOVERY_NQN));
+        let finds = |keys: &ServerKeys, shown: &Named| {
+            let found = keys.find(shown.psk.identity.as_bytes());
+            assert!(found.iter().all(|one| one.psk == shown.psk));
+            found.len()
+        };
+        assert_eq!((finds(&keys, &shown), finds(&keys, &listed)), (1, 0));
+        assert!(keys.is_good(&shown) && !keys.is_good(&listed));
+        let other = named(&key(2), DISK);
+        assert_eq!(finds(&keys, &other), 0);
+        keys.set(HOST, DISK, &[given(DISK), given(DISCOVERY_NQN)]);
+        assert_eq!((finds(&keys, &shown), finds(&keys, &listed)), (1, 1));
+        assert_ne!(given(DISK), given(DISCOVERY_NQN));
+        assert_ne!(given(DISK), key(1));
+    }
+
+    #[test]
     fn what_discovery_tries_is_limited() {
         let mut keys = ServerKeys::default();
         for number in 0..100 {

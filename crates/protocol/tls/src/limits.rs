@@ -21,9 +21,10 @@ pub const RECORDS_WITHOUT_DATA: usize = 32;
 /// made than it takes is done with.
 pub const UNASKED_BYTES: usize = 16 << 10;
 
-/// Keys of one host: two while one takes the other's place. An identity may stand for either, made
-/// in either of two ways.
-pub const KEYS_PER_HOST: usize = 2;
+/// Keys of one host for one subsystem: of a file two while one takes the other's place, and an
+/// identity may stand for either, made in either of two ways. A keyring has one for each form of an
+/// identity, of each key, and some for discovery.
+pub const KEYS_PER_HOST: usize = 8;
 
 /// Keys of one host that are tried for discovery, where those for any subsystem are good.
 pub const DISCOVERY_KEYS: usize = 8;

@@ -158,7 +158,8 @@ pub(crate) struct ServeArgs {
     pub(crate) controller_key: Option<PathBuf>,
 
     /// Let only this host connect, and with TLS 1.3 by the key in FILE (repeatable; `farblock keys
-    /// new --tls` makes one); with --config the key is good for every subsystem that lets it in
+    /// new --tls` makes one), or those in the kernel's keyring (NQN=keyring:); with --config the
+    /// key is good for every subsystem that lets it in
     #[arg(long, value_name = "NQN=FILE", value_parser = values::host_key)]
     pub(crate) tls_key: Vec<(String, PathBuf)>,
 

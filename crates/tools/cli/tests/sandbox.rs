@@ -170,3 +170,58 @@ fn a_leg_has_its_key_in_the_keyring() {
         .ctl(&["add-namespace", NQN, &mirror])
         .fails(1, &["gives up asking the kernel's keyring"]);
 }
+
+/// A target reads hosts' keys there by a process that stays; each time that it is to read them.
+#[test]
+fn a_host_has_its_key_in_the_targets_keyring() {
+    let scratch = Scratch::new();
+    let [first, second] = scratch.keys(["first.key", "second.key"], &["--tls"]);
+    let (host, nqn) = ("nqn.2026-11.org.farblock:known", "nqn.2026-11.org.farblock:keyring-target");
+    let given = format!("{host}=keyring:");
+    let serve = ["serve", "mem:4MiB", "--listen", "127.0.0.1:0", "--nqn", nqn];
+    let with_key = [&serve[..], &["--tls-key", &given]].concat();
+    scratch.run(&with_key).fails_in_a_line(1, &["no key of nqn.2026-11.org.farblock:known for"]);
+    let kept = keyring::put(&first, host, nqn);
+    let config = scratch.text("target.toml");
+    let text = format!(
+        "listeners = [\"127.0.0.1:0\"]\ntls = \"required\"\n[[subsystems]]\nnqn = \"{nqn}\"\n\
+         namespaces = [{{ path = \"mem:4MiB\" }}]\n\
+         [[subsystems.hosts]]\nnqn = \"{host}\"\ntls_key = \"keyring:\"\n"
+    );
+    std::fs::write(&config, text).expect("written");
+    let by_options = Server::start(scratch.command(&with_key));
+    let id = |server: &Server, key: &str| {
+        let url = format!("{}&hostnqn={host}", server.url(1));
+        scratch.run(["id", &url, "--tls-key", key])
+    };
+    id(&by_options, &first).ok();
+    id(&by_options, "keyring:").ok();
+    id(&by_options, &second).fails_in_a_line(1, &["refuses TLS"]);
+    let seen = status(&scratch);
+    is_confined(seen["pid"].as_u64().expect("a process"), &seen["confinement"]);
+    assert_eq!(seen["confinement"]["dumpable"], false, "{seen}");
+    by_options.stop();
+    // Both are good while one takes the other's place, and then the new one alone.
+    let server = Server::start(scratch.command(["serve", "--config", &config]));
+    id(&server, &first).ok();
+    let _kept = keyring::put(&second, host, nqn);
+    id(&server, &second).fails_in_a_line(1, &["refuses TLS"]);
+    scratch.run(["reload"]).ok();
+    id(&server, &first).ok();
+    id(&server, &second).ok();
+    // Nobody has to ask for it either.
+    drop(kept);
+    let url = format!("{}&hostnqn={host}", server.url(1));
+    let is_refused = || scratch.run(["id", &url, "--tls-key", &first]).code == Some(1);
+    support::until("the first one is not good any more", is_refused);
+    id(&server, &second).ok();
+    let allow = ["allow-host", nqn, host, "--tls-key", "keyring:"];
+    scratch.ctl(&allow).ok();
+    // A secret has no place there.
+    let secret = ["allow-host", nqn, host, "--key", "keyring:"];
+    scratch.ctl(&secret).fails(1, &["dhchap_key", "credential:NAME"]);
+    server.stop();
+    // A target that had none when it started cannot ask any more, and says so.
+    let _server = scratch.serve(["--nqn", nqn, "mem:1MiB", "--allow-host", HOST]);
+    scratch.ctl(&allow).fails(1, &["gives up asking the kernel's keyring", "name a file"]);
+}

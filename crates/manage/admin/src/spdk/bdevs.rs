@@ -174,7 +174,7 @@ impl Open for Opener {
         Ok(opened)
     }
 
-    fn keys(&self, host: &Host) -> Result<Option<HostKeys>, String> {
-        self.opener.keys(host)
+    fn keys(&self, subsystem: &str, name: &str, host: &Host) -> Result<Option<HostKeys>, String> {
+        self.opener.keys(subsystem, name, host)
     }
 }

@@ -6,17 +6,17 @@ use crate::broker::{Broker, keys};
 use crate::error::{Failure, Result, os};
 use crate::sandbox::{self, Paths};
 use crate::steer;
-use farblock_host::key_file::KEYRING;
+use farblock_host::key_file::{KEYRING, is_file, is_keyring};
 use farblock_state::Store;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What is said of a leg's key that is named later.
+/// What is said of a key that is named later.
 const NO_KEYRING: &str = "a target gives up asking the kernel's keyring when it starts, unless a \
-                          disk that it starts with has its key there: have it start with this \
-                          disk, or name a file";
+                          host or a disk that it starts with has its key there: have it start \
+                          with this one, or name a file";
 
 /// Gives up what the command line and the configuration do not keep. It is the first thing that a
 /// target does once it has read them.
@@ -41,21 +41,27 @@ pub(super) fn confine(args: &ServeArgs, written: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a disk that it starts with has a key in the kernel's keyring: one on the command line,
-/// in the configuration or in what was kept.
+/// Whether a host or a disk that it starts with has a key in the kernel's keyring: one on the
+/// command line, in the configuration or in what was kept.
 fn wants_keyring(args: &ServeArgs, written: Option<&str>) -> bool {
     // What is wrong with what was kept is said when it is used.
     let kept = args.persist.as_ref().and_then(|path| Store::new(path).text().ok()?);
     let mut disks = args.paths.iter().map(|path| path.to_string_lossy());
     let mut files = written.into_iter().chain(kept.as_deref());
-    files.any(names_keyring) || disks.any(|disk| names_keyring(&disk))
+    let mut given = args.tls_key.iter();
+    given.any(|(_, path)| is_keyring(path))
+        || files.any(names_keyring)
+        || disks.any(|disk| names_keyring(&disk))
 }
 
-/// Whether there is the name of a key in it, as a URL has it.
+/// Whether there is the name of a key in it, as a URL, a configuration or a state has it.
 fn names_keyring(text: &str) -> bool {
-    let parameters = text.split("tls-key=").skip(1);
+    let values = ["tls-key", "tls_key"].into_iter().flat_map(|key| text.split(key).skip(1));
     let unescaped = |value: &str| value.replace("%3A", ":").replace("%3a", ":");
-    parameters.map(unescaped).any(|value| value.starts_with(KEYRING))
+    let between = |c: char| c.is_whitespace() || matches!(c, '=' | ':' | '"' | '\'');
+    values
+        .map(|value| unescaped(value.trim_start_matches(between)))
+        .any(|value| value.starts_with(KEYRING))
 }
 
 /// What was allowed, and where the target's own files are.
@@ -93,7 +99,8 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
     let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
     let specs = args.paths.iter().filter_map(|path| disks::parse_os(path).ok());
     let legs: Vec<PathBuf> = specs.flat_map(|spec| mirrored::key_files(&spec)).collect();
-    let read = read.chain(&program).chain(&legs).map(|path| folder(path)).chain(credentials);
+    let read = read.filter(|path| is_file(path)).chain(&program).chain(&legs);
+    let read = read.map(|path| folder(path)).chain(credentials);
     Ok(Paths { shared, own: own.collect(), read: read.collect() })
 }
 
@@ -115,6 +122,8 @@ mod tests {
             "mirror:a.img,nvme+tcp://h/n?ns=1&tls-key=keyring:",
             r#"path = "mirror:a.img,nvme+tcp://h/n?tls-key=keyring%3A12""#,
             "tls-key=/a tls-key=keyring%3a",
+            "tls_key = \"/a\"\ntls_key = 'keyring:'",
+            r#"{"tls_key": "keyring:NVMe1R01 h s d"}"#,
         ] {
             assert!(names_keyring(text), "{text}");
         }

@@ -6,9 +6,9 @@ use crate::error::{Failure, Result};
 use crate::values;
 use farblock_admin::{Aside, Patience};
 use farblock_host::key_file;
-use farblock_secure::{Group, Hash, Secret};
+use farblock_secure::{Group, Hash, Secret, TlsKey};
 use farblock_state::{Demand, Host, Limits};
-use farblock_target::{HostKeys, Subsystem, TargetConfig};
+use farblock_target::{HostKeys, Subsystem, TLS_KEYS_PER_HOST, TargetConfig};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,13 +46,21 @@ fn read<T: Send + 'static>(path: &Path, by: fn(&Path) -> Result<T, String>) -> R
     Patience::default().with(Aside::Key, &what, move || by(&path))
 }
 
-/// Reads the keys that a document's entry names, if it names some.
-pub(super) fn of(host: &Host) -> Result<Option<HostKeys>, String> {
+/// Reads the keys for TLS that a host has for a subsystem, in a file or in the kernel's keyrings.
+fn read_tls(path: &Path, host: &str, subsystem: &str) -> Result<Vec<TlsKey>, String> {
+    let what = format!("the key {}", path.display());
+    let (path, host, subsystem) = (path.to_owned(), host.to_owned(), subsystem.to_owned());
+    let read = move || key_file::read_tls_of(&path, &host, &subsystem);
+    Patience::default().with(Aside::Key, &what, read)
+}
+
+/// Reads the keys that a document's entry for a host of a subsystem names, if it names some.
+pub(super) fn of(subsystem: &str, name: &str, host: &Host) -> Result<Option<HostKeys>, String> {
     if !host.has_key() {
         return Ok(None);
     }
     let read_secret = |reference: &String| read(Path::new(reference), key_file::read);
-    let read_tls = |reference: &String| read(Path::new(reference), key_file::read_tls);
+    let read_tls = |reference: &String| read_tls(Path::new(reference), name, subsystem);
     let hashes = host.dhchap_hashes.iter().map(|name| name.parse());
     let groups = host.dhchap_dhgroups.iter().map(|name| name.parse());
     Ok(Some(HostKeys {
@@ -83,7 +91,7 @@ fn or_all<T: Clone>(listed: Vec<T>, all: &[T]) -> Vec<T> {
 /// A key file's name, wherever it is read.
 pub(crate) fn reference(path: &Path) -> String {
     let text = path.to_string_lossy().into_owned();
-    if text.starts_with(key_file::CREDENTIAL) {
+    if !key_file::is_file(path) {
         return text;
     }
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -108,7 +116,8 @@ pub(super) fn add(
             let what = "a host without a dhchap_key, tls_key or limits belongs into allowed_hosts";
             return Err(source.error(host.nqn.span(), &format!("{key}.nqn"), what));
         }
-        let keys = keys(source, directory, &key, host)?;
+        let names = (subsystem.config.nqn.as_str(), nqn.as_str());
+        let keys = keys(source, directory, &key, names, host)?;
         let limits = limits(source, &key, host)?;
         if entries.contains_key(&nqn) {
             let what = "this host is there already";
@@ -150,9 +159,9 @@ fn entry(directory: &Path, host: &HostConfig) -> Host {
 }
 
 fn seen_from(directory: &Path, name: &str) -> PathBuf {
-    match name.starts_with(key_file::CREDENTIAL) {
-        true => name.into(),
-        false => directory.join(name),
+    match key_file::is_file(Path::new(name)) {
+        true => directory.join(name),
+        false => name.into(),
     }
 }
 
@@ -160,6 +169,7 @@ fn keys(
     source: &Source<'_>,
     directory: &Path,
     key: &str,
+    (subsystem, nqn): (&str, &str),
     host: &HostConfig,
 ) -> Result<HostKeys, String> {
     let read_secrets = |file: &Spanned<String>, name: &str| {
@@ -169,7 +179,7 @@ fn keys(
     let hashes = named(source, &format!("{key}.dhchap_hashes"), &host.dhchap_hashes)?;
     let groups = named(source, &format!("{key}.dhchap_dhgroups"), &host.dhchap_dhgroups)?;
     let read_tls = |file: &Spanned<String>| {
-        let read = read(&seen_from(directory, file.as_ref()), key_file::read_tls);
+        let read = read_tls(&seen_from(directory, file.as_ref()), nqn, subsystem);
         read.map_err(|error| source.error(file.span(), &format!("{key}.tls_key"), error))
     };
     let own = host.dhchap_ctrl_key.as_ref();
@@ -214,7 +224,8 @@ pub(super) fn add_given(args: &ServeArgs, subsystem: &mut Subsystem) -> Result<H
         }
     }
     for (nqn, entry) in &entries {
-        let keys = of(entry).map_err(Failure::Run)?.expect("it has one");
+        let keys = of(&subsystem.config.nqn, nqn, entry).map_err(Failure::Run)?;
+        let keys = keys.expect("it has one");
         require(subsystem, nqn.clone(), keys);
     }
     Ok(entries)
@@ -234,12 +245,43 @@ pub(super) fn add_tls(args: &ServeArgs, config: &mut TargetConfig) -> Result<()>
     };
     let unlisted: Vec<_> = args.tls_key.iter().filter(|(nqn, _)| !is_listed(nqn)).collect();
     for (nqn, path) in unlisted {
-        let of_host = read(path, key_file::read_tls).map_err(Failure::Run)?;
+        let of_host = match key_file::is_keyring(path) {
+            true => for_all(path, nqn, &config.subsystems),
+            false => read(path, key_file::read_tls),
+        };
+        let of_host = of_host.map_err(Failure::Run)?;
         if config.tls_keys.insert(nqn.clone(), of_host).is_some() {
             return Err(twice(nqn));
         }
     }
     Ok(())
+}
+
+/// What the kernel's keyrings have of a host for these subsystems: for one at least.
+fn for_all(path: &Path, host: &str, subsystems: &[Subsystem]) -> Result<Vec<TlsKey>, String> {
+    let (mut found, mut problem) = (Vec::new(), None);
+    for subsystem in subsystems {
+        match read_tls(path, host, &subsystem.config.nqn) {
+            Ok(keys) => found.extend(keys),
+            Err(reason) => problem = Some(reason),
+        }
+    }
+    // That for discovery is among those of each.
+    let mut keys: Vec<TlsKey> = Vec::new();
+    found.into_iter().for_each(|key| {
+        if !keys.contains(&key) {
+            keys.push(key)
+        }
+    });
+    match (keys.len(), problem) {
+        (0, Some(problem)) => Err(problem),
+        (count, _) if count > TLS_KEYS_PER_HOST => Err(format!(
+            "the keyring has {count} keys of {host} for these subsystems, more than --tls-key \
+             takes ({TLS_KEYS_PER_HOST}): write tls_key = \"keyring:\" beside the host in the \
+             configuration"
+        )),
+        _ => Ok(keys),
+    }
 }
 
 /// The target itself has one secret: the newest.

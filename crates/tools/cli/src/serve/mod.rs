@@ -21,6 +21,8 @@ mod sockets;
 mod steered;
 #[cfg(unix)]
 pub(crate) mod tokens;
+#[cfg(target_os = "linux")]
+mod watched;
 
 pub(crate) use announce::{quoted, reachable};
 #[cfg(unix)]

@@ -62,8 +62,8 @@ impl Open for Opener {
         Ok(Opened { identity, ..opened })
     }
 
-    fn keys(&self, host: &Host) -> Result<Option<HostKeys>, String> {
-        key_files::of(host).map_err(disks::explained)
+    fn keys(&self, subsystem: &str, name: &str, host: &Host) -> Result<Option<HostKeys>, String> {
+        key_files::of(subsystem, name, host).map_err(disks::explained)
     }
 }
 
@@ -124,7 +124,7 @@ fn from_document(mut config: TargetConfig, document: Document) -> Result<Shares>
         offered.allow_any_host = described.allow_any_host;
         offered.allowed_hosts = described.hosts.keys().cloned().collect();
         for (host, entry) in &described.hosts {
-            let keys = key_files::of(entry)
+            let keys = key_files::of(nqn, host, entry)
                 .map_err(|problem| Failure::run(format_args!("host {host} of {nqn}: {problem}")))?;
             subsystem.keys.extend(keys.map(|keys| (host.clone(), keys)));
         }
@@ -209,6 +209,10 @@ pub(super) fn begin(
     }
     steering.begin().map_err(Failure::run)?;
     let steering = Arc::new(steering);
+    #[cfg(target_os = "linux")]
+    if crate::broker::keys::may_ask() {
+        super::watched::watch(Arc::downgrade(&steering));
+    }
     // That thread outlasts the target, and must not keep its disks open.
     let heard = Arc::downgrade(&steering);
     let listens = hangup.on_each(move || {

@@ -8,6 +8,7 @@ use farblock_proto::host::Identity;
 use farblock_secure::TlsPsk;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use zeroize::Zeroizing;
 
 /// What the part of the command line is called; behind it come the subsystems whose keys are given
@@ -31,8 +32,17 @@ pub fn ask_by(broker: Arc<Broker>) {
     keyring::read_by(Box::new(move |name, identity| ask(&broker, name, identity)));
 }
 
+/// Nobody reads any.
+static NOBODY_ASKS: AtomicBool = AtomicBool::new(false);
+
+/// Whether keys of keyrings can be read in this process.
+pub fn may_ask() -> bool {
+    !NOBODY_ASKS.load(Ordering::Relaxed)
+}
+
 /// Has nobody read any, for a reason in a sentence.
 pub fn refuse(why: &'static str) {
+    NOBODY_ASKS.store(true, Ordering::Relaxed);
     keyring::read_by(Box::new(move |_, _| Err(why.to_owned())));
 }
 
