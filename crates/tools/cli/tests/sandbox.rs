@@ -6,8 +6,8 @@ mod support;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Stdio;
-use support::confinement::{filter_of_the_tests, is_confined, threads};
-use support::{Scratch, Server, finish, keyring};
+use support::confinement::{children, filter_of_the_tests, is_confined, threads};
+use support::{Scratch, Server, finish, is_root, keyring};
 
 const NQN: &str = "nqn.2026-11.org.farblock:confined";
 const HOST: &str = "nqn.2026-11.org.farblock:host";
@@ -200,6 +200,12 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     let seen = status(&scratch);
     is_confined(seen["pid"].as_u64().expect("a process"), &seen["confinement"]);
     assert_eq!(seen["confinement"]["dumpable"], false, "{seen}");
+    // What has nothing but keys is not swapped, where that may be.
+    if is_root() {
+        let locked = |process: &u64| threads(*process, "VmLck")[0] != "0 kB";
+        let brokers = children(seen["pid"].as_u64().expect("a process"));
+        assert!(brokers.len() == 1 && brokers.iter().all(locked), "{brokers:?}");
+    }
     by_options.stop();
     // Both are good while one takes the other's place, and then the new one alone.
     let server = Server::start(scratch.command(["serve", "--config", &config]));

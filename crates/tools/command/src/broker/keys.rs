@@ -6,6 +6,7 @@ use crate::sandbox;
 use farblock_host::keyring;
 use farblock_proto::host::Identity;
 use farblock_secure::TlsPsk;
+use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,6 +65,7 @@ fn ask(broker: &Broker, name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPs
 /// The broker's process: gives out keys of these subsystems, or of all.
 pub fn run(subsystems: &[String]) -> Result<()> {
     sandbox::holds_keys();
+    stay_in_memory();
     super::run(|request| {
         let read = match serde_json::from_slice::<Wanted>(&request.bytes) {
             Ok(wanted) => read(&wanted, subsystems),
@@ -71,6 +73,20 @@ pub fn run(subsystems: &[String]) -> Result<()> {
         };
         Message { bytes: emit(&read), ..Message::default() }
     })
+}
+
+/// Has nothing of this process written to swap, where the system allows it: it is small, and all
+/// that it is for is keys. Where only so much may be locked, later memory could be refused for it.
+fn stay_in_memory() {
+    use rustix::mm::{MlockAllFlags, mlockall};
+    let is_unlimited = getrlimit(Resource::Memlock).current.is_none();
+    if !is_unlimited && !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    if let Err(error) = mlockall(all) {
+        tracing::debug!("keys may be in the swap: {error}");
+    }
 }
 
 fn read(wanted: &Wanted, subsystems: &[String]) -> Result<Vec<TlsPsk>, String> {
