@@ -1,0 +1,122 @@
+//! `docs/security.md` sets it up in five minutes: what it says is done, line by line.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::path::Path;
+use support::{Scratch, Server};
+
+/// The text below a heading, up to the next one.
+fn section(title: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/security.md");
+    let text = std::fs::read_to_string(path).expect("the document");
+    let (_, rest) = text.split_once(&format!("\n## {title}\n")).expect("its heading");
+    rest.split("\n## ").next().expect("a part").to_owned()
+}
+
+/// The blocks of code, with what stands behind the fence of each.
+fn blocks(section: &str) -> Vec<(&str, &str)> {
+    let inside = section.split("```").skip(1).step_by(2);
+    inside.map(|block| block.split_once('\n').expect("a line at least")).collect()
+}
+
+/// farblock's commands in blocks and, of targets, in sentences; other programs' are for others.
+fn commands(section: &str) -> Vec<String> {
+    let lines = blocks(section).into_iter().filter(|(kind, _)| kind.is_empty());
+    let lines = lines.flat_map(|(_, block)| block.lines());
+    let spans = section.split('`').filter(|span| span.starts_with("farblock serve "));
+    let all = lines.chain(spans).filter(|line| line.starts_with("farblock ") && line.len() < 200);
+    let mut commands: Vec<String> =
+        all.map(|line| line.split("  #").next().unwrap_or_default().trim().to_owned()).collect();
+    commands.dedup();
+    commands
+}
+
+/// Who takes part, in the place of the document's names.
+struct Cast {
+    scratch: Scratch,
+    host: String,
+}
+
+impl Cast {
+    fn new() -> Cast {
+        let scratch = Scratch::new();
+        scratch.disk("disk.img", 8 << 20);
+        let own = scratch.run(["whoami", "--json"]).ok().json();
+        let host = own["host_nqn"].as_str().expect("a name").to_owned();
+        Cast { scratch, host }
+    }
+
+    /// A command's words, without the program.
+    fn words(&self, line: &str, server: Option<&Server>) -> Vec<String> {
+        let mut line = line.replace("HOSTNQN", "HOST").replace("0.0.0.0:4420", "127.0.0.1:0");
+        if let Some(server) = server {
+            line = line.replace("192.0.2.7", &server.address).replace("NQN", &server.nqn);
+        }
+        line = line.replace("HOST", &self.host);
+        if line.starts_with("farblock attach ") {
+            line += " --as nbd --no-device --name document";
+        }
+        line.split_whitespace().skip(1).map(|word| word.replace('\'', "")).collect()
+    }
+
+    fn run(&self, line: &str, server: Option<&Server>) {
+        let outcome = self.scratch.run(self.words(line, server));
+        assert_eq!(outcome.code, Some(0), "{line}: {}", outcome.stderr);
+        if line.starts_with("farblock attach ") {
+            self.scratch.run(["detach", "document"]).ok();
+        }
+    }
+
+    /// The target of the document's file, which has one subsystem before the hosts.
+    fn configured(&self, block: &str) -> Server {
+        let subsystem = "[[subsystems]]\nnqn = \"nqn.2026-11.org.farblock:document\"\n\
+                         namespaces = [{ path = \"disk.img\" }]\n\n[[subsystems.hosts]]";
+        let text = block
+            .replace("0.0.0.0:4420", "127.0.0.1:0")
+            .replace("127.0.0.1:4421", "127.0.0.2:0")
+            .replace("HOSTNQN", &self.host)
+            .replace("[[subsystems.hosts]]", subsystem);
+        self.scratch.file("target.toml", text.as_bytes());
+        self.scratch.serve(["--config", "target.toml"])
+    }
+}
+
+/// Does what a section says: keys, a target by options, then one by its file, and each with all
+/// that comes behind it.
+fn done(title: &str, expected: &[&str]) {
+    let (cast, section) = (Cast::new(), section(title));
+    let commands = commands(&section);
+    for part in expected {
+        let is_said = commands.iter().any(|line| line.starts_with(&format!("farblock {part}")));
+        assert!(is_said, "{part} is missing in {commands:#?}");
+    }
+    let is_first = |line: &&String| {
+        ["farblock keys ", "farblock whoami"].iter().any(|begin| line.starts_with(begin))
+    };
+    let (first, rest): (Vec<_>, Vec<_>) = commands.iter().partition(is_first);
+    first.iter().for_each(|line| cast.run(line, None));
+    // The target's own secret, which the document names and does not make.
+    cast.scratch.keys(["target.key"], &[]);
+    let (serve, uses): (Vec<_>, Vec<_>) =
+        rest.into_iter().partition(|line| line.starts_with("farblock serve "));
+    let [serve] = serve[..] else { panic!("targets: {serve:#?}") };
+    let server = Server::start(cast.scratch.command(cast.words(serve, None)));
+    uses.iter().for_each(|line| cast.run(line, Some(&server)));
+    server.stop();
+    let toml = blocks(&section).into_iter().find(|(kind, _)| *kind == "toml");
+    let server = cast.configured(toml.expect("a file").1);
+    uses.iter().for_each(|line| cast.run(line, Some(&server)));
+}
+
+#[test]
+fn in_five_minutes() {
+    let expected =
+        ["keys new", "whoami", "serve", "id", "attach", "ctl allow-host", "ctl disallow"];
+    done("In five minutes", &expected);
+}
+
+#[test]
+fn tls_in_five_minutes() {
+    done("TLS in five minutes", &["keys new --tls", "serve", "discover", "id", "attach"]);
+}
