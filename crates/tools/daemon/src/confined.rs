@@ -7,10 +7,12 @@ use super::{rights, ways};
 use farblock_admin::Confinement;
 use farblock_command::broker::{Broker, keys};
 use farblock_command::error::Result;
+use farblock_command::sandbox::Paths;
 use farblock_command::{output, sandbox};
-use farblock_host::key_file::KEYRING;
+use farblock_host::HostIdentity;
+use farblock_host::key_file::{KEYRING, is_file};
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Who does what takes rights. The process is of no use without them.
@@ -41,7 +43,9 @@ pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
             if ways::flushes_for_the_kernel(settings) {
                 flush_for_the_kernel();
             }
-            if let Err(problem) = sandbox::enter(None) {
+            // It is kept in a file, and asked for by every connection.
+            HostIdentity::of_this_host();
+            if let Err(problem) = sandbox::enter_within(&paths(folder, settings)) {
                 sandbox::stay(&problem);
             }
             brokers
@@ -55,6 +59,24 @@ pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
         tracing::info!(target: output::NOTES, "sandbox: {sentence}");
     }
     brokers
+}
+
+/// What the process opens from now on: the folders of attachments, one of which it removes at its
+/// end; where its socket is; and where its keys are, which are read for each connection. The rest
+/// is its broker's.
+fn paths(folder: &Folder, settings: &Settings) -> Paths {
+    let mut own: Vec<PathBuf> = folder.0.parent().map(Path::to_owned).into_iter().collect();
+    own.extend(settings.socket.as_deref().and_then(Path::parent).map(Path::to_owned));
+    let urls = settings.urls.iter();
+    let in_urls = urls.flat_map(|url| [&url.dhchap_secret, &url.dhchap_ctrl_secret, &url.tls_key]);
+    let keys = [&settings.dhchap_secret, &settings.dhchap_ctrl_secret, &settings.tls_key];
+    let keys = keys.into_iter().chain(in_urls).flatten().filter(|path| is_file(path));
+    // A link as well as what it leads to.
+    let keys = keys.flat_map(|path| [Some(path.clone()), path.canonicalize().ok()]).flatten();
+    let program = std::env::current_exe().ok();
+    let read = keys.chain(program).filter_map(|path| path.parent().map(Path::to_owned));
+    let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+    Paths { shared: own, own: Vec::new(), read: read.chain(credentials).collect() }
 }
 
 /// This thread, and so those that it starts, work for the kernel when that writes its memory back,

@@ -2,8 +2,8 @@
 //! the same.
 
 use crate::attached::{Attachments, Target, run};
-use crate::support::confinement::{children, is_confined, runs};
-use crate::support::{noise, signal, until};
+use crate::support::confinement::{children, filter_of_the_tests, is_confined, runs};
+use crate::support::{Server, noise, signal, until};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::process::Command;
@@ -79,6 +79,39 @@ fn it_can_be_switched_off() {
         attachments.detach("fb0");
     }
     target.server.stop();
+}
+
+/// It has its own folders and its key's, and nothing else of what its user may open.
+#[test]
+fn servers_open_only_what_is_theirs() {
+    let attachments = Attachments::new();
+    let folders = ["keys", "sockets"].map(|name| attachments.scratch.path(name));
+    folders.iter().for_each(|folder| fs::create_dir(folder).expect("made"));
+    let [key] = attachments.scratch.keys(["keys/tls.key"], &["--tls"]);
+    let [socket] = ["sockets/nbd"].map(|name| attachments.scratch.text(name));
+    let host = "nqn.2026-11.org.farblock:within-host";
+    let given = format!("{host}={key}");
+    let disk = attachments.scratch.disk("disk.img", 1 << 20);
+    let target = [&disk, "--no-control", "--tls-key", &given];
+    let target = attachments.scratch.serve(target);
+    let url = format!("{}&hostnqn={host}&tls-key={key}", target.url(1));
+    attachments.attach(&[&url, "--as", "nbd", "--no-device", "--socket", &socket]);
+    let confinement = attachments.status("fb0")["confinement"].clone();
+    if filter_of_the_tests() == "0" {
+        let runtime = attachments.folder("fb0").parent().expect("a folder").to_owned();
+        let opened = serde_json::json!([runtime, attachments.scratch.path("sockets")]);
+        assert_eq!(confinement["allowed_paths"], opened, "{confinement}");
+    }
+    // Another key, for another connection.
+    let [other] = attachments.scratch.keys(["keys/other.key"], &["--tls"]);
+    fs::rename(other, &key).expect("renamed");
+    let address = target.address.clone();
+    drop(target);
+    attachments.wait_for_state("fb0", "reconnecting");
+    let again = ["serve", &disk, "--listen", &address, "--no-control", "--tls-key", &given];
+    let _target = Server::start(attachments.scratch.command(again));
+    attachments.wait_for_state("fb0", "live");
+    attachments.detach("fb0");
 }
 
 /// The process with the key is in no core dump, confined or not; one without is.

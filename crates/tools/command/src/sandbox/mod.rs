@@ -44,8 +44,7 @@ pub struct Paths {
 /// One sentence, if only the paths were to be opened, and that cannot be had.
 pub fn enter(paths: Option<&Paths>) -> Result<(), String> {
     let mut given_up = GivenUp { sandboxed: true, ..GivenUp::default() };
-    // A filter of somebody else's may end a process that asks for this.
-    let is_filtered = status("Seccomp").is_some_and(|mode| mode != "0");
+    let is_filtered = is_filtered();
     if let Err(error) = rustix::thread::set_no_new_privs(true) {
         given_up.lacks.push(format!("new privileges are not refused: {error}"));
     }
@@ -75,6 +74,18 @@ pub fn enter(paths: Option<&Paths>) -> Result<(), String> {
     given_up.lacks.extend(filtered.err());
     let _ = GIVEN_UP.set(given_up);
     Ok(())
+}
+
+/// [`enter`], and opens only these paths where the kernel has that, and nobody else filters system
+/// calls.
+///
+/// # Errors
+/// As [`enter`].
+pub fn enter_within(paths: &Paths) -> Result<(), String> {
+    match is_filtered() || enter(Some(paths)).is_err() {
+        true => enter(None),
+        false => Ok(()),
+    }
 }
 
 /// Gives nothing up, for this reason.
@@ -127,6 +138,12 @@ pub fn explained(problem: String) -> String {
         }
         None => problem,
     }
+}
+
+/// Whether what started this filters system calls. Such a filter may end a process that asks for
+/// what it does not know.
+fn is_filtered() -> bool {
+    status("Seccomp").is_some_and(|mode| mode != "0")
 }
 
 /// A line of what the kernel says of this thread, which has it from the first one.
