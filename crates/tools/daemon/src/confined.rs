@@ -44,7 +44,7 @@ pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
                 flush_for_the_kernel();
             }
             // It is kept in a file, and asked for by every connection.
-            HostIdentity::of_this_host();
+            let _ = HostIdentity::of_this_host();
             if let Err(problem) = sandbox::enter_within(&paths(folder, settings)) {
                 sandbox::stay(&problem);
             }
