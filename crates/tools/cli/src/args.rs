@@ -3,7 +3,7 @@
 use crate::attach::args::{AttachArgs, DetachArgs, ListArgs, PartArgs, ServiceArgs, Timeout};
 use crate::values::{self, DiscoveryAddress};
 use clap::{Args, Parser, Subcommand, ValueHint};
-pub(crate) use farblock_command::args::{ConnectionArgs, Global};
+pub(crate) use farblock_command::args::{ConnectionArgs, Global, HostArgs};
 use farblock_host::url::Url;
 use farblock_state::Ana;
 use std::ffi::OsString;
@@ -306,6 +306,9 @@ pub(crate) struct DiscoverArgs {
     #[arg(long, alias = "tls_key", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+
     /// Print JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,
@@ -565,7 +568,8 @@ pub(crate) struct NewKeyArgs {
 #[command(after_help = "\
 To set it:
   nvme gen-hostnqn > /etc/nvme/hostnqn          for this machine, as nvme-cli has it (hostid beside)
-  nvme+tcp://HOST/NQN?hostnqn=HOSTNQN           for one connection")]
+  farblock id URL --hostnqn NQN --hostid UUID   for one command, and every other one that connects
+  nvme+tcp://HOST/NQN?hostnqn=NQN&hostid=UUID   for one connection")]
 pub(crate) struct WhoamiArgs {
     /// Print JSON instead of lines
     #[arg(long)]

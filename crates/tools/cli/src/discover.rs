@@ -35,7 +35,11 @@ struct Entry<'a> {
 
 /// Runs the command.
 pub(crate) fn run(args: &DiscoverArgs, global: &Global) -> Result<()> {
-    let connection = ConnectionArgs { tls_key: args.tls_key.clone(), ..ConnectionArgs::default() };
+    let connection = ConnectionArgs {
+        tls_key: args.tls_key.clone(),
+        host: args.host.clone(),
+        ..ConnectionArgs::default()
+    };
     let options = remote::options(global, &connection);
     let (address, entries) = discovery::ask(&args.address, &options)?;
     if args.json {

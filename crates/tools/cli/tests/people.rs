@@ -110,3 +110,47 @@ fn whoami_says_whom_a_target_has_to_let_in() {
     scratch.run(["id", &other]).fails(1, &["cannot connect"]);
     server.stop();
 }
+
+/// Whatever connects takes the host's name and identifier on the command line.
+#[test]
+fn a_host_says_who_it_is_on_the_command_line() {
+    const ID: &str = "01234567-89ab-cdef-0123-456789abcdef";
+    let named = format!("nqn.2014-08.org.nvmexpress:uuid:{ID}");
+    let scratch = Scratch::new();
+    let server = scratch.serve(["mem:1MiB", "--allow-host", &named]);
+    let (url, file, address) = (server.url(1), scratch.disk("a.img", 1 << 20), &server.address);
+    for command in [
+        &["id", &url][..],
+        &["read", &url, "-o", &file],
+        &["write", &url, "--input", &file],
+        &["copy", &file, &url],
+        &["bench", &url, "--rw", "randread", "--runtime", "100ms"],
+        &["doctor", &url],
+    ] {
+        let with = |more: &[&str]| scratch.run([command, more].concat());
+        let refused = with(&[]);
+        assert_eq!(refused.code, Some(1), "{command:?}: {}", refused.stderr);
+        // Either is enough: the identifier is in the name.
+        with(&["--hostnqn", &named]).ok();
+        with(&["--hostid", ID]).ok();
+    }
+    let discover = |host: &str| scratch.run(["discover", address, "--hostnqn", host]).ok().out();
+    assert!(discover(&named).contains(&server.nqn));
+    assert!(!discover("nqn.2026-11.h:other").contains(&server.nqn));
+    for (option, own) in [("hostnqn", "nqn.2026-11.h:a"), ("hostid", ID)] {
+        let other = match option {
+            "hostid" => "11234567-89ab-cdef-0123-456789abcdef",
+            _ => "nqn.2026-11.h:b",
+        };
+        let url = format!("{url}&{option}={other}");
+        let option = format!("--{option}");
+        let parts = &[own, other, "keep one of them"];
+        for command in ["id", "doctor", "attach"] {
+            scratch.run([command, &url, &option, own]).fails_in_a_line(2, parts);
+        }
+        let same = scratch.run(["id", &url, &option, other]);
+        assert!(!same.stderr.contains("keep one"), "{}", same.stderr);
+    }
+    scratch.run(["id", &url, "--hostid", "me"]).fails(2, &["a UUID", "farblock whoami"]);
+    server.stop();
+}

@@ -2,6 +2,7 @@
 
 use crate::values;
 use clap::{ArgAction, Args, ValueHint};
+use farblock_host::HostId;
 use farblock_reactor::{Config, EngineKind, Polling};
 use farblock_secure::{Group, Hash};
 use std::path::PathBuf;
@@ -60,7 +61,7 @@ impl Global {
     }
 }
 
-/// Checksums and secrets of connections.
+/// Checksums and secrets of connections, and who the host is.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ConnectionArgs {
     /// Protect headers with a CRC (as ?header-digest=1 in the URL)
@@ -97,6 +98,24 @@ pub struct ConnectionArgs {
     /// channel concatenation; as ?concat=1 in the URL)
     #[arg(long, requires = "dhchap_secret", conflicts_with = "tls_key")]
     pub concat: bool,
+
+    /// Who the host is.
+    #[command(flatten)]
+    pub host: HostArgs,
+}
+
+/// Who this host says it is.
+#[derive(Args, Debug, Clone, Default)]
+pub struct HostArgs {
+    /// This host's NQN, instead of the one that `farblock whoami` shows (as ?hostnqn= in the URL)
+    #[arg(long, aliases = ["host-nqn", "host_nqn"], value_name = "NQN", value_parser = values::nqn)]
+    pub hostnqn: Option<String>,
+
+    /// This host's identifier, instead of the one that `farblock whoami` shows (as ?hostid= in the
+    /// URL)
+    #[arg(long, aliases = ["host-id", "host_id"], value_name = "UUID")]
+    #[arg(value_parser = values::own_host_id)]
+    pub hostid: Option<HostId>,
 }
 
 /// How lines are written.

@@ -19,12 +19,32 @@ pub fn options(global: &Global, args: &ConnectionArgs) -> Options {
         dhchap_dhgroups: args.dhchap_dhgroups.clone(),
         tls_key: args.tls_key.clone(),
         concatenate: args.concat,
+        hostnqn: args.host.hostnqn.clone(),
+        hostid: args.host.hostid,
         ..Options::default()
     }
 }
 
+/// Refuses a URL that says that this host is another one than the options do.
+pub fn one_host(url: &Url, options: &Options) -> std::result::Result<(), String> {
+    let name = (&options.hostnqn, &url.hostnqn);
+    let id = (options.hostid.map(|id| id.to_string()), url.hostid.map(|id| id.to_string()));
+    for (option, pair) in [("hostnqn", name), ("hostid", (&id.0, &id.1))] {
+        if let (Some(own), Some(there)) = pair
+            && own != there
+        {
+            return Err(format!(
+                "{option} is {own}, and in the URL {} it is {there}: keep one of them",
+                url.without_keys()
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Connects to the subsystem that the URL names.
 pub fn connect(url: &Url, options: &Options) -> Result<Controller> {
+    one_host(url, options).map_err(Failure::Usage)?;
     if url.subsystem.is_none() {
         return Err(Failure::usage(format_args!(
             "{url} names no subsystem: write {url}/NQN; `farblock discover {}` lists what there is",

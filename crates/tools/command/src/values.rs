@@ -1,6 +1,7 @@
 //! Values on the command line and in the configuration: text to meaning, and why not in a sentence.
 
 use clap::builder::{PossibleValue, TypedValueParser};
+use farblock_host::HostId;
 use farblock_proto::controller::limits::{MAX_ANA_GROUPS, MAX_NAMESPACE_ID};
 use farblock_secure::Hash;
 use farblock_state::Ana;
@@ -134,6 +135,16 @@ pub fn host_id(text: &str) -> Result<uuid::Uuid, String> {
         "this is not a UUID: `farblock whoami` shows it on the host, as in \
          2d6f12ca-6c90-538f-a383-5ab39f554825"
             .to_owned()
+    })
+}
+
+/// The identifier that this host is to have.
+pub fn own_host_id(text: &str) -> Result<HostId, String> {
+    text.parse().map_err(|error| {
+        format!(
+            "{error}, as in 2d6f12ca-6c90-538f-a383-5ab39f554825; `farblock whoami` shows the one \
+             that this host has"
+        )
     })
 }
 

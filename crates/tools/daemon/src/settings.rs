@@ -6,10 +6,11 @@ use super::ways::HERE;
 use farblock_command::args::Global;
 use farblock_command::configuration;
 use farblock_command::error::{Failure, Result, os};
+use farblock_command::remote;
 use farblock_command::values::{self, Listen};
 use farblock_host::disk::{DiskOptions, Policy};
 use farblock_host::key_file::is_file;
-use farblock_host::{Group, Hash, Options, url::Url};
+use farblock_host::{Group, Hash, HostId, Options, url::Url};
 use farblock_reactor::EngineKind;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use std::fmt;
@@ -62,6 +63,11 @@ pub(crate) struct Settings {
     #[serde(alias = "tls_key")]
     pub(crate) tls_key: Option<PathBuf>,
     pub(crate) concat: bool,
+    #[serde(alias = "host_nqn", alias = "host-nqn", deserialize_with = "name")]
+    pub(crate) hostnqn: Option<String>,
+    #[serde(alias = "host_id", alias = "host-id")]
+    #[serde(deserialize_with = "text", serialize_with = "as_text")]
+    pub(crate) hostid: Option<HostId>,
     #[serde(alias = "read_only")]
     pub(crate) read_only: bool,
     pub(crate) shared: bool,
@@ -103,6 +109,11 @@ where
 {
     let text = Option::<String>::deserialize(from)?;
     text.map(|text| text.parse().map_err(de::Error::custom)).transpose()
+}
+
+fn name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    text.map(|text| values::nqn(&text).map_err(de::Error::custom)).transpose()
 }
 
 fn as_text<S: serde::Serializer, T: fmt::Display>(
@@ -209,6 +220,8 @@ impl Settings {
         all_over(&mut self.dhchap_dhgroups, &args.digests.dhchap_dhgroups);
         over(&mut self.tls_key, &args.digests.tls_key);
         self.concat |= args.digests.concat;
+        over(&mut self.hostnqn, &args.digests.host.hostnqn);
+        over(&mut self.hostid, &args.digests.host.hostid);
         self.read_only |= offer.read_only;
         self.shared |= offer.shared;
         self.no_device |= offer.no_device;
@@ -239,6 +252,8 @@ impl Settings {
                 url.address()
             ));
         }
+        let connection = self.disk_options().connection;
+        self.urls.iter().try_for_each(|url| remote::one_host(url, &connection))?;
         if let Some(name) = &self.name {
             super::folder::check_name(name)?;
         }
@@ -333,6 +348,8 @@ impl Settings {
             dhchap_dhgroups: self.dhchap_dhgroups.clone(),
             tls_key: self.tls_key.clone(),
             concatenate: self.concat,
+            hostnqn: self.hostnqn.clone(),
+            hostid: self.hostid,
             keep_alive: self.keep_alive.unwrap_or(usual.connection.keep_alive),
             ..Options::default()
         };
@@ -401,7 +418,8 @@ mod tests {
              iopolicy = 'round-robin'\nreconnect-delay = '500ms'\nctrl-loss-timeout = -1\n\
              fast-io-fail-timeout = 5\nkeep-alive = 0\nquiesce = '2s'\n\
              connect-wait = '1m'\nengine = 'portable'\nthreads = 2\n\
-             uuid = '2d6f12ca-6c90-538f-a383-5ab39f554825'\n",
+             uuid = '2d6f12ca-6c90-538f-a383-5ab39f554825'\n\
+             hostnqn = 'nqn.2026-11.h:a'\nhostid = '01234567-89ab-cdef-0123-456789abcdef'\n",
         )
         .expect("it is right");
         assert_eq!(settings.check(), Ok(()));
@@ -414,6 +432,9 @@ mod tests {
         assert_eq!(options.connection.keep_alive, Duration::ZERO);
         assert_eq!(options.quiesce, Some(Duration::from_secs(2)));
         assert_eq!(options.connect_wait, Duration::from_secs(60));
+        let host = options.connection.identity();
+        let id = "01234567-89ab-cdef-0123-456789abcdef";
+        assert_eq!((host.nqn.as_str(), host.id.to_string().as_str()), ("nqn.2026-11.h:a", id));
         assert_eq!(settings.engine(), EngineKind::Portable);
         assert_eq!(settings.way, As::Iscsi);
         // As the daemon gets it.
@@ -448,6 +469,8 @@ mod tests {
             ("as = 'scsi'", &["a.toml:1: as", "iscsi", "vhost-user"]),
             ("iopolicy = 'fastest'", &["iopolicy", "round-robin"]),
             ("uuid = 'x'", &["a.toml:1: uuid"]),
+            ("hostnqn = ''", &["a.toml:1: hostnqn: ", "nqn.2026-11"]),
+            ("hostid = 'x'", &["a.toml:1: hostid: ", "UUID"]),
             ("keep-alive = 'soon'", &["keep-alive", "500ms"]),
             ("keep-alive = true", &["keep-alive", "500ms"]),
             ("ctrl-loss-timeout = 'soon'", &["ctrl-loss-timeout", "never"]),
@@ -467,6 +490,7 @@ mod tests {
             ("urls = ['nvme+tcp://a']", "names no subsystem"),
             (&format!("{url}name = '../x'"), "name"),
             (&format!("{url}reconnect-delay = 0"), "without a pause"),
+            ("urls = ['nvme+tcp://a/n?hostnqn=b']\nhostnqn = 'c'", "hostnqn is c, and in the URL"),
             (&format!("{url}threads = 0"), "1 to 64"),
             (&format!("{url}as = 'iscsi'\nsocket = 'a'"), "--as nbd or --as vhost-user"),
             (&format!("{url}as = 'nbd'\nsocket = 'a'\nlisten = '127.0.0.1:0'"), "keep one"),

@@ -60,7 +60,7 @@ fn identity((host, source): &(HostIdentity, Source)) -> Finding {
         Source::Process => Finding::hint(
             CHECK,
             "this host is another one each time, since its name cannot be kept",
-            "give this user a home directory that can be written, or set ?hostnqn= in URLs",
+            "give this user a home directory that can be written, or say --hostnqn and --hostid",
         ),
     }
 }

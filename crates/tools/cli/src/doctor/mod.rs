@@ -68,6 +68,7 @@ fn examine(args: &DoctorArgs, global: &Global) -> Result<(String, Vec<Finding>)>
                 io_timeout: args.timeout,
                 ..remote::options(global, &args.connection)
             };
+            remote::one_host(&url, &options).map_err(Failure::Usage)?;
             Ok((url.to_string(), target::examine(&url, &options)))
         }
         Some(name) => Ok((name.to_owned(), attached(args, name)?)),

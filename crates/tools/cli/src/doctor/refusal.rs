@@ -120,7 +120,7 @@ fn names(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, 
             true => proof(&options),
             false => format!(
                 "this host is {host}: let it in there (`farblock ctl allow-host {nqn} {host}`, or \
-                 --allow-host), or connect as another with ?hostnqn=NQN"
+                 --allow-host), or connect as another with --hostnqn NQN"
             ),
         };
         return ("host", advice);

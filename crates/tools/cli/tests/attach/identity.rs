@@ -191,3 +191,31 @@ fn a_namespace_that_is_attached_already() {
     attachments.detach("fb0");
     attachments.detach("reads");
 }
+
+/// What is said on the command line is what the target hears, again after the server's death.
+#[test]
+fn an_attachment_says_who_it_is() {
+    const HOST: &str = "nqn.2026-11.org.example:somebody";
+    const ID: &str = "01234567-89ab-cdef-0123-456789abcdef";
+    let attachments = Attachments::new();
+    let disk = attachments.scratch.disk("disk.img", DISK_BYTES);
+    let control = attachments.scratch.text("control");
+    let args = [disk.as_str(), "--allow-host", HOST, "--control", &control];
+    let target = attachments.scratch.serve(args);
+    let url = target.url(1);
+    let host = ["--hostnqn", HOST, "--hostid", ID];
+    attachments.attach(&[&[&url, "--as", "nbd", "--no-device"], &host[..]].concat());
+    let is_known = || {
+        let status =
+            attachments.scratch.run(["status", "--json", "--control", &control]).ok().json();
+        let known = status["controllers"].as_array().expect("a list").clone();
+        known.iter().any(|one| one["host_nqn"] == HOST && one["host_id"] == ID)
+    };
+    assert!(is_known());
+    let killed = attachments.kill_server("fb0");
+    attachments.wait_for_successor("fb0", killed);
+    attachments.wait_for_state("fb0", "live");
+    assert!(is_known());
+    attachments.detach("fb0");
+    target.stop();
+}
