@@ -1,6 +1,8 @@
 //! From one document to another, with a failure at every step.
 
-use farblock_state::{Ana, Document, Host, Limits, Listener, Namespace, Running, Step, Subsystem};
+use farblock_state::{
+    Ana, Document, Host, Limits, Listener, Namespace, Referral, Running, Step, Subsystem,
+};
 use farblock_state::{merge, patch, pointer, reconcile, steps};
 use std::collections::BTreeMap;
 
@@ -68,7 +70,12 @@ impl Running for Model {
             Step::AllowAnyHost { nqn, allow } => {
                 all.get_mut(&nqn).unwrap().allow_any_host = allow;
             }
-            Step::AddReferral(_) | Step::RemoveReferral(_) => unreachable!("there are none"),
+            Step::AddReferral(address) => {
+                assert!(self.document.referrals.insert(address, Referral {}).is_none());
+            }
+            Step::RemoveReferral(address) => {
+                self.document.referrals.remove(&address).expect("it is there");
+            }
         }
         Ok(before)
     }
@@ -118,6 +125,10 @@ fn documents() -> Vec<Document> {
     let far = Listener { ana: Ana::NonOptimized, ana_groups, ..Listener::default() };
     let mut reached = document(&[1, 3], &[("one", subsystem(&[], &[(2, "x")]))]);
     reached.listeners.values_mut().for_each(|listener| listener.clone_from(&far));
+    let mut referring = document(&[1], &[("two", subsystem(&[], &[]))]);
+    referring.referrals = [8, 9].map(|port| (([10, 0, 0, 1], port).into(), Referral {})).into();
+    let mut elsewhere = referring.clone();
+    elsewhere.referrals = [9, 7].map(|port| (([10, 0, 0, 1], port).into(), Referral {})).into();
     let renamed = Subsystem { serial: Some("N".to_owned()), ..subsystem(&[], &[(1, "x")]) };
     vec![
         document(&[1], &[]),
@@ -127,6 +138,8 @@ fn documents() -> Vec<Document> {
         document(&[3], &[("one", renamed)]),
         document(&[1], &[("one", subsystem(&["a", "c=3"], &[(1, "x")]))]),
         reached,
+        referring,
+        elsewhere,
     ]
 }
 

@@ -247,6 +247,17 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
     Ok(text.parse::<Listen>()?.with_port(PORT_IO))
 }
 
+/// The address of another discovery service. The port may be left out.
+pub fn referral(text: &str) -> Result<SocketAddr, String> {
+    let Listen { ip, port } = text.parse()?;
+    match (ip.is_unspecified(), port.unwrap_or(PORT_DISCOVERY)) {
+        (true, _) | (_, 0) => Err(format!(
+            "hosts cannot ask at {text}: write the address that they reach, as in 192.0.2.7:8009"
+        )),
+        (false, port) => Ok(SocketAddr::new(ip, port)),
+    }
+}
+
 /// An address to offer something at that has no usual port.
 pub fn service_address(text: &str) -> Result<SocketAddr, String> {
     let Listen { ip, port } = text.parse()?;

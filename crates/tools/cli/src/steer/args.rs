@@ -7,6 +7,10 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+/// Diffie-Hellman groups, as [`farblock_secure::Group`] names them, and all of them.
+const DH_GROUPS: [&str; 7] =
+    ["null", "ffdhe2048", "ffdhe3072", "ffdhe4096", "ffdhe6144", "ffdhe8192", "all"];
+
 /// Which target.
 #[derive(Args, Debug)]
 pub(crate) struct ControlArgs {
@@ -118,6 +122,7 @@ Examples:
   farblock ctl add-namespace NQN disk.img
   farblock ctl resize NQN 1 20GiB
   farblock ctl read-only NQN 1 on
+  farblock ctl replace-namespace NQN 1 other.img
   farblock ctl allow-host NQN nqn.2014-08.org.nvmexpress:uuid:... --key host.key")]
 pub(crate) struct CtlArgs {
     #[command(subcommand)]
@@ -163,6 +168,15 @@ pub(crate) struct AllowHostArgs {
     /// nothing more than its keys do (none)
     #[arg(long, value_name = "WHAT", value_parser = ["auth", "mutual", "concat", "none"])]
     pub(crate) demand: Option<String>,
+    /// Let it authenticate with these hash functions only, the best first; all: with any
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "no_key")]
+    #[arg(value_parser = ["sha256", "sha384", "sha512", "all"], hide_possible_values = true)]
+    pub(crate) hashes: Vec<String>,
+    /// Let it authenticate with these Diffie-Hellman groups only, the best first (null,
+    /// ffdhe2048…ffdhe8192); all: with any
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "no_key")]
+    #[arg(value_parser = DH_GROUPS, hide_possible_values = true)]
+    pub(crate) dhgroups: Vec<String>,
     /// Do not have it authenticate any more, though it has a key: unless it has one for TLS, its
     /// name alone lets it in
     #[arg(long, conflicts_with = "key")]
@@ -170,6 +184,50 @@ pub(crate) struct AllowHostArgs {
     /// Do not have it use TLS any more, though it has a key for that
     #[arg(long, conflicts_with = "tls_key")]
     pub(crate) no_tls_key: bool,
+}
+
+/// What stores a namespace, and what hosts know it by.
+#[derive(Args, Debug)]
+pub(crate) struct DiskArgs {
+    /// What stores it, as in farblock serve
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) path: OsString,
+    /// Bytes in a block: 512 or 4096
+    #[arg(long, value_name = "BYTES", default_value = "512", hide_possible_values = true)]
+    #[arg(value_parser = values::one_of(values::BLOCK_SIZES, values::block_size))]
+    pub(crate) block_size: u32,
+    /// Share only this much of it; a file that is shorter is made longer [default: all of it]
+    #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
+    pub(crate) size: Option<u64>,
+    /// The UUID that hosts know it by from elsewhere [default: kept with the disk, or made of its
+    /// name]
+    #[arg(long, value_name = "UUID", value_parser = values::uuid)]
+    pub(crate) uuid: Option<uuid::Uuid>,
+    /// The NGUID that hosts know it by from elsewhere: 32 hexadecimal digits [default: the UUID]
+    #[arg(long, value_name = "NGUID", value_parser = values::uuid)]
+    pub(crate) nguid: Option<uuid::Uuid>,
+}
+
+/// One more namespace.
+#[derive(Args, Debug)]
+pub(crate) struct AddNamespaceArgs {
+    #[arg(value_parser = values::nqn)]
+    pub(crate) nqn: String,
+    #[command(flatten)]
+    pub(crate) disk: DiskArgs,
+    /// Its number [default: the first that is free]
+    #[arg(long, value_parser = values::nsid)]
+    pub(crate) nsid: Option<u32>,
+    /// Refuse writes
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Its ANA group [default: 1]
+    #[arg(long, value_name = "N", value_parser = values::ana_group)]
+    pub(crate) ana_group: Option<u32>,
+    /// Let only this host see it, by its NQN; can be given several times [default: all that may
+    /// connect]
+    #[arg(long, value_name = "HOST", value_parser = values::nqn)]
+    pub(crate) visible_to: Option<Vec<String>>,
 }
 
 /// Limits of a namespace, or of a host.
@@ -209,26 +267,19 @@ pub(crate) struct LimitArgs {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Change {
     /// Share one more disk, and say which number it has
-    AddNamespace {
+    AddNamespace(AddNamespaceArgs),
+    /// Have a namespace stored elsewhere: to hosts it is another disk under the same number
+    ///
+    /// Who sees it, its limits, its ANA group and whether it refuses writes stay; its size and
+    /// identifiers are the new disk's. Give it the UUID of the old one only if the data are the
+    /// same.
+    ReplaceNamespace {
         #[arg(value_parser = values::nqn)]
         nqn: String,
-        /// What stores it, as in farblock serve
-        #[arg(value_hint = ValueHint::AnyPath)]
-        path: OsString,
-        /// Its number [default: the first that is free]
-        #[arg(long, value_parser = values::nsid)]
-        nsid: Option<u32>,
-        /// Bytes in a block: 512 or 4096
-        #[arg(long, value_name = "BYTES", default_value = "512", hide_possible_values = true)]
-        #[arg(value_parser = values::one_of(values::BLOCK_SIZES, values::block_size))]
-        block_size: u32,
-        /// Refuse writes
-        #[arg(long)]
-        read_only: bool,
-        /// Let only this host see it, by its NQN; can be given several times [default: all that may
-        /// connect]
-        #[arg(long, value_name = "HOST", value_parser = values::nqn)]
-        visible_to: Option<Vec<String>>,
+        #[arg(value_parser = values::nsid)]
+        nsid: u32,
+        #[command(flatten)]
+        disk: DiskArgs,
     },
     /// Say which hosts see a namespace; to the others it is not there
     VisibleTo {
@@ -293,6 +344,12 @@ pub(crate) enum Change {
         /// Let every host connect
         #[arg(long)]
         allow_any_host: bool,
+        /// Its serial number, up to 20 characters [default: made of its name]
+        #[arg(long, value_name = "TEXT")]
+        serial: Option<String>,
+        /// Its model number, up to 40 characters [default: farblock]
+        #[arg(long, value_name = "TEXT")]
+        model: Option<String>,
     },
     /// Take a subsystem away, with its namespaces
     RemoveSubsystem {
@@ -381,6 +438,16 @@ pub(crate) enum Change {
         /// MiB a second, all legs together; 0 for any
         #[arg(value_parser = values::within::<u32>(0..=u32::MAX))]
         mib: u32,
+    },
+    /// Tell hosts that ask what there is to ask at another discovery service, too
+    AddReferral {
+        #[arg(value_name = "ADDR[:PORT]", value_parser = values::referral)]
+        address: SocketAddr,
+    },
+    /// Point hosts to another discovery service no more
+    RemoveReferral {
+        #[arg(value_name = "ADDR[:PORT]", value_parser = values::referral)]
+        address: SocketAddr,
     },
     /// Listen on an address no more; the connections that came in there end
     RemoveListener {

@@ -2,6 +2,7 @@
 //! its control socket.
 
 pub(crate) mod args;
+mod disks;
 mod mirrors;
 mod rates;
 mod shown;
@@ -10,7 +11,7 @@ mod top_fleet;
 
 use crate::error::{Failure, Result};
 use crate::output;
-use crate::serve::{disk_name, key_reference, parse_disk, tokens};
+use crate::serve::{key_reference, tokens};
 use crate::values;
 use args::{
     AllowHostArgs, Change, ConfigArgs, ConfigCommand, ControlArgs, CtlArgs, LimitArgs, ReloadArgs,
@@ -20,7 +21,6 @@ use farblock_admin::{Answer, Client, ClientError, Stats, Status};
 use farblock_state::Tls;
 use serde_json::{Value, json};
 use socket2::{Domain, SockAddr, Socket, Type};
-use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -286,13 +286,8 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<()> {
         say(&ask(&client, method, uri, None, body)?, "it is like that already\n")
     };
     match &args.change {
-        Change::AddNamespace { nqn, path, nsid, block_size, read_only, visible_to } => {
-            let namespace = json!({
-                "path": stored_in(path)?, "block_size": block_size, "read_only": read_only,
-                "visible_to": visible_to,
-            });
-            add_namespace(&client, nqn, *nsid, &namespace)
-        }
+        Change::AddNamespace(args) => disks::add(&client, args),
+        Change::ReplaceNamespace { nqn, nsid, disk } => disks::replace(&client, nqn, *nsid, disk),
         Change::VisibleTo { nqn, nsid, hosts, all, none } => {
             let hosts = seen_by(hosts, *all, *none)?;
             send("PATCH", &namespace_at(nqn, *nsid), Some(&json!({ "visible_to": hosts })))
@@ -314,8 +309,9 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<()> {
         Change::AllowAnyHost { nqn, switch: Switch::Off } => {
             send("PATCH", &subsystem_at(nqn), Some(&json!({ "allow_any_host": false })))
         }
-        Change::AddSubsystem { nqn, allow_any_host } => {
-            add_subsystem(&client, nqn, *allow_any_host)
+        Change::AddSubsystem { nqn, allow_any_host, serial, model } => {
+            let (allow, named) = (*allow_any_host, (serial, model));
+            add_subsystem(&client, nqn, allow, named)
         }
         Change::RemoveSubsystem { nqn } => send("DELETE", &subsystem_at(nqn), None),
         Change::SetTls { address, tls } => {
@@ -338,6 +334,8 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<()> {
         }
         Change::Verify { nqn, nsid, no_wait } => mirrors::verify(&client, nqn, *nsid, !*no_wait),
         Change::CopySpeed { nqn, nsid, mib } => mirrors::copy_speed(&client, nqn, *nsid, *mib),
+        Change::AddReferral { address } => send("PUT", &referral_at(address), Some(&json!({}))),
+        Change::RemoveReferral { address } => send("DELETE", &referral_at(address), None),
         Change::RemoveListener { address } => send("DELETE", &listener_at(address), None),
     }
 }
@@ -351,9 +349,14 @@ fn seen_by(hosts: &[String], all: bool, none: bool) -> Result<Option<&[String]>>
 }
 
 /// Offers one more subsystem.
-fn add_subsystem(client: &Client, nqn: &str, allow_any_host: bool) -> Result<()> {
+fn add_subsystem(
+    client: &Client,
+    nqn: &str,
+    allow_any_host: bool,
+    (serial, model): (&Option<String>, &Option<String>),
+) -> Result<()> {
     let uri = subsystem_at(nqn);
-    let subsystem = json!({ "allow_any_host": allow_any_host });
+    let subsystem = json!({ "allow_any_host": allow_any_host, "serial": serial, "model": model });
     let answer = client.make(&uri, &subsystem).map_err(Failure::run)?;
     if answer.status == STALE {
         return Err(Failure::run(format_args!("{nqn} is there already")));
@@ -419,6 +422,13 @@ fn allowed(args: &AllowHostArgs, found: &Answer) -> Value {
     if let Some(id) = &args.host_id {
         host["host_id"] = json!(id);
     }
+    for (name, given) in [("dhchap_hashes", &args.hashes), ("dhchap_dhgroups", &args.dhgroups)] {
+        match given.iter().any(|one| one == "all") {
+            true => host[name] = json!([]),
+            false if !given.is_empty() => host[name] = json!(given),
+            false => {}
+        }
+    }
     if let Some(demand) = &args.demand {
         host["demand"] =
             Some(demand).filter(|demand| *demand != "none").map_or(Value::Null, |it| json!(it));
@@ -445,34 +455,6 @@ fn changed(
             false => client.make(uri, &wanted),
         };
         let answer = answer.map_err(Failure::run)?;
-        if answer.status != STALE {
-            return say(&done(answer)?, "it is like that already\n");
-        }
-    }
-}
-
-/// A disk's name as the target understands it, wherever that runs.
-fn stored_in(path: &OsStr) -> Result<String> {
-    parse_disk(path).map(|spec| disk_name(&spec)).map_err(Failure::Usage)
-}
-
-/// Adds it under a number that is free when it is added.
-fn add_namespace(client: &Client, nqn: &str, nsid: Option<u32>, namespace: &Value) -> Result<()> {
-    loop {
-        let found = ask(client, "GET", &subsystem_at(nqn), None, None)?;
-        let subsystem = found.json();
-        let is_free = |nsid: &u32| subsystem["namespaces"].get(nsid.to_string()).is_none();
-        let nsid = match nsid {
-            Some(nsid) if !is_free(&nsid) => {
-                return Err(Failure::run(format_args!(
-                    "{nqn} has a namespace {nsid} already: choose another number"
-                )));
-            }
-            Some(nsid) => nsid,
-            None => (1..u32::MAX).find(is_free).unwrap_or(u32::MAX),
-        };
-        let (uri, etag) = (namespace_at(nqn, nsid), found.etag.as_deref());
-        let answer = client.ask("PUT", &uri, etag, Some(namespace)).map_err(Failure::run)?;
         if answer.status != STALE {
             return say(&done(answer)?, "it is like that already\n");
         }
@@ -514,6 +496,10 @@ fn host_at(nqn: &str, host: &str) -> String {
 
 fn listener_at(address: &SocketAddr) -> String {
     format!("/v1/listeners/{}", encoded(&address.to_string()))
+}
+
+fn referral_at(address: &SocketAddr) -> String {
+    format!("/v1/referrals/{}", encoded(&address.to_string()))
 }
 
 /// A name as a part of an address.

@@ -1,0 +1,216 @@
+//! What else `farblock ctl` can change: what stores a namespace, what hosts know it and its
+//! subsystem by, how hosts authenticate, and where else there is something to discover.
+#![cfg(unix)]
+
+mod support;
+
+#[allow(dead_code, unreachable_pub, reason = "this uses a part of it")]
+#[path = "../../../ends/nvmf-target/tests/rig/scripted.rs"]
+mod scripted;
+
+use farblock_block::Namespace;
+use farblock_block::blocking::Blocking;
+use farblock_host::disk::DiskOptions;
+use farblock_host::{Disk, Url};
+use farblock_proto::tcp::host_end::{Event, Transfer};
+use farblock_proto::tcp::{Digests, SlotId};
+use farblock_wire::fabrics::{ConnectCommand, ConnectData, PropertySetCommand, PropertySize};
+use farblock_wire::property::offset;
+use farblock_wire::{SglDescriptor, Sqe, Status};
+use scripted::{HOST_NQN, Queue};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::time::Duration;
+use support::{Scratch, until};
+
+const NQN: &str = "nqn.2026-11.org.farblock:steered";
+const HOST: &str = "nqn.2026-11.org.farblock:host";
+const UUID: &str = "2d6f12ca-6c90-538f-a383-5ab39f554825";
+const NGUID: &str = "0123456789abcdef0123456789abcdef";
+
+impl Scratch {
+    fn id(&self, url: &str) -> Value {
+        self.run(["id", url, "--json"]).ok().json()
+    }
+
+    fn state(&self) -> Value {
+        self.run(["config", "show"]).ok().json()
+    }
+}
+
+#[test]
+fn a_namespace_is_added_with_all_that_there_is_to_say_of_it() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["--nqn", NQN, "mem:1MiB"]);
+    let disk = scratch.disk("disk.img", 1 << 20);
+    let named = ["--uuid", UUID, "--nguid", NGUID, "--size", "2MiB", "--ana-group", "7"];
+    scratch.ctl(&[&["add-namespace", NQN, &disk], &named[..]].concat()).ok();
+    assert_eq!(std::fs::metadata(&disk).expect("a file").len(), 2 << 20);
+    let seen = &scratch.id(&server.url(2))["namespaces"][0];
+    assert_eq!((&seen["uuid"], &seen["nguid"]), (&json!(UUID), &json!(NGUID)), "{seen}");
+    assert_eq!(seen["bytes"], 2 << 20, "{seen}");
+    let kept = &scratch.state()["subsystems"][NQN]["namespaces"]["2"];
+    assert_eq!(kept["ana_group"], 7, "{kept}");
+    let again = scratch.ctl(&["add-namespace", NQN, "mem:1MiB", "--uuid", UUID]);
+    again.fails(1, &["namespace 2", NQN]);
+    scratch.ctl(&["add-namespace", NQN, "mem:1MiB", "--uuid", "x"]).fails(2, &["not a UUID"]);
+    let (other, names) = ("nqn.2026-11.org.farblock:named", ["--serial", "S1", "--model", "M 2"]);
+    scratch.ctl(&[&["add-subsystem", other, "--allow-any-host"], &names[..]].concat()).ok();
+    let seen = scratch.id(&format!("nvme+tcp://{}/{other}", server.address));
+    let seen = &seen["controller"];
+    assert_eq!((&seen["serial"], &seen["model"]), (&json!("S1"), &json!("M 2")), "{seen}");
+    scratch
+        .ctl(&["add-subsystem", "nqn.2026-11.h:x", "--serial", &"9".repeat(21)])
+        .fails(1, &["serial", "20"]);
+    server.stop();
+}
+
+/// A host that is there sees another disk, and one that stays at another number nothing of it.
+#[test]
+fn a_namespace_is_stored_elsewhere() {
+    let scratch = Scratch::new();
+    let (old, new) = (scratch.disk("old.img", 1 << 20), scratch.disk("new.img", 2 << 20));
+    let server = scratch.serve(["--nqn", NQN, "mem:1MiB", &old]);
+    let disk = |nsid| {
+        let url: Url = server.url(nsid).parse().expect("a URL");
+        let options = DiskOptions {
+            // It waits so long for the disk that it knew to come back.
+            ctrl_loss_timeout: Some(Duration::from_secs(1)),
+            ..DiskOptions::default()
+        };
+        Disk::connect(&[url], &options).expect("connected")
+    };
+    let (stays, goes) = (disk(1), disk(2));
+    let mut blocks = [Blocking::new(&stays).expect("a queue"), Blocking::new(&goes).expect("one")];
+    blocks.iter_mut().for_each(|one| one.write(0, &[7; 512]).expect("written"));
+    scratch.ctl(&["limit", NQN, "2", "--iops", "100000"]).ok();
+    let before = scratch.id(&server.url(2))["namespaces"][0]["uuid"].clone();
+    let said = scratch.ctl(&["replace-namespace", NQN, "2", &new]).ok().out();
+    assert!(said.contains("namespace 2") && said.contains("new.img"), "{said}");
+    until("the disk that went is gone", || blocks[1].write(0, &[8; 512]).is_err());
+    blocks[0].write(1, &[9; 512]).expect("this one stays");
+    assert_eq!(stays.geometry().blocks, 2048);
+    let after = &scratch.id(&server.url(2))["namespaces"][0];
+    assert!(after["uuid"] != before && after["bytes"] == 2 << 20, "{after}");
+    let kept = &scratch.state()["subsystems"][NQN]["namespaces"]["2"];
+    assert_eq!(kept["limits"]["iops"], 100_000, "{kept}");
+    let mut back = [1; 512];
+    Blocking::new(&disk(2)).expect("a queue").read(0, &mut back).expect("read");
+    assert!(
+        back == [0; 512]
+            && support::read(&old)[..512] == [7; 512]
+            && !support::read(&old).contains(&8)
+    );
+    let same = scratch.ctl(&["replace-namespace", NQN, "2", &new]).ok().out();
+    assert!(same.contains("it is like that already"), "{same}");
+    scratch.ctl(&["replace-namespace", NQN, "3", &old]).fails(1, &["no namespace 3"]);
+    scratch.ctl(&["replace-namespace", NQN, "2", "none.img"]).fails(1, &["none.img"]);
+    assert_eq!(scratch.id(&server.url(2))["namespaces"][0]["bytes"], 2 << 20);
+    let twice = scratch.ctl(&["add-namespace", NQN, &old, "--nsid", "2"]);
+    twice.fails(1, &["has a namespace 2 already", "replace-namespace"]);
+    server.stop();
+}
+
+#[test]
+fn a_host_authenticates_as_it_is_told_to() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--allow-host", "nqn.2026-11.h:other"]);
+    let [key] = scratch.keys(["host.key"], &[]);
+    let entry = || scratch.state()["subsystems"][NQN]["hosts"][HOST].clone();
+    let allow = |more: &[&str]| scratch.ctl(&[&["allow-host", NQN, HOST], more].concat());
+    allow(&["--hashes", "sha512"]).fails(1, &["dhchap_key"]);
+    allow(&["--key", &key, "--hashes", "sha512,sha256", "--dhgroups", "ffdhe3072"]).ok();
+    assert_eq!(entry()["dhchap_hashes"], json!(["sha512", "sha256"]));
+    assert_eq!(entry()["dhchap_dhgroups"], json!(["ffdhe3072"]));
+    let url = format!("{}&hostnqn={HOST}&dhchap-secret={key}", server.url(1));
+    scratch.run(["id", &url]).ok();
+    // What is not said stays, until any will do.
+    allow(&["--dhgroups", "all"]).ok();
+    assert_eq!(entry()["dhchap_hashes"], json!(["sha512", "sha256"]));
+    assert!(entry()["dhchap_dhgroups"].is_null(), "{}", entry());
+    allow(&["--hashes", "md5"]).fails(2, &["md5", "sha256"]);
+    server.stop();
+}
+
+/// A host's connection to the discovery subsystem that stays.
+struct Watcher(Queue);
+
+impl Watcher {
+    fn new(address: &str) -> Watcher {
+        const KEEP_ALIVE_MS: u32 = 120_000;
+        let mut queue = Queue::new(address.parse().expect("an address"), Digests::NONE);
+        let discovery = "nqn.2014-08.org.nvmexpress.discovery";
+        let data = ConnectData::new([3; 16], 0xffff, discovery, HOST_NQN);
+        let answer = queue.connect(ConnectCommand::new(0, 0, 31, KEEP_ALIVE_MS), data);
+        assert_eq!(answer.status, Status::SUCCESS);
+        let enable = PropertySetCommand::new(0, offset::CC, PropertySize::Four, 1 | 6 << 16);
+        assert_eq!(queue.run(enable.to_sqe(), Transfer::None, &[]).status, Status::SUCCESS);
+        // Set Features, Asynchronous Event Configuration: changes of the discovery log page.
+        let mut sqe = Sqe::new(0x09, 0, 0);
+        (sqe.cdw10, sqe.cdw11) = (0x0b.into(), (1_u32 << 31).into());
+        assert_eq!(queue.run(sqe, Transfer::None, &[]).status, Status::SUCCESS);
+        Watcher(queue)
+    }
+
+    /// The log page has this text in it, an address.
+    fn lists(&mut self, text: &str) -> bool {
+        const BYTES: u32 = 8192;
+        let mut sqe = Sqe { dptr: SglDescriptor::transport(BYTES), ..Sqe::new(0x02, 0, 0) };
+        sqe.cdw10 = (0x70 | (BYTES / 4 - 1) << 16).into();
+        let answer = self.0.run(sqe, Transfer::FromController(BYTES), &[]);
+        assert_eq!(answer.status, Status::SUCCESS);
+        answer.data.windows(text.len()).any(|part| part == text.as_bytes())
+    }
+
+    /// Asks to be told of what happens.
+    fn ask(&mut self) {
+        let (queue, mut out) = (&mut self.0, Vec::new());
+        queue.end.submit(SlotId(0), &Sqe::new(0x0c, 0, 0), Transfer::None, &mut out);
+        queue.stream.write_all(&out).expect("sent");
+    }
+
+    /// What it is told.
+    fn told(&mut self) -> u64 {
+        loop {
+            let pending = std::mem::take(&mut self.0.pending);
+            let mut input = &pending[..];
+            if let Some(Event::Completed { cqe, .. }) = self.0.end.next(&mut input).expect("a PDU")
+            {
+                assert_eq!(cqe.status(), Status::SUCCESS);
+                return cqe.result();
+            }
+            assert!(self.0.receive(), "closed before the event");
+        }
+    }
+}
+
+#[test]
+fn hosts_are_told_where_else_there_is_something_to_discover() {
+    /// A notice (2h) that the discovery log page (70h) has changed (F0h).
+    const CHANGED: u64 = 0x70_f002;
+    const ELSEWHERE: &str = "192.0.2.77:8009";
+    let scratch = Scratch::new();
+    let server = scratch.serve(["--nqn", NQN, "mem:1MiB"]);
+    let mut host = Watcher::new(&server.address);
+    let is_discovered = || {
+        let found = scratch.run(["discover", &server.address, "--json"]).ok().json();
+        let entries = found["entries"].as_array().expect("a list");
+        entries.iter().any(|one| one["address"] == "192.0.2.77" && one["service"] == "8009")
+    };
+    assert!(!host.lists("192.0.2.77") && !is_discovered());
+    host.ask();
+    let said = scratch.ctl(&["add-referral", "192.0.2.77"]).ok().out();
+    assert_eq!(said, format!("refers hosts to {ELSEWHERE}\n"));
+    assert_eq!(host.told() & 0xff_ffff, CHANGED);
+    assert!(host.lists("192.0.2.77") && is_discovered());
+    let again = scratch.ctl(&["add-referral", ELSEWHERE]).ok().out();
+    assert_eq!(again, "it is like that already\n");
+    host.ask();
+    scratch.ctl(&["remove-referral", ELSEWHERE]).ok();
+    assert_eq!(host.told() & 0xff_ffff, CHANGED);
+    assert!(!host.lists("192.0.2.77") && !is_discovered());
+    scratch.ctl(&["remove-referral", ELSEWHERE]).fails(1, &[ELSEWHERE]);
+    scratch.ctl(&["add-referral", "0.0.0.0"]).fails(2, &["hosts cannot ask at 0.0.0.0"]);
+    scratch.ctl(&["add-referral", "example.org"]).fails(2, &[]);
+    server.stop();
+}
