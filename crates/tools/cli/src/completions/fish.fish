@@ -6,3 +6,4 @@ function __fish_farblock_known
 end
 complete -c farblock -n "__fish_farblock_using_subcommand detach" -f -a "(__fish_farblock_known)"
 complete -c farblock -n "__fish_farblock_using_subcommand ctl" -k -a "(__fish_farblock_known)"
+complete -c farblock -n "__fish_farblock_using_subcommand doctor" -a "(__fish_farblock_known)"

@@ -1,48 +1,77 @@
 //! What only this machine knows of a command line that is being typed: names of attachments, and of
 //! what a running target shares. A shell that is completing is never told of an error.
 
+use clap::{Arg, Command};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Options whose value is the next word.
-const VALUED: &[&str] =
-    &["--control", "--engine", "--nsid", "--block-size", "--runtime-dir", "--visible-to"];
+/// A command line as far as it has been typed.
+struct Typed<'a> {
+    /// The commands, from the first one on, and what was given to the last one.
+    positionals: Vec<&'a str>,
+    /// Options with the value that follows them, and those whose value is still to come.
+    options: Vec<(&'a str, Option<&'a str>)>,
+}
+
+impl<'a> Typed<'a> {
+    /// Goes down the words with `command`, which knows which options are followed by a value.
+    fn new(words: &'a [String], command: &Command) -> Typed<'a> {
+        let mut typed = Typed { positionals: Vec::new(), options: Vec::new() };
+        let mut path = vec![command];
+        let mut words = words.iter().map(String::as_str);
+        while let Some(word) = words.next() {
+            if let Some((name, value)) = word.split_once('=').filter(|_| word.starts_with('-')) {
+                typed.options.push((name, Some(value)));
+            } else if path.iter().any(|command| is_valued(command, word)) {
+                typed.options.push((word, words.next()));
+            } else if !word.starts_with('-') {
+                path.extend(path.last().and_then(|command| command.find_subcommand(word)));
+                typed.positionals.push(word);
+            }
+        }
+        typed
+    }
+
+    /// The last word is an option whose value is typed now.
+    fn ends_in_option(&self) -> bool {
+        self.options.last().is_some_and(|(_, value)| value.is_none())
+    }
+
+    fn option(&self, name: &str) -> Option<OsString> {
+        let found = self.options.iter().find(|(option, _)| *option == name);
+        found.and_then(|(_, value)| value.map(OsString::from))
+    }
+}
+
+/// Whether the word is an option of this command's that the next word is the value of.
+fn is_valued(command: &Command, word: &str) -> bool {
+    let is_it = |arg: &&Arg| match word.strip_prefix("--") {
+        Some(long) => {
+            let aliases = arg.get_all_aliases().unwrap_or_default();
+            arg.get_long() == Some(long) || aliases.contains(&long)
+        }
+        None => match word.strip_prefix('-') {
+            Some(short) => arg.get_short().is_some_and(|own| short == own.to_string()),
+            None => false,
+        },
+    };
+    let mut options = command.get_arguments().filter(|arg| !arg.is_positional());
+    options.find(is_it).is_some_and(|arg| arg.get_action().takes_values())
+}
 
 /// What may stand in the place of the last of `words`, which may be empty; the program's name is
 /// not among them.
-pub(super) fn known(words: &[String]) -> Vec<String> {
+pub(super) fn known(words: &[String], command: &Command) -> Vec<String> {
     let Some((_, before)) = words.split_last() else { return Vec::new() };
-    if before.last().is_some_and(|last| VALUED.contains(&last.as_str())) {
+    let typed = Typed::new(before, command);
+    if typed.ends_in_option() {
         return Vec::new();
     }
-    match positionals(before)[..] {
-        ["detach", ..] => attachments(option(words, "--runtime-dir")),
-        ["ctl", change, ref given @ ..] => steered(option(words, "--control"), change, given),
+    match typed.positionals[..] {
+        ["detach", ..] | ["doctor"] => attachments(typed.option("--runtime-dir")),
+        ["ctl", change, ref given @ ..] => steered(typed.option("--control"), change, given),
         _ => Vec::new(),
     }
-}
-
-fn positionals(words: &[String]) -> Vec<&str> {
-    let mut found = Vec::new();
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        if VALUED.contains(&word.as_str()) {
-            words.next();
-        } else if !word.starts_with('-') {
-            found.push(word.as_str());
-        }
-    }
-    found
-}
-
-fn option(words: &[String], name: &str) -> Option<OsString> {
-    let mut words = words.iter();
-    let value = words.find_map(|word| match word.strip_prefix(name) {
-        Some("") => Some(None),
-        Some(rest) => rest.strip_prefix('=').map(Some),
-        None => None,
-    })?;
-    value.map(OsString::from).or_else(|| words.next().map(OsString::from))
 }
 
 fn attachments(folder: Option<OsString>) -> Vec<String> {
@@ -70,14 +99,22 @@ fn offered(state: &serde_json::Value, change: &str, given: &[&str]) -> Vec<Strin
     };
     let subsystems = &state["subsystems"];
     match (change, given) {
-        ("remove-listener", []) => keys(&state["listeners"]),
-        ("add-subsystem" | "add-listener" | "remove-listener", _) => Vec::new(),
+        ("remove-listener" | "set-ana" | "set-tls", []) => keys(&state["listeners"]),
+        ("remove-referral", []) => keys(&state["referrals"]),
+        (
+            "add-subsystem" | "add-listener" | "remove-listener" | "set-ana" | "set-tls"
+            | "add-referral" | "remove-referral",
+            _,
+        ) => Vec::new(),
         (_, []) => keys(subsystems),
-        ("remove-namespace" | "resize" | "read-only" | "visible-to", [nqn]) => {
-            keys(&subsystems[nqn]["namespaces"])
+        (
+            "remove-namespace" | "replace-namespace" | "resize" | "read-only" | "visible-to"
+            | "limit" | "ana-group" | "verify" | "copy-speed",
+            [nqn],
+        ) => keys(&subsystems[nqn]["namespaces"]),
+        ("visible-to", [nqn, _, ..]) | ("disallow-host" | "limit-host" | "allow-host", [nqn]) => {
+            keys(&subsystems[nqn]["hosts"])
         }
-        ("visible-to", [nqn, _, ..]) => keys(&subsystems[nqn]["hosts"]),
-        ("disallow-host", [nqn]) => keys(&subsystems[nqn]["hosts"]),
         ("read-only", [_, _]) | ("allow-any-host", [_]) => vec!["on".into(), "off".into()],
         _ => Vec::new(),
     }
@@ -93,13 +130,58 @@ mod tests {
 
     #[test]
     fn options_are_no_positionals_and_have_values() {
-        let line = words("ctl --control /a -v resize --engine=uring NQN --nsid 1");
-        assert_eq!(positionals(&line), ["ctl", "resize", "NQN"]);
-        assert_eq!(option(&line, "--control"), Some("/a".into()));
-        assert_eq!(option(&line, "--engine"), Some("uring".into()));
-        assert_eq!(option(&line, "--runtime-dir"), None);
-        assert!(known(&words("ctl resize --control ")).is_empty());
-        assert!(known(&[]).is_empty());
+        let command = super::super::command();
+        let line = words("ctl --control /a -v resize --engine=uring --token-file x NQN --nsid 1");
+        let typed = Typed::new(&line, &command);
+        assert_eq!(typed.positionals, ["ctl", "resize", "NQN", "1"], "resize has no --nsid");
+        assert_eq!(typed.option("--control"), Some("/a".into()));
+        assert_eq!(typed.option("--engine"), Some("uring".into()));
+        assert_eq!(typed.option("--runtime-dir"), None);
+        // The same word is followed by a value at one command, and not at another.
+        for (line, found) in [
+            ("bench --json a mem:1MiB", &["bench", "mem:1MiB"][..]),
+            ("doctor --json data", &["doctor", "data"]),
+            ("ctl --api http://a --api-ca b add-namespace N", &["ctl", "add-namespace", "N"]),
+            ("ctl add-namespace --nsid 3 --block-size 512 N", &["ctl", "add-namespace", "N"]),
+            ("read -o file URL --dhchap_secret key", &["read", "URL"]),
+            ("ctl --control", &["ctl"]),
+        ] {
+            assert_eq!(Typed::new(&words(line), &command).positionals, found, "{line}");
+        }
+        let known = |line: &str| known(&words(line), &command);
+        assert!(known("ctl resize --control ").is_empty());
+        assert!(super::known(&[], &command).is_empty());
+    }
+
+    /// Whatever begins with a name of something has it offered.
+    #[cfg(unix)]
+    #[test]
+    fn every_change_has_something_to_begin_with() {
+        let state = serde_json::json!({
+            "listeners": { "127.0.0.1:1": {} }, "referrals": { "127.0.0.1:2": {} },
+            "subsystems": { "nqn.a:b": { "namespaces": { "3": {} }, "hosts": { "nqn.h": {} } } }
+        });
+        let command = super::super::command();
+        let ctl = command.find_subcommand("ctl").expect("it is there");
+        for change in ctl.get_subcommands().filter(|change| change.get_name() != "help") {
+            let positionals: Vec<_> =
+                change.get_positionals().map(|it| it.get_id().as_str()).collect();
+            let name = change.get_name();
+            let (mut given, adds) = (Vec::new(), name.starts_with("add-"));
+            for positional in positionals {
+                let expected = match positional {
+                    "nqn" if name != "add-subsystem" => "nqn.a:b",
+                    "nsid" => "3",
+                    "host" | "hosts" => "nqn.h",
+                    "address" if name == "remove-referral" => "127.0.0.1:2",
+                    "address" if !adds => "127.0.0.1:1",
+                    "switch" => "on off",
+                    _ => "",
+                };
+                assert_eq!(offered(&state, name, &given).join(" "), expected, "{name} {given:?}");
+                given.push(expected);
+            }
+        }
     }
 
     #[cfg(unix)]

@@ -16,7 +16,7 @@ pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
         return manuals::write(folder);
     }
     let Some(shell) = args.shell else {
-        let names = known::known(args.known.as_deref().unwrap_or_default());
+        let names = known::known(args.known.as_deref().unwrap_or_default(), &Cli::command());
         return output::print(&names.iter().map(|name| format!("{name}\n")).collect::<String>());
     };
     let mut script = Vec::new();
